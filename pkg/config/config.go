@@ -1,0 +1,183 @@
+// Package config is nodectl's typed configuration: its fields, their defaults
+// and what makes a value wrong.
+//
+// cmd fills a Config from flags, environment and file, and hands it on; nobody
+// below cmd knows where a value came from.
+//
+// The one rule: no viper, no cobra, no I/O.
+package config
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// DefaultFile is the configuration file that is read where it exists and no
+// other is named.
+const DefaultFile = "/etc/nodectl/config.yaml"
+
+// DefaultManifests is the directory that is read where no source is configured.
+const DefaultManifests = "/etc/nodectl/manifests"
+
+// Config is every setting that flags, environment and file share. The
+// mapstructure tag is the flag's name, which is also the key in the file and,
+// as NODECTL_NAME, in the environment.
+type Config struct {
+	LogLevel        string `mapstructure:"log-level"` // error, warn, info, debug; "" is the command's own default
+	Color           string `mapstructure:"color"`     // auto, always, never
+	RootDir         string `mapstructure:"root-dir"`
+	RuntimeEndpoint string `mapstructure:"runtime-endpoint"` // unix://…; "" looks for one
+	PodLogsDir      string `mapstructure:"pod-logs-dir"`
+	CgroupRoot      string `mapstructure:"cgroup-root"`
+	NodeName        string `mapstructure:"node-name"`
+
+	Filename              []string      `mapstructure:"filename"` // files, directories, URLs, "-"; in layer order
+	Recursive             bool          `mapstructure:"recursive"`
+	ManifestURLHeader     []string      `mapstructure:"manifest-url-header"` // "Name: value"
+	ManifestURLHeaderFile string        `mapstructure:"manifest-url-header-file"`
+	FileCheckFrequency    time.Duration `mapstructure:"file-check-frequency"`
+	HTTPCheckFrequency    time.Duration `mapstructure:"http-check-frequency"`
+	Validate              string        `mapstructure:"validate"` // strict, warn, ignore
+
+	SyncFrequency time.Duration `mapstructure:"sync-frequency"`
+	ImageDir      string        `mapstructure:"image-dir"` // "" is RootDir/images
+}
+
+// Default returns the configuration of a machine that says nothing. NodeName
+// stays empty: whoever fills the Config puts the host name there.
+func Default() Config {
+	return Config{
+		Color:              "auto",
+		RootDir:            "/var/lib/nodectl",
+		PodLogsDir:         "/var/log/pods",
+		CgroupRoot:         "/",
+		FileCheckFrequency: 20 * time.Second,
+		HTTPCheckFrequency: 20 * time.Second,
+		Validate:           "strict",
+		SyncFrequency:      time.Minute,
+	}
+}
+
+// Error is one wrong setting. Key is the flag's name.
+type Error struct{ Key, Msg string }
+
+func (e *Error) Error() string { return e.Key + ": " + e.Msg }
+
+// Check returns an *Error for the first setting that cannot be, in the order
+// of the fields, and nil when all can.
+func (c Config) Check() error {
+	for _, f := range []struct {
+		key string
+		msg string
+	}{
+		{"log-level", oneOf(c.LogLevel, "", "error", "warn", "info", "debug")},
+		{"color", oneOf(c.Color, "auto", "always", "never")},
+		{"root-dir", absolute(c.RootDir)},
+		{"runtime-endpoint", endpoint(c.RuntimeEndpoint)},
+		{"pod-logs-dir", absolute(c.PodLogsDir)},
+		{"cgroup-root", absolute(c.CgroupRoot)},
+		{"node-name", nodeName(c.NodeName)},
+		{"filename", filenames(c.Filename)},
+		{"manifest-url-header", headers(c.ManifestURLHeader)},
+		{"file-check-frequency", positive(c.FileCheckFrequency)},
+		{"http-check-frequency", positive(c.HTTPCheckFrequency)},
+		{"validate", oneOf(c.Validate, "strict", "warn", "ignore")},
+		{"sync-frequency", positive(c.SyncFrequency)},
+	} {
+		if f.msg != "" {
+			return &Error{Key: f.key, Msg: f.msg}
+		}
+	}
+	return nil
+}
+
+// Headers returns ManifestURLHeader as an HTTP header. Check has accepted it.
+func (c Config) Headers() http.Header {
+	h := http.Header{}
+	for _, line := range c.ManifestURLHeader {
+		name, value, _ := strings.Cut(line, ":")
+		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return h
+}
+
+// IsURL reports whether a filename names an HTTP source.
+func IsURL(name string) bool {
+	return strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://")
+}
+
+func oneOf(v string, allowed ...string) string {
+	if slices.Contains(allowed, v) {
+		return ""
+	}
+	if allowed[0] == "" {
+		allowed = allowed[1:]
+	}
+	return fmt.Sprintf("%q is not one of %s", v, strings.Join(allowed, ", "))
+}
+
+func absolute(path string) string {
+	if strings.HasPrefix(path, "/") {
+		return ""
+	}
+	return fmt.Sprintf("%q is not an absolute path", path)
+}
+
+func endpoint(v string) string {
+	switch {
+	case v == "", strings.HasPrefix(v, "/"):
+		return ""
+	case strings.HasPrefix(v, "unix:///"):
+		return ""
+	}
+	return fmt.Sprintf("%q is not a unix socket, as unix:///run/containerd/containerd.sock", v)
+}
+
+func nodeName(v string) string {
+	if v == "" {
+		return "is empty, and the host name is not known"
+	}
+	if problems := validation.IsDNS1123Subdomain(v); len(problems) > 0 {
+		return fmt.Sprintf("%q cannot be a node name: %s", v, problems[0])
+	}
+	return ""
+}
+
+func filenames(names []string) string {
+	dashes := 0
+	for _, n := range names {
+		if n == "" {
+			return "a path is empty"
+		}
+		if n == "-" {
+			dashes++
+		}
+	}
+	if dashes > 1 {
+		return "standard input (-) can be read only once"
+	}
+	return ""
+}
+
+// headers never repeats a header's value: it may be a secret.
+func headers(lines []string) string {
+	for i, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || strings.TrimSpace(name) == "" || strings.ContainsAny(strings.TrimSpace(name), " \t\r\n") || strings.ContainsAny(value, "\r\n") {
+			return fmt.Sprintf("header %d is not of the form 'Name: value'", i+1)
+		}
+	}
+	return ""
+}
+
+func positive(d time.Duration) string {
+	if d > 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s is not longer than nothing", d)
+}

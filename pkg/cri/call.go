@@ -1,0 +1,35 @@
+package cri
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// method is one unary CRI method of a generated client.
+type method[Q, A any] func(context.Context, *Q, ...grpc.CallOption) (*A, error)
+
+// read makes a call that changes nothing: it ends with ctx or its deadline.
+func read[Q, A any](ctx context.Context, r *Runtime, name string, f method[Q, A], q *Q) (*A, error) {
+	return bounded(ctx, r, name, r.cfg.Timeouts.Read, f, q)
+}
+
+// act makes a call that changes something: once made, only its deadline ends
+// it, never the caller.
+func act[Q, A any](ctx context.Context, r *Runtime, name string, limit time.Duration, f method[Q, A], q *Q) (*A, error) {
+	return bounded(context.WithoutCancel(ctx), r, name, limit, f, q)
+}
+
+func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.Duration, f method[Q, A], q *Q) (*A, error) {
+	if r.cfg.OnCall != nil {
+		r.cfg.OnCall(name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	a, err := f(ctx, q)
+	if err != nil {
+		return nil, r.translate(ctx, name, limit, err)
+	}
+	return a, nil
+}

@@ -1,0 +1,161 @@
+// Package cri speaks to a container runtime over CRI v1: it turns Specs into
+// sandboxes and containers, and what the runtime lists into Actuals.
+//
+// The engine's workers use it as their one way to look and to act; pleg uses
+// its event stream and its cheap relist; probes use ExecSync.
+//
+// The one rule: every call has a deadline of its own. A call that changes
+// something runs to its end or its deadline whatever becomes of the caller
+// (else: half a sandbox and a reserved name); only reads and image pulls end
+// with the caller's context.
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Config is what a Runtime has to know.
+type Config struct {
+	// Endpoint is the runtime's socket: "unix:///run/containerd/containerd.sock"
+	// or a plain absolute path.
+	Endpoint string
+	// Node is the value of pod.LabelNode: what carries another value, or none,
+	// is never seen.
+	Node string
+	// PodLogsDir is where pods log: "<PodLogsDir>/<ns>_<name>_<uid>/<container>/
+	// <attempt>.log" (C-1.22.10). Empty keeps no logs.
+	PodLogsDir string
+	// CgroupParent is the cgroup that pods are made under; empty leaves it to
+	// the runtime.
+	CgroupParent string
+	// RuntimeHandler names the runtime's handler for sandboxes; empty is its
+	// default.
+	RuntimeHandler string
+	// NodeMemory is the machine's memory in bytes, for the OOM score of
+	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
+	NodeMemory int64
+	// HostIPs answers status.hostIP and, on the host network, status.podIP in
+	// env; may be empty.
+	HostIPs []string
+	// OnCall is told the name of every call before it is made ("ListContainers");
+	// may be nil. It is called from many goroutines.
+	OnCall func(method string)
+	// Log gets what is worth saying beside errors; nil is silent.
+	Log *slog.Logger
+	// Timeouts are the deadlines of calls; zero fields take their defaults.
+	Timeouts Timeouts
+}
+
+// Timeouts are the deadlines of calls to the runtime.
+type Timeouts struct {
+	Call time.Duration // calls that change something; 2 min. StopContainer has its grace on top
+	Read time.Duration // lists and statuses; 10 s
+	Pull time.Duration // image pulls; 30 min
+}
+
+func (t Timeouts) orDefaults() Timeouts {
+	if t.Call <= 0 {
+		t.Call = 2 * time.Minute
+	}
+	if t.Read <= 0 {
+		t.Read = 10 * time.Second
+	}
+	if t.Pull <= 0 {
+		t.Pull = 30 * time.Minute
+	}
+	return t
+}
+
+// Runtime is a container runtime reached over CRI. It holds no truth about
+// pods: every answer is read from the runtime when asked. Its methods may be
+// called from many goroutines.
+type Runtime struct {
+	cfg    Config
+	rt     runtimeapi.RuntimeServiceClient
+	img    runtimeapi.ImageServiceClient
+	conn   *grpc.ClientConn // nil when made by New
+	memory int64            // bytes; 0 when unknown
+}
+
+const (
+	maxMessage   = 64 << 20               // the CRI floor is 16 MiB (A2); lists of thousands of containers need more
+	firstBackoff = 100 * time.Millisecond // a restarted runtime is found quickly
+	maxBackoff   = time.Second
+)
+
+// Dial returns a Runtime for the socket cfg.Endpoint names. It does no I/O: the
+// connection is made by the first call, and made again after it broke. While
+// the socket does not answer, calls fail at once with ErrUnavailable. Close
+// ends it.
+func Dial(cfg Config) (*Runtime, error) {
+	path, err := socketPath(cfg.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Endpoint = "unix://" + path
+	conn, err := grpc.NewClient(cfg.Endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0), // the event stream keeps it in use; a reconnect after idleness would only cost
+	)
+	if err != nil {
+		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
+	}
+	r := New(cfg, runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn))
+	r.conn = conn
+	return r, nil
+}
+
+// New returns a Runtime that speaks through the given clients, as tests do in
+// process.
+func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageServiceClient) *Runtime {
+	cfg.Timeouts = cfg.Timeouts.orDefaults()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Runtime{cfg: cfg, rt: rt, img: img, memory: cfg.NodeMemory}
+	if r.memory == 0 {
+		r.memory = nodeMemory()
+	}
+	return r
+}
+
+// Close drops the connection; calls in flight fail. Containers go on.
+func (r *Runtime) Close() error {
+	if r.conn == nil {
+		return nil
+	}
+	return r.conn.Close()
+}
+
+// Endpoint returns the socket as messages name it.
+func (r *Runtime) Endpoint() string { return r.cfg.Endpoint }
+
+// socketPath returns the absolute path of a unix socket endpoint.
+func socketPath(endpoint string) (string, error) {
+	path, found := strings.CutPrefix(endpoint, "unix://")
+	switch {
+	case endpoint == "":
+		return "", errors.New("container runtime endpoint is empty")
+	case !found && strings.Contains(endpoint, "://"):
+		return "", fmt.Errorf("container runtime endpoint %q: only unix sockets are spoken to", endpoint)
+	case !filepath.IsAbs(path):
+		return "", fmt.Errorf("container runtime endpoint %q: the socket's path must be absolute", endpoint)
+	}
+	return filepath.Clean(path), nil
+}

@@ -1,0 +1,137 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+var (
+	// ErrUnavailable says that the runtime does not answer: no socket, nobody
+	// behind it, or a runtime that is still starting. Nothing is known about any
+	// pod then. The error around it names the socket in one line.
+	ErrUnavailable = errors.New("container runtime does not answer")
+	// ErrTimeout says that the runtime took a call and did not answer it within
+	// its deadline: what was asked for may yet happen.
+	ErrTimeout = errors.New("container runtime did not answer in time")
+	// ErrNotFound says that the runtime does not know the ID (or image) asked
+	// about.
+	ErrNotFound = errors.New("not found in the container runtime")
+	// ErrExecTimeout says that a command did not end within the time it was
+	// given: the container's failure, not the runtime's.
+	ErrExecTimeout = errors.New("command timed out")
+)
+
+// CallError is one failed call, said in one line. It matches ErrUnavailable,
+// ErrTimeout, ErrNotFound or errors.ErrUnsupported where one of them applies,
+// and the context's error where the caller left.
+type CallError struct {
+	Method string // as CRI names it
+	Msg    string // one line, for a person
+	kind   error  // one of the sentinels; nil for everything else
+}
+
+func (e *CallError) Error() string { return e.Msg }
+func (e *CallError) Unwrap() error { return e.kind }
+
+// translate makes a CallError of what gRPC returned. ctx is the call's own.
+func (r *Runtime) translate(ctx context.Context, name string, limit time.Duration, err error) error {
+	s := status.Convert(err)
+	e := &CallError{Method: name, Msg: plain(s.Message())}
+	switch s.Code() {
+	case codes.Unavailable:
+		e.kind = ErrUnavailable
+		e.Msg = fmt.Sprintf("container runtime at %s does not answer: %s", r.cfg.Endpoint, dialCause(s.Message()))
+	case codes.DeadlineExceeded:
+		e.kind = ErrTimeout
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			e.Msg = fmt.Sprintf("container runtime at %s did not answer %s within %s", r.cfg.Endpoint, name, limit)
+		}
+	case codes.Canceled:
+		if ctx.Err() != nil {
+			e.kind = ctx.Err()
+			e.Msg = name + ": " + ctx.Err().Error()
+		}
+	case codes.NotFound:
+		e.kind = ErrNotFound
+	case codes.Unimplemented:
+		e.kind = errors.ErrUnsupported
+		if strings.Contains(s.Message(), "unknown service") {
+			e.Msg = fmt.Sprintf("%s answers, but speaks no CRI v1 (is the runtime's CRI plugin enabled?)", r.cfg.Endpoint)
+		}
+	}
+	if e.Msg == "" {
+		e.Msg = fmt.Sprintf("%s failed (%s)", name, s.Code())
+	}
+	return e
+}
+
+// cannot makes the StartError of a failed call. A runtime that does not answer
+// is no fault of the pod: that error is handed on as it is.
+func cannot(reason string, err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return &pod.StartError{Reason: reason, Err: err}
+}
+
+// unlessGone turns "not found" into success: what is to be stopped or removed
+// and is not there is done (C-1.23.8).
+func unlessGone(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+var (
+	longID  = regexp.MustCompile(` ?"?\b[0-9a-f]{64}\b"?`)
+	oomDeny = regexp.MustCompile(`oom_score_adj.*permission denied`)
+)
+
+// layers are the wrappings that runtimes put around a cause without adding to
+// it; each is cut from the front of a message.
+var layers = regexp.MustCompile(`^(rpc error: code = \w+ desc = |` +
+	`failed to create containerd task: |failed to create shim task: |failed to start sandbox: |failed to start sandbox container task: |` +
+	`failed to create containerd container: |` +
+	`OCI runtime (create|start) failed: |runc (create|run|start) failed: |` +
+	`unable to start container process: |error during container init: )`)
+
+// plain makes one line for a person of a runtime's error text: without layers
+// that say nothing, without line breaks and without IDs, which change with
+// every attempt and would make the same fault look new each time.
+func plain(msg string) string {
+	if oomDeny.MatchString(strings.ToLower(msg)) {
+		return "oom_score_adj may not be lowered here (no CAP_SYS_RESOURCE): set restrict_oom_score_adj = true " +
+			"under [plugins.'io.containerd.cri.v1.runtime'] in containerd's configuration and restart it"
+	}
+	msg = longID.ReplaceAllString(msg, "")
+	msg = strings.Join(strings.Fields(msg), " ")
+	for {
+		cut := layers.ReplaceAllString(msg, "")
+		if cut == msg {
+			break
+		}
+		msg = cut
+	}
+	return strings.TrimSuffix(msg, ": unknown")
+}
+
+// dialCause returns the operating system's words from gRPC's text about a
+// connection that failed.
+func dialCause(msg string) string {
+	if i := strings.LastIndex(msg, "dial unix "); i >= 0 {
+		if _, cause, ok := strings.Cut(msg[i:], ": "); ok {
+			return strings.TrimRight(cause, `"`)
+		}
+	}
+	return plain(strings.TrimPrefix(msg, "connection error: "))
+}

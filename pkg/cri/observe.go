@@ -1,0 +1,202 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// readers bounds the status calls in flight of one look.
+const readers = 4
+
+// Pods returns every pod that carries our node's label, ordered by key, each
+// read now. When the status of some records cannot be read, it returns the
+// pods it could read in full together with the error.
+func (r *Runtime) Pods(ctx context.Context) ([]pod.Actual, error) {
+	found, err := r.look(ctx, r.selector())
+	actuals := make([]pod.Actual, 0, len(found))
+	for key, s := range found {
+		actuals = append(actuals, s.actual(key))
+	}
+	slices.SortFunc(actuals, func(a, b pod.Actual) int { return a.Key.Compare(b.Key) })
+	return actuals, err
+}
+
+// Pod returns one pod, read now: an empty Actual with its Key when the runtime
+// shows nothing of it. With an error the Actual says nothing.
+func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
+	sel := r.selector()
+	sel[pod.LabelPodNamespace], sel[pod.LabelPodName] = key.Namespace, key.Name
+	found, err := r.look(ctx, sel)
+	if err != nil {
+		return pod.Actual{Key: key}, err
+	}
+	return found[key].actual(key), nil
+}
+
+// Ready returns what the runtime says of itself now.
+func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
+	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return pod.RuntimeReady{}, err
+	}
+	ready := pod.RuntimeReady{RuntimeMessage: "the runtime does not say", NetworkMessage: "the runtime does not say"}
+	for _, c := range a.GetStatus().GetConditions() {
+		msg := ""
+		if !c.GetStatus() {
+			msg = why(c)
+		}
+		switch c.GetType() {
+		case runtimeapi.RuntimeReady:
+			ready.Runtime, ready.RuntimeMessage = c.GetStatus(), msg
+		case runtimeapi.NetworkReady:
+			ready.Network, ready.NetworkMessage = c.GetStatus(), msg
+		}
+	}
+	return ready, nil
+}
+
+func why(c *runtimeapi.RuntimeCondition) string {
+	switch {
+	case c.GetMessage() != "":
+		return plain(c.GetMessage())
+	case c.GetReason() != "":
+		return c.GetReason()
+	}
+	return "no reason given"
+}
+
+// Version returns the runtime's name and version ("containerd", "v2.4.2").
+func (r *Runtime) Version(ctx context.Context) (name, version string, err error) {
+	a, err := read(ctx, r, "Version", r.rt.Version, &runtimeapi.VersionRequest{})
+	return a.GetRuntimeName(), a.GetRuntimeVersion(), err
+}
+
+// Relist returns a fingerprint of every pod that carries our node's label, by
+// two calls. A fingerprint changes when a sandbox or container of the pod
+// comes, goes or changes its state, and with nothing else.
+func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
+	boxes, containers, err := r.lists(ctx, r.selector())
+	if err != nil {
+		return nil, err
+	}
+	// The sum does not depend on the runtime's order.
+	prints := map[pod.Key]uint64{}
+	for _, b := range boxes {
+		prints[keyOfLabels(b.GetLabels())] += print("s", b.GetId(), b.GetState().String())
+	}
+	for _, c := range containers {
+		prints[keyOfLabels(c.GetLabels())] += print("c", c.GetId(), c.GetState().String())
+	}
+	return prints, nil
+}
+
+func print(words ...string) uint64 {
+	h := fnv.New64a()
+	for _, w := range words {
+		_, _ = h.Write([]byte(w + "\x00"))
+	}
+	return h.Sum64()
+}
+
+func (r *Runtime) selector() map[string]string {
+	return map[string]string{pod.LabelNode: r.cfg.Node}
+}
+
+func keyOfLabels(l map[string]string) pod.Key {
+	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
+}
+
+// lists reads sandboxes and containers. Sandboxes first: a container whose
+// sandbox came between the calls is then seen without it, which reads as a
+// pod in need of nothing but another look, never as an empty sandbox.
+func (r *Runtime) lists(ctx context.Context, sel map[string]string) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
+	boxes, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox,
+		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: sel}})
+	if err != nil {
+		return nil, nil, err
+	}
+	containers, err := read(ctx, r, "ListContainers", r.rt.ListContainers,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: sel}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return boxes.GetItems(), containers.GetContainers(), nil
+}
+
+// look lists what sel selects and reads the status of each record, since the
+// lists lack addresses, times and exit codes. What vanished between list and
+// status is left out. A key with an unreadable record is left out whole and
+// named in the error: half a pod would be taken for the whole.
+func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
+	boxes, containers, err := r.lists(ctx, sel)
+	if err != nil {
+		return nil, err
+	}
+	sandboxes := make([]*runtimeapi.PodSandboxStatus, len(boxes))
+	statuses := make([]*runtimeapi.ContainerStatus, len(containers))
+	failed := make([]error, len(boxes)+len(containers))
+	var g errgroup.Group // its own errors are unused: every record answers for itself
+	g.SetLimit(readers)
+	for i, b := range boxes {
+		g.Go(func() error {
+			a, err := read(ctx, r, "PodSandboxStatus", r.rt.PodSandboxStatus, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: b.GetId()})
+			sandboxes[i], failed[i] = a.GetStatus(), unlessGone(err)
+			return nil
+		})
+	}
+	for i, c := range containers {
+		g.Go(func() error {
+			a, err := read(ctx, r, "ContainerStatus", r.rt.ContainerStatus, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId()})
+			statuses[i], failed[len(boxes)+i] = a.GetStatus(), unlessGone(err)
+			return nil
+		})
+	}
+	_ = g.Wait()
+
+	found, bad := map[pod.Key]shown{}, map[pod.Key]error{}
+	for i, b := range boxes {
+		key := keyOfLabels(b.GetLabels())
+		if failed[i] != nil {
+			bad[key] = failed[i]
+		} else if sandboxes[i] != nil {
+			s := found[key]
+			s.sandboxes = append(s.sandboxes, sandboxOf(sandboxes[i]))
+			found[key] = s
+		}
+	}
+	for i, c := range containers {
+		key := keyOfLabels(c.GetLabels())
+		if err := failed[len(boxes)+i]; err != nil {
+			bad[key] = err
+		} else if statuses[i] != nil {
+			s := found[key]
+			s.containers = append(s.containers, containerOf(c.GetPodSandboxId(), statuses[i]))
+			found[key] = s
+		}
+	}
+	return found, withoutBad(found, bad)
+}
+
+// withoutBad takes the keys of bad out of found and returns their errors as
+// one, in the order of keys.
+func withoutBad(found map[pod.Key]shown, bad map[pod.Key]error) error {
+	keys := make([]pod.Key, 0, len(bad))
+	for key := range bad {
+		delete(found, key)
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, pod.Key.Compare)
+	var errs []error
+	for _, key := range keys {
+		errs = append(errs, fmt.Errorf("read pod %s: %w", key, bad[key]))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,186 @@
+// Package engine runs pods: a sync loop that dispatches what podconfig, the
+// runtime and the probes say, and one worker per pod that looks, asks
+// plan.Next and does the steps.
+//
+// It has four entry points, one per command: Run (serve), Once (runonce),
+// Preview (merge --dry-run) and Watch (watch). Run and Once are one path with
+// two ends; Preview and Watch get an Observer, which has no verb that changes
+// anything.
+//
+// Who owns what, and which channels there are:
+//
+//	sync loop   owns the pods' table, the merged state, health and admission
+//	worker      owns everything it knows of its pod: record, trouble, status
+//	prober      owns the probes' heap and counters
+//	gate        owns the start slots
+//	reporter    owns the sinks
+//
+//	batches   0  podconfig's goroutine → sync loop; blocks: a slow loop slows sources
+//	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
+//	ready     0  runtime check → sync loop; blocks
+//	reports   0  workers → sync loop; the loop never waits for a worker
+//	mail      1  sync loop → one worker; full: the older letter is replaced
+//	verdicts  0  prober → sync loop, in a select that also takes targets
+//	targets   0  sync loop → prober; the prober is always in its select
+//	letters   1  sync loop → reporter; full: merged with the letter waiting
+//	requests, releases  0  workers → gate; the gate is always in its select
+//
+// The one rule: hints are never truth. Whoever gets one reads.
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// Sink is where status goes. The reporter alone calls it.
+type Sink interface {
+	// Report takes a pod with its newest status. gone says that nothing is left
+	// of the pod. An error is logged once per change of its text; the next
+	// status is reported all the same.
+	Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error
+}
+
+// Config is everything an Engine is made of.
+type Config struct {
+	PodConfig *podconfig.PodConfig
+	Runtime   Runtime
+	Hints     Hints
+	Volumes   Volumes
+	Records   Records
+	Prober    Prober
+	Sinks     []Sink
+	Log       *slog.Logger
+
+	// Before holds the last status reported of each pod, from the journal, so
+	// that transition times and readiness survive a restart of the agent.
+	Before map[pod.Key]v1.PodStatus
+
+	Node        plan.Node
+	HostIPs     []string // of this node, first is the pod IP of host-network pods
+	RuntimeName string   // prefix of container IDs in status: "containerd"
+
+	SyncFrequency time.Duration // slow resync of every pod; default 1 min
+	ReadyCheck    time.Duration // how often the runtime is asked how it is; default 5 s
+	Starts        int           // pods starting at once; default the number of cores
+}
+
+// Engine keeps pods the way their sources want them. Make one with New; call
+// one of its entry points, once.
+type Engine struct {
+	cfg Config
+	log *slog.Logger
+}
+
+// New returns an Engine; nothing starts before Run or Once.
+func New(cfg Config) *Engine {
+	if cfg.SyncFrequency <= 0 {
+		cfg.SyncFrequency = time.Minute
+	}
+	if cfg.ReadyCheck <= 0 {
+		cfg.ReadyCheck = 5 * time.Second
+	}
+	if cfg.Starts <= 0 {
+		cfg.Starts = runtime.GOMAXPROCS(0)
+	}
+	if cfg.RuntimeName == "" {
+		cfg.RuntimeName = "containerd"
+	}
+	return &Engine{cfg: cfg, log: cfg.Log}
+}
+
+// Run keeps pods until ctx is done, which is the agent leaving: pods stay. It
+// adopts what runs, and stops what carries our label and nobody wants once the
+// layer it came from was heard. It returns nil at the end of ctx.
+func (e *Engine) Run(ctx context.Context) error {
+	l := e.newLoop(true)
+	return e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {
+		for b := range e.cfg.PodConfig.Batches(ctx) {
+			select {
+			case out <- b:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// run starts everything around a loop and returns when all of it has ended.
+func (e *Engine) run(ctx context.Context, l *loop, feed func(context.Context, chan<- podconfig.Batch)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	wg.Go(func() { feed(ctx, l.batches) })
+	wg.Go(func() {
+		for key := range e.cfg.Hints.Hints(ctx) {
+			select {
+			case l.hints <- key:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	wg.Go(func() { e.checkReady(ctx, l.ready) })
+	wg.Go(func() { l.prober.run(ctx) })
+	wg.Go(func() { l.gate.run(ctx) })
+	// The reporter outlives the loop: what the loop said last still reaches the
+	// sinks.
+	reported := make(chan struct{})
+	wg.Go(func() { defer close(reported); l.reporter.run() })
+	err := l.run(ctx, &wg)
+	l.reporter.close()
+	<-reported
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// checkReady asks the runtime how it is, often while it is not well, and says
+// so on every change.
+func (e *Engine) checkReady(ctx context.Context, out chan<- pod.RuntimeReady) {
+	var last pod.RuntimeReady
+	first, down := true, 0
+	for {
+		r, err := e.cfg.Runtime.Ready(ctx)
+		if err != nil {
+			r = pod.RuntimeReady{RuntimeMessage: err.Error()}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if first || r.Runtime != last.Runtime || r.Network != last.Network {
+			select {
+			case out <- r:
+			case <-ctx.Done():
+				return
+			}
+			first, last = false, r
+		}
+		wait := e.cfg.ReadyCheck
+		if !r.Runtime || !r.Network {
+			wait = min(100*time.Millisecond<<min(down, 6), wait)
+			down++
+		} else {
+			down = 0
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}

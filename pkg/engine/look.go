@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// Look is all that Preview and Watch may look through. Nothing in it has a
+// verb that changes anything.
+type Look struct {
+	Config *podconfig.PodConfig
+	// Observer shows what runs; nil: nothing is compared with the runtime.
+	Observer Observer
+	// Kept is what the agent kept of its pods, one record each. A pod that runs
+	// without one is compared by the hashes the runtime carries.
+	Kept []pod.Record
+	// Against is the saved set to compare with instead of the runtime; nil for
+	// none.
+	Against *Saved
+}
+
+// Forecast is what serving a set would change.
+type Forecast struct {
+	State     *podconfig.Merged
+	Changes   []Change // ADD, UPDATE, DELETE, REMOVE, RECONCILE; by key inside
+	Unchanged int      // pods that stay as they are
+	Reconcile int      // pods of which only the status differs
+	// Notices say what the forecast could not know, one sentence each.
+	Notices []string
+}
+
+// Change is one pod that serving the set would change.
+type Change struct {
+	Op  podconfig.Op
+	Key pod.Key
+	Old *pod.Spec // nil for ADD, and where nobody kept it
+	New *pod.Spec // nil for REMOVE
+	// Source and Origin say where the pod is wanted, or was wanted last.
+	Source string
+	Origin pod.Origin
+	UID    string
+	Fields []pod.FieldChange
+	// RestartPod says that the whole pod is replaced, RestartContainers which
+	// containers are; both empty: nothing restarts.
+	RestartPod        bool
+	RestartContainers []string
+	// Reason says why something restarts, or why a pod is removed that is still
+	// written somewhere; may be empty.
+	Reason string
+	Grace  int64 // seconds a removed pod gets to end
+}
+
+// Restarts reports whether the change restarts anything.
+func (c Change) Restarts() bool { return c.RestartPod || len(c.RestartContainers) > 0 }
+
+// Preview reads every layer once and says what serving the result would change
+// against the saved set, else against what runs, else against nothing. It
+// returns an error only when the observer does; what is wrong with sources and
+// manifests is in the forecast's State.
+func Preview(ctx context.Context, look Look) (Forecast, error) {
+	state := look.Config.Once(ctx)
+	switch {
+	case look.Against != nil:
+		return againstSaved(state, look.Against), nil
+	case look.Observer != nil:
+		have, err := look.Observer.Pods(ctx)
+		if err != nil {
+			return Forecast{State: state}, err
+		}
+		return againstRuntime(state, have, look.Kept), nil
+	}
+	return againstSaved(state, &Saved{}), nil
+}
+
+// againstSaved compares state with a set that an earlier merge wrote.
+func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
+	f := Forecast{State: state}
+	old := map[pod.Key]*pod.Spec{}
+	for _, s := range saved.Pods {
+		old[s.Key] = s
+	}
+	objects := objectChanges(saved.objects, state.Objects)
+	for _, want := range state.Pods {
+		was := old[want.Key]
+		if was == nil {
+			f.add(want)
+			continue
+		}
+		f.update(want, was, pod.Differences(was.Pod, want.Pod), objects)
+	}
+	for _, s := range saved.Pods {
+		if state.Pod(s.Key) != nil {
+			continue
+		}
+		if why := staysOfKind(state, s); why != "" {
+			f.stays(s.Key, why)
+			continue
+		}
+		f.remove(s.Key, s, s.Origin, s.UID(), grace(s, -1), "")
+	}
+	f.sort()
+	return f
+}
+
+// againstRuntime compares state with what runs, told by the records the agent
+// kept and, where one is missing, by the hashes on the sandbox and containers.
+func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Record) Forecast {
+	f := Forecast{State: state}
+	records := map[pod.Key]pod.Record{}
+	for _, r := range kept {
+		records[r.Key] = newer(records[r.Key], r)
+	}
+	runs := map[pod.Key]pod.Actual{}
+	for _, a := range have {
+		runs[a.Key] = a
+	}
+	for _, want := range state.Pods {
+		a, r := runs[want.Key], records[want.Key]
+		switch {
+		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
+			f.add(want)
+		case r.Want != nil:
+			f.update(want, r.Want, pod.Differences(r.Want.Pod, want.Pod), nil)
+		default:
+			f.byHash(want, a)
+		}
+	}
+	for _, a := range have {
+		if a.Empty() || state.Pod(a.Key) != nil {
+			continue
+		}
+		r := records[a.Key]
+		origin, g := lastOrigin(a, r), grace(r.Want, sandboxGrace(a))
+		why, stays := unwanted(state, a.Key, origin)
+		if stays {
+			f.stays(a.Key, why)
+			continue
+		}
+		f.remove(a.Key, r.Want, origin, a.UID, g, why)
+	}
+	f.sort()
+	return f
+}
+
+// unwanted says of a running pod that the set does not hold whether it stays
+// all the same, and why; or why it goes, where its manifest may still exist.
+func unwanted(state *podconfig.Merged, key pod.Key, origin pod.Origin) (why string, stays bool) {
+	heard, configured := state.Heard(origin.Layer())
+	switch {
+	case origin.Source == "":
+		return "its layer is not known", false
+	case !configured:
+		return "layer " + origin.Layer() + " is not configured", false
+	case !heard:
+		return origin.Layer() + " could not be read", true
+	}
+	if file := rejectedFile(state, origin); file != "" {
+		return file + " is rejected", true
+	}
+	return "", false
+}
+
+// staysOfKind says why a saved pod that the set does not hold stays: a saved
+// set knows the kind of its layer only, so every layer of that kind counts.
+func staysOfKind(state *podconfig.Merged, s *pod.Spec) string {
+	for _, l := range state.Layers {
+		if !l.Heard && (s.Origin.Source == "" || l.Source == s.Origin.Source) {
+			return l.Name + " could not be read"
+		}
+	}
+	return ""
+}
+
+// rejectedFile returns the file of origin when something in it is rejected.
+func rejectedFile(state *podconfig.Merged, origin pod.Origin) string {
+	for _, p := range state.Problems {
+		if origin.File != "" && p.File == origin.File {
+			return p.File
+		}
+	}
+	return ""
+}
+
+func (f *Forecast) add(want *pod.Spec) {
+	f.Changes = append(f.Changes, Change{Op: podconfig.ADD, Key: want.Key, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()})
+}
+
+func (f *Forecast) remove(key pod.Key, old *pod.Spec, origin pod.Origin, uid string, grace int64, why string) {
+	f.Changes = append(f.Changes, Change{Op: podconfig.REMOVE, Key: key, Old: old, Source: origin.Source, Origin: origin, UID: uid, Grace: grace, Reason: why})
+}
+
+func (f *Forecast) stays(key pod.Key, why string) {
+	f.Unchanged++
+	f.Notices = append(f.Notices, fmt.Sprintf("pod %s stays: %s", key, why))
+}
+
+// update records want where it differs from the spec before.
+func (f *Forecast) update(want, was *pod.Spec, fields []pod.FieldChange, objects []objectChange) {
+	c := Change{Op: podconfig.UPDATE, Key: want.Key, Old: was, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID(), Fields: fields}
+	c.RestartPod, c.RestartContainers, c.Reason = pod.Restart(was, want)
+	for _, o := range objects {
+		if o.usedBy(want.Pod) {
+			c.Fields = append(c.Fields, o.fields...)
+		}
+	}
+	if want.Pod.DeletionTimestamp != nil && was.Pod.DeletionTimestamp == nil {
+		c.Op, c.Grace = podconfig.DELETE, grace(want, -1)
+	} else if len(c.Fields) == 0 && !c.Restarts() {
+		f.Unchanged++
+		return
+	}
+	f.Changes = append(f.Changes, c)
+}
+
+// byHash compares want with a pod of which nobody kept the spec. A hash of
+// another version says nothing, and is not taken for a change.
+func (f *Forecast) byHash(want *pod.Spec, a pod.Actual) {
+	c := Change{Op: podconfig.UPDATE, Key: want.Key, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
+	note := "what the agent kept of it is not readable: compared by hash"
+	switch {
+	case a.Sandbox == nil, version(a.Sandbox.SpecHash) != version(want.Hash):
+		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
+	case a.Sandbox.SandboxHash != want.SandboxHash:
+		c.RestartPod, c.Reason = true, "the hash of the pod differs"
+	default:
+		for name, hash := range want.ContainerHashes {
+			if have, ok := a.Containers[name]; ok && have.Hash != hash && version(have.Hash) == version(hash) {
+				c.RestartContainers = append(c.RestartContainers, name)
+				c.Reason = "the hash of the container differs"
+			}
+		}
+		slices.Sort(c.RestartContainers)
+		if !c.Restarts() && a.Sandbox.SpecHash != want.Hash {
+			c.Reason = "the hash of the manifest differs"
+		}
+	}
+	f.Notices = append(f.Notices, fmt.Sprintf("pod %s: %s", want.Key, note))
+	if c.Reason == "" {
+		f.Unchanged++
+		return
+	}
+	f.Changes = append(f.Changes, c)
+}
+
+// sort puts changes in the order they are shown: by op, then by key.
+func (f *Forecast) sort() {
+	rank := []podconfig.Op{podconfig.ADD, podconfig.UPDATE, podconfig.DELETE, podconfig.REMOVE, podconfig.RECONCILE}
+	slices.SortStableFunc(f.Changes, func(a, b Change) int {
+		if c := slices.Index(rank, a.Op) - slices.Index(rank, b.Op); c != 0 {
+			return c
+		}
+		return a.Key.Compare(b.Key)
+	})
+	slices.Sort(f.Notices)
+}
+
+// newer returns the record of the later instance: a replaced pod may have left
+// one behind under its old UID.
+func newer(a, b pod.Record) pod.Record {
+	if a.Want == nil || b.Instance > a.Instance || b.Instance == a.Instance && b.StartTime.After(a.StartTime) {
+		return b
+	}
+	return a
+}
+
+// lastOrigin says where a running pod was wanted last.
+func lastOrigin(a pod.Actual, r pod.Record) pod.Origin {
+	if r.Want != nil {
+		return r.Want.Origin
+	}
+	if a.Sandbox == nil {
+		return pod.Origin{}
+	}
+	source, location, _ := strings.Cut(a.Sandbox.Layer, ":")
+	return pod.Origin{Source: source, Location: location}
+}
+
+func sandboxGrace(a pod.Actual) int64 {
+	if a.Sandbox == nil {
+		return -1
+	}
+	return a.Sandbox.Grace
+}
+
+// grace returns how long a pod gets to end: by its spec, else by what its
+// sandbox carries, else Kubernetes' default of 30 seconds.
+func grace(s *pod.Spec, carried int64) int64 {
+	switch {
+	case s != nil && s.Pod.DeletionGracePeriodSeconds != nil:
+		return *s.Pod.DeletionGracePeriodSeconds
+	case s != nil && s.Pod.Spec.TerminationGracePeriodSeconds != nil:
+		return *s.Pod.Spec.TerminationGracePeriodSeconds
+	case carried >= 0:
+		return carried
+	}
+	return 30
+}
+
+// version returns the part of a hash before its first dash.
+func version(hash string) string {
+	v, _, _ := strings.Cut(hash, "-")
+	return v
+}

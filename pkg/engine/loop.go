@@ -1,0 +1,421 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// housekeepingPeriod is how often what nobody knows is looked at; a tick with
+// nothing unknown costs nothing (C-1.30).
+const housekeepingPeriod = 2 * time.Second
+
+// loop is the sync loop: the one goroutine that dispatches. All its fields but
+// the channels belong to it.
+type loop struct {
+	cfg Config
+	log *slog.Logger
+
+	batches chan podconfig.Batch
+	hints   chan pod.Key
+	ready   chan pod.RuntimeReady
+	reports chan report
+	census  chan census
+
+	gate     *gate
+	prober   *prober
+	reporter *reporter
+	workers  *sync.WaitGroup
+
+	// sweep allows stopping what nobody wants; runonce never sweeps.
+	sweep bool
+	// down holds the pods that runonce takes away; nil for none.
+	down map[pod.Key]bool
+	// finished ends the loop when it returns true; nil never ends it.
+	finished func() bool
+
+	state    *podconfig.Merged
+	pods     map[pod.Key]*entry
+	strays   map[pod.Key]stray
+	runtime  pod.RuntimeReady
+	adopted  bool // the runtime was read once: seats and strays are known
+	counting bool // a census is under way
+	unknown  bool // somebody hinted at a pod nobody knows
+	seq, gen uint64
+}
+
+// entry is one pod the loop knows.
+type entry struct {
+	key     pod.Key
+	seq     uint64
+	want    *pod.Spec // nil: it has to go
+	refused refusal
+	seated  bool // admitted, or running when the agent came
+	gen     uint64
+	mail    chan letter // nil: no worker
+	health  pod.Health
+	targets []probeID
+	last    *report
+}
+
+// stray is a pod the node shows and nobody wants.
+type stray struct {
+	uid, layer string
+	seen       bool // judged and said
+}
+
+// census is what the node shows: the runtime's pods and the kept records.
+type census struct {
+	pods    []pod.Actual
+	records []pod.Record
+	err     error
+}
+
+func (e *Engine) newLoop(sweep bool) *loop {
+	return &loop{
+		cfg:      e.cfg,
+		log:      e.log,
+		batches:  make(chan podconfig.Batch),
+		hints:    make(chan pod.Key),
+		ready:    make(chan pod.RuntimeReady),
+		reports:  make(chan report),
+		census:   make(chan census),
+		gate:     newGate(e.cfg.Starts),
+		prober:   newProber(e.cfg.Prober),
+		reporter: newReporter(e.cfg.Sinks, e.log),
+		sweep:    sweep,
+		pods:     make(map[pod.Key]*entry),
+		strays:   make(map[pod.Key]stray),
+	}
+}
+
+func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
+	l.workers = wg
+	resync := time.NewTicker(l.cfg.SyncFrequency)
+	defer resync.Stop()
+	housekeeping := time.NewTicker(housekeepingPeriod)
+	defer housekeeping.Stop()
+	for {
+		select {
+		case b := <-l.batches:
+			l.handleBatch(ctx, b)
+		case key := <-l.hints:
+			l.handleHint(ctx, key)
+		case v := <-l.prober.verdicts:
+			l.handleVerdict(ctx, v)
+		case <-resync.C:
+			l.pokeAll(ctx)
+		case <-housekeeping.C:
+			l.housekeep(ctx)
+		case r := <-l.ready:
+			l.handleReady(ctx, r)
+		case r := <-l.reports:
+			l.handleReport(ctx, r)
+		case c := <-l.census:
+			l.handleCensus(ctx, c)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if l.finished != nil && l.finished() {
+			return nil
+		}
+	}
+}
+
+// handleBatch dispatches PodUpdates by op as the kubelet's loop does
+// (C-1.14.5). What a worker gets is the newest spec of its pod in any case.
+func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
+	l.logState(b.State)
+	l.state = b.State
+	if !l.adopted {
+		return // nothing starts or stops before the runtime was read
+	}
+	admit := false
+	for _, u := range b.Updates {
+		l.log.Debug("Pod update", "op", string(u.Op), "source", u.Source, "pods", len(u.Pods))
+		for _, spec := range u.Pods {
+			want := l.state.Pod(spec.Key)
+			l.want(ctx, spec.Key, want)
+			admit = true
+		}
+	}
+	if admit {
+		l.admit(ctx)
+	}
+	l.judgeStrays(ctx)
+}
+
+// want sets what is wanted of key and tells its worker.
+func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
+	e := l.pods[key]
+	if e == nil {
+		if want == nil {
+			return
+		}
+		e = l.entry(key)
+		_, e.seated = l.strays[key] // it runs: it keeps its seat (C-1.31.5)
+	}
+	if e.want == want && e.mail != nil {
+		return
+	}
+	e.want = want
+	if want == nil {
+		e.refused = refusal{}
+		if e.mail == nil { // refused from the start: nothing to stop
+			l.drop(e, nil)
+			return
+		}
+	}
+	delete(l.strays, key)
+	l.send(ctx, e, true)
+}
+
+func (l *loop) entry(key pod.Key) *entry {
+	l.seq++
+	e := &entry{key: key, seq: l.seq}
+	l.pods[key] = e
+	return e
+}
+
+// admit judges every wanted pod that has no seat yet; one that is refused is
+// judged again whenever the set changes or a pod has gone (C-1.31).
+func (l *loop) admit(ctx context.Context) {
+	var want, seated []*pod.Spec
+	for _, e := range l.sorted() {
+		switch {
+		case e.want == nil:
+		case e.seated:
+			seated = append(seated, e.want)
+		default:
+			want = append(want, e.want)
+		}
+	}
+	if len(want) == 0 {
+		return
+	}
+	ok, refused := plan.Admit(want, seated, l.cfg.Node)
+	for _, spec := range ok {
+		e := l.pods[spec.Key]
+		e.seated = true
+		if e.refused != (refusal{}) || e.mail == nil {
+			e.refused = refusal{}
+			l.send(ctx, e, true)
+		}
+	}
+	for _, r := range refused {
+		e := l.pods[r.Spec.Key]
+		if now := (refusal{r.Reason, r.Message}); e.refused != now {
+			e.refused = now
+			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message)
+			l.send(ctx, e, true)
+		}
+	}
+}
+
+// send puts the newest letter into the box of the pod's worker, which it starts
+// where there is none. It never waits: a letter not yet read is replaced.
+func (l *loop) send(ctx context.Context, e *entry, news bool) {
+	if e.want != nil && !e.seated && e.refused == (refusal{}) {
+		return // admission decides first
+	}
+	if news {
+		l.gen++
+		e.gen = l.gen
+	}
+	if e.mail == nil {
+		e.mail = make(chan letter, 1)
+		w := &worker{
+			loop:    l,
+			key:     e.key,
+			seq:     e.seq,
+			mail:    e.mail,
+			log:     l.log.With("pod", e.key.String()),
+			trouble: make(map[string]pod.Trouble),
+			created: make(map[string]string),
+			before:  l.cfg.Before[e.key],
+		}
+		l.workers.Go(func() { w.run(ctx) })
+	}
+	select {
+	case <-e.mail:
+	default:
+	}
+	e.mail <- letter{gen: e.gen, want: e.want, refused: e.refused, health: e.health, network: l.runtime.Network}
+}
+
+func (l *loop) handleHint(ctx context.Context, key pod.Key) {
+	if key == (pod.Key{}) {
+		l.pokeAll(ctx)
+		l.unknown = true
+		return
+	}
+	if e := l.pods[key]; e != nil {
+		if e.mail != nil {
+			l.send(ctx, e, false)
+		}
+		return
+	}
+	if _, known := l.strays[key]; !known {
+		l.unknown = true
+	}
+}
+
+func (l *loop) pokeAll(ctx context.Context) {
+	for _, e := range l.pods {
+		if e.mail != nil {
+			l.send(ctx, e, false)
+		}
+	}
+}
+
+func (l *loop) handleVerdict(ctx context.Context, v verdict) {
+	e := l.pods[v.key]
+	if e == nil {
+		return
+	}
+	health := pod.Health{Ready: maps.Clone(e.health.Ready)} // the worker holds the old one
+	if health.Ready == nil {
+		health.Ready = make(map[string]pod.Verdict)
+	}
+	health.Ready[v.container] = v.Verdict
+	e.health = health
+	if e.mail != nil {
+		l.send(ctx, e, false)
+	}
+}
+
+func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
+	was := l.runtime
+	l.runtime = r
+	switch {
+	case !r.Runtime:
+		l.log.Warn("Container runtime is not ready", "reason", r.RuntimeMessage)
+	case !r.Network:
+		l.log.Warn("Pod network is not ready", "reason", r.NetworkMessage)
+	default:
+		l.log.Info("Container runtime is ready")
+	}
+	if !r.Runtime {
+		return
+	}
+	if !l.adopted {
+		l.count(ctx)
+		return
+	}
+	if !was.Runtime || was.Network != r.Network {
+		l.pokeAll(ctx)
+	}
+}
+
+// handleReport takes what a worker says. A pod is dropped only when its worker
+// found it gone while acting on the newest letter: a spec that is on its way is
+// never lost.
+func (l *loop) handleReport(ctx context.Context, r report) {
+	e := l.pods[r.key]
+	if e == nil {
+		return
+	}
+	e.last = &r
+	if r.seated && !e.seated {
+		e.seated = true
+	}
+	if r.gone && r.gen == e.gen && e.want == nil {
+		l.setTargets(ctx, e, nil)
+		l.drop(e, &r)
+		l.admit(ctx)
+		return
+	}
+	l.setTargets(ctx, e, r.targets)
+	if r.fresh {
+		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
+	}
+}
+
+// drop forgets a pod of which nothing is left.
+func (l *loop) drop(e *entry, r *report) {
+	line := statusLine{gone: true, at: time.Now()}
+	if r != nil {
+		line.pod, line.origin = r.pod, r.origin
+	} else {
+		line.pod = &v1.Pod{}
+		line.pod.Namespace, line.pod.Name = e.key.Namespace, e.key.Name
+	}
+	l.reporter.say(e.key, line)
+	if e.mail != nil {
+		close(e.mail)
+	}
+	delete(l.pods, e.key)
+	l.log.Info("Pod is gone", "pod", e.key.String())
+}
+
+func (l *loop) setTargets(ctx context.Context, e *entry, list []target) {
+	ids := make([]probeID, 0, len(list))
+	for i, t := range list {
+		ids = append(ids, probeID{t.key, t.container.Name, t.containerID})
+		if v, ok := e.health.Ready[t.container.Name]; ok && v.ContainerID == t.containerID {
+			list[i].seeded = v.OK
+		}
+	}
+	if slices.Equal(ids, e.targets) {
+		return
+	}
+	e.targets = ids
+	select {
+	case l.prober.targets <- targetSet{key: e.key, list: list}:
+	case <-ctx.Done():
+	}
+}
+
+func (l *loop) sorted() []*entry {
+	return slices.SortedFunc(maps.Values(l.pods), func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
+}
+
+func sortedKeys[V any](m map[pod.Key]V) []pod.Key {
+	return slices.SortedFunc(maps.Keys(m), pod.Key.Compare)
+}
+
+// logState says what changed between two states that a person has to know:
+// rejections, conflicts, sources that cannot be read.
+func (l *loop) logState(now *podconfig.Merged) {
+	var before podconfig.Merged
+	if l.state != nil {
+		before = *l.state
+	}
+	for _, p := range now.Problems {
+		if !slices.Contains(before.Problems, p) {
+			l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
+		}
+	}
+	for _, c := range now.Conflicts {
+		if !slices.Contains(before.Conflicts, c) {
+			l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
+		}
+	}
+	for _, p := range now.Skipped {
+		if !slices.Contains(before.Skipped, p) {
+			l.log.Info("File skipped", "file", p.File, "reason", p.Msg)
+		}
+	}
+	for i, layer := range now.Layers {
+		old := ""
+		if i < len(before.Layers) {
+			old = before.Layers[i].Error
+		}
+		switch {
+		case layer.Error != "" && layer.Error != old:
+			l.log.Warn("Source not read", "source", layer.Name, "error", layer.Error, "pods_kept", layer.Pods)
+		case layer.Error == "" && old != "":
+			l.log.Info("Source is read again", "source", layer.Name, "pods", layer.Pods)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// Until is what runonce waits for.
+type Until string
+
+const (
+	// UntilRunning: every container has started, or has ended well.
+	UntilRunning Until = "running"
+	// UntilReady: every pod is Ready or has Succeeded.
+	UntilReady Until = "ready"
+	// UntilDone: every container has ended for good.
+	UntilDone Until = "done"
+	// UntilGone: the pods are taken down, and nothing is left of them.
+	UntilGone Until = "gone"
+)
+
+// Results of one pod in a Report.
+const (
+	ResultRunning  = "running"
+	ResultReady    = "ready"
+	ResultDone     = "done"
+	ResultGone     = "gone"
+	ResultFailed   = "failed"
+	ResultTimeout  = "timeout"
+	ResultRejected = "rejected"
+)
+
+// Report is what Once brought about, in the set's order.
+type Report struct{ Pods []PodReport }
+
+// PodReport is the end of one pod's wait.
+type PodReport struct {
+	pod.Key
+	UID, Phase      string
+	Result          string // running, ready, done, gone, failed, timeout, rejected
+	Reason, Message string
+	Status          v1.PodStatus
+}
+
+// Once brings the pods of set to the state until asks for and returns what came
+// of each; the pods stay. It is Run's path with an earlier end: it sweeps
+// nothing, and touches no pod outside set. When ctx ends first, pods that have
+// not arrived are reported as timeout and the error is ctx's. Pods that cannot
+// arrive are reported as failed and not waited for.
+func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (Report, error) {
+	l := e.newLoop(false)
+	results := make(map[pod.Key]PodReport, len(set.Pods))
+	l.finished = func() bool { return l.arrived(set, until, results) }
+	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods}}}
+	if until == UntilGone {
+		batch = podconfig.Batch{State: &podconfig.Merged{Layers: set.Layers}}
+		l.down = make(map[pod.Key]bool, len(set.Pods))
+		for _, spec := range set.Pods {
+			l.down[spec.Key] = true
+		}
+	}
+	err := e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {
+		select {
+		case out <- batch:
+		case <-ctx.Done():
+		}
+	})
+	var rep Report
+	for _, spec := range set.Pods {
+		r, ok := results[spec.Key]
+		if !ok {
+			r = l.reportOf(spec, l.pods[spec.Key])
+			r.Result = ResultTimeout
+			if errors.Is(ctx.Err(), context.Canceled) {
+				r.Message = "interrupted"
+			}
+		}
+		rep.Pods = append(rep.Pods, r)
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return rep, err
+}
+
+// arrived notes every pod that has reached its end, good or bad, and reports
+// whether all have.
+func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]PodReport) bool {
+	if !l.adopted || l.state == nil {
+		return false
+	}
+	for _, spec := range set.Pods {
+		if _, ok := results[spec.Key]; ok {
+			continue
+		}
+		e := l.pods[spec.Key]
+		if until == UntilGone {
+			if _, there := l.strays[spec.Key]; e == nil && !there {
+				results[spec.Key] = PodReport{Key: spec.Key, UID: spec.UID(), Result: ResultGone}
+			}
+			continue
+		}
+		if e == nil || e.last == nil {
+			continue
+		}
+		r := l.reportOf(spec, e)
+		if r.Result = judge(&r.Status, e, until); r.Result != "" {
+			results[spec.Key] = r
+		}
+	}
+	return len(results) == len(set.Pods)
+}
+
+func (l *loop) reportOf(spec *pod.Spec, e *entry) PodReport {
+	r := PodReport{Key: spec.Key, UID: spec.UID(), Phase: string(v1.PodPending)}
+	if e == nil || e.last == nil {
+		if !l.runtime.Runtime {
+			r.Reason, r.Message = "RuntimeNotReady", l.runtime.RuntimeMessage
+		}
+		return r
+	}
+	r.Status = e.last.pod.Status
+	r.Phase = string(r.Status.Phase)
+	r.Reason, r.Message = r.Status.Reason, r.Status.Message
+	if r.Reason == "" {
+		r.Reason, r.Message = why(&r.Status)
+	}
+	return r
+}
+
+// why finds the first container that has something to say for the pod's state.
+func why(s *v1.PodStatus) (reason, message string) {
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for _, c := range list {
+			if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
+				return w.Reason, w.Message
+			}
+			if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+				return t.Reason, t.Message
+			}
+		}
+	}
+	return "", ""
+}
+
+// judge says where a pod has arrived, "" while it is on its way.
+func judge(s *v1.PodStatus, e *entry, until Until) string {
+	switch {
+	case e.refused != (refusal{}):
+		return ResultRejected
+	case s.Phase == v1.PodFailed, e.last.final:
+		return ResultFailed
+	case s.Phase == v1.PodSucceeded:
+		return ResultDone
+	}
+	switch until {
+	case UntilRunning:
+		if allStarted(s) {
+			return ResultRunning
+		}
+	case UntilReady:
+		for _, c := range s.Conditions {
+			if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
+				return ResultReady
+			}
+		}
+	}
+	return ""
+}
+
+// allStarted reports whether every regular container runs or has ended well.
+func allStarted(s *v1.PodStatus) bool {
+	if len(s.ContainerStatuses) == 0 {
+		return false
+	}
+	for _, c := range s.ContainerStatuses {
+		well := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+		if c.State.Running == nil && !well {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,365 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// letter is all that the sync loop has to tell a worker: always everything,
+// always the newest, so that losing or repeating one is harmless.
+type letter struct {
+	gen     uint64
+	want    *pod.Spec // nil: the pod has to go
+	refused refusal
+	health  pod.Health
+	network bool
+}
+
+type refusal struct{ reason, message string }
+
+// report is what a worker tells the sync loop after it looked.
+type report struct {
+	key    pod.Key
+	gen    uint64 // of the letter it acted on
+	pod    *v1.Pod
+	origin pod.Origin
+	fresh  bool // the status differs from the one reported before
+	gone   bool
+	seated bool // the runtime shows something of it
+	// settled says that the plan waits for nothing but news.
+	settled bool
+	final   bool // a person has to mend something before this pod can start
+	targets []target
+}
+
+// worker owns one pod: it looks, asks plan.Next, does the steps, and looks
+// again when it has acted.
+type worker struct {
+	*loop
+	key    pod.Key
+	seq    uint64
+	mail   chan letter // closed by the loop when the pod is gone
+	log    *slog.Logger
+	letter letter
+
+	rec      pod.Record
+	recDirty bool
+	saveErr  string
+	trouble  map[string]pod.Trouble
+	created  map[string]string // container name → ID made and not yet seen
+	before   v1.PodStatus
+	lastPod  *v1.Pod
+	slot     bool
+	failures int // of looking, stopping and removing, in a row
+}
+
+func (w *worker) run(ctx context.Context) {
+	if !w.wait(ctx, 0) { // the first letter
+		return
+	}
+	w.loadRecord()
+	for ctx.Err() == nil {
+		have, err := w.cfg.Runtime.Pod(ctx, w.key)
+		if err != nil {
+			w.freeSlot(ctx)
+			w.log.Debug("Pod not read", "error", err)
+			if !w.wait(ctx, w.failed()) {
+				return
+			}
+			continue
+		}
+		view := w.view(have)
+		p := plan.Next(view)
+		w.remember(view, p)
+		if !w.tell(ctx, view, p) {
+			return
+		}
+		again, retry := w.do(ctx, view, p)
+		if again {
+			w.takeMail()
+			continue
+		}
+		w.freeSlot(ctx)
+		wait := p.Wait
+		if retry > 0 && (wait == 0 || retry < wait) {
+			wait = retry
+		}
+		if !w.wait(ctx, wait) {
+			return
+		}
+	}
+}
+
+// wait blocks until there is mail, d has passed (never, for d = 0), or the end;
+// it returns false at the end.
+func (w *worker) wait(ctx context.Context, d time.Duration) bool {
+	var due <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case l, ok := <-w.mail:
+		if ok {
+			w.read(l)
+		}
+		return ok
+	case <-due:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// takeMail reads what lies in the box without waiting, and reports whether it
+// asks for another pod than the letter before.
+func (w *worker) takeMail() (changed bool) {
+	select {
+	case l, ok := <-w.mail:
+		return ok && w.read(l)
+	default:
+		return false
+	}
+}
+
+func (w *worker) read(l letter) (changed bool) {
+	changed = l.want != w.letter.want
+	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
+		clear(w.trouble) // another text deserves another try
+	}
+	w.letter = l
+	return changed
+}
+
+// failed counts a failure and returns how long to wait before the next try.
+func (w *worker) failed() time.Duration {
+	w.failures++
+	return retryDelay(w.failures)
+}
+
+// retryDelay is 200 ms, doubling to 10 s.
+func retryDelay(failures int) time.Duration {
+	return min(200*time.Millisecond<<min(failures-1, 10), 10*time.Second)
+}
+
+func (w *worker) loadRecord() {
+	uid := ""
+	if w.letter.want != nil {
+		uid = w.letter.want.UID()
+	}
+	rec, ok, err := w.cfg.Records.Load(w.key, uid)
+	if err != nil {
+		w.log.Warn("Record not read", "error", err)
+	}
+	if ok {
+		w.rec = rec
+	} else {
+		w.rec = pod.Record{Key: w.key, UID: uid}
+	}
+	if w.rec.Attempts == nil {
+		w.rec.Attempts = make(map[string]uint32)
+	}
+}
+
+// save writes the record when it changed. A record that cannot be written costs
+// field differences, never a container: the worker goes on.
+func (w *worker) save() {
+	if !w.recDirty || w.rec.UID == "" {
+		return
+	}
+	text := ""
+	if err := w.cfg.Records.Save(w.rec); err != nil {
+		text = err.Error()
+	} else {
+		w.recDirty = false
+	}
+	if text != "" && text != w.saveErr {
+		w.log.Warn("Record not written", "error", text)
+	}
+	w.saveErr = text
+}
+
+// view gathers all that is known of the pod now.
+func (w *worker) view(have pod.Actual) plan.View {
+	w.raiseAttempts(have)
+	if w.rec.Instance == 0 && have.Sandbox != nil {
+		w.rec.Instance, w.recDirty = have.Sandbox.Instance, true
+	}
+	want := w.letter.want
+	if w.rec.UID == "" {
+		if want != nil {
+			w.rec.UID = want.UID()
+		} else {
+			w.rec.UID = have.UID
+		}
+	}
+	v := plan.View{
+		Want:         want,
+		Kept:         w.rec.Want,
+		Have:         have,
+		Instance:     w.rec.Instance,
+		Terminal:     string(w.rec.Terminal),
+		Attempts:     w.rec.Attempts,
+		Trouble:      w.trouble,
+		StopSince:    w.rec.StopSince,
+		NetworkReady: w.letter.network,
+		Refused:      w.letter.refused.message,
+		Now:          time.Now(),
+	}
+	if want != nil {
+		v.VolumesReady = w.cfg.Volumes.Ready(want, w.rec.Instance)
+	}
+	return v
+}
+
+// raiseAttempts keeps the numbers that only rise ahead of what the runtime
+// shows, so that they outlive the removal of what carried them.
+func (w *worker) raiseAttempts(have pod.Actual) {
+	raise := func(name string, next uint32) {
+		if next > w.rec.Attempts[name] {
+			w.rec.Attempts[name] = next
+			w.recDirty = true
+		}
+	}
+	if have.Sandbox != nil {
+		raise("", have.Sandbox.Attempt+1)
+	}
+	for name, c := range have.Containers {
+		raise(name, c.Attempt+1)
+	}
+}
+
+// remember puts into the record what this look decided: the spec the instance
+// stands for, its end, and since when it stops.
+func (w *worker) remember(v plan.View, p plan.Plan) {
+	if v.Want != nil && w.rec.Want != v.Want && sameInstance(v) {
+		w.rec.Want, w.recDirty = v.Want, true
+	}
+	if w.rec.StartTime.IsZero() && v.Want != nil {
+		w.rec.StartTime, w.recDirty = v.Now, true
+	}
+	if w.rec.Terminal == "" && !p.Stopping {
+		if phase := plan.Outcome(v); phase != "" {
+			w.rec.Terminal, w.recDirty = v1.PodPhase(phase), true
+		}
+	}
+	if p.Stopping && w.rec.StopSince.IsZero() {
+		w.rec.StopSince, w.recDirty = v.Now, true
+	}
+	if len(p.Steps) == 0 && p.Settled && !p.Gone {
+		w.save()
+	}
+}
+
+// sameInstance reports whether the wanted spec can be kept as the one the
+// running instance stands for: what differs does not start another instance.
+func sameInstance(v plan.View) bool {
+	if v.Kept == nil {
+		return v.Have.Sandbox != nil && v.Have.UID == v.Want.UID() && v.Have.Sandbox.SandboxHash == v.Want.SandboxHash
+	}
+	if v.Kept.UID() != v.Want.UID() || v.Kept.SandboxHash != v.Want.SandboxHash {
+		return false
+	}
+	if v.Terminal == "" {
+		return true
+	}
+	whole, containers, _ := pod.Restart(v.Kept, v.Want)
+	return !whole && len(containers) == 0
+}
+
+// tell computes the status and reports it; it returns false at the end.
+func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
+	r := report{
+		key:     w.key,
+		gen:     w.letter.gen,
+		gone:    p.Gone,
+		seated:  !v.Have.Empty(),
+		settled: p.Settled,
+	}
+	spec := v.Want
+	if spec == nil {
+		spec = v.Kept
+	}
+	switch {
+	case spec != nil:
+		r.origin = spec.Origin
+		r.pod = w.statusOf(spec, v, p)
+	default:
+		r.pod = &v1.Pod{}
+		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
+	}
+	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
+	w.lastPod = r.pod
+	if v.Want != nil && !p.Stopping {
+		r.targets = w.probeTargets(v)
+	}
+	for _, t := range w.trouble {
+		r.final = r.final || finalReasons[t.Reason]
+	}
+	select {
+	case w.reports <- r:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// finalReasons are waiting reasons that only a person can end.
+var finalReasons = map[string]bool{
+	"ErrImageNeverPull":          true,
+	"InvalidImageName":           true,
+	"CreateContainerConfigError": true,
+}
+
+func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
+	notes := status.Notes{
+		Trouble:        v.Trouble,
+		RefusedReason:  w.letter.refused.reason,
+		RefusedMessage: w.letter.refused.message,
+		StartTime:      w.rec.StartTime,
+		Instance:       w.rec.Instance,
+		HostIPs:        w.cfg.HostIPs,
+		RuntimeName:    w.cfg.RuntimeName,
+		Terminating:    v.Want == nil,
+	}
+	for name, b := range p.Backoff {
+		if notes.Backoff == nil {
+			notes.Backoff = make(map[string]status.Backoff, len(p.Backoff))
+		}
+		notes.Backoff[name] = status.Backoff(b)
+	}
+	if !v.NetworkReady {
+		notes.NetworkWait = "network is not ready"
+	}
+	w.before = status.Of(spec, v.Have, w.letter.health, w.before, notes, v.Now)
+	out := *spec.Pod // shares everything but the status with the immutable spec
+	out.Status = w.before
+	return &out
+}
+
+// probeTargets lists the readiness probes of the containers that run now.
+func (w *worker) probeTargets(v plan.View) []target {
+	var list []target
+	for i := range v.Want.Pod.Spec.Containers {
+		c := &v.Want.Pod.Spec.Containers[i]
+		have, ok := v.Have.Containers[c.Name]
+		if c.ReadinessProbe == nil || !ok || have.State != pod.StateRunning {
+			continue
+		}
+		t := target{key: w.key, container: c, containerID: have.ID, startedAt: have.StartedAt}
+		if v.Have.Sandbox != nil && len(v.Have.Sandbox.IPs) > 0 {
+			t.podIP = v.Have.Sandbox.IPs[0]
+		}
+		list = append(list, t)
+	}
+	return list
+}

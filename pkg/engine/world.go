@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Observer looks at the runtime and cannot change anything. Preview and Watch
+// get no more than this.
+type Observer interface {
+	// Pods returns every pod on the runtime that carries our node's label, each
+	// read now. Order is by key.
+	Pods(ctx context.Context) ([]pod.Actual, error)
+	// Pod returns one pod, read now; an empty Actual (with its Key) when the
+	// runtime shows nothing of it.
+	Pod(ctx context.Context, key pod.Key) (pod.Actual, error)
+	// Ready returns what the runtime says of itself now. An error means that it
+	// does not answer.
+	Ready(ctx context.Context) (pod.RuntimeReady, error)
+}
+
+// Actor changes the runtime: eight verbs, each one CRI call or a fixed pair.
+// Every call has its own deadline and is safe to repeat. What cannot be made
+// comes back as *pod.StartError; stopping or removing what is not there is
+// success.
+type Actor interface {
+	// RunSandbox makes and starts the sandbox of want, and returns its ID.
+	RunSandbox(ctx context.Context, want *pod.Spec, instance int, attempt uint32) (string, error)
+	StopSandbox(ctx context.Context, id string) error
+	RemoveSandbox(ctx context.Context, id string) error
+	// PullImage makes the image of want's container present by its pull policy:
+	// ImageStatus, then PullImage where needed. It alone honours the end of ctx.
+	PullImage(ctx context.Context, want *pod.Spec, container string) error
+	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
+	StartContainer(ctx context.Context, id string) error
+	// StopContainer asks the container to end, and kills it after grace. It
+	// returns when it has ended.
+	StopContainer(ctx context.Context, id string, grace time.Duration) error
+	RemoveContainer(ctx context.Context, id string) error
+}
+
+// Runtime is the whole container runtime.
+type Runtime interface {
+	Observer
+	Actor
+}
+
+// Hints yields keys of pods about which something may have changed. A hint is
+// never state: whoever gets one reads the pod. The sequence ends with ctx. The
+// zero Key says that anything may have changed.
+type Hints interface {
+	Hints(ctx context.Context) iter.Seq[pod.Key]
+}
+
+// Volumes puts in place what an instance needs on disk, and takes it away. Its
+// operations are synchronous and safe to repeat.
+type Volumes interface {
+	// Put makes the directories and volumes of one instance.
+	Put(want *pod.Spec, instance int) error
+	// Ready reports whether Put has been done for this instance.
+	Ready(want *pod.Spec, instance int) bool
+	// Mounts returns the mounts of one container of an instance that is in
+	// place.
+	Mounts(want *pod.Spec, instance int, container string) ([]pod.Mount, error)
+	// Take removes the volumes of one instance of the pod with uid. It never
+	// follows a link out of the pod's directory nor crosses a mount.
+	Take(uid string, instance int) error
+	// Forget removes all that is left of the pod: its directory and its log
+	// directory.
+	Forget(key pod.Key, uid string) error
+}
+
+// Records keeps what cannot be observed, one small file a pod. Losing one costs
+// field differences and hooks, never a container: callers go on after an error.
+type Records interface {
+	// Load returns the record of key; ok is false when there is none, or when
+	// it was damaged (it is then set aside, and err says so).
+	Load(key pod.Key, uid string) (r pod.Record, ok bool, err error)
+	// All returns every readable record.
+	All() ([]pod.Record, error)
+	// Save replaces the record, atomically.
+	Save(r pod.Record) error
+}
+
+// Prober runs one probe once.
+type Prober interface {
+	// Probe returns nil on success. A *pod.ProbeFailure is the container's answer;
+	// any other error is the prober's own trouble, and says nothing about the
+	// container (C-1.29.7).
+	Probe(ctx context.Context, r pod.ProbeRequest) error
+}

@@ -1,0 +1,163 @@
+// Package plan decides. Next says what to do now for one pod, one action a
+// step, and why; Admit says which pods may start; Sweep says what nobody wants.
+//
+// It sits between what is wanted (podconfig) and what is there (the runtime):
+// the engine's workers read, ask Next, do the steps and read again.
+//
+// The one rule: no I/O, no clock, no goroutine. State is computed from what
+// was read, never stored.
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// View is all that one worker has read about its pod.
+type View struct {
+	// Want is the newest spec; nil says that the pod has to go.
+	Want *pod.Spec
+	// Kept is the spec the running instance was made from, as the pod's record
+	// keeps it; nil when unknown. Grace comes from it when the pod has to go.
+	Kept *pod.Spec
+	Have pod.Actual
+	// Instance is the number of the newest instance ever recorded for this
+	// key; 0 when none. A new instance gets the next number (at least one more
+	// than any the runtime shows).
+	Instance int
+	// Attempts holds the next free attempt number by container name, "" for the
+	// sandbox: numbers of this pod's removed lives, so that attempts and log
+	// numbers only rise. A number the runtime shows counts as well. May be nil.
+	Attempts map[string]uint32
+	// Terminal is the phase ("Succeeded", "Failed") the recorded instance
+	// ended in; "" while it lives. A terminal instance never runs again (I4).
+	Terminal string
+	// VolumesReady says that the volumes of (Want, the instance to start) are
+	// in place.
+	VolumesReady bool
+	// Trouble holds failures by container name; "" is the sandbox or the pod as
+	// a whole (volumes included).
+	Trouble map[string]pod.Trouble
+	// StopSince is when stopping this instance began (kept across a restart of
+	// the agent); zero when it has not.
+	StopSince time.Time
+	// NetworkReady says that the runtime's pod network works. Pods on the host
+	// network do not wait for it.
+	NetworkReady bool
+	// Refused is why admission does not let this pod start; "" when it may.
+	Refused string
+	Now     time.Time
+}
+
+// Action is one thing the outside world is asked for.
+type Action string
+
+const (
+	PutVolumes      Action = "put-volumes"      // directories and volumes of an instance
+	RunSandbox      Action = "run-sandbox"      //
+	PullImage       Action = "pull-image"       // by the container's pull policy; nothing to do when present
+	CreateContainer Action = "create-container" //
+	StartContainer  Action = "start-container"  // ID empty: the one just created under this name
+	StopContainer   Action = "stop-container"   // Grace seconds, then SIGKILL
+	RemoveContainer Action = "remove-container" //
+	StopSandbox     Action = "stop-sandbox"     //
+	RemoveSandbox   Action = "remove-sandbox"   //
+	TakeVolumes     Action = "take-volumes"     // take an instance's volumes and directories away
+	Forget          Action = "forget"           // remove the pod's record and log directory: nothing is left
+)
+
+// Step is one action and why it is done.
+type Step struct {
+	Action    Action
+	Container string // container name, for container actions
+	ID        string // sandbox or container ID, where one exists
+	Instance  int    // RunSandbox, PutVolumes, TakeVolumes
+	Attempt   uint32 // RunSandbox, CreateContainer
+	Streak    int    // CreateContainer: crashes in a row before this life
+	Grace     int64  // StopContainer, seconds
+	Why       string
+	// Together marks steps that may run at once with their marked neighbours
+	// (the stops of one pod's containers).
+	Together bool
+}
+
+// Plan is what to do now for one pod.
+type Plan struct {
+	Steps []Step
+	// Wait is how long until the plan may change by time alone (a back-off
+	// ends, a retry is due); 0 is never.
+	Wait time.Duration
+	// WaitFor says what Wait or the missing steps wait for, in words for a
+	// person; may be empty.
+	WaitFor string
+	// Settled says that nothing is left to do until something changes.
+	Settled bool
+	// Stopping says that the steps end the running instance (the pod has to go
+	// or is replaced): the worker records since when.
+	Stopping bool
+	// Gone says that the pod is unwanted and nothing of it is left.
+	Gone bool
+	// Backoff holds, by container name, until when a crashed container is held
+	// back and the delay it was given (C-1.22.5).
+	Backoff map[string]Backoff
+}
+
+// Backoff is one crash back-off: the delay and its end.
+type Backoff struct {
+	Delay time.Duration
+	Until time.Time
+}
+
+// String returns one line a step, then what is waited for: the form goldens
+// compare and debug logs show.
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		b.WriteString(s.String() + "\n")
+	}
+	switch {
+	case p.Gone:
+		b.WriteString("gone\n")
+	case p.Wait > 0:
+		fmt.Fprintf(&b, "wait %s: %s\n", p.Wait, p.WaitFor)
+	case p.WaitFor != "":
+		fmt.Fprintf(&b, "wait: %s\n", p.WaitFor)
+	case p.Settled:
+		b.WriteString("settled\n")
+	}
+	return b.String()
+}
+
+// String returns the step on one line: action, what it concerns, why.
+func (s Step) String() string {
+	var b strings.Builder
+	b.WriteString(string(s.Action))
+	if s.Container != "" {
+		b.WriteString(" " + s.Container)
+	}
+	if s.ID != "" {
+		b.WriteString(" id=" + s.ID)
+	}
+	if s.Instance > 0 {
+		fmt.Fprintf(&b, " instance=%d", s.Instance)
+	}
+	if s.Action == RunSandbox || s.Action == CreateContainer {
+		fmt.Fprintf(&b, " attempt=%d", s.Attempt)
+	}
+	if s.Streak > 0 {
+		fmt.Fprintf(&b, " streak=%d", s.Streak)
+	}
+	if s.Action == StopContainer {
+		fmt.Fprintf(&b, " grace=%d", s.Grace)
+	}
+	if s.Together {
+		b.WriteString(" together")
+	}
+	if s.Why != "" {
+		b.WriteString(" # " + s.Why)
+	}
+	return b.String()
+}

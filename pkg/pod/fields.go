@@ -1,0 +1,269 @@
+package pod
+
+import (
+	"fmt"
+	"reflect"
+	"sort"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Support says what this version of nodectl does with a field of a Pod.
+type Support int
+
+const (
+	// Honoured fields take effect; with a Check only for some values.
+	Honoured Support = iota
+	// Rejected fields reject the pod by the field's name when the author asks
+	// for something with them.
+	Rejected
+	// Inert fields are accepted and change nothing; Field.Note says why that is
+	// the truth on a single node.
+	Inert
+)
+
+func (s Support) String() string { return [...]string{"honoured", "rejected", "inert"}[s] }
+
+// RestartScope says what a change of a field replaces.
+type RestartScope int
+
+const (
+	// RestartNone changes take effect, or mean nothing, in the running pod.
+	RestartNone RestartScope = iota
+	// RestartContainer changes replace the container they stand in.
+	RestartContainer
+	// RestartPod changes replace the whole pod: a new instance.
+	RestartPod
+)
+
+func (r RestartScope) String() string { return [...]string{"none", "container", "pod"}[r] }
+
+// Field is one row of the table of Pod fields: what nodectl does with the
+// field, and what an edit of it restarts. A Rejected or Inert row speaks for
+// everything below it.
+type Field struct {
+	// Path is the field's place, as "spec.containers[].image".
+	Path    string
+	Support Support
+	Restart RestartScope
+	// Why is what the author of a pod is told when a Rejected field is set; ""
+	// means NotYet.
+	Why string
+	// Note is a hint for the author (Rejected), the reason why ignoring the
+	// field is harmless (Inert), or the condition in words (Honoured).
+	Note string
+	// Check returns why a value of an Honoured field is not supported, "" when
+	// it is. It gets the value without its pointer; for a map, every key as a
+	// string.
+	Check func(value any) string
+	// Default is the value that says the same as leaving the field out; written
+	// out, it is no change. nil when there is none.
+	Default any
+	// Unordered says that the order of the list's elements means nothing.
+	Unordered bool
+	// Counts says whether a list's element takes part in what an edit restarts;
+	// nil means that each does.
+	Counts func(element any) bool
+}
+
+// NotYet is the message of a Rejected field that has no better one.
+const NotYet = "not supported yet by this version of nodectl"
+
+// Fields returns the table: one row for every field of a Pod's metadata and
+// spec, down to a Rejected or Inert row or a plain value, in the order of the
+// API type. The result is the caller's.
+func Fields() []Field { return fieldRows() }
+
+// Unsupported returns a problem for everything in p that asks for what this
+// version does not do. p is the pod as its author set it, before defaulting:
+// an empty value asks for nothing. The problems have a path, a message and a
+// hint, and no place.
+func Unsupported(p *v1.Pod) []Problem {
+	var out []Problem
+	fieldTree().unsupported(reflect.ValueOf(p).Elem(), "", &out)
+	return out
+}
+
+func (n *fieldNode) unsupported(v reflect.Value, path string, out *[]Problem) {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return
+		}
+		v = v.Elem()
+	} else if v.IsZero() {
+		return
+	}
+	if n.row != nil {
+		switch n.row.Support {
+		case Inert:
+			return
+		case Rejected:
+			if n.asks(v) {
+				*out = append(*out, Problem{Path: path, Msg: n.row.why(), Hint: n.row.Note})
+			}
+			return
+		case Honoured:
+			n.check(v, path, out)
+		}
+	}
+	switch {
+	case n.plain:
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			n.each(v.Index(i), fmt.Sprintf("%s[%d]", path, i), out)
+		}
+	default:
+		n.each(v, path, out)
+	}
+}
+
+func (n *fieldNode) each(v reflect.Value, path string, out *[]Problem) {
+	for _, kid := range n.kids {
+		p := kid.name
+		if path != "" {
+			p = path + "." + kid.name
+		}
+		kid.unsupported(v.FieldByIndex(kid.index), p, out)
+	}
+}
+
+// asks reports whether v, behind its pointer, asks for anything: a pointer to
+// a plain value does, a pointer to a struct only when something in it is set,
+// or where being there is itself the choice.
+func (n *fieldNode) asks(v reflect.Value) bool {
+	return n.plain || n.presence || n.canon(v, everything) != nil
+}
+
+func (n *fieldNode) check(v reflect.Value, path string, out *[]Problem) {
+	if n.row.Check == nil {
+		return
+	}
+	if v.Kind() != reflect.Map {
+		if why := n.row.Check(v.Interface()); why != "" {
+			*out = append(*out, Problem{Path: path, Msg: why, Hint: n.row.Note})
+		}
+		return
+	}
+	keys := v.MapKeys()
+	sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
+	for _, k := range keys {
+		if why := n.row.Check(k.String()); why != "" {
+			*out = append(*out, Problem{Path: path + "[" + k.String() + "]", Msg: why, Hint: n.row.Note})
+		}
+	}
+}
+
+func (f *Field) why() string {
+	if f.Why != "" {
+		return f.Why
+	}
+	return NotYet
+}
+
+// fieldNode is one field of the API types with the row that speaks for it: its
+// own, or that of the Rejected or Inert row above it.
+type fieldNode struct {
+	name  string // as in JSON
+	path  string
+	index []int // of the field in its struct, through inlined structs
+	row   *Field
+	// plain values have no fields of their own.
+	plain bool
+	// presence: a pointer that is set says something even when all behind it
+	// is empty, as in "emptyDir: {}".
+	presence bool
+	kids     []*fieldNode
+}
+
+// kid returns the field called name, nil when there is none.
+func (n *fieldNode) kid(name string) *fieldNode {
+	for _, k := range n.kids {
+		if k.name == name {
+			return k
+		}
+	}
+	return nil
+}
+
+// fieldTree is the table laid over the API types. It is built once, at first
+// use, and never written to afterwards.
+var fieldTree = sync.OnceValue(func() *fieldNode {
+	rows := map[string]*Field{}
+	for _, f := range fieldRows() {
+		rows[f.Path] = &f
+	}
+	root := &fieldNode{}
+	root.grow(reflect.TypeFor[v1.Pod](), rows)
+	return root
+})
+
+// grow adds a node for every field of t.
+func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
+	t, n.plain = elem(t)
+	if n.plain {
+		return
+	}
+	inner := n.path
+	if inner != "" {
+		inner += "."
+	}
+	for _, f := range jsonFields(t, nil) {
+		kid := &fieldNode{name: f.name, path: inner + f.name, index: f.index, presence: f.owner == reflect.TypeFor[v1.VolumeSource]()}
+		ft := f.typ
+		for ft.Kind() == reflect.Pointer {
+			ft = ft.Elem()
+		}
+		kid.row = rows[kid.path]
+		if kid.row == nil && n.row != nil && n.row.Support != Honoured {
+			kid.row = n.row
+		}
+		own := kid.path
+		if ft.Kind() == reflect.Slice {
+			kid.path += "[]"
+		}
+		kid.grow(ft, rows)
+		kid.path = own
+		n.kids = append(n.kids, kid)
+	}
+}
+
+// elem returns the type that a pointer or list leads to, and whether values of
+// it are plain: they have no fields with a meaning of their own.
+func elem(t reflect.Type) (reflect.Type, bool) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return t, true
+	}
+	_, marshals := reflect.PointerTo(t).MethodByName("MarshalJSON")
+	return t, marshals
+}
+
+type jsonField struct {
+	name  string
+	index []int
+	typ   reflect.Type
+	owner reflect.Type // the struct it is written in
+}
+
+// jsonFields returns the fields of struct t as JSON sees them, inlined structs
+// opened.
+func jsonFields(t reflect.Type, at []int) []jsonField {
+	var out []jsonField
+	for i := range t.NumField() {
+		f := t.Field(i)
+		index := append(append([]int(nil), at...), i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case name == "" && f.Anonymous:
+			out = append(out, jsonFields(f.Type, index)...)
+		case name != "":
+			out = append(out, jsonField{name: name, index: index, typ: f.Type, owner: t})
+		}
+	}
+	return out
+}

@@ -1,0 +1,129 @@
+// Package pod holds the words every other package speaks: which pod, as whom
+// wanted, as the runtime shows it, and what is wrong with it.
+//
+// It sits below every other package: sources make Specs, the runtime adapter
+// makes Actuals, plan compares the two.
+//
+// The one rule: no I/O, no clock, no goroutine; a Spec is never written to
+// after it was made.
+package pod
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Key is a pod's identity on this node: namespace and name, the name with its
+// node suffix where the pod is static. Never two instances of one Key run.
+type Key struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Compare orders keys by namespace, then name, in byte order.
+func (k Key) Compare(o Key) int {
+	if c := strings.Compare(k.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Name, o.Name)
+}
+
+// KeyOf returns the key of an API object's metadata.
+func KeyOf(p *v1.Pod) Key { return Key{Namespace: p.Namespace, Name: p.Name} }
+
+// Origin says where a pod, an object or a problem was written.
+type Origin struct {
+	Source   string // kind of the source: file, http, api, etcd, stdin
+	Location string // the layer: the path or URL as given on the command line
+	File     string // the file or URL itself, with "#2" for the second document where lines do not exist
+	Line     int    // first line of the object in File, from 1; 0 is unknown
+}
+
+// String returns File:Line, File, or Location, whichever is known.
+func (o Origin) String() string {
+	switch {
+	case o.File != "" && o.Line > 0:
+		return fmt.Sprintf("%s:%d", o.File, o.Line)
+	case o.File != "":
+		return o.File
+	}
+	return o.Location
+}
+
+// Layer names the layer of this origin, as labels, kept state and messages
+// carry it: "file:/etc/nodectl/manifests".
+func (o Origin) Layer() string { return o.Source + ":" + o.Location }
+
+// Spec ("want") is one pod as one source wrote it: defaulted, validated, with
+// its static-pod identity in place. It is immutable once made and shared by
+// pointer; whoever needs to change the Pod copies it first.
+type Spec struct {
+	Key
+	Origin Origin
+	Pod    *v1.Pod
+
+	// Hash covers everything the author set, before defaulting, with a version
+	// in front ("v1-…"). It is the kubernetes.io/config.hash annotation.
+	Hash string
+	// SandboxHash covers the part of the author's text whose change replaces
+	// the whole pod.
+	SandboxHash string
+	// ContainerHashes covers, per container name (init containers included),
+	// the part whose change restarts that container.
+	ContainerHashes map[string]string
+}
+
+// UID returns the pod's UID as text.
+func (s *Spec) UID() string { return string(s.Pod.UID) }
+
+// ContainerHash returns the hash whose change restarts container name, "" for
+// a name the pod does not have.
+func (s *Spec) ContainerHash(name string) string { return s.ContainerHashes[name] }
+
+// Problem is one mistake a person can mend: where it stands, what is wrong and
+// what to do. Problems are values, not errors with stacks.
+type Problem struct {
+	File   string `json:"file"`
+	Line   int    `json:"line"`   // from 1; 0 is unknown
+	Column int    `json:"column"` // from 1; 0 is unknown
+	Path   string `json:"path"`   // field path, as "spec.containers[0].image"; may be empty
+	Msg    string `json:"message"`
+	Hint   string `json:"hint"` // may be empty
+}
+
+// Error returns "file:line:column: path: message", leaving out what is unknown.
+func (p Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(p.Place())
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	if p.Path != "" {
+		b.WriteString(p.Path + ": ")
+	}
+	b.WriteString(p.Msg)
+	return b.String()
+}
+
+// Place returns "file:line:column", leaving out what is unknown.
+func (p Problem) Place() string {
+	s := p.File
+	if p.Line > 0 {
+		s += fmt.Sprintf(":%d", p.Line)
+		if p.Column > 0 {
+			s += fmt.Sprintf(":%d", p.Column)
+		}
+	}
+	return s
+}
+
+// Object is a ConfigMap or Secret as a source wrote it.
+type Object struct {
+	Key
+	Kind   string // "ConfigMap" or "Secret"
+	Origin Origin
+	Hash   string // of the content, so that a change shows
+	Object any    // *v1.ConfigMap or *v1.Secret
+}

@@ -1,0 +1,123 @@
+// Package podconfig merges layers into one set of wanted pods and says what
+// changed as PodUpdates in the kubelet's order.
+//
+// Sources tell it what they read; it alone remembers last good versions, marks
+// staleness and knows which file of a layer holds a key (the incumbent). What
+// it yields is immutable and shared: merged states are new values that reuse
+// unchanged Specs by pointer.
+//
+// The one rule: nothing is removed because somebody was silent.
+package podconfig
+
+import (
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Op is what a PodUpdate asks of its reader (C-1.1.7, C-1.3).
+type Op string
+
+const (
+	SET       Op = "SET"
+	ADD       Op = "ADD"
+	UPDATE    Op = "UPDATE"
+	DELETE    Op = "DELETE"
+	REMOVE    Op = "REMOVE"
+	RECONCILE Op = "RECONCILE"
+	RESTORE   Op = "RESTORE"
+)
+
+// PodUpdate is one operation on pods of one layer, as the kubelet's.
+type PodUpdate struct {
+	Op       Op
+	Source   string      // kind of the layer: file, http, stdin, …
+	Location string      // the layer's path or URL as given
+	Pods     []*pod.Spec // sorted by key; for REMOVE the last known specs; empty in a first, empty ADD
+	// Old holds, for UPDATE, RECONCILE and DELETE, the specs before, index for
+	// index with Pods; nil otherwise.
+	Old []*pod.Spec
+}
+
+// Batch is everything one message of one source led to: updates in the
+// kubelet's order (C-1.2.10) and the state they lead to. A batch without
+// updates reports a change of problems, conflicts or staleness alone.
+type Batch struct {
+	Updates []PodUpdate
+	State   *Merged
+}
+
+// Merged is the state of all layers, merged. It is immutable.
+type Merged struct {
+	Pods      []*pod.Spec   // winners, sorted by key
+	Objects   []*pod.Object // config objects, first layer wins, sorted by kind and key
+	Layers    []LayerState  // in layer order
+	Conflicts []Conflict    // sorted by key
+	Problems  []pod.Problem // rejections, sorted by file, line, column
+	Skipped   []pod.Problem // what sources passed over, with reasons
+}
+
+// LayerState is one layer as podconfig knows it.
+type LayerState struct {
+	Name     string // "file:/etc/nodectl/manifests"
+	Source   string // kind
+	Location string
+	Heard    bool // has yielded a complete set at least once
+	Ended    bool // its sequence ended; its last set stands
+	Pods     int  // pods it holds, last good ones included, before the merge
+	// Error is why it could not look when last asked; "" when it could.
+	Error string
+	// Since is when the error began, zero without one.
+	Since time.Time
+	// LastGood is when its set was last read well, zero when never.
+	LastGood time.Time
+}
+
+// Stale reports whether the layer's pods stand on an older reading.
+func (l LayerState) Stale() bool { return l.Error != "" && l.Heard }
+
+// Conflict is one pod that two places want: the loser is kept out and named.
+type Conflict struct {
+	Key    pod.Key
+	Winner pod.Origin
+	Loser  pod.Origin
+	Reason string // "earlier layer wins", "running owner stays", "first path in byte order"
+}
+
+// Pod returns the wanted spec of key, nil when nobody wants it.
+func (m *Merged) Pod(key pod.Key) *pod.Spec {
+	lo, hi := 0, len(m.Pods)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if m.Pods[mid].Key.Compare(key) < 0 {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(m.Pods) && m.Pods[lo].Key == key {
+		return m.Pods[lo]
+	}
+	return nil
+}
+
+// Heard reports whether layer name is configured and whether it has yielded a
+// complete set.
+func (m *Merged) Heard(name string) (heard, configured bool) {
+	for _, l := range m.Layers {
+		if l.Name == name {
+			return l.Heard, true
+		}
+	}
+	return false, false
+}
+
+// AllHeard reports whether every configured layer was heard (C-1.2.15).
+func (m *Merged) AllHeard() bool {
+	for _, l := range m.Layers {
+		if !l.Heard {
+			return false
+		}
+	}
+	return true
+}

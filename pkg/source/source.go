@@ -1,0 +1,59 @@
+// Package source says what a source is. A source reads wanted pods from one
+// place and yields what it read; it remembers nothing about what it said and
+// decides nothing. podconfig alone keeps last good versions.
+//
+// Sources live in packages of their own below this one; each passes sourcetest.
+//
+// The one rule: a source tells the complete truth or says "I could not look".
+package source
+
+import (
+	"context"
+	"iter"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Source is one place wanted pods come from: one layer.
+type Source interface {
+	// Name returns the layer's kind and location, as Origin.Layer gives it.
+	Name() string
+	// Sets yields the complete set at once, then the complete new set after
+	// every change. An error means "I could not look": the last good set
+	// stands; the sequence goes on and yields again when the source can look
+	// or the reason changed. The sequence ends when ctx is done, when the
+	// caller leaves the loop, or when nothing can ever change again (standard
+	// input); its last set then stands. Sets is called once.
+	Sets(ctx context.Context) iter.Seq2[Snapshot, error]
+}
+
+// Snapshot is one complete reading of a source. It is immutable and shares
+// structure with the one before: what did not change is the same pointer.
+type Snapshot struct {
+	// Revision rises by one with every snapshot of a source, from 1.
+	Revision uint64
+	// Changed holds the keys whose pods differ from the snapshot before
+	// (added, changed, removed); in a first snapshot, every key.
+	Changed []pod.Key
+	// Files is the reading, one entry per file (URL, document stream, etcd
+	// key), in byte order of File.
+	Files []File
+	// Skipped says what was passed over on purpose, each with its reason.
+	Skipped []pod.Problem
+}
+
+// File is what one file of a source held. A file that is broken has Problems
+// and keeps whatever could be read of it out of Pods and Objects for the
+// objects concerned; podconfig falls back to the last good version.
+type File struct {
+	File     string
+	Pods     []*pod.Spec
+	Objects  []*pod.Object
+	Problems []pod.Problem
+	// Whole says that the file as a whole could not be read or decoded, so its
+	// Pods say nothing: all pods last read from it stand. When false, only the
+	// pods in Broken stand from before.
+	Whole bool
+	// Broken names pods that the file holds but that are rejected.
+	Broken []pod.Key
+}
