@@ -10,6 +10,7 @@ package config
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -46,6 +47,7 @@ type Config struct {
 
 	SyncFrequency time.Duration `mapstructure:"sync-frequency"`
 	ImageDir      string        `mapstructure:"image-dir"` // "" is RootDir/images
+	PodCIDR       string        `mapstructure:"pod-cidr"`  // pod network of the bundled runtime
 }
 
 // Default returns the configuration of a machine that says nothing. NodeName
@@ -60,6 +62,7 @@ func Default() Config {
 		HTTPCheckFrequency: 20 * time.Second,
 		Validate:           "strict",
 		SyncFrequency:      time.Minute,
+		PodCIDR:            "10.88.0.0/16",
 	}
 }
 
@@ -88,6 +91,7 @@ func (c Config) Check() error {
 		{"http-check-frequency", positive(c.HTTPCheckFrequency)},
 		{"validate", oneOf(c.Validate, "strict", "warn", "ignore")},
 		{"sync-frequency", positive(c.SyncFrequency)},
+		{"pod-cidr", network(c.PodCIDR)},
 	} {
 		if f.msg != "" {
 			return &Error{Key: f.key, Msg: f.msg}
@@ -104,6 +108,15 @@ func (c Config) Headers() http.Header {
 		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
 	return h
+}
+
+// CheckHeaders returns what is wrong with ManifestURLHeader, nil when nothing.
+// It never repeats a value.
+func (c Config) CheckHeaders() *Error {
+	if msg := headers(c.ManifestURLHeader); msg != "" {
+		return &Error{Key: "manifest-url-header", Msg: msg}
+	}
+	return nil
 }
 
 // IsURL reports whether a filename names an HTTP source.
@@ -171,6 +184,13 @@ func headers(lines []string) string {
 		if !ok || strings.TrimSpace(name) == "" || strings.ContainsAny(strings.TrimSpace(name), " \t\r\n") || strings.ContainsAny(value, "\r\n") {
 			return fmt.Sprintf("header %d is not of the form 'Name: value'", i+1)
 		}
+	}
+	return ""
+}
+
+func network(v string) string {
+	if p, err := netip.ParsePrefix(v); err != nil || p != p.Masked() {
+		return fmt.Sprintf("%q is not a network, as 10.88.0.0/16", v)
 	}
 	return ""
 }

@@ -44,6 +44,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"file-check-frequency", "0s", func(c *Config) { c.FileCheckFrequency = 0 }},
 		{"http-check-frequency", "-1s", func(c *Config) { c.HTTPCheckFrequency = -time.Second }},
 		{"validate", "strict, warn, ignore", func(c *Config) { c.Validate = "" }},
+		{"pod-cidr", "network", func(c *Config) { c.PodCIDR = "10.88.0.1/16" }},
 		{"sync-frequency", "0s", func(c *Config) { c.SyncFrequency = 0 }},
 	} {
 		cfg := valid()

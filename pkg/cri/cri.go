@@ -6,8 +6,8 @@
 //
 // The one rule: every call has a deadline of its own. A call that changes
 // something runs to its end or its deadline whatever becomes of the caller
-// (else: half a sandbox and a reserved name); only reads and image pulls end
-// with the caller's context.
+// (else: half a sandbox and a reserved name); only reads, image pulls and the
+// wait for a stop end with the caller's context.
 package cri
 
 import (

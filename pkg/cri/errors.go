@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"time"
@@ -37,6 +38,7 @@ type CallError struct {
 	Method string // as CRI names it
 	Msg    string // one line, for a person
 	kind   error  // one of the sentinels; nil for everything else
+	ours   bool   // ErrTimeout: our deadline, not the runtime's word
 }
 
 func (e *CallError) Error() string { return e.Msg }
@@ -46,6 +48,10 @@ func (e *CallError) Unwrap() error { return e.kind }
 func (r *Runtime) translate(ctx context.Context, name string, limit time.Duration, err error) error {
 	s := status.Convert(err)
 	e := &CallError{Method: name, Msg: plain(s.Message())}
+	if errors.Is(err, io.EOF) { // a stream that ended: nobody is behind it any more
+		e.kind, e.Msg = ErrUnavailable, fmt.Sprintf("container runtime at %s ended %s", r.cfg.Endpoint, name)
+		return e
+	}
 	switch s.Code() {
 	case codes.Unavailable:
 		e.kind = ErrUnavailable
@@ -53,6 +59,7 @@ func (r *Runtime) translate(ctx context.Context, name string, limit time.Duratio
 	case codes.DeadlineExceeded:
 		e.kind = ErrTimeout
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			e.ours = true
 			e.Msg = fmt.Sprintf("container runtime at %s did not answer %s within %s", r.cfg.Endpoint, name, limit)
 		}
 	case codes.Canceled:
@@ -93,7 +100,7 @@ func unlessGone(err error) error {
 }
 
 var (
-	longID  = regexp.MustCompile(` ?"?\b[0-9a-f]{64}\b"?`)
+	longID  = regexp.MustCompile(`( for)? ?"?\b[0-9a-f]{64}\b"?`)
 	oomDeny = regexp.MustCompile(`oom_score_adj.*permission denied`)
 )
 
@@ -102,7 +109,8 @@ var (
 var layers = regexp.MustCompile(`^(rpc error: code = \w+ desc = |` +
 	`failed to create containerd task: |failed to create shim task: |failed to start sandbox: |failed to start sandbox container task: |` +
 	`failed to create containerd container: |` +
-	`OCI runtime (create|start) failed: |runc (create|run|start) failed: |` +
+	`failed to exec in container: |failed to start exec: |` +
+	`OCI runtime (create|start|exec) failed: |(runc )?(create|run|start|exec) failed: |` +
 	`unable to start container process: |error during container init: )`)
 
 // plain makes one line for a person of a runtime's error text: without layers

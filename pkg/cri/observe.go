@@ -90,15 +90,15 @@ func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	// The sum does not depend on the runtime's order.
 	prints := map[pod.Key]uint64{}
 	for _, b := range boxes {
-		prints[keyOfLabels(b.GetLabels())] += print("s", b.GetId(), b.GetState().String())
+		prints[keyOfLabels(b.GetLabels())] += fingerprint("s", b.GetId(), b.GetState().String())
 	}
 	for _, c := range containers {
-		prints[keyOfLabels(c.GetLabels())] += print("c", c.GetId(), c.GetState().String())
+		prints[keyOfLabels(c.GetLabels())] += fingerprint("c", c.GetId(), c.GetState().String())
 	}
 	return prints, nil
 }
 
-func print(words ...string) uint64 {
+func fingerprint(words ...string) uint64 {
 	h := fnv.New64a()
 	for _, w := range words {
 		_, _ = h.Write([]byte(w + "\x00"))

@@ -23,8 +23,8 @@ const pullPatience = 50 * time.Millisecond
 // covers.
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (again bool, retry time.Duration) {
 	for i := 0; i < len(p.Steps); {
-		if w.takeMail() && i > 0 {
-			return true, 0
+		if w.takeMail() {
+			return true, 0 // the plan was made for another spec
 		}
 		n := 1
 		if p.Steps[i].Together {
@@ -118,9 +118,9 @@ func (w *worker) step(ctx context.Context, v plan.View, s plan.Step) error {
 	case plan.RemoveSandbox:
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
-		return w.cfg.Volumes.Take(w.rec.UID, s.Instance)
+		return w.cfg.Volumes.Take(s.UID, s.Instance)
 	case plan.Forget:
-		return w.forget(v)
+		return w.forget(s.UID)
 	}
 	return fmt.Errorf("unknown step %q", s.Action)
 }
@@ -128,6 +128,12 @@ func (w *worker) step(ctx context.Context, v plan.View, s plan.Step) error {
 // startInstance writes down the instance that is about to start, before
 // anything of it exists.
 func (w *worker) startInstance(want *pod.Spec, instance int) {
+	if old := w.rec.UID; old != "" && old != want.UID() {
+		if err := w.cfg.Volumes.Forget(w.key, old); err != nil {
+			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
+		}
+		w.rec.Attempts = make(map[string]uint32)
+	}
 	if w.rec.Instance != instance || w.rec.Want == nil || w.rec.UID != want.UID() {
 		w.rec.Want = want
 		w.rec.UID = want.UID()
@@ -196,13 +202,9 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 // errSuperseded ends a pull whose spec is no longer wanted; it is no failure.
 var errSuperseded = errors.New("a newer spec arrived")
 
-// forget removes what is left of the pod. The record goes first from memory, so
-// that nothing writes it again.
-func (w *worker) forget(v plan.View) error {
-	uid := w.rec.UID
-	if uid == "" {
-		uid = v.Have.UID
-	}
+// forget removes what is left of the pod; its record is then empty, and nothing
+// writes it again.
+func (w *worker) forget(uid string) error {
 	if uid != "" {
 		if err := w.cfg.Volumes.Forget(w.key, uid); err != nil {
 			return err

@@ -172,7 +172,7 @@ func (e *Engine) checkReady(ctx context.Context, out chan<- pod.RuntimeReady) {
 		}
 		wait := e.cfg.ReadyCheck
 		if !r.Runtime || !r.Network {
-			wait = min(100*time.Millisecond<<min(down, 6), wait)
+			wait = min(100*time.Millisecond<<min(down, 4), time.Second, wait)
 			down++
 		} else {
 			down = 0

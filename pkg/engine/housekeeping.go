@@ -114,7 +114,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 		}
 		delete(l.strays, key)
 		e := l.entry(key)
-		e.seated = true
+		e.seated, e.uid = true, s.uid
 		l.send(ctx, e, true)
 	}
 }

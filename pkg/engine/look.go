@@ -223,13 +223,13 @@ func (f *Forecast) byHash(want *pod.Spec, a pod.Actual) {
 	c := Change{Op: podconfig.UPDATE, Key: want.Key, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
 	note := "what the agent kept of it is not readable: compared by hash"
 	switch {
-	case a.Sandbox == nil, version(a.Sandbox.SpecHash) != version(want.Hash):
+	case a.Sandbox == nil, pod.HashVersion(a.Sandbox.SpecHash) != pod.HashVersion(want.Hash):
 		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
 	case a.Sandbox.SandboxHash != want.SandboxHash:
 		c.RestartPod, c.Reason = true, "the hash of the pod differs"
 	default:
 		for name, hash := range want.ContainerHashes {
-			if have, ok := a.Containers[name]; ok && have.Hash != hash && version(have.Hash) == version(hash) {
+			if have, ok := a.Containers[name]; ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash) {
 				c.RestartContainers = append(c.RestartContainers, name)
 				c.Reason = "the hash of the container differs"
 			}
@@ -299,10 +299,4 @@ func grace(s *pod.Spec, carried int64) int64 {
 		return carried
 	}
 	return 30
-}
-
-// version returns the part of a hash before its first dash.
-func version(hash string) string {
-	v, _, _ := strings.Cut(hash, "-")
-	return v
 }

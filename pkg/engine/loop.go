@@ -58,6 +58,7 @@ type loop struct {
 type entry struct {
 	key     pod.Key
 	seq     uint64
+	uid     string    // of a stray
 	want    *pod.Spec // nil: it has to go
 	refused refusal
 	seated  bool // admitted, or running when the agent came
@@ -114,7 +115,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case v := <-l.prober.verdicts:
 			l.handleVerdict(ctx, v)
 		case <-resync.C:
-			l.pokeAll(ctx)
+			l.resync(ctx)
 		case <-housekeeping.C:
 			l.housekeep(ctx)
 		case r := <-l.ready:
@@ -193,7 +194,7 @@ func (l *loop) admit(ctx context.Context) {
 	var want, seated []*pod.Spec
 	for _, e := range l.sorted() {
 		switch {
-		case e.want == nil:
+		case e.want == nil, e.seated && e.last != nil && e.last.ended:
 		case e.seated:
 			seated = append(seated, e.want)
 		default:
@@ -238,6 +239,7 @@ func (l *loop) send(ctx context.Context, e *entry, news bool) {
 			loop:    l,
 			key:     e.key,
 			seq:     e.seq,
+			uid:     e.uid,
 			mail:    e.mail,
 			log:     l.log.With("pod", e.key.String()),
 			trouble: make(map[string]pod.Trouble),
@@ -273,6 +275,17 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 func (l *loop) pokeAll(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.mail != nil {
+			l.send(ctx, e, false)
+		}
+	}
+}
+
+// resync pokes every pod that is not settled. Those that are need no look of
+// their own: pleg compares the runtime's lists at the same pace and hints at
+// what differs, for two calls instead of four a pod.
+func (l *loop) resync(ctx context.Context) {
+	for _, e := range l.pods {
+		if e.mail != nil && (e.last == nil || !e.last.settled) {
 			l.send(ctx, e, false)
 		}
 	}
@@ -360,11 +373,8 @@ func (l *loop) drop(e *entry, r *report) {
 
 func (l *loop) setTargets(ctx context.Context, e *entry, list []target) {
 	ids := make([]probeID, 0, len(list))
-	for i, t := range list {
+	for _, t := range list {
 		ids = append(ids, probeID{t.key, t.container.Name, t.containerID})
-		if v, ok := e.health.Ready[t.container.Name]; ok && v.ContainerID == t.containerID {
-			list[i].seeded = v.OK
-		}
 	}
 	if slices.Equal(ids, e.targets) {
 		return

@@ -2,13 +2,15 @@ package engine
 
 import (
 	"context"
-	"errors"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/probe"
 )
 
 // target is one readiness probe of one container's life.
@@ -18,9 +20,6 @@ type target struct {
 	containerID string
 	podIP       string
 	startedAt   time.Time
-	// seeded is the verdict before an agent restart, kept until the first probe
-	// answers (C-1.29.4).
-	seeded bool
 }
 
 // verdict is what a probe published for one container's life.
@@ -38,6 +37,7 @@ type prober struct {
 	results  chan probeResult
 	prober   Prober
 	slots    int // probes running at once, at most
+	start    time.Time
 }
 
 // targetSet is every target one pod has now; none at all ends its probes.
@@ -60,12 +60,10 @@ type probeID struct {
 // watched is one probe the prober keeps.
 type watched struct {
 	target
+	state   probe.State
+	last    time.Time // start of the run before; zero before the first
 	next    time.Time
 	running bool
-	ok      bool // published
-	said    bool // something was published
-	run     int  // results in a row
-	runOK   bool // what they say
 }
 
 func newProber(p Prober) *prober {
@@ -79,6 +77,7 @@ func newProber(p Prober) *prober {
 }
 
 func (p *prober) run(ctx context.Context) {
+	p.start = time.Now()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	all := make(map[probeID]*watched)
@@ -94,7 +93,7 @@ func (p *prober) run(ctx context.Context) {
 				continue
 			}
 			if !w.next.After(now) && inFlight < p.slots {
-				w.running = true
+				w.running, w.last = true, now
 				inFlight++
 				req := w.request()
 				wg.Go(func() { p.probe(ctx, id, req) })
@@ -119,8 +118,10 @@ func (p *prober) run(ctx context.Context) {
 			inFlight--
 			if w := all[r.id]; w != nil {
 				w.running = false
-				if v, changed := w.answer(r.err, time.Now()); changed {
-					out = append(out, v)
+				w.next = probe.Due(w.container.ReadinessProbe, w.startedAt, w.last, time.Now())
+				var changed bool
+				if w.state, changed = w.state.After(w.container.ReadinessProbe, r.err); changed {
+					out = append(out, verdict{w.key, w.container.Name, w.state.Verdict})
 				}
 			}
 		case <-timer.C:
@@ -139,9 +140,9 @@ func (p *prober) probe(ctx context.Context, id probeID, req pod.ProbeRequest) {
 }
 
 // take replaces the targets of one pod. A life that is already watched keeps
-// its counters; a new one starts as not ready (C-1.29.4), after its initial
-// delay, which counts from the container's start (C-1.29.5).
+// its counters; what waits to be said of lives that are over is dropped.
 func (p *prober) take(all map[probeID]*watched, set targetSet, out *[]verdict) {
+	now := time.Now()
 	keep := make(map[probeID]bool, len(set.list))
 	for _, t := range set.list {
 		id := probeID{t.key, t.container.Name, t.containerID}
@@ -150,60 +151,20 @@ func (p *prober) take(all map[probeID]*watched, set targetSet, out *[]verdict) {
 			w.container, w.podIP = t.container, t.podIP
 			continue
 		}
-		first := t.startedAt.Add(time.Duration(t.container.ReadinessProbe.InitialDelaySeconds) * time.Second)
-		all[id] = &watched{target: t, next: first, ok: t.seeded, said: t.seeded}
+		due := probe.Due(t.container.ReadinessProbe, t.startedAt, time.Time{}, now)
+		due = due.Add(probe.Spread(t.container.ReadinessProbe, t.startedAt, p.start, now, rand.Float64()))
+		all[id] = &watched{target: t, state: probe.Begin(t.containerID, t.startedAt, p.start), next: due}
 	}
 	for id := range all {
 		if id.key == set.key && !keep[id] {
 			delete(all, id)
 		}
 	}
-	*out = deleteVerdicts(*out, set.key, keep)
-}
-
-// deleteVerdicts drops what waits to be said of lives that are over.
-func deleteVerdicts(out []verdict, key pod.Key, keep map[probeID]bool) []verdict {
-	kept := out[:0]
-	for _, v := range out {
-		if v.key != key || keep[probeID{v.key, v.container, v.ContainerID}] {
-			kept = append(kept, v)
-		}
-	}
-	return kept
+	*out = slices.DeleteFunc(*out, func(v verdict) bool {
+		return v.key == set.key && !keep[probeID{v.key, v.container, v.ContainerID}]
+	})
 }
 
 func (w *watched) request() pod.ProbeRequest {
 	return pod.ProbeRequest{Probe: w.container.ReadinessProbe, Container: w.container, ContainerID: w.containerID, PodIP: w.podIP}
-}
-
-// answer counts one result and says whether it publishes a verdict: a result
-// counts when it repeats to its threshold; the prober's own trouble counts for
-// nothing (C-1.29.7, C-1.29.8).
-func (w *watched) answer(err error, now time.Time) (verdict, bool) {
-	probe := w.container.ReadinessProbe
-	if w.next = w.next.Add(time.Duration(max(probe.PeriodSeconds, 1)) * time.Second); w.next.Before(now) {
-		w.next = now // the probe took longer than its period
-	}
-	var failure *pod.ProbeFailure
-	ok := err == nil
-	if !ok && !errors.As(err, &failure) {
-		return verdict{}, false
-	}
-	if w.run == 0 || w.runOK != ok {
-		w.run, w.runOK = 0, ok
-	}
-	w.run++
-	threshold := max(probe.FailureThreshold, 1)
-	if ok {
-		threshold = max(probe.SuccessThreshold, 1)
-	}
-	if w.run < int(threshold) || (w.said && w.ok == ok) {
-		return verdict{}, false
-	}
-	w.ok, w.said = ok, true
-	v := verdict{key: w.key, container: w.container.Name, Verdict: pod.Verdict{ContainerID: w.containerID, OK: ok}}
-	if failure != nil {
-		v.Message = failure.Message
-	}
-	return v, true
 }

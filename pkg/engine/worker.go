@@ -34,6 +34,7 @@ type report struct {
 	fresh  bool // the status differs from the one reported before
 	gone   bool
 	seated bool // the runtime shows something of it
+	ended  bool // for good: it holds no port any more
 	// settled says that the plan waits for nothing but news.
 	settled bool
 	final   bool // a person has to mend something before this pod can start
@@ -46,6 +47,7 @@ type worker struct {
 	*loop
 	key    pod.Key
 	seq    uint64
+	uid    string      // of a pod found on the node that nobody wants
 	mail   chan letter // closed by the loop when the pod is gone
 	log    *slog.Logger
 	letter letter
@@ -65,7 +67,7 @@ func (w *worker) run(ctx context.Context) {
 	if !w.wait(ctx, 0) { // the first letter
 		return
 	}
-	w.loadRecord()
+	loaded := false
 	for ctx.Err() == nil {
 		have, err := w.cfg.Runtime.Pod(ctx, w.key)
 		if err != nil {
@@ -75,6 +77,10 @@ func (w *worker) run(ctx context.Context) {
 				return
 			}
 			continue
+		}
+		if !loaded {
+			w.loadRecord(have.UID)
+			loaded = true
 		}
 		view := w.view(have)
 		p := plan.Next(view)
@@ -151,10 +157,14 @@ func retryDelay(failures int) time.Duration {
 	return min(200*time.Millisecond<<min(failures-1, 10), 10*time.Second)
 }
 
-func (w *worker) loadRecord() {
-	uid := ""
-	if w.letter.want != nil {
+// loadRecord reads the record of the instance the runtime shows, or else of the
+// pod that is wanted, or else of the one that was found on disk.
+func (w *worker) loadRecord(uid string) {
+	if uid == "" && w.letter.want != nil {
 		uid = w.letter.want.UID()
+	}
+	if uid == "" {
+		uid = w.uid
 	}
 	rec, ok, err := w.cfg.Records.Load(w.key, uid)
 	if err != nil {
@@ -216,7 +226,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Now:          time.Now(),
 	}
 	if want != nil {
-		v.VolumesReady = w.cfg.Volumes.Ready(want, w.rec.Instance)
+		v.VolumesReady = w.cfg.Volumes.Ready(want, plan.Instance(v))
 	}
 	return v
 }
@@ -283,6 +293,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		gen:     w.letter.gen,
 		gone:    p.Gone,
 		seated:  !v.Have.Empty(),
+		ended:   w.rec.Terminal != "",
 		settled: p.Settled,
 	}
 	spec := v.Want
@@ -327,6 +338,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		RefusedMessage: w.letter.refused.message,
 		StartTime:      w.rec.StartTime,
 		Instance:       w.rec.Instance,
+		Terminal:       w.rec.Terminal,
 		HostIPs:        w.cfg.HostIPs,
 		RuntimeName:    w.cfg.RuntimeName,
 		Terminating:    v.Want == nil,

@@ -78,6 +78,7 @@ type Step struct {
 	Attempt   uint32 // RunSandbox, CreateContainer
 	Streak    int    // CreateContainer: crashes in a row before this life
 	Grace     int64  // StopContainer, seconds
+	UID       string // TakeVolumes, Forget: whose directories; it may be another pod's than the wanted one's
 	Why       string
 	// Together marks steps that may run at once with their marked neighbours
 	// (the stops of one pod's containers).
@@ -93,7 +94,8 @@ type Plan struct {
 	// WaitFor says what Wait or the missing steps wait for, in words for a
 	// person; may be empty.
 	WaitFor string
-	// Settled says that nothing is left to do until something changes.
+	// Settled says that nothing is left to do until something changes; time
+	// alone is no change. WaitFor may still say what has to change.
 	Settled bool
 	// Stopping says that the steps end the running instance (the pod has to go
 	// or is replaced): the worker records since when.
@@ -152,6 +154,9 @@ func (s Step) String() string {
 	}
 	if s.Action == StopContainer {
 		fmt.Fprintf(&b, " grace=%d", s.Grace)
+	}
+	if s.UID != "" {
+		b.WriteString(" uid=" + s.UID)
 	}
 	if s.Together {
 		b.WriteString(" together")

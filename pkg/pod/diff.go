@@ -98,6 +98,12 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 // compareText compares what has no parts of its own: scalars, quantities,
 // times, ports.
 func (d *differ) compareText(path string, a, b reflect.Value) {
+	if a.Kind() == reflect.String {
+		if a.String() != b.String() {
+			d.changes = append(d.changes, FieldChange{Path: path, Old: a.String(), New: b.String()})
+		}
+		return
+	}
 	old, new := compactJSON(a), compactJSON(b)
 	if old == new {
 		return

@@ -78,10 +78,11 @@ func (l LayerState) Stale() bool { return l.Error != "" && l.Heard }
 
 // Conflict is one pod that two places want: the loser is kept out and named.
 type Conflict struct {
+	Kind   string // "Pod", "ConfigMap" or "Secret"
 	Key    pod.Key
 	Winner pod.Origin
 	Loser  pod.Origin
-	Reason string // "earlier layer wins", "running owner stays", "first path in byte order"
+	Reason string // "earlier layer wins", "running owner stays", "first path in byte order", "first in the file"
 }
 
 // Pod returns the wanted spec of key, nil when nobody wants it.

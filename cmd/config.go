@@ -1,0 +1,215 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodectl/nodectl/pkg/config"
+)
+
+// origin is where a setting's value came from.
+type origin struct {
+	Kind string `json:"origin"` // flag, env, file, default
+	// Where is the flag, the variable, or file and line; "" for a default.
+	Where string `json:"where"`
+}
+
+// load reads the configuration: flags, then NODECTL_* variables, then the
+// file, then defaults. Every mistake names the place it stands in.
+func (p *program) load() (config.Config, map[string]origin, error) {
+	var cfg config.Config
+	values, places, err := p.readFile()
+	if err != nil {
+		return cfg, nil, failed(exitUsage, err)
+	}
+	v := viper.NewWithOptions(viper.KeyDelimiter("::"))
+	origins := map[string]origin{}
+	p.settings.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "config" {
+			return
+		}
+		origins[f.Name] = origin{Kind: "default"}
+		if where, ok := places[f.Name]; ok {
+			origins[f.Name] = origin{"file", where}
+		}
+		if name, value := p.variable(f.Name); value != "" {
+			if err == nil {
+				err = fits(f, value, name)
+			}
+			origins[f.Name] = origin{"env", name}
+			values[f.Name] = fromVariable(f, value) // above the file, and below the flags
+		}
+		if f.Changed {
+			origins[f.Name] = origin{"flag", "--" + f.Name}
+		}
+		err = errors.Join(err, v.BindPFlag(f.Name, f))
+	})
+	if err != nil {
+		return cfg, nil, failed(exitUsage, err)
+	}
+	if err := v.MergeConfigMap(values); err != nil {
+		return cfg, nil, err
+	}
+	if err := v.UnmarshalExact(&cfg); err != nil {
+		return cfg, nil, failed(exitUsage, err)
+	}
+	if cfg.NodeName == "" {
+		if name, err := os.Hostname(); err == nil {
+			cfg.NodeName = strings.ToLower(name)
+			origins["node-name"] = origin{"default", "host name"}
+		}
+	}
+	cfg.NodeName = strings.ToLower(strings.TrimSpace(cfg.NodeName))
+	if strings.HasPrefix(cfg.RuntimeEndpoint, "/") {
+		cfg.RuntimeEndpoint = "unix://" + cfg.RuntimeEndpoint
+	}
+	if err := cfg.Check(); err != nil {
+		return cfg, nil, failed(exitUsage, placed(err, origins))
+	}
+	return cfg, origins, nil
+}
+
+// placed names the place of a wrong setting in front of what is wrong.
+func placed(err error, origins map[string]origin) error {
+	var e *config.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch o := origins[e.Key]; o.Kind {
+	case "file":
+		return fmt.Errorf("%s: %w", o.Where, err)
+	case "env":
+		return fmt.Errorf("%s: %s", o.Where, e.Msg)
+	}
+	return fmt.Errorf("--%w", err)
+}
+
+// variable returns the environment variable that sets a flag, and its value.
+func (p *program) variable(flag string) (name, value string) {
+	name = "NODECTL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	if value = p.env(name); value == "" && flag == "runtime-endpoint" {
+		const known = "CONTAINER_RUNTIME_ENDPOINT" // crictl's and the kubelet's name
+		if value = p.env(known); value != "" {
+			return known, value
+		}
+	}
+	return name, value
+}
+
+// fromVariable returns a variable's value as the file would give it. A header
+// may hold commas, so of those a variable gives exactly one.
+func fromVariable(f *pflag.Flag, value string) any {
+	if f.Value.Type() == "stringArray" {
+		return []string{value}
+	}
+	return value
+}
+
+// fits reports whether a flag of this kind would take the value. The flag
+// itself is not touched.
+func fits(f *pflag.Flag, value, where string) error {
+	scratch := settingFlags()
+	if err := scratch.Set(f.Name, value); err != nil {
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) {
+			return fmt.Errorf("%s: %s", where, because(invalid))
+		}
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	return nil
+}
+
+// readFile reads the configuration file, strictly: every key is a setting,
+// stands there once and has a value its flag would take. places holds
+// file:line by key. Only a file that was named has to exist.
+func (p *program) readFile() (values map[string]any, places map[string]string, err error) {
+	values, places = map[string]any{}, map[string]string{}
+	flag := p.settings.Lookup("config")
+	path, named := flag.Value.String(), flag.Changed
+	if _, value := p.variable("config"); !named && value != "" {
+		path, named = value, true
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return values, places, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read configuration: %w", err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return nil, nil, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(doc.Content) == 0 {
+		return values, places, nil
+	}
+	top := doc.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return nil, nil, fmt.Errorf("%s:%d: the configuration is a list of keys and values", path, top.Line)
+	}
+	for i := 0; i < len(top.Content); i += 2 {
+		key, node := top.Content[i], top.Content[i+1]
+		where := fmt.Sprintf("%s:%d", path, key.Line)
+		f := p.settings.Lookup(key.Value)
+		switch {
+		case f == nil || f.Name == "config":
+			text := fmt.Sprintf("%s: unknown key %q", where, key.Value)
+			if like := similar(key.Value, p.settingNames()); like != "" {
+				text += fmt.Sprintf(" (did you mean %q?)", like)
+			}
+			return nil, nil, errors.New(text)
+		case places[f.Name] != "":
+			return nil, nil, fmt.Errorf("%s: key %q stands here again, after %s", where, key.Value, places[f.Name])
+		}
+		if values[f.Name], err = fileValue(f, node, path); err != nil {
+			return nil, nil, err
+		}
+		places[f.Name] = where
+	}
+	return values, places, nil
+}
+
+// fileValue returns what a key of the file holds, checked as its flag would.
+func fileValue(f *pflag.Flag, node *yaml.Node, path string) (any, error) {
+	where := fmt.Sprintf("%s:%d", path, node.Line)
+	list := strings.HasPrefix(f.Value.Type(), "string") && f.Value.Type() != "string"
+	switch {
+	case node.Kind == yaml.ScalarNode && node.Tag != "!!null":
+		if err := fits(f, node.Value, where); err != nil {
+			return nil, err
+		}
+		if list {
+			return []string{node.Value}, nil
+		}
+		return node.Value, nil
+	case node.Kind == yaml.SequenceNode && list:
+		all := []string{}
+		for _, item := range node.Content {
+			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+				return nil, fmt.Errorf("%s:%d: an item of %s is not text", path, item.Line, f.Name)
+			}
+			all = append(all, item.Value)
+		}
+		return all, nil
+	case list:
+		return nil, fmt.Errorf("%s: %s takes a list of texts", where, f.Name)
+	}
+	return nil, fmt.Errorf("%s: %s takes one value", where, f.Name)
+}
+
+// settingNames returns every key a configuration file may hold, sorted.
+func (p *program) settingNames() []string {
+	names := map[string]bool{}
+	p.settings.VisitAll(func(f *pflag.Flag) { names[f.Name] = true })
+	delete(names, "config")
+	return slices.Sorted(maps.Keys(names))
+}

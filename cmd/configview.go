@@ -1,0 +1,143 @@
+package cmd
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// configView is config view -o json.
+type configView struct {
+	ui.Document
+	Settings []setting `json:"settings"`
+}
+
+// setting is one value and where it came from.
+type setting struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"`
+	origin
+}
+
+func (p *program) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show the configuration",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsSubcommand,
+	}
+	view := &cobra.Command{
+		Use:   "view",
+		Short: "Print every setting, as a configuration file",
+		Long: `Print every setting as a configuration file would hold it: flags win over
+NODECTL_* variables, those over the file, and that over the defaults.`,
+		Args: noArgs,
+		Example: `  nodectl config view
+  nodectl config view --show-origin
+  NODECTL_NODE_NAME=n1 nodectl config view -o json`,
+	}
+	p.addSources(view)
+	p.addSettings(view.Flags(), agentSettings())
+	show := view.Flags().Bool("show-origin", false, "say where each value comes from")
+	output := addOutput(view, "yaml", "json", "text")
+	view.RunE = func(*cobra.Command, []string) error {
+		settings := p.view()
+		if output.value == "json" {
+			return p.document("json", configView{ui.Document{APIVersion: ui.APIVersion, Kind: "Config"}, settings})
+		}
+		text, err := settingsYAML(settings, *show)
+		if err != nil {
+			return err
+		}
+		return p.out.print(text)
+	}
+	cmd.AddCommand(view)
+	return cmd
+}
+
+// needsSubcommand is the end of a command that only holds others.
+func needsSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return unknownCommand(cmd, args[0])
+}
+
+// view returns every setting by the order of config.Config's fields.
+func (p *program) view() []setting {
+	cfg := p.cfg
+	if len(cfg.Filename) == 0 {
+		cfg.Filename = []string{config.DefaultManifests}
+	}
+	if cfg.ImageDir == "" {
+		cfg.ImageDir = filepath.Join(cfg.RootDir, "images")
+	}
+	cfg.ManifestURLHeader = redactHeaders(cfg.ManifestURLHeader)
+	v := reflect.ValueOf(cfg)
+	var all []setting
+	for i := range v.NumField() {
+		key := v.Type().Field(i).Tag.Get("mapstructure")
+		value := v.Field(i).Interface()
+		switch x := value.(type) {
+		case time.Duration:
+			value = x.String()
+		case []string:
+			value = append([]string{}, x...)
+		}
+		all = append(all, setting{key, value, p.origins[key]})
+	}
+	return all
+}
+
+// redactHeaders keeps names and hides values: they are often credentials.
+func redactHeaders(headers []string) []string {
+	var all []string
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ":")
+		all = append(all, name+": "+engine.Redacted(len(strings.TrimSpace(value))))
+	}
+	return all
+}
+
+// settingsYAML returns settings as a configuration file. Origins are comments,
+// so that the text can be used as one.
+func settingsYAML(settings []setting, origins bool) (string, error) {
+	var b strings.Builder
+	var rows [][2]string
+	width := 0
+	for _, s := range settings {
+		text, err := yaml.Marshal(map[string]any{s.Key: s.Value})
+		if err != nil {
+			return "", err
+		}
+		row := [2]string{strings.TrimSuffix(string(text), "\n"), s.String()}
+		width = max(width, len(firstLine(row[0])))
+		rows = append(rows, row)
+	}
+	for _, row := range rows {
+		first := firstLine(row[0])
+		b.WriteString(first)
+		if origins {
+			fmt.Fprintf(&b, "%*s  # %s", width-len(first), "", ui.Clean(row[1]))
+		}
+		b.WriteString(row[0][len(first):] + "\n")
+	}
+	return b.String(), nil
+}
+
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(s, "\n")
+	return first
+}
+
+// String says where a value comes from: "file /etc/nodectl/config.yaml:3".
+func (o origin) String() string { return strings.TrimSpace(o.Kind + " " + o.Where) }

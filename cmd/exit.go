@@ -1,0 +1,208 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nodectl/nodectl/pkg/config"
+)
+
+// Exit codes: the one table of what an end is worth.
+const (
+	exitOK       = 0
+	exitChanges  = 1 // merge --dry-run: changes pending
+	exitFailure  = 1 // any failure that has no code of its own
+	exitUsage    = 2
+	exitRejected = 3 // a manifest was rejected
+	exitTimeout  = 4
+	exitSource   = 5 // a source could not be read
+	exitRuntime  = 6 // the container runtime
+	exitMerge    = 7 // any other failure of merge, whose 1 has a meaning
+	exitPod      = 9 // runonce: a pod failed
+)
+
+// exit is the end of a command. With no err, everything has been said.
+type exit struct {
+	code  int
+	err   error
+	hints []string
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// failed returns err as the end of a command; nil stays nil.
+func failed(code int, err error, hints ...string) error {
+	if err == nil {
+		return nil
+	}
+	return &exit{code: code, err: err, hints: hints}
+}
+
+// ended returns the end of a command that has said everything: nil for 0.
+func ended(code int) error {
+	if code == exitOK {
+		return nil
+	}
+	return &exit{code: code}
+}
+
+// worst returns the code that counts when several apply.
+func worst(codes ...int) int {
+	for _, c := range []int{exitRuntime, exitSource, exitRejected, exitPod, exitTimeout, exitChanges} {
+		if slices.Contains(codes, c) {
+			return c
+		}
+	}
+	return exitOK
+}
+
+// end says what there is to say about err, and returns the exit code.
+func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
+	var e *exit
+	var stopped interrupted
+	var setting *config.Error
+	switch {
+	case err == nil, errors.Is(err, errClosed):
+		return exitOK
+	case errors.As(err, &e):
+		if e.err != nil {
+			p.say(p.err.Error(e.err.Error(), e.hints...))
+		}
+		return e.code
+	case errors.As(err, &setting):
+		p.say(p.err.Error(err.Error()))
+		return exitUsage
+	case errors.As(err, &stopped):
+		return stopped.code()
+	case errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &stopped):
+		return stopped.code()
+	}
+	p.say(p.err.Error(err.Error()))
+	if cmd != nil && cmd.Name() == "merge" {
+		return exitMerge
+	}
+	return exitFailure
+}
+
+// usage returns a mistake in the command line, with where to read on.
+func usage(cmd *cobra.Command, err error, hints ...string) error {
+	if len(hints) == 0 {
+		hints = []string{"see '" + cmd.CommandPath() + " --help'"}
+	}
+	return failed(exitUsage, err, hints...)
+}
+
+// flagError explains a flag that cannot be read.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				known = append(known, f.Name)
+			}
+		})
+		text := err.Error()
+		if unknown.GetSpecifiedShortnames() == "" {
+			text = "unknown flag --" + unknown.GetSpecifiedName()
+			if like := similar(unknown.GetSpecifiedName(), known); like != "" {
+				text += ` (did you mean "--` + like + `"?)`
+			}
+		}
+		return usage(cmd, errors.New(text))
+	case errors.As(err, &invalid):
+		return usage(cmd, errors.New("--"+invalid.GetFlag().Name+": "+because(invalid)))
+	}
+	return usage(cmd, err)
+}
+
+// because says why a value does not fit its flag, in words for a person.
+func because(e *pflag.InvalidValueError) string {
+	value := `"` + e.GetValue() + `"`
+	switch e.GetFlag().Value.Type() {
+	case "duration":
+		return value + " is not a duration, as 20s or 5m"
+	case "int", "int32", "int64":
+		return value + " is not a whole number"
+	case "bool":
+		return value + " is neither true nor false"
+	}
+	return value + ": " + e.Unwrap().Error()
+}
+
+// unknownCommand explains a command that is not there.
+func unknownCommand(cmd *cobra.Command, name string) error {
+	var known []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			known = append(append(known, c.Name()), c.Aliases...)
+		}
+	}
+	text := `unknown command "` + name + `"`
+	if like := similar(name, known); like != "" {
+		text += ` (did you mean "` + like + `"?)`
+	}
+	return usage(cmd, errors.New(text))
+}
+
+// noArgs refuses arguments that are no flags, and guesses what was meant.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := cmd.CommandPath() + ` takes no argument: "` + args[0] + `"`
+	if cmd.Flags().Lookup("filename") != nil {
+		text += ` (did you mean "-f ` + args[0] + `"?)`
+	}
+	return usage(cmd, errors.New(text))
+}
+
+// similar returns the word among known that is closest to a mistyped one, ""
+// when none is close.
+func similar(word string, known []string) string {
+	best, least := "", max(2, len(word)/3)+1
+	for _, k := range known {
+		if d := distance(word, k); d < least {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that make b of a.
+func distance(a, b string) int {
+	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		now := make([]int, len(b)+1)
+		now[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			now[j] = min(last[j]+1, now[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				now[j] = min(now[j], before[j-2]+1)
+			}
+		}
+		before, last = last, now
+	}
+	return last[len(b)]
+}

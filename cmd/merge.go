@@ -1,0 +1,210 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// mergeFlags are merge's own.
+type mergeFlags struct {
+	dryRun      bool
+	against     string
+	exitCode    bool
+	showSecrets bool
+	output      *choice
+}
+
+func (p *program) mergeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "merge",
+		Short: "Print the merged set, or what serving it would change",
+		Long: `Read every source once and print the merged set as a List. With --dry-run,
+print what serving it would change instead, field by field, and whether it
+restarts anything. merge takes no lock and writes nothing.
+
+Exit codes: 0 nothing would change, 1 changes pending, 2 usage, 3 a manifest was
+rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
+		Args: noArgs,
+		Example: `  nodectl merge -f manifests/ -f https://cfg.example/pods.yaml
+  nodectl merge --dry-run -f manifests/
+  nodectl merge -f manifests/ > before.yaml
+  nodectl merge --dry-run -f manifests/ --against before.yaml -o json`,
+	}
+	var f mergeFlags
+	p.addSources(cmd)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what serving the set would change")
+	cmd.Flags().StringVar(&f.against, "against", "auto", "compare with: auto|runtime|none, or a `SET` saved by merge")
+	cmd.Flags().BoolVar(&f.exitCode, "exit-code", true, "exit 1 when --dry-run finds changes")
+	cmd.Flags().BoolVar(&f.showSecrets, "show-secrets", false, "print values of Secrets")
+	f.output = addOutput(cmd, "yaml", "json", "name", "wide", "text")
+	f.output.describe(cmd, "text|wide|json|yaml|name (default yaml; text with --dry-run)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range []string{"against", "exit-code"} {
+			if !f.dryRun && cmd.Flags().Changed(name) {
+				return usage(cmd, errors.New("--"+name+" needs --dry-run"))
+			}
+		}
+		if f.dryRun && f.showSecrets {
+			return usage(cmd, errors.New("--dry-run never shows values of Secrets"))
+		}
+		if f.dryRun && !cmd.Flags().Changed("output") {
+			f.output.value = "text"
+		}
+		if f.dryRun {
+			return p.dryRun(cmd.Context(), f)
+		}
+		return p.merge(cmd.Context(), f)
+	}
+	return cmd
+}
+
+// merge prints the merged set.
+func (p *program) merge(ctx context.Context, f mergeFlags) error {
+	sources, err := p.podConfig(podconfig.Incremental, nil, p.logger(slog.LevelWarn))
+	if err != nil {
+		return err
+	}
+	state := sources.Once(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	switch f.output.value {
+	case "name":
+		err = p.out.print(ui.Names(state))
+	case "text", "wide":
+		err = p.out.print(p.out.Set(state, f.output.value == "wide"))
+	default:
+		err = p.document(f.output.value, ui.NewList(state, f.showSecrets))
+	}
+	code := p.tell(state, true)
+	if err != nil && !errors.Is(err, errClosed) {
+		return err
+	}
+	return ended(code)
+}
+
+// dryRun prints what serving the set would change.
+func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
+	log := p.logger(slog.LevelWarn)
+	look, done, err := p.against(ctx, f.against)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if look.Config, err = p.podConfig(podconfig.Incremental, incumbents(look.Kept), log); err != nil {
+		return err
+	}
+	forecast, err := engine.Preview(ctx, look)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return failed(exitRuntime, err)
+	}
+	for _, n := range forecast.Notices {
+		p.say(p.err.Notice(n))
+	}
+	plan := ui.NewMergePlan(forecast)
+	text := f.output.value == "text" || f.output.value == "wide"
+	switch {
+	case text:
+		err = p.out.print(p.out.Plan(plan, f.output.value == "wide"))
+	case f.output.value == "name":
+		err = p.out.print(plan.Names())
+	default:
+		err = p.document(f.output.value, plan)
+	}
+	code := p.tell(forecast.State, !text)
+	if err != nil && !errors.Is(err, errClosed) {
+		return err
+	}
+	if plan.Summary.Changed && f.exitCode {
+		code = worst(code, exitChanges)
+	}
+	return ended(code)
+}
+
+// against finds what a dry run compares with. done lets go of it.
+func (p *program) against(ctx context.Context, with string) (look engine.Look, done func(), err error) {
+	done = func() {}
+	switch with {
+	case "none":
+		return look, done, nil
+	case "auto", "runtime":
+	default:
+		data, err := os.ReadFile(with)
+		if err != nil {
+			return look, done, failed(exitMerge, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
+		}
+		if look.Against, err = engine.ReadSaved(data, with); err != nil {
+			return look, done, failed(exitMerge, err)
+		}
+		return look, done, nil
+	}
+	runtime, err := p.observe(ctx)
+	if err != nil && with == "runtime" {
+		return look, done, failed(exitRuntime, err)
+	}
+	if err != nil {
+		p.say(p.err.Notice("compared with nothing, so every pod is an ADD: " + err.Error()))
+		return look, done, nil
+	}
+	look.Observer = runtime
+	if look.Kept, err = p.kept(); err != nil {
+		p.say(p.err.Notice("what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
+	}
+	return look, func() { _ = runtime.Close() }, nil
+}
+
+// tell says what is wrong with a set and returns what that is worth as an exit
+// code. With all, it says what a plan shows too: what was rejected, what
+// conflicts, what could not be read.
+func (p *program) tell(state *podconfig.Merged, all bool) int {
+	codes := []int{exitOK}
+	for _, l := range state.Layers {
+		if l.Error == "" {
+			continue
+		}
+		codes = append(codes, exitSource)
+		if all || l.Location == config.DefaultManifests {
+			p.say(p.err.Error(l.Source+" "+l.Location+": "+l.Error, p.sourceHint(l)))
+		}
+	}
+	if len(state.Problems) > 0 {
+		codes = append(codes, exitRejected)
+	}
+	if all {
+		for _, problem := range state.Problems {
+			p.say(p.err.Problem(problem))
+		}
+		for _, c := range state.Conflicts {
+			p.say(p.err.Conflict(c.Key, c.Winner, c.Loser, c.Reason))
+		}
+	}
+	for _, s := range state.Skipped {
+		p.say(p.err.Notice(s.Error()))
+	}
+	return worst(codes...)
+}
+
+// sourceHint says what a person may do about a layer that cannot be read.
+func (p *program) sourceHint(l podconfig.LayerState) string {
+	if len(p.cfg.Filename) == 0 && l.Location == config.DefaultManifests {
+		return "no source is configured: name one with -f, or make the directory " + config.DefaultManifests
+	}
+	return ""
+}
+
+// pause is how long the runtime gets to answer a question that may go
+// unanswered.
+const pause = 2 * time.Second

@@ -1,0 +1,149 @@
+// Package cmd is nodectl's command line: one file per command, each turning
+// flags into one call and one answer into text.
+//
+// wire.go puts the parts together, config.go reads the configuration, exit.go
+// says what each end of the program is worth, log.go where logs go.
+//
+// The one rule: standard output is the answer, standard error the conversation.
+package cmd
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nodectl/nodectl/pkg/config"
+)
+
+// Main runs nodectl with the arguments and streams of this process and returns
+// its exit code.
+func Main() int {
+	ctx, stop := withSignals(context.Background())
+	defer stop()
+	p := newProgram(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
+	return p.run(ctx, os.Args[1:])
+}
+
+// program is one run of nodectl. It belongs to the goroutine that calls run.
+type program struct {
+	in       *os.File
+	out, err *output
+	env      func(string) string
+	settings *pflag.FlagSet // every setting of config.Config
+	cfg      config.Config  // as loaded before a command runs
+	origins  map[string]origin
+}
+
+func newProgram(in, out, err *os.File, env func(string) string) *program {
+	return &program{in: in, out: newOutput(out), err: newOutput(err), env: env, settings: settingFlags()}
+}
+
+// run executes one command line.
+func (p *program) run(ctx context.Context, args []string) int {
+	root := p.root()
+	root.SetArgs(args)
+	root.SetOut(p.out)
+	root.SetErr(p.err)
+	root.SetIn(p.in)
+	ran, err := root.ExecuteContextC(ctx)
+	return p.end(ctx, ran, err)
+}
+
+// root returns the command tree.
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nodectl COMMAND [flags]",
+		Short: "Run pods on this machine, from files, URLs and standard input",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args[0])
+		},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return p.prepare(cmd) },
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Version:           readVersion().Version,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
+	root.SetHelpTemplate(helpTemplate)
+	root.SetUsageTemplate(usageTemplate)
+	root.SetFlagErrorFunc(flagError)
+	root.SetGlobalNormalizationFunc(normalizeFlag)
+	p.addSettings(root.PersistentFlags(), globalSettings())
+	root.AddCommand(p.commands()...)
+	root.SetHelpCommand(&cobra.Command{Use: "help", Hidden: true, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
+		about, rest, err := root.Find(args)
+		if err != nil || about == root && len(rest) > 0 {
+			return unknownCommand(root, strings.Join(args, " "))
+		}
+		return about.Help()
+	}})
+	return root
+}
+
+// prepare loads the configuration before any command runs.
+func (p *program) prepare(cmd *cobra.Command) error {
+	p.colour("auto")
+	if isCompletion(cmd) {
+		return nil
+	}
+	cfg, origins, err := p.load()
+	if err != nil {
+		return err
+	}
+	p.cfg, p.origins = cfg, origins
+	p.colour(cfg.Color)
+	return nil
+}
+
+// colour decides what each of the two streams may show.
+func (p *program) colour(mode string) {
+	p.out.look(mode, p.env)
+	p.err.look(mode, p.env)
+}
+
+// isCompletion reports whether cmd only talks to a shell: a configuration that
+// is wrong must not break a person's completion.
+func isCompletion(cmd *cobra.Command) bool {
+	switch cmd.Name() {
+	case cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd, "completion", "help", "gen", "version":
+		return true
+	}
+	return cmd.HasParent() && cmd.Parent().Name() == "completion"
+}
+
+// normalizeFlag makes --hostname-override, the kubelet's word, another name of
+// --node-name.
+func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "hostname-override" {
+		name = "node-name"
+	}
+	return pflag.NormalizedName(name)
+}
+
+const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
+
+{{end}}{{.UsageString}}`
+
+// usageTemplate fits the root's help on a terminal of 80x24.
+const usageTemplate = `Usage: {{if .HasParent}}{{.UseLine}}{{else}}{{.Use}}      (nodectl COMMAND --help says more){{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if and .HasParent .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if not .HasParent}}
+
+Flags of every command:
+{{.PersistentFlags.FlagUsages | trimTrailingWhitespaces}}{{else}}
+
+The flags of every command are in 'nodectl --help'.{{end}}
+`

@@ -1,0 +1,134 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// errClosed says that nobody reads standard output any more. It ends a command
+// and is no failure.
+var errClosed = errors.New("standard output is closed")
+
+// output is one of the program's two streams, and what it can show.
+type output struct {
+	*ui.View
+	file *os.File
+}
+
+func newOutput(f *os.File) *output {
+	return &output{file: f, View: ui.New(f, ui.Screen{})}
+}
+
+// look finds out what the stream can show. mode is --color.
+func (o *output) look(mode string, env func(string) string) {
+	screen := ui.Screen{}
+	terminal := term.IsTerminal(int(o.file.Fd()))
+	if terminal {
+		screen.Width = 80
+		if w, _, err := term.GetSize(int(o.file.Fd())); err == nil && w > 0 {
+			screen.Width = w
+		}
+	}
+	screen.Color = ui.Colored(mode, terminal, env)
+	o.View = ui.New(o.file, screen)
+}
+
+// terminal reports whether a person looks at the stream.
+func (o *output) terminal() bool { return term.IsTerminal(int(o.file.Fd())) }
+
+// Write implements io.Writer. A reader that has gone away is errClosed.
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.file.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		return n, errClosed
+	}
+	return n, err
+}
+
+// print writes the answer, or a piece of it.
+func (o *output) print(text string) error {
+	_, err := o.Write([]byte(text))
+	return err
+}
+
+// say writes to the conversation. That nobody listens ends nothing.
+func (p *program) say(text string) { _ = p.err.print(text) }
+
+// interrupted is why a context ended: a signal.
+type interrupted struct{ signal os.Signal }
+
+func (i interrupted) Error() string { return "interrupted by " + i.signal.String() }
+
+// code is what a shell expects of a program that a signal ended.
+func (i interrupted) code() int {
+	if s, ok := i.signal.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return exitFailure
+}
+
+// withSignals returns a context that ends at the first SIGINT or SIGTERM, with
+// interrupted as its cause. A second signal ends the program at once. Writing
+// to a closed pipe becomes an error instead of a signal; programs started from
+// here still get the signal, as it is caught and not ignored.
+func withSignals(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1) // the runtime sends, the goroutine below receives; when full, one signal has been enough
+	pipes := make(chan os.Signal, 1)   // never received: write says it
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			cancel(interrupted{s})
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		wg.Wait()
+		signal.Stop(signals)
+		signal.Stop(pipes)
+	}
+}
+
+// untilClosed returns a context that ends when the reader of standard output
+// goes away, even while nothing is written. stop waits for what watches it.
+func untilClosed(parent context.Context, out *os.File) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	wakeR, wakeW, err := os.Pipe()
+	if err != nil {
+		return ctx, func() { cancel(nil) }
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		fds := []unix.PollFd{{Fd: int32(out.Fd())}, {Fd: int32(wakeR.Fd()), Events: unix.POLLIN}}
+		for {
+			_, err := unix.Poll(fds, -1)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case err == nil && fds[1].Revents == 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0:
+				cancel(errClosed)
+			}
+			return
+		}
+	})
+	return ctx, func() {
+		_ = wakeW.Close()
+		wg.Wait()
+		_ = wakeR.Close()
+		cancel(nil)
+	}
+}

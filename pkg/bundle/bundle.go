@@ -1,0 +1,233 @@
+// Package bundle is the container runtime nodectl brings along: containerd,
+// its shim, runc, the CNI plugins and a pause image, for machines that have no
+// runtime of their own.
+//
+// A Runtime unpacks the programs below the agent's root directory, starts
+// containerd detached from the agent, and finds it again in the process table:
+// pods and containerd outlive nodectl, and what is true is read from /proc, not
+// remembered. The same package imports image archives, into any containerd, and
+// finds a runtime that the machine already has.
+//
+// The one rule: nothing outside the root directory and the run directory is
+// made that Stop does not take away again.
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultSubnet and DefaultBridge are the pod network of a Runtime that is told
+// nothing else.
+const (
+	DefaultSubnet = "10.88.0.0/16"
+	DefaultBridge = "nodectl0"
+)
+
+// namespace is containerd's namespace of everything CRI makes.
+const namespace = "k8s.io"
+
+const (
+	startLimit = 10 * time.Second     // from containerd's start, or from finding it, to its first answer
+	startPoll  = 5 * time.Millisecond // between two looks at a containerd that starts
+	logLimit   = 10 << 20             // a log this long is set aside at the next start
+)
+
+// ErrSlim says that this binary carries no runtime.
+var ErrSlim = errors.New("this nodectl carries no container runtime (it was built without the bundle)")
+
+// Config says where a bundled runtime lives and what network it gives pods.
+type Config struct {
+	// RootDir is the agent's root directory, absolute: programs go to
+	// RootDir/bundle, images, layers and containerd's log to RootDir/runtime.
+	RootDir string
+	// RunDir holds sockets and all that does not survive a reboot. Empty is a
+	// directory below /run/nodectl that RootDir decides. It has to be short: a
+	// socket's path ends at 107 bytes.
+	RunDir string
+	// Programs is a directory with an unpacked bundle, used where it is. Empty
+	// unpacks the bundle this binary carries.
+	Programs string
+	// Subnet is the pods' network (DefaultSubnet), Bridge the device it hangs on
+	// (DefaultBridge).
+	Subnet, Bridge string
+	// Log receives what a person may want to know; nil discards it.
+	Log *slog.Logger
+}
+
+// A Runtime is the bundled runtime of one root directory. Its methods may be
+// called by several goroutines and by several processes at once: a lock file in
+// the root directory lets them act one after the other.
+type Runtime struct {
+	root     string // RootDir/runtime
+	unpacked string // RootDir/bundle
+	run      string
+	programs string
+	subnet   string
+	bridge   string
+	log      *slog.Logger
+
+	child int // the containerd this process started, to be reaped; guarded by the lock file
+}
+
+// New returns the runtime that cfg describes. It starts nothing.
+func New(cfg Config) *Runtime {
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Runtime{
+		root:     filepath.Join(cfg.RootDir, "runtime"),
+		unpacked: filepath.Join(cfg.RootDir, "bundle"),
+		run:      cmp.Or(cfg.RunDir, runDir(cfg.RootDir)),
+		programs: cfg.Programs,
+		subnet:   cmp.Or(cfg.Subnet, DefaultSubnet),
+		bridge:   cmp.Or(cfg.Bridge, DefaultBridge),
+		log:      log,
+	}
+}
+
+// runDir returns a directory that is short whatever root is: containerd keeps
+// the shims' sockets below it, whose paths must not grow past 107 bytes.
+func runDir(root string) string {
+	sum := sha256.Sum256([]byte(filepath.Clean(root)))
+	return filepath.Join("/run/nodectl", hex.EncodeToString(sum[:4]))
+}
+
+// Endpoint returns the CRI endpoint, whether or not anything listens there.
+func (r *Runtime) Endpoint() string { return "unix://" + r.socket() }
+
+// LogFile returns the path of containerd's log.
+func (r *Runtime) LogFile() string { return filepath.Join(r.root, "containerd.log") }
+
+func (r *Runtime) socket() string     { return filepath.Join(r.run, "containerd.sock") }
+func (r *Runtime) configFile() string { return filepath.Join(r.run, "config.toml") }
+
+// network names the CNI network. It tells this instance's chains in the host's
+// packet filter from everybody else's.
+func (r *Runtime) network() string { return "nodectl-" + filepath.Base(r.run) }
+
+// Start makes the bundled runtime answer and returns its CRI endpoint. The
+// first use unpacks the programs; a containerd that runs is used as it is, also
+// one of an older bundle. An error names what is wrong in one line.
+func (r *Runtime) Start(ctx context.Context) (string, error) {
+	if _, err := r.Ensure(ctx); err != nil {
+		return "", err
+	}
+	return r.Endpoint(), nil
+}
+
+// Ensure is Start for a runtime that was started before and has stopped
+// answering: it starts containerd again if that is gone, and reports whether it
+// did. Pods do not notice. A containerd that runs and does not answer is an
+// error; it is not touched.
+func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
+	if err := r.check(); err != nil {
+		return false, err
+	}
+	unlock, err := r.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+
+	if p, ok := r.find(); ok {
+		if err := r.answer(ctx, p.pid, 0); err != nil {
+			return false, fmt.Errorf("the bundled containerd (process %d) runs but does not answer: %w", p.pid, err)
+		}
+		return false, nil
+	}
+	r.reap()
+	return true, r.boot(ctx)
+}
+
+// boot starts a containerd where none runs. The caller holds the lock.
+func (r *Runtime) boot(ctx context.Context) error {
+	bin, err := r.provide()
+	if err != nil {
+		return err
+	}
+	if err := r.claimNetwork(); err != nil {
+		return err
+	}
+	if err := r.configure(bin); err != nil {
+		return err
+	}
+	before := time.Now()
+	if err := r.launch(ctx, bin); err != nil {
+		return err
+	}
+	if err := r.importPause(ctx, bin); err != nil {
+		return err
+	}
+	r.prune(bin)
+	r.log.Info("Container runtime started", "endpoint", r.Endpoint(), "took", time.Since(before).Round(time.Millisecond))
+	return nil
+}
+
+// check refuses what could only fail later, and less clearly.
+func (r *Runtime) check() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the bundled container runtime needs root")
+	}
+	if !filepath.IsAbs(r.root) || strings.ContainsAny(r.root+r.run, "'\n\r\\\"") {
+		return fmt.Errorf("root directory %q: must be absolute, without quotes, backslashes and line breaks", filepath.Dir(r.root))
+	}
+	// containerd refuses a shim socket directory of more than 42 bytes.
+	if dir := filepath.Join(r.run, "s"); len(dir) > 42 {
+		return fmt.Errorf("run directory %s: too long for the sockets below it, at most 40 bytes", r.run)
+	}
+	if len(r.bridge) == 0 || len(r.bridge) >= unix.IFNAMSIZ || strings.ContainsAny(r.bridge, "/ \t\n'\"") {
+		return fmt.Errorf("bridge %q: not a network device's name of at most %d bytes", r.bridge, unix.IFNAMSIZ-1)
+	}
+	return r.checkSubnet()
+}
+
+// lock takes the lock that lets one process at a time start and stop this
+// runtime. It waits until ctx ends.
+func (r *Runtime) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(r.root, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(r.root, "lock"), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		if err := pause(ctx, startPoll); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("another process is starting or stopping the bundled runtime: %w", err)
+		}
+	}
+}
+
+// pause waits for d, or less when ctx ends, which is then the error.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

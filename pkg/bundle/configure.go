@@ -1,0 +1,298 @@
+package bundle
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"golang.org/x/sys/unix"
+)
+
+// configuration is containerd's, version 4 (containerd 2.3 and later). Every
+// path that two instances, or a containerd of the system, would share is set;
+// plugins that no pod of ours can reach are not loaded.
+//
+// required_plugins: without them a containerd whose CRI is broken would go on
+// running and never answer. restrict_oom_score_adj: where the score may not be
+// lowered (no CAP_SYS_RESOURCE), a container gets the nearest one allowed
+// instead of an error.
+const configuration = `version = 4
+root = '{{.Root}}/root'
+state = '{{.Run}}/state'
+oom_score = -999
+imports = []
+required_plugins = ['io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.grpc.v1.cri']
+disabled_plugins = [
+  'io.containerd.differ.v1.erofs',
+  'io.containerd.http.v1.pprof',
+  'io.containerd.image-verifier.v1.bindir',
+  'io.containerd.internal.v1.opt',
+  'io.containerd.metrics.v1.grpc-otel',
+  'io.containerd.metrics.v1.grpc-prometheus',
+  'io.containerd.monitor.container.v1.restart',
+  'io.containerd.monitor.task.v1.cgroups',
+  'io.containerd.mount-handler.v1.erofs',
+  'io.containerd.server.v1.debug',
+  'io.containerd.server.v1.grpc-tcp',
+  'io.containerd.server.v1.metrics',
+  'io.containerd.snapshotter.v1.blockfile',
+  'io.containerd.snapshotter.v1.erofs',
+  'io.containerd.ttrpc.v1.otelttrpc',
+]
+
+[plugins.'io.containerd.server.v1.grpc']
+  address = '{{.Run}}/containerd.sock'
+
+[plugins.'io.containerd.server.v1.ttrpc']
+  address = '{{.Run}}/containerd.sock.ttrpc'
+
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = '{{.Run}}/s'
+
+[plugins.'io.containerd.nri.v1.nri']
+  disable = true
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = '{{.Snapshotter}}'
+  stats_collect_period = 60
+
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = '{{.Pause}}'
+
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    config_path = '{{.Root}}/certs.d'
+
+[[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
+  platform = '{{.Platform}}'
+  snapshotter = '{{.Snapshotter}}'
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  stats_collect_period = '10s'
+  enable_criu = false
+  cdi_spec_dirs = []
+  ignore_deprecation_warnings = ['io.containerd.deprecation/cgroup-v1']
+
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['{{.Bin}}/cni']
+    conf_dir = '{{.Root}}/cni'
+    max_conf_num = 1
+
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = 'runc'
+
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = 'io.containerd.runc.v2'
+      runtime_path = '{{.Bin}}/containerd-shim-runc-v2'
+      disable_pause_image_pull = true
+
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = '{{.Bin}}/runc'
+        Root = '{{.Run}}/runc'
+        SystemdCgroup = false
+
+[plugins.'io.containerd.grpc.v1.cri']
+  disable_tcp_service = true
+  stream_server_address = '127.0.0.1'
+  stream_server_port = '0'
+`
+
+// configure writes what containerd and the CNI plugins read. bin is the
+// unpacked bundle.
+func (r *Runtime) configure(bin string) error {
+	for _, dir := range []string{r.run, filepath.Join(r.root, "cni"), filepath.Join(r.root, "certs.d")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	m, err := r.manifestAt(bin)
+	if err != nil {
+		return err
+	}
+	snapshotter, err := snapshotter(r.root)
+	if err != nil {
+		return err
+	}
+	if snapshotter != "overlayfs" {
+		r.log.Warn("Image layers are copied, which is slow: overlayfs does not work here", "directory", r.root)
+	}
+	tmpl, err := template.New("config.toml").Parse(configuration)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	err = tmpl.Execute(&text, map[string]string{
+		"Root": r.root, "Run": r.run, "Bin": bin,
+		"Pause": m.PauseImage, "Snapshotter": snapshotter, "Platform": m.OS + "/" + m.Arch,
+	})
+	if err != nil {
+		return err
+	}
+	if err := writeFile(r.configFile(), []byte(text.String()), 0o600); err != nil {
+		return err
+	}
+	list, err := r.cniConfig()
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(r.root, "cni", "10-nodectl.conflist"), list, 0o600)
+}
+
+// manifestAt reads the manifest of an unpacked bundle; the one that
+// hack/bundle/build leaves lies beside the programs, not among them.
+func (r *Runtime) manifestAt(bin string) (Manifest, error) {
+	m, err := manifestOf(bin)
+	if errors.Is(err, os.ErrNotExist) && r.programs != "" {
+		return manifestOf(filepath.Dir(bin))
+	}
+	return m, err
+}
+
+// cniConfig returns the pod network: a bridge, addresses from the subnet, host
+// ports. A pod's packets are no longer than those the machine can send.
+func (r *Runtime) cniConfig() ([]byte, error) {
+	bridge := map[string]any{
+		"type": "bridge", "bridge": r.bridge,
+		"isGateway": true, "ipMasq": true, "hairpinMode": true,
+		"ipam": map[string]any{
+			"type":    "host-local",
+			"ranges":  [][]map[string]string{{{"subnet": r.subnet}}},
+			"routes":  []map[string]string{{"dst": "0.0.0.0/0"}},
+			"dataDir": filepath.Join(r.run, "ipam"),
+		},
+	}
+	if mtu := mtu("/proc", "/sys"); mtu > 0 {
+		bridge["mtu"] = mtu
+	}
+	return json.MarshalIndent(map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       r.network(),
+		"plugins": []any{
+			bridge,
+			map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+		},
+	}, "", "  ")
+}
+
+// mtu returns the MTU of the device the default route leaves by, 0 when there
+// is none.
+func mtu(proc, sys string) int {
+	best, device := -1, ""
+	for _, f := range table(filepath.Join(proc, "net/route")) {
+		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
+			continue
+		}
+		metric, err := strconv.Atoi(f[6])
+		if err == nil && (best < 0 || metric < best) {
+			best, device = metric, f[0]
+		}
+	}
+	if device == "" { // a machine with IPv6 only
+		for _, f := range table(filepath.Join(proc, "net/ipv6_route")) {
+			if len(f) >= 10 && strings.Trim(f[0], "0") == "" && f[1] == "00" && f[9] != "lo" {
+				device = f[9]
+				break
+			}
+		}
+	}
+	if device == "" {
+		return 0
+	}
+	text, err := os.ReadFile(filepath.Join(sys, "class/net", device, "mtu"))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
+// table returns the fields of every line of a file; none when it cannot be read.
+func table(name string) [][]string {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var rows [][]string
+	for s := bufio.NewScanner(f); s.Scan(); {
+		rows = append(rows, strings.Fields(s.Text()))
+	}
+	return rows
+}
+
+// checkSubnet refuses a pod network that is none, or too small for a gateway
+// and a pod.
+func (r *Runtime) checkSubnet() error {
+	p, err := netip.ParsePrefix(r.subnet)
+	if err != nil || !p.Addr().Is4() || p.Bits() > 29 {
+		return fmt.Errorf("pod network %q: not an IPv4 network of at least 8 addresses, as %s", r.subnet, DefaultSubnet)
+	}
+	if p.Masked() != p {
+		return fmt.Errorf("pod network %q: did you mean %s?", r.subnet, p.Masked())
+	}
+	return nil
+}
+
+// freeSubnet refuses a pod network that this machine already reaches through
+// another device: its pods would be cut off, or cut others off.
+func (r *Runtime) freeSubnet() error {
+	want, err := netip.ParsePrefix(r.subnet)
+	if err != nil {
+		return err
+	}
+	devices, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, d := range devices {
+		if d.Name == r.bridge {
+			continue
+		}
+		addrs, err := d.Addrs()
+		if err != nil {
+			continue // the device went away while we looked
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Overlaps(want) {
+				return fmt.Errorf("pod network %s: the machine's device %s has %s; choose another", r.subnet, d.Name, p)
+			}
+		}
+	}
+	return nil
+}
+
+// snapshotter returns how containerd is to lay images out below dir: overlayfs
+// where the file system allows it, copies where it does not (an overlay cannot
+// hold another one, as in a container's own root).
+func snapshotter(dir string) (string, error) {
+	tmp, err := os.MkdirTemp(dir, ".overlay-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	sub := func(name string) string { return filepath.Join(tmp, name) }
+	for _, d := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(sub(d), 0o700); err != nil {
+			return "", err
+		}
+	}
+	options := "lowerdir=" + escapeOverlay(sub("lower")) + ",upperdir=" + escapeOverlay(sub("upper")) + ",workdir=" + escapeOverlay(sub("work"))
+	if err := unix.Mount("overlay", sub("merged"), "overlay", 0, options); err != nil {
+		return "native", nil
+	}
+	return "overlayfs", unix.Unmount(sub("merged"), unix.MNT_DETACH)
+}
+
+// escapeOverlay writes a path so that overlayfs's options are not cut at it.
+func escapeOverlay(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `,`, `\,`, `:`, `\:`).Replace(path)
+}

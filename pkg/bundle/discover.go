@@ -1,0 +1,103 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Found is the answer of Discover.
+type Found struct {
+	// Endpoint is the runtime's CRI endpoint; empty when the bundled runtime is
+	// to be started.
+	Endpoint string
+	// Kind says what is there: "explicit", "containerd", "cri-o", "cri-dockerd"
+	// or "bundled".
+	Kind string
+	// Tried holds one line for each place that was looked at in vain.
+	Tried []string
+}
+
+// NoRuntimeError says that this machine has no runtime that answers, and that
+// the binary carries none.
+type NoRuntimeError struct{ Tried []string }
+
+func (e *NoRuntimeError) Error() string {
+	return "no container runtime found: " + strings.Join(e.Tried, "; ")
+}
+
+// Discover finds the runtime to use. An explicit endpoint is taken as it is,
+// whether or not it answers yet. Otherwise it is the first known socket behind
+// which CRI answers, else the bundled runtime where the binary carries one, else
+// a *NoRuntimeError.
+func Discover(ctx context.Context, explicit string) (Found, error) {
+	return discover(ctx, explicit, []place{
+		{"containerd", "/run/containerd/containerd.sock"},
+		{"cri-o", "/run/crio/crio.sock"},
+		{"cri-dockerd", "/run/cri-dockerd.sock"},
+	}, carried != "")
+}
+
+// A place is a socket a runtime may listen on.
+type place struct{ kind, socket string }
+
+func discover(ctx context.Context, explicit string, places []place, bundled bool) (Found, error) {
+	if explicit != "" {
+		return Found{Endpoint: "unix://" + socketPath(explicit), Kind: "explicit"}, nil
+	}
+	var f Found
+	for _, p := range places {
+		err := answers(ctx, p.socket)
+		if err == nil {
+			f.Endpoint, f.Kind = "unix://"+p.socket, p.kind
+			return f, nil
+		}
+		f.Tried = append(f.Tried, fmt.Sprintf("%s: %v", p.socket, err))
+		if ctx.Err() != nil {
+			return f, context.Cause(ctx)
+		}
+	}
+	if bundled {
+		f.Kind = "bundled"
+		return f, nil
+	}
+	f.Tried = append(f.Tried, "bundled runtime: "+ErrSlim.Error())
+	return f, &NoRuntimeError{Tried: f.Tried}
+}
+
+// answers returns nil when CRI answers on the socket, else why not, in a few
+// words.
+func answers(ctx context.Context, socket string) error {
+	if _, err := os.Stat(socket); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return errors.New("not there")
+		}
+		return errors.New("not readable")
+	}
+	if !listens(socket) {
+		return errors.New("nobody answers")
+	}
+	c, err := dial("unix://" + socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	switch _, err := c.version(ctx); status.Code(err) {
+	case codes.OK:
+		return nil
+	case codes.Unimplemented:
+		return errors.New("its CRI is switched off") // as in the containerd that Docker brings
+	case codes.DeadlineExceeded:
+		return errors.New("no answer within a second")
+	default:
+		return errors.New(status.Convert(err).Message())
+	}
+}

@@ -1,0 +1,335 @@
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	settle = time.Second // a file that was written to more recently may be half there
+	rescan = time.Minute // between two readings of the directory when nothing is heard of it
+)
+
+// Images imports the image archives of a directory into containerd: files that
+// docker save, podman save, skopeo or buildah wrote, named *.tar, *.tar.gz,
+// *.tgz or *.tar.zst. Any containerd of 1.7 or later will do, also one that is
+// not ours.
+//
+// An archive is imported once. What was imported is remembered by device, inode,
+// size and time of change, so that neither a restart nor a rename of the
+// directory's neighbours costs anything; it is imported again when it changes,
+// or when a new Images finds that the runtime has lost its images.
+//
+// An Images belongs to one goroutine.
+type Images struct {
+	dir      string
+	endpoint string
+	memory   string
+	log      *slog.Logger
+
+	known   map[string]archived // by file name; loaded by the first pass
+	checked bool                // that the runtime still has what known says
+	told    bool                // that this runtime imports no archives
+}
+
+// archived is what is remembered of one archive.
+type archived struct {
+	Dev, Ino uint64
+	Size     int64
+	Mtime    int64    // nanoseconds
+	Images   []string // none: it could not be imported, and will not before it changes
+	fails    bool     // not kept: a new process tries again, and says so again
+}
+
+func (a archived) same(b archived) bool {
+	return a.Dev == b.Dev && a.Ino == b.Ino && a.Size == b.Size && a.Mtime == b.Mtime
+}
+
+// ImagesConfig says where archives are and where they go.
+type ImagesConfig struct {
+	Dir      string       // the directory; it may be missing, then or now
+	Endpoint string       // the runtime's socket, with or without unix://
+	Memory   string       // the file that remembers what was imported; not in Dir
+	Log      *slog.Logger // nil discards
+}
+
+// NewImages returns an Images. It reads nothing yet.
+func NewImages(cfg ImagesConfig) *Images {
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, log: log}
+}
+
+// Import imports what the directory holds and returns when the runtime lists
+// it. A file that is being written is waited for while it grows. The error joins
+// one line for each archive that could not be imported; the others were.
+func (m *Images) Import(ctx context.Context) error {
+	var failed []error
+	for {
+		again, errs := m.pass(ctx)
+		failed = append(failed, errs...)
+		if again == 0 || ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
+		}
+		if err := pause(ctx, again); err != nil {
+			return errors.Join(append(failed, err)...)
+		}
+	}
+}
+
+// Watch imports archives as they appear or change, until ctx ends, which is no
+// error. It logs what Import would return, one line for each archive and each
+// change of it.
+func (m *Images) Watch(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", m.dir, err)
+	}
+	defer w.Close()
+	for {
+		_ = w.Add(m.dir) // again each time: the directory may be another one by now
+		again, errs := m.pass(ctx)
+		for _, err := range errs {
+			m.log.Warn("Image archive not imported", "error", err)
+		}
+		if !m.wait(ctx, w, cmp.Or(again, rescan)) {
+			return nil
+		}
+	}
+}
+
+// wait returns after limit, or when something has happened in the directory and
+// it has been quiet for a moment since; false when ctx has ended.
+func (m *Images) wait(ctx context.Context, w *fsnotify.Watcher, limit time.Duration) bool {
+	const quiet = 100 * time.Millisecond
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-t.C:
+			return true
+		case <-w.Events:
+			t.Reset(quiet)
+		case <-w.Errors: // events were lost; the directory is read instead
+			t.Reset(quiet)
+		}
+	}
+}
+
+// pass imports what is new. again is when to look next because a file was being
+// written or the runtime did not answer, 0 when there is no hurry.
+func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
+	found, err := m.scan()
+	if err != nil {
+		return 0, []error{err}
+	}
+	m.load()
+	for name := range m.known {
+		if _, ok := found[name]; !ok {
+			delete(m.known, name)
+		}
+	}
+	if len(found) == 0 {
+		return 0, nil
+	}
+	c, err := dial(m.endpoint)
+	if err != nil {
+		return 0, []error{err}
+	}
+	defer c.Close()
+	if err := m.check(ctx, c); err != nil {
+		return settle, nil // the runtime does not answer: others say so
+	}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		now := found[name]
+		if before, ok := m.known[name]; ok && before.same(now) {
+			continue
+		}
+		if age := time.Since(time.Unix(0, now.Mtime)); age >= 0 && age < settle {
+			again = settle - age
+			continue
+		}
+		switch err := m.take(ctx, c, name, now); {
+		case err == nil:
+		case errors.Is(err, errNoTransfer):
+			if !m.told {
+				errs = append(errs, fmt.Errorf("%s: %w", m.dir, err))
+			}
+			m.told = true
+			return 0, errs
+		case ctx.Err() != nil:
+			return 0, errs
+		case status.Code(err) == codes.Unavailable:
+			again = settle
+		default:
+			now.fails = true
+			m.known[name] = now
+			errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
+		}
+	}
+	return again, errs
+}
+
+// take imports one archive and remembers it.
+func (m *Images) take(ctx context.Context, c *conn, name string, now archived) error {
+	begin := time.Now()
+	images, err := c.importFile(ctx, filepath.Join(m.dir, name))
+	if err != nil {
+		return err
+	}
+	if err := c.awaitImages(ctx, images); err != nil {
+		return err
+	}
+	m.log.Info("Images imported", "archive", name, "images", images, "took", time.Since(begin).Round(time.Millisecond))
+	for _, image := range images {
+		if strings.HasPrefix(image, unnamed(name)) {
+			m.log.Warn("An image archive names no image; it goes by its file's name", "archive", name, "image", image)
+		}
+	}
+	now.Images = images
+	m.known[name] = now
+	return m.save()
+}
+
+// scan returns the archives in the directory; none when it is missing.
+func (m *Images) scan() (map[string]archived, error) {
+	entries, err := os.ReadDir(m.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image archives: %w", err)
+	}
+	found := map[string]archived{}
+	for _, e := range entries {
+		if stem(e.Name()) == "" {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(m.dir, e.Name()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			continue // it went away, or would block whoever opens it
+		}
+		found[e.Name()] = archived{Dev: st.Dev, Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano()}
+	}
+	return found, nil
+}
+
+// stem returns an archive's file name without its ending, "" when it is no
+// archive's.
+func stem(name string) string {
+	if strings.HasPrefix(name, ".") {
+		return ""
+	}
+	for _, ending := range []string{".tar", ".tar.gz", ".tgz", ".tar.zst"} {
+		if s, ok := strings.CutSuffix(name, ending); ok {
+			return s
+		}
+	}
+	return ""
+}
+
+// unnamed returns the repository of images whose archive gives none: localhost,
+// so that nobody pulls it from the outside, and the file's name.
+func unnamed(name string) string {
+	clean := strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(stem(filepath.Base(name))))
+	return "localhost/" + cmp.Or(strings.Trim(clean, "-"), "image")
+}
+
+// check forgets, once, the archives whose images the runtime does not have (any
+// more): its store may have been emptied, or be another one.
+func (m *Images) check(ctx context.Context, c *conn) error {
+	if m.checked {
+		return nil
+	}
+	for name, a := range m.known {
+		for _, image := range a.Images {
+			ok, err := c.has(ctx, image)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				delete(m.known, name)
+			}
+		}
+	}
+	m.checked = true
+	return nil
+}
+
+// load reads the memory, once. Lost or damaged, it costs importing again.
+func (m *Images) load() {
+	if m.known != nil {
+		return
+	}
+	m.known = map[string]archived{}
+	if js, err := os.ReadFile(m.memory); err == nil && json.Unmarshal(js, &m.known) != nil {
+		m.known = map[string]archived{}
+	}
+}
+
+func (m *Images) save() error {
+	kept := maps.Clone(m.known)
+	maps.DeleteFunc(kept, func(_ string, a archived) bool { return a.fails })
+	js, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(m.memory, js, 0o600); err != nil {
+		m.log.Warn("What was imported cannot be remembered", "error", err)
+	}
+	return nil
+}
+
+// ImportFile imports one image archive into the containerd behind endpoint and
+// returns the names of its images, once CRI lists them.
+func ImportFile(ctx context.Context, endpoint, path string) ([]string, error) {
+	c, err := dial(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	images, err := c.importFile(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return images, c.awaitImages(ctx, images)
+}
+
+// importFile is importArchive for a file.
+func (c *conn) importFile(ctx context.Context, path string) ([]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	images, err := c.importArchive(ctx, f, unnamed(path))
+	if err == nil && len(images) == 0 {
+		err = errors.New("it holds no image for this machine")
+	}
+	return images, err
+}

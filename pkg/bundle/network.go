@@ -1,0 +1,307 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// claimsFile records what bundled runtimes made on this machine that no pod's
+// end takes away: devices, chains and directories that several of them share.
+// Where it is lost, something stays behind; nothing that was there before is
+// ever removed.
+const claimsFile = "/run/nodectl/network.json"
+
+// claims maps each shared thing that was not there before the first bundled
+// runtime came to the run directories of the runtimes that use it.
+type claims struct {
+	Boot string              `json:"boot"` // nothing of another boot is true
+	Made map[string][]string `json:"made"`
+}
+
+// A shared thing is made by containerd or a CNI plugin when the first pod needs
+// it.
+type shared struct {
+	name   string
+	exists func() bool
+	remove func() error
+}
+
+// sharedThings lists what this runtime's pods leave on the machine.
+func (r *Runtime) sharedThings() []shared {
+	directory := func(name string) shared {
+		return shared{name, func() bool { return exists(name) }, func() error { return removeEmpty(name) }}
+	}
+	things := []shared{
+		{"bridge " + r.bridge, func() bool { return exists("/sys/class/net/" + r.bridge) }, func() error { return removeBridge(r.bridge) }},
+		{"chains CNI-HOSTPORT", hostPortChains, removeHostPortChains},
+		directory("/var/lib/cni/results"), // where libcni keeps what plugins answered
+		directory("/var/lib/cni"),
+	}
+	for _, name := range []string{"cni_hostport", "cni_plugins_masquerade"} { // on a machine without iptables
+		things = append(things, shared{"table " + name, func() bool { return nftTable(name) }, func() error { return removeNFTTable(name) }})
+	}
+	return things
+}
+
+// claimNetwork notes, before the first pod, which shared things are there only
+// because of us.
+func (r *Runtime) claimNetwork() error {
+	return r.withClaims(func(c *claims) error {
+		if !exists("/sys/class/net/" + r.bridge) {
+			if err := r.freeSubnet(); err != nil {
+				return err
+			}
+		}
+		for _, s := range r.sharedThings() {
+			by, made := c.Made[s.name]
+			if made || !s.exists() {
+				c.Made[s.name] = append(by, r.run)
+			}
+		}
+		return nil
+	})
+}
+
+// releaseNetwork removes what no other runtime that runs has a claim on.
+func (r *Runtime) releaseNetwork() error {
+	return r.withClaims(func(c *claims) error {
+		var errs []error
+		for _, s := range r.sharedThings() {
+			if by, made := c.Made[s.name]; !made || len(by) > 0 {
+				continue
+			}
+			delete(c.Made, s.name)
+			if s.exists() {
+				errs = append(errs, s.remove())
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// withClaims lets f change the claims of the others, without our own and those
+// of runtimes that are gone.
+func (r *Runtime) withClaims(f func(*claims) error) error {
+	if err := os.MkdirAll(filepath.Dir(claimsFile), 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Dir(claimsFile), os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	var c claims
+	if js, err := os.ReadFile(claimsFile); err == nil {
+		_ = json.Unmarshal(js, &c) // a damaged file claims nothing
+	}
+	if c.Boot != strings.TrimSpace(string(boot)) || c.Made == nil {
+		c = claims{Boot: strings.TrimSpace(string(boot)), Made: map[string][]string{}}
+	}
+	for name, by := range c.Made {
+		c.Made[name] = slices.DeleteFunc(by, func(run string) bool {
+			return run == r.run || !alive(run)
+		})
+	}
+	ferr := f(&c)
+	if len(c.Made) == 0 {
+		return errors.Join(ferr, removeFile(claimsFile))
+	}
+	js, err := json.Marshal(c)
+	if err != nil {
+		return errors.Join(ferr, err)
+	}
+	return errors.Join(ferr, writeFile(claimsFile, js, 0o600))
+}
+
+// alive reports whether a containerd or a pod of the runtime with this run
+// directory exists.
+func alive(run string) bool {
+	r := &Runtime{run: run}
+	_, ok := r.find()
+	return ok || len(r.shims()) > 0
+}
+
+// removeBridge takes a bridge down and away, unless something still hangs on
+// it.
+func removeBridge(name string) error {
+	ports, err := os.ReadDir("/sys/class/net/" + name + "/brif")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // gone, or no bridge
+	}
+	if err != nil || len(ports) > 0 {
+		return errors.Join(err, fmt.Errorf("bridge %s stays: %d devices use it", name, len(ports)))
+	}
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	down, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	down.SetUint16(0)
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, down); err != nil {
+		return fmt.Errorf("take bridge %s down: %w", name, err)
+	}
+	raw, err := unix.ByteSliceFromString(name)
+	if err != nil {
+		return err
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCBRDELBR, uintptr(unsafe.Pointer(&raw[0]))); errno != 0 {
+		return fmt.Errorf("remove bridge %s: %w", name, errno)
+	}
+	return nil
+}
+
+// hostPortPrefix begins the chains the portmap plugin makes once for all pods.
+const hostPortPrefix = "CNI-HOSTPORT-"
+
+func hostPortChains() bool {
+	return strings.Contains(natTable(), "\n:"+hostPortPrefix)
+}
+
+// removeHostPortChains removes the portmap plugin's common chains, in one
+// transaction, unless a port is still mapped.
+func removeHostPortChains() error {
+	nat := natTable()
+	if strings.Contains(nat, "\n-A "+hostPortPrefix+"DNAT ") {
+		return errors.New("the host port chains stay: a port is still mapped")
+	}
+	return restoreNAT(removal(nat, func(chain string) bool { return strings.HasPrefix(chain, hostPortPrefix) }))
+}
+
+// removePodChains removes what the network plugins left of pods that did not
+// end in an orderly way: the chains whose rules carry this network's name, and
+// the rules that lead there.
+func (r *Runtime) removePodChains() error {
+	nat, ours := natTable(), map[string]bool{}
+	for line := range strings.Lines(nat) {
+		if strings.HasPrefix(line, "-A ") && strings.Contains(line, `name: \"`+r.network()+`\"`) {
+			if _, target, ok := strings.Cut(strings.TrimSpace(line), " -j CNI-"); ok {
+				ours["CNI-"+target] = true
+			}
+		}
+	}
+	return restoreNAT(removal(nat, func(chain string) bool { return ours[chain] }))
+}
+
+// removal writes the input for iptables-restore that removes the chains that
+// gone picks from what iptables-save wrote, and every rule that leads to one;
+// "" when there is nothing to remove.
+func removal(nat string, gone func(chain string) bool) string {
+	var rules, flush, remove strings.Builder
+	for line := range strings.Lines(nat) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, ":"); ok {
+			if chain, _, _ := strings.Cut(name, " "); gone(chain) {
+				fmt.Fprintf(&flush, "-F %s\n", chain)
+				fmt.Fprintf(&remove, "-X %s\n", chain)
+			}
+			continue
+		}
+		rule, ok := strings.CutPrefix(line, "-A ")
+		if !ok {
+			continue
+		}
+		from, _, _ := strings.Cut(rule, " ")
+		if i := strings.LastIndex(rule, " -j "); i >= 0 && gone(rule[i+4:]) && !gone(from) {
+			fmt.Fprintf(&rules, "-D %s\n", rule)
+		}
+	}
+	if remove.Len() == 0 && rules.Len() == 0 {
+		return ""
+	}
+	return "*nat\n" + rules.String() + flush.String() + remove.String() + "COMMIT\n"
+}
+
+// natTable returns what iptables-save says of the nat table; "" where there is
+// no iptables.
+func natTable() string {
+	out, err := command("iptables-save", "-t", "nat").Output()
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
+
+func restoreNAT(script string) error {
+	if script == "" {
+		return nil
+	}
+	cmd := command("iptables-restore", "--noflush", "-w", "5")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("iptables-restore: %w: %s", err, firstLine(out))
+	}
+	return nil
+}
+
+func nftTable(name string) bool {
+	return command("nft", "list", "table", "inet", name).Run() == nil
+}
+
+func removeNFTTable(name string) error {
+	if out, err := command("nft", "delete", "table", "inet", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, firstLine(out))
+	}
+	return nil
+}
+
+// command runs one of the machine's network tools, with the environment the CNI
+// plugins find theirs in.
+func command(name string, args ...string) *exec.Cmd {
+	env := environment("/nonexistent")
+	for _, dir := range strings.Split(strings.TrimPrefix(env[0], "PATH="), ":") {
+		if exists(filepath.Join(dir, name)) {
+			name = filepath.Join(dir, name)
+			break
+		}
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Env = env
+	return cmd
+}
+
+func firstLine(b []byte) string {
+	line, _, _ := bytes.Cut(bytes.TrimSpace(b), []byte("\n"))
+	return string(line)
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// removeEmpty removes a directory that nobody has put anything into.
+func removeEmpty(dir string) error {
+	err := unix.Rmdir(dir)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+func removeFile(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package bundle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// PodsRunningError says that the bundled runtime was not stopped because pods
+// run on it.
+type PodsRunningError struct{ Pods int }
+
+func (e *PodsRunningError) Error() string {
+	if e.Pods == 1 {
+		return "1 pod runs on the bundled runtime"
+	}
+	return fmt.Sprintf("%d pods run on the bundled runtime", e.Pods)
+}
+
+const (
+	podLimit  = 30 * time.Second // for ending one pod
+	stopLimit = 10 * time.Second // for containerd to leave by itself
+)
+
+// Stop ends the bundled runtime and takes away what it and its pods made on the
+// machine outside the root directory: processes, mounts, network namespaces,
+// cgroups, sockets and, with the last bundled runtime, bridge and packet filter
+// chains. Images and unpacked programs stay. While pods run it returns a
+// *PodsRunningError and changes nothing, unless force ends them first, without
+// their grace. Stopping what does not run tidies up and is no error.
+func (r *Runtime) Stop(ctx context.Context, force bool) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the bundled container runtime needs root")
+	}
+	if _, err := os.Stat(r.root); errors.Is(err, os.ErrNotExist) {
+		return nil // it was never used
+	}
+	unlock, err := r.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	p, running := r.find()
+	if n := r.podsRunning(ctx); n > 0 && !force {
+		return &PodsRunningError{Pods: n}
+	}
+	var parents []string
+	if !running && len(r.shims()) > 0 {
+		// Pods end best by the hand that made them.
+		if err := r.boot(ctx); err != nil {
+			r.log.Warn("Pods are ended without containerd", "error", err)
+		}
+		p, running = r.find()
+	}
+	if running {
+		if parents, err = r.removePods(ctx); err != nil && !force {
+			return err
+		}
+		if err := r.end(ctx, p, stopLimit); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.endShims(ctx), r.tidy(parents))
+}
+
+// podsRunning counts the pods that would end; shims, where containerd cannot
+// tell.
+func (r *Runtime) podsRunning(ctx context.Context) int {
+	if c, err := dial(r.Endpoint()); err == nil {
+		defer c.Close()
+		if listens(r.socket()) {
+			if ready, err := c.sandboxes(ctx, true); err == nil {
+				return len(ready)
+			}
+		}
+	}
+	return len(r.shims())
+}
+
+// removePods ends and removes every pod, also those that have ended, and
+// returns the cgroups they were in.
+func (r *Runtime) removePods(ctx context.Context) (parents []string, err error) {
+	c, err := dial(r.Endpoint())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	all, err := c.sandboxes(ctx, false)
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, s := range all {
+		parents = append(parents, c.cgroupParent(ctx, s.Id))
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, podLimit)
+			defer cancel()
+			if _, err := c.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.Id}); err != nil {
+				return fmt.Errorf("end pod %s/%s: %w", s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), err)
+			}
+			if _, err := c.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.Id}); err != nil {
+				return fmt.Errorf("remove pod %s/%s: %w", s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), err)
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	slices.Sort(parents)
+	return slices.Compact(parents), err
+}
+
+// cgroupParent returns the cgroup a pod's own is made in; "" when the runtime
+// chose it.
+func (c *conn) cgroupParent(ctx context.Context, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	resp, err := c.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	if err != nil {
+		return ""
+	}
+	var info struct {
+		Config struct {
+			Linux struct {
+				Parent string `json:"cgroup_parent"`
+			} `json:"linux"`
+		} `json:"config"`
+	}
+	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil || !filepath.IsAbs(info.Config.Linux.Parent) {
+		return ""
+	}
+	return filepath.Clean(info.Config.Linux.Parent)
+}
+
+// endShims kills what containerd has not ended: shims and all that descends
+// from them.
+func (r *Runtime) endShims(ctx context.Context) error {
+	var errs []error
+	for _, p := range r.shims() {
+		for _, pid := range descendants(p.pid) {
+			_ = unix.Kill(pid, unix.SIGKILL) // gone is as good
+		}
+		errs = append(errs, r.end(ctx, p, 0))
+	}
+	return errors.Join(errs...)
+}
+
+// descendants returns the processes that pid and its children started.
+func descendants(pid int) []int {
+	var all []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, t := range tasks {
+		text, err := os.ReadFile(t)
+		if err != nil {
+			continue
+		}
+		for _, f := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				all = append(append(all, child), descendants(child)...)
+			}
+		}
+	}
+	return all
+}
+
+// tidy removes what is left on the machine when no process of the runtime is.
+func (r *Runtime) tidy(parents []string) error {
+	var errs []error
+	for _, m := range slices.Backward(mounts("/proc")) {
+		if below(m.path, r.run) || below(m.path, r.root) {
+			if err := unix.Unmount(m.path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+				errs = append(errs, fmt.Errorf("unmount %s: %w", m.path, err))
+			}
+		}
+	}
+	for _, parent := range parents {
+		removeCgroups(parent)
+	}
+	errs = append(errs, r.removePodChains(), r.removeUnits(), r.releaseNetwork())
+	if err := errors.Join(errs...); err != nil {
+		return err // what is mounted must not be removed as if it were ours
+	}
+	if err := os.RemoveAll(r.run); err != nil {
+		return err
+	}
+	return removeEmpty("/run/nodectl")
+}
+
+// below reports whether path is in dir, not dir itself: a root directory that
+// is a file system of its own is not ours to unmount.
+func below(path, dir string) bool { return strings.HasPrefix(path, dir+"/") }
+
+// removeCgroups removes the group and those above it, in every hierarchy, as
+// far as nobody uses them.
+func removeCgroups(group string) {
+	for _, h := range hierarchies("/proc") {
+		for g := group; g != "/" && g != "."; g = filepath.Dir(g) {
+			if err := unix.Rmdir(filepath.Join(h.mount, g)); err != nil && !errors.Is(err, unix.ENOENT) {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package bundle
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	streaming "github.com/containerd/containerd/api/services/streaming/v1"
+	transfer "github.com/containerd/containerd/api/services/transfer/v1"
+	"github.com/containerd/containerd/api/types"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// errNoTransfer says that the runtime is no containerd, or one before 1.7.
+var errNoTransfer = errors.New("the container runtime does not import image archives; containerd 1.7 and later does")
+
+// chunk is as much as goes into one message: containerd opens its window by
+// twice as much.
+const chunk = 32 << 10
+
+// importArchive hands an image archive to containerd's transfer service, which
+// reads it, unpacks it for its default snapshotter and stores its images: the
+// agent only passes bytes on. It returns the names the images got. base names an
+// image whose archive gives no repository.
+//
+// The service takes the archive, and tells what it did, on two streams that the
+// request names.
+func (c *conn) importArchive(ctx context.Context, in io.Reader, base string) ([]string, error) {
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace))
+	defer cancel()
+	input, err := c.stream(ctx, "nodectl-import-"+rand.Text())
+	if err != nil {
+		return nil, err
+	}
+	progress, err := c.stream(ctx, "nodectl-progress-"+rand.Text())
+	if err != nil {
+		return nil, err
+	}
+	platform := &types.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	req := &transfer.TransferRequest{Options: &transfer.TransferOptions{ProgressStream: progress.id}}
+	if req.Source, err = pack(&transfertypes.ImageImportStream{Stream: input.id}); err != nil {
+		return nil, err
+	}
+	if req.Destination, err = pack(&transfertypes.ImageStore{
+		Platforms: []*types.Platform{platform},
+		Unpacks:   []*transfertypes.UnpackConfiguration{{Platform: platform}},
+		ExtraReferences: []*transfertypes.ImageReference{
+			{Name: base, IsPrefix: true, AllowOverwrite: true, AddDigest: true, SkipNamedDigest: true},
+		},
+	}); err != nil {
+		return nil, err
+	}
+
+	var sent error     // written by the sender, read after it ended
+	var saved []string // written by the listener, read after it ended
+	var sender, listener sync.WaitGroup
+	sender.Go(func() { sent = input.send(in) })
+	listener.Go(func() { saved = progress.saved() })
+	_, err = transfer.NewTransferClient(c).Transfer(ctx, req)
+	if err != nil {
+		cancel() // no more words will come
+	}
+	// containerd closes the stream behind its last word, and leaves unread what
+	// follows the end of an archive.
+	late := time.AfterFunc(callLimit, cancel)
+	listener.Wait()
+	late.Stop()
+	cancel()
+	sender.Wait()
+	if sent != nil {
+		return nil, fmt.Errorf("read: %w", sent)
+	}
+	if err != nil {
+		return nil, transferError(err)
+	}
+	slices.Sort(saved)
+	return slices.Compact(saved), nil
+}
+
+// A stream is one of containerd's numbered streams.
+type stream struct {
+	grpc.BidiStreamingClient[anypb.Any, anypb.Any]
+	id string
+}
+
+// stream opens a stream that requests may name by id.
+func (c *conn) stream(ctx context.Context, id string) (stream, error) {
+	s, err := streaming.NewStreamingClient(c).Stream(ctx)
+	if err != nil {
+		return stream{}, transferError(err)
+	}
+	hello, err := pack(&streaming.StreamInit{ID: id})
+	if err != nil {
+		return stream{}, err
+	}
+	if err := s.Send(hello); err != nil && err != io.EOF {
+		return stream{}, transferError(err)
+	}
+	if _, err := s.Recv(); err != nil { // the other side knows the name now
+		return stream{}, transferError(err)
+	}
+	return stream{s, id}, nil
+}
+
+// send passes in on as fast as the other side makes room, and returns what
+// went wrong with reading it. That the other side left is no error: it says why
+// itself.
+func (s stream) send(in io.Reader) error {
+	defer s.CloseSend()
+	buf := make([]byte, chunk)
+	for room := 0; ; {
+		for room <= 0 {
+			msg, err := s.Recv()
+			if err != nil {
+				return nil
+			}
+			var window transfertypes.WindowUpdate
+			if unpackAny(msg, &window) {
+				room += int(window.Update)
+			}
+		}
+		n, err := in.Read(buf[:min(chunk, room)])
+		if n > 0 {
+			room -= n
+			msg, perr := pack(&transfertypes.Data{Data: buf[:n]})
+			if perr != nil {
+				return perr
+			}
+			if s.Send(msg) != nil {
+				return nil
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// saved listens until the other side has finished and returns the names of the
+// images it stored.
+func (s stream) saved() []string {
+	var names []string
+	for {
+		msg, err := s.Recv()
+		if err != nil {
+			return names
+		}
+		var p transfertypes.Progress
+		if unpackAny(msg, &p) && p.Event == "saved" {
+			names = append(names, p.Name)
+		}
+	}
+}
+
+// pack wraps m under its plain name: containerd's types carry no host in their
+// URL.
+func pack(m proto.Message) (*anypb.Any, error) {
+	value, err := proto.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return &anypb.Any{TypeUrl: string(m.ProtoReflect().Descriptor().FullName()), Value: value}, nil
+}
+
+// unpackAny fills m if that is what msg holds.
+func unpackAny(msg *anypb.Any, m proto.Message) bool {
+	name := msg.GetTypeUrl()[strings.LastIndex(msg.GetTypeUrl(), "/")+1:]
+	return name == string(m.ProtoReflect().Descriptor().FullName()) && proto.Unmarshal(msg.GetValue(), m) == nil
+}
+
+// transferError turns containerd's answer into one line.
+func transferError(err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch s.Code() {
+	case codes.Unimplemented:
+		return errNoTransfer
+	case codes.Unavailable: // callers try again
+		return err
+	}
+	return errors.New(s.Message())
+}
+
+// importPause puts the image of the pods' sandboxes where CRI sees it. Its
+// unpacked layer outlives restarts, so that most starts only ask.
+func (r *Runtime) importPause(ctx context.Context, bin string) error {
+	m, err := r.manifestAt(bin)
+	if err != nil {
+		return err
+	}
+	c, err := dial(r.Endpoint())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if ok, err := c.has(ctx, m.PauseImage); ok || err != nil {
+		return err
+	}
+	if _, err := c.importFile(ctx, filepath.Join(bin, "pause.tar")); err != nil {
+		return fmt.Errorf("import the pause image: %w", err)
+	}
+	return c.awaitImages(ctx, []string{m.PauseImage})
+}
+
+// awaitImages waits until CRI lists the images: it hears of them by an event.
+func (c *conn) awaitImages(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not list %s", strings.Join(names, ", ")))
+	defer cancel()
+	for _, name := range names {
+		for {
+			ok, err := c.has(ctx, name)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			if ok {
+				break
+			}
+			if err := pause(ctx, startPoll); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,331 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// Embedded returns the manifest of the bundle this binary carries; ok is false
+// when it carries none.
+func Embedded() (m Manifest, ok bool, err error) {
+	if carried == "" {
+		return Manifest{}, false, nil
+	}
+	a, err := openArchive(strings.NewReader(carried))
+	if err != nil {
+		return Manifest{}, true, err
+	}
+	defer a.Close()
+	return a.manifest, true, nil
+}
+
+// provide returns the directory with the programs, which it unpacks or repairs
+// where that has to be.
+func (r *Runtime) provide() (bin string, err error) {
+	if r.programs != "" {
+		return r.programs, nil
+	}
+	if carried == "" {
+		return "", ErrSlim
+	}
+	return unpack(strings.NewReader(carried), r.unpacked)
+}
+
+// An archive is an open bundle; its files are still to be read.
+type archive struct {
+	manifest Manifest
+	tar      *tar.Reader
+	raw      []byte // the manifest as it was written
+	close    func()
+}
+
+func (a *archive) Close() { a.close() }
+
+// openArchive reads the first file of a bundle, its manifest.
+func openArchive(in io.Reader) (*archive, error) {
+	// One goroutine and small buffers: unpacking happens once, memory is for ever.
+	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, err
+	}
+	a := &archive{tar: tar.NewReader(z), close: z.Close}
+	h, err := a.tar.Next()
+	if err == nil && h.Name != "manifest.json" {
+		err = fmt.Errorf("it starts with %q, not with its manifest", h.Name)
+	}
+	if err == nil {
+		a.raw, err = io.ReadAll(io.LimitReader(a.tar, manifestLimit))
+	}
+	if err == nil {
+		a.manifest, err = readManifest(bytes.NewReader(a.raw))
+	}
+	if err != nil {
+		z.Close()
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	return a, nil
+}
+
+// unpack makes dir/<id> hold the files of the bundle that in is, every one as
+// its manifest says, and returns that directory. What is there and right is
+// used; the directory appears complete or not at all.
+func unpack(in io.Reader, dir string) (string, error) {
+	a, err := openArchive(in)
+	if err != nil {
+		return "", err
+	}
+	defer a.Close()
+
+	final := filepath.Join(dir, a.manifest.ID)
+	if intact(final, a.manifest) {
+		return final, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	if err := removeAbandoned(dir); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(dir, temporary)
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := a.extract(tmp); err != nil {
+		return "", fmt.Errorf("unpack the container runtime: %w", err)
+	}
+	if err := mark(tmp, a.manifest); err != nil {
+		return "", err
+	}
+	// What was damaged is moved aside first; programs that run from it go on.
+	old := tmp + ".old"
+	if err := os.Rename(final, old); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	defer os.RemoveAll(old)
+	if err := os.Rename(tmp, final); err != nil {
+		return "", err
+	}
+	return final, syncDir(dir)
+}
+
+// temporary is the prefix of a directory that is being unpacked to.
+const temporary = ".unpack-"
+
+// removeAbandoned removes what an unpacking that was killed left. The caller
+// holds the lock: nobody else unpacks.
+func removeAbandoned(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, temporary+"*"))
+	for _, d := range left {
+		err = errors.Join(err, os.RemoveAll(d))
+	}
+	return err
+}
+
+// extract writes the archive's files below dir and checks each against the
+// manifest. A file that the manifest does not name, or one that is missing, is
+// an error.
+func (a *archive) extract(dir string) error {
+	want := map[string]File{}
+	for _, f := range a.manifest.Files {
+		want[f.Path] = f
+	}
+	for {
+		h, err := a.tar.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		f, ok := want[h.Name]
+		if !ok {
+			return fmt.Errorf("%s: not in the manifest", h.Name)
+		}
+		delete(want, h.Name)
+		if err := extractFile(filepath.Join(dir, f.Path), f, a.tar); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	for path := range want {
+		return fmt.Errorf("%s: missing", path)
+	}
+	return os.WriteFile(filepath.Join(dir, "manifest.json"), a.raw, 0o644)
+}
+
+func extractFile(name string, f File, in io.Reader) error {
+	perm, err := f.perm()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, sum), io.LimitReader(in, f.Size+1))
+	if err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); n != f.Size || got != f.SHA256 {
+		return fmt.Errorf("damaged: %d bytes with sum %s, not %d with %s", n, got, f.Size, f.SHA256)
+	}
+	// The agent's umask must not decide what a node's programs may be used for.
+	if err := out.Chmod(perm); err != nil {
+		return err
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// markFile notes how each file looked when its contents had been checked.
+const markFile = ".verified"
+
+// seen is what stat tells of a file; ctime changes with every write.
+type seen struct {
+	Size  int64
+	Mode  uint32
+	Uid   uint32
+	Ino   uint64
+	Ctime int64
+}
+
+func look(name string) (seen, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(name, &st); err != nil {
+		return seen{}, err
+	}
+	return seen{Size: st.Size, Mode: st.Mode, Uid: st.Uid, Ino: st.Ino, Ctime: st.Ctim.Nano()}, nil
+}
+
+// mark records that the files of dir are as m says.
+func mark(dir string, m Manifest) error {
+	marks := map[string]seen{}
+	for _, f := range m.Files {
+		s, err := look(filepath.Join(dir, f.Path))
+		if err != nil {
+			return err
+		}
+		marks[f.Path] = s
+	}
+	js, err := json.Marshal(marks)
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, markFile), js, 0o600)
+}
+
+// intact reports whether every file of m is in dir and right. Files that look
+// as they did when they were checked are believed; the others are read again.
+func intact(dir string, m Manifest) bool {
+	marks := map[string]seen{}
+	if js, err := os.ReadFile(filepath.Join(dir, markFile)); err == nil {
+		_ = json.Unmarshal(js, &marks) // a damaged mark vouches for nothing
+	}
+	reread := false
+	for _, f := range m.Files {
+		now, err := look(filepath.Join(dir, f.Path))
+		if err != nil {
+			return false
+		}
+		if now == marks[f.Path] {
+			continue
+		}
+		if !f.matches(filepath.Join(dir, f.Path), now) {
+			return false
+		}
+		reread = true
+	}
+	if reread {
+		_ = mark(dir, m) // costs the next start another reading
+	}
+	return true
+}
+
+// matches reports whether the file is what the manifest says: a regular file of
+// root's, with its mode, size and contents.
+func (f File) matches(name string, s seen) bool {
+	perm, err := f.perm()
+	if err != nil || s.Mode != unix.S_IFREG|uint32(perm) || s.Size != f.Size || int(s.Uid) != os.Geteuid() {
+		return false
+	}
+	in, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer in.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, in); err != nil {
+		return false
+	}
+	return hex.EncodeToString(sum.Sum(nil)) == f.SHA256
+}
+
+// prune removes unpacked bundles that nothing runs from. Shims outlive the
+// containerd that started them, so that an old bundle stays until the last of
+// its pods has ended.
+func (r *Runtime) prune(keep string) {
+	if r.programs != "" {
+		return
+	}
+	dirs, err := filepath.Glob(filepath.Join(r.unpacked, "*"))
+	if err != nil {
+		return
+	}
+	used := programDirs()
+	for _, d := range dirs {
+		if d == keep || used[d] {
+			continue
+		}
+		if err := os.RemoveAll(d); err != nil {
+			r.log.Warn("An old bundle cannot be removed", "directory", d, "error", err)
+		}
+	}
+}
+
+// writeFile replaces name by content, whole or not at all.
+func writeFile(name string, content []byte, perm os.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	if _, err := tmp.Write(content); err != nil {
+		return err
+	}
+	if err := tmp.Chmod(perm); err != nil {
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

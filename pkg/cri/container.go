@@ -1,0 +1,185 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Waiting reasons of containers that cannot be made (C-1.22.9).
+const (
+	reasonConfig = "CreateContainerConfigError"
+	reasonCreate = "CreateContainerError"
+	reasonRun    = "RunContainerError"
+)
+
+// CreateContainer makes the container without starting it and returns its ID:
+// ImageStatus, so that it is made from the image that is there now, then
+// CreateContainer. What fails comes back as *pod.StartError.
+func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (string, error) {
+	c := containerNamed(q.Want.Pod, q.Container)
+	if c == nil {
+		return "", unconfigurable(fmt.Errorf("pod %s has no container %q", q.Want.Key, q.Container))
+	}
+	box, err := r.sandboxConfig(q.Want, q.Sandbox.Instance, q.Sandbox.Attempt)
+	if err != nil {
+		return "", unconfigurable(err)
+	}
+	config, err := r.containerConfig(q, c)
+	if err != nil {
+		return "", unconfigurable(err)
+	}
+	img, err := r.image(ctx, config.GetImage().GetUserSpecifiedImage())
+	if err != nil {
+		return "", cannot(reasonCreate, err)
+	}
+	if img != nil {
+		config.Image.Image = img.GetId()
+	}
+	a, err := act(ctx, r, "CreateContainer", r.cfg.Timeouts.Call, r.rt.CreateContainer,
+		&runtimeapi.CreateContainerRequest{PodSandboxId: q.Sandbox.ID, Config: config, SandboxConfig: box})
+	if err != nil {
+		return "", cannot(reasonCreate, err)
+	}
+	return a.GetContainerId(), nil
+}
+
+// StartContainer starts a created container. What fails comes back as
+// *pod.StartError with reason RunContainerError; the runtime then shows the
+// container as exited.
+func (r *Runtime) StartContainer(ctx context.Context, id string) error {
+	_, err := act(ctx, r, "StartContainer", r.cfg.Timeouts.Call, r.rt.StartContainer, &runtimeapi.StartContainerRequest{ContainerId: id})
+	if err != nil {
+		return cannot(reasonRun, err)
+	}
+	return nil
+}
+
+// StopContainer asks the container to end and kills it after grace; it returns
+// when the container has ended. Grace counts in whole seconds, rounded up. A
+// second call with a shorter grace, made meanwhile, shortens the stop. A
+// container that is not there has ended (C-1.23.8). The end of ctx ends the
+// wait, not the stop: the agent leaves and the container was asked (F4).
+func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+	grace = max(grace, 0)
+	seconds := int64((grace + time.Second - 1) / time.Second)
+	limit := time.Duration(seconds)*time.Second + r.cfg.Timeouts.Call
+	_, err := bounded(ctx, r, "StopContainer", limit, r.rt.StopContainer, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
+	return unlessGone(err)
+}
+
+// RemoveContainer removes the container's record and file system. A container
+// that is not there is removed.
+func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
+	_, err := act(ctx, r, "RemoveContainer", r.cfg.Timeouts.Call, r.rt.RemoveContainer, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	return unlessGone(err)
+}
+
+func unconfigurable(err error) error {
+	return &pod.StartError{Reason: reasonConfig, Err: err, Final: true}
+}
+
+// containerNamed returns the container or init container called name, nil when
+// the pod has none.
+func containerNamed(p *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		if i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == name }); i >= 0 {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// containerConfig is the whole container as CRI takes it, the image by its
+// name in the manifest.
+func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtimeapi.ContainerConfig, error) {
+	env, err := environment(q, c, r.cfg.HostIPs)
+	if err != nil {
+		return nil, err
+	}
+	vars := make(map[string]string, len(env))
+	pairs := make([]*runtimeapi.KeyValue, len(env))
+	for i, e := range env {
+		vars[e.Name] = e.Value
+		pairs[i] = &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)}
+	}
+	mounts, err := mounts(q.Mounts)
+	if err != nil {
+		return nil, err
+	}
+	name := withTag(c.Image)
+	config := &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: q.Attempt},
+		Image:       &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name},
+		Command:     expandAll(c.Command, vars),
+		Args:        expandAll(c.Args, vars),
+		WorkingDir:  c.WorkingDir,
+		Envs:        pairs,
+		Mounts:      mounts,
+		Labels:      r.identity(q.Want),
+		Annotations: containerAnnotations(q, c),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: resources(q.Want.Pod, c, r.memory),
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				NamespaceOptions: namespaces(q.Want.Pod),
+				Seccomp:          defaultSeccomp(),
+			},
+		},
+	}
+	config.Labels[pod.LabelContainerName] = c.Name
+	if r.cfg.PodLogsDir != "" {
+		config.LogPath = path.Join(c.Name, strconv.Itoa(int(q.Attempt))+".log")
+	}
+	return config, nil
+}
+
+// containerAnnotations hold what a later look needs and cannot observe.
+func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]string {
+	notes := map[string]string{
+		pod.AnnotationContainerHash:   q.Want.ContainerHash(c.Name),
+		pod.AnnotationRestartCount:    strconv.Itoa(int(q.Attempt)),
+		pod.AnnotationTerminationPath: c.TerminationMessagePath,
+		pod.AnnotationCrashStreak:     strconv.Itoa(q.Streak),
+	}
+	if grace := q.Want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
+	}
+	return notes
+}
+
+func mounts(in []pod.Mount) ([]*runtimeapi.Mount, error) {
+	var out []*runtimeapi.Mount
+	for _, m := range in {
+		p, err := propagation(m.Propagation)
+		if err != nil {
+			return nil, fmt.Errorf("mount %s: %w", m.ContainerPath, err)
+		}
+		out = append(out, &runtimeapi.Mount{
+			HostPath: m.HostPath, ContainerPath: m.ContainerPath, Readonly: m.ReadOnly, Propagation: p,
+		})
+	}
+	return out, nil
+}
+
+func propagation(p string) (runtimeapi.MountPropagation, error) {
+	switch v1.MountPropagationMode(p) {
+	case "", v1.MountPropagationNone:
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE, nil
+	case v1.MountPropagationHostToContainer:
+		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, nil
+	case v1.MountPropagationBidirectional:
+		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, nil
+	}
+	return 0, fmt.Errorf("unknown mount propagation %q", p)
+}

@@ -1,0 +1,246 @@
+// Package critest is the one fake container runtime of this repository: CRI v1
+// in memory, with containerd's manners, told by the test what to fail.
+//
+// New makes one. Inside a synctest bubble, Connect gives in-process clients and
+// CRI a whole cri.Runtime on top of them: the same adapter code runs, without a
+// socket, and every wait is a wait in the bubble's time. Outside, Serve offers
+// the same runtime as a gRPC server on a unix socket.
+//
+// What a container does is read from its command, or from its image's name
+// when it has none, as Behaviour describes. Images are present unless their
+// name begins with "missing" (nowhere to be had) or "remote" (pulled first,
+// which takes a second).
+//
+// The one rule: its mutex is never held while something waits, and every wait
+// ends with the call's context.
+package critest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Runtime is an in-memory container runtime. Its methods may be called from
+// many goroutines.
+type Runtime struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+
+	start time.Time
+
+	mu         sync.Mutex // guards all below; never held while waiting
+	serial     int
+	sandboxes  map[string]*sandbox
+	containers map[string]*container
+	images     map[string]bool // by name; absent: the name decides
+	behave     func(*runtimeapi.ContainerConfig) (Behaviour, bool)
+	ready      [2]condition // runtime, network
+	noEvents   bool
+	faults     []*fault
+	log        []string
+	calls      map[string]int
+	after      func(int, string)
+	broken     []error
+	counts     map[string]uint32 // newest attempt by uid and container
+	subs       map[*subscriber]bool
+	held       []heldEvent   // published while nobody listened
+	room       chan struct{} // closed and replaced whenever a subscriber takes an event
+	life       context.Context
+	kill       context.CancelFunc
+	servers    map[string]*server // by socket path
+}
+
+type condition struct {
+	ok      bool
+	message string
+}
+
+type sandbox struct {
+	id      string
+	config  *runtimeapi.PodSandboxConfig
+	ready   bool
+	created int64
+	ip      string
+}
+
+type container struct {
+	id, sandboxID string
+	sandbox       *runtimeapi.PodSandboxConfig // for its names, which outlive the sandbox
+	config        *runtimeapi.ContainerConfig
+	does          Behaviour
+	state         runtimeapi.ContainerState
+	created       int64
+	started       int64
+	finished      int64
+	code          int32
+	reason        string
+	message       string
+	timer         *time.Timer   // its own end, where it has one
+	done          chan struct{} // closed when it has exited
+}
+
+// New returns a runtime that is up, with a working network and nothing on it.
+// In a synctest bubble it must be called inside the bubble.
+func New() *Runtime {
+	rt := &Runtime{
+		start:      time.Now(),
+		sandboxes:  map[string]*sandbox{},
+		containers: map[string]*container{},
+		images:     map[string]bool{},
+		ready:      [2]condition{{ok: true}, {ok: true}},
+		calls:      map[string]int{},
+		counts:     map[string]uint32{},
+		subs:       map[*subscriber]bool{},
+		room:       make(chan struct{}),
+		servers:    map[string]*server{},
+	}
+	rt.life, rt.kill = context.WithCancel(context.Background())
+	return rt
+}
+
+// CRI returns the adapter under test on top of in-process clients.
+func (rt *Runtime) CRI(cfg cri.Config) *cri.Runtime {
+	return rt.Connect().CRI(cfg)
+}
+
+// Behave lets f decide what containers do; where it returns false, names
+// decide as before.
+func (rt *Runtime) Behave(f func(*runtimeapi.ContainerConfig) (Behaviour, bool)) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.behave = f
+}
+
+// SetReady sets what Status says of the runtime and of its network; a message
+// says why not.
+func (rt *Runtime) SetReady(runtime, network bool, message string) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.ready = [2]condition{{runtime, message}, {network, message}}
+}
+
+// NoEvents makes it a runtime without GetContainerEvents.
+func (rt *Runtime) NoEvents() {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.noEvents = true
+}
+
+// SetImage makes an image present or not, whatever its name says.
+func (rt *Runtime) SetImage(name string, present bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.images[name] = present
+}
+
+// Exit ends a running container of its own accord with code: a crash, or the
+// end of its work. It reports whether one was running.
+func (rt *Runtime) Exit(key pod.Key, name string, code int32) bool {
+	return rt.end(key, name, code, "", "")
+}
+
+// OOM ends a running container as the kernel's out-of-memory killer does.
+func (rt *Runtime) OOM(key pod.Key, name string) bool {
+	return rt.end(key, name, 137, "OOMKilled", "")
+}
+
+func (rt *Runtime) end(key pod.Key, name string, code int32, reason, message string) bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	found := false
+	for _, c := range rt.containers {
+		if c.key() == key && c.config.GetMetadata().GetName() == name && c.running() {
+			rt.exit(c, code, reason, message)
+			found = true
+		}
+	}
+	return found
+}
+
+// Forget loses a container, or with an empty name the whole pod, without a
+// word: no event, no record.
+func (rt *Runtime) Forget(key pod.Key, name string) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for id, c := range rt.containers {
+		if c.key() == key && (name == "" || c.config.GetMetadata().GetName() == name) {
+			c.stopTimer()
+			if c.state != runtimeapi.ContainerState_CONTAINER_EXITED {
+				close(c.done)
+			}
+			delete(rt.containers, id)
+		}
+	}
+	for id, b := range rt.sandboxes {
+		if name == "" && keyOf(b.config) == key {
+			delete(rt.sandboxes, id)
+		}
+	}
+}
+
+// Reboot ends everything as a reboot of the machine does: sandboxes are not
+// ready, what ran has exited with 255 and reason Unknown.
+func (rt *Runtime) Reboot() {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for _, c := range rt.containers {
+		if c.running() {
+			rt.exit(c, 255, "Unknown", "")
+		}
+	}
+	for _, b := range rt.sandboxes {
+		b.ready = false
+	}
+	rt.held = nil
+}
+
+// State shows all that is there, one line each, sorted: what tests compare as
+// the end of a story.
+func (rt *Runtime) State() string {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	var lines []string
+	for _, b := range rt.sandboxes {
+		state := "notready"
+		if b.ready {
+			state = "ready"
+		}
+		lines = append(lines, fmt.Sprintf("%s sandbox attempt=%d %s\n", keyOf(b.config), b.config.GetMetadata().GetAttempt(), state))
+	}
+	for _, c := range rt.containers {
+		lines = append(lines, fmt.Sprintf("%s/%s attempt=%d %s\n", c.key(), c.config.GetMetadata().GetName(), c.config.GetMetadata().GetAttempt(), c.stateText()))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func (c *container) stateText() string {
+	s := strings.ToLower(strings.TrimPrefix(c.state.String(), "CONTAINER_"))
+	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+		s += fmt.Sprintf("(%d)", c.code)
+	}
+	return s
+}
+
+func (c *container) key() pod.Key { return keyOf(c.sandbox) }
+
+func (c *container) running() bool { return c.state == runtimeapi.ContainerState_CONTAINER_RUNNING }
+
+func (c *container) stopTimer() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+func keyOf(b *runtimeapi.PodSandboxConfig) pod.Key {
+	return pod.Key{Namespace: b.GetMetadata().GetNamespace(), Name: b.GetMetadata().GetName()}
+}

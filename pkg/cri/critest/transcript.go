@@ -1,0 +1,164 @@
+package critest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// mutating are the calls that change something.
+var mutating = map[string]bool{
+	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true, "PullImage": true, "RemoveImage": true,
+	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true, "UpdateContainerResources": true,
+}
+
+// Transcript returns the calls that changed something, in the order they
+// came, each with the time since the start (or Reset), what it was about, and
+// the code when it failed:
+//
+//	0s RunPodSandbox default/web attempt=0
+//	1.5s CreateContainer default/web/app attempt=0
+//	1.5s StartContainer default/web/app attempt=0 -> Unknown
+func (rt *Runtime) Transcript() []string {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return append([]string(nil), rt.log...)
+}
+
+// AfterEach has f called after every call that changed something, before its
+// answer is given: the place to cut a connection. n counts from 1 and is the
+// line's number in the transcript. The call's goroutine waits for f.
+func (rt *Runtime) AfterEach(f func(n int, line string)) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.after = f
+}
+
+// record keeps a call; it returns its line's number, 0 for a call that
+// changes nothing. The mutex is held.
+func (rt *Runtime) record(name, text string) int {
+	rt.calls[name]++
+	if !mutating[name] {
+		return 0
+	}
+	rt.log = append(rt.log, fmt.Sprintf("%s %s %s", time.Since(rt.start).Round(time.Millisecond), name, text))
+	return len(rt.log)
+}
+
+// amend says in the transcript how a call failed.
+func (rt *Runtime) amend(n int, err error) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if n <= len(rt.log) {
+		rt.log[n-1] += " -> " + status.Code(err).String()
+	}
+}
+
+// done tells the test that a call has taken effect.
+func (rt *Runtime) done(n int) {
+	rt.mu.Lock()
+	f, line := rt.after, ""
+	if n <= len(rt.log) {
+		line = rt.log[n-1]
+	}
+	rt.mu.Unlock()
+	if f != nil {
+		f(n, line)
+	}
+}
+
+// describe says which pod and container a request is about, as values and as
+// text. The mutex is held.
+func (rt *Runtime) describe(name string, q any) (call, string) {
+	c := call{method: name}
+	switch q := q.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		c.key = keyOf(q.GetConfig())
+		return c, fmt.Sprintf("%s attempt=%d", c.key, q.GetConfig().GetMetadata().GetAttempt())
+	case *runtimeapi.CreateContainerRequest:
+		c.key, c.container = keyOf(q.GetSandboxConfig()), q.GetConfig().GetMetadata().GetName()
+		return c, fmt.Sprintf("%s/%s attempt=%d", c.key, c.container, q.GetConfig().GetMetadata().GetAttempt())
+	case *runtimeapi.PullImageRequest:
+		return c, q.GetImage().GetImage()
+	case *runtimeapi.ImageStatusRequest:
+		return c, q.GetImage().GetImage()
+	case interface{ GetPodSandboxId() string }:
+		b := rt.sandboxes[q.GetPodSandboxId()]
+		if b == nil {
+			return c, "gone"
+		}
+		c.key = keyOf(b.config)
+		return c, fmt.Sprintf("%s attempt=%d", c.key, b.config.GetMetadata().GetAttempt())
+	case interface{ GetContainerId() string }:
+		have := rt.containers[q.GetContainerId()]
+		if have == nil {
+			return c, "gone"
+		}
+		c.key, c.container = have.key(), have.config.GetMetadata().GetName()
+		text := fmt.Sprintf("%s/%s attempt=%d", c.key, c.container, have.config.GetMetadata().GetAttempt())
+		if q, ok := q.(*runtimeapi.StopContainerRequest); ok {
+			text += fmt.Sprintf(" grace=%d", q.GetTimeout())
+		}
+		return c, text
+	case *runtimeapi.ListPodSandboxRequest:
+		c.key = keyOfSelector(q.GetFilter().GetLabelSelector())
+	case *runtimeapi.ListContainersRequest:
+		c.key = keyOfSelector(q.GetFilter().GetLabelSelector())
+	}
+	return c, ""
+}
+
+func keyOfSelector(l map[string]string) pod.Key {
+	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
+}
+
+// Check returns what was seen of broken promises, nil when all were kept: two
+// lives of one container at once (I1), two ready sandboxes of one pod, a
+// restart count that fell (I4).
+func (rt *Runtime) Check() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return errors.Join(rt.broken...)
+}
+
+// checkContainer is asked before a container is made. The mutex is held.
+func (rt *Runtime) checkContainer(b *sandbox, m *runtimeapi.ContainerMetadata) {
+	if b.config.GetLabels()[pod.LabelNode] == "" {
+		return // somebody else's
+	}
+	for _, c := range rt.containers {
+		if c.key() == keyOf(b.config) && c.config.GetMetadata().GetName() == m.GetName() &&
+			c.config.GetLabels()[pod.LabelNode] != "" && c.state != runtimeapi.ContainerState_CONTAINER_EXITED {
+			rt.breach("I1: %s/%s attempt %d is made while attempt %d is %s", c.key(), m.GetName(), m.GetAttempt(),
+				c.config.GetMetadata().GetAttempt(), c.stateText())
+		}
+	}
+	id := strings.Join([]string{b.config.GetMetadata().GetUid(), keyOf(b.config).String(), m.GetName()}, "/")
+	if last, seen := rt.counts[id]; seen && m.GetAttempt() < last {
+		rt.breach("I4: %s/%s attempt fell from %d to %d", keyOf(b.config), m.GetName(), last, m.GetAttempt())
+	}
+	rt.counts[id] = m.GetAttempt()
+}
+
+// checkSandbox is asked before a sandbox is made. The mutex is held.
+func (rt *Runtime) checkSandbox(config *runtimeapi.PodSandboxConfig) {
+	if config.GetLabels()[pod.LabelNode] == "" {
+		return
+	}
+	for _, b := range rt.sandboxes {
+		if b.ready && keyOf(b.config) == keyOf(config) && b.config.GetLabels()[pod.LabelNode] != "" {
+			rt.breach("I1: sandbox of %s attempt %d is made while attempt %d is ready", keyOf(config),
+				config.GetMetadata().GetAttempt(), b.config.GetMetadata().GetAttempt())
+		}
+	}
+}
+
+func (rt *Runtime) breach(format string, args ...any) {
+	rt.broken = append(rt.broken, fmt.Errorf("after %s: %s", time.Since(rt.start), fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,33 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// execSlack is how much longer than the command the call may take: starting
+// and reaping it is not the command's time.
+const execSlack = 10 * time.Second
+
+// ExecSync runs cmd in the container and returns its exit code and output,
+// stdout before stderr. A command that does not end within timeout is
+// ErrExecTimeout; every other error is the runtime's. The end of ctx ends the
+// wait. timeout counts in whole seconds, rounded up, and is at least one.
+func (r *Runtime) ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (int32, []byte, error) {
+	seconds := max(int64((timeout+time.Second-1)/time.Second), 1)
+	limit := time.Duration(seconds)*time.Second + execSlack
+	a, err := bounded(ctx, r, "ExecSync", limit, r.rt.ExecSync,
+		&runtimeapi.ExecSyncRequest{ContainerId: containerID, Cmd: cmd, Timeout: seconds})
+	var call *CallError
+	if errors.As(err, &call) && call.kind == ErrTimeout && !call.ours {
+		return 0, nil, fmt.Errorf("%w after %ds", ErrExecTimeout, seconds)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return a.GetExitCode(), append(a.GetStdout(), a.GetStderr()...), nil
+}

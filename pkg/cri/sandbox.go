@@ -1,0 +1,215 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// RunSandbox makes and starts the sandbox of want and returns its ID. What
+// fails comes back as *pod.StartError with reason FailedCreatePodSandBox
+// (C-1.22.2), except that a runtime which does not answer is ErrUnavailable.
+func (r *Runtime) RunSandbox(ctx context.Context, want *pod.Spec, instance int, attempt uint32) (string, error) {
+	const reason = "FailedCreatePodSandBox"
+	config, err := r.sandboxConfig(want, instance, attempt)
+	if err != nil {
+		return "", &pod.StartError{Reason: reason, Err: err}
+	}
+	if dir := config.GetLogDirectory(); dir != "" {
+		// World-readable, as the kubelet's, so that log collectors can follow.
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", &pod.StartError{Reason: reason, Err: fmt.Errorf("make log directory: %w", err)}
+		}
+	}
+	a, err := act(ctx, r, "RunPodSandbox", r.cfg.Timeouts.Call, r.rt.RunPodSandbox,
+		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: r.cfg.RuntimeHandler})
+	if err != nil {
+		return "", cannot(reason, err)
+	}
+	return a.GetPodSandboxId(), nil
+}
+
+// StopSandbox stops what still runs in the sandbox and takes its network down.
+// A sandbox that is not there is stopped.
+func (r *Runtime) StopSandbox(ctx context.Context, id string) error {
+	_, err := act(ctx, r, "StopPodSandbox", r.cfg.Timeouts.Call, r.rt.StopPodSandbox, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	return unlessGone(err)
+}
+
+// RemoveSandbox removes the sandbox and the records of its containers. A
+// sandbox that is not there is removed.
+func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
+	_, err := act(ctx, r, "RemovePodSandbox", r.cfg.Timeouts.Call, r.rt.RemovePodSandbox, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return unlessGone(err)
+}
+
+// sandboxConfig is the whole sandbox as CRI takes it. CreateContainer hands it
+// over again: it depends on nothing but the spec, the instance, the attempt
+// and the node's files, so that both calls say the same.
+func (r *Runtime) sandboxConfig(want *pod.Spec, instance int, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+	dns, err := dnsConfig(want.Pod, hostResolvConf)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: want.Name, Namespace: want.Namespace, Uid: want.UID(), Attempt: attempt,
+		},
+		Hostname:     hostname(want.Pod),
+		LogDirectory: r.logDirectory(want),
+		DnsConfig:    dns,
+		PortMappings: portMappings(want.Pod),
+		Labels:       r.sandboxLabels(want),
+		Annotations:  sandboxAnnotations(want, instance),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: r.cfg.CgroupParent,
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: namespaces(want.Pod),
+				Seccomp:          defaultSeccomp(), // C-1.22.12
+			},
+		},
+	}, nil
+}
+
+// logDirectory is C-1.22.10's directory of one pod; "" keeps no logs.
+func (r *Runtime) logDirectory(want *pod.Spec) string {
+	if r.cfg.PodLogsDir == "" {
+		return ""
+	}
+	return filepath.Join(r.cfg.PodLogsDir, want.Namespace+"_"+want.Name+"_"+want.UID())
+}
+
+// sandboxLabels are the pod's own labels and ours, which nobody overrides: by
+// them the pod is found again.
+func (r *Runtime) sandboxLabels(want *pod.Spec) map[string]string {
+	labels := maps.Clone(want.Pod.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, r.identity(want))
+	return labels
+}
+
+// identity is what every sandbox and container carries (C-1.22.11).
+func (r *Runtime) identity(want *pod.Spec) map[string]string {
+	return map[string]string{
+		pod.LabelPodName:      want.Name,
+		pod.LabelPodNamespace: want.Namespace,
+		pod.LabelPodUID:       want.UID(),
+		pod.LabelNode:         r.cfg.Node,
+	}
+}
+
+func sandboxAnnotations(want *pod.Spec, instance int) map[string]string {
+	notes := maps.Clone(want.Pod.Annotations)
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	notes[pod.AnnotationInstance] = strconv.Itoa(instance)
+	notes[pod.AnnotationSpecHash] = want.Hash
+	notes[pod.AnnotationSandboxHash] = want.SandboxHash
+	notes[pod.AnnotationLayer] = want.Origin.Layer()
+	delete(notes, pod.AnnotationGrace)
+	if grace := want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
+	}
+	return notes
+}
+
+// hostname is C-1.38.6's, without the overrides that manifests may not use
+// yet. On the host network the runtime takes the node's own.
+func hostname(p *v1.Pod) string {
+	const longest = 63
+	if p.Spec.HostNetwork {
+		return ""
+	}
+	name := p.Spec.Hostname
+	if name == "" {
+		name = p.Name
+	}
+	if len(name) > longest {
+		name = strings.TrimRight(name[:longest], "-.")
+	}
+	return name
+}
+
+// namespaces says what the pod shares with the node and among its containers.
+func namespaces(p *v1.Pod) *runtimeapi.NamespaceOption {
+	ns := &runtimeapi.NamespaceOption{
+		Network: runtimeapi.NamespaceMode_POD,
+		Pid:     runtimeapi.NamespaceMode_CONTAINER,
+		Ipc:     runtimeapi.NamespaceMode_POD,
+	}
+	if p.Spec.HostNetwork {
+		ns.Network = runtimeapi.NamespaceMode_NODE
+	}
+	if p.Spec.HostIPC {
+		ns.Ipc = runtimeapi.NamespaceMode_NODE
+	}
+	switch share := p.Spec.ShareProcessNamespace; {
+	case p.Spec.HostPID:
+		ns.Pid = runtimeapi.NamespaceMode_NODE
+	case share != nil && *share:
+		ns.Pid = runtimeapi.NamespaceMode_POD
+	}
+	return ns
+}
+
+func defaultSeccomp() *runtimeapi.SecurityProfile {
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+}
+
+// portMappings are the host ports of the pod's long-running containers. On the
+// host network a port needs no mapping.
+func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
+	if p.Spec.HostNetwork {
+		return nil
+	}
+	var maps []*runtimeapi.PortMapping
+	add := func(c v1.Container) {
+		for _, port := range c.Ports {
+			if port.HostPort == 0 {
+				continue
+			}
+			maps = append(maps, &runtimeapi.PortMapping{
+				Protocol:      protocol(port.Protocol),
+				ContainerPort: port.ContainerPort,
+				HostPort:      port.HostPort,
+				HostIp:        port.HostIP,
+			})
+		}
+	}
+	for _, c := range p.Spec.InitContainers {
+		if restartable(c) {
+			add(c)
+		}
+	}
+	for _, c := range p.Spec.Containers {
+		add(c)
+	}
+	return maps
+}
+
+// restartable reports whether an init container is a sidecar.
+func restartable(c v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
+
+func protocol(p v1.Protocol) runtimeapi.Protocol {
+	switch p {
+	case v1.ProtocolUDP:
+		return runtimeapi.Protocol_UDP
+	case v1.ProtocolSCTP:
+		return runtimeapi.Protocol_SCTP
+	}
+	return runtimeapi.Protocol_TCP
+}

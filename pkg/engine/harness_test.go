@@ -1,0 +1,395 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pleg"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// machine is one node in a synctest bubble: a runtime, a disk, one manifest
+// source, and agents that come and go.
+type machine struct {
+	t    *testing.T
+	rt   *critest.Runtime
+	disk *disk
+	src  *wishes
+	mute bool // the source says nothing to the next agent
+
+	log   bytes.Buffer
+	agent *agent
+}
+
+// agent is one life of nodectl on the machine.
+type agent struct {
+	conn   *critest.Conn
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// bubble runs f in fake time on a fresh machine, and checks I1 and I4 at its
+// end.
+func bubble(t *testing.T, f func(t *testing.T, m *machine)) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{t: t, rt: critest.New(), disk: newDisk(), src: newWishes()}
+		defer func() {
+			if t.Failed() {
+				t.Log(m.log.String())
+			}
+		}()
+		f(t, m)
+		if m.agent != nil {
+			m.leave()
+		}
+		if err := m.rt.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// settle waits until nothing moves any more without time passing.
+func (m *machine) settle() { synctest.Wait() }
+
+// pass lets d of fake time go by.
+func (m *machine) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (m *machine) config(conn *critest.Conn) Config {
+	rt := conn.CRI(cri.Config{Node: "n1", PodLogsDir: "", NodeMemory: 8 << 30})
+	var sources []source.Source
+	if m.src != nil {
+		sources = append(sources, m.src.reader(m.mute))
+	}
+	return Config{
+		PodConfig: podconfig.New(podconfig.Config{Sources: sources}),
+		Runtime:   rt,
+		Hints:     pleg.New(pleg.Config{Runtime: rt}),
+		Volumes:   m.disk,
+		Records:   m.disk,
+		Prober:    m.disk,
+		Sinks:     []Sink{m.disk},
+		Before:    m.disk.before(),
+		Log:       slog.New(slog.NewTextHandler(io.MultiWriter(&m.log), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Starts:    2,
+	}
+}
+
+// arrive starts an agent.
+func (m *machine) arrive() {
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &agent{conn: m.rt.Connect(), cancel: cancel, done: make(chan struct{})}
+	e := New(m.config(a.conn))
+	m.agent = a
+	go func() { defer close(a.done); a.err = e.Run(ctx) }()
+	m.settle()
+}
+
+// leave ends the agent as SIGTERM does.
+func (m *machine) leave() {
+	m.agent.cancel()
+	<-m.agent.done
+	if m.agent.err != nil {
+		m.t.Errorf("Run: %v", m.agent.err)
+	}
+	m.agent = nil
+}
+
+// die ends the agent as kill -9 does: nothing it asks for is done any more.
+func (m *machine) die() {
+	m.agent.conn.Cut()
+	m.agent.cancel()
+	<-m.agent.done
+	m.agent = nil
+}
+
+// want compares the runtime's state.
+func (m *machine) want(lines ...string) {
+	m.t.Helper()
+	slices.Sort(lines)
+	if got, want := strings.TrimSpace(m.rt.State()), strings.Join(lines, "\n"); got != want {
+		m.t.Errorf("runtime:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// phase returns the newest phase reported of a pod, "gone" when it is.
+func (m *machine) phase(name string) string {
+	l := m.disk.last(pod.Key{Namespace: "default", Name: name})
+	switch {
+	case l == nil:
+		return "never reported"
+	case l.gone:
+		return "gone"
+	}
+	return string(l.pod.Status.Phase)
+}
+
+// mkpod makes a spec; edits change it before its hashes are made.
+func mkpod(name string, edits ...func(*v1.Pod)) *pod.Spec {
+	grace := int64(30)
+	p := &v1.Pod{}
+	p.Name, p.Namespace, p.UID = name, "default", types.UID("uid-"+name)
+	p.Spec.RestartPolicy = v1.RestartPolicyAlways
+	p.Spec.TerminationGracePeriodSeconds = &grace
+	p.Spec.Containers = []v1.Container{{Name: "app", Image: "app:1", ImagePullPolicy: v1.PullIfNotPresent}}
+	for _, edit := range edits {
+		edit(p)
+	}
+	s := &pod.Spec{
+		Key:             pod.KeyOf(p),
+		Origin:          pod.Origin{Source: "file", Location: "/m", File: "/m/" + name + ".yaml", Line: 1},
+		Pod:             p,
+		ContainerHashes: map[string]string{},
+	}
+	rest := p.DeepCopy()
+	for _, c := range p.Spec.Containers {
+		s.ContainerHashes[c.Name] = sum(c)
+	}
+	rest.Spec.Containers, rest.Spec.TerminationGracePeriodSeconds = nil, nil
+	s.SandboxHash = sum(rest.Spec)
+	s.Hash = sum(p)
+	return s
+}
+
+func sum(v any) string {
+	h := fnv.New64a()
+	if err := json.NewEncoder(h).Encode(v); err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf("v1-%016x", h.Sum64())
+}
+
+func image(name string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.Containers[0].Image = name }
+}
+
+func policy(r v1.RestartPolicy) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.RestartPolicy = r }
+}
+
+func graceSeconds(n int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = &n }
+}
+
+func initContainer(img string) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: "init", Image: img, ImagePullPolicy: v1.PullIfNotPresent})
+	}
+}
+
+// wishes is a source of pods that a test sets.
+type wishes struct {
+	mu   sync.Mutex
+	pods []*pod.Spec
+	err  error
+	tell chan struct{}
+}
+
+func newWishes() *wishes { return &wishes{tell: make(chan struct{}, 1)} }
+
+// set replaces the set.
+func (w *wishes) set(pods ...*pod.Spec) { w.change(pods, nil) }
+
+// fail makes the source unable to look.
+func (w *wishes) fail(err error) { w.change(nil, err) }
+
+func (w *wishes) change(pods []*pod.Spec, err error) {
+	w.mu.Lock()
+	w.pods, w.err = pods, err
+	w.mu.Unlock()
+	select {
+	case w.tell <- struct{}{}:
+	default:
+	}
+}
+
+func (w *wishes) reader(mute bool) source.Source { return &wishReader{w, mute} }
+
+type wishReader struct {
+	*wishes
+	mute bool
+}
+
+func (w *wishReader) Name() string { return "file:/m" }
+
+func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		select { // what was told to an agent before
+		case <-w.tell:
+		default:
+		}
+		for rev := uint64(1); ; rev++ {
+			w.mu.Lock()
+			pods, err := w.pods, w.err
+			w.mu.Unlock()
+			snap := source.Snapshot{Revision: rev}
+			for _, p := range pods {
+				snap.Changed = append(snap.Changed, p.Key)
+				snap.Files = append(snap.Files, source.File{File: p.Origin.File, Pods: []*pod.Spec{p}})
+			}
+			slices.SortFunc(snap.Files, func(a, b source.File) int { return strings.Compare(a.File, b.File) })
+			if err != nil {
+				snap = source.Snapshot{}
+			}
+			if !w.mute && !yield(snap, err) {
+				return
+			}
+			select {
+			case <-w.tell:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// disk is what outlives an agent: records, volumes, the journal. It is also the
+// prober, whose answers a test sets.
+type disk struct {
+	mu      sync.Mutex
+	full    bool
+	records map[pod.Key]pod.Record
+	volumes map[string]bool // "uid/instance"
+	journal map[pod.Key]*statusLine
+	lines   []statusLine
+	sick    map[string]bool // containers whose probes fail, by name
+}
+
+func newDisk() *disk {
+	return &disk{records: map[pod.Key]pod.Record{}, volumes: map[string]bool{}, journal: map[pod.Key]*statusLine{}, sick: map[string]bool{}}
+}
+
+var errFull = fmt.Errorf("no space left on device")
+
+func (d *disk) Load(key pod.Key, _ string) (pod.Record, bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, ok := d.records[key]
+	r.Attempts = maps.Clone(r.Attempts)
+	return r, ok, nil
+}
+
+func (d *disk) All() ([]pod.Record, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.records)), nil
+}
+
+func (d *disk) Save(r pod.Record) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.full {
+		return errFull
+	}
+	r.Attempts = maps.Clone(r.Attempts)
+	d.records[r.Key] = r
+	return nil
+}
+
+func (d *disk) Put(want *pod.Spec, instance int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.full && len(want.Pod.Spec.Volumes) > 0 {
+		return errFull
+	}
+	d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)] = true
+	return nil
+}
+
+func (d *disk) Ready(want *pod.Spec, instance int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)]
+}
+
+func (d *disk) Mounts(*pod.Spec, int, string) ([]pod.Mount, error) { return nil, nil }
+
+func (d *disk) Take(uid string, instance int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.volumes, fmt.Sprintf("%s/%d", uid, instance))
+	return nil
+}
+
+func (d *disk) Forget(key pod.Key, uid string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.records[key].UID == uid {
+		delete(d.records, key)
+	}
+	for v := range d.volumes {
+		if strings.HasPrefix(v, uid+"/") {
+			delete(d.volumes, v)
+		}
+	}
+	return nil
+}
+
+func (d *disk) Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	line := statusLine{pod: p.DeepCopy(), origin: origin, gone: gone, at: at}
+	d.lines = append(d.lines, line)
+	d.journal[pod.KeyOf(p)] = &line
+	return nil
+}
+
+func (d *disk) last(key pod.Key) *statusLine {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.journal[key]
+}
+
+func (d *disk) before() map[pod.Key]v1.PodStatus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := make(map[pod.Key]v1.PodStatus)
+	for k, l := range d.journal {
+		if !l.gone {
+			m[k] = l.pod.Status
+		}
+	}
+	return m
+}
+
+// empty reports what is left of pods on the disk.
+func (d *disk) empty() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.records)+len(d.volumes) > 0 {
+		return fmt.Errorf("left on disk: records %v, volumes %v", slices.Collect(maps.Keys(d.records)), slices.Collect(maps.Keys(d.volumes)))
+	}
+	return nil
+}
+
+func (d *disk) Probe(_ context.Context, r pod.ProbeRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sick[r.Container.Name] {
+		return &pod.ProbeFailure{Message: "not well"}
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package manifest
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// lists are the list kinds, each with the kind of its items; "" is any.
+var lists = map[string]string{"List": "", "PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret"}
+
+// document reads one document.
+func (r *reader) document(d doc) {
+	v, ok := d.value.(map[string]any)
+	if !ok {
+		r.whole(pod.Problem{Line: d.at.line, Column: d.at.col, Msg: "expected an object with apiVersion and kind, got " + kindOf(d.value),
+			Hint: "a manifest holds Pods, ConfigMaps, Secrets or a List of them"})
+		return
+	}
+	o := object{value: v, json: d.json, at: d.at}
+	kind, _ := v["kind"].(string)
+	if items, ok := lists[kind]; ok {
+		if r.header(&o, kind) {
+			r.list(o, items)
+		}
+		return
+	}
+	r.single(o, "")
+}
+
+func kindOf(v any) string {
+	switch v.(type) {
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "an object"
+	}
+	return "plain text"
+}
+
+// list reads the items of a list. What an item says nothing about, its list
+// says: kind and apiVersion.
+func (r *reader) list(o object, kind string) {
+	c := checker{validate: r.o.Validate, o: o}
+	c.duplicates(o.at, "")
+	for name := range o.value {
+		switch name {
+		case "apiVersion", "kind", "metadata", "items":
+		default:
+			line, col := o.at.key(name)
+			p := pod.Problem{Line: line, Column: col, Path: name, Msg: fmt.Sprintf("unknown field %q", name)}
+			if best := nearest(name, []string{"items", "metadata"}); best != "" {
+				p.Msg += fmt.Sprintf(" (did you mean %q?)", best)
+			}
+			c.field(p)
+		}
+	}
+	r.take(&c)
+	items, ok := o.value["items"].([]any)
+	if !ok {
+		// A list that was cut short is not a wish for an empty set (F40).
+		line, col := o.at.key("items")
+		r.whole(pod.Problem{Line: line, Column: col, Path: "items", Msg: "expected a list", Hint: "an empty list is written []"})
+		return
+	}
+	for i, item := range items {
+		at := innerItem(innerOr(o.at, "items"), i)
+		path := fmt.Sprintf("items[%d]", i)
+		v, ok := item.(map[string]any)
+		if !ok {
+			r.whole(pod.Problem{Line: at.line, Column: at.col, Path: path, Msg: "expected an object, got " + kindOf(item)})
+			continue
+		}
+		r.single(object{value: v, at: at, path: path + "."}, kind)
+	}
+}
+
+func innerOr(at *place, name string) *place {
+	if f := at.field(name); f != nil {
+		return f.value
+	}
+	return at
+}
+
+// take moves what a checker found into the file's reading.
+func (r *reader) take(c *checker) {
+	for _, p := range c.problems {
+		r.problem(p)
+	}
+	for _, p := range c.warnings {
+		p.File = r.o.File
+		r.warnings = append(r.warnings, p)
+	}
+}
+
+// single reads one object that is no list. implied is the kind its list says
+// it has, "" when none does.
+func (r *reader) single(o object, implied string) {
+	if !r.header(&o, implied) {
+		return
+	}
+	switch o.kind {
+	case "Pod":
+		r.pod(o)
+	case "ConfigMap":
+		r.configMap(o)
+	case "Secret":
+		r.secret(o)
+	}
+}
+
+// header settles an object's kind and reports whether it is one to read on.
+func (r *reader) header(o *object, implied string) bool {
+	kind, hasKind := o.value["kind"].(string)
+	version, hasVersion := o.value["apiVersion"].(string)
+	if !hasKind && implied != "" && o.value["kind"] == nil {
+		kind, hasKind = implied, true
+	}
+	if !hasVersion && implied != "" && o.value["apiVersion"] == nil {
+		version, hasVersion = "v1", true
+	}
+	o.kind = kind
+	_, isList := lists[kind]
+	known := kind == "Pod" || kind == "ConfigMap" || kind == "Secret"
+	switch {
+	case !hasKind:
+		hint := "nodectl reads the kinds Pod, ConfigMap, Secret and List"
+		if _, ok := o.value["spec"]; ok {
+			hint = `write "kind: Pod"`
+		}
+		r.reject(*o, o.problem("kind", "required", hint))
+	case isList && implied != kind:
+		r.reject(*o, o.problem("kind", "a list in a list is not read", "put its items into one list"))
+	case !known && !isList:
+		r.reject(*o, o.problem("kind", fmt.Sprintf("kind %s is not supported", quote(kind)), kindHint(kind)))
+	case !isList && implied != "" && kind != implied:
+		r.reject(*o, o.problem("kind", fmt.Sprintf("a %sList holds no %s", implied, kind), `write "kind: List" to mix kinds`))
+	case !hasVersion:
+		r.reject(*o, o.problem("apiVersion", "required", `write "apiVersion: v1"`))
+	case version != "v1":
+		r.reject(*o, o.problem("apiVersion", fmt.Sprintf("%s is not supported for kind %s", quote(version), kind), `write "apiVersion: v1"`))
+	default:
+		return true
+	}
+	return false
+}
+
+// reject records the problems of an object that may have been a pod: when its
+// name is known, that pod's last good version stands; when not, nobody knows
+// which pod it was, and all of the file's stand.
+func (r *reader) reject(o object, problems ...pod.Problem) {
+	for _, p := range problems {
+		r.problem(p)
+	}
+	if _, isList := lists[o.kind]; isList {
+		r.out.Whole = true
+		return
+	}
+	if o.kind == "ConfigMap" || o.kind == "Secret" {
+		return
+	}
+	if key, ok := r.key(o); ok {
+		r.out.Broken = append(r.out.Broken, key)
+		return
+	}
+	if o.kind == "" || o.kind == "Pod" || nearest(o.kind, []string{"Pod"}) != "" {
+		r.out.Whole = true
+	}
+}
+
+// key returns the final key of the pod in o, when its name is written.
+func (r *reader) key(o object) (pod.Key, bool) {
+	meta, _ := o.value["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	if name == "" {
+		return pod.Key{}, false
+	}
+	namespace, _ := meta["namespace"].(string)
+	if namespace == "" {
+		namespace = "default"
+	}
+	return pod.Key{Namespace: namespace, Name: r.finalName(name)}, true
+}
+
+// finalName returns a pod's name on this node (C-1.5.7).
+func (r *reader) finalName(name string) string {
+	if !r.o.Static || r.o.Node == "" {
+		return name
+	}
+	return name + "-" + strings.ToLower(r.o.Node)
+}
+
+func kindHint(kind string) string {
+	const reads = "nodectl reads the kinds Pod, ConfigMap, Secret and List"
+	switch kind {
+	case "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController":
+		return "nodectl runs Pods: take spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+	case "CronJob":
+		return "nodectl runs Pods: take spec.jobTemplate.spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+	case "PodTemplate":
+		return "nodectl runs Pods: take template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+	case "Service", "Ingress", "NetworkPolicy":
+		return reads + "; a container's hostPort opens a port on the node"
+	case "PersistentVolumeClaim", "PersistentVolume", "StorageClass":
+		return reads + "; a hostPath volume keeps data on the node"
+	case "Namespace":
+		return reads + "; namespaces need not be made"
+	case "Kustomization", "Component":
+		return "render it first: kustomize build DIR | nodectl … -f -"
+	}
+	if best := nearest(kind, []string{"Pod", "ConfigMap", "Secret", "List", "PodList", "ConfigMapList", "SecretList"}); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	return reads
+}
+
+// bytes returns the object as JSON.
+func (o object) bytes() []byte {
+	if o.json != nil {
+		return o.json
+	}
+	js, err := json.Marshal(o.value)
+	if err != nil {
+		return []byte("null") // what was decoded from JSON has a form in it
+	}
+	return js
+}

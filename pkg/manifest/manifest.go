@@ -1,0 +1,156 @@
+// Package manifest turns bytes into defaulted, validated objects.
+//
+// Sources hand it one file's bytes, YAML or JSON, and get back the pods and
+// config objects in it and every problem with file, line, column and field
+// path. It holds all of what Kubernetes means by a valid pod: defaulting and
+// validation are k8s.io/kubernetes' own, used here and nowhere else.
+//
+// The one rule: no I/O, and no silence. What a file asks for is honoured or is
+// a problem with a place.
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// Values of Options.Validate.
+const (
+	Strict = "strict" // an unknown or duplicate field rejects its object
+	Warn   = "warn"   // it is a warning, and ignored
+	Ignore = "ignore" // it is ignored
+)
+
+// Options says where bytes come from and what becomes of the pods in them.
+type Options struct {
+	// Node is the node's name: suffix of pod names, nodeName, part of UIDs.
+	Node string
+	// Source and Location are the layer's kind and place, File the path or URL
+	// as shown to people.
+	Source, Location, File string
+	// Validate says what unknown and duplicate fields are: Strict, Warn or
+	// Ignore; "" is Strict.
+	Validate string
+	// Static pods get their node's identity and defaults (C-1.5.7) and are
+	// validated. Others are taken as they are: they come from where that has
+	// been done.
+	Static bool
+}
+
+// Limits of one file. Beyond any of them the file is one problem.
+const (
+	maxBytes = 10 << 20
+	maxDepth = 200
+	maxNodes = 500_000
+	// maxProblems is how many problems of one pod are shown.
+	maxProblems = 20
+)
+
+// Parse reads one file's bytes: YAML or JSON, any number of documents, each a
+// Pod, ConfigMap, Secret or a list of them. It never fails and never panics:
+// what is wrong is in the file's Problems, in the order of their places, and
+// one wrong object does not lose the others.
+//
+// Broken names the pods that are rejected. Whole is set when the text does not
+// tell which pods it holds: it is empty, some document of it cannot be read, or
+// a rejected pod has no usable name; Pods then still has what could be read.
+// An explicit empty list is an empty set, an empty file is a problem (F40).
+//
+// The second result holds the warnings of Warn.
+func Parse(data []byte, o Options) (source.File, []pod.Problem) {
+	r := &reader{o: o, out: source.File{File: o.File}, seen: map[string]int{}}
+	if o.Validate == "" {
+		r.o.Validate = Strict
+	}
+	text, problem := checkText(data)
+	if problem != nil {
+		r.whole(*problem)
+		return r.out, nil
+	}
+	objects := 0
+	for _, c := range split(text) {
+		docs, problem := c.decode(strings.HasSuffix(o.File, ".json"), maxNodes-r.nodes)
+		if problem != nil {
+			r.whole(*problem)
+			objects++
+		}
+		for _, d := range docs {
+			r.nodes += d.nodes
+			if d.value == nil {
+				continue
+			}
+			objects++
+			r.document(d)
+		}
+	}
+	if objects == 0 {
+		r.whole(pod.Problem{Msg: "file is empty", Hint: "to run no pods from it, remove the file, or write an empty list: {apiVersion: v1, kind: List, items: []}"})
+	}
+	sortProblems(r.out.Problems)
+	sortProblems(r.warnings)
+	return r.out, r.warnings
+}
+
+// reader collects what one file holds.
+type reader struct {
+	o        Options
+	out      source.File
+	warnings []pod.Problem
+	nodes    int
+	// seen holds the line of every object, by kind and key.
+	seen map[string]int
+}
+
+// whole records a problem that leaves open which pods the file holds.
+func (r *reader) whole(p pod.Problem) {
+	r.out.Whole = true
+	r.problem(p)
+}
+
+func (r *reader) problem(p pod.Problem) {
+	p.File = r.o.File
+	r.out.Problems = append(r.out.Problems, p)
+}
+
+// object is one object in a file, as it is written.
+type object struct {
+	kind  string
+	value map[string]any
+	json  []byte // nil: made from value when needed
+	at    *place
+	path  string // in front of field paths: "", or "items[3]."
+}
+
+// origin returns where o is written.
+func (r *reader) origin(o object) pod.Origin {
+	return pod.Origin{Source: r.o.Source, Location: r.o.Location, File: r.o.File, Line: o.at.line}
+}
+
+// again reports whether an object of this kind and key stands further up in
+// the file, and records the problem if so. The first one stays.
+func (r *reader) again(o object, key pod.Key) bool {
+	id := o.kind + " " + key.String()
+	if line, ok := r.seen[id]; ok {
+		r.problem(o.problem("metadata.name", fmt.Sprintf("%s %s is already written at line %d of this file", o.kind, key, line), "give one of them another name"))
+		return true
+	}
+	r.seen[id] = o.at.line
+	return false
+}
+
+// problem returns a problem at a field path of o.
+func (o object) problem(path, msg, hint string) pod.Problem {
+	line, col := o.at.find(path)
+	return pod.Problem{Line: line, Column: col, Path: o.path + path, Msg: msg, Hint: hint}
+}
+
+func sortProblems(ps []pod.Problem) {
+	slices.SortStableFunc(ps, func(a, b pod.Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Path, b.Path))
+	})
+}

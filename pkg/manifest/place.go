@@ -1,0 +1,220 @@
+package manifest
+
+import (
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// place is where a value is written, and where the values in it are. Places of
+// an aliased value are shared.
+type place struct {
+	line, col int
+	// text is a scalar as written, and plain says that it is not quoted.
+	text   string
+	plain  bool
+	scalar bool
+	fields []placeField
+	items  []*place
+	// twice holds keys that are written more than once.
+	twice []duplicate
+	// index finds the fields of a large object; field makes it.
+	index map[string]int
+}
+
+type placeField struct {
+	name      string
+	line, col int // of the key
+	value     *place
+}
+
+type duplicate struct {
+	name      string
+	line, col int // of the later one
+	first     int // line of the first one
+}
+
+// field returns the last field called name: that is the one that counts. It
+// returns nil when there is none.
+func (p *place) field(name string) *placeField {
+	if p.index == nil && len(p.fields) > 16 {
+		p.index = make(map[string]int, len(p.fields))
+		for i := range p.fields {
+			p.index[p.fields[i].name] = i
+		}
+	}
+	if p.index != nil {
+		if i, ok := p.index[name]; ok {
+			return &p.fields[i]
+		}
+		return nil
+	}
+	for i := len(p.fields) - 1; i >= 0; i-- {
+		if p.fields[i].name == name {
+			return &p.fields[i]
+		}
+	}
+	return nil
+}
+
+// setFields makes fs the fields, and notes the names that stand there twice.
+func (p *place) setFields(fs []placeField) {
+	first := make(map[string]int, len(fs))
+	for _, f := range fs {
+		if line, twice := first[f.name]; twice {
+			p.twice = append(p.twice, duplicate{name: f.name, line: f.line, col: f.col, first: line})
+		} else {
+			first[f.name] = f.line
+		}
+	}
+	p.fields = fs
+}
+
+// find returns the line and column of a field path: of a plain value itself,
+// of the key of anything larger, and of the nearest thing above what is not
+// written at all.
+func (p *place) find(path string) (line, col int) {
+	line, col = p.line, p.col
+	for _, step := range steps(path) {
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(p.items) {
+			p = p.items[i]
+			line, col = p.line, p.col
+			continue
+		}
+		f := p.field(step)
+		if f == nil {
+			break
+		}
+		p = f.value
+		line, col = f.line, f.col
+		if p.scalar {
+			line, col = p.line, p.col
+		}
+	}
+	return line, col
+}
+
+// key returns the line and column of the key of a field path's last step.
+func (p *place) key(path string) (line, col int) {
+	s := steps(path)
+	if len(s) == 0 {
+		return p.line, p.col
+	}
+	for _, step := range s[:len(s)-1] {
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(p.items) {
+			p = p.items[i]
+		} else if f := p.field(step); f != nil {
+			p = f.value
+		} else {
+			return p.line, p.col
+		}
+	}
+	if f := p.field(s[len(s)-1]); f != nil {
+		return f.line, f.col
+	}
+	return p.line, p.col
+}
+
+// steps cuts a field path: "a.b[0][c.d]" has the steps a, b, 0 and c.d.
+func steps(path string) []string {
+	var out []string
+	for path != "" {
+		switch path[0] {
+		case '.':
+			path = path[1:]
+		case '[':
+			in, rest, _ := strings.Cut(path[1:], "]")
+			out = append(out, in)
+			path = rest
+		default:
+			i := strings.IndexAny(path, ".[")
+			if i < 0 {
+				i = len(path)
+			}
+			out = append(out, path[:i])
+			path = path[i:]
+		}
+	}
+	return out
+}
+
+// placer turns YAML nodes into places. Lines count from the file's first.
+type placer struct {
+	above int // lines of the file before the nodes' first
+	known map[*yaml.Node]*place
+}
+
+func (b *placer) place(n *yaml.Node) *place {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Anchor != "" {
+		if p, ok := b.known[n]; ok {
+			return p
+		}
+	}
+	p := &place{line: n.Line + b.above, col: n.Column}
+	switch n.Kind {
+	case yaml.ScalarNode:
+		p.scalar, p.text, p.plain = true, n.Value, n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
+	case yaml.SequenceNode:
+		for _, c := range n.Content {
+			p.items = append(p.items, b.place(c))
+		}
+	case yaml.MappingNode:
+		b.mapping(p, n)
+	}
+	if n.Anchor != "" {
+		b.known[n] = p
+	}
+	return p
+}
+
+func (b *placer) mapping(p *place, n *yaml.Node) {
+	var fields []placeField
+	var merged []*place
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Kind == yaml.ScalarNode && k.Tag == "!!merge" {
+			m := b.place(v)
+			merged = append(append(merged, m), m.items...)
+			continue
+		}
+		fields = append(fields, placeField{name: keyName(k), line: k.Line + b.above, col: k.Column, value: b.place(v)})
+	}
+	p.setFields(fields)
+	for _, m := range merged {
+		for _, f := range m.fields {
+			if p.field(f.name) == nil {
+				p.fields, p.index = append(p.fields, f), nil
+			}
+		}
+	}
+}
+
+// keyName returns a key as it reads in JSON: YAML 1.1 takes a bare y, no or on
+// for a boolean.
+func keyName(k *yaml.Node) string {
+	if k.Kind == yaml.AliasNode {
+		k = k.Alias
+	}
+	if k.Style == 0 {
+		if b, ok := yamlBool(k.Value); ok {
+			return strconv.FormatBool(b)
+		}
+	}
+	return k.Value
+}
+
+// yamlBool reports whether YAML 1.1 reads a bare word as a boolean, and as
+// which.
+func yamlBool(s string) (value, ok bool) {
+	switch s {
+	case "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON":
+		return true, true
+	case "n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}

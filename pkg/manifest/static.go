@@ -1,0 +1,170 @@
+package manifest
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/kubernetes/pkg/apis/core"
+	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// pod reads a Pod.
+func (r *reader) pod(o object) {
+	key, named := r.key(o)
+	if named && r.again(o, key) {
+		return
+	}
+	spec, problems := r.spec(o, key)
+	if len(problems) > 0 {
+		r.reject(o, atMost(problems)...)
+		return
+	}
+	r.out.Pods = append(r.out.Pods, spec)
+}
+
+// atMost shortens a long list of problems to the first ones in the file.
+func atMost(problems []pod.Problem) []pod.Problem {
+	sortProblems(problems)
+	if rest := len(problems) - maxProblems; rest > 0 {
+		last := problems[maxProblems]
+		last.Path, last.Hint = "", ""
+		last.Msg = fmt.Sprintf("and %d more problems of this pod", rest)
+		problems = append(problems[:maxProblems:maxProblems], last)
+	}
+	return problems
+}
+
+// spec returns the pod in o as it is wanted on this node, or all its problems.
+func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
+	var p v1.Pod
+	problems, ok := r.decode(o, &p, false)
+	if !ok {
+		return nil, problems
+	}
+	s := &pod.Spec{Key: key, Origin: r.origin(o), Pod: &p}
+	if !r.o.Static {
+		if len(problems) == 0 && key.Name == "" {
+			problems = append(problems, o.problem("metadata.name", "required", ""))
+		}
+		finished(s)
+		return s, problems
+	}
+	for _, u := range append(pod.Unsupported(&p), r.identityProblems(&p)...) {
+		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
+	}
+	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(&p)
+	r.makeStatic(s)
+	for _, f := range validatePod(&p) {
+		if !covered(problems, o.path+f.Path) {
+			problems = append(problems, o.problem(f.Path, f.Msg, f.Hint))
+		}
+	}
+	return s, problems
+}
+
+// finished fills in what is known of a pod that was defaulted elsewhere. One
+// that carries nodectl's content hash (a set saved by merge) keeps it; what its
+// author wrote is no longer known, so it has no hash of its parts.
+func finished(s *pod.Spec) {
+	if s.Pod.Namespace == "" {
+		s.Pod.Namespace = "default"
+	}
+	if h := s.Pod.Annotations[pod.AnnotationConfigHash]; pod.HashVersion(h) != "" {
+		s.Hash = h
+		return
+	}
+	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(s.Pod)
+}
+
+// decode checks o against into's type and fills it in. ok is false when it does
+// not fit; the problems of a value that fits are fields that are not known.
+func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem, ok bool) {
+	c := checker{validate: r.o.Validate, secret: secret, o: o}
+	c.check(typeOf(into), o.value, o.at, "")
+	for _, w := range c.warnings {
+		w.File = r.o.File
+		r.warnings = append(r.warnings, w)
+	}
+	if err := json.Unmarshal(o.bytes(), into); err != nil {
+		if len(c.problems) == 0 {
+			c.problems = append(c.problems, o.problem("", fmt.Sprintf("not a %s", o.kind), ""))
+		}
+		return c.problems, false
+	}
+	return c.problems, true
+}
+
+// identityProblems returns what is wrong with who the pod says it is.
+func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
+	var out []pod.Problem
+	if p.Name == "" && p.GenerateName == "" {
+		out = append(out, pod.Problem{Path: "metadata.name", Msg: "required", Hint: `nodectl appends "-` + strings.ToLower(r.o.Node) + `", the node's name`})
+	}
+	if n := p.Spec.NodeName; n != "" && !strings.EqualFold(n, r.o.Node) {
+		out = append(out, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(r.o.Node)), Hint: "remove the field: pods are bound to this node by being here"})
+	}
+	if _, ok := p.Annotations[pod.AnnotationConfigMirror]; ok {
+		out = append(out, pod.Problem{Path: "metadata.annotations[" + pod.AnnotationConfigMirror + "]", Msg: "a mirror pod is an API server's copy of a static pod, and is not run", Hint: "remove the annotation"})
+	}
+	if class, ok := pod.PriorityOf(p.Spec.PriorityClassName); ok && p.Spec.Priority != nil && *p.Spec.Priority != class {
+		out = append(out, pod.Problem{Path: "spec.priority", Msg: fmt.Sprintf("%d is not the priority of class %s, which is %d", *p.Spec.Priority, p.Spec.PriorityClassName, class), Hint: "write one of the two"})
+	}
+	return out
+}
+
+// makeStatic defaults a pod and makes it this node's (C-1.5.7): the kubelet's
+// steps, with three differences. Its UID is stable, so that an edit is no other
+// pod; config.hash is the hash of the content; and the NoExecute toleration is
+// given to the pods of every source, so that a source makes no difference.
+func (r *reader) makeStatic(s *pod.Spec) {
+	p := s.Pod
+	corev1.SetObjectDefaults_Pod(p)
+	if class, ok := pod.PriorityOf(p.Spec.PriorityClassName); ok && p.Spec.Priority == nil {
+		p.Spec.Priority = &class
+	}
+	if g := p.Spec.TerminationGracePeriodSeconds; g != nil && *g < 0 {
+		*g = 1 // as an API server reads it
+	}
+	tidy(&p.ObjectMeta)
+	if p.Name != "" {
+		p.Name = r.finalName(p.Name)
+	}
+	s.Key = pod.KeyOf(p)
+	if p.UID == "" {
+		p.UID = types.UID(pod.StaticUID(r.o.Node, p.Namespace, p.Name))
+	}
+	p.Spec.NodeName = r.o.Node
+	annotations := make(map[string]string, len(p.Annotations)+2)
+	for k, v := range p.Annotations {
+		annotations[k] = v
+	}
+	delete(annotations, pod.AnnotationConfigSeen)
+	annotations[pod.AnnotationConfigHash] = s.Hash
+	annotations[pod.AnnotationConfigSource] = r.o.Source
+	p.Annotations = annotations
+	p.Spec.Tolerations = tolerateNoExecute(p.Spec.Tolerations)
+	p.Status = v1.PodStatus{Phase: v1.PodPending}
+	p.Kind, p.APIVersion = "Pod", "v1"
+}
+
+func tolerateNoExecute(ts []v1.Toleration) []v1.Toleration {
+	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
+	for i := range ts {
+		if ts[i].MatchToleration(&all) {
+			return ts
+		}
+	}
+	return append(ts[:len(ts):len(ts)], all)
+}
+
+// internal returns p as the validation code reads it.
+func internal(p *v1.Pod) (*core.Pod, error) {
+	var out core.Pod
+	err := corev1.Convert_v1_Pod_To_core_Pod(p, &out, nil)
+	return &out, err
+}

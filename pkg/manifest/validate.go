@@ -1,0 +1,138 @@
+package manifest
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	podapi "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// validatePod returns what the API's own validation of a new pod says about a
+// defaulted pod (C-1.5.11), as problems without a place.
+func validatePod(p *v1.Pod) []pod.Problem {
+	in, err := internal(p)
+	if err != nil {
+		return []pod.Problem{{Msg: "not a Pod: " + err.Error()}}
+	}
+	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
+	return fieldProblems(validation.ValidatePodCreate(in, opts), false)
+}
+
+// fieldProblems puts validation's errors into words. Values of a secret are
+// left out.
+func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
+	var out []pod.Problem
+	for _, e := range errs {
+		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, secret), Hint: hintFor(e)}
+		if !covered(out, p.Path) || !same(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func same(ps []pod.Problem, p pod.Problem) bool {
+	for _, o := range ps {
+		if o == p {
+			return true
+		}
+	}
+	return false
+}
+
+// covered reports whether one of the problems stands at path or above it.
+func covered(ps []pod.Problem, path string) bool {
+	for _, p := range ps {
+		if p.Path == path || strings.HasPrefix(path, p.Path+".") || strings.HasPrefix(path, p.Path+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+// fieldPath turns the internal type's paths into those of a manifest.
+func fieldPath(path string) string {
+	for _, f := range []string{"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"} {
+		path = strings.Replace(path, "spec.securityContext."+f, "spec."+f, 1)
+	}
+	return path
+}
+
+// regexNote is the part of upstream's messages that only a program wants.
+var regexNote = regexp.MustCompile(`,? *\(?(?:e\.g\. .*, )?regex used for validation is '[^']*'\)?`)
+
+func wording(e *field.Error, secret bool) string {
+	detail := strings.TrimSpace(regexNote.ReplaceAllString(e.Detail, ""))
+	value := ""
+	if !secret {
+		value = shownValue(e.BadValue)
+	}
+	switch e.Type {
+	case field.ErrorTypeRequired:
+		return with("required", detail)
+	case field.ErrorTypeForbidden:
+		return with("not allowed here", detail)
+	case field.ErrorTypeDuplicate:
+		return with(strings.TrimSpace("duplicate value "+value), detail)
+	case field.ErrorTypeNotFound:
+		return with(strings.TrimSpace("not found: "+value), detail)
+	case field.ErrorTypeNotSupported:
+		return with(strings.TrimSpace("unknown value "+value), detail)
+	case field.ErrorTypeTooLong, field.ErrorTypeTooMany:
+		return detail
+	case field.ErrorTypeInvalid, field.ErrorTypeTypeInvalid:
+		return with(strings.TrimSpace("invalid value "+value), detail)
+	}
+	return with("not valid", detail)
+}
+
+func with(what, detail string) string {
+	if detail == "" {
+		return what
+	}
+	return what + ": " + detail
+}
+
+// shownValue returns a plain value as messages quote it, "" for anything else.
+func shownValue(v any) string {
+	r := reflect.ValueOf(v)
+	for r.Kind() == reflect.Pointer && !r.IsNil() {
+		r = r.Elem()
+	}
+	switch kind := r.Kind(); {
+	case kind == reflect.String:
+		return quote(r.String())
+	case kind == reflect.Bool, kind >= reflect.Int && kind <= reflect.Int64:
+		return fmt.Sprint(r.Interface())
+	}
+	return ""
+}
+
+var place0 = regexp.MustCompile(`\[[^]]*\]`)
+
+// hintFor says what to do about the mistakes people make most.
+func hintFor(e *field.Error) string {
+	path := place0.ReplaceAllString(e.Field, "[]")
+	switch {
+	case path == "spec.containers" && e.Type == field.ErrorTypeRequired:
+		return "a pod needs at least one container"
+	case strings.HasSuffix(path, "].image") && e.Type == field.ErrorTypeRequired:
+		return "write the image's name, as registry/name:tag"
+	case strings.HasSuffix(path, ".volumeMounts[].name") && e.Type == field.ErrorTypeNotFound:
+		return "no volume under spec.volumes has this name"
+	case path == "metadata.name":
+		return "the node's name is appended to a pod's name: lower-case letters, digits, - and ., 253 characters in all"
+	case path == "spec.restartPolicy" && e.Type == field.ErrorTypeNotSupported:
+		return "write Always, OnFailure or Never"
+	case strings.HasSuffix(path, "].name") && e.Type == field.ErrorTypeInvalid:
+		return "write lower-case letters, digits and -"
+	}
+	return ""
+}

@@ -1,0 +1,182 @@
+package plan_test
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/plan/plantest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+// viewYAML is view.yaml: what a worker knows beside want and have. What is left
+// out is the ordinary case: the network works, and of a pod of which something
+// is on the node the record, the spec and the volumes are there.
+type viewYAML struct {
+	Unwanted     bool                   `json:"unwanted"`
+	Instance     *int                   `json:"instance"`
+	NoKept       bool                   `json:"noKept"`
+	Attempts     map[string]uint32      `json:"attempts"`
+	Terminal     string                 `json:"terminal"`
+	VolumesReady *bool                  `json:"volumesReady"`
+	Trouble      map[string]troubleYAML `json:"trouble"`
+	StopSince    string                 `json:"stopSince"` // how long ago
+	NetworkDown  bool                   `json:"networkDown"`
+	Refused      string                 `json:"refused"`
+}
+
+type troubleYAML struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Count   int    `json:"count"`
+	In      string `json:"in"` // tried again
+}
+
+// TestNextGoldens runs every state in testdata. A file's name begins with the
+// rule that it shows.
+func TestNextGoldens(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 40 {
+		t.Fatalf("%d goldens, want at least 40: %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			arc, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := readView(arc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := describe(v)
+			if again := describe(v); again != got {
+				t.Errorf("Next is not a function of its view:\n%s\n%s", got, again)
+			}
+			if *update {
+				setFile(arc, "plan", got)
+				if err := os.WriteFile(file, txtar.Format(arc), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := gocmp.Diff(string(section(arc, "plan")), got); diff != "" {
+				t.Errorf("%splan (-want +got):\n%s", arc.Comment, diff)
+			}
+		})
+	}
+}
+
+// describe is all that Next and Outcome say of a view.
+func describe(v plan.View) string {
+	p := plan.Next(v)
+	var b strings.Builder
+	b.WriteString(p.String())
+	for _, name := range slices.Sorted(maps.Keys(p.Backoff)) {
+		fmt.Fprintf(&b, "backoff %s %s until +%s\n", name, p.Backoff[name].Delay, p.Backoff[name].Until.Sub(v.Now))
+	}
+	if p.Stopping {
+		b.WriteString("(stopping)\n")
+	}
+	if phase := plan.Outcome(v); phase != "" {
+		fmt.Fprintf(&b, "(outcome %s)\n", phase)
+	}
+	if n := plan.Instance(v); v.Want != nil && n != v.Instance {
+		fmt.Fprintf(&b, "(instance %d)\n", n)
+	}
+	return b.String()
+}
+
+func readView(arc *txtar.Archive) (plan.View, error) {
+	want, err := plantest.Spec(section(arc, "want.yaml"))
+	if err != nil {
+		return plan.View{}, fmt.Errorf("want.yaml: %w", err)
+	}
+	have, err := plantest.Actual(section(arc, "have.yaml"), want)
+	if err != nil {
+		return plan.View{}, fmt.Errorf("have.yaml: %w", err)
+	}
+	var y viewYAML
+	if err := yaml.UnmarshalStrict(section(arc, "view.yaml"), &y); err != nil {
+		return plan.View{}, fmt.Errorf("view.yaml: %w", err)
+	}
+	v := plan.View{
+		Want: want, Kept: want, Have: have,
+		Attempts: y.Attempts, Terminal: y.Terminal,
+		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
+		Refused: y.Refused, Now: plantest.Now,
+	}
+	if have.Sandbox != nil {
+		v.Instance = have.Sandbox.Instance
+	}
+	if y.Instance != nil {
+		v.Instance = *y.Instance
+	}
+	if y.VolumesReady != nil {
+		v.VolumesReady = *y.VolumesReady
+	}
+	if y.StopSince != "" {
+		d, err := time.ParseDuration(y.StopSince)
+		if err != nil {
+			return v, err
+		}
+		v.StopSince = plantest.Now.Add(-d)
+	}
+	for name, tr := range y.Trouble {
+		d, err := time.ParseDuration(cmp.Or(tr.In, "0s"))
+		if err != nil {
+			return v, err
+		}
+		if v.Trouble == nil {
+			v.Trouble = map[string]pod.Trouble{}
+		}
+		v.Trouble[name] = pod.Trouble{Reason: tr.Reason, Message: tr.Message, Count: tr.Count, Until: plantest.Now.Add(d)}
+	}
+	if text := section(arc, "kept.yaml"); text != nil {
+		if v.Kept, err = plantest.Spec(text); err != nil {
+			return v, fmt.Errorf("kept.yaml: %w", err)
+		}
+	}
+	if y.NoKept || v.Instance == 0 {
+		v.Kept = nil
+	}
+	if y.Unwanted {
+		v.Want = nil
+	}
+	return v, nil
+}
+
+func section(arc *txtar.Archive, name string) []byte {
+	for _, f := range arc.Files {
+		if f.Name == name {
+			return f.Data
+		}
+	}
+	return nil
+}
+
+func setFile(arc *txtar.Archive, name, text string) {
+	for i := range arc.Files {
+		if arc.Files[i].Name == name {
+			arc.Files[i].Data = []byte(text)
+			return
+		}
+	}
+	arc.Files = append(arc.Files, txtar.File{Name: name, Data: []byte(text)})
+}

@@ -1,0 +1,170 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Instance returns the number of the instance that v.Want runs as, or is to be
+// started as: another one than v.Instance exactly when the newest instance is
+// over or was never recorded. It is 0 for a pod that is not wanted. The
+// worker asks for the volumes of this instance, and keeps the record of the old
+// one (its spec, its end) until this one starts.
+func Instance(v View) int { return newScene(v).target }
+
+// newest is the highest instance number that the record or the runtime knows.
+func (s *scene) newest() int {
+	n := s.Instance
+	for _, i := range s.home {
+		n = max(n, i)
+	}
+	return n
+}
+
+// instanceOf returns the instance of a sandbox; one without a number is taken
+// for the recorded one.
+func (s *scene) instanceOf(b *pod.Sandbox) int {
+	if b.Instance > 0 {
+		return b.Instance
+	}
+	return max(s.Instance, 1)
+}
+
+// instances lists every instance that is known, in rising order.
+func (s *scene) instances() []int {
+	set := map[int]bool{}
+	if s.Instance > 0 {
+		set[s.Instance] = true
+	}
+	for _, n := range s.home {
+		set[n] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// whyOver says why the newest instance is not the one Want runs as; "" when it
+// is, or when there is none.
+//
+// The newest instance is the recorded one without a sandbox (its volumes were
+// put and its sandbox was not made yet, or it is gone), or the newest
+// sandbox's. StopSince and Terminal speak of the recorded one alone.
+func (s *scene) whyOver() string {
+	want, b := s.Want, s.Have.Sandbox
+	if s.Have.UID != "" && s.Have.UID != want.UID() {
+		return "pod uid changed"
+	}
+	byRecord := b == nil || s.instanceOf(b) < s.Instance
+	if byRecord && s.Instance == 0 {
+		return ""
+	}
+	switch {
+	case !byRecord && s.podChanged(b.SandboxHash):
+		return s.changedText("pod definition changed")
+	case byRecord && s.Kept != nil && s.Kept.UID() != want.UID():
+		return "pod uid changed"
+	case byRecord && s.Kept != nil && s.podChanged(s.Kept.SandboxHash):
+		return s.changedText("pod definition changed")
+	}
+	if recorded := byRecord || s.instanceOf(b) == s.Instance; !recorded {
+		return ""
+	}
+	switch {
+	case !s.StopSince.IsZero():
+		return "pod is wanted again while it stops"
+	case s.Terminal != "" && s.contentChanged():
+		return s.changedText("definition changed after the pod had ended")
+	}
+	return ""
+}
+
+// podChanged reports whether the wanted pod differs from the one that was made
+// with hash in what replaces the whole pod. Hashes made by other rules say
+// nothing: then the kept spec is compared, and without one nothing changed, so
+// that no upgrade restarts a pod.
+func (s *scene) podChanged(hash string) bool {
+	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
+		return false
+	}
+	if pod.HashVersion(hash) == pod.HashVersion(s.Want.SandboxHash) {
+		return true
+	}
+	whole, _, _ := pod.Restart(s.Kept, s.Want)
+	return whole
+}
+
+// containerChanged is podChanged for one container.
+func (s *scene) containerChanged(c pod.Container) bool {
+	want := s.Want.ContainerHash(c.Name)
+	if c.Hash == "" || want == "" || c.Hash == want {
+		return false
+	}
+	if pod.HashVersion(c.Hash) == pod.HashVersion(want) {
+		return true
+	}
+	_, names, _ := pod.Restart(s.Kept, s.Want)
+	return slices.Contains(names, c.Name)
+}
+
+// contentChanged reports whether a terminal instance was made from another
+// content than the wanted one: anything that restarts the pod or a container,
+// or another set of containers. Labels and the like do not bring a pod back.
+func (s *scene) contentChanged() bool {
+	if s.Kept == nil {
+		return s.contentDiffersFromRecords()
+	}
+	for name := range s.Want.ContainerHashes {
+		if _, ok := s.Kept.ContainerHashes[name]; !ok {
+			return true
+		}
+	}
+	for name := range s.Kept.ContainerHashes {
+		if _, ok := s.Want.ContainerHashes[name]; !ok {
+			return true
+		}
+	}
+	whole, names, _ := pod.Restart(s.Kept, s.Want)
+	if whole {
+		return true
+	}
+	// A container that was restarted within the instance has the wanted
+	// definition already, however old the kept spec is.
+	return slices.ContainsFunc(names, func(name string) bool {
+		c, ok := s.record(name)
+		return !ok || c.Hash != s.Want.ContainerHash(name)
+	})
+}
+
+// contentDiffersFromRecords is contentChanged without a kept spec. An edit of an
+// init container that had its turn counts only when the pod ended there.
+func (s *scene) contentDiffersFromRecords() bool {
+	regular := false
+	for name := range s.Have.Containers {
+		if _, ok := s.Want.ContainerHashes[name]; !ok {
+			return true
+		}
+	}
+	for _, c := range s.Want.Pod.Spec.Containers {
+		if r, ok := s.record(c.Name); ok {
+			regular = true
+			if s.containerChanged(r) {
+				return true
+			}
+		}
+	}
+	for _, c := range s.Want.Pod.Spec.InitContainers {
+		if r, ok := s.record(c.Name); ok && !regular && s.containerChanged(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// changedText names the fields that changed, where the kept spec tells.
+func (s *scene) changedText(what string) string {
+	if _, _, reason := pod.Restart(s.Kept, s.Want); reason != "" {
+		return reason
+	}
+	return what
+}

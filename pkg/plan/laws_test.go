@@ -1,0 +1,279 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/plan/plantest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// manifest is a pod that the laws are tried on.
+type manifest struct {
+	policy     string
+	inits      int
+	containers int
+	image      int // of the first container
+	initImage  int
+	hostname   int // an edit of the whole pod
+	label      int
+	uid        int
+}
+
+func (f manifest) spec() *pod.Spec {
+	var b strings.Builder
+	fmt.Fprintf(&b, "metadata: {name: p, uid: uid-%d, labels: {l: l%d}}\nspec:\n  restartPolicy: %s\n  hostname: h%d\n", f.uid, f.label, f.policy, f.hostname)
+	if f.inits > 0 {
+		b.WriteString("  initContainers:\n")
+		for i := range f.inits {
+			fmt.Fprintf(&b, "  - {name: init%d, image: i:%d}\n", i, f.initImage)
+		}
+	}
+	b.WriteString("  containers:\n")
+	for i := range f.containers {
+		image := 0
+		if i == 0 {
+			image = f.image
+		}
+		fmt.Fprintf(&b, "  - {name: c%d, image: c:%d}\n", i, image)
+	}
+	s, err := plantest.Spec([]byte(b.String()))
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// act does something to the simulated node that the world may do at any time.
+func act(t *rapid.T, m *sim, f *manifest) {
+	word := rapid.SampledFrom([]string{
+		"round", "round", "round", "kill", "kill", "exit", "exit", "sandbox", "image", "initImage", "pod", "label",
+		"containers", "remove", "want", "clock", "clockBack", "record", "fail", "network", "unknown", "uid",
+	}).Draw(t, "event")
+	m.log = append(m.log, word)
+	switch word {
+	case "round":
+		m.round(-1)
+	case "kill":
+		m.round(rapid.IntRange(0, 8).Draw(t, "after"))
+		m.trouble = map[string]pod.Trouble{}
+	case "exit", "unknown":
+		if n := len(m.containers); n > 0 {
+			c := m.containers[rapid.IntRange(0, n-1).Draw(t, "which")]
+			if word == "exit" {
+				m.exit(c, int32(rapid.IntRange(0, 1).Draw(t, "code")))
+			} else if c.State == pod.StateRunning {
+				c.State = pod.StateUnknown
+			}
+		}
+	case "sandbox":
+		if n := len(m.sandboxes); n > 0 {
+			b := m.sandboxes[rapid.IntRange(0, n-1).Draw(t, "which")]
+			b.Ready = false
+			if rapid.Bool().Draw(t, "containersDie") {
+				m.killSandbox(b)
+			}
+		}
+	case "image":
+		f.image++
+	case "initImage":
+		f.initImage++
+	case "pod":
+		f.hostname++
+	case "label":
+		f.label++
+	case "containers":
+		f.containers = rapid.IntRange(1, 3).Draw(t, "containers")
+	case "uid":
+		f.uid++
+	case "remove":
+		m.want = nil
+		return
+	case "want":
+		m.want = f.spec()
+		return
+	case "clock":
+		m.now = m.now.Add(time.Duration(rapid.IntRange(0, 700).Draw(t, "seconds")) * time.Second)
+	case "clockBack":
+		m.now = m.now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
+	case "record":
+		// The record is lost with the runtime's word still there; numbers and
+		// ends are known from the containers alone.
+		if len(m.sandboxes) > 0 && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
+			m.rec = pod.Record{}
+		}
+	case "fail":
+		n := rapid.IntRange(0, 8).Draw(t, "step")
+		m.fail = func(plan.Step) bool { n--; return n == -1 }
+		m.round(-1)
+		m.fail = func(plan.Step) bool { return false }
+	case "network":
+		m.network = !m.network
+	}
+	if m.want != nil {
+		m.want = f.spec()
+	}
+}
+
+// TestI1_I3_I4_Laws drives a simulated node through whatever the world may do:
+// edits, removals, crashes of containers, sandboxes, the agent and the clock,
+// steps that fail. At every moment there is at most one life of a container
+// (I1), restart counts rise and what has ended does not run again (I4); and
+// when the world comes to rest, so does the pod, in the state that is wanted
+// (I3).
+func TestI1_I3_I4_Laws(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := newSim()
+		f := manifest{
+			policy:     rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"),
+			inits:      rapid.IntRange(0, 2).Draw(t, "inits"),
+			containers: rapid.IntRange(1, 2).Draw(t, "containers"),
+		}
+		m.want = f.spec()
+		m.key = m.want.Key
+		m.ends = func(string) *int32 {
+			switch code := int32(rapid.IntRange(-3, 1).Draw(t, "ends")); {
+			case code < 0:
+				return nil
+			default:
+				return &code
+			}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "events") {
+			act(t, m, &f)
+			if len(m.broken) > 0 {
+				t.Fatalf("%v\n%s", m.broken, strings.Join(m.log, "\n"))
+			}
+		}
+		m.log = append(m.log, "rest")
+		m.network, m.ends = true, func(string) *int32 { return nil }
+		p, ok := m.settle()
+		if !ok || len(m.broken) > 0 {
+			t.Fatalf("settled %t, broken %v\n%s", ok, m.broken, strings.Join(m.log, "\n"))
+		}
+		if why := m.wrong(p, f); why != "" {
+			t.Fatalf("at rest: %s\n%s\n%s", why, m.shape(), strings.Join(m.log, "\n"))
+		}
+	})
+}
+
+// wrong says what is not as wanted at rest; "" when all is.
+func (m *sim) wrong(p plan.Plan, f manifest) string {
+	have := m.have()
+	if m.want == nil {
+		if !p.Gone || !have.Empty() || len(m.volumes) > 0 {
+			return "something is left of a pod that is not wanted"
+		}
+		return ""
+	}
+	if m.rec.Terminal != "" {
+		for _, c := range m.containers {
+			if c.State != pod.StateExited {
+				return c.Name + " lives in a pod that has ended"
+			}
+		}
+		return ""
+	}
+	box := have.Sandbox
+	switch {
+	case box == nil || !box.Ready || box.SandboxHash != m.want.SandboxHash || have.UID != m.want.UID():
+		return "no sandbox as wanted"
+	case !m.volumes[box.Instance] || len(m.volumes) != 1:
+		return fmt.Sprintf("volumes %v of instance %d", m.volumes, box.Instance)
+	}
+	for i := range f.containers {
+		name := fmt.Sprintf("c%d", i)
+		c, ok := have.Containers[name]
+		done := ok && c.State == pod.StateExited && (f.policy == "Never" || f.policy == "OnFailure" && c.ExitCode == 0)
+		if !ok || c.State != pod.StateRunning && !done || c.Hash != m.want.ContainerHash(name) {
+			return name + " is not as wanted"
+		}
+	}
+	for _, c := range have.Dead {
+		if c.State != pod.StateExited {
+			return "an older life goes on"
+		}
+	}
+	return ""
+}
+
+// TestF1_KilledAfterEveryStep cuts every plan on the way from one state to the
+// next after its first, second, … step, as kill -9 does; the end is the same as
+// without.
+func TestF1_KilledAfterEveryStep(t *testing.T) {
+	t.Parallel()
+	base := manifest{policy: "Always", inits: 1, containers: 2}
+	one := int32(1)
+	stories := map[string]func(*sim, *manifest){
+		"start":          func(m *sim, f *manifest) { m.want = f.spec() },
+		"remove":         func(m *sim, f *manifest) { runUp(m, f); m.want = nil },
+		"edit container": func(m *sim, f *manifest) { runUp(m, f); f.image++; m.want = f.spec() },
+		"edit pod":       func(m *sim, f *manifest) { runUp(m, f); f.hostname++; m.want = f.spec() },
+		"other uid":      func(m *sim, f *manifest) { runUp(m, f); f.uid++; m.want = f.spec() },
+		"reboot":         func(m *sim, f *manifest) { runUp(m, f); m.killSandbox(m.sandboxes[0]) },
+		"crash":          func(m *sim, f *manifest) { runUp(m, f); m.exit(m.containers[1], one) },
+		"drop container": func(m *sim, f *manifest) { runUp(m, f); f.containers--; m.want = f.spec() },
+		"remove and add": func(m *sim, f *manifest) { runUp(m, f); m.want = nil; m.round(1); m.want = f.spec() },
+		"never reboot": func(m *sim, f *manifest) {
+			f.policy = "Never"
+			runUp(m, f)
+			m.sandboxes[0].Ready = false
+		},
+		"ended job edited": func(m *sim, f *manifest) {
+			f.policy = "OnFailure"
+			runUp(m, f)
+			for _, c := range m.containers {
+				m.exit(c, 0)
+			}
+			m.settle()
+			f.image++
+			m.want = f.spec()
+		},
+	}
+	for name, story := range stories {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			play := func(cut int) (string, int) {
+				m, f := newSim(), base
+				m.want = f.spec()
+				m.key = m.want.Key
+				story(m, &f)
+				most, done := 0, false
+				for range 40 { // the agent is killed in every round, then no more
+					p := m.round(cut)
+					most = max(most, len(p.Steps))
+					if cut < 0 || p.Gone || len(p.Steps) == 0 {
+						break
+					}
+				}
+				if _, done = m.settle(); !done || len(m.broken) > 0 {
+					t.Fatalf("cut after %d: settled %t, broken %v\n%s", cut, done, m.broken, strings.Join(m.log, "\n"))
+				}
+				return m.shape(), most
+			}
+			whole, _ := play(-1)
+			_, most := play(1)
+			if most < 1 {
+				t.Fatal("the story asks for no step")
+			}
+			for cut := 1; cut <= 12; cut++ {
+				if got, _ := play(cut); got != whole {
+					t.Errorf("cut after %d steps:\n%s\nwant:\n%s", cut, got, whole)
+				}
+			}
+		})
+	}
+}
+
+func runUp(m *sim, f *manifest) {
+	m.want = f.spec()
+	if _, ok := m.settle(); !ok {
+		panic("not up")
+	}
+}

@@ -1,0 +1,221 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Next says what to do now for one pod. It is a ladder: the first rung that
+// matches writes the whole plan.
+//
+//	 # | state of the pod                                      | plan
+//	---+-------------------------------------------------------+---------------------------------------------
+//	 1 | unwanted, something is left                           | stop all, stop and remove sandboxes, take
+//	   |                                                       | volumes, forget
+//	   | unwanted, nothing is left                             | gone
+//	 2 | another pod's UID is on the node                      | stop and remove it; its volumes go
+//	 3 | a second life: an older record that has not ended, a  | stop it; older records are removed as well
+//	   | container that lives outside the newest sandbox, an   |
+//	   | older sandbox that is ready                           |
+//	 4 | ended for good, unchanged: recorded so, or computed   | stop what still lives and the sandbox; keep
+//	   | by Outcome                                            | the dead, then settled
+//	 5 | no ready sandbox of the wanted instance:              |
+//	   |   refused, in trouble, or the network is not ready    | wait
+//	   |   Never, and something of the instance has run        | stop what still lives; it then ends in 4
+//	   |   none, ended, or the newest instance is over         | stop the old one, take the volumes of what is
+//	   |   (edited, being removed, ended and edited)           | over, put volumes, run sandbox
+//	 6 | ready sandbox                                         |
+//	   |   a container that the spec does not have             | stop and remove it
+//	   |   volumes not in place                                | put volumes; in trouble: nothing is started
+//	   |   not initialised: init container to start            | pull, create, start
+//	   |                    running                            | wait for it
+//	   |                    failed, policy allows              | the same when its back-off is over
+//	   |   initialised: each container by itself, in order     |
+//	   |     none, or one of an instance that is over          | pull, create, start
+//	   |     its definition changed                            | stop, then pull, create, start; no back-off
+//	   |     created here                                      | start
+//	   |     running                                           | keep
+//	   |     state unknown                                     | stop, then as exited
+//	   |     exited, policy allows                             | pull, create, start when back-off is over
+//	   |     exited for good                                   | keep
+//	   |   dead records but one a container, older sandboxes   | remove
+//	   |   nothing of these                                    | settled
+//
+// The steps of one plan are done in order and up to the first that fails; each
+// one's precondition is what the ones before it leave behind, or what was read.
+// So a plan that was cut short anywhere is followed by one that leads to the
+// same end (I1, I3, I4).
+func Next(v View) Plan {
+	s := newScene(v)
+	for _, rung := range []func(*scene) bool{
+		(*scene).unwanted,
+		(*scene).stranger,
+		(*scene).secondLife,
+		(*scene).ended,
+		(*scene).sandboxless,
+		(*scene).containers,
+	} {
+		if rung(s) {
+			break
+		}
+	}
+	s.p.Settled = !s.p.Gone && len(s.p.Steps) == 0 && s.p.Wait == 0
+	return s.p
+}
+
+// unwanted is rung 1. What carries the marks of the pod goes last: a pod whose
+// record was lost is still found, and its volumes taken, until then.
+func (s *scene) unwanted() bool {
+	if s.Want != nil {
+		return false
+	}
+	if s.Have.Empty() && s.Kept == nil && s.Instance == 0 {
+		s.p.Gone = true
+		return true
+	}
+	s.p.Stopping = true
+	s.tearDown("pod is not wanted any more")
+	s.add(Step{Action: Forget, UID: s.uid(), Why: "nothing is left of the pod"})
+	return true
+}
+
+// stranger is rung 2: the key is held by a pod with another UID, which stops by
+// its own kept spec before the wanted one starts (stricter than C-1.16.19).
+func (s *scene) stranger() bool {
+	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
+		return false
+	}
+	s.p.Stopping = true
+	s.tearDown("pod with another uid is wanted")
+	return true
+}
+
+// secondLife is rung 3 (I1). The newest record and the newest sandbox stay.
+func (s *scene) secondLife() bool {
+	for _, c := range s.Have.Dead {
+		if c.State != pod.StateExited {
+			const why = "a newer life of this container exists"
+			s.stop(c, why)
+			s.remove(c, why)
+		}
+	}
+	for _, c := range sortedContainers(s.Have) {
+		if s.Have.Sandbox == nil || c.SandboxID == s.Have.Sandbox.ID {
+			continue
+		}
+		const why = "container lives outside the newest sandbox"
+		switch c.State {
+		case pod.StateExited:
+		case pod.StateCreated:
+			s.remove(c, why)
+		default:
+			s.stop(c, why)
+		}
+	}
+	for _, b := range s.Have.Older {
+		if b.Ready {
+			s.add(Step{Action: StopSandbox, ID: b.ID, Why: "a newer sandbox exists"})
+		}
+	}
+	return len(s.p.Steps) > 0
+}
+
+// ended is rung 4: a terminal instance never runs again (I4, C-1.16.22). Its
+// dead containers stay, for logs and status, until the pod is unwanted.
+func (s *scene) ended() bool {
+	phase := s.outcome()
+	if phase == "" {
+		return false
+	}
+	why := "pod has ended: " + phase
+	s.stopAlive(why)
+	if b := s.Have.Sandbox; b != nil && b.Ready {
+		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
+	}
+	s.tidy()
+	return true
+}
+
+// sandboxless is rung 5 (C-1.19.1, C-1.19.3). The old sandbox and its dead
+// containers stay until new ones exist: they carry the numbers that only rise.
+func (s *scene) sandboxless() bool {
+	if s.sandbox != nil {
+		return false
+	}
+	if s.policy() == never && s.over == "" && s.hasRun() {
+		const why = "sandbox has ended and restartPolicy is Never"
+		s.stopAlive(why)
+		return true
+	}
+	if s.held() {
+		return true
+	}
+	why := s.whyRun()
+	// What has ended already is not being stopped: an edit that is taken back
+	// before its instance starts leaves a terminal pod as it was (I4).
+	s.p.Stopping = s.over != "" && s.alive()
+	s.stopAlive(why)
+	if b := s.Have.Sandbox; b != nil {
+		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
+	}
+	for _, n := range s.instances() {
+		if n != s.target {
+			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
+		}
+	}
+	if !s.VolumesReady || s.target != s.Instance {
+		s.add(Step{Action: PutVolumes, Instance: s.target, Why: why})
+	}
+	s.add(Step{Action: RunSandbox, Instance: s.target, Attempt: s.nextAttempt(""), Why: why})
+	return true
+}
+
+// held reports, and says in the plan, that the sandbox may not be made now.
+// A stop that has begun is not held up: nothing takes it back.
+func (s *scene) held() bool {
+	if !s.StopSince.IsZero() && s.over != "" && s.alive() {
+		return false
+	}
+	trouble := s.Trouble[""]
+	switch {
+	case s.Refused != "" && !s.seated():
+		s.p.WaitFor = s.Refused
+	case trouble.Until.After(s.Now):
+		s.wait(trouble.Until, troubleText("pod", trouble))
+	case !s.NetworkReady && !s.Want.Pod.Spec.HostNetwork:
+		s.p.WaitFor = "network is not ready"
+	default:
+		return false
+	}
+	return true
+}
+
+// seated reports whether the wanted instance has had a sandbox: it is not
+// judged again (C-1.31.5).
+func (s *scene) seated() bool {
+	if b := s.Have.Sandbox; b != nil && s.instanceOf(b) == s.target {
+		return true
+	}
+	for i := range s.Have.Older {
+		if s.instanceOf(&s.Have.Older[i]) == s.target {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *scene) whyRun() string {
+	b := s.Have.Sandbox
+	switch {
+	case s.over != "":
+		return s.over
+	case b == nil && s.nextAttempt("") == 0:
+		return "pod is new"
+	case b == nil:
+		return "pod has no sandbox"
+	case s.instanceOf(b) != s.target:
+		return fmt.Sprintf("instance %d has no sandbox", s.target)
+	}
+	return "sandbox is not ready"
+}

@@ -1,0 +1,158 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const (
+	always    = v1.RestartPolicyAlways
+	onFailure = v1.RestartPolicyOnFailure
+	never     = v1.RestartPolicyNever
+)
+
+// scene is a View, what the ladder derives from it once, and the plan being
+// written.
+type scene struct {
+	View
+	// target is the instance that Want runs as, or is to start as.
+	target int
+	// over is why the newest instance is over, so that target is a new one; ""
+	// when it goes on.
+	over string
+	// sandbox is the ready sandbox of target; nil when one has to be made.
+	sandbox *pod.Sandbox
+	// home is the instance of every sandbox by its ID.
+	home map[string]int
+
+	p Plan
+}
+
+func newScene(v View) *scene {
+	s := &scene{View: v, home: make(map[string]int, 1+len(v.Have.Older))}
+	if b := v.Have.Sandbox; b != nil {
+		s.home[b.ID] = s.instanceOf(b)
+	}
+	for i := range v.Have.Older {
+		s.home[v.Have.Older[i].ID] = s.instanceOf(&v.Have.Older[i])
+	}
+	if v.Want == nil {
+		return s
+	}
+	s.target = max(1, s.newest())
+	if s.over = s.whyOver(); s.over != "" {
+		s.target++
+	}
+	if b := v.Have.Sandbox; b != nil && b.Ready && s.instanceOf(b) == s.target {
+		s.sandbox = b
+	}
+	return s
+}
+
+func (s *scene) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
+
+// wait notes that the plan changes at until; the earliest counts.
+func (s *scene) wait(until time.Time, waitFor string) {
+	if d := until.Sub(s.Now); s.p.Wait == 0 || d < s.p.Wait {
+		s.p.Wait, s.p.WaitFor = d, waitFor
+	}
+}
+
+func (s *scene) policy() v1.RestartPolicy {
+	return cmp.Or(s.Want.Pod.Spec.RestartPolicy, always)
+}
+
+// uid is the UID of the pod on the node, or of the record of one that was.
+func (s *scene) uid() string {
+	switch {
+	case s.Have.UID != "":
+		return s.Have.UID
+	case s.Kept != nil:
+		return s.Kept.UID()
+	case s.Want != nil:
+		return s.Want.UID()
+	}
+	return ""
+}
+
+// record returns the newest record of container name, unless it belongs to an
+// instance that is over.
+func (s *scene) record(name string) (pod.Container, bool) {
+	c, ok := s.Have.Containers[name]
+	if n, known := s.home[c.SandboxID]; ok && known && n != s.target {
+		return c, false
+	}
+	return c, ok
+}
+
+// here reports whether c belongs to the ready sandbox.
+func (s *scene) here(c pod.Container) bool {
+	return s.sandbox != nil && c.SandboxID == s.sandbox.ID
+}
+
+// nextAttempt is the number of the next life of container name, "" for the
+// sandbox. Numbers rise over sandboxes and instances of one UID (I4,
+// C-1.22.7). A container that was created and never started has not lived.
+func (s *scene) nextAttempt(name string) uint32 {
+	var next uint32
+	if s.Kept == nil || s.Kept.UID() == s.Want.UID() {
+		next = s.Attempts[name]
+	}
+	if name == "" {
+		if b := s.Have.Sandbox; b != nil {
+			next = max(next, b.Attempt+1)
+		}
+		for _, b := range s.Have.Older {
+			next = max(next, b.Attempt+1)
+		}
+		return next
+	}
+	count := func(c pod.Container) {
+		n := max(c.Attempt, uint32(max(c.Restarts, 0)))
+		if c.State != pod.StateCreated {
+			n++
+		}
+		next = max(next, n)
+	}
+	if c, ok := s.Have.Containers[name]; ok {
+		count(c)
+	}
+	for _, c := range s.Have.Dead {
+		if c.Name == name {
+			count(c)
+		}
+	}
+	return next
+}
+
+// alive reports whether any container of the pod may run.
+func (s *scene) alive() bool {
+	return slices.ContainsFunc(s.everyContainer(), func(c pod.Container) bool {
+		return c.State == pod.StateRunning || c.State == pod.StateUnknown
+	})
+}
+
+// hasRun reports whether a container of the instance has been started: a record
+// that was only created proves nothing.
+func (s *scene) hasRun() bool {
+	for name := range s.Have.Containers {
+		if c, ok := s.record(name); ok && c.State != pod.StateCreated {
+			return true
+		}
+	}
+	return false
+}
+
+// sortedContainers returns the newest records by name.
+func sortedContainers(have pod.Actual) []pod.Container {
+	return slices.SortedFunc(maps.Values(have.Containers), func(a, b pod.Container) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
+	})
+}

@@ -1,0 +1,167 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const (
+	// minGrace is the shortest stop (C-1.23.5).
+	minGrace = 2
+	// defaultGrace is the API's, for what runs and carries nothing.
+	defaultGrace = 30
+)
+
+// Grace returns how many seconds the pod on the node is given to end: by its
+// kept spec (deletion grace first, C-1.23.1), else by the note on its newest
+// sandbox that has one, else 30.
+func Grace(kept *pod.Spec, have pod.Actual) int64 {
+	if g, ok := ownGrace(kept, have); ok {
+		return g
+	}
+	return defaultGrace
+}
+
+func ownGrace(kept *pod.Spec, have pod.Actual) (int64, bool) {
+	if kept != nil && (have.UID == "" || have.UID == kept.UID()) {
+		if g, ok := specGrace(kept); ok {
+			return g, true
+		}
+	}
+	if b := have.Sandbox; b != nil && b.Grace >= 0 {
+		return b.Grace, true
+	}
+	for _, b := range have.Older {
+		if b.Grace >= 0 {
+			return b.Grace, true
+		}
+	}
+	return 0, false
+}
+
+func specGrace(spec *pod.Spec) (int64, bool) {
+	switch {
+	case spec.Pod.DeletionGracePeriodSeconds != nil:
+		return *spec.Pod.DeletionGracePeriodSeconds, true
+	case spec.Pod.Spec.TerminationGracePeriodSeconds != nil:
+		return *spec.Pod.Spec.TerminationGracePeriodSeconds, true
+	}
+	return 0, false
+}
+
+// grace is what a stop may take from now on. What a stop of the whole pod has
+// already taken is gone, also over a restart of the agent: grace only shrinks
+// (C-1.16.12).
+func (s *scene) grace() int64 {
+	g, ok := ownGrace(s.Kept, s.Have)
+	if !ok && s.Want != nil {
+		g, ok = specGrace(s.Want)
+	}
+	if !ok {
+		g = defaultGrace
+	}
+	if s.StopSince.IsZero() || s.Want != nil && s.over == "" {
+		return max(g, minGrace)
+	}
+	spent := max(0, int64(s.Now.Sub(s.StopSince).Seconds()))
+	return max(g-spent, minGrace)
+}
+
+func (s *scene) stop(c pod.Container, why string) {
+	s.add(Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: s.grace(), Why: why})
+}
+
+func (s *scene) remove(c pod.Container, why string) {
+	s.add(Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why})
+}
+
+// stopAlive stops every container that may run, all at once (C-1.23.6), and
+// removes those that were made and never started: there is nothing to stop.
+func (s *scene) stopAlive(why string) {
+	s.stopAll(why, func(c pod.Container) bool { return c.State == pod.StateRunning || c.State == pod.StateUnknown })
+	for _, c := range s.everyContainer() {
+		if c.State == pod.StateCreated {
+			s.remove(c, why)
+		}
+	}
+}
+
+func (s *scene) stopAll(why string, which func(pod.Container) bool) {
+	for _, c := range s.everyContainer() {
+		if which(c) {
+			s.stop(c, why)
+			s.p.Steps[len(s.p.Steps)-1].Together = true
+		}
+	}
+}
+
+// tearDown stops and removes all there is of the pod on the node, its volumes
+// included (Appendix B5, but at once).
+func (s *scene) tearDown(why string) {
+	s.stopAll(why, func(c pod.Container) bool { return c.State != pod.StateExited })
+	sandboxes := slices.Clone(s.Have.Older)
+	if s.Have.Sandbox != nil {
+		sandboxes = slices.Insert(sandboxes, 0, *s.Have.Sandbox)
+	}
+	for _, b := range sandboxes {
+		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
+	}
+	for _, c := range s.everyContainer() {
+		s.remove(c, why)
+	}
+	for _, n := range s.instances() {
+		s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
+	}
+	for _, b := range slices.Backward(sandboxes) {
+		s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: why})
+	}
+}
+
+// everyContainer returns all records, by name, older ones after newer ones.
+func (s *scene) everyContainer() []pod.Container {
+	all := append(sortedContainers(s.Have), s.Have.Dead...)
+	slices.SortStableFunc(all, func(a, b pod.Container) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// tidy removes what no decision and no status needs: of each container all dead
+// records but the newest (C-1.33.1, but at once), and older sandboxes that hold
+// no newest record any more.
+func (s *scene) tidy() {
+	needed := map[string]bool{} // sandbox IDs
+	for name, c := range s.Have.Containers {
+		if s.knows(name) {
+			needed[c.SandboxID] = true
+		}
+	}
+	doomed := map[string]bool{}
+	for _, b := range s.Have.Older {
+		doomed[b.ID] = !b.Ready && !needed[b.ID]
+	}
+	kept := map[string]bool{} // names whose one dead record was passed
+	for _, c := range s.Have.Dead {
+		newest, ok := s.record(c.Name)
+		keep := ok && newest.State != pod.StateExited && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
+		if keep {
+			kept[c.Name] = true
+			continue
+		}
+		if c.State == pod.StateExited {
+			s.remove(c, "dead and not the newest")
+		}
+	}
+	for _, b := range slices.Backward(s.Have.Older) {
+		if doomed[b.ID] {
+			s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: "a newer sandbox has taken over"})
+		}
+	}
+}
+
+// troubleText says that something is tried again later, and why not now.
+func troubleText(what string, t pod.Trouble) string {
+	return fmt.Sprintf("%s is tried again: %s", what, cmp.Or(t.Reason, t.Message))
+}

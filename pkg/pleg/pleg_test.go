@@ -1,0 +1,356 @@
+package pleg_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pleg"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+func key(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
+
+// run makes and starts a pod of one container.
+func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
+	t.Helper()
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "app", Image: "busybox:1", Command: command}}},
+	}
+	want := &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+	id, err := r.RunSandbox(t.Context(), want, 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: "app", Sandbox: &pod.Sandbox{ID: id, Instance: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartContainer(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// heard collects hints in a bubble.
+type heard struct{ keys []pod.Key }
+
+// listen collects the hints of r until the bubble's test ends.
+func listen(t *testing.T, r pleg.Runtime) *heard {
+	h := &heard{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for k := range pleg.New(pleg.Config{Runtime: r}).Hints(ctx) {
+			h.keys = append(h.keys, k)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return h
+}
+
+// take returns what was heard since it was last asked, once all is quiet.
+func (h *heard) take() string {
+	synctest.Wait()
+	var names []string
+	for _, k := range h.keys {
+		names = append(names, k.Name)
+	}
+	h.keys = nil
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), " ")
+}
+
+func (h *heard) expect(t *testing.T, when, want string) {
+	t.Helper()
+	if got := h.take(); got != want {
+		t.Errorf("%s: hints %q, want %q", when, got, want)
+	}
+}
+
+// settle lets the relists around a new stream pass.
+func settle(h *heard) {
+	time.Sleep(3 * time.Second)
+	h.take()
+}
+
+func TestHintsFollowTheRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		run(t, r, "b")
+		if err := rt.RunForeign(key("theirs"), "x"); err != nil {
+			t.Fatal(err)
+		}
+		h := listen(t, r)
+		h.expect(t, "at start", "a b")
+		settle(h)
+		rt.Exit(key("b"), "app", 1)
+		h.expect(t, "at once after a crash", "b")
+		rt.Exit(key("theirs"), "x", 1)
+		h.expect(t, "after somebody else's crash", "")
+		run(t, r, "c")
+		h.expect(t, "after a start", "c")
+	})
+}
+
+// Half an hour of nothing costs two lists a minute and no hint: the architecture's
+// bound is 0.5 calls per second.
+func TestIdleIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		h := listen(t, r)
+		settle(h)
+		rt.Reset()
+		time.Sleep(30 * time.Minute)
+		h.expect(t, "after half an hour", "")
+		if n := rt.Calls()["ListContainers"]; n < 29 || n > 31 {
+			t.Errorf("%d relists in 30 min, want about 30", n)
+		}
+		for name, n := range rt.Calls() {
+			if name != "ListContainers" && name != "ListPodSandbox" {
+				t.Errorf("%d calls of %s while idle", n, name)
+			}
+		}
+	})
+}
+
+func TestF25_LostEventsAreFoundByRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		run(t, r, "b")
+		h := listen(t, r)
+		settle(h)
+		rt.Fault(critest.Fault{Method: "Events", Pod: key("a"), Drop: true})
+		rt.Exit(key("a"), "app", 1)
+		h.expect(t, "with the event lost", "")
+		time.Sleep(time.Minute)
+		h.expect(t, "after the relist", "a")
+		rt.Forget(key("b"), "")
+		time.Sleep(time.Minute)
+		h.expect(t, "after b vanished", "b")
+	})
+}
+
+func TestF25_RepeatedEventsAreHarmless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		h := listen(t, r)
+		settle(h)
+		rt.Fault(critest.Fault{Method: "Events", Repeat: true})
+		rt.Exit(key("a"), "app", 1)
+		h.expect(t, "after a repeated event", "a")
+	})
+}
+
+func TestF25_EventWithoutSandboxIsTracedByRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		run(t, r, "b")
+		h := listen(t, r)
+		settle(h)
+		rt.Fault(critest.Fault{Method: "Events", NoSandbox: true})
+		rt.Exit(key("a"), "app", 1)
+		time.Sleep(100 * time.Millisecond)
+		h.expect(t, "within 100 ms", "a")
+	})
+}
+
+func TestC_1_28_1_RuntimeWithoutEventsIsRelistedEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		rt.NoEvents()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		h := listen(t, r)
+		settle(h)
+		rt.Exit(key("a"), "app", 1)
+		time.Sleep(1100 * time.Millisecond)
+		h.expect(t, "after a second", "a")
+		rt.Reset()
+		time.Sleep(10 * time.Minute)
+		if n := rt.Calls()["GetContainerEvents"]; n > 11 {
+			t.Errorf("asked %d times for events in 10 min", n)
+		}
+	})
+}
+
+func TestF21_RuntimeRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		run(t, r, "b")
+		h := listen(t, r)
+		settle(h)
+		rt.Crash()
+		time.Sleep(time.Hour)
+		h.expect(t, "while the runtime is down", "")
+		rt.Exit(key("a"), "app", 1) // the container dies while nobody can say so
+		if err := rt.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		h.expect(t, "a second after the restart", "a")
+		settle(h)
+		rt.Exit(key("b"), "app", 1)
+		h.expect(t, "events flow again", "b")
+	})
+}
+
+// A caller that does not come back must not stall the runtime (F6): the fake
+// stalls as containerd does when a subscriber leaves 100 events unread.
+func TestF6_StuckCallerStallsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "first")
+		ctx, cancel := context.WithCancel(t.Context())
+		stuck, done := make(chan struct{}), make(chan struct{})
+		var late []string
+		go func() {
+			defer close(done)
+			for k := range pleg.New(pleg.Config{Runtime: r}).Hints(ctx) {
+				<-stuck
+				late = append(late, k.Name)
+			}
+		}()
+		time.Sleep(3 * time.Second)
+		rt.Exit(key("first"), "app", 1)
+		began := time.Now()
+		for range 100 {
+			name := "p" + time.Since(began).String()
+			run(t, r, name)
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("100 pods took %s beside a stuck caller", took)
+		}
+		close(stuck)
+		synctest.Wait()
+		if len(late) != 102 {
+			t.Errorf("the caller got %d hints, want the one it was stuck in and one of each of 101 pods", len(late))
+		}
+		cancel()
+		<-done
+	})
+}
+
+// The same without pleg shows that the fake does stall.
+func TestF6_FakeStallsBehindAnUnreadStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		ctx, cancel := context.WithCancel(t.Context())
+		hang, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for range r.Events(ctx) {
+				<-hang
+			}
+		}()
+		synctest.Wait()
+		started := 0
+		go func() {
+			for i := range 60 {
+				run(t, r, "p"+string(rune('A'+i)))
+				started++
+			}
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if started >= 60 {
+			t.Error("60 pods started behind a stream that nobody reads")
+		}
+		close(hang)
+		synctest.Wait()
+		if started != 60 {
+			t.Errorf("%d pods started once the stream was read, want 60", started)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestLeavingTheLoopEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		run(t, r, "a")
+		for range pleg.New(pleg.Config{Runtime: r}).Hints(t.Context()) {
+			break
+		}
+		// synctest fails the test when a goroutine is left.
+	})
+}
+
+func TestOverGRPC(t *testing.T) {
+	rt := critest.New()
+	r, err := cri.Dial(cri.Config{Endpoint: critest.Serve(t, rt), Node: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	run(t, r, "a")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	hints := make(chan pod.Key)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for k := range pleg.New(pleg.Config{Runtime: r, Relist: time.Hour}).Hints(ctx) {
+			hints <- k
+		}
+	}()
+	expect := func(when, name string) {
+		t.Helper()
+		for {
+			select {
+			case k := <-hints:
+				if k.Name == name {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("%s: no hint of %s", when, name)
+			}
+		}
+	}
+	expect("at start", "a")
+	run(t, r, "b")
+	expect("after a start", "b")
+	rt.Exit(key("b"), "app", 1)
+	expect("after a crash", "b")
+	rt.Crash()
+	rt.Exit(key("a"), "app", 1)
+	if err := rt.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	expect("after the runtime's restart", "a")
+	cancel()
+	for {
+		select {
+		case <-hints:
+		case <-done:
+			return
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package podconfig
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// kindPod is the kind of pods among what competes for a name.
+const kindPod = "Pod"
+
+// Why a claim lost: Conflict.Reason.
+const (
+	reasonLayer     = "earlier layer wins"
+	reasonIncumbent = "running owner stays"
+	reasonPath      = "first path in byte order"
+	reasonFile      = "first in the file"
+)
+
+// ident is what claims compete for: one name of one kind.
+type ident struct {
+	kind string
+	key  pod.Key
+}
+
+func (a ident) compare(b ident) int {
+	if c := strings.Compare(a.kind, b.kind); c != 0 {
+		return c
+	}
+	return a.key.Compare(b.key)
+}
+
+// item is what a file can hold.
+type item interface {
+	comparable
+	*pod.Spec | *pod.Object
+}
+
+func identOf[T item](v T) ident {
+	switch v := any(v).(type) {
+	case *pod.Spec:
+		return ident{kindPod, v.Key}
+	case *pod.Object:
+		return ident{v.Kind, v.Key}
+	}
+	return ident{}
+}
+
+func originOf[T item](v T) pod.Origin {
+	switch v := any(v).(type) {
+	case *pod.Spec:
+		return v.Origin
+	case *pod.Object:
+		return v.Origin
+	}
+	return pod.Origin{}
+}
+
+// identical reports whether two readings are the same in all that anybody can
+// see, so that the older pointer may go on standing for both.
+func identical[T item](a, b T) bool {
+	if a == b {
+		return true
+	}
+	if identOf(a) != identOf(b) || originOf(a) != originOf(b) {
+		return false
+	}
+	switch a := any(a).(type) {
+	case *pod.Spec:
+		b := any(b).(*pod.Spec)
+		if a.Hash == "" || a.Hash != b.Hash {
+			return a.Hash == b.Hash && reflect.DeepEqual(a, b)
+		}
+		return a.Pod.UID == b.Pod.UID && sameDeletion(a.Pod, b.Pod) && sameStatus(a, b)
+	case *pod.Object:
+		b := any(b).(*pod.Object)
+		return a.Hash == b.Hash && (a.Hash != "" || equality.Semantic.DeepEqual(a.Object, b.Object))
+	}
+	return false
+}
+
+// sameContent reports whether exchanging a for b would change nothing that
+// runs.
+func sameContent[T item](a, b T) bool {
+	switch a := any(a).(type) {
+	case *pod.Spec:
+		return !different(a, any(b).(*pod.Spec))
+	case *pod.Object:
+		b := any(b).(*pod.Object)
+		return a.Hash == b.Hash && a.Hash != ""
+	}
+	return false
+}
+
+// claim is one file's word about one ident.
+type claim[T item] struct {
+	value T
+	file  string
+	index int // place in the file; told apart only within one ident and file
+}
+
+func (c claim[T]) ident() ident { return identOf(c.value) }
+
+func (c claim[T]) compare(o claim[T]) int {
+	return cmp.Or(strings.Compare(c.file, o.file), cmp.Compare(c.index, o.index))
+}
+
+// table holds all claims of one layer and who won. It is immutable.
+type table[T item] struct {
+	claims    []claim[T] // sorted by ident, file, index
+	winners   []claim[T] // one per ident, sorted by ident
+	conflicts []Conflict // sorted by ident
+}
+
+// change is what one reading does to a table.
+type change[T item] struct {
+	files map[string][]T // the files that differ, with all that stands in them now
+	ids   []ident        // what differs in them, in any order, repetitions allowed
+	// incumbent names the file that owned an ident before this agent started;
+	// nil once the layer was heard.
+	incumbent func(ident) string
+	// heir names a file that holds the ident in a form that was rejected, ""
+	// when none does. Nil where files do not say so.
+	heir func(ident) string
+}
+
+// apply returns the table after a reading, what really changed in it, and the
+// claims that went to an heir.
+func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited []claim[T]) {
+	ids := sortedIdents(c.ids)
+	fresh := t.claimsAfter(c, ids)
+	for _, id := range ids {
+		before := between(t.claims, id, claim[T].ident)
+		if len(fresh[id]) == 0 && c.heir != nil {
+			if won, file := t.winner(id), c.heir(id); won != nil && file != "" {
+				heir := claim[T]{value: won.value, file: file}
+				fresh[id] = []claim[T]{heir}
+				inherited = append(inherited, heir)
+			}
+		}
+		if !slices.EqualFunc(before, fresh[id], func(a, b claim[T]) bool { return a.value == b.value && a.file == b.file }) {
+			touched = append(touched, id)
+		}
+	}
+	if len(touched) == 0 {
+		return t, nil, nil
+	}
+	winners := make(map[ident][]claim[T], len(touched))
+	conflicts := make(map[ident][]Conflict)
+	for _, id := range touched {
+		if len(fresh[id]) == 0 {
+			continue
+		}
+		before := ""
+		if c.incumbent != nil {
+			before = c.incumbent(id)
+		}
+		won := choose(fresh[id], t.winner(id), before)
+		winners[id] = []claim[T]{won}
+		conflicts[id] = lost(fresh[id], won)
+	}
+	next.claims = patch(t.claims, touched, claim[T].ident, fresh)
+	next.conflicts = patch(t.conflicts, touched, Conflict.ident, conflicts)
+	if next.winners = next.claims; len(next.conflicts) > 0 { // without a loser the two lists are one
+		next.winners = patch(t.winners, touched, claim[T].ident, winners)
+	}
+	return next, touched, inherited
+}
+
+// claimsAfter returns the claims on each of ids once c's files say what they
+// say now. A value that reads the same as before keeps its pointer.
+func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
+	fresh := make(map[ident][]claim[T], len(ids))
+	for _, id := range ids {
+		fresh[id] = nil
+		for _, old := range between(t.claims, id, claim[T].ident) {
+			if _, differs := c.files[old.file]; !differs {
+				fresh[id] = append(fresh[id], old)
+			}
+		}
+	}
+	for file, values := range c.files {
+		for i, v := range values {
+			id := identOf(v)
+			if len(ids) <= 8 && !slices.Contains(ids, id) { // hashing every name of a large file costs more
+				continue
+			}
+			claims, wanted := fresh[id]
+			if !wanted {
+				continue
+			}
+			for _, old := range between(t.claims, id, claim[T].ident) {
+				if old.file == file && identical(old.value, v) {
+					v = old.value
+					break
+				}
+			}
+			fresh[id] = append(claims, claim[T]{value: v, file: file, index: i})
+		}
+	}
+	for _, claims := range fresh {
+		slices.SortFunc(claims, claim[T].compare)
+	}
+	return fresh
+}
+
+// winner returns who holds id, nil when nobody does.
+func (t table[T]) winner(id ident) *claim[T] {
+	if won := between(t.winners, id, claim[T].ident); len(won) > 0 {
+		return &won[0]
+	}
+	return nil
+}
+
+// choose returns the claim that holds an ident, of one or more sorted by file
+// and index. First match wins:
+//
+//	the file that held it before            an owner stays (F43)
+//	the same content in another file        the owner's file was renamed
+//	the file that held it in the agent's    known when the layer is first heard
+//	life before
+//	the first path in byte order
+//
+// Within a file the first one wins (C-1.2.2).
+func choose[T item](claims []claim[T], before *claim[T], incumbent string) claim[T] {
+	if before != nil {
+		for _, c := range claims {
+			if c.file == before.file {
+				return c
+			}
+		}
+		for i, c := range claims {
+			if sameContent(before.value, c.value) && (i == 0 || claims[i-1].file != c.file) {
+				return c
+			}
+		}
+		return claims[0]
+	}
+	if incumbent != "" {
+		for _, c := range claims {
+			if c.file == incumbent || originOf(c.value).File == incumbent {
+				return firstOf(claims, c.file)
+			}
+		}
+	}
+	return claims[0]
+}
+
+// firstOf returns the first claim of file, which has one.
+func firstOf[T item](claims []claim[T], file string) claim[T] {
+	i := slices.IndexFunc(claims, func(c claim[T]) bool { return c.file == file })
+	return claims[i]
+}
+
+// lost returns a conflict for every claim but the winner's.
+func lost[T item](claims []claim[T], won claim[T]) []Conflict {
+	var out []Conflict
+	for _, c := range claims {
+		if c.file == won.file && c.index == won.index {
+			continue
+		}
+		id := c.ident()
+		conflict := Conflict{Kind: id.kind, Key: id.key, Winner: originOf(won.value), Loser: originOf(c.value)}
+		switch {
+		case c.file == won.file:
+			conflict.Reason = reasonFile
+		case won.file != claims[0].file:
+			conflict.Reason = reasonIncumbent
+		default:
+			conflict.Reason = reasonPath
+		}
+		out = append(out, conflict)
+	}
+	return out
+}
+
+func (c Conflict) ident() ident { return ident{c.Kind, c.Key} }
+
+// between returns the elements of a sorted list that belong to id.
+func between[E any](list []E, id ident, of func(E) ident) []E {
+	lo := sort.Search(len(list), func(i int) bool { return of(list[i]).compare(id) >= 0 })
+	hi := lo
+	for hi < len(list) && of(list[hi]) == id {
+		hi++
+	}
+	return list[lo:hi:hi]
+}
+
+// patch returns a new sorted list in which what belonged to each of ids (sorted,
+// no repetition) is replaced by fresh[id]. Without ids it is the list itself.
+func patch[E any](list []E, ids []ident, of func(E) ident, fresh map[ident][]E) []E {
+	if len(ids) == 0 {
+		return list
+	}
+	out := make([]E, 0, len(list)+len(ids))
+	for _, id := range ids {
+		lo := sort.Search(len(list), func(i int) bool { return of(list[i]).compare(id) >= 0 })
+		out = append(out, list[:lo]...)
+		for lo < len(list) && of(list[lo]) == id {
+			lo++
+		}
+		list = list[lo:]
+		out = append(out, fresh[id]...)
+	}
+	if out = append(out, list...); len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// sortedIdents returns ids sorted, each once.
+func sortedIdents(ids []ident) []ident {
+	ids = slices.Clone(ids)
+	slices.SortFunc(ids, ident.compare)
+	return slices.Compact(ids)
+}

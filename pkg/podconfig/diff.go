@@ -1,0 +1,217 @@
+package podconfig
+
+import (
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Diff returns what leads from old to new, layer by layer in layer order and
+// within a layer in the kubelet's order (C-1.2.10): REMOVE, ADD, UPDATE, DELETE,
+// RECONCILE. A layer heard for the first time that has no ADD, UPDATE or DELETE
+// gets one ADD without pods, after where these would stand, so that its reader
+// knows it was heard (C-1.2.16). A nil old is the empty state.
+//
+// Each pod is in at most one update. First match wins:
+//
+//	not in old                              ADD        even when it is being deleted already
+//	not in new                              REMOVE     of its last known spec, under its old layer
+//	other content, deletionTimestamp set    DELETE     (C-1.2.9)
+//	other content                           UPDATE
+//	other status, other layer or file       RECONCILE
+//	the same                                nothing    even when its line moved
+//
+// Content is spec, labels, deletion fields and annotations, but for those the
+// kubelet adds to its own copy (C-1.2.7). Unlike the kubelet's, a pod's
+// identity is its key: the same key with another UID is an UPDATE, by which the
+// pod's worker replaces the instance; and a pod that another layer or file takes
+// over is an UPDATE only where the content differs.
+func Diff(old, new *Merged) []PodUpdate {
+	if old == nil {
+		old = &Merged{}
+	}
+	g := newGroups(old, new)
+	a, b := old.Pods, new.Pods
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0] != b[0] && a[0].Compare(b[0].Key) < 0:
+			g.add(a[0], nil)
+			a = a[1:]
+		case len(a) == 0 || a[0] != b[0] && a[0].Compare(b[0].Key) > 0:
+			g.add(nil, b[0])
+			b = b[1:]
+		default:
+			g.add(a[0], b[0])
+			a, b = a[1:], b[1:]
+		}
+	}
+	return g.updates(old, new)
+}
+
+// diffPods is Diff for two states that differ in no other pods than these,
+// which are sorted.
+func diffPods(old, new *Merged, pods []ident) []PodUpdate {
+	g := newGroups(old, new)
+	for _, id := range pods {
+		g.add(old.Pod(id.key), new.Pod(id.key))
+	}
+	return g.updates(old, new)
+}
+
+// emission is the kubelet's order, with the place of the empty ADD.
+var emission = [...]Op{REMOVE, ADD, UPDATE, DELETE, firstHeard, RECONCILE}
+
+// firstHeard stands in emission for the ADD without pods.
+const firstHeard Op = ""
+
+// groups gathers changes by layer and op.
+type groups struct {
+	layers []layerGroup
+	byName map[string]int
+}
+
+type layerGroup struct {
+	name, source, location string
+	updates                map[Op]*PodUpdate
+}
+
+// newGroups lays out the layers of new in their order, then those that only old
+// knows.
+func newGroups(old, new *Merged) *groups {
+	g := &groups{byName: make(map[string]int)}
+	for _, m := range []*Merged{new, old} {
+		for _, l := range m.Layers {
+			g.group(l.Name, l.Source, l.Location)
+		}
+	}
+	return g
+}
+
+// group returns the group of layer name; one that is not known yet comes last.
+func (g *groups) group(name, source, location string) *layerGroup {
+	i, ok := g.byName[name]
+	if !ok {
+		i = len(g.layers)
+		g.byName[name] = i
+		g.layers = append(g.layers, layerGroup{name: name, source: source, location: location, updates: make(map[Op]*PodUpdate)})
+	}
+	return &g.layers[i]
+}
+
+// add notes what became of one pod; either side may be nil.
+func (g *groups) add(old, new *pod.Spec) {
+	op := opFor(old, new)
+	if op == "" {
+		return
+	}
+	shown := new
+	if op == REMOVE {
+		shown = old
+	}
+	o := shown.Origin
+	group := g.group(o.Layer(), o.Source, o.Location)
+	u := group.updates[op]
+	if u == nil {
+		u = &PodUpdate{Op: op, Source: group.source, Location: group.location}
+		group.updates[op] = u
+	}
+	u.Pods = append(u.Pods, shown)
+	if old != nil && op != REMOVE {
+		u.Old = append(u.Old, old)
+	}
+}
+
+// updates returns the updates in order.
+func (g *groups) updates(old, new *Merged) []PodUpdate {
+	first := make(map[string]bool)
+	for _, l := range new.Layers {
+		if heard, _ := old.Heard(l.Name); l.Heard && !heard {
+			first[l.Name] = true
+		}
+	}
+	var out []PodUpdate
+	for _, group := range g.layers {
+		for _, op := range emission {
+			if u := group.updates[op]; u != nil {
+				out = append(out, *u)
+			}
+			if op == firstHeard && first[group.name] &&
+				group.updates[ADD] == nil && group.updates[UPDATE] == nil && group.updates[DELETE] == nil {
+				out = append(out, PodUpdate{Op: ADD, Source: group.source, Location: group.location})
+			}
+		}
+	}
+	return out
+}
+
+// opFor returns the op that leads from old to new, "" for none.
+func opFor(old, new *pod.Spec) Op {
+	switch {
+	case old == new:
+		return ""
+	case old == nil:
+		return ADD
+	case new == nil:
+		return REMOVE
+	case different(old, new):
+		if new.Pod.DeletionTimestamp != nil {
+			return DELETE
+		}
+		return UPDATE
+	case !sameStatus(old, new) || old.Origin.Layer() != new.Origin.Layer() || old.Origin.File != new.Origin.File:
+		return RECONCILE
+	}
+	return ""
+}
+
+// different reports whether two specs of one key differ in what runs (C-1.2.7;
+// the UID besides). The content hash answers where it is known to be equal;
+// where it is not, the objects are compared, because more than content may have
+// gone into it.
+func different(old, new *pod.Spec) bool {
+	a, b := old.Pod, new.Pod
+	switch {
+	case a == b && old.Hash == new.Hash:
+		return false
+	case a.UID != b.UID, !sameDeletion(a, b):
+		return true
+	case old.Hash != "" && old.Hash == new.Hash:
+		return false
+	}
+	return !reflect.DeepEqual(a.Labels, b.Labels) ||
+		!sameAnnotations(a.Annotations, b.Annotations) ||
+		!equality.Semantic.DeepEqual(a.Spec, b.Spec)
+}
+
+func sameDeletion(a, b *v1.Pod) bool {
+	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		reflect.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
+}
+
+func sameStatus(a, b *pod.Spec) bool {
+	return a.Pod == b.Pod || equality.Semantic.DeepEqual(a.Pod.Status, b.Pod.Status)
+}
+
+// sameAnnotations compares all annotations but those that the kubelet adds to
+// its own copy of a pod. The content hash is not one of them.
+func sameAnnotations(a, b map[string]string) bool {
+	return covers(a, b) && covers(b, a)
+}
+
+// covers reports whether every annotation of a that counts is in b.
+func covers(a, b map[string]string) bool {
+	for k, v := range a {
+		switch k {
+		case pod.AnnotationConfigSource, pod.AnnotationConfigMirror, pod.AnnotationConfigSeen:
+			continue
+		}
+		if w, ok := b[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}

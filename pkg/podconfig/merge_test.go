@@ -1,0 +1,138 @@
+package podconfig
+
+import (
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+const (
+	one = "file:/one"
+	two = "file:/two"
+	web = "http:https://cfg/pods"
+)
+
+func TestMergeFirstLayerWins(t *testing.T) {
+	layers := []Layer{
+		history(NewLayer(one, nil), set(file(one, "a", "B1", "C1"))),
+		history(NewLayer(two, nil), set(file(two, "b", "A2", "B2"), file(two, "c", "B3"))),
+		history(NewLayer(web, nil), set(file(web, "d", "B4", "D4"))),
+	}
+	m := Merge(layers)
+	check(t, "pods", places(m.Pods), "A2=b B1=a C1=a D4=d")
+	check(t, "conflicts", quarrels(m.Conflicts),
+		"B a:1 over b:2: earlier layer wins; B b:2 over c:1: first path in byte order; B a:1 over d:1: earlier layer wins")
+	if len(m.Layers) != 3 || m.Layers[1].Pods != 2 || m.Layers[2].Location != "https://cfg/pods" {
+		t.Errorf("layers %+v", m.Layers)
+	}
+	if m.Pod(pod.Key{Namespace: "default", Name: "b"}) != layers[0].held()[0] {
+		t.Error("Pod does not find the winner")
+	}
+}
+
+func TestMergeObjects(t *testing.T) {
+	holding := func(layer, name string, objects ...*pod.Object) source.Snapshot {
+		return set(source.File{File: name, Objects: objects, Pods: file(layer, name, "X1").Pods})
+	}
+	m := Merge([]Layer{
+		history(NewLayer(one, nil), holding(one, "a", object(one, "a", "x", "1"))),
+		history(NewLayer(two, nil), holding(two, "b", object(two, "b", "x", "2"), object(two, "b", "w", "2"))),
+	})
+	if len(m.Objects) != 2 || m.Objects[0].Name != "w" || m.Objects[1].Origin.File != "a" {
+		t.Errorf("objects %v", m.Objects)
+	}
+	kinds := ""
+	for _, c := range m.Conflicts {
+		kinds += c.Kind + " "
+	}
+	check(t, "kinds", kinds, "ConfigMap Pod ")
+}
+
+func TestMergeOfNothing(t *testing.T) {
+	m := Merge(nil)
+	if len(m.Pods)+len(m.Layers)+len(m.Conflicts) != 0 || !m.AllHeard() {
+		t.Errorf("C-1.2.15: %+v", m)
+	}
+	if Merge([]Layer{NewLayer(one, nil)}).AllHeard() {
+		t.Error("C-1.2.15: a layer that said nothing counts as heard")
+	}
+}
+
+func TestC_1_2_10_EmissionOrder(t *testing.T) {
+	first := history(NewLayer(one, nil), set(file(one, "a", "A1", "B1", "C1", "E1s1")))
+	second := history(NewLayer(two, nil), set(file(two, "b", "X1", "C2")))
+	old := Merge([]Layer{first, second, NewLayer(web, nil)})
+	moved := rejecting(file(one, "a", "B2", "D1", "E1s2", "F1'"), "none")
+	next := Merge([]Layer{
+		first.Read(set(moved), noon),
+		second.Read(set(file(two, "b", "C2")), noon),
+		NewLayer(web, nil).Read(set(), noon),
+	})
+	check(t, "updates", told(Diff(old, next)),
+		"REMOVE{A1} (file); ADD{D1,F1'} (file); UPDATE{B2} (file); RECONCILE{E1s2} (file); "+
+			"REMOVE{X1} (file); UPDATE{C2} (file); ADD{} (http)")
+	for _, u := range Diff(old, next) {
+		switch u.Op {
+		case UPDATE, RECONCILE, DELETE:
+			if len(u.Old) != len(u.Pods) || u.Old[0].Key != u.Pods[0].Key || u.Old[0] == u.Pods[0] {
+				t.Errorf("%s has no matching old specs", u.Op)
+			}
+		default:
+			if u.Old != nil {
+				t.Errorf("%s has old specs", u.Op)
+			}
+		}
+	}
+}
+
+// TestC_1_2_16_FirstHeardMarker: the empty ADD stands where ADD would, before
+// RECONCILE, and only when nothing else tells that the layer was heard.
+func TestC_1_2_16_FirstHeardMarker(t *testing.T) {
+	second := history(NewLayer(two, nil), set(file(two, "b", "A1", "B1")))
+	old := Merge([]Layer{NewLayer(one, nil), second})
+	tests := []struct{ name, pods, want string }{
+		{"nothing", "", "ADD{} (file)"},
+		{"the same content", "A1", "ADD{} (file); RECONCILE{A1} (file)"},
+		{"other content", "A2", "UPDATE{A2} (file)"},
+		{"deletion", "A1'", "DELETE{A1'} (file)"},
+		{"another pod", "C1", "ADD{C1} (file)"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := file(one, "a")
+			if test.pods != "" {
+				f = file(one, "a", test.pods)
+			}
+			updates := Diff(old, Merge([]Layer{NewLayer(one, nil).Read(set(f), noon), second}))
+			check(t, "updates", told(updates), test.want)
+			for _, u := range updates {
+				check(t, "location", u.Location, "/one")
+			}
+		})
+	}
+	lost := Merge([]Layer{second, NewLayer(one, nil).Read(set(file(one, "a", "A2")), noon)})
+	check(t, "all its pods lose", told(Diff(Merge([]Layer{second, NewLayer(one, nil)}), lost)), "ADD{} (file)")
+}
+
+func TestDiffMoves(t *testing.T) {
+	a := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "a", "A1", "B1")))})
+	t.Run("to another file", func(t *testing.T) {
+		b := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "b", "A1", "B1")))})
+		check(t, "updates", told(Diff(a, b)), "RECONCILE{A1,B1} (file)")
+	})
+	t.Run("to another line", func(t *testing.T) {
+		b := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "a", "B1", "A1")))})
+		check(t, "updates", told(Diff(a, b)), "—")
+		if b.Pods[0].Origin.Line != 2 {
+			t.Error("the state does not know the new line")
+		}
+	})
+	t.Run("to a layer that is not configured any more", func(t *testing.T) {
+		b := Merge([]Layer{history(NewLayer(web, nil), set(file(web, "w", "C1")))})
+		check(t, "updates", told(Diff(a, b)), "ADD{C1} (http); REMOVE{A1,B1} (file)")
+	})
+	t.Run("from nothing", func(t *testing.T) {
+		check(t, "updates", told(Diff(nil, a)), "ADD{A1,B1} (file)")
+	})
+}

@@ -1,0 +1,224 @@
+package podconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// AllSources is the Source of a SET that Sync asked for: it speaks of every
+// layer (C-1.1.8).
+const AllSources = "*"
+
+// Config says which layers there are.
+type Config struct {
+	// Sources are the layers, the first one wins.
+	Sources []source.Source
+	// Mode is how much of a change updates tell.
+	Mode Mode
+	// Incumbents names the file that each pod which already runs came from
+	// (pod.Origin.File). Where two files of one layer's first reading want the
+	// pod, that file owns it (F43). It must not change after New.
+	Incumbents map[pod.Key]string
+	// Log gets one debug line a message; nil is nowhere. Whatever a person has
+	// to know is in the batches.
+	Log *slog.Logger
+}
+
+// PodConfig reads sources and merges what they say. Its goroutines live inside
+// Batches and Once.
+type PodConfig struct {
+	sources []source.Source
+	layers  []Layer
+	mode    Mode
+	log     *slog.Logger
+	sync    chan struct{} // cap 1, sent by Sync, received by Batches; when full, that request is served by the same SET
+}
+
+// New returns a PodConfig. Nothing is read before Batches or Once.
+func New(c Config) *PodConfig {
+	p := &PodConfig{sources: slices.Clone(c.Sources), mode: c.Mode, log: c.Log, sync: make(chan struct{}, 1)}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	for _, s := range p.sources {
+		p.layers = append(p.layers, NewLayer(s.Name(), c.Incumbents))
+	}
+	return p
+}
+
+// message is one word of one source.
+type message struct {
+	layer    int
+	snapshot source.Snapshot
+	err      error
+	ended    bool
+}
+
+// Batches reads all sources at once and yields one Batch for every word of one
+// of them that changed anything: pods, config objects, problems, conflicts,
+// what was skipped, whether a layer was heard, can be read or has ended. A
+// source waits while its batch is being handled; no word is lost or merged with
+// another (C-1.1.3, C-1.1.4).
+//
+// The sequence ends when ctx is done, when the caller leaves the loop, or when
+// every source has ended; no goroutine outlives it. It may be ranged over once,
+// and not beside Once: sources are read once.
+func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
+	return func(yield func(Batch) bool) {
+		ctx, stop := context.WithCancel(ctx)
+		var readers sync.WaitGroup
+		defer readers.Wait()
+		defer stop()
+		messages := make(chan message) // cap 0: readers send, the loop below receives; readers wait
+		for i, s := range c.sources {
+			readers.Go(func() { c.read(ctx, i, s, messages) })
+		}
+		f := newFold(c.layers)
+		for live := len(c.sources); ctx.Err() == nil; {
+			select { // a Sync comes before any message
+			case <-c.sync:
+				if !yield(syncBatch(f.merged)) {
+					return
+				}
+				continue
+			default:
+			}
+			if live == 0 {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.sync:
+				if !yield(syncBatch(f.merged)) {
+					return
+				}
+			case m := <-messages:
+				if m.ended {
+					live--
+				}
+				var b Batch
+				var news bool
+				f, b, news = c.take(f, m, time.Now())
+				if news && !yield(b) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Sync asks Batches for one SET with the merged state of all layers as its next
+// batch, whatever the mode (C-1.3.5). It never blocks and may be called from
+// any goroutine; requests that were not served yet become one. The SET's Source
+// is AllSources.
+func (c *PodConfig) Sync() {
+	select {
+	case c.sync <- struct{}{}:
+	default:
+	}
+}
+
+// Once reads every source until its first word, and returns the merged state
+// of all layers. A source that has not said a word when ctx ends, or that ends
+// without one, is not heard, and its layer's Error says so. Once is called
+// once, and not beside Batches.
+func (c *PodConfig) Once(ctx context.Context) *Merged {
+	layers := slices.Clone(c.layers)
+	var readers sync.WaitGroup
+	for i, s := range c.sources {
+		readers.Go(func() {
+			m, ok := firstWord(ctx, i, s)
+			if !ok {
+				m.err = errors.New("ended without a word")
+				if ctx.Err() != nil {
+					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
+				}
+			}
+			layers[i] = c.hear(layers[i], m, time.Now()) // each goroutine has its own element
+		})
+	}
+	readers.Wait()
+	return Merge(layers)
+}
+
+// firstWord returns the first message of a source.
+func firstWord(ctx context.Context, i int, s source.Source) (m message, ok bool) {
+	for snapshot, err := range s.Sets(ctx) {
+		return message{layer: i, snapshot: snapshot, err: err}, true
+	}
+	return message{layer: i}, false
+}
+
+// read sends every word of a source until it ends or ctx does.
+func (c *PodConfig) read(ctx context.Context, i int, s source.Source, messages chan<- message) {
+	send := func(m message) bool {
+		select {
+		case messages <- m:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for snapshot, err := range s.Sets(ctx) {
+		// An error at the end of ctx says nothing about the source.
+		if ctx.Err() != nil || !send(message{layer: i, snapshot: snapshot, err: err}) {
+			return
+		}
+	}
+	send(message{layer: i, ended: true})
+}
+
+// hear returns the layer after one message.
+func (c *PodConfig) hear(l Layer, m message, now time.Time) Layer {
+	switch {
+	case m.ended:
+		c.log.Debug("Source ended", "layer", l.state.Name)
+		return l.Ended()
+	case m.err != nil:
+		c.log.Debug("Source could not look", "layer", l.state.Name, "err", m.err)
+		return l.Failed(m.err, now)
+	}
+	l = l.Read(m.snapshot, now)
+	c.log.Debug("Source read", "layer", l.state.Name, "revision", m.snapshot.Revision,
+		"pods", l.state.Pods, "changed", len(l.changedPods), "problems", len(l.problems))
+	return l
+}
+
+// take returns the fold after one message, the batch it leads to, and whether
+// that says anything.
+func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
+	old := f.layers[m.layer]
+	layer := c.hear(old, m, now)
+	next, pods := f.step(m.layer, layer)
+	updates := diffPods(f.merged, next.merged, pods)
+	updates = c.mode.notify(updates, next.merged, layer.state, !old.state.Heard && layer.state.Heard)
+	news := len(updates) > 0 || saysMore(f.merged, next.merged)
+	return next, Batch{Updates: updates, State: next.merged}, news
+}
+
+// saysMore reports whether two states differ in what no update tells: all but
+// the pods and the time of the last good reading.
+func saysMore(old, new *Merged) bool {
+	told := func(l LayerState) LayerState {
+		l.LastGood = time.Time{}
+		return l
+	}
+	return !same(old.Objects, new.Objects) || !same(old.Conflicts, new.Conflicts) ||
+		!same(old.Problems, new.Problems) || !same(old.Skipped, new.Skipped) ||
+		!slices.EqualFunc(old.Layers, new.Layers, func(a, b LayerState) bool { return told(a) == told(b) })
+}
+
+// syncBatch is the answer to Sync.
+func syncBatch(state *Merged) Batch {
+	return Batch{Updates: []PodUpdate{{Op: SET, Source: AllSources, Pods: state.Pods}}, State: state}
+}

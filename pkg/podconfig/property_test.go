@@ -1,0 +1,384 @@
+package podconfig
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// event is one word of one layer in a random life.
+type event struct {
+	layer    int
+	snapshot source.Snapshot
+	err      error
+}
+
+var layerNames = []string{one, two, web}
+
+// lives draws the words of three layers, a few files and pods each, so that
+// duplicates, moves and mistakes are frequent. Readings share what did not
+// change, or nothing at all.
+func lives(t *rapid.T) []event {
+	disks := make([]map[string]source.File, len(layerNames))
+	for i := range disks {
+		disks[i] = make(map[string]source.File)
+	}
+	names := []string{"a", "b", "c", "d"}
+	var out []event
+	for range rapid.IntRange(1, 12).Draw(t, "words") {
+		layer := rapid.IntRange(0, len(disks)-1).Draw(t, "layer")
+		if rapid.IntRange(0, 5).Draw(t, "fails") == 0 {
+			out = append(out, event{layer: layer, err: errors.New("timeout")})
+			continue
+		}
+		disk := disks[layer]
+		for range rapid.IntRange(0, 3).Draw(t, "edits") {
+			name := rapid.SampledFrom(names[:3]).Draw(t, "file")
+			switch rapid.IntRange(0, 5).Draw(t, "edit") {
+			case 0:
+				delete(disk, name)
+			case 1:
+				disk[name] = broken(name)
+			default:
+				var pods []string
+				for range rapid.IntRange(0, 3).Draw(t, "pods") {
+					pods = append(pods, rapid.StringMatching(`[A-D][12](s[12])?'?`).Draw(t, "pod"))
+				}
+				f := file(layerNames[layer], name, pods...)
+				for range rapid.IntRange(0, 1).Draw(t, "objects") {
+					f.Objects = append(f.Objects, object(layerNames[layer], name, "x", rapid.SampledFrom(names).Draw(t, "content")))
+				}
+				rejected := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 0, 1, rapid.ID).Draw(t, "rejected")
+				disk[name] = rejecting(f, rejected...)
+			}
+		}
+		var s source.Snapshot
+		shared := rapid.Bool().Draw(t, "shared")
+		for _, name := range slices.Sorted(maps.Keys(disk)) {
+			f := disk[name]
+			if !shared {
+				f = unshared(f)
+				disk[name] = f
+			}
+			s.Files = append(s.Files, f)
+		}
+		out = append(out, event{layer: layer, snapshot: s})
+	}
+	return out
+}
+
+// unshared returns a reading that shares nothing with f.
+func unshared(f source.File) source.File {
+	f.Problems, f.Broken = slices.Clone(f.Problems), slices.Clone(f.Broken)
+	f.Pods = slices.Clone(f.Pods)
+	for i, s := range f.Pods {
+		c := *s
+		c.Pod = s.Pod.DeepCopy()
+		f.Pods[i] = &c
+	}
+	f.Objects = slices.Clone(f.Objects)
+	for i, o := range f.Objects {
+		c := *o
+		f.Objects[i] = &c
+	}
+	return f
+}
+
+// model is a layer written down as plainly as the rules are: per file what
+// stands in it, per pod the file that owns it.
+type model struct {
+	standing map[string][]*pod.Spec
+	owner    map[pod.Key]string
+	won      map[pod.Key]*pod.Spec
+}
+
+func (m *model) read(s source.Snapshot) {
+	standing := make(map[string][]*pod.Spec)
+	for _, f := range s.Files {
+		if f.Whole {
+			standing[f.File] = m.standing[f.File]
+			continue
+		}
+		standing[f.File] = slices.Clone(f.Pods)
+		for _, old := range m.standing[f.File] {
+			read := slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Key == old.Key })
+			if slices.Contains(f.Broken, old.Key) && !read {
+				standing[f.File] = append(standing[f.File], old)
+			}
+		}
+	}
+	holders := func(key pod.Key) (files []string, pods []*pod.Spec) {
+		for _, name := range slices.Sorted(maps.Keys(standing)) {
+			if i := slices.IndexFunc(standing[name], func(p *pod.Spec) bool { return p.Key == key }); i >= 0 {
+				files, pods = append(files, name), append(pods, standing[name][i])
+			}
+		}
+		return files, pods
+	}
+	for key, last := range m.won {
+		if files, _ := holders(key); len(files) > 0 {
+			continue
+		}
+		for _, f := range s.Files {
+			if slices.Contains(f.Broken, key) {
+				standing[f.File] = append(standing[f.File], last)
+				break
+			}
+		}
+	}
+	owner, won := make(map[pod.Key]string), make(map[pod.Key]*pod.Spec)
+	for _, pods := range standing {
+		for _, p := range pods {
+			files, specs := holders(p.Key)
+			i := slices.Index(files, m.owner[p.Key])
+			if last := m.won[p.Key]; i < 0 && last != nil {
+				i = slices.IndexFunc(specs, func(s *pod.Spec) bool { return !different(last, s) })
+			}
+			i = max(i, 0)
+			owner[p.Key], won[p.Key] = files[i], specs[i]
+		}
+	}
+	*m = model{standing, owner, won}
+}
+
+// describe writes a set of pods with their origins, in full.
+func describe(pods []*pod.Spec) string {
+	var b strings.Builder
+	for _, s := range pods {
+		fmt.Fprintf(&b, "%s %s %s:%d\n", notation(s), s.Origin.Layer(), s.Origin.File, s.Origin.Line)
+	}
+	return b.String()
+}
+
+// live plays events through the shell's own steps, and calls each after every
+// one of them.
+func live(events []event, each func(e event, old, next fold, b Batch)) fold {
+	c := New(Config{})
+	var start []Layer
+	for _, name := range layerNames {
+		start = append(start, NewLayer(name, nil))
+	}
+	f := newFold(start)
+	for i, e := range events {
+		now := noon.Add(time.Duration(i) * time.Second)
+		next, b, _ := c.take(f, message{layer: e.layer, snapshot: e.snapshot, err: e.err}, now)
+		if each != nil {
+			each(e, f, next, b)
+		}
+		f = next
+	}
+	return f
+}
+
+// TestF40_F43_LayerAgainstModel: a layer holds what the plain rules say, however
+// little of a reading it looks at.
+func TestF40_F43_LayerAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var models [3]model
+		live(lives(t), func(e event, _, next fold, _ Batch) {
+			m := &models[e.layer]
+			if e.err == nil {
+				m.read(e.snapshot)
+			}
+			want := slices.SortedFunc(maps.Values(m.won), func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
+			if diff := cmp.Diff(describe(want), describe(next.layers[e.layer].held())); diff != "" {
+				t.Fatalf("layer %d (-model +layer):\n%s", e.layer, diff)
+			}
+		})
+	})
+}
+
+// TestC_1_2_10_IncrementalIsFull: the steps that look only at what changed lead
+// to the same states, updates and conflicts as the full pass; so does a step
+// that missed others before it.
+func TestC_1_2_10_IncrementalIsFull(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var folds []fold
+		last := live(lives(t), func(_ event, old, next fold, b Batch) {
+			if diff := cmp.Diff(Merge(next.layers), next.merged); diff != "" {
+				t.Fatalf("state (-full +incremental):\n%s", diff)
+			}
+			if diff := cmp.Diff(Diff(old.merged, next.merged), b.Updates); diff != "" {
+				t.Fatalf("updates (-full +incremental):\n%s", diff)
+			}
+			folds = append(folds, old)
+		})
+		missed := rapid.SampledFrom(folds).Draw(t, "missed since")
+		before := missed.merged
+		for i, l := range last.layers {
+			next, pods := missed.step(i, l)
+			if diff := cmp.Diff(Diff(missed.merged, next.merged), diffPods(missed.merged, next.merged, pods)); diff != "" {
+				t.Fatalf("updates after missed steps:\n%s", diff)
+			}
+			missed = next
+		}
+		if diff := cmp.Diff(last.merged, missed.merged); diff != "" {
+			t.Fatalf("state after missed steps, since %v:\n%s", before, diff)
+		}
+	})
+}
+
+// TestC_1_1_3_ReplayYieldsState: whoever applies every update to an empty map
+// has the state; REMOVE names only what is there and leaves.
+func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have := make(map[pod.Key]*pod.Spec)
+		live(lives(t), func(_ event, _, next fold, b Batch) {
+			for _, u := range b.Updates {
+				for i, s := range u.Pods {
+					known := have[s.Key]
+					if (known == nil) != (u.Op == ADD) {
+						t.Fatalf("%s of %s, known before: %t", u.Op, s.Key, known != nil)
+					}
+					switch u.Op {
+					case REMOVE:
+						if next.merged.Pod(s.Key) != nil {
+							t.Fatalf("REMOVE of %s, which is wanted", s.Key)
+						}
+						if notation(s) != notation(known) {
+							t.Fatalf("REMOVE of %s, last known %s", notation(s), notation(known))
+						}
+						delete(have, s.Key)
+						continue
+					case ADD:
+					default:
+						if notation(u.Old[i]) != notation(known) {
+							t.Fatalf("%s from %s, last known %s", u.Op, notation(u.Old[i]), notation(known))
+						}
+					}
+					have[s.Key] = s
+				}
+			}
+			replayed := slices.SortedFunc(maps.Values(have), func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
+			if diff := cmp.Diff(places(next.merged.Pods), places(replayed)); diff != "" {
+				t.Fatalf("(-state +replayed):\n%s", diff)
+			}
+		})
+	})
+}
+
+// TestI9_SilenceRemovesNothing: a source that could not look changes no pod,
+// object or conflict, and one whose files all break removes nothing.
+func TestI9_SilenceRemovesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := live(lives(t), func(e event, old, next fold, b Batch) {
+			if e.err == nil {
+				return
+			}
+			if len(b.Updates) > 0 || !same(old.merged.Pods, next.merged.Pods) ||
+				!same(old.merged.Objects, next.merged.Objects) || !same(old.merged.Conflicts, next.merged.Conflicts) {
+				t.Fatalf("a failure led to %s", told(b.Updates))
+			}
+		})
+		i := rapid.IntRange(0, len(layerNames)-1).Draw(t, "breaks")
+		var s source.Snapshot
+		for _, file := range f.layers[i].files {
+			s.Files = append(s.Files, broken(file.File))
+		}
+		next, _ := f.step(i, f.layers[i].Read(s, noon))
+		if diff := cmp.Diff(describe(f.merged.Pods), describe(next.merged.Pods)); diff != "" {
+			t.Fatalf("when every file broke:\n%s", diff)
+		}
+	})
+}
+
+// TestC_1_3_6_ArrivalOrderDoesNotMatter: what each layer said counts, not which
+// of them said it first.
+func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		events := lives(t)
+		var queues [3][]event
+		for _, e := range events {
+			queues[e.layer] = append(queues[e.layer], e)
+		}
+		var other []event
+		for len(other) < len(events) {
+			i := rapid.IntRange(0, 2).Draw(t, "next")
+			for len(queues[i]) == 0 {
+				i = (i + 1) % 3
+			}
+			other = append(other, queues[i][0])
+			queues[i] = queues[i][1:]
+		}
+		a, b := live(events, nil).merged, live(other, nil).merged
+		for _, m := range []*Merged{a, b} {
+			for i := range m.Layers { // times are those of the words
+				m.Layers[i].LastGood, m.Layers[i].Since = time.Time{}, time.Time{}
+			}
+		}
+		if diff := cmp.Diff(a, b); diff != "" {
+			t.Fatalf("(-one order +another):\n%s", diff)
+		}
+	})
+}
+
+// TestC_1_2_8_TwiceIsOnce: hearing the last word of every layer again tells
+// nothing, whether it shares memory with the first or not.
+func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := live(lives(t), nil)
+		c := New(Config{})
+		for i, l := range f.layers {
+			if !l.state.Heard || l.state.Error != "" {
+				continue
+			}
+			s := source.Snapshot{Files: l.files, Skipped: l.skipped}
+			if rapid.Bool().Draw(t, "unshared") {
+				s.Files = slices.Clone(s.Files)
+				for j := range s.Files {
+					s.Files[j] = unshared(s.Files[j])
+				}
+			}
+			next, b, news := c.take(f, message{layer: i, snapshot: s}, noon)
+			if news || !same(f.merged.Pods, next.merged.Pods) {
+				t.Fatalf("said again: %s", told(b.Updates))
+			}
+		}
+	})
+}
+
+// TestF43_PermutationsAgree: however the files of a first reading are shuffled,
+// the same files own the same pods.
+func TestF43_PermutationsAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		files := []source.File{file(one, "a", "A1", "B1"), file(one, "b", "B2", "A2"), file(one, "c", "B1", "C1"), broken("d")}
+		shuffled := rapid.Permutation(files).Draw(t, "files")
+		a := Merge([]Layer{NewLayer(one, nil).Read(set(files...), noon)})
+		b := Merge([]Layer{NewLayer(one, nil).Read(set(shuffled...), noon)})
+		if diff := cmp.Diff(a, b); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+// TestC_1_2_11_StatesAreImmutable: no later step writes to a state that was given out.
+func TestC_1_2_11_StatesAreImmutable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type given struct {
+			state *Merged
+			text  string
+		}
+		print := func(m *Merged) string {
+			return fmt.Sprint(describe(m.Pods), quarrels(m.Conflicts), m.Layers, m.Problems, m.Skipped, len(m.Objects))
+		}
+		var all []given
+		live(lives(t), func(_ event, _, next fold, _ Batch) {
+			all = append(all, given{next.merged, print(next.merged)})
+		})
+		for _, g := range all {
+			if diff := cmp.Diff(g.text, print(g.state)); diff != "" {
+				t.Fatalf("a state changed after it was given out:\n%s", diff)
+			}
+		}
+	})
+}

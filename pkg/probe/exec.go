@@ -1,0 +1,99 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// execute runs the probe's command in the container: exit code 0 is success,
+// every other one and running out of time is failure (C-1.29.13).
+func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
+	if p.exec == nil {
+		return errors.New("commands cannot be run in containers here")
+	}
+	exit, output, err := p.exec.ExecSync(ctx, r.ContainerID, command(r), timeout)
+	switch {
+	case err == nil && exit == 0:
+		return nil
+	case err == nil:
+		return &pod.ProbeFailure{Message: exited(exit, output)}
+	case ctx.Err() != nil:
+		return err
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
+		return &pod.ProbeFailure{Message: fmt.Sprintf("command did not end within %s", timeout)}
+	}
+	return fmt.Errorf("run the probe's command: %w", err)
+}
+
+// exited words a command's failure: its exit code and the start of what it
+// printed.
+func exited(exit int32, output []byte) string {
+	text := fmt.Sprintf("command exited with code %d", exit)
+	if len(output) > maxAnswer {
+		output = output[:maxAnswer]
+	}
+	if output = bytes.TrimSpace(output); len(output) > 0 {
+		text += ": " + strings.ToValidUTF8(string(output), "\uFFFD")
+	}
+	return text
+}
+
+// command returns the probe's command with $(NAME) replaced from the
+// container's environment as it is declared: values that are only known inside
+// (valueFrom) are empty (C-1.29.13).
+func command(r pod.ProbeRequest) []string {
+	var env []v1.EnvVar
+	if r.Container != nil {
+		env = r.Container.Env
+	}
+	values := make(map[string]string, len(env))
+	for _, e := range env {
+		values[e.Name] = e.Value
+	}
+	cmd := make([]string, len(r.Probe.Exec.Command))
+	for i, arg := range r.Probe.Exec.Command {
+		cmd[i] = expand(arg, values)
+	}
+	return cmd
+}
+
+// expand replaces $(NAME) by its value where it has one, leaves it as it is
+// where it has none, and turns $$ into $, as Kubernetes does in commands.
+func expand(s string, values map[string]string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(s, "$")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		if rest, escaped := strings.CutPrefix(after, "$"); escaped {
+			b.WriteByte('$')
+			s = rest
+			continue
+		}
+		if inner, opened := strings.CutPrefix(after, "("); opened {
+			if name, rest, closed := strings.Cut(inner, ")"); closed {
+				if value, known := values[name]; known {
+					b.WriteString(value)
+				} else {
+					b.WriteString("$(" + name + ")")
+				}
+				s = rest
+				continue
+			}
+		}
+		b.WriteByte('$')
+		s = after
+	}
+}

@@ -1,0 +1,147 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// maxRedirects is how many redirects of the same host are followed.
+const maxRedirects = 10
+
+// maxHeader bounds the header of an answer, so that no container makes the
+// agent hold what it likes to send.
+const maxHeader = 256 << 10
+
+// httpGet asks once over HTTP: a status from 200 to 399 is success, any other
+// and every trouble on the way is failure (C-1.29.14).
+func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := p.request(ctx, r)
+	if err != nil {
+		return err
+	}
+	transport := newTransport()
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, CheckRedirect: sameHost}
+	resp, err := client.Do(req)
+	if err != nil && strings.Contains(err.Error(), "invalid header field") {
+		return errors.New("httpGet has a header that HTTP cannot carry")
+	}
+	if err != nil {
+		return &pod.ProbeFailure{Message: httpTrouble(err, timeout)}
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode > 399 {
+		return &pod.ProbeFailure{Message: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}
+	}
+	// The body is waited for as far as it is read, so that a server that
+	// breaks off is not called well.
+	if _, err := io.CopyN(io.Discard, resp.Body, maxAnswer); err != nil && !errors.Is(err, io.EOF) {
+		return &pod.ProbeFailure{Message: httpTrouble(err, timeout)}
+	}
+	return nil
+}
+
+// request builds the probe's GET. An error is the prober's own trouble: the
+// container cannot mend its spec.
+func (p *Prober) request(ctx context.Context, r pod.ProbeRequest) (*http.Request, error) {
+	get := r.Probe.HTTPGet
+	addr, err := address(r, get.Host, get.Port)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(get.Path)
+	if err != nil {
+		u = &url.URL{Path: get.Path}
+	}
+	u.Scheme, u.Host = "http", addr
+	if get.Scheme == v1.URISchemeHTTPS {
+		u.Scheme = "https"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, errors.New("httpGet does not make a valid URL")
+	}
+	for _, h := range get.HTTPHeaders {
+		if strings.EqualFold(h.Name, "Host") {
+			req.Host = h.Value
+			continue
+		}
+		req.Header.Add(h.Name, h.Value)
+	}
+	// A header that is given stands; given as empty, it is left out.
+	if _, given := req.Header["User-Agent"]; !given {
+		req.Header.Set("User-Agent", p.userAgent)
+	}
+	if accept, given := req.Header["Accept"]; !given {
+		req.Header.Set("Accept", "*/*")
+	} else if accept[0] == "" {
+		req.Header.Del("Accept")
+	}
+	return req, nil
+}
+
+// newTransport returns a transport for one probe: no proxy, nothing kept alive,
+// nothing compressed, certificates not verified (C-1.29.14).
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:                  nil,
+		DialContext:            new(net.Dialer).DialContext,
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+		MaxResponseHeaderBytes: maxHeader,
+		// A pod's certificate names what its users call it, not its IP.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}
+}
+
+// sameHost follows redirects of the same host and takes one to another host as
+// the answer, so that no pod sends the agent elsewhere (C-1.29.14).
+func sameHost(req *http.Request, via []*http.Request) error {
+	if req.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= maxRedirects {
+		return errRedirects
+	}
+	return nil
+}
+
+var errRedirects = fmt.Errorf("stopped after %d redirects", maxRedirects)
+
+// httpTrouble words a request without an answer. What the server sent instead
+// of HTTP stands in the library's errors and stays out of the text.
+func httpTrouble(err error, timeout time.Duration) string {
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	if text := because(err, timeout); text != "" {
+		return text
+	}
+	switch {
+	case errors.Is(err, errRedirects):
+		return errRedirects.Error()
+	case errors.As(err, &record):
+		return "the server does not speak TLS"
+	case errors.As(err, &alert):
+		return alert.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the server closed the connection without a whole answer"
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "the server does not speak TLS"
+	}
+	return "the server did not answer with HTTP"
+}

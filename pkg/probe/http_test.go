@@ -1,0 +1,365 @@
+package probe_test
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/probe"
+)
+
+// get returns a request for path on the server behind addr, which is a URL or
+// host:port, by the pod's IP.
+func get(t *testing.T, addr, path string) pod.ProbeRequest {
+	t.Helper()
+	if u, err := url.Parse(addr); err == nil && u.Host != "" {
+		addr = u.Host
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod.ProbeRequest{PodIP: host, Probe: &v1.Probe{
+		TimeoutSeconds: 1,
+		ProbeHandler:   v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: intstr.FromInt(n)}},
+	}}
+}
+
+func ask(t *testing.T, r pod.ProbeRequest) error {
+	t.Helper()
+	return probe.New(probe.Config{Version: "1.2"}).Probe(t.Context(), r)
+}
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestC_1_29_14_StatusDecides(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		code, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
+		w.WriteHeader(code)
+		io.WriteString(w, "body with a secret")
+	})
+	for _, code := range []int{200, 204, 299, 300, 304, 399} {
+		if err := ask(t, get(t, addr, fmt.Sprintf("/%d", code))); err != nil {
+			t.Errorf("%d: %v, want success", code, err)
+		}
+	}
+	for _, code := range []int{400, 404, 500, 503} {
+		want := fmt.Sprintf("HTTP probe failed with statuscode: %d", code)
+		if got := failure(t, ask(t, get(t, addr, fmt.Sprintf("/%d", code)))); got != want {
+			t.Errorf("got %q, want %q and nothing of the body", got, want)
+		}
+	}
+}
+
+func TestC_1_29_14_Request(t *testing.T) {
+	t.Parallel()
+	seen := make(chan *http.Request, 1) // one probe, one request
+	addr := serve(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r })
+	tests := []struct {
+		name    string
+		path    string
+		headers []v1.HTTPHeader
+		want    map[string]string // by header, "" is absent; :host, :uri beside
+	}{
+		{"Defaults", "/", nil, map[string]string{
+			"User-Agent": "kube-probe/1.2", "Accept": "*/*", "Accept-Encoding": "", "Connection": "close", ":uri": "/"}},
+		{"PathWithoutSlash", "healthz", nil, map[string]string{":uri": "/healthz"}},
+		{"Query", "/h?a=b&c=%20d", nil, map[string]string{":uri": "/h?a=b&c=%20d"}},
+		{"Given", "/", []v1.HTTPHeader{
+			{Name: "user-agent", Value: "me"}, {Name: "Accept", Value: "text/plain"}, {Name: "X-A", Value: "1"}, {Name: "Host", Value: "web.example"}},
+			map[string]string{"User-Agent": "me", "Accept": "text/plain", "X-A": "1", ":host": "web.example"}},
+		{"Emptied", "/", []v1.HTTPHeader{{Name: "User-Agent"}, {Name: "Accept"}},
+			map[string]string{"User-Agent": "", "Accept": ""}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := get(t, addr, tt.path)
+			r.Probe.HTTPGet.HTTPHeaders = tt.headers
+			if err := ask(t, r); err != nil {
+				t.Fatal(err)
+			}
+			got := <-seen
+			for name, want := range tt.want {
+				have := strings.Join(got.Header.Values(name), ",")
+				switch name {
+				case ":host":
+					have = got.Host
+				case ":uri":
+					have = got.RequestURI
+				case "Connection":
+					have = map[bool]string{true: "close"}[got.Close]
+				}
+				if have != want {
+					t.Errorf("%s is %q, want %q", name, have, want)
+				}
+			}
+		})
+	}
+	r := get(t, addr, "/")
+	r.Probe.HTTPGet.HTTPHeaders = []v1.HTTPHeader{{Name: "X", Value: "secret\n"}}
+	if got := trouble(t, ask(t, r)); strings.Contains(got, "secret") {
+		t.Errorf("the header's value is in %q", got)
+	}
+}
+
+func TestC_1_29_14_NoProxy(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	t.Setenv("http_proxy", "http://127.0.0.1:1")
+	addr := serve(t, func(http.ResponseWriter, *http.Request) {})
+	if err := ask(t, get(t, addr, "/")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestC_1_29_14_LoopbackOnTheHostNetwork(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, func(http.ResponseWriter, *http.Request) {})
+	r := get(t, addr, "/")
+	r.PodIP = ""
+	if err := ask(t, r); err != nil {
+		t.Error(err)
+	}
+	r.PodIP, r.Probe.HTTPGet.Host = "192.0.2.1", "127.0.0.1" // the probe's own host comes first
+	if err := ask(t, r); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestC_1_29_14_NamedPort(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, func(http.ResponseWriter, *http.Request) {})
+	r := get(t, addr, "/")
+	number := r.Probe.HTTPGet.Port.IntVal
+	r.Container = &v1.Container{Ports: []v1.ContainerPort{{Name: "web", ContainerPort: number}}}
+	for _, text := range []string{"web", strconv.Itoa(int(number))} {
+		r.Probe.HTTPGet.Port = intstr.FromString(text)
+		if err := ask(t, r); err != nil {
+			t.Errorf("port %q: %v", text, err)
+		}
+	}
+}
+
+func TestC_1_29_14_Redirects(t *testing.T) {
+	t.Parallel()
+	var elsewhere atomic.Int32
+	mux := http.NewServeMux()
+	mux.HandleFunc("/well", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/ill", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	mux.HandleFunc("/to", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.URL.Query().Get("u"), http.StatusFound)
+	})
+	mux.HandleFunc("/hop/{n}", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.PathValue("n"))
+		if n > 1 {
+			http.Redirect(w, r, fmt.Sprintf("/hop/%d", n-1), http.StatusFound)
+		}
+	})
+	addr := serve(t, mux.ServeHTTP)
+	other := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		elsewhere.Add(1)
+		w.WriteHeader(500)
+	})
+	// The same listener under another name is another host.
+	otherHost := strings.Replace(other, "127.0.0.1", "localhost", 1)
+
+	for _, path := range []string{"/to?u=/well", "/hop/10", "/to?u=" + url.QueryEscape(otherHost)} {
+		if err := ask(t, get(t, addr, path)); err != nil {
+			t.Errorf("%s: %v, want success", path, err)
+		}
+	}
+	if n := elsewhere.Load(); n != 0 {
+		t.Errorf("the other host was asked %d times, want never", n)
+	}
+	for path, want := range map[string]string{
+		"/to?u=/ill":                      "HTTP probe failed with statuscode: 500",
+		"/hop/20":                         "stopped after 10 redirects",
+		"/to?u=" + url.QueryEscape(other): "HTTP probe failed with statuscode: 500", // same host, other port
+	} {
+		if got := failure(t, ask(t, get(t, addr, path))); got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestC_1_29_14_HTTPSIsNotVerified(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer s.Close()
+	r := get(t, s.URL, "/")
+	r.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
+	if err := ask(t, r); err != nil {
+		t.Errorf("self-signed: %v, want success", err)
+	}
+	plain := get(t, serve(t, func(http.ResponseWriter, *http.Request) {}), "/")
+	plain.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
+	if got := failure(t, ask(t, plain)); got != "the server does not speak TLS" {
+		t.Errorf("plain server: got %q", got)
+	}
+}
+
+func TestC_1_29_14_TransportErrorsAreFailures(t *testing.T) {
+	t.Parallel()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	if got := failure(t, ask(t, get(t, gone.URL, "/?token=x"))); !strings.Contains(got, "connection refused") || strings.Contains(got, "token") {
+		t.Errorf("refused: got %q", got)
+	}
+	for name, tt := range map[string]struct{ answer, want string }{
+		"Garbage":    {"secret secret secret\r\n\r\n", "the server did not answer with HTTP"},
+		"Silence":    {"", "the server closed the connection without a whole answer"},
+		"CutBody":    {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "the server closed the connection without a whole answer"},
+		"HugeHeader": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "the server did not answer with HTTP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := failure(t, ask(t, get(t, raw(t, tt.answer), "/"))); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// raw serves answer to every connection, after its request was read, and closes
+// it.
+func raw(t *testing.T, answer string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 4096))
+			io.WriteString(c, answer)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().String()
+}
+
+func TestF80_TimeoutIsAHardWall(t *testing.T) {
+	t.Parallel()
+	end := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-end:
+		case <-r.Context().Done():
+		}
+	})
+	mux.HandleFunc("/trickle", func(w http.ResponseWriter, r *http.Request) {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-r.Context().Done():
+				return
+			case <-tick.C:
+				io.WriteString(w, "x")
+				w.(http.Flusher).Flush()
+			}
+		}
+	})
+	s := httptest.NewServer(mux)
+	defer s.Close()
+	defer close(end)
+	for _, path := range []string{"/hang", "/trickle"} {
+		begin := time.Now()
+		if got := failure(t, ask(t, get(t, s.URL, path))); got != "no answer within 1s" {
+			t.Errorf("%s: got %q", path, got)
+		}
+		if took := time.Since(begin); took < time.Second || took > 5*time.Second {
+			t.Errorf("%s took %s, want about 1s, once", path, took)
+		}
+	}
+}
+
+func TestF80_BodyIsReadUpToTenKiB(t *testing.T) {
+	t.Parallel()
+	sent := make(chan int64, 1) // one request
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		chunk := make([]byte, 64<<10)
+		var total int64
+		for total < 1<<30 {
+			n, err := w.Write(chunk)
+			total += int64(n)
+			if err != nil {
+				break
+			}
+		}
+		sent <- total
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Start()
+	defer s.Close()
+	if err := ask(t, get(t, s.URL, "/")); err != nil {
+		t.Errorf("got %v, want success without the rest of the body", err)
+	}
+	if n := <-sent; n >= 1<<30 {
+		t.Errorf("the server could send %d bytes", n)
+	}
+}
+
+// fullPort returns a loopback port where connections hang: it listens with no
+// room and never accepts.
+func fullPort(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := name.(*unix.SockaddrInet4).Port
+	for range 8 {
+		c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 200*time.Millisecond)
+		if err != nil {
+			return port
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	t.Fatal("a listener with a full queue still accepts")
+	return 0
+}

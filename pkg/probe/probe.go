@@ -1,0 +1,186 @@
+// Package probe asks a container how it is, once: by a command in it, by an
+// HTTP request or by a TCP connection. It also holds, as pure functions, when a
+// probe is due and when its results add up to a verdict.
+//
+// The engine owns the clock, the order and the number of probes that run at
+// once; the runtime adapter runs commands for it.
+//
+// The one rule: what the container answers is a verdict, what the prober
+// suffers is an error, and neither ever carries what an HTTP body said.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// attempts is how often one probe is tried while it meets the prober's own
+// trouble (C-1.29.7).
+const attempts = 3
+
+// maxAnswer bounds what is read of an answer: a body, a command's output
+// (C-1.29.13, C-1.29.14).
+const maxAnswer = 10 << 10
+
+// loopback is where the probes of a pod on the host network go (C-1.29.14).
+const loopback = "127.0.0.1"
+
+// Execer runs commands in containers.
+type Execer interface {
+	// ExecSync runs cmd in the container and waits for its end. Output is
+	// stdout and stderr together. A command that outlives timeout is ended, and
+	// the error is then, or wraps, context.DeadlineExceeded. Any other error
+	// says that the command could not be run.
+	ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (exit int32, output []byte, err error)
+}
+
+// Config is what a Prober is made of.
+type Config struct {
+	// Exec runs the commands of exec probes; nil makes them errors.
+	Exec Execer
+	// Version stands behind "kube-probe/" in the User-Agent header.
+	Version string
+}
+
+// Prober runs probes. It keeps no state and may be used by many goroutines.
+type Prober struct {
+	exec      Execer
+	userAgent string
+}
+
+// New returns a Prober.
+func New(c Config) *Prober {
+	version := c.Version
+	if version == "" {
+		version = "unknown"
+	}
+	return &Prober{exec: c.Exec, userAgent: "kube-probe/" + version}
+}
+
+// Probe runs one probe and waits for its answer, no longer than the probe's
+// timeout for each try. It returns nil when the container is well and a
+// *pod.ProbeFailure when it is not. Any other error is the prober's own
+// trouble, met three times in a row (C-1.29.7), or the end of ctx: it says
+// nothing about the container.
+func (p *Prober) Probe(ctx context.Context, r pod.ProbeRequest) error {
+	var err error
+	for range attempts {
+		err = p.once(ctx, r)
+		var failure *pod.ProbeFailure
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("probe given up: %w", context.Cause(ctx))
+		}
+		if errors.As(err, &failure) {
+			return err
+		}
+	}
+	return err
+}
+
+// once makes one try.
+func (p *Prober) once(ctx context.Context, r pod.ProbeRequest) error {
+	timeout := Timeout(r.Probe)
+	switch {
+	case r.Probe == nil:
+		return errors.New("no probe given")
+	case r.Probe.Exec != nil:
+		return p.execute(ctx, r, timeout)
+	case r.Probe.HTTPGet != nil:
+		return p.httpGet(ctx, r, timeout)
+	case r.Probe.TCPSocket != nil:
+		return tcpSocket(ctx, r, timeout)
+	case r.Probe.GRPC != nil:
+		return errors.New("grpc probes are not supported")
+	}
+	return errors.New("the probe has no exec, httpGet or tcpSocket")
+}
+
+// tcpSocket connects and closes (C-1.29.15).
+func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
+	addr, err := address(r, r.Probe.TCPSocket.Host, r.Probe.TCPSocket.Port)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return &pod.ProbeFailure{Message: because(err, timeout)}
+	}
+	conn.Close()
+	return nil
+}
+
+// address joins host and port: host is the probe's own, else the pod's IP, else
+// loopback; a port given by name is looked up in the container's ports.
+func address(r pod.ProbeRequest, host string, port intstr.IntOrString) (string, error) {
+	if host == "" {
+		host = r.PodIP
+	}
+	if host == "" {
+		host = loopback
+	}
+	n, err := portNumber(r.Container, port)
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(host, strconv.Itoa(n)), nil
+}
+
+// portNumber resolves a probe's port: a number, the name of one of the
+// container's ports, or a number written as text.
+func portNumber(c *v1.Container, port intstr.IntOrString) (int, error) {
+	n := int(port.IntVal)
+	if port.Type == intstr.String {
+		var known bool
+		if n, known = namedPort(c, port.StrVal); !known {
+			var err error
+			if n, err = strconv.Atoi(port.StrVal); err != nil {
+				return 0, fmt.Errorf("the container has no port named %q", port.StrVal)
+			}
+		}
+	}
+	if n < 1 || n > 65535 {
+		return 0, fmt.Errorf("port %d is not between 1 and 65535", n)
+	}
+	return n, nil
+}
+
+func namedPort(c *v1.Container, name string) (int, bool) {
+	if c == nil {
+		return 0, false
+	}
+	for _, p := range c.Ports {
+		if p.Name == name {
+			return int(p.ContainerPort), true
+		}
+	}
+	return 0, false
+}
+
+// because words a failed connection for a person: the network's own reason,
+// without the URL and without anything the other side has sent.
+func because(err error, timeout time.Duration) string {
+	var op *net.OpError
+	var timed interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timed) && timed.Timeout():
+		return fmt.Sprintf("no answer within %s", timeout)
+	case errors.As(err, &op):
+		return strings.ToValidUTF8(op.Error(), "")
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+package probe
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Defaults of a probe that was not defaulted before (C-1.29.2).
+const (
+	defaultTimeout = time.Second
+	defaultPeriod  = 10 * time.Second
+	defaultSuccess = 1
+	defaultFailure = 3
+)
+
+// Timeout returns how long one try of p may take.
+func Timeout(p *v1.Probe) time.Duration {
+	if p == nil || p.TimeoutSeconds <= 0 {
+		return defaultTimeout
+	}
+	return time.Duration(p.TimeoutSeconds) * time.Second
+}
+
+// Period returns the time from the start of one run of p to the start of the
+// next.
+func Period(p *v1.Probe) time.Duration {
+	if p == nil || p.PeriodSeconds <= 0 {
+		return defaultPeriod
+	}
+	return time.Duration(p.PeriodSeconds) * time.Second
+}
+
+// Due returns when p is to run next, never before now.
+//
+// A first run (last is zero) is due as soon as the initial delay, counted in
+// whole seconds from startedAt, is over (C-1.29.5); a later one a period after
+// last, the start of the run before (C-1.29.3). Runs that were missed, because
+// the machine slept or a run took longer than a period, are not made up for. A
+// startedAt after now comes from a clock that was set back; the delay then
+// counts as over.
+func Due(p *v1.Probe, startedAt, last, now time.Time) time.Time {
+	due := now
+	if !startedAt.After(now) {
+		due = startedAt.Add(time.Duration(p.InitialDelaySeconds) * time.Second)
+	}
+	if !last.IsZero() {
+		if next := last.Add(Period(p)); next.After(due) {
+			due = next
+		}
+	}
+	if due.Before(now) {
+		return now
+	}
+	return due
+}
+
+// Spread returns by how much the first run of p is put off after a start of the
+// agent, so that a node full of pods is not probed in one instant (C-1.29.3).
+// fraction is random, from 0 up to 1. Only containers that ran before the agent
+// did are spread: a fresh one is asked at once, where the kubelet lets it wait.
+func Spread(p *v1.Probe, startedAt, agentStart, now time.Time, fraction float64) time.Duration {
+	if !startedAt.Before(agentStart) || now.Sub(agentStart) >= Period(p) {
+		return 0
+	}
+	return time.Duration(fraction * float64(Period(p)))
+}

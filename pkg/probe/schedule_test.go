@@ -1,0 +1,183 @@
+package probe_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/probe"
+)
+
+func TestC_1_29_2_Defaults(t *testing.T) {
+	t.Parallel()
+	if got := probe.Timeout(&v1.Probe{}); got != time.Second {
+		t.Errorf("timeout %s, want 1s", got)
+	}
+	if got := probe.Period(&v1.Probe{}); got != 10*time.Second {
+		t.Errorf("period %s, want 10s", got)
+	}
+	if got := verdicts(&v1.Probe{}, true, "+---+"); got != "R..UR" {
+		t.Errorf("success 1, failure 3: got %q", got)
+	}
+}
+
+func TestC_1_29_5_Due(t *testing.T) {
+	t.Parallel()
+	t0 := time.Date(2026, 1, 2, 3, 4, 5, 250e6, time.UTC)
+	at := func(s float64) time.Time { return t0.Add(time.Duration(s * float64(time.Second))) }
+	p := &v1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 10}
+	var never time.Time
+	tests := []struct {
+		name              string
+		p                 *v1.Probe
+		started           time.Time
+		last, now, wanted time.Time
+	}{
+		{"FirstWithoutDelay", &v1.Probe{}, at(0), never, at(1), at(1)},
+		{"FirstAfterDelay", p, at(0), never, at(1), at(5)},
+		{"DelayJustShort", p, at(0), never, at(4.999), at(5)},
+		{"DelayOver", p, at(0), never, at(7), at(7)},
+		{"NextPeriod", p, at(0), at(5), at(6), at(15)},
+		{"TookLongerThanAPeriod", p, at(0), at(5), at(20), at(20)},
+		{"SleptThroughMany", p, at(0), at(5), at(1000), at(1000)},
+		{"PeriodInsideDelay", &v1.Probe{InitialDelaySeconds: 60, PeriodSeconds: 1}, at(0), at(2), at(3), at(60)},
+		{"F14_ClockSetBack", p, at(3600), never, at(0), at(0)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := probe.Due(tt.p, tt.started, tt.last, tt.now); !got.Equal(tt.wanted) {
+				t.Errorf("due %s after the start, want %s", got.Sub(t0), tt.wanted.Sub(t0))
+			}
+		})
+	}
+}
+
+func TestC_1_29_3_SpreadAfterAnAgentsStart(t *testing.T) {
+	t.Parallel()
+	agent := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	p := &v1.Probe{PeriodSeconds: 10}
+	old, fresh := agent.Add(-time.Hour), agent.Add(time.Second)
+	for name, tt := range map[string]struct {
+		started, now time.Time
+		want         time.Duration
+	}{
+		"Adopted":          {old, agent.Add(time.Second), 5 * time.Second},
+		"Fresh":            {fresh, agent.Add(time.Second), 0},
+		"AgentRunsForLong": {old, agent.Add(10 * time.Second), 0},
+	} {
+		if got := probe.Spread(p, tt.started, agent, tt.now, 0.5); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// verdicts plays results, '+' '-' and '?' (the prober's trouble), and returns what
+// each published: R ready, U unready, '.' nothing.
+func verdicts(p *v1.Probe, adopted bool, results string) string {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	agent := start.Add(-time.Second)
+	if adopted {
+		agent = start.Add(time.Hour)
+	}
+	s := probe.Begin("c1", start, agent)
+	var b strings.Builder
+	for _, r := range results {
+		var err error
+		switch r {
+		case '-':
+			err = &pod.ProbeFailure{Message: "ill"}
+		case '?':
+			err = errors.New("trouble")
+		}
+		var published bool
+		s, published = s.After(p, err)
+		switch {
+		case published && s.Verdict.OK:
+			b.WriteByte('R')
+		case published:
+			b.WriteByte('U')
+		default:
+			b.WriteByte('.')
+		}
+	}
+	return b.String()
+}
+
+func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
+	t.Parallel()
+	p := &v1.Probe{SuccessThreshold: 2, FailureThreshold: 3}
+	for _, tt := range []struct{ name, results, want string }{
+		{"SuccessAtThreshold", "++++", ".R.."},
+		{"FailureAtThreshold", "++-----", ".R..U.."},
+		{"InterruptedSuccess", "+-+-++", ".....R"},
+		{"InterruptedFailure", "++--+---", ".R.....U"},
+		{"C_1_29_7_TroubleIsNotCounted", "+?+--?-", "..R...U"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := verdicts(p, false, tt.results); got != tt.want {
+				t.Errorf("%s: got %q, want %q", tt.results, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
+	t.Parallel()
+	agent := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		started time.Time
+		known   bool
+	}{
+		"Fresh":            {agent.Add(time.Second), true},
+		"TenSecondsBefore": {agent.Add(-10 * time.Second), true},
+		"RanLongBefore":    {agent.Add(-10*time.Second - 1), false},
+		"F14_StartsAhead":  {agent.Add(time.Hour), true},
+	} {
+		s := probe.Begin("c1", tt.started, agent)
+		if s.Known != tt.known || s.Verdict.OK || s.Verdict.ContainerID != "c1" {
+			t.Errorf("%s: known %t, verdict %+v", name, s.Known, s.Verdict)
+		}
+	}
+	// An adopted container says something with its first threshold, whichever
+	// way it goes.
+	p := &v1.Probe{SuccessThreshold: 1, FailureThreshold: 2}
+	if got := verdicts(p, true, "--"); got != ".U" {
+		t.Errorf("adopted, failing: got %q", got)
+	}
+	if got := verdicts(p, true, "+"); got != "R" {
+		t.Errorf("adopted, well: got %q", got)
+	}
+}
+
+// Whatever the results, a published change is backed by as many equal results
+// in a row as its threshold asks for.
+func TestC_1_29_8_ThresholdLaw(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		p := &v1.Probe{
+			SuccessThreshold: rapid.Int32Range(1, 4).Draw(t, "success"),
+			FailureThreshold: rapid.Int32Range(1, 4).Draw(t, "failure"),
+		}
+		results := rapid.StringOfN(rapid.RuneFrom([]rune("+-?")), 0, 40, -1).Draw(t, "results")
+		got := verdicts(p, rapid.Bool().Draw(t, "adopted"), results)
+		for i, r := range got {
+			sign, n := "+", int(p.SuccessThreshold)
+			if r == 'U' {
+				sign, n = "-", int(p.FailureThreshold)
+			}
+			if r != 'R' && r != 'U' {
+				continue
+			}
+			if counted := strings.ReplaceAll(results[:i+1], "?", ""); !strings.HasSuffix(counted, strings.Repeat(sign, n)) {
+				t.Fatalf("%q published %q at %d, want %d of %q in a row", results, got, i, n, sign)
+			}
+		}
+	})
+}

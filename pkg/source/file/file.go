@@ -1,0 +1,226 @@
+// Package file reads manifests from a file or a directory and follows every
+// change by inotify, with a slow rescan as the net.
+//
+// It yields what it read: one source.File per manifest. A file that somebody
+// is still writing keeps its previous reading; one that cannot be read is a
+// problem of that file; a directory that cannot be looked into is an error.
+//
+// The one rule: it never says "nothing is there" unless it looked and saw it.
+//
+// Everything here belongs to the goroutine that ranges over Sets; the watcher
+// alone has goroutines of its own, which end before Sets returns. Channels: the
+// watcher's pump sends events (capacity 0), the ranging goroutine receives
+// them; while it does not, the kernel queues, and says so when it cannot.
+package file
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// SizeLimit is the largest manifest that is read, in bytes.
+const SizeLimit = 10 << 20
+
+const (
+	// linger is how long a first event waits for its companions: a rename is
+	// two events, an editor's save up to nine.
+	linger = 300 * time.Microsecond
+	// Looks caused by events: so many at once, then one every spacing.
+	burst   = 3
+	spacing = 100 * time.Millisecond
+	// vanishHold is how long a file must be away before it counts as removed:
+	// editors move a file aside before they write the new one.
+	vanishHold = 100 * time.Millisecond
+	// badNewsHold is how long a file must be unchanged before a reading that is
+	// broken or loses pods is believed.
+	badNewsHold = 50 * time.Millisecond
+	// pollInterval replaces CheckFrequency while changes cannot be watched and
+	// while the source cannot be looked at.
+	pollInterval = 2 * time.Second
+	// firstWait bounds how long the first set waits for files being written.
+	firstWait = 1200 * time.Millisecond
+)
+
+// Config is what a file source needs.
+type Config struct {
+	// Path is a file or a directory, as the person gave it.
+	Path string
+	// Recursive reads the directories below Path too.
+	Recursive bool
+	// CheckFrequency is the time between rescans, which find what inotify does
+	// not tell: changes behind symbolic links, on network file systems. Zero is
+	// 20 s (C-1.6.1).
+	CheckFrequency time.Duration
+	// Parse decodes one manifest; the second result is what it passed over on
+	// purpose. It is called by one goroutine at a time.
+	Parse func(data []byte, file string) (source.File, []pod.Problem)
+	// Log hears when changes cannot be watched; nil is silence.
+	Log *slog.Logger
+}
+
+// Source is a file source.
+type Source struct {
+	cfg        Config
+	newWatcher func() (watcher, error)
+	mountID    func(path string) uint64
+	writerOf   func(fd int) writer
+	poll       time.Duration
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the source of cfg.Path. It reads nothing before Sets.
+func New(cfg Config) *Source {
+	if cfg.CheckFrequency <= 0 {
+		cfg.CheckFrequency = 20 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Source{cfg: cfg, newWatcher: newFSWatcher, mountID: mountID, writerOf: writerOf, poll: pollInterval}
+}
+
+// Name returns "file:" and the path as given.
+func (s *Source) Name() string { return "file:" + s.cfg.Path }
+
+// Sets implements source.Source. It never ends by itself.
+func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		l := newLook(ctx, s)
+		defer l.unwatch()
+		for ctx.Err() == nil {
+			l.round()
+			if ctx.Err() != nil || !l.emit(yield) {
+				return
+			}
+			l.wait()
+		}
+	}
+}
+
+// emit yields what the last round learned, if anything.
+func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
+	switch {
+	case l.err != nil:
+		if l.said == l.err.Error() {
+			return true
+		}
+		l.said = l.err.Error()
+		return yield(source.Snapshot{}, l.err)
+	case l.held || (!l.set.Dirty() && l.said == "" && l.heard):
+		return true
+	}
+	l.said, l.heard = "", true
+	return yield(l.set.Snapshot(), nil)
+}
+
+// round does what is due now: a full look, the files that events named, the
+// files that were to be looked at again.
+func (l *look) round() {
+	now := time.Now()
+	l.fresh = l.fresh[:0]
+	full := !now.Before(l.nextFull)
+	if !full && (l.wantFull || len(l.dirty) > 0) && l.budget.take(now) {
+		full = l.wantFull || l.err != nil
+		if !full {
+			l.checkDirty()
+		}
+	}
+	if full {
+		l.full()
+	}
+	if l.err == nil && !l.held {
+		l.checkDue()
+		l.dropMoved()
+	}
+}
+
+// wait returns when something is due or was told, or ctx is done.
+func (l *look) wait() {
+	for {
+		timer := time.NewTimer(time.Until(l.nextDue()))
+		var events <-chan event
+		if l.watch != nil {
+			events = l.watch.events()
+		}
+		select {
+		case <-l.ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+			return
+		case e := <-events:
+			timer.Stop()
+			if l.gather(e, events) {
+				return
+			}
+		}
+	}
+}
+
+// gather takes e and what follows within linger; it reports whether there is
+// anything to look at now.
+func (l *look) gather(e event, events <-chan event) bool {
+	l.hear(e)
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	for {
+		select {
+		case e := <-events:
+			l.hear(e)
+		case <-timer.C:
+			return (l.wantFull || len(l.dirty) > 0) && !l.budget.next().After(time.Now())
+		case <-l.ctx.Done():
+			return true
+		}
+	}
+}
+
+// nextDue is when the next round has work without a further event.
+func (l *look) nextDue() time.Time {
+	due := l.nextFull
+	if l.wantFull || len(l.dirty) > 0 {
+		due = earlier(due, l.budget.next())
+	}
+	if l.err != nil || l.held {
+		return due
+	}
+	for _, p := range l.pending {
+		due = earlier(due, p.next)
+	}
+	for _, since := range l.gone {
+		due = earlier(due, since.Add(vanishHold))
+	}
+	return due
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// budget is a bucket of looks: burst at once, then one every spacing.
+type budget struct {
+	full time.Time // when the bucket is full again
+}
+
+func (b *budget) take(now time.Time) bool {
+	if b.next().After(now) {
+		return false
+	}
+	if b.full.Before(now) {
+		b.full = now
+	}
+	b.full = b.full.Add(spacing)
+	return true
+}
+
+// next is when a look may be taken.
+func (b *budget) next() time.Time { return b.full.Add(-(burst - 1) * spacing) }

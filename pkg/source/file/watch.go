@@ -1,0 +1,207 @@
+package file
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// event is one thing a watcher tells: a path and what happened to it, or, with
+// lost, that nobody knows what happened.
+type event struct {
+	name string
+	op   fsnotify.Op
+	lost bool
+}
+
+// watcher tells what happens in directories. It is injectable, so that the
+// limits of the system can be tested.
+type watcher interface {
+	// add watches the directory path; watching it again renews the watch.
+	add(path string) error
+	// events never closes before close.
+	events() <-chan event
+	close()
+}
+
+// fsWatcher is inotify. Its channel out has capacity 0: pump sends, the look
+// receives; when nobody receives the kernel's queue fills and overflows, which
+// is told as lost.
+type fsWatcher struct {
+	w    *fsnotify.Watcher
+	out  chan event
+	lost chan struct{} // capacity 1: sift says that something was missed; full: it is said already
+	done chan struct{} // capacity 0, closed by close
+	wg   sync.WaitGroup
+}
+
+func newFSWatcher() (watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	f := &fsWatcher{w: w, out: make(chan event), lost: make(chan struct{}, 1), done: make(chan struct{})}
+	f.wg.Go(f.pump)
+	f.wg.Go(f.sift)
+	return f, nil
+}
+
+func (f *fsWatcher) add(path string) error { return f.w.Add(path) }
+
+func (f *fsWatcher) events() <-chan event { return f.out }
+
+func (f *fsWatcher) close() {
+	close(f.done)
+	_ = f.w.Close()
+	f.wg.Wait()
+}
+
+// sift takes errors at all times: fsnotify sends some while holding the lock
+// that add and close need.
+func (f *fsWatcher) sift() {
+	for range f.w.Errors {
+		select {
+		case f.lost <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *fsWatcher) pump() {
+	for {
+		var e event
+		select {
+		case <-f.done:
+			return
+		case <-f.lost:
+			e = event{lost: true}
+		case told, ok := <-f.w.Events:
+			if !ok {
+				return
+			}
+			e = event{name: filepath.Clean(told.Name), op: told.Op}
+		}
+		select {
+		case f.out <- e:
+		case <-f.done:
+			return
+		}
+	}
+}
+
+// arm opens the watcher where there is none and watches what surrounds Path:
+// the directory that holds it where Path is a file, a link or missing. It
+// comes before the look, so that nothing happens unseen in between.
+func (l *look) arm() {
+	if l.watch == nil {
+		w, err := l.newWatcher()
+		if err != nil {
+			l.cannotWatch(err)
+			return
+		}
+		l.watch = w
+	}
+	l.unwatched = ""
+	clear(l.near)
+	clear(l.targets)
+	root := filepath.Clean(l.cfg.Path)
+	l.targets[root] = true
+	var st unix.Stat_t
+	if unix.Lstat(root, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return
+	}
+	l.nearest(root)
+	if target, err := filepath.EvalSymlinks(root); err == nil && target != root {
+		l.targets[target] = true
+		l.nearest(target)
+	}
+}
+
+// nearest watches the closest directory above path that is there.
+func (l *look) nearest(path string) {
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		err := l.arming(dir)
+		if err == nil {
+			l.near[dir] = true
+			return
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			l.cannotWatch(err)
+			return
+		}
+		if dir == filepath.Dir(dir) {
+			return
+		}
+	}
+}
+
+// arming watches one directory, where there is a watcher.
+func (l *look) arming(dir string) error {
+	if l.watch == nil {
+		return nil
+	}
+	return l.watch.add(dir)
+}
+
+// cannotWatch falls back to polling and says so once, until it works again.
+func (l *look) cannotWatch(err error) {
+	why := reason(err)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EMFILE) {
+		why = "a limit of inotify is reached (fs.inotify.max_user_watches, max_user_instances)"
+	}
+	if l.warned != why {
+		l.cfg.Log.Warn("Changes of manifests cannot be watched, polling instead", "path", l.cfg.Path, "every", l.poll, "reason", why)
+	}
+	l.unwatched, l.warned = why, why
+}
+
+func (l *look) unwatch() {
+	if l.watch != nil {
+		l.watch.close()
+	}
+}
+
+// hear turns an event into what must be looked at.
+func (l *look) hear(e event) {
+	dir, base := filepath.Split(e.name)
+	dir = filepath.Clean(dir)
+	switch {
+	case e.lost:
+		l.wantFull = true
+	case l.dirs[e.name]:
+		l.wantFull = l.wantFull || e.op&^fsnotify.Write != 0
+	case l.dirs[dir] && base == "..data":
+		l.wantFull = true // a mounted ConfigMap was swapped (C-1.6.16)
+	case l.dirs[dir] && passedOver(base) == "":
+		l.dirty[e.name] = true
+	case l.dirs[dir]:
+		if l.cfg.Recursive && e.op.Has(fsnotify.Create) && !strings.HasPrefix(base, ".") {
+			if _, kind, _ := probe(e.name); kind == directory {
+				l.wantFull = true
+			}
+		}
+	}
+	if l.near[dir] && (base == "..data" || l.concerns(e.name)) {
+		l.wantFull = true
+	}
+}
+
+// concerns reports whether name is Path, what it links to, or a directory above.
+func (l *look) concerns(name string) bool {
+	for target := range l.targets {
+		if target == name || strings.HasPrefix(target, name+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func sortByName(entries []fs.DirEntry) {
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+}

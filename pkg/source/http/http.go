@@ -1,0 +1,261 @@
+// Package http polls a URL for manifests.
+//
+// It yields one source.File, named by the URL without its secrets. Whatever is
+// not a complete, fresh 200 is "I could not look": the last good set stands.
+//
+// The one rule: what the server said and what we told it to be let in never
+// reach a log, an error, or another origin.
+package http
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	nethttp "net/http"
+	"net/url"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// BodyLimit is the largest body that is read, in bytes, decompressed.
+const BodyLimit = 10 << 20
+
+const (
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+	// trustFor is how long a server is believed that nothing changed before
+	// the whole document is asked for again.
+	trustFor = 5 * time.Minute
+)
+
+// Config is what an http source needs.
+type Config struct {
+	// URL is an http or https URL; userinfo becomes basic authentication.
+	URL string
+	// Header is sent with every request, to URL's own origin only.
+	Header nethttp.Header
+	// CheckFrequency is the time between two requests; zero is 20 s (C-1.7.1).
+	CheckFrequency time.Duration
+	// Timeout bounds one request, its body included; zero is 10 s (C-1.7.1).
+	Timeout time.Duration
+	// Client is used for its Transport and Jar; nil is a transport of its own.
+	Client *nethttp.Client
+	// Parse decodes the body; the second result is what it passed over on
+	// purpose. It is called by one goroutine at a time.
+	Parse func(data []byte, file string) (source.File, []pod.Problem)
+	// Log hears, at debug, of requests; nil is silence.
+	Log *slog.Logger
+	// UserAgent is sent where Header names none.
+	UserAgent string
+}
+
+// Source is an http source.
+type Source struct {
+	cfg  Config
+	url  *url.URL // without userinfo and fragment
+	name string   // the URL without secrets
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the source of cfg.URL; the error says why that is no URL to
+// poll, without repeating it. It sends nothing before Sets.
+func New(cfg Config) (*Source, error) {
+	u, err := url.Parse(cfg.URL)
+	switch {
+	case err != nil:
+		return nil, errors.New("not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, errors.New("not an http or https URL")
+	case u.Hostname() == "":
+		return nil, errors.New("a URL without a host")
+	}
+	if cfg.CheckFrequency <= 0 {
+		cfg.CheckFrequency = 20 * time.Second
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Source{cfg: cfg, name: redact(u)}
+	s.cfg.Header = headers(cfg, u)
+	u.User, u.Fragment, u.RawFragment = nil, "", ""
+	s.url = u
+	return s, nil
+}
+
+// headers returns what every request carries.
+func headers(cfg Config, u *url.URL) nethttp.Header {
+	h := cfg.Header.Clone()
+	if h == nil {
+		h = nethttp.Header{}
+	}
+	if h.Get("Accept") == "" {
+		h.Set("Accept", "application/yaml, application/json, */*;q=0.5")
+	}
+	if h.Get("User-Agent") == "" && cfg.UserAgent != "" {
+		h.Set("User-Agent", cfg.UserAgent)
+	}
+	if u.User != nil && h.Get("Authorization") == "" {
+		password, _ := u.User.Password()
+		r := nethttp.Request{Header: h}
+		r.SetBasicAuth(u.User.Username(), password)
+	}
+	return h
+}
+
+// Name returns "http:" and the URL without userinfo and secret parameters, which
+// is also the name of its one File.
+func (s *Source) Name() string { return "http:" + s.name }
+
+// Sets implements source.Source. It never ends by itself.
+func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		p := &poller{Source: s, client: s.client()}
+		if s.cfg.Client == nil {
+			defer p.client.CloseIdleConnections()
+		}
+		said, heard := "", false
+		for {
+			err := p.poll(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			switch {
+			case err != nil && err.Error() != said:
+				said = err.Error()
+				if !yield(source.Snapshot{}, err) {
+					return
+				}
+			case err == nil && (!heard || said != "" || p.set.Dirty()):
+				said, heard = "", true
+				if !yield(p.set.Snapshot(), nil) {
+					return
+				}
+			}
+			if !sleep(ctx, p.delay(err != nil)) {
+				return
+			}
+		}
+	}
+}
+
+// poller is what one run of Sets knows.
+type poller struct {
+	*Source
+	client   *nethttp.Client
+	set      source.Builder
+	sum      [sha256.Size]byte // of the last body that was read
+	have     bool
+	full     time.Time // when that was
+	etag     string
+	modified string
+	retry    time.Duration
+}
+
+// delay returns how long to wait: about CheckFrequency, or longer and longer
+// after failures.
+func (p *poller) delay(failed bool) time.Duration {
+	if !failed {
+		p.retry = 0
+		return jitter(p.cfg.CheckFrequency)
+	}
+	p.retry = min(max(2*p.retry, min(firstRetry, p.cfg.CheckFrequency)), max(lastRetry, p.cfg.CheckFrequency))
+	return jitter(p.retry)
+}
+
+// jitter spreads d by a tenth, so that a fleet does not ask in step.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// poll asks once and brings the set up to date.
+func (p *poller) poll(ctx context.Context) error {
+	start := time.Now()
+	body, status, err := p.get(ctx)
+	p.cfg.Log.Debug("Asked for manifests", "url", p.name, "status", status, "bytes", len(body), "took", time.Since(start))
+	switch {
+	case err != nil:
+		return err
+	case status == nethttp.StatusNotModified:
+		return nil
+	case len(bytes.TrimSpace(body)) == 0:
+		// C-1.7.4 is not followed: an outage must not look like "no pods".
+		p.have = false
+		return errors.New("empty answer; an empty List is how to say that there are no pods")
+	}
+	sum := sha256.Sum256(body)
+	p.full = start
+	if p.have && sum == p.sum {
+		return nil
+	}
+	p.have, p.sum = true, sum
+	f, notices := p.cfg.Parse(body, p.name)
+	f.File = p.name
+	p.set.Put(f, notices)
+	return nil
+}
+
+// get asks for the document. A nil error means 200 with the whole body, or 304
+// where that was asked for.
+func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodGet, p.url.String(), nil)
+	if err != nil {
+		return nil, 0, errors.New("not a URL")
+	}
+	request.Header = p.cfg.Header.Clone()
+	request.Host = request.Header.Get("Host")
+	conditional := p.have && time.Since(p.full) < trustFor && (p.etag != "" || p.modified != "")
+	if conditional {
+		if p.etag != "" {
+			request.Header.Set("If-None-Match", p.etag)
+		}
+		if p.modified != "" {
+			request.Header.Set("If-Modified-Since", p.modified)
+		}
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return nil, 0, explain(err)
+	}
+	defer response.Body.Close()
+	status = response.StatusCode
+	if status != nethttp.StatusOK && (status != nethttp.StatusNotModified || !conditional) {
+		return nil, status, fmt.Errorf("HTTP %d", status)
+	}
+	body, err = io.ReadAll(io.LimitReader(response.Body, BodyLimit+1))
+	switch {
+	case err != nil:
+		return nil, status, explain(err)
+	case len(body) > BodyLimit:
+		return nil, status, fmt.Errorf("the body is larger than %d MiB", BodyLimit>>20)
+	}
+	if status == nethttp.StatusOK {
+		p.etag, p.modified = response.Header.Get("ETag"), response.Header.Get("Last-Modified")
+	}
+	return body, status, nil
+}
+
+// sleep reports whether d passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,146 @@
+package http
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	nethttp "net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// client returns a client that stays at its origin. Redirects elsewhere are
+// errors: headers may carry credentials, and whoever answers decides what runs
+// on this node.
+func (s *Source) client() *nethttp.Client {
+	c := &nethttp.Client{}
+	if s.cfg.Client != nil {
+		*c = *s.cfg.Client
+	} else {
+		t := nethttp.DefaultTransport.(*nethttp.Transport).Clone()
+		t.DialContext = (&net.Dialer{Timeout: 3 * time.Second}).DialContext
+		t.TLSHandshakeTimeout = 5 * time.Second
+		t.MaxIdleConns = 1
+		c.Transport = t
+	}
+	c.Timeout = 0 // the request's context has it
+	c.CheckRedirect = func(next *nethttp.Request, via []*nethttp.Request) error {
+		switch {
+		case origin(next.URL) != origin(s.url):
+			return &refusedRedirect{"redirect to another origin refused: " + origin(next.URL)}
+		case len(via) >= 5:
+			return &refusedRedirect{"too many redirects"}
+		}
+		return nil
+	}
+	return c
+}
+
+type refusedRedirect struct{ text string }
+
+func (e *refusedRedirect) Error() string { return e.text }
+
+// origin returns scheme, host and port.
+func origin(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[strings.ToLower(u.Scheme)]
+	}
+	return strings.ToLower(u.Scheme) + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+}
+
+// failure is a request that did not succeed, in words for people. They hold no
+// part of the URL, the headers or the body.
+type failure struct {
+	text  string
+	cause error
+}
+
+func (e *failure) Error() string { return e.text }
+func (e *failure) Unwrap() error { return e.cause }
+
+// explain turns an error of net/http into a failure.
+func explain(err error) error {
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		err = wrapped.Err // url.Error repeats the URL
+	}
+	return &failure{text: words(err), cause: err}
+}
+
+func words(err error) string {
+	var (
+		redirect  *refusedRedirect
+		timeout   interface{ Timeout() bool }
+		dns       *net.DNSError
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		errno     syscall.Errno
+		dial      *net.OpError
+	)
+	switch {
+	case errors.As(err, &redirect):
+		return redirect.text
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "no such host: " + dns.Name
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	case errors.As(err, &dns):
+		return "name lookup failed: " + dns.Name
+	case errors.As(err, &authority):
+		return "certificate signed by unknown authority"
+	case errors.As(err, &host):
+		return "certificate is not valid for " + host.Host
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "certificate has expired or is not yet valid"
+	case errors.As(err, &invalid):
+		return "certificate is not valid"
+	case errors.As(err, &record):
+		return "the server does not speak TLS"
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "connection closed before the whole answer came"
+	case errors.As(err, &dial):
+		return fmt.Sprintf("cannot %s", dial.Op)
+	}
+	return "no valid HTTP answer"
+}
+
+// redact returns u without fragment and with its secrets replaced.
+func redact(u *url.URL) string {
+	c := *u
+	c.Fragment, c.RawFragment = "", ""
+	if c.User != nil {
+		c.User = url.User("redacted")
+	}
+	parts := strings.Split(c.RawQuery, "&")
+	for i, part := range parts {
+		if name, value, ok := strings.Cut(part, "="); ok && secret(name, value) {
+			parts[i] = name + "=redacted"
+		}
+	}
+	c.RawQuery = strings.Join(parts, "&")
+	return c.String()
+}
+
+// secret reports whether a query parameter looks like something to be let in
+// by: by its name, or by a value as long and dense as a token.
+func secret(name, value string) bool {
+	if plain, err := url.QueryUnescape(name); err == nil {
+		name = plain
+	}
+	name = strings.ToLower(name)
+	for _, word := range []string{"token", "secret", "key", "pass", "pwd", "sig", "auth", "cred", "code", "session", "jwt", "sas"} {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return len(value) >= 32 && !strings.ContainsAny(value, "/.,:")
+}

@@ -1,0 +1,247 @@
+// Package sourcetest is the suite every source passes: what source.Source
+// promises, one named subtest per rule.
+//
+// A source's own test builds a Fixture, a place it can change, and calls Run;
+// the rules hold for every kind of place.
+//
+// The one rule: the suite knows nothing of how a source reads.
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// Patience is how long the suite waits for a source to say something.
+const Patience = 20 * time.Second
+
+// Fixture is a source and the place it reads. The place starts empty; its
+// manifests are in the language of Parse.
+type Fixture struct {
+	Source source.Source
+	// Put adds or replaces the manifest name in one step.
+	Put func(name, text string)
+	// Remove takes the manifest name away.
+	Remove func(name string)
+	// Break makes the place impossible to look at; Mend undoes that.
+	Break, Mend func()
+	// Looked returns once the source has looked a few more times. It is nil
+	// for a place that cannot count.
+	Looked func()
+	// Once says that the source ends after its first word. Put and Break then
+	// come before Sets only.
+	Once bool
+}
+
+// Run holds the source of the fixtures that make returns to the contract of
+// source.Source. make is called once per rule.
+func Run(t *testing.T, make func(t *testing.T) Fixture) {
+	var once bool
+	rule := func(name string, check func(t *testing.T, f Fixture)) {
+		t.Run(name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			t.Cleanup(func() { goleak.VerifyNone(t, before) })
+			f := make(t)
+			once = f.Once
+			check(t, f)
+		})
+	}
+	rule("NameIsKindAndLocation", nameIsKindAndLocation)
+	rule("FirstSetIsComplete", firstSetIsComplete)
+	rule("EmptyPlaceIsASet", emptyPlaceIsASet)
+	rule("BrokenAtFirstIsAnError", brokenAtFirst)
+	rule("GarbageAtFirstIsAProblem", garbageAtFirst)
+	rule("EndsWhenTheCallerLeaves", endsWhenTheCallerLeaves)
+	if once {
+		rule("EndsAfterItsSet", endsAfterItsSet)
+		return
+	}
+	rule("EveryChangeYieldsTheCompleteSet", everyChange)
+	rule("UnchangedPodsAreTheSamePointers", samePointers)
+	rule("OlderSnapshotsAreNotWrittenTo", immutable)
+	rule("GarbageIsAProblemNeverAnEmptySet", garbage)
+	rule("RejectedPodIsAProblemOfItsOwn", rejected)
+	rule("BrokenPlaceIsAnErrorNeverAnEmptySet", brokenLater)
+	rule("LastManifestRemovedIsAnEmptySet", lastRemoved)
+	rule("EndsWithTheContext", endsWithTheContext)
+	rule("EndsWithTheContextWhileBroken", endsWhileBroken)
+}
+
+// Word is one thing a source yielded.
+type Word struct {
+	source.Snapshot
+	Err error
+}
+
+// Listener receives what a source yields, one word at a time.
+type Listener struct {
+	t      testing.TB
+	words  chan Word // capacity 0: the ranging goroutine sends, Next receives
+	cancel context.CancelFunc
+	last   uint64 // revision of the last set
+}
+
+// Listen ranges over s in a goroutine that ends before the test does.
+func Listen(t testing.TB, s source.Source) *Listener {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Listener{t: t, words: make(chan Word), cancel: cancel}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(l.words)
+		for snapshot, err := range s.Sets(ctx) {
+			select {
+			case l.words <- Word{snapshot, err}:
+			case <-ctx.Done():
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return l
+}
+
+// Next returns the next word; it fails the test when none comes or the
+// sequence has ended, and when a set does not have the next revision.
+func (l *Listener) Next() Word {
+	l.t.Helper()
+	select {
+	case w, ok := <-l.words:
+		if !ok {
+			l.t.Fatal("the sequence ended")
+		}
+		if w.Err == nil {
+			if l.last++; w.Revision != l.last {
+				l.t.Errorf("revision %d, want %d", w.Revision, l.last)
+			}
+			names := []string{}
+			for _, f := range w.Files {
+				names = append(names, f.File)
+			}
+			if !slices.IsSorted(names) {
+				l.t.Errorf("files are not in byte order: %q", names)
+			}
+		}
+		return w
+	case <-time.After(Patience):
+		l.t.Fatal("the source says nothing")
+	}
+	return Word{}
+}
+
+// Set returns the next word, which must be a set.
+func (l *Listener) Set() Word {
+	l.t.Helper()
+	w := l.Next()
+	if w.Err != nil {
+		l.t.Fatalf("error %q, want a set", w.Err)
+	}
+	return w
+}
+
+// Error returns the next word, which must be an error.
+func (l *Listener) Error() error {
+	l.t.Helper()
+	w := l.Next()
+	if w.Err == nil {
+		l.t.Fatalf("a set of %q, want an error", w.Contents())
+	}
+	if text := w.Err.Error(); text == "" || strings.Contains(text, "\n") {
+		l.t.Errorf("error %q is no short sentence", text)
+	}
+	return w.Err
+}
+
+// Ended fails the test unless the sequence ends; words on their way are
+// dropped.
+func (l *Listener) Ended() {
+	l.t.Helper()
+	deadline := time.After(Patience)
+	for {
+		select {
+		case _, ok := <-l.words:
+			if !ok {
+				return
+			}
+		case <-deadline:
+			l.t.Fatal("the sequence does not end")
+		}
+	}
+}
+
+// Leave ends the context of the sequence.
+func (l *Listener) Leave() { l.cancel() }
+
+// Contents returns what w holds: "name" per pod, "!file" per Whole file,
+// "?name" per rejected pod; sorted.
+func (w Word) Contents() []string {
+	out := []string{}
+	for _, f := range w.Files {
+		if f.Whole {
+			out = append(out, "!")
+		}
+		for _, p := range f.Pods {
+			out = append(out, p.Name)
+		}
+		for _, k := range f.Broken {
+			out = append(out, "?"+k.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Pod returns the pod name of w, nil when there is none.
+func (w Word) Pod(name string) *pod.Spec {
+	for _, f := range w.Files {
+		for _, p := range f.Pods {
+			if p.Name == name {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// Holds fails the test unless w's contents are exactly these.
+func (w Word) Holds(t testing.TB, contents ...string) {
+	t.Helper()
+	slices.Sort(contents)
+	if got := w.Contents(); w.Err != nil || !slices.Equal(got, append([]string{}, contents...)) {
+		t.Errorf("the set holds %q (error %v), want %q", got, w.Err, contents)
+	}
+}
+
+// Names fails the test unless the changed keys are exactly these pods.
+func (w Word) Names(t testing.TB, pods ...string) {
+	t.Helper()
+	got := []string{}
+	for _, k := range w.Changed {
+		got = append(got, k.Name)
+	}
+	if !slices.IsSortedFunc(w.Changed, pod.Key.Compare) {
+		t.Errorf("changed keys are not sorted: %q", got)
+	}
+	slices.Sort(pods)
+	if !slices.Equal(got, append([]string{}, pods...)) {
+		t.Errorf("changed %q, want %q", got, pods)
+	}
+}
+
+var errUnnamed = errors.New("no name")
+
+func nameOf(s source.Source) (kind, location string, err error) {
+	kind, location, ok := strings.Cut(s.Name(), ":")
+	if !ok || kind == "" || location == "" {
+		return "", "", errUnnamed
+	}
+	return kind, location, nil
+}

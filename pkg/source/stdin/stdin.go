@@ -1,0 +1,184 @@
+// Package stdin reads manifests from standard input, once.
+//
+// It yields one source.File named "-" and ends; its set then stands.
+//
+// The one rule: nothing is yielded before the end of the input was seen, since
+// half of it may be valid and mean something else.
+package stdin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// DefaultLimit is the most that is read when New is given no limit, in bytes.
+const DefaultLimit = 10 << 20
+
+// Parser decodes manifests; the second result is what it passed over on
+// purpose.
+type Parser = func(data []byte, file string) (source.File, []pod.Problem)
+
+// Source is standard input, or what stands for it.
+type Source struct {
+	in    io.Reader
+	parse Parser
+	limit int64
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the source that reads in to its end, at most limit bytes; a
+// limit of 0 is DefaultLimit. It reads nothing before Sets.
+func New(in io.Reader, parse Parser, limit int64) *Source {
+	if limit <= 0 {
+		limit = DefaultLimit
+	}
+	return &Source{in: in, parse: parse, limit: limit}
+}
+
+// Name returns "stdin:-".
+func (s *Source) Name() string { return "stdin:-" }
+
+// Sets implements source.Source. It yields one set, or one error, and ends. An
+// *os.File is left as soon as ctx is done, though nobody writes to it; another
+// reader is left at its next read.
+func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		data, err := s.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			yield(source.Snapshot{}, err)
+			return
+		}
+		var set source.Builder
+		set.Put(s.decode(data))
+		yield(set.Snapshot(), nil)
+	}
+}
+
+func (s *Source) decode(data []byte) (source.File, []pod.Problem) {
+	if int64(len(data)) > s.limit {
+		problem := pod.Problem{File: "-", Msg: "is larger than " + size(s.limit) + ", the limit for standard input"}
+		return source.File{File: "-", Whole: true, Problems: []pod.Problem{problem}}, nil
+	}
+	f, notices := s.parse(data, "-")
+	f.File = "-"
+	return f, notices
+}
+
+func size(n int64) string {
+	if n >= 1<<20 && n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// read returns all of the input, one byte more than the limit at most.
+func (s *Source) read(ctx context.Context) ([]byte, error) {
+	var data bytes.Buffer
+	in := io.Reader(&patient{ctx: ctx, in: s.in})
+	if f, ok := s.in.(*os.File); ok {
+		wake, err := newAlarm(ctx)
+		if err != nil {
+			return nil, cannotRead(err)
+		}
+		defer wake.close()
+		in = &watched{patient: patient{ctx: ctx, in: f}, file: f, wake: wake}
+	}
+	if _, err := io.Copy(&data, io.LimitReader(in, s.limit+1)); err != nil {
+		return nil, cannotRead(err)
+	}
+	return data.Bytes(), nil
+}
+
+func cannotRead(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return fmt.Errorf("cannot be read: %w", err)
+}
+
+// patient reads until ctx is done.
+type patient struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	if err := p.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return p.in.Read(b)
+}
+
+// watched reads a file, never waiting in a read that ctx could not end.
+type watched struct {
+	patient
+	file *os.File
+	wake *alarm
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var polled error
+	if err := conn.Control(func(fd uintptr) { polled = w.wake.wait(fd) }); err != nil {
+		return 0, err
+	}
+	if polled != nil {
+		return 0, polled
+	}
+	return w.patient.Read(b)
+}
+
+// alarm is a descriptor that becomes readable when ctx is done.
+type alarm struct {
+	fd   int
+	stop func() bool
+	rang chan struct{} // capacity 0, closed after the alarm rang
+}
+
+func newAlarm(ctx context.Context) (*alarm, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	a := &alarm{fd: fd, rang: make(chan struct{})}
+	a.stop = context.AfterFunc(ctx, func() {
+		_, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		close(a.rang)
+	})
+	return a, nil
+}
+
+// wait returns when fd can be read without waiting, or the alarm rings.
+func (a *alarm) wait(fd uintptr) error {
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(a.fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (a *alarm) close() {
+	if !a.stop() {
+		<-a.rang
+	}
+	_ = unix.Close(a.fd)
+}

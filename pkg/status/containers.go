@@ -1,0 +1,245 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Words of the kubelet's that scripts look for (C-1.22.9, C-1.26).
+const (
+	containerCreating = "ContainerCreating"
+	podInitializing   = "PodInitializing"
+	crashLoopBackOff  = "CrashLoopBackOff"
+	errImagePull      = "ErrImagePull"
+	imagePullBackOff  = "ImagePullBackOff"
+	statusUnknown     = "ContainerStatusUnknown"
+	completed         = "Completed"
+)
+
+// exitLost is the exit code of a container whose end nobody saw (C-1.26.1).
+const exitLost = 137
+
+func (b *build) regular(c *v1.Container) v1.ContainerStatus {
+	st := b.container(c)
+	r, ok := b.record(c.Name)
+	switch {
+	case ok:
+		b.fromRecord(&st, r)
+	case b.old[c.Name].State.Terminated != nil:
+		keepEnd(&st, b.old[c.Name]) // C-1.26.4
+	default:
+		b.neverSeen(&st)
+	}
+	b.overrideWaiting(&st)
+	running := st.State.Running != nil
+	st.Started = new(running)
+	st.Ready = running && b.probedReady(c, r)
+	return st
+}
+
+// initContainer is regular for an init container. A record in an older sandbox
+// is history: the init containers run again in each sandbox (C-1.20.9).
+func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
+	st := b.container(c)
+	r, ok := b.record(c.Name)
+	switch {
+	case ok && (b.here(r) || b.have.Sandbox == nil):
+		b.fromRecord(&st, r)
+	case b.initialised && len(b.have.Containers) > 0:
+		if b.old[c.Name].State.Terminated != nil {
+			keepEnd(&st, b.old[c.Name])
+		} else {
+			st.State.Terminated = &v1.ContainerStateTerminated{ // C-1.26.7
+				Reason:  completed,
+				Message: "the record of this init container is gone from the runtime; the pod is initialised, so it has completed",
+			}
+		}
+	case ok:
+		st.State.Waiting = b.waiting()
+		if r.State == pod.StateExited {
+			st.LastTerminationState.Terminated = b.terminated(r)
+		}
+	case b.have.Sandbox == nil && b.old[c.Name].State.Terminated != nil:
+		keepEnd(&st, b.old[c.Name])
+	default:
+		b.neverSeen(&st)
+	}
+	b.overrideWaiting(&st)
+	st.Started = new(st.State.Running != nil)
+	st.Ready = st.State.Terminated != nil && st.State.Terminated.ExitCode == 0
+	return st
+}
+
+// container begins a status: name, image, and the count that only rises (I4).
+func (b *build) container(c *v1.Container) v1.ContainerStatus {
+	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, RestartCount: b.old[c.Name].RestartCount}
+	if r, ok := b.have.Containers[c.Name]; ok {
+		st.RestartCount = max(st.RestartCount, int32(r.Restarts))
+	}
+	for _, r := range b.have.Dead {
+		if r.Name == c.Name {
+			st.RestartCount = max(st.RestartCount, int32(r.Restarts))
+		}
+	}
+	return st
+}
+
+// fromRecord fills in what the runtime says of the newest record (C-1.26.1),
+// and how the life before it ended (C-1.26.5).
+func (b *build) fromRecord(st *v1.ContainerStatus, r pod.Container) {
+	st.ContainerID = b.containerID(r)
+	st.Image = cmp.Or(r.Image, st.Image)
+	st.ImageID = r.ImageID
+	st.LastTerminationState = b.lastEnd(st.Name, st.ContainerID)
+	switch r.State {
+	case pod.StateRunning:
+		st.State.Running = &v1.ContainerStateRunning{StartedAt: seconds(r.StartedAt)}
+	case pod.StateExited:
+		st.State.Terminated = b.terminated(r)
+	case pod.StateUnknown:
+		if r.StartedAt.IsZero() && b.old[st.Name].State.Running == nil {
+			st.State.Waiting = &v1.ContainerStateWaiting{}
+			return
+		}
+		st.State.Terminated = lost("The container could not be located when the pod was terminated")
+		st.State.Terminated.StartedAt = seconds(r.StartedAt)
+		st.State.Terminated.ContainerID = st.ContainerID
+		st.RestartCount = max(st.RestartCount, int32(r.Restarts)+1)
+	default:
+		st.State.Waiting = &v1.ContainerStateWaiting{}
+	}
+}
+
+// lastEnd returns how the life before container id ended: by the newest dead
+// record, else as reported before.
+func (b *build) lastEnd(name, id string) v1.ContainerState {
+	for _, r := range b.have.Dead {
+		if r.Name == name && r.State == pod.StateExited && b.ours(r) {
+			return v1.ContainerState{Terminated: b.terminated(r)}
+		}
+	}
+	old := b.old[name]
+	if t := old.State.Terminated; t != nil && t.ContainerID != id {
+		return v1.ContainerState{Terminated: t}
+	}
+	if t := old.LastTerminationState.Terminated; t != nil && t.ContainerID != id {
+		return v1.ContainerState{Terminated: t}
+	}
+	return v1.ContainerState{}
+}
+
+// neverSeen is a container without a record: not made yet, or lost
+// (C-1.26.2, C-1.26.3).
+func (b *build) neverSeen(st *v1.ContainerStatus) {
+	old := b.old[st.Name]
+	st.State.Waiting = b.waiting()
+	st.LastTerminationState = old.LastTerminationState
+	if old.State.Running == nil {
+		return
+	}
+	end := lost("The container could not be located when the pod was deleted.  The container used to be Running")
+	end.ContainerID = old.ContainerID
+	st.LastTerminationState = v1.ContainerState{Terminated: end}
+	if !b.notes.Terminating {
+		st.RestartCount++
+	}
+}
+
+// waiting is the waiting state of what was not made yet. Its message says what
+// holds up the whole pod.
+func (b *build) waiting() *v1.ContainerStateWaiting {
+	w := &v1.ContainerStateWaiting{Reason: containerCreating}
+	if !b.initialised {
+		w.Reason = podInitializing
+	}
+	trouble := b.notes.Trouble[""]
+	switch {
+	case b.notes.RefusedMessage != "" && b.have.Sandbox == nil:
+		w.Message = b.notes.RefusedMessage
+	case trouble.Reason != "":
+		w.Message = trouble.Reason + ": " + trouble.Message
+	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && (b.have.Sandbox == nil || !b.have.Sandbox.Ready):
+		w.Message = b.notes.NetworkWait
+	}
+	return w
+}
+
+// overrideWaiting says why a container that is to be started does not start
+// (C-1.26.6). Its end becomes the last one.
+func (b *build) overrideWaiting(st *v1.ContainerStatus) {
+	if st.State.Running != nil {
+		return
+	}
+	var w *v1.ContainerStateWaiting
+	trouble, troubled := b.notes.Trouble[st.Name]
+	if back, ok := b.notes.Backoff[st.Name]; ok && back.Until.After(b.now) {
+		w = &v1.ContainerStateWaiting{
+			Reason: crashLoopBackOff,
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
+				back.Delay, st.Name, b.want.Name, b.want.Namespace, b.want.UID()),
+		}
+	} else if troubled && trouble.Reason != "" {
+		w = &v1.ContainerStateWaiting{Reason: trouble.Reason, Message: trouble.Message}
+		if trouble.Reason == errImagePull && trouble.Count > 1 {
+			w.Reason = imagePullBackOff
+			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", st.Image, errImagePull, trouble.Message)
+		}
+	}
+	if w == nil {
+		return
+	}
+	if st.State.Terminated != nil {
+		st.LastTerminationState = v1.ContainerState{Terminated: st.State.Terminated}
+	}
+	st.State = v1.ContainerState{Waiting: w}
+}
+
+// probedReady reports the readiness of a running container (C-1.29.16). Before
+// the first verdict it is what was reported before of the same life, so that
+// Ready does not flip when the agent restarts (P16).
+func (b *build) probedReady(c *v1.Container, r pod.Container) bool {
+	if c.ReadinessProbe == nil {
+		return true
+	}
+	if v, ok := b.health.Ready[c.Name]; ok && v.ContainerID == r.ID {
+		return v.OK
+	}
+	old := b.old[c.Name]
+	return old.Ready && old.ContainerID == b.containerID(r)
+}
+
+func (b *build) terminated(r pod.Container) *v1.ContainerStateTerminated {
+	reason := "Error"
+	if r.ExitCode == 0 {
+		reason = completed
+	}
+	return &v1.ContainerStateTerminated{
+		ExitCode:    r.ExitCode,
+		Reason:      cmp.Or(r.Reason, reason),
+		Message:     r.Message,
+		StartedAt:   seconds(r.StartedAt),
+		FinishedAt:  seconds(r.FinishedAt),
+		ContainerID: b.containerID(r),
+	}
+}
+
+func lost(message string) *v1.ContainerStateTerminated {
+	return &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: statusUnknown, Message: message}
+}
+
+func keepEnd(st *v1.ContainerStatus, old v1.ContainerStatus) {
+	st.State, st.LastTerminationState = old.State, old.LastTerminationState
+	st.ContainerID, st.ImageID = old.ContainerID, old.ImageID
+	st.Image = cmp.Or(old.Image, st.Image)
+}
+
+func (b *build) containerID(r pod.Container) string {
+	if r.ID == "" {
+		return ""
+	}
+	return cmp.Or(b.notes.RuntimeName, "containerd") + "://" + r.ID
+}

@@ -1,0 +1,253 @@
+// Package status says how a pod is, as the API's PodStatus: from what is wanted,
+// what the runtime shows, what the probes said and what was reported before.
+//
+// It sits beside plan: the worker that acts on a pod asks it for the status to
+// report, and get asks it for the words of a table.
+//
+// The one rule: no I/O, no clock, no goroutine. What must not change (times of
+// transitions, counts that only rise, phases that are final) comes from the
+// status before, which the caller keeps.
+package status
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Notes is what the worker knows beside what it read. The zero value says that
+// nothing is the matter.
+type Notes struct {
+	// Trouble holds failures by container name; "" is the pod as a whole.
+	Trouble map[string]pod.Trouble
+	// Backoff holds the crash back-offs by container name.
+	Backoff map[string]Backoff
+	// RefusedReason and RefusedMessage say why admission does not let the pod
+	// start; both are empty when it may. A refused pod is Pending, and is tried
+	// again.
+	RefusedReason, RefusedMessage string
+	// NetworkWait says that the pod waits for the network, and why.
+	NetworkWait string
+	// StartTime is when the instance was first acknowledged; zero takes the one
+	// reported before, else now.
+	StartTime time.Time
+	// Instance is the instance the status is of; records of other instances
+	// give no more than their restart counts. 0 takes all records.
+	Instance int
+	// Terminal is the phase the instance is known to have ended in; "" when it
+	// lives, or when its containers say it.
+	Terminal v1.PodPhase
+	// Terminating says that the pod has to go.
+	Terminating bool
+	// HostIPs are the node's addresses, the first of them the main one.
+	HostIPs []string
+	// RuntimeName is the scheme of container IDs ("containerd"); "" is
+	// "containerd".
+	RuntimeName string
+}
+
+// Backoff is one crash back-off: the delay and its end.
+type Backoff struct {
+	Delay time.Duration
+	Until time.Time
+}
+
+// Of returns the status of one pod (C-1.26). before is the status last reported
+// of the pod, the zero value when there is none: restart counts and times of
+// transitions come from it, and, where it is of the same instance (by its start
+// time), phases that are final and the ends of containers. want is never
+// nil: for a pod that has to go it is the kept spec. Times are whole seconds
+// (C-1.27.4), so equal states give equal statuses.
+func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
+	b := newBuild(want, have, health, before, n, now)
+	st := v1.PodStatus{QOSClass: qosClass(&want.Pod.Spec), StartTime: b.startTime()}
+	spec := &want.Pod.Spec
+	for i := range spec.InitContainers {
+		st.InitContainerStatuses = append(st.InitContainerStatuses, b.initContainer(&spec.InitContainers[i]))
+	}
+	for i := range spec.Containers {
+		st.ContainerStatuses = append(st.ContainerStatuses, b.regular(&spec.Containers[i]))
+	}
+	slices.SortFunc(st.ContainerStatuses, func(x, y v1.ContainerStatus) int { return strings.Compare(x.Name, y.Name) }) // C-1.26.8
+	b.phase(&st)
+	b.addresses(&st)
+	st.Conditions = b.conditions(&st)
+	return st
+}
+
+// build is one status on its way.
+type build struct {
+	want   *pod.Spec
+	have   pod.Actual
+	health pod.Health
+	before v1.PodStatus
+	notes  Notes
+	now    time.Time
+
+	// same says that before is of this instance: only then what it says of ends
+	// still holds. Counts and times of transitions always do.
+	same bool
+	old  map[string]v1.ContainerStatus // of before, by container name
+	home map[string]int                // instance by sandbox ID
+	// initialised says that the init containers have had their turn.
+	initialised bool
+}
+
+func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) *build {
+	b := &build{want: want, have: have, health: health, before: before, notes: n, now: now}
+	b.same = n.StartTime.IsZero() || before.StartTime == nil || before.StartTime.Equal(new(seconds(n.StartTime)))
+	b.old = make(map[string]v1.ContainerStatus)
+	for _, list := range [][]v1.ContainerStatus{before.InitContainerStatuses, before.ContainerStatuses} {
+		for _, c := range list {
+			if !b.same {
+				c.State, c.LastTerminationState = v1.ContainerState{}, v1.ContainerState{}
+			}
+			b.old[c.Name] = c
+		}
+	}
+	b.home = make(map[string]int)
+	if have.Sandbox != nil {
+		b.home[have.Sandbox.ID] = have.Sandbox.Instance
+	}
+	for _, s := range have.Older {
+		b.home[s.ID] = s.Instance
+	}
+	b.initialised = b.computeInitialised()
+	return b
+}
+
+// ours reports whether c is a record of the instance that the status is of.
+func (b *build) ours(c pod.Container) bool {
+	home := b.home[c.SandboxID]
+	return home == 0 || b.notes.Instance == 0 || home == b.notes.Instance
+}
+
+// record returns the newest record of container name in this instance.
+func (b *build) record(name string) (pod.Container, bool) {
+	c, ok := b.have.Containers[name]
+	return c, ok && b.ours(c)
+}
+
+// here reports whether c lives, or lived, in the newest sandbox.
+func (b *build) here(c pod.Container) bool {
+	return b.have.Sandbox != nil && b.have.Sandbox.ID == c.SandboxID
+}
+
+// computeInitialised is C-1.20.2: a regular container was made in the newest
+// sandbox, or the last init container has completed there.
+func (b *build) computeInitialised() bool {
+	spec := &b.want.Pod.Spec
+	for i := range spec.Containers {
+		if c, ok := b.record(spec.Containers[i].Name); ok && b.here(c) {
+			return true
+		}
+	}
+	if len(spec.InitContainers) == 0 {
+		return true
+	}
+	c, ok := b.record(spec.InitContainers[len(spec.InitContainers)-1].Name)
+	return ok && b.here(c) && c.State == pod.StateExited && c.ExitCode == 0
+}
+
+func (b *build) startTime() *metav1.Time {
+	switch {
+	case !b.notes.StartTime.IsZero():
+		return new(seconds(b.notes.StartTime))
+	case b.before.StartTime != nil:
+		return b.before.StartTime
+	}
+	return new(seconds(b.now))
+}
+
+// addresses fills in the host's and the pod's addresses. A pod on the host
+// network has the host's, standalone too (unlike C-1.26.24). Addresses outlive
+// their sandbox (C-1.28.10).
+func (b *build) addresses(st *v1.PodStatus) {
+	for _, ip := range onePerFamily(b.notes.HostIPs) {
+		st.HostIPs = append(st.HostIPs, v1.HostIP{IP: ip})
+	}
+	if len(st.HostIPs) > 0 {
+		st.HostIP = st.HostIPs[0].IP
+	}
+	ips := b.podIPs()
+	for _, ip := range onePerFamily(ips) {
+		st.PodIPs = append(st.PodIPs, v1.PodIP{IP: ip})
+	}
+	if len(st.PodIPs) > 0 {
+		st.PodIP = st.PodIPs[0].IP
+	}
+}
+
+func (b *build) podIPs() []string {
+	s := b.have.Sandbox
+	switch {
+	case s != nil && b.want.Pod.Spec.HostNetwork:
+		return b.notes.HostIPs
+	case s != nil && len(s.IPs) > 0:
+		return familyFirst(s.IPs, b.notes.HostIPs)
+	case s != nil && s.Ready || !b.same:
+		return nil
+	}
+	var ips []string
+	for _, ip := range b.before.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	return ips
+}
+
+// onePerFamily keeps the first address of each family (C-1.26.25).
+func onePerFamily(ips []string) []string {
+	var out []string
+	var seen [2]bool
+	for _, ip := range ips {
+		if f := family(ip); !seen[f] {
+			seen[f] = true
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// familyFirst puts the addresses of the node's main family first (C-1.26.25).
+func familyFirst(ips, host []string) []string {
+	if len(host) == 0 {
+		return ips
+	}
+	out := slices.Clone(ips)
+	first := family(host[0])
+	slices.SortStableFunc(out, func(x, y string) int {
+		return boolOrder(family(x) == first, family(y) == first)
+	})
+	return out
+}
+
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// family is 1 for IPv6, 0 for IPv4.
+func family(ip string) int {
+	if strings.Contains(ip, ":") {
+		return 1
+	}
+	return 0
+}
+
+// seconds cuts a time to the whole second, as the API carries it.
+func seconds(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t.Truncate(time.Second))
+}

@@ -1,0 +1,103 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Clean returns s fit for one line of a terminal: control characters, bytes
+// that are no UTF-8, and characters that reorder or hide text are written as
+// escapes.
+func Clean(s string) string {
+	if clean(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case hidden(r) && r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case hidden(r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteString(s[i : i+n])
+		}
+		i += n
+	}
+	return b.String()
+}
+
+func clean(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if hidden(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// hidden reports whether a terminal would act on r instead of showing it: C0
+// and C1 controls, bidirectional controls, and what has no width of its own.
+func hidden(r rune) bool {
+	switch {
+	case r < 0x20, r >= 0x7f && r <= 0x9f:
+		return true
+	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x2069, r == 0xfeff, r == 0x061c:
+		return true
+	}
+	return false
+}
+
+// JSON returns v as an indented JSON document, control characters escaped.
+func JSON(v any) (string, error) { return encode(v, "  ") }
+
+// JSONLine returns v as JSON on one line, for a stream.
+func JSONLine(v any) (string, error) { return encode(v, "") }
+
+func encode(v any, indent string) (string, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(v); err != nil {
+		return "", err
+	}
+	// Outside its strings JSON is ASCII, so whatever is hidden and not ASCII
+	// stands in a string and may be escaped there. DEL too.
+	text := b.String()
+	if clean(strings.ReplaceAll(text, "\n", "")) {
+		return text, nil
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if r != '\n' && hidden(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String(), nil
+}
+
+// YAML returns v as a YAML document by its JSON tags.
+func YAML(v any) (string, error) {
+	b, err := yaml.Marshal(v)
+	return string(b), err
+}

@@ -1,0 +1,235 @@
+package ui
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// APIVersion is the version of nodectl's own documents.
+const APIVersion = "nodectl.dev/v1alpha1"
+
+// Document is the head every document of nodectl has.
+type Document struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+// PodRef names one pod.
+type PodRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+// Place is where a pod is written.
+type Place struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+}
+
+// MergePlan is what serving a set would change: the answer of merge --dry-run.
+type MergePlan struct {
+	Document
+	Summary   PlanSummary    `json:"summary"`
+	Sources   []PlanSource   `json:"sources"`
+	Changes   []PlanChange   `json:"changes"`
+	Conflicts []PlanConflict `json:"conflicts"`
+	Rejected  []pod.Problem  `json:"rejected"`
+}
+
+// PlanSummary counts pods. Restart counts the pods of which something restarts.
+type PlanSummary struct {
+	Changed   bool `json:"changed"`
+	Add       int  `json:"add"`
+	Update    int  `json:"update"`
+	Delete    int  `json:"delete"`
+	Remove    int  `json:"remove"`
+	Reconcile int  `json:"reconcile"`
+	Unchanged int  `json:"unchanged"`
+	Reject    int  `json:"reject"`
+	Conflict  int  `json:"conflict"`
+	Restart   int  `json:"restart"`
+}
+
+// PlanSource is one layer as it was read.
+type PlanSource struct {
+	Source   string `json:"source"`
+	Location string `json:"location"`
+	Pods     int    `json:"pods"`
+	// Stale says that its pods stand on an older reading.
+	Stale bool   `json:"stale"`
+	Since string `json:"since"` // RFC 3339, when the error began; "" without one
+	Error string `json:"error"`
+}
+
+// PlanChange is one pod that would change.
+type PlanChange struct {
+	Op      string            `json:"op"`
+	Source  string            `json:"source"`
+	Pod     PodRef            `json:"pod"`
+	Origin  Place             `json:"origin"`
+	Restart PlanRestart       `json:"restart"`
+	Fields  []pod.FieldChange `json:"fields"`
+	Grace   int64             `json:"grace"`  // seconds to end, of REMOVE and DELETE
+	Reason  string            `json:"reason"` // why a pod is removed, where its file does not say it
+}
+
+// PlanRestart is what a change restarts: the pod, some containers, or nothing.
+type PlanRestart struct {
+	Pod        bool     `json:"pod"`
+	Containers []string `json:"containers"`
+	Reason     string   `json:"reason"`
+}
+
+// PlanConflict is one pod that two places want.
+type PlanConflict struct {
+	Pod    PodRef       `json:"pod"`
+	Winner ConflictSide `json:"winner"`
+	Loser  ConflictSide `json:"loser"`
+	Reason string       `json:"reason"`
+}
+
+// ConflictSide is one of the two places.
+type ConflictSide struct {
+	Source   string `json:"source"`
+	Location string `json:"location"`
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+}
+
+// NewMergePlan puts a forecast into its document.
+func NewMergePlan(f engine.Forecast) MergePlan {
+	p := MergePlan{
+		Document:  Document{APIVersion, "MergePlan"},
+		Sources:   []PlanSource{},
+		Changes:   []PlanChange{},
+		Conflicts: []PlanConflict{},
+		Rejected:  append([]pod.Problem{}, f.State.Problems...),
+	}
+	for _, l := range f.State.Layers {
+		s := PlanSource{Source: l.Source, Location: l.Location, Pods: l.Pods, Stale: l.Stale(), Error: l.Error}
+		if !l.Since.IsZero() {
+			s.Since = l.Since.Format(time.RFC3339)
+		}
+		p.Sources = append(p.Sources, s)
+	}
+	for _, c := range f.Changes {
+		p.add(c)
+	}
+	for _, c := range f.State.Conflicts {
+		p.Conflicts = append(p.Conflicts, PlanConflict{
+			Pod:    PodRef{Namespace: c.Key.Namespace, Name: c.Key.Name, UID: uidOf(f.State, c.Key)},
+			Winner: side(c.Winner), Loser: side(c.Loser), Reason: c.Reason,
+		})
+	}
+	p.Summary.Changed = len(p.Changes) > 0
+	p.Summary.Reconcile += f.Reconcile
+	p.Summary.Unchanged = f.Unchanged
+	p.Summary.Reject = len(p.Rejected)
+	p.Summary.Conflict = len(p.Conflicts)
+	return p
+}
+
+func (p *MergePlan) add(c engine.Change) {
+	change := PlanChange{
+		Op:      string(c.Op),
+		Source:  c.Source,
+		Pod:     PodRef{c.Key.Namespace, c.Key.Name, c.UID},
+		Origin:  Place{c.Origin.File, c.Origin.Line},
+		Restart: PlanRestart{Pod: c.RestartPod, Containers: append([]string{}, c.RestartContainers...)},
+		Fields:  append([]pod.FieldChange{}, c.Fields...),
+		Grace:   c.Grace,
+	}
+	switch c.Op {
+	case podconfig.ADD:
+		p.Summary.Add++
+	case podconfig.UPDATE:
+		p.Summary.Update++
+		change.Restart.Reason = c.Reason
+	case podconfig.DELETE:
+		p.Summary.Delete++
+	case podconfig.REMOVE:
+		p.Summary.Remove++
+		change.Reason = c.Reason
+	case podconfig.RECONCILE:
+		p.Summary.Reconcile++
+	}
+	if c.Op == podconfig.UPDATE && c.Restarts() {
+		p.Summary.Restart++
+	}
+	p.Changes = append(p.Changes, change)
+}
+
+func side(o pod.Origin) ConflictSide {
+	return ConflictSide{Source: o.Source, Location: o.Location, File: o.File, Line: o.Line}
+}
+
+func uidOf(m *podconfig.Merged, key pod.Key) string {
+	if s := m.Pod(key); s != nil {
+		return s.UID()
+	}
+	return ""
+}
+
+// PodUpdate is one line of watch -o json.
+type PodUpdate struct {
+	Document
+	Seq      int         `json:"seq"`
+	Time     string      `json:"time"` // RFC 3339
+	Op       string      `json:"op"`
+	Source   string      `json:"source"`
+	Location string      `json:"location"`
+	Pods     []UpdatePod `json:"pods"`
+	Problem  pod.Problem `json:"problem"` // of ERROR, REJECT and CONFLICT
+	Ended    bool        `json:"ended"`   // the problem is gone
+	Dropped  int         `json:"dropped"` // of DROPPED: updates lost
+}
+
+// UpdatePod is one pod of an update.
+type UpdatePod struct {
+	PodRef
+	Hash    string            `json:"hash"`
+	Origin  Place             `json:"origin"`
+	Restart PlanRestart       `json:"restart"`
+	Fields  []pod.FieldChange `json:"fields"`
+	Object  *v1.Pod           `json:"object,omitempty"` // with --full
+}
+
+// NewPodUpdate puts an update into its document; full adds the pods' objects.
+func NewPodUpdate(u engine.Update, seq int, full bool) PodUpdate {
+	d := PodUpdate{
+		Document: Document{APIVersion, "PodUpdate"},
+		Seq:      seq, Time: u.Time.UTC().Format(timeFormat),
+		Op: string(u.Op), Source: u.Source, Location: u.Location,
+		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Ended, Dropped: u.Dropped,
+	}
+	if u.Op == engine.CONFLICT {
+		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: PlanRestart{Containers: []string{}}, Fields: []pod.FieldChange{}})
+	}
+	for i, s := range u.Pods {
+		p := UpdatePod{
+			PodRef: PodRef{s.Namespace, s.Name, s.UID()}, Hash: s.Hash,
+			Origin:  Place{s.Origin.File, s.Origin.Line},
+			Restart: PlanRestart{Containers: []string{}},
+			Fields:  []pod.FieldChange{},
+		}
+		if i < len(u.Old) && u.Old[i] != nil {
+			p.Fields = append(p.Fields, pod.Differences(u.Old[i].Pod, s.Pod)...)
+			whole, containers, reason := pod.Restart(u.Old[i], s)
+			p.Restart = PlanRestart{whole, append([]string{}, containers...), reason}
+		}
+		if full {
+			p.Object = Shown(s.Pod)
+		}
+		d.Pods = append(d.Pods, p)
+	}
+	return d
+}
+
+// timeFormat is RFC 3339 with milliseconds, always three digits.
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"

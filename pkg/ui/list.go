@@ -1,0 +1,158 @@
+package ui
+
+import (
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// List is a v1 List, as kubectl prints one.
+type List struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Items      []any  `json:"items"`
+}
+
+// secret is a Secret as it is shown: values are base64, or say that they are
+// redacted.
+type secret struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Immutable         *bool             `json:"immutable,omitempty"`
+	Type              v1.SecretType     `json:"type,omitempty"`
+	Data              map[string]string `json:"data,omitempty"`
+}
+
+// podObject is a Pod as it is shown where no status belongs.
+type podObject struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              v1.PodSpec `json:"spec"`
+}
+
+// NewList puts a merged set into a List: config objects, then pods, each sorted
+// by key. Secret values are redacted unless showSecrets.
+func NewList(m *podconfig.Merged, showSecrets bool) List {
+	l := List{APIVersion: "v1", Kind: "List", Items: []any{}}
+	for _, o := range m.Objects {
+		l.Items = append(l.Items, configObject(o, showSecrets))
+	}
+	for _, s := range m.Pods {
+		p := Shown(s.Pod)
+		l.Items = append(l.Items, podObject{p.TypeMeta, p.ObjectMeta, p.Spec})
+	}
+	return l
+}
+
+// PodList puts pods with their status into a List.
+func PodList(pods []v1.Pod) List {
+	l := List{APIVersion: "v1", Kind: "List", Items: []any{}}
+	for i := range pods {
+		p := pods[i].DeepCopy()
+		p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+		l.Items = append(l.Items, p)
+	}
+	return l
+}
+
+// Shown returns a copy of a wanted pod as output carries it: with its kind, and
+// without the time it was first seen, which differs from run to run.
+func Shown(p *v1.Pod) *v1.Pod {
+	p = p.DeepCopy()
+	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	delete(p.Annotations, pod.AnnotationConfigSeen)
+	return p
+}
+
+func configObject(o *pod.Object, showSecrets bool) any {
+	switch object := o.Object.(type) {
+	case *v1.ConfigMap:
+		c := object.DeepCopy()
+		c.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
+		return c
+	case *v1.Secret:
+		s := secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: *object.ObjectMeta.DeepCopy(), Immutable: object.Immutable, Type: object.Type, Data: map[string]string{}}
+		// An earlier "kubectl apply" leaves the whole manifest here, values
+		// included.
+		delete(s.Annotations, v1.LastAppliedConfigAnnotation)
+		all := maps.Clone(object.Data)
+		if all == nil {
+			all = map[string][]byte{}
+		}
+		for k, v := range object.StringData {
+			all[k] = []byte(v)
+		}
+		for k, v := range all {
+			s.Data[k] = engine.Redacted(len(v))
+			if showSecrets {
+				s.Data[k] = base64.StdEncoding.EncodeToString(v)
+			}
+		}
+		return s
+	}
+	return o.Object
+}
+
+// Names returns the set as kind/name, one a line.
+func Names(m *podconfig.Merged) string {
+	var all []string
+	for _, o := range m.Objects {
+		all = append(all, strings.ToLower(o.Kind)+"/"+Clean(o.Name))
+	}
+	for _, s := range m.Pods {
+		all = append(all, "pod/"+Clean(s.Name))
+	}
+	return lines(all)
+}
+
+// Set returns the merged set as a table; wide adds images and UIDs.
+func (v *View) Set(m *podconfig.Merged, wide bool) string {
+	header := []string{"NAMESPACE", "NAME", "SOURCE", "FROM"}
+	if wide {
+		header = append(header, "UID", "IMAGES")
+	}
+	var rows [][]string
+	for _, o := range m.Objects {
+		rows = append(rows, []string{o.Namespace, strings.ToLower(o.Kind) + "/" + o.Name, o.Origin.Source, o.Origin.String(), "", ""}[:len(header)])
+	}
+	for _, s := range m.Pods {
+		rows = append(rows, []string{s.Namespace, "pod/" + s.Name, s.Origin.Source, s.Origin.String(), s.UID(), images(s.Pod)}[:len(header)])
+	}
+	return v.Table(header, rows)
+}
+
+func images(p *v1.Pod) string {
+	var all []string
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		all = append(all, c.Image)
+	}
+	return strings.Join(all, ",")
+}
+
+// Table returns rows under a header, three cells apart, as kubectl lays tables
+// out. No rows give no table.
+func (v *View) Table(header []string, rows [][]string) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	all := make([][]cell, 0, len(rows)+1)
+	for _, r := range append([][]string{header}, rows...) {
+		var row []cell
+		for _, text := range r {
+			if text == "" {
+				text = "-"
+			}
+			row = append(row, cell{text: Clean(text)})
+		}
+		all = append(all, row)
+	}
+	return lines(v.columns("", 3, all))
+}

@@ -1,0 +1,225 @@
+package ui
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// signs give every operation a sign and a tone, so that colour says nothing a
+// sign does not.
+func signOf(op string) cell {
+	switch podconfig.Op(op) {
+	case podconfig.ADD, podconfig.SET, podconfig.RESTORE:
+		return cell{"+", good}
+	case podconfig.UPDATE:
+		return cell{"~", change}
+	case podconfig.REMOVE, podconfig.DELETE:
+		return cell{"-", bad}
+	case podconfig.RECONCILE:
+		return cell{"=", faint}
+	}
+	return cell{"!", bad}
+}
+
+// Plan returns a merge plan as text: sources, changes field by field,
+// rejections, conflicts, and the sum. wide adds UIDs.
+func (v *View) Plan(p MergePlan, wide bool) string {
+	var sources, rows [][]cell
+	for _, s := range p.Sources {
+		sources = append(sources, sourceRow(s))
+	}
+	below := map[int][]string{} // lines under a row
+	for _, c := range p.Changes {
+		rows = append(rows, changeRow(c, wide))
+		below[len(rows)-1] = v.Fields(c.Fields)
+	}
+	for _, r := range p.Rejected {
+		rows = append(rows, flagged("REJECT", Clean(r.Place()), "", Clean(message(r))))
+		if r.Hint != "" {
+			below[len(rows)-1] = []string{"        hint: " + Clean(r.Hint)}
+		}
+	}
+	for _, c := range p.Conflicts {
+		where := pod.Origin{File: c.Loser.File, Line: c.Loser.Line, Location: c.Loser.Location}
+		winner := pod.Origin{File: c.Winner.File, Line: c.Winner.Line, Location: c.Winner.Location}
+		row := flagged("CONFLICT", Clean(c.Pod.Namespace+"/"+c.Pod.Name), Clean(c.Loser.Source), Clean(where.String()))
+		rows = append(rows, append(row, cell{text: Clean("loses to " + winner.String())}))
+	}
+	out := v.columns("", 2, sources)
+	for i, line := range v.columns("  ", 2, aligned(rows)) {
+		out = append(append(out, line), below[i]...)
+	}
+	return lines(append(out, v.paint(strong, "Plan: "+p.Summary.String())))
+}
+
+// aligned puts a row's sign in front of its op, one cell apart, and pads ops to
+// the longest there can be.
+func aligned(rows [][]cell) [][]cell {
+	for i, r := range rows {
+		r[1].text = fmt.Sprintf("%s %-*s", r[0].text, len(podconfig.RECONCILE), r[1].text)
+		r[1].tone = r[0].tone
+		rows[i] = r[1:]
+	}
+	return rows
+}
+
+func sourceRow(s PlanSource) []cell {
+	row := []cell{{text: "source", tone: faint}, {text: Clean(s.Source)}, {text: Clean(s.Location)}, {text: count(s.Pods, "pod")}}
+	switch {
+	case s.Stale:
+		row = append(row, cell{"stale" + since(s.Since) + ": " + Clean(s.Error), bad})
+	case s.Error != "":
+		row = append(row, cell{"not read: " + Clean(s.Error), bad})
+	}
+	return row
+}
+
+func since(rfc string) string {
+	t, err := time.Parse(time.RFC3339, rfc)
+	if err != nil {
+		return ""
+	}
+	return " since " + t.Format(time.TimeOnly)
+}
+
+func changeRow(c PlanChange, wide bool) []cell {
+	sign := signOf(c.Op)
+	place := pod.Origin{File: c.Origin.File, Line: c.Origin.Line}
+	if podconfig.Op(c.Op) == podconfig.REMOVE {
+		place.Line = 0 // it is no longer written there
+	}
+	row := []cell{sign, {text: c.Op}, {text: Clean(c.Pod.Namespace + "/" + c.Pod.Name)}, {text: Clean(c.Source)}, {text: Clean(place.String())}}
+	if wide {
+		row = append(row, cell{text: "uid " + Clean(c.Pod.UID)})
+	}
+	if what := consequence(c); what != "" {
+		row = append(row, cell{text: Clean(what)})
+	}
+	return row
+}
+
+// consequence says what a change does to what runs.
+func consequence(c PlanChange) string {
+	switch podconfig.Op(c.Op) {
+	case podconfig.UPDATE:
+		return RestartText(c.Restart, len(c.Fields) == 0)
+	case podconfig.REMOVE, podconfig.DELETE:
+		text := "grace " + (time.Duration(c.Grace) * time.Second).String()
+		if c.Reason != "" {
+			text += "; " + c.Reason
+		}
+		return text
+	case podconfig.RECONCILE:
+		return "status only"
+	}
+	return ""
+}
+
+// RestartText says what restarts; why is said for a whole pod, and where asked.
+func RestartText(r PlanRestart, why bool) string {
+	text := "restart: none"
+	switch {
+	case r.Pod:
+		text, why = "restart: pod", true
+	case len(r.Containers) == 1:
+		text = "restart: container " + r.Containers[0]
+	case len(r.Containers) > 1:
+		text = "restart: containers " + strings.Join(r.Containers, ", ")
+	}
+	if why && r.Reason != "" {
+		text += " (" + r.Reason + ")"
+	}
+	return text
+}
+
+func flagged(op, what, source, text string) []cell {
+	row := []cell{{"!", bad}, {text: op}, {text: what}}
+	if source != "" {
+		row = append(row, cell{text: source})
+	}
+	return append(row, cell{text: text})
+}
+
+// message returns a problem without its place. A field that the message names
+// itself is not named twice.
+func message(p pod.Problem) string {
+	p.File, p.Line, p.Column = "", 0, 0
+	if field := p.Path[strings.LastIndex(p.Path, ".")+1:]; strings.Contains(p.Msg, strconv.Quote(field)) {
+		p.Path = ""
+	}
+	return p.Error()
+}
+
+// Fields returns field differences, one line each, indented under the line of
+// their pod.
+func (v *View) Fields(fields []pod.FieldChange) []string {
+	var rows [][]cell
+	for _, f := range fields {
+		rows = append(rows, []cell{{text: Clean(f.Path)}, {text: Clean(fromTo(f))}})
+	}
+	return v.columns("        ", 4, rows)
+}
+
+// fromTo shows both values; what is not there is "(none)".
+func fromTo(f pod.FieldChange) string {
+	const redacted, end = "(redacted, ", ")"
+	if strings.HasPrefix(f.Old, redacted) && strings.HasPrefix(f.New, redacted) {
+		return strings.TrimSuffix(f.Old, end) + " -> " + strings.TrimPrefix(f.New, redacted)
+	}
+	show := func(s string) string {
+		if s == "" {
+			return "(none)"
+		}
+		return s
+	}
+	return show(f.Old) + " -> " + show(f.New)
+}
+
+// String returns the sum on one line, without what is zero.
+func (s PlanSummary) String() string {
+	var parts []string
+	add := func(n int, text string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, text))
+		}
+	}
+	restarts := " (no restart)"
+	if s.Restart > 0 {
+		restarts = " (" + count(s.Restart, "restart") + ")"
+	}
+	add(s.Add, "to add")
+	add(s.Update, "to update"+restarts)
+	add(s.Delete, "to delete")
+	add(s.Remove, "to remove")
+	add(s.Reconcile, "to reconcile")
+	if len(parts) == 0 {
+		parts = append(parts, "nothing to change")
+	}
+	add(s.Unchanged, "unchanged")
+	add(s.Reject, "rejected")
+	if s.Conflict > 0 {
+		parts = append(parts, count(s.Conflict, "conflict"))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Names returns pod/NAME of every pod that would change, one a line.
+func (p MergePlan) Names() string {
+	var all []string
+	for _, c := range p.Changes {
+		all = append(all, "pod/"+Clean(c.Pod.Name))
+	}
+	return lines(all)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,158 @@
+// Package ui turns what nodectl has to say into text: tables, plans, diffs,
+// lines of a stream, and the JSON documents the same content has for scripts.
+//
+// cmd asks for a View of the writer it prints to and writes the strings it gets
+// back. Text and JSON of one answer come from one document value, so they
+// cannot disagree.
+//
+// The one rule: a string that comes from outside goes through Clean before it
+// reaches a terminal, and no escape byte leaves for a writer without colour.
+package ui
+
+import (
+	"io"
+	"strings"
+
+	"github.com/charmbracelet/lipgloss"
+	"github.com/muesli/termenv"
+)
+
+// Screen is what a writer can show.
+type Screen struct {
+	Color bool
+	// Width is the terminal's width in cells; 0 says that lines are not cut,
+	// as in a pipe.
+	Width int
+}
+
+// View makes text for one writer.
+type View struct {
+	width int
+	style map[tone]lipgloss.Style
+}
+
+// tone is the meaning of a colour. Colour never stands alone: a word or a sign
+// says the same.
+type tone int
+
+const (
+	plain  tone = iota
+	good        // added, ready
+	change      // changed, pending
+	bad         // removed, failed
+	faint       // unchanged, beside the point
+	strong
+)
+
+// New returns a View for w. The colours are the terminal's own sixteen.
+func New(w io.Writer, s Screen) *View {
+	r := lipgloss.NewRenderer(w)
+	r.SetColorProfile(termenv.Ascii)
+	if s.Color {
+		r.SetColorProfile(termenv.ANSI)
+	}
+	color := func(c string) lipgloss.Style { return r.NewStyle().Foreground(lipgloss.Color(c)) }
+	return &View{width: s.Width, style: map[tone]lipgloss.Style{
+		good: color("2"), change: color("3"), bad: color("1"), faint: r.NewStyle().Faint(true), strong: r.NewStyle().Bold(true),
+	}}
+}
+
+// Colored decides whether a writer gets colour. mode is --color; auto follows
+// NO_COLOR (any value: no), then CLICOLOR_FORCE (not 0: yes), then CLICOLOR=0
+// and TERM=dumb (no), then whether the writer is a terminal.
+func Colored(mode string, terminal bool, env func(string) string) bool {
+	switch {
+	case mode == "always":
+		return true
+	case mode == "never", env("NO_COLOR") != "":
+		return false
+	case env("CLICOLOR_FORCE") != "" && env("CLICOLOR_FORCE") != "0":
+		return true
+	case env("CLICOLOR") == "0", env("TERM") == "dumb":
+		return false
+	}
+	return terminal
+}
+
+// paint gives text, which is clean and one line, its colour.
+func (v *View) paint(t tone, text string) string {
+	style, ok := v.style[t]
+	if !ok || text == "" {
+		return text
+	}
+	return style.Render(text)
+}
+
+// cell is one piece of a line: clean text and its tone.
+type cell struct {
+	text string
+	tone tone
+}
+
+// columns lays rows out in columns, gap cells apart. The last cell of a row is
+// not padded. A row is cut at the terminal's width.
+func (v *View) columns(indent string, gap int, rows [][]cell) []string {
+	var widths []int
+	for _, row := range rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			if i < len(row)-1 {
+				widths[i] = max(widths[i], lipgloss.Width(c.text))
+			}
+		}
+	}
+	lines := make([]string, 0, len(rows))
+	for _, row := range rows {
+		lines = append(lines, v.line(indent, gap, widths, row))
+	}
+	return lines
+}
+
+// line lays out one row in columns of the given widths.
+func (v *View) line(indent string, gap int, widths []int, row []cell) string {
+	var b strings.Builder
+	b.WriteString(indent)
+	used := lipgloss.Width(indent)
+	for i, c := range row {
+		text := c.text
+		if i == len(row)-1 && v.width > 0 {
+			text = middle(text, max(v.width-used, 12))
+		}
+		b.WriteString(v.paint(c.tone, text))
+		if i < len(row)-1 {
+			n := gap
+			if i < len(widths) {
+				n += max(widths[i]-lipgloss.Width(text), 0)
+			}
+			b.WriteString(strings.Repeat(" ", n))
+			used += lipgloss.Width(text) + n
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// middle cuts text down to n cells, leaving its beginning and its end.
+func middle(text string, n int) string {
+	if lipgloss.Width(text) <= n {
+		return text
+	}
+	r := []rune(text)
+	head, tail := len(r)/2, len(r)-len(r)/2
+	for lipgloss.Width(string(r[:head]))+1+lipgloss.Width(string(r[tail:])) > n && head > 0 {
+		if len(r)-tail > head {
+			tail++
+		} else {
+			head--
+		}
+	}
+	return string(r[:head]) + "…" + string(r[tail:])
+}
+
+func lines(all []string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	return strings.Join(all, "\n") + "\n"
+}

@@ -1,0 +1,125 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// hostPath shows a path of the host. Its contents are the host's: they are
+// looked at, where its type says so made, and never removed.
+type hostPath struct{}
+
+func (hostPath) dir() string { return "" }
+
+func (hostPath) path(v v1.Volume, _ string) string { return v.HostPath.Path }
+
+// put checks, and where the type says so makes, what the path has to be
+// (C-1.37.5). Without a type nothing is checked. Links are followed.
+//
+//	type               missing        else
+//	DirectoryOrCreate  made, 0755     a directory
+//	FileOrCreate       made, 0644     a regular file; its directory has to be there
+//	Directory          error          a directory
+//	File               error          a regular file
+//	Socket, CharDevice, BlockDevice   error, else that
+func (hostPath) put(p placed, _ bool) error {
+	want := v1.HostPathUnset
+	if p.HostPath.Type != nil {
+		want = *p.HostPath.Type
+	}
+	path := p.HostPath.Path
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("hostPath %s: has to be an absolute path", path)
+	}
+	err := checkHostPath(path, want)
+	if errors.Is(err, fs.ErrNotExist) {
+		switch want {
+		case v1.HostPathDirectoryOrCreate:
+			err = makeDirectory(path)
+		case v1.HostPathFileOrCreate:
+			err = makeFile(path)
+		default:
+			err = errors.New("does not exist")
+		}
+	}
+	var place *fs.PathError
+	if errors.As(err, &place) {
+		err = place.Err // the path stands in front already
+	}
+	if err != nil {
+		return fmt.Errorf("hostPath %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkHostPath says why what path shows is not of type want.
+func checkHostPath(path string, want v1.HostPathType) error {
+	if want == v1.HostPathUnset {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	const device = fs.ModeDevice | fs.ModeCharDevice
+	ok, name := false, ""
+	switch mode := info.Mode(); want {
+	case v1.HostPathDirectoryOrCreate, v1.HostPathDirectory:
+		ok, name = mode.IsDir(), "a directory"
+	case v1.HostPathFileOrCreate, v1.HostPathFile:
+		ok, name = mode.IsRegular(), "a file"
+	case v1.HostPathSocket:
+		ok, name = mode&fs.ModeSocket != 0, "a socket"
+	case v1.HostPathCharDev:
+		ok, name = mode&device == device, "a character device"
+	case v1.HostPathBlockDev:
+		ok, name = mode&device == fs.ModeDevice, "a block device"
+	default:
+		return fmt.Errorf("type %q is not known", want)
+	}
+	if !ok {
+		return fmt.Errorf("is not %s", name)
+	}
+	return nil
+}
+
+// makeDirectory makes path and what is missing above it, 0755 whatever the
+// agent's umask: containers that are not root read it. One that appears
+// meanwhile stays as it is.
+func makeDirectory(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return checkHostPath(path, v1.HostPathDirectory)
+	}
+	if err != nil {
+		return err
+	}
+	// By the directory itself, so that nobody who may write above it has the
+	// mode of something else changed.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o755), f.Close())
+}
+
+// makeFile makes path, empty, 0644. One that appears meanwhile stays as it is.
+func makeFile(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return checkHostPath(path, v1.HostPathFile)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o644), f.Close())
+}

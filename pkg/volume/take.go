@@ -1,0 +1,72 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Take removes the volumes of one instance of the pod with uid: its directory,
+// with all that its containers have left there. It never follows a link out of
+// it. When something is mounted beneath, nothing is removed and the error wraps
+// a *MountedError. What is not there is success.
+func (v *Volumes) Take(uid string, instance int) error {
+	dir, err := v.podDir(uid)
+	if err != nil {
+		return err
+	}
+	name := strconv.Itoa(instance)
+	v.forgetMark(filepath.Join(dir, name))
+	if err := removeTree(v.pods, uid, name); err != nil {
+		return fmt.Errorf("take volumes of pod %s, instance %d: %w", uid, instance, err)
+	}
+	return nil
+}
+
+// Forget removes all that is left of the pod: its log directory, every
+// instance, and at last the files beside them, so that an end on the way leaves
+// the pod's record to begin again with. Mounts and links are treated as by
+// Take.
+func (v *Volumes) Forget(key pod.Key, uid string) error {
+	dir, err := v.podDir(uid)
+	if err != nil {
+		return err
+	}
+	logs := key.Namespace + "_" + key.Name + "_" + uid
+	if err := oneName(logs); err != nil {
+		return fmt.Errorf("log directory %q: %w", logs, err)
+	}
+	if err := v.forget(dir, uid, logs); err != nil {
+		return fmt.Errorf("forget pod %s: %w", key, err)
+	}
+	return nil
+}
+
+func (v *Volumes) forget(dir, uid, logs string) error {
+	if err := mountedAt(dir); err != nil {
+		return err
+	}
+	if v.logs != "" {
+		if err := removeTree(v.logs, logs); err != nil {
+			return err
+		}
+	}
+	instances, err := directories(v.pods, uid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range instances {
+		v.forgetMark(filepath.Join(dir, name))
+		if err := removeTree(v.pods, uid, name); err != nil {
+			return err
+		}
+	}
+	return removeTree(v.pods, uid)
+}

@@ -1,0 +1,194 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxDepth bounds the directories held open on the way down; what lies
+	// deeper is moved up first.
+	maxDepth = 128
+	// maxTries bounds how often an entry is tried that somebody keeps changing.
+	maxTries = 64
+	// batch is how many names are read at once.
+	batch = 512
+)
+
+// MountedError says that something is mounted in what was to be removed.
+type MountedError struct{ Path string }
+
+func (e *MountedError) Error() string {
+	return e.Path + " is mounted: unmount it, then it is removed"
+}
+
+// removeTree removes what names leads to under base, all beneath included. Base
+// is trusted and may itself be a link or a mount; below it no link is followed
+// and no mount is entered: every step goes from an open directory to an entry
+// of it by name, and the kernel refuses the rest. A mount that is there at the
+// beginning is found before anything is removed.
+func removeTree(base string, names ...string) error {
+	path := filepath.Join(base, filepath.Join(names...))
+	if err := mountedAt(path); err != nil {
+		return err
+	}
+	last := len(names) - 1
+	parent, err := openPath(base, names[:last]...)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	r := &remover{open: openChild}
+	return r.remove(parent, names[last])
+}
+
+// directories returns the names of the directories in what names leads to under
+// base, no link followed below base.
+func directories(base string, names ...string) ([]string, error) {
+	dir, err := openPath(base, names...)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for _, e := range entries {
+		if e.IsDir() {
+			list = append(list, e.Name())
+		}
+	}
+	return list, nil
+}
+
+// openPath opens the directory that names leads to under base.
+func openPath(base string, names ...string) (*os.File, error) {
+	dir, err := os.OpenFile(base, os.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for _, name := range names {
+		if err != nil {
+			return nil, err
+		}
+		parent := dir
+		dir, err = openChild(parent, name)
+		parent.Close()
+	}
+	return dir, err
+}
+
+// remover removes one tree. It belongs to one call of removeTree.
+type remover struct {
+	open func(parent *os.File, name string) (*os.File, error)
+	// top is the tree's own directory, where deep directories are moved to; nil
+	// before it is open.
+	top   *os.File
+	moved int
+	depth int
+}
+
+// remove removes the entry of that name, and beneath it when it is a directory.
+// Who swaps the entry meanwhile only makes it begin again.
+func (r *remover) remove(parent *os.File, name string) error {
+	path := filepath.Join(parent.Name(), name)
+	var err error
+	for range maxTries {
+		err = unix.Unlinkat(int(parent.Fd()), name, 0)
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT):
+			return nil
+		case errors.Is(err, unix.EBUSY):
+			return &MountedError{Path: path}
+		case !errors.Is(err, unix.EISDIR):
+			return &fs.PathError{Op: "remove", Path: path, Err: err}
+		}
+		if err = r.descend(parent, name); err != nil && !changed(err) {
+			return err
+		}
+		err = unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT):
+			return nil
+		case errors.Is(err, unix.EBUSY):
+			return &MountedError{Path: path}
+		case !changed(err):
+			return &fs.PathError{Op: "remove", Path: path, Err: err}
+		}
+	}
+	return &fs.PathError{Op: "remove", Path: path, Err: err}
+}
+
+// changed reports whether err says that the entry is no longer what it was: a
+// directory became something else, vanished or was filled again.
+func changed(err error) bool {
+	return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) ||
+		errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
+}
+
+// descend empties the directory of that name, or moves it to the top where it
+// lies too deep.
+func (r *remover) descend(parent *os.File, name string) error {
+	if r.top != nil && r.depth >= maxDepth {
+		r.moved++
+		to := ".nodectl-moved-" + strconv.Itoa(r.moved)
+		if err := unix.Renameat(int(parent.Fd()), name, int(r.top.Fd()), to); err != nil {
+			return &fs.PathError{Op: "move", Path: filepath.Join(parent.Name(), name), Err: err}
+		}
+		return nil
+	}
+	dir, err := r.open(parent, name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if r.top == nil {
+		r.top = dir
+		defer func() { r.top = nil }()
+	}
+	r.depth++
+	defer func() { r.depth-- }()
+	return r.empty(dir)
+}
+
+// empty removes every entry of dir, until a whole reading finds none. Readings
+// that find what was moved up are progress; others are counted.
+func (r *remover) empty(dir *os.File) error {
+	for tries := 0; tries < maxTries; {
+		found, moved := 0, r.moved
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		for {
+			names, err := dir.Readdirnames(batch)
+			for _, name := range names {
+				if err := r.remove(dir, name); err != nil {
+					return err
+				}
+			}
+			found += len(names)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if found == 0 {
+			return nil
+		}
+		if r.moved == moved {
+			tries++
+		}
+	}
+	return fmt.Errorf("%s: %w", dir.Name(), unix.ENOTEMPTY)
+}

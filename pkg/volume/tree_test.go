@@ -1,0 +1,203 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openers are both ways to open a directory below another.
+var openers = map[string]func(*os.File, string) (*os.File, error){"Openat2": openChild, "OldKernel": openChildOld}
+
+// removeWith removes name under base by one of them.
+func removeWith(t testing.TB, open func(*os.File, string) (*os.File, error), base, name string) error {
+	t.Helper()
+	dir, err := os.Open(base)
+	must(t, err)
+	defer dir.Close()
+	r := &remover{open: open}
+	return r.remove(dir, name)
+}
+
+// A container that outlives its Take swaps a directory for a link to elsewhere,
+// thousands of times, at every depth: nothing elsewhere is ever removed.
+func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
+	for name, open := range openers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			base := t.TempDir()
+			outside := filepath.Join(t.TempDir(), "outside")
+			must(t, os.MkdirAll(filepath.Join(outside, "sub"), 0o755))
+			canaries := []string{filepath.Join(outside, "canary"), filepath.Join(outside, "sub", "canary")}
+			for _, c := range canaries {
+				must(t, os.WriteFile(c, nil, 0o644))
+			}
+			tree := filepath.Join(base, "1")
+			spots := []string{filepath.Join(tree, "v", "x"), filepath.Join(tree, "v", "d", "x")}
+			link := filepath.Join(base, "link") // beside the tree, so that it survives
+			must(t, os.Symlink(outside, link))
+
+			var swaps atomic.Int64
+			var wg sync.WaitGroup
+			stop := make(chan struct{})
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					for _, spot := range spots {
+						if unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, spot, unix.RENAME_EXCHANGE) == nil {
+							swaps.Add(1)
+						} else if os.Symlink(outside, link) == nil {
+							swaps.Add(0) // the link was taken with the tree: a new one
+						}
+					}
+				}
+			})
+			var taken int
+			for swaps.Load() < 4000 || taken < 500 {
+				for _, spot := range spots {
+					os.MkdirAll(filepath.Join(spot, "sub"), 0o755)
+					os.WriteFile(filepath.Join(spot, "sub", "canary"), nil, 0o644)
+				}
+				// An error is allowed while somebody fills the tree again.
+				if removeWith(t, open, base, "1") == nil {
+					taken++
+				}
+			}
+			close(stop)
+			wg.Wait()
+			for _, c := range canaries {
+				if _, err := os.Lstat(c); err != nil {
+					t.Fatalf("after %d swaps and %d trees: %v", swaps.Load(), taken, err)
+				}
+			}
+			must(t, removeWith(t, open, base, "1"))
+		})
+	}
+}
+
+// Whatever a tree holds, all of it goes and nothing that its links lead to.
+func TestTakeRemovesAnyTree(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	canary := filepath.Join(outside, "canary")
+	must(t, os.WriteFile(canary, nil, 0o644))
+	names := rapid.SampledFrom([]string{"a", "b", "…", ".hidden", "with space", "-rf", ".nodectl-moved-1", strings.Repeat("n", 255)})
+	rapid.Check(t, func(rt *rapid.T) {
+		base, err := os.MkdirTemp(outside, "base")
+		must(t, err)
+		defer os.RemoveAll(base)
+		dirs := []string{filepath.Join(base, "1")}
+		must(t, os.Mkdir(dirs[0], 0o755))
+		for range rapid.IntRange(0, 30).Draw(rt, "entries") {
+			path := filepath.Join(rapid.SampledFrom(dirs).Draw(rt, "in"), names.Draw(rt, "name"))
+			switch rapid.IntRange(0, 5).Draw(rt, "kind") {
+			case 0:
+				os.WriteFile(path, []byte("x"), 0)
+			case 1:
+				os.Symlink(outside, path)
+			case 2:
+				os.Symlink("..", path)
+			case 3:
+				unix.Mkfifo(path, 0)
+			default:
+				if os.Mkdir(path, 0o700) == nil {
+					dirs = append(dirs, path)
+				}
+			}
+		}
+		if err := removeTree(base, "1"); err != nil {
+			rt.Fatal(err)
+		}
+		if left, err := os.ReadDir(base); err != nil || len(left) != 0 {
+			rt.Fatalf("left: %v, %v", left, err)
+		}
+		if _, err := os.Lstat(canary); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+// A tree deeper than any path, with more directories than may be open.
+func TestF10_TakeRemovesDeepTrees(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(base, "1"), 0o755))
+	fd, err := unix.Open(filepath.Join(base, "1"), unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	for range 10_000 {
+		must(t, unix.Mkdirat(fd, "deeper", 0o755))
+		next, err := unix.Openat(fd, "deeper", unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		unix.Close(fd)
+		fd = next
+	}
+	unix.Close(fd)
+	must(t, removeTree(base, "1"))
+	if _, err := os.Lstat(filepath.Join(base, "1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+}
+
+func TestTakeRemovesManyFiles(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir := filepath.Join(base, "1")
+	must(t, os.Mkdir(dir, 0o755))
+	for i := range 3 * batch {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o644))
+	}
+	must(t, removeTree(base, "1"))
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+}
+
+func TestTakeOfALinkRemovesTheLink(t *testing.T) {
+	t.Parallel()
+	base, outside := t.TempDir(), t.TempDir()
+	canary := filepath.Join(outside, "canary")
+	must(t, os.WriteFile(canary, nil, 0o644))
+	must(t, os.Symlink(outside, filepath.Join(base, "1")))
+	must(t, removeTree(base, "1"))
+	if _, err := os.Lstat(canary); err != nil {
+		t.Error(err)
+	}
+	// A link on the way to it leads nowhere.
+	must(t, os.Symlink(outside, filepath.Join(base, "uid")))
+	if err := removeTree(base, "uid", "canary"); err == nil {
+		t.Error("a link was followed on the way")
+	}
+	if _, err := os.Lstat(canary); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnescape(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`/a`: "/a", `/a\040b`: "/a b", `/\134\011`: "/\\\t", `/x\04`: `/x\04`, `\`: `\`, `/\999`: `/\999`,
+	} {
+		if got := unescape(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}

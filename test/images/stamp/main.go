@@ -1,0 +1,181 @@
+// Command stamp is what the containers of the tests run. Its arguments are
+// verbs, carried out one after the other; after the last one it exits 0:
+//
+//	print TEXT         a line on standard output
+//	append FILE        one line "unix-nanoseconds hostname" at the file's end, written at once
+//	write FILE TEXT    the file with this line
+//	cat FILE           the file on standard output; exits 1 when it is not there
+//	env NAME           the variable's value on standard output
+//	exists FILE        exits 1 when the file is not there
+//	wait FILE          returns when the file is there
+//	ready DURATION     from then on GET /ready is 200, 503 before; without it always 200
+//	serve ADDRESS      serves HTTP from now on: / tells the host name, /ready as above
+//	unready FILE       while the file is there, GET /ready is 503
+//	sleep DURATION
+//	alloc MIB          touches that much memory and keeps it
+//	ignore             from now on SIGTERM does nothing but a line
+//	term CODE          from now on SIGTERM exits with CODE, not with 0
+//	crash FILE CODE    exits with CODE if the file is not there yet, and makes it
+//	exit CODE
+//	forever            returns never
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A run is one life of the program.
+type run struct {
+	args    []string
+	onTerm  atomic.Int64 // exit code; -1 ignores the signal
+	readyAt atomic.Int64 // unix nanoseconds
+	unready atomic.Value // path
+	memory  [][]byte
+}
+
+func main() {
+	r := &run{args: os.Args[1:]}
+	r.unready.Store("")
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	go func() {
+		for range term {
+			code := r.onTerm.Load()
+			fmt.Println("SIGTERM", time.Now().UnixNano())
+			if code >= 0 {
+				os.Exit(int(code))
+			}
+		}
+	}()
+	fmt.Println("started", time.Now().UnixNano())
+	for len(r.args) > 0 {
+		r.do(r.word())
+	}
+}
+
+func (r *run) word() string {
+	if len(r.args) == 0 {
+		fail("a verb lacks its argument")
+	}
+	w := r.args[0]
+	r.args = r.args[1:]
+	return w
+}
+
+func (r *run) number() int {
+	n, err := strconv.Atoi(r.word())
+	check(err)
+	return n
+}
+
+func (r *run) duration() time.Duration {
+	d, err := time.ParseDuration(r.word())
+	check(err)
+	return d
+}
+
+func (r *run) do(verb string) {
+	switch verb {
+	case "print":
+		fmt.Println(r.word())
+	case "append":
+		host, err := os.Hostname()
+		check(err)
+		f, err := os.OpenFile(r.word(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+		check(err)
+		_, err = fmt.Fprintln(f, time.Now().UnixNano(), host)
+		check(err)
+		check(f.Close())
+	case "write":
+		name := r.word()
+		check(os.WriteFile(name, []byte(r.word()+"\n"), 0o644))
+	case "cat":
+		text, err := os.ReadFile(r.word())
+		check(err)
+		os.Stdout.Write(text)
+	case "env":
+		fmt.Println(os.Getenv(r.word()))
+	case "exists":
+		_, err := os.Stat(r.word())
+		check(err)
+	case "wait":
+		for name := r.word(); !exists(name); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	case "ready":
+		r.readyAt.Store(time.Now().Add(r.duration()).UnixNano())
+	case "unready":
+		r.unready.Store(r.word())
+	case "serve":
+		r.serve(r.word())
+	case "sleep":
+		time.Sleep(r.duration())
+	case "alloc":
+		b := make([]byte, r.number()<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		r.memory = append(r.memory, b)
+	case "ignore":
+		r.onTerm.Store(-1)
+	case "term":
+		r.onTerm.Store(int64(r.number()))
+	case "crash":
+		name, code := r.word(), r.number()
+		if !exists(name) {
+			check(os.WriteFile(name, nil, 0o644))
+			os.Exit(code)
+		}
+	case "exit":
+		os.Exit(r.number())
+	case "forever":
+		select {}
+	default:
+		fail("unknown verb " + verb)
+	}
+}
+
+func (r *run) serve(address string) {
+	l, err := net.Listen("tcp", address)
+	check(err)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		host, _ := os.Hostname()
+		fmt.Fprintln(w, host)
+	})
+	mux.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if time.Now().UnixNano() < r.readyAt.Load() || exists(r.unready.Load().(string)) {
+			http.Error(w, "not yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	go func() { check(http.Serve(l, mux)) }()
+}
+
+func exists(name string) bool {
+	if name == "" {
+		return false
+	}
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+func check(err error) {
+	if err != nil {
+		fail(err.Error())
+	}
+}
+
+func fail(msg string) {
+	fmt.Fprintln(os.Stderr, "stamp:", msg)
+	os.Exit(1)
+}
