@@ -28,26 +28,34 @@ func agentSettings() []string { return []string{"sync-frequency", "image-dir", "
 func settingFlags() *pflag.FlagSet {
 	d := config.Default()
 	f := pflag.NewFlagSet("settings", pflag.ContinueOnError)
-	f.String("config", config.DefaultFile, "settings `FILE`")
-	f.String("log-level", d.LogLevel, "`LEVEL` error, warn, info (serve) or debug")
-	f.String("color", d.Color, "`WHEN` auto, always, never")
-	f.String("root-dir", d.RootDir, "`DIR` of all that is kept")
-	f.String("runtime-endpoint", d.RuntimeEndpoint, "container runtime `SOCKET` (found where not given)")
-	f.String("pod-logs-dir", d.PodLogsDir, "`DIR` of container logs")
-	f.String("cgroup-root", d.CgroupRoot, "cgroup `PATH` above all pods")
-	f.String("node-name", d.NodeName, "`NAME` of this node (the host name)")
+	f.String("config", config.DefaultFile, "settings")
+	f.String("log-level", d.LogLevel, "error, warn, info (serve's) or debug")
+	f.String("color", d.Color, "auto, always or never")
+	f.String("root-dir", d.RootDir, "kept state")
+	f.String("runtime-endpoint", d.RuntimeEndpoint, "container runtime (found if not given)")
+	f.String("pod-logs-dir", d.PodLogsDir, "container logs")
+	f.String("cgroup-root", d.CgroupRoot, "cgroup above all pods")
+	f.String("node-name", d.NodeName, "name of this node (default: the host name)")
 
-	f.StringSliceP("filename", "f", d.Filename, "`PATH` or URL of manifests, - for standard input; may be\nrepeated, the first one wins (default "+config.DefaultManifests+")")
+	f.StringSliceP("filename", "f", d.Filename, "file, directory or URL of manifests, - for standard input; may be repeated, the first one wins (default "+config.DefaultManifests+")")
 	f.BoolP("recursive", "R", d.Recursive, "read directories below a directory too")
-	f.StringArray("manifest-url-header", d.ManifestURLHeader, "`HEADER` sent with URLs, as 'Name: value'; may be repeated")
-	f.String("manifest-url-header-file", d.ManifestURLHeaderFile, "`FILE` of such headers, one a line")
+	f.StringArray("manifest-url-header", d.ManifestURLHeader, "'Name: value' sent with URLs; may be repeated")
+	f.String("manifest-url-header-file", d.ManifestURLHeaderFile, "file of such headers, one a line")
 	f.Duration("file-check-frequency", d.FileCheckFrequency, "how often files are read again unasked")
 	f.Duration("http-check-frequency", d.HTTPCheckFrequency, "how often URLs are read")
-	f.String("validate", d.Validate, "`HOW` unknown fields are taken: strict, warn, ignore")
+	f.String("validate", d.Validate, "unknown and duplicate fields: strict, warn or ignore")
 
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is looked at unasked")
-	f.String("image-dir", d.ImageDir, "`DIR` of image archives imported before anything is pulled\n(default <root-dir>/images)")
-	f.String("pod-cidr", d.PodCIDR, "`NETWORK` of pods on the bundled runtime")
+	f.String("image-dir", d.ImageDir, "image archives, imported before anything is pulled (default <root-dir>/images)")
+	f.String("pod-cidr", d.PodCIDR, "network of pods on the bundled runtime")
+	for _, w := range [][2]string{
+		{"config", "FILE"}, {"log-level", "LEVEL"}, {"color", "WHEN"}, {"root-dir", "DIR"}, {"runtime-endpoint", "SOCKET"},
+		{"pod-logs-dir", "DIR"}, {"cgroup-root", "PATH"}, {"node-name", "NAME"}, {"filename", "PATH"},
+		{"manifest-url-header", "HEADER"}, {"manifest-url-header-file", "FILE"}, {"validate", "HOW"},
+		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"},
+	} {
+		word(f, w[0], w[1])
+	}
 	return f
 }
 
@@ -95,16 +103,15 @@ func addChoice(cmd *cobra.Command, name, short, usage string, allowed ...string)
 	return c
 }
 
-// describe replaces the flag's help, default included.
-func (c *choice) describe(cmd *cobra.Command, usage string) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Value == c {
-			f.Usage, f.DefValue = "`FORMAT` "+usage, ""
-		}
-	})
-}
-
 // addOutput adds -o.
 func addOutput(cmd *cobra.Command, allowed ...string) *choice {
-	return addChoice(cmd, "output", "o", "`FORMAT` "+strings.Join(allowed, "|"), allowed...)
+	c := addChoice(cmd, "output", "o", strings.Join(allowed, ", "), allowed...)
+	word(cmd.Flags(), "output", "FORMAT")
+	return c
+}
+
+// describeOutput replaces the help of -o, its default included.
+func describeOutput(cmd *cobra.Command, usage string) {
+	f := cmd.Flags().Lookup("output")
+	f.Usage, f.DefValue = usage, ""
 }

@@ -43,11 +43,12 @@ rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
 	var f mergeFlags
 	p.addSources(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what serving the set would change")
-	cmd.Flags().StringVar(&f.against, "against", "auto", "compare with: auto|runtime|none, or a `SET` saved by merge")
+	cmd.Flags().StringVar(&f.against, "against", "auto", "compare with: auto, runtime, none, or a file that merge has saved")
+	word(cmd.Flags(), "against", "WHAT")
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", true, "exit 1 when --dry-run finds changes")
 	cmd.Flags().BoolVar(&f.showSecrets, "show-secrets", false, "print values of Secrets")
 	f.output = addOutput(cmd, "yaml", "json", "name", "wide", "text")
-	f.output.describe(cmd, "text|wide|json|yaml|name (default yaml; text with --dry-run)")
+	describeOutput(cmd, "text, wide, json, yaml, name (default yaml, with --dry-run text)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"against", "exit-code"} {
 			if !f.dryRun && cmd.Flags().Changed(name) {

@@ -71,8 +71,7 @@ func (p *program) root() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.SetHelpTemplate(helpTemplate)
-	root.SetUsageTemplate(usageTemplate)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { _ = p.out.print(helpText(cmd)) })
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(normalizeFlag)
 	p.addSettings(root.PersistentFlags(), globalSettings())
@@ -126,24 +125,3 @@ func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	}
 	return pflag.NormalizedName(name)
 }
-
-const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
-
-{{end}}{{.UsageString}}`
-
-// usageTemplate fits the root's help on a terminal of 80x24.
-const usageTemplate = `Usage: {{if .HasParent}}{{.UseLine}}{{else}}{{.Use}}      (nodectl COMMAND --help says more){{end}}{{if .HasExample}}
-
-Examples:
-{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
-{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if and .HasParent .HasAvailableLocalFlags}}
-
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if not .HasParent}}
-
-Flags of every command:
-{{.PersistentFlags.FlagUsages | trimTrailingWhitespaces}}{{else}}
-
-The flags of every command are in 'nodectl --help'.{{end}}
-`

@@ -45,15 +45,18 @@ pods says that a source was heard and is empty. Ctrl-C ends it with exit 0.`,
 	}
 	var f watchFlags
 	p.addSources(cmd)
-	f.mode = addChoice(cmd, "mode", "", "`MODE` incremental, snapshot, snapshot-and-updates", "incremental", "snapshot", "snapshot-and-updates")
+	f.mode = addChoice(cmd, "mode", "", "how much updates tell: incremental, snapshot, snapshot-and-updates", "incremental", "snapshot", "snapshot-and-updates")
 	f.output = addOutput(cmd, "text", "json")
 	cmd.Flags().BoolVar(&f.full, "full", false, "with -o json, add each pod's object")
 	cmd.Flags().BoolVar(&f.diff, "show-diff", false, "print what differs, field by field")
-	cmd.Flags().IntVar(&f.max, "max-events", 0, "end after `N` updates (0: never)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end after this long (0: never)")
-	cmd.Flags().StringSliceVar(&f.kinds, "source", nil, "only updates of these `KINDS` of source: file,http,stdin")
+	cmd.Flags().IntVar(&f.max, "max-events", 0, "end after so many updates")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end after this long")
+	cmd.Flags().StringSliceVar(&f.kinds, "source", nil, "only these kinds of source, as file,http")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only pods of this namespace")
 	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, as app=web")
+	for _, w := range [][2]string{{"mode", "MODE"}, {"source", "KINDS"}, {"namespace", "NAME"}, {"selector", "LABELS"}} {
+		word(cmd.Flags(), w[0], w[1])
+	}
 	complete(cmd, "source", "file", "http", "stdin")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.watch(cmd, f) }
 	return cmd

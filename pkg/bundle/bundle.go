@@ -56,8 +56,11 @@ type Config struct {
 	// directory below /run/nodectl that RootDir decides. It has to be short: a
 	// socket's path ends at 107 bytes.
 	RunDir string
-	// Programs is a directory with an unpacked bundle, used where it is. Empty
-	// unpacks the bundle this binary carries.
+	// Archive is the bundle to unpack, as hack/bundle/build makes it. Empty is the
+	// one this binary carries.
+	Archive string
+	// Programs is a directory with an unpacked bundle, used where it is; no
+	// archive is looked at.
 	Programs string
 	// Subnet is the pods' network (DefaultSubnet), Bridge the device it hangs on
 	// (DefaultBridge).
@@ -73,6 +76,7 @@ type Runtime struct {
 	root     string // RootDir/runtime
 	unpacked string // RootDir/bundle
 	run      string
+	archive  string
 	programs string
 	subnet   string
 	bridge   string
@@ -91,6 +95,7 @@ func New(cfg Config) *Runtime {
 		root:     filepath.Join(cfg.RootDir, "runtime"),
 		unpacked: filepath.Join(cfg.RootDir, "bundle"),
 		run:      cmp.Or(cfg.RunDir, runDir(cfg.RootDir)),
+		archive:  cfg.Archive,
 		programs: cfg.Programs,
 		subnet:   cmp.Or(cfg.Subnet, DefaultSubnet),
 		bridge:   cmp.Or(cfg.Bridge, DefaultBridge),
@@ -149,15 +154,16 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 		return false, nil
 	}
 	r.reap()
-	return true, r.boot(ctx)
-}
-
-// boot starts a containerd where none runs. The caller holds the lock.
-func (r *Runtime) boot(ctx context.Context) error {
 	bin, err := r.provide()
 	if err != nil {
-		return err
+		return false, err
 	}
+	return true, r.boot(ctx, bin)
+}
+
+// boot starts a containerd from the programs in bin where none runs. The caller
+// holds the lock.
+func (r *Runtime) boot(ctx context.Context, bin string) error {
 	if err := r.claimNetwork(); err != nil {
 		return err
 	}

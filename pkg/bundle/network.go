@@ -90,19 +90,14 @@ func (r *Runtime) releaseNetwork() error {
 }
 
 // withClaims lets f change the claims of the others, without our own and those
-// of runtimes that are gone.
+// of runtimes that are gone. When nothing is claimed any more it removes file and
+// directory.
 func (r *Runtime) withClaims(f func(*claims) error) error {
-	if err := os.MkdirAll(filepath.Dir(claimsFile), 0o700); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(filepath.Dir(claimsFile), os.O_RDONLY, 0)
+	unlock, err := lockClaims()
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return err
-	}
+	defer unlock()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -121,13 +116,41 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 	}
 	ferr := f(&c)
 	if len(c.Made) == 0 {
-		return errors.Join(ferr, removeFile(claimsFile))
+		return errors.Join(ferr, removeFile(claimsFile), removeEmpty(filepath.Dir(claimsFile)))
 	}
 	js, err := json.Marshal(c)
 	if err != nil {
 		return errors.Join(ferr, err)
 	}
 	return errors.Join(ferr, writeFile(claimsFile, js, 0o600))
+}
+
+// lockClaims makes the claims' directory and locks it. Whoever removes it holds
+// the lock, so that the directory that was locked is the one that is there.
+func lockClaims() (unlock func(), err error) {
+	dir := filepath.Dir(claimsFile)
+	for {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		f, err := os.Open(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		locked, err1 := f.Stat()
+		there, err2 := os.Stat(dir)
+		if err1 == nil && err2 == nil && os.SameFile(locked, there) {
+			return func() { f.Close() }, nil
+		}
+		f.Close()
+	}
 }
 
 // alive reports whether a containerd or a pod of the runtime with this run
@@ -192,15 +215,20 @@ func removeHostPortChains() error {
 // end in an orderly way: the chains whose rules carry this network's name, and
 // the rules that lead there.
 func (r *Runtime) removePodChains() error {
-	nat, ours := natTable(), map[string]bool{}
+	return restoreNAT(podChainRemoval(natTable(), r.network()))
+}
+
+func podChainRemoval(nat, network string) string {
+	ours := map[string]bool{}
 	for line := range strings.Lines(nat) {
-		if strings.HasPrefix(line, "-A ") && strings.Contains(line, `name: \"`+r.network()+`\"`) {
-			if _, target, ok := strings.Cut(strings.TrimSpace(line), " -j CNI-"); ok {
-				ours["CNI-"+target] = true
+		if strings.HasPrefix(line, "-A ") && strings.Contains(line, `name: \"`+network+`\"`) {
+			_, target, ok := strings.Cut(strings.TrimSpace(line), " -j CNI-")
+			if target = "CNI-" + target; ok && !strings.HasPrefix(target, hostPortPrefix) {
+				ours[target] = true
 			}
 		}
 	}
-	return restoreNAT(removal(nat, func(chain string) bool { return ours[chain] }))
+	return removal(nat, func(chain string) bool { return ours[chain] })
 }
 
 // removal writes the input for iptables-restore that removes the chains that

@@ -29,7 +29,7 @@ func (e *PodsRunningError) Error() string {
 }
 
 const (
-	podLimit  = 30 * time.Second // for ending one pod
+	podLimit  = 30 * time.Second // for one pod to end
 	stopLimit = 10 * time.Second // for containerd to leave by itself
 )
 
@@ -38,7 +38,8 @@ const (
 // cgroups, sockets and, with the last bundled runtime, bridge and packet filter
 // chains. Images and unpacked programs stay. While pods run it returns a
 // *PodsRunningError and changes nothing, unless force ends them first, without
-// their grace. Stopping what does not run tidies up and is no error.
+// their grace. Afterwards the pods' records are what they are after a reboot.
+// Stopping what does not run tidies up and is no error.
 func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the bundled container runtime needs root")
@@ -57,15 +58,16 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 		return &PodsRunningError{Pods: n}
 	}
 	var parents []string
-	if !running && len(r.shims()) > 0 {
-		// Pods end best by the hand that made them.
-		if err := r.boot(ctx); err != nil {
+	if shims := r.shims(); !running && len(shims) > 0 {
+		// Pods end best by the hand that made them: the bundle they run from is
+		// still there.
+		if err := r.boot(ctx, shims[0].dir()); err != nil {
 			r.log.Warn("Pods are ended without containerd", "error", err)
 		}
 		p, running = r.find()
 	}
 	if running {
-		if parents, err = r.removePods(ctx); err != nil && !force {
+		if parents, err = r.endPods(ctx); err != nil && !force {
 			return err
 		}
 		if err := r.end(ctx, p, stopLimit); err != nil {
@@ -89,9 +91,9 @@ func (r *Runtime) podsRunning(ctx context.Context) int {
 	return len(r.shims())
 }
 
-// removePods ends and removes every pod, also those that have ended, and
+// endPods ends every pod, also what is left of those that have ended, and
 // returns the cgroups they were in.
-func (r *Runtime) removePods(ctx context.Context) (parents []string, err error) {
+func (r *Runtime) endPods(ctx context.Context) (parents []string, err error) {
 	c, err := dial(r.Endpoint())
 	if err != nil {
 		return nil, err
@@ -111,9 +113,6 @@ func (r *Runtime) removePods(ctx context.Context) (parents []string, err error) 
 			if _, err := c.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.Id}); err != nil {
 				return fmt.Errorf("end pod %s/%s: %w", s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), err)
 			}
-			if _, err := c.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.Id}); err != nil {
-				return fmt.Errorf("remove pod %s/%s: %w", s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), err)
-			}
 			return nil
 		})
 	}
@@ -122,14 +121,14 @@ func (r *Runtime) removePods(ctx context.Context) (parents []string, err error) 
 	return slices.Compact(parents), err
 }
 
-// cgroupParent returns the cgroup a pod's own is made in; "" when the runtime
+// cgroupParent returns the cgroup a pod's own is made in; "/" when the runtime
 // chose it.
 func (c *conn) cgroupParent(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	resp, err := c.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if err != nil {
-		return ""
+		return "/"
 	}
 	var info struct {
 		Config struct {
@@ -138,10 +137,10 @@ func (c *conn) cgroupParent(ctx context.Context, id string) string {
 			} `json:"linux"`
 		} `json:"config"`
 	}
-	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil || !filepath.IsAbs(info.Config.Linux.Parent) {
-		return ""
+	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil {
+		return "/"
 	}
-	return filepath.Clean(info.Config.Linux.Parent)
+	return filepath.Join("/", info.Config.Linux.Parent)
 }
 
 // endShims kills what containerd has not ended: shims and all that descends
@@ -188,25 +187,25 @@ func (r *Runtime) tidy(parents []string) error {
 	for _, parent := range parents {
 		removeCgroups(parent)
 	}
-	errs = append(errs, r.removePodChains(), r.removeUnits(), r.releaseNetwork())
+	errs = append(errs, r.removePodChains(), r.removeUnits())
 	if err := errors.Join(errs...); err != nil {
-		return err // what is mounted must not be removed as if it were ours
+		return err // what is still mounted must not be removed as if it were ours
 	}
 	if err := os.RemoveAll(r.run); err != nil {
 		return err
 	}
-	return removeEmpty("/run/nodectl")
+	return r.releaseNetwork()
 }
 
 // below reports whether path is in dir, not dir itself: a root directory that
 // is a file system of its own is not ours to unmount.
 func below(path, dir string) bool { return strings.HasPrefix(path, dir+"/") }
 
-// removeCgroups removes the group and those above it, in every hierarchy, as
-// far as nobody uses them.
+// removeCgroups removes the pods' group in every hierarchy, and those above it
+// that bear nodectl's name, as far as nobody uses them.
 func removeCgroups(group string) {
 	for _, h := range hierarchies("/proc") {
-		for g := group; g != "/" && g != "."; g = filepath.Dir(g) {
+		for g := group; g != "/" && (g == group || strings.Contains(g, "/nodectl")); g = filepath.Dir(g) {
 			if err := unix.Rmdir(filepath.Join(h.mount, g)); err != nil && !errors.Is(err, unix.ENOENT) {
 				break
 			}

@@ -34,13 +34,20 @@ func Embedded() (m Manifest, ok bool, err error) {
 // provide returns the directory with the programs, which it unpacks or repairs
 // where that has to be.
 func (r *Runtime) provide() (bin string, err error) {
-	if r.programs != "" {
+	switch {
+	case r.programs != "":
 		return r.programs, nil
+	case r.archive != "":
+		f, err := os.Open(r.archive)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		return unpack(f, r.unpacked)
+	case carried != "":
+		return unpack(strings.NewReader(carried), r.unpacked)
 	}
-	if carried == "" {
-		return "", ErrSlim
-	}
-	return unpack(strings.NewReader(carried), r.unpacked)
+	return "", ErrSlim
 }
 
 // An archive is an open bundle; its files are still to be read.

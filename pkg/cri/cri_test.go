@@ -3,11 +3,15 @@ package cri_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,101 +21,339 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// wanted returns a spec with one container per image.
+// wanted returns a spec with the containers c0, c1, … one per image.
 func wanted(name string, images ...string) *pod.Spec {
-	grace := int64(30)
-	p := &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: types.UID("uid-" + name),
-			Labels:      map[string]string{"app": name, pod.LabelNode: "stolen"},
-			Annotations: map[string]string{"note": "kept"},
-		},
-		Spec: v1.PodSpec{TerminationGracePeriodSeconds: &grace},
-	}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}}
 	s := &pod.Spec{
 		Key: pod.KeyOf(p), Pod: p, Hash: "v1-spec", SandboxHash: "v1-box", ContainerHashes: map[string]string{},
 		Origin: pod.Origin{Source: "file", Location: "/etc/manifests"},
 	}
 	for i, image := range images {
-		c := "c" + string(rune('0'+i))
+		c := fmt.Sprintf("c%d", i)
 		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: c, Image: image})
 		s.ContainerHashes[c] = "v1-" + c
 	}
 	return s
 }
 
+// life is one life of a pod, as start makes it.
+type life struct {
+	sandbox    string
+	containers map[string]string
+}
+
 // start makes and starts everything of want.
-func start(t *testing.T, r *cri.Runtime, want *pod.Spec) {
+func start(t testing.TB, r *cri.Runtime, want *pod.Spec, attempt uint32) life {
 	t.Helper()
 	ctx := t.Context()
-	id, err := r.RunSandbox(ctx, want, 1, 0)
+	id, err := r.RunSandbox(ctx, want, 1, attempt)
 	if err != nil {
 		t.Fatal(err)
 	}
+	l := life{sandbox: id, containers: map[string]string{}}
 	for _, c := range want.Pod.Spec.Containers {
 		if err := r.PullImage(ctx, want, c.Name); err != nil {
 			t.Fatal(err)
 		}
-		cid, err := r.CreateContainer(ctx, pod.CreateRequest{Want: want, Container: c.Name, Sandbox: &pod.Sandbox{ID: id, Instance: 1}, Streak: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.StartContainer(ctx, cid); err != nil {
+		l.containers[c.Name] = create(t, r, want, id, c.Name, attempt)
+		if err := r.StartContainer(ctx, l.containers[c.Name]); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return l
 }
 
-func TestRoundTrip(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := critest.New()
-		r := rt.CRI(cri.Config{Node: "n1"})
-		if err := rt.RunForeign(pod.Key{Namespace: "default", Name: "theirs"}, "x"); err != nil {
-			t.Fatal(err)
-		}
-		want := wanted("web", "sleep", "exit-3-after-5s")
-		start(t, r, want)
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		all, err := r.Pods(t.Context())
-		if err != nil || len(all) != 1 {
-			t.Fatalf("Pods = %v, %v; want one", all, err)
-		}
-		t.Logf("%+v\n%+v\n%+v", all[0].Key, all[0].Sandbox, all[0].Containers)
-		c := all[0].Containers["c1"]
-		if c.State != pod.StateExited || c.ExitCode != 3 || c.CrashStreak != 2 || c.FinishedAt.Sub(c.StartedAt) != 5*time.Second {
-			t.Errorf("c1 = %+v", c)
-		}
-		t.Log(strings.Join(rt.Transcript(), "\n"))
+func create(t testing.TB, r *cri.Runtime, want *pod.Spec, sandbox, container string, attempt uint32) string {
+	t.Helper()
+	id, err := r.CreateContainer(t.Context(), pod.CreateRequest{
+		Want: want, Container: container, Sandbox: &pod.Sandbox{ID: sandbox, Instance: 1}, Attempt: attempt, Streak: 2,
 	})
-}
-
-func TestDownAndUp(t *testing.T) {
-	rt := critest.New()
-	r, err := cri.Dial(cri.Config{Endpoint: critest.Serve(t, rt), Node: "n1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	start(t, r, wanted("web", "sleep"))
-	rt.Crash()
-	_, err = r.Pods(t.Context())
-	if !errors.Is(err, cri.ErrUnavailable) {
-		t.Fatal(err)
-	}
-	t.Log(err)
-	if err := rt.Restart(); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	for {
-		_, err = r.Pods(context.Background())
-		if err == nil {
-			break
-		}
-		if time.Since(began) > 5*time.Second {
+	return id
+}
+
+func TestWhatIsWrittenIsReadBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1", PodLogsDir: t.TempDir()})
+		want := wanted("web", "sleep", "exit-3-after-5s")
+		l := start(t, r, want, 4)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+
+		a, err := r.Pod(t.Context(), want.Key)
+		if err != nil {
 			t.Fatal(err)
 		}
+		box := a.Sandbox
+		if a.UID != "uid-web" || box == nil || box.ID != l.sandbox || !box.Ready || box.Attempt != 4 || box.Instance != 1 ||
+			box.SpecHash != "v1-spec" || box.SandboxHash != "v1-box" || box.Layer != "file:/etc/manifests" || box.Grace != -1 || len(box.IPs) != 1 {
+			t.Errorf("UID %q, sandbox %+v", a.UID, box)
+		}
+		began := time.Now().Add(-6 * time.Second)
+		c := a.Containers["c0"]
+		if c.State != pod.StateRunning || c.ID != l.containers["c0"] || c.SandboxID != l.sandbox || c.Attempt != 4 || c.Restarts != 4 ||
+			c.Hash != "v1-c0" || c.CrashStreak != 2 || c.Image != "sleep:latest" || !strings.HasPrefix(c.ImageID, "sha256:") ||
+			!c.StartedAt.Equal(began) || !c.FinishedAt.IsZero() || !strings.HasSuffix(c.LogPath, "/default_web_uid-web/c0/4.log") {
+			t.Errorf("running %+v", c)
+		}
+		c = a.Containers["c1"]
+		if c.State != pod.StateExited || c.ExitCode != 3 || c.Reason != "Error" || !c.FinishedAt.Equal(began.Add(5*time.Second)) {
+			t.Errorf("exited %+v", c)
+		}
+		if len(a.Dead) != 0 || len(a.Older) != 0 {
+			t.Errorf("left over: %+v %+v", a.Dead, a.Older)
+		}
+	})
+}
+
+func TestNewestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		want := wanted("web", "sleep")
+		var lives []life
+		for i := range 3 {
+			l := start(t, r, want, uint32(i))
+			lives = append(lives, l)
+			if i < 2 {
+				if err := r.StopSandbox(t.Context(), l.sandbox); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		a, err := r.Pod(t.Context(), want.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Sandbox.ID != lives[2].sandbox || a.Containers["c0"].ID != lives[2].containers["c0"] {
+			t.Errorf("newest: %s %s", a.Sandbox.ID, a.Containers["c0"].ID)
+		}
+		var older, dead []uint32
+		for _, b := range a.Older {
+			older = append(older, b.Attempt)
+		}
+		for _, c := range a.Dead {
+			dead = append(dead, c.Attempt)
+		}
+		if want := []uint32{1, 0}; !slices.Equal(older, want) || !slices.Equal(dead, want) {
+			t.Errorf("older %v, dead %v", older, dead)
+		}
+	})
+}
+
+func TestF28_OnlyOurOwnIsSeen(t *testing.T) {
+	rt := critest.New()
+	ours, other := rt.CRI(cri.Config{Node: "n1"}), rt.CRI(cri.Config{Node: "n2"})
+	start(t, ours, wanted("b", "sleep"), 0)
+	start(t, ours, wanted("a", "sleep"), 0)
+	start(t, other, wanted("web", "sleep"), 0)
+	if err := rt.RunForeign(pod.Key{Namespace: "default", Name: "theirs"}, "x"); err != nil {
+		t.Fatal(err)
 	}
-	t.Log(time.Since(began))
+	all, err := ours.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, a := range all {
+		keys = append(keys, a.Key.String())
+	}
+	if want := []string{"default/a", "default/b"}; !slices.Equal(keys, want) {
+		t.Errorf("Pods = %v, want %v", keys, want)
+	}
+	for _, name := range []string{"theirs", "web", "nobody"} {
+		key := pod.Key{Namespace: "default", Name: name}
+		if a, err := ours.Pod(t.Context(), key); err != nil || !a.Empty() || a.Key != key {
+			t.Errorf("%s: %+v, %v", name, a, err)
+		}
+	}
+	if prints, err := ours.Relist(t.Context()); err != nil || len(prints) != 2 {
+		t.Errorf("Relist = %v, %v", prints, err)
+	}
+}
+
+func TestRelistChangesWithStateAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		want := wanted("web", "sleep")
+		relist := func() uint64 {
+			m, err := r.Relist(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m[want.Key]
+		}
+		seen := []uint64{relist()}
+		changed := func(what string) {
+			now := relist()
+			if slices.Contains(seen, now) {
+				t.Errorf("%s: the fingerprint is one of before", what)
+			}
+			seen = append(seen, now)
+		}
+		l := start(t, r, want, 0)
+		changed("start")
+		time.Sleep(time.Hour)
+		if relist() != seen[1] {
+			t.Error("the fingerprint changes with time")
+		}
+		rt.Exit(want.Key, "c0", 1)
+		changed("exit")
+		if err := r.RemoveContainer(t.Context(), l.containers["c0"]); err != nil {
+			t.Fatal(err)
+		}
+		changed("removal")
+		if err := r.StopSandbox(t.Context(), l.sandbox); err != nil {
+			t.Fatal(err)
+		}
+		changed("sandbox stopped")
+	})
+}
+
+// What vanishes between list and status is gone, not an error.
+func TestVanishedBetweenListAndStatus(t *testing.T) {
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	want := wanted("web", "sleep", "sleep")
+	start(t, r, want, 0)
+	rt.Fault(critest.Fault{Method: "ContainerStatus", Container: "c1", Err: status.Error(codes.NotFound, "gone")})
+	a, err := r.Pod(t.Context(), want.Key)
+	if _, there := a.Containers["c1"]; err != nil || there || len(a.Containers) != 1 {
+		t.Errorf("%+v, %v", a.Containers, err)
+	}
+}
+
+// One pod whose status hangs takes nobody with it, and is never half a pod.
+func TestF22_HungStatusIsIsolated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		for _, n := range []string{"a", "hung", "z"} {
+			start(t, r, wanted(n, "sleep", "sleep"), 0)
+		}
+		hung := pod.Key{Namespace: "default", Name: "hung"}
+		rt.Fault(critest.Fault{Method: "ContainerStatus", Pod: hung, Container: "c1", Hang: true})
+		began := time.Now()
+		all, err := r.Pods(t.Context())
+		if !errors.Is(err, cri.ErrTimeout) || !strings.Contains(err.Error(), "read pod default/hung: ") || time.Since(began) != 10*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		if len(all) != 2 || all[0].Name != "a" || all[1].Name != "z" || len(all[0].Containers) != 2 {
+			t.Errorf("%+v", all)
+		}
+		began = time.Now()
+		if _, err := r.Pod(t.Context(), all[0].Key); err != nil || time.Since(began) != 0 {
+			t.Errorf("another pod: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+func TestReady(t *testing.T) {
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	if got, err := r.Ready(t.Context()); err != nil || got != (pod.RuntimeReady{Runtime: true, Network: true}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	rt.SetReady(true, false, "Network plugin returns error: cni plugin not initialized")
+	if got, err := r.Ready(t.Context()); err != nil || !got.Runtime || got.Network || got.NetworkMessage != "Network plugin returns error: cni plugin not initialized" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestC_1_39_2_PullPolicies(t *testing.T) {
+	for _, c := range []struct {
+		image  string
+		policy v1.PullPolicy
+		want   string // the error's beginning; "" is success
+		final  bool
+		pulls  int
+	}{
+		{"busybox:1", v1.PullIfNotPresent, "", false, 0},
+		{"busybox:1", v1.PullNever, "", false, 0},
+		{"busybox:1", v1.PullAlways, "", false, 1},
+		{"busybox", "", "", false, 0},
+		{"remote:1", v1.PullIfNotPresent, "", false, 1},
+		{"remote:1", v1.PullNever, "ErrImageNeverPull: image remote:1 is not present and imagePullPolicy is Never", true, 0},
+		{"missing:1", v1.PullIfNotPresent, "ErrImagePull: pull image missing:1: not found", false, 1},
+		{"missing", v1.PullAlways, "ErrImagePull: pull image missing:latest: not found", false, 1},
+		{"UPPER:::", v1.PullAlways, `InvalidImageName: image "UPPER:::": invalid reference format`, true, 0},
+		{"", v1.PullAlways, `InvalidImageName: image ""`, true, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rt := critest.New()
+			r := rt.CRI(cri.Config{Node: "n1"})
+			want := wanted("web", c.image)
+			want.Pod.Spec.Containers[0].ImagePullPolicy = c.policy
+			err := r.PullImage(t.Context(), want, "c0")
+			var start *pod.StartError
+			switch {
+			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
+				t.Errorf("%q %s: %v, want %s", c.image, c.policy, err, c.want)
+			case c.want != "" && (!errors.As(err, &start) || start.Final != c.final):
+				t.Errorf("%q %s: %#v", c.image, c.policy, err)
+			}
+			if n := rt.Calls()["PullImage"]; n != c.pulls {
+				t.Errorf("%q %s: %d pulls, want %d", c.image, c.policy, n, c.pulls)
+			}
+		})
+	}
+}
+
+func TestRuntimesOwnPullReasons(t *testing.T) {
+	for _, word := range []string{"RegistryUnavailable", "SignatureValidationFailed"} {
+		rt := critest.New()
+		rt.Fault(critest.Fault{Method: "PullImage", Err: status.Error(codes.Unknown, word+": some text")})
+		err := rt.CRI(cri.Config{Node: "n1"}).PullImage(t.Context(), wanted("web", "remote"), "c0")
+		if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != word {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestContainerOfThePodOnly(t *testing.T) {
+	r := critest.New().CRI(cri.Config{Node: "n1"})
+	want := wanted("web", "sleep")
+	_, err := r.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: "nobody", Sandbox: &pod.Sandbox{}})
+	for _, err := range []error{err, r.PullImage(t.Context(), want, "nobody")} {
+		if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != "CreateContainerConfigError" || !start.Final {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestExecSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		id := start(t, r, wanted("web", "sleep"), 0).containers["c0"]
+		exec := func(cmd ...string) (int32, string, error) {
+			code, out, err := r.ExecSync(t.Context(), id, cmd, 1500*time.Millisecond)
+			return code, string(out), err
+		}
+		if code, _, err := exec("false"); code != 1 || err != nil {
+			t.Errorf("false: %d, %v", code, err)
+		}
+		if _, out, err := exec("echo", "hi"); out != "[echo hi]\n" || err != nil {
+			t.Errorf("echo: %q, %v", out, err)
+		}
+		began := time.Now()
+		if _, _, err := exec("sleep", "10"); !errors.Is(err, cri.ErrExecTimeout) || time.Since(began) != 2*time.Second {
+			t.Errorf("sleep: %v after %s, want ErrExecTimeout after the whole seconds of 1.5 s", err, time.Since(began))
+		}
+		// A runtime that hangs is no answer of the container's.
+		rt.Fault(critest.Fault{Method: "ExecSync", Hang: true})
+		if _, _, err := exec("true"); errors.Is(err, cri.ErrExecTimeout) || !errors.Is(err, cri.ErrTimeout) {
+			t.Errorf("hung runtime: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		if _, _, err := r.ExecSync(ctx, id, []string{"true"}, time.Minute); err == nil || time.Since(began) != time.Second {
+			t.Errorf("the caller left: %v after %s", err, time.Since(began))
+		}
+	})
 }

@@ -100,6 +100,7 @@ func pullError(name string, err error) error {
 		}
 		cause = cut
 	}
+	cause = strings.TrimPrefix(cause, name+": ")
 	if ref, perr := reference.ParseDockerRef(name); perr == nil {
 		cause = strings.TrimPrefix(cause, ref.String()+": ")
 	}

@@ -134,7 +134,9 @@ func (r *reader) header(o *object, implied string) bool {
 	case isList && implied != kind:
 		r.reject(*o, o.problem("kind", "a list in a list is not read", "put its items into one list"))
 	case !known && !isList:
-		r.reject(*o, o.problem("kind", fmt.Sprintf("kind %s is not supported", quote(kind)), kindHint(kind)))
+		p := o.problem("kind", fmt.Sprintf("kind %s is not supported", quote(kind)), kindHint(kind))
+		p.Path = strings.TrimSuffix(o.path, ".")
+		r.reject(*o, p)
 	case !isList && implied != "" && kind != implied:
 		r.reject(*o, o.problem("kind", fmt.Sprintf("a %sList holds no %s", implied, kind), `write "kind: List" to mix kinds`))
 	case !hasVersion:
@@ -165,9 +167,7 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 		r.out.Broken = append(r.out.Broken, key)
 		return
 	}
-	if o.kind == "" || o.kind == "Pod" || nearest(o.kind, []string{"Pod"}) != "" {
-		r.out.Whole = true
-	}
+	r.out.Whole = true
 }
 
 // key returns the final key of the pod in o, when its name is written.
@@ -189,7 +189,7 @@ func (r *reader) finalName(name string) string {
 	if !r.o.Static || r.o.Node == "" {
 		return name
 	}
-	return name + "-" + strings.ToLower(r.o.Node)
+	return name + "-" + r.o.Node
 }
 
 func kindHint(kind string) string {

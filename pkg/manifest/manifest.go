@@ -28,7 +28,8 @@ const (
 
 // Options says where bytes come from and what becomes of the pods in them.
 type Options struct {
-	// Node is the node's name: suffix of pod names, nodeName, part of UIDs.
+	// Node is the node's name, lower case or made so: suffix of pod names,
+	// nodeName, part of UIDs.
 	Node string
 	// Source and Location are the layer's kind and place, File the path or URL
 	// as shown to people.
@@ -57,13 +58,16 @@ const (
 // one wrong object does not lose the others.
 //
 // Broken names the pods that are rejected. Whole is set when the text does not
-// tell which pods it holds: it is empty, some document of it cannot be read, or
-// a rejected pod has no usable name; Pods then still has what could be read.
-// An explicit empty list is an empty set, an empty file is a problem (F40).
+// tell which pods it holds: it is empty, some document of it cannot be read, a
+// rejected object that may be a pod has no name, or everything in it is
+// rejected, so that even a name may be half of one; Pods then still has what
+// could be read. An explicit empty list is an empty set, an empty file is a
+// problem (F40).
 //
 // The second result holds the warnings of Warn.
 func Parse(data []byte, o Options) (source.File, []pod.Problem) {
 	r := &reader{o: o, out: source.File{File: o.File}, seen: map[string]int{}}
+	r.o.Node = strings.ToLower(o.Node)
 	if o.Validate == "" {
 		r.o.Validate = Strict
 	}
@@ -90,6 +94,9 @@ func Parse(data []byte, o Options) (source.File, []pod.Problem) {
 	}
 	if objects == 0 {
 		r.whole(pod.Problem{Msg: "file is empty", Hint: "to run no pods from it, remove the file, or write an empty list: {apiVersion: v1, kind: List, items: []}"})
+	}
+	if len(r.out.Problems) > 0 && len(r.out.Pods) == 0 && len(r.out.Objects) == 0 {
+		r.out.Whole = true
 	}
 	sortProblems(r.out.Problems)
 	sortProblems(r.warnings)

@@ -116,6 +116,20 @@ func (p *place) key(path string) (line, col int) {
 	return p.line, p.col
 }
 
+// written reports whether a field path leads to something.
+func (p *place) written(path string) bool {
+	for _, step := range steps(path) {
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(p.items) {
+			p = p.items[i]
+		} else if f := p.field(step); f != nil {
+			p = f.value
+		} else {
+			return false
+		}
+	}
+	return true
+}
+
 // steps cuts a field path: "a.b[0][c.d]" has the steps a, b, 0 and c.d.
 func steps(path string) []string {
 	var out []string

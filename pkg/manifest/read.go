@@ -127,6 +127,9 @@ func (c chunk) yamlProblem(err error) *pod.Problem {
 	case strings.Contains(p.Msg, "mapping values are not allowed"), strings.Contains(p.Msg, "did not find expected"):
 		p.Hint = `look at the indentation, and quote values that hold ": " or begin with a special character`
 	}
+	if strings.Contains(p.Msg, "unexpected end of stream") {
+		p.Hint = "a quote or bracket is not closed"
+	}
 	p.Msg = "not valid YAML: " + p.Msg
 	return p
 }

@@ -60,6 +60,9 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(&p)
 	r.makeStatic(s)
 	for _, f := range validatePod(&p) {
+		if p.Spec.HostNetwork && strings.HasSuffix(f.Path, ".hostPort") && !o.at.written(f.Path) {
+			continue // a copy of the containerPort, which has the problem too
+		}
 		if !covered(problems, o.path+f.Path) {
 			problems = append(problems, o.problem(f.Path, f.Msg, f.Hint))
 		}
@@ -103,7 +106,7 @@ func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem
 func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	var out []pod.Problem
 	if p.Name == "" && p.GenerateName == "" {
-		out = append(out, pod.Problem{Path: "metadata.name", Msg: "required", Hint: `nodectl appends "-` + strings.ToLower(r.o.Node) + `", the node's name`})
+		out = append(out, pod.Problem{Path: "metadata.name", Msg: "required", Hint: `nodectl appends "-` + r.o.Node + `", the node's name`})
 	}
 	if n := p.Spec.NodeName; n != "" && !strings.EqualFold(n, r.o.Node) {
 		out = append(out, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(r.o.Node)), Hint: "remove the field: pods are bound to this node by being here"})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -22,7 +23,41 @@ func validatePod(p *v1.Pod) []pod.Problem {
 		return []pod.Problem{{Msg: "not a Pod: " + err.Error()}}
 	}
 	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
-	return fieldProblems(validation.ValidatePodCreate(in, opts), false)
+	errs := validation.ValidatePodCreate(in, opts)
+	for _, e := range errs {
+		switch e.Field {
+		case "metadata.labels":
+			e.Field += entry(p.Labels, e.BadValue)
+		case "metadata.annotations":
+			e.Field += entry(p.Annotations, e.BadValue)
+		}
+	}
+	out := fieldProblems(errs, false)
+	for i := range out {
+		if out[i].Path == "metadata.name" {
+			out[i].Hint = "the node's name is appended to a pod's name: lower-case letters, digits, - and ., 253 characters in all"
+		}
+	}
+	return out
+}
+
+// entry returns the key in brackets that bad, a key or a value of m, stands
+// for: upstream names the map alone.
+func entry(m map[string]string, bad any) string {
+	s, _ := bad.(string)
+	if _, ok := m[s]; ok {
+		return "[" + s + "]"
+	}
+	found := ""
+	for k, v := range m {
+		if v == s && (found == "" || k < found) {
+			found = k
+		}
+	}
+	if found == "" {
+		return ""
+	}
+	return "[" + found + "]"
 }
 
 // fieldProblems puts validation's errors into words. Values of a secret are
@@ -31,20 +66,11 @@ func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 	var out []pod.Problem
 	for _, e := range errs {
 		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, secret), Hint: hintFor(e)}
-		if !covered(out, p.Path) || !same(out, p) {
+		if !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
 	return out
-}
-
-func same(ps []pod.Problem, p pod.Problem) bool {
-	for _, o := range ps {
-		if o == p {
-			return true
-		}
-	}
-	return false
 }
 
 // covered reports whether one of the problems stands at path or above it.
@@ -59,6 +85,7 @@ func covered(ps []pod.Problem, path string) bool {
 
 // fieldPath turns the internal type's paths into those of a manifest.
 func fieldPath(path string) string {
+	path = strings.Replace(path, "spec.Host", "spec.host", 1)
 	for _, f := range []string{"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"} {
 		path = strings.Replace(path, "spec.securityContext."+f, "spec."+f, 1)
 	}
@@ -127,11 +154,9 @@ func hintFor(e *field.Error) string {
 		return "write the image's name, as registry/name:tag"
 	case strings.HasSuffix(path, ".volumeMounts[].name") && e.Type == field.ErrorTypeNotFound:
 		return "no volume under spec.volumes has this name"
-	case path == "metadata.name":
-		return "the node's name is appended to a pod's name: lower-case letters, digits, - and ., 253 characters in all"
 	case path == "spec.restartPolicy" && e.Type == field.ErrorTypeNotSupported:
 		return "write Always, OnFailure or Never"
-	case strings.HasSuffix(path, "].name") && e.Type == field.ErrorTypeInvalid:
+	case e.Type == field.ErrorTypeInvalid && (path == "spec.containers[].name" || path == "spec.initContainers[].name" || path == "spec.volumes[].name"):
 		return "write lower-case letters, digits and -"
 	}
 	return ""

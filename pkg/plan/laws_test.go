@@ -50,12 +50,19 @@ func (f manifest) spec() *pod.Spec {
 }
 
 // act does something to the simulated node that the world may do at any time.
-func act(t *rapid.T, m *sim, f *manifest) {
+func act(t *rapid.T, m *sim, f, before *manifest) {
+	last := *f
 	word := rapid.SampledFrom([]string{
 		"round", "round", "round", "kill", "kill", "exit", "exit", "sandbox", "image", "initImage", "pod", "label",
 		"containers", "remove", "want", "clock", "clockBack", "record", "fail", "network", "unknown", "uid",
+		"revert", "revert", "ghost",
 	}).Draw(t, "event")
 	m.log = append(m.log, word)
+	defer func() {
+		if *f != last {
+			*before = last
+		}
+	}()
 	switch word {
 	case "round":
 		m.round(-1)
@@ -102,16 +109,21 @@ func act(t *rapid.T, m *sim, f *manifest) {
 	case "clockBack":
 		m.now = m.now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
 	case "record":
-		// The record is lost with the runtime's word still there; numbers and
-		// ends are known from the containers alone.
-		if len(m.sandboxes) > 0 && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
+		// The record is lost while the runtime says as much: numbers and ends
+		// are known from the containers alone.
+		if b := m.have().Sandbox; b != nil && b.Instance == m.rec.Instance && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
 			m.rec = pod.Record{}
+			m.forgetNumbers()
 		}
 	case "fail":
 		n := rapid.IntRange(0, 8).Draw(t, "step")
 		m.fail = func(plan.Step) bool { n--; return n == -1 }
 		m.round(-1)
 		m.fail = func(plan.Step) bool { return false }
+	case "revert":
+		*f = *before
+	case "ghost":
+		m.ghost()
 	case "network":
 		m.network = !m.network
 	}
@@ -135,6 +147,7 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 			inits:      rapid.IntRange(0, 2).Draw(t, "inits"),
 			containers: rapid.IntRange(1, 2).Draw(t, "containers"),
 		}
+		before := f
 		m.want = f.spec()
 		m.key = m.want.Key
 		m.ends = func(string) *int32 {
@@ -146,7 +159,7 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "events") {
-			act(t, m, &f)
+			act(t, m, &f, &before)
 			if len(m.broken) > 0 {
 				t.Fatalf("%v\n%s", m.broken, strings.Join(m.log, "\n"))
 			}
@@ -161,6 +174,32 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 			t.Fatalf("at rest: %s\n%s\n%s", why, m.shape(), strings.Join(m.log, "\n"))
 		}
 	})
+}
+
+// ghost lets an older record and an older sandbox live again, as a runtime does
+// that was cut off in the middle of a start that the agent gave up.
+func (m *sim) ghost() {
+	have := m.have()
+	for _, c := range have.Dead {
+		m.container(c.ID).State = pod.StateRunning
+	}
+	for _, b := range have.Older {
+		for _, s := range m.sandboxes {
+			s.Ready = s.Ready || s.ID == b.ID
+		}
+	}
+}
+
+// forgetNumbers drops what only the record knew: the numbers of containers that
+// the pod had once and that left nothing in the runtime.
+func (m *sim) forgetNumbers() {
+	have := m.have()
+	for key := range m.started {
+		uid, name, _ := strings.Cut(key, "/")
+		if _, ok := have.Containers[name]; !ok || uid != have.UID {
+			delete(m.started, key)
+		}
+	}
 }
 
 // wrong says what is not as wanted at rest; "" when all is.
@@ -178,7 +217,7 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 				return c.Name + " lives in a pod that has ended"
 			}
 		}
-		return ""
+		return m.untidy()
 	}
 	box := have.Sandbox
 	switch {
@@ -195,9 +234,28 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 			return name + " is not as wanted"
 		}
 	}
+	return m.untidy()
+}
+
+// untidy says what garbage lies about.
+func (m *sim) untidy() string {
+	have := m.have()
+	needed, dead := map[string]bool{}, map[string]bool{}
+	for _, c := range have.Containers {
+		needed[c.SandboxID] = true
+		if c.State == pod.StateExited {
+			dead[c.Name] = true
+		}
+	}
 	for _, c := range have.Dead {
-		if c.State != pod.StateExited {
-			return "an older life goes on"
+		if c.State != pod.StateExited || dead[c.Name] {
+			return c.ID + " is not the newest dead record"
+		}
+		dead[c.Name] = true
+	}
+	for _, b := range have.Older {
+		if b.Ready || !needed[b.ID] {
+			return b.ID + " is an older sandbox that nobody needs"
 		}
 	}
 	return ""

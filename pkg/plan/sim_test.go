@@ -41,11 +41,20 @@ type sim struct {
 	fail func(plan.Step) bool
 
 	// What the laws need: the highest number that ever started, per name, since
-	// the pod was last forgotten; and the content each instance that ended had.
-	started map[string]int
-	ended   map[int]string
-	broken  []string
-	log     []string
+	// the pod was last forgotten; the content of each instance that ended, and
+	// of the newest instance if that has; the hash that each container of each
+	// instance was last started with, and whether that life succeeded.
+	started   map[string]int
+	ended     map[int]string
+	lastEnded string
+	lives     map[string]*life
+	broken    []string
+	log       []string
+}
+
+type life struct {
+	id, hash  string
+	succeeded bool
 }
 
 type simSandbox struct {
@@ -60,7 +69,7 @@ type simContainer struct {
 func newSim() *sim {
 	return &sim{
 		now: plantest.Now, volumes: map[int]bool{}, trouble: map[string]pod.Trouble{}, network: true,
-		started: map[string]int{}, ended: map[int]string{},
+		started: map[string]int{}, ended: map[int]string{}, lives: map[string]*life{},
 		ends: func(string) *int32 { return nil }, fail: func(plan.Step) bool { return false },
 	}
 }
@@ -99,6 +108,12 @@ func (m *sim) have() pod.Actual {
 
 func (m *sim) view() plan.View {
 	have := m.have()
+	if m.rec.UID == "" {
+		m.rec.UID = have.UID
+		if m.want != nil {
+			m.rec.UID = m.want.UID()
+		}
+	}
 	raise := func(name string, next uint32) {
 		if m.rec.Attempts == nil {
 			m.rec.Attempts = map[string]uint32{}
@@ -112,7 +127,9 @@ func (m *sim) view() plan.View {
 		}
 	}
 	for name, c := range have.Containers {
-		if c.State != pod.StateCreated {
+		if c.State == pod.StateCreated {
+			raise(name, c.Attempt) // it has not lived: the number is free
+		} else {
 			raise(name, c.Attempt+1)
 		}
 	}
@@ -130,6 +147,9 @@ func (m *sim) round(limit int) plan.Plan {
 	v := m.view()
 	p := plan.Next(v)
 	m.remember(v, p)
+	if m.want == nil {
+		m.lastEnded = ""
+	}
 	for i, s := range p.Steps {
 		if i == limit {
 			m.log = append(m.log, "  (killed)")
@@ -155,6 +175,7 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 	if phase := plan.Outcome(v); phase != "" {
 		m.rec.Terminal = v1.PodPhase(phase)
 		m.ended[plan.Instance(v)] = content(v.Want)
+		m.lastEnded = content(v.Want)
 	}
 	if p.Stopping && m.rec.StopSince.IsZero() {
 		m.rec.StopSince = m.now
@@ -223,6 +244,7 @@ func (m *sim) do(s plan.Step) {
 			m.breaks("forgotten while something is left: %v %v", m.have(), m.volumes)
 		}
 		m.rec, m.started, m.ended = pod.Record{}, map[string]int{}, map[int]string{}
+		m.lastEnded, m.lives = "", map[string]*life{}
 	}
 }
 
@@ -232,9 +254,14 @@ func (m *sim) startInstance(instance int) {
 	}
 	if m.rec.UID != m.want.UID() {
 		m.rec.Attempts = nil
+		m.started = map[string]int{} // another pod: its numbers begin anew
 	}
 	m.rec.Want, m.rec.UID, m.rec.Instance = m.want, m.want.UID(), instance
 	m.rec.StopSince, m.rec.Terminal = time.Time{}, ""
+	if m.lastEnded == content(m.want) {
+		m.breaks("an instance starts although the pod had ended with this content")
+	}
+	m.lastEnded = ""
 }
 
 func (m *sim) container(id string) *simContainer {
@@ -289,15 +316,36 @@ func (m *sim) start(s plan.Step) {
 	if m.ended[m.have().Sandbox.Instance] == content(m.want) {
 		m.breaks("%s started in an instance that had ended", c.Name)
 	}
+	m.checkPolicy(c)
 	c.State, c.StartedAt = pod.StateRunning, m.now
 	if code := m.ends(c.Name); code != nil {
 		m.exit(c, *code)
 	}
 }
 
+// checkPolicy checks that what the policy does not restart is not restarted
+// within an instance, unless its definition changed.
+func (m *sim) checkPolicy(c *simContainer) {
+	key := fmt.Sprintf("%d/%s", m.have().Sandbox.Instance, c.Name)
+	if l := m.lives[key]; l != nil && l.hash == c.Hash && !strings.HasPrefix(c.Name, "init") {
+		switch policy := m.want.Pod.Spec.RestartPolicy; {
+		case policy == v1.RestartPolicyNever, policy == v1.RestartPolicyOnFailure && l.succeeded:
+			m.breaks("%s restarted under %s", c.Name, policy)
+		}
+	} else if l != nil && l.hash == c.Hash && m.want.Pod.Spec.RestartPolicy == v1.RestartPolicyNever {
+		m.breaks("%s restarted under Never", c.Name)
+	}
+	m.lives[key] = &life{id: c.ID, hash: c.Hash}
+}
+
 func (m *sim) exit(c *simContainer, code int32) {
 	if c.State == pod.StateRunning || c.State == pod.StateUnknown {
 		c.State, c.ExitCode, c.FinishedAt = pod.StateExited, code, m.now
+		for _, l := range m.lives {
+			if l.id == c.ID && code == 0 {
+				l.succeeded = true
+			}
+		}
 	}
 }
 

@@ -110,7 +110,11 @@ func (s *scene) tearDown(why string) {
 	for _, b := range sandboxes {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
-	for _, c := range s.everyContainer() {
+	// The newest records go last: they carry the numbers, should this stop short.
+	for _, c := range slices.Backward(s.Have.Dead) {
+		s.remove(c, why)
+	}
+	for _, c := range sortedContainers(s.Have) {
 		s.remove(c, why)
 	}
 	for _, n := range s.instances() {

@@ -92,7 +92,7 @@ func (n *fieldNode) unsupported(v reflect.Value, path string, out *[]Problem) {
 			return
 		}
 		v = v.Elem()
-	} else if v.IsZero() {
+	} else if v.IsZero() || hasNone(v) {
 		return
 	}
 	if n.row != nil {
@@ -117,6 +117,11 @@ func (n *fieldNode) unsupported(v reflect.Value, path string, out *[]Problem) {
 	default:
 		n.each(v, path, out)
 	}
+}
+
+// hasNone reports whether v is an empty list or map.
+func hasNone(v reflect.Value) bool {
+	return (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0
 }
 
 func (n *fieldNode) each(v reflect.Value, path string, out *[]Problem) {

@@ -130,10 +130,7 @@ func (n *fieldNode) canon(v reflect.Value, k keep) any {
 }
 
 func (n *fieldNode) canonPlain(v reflect.Value, pointer bool, k keep) any {
-	if !k(n.row) || !pointer && v.IsZero() {
-		return nil
-	}
-	if kind := v.Kind(); (kind == reflect.Slice || kind == reflect.Map) && v.Len() == 0 {
+	if !k(n.row) || !pointer && v.IsZero() || hasNone(v) {
 		return nil
 	}
 	if n.row != nil && n.row.Default != nil && fmt.Sprint(n.row.Default) == fmt.Sprint(v.Interface()) {

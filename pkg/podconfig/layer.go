@@ -268,7 +268,7 @@ func differing[T item](a, b []T) []ident {
 func sameReading(a, b *source.File) bool {
 	return a.Whole == b.Whole &&
 		same(a.Pods, b.Pods) && same(a.Objects, b.Objects) &&
-		true
+		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
 }
 
 // same compares two lists, at no cost when they are one.

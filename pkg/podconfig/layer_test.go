@@ -23,6 +23,7 @@ func (l Layer) held() []*pod.Spec {
 }
 
 func TestLayerKeepsLastGood(t *testing.T) {
+	unread := broken("a") // one value: readings that share what did not change
 	tests := []struct {
 		name      string
 		snapshots []source.Snapshot
@@ -101,6 +102,16 @@ func TestLayerKeepsLastGood(t *testing.T) {
 				set(file(dir, "a", "A1")), set(rejecting(file(dir, "b"), "a")), set(broken("b")), set(file(dir, "b", "A2")),
 			},
 			want: "A2=b",
+		},
+		{
+			name:      "the only pod, rejected and then taken out",
+			snapshots: []source.Snapshot{set(file(dir, "a", "A1")), set(rejecting(file(dir, "a"), "a")), set(file(dir, "a"))},
+			want:      "",
+		},
+		{
+			name:      "I9 read twice while broken, then half mended",
+			snapshots: []source.Snapshot{set(file(dir, "a", "A1")), set(unread), set(unread), set(rejecting(file(dir, "a", "B1"), "a"))},
+			want:      "A1=a B1=a",
 		},
 		{
 			name:      "files out of order and twice",

@@ -3,6 +3,8 @@ package podconfig
 import (
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -113,6 +115,14 @@ func TestC_1_2_16_FirstHeardMarker(t *testing.T) {
 	}
 	lost := Merge([]Layer{second, NewLayer(one, nil).Read(set(file(one, "a", "A2")), noon)})
 	check(t, "all its pods lose", told(Diff(Merge([]Layer{second, NewLayer(one, nil)}), lost)), "ADD{} (file)")
+}
+
+// TestDiffOtherUID: the key is the pod, the UID its instance.
+func TestDiffOtherUID(t *testing.T) {
+	a, b := file(one, "a", "A1"), file(one, "a", "A1")
+	b.Pods[0] = with(b.Pods[0], func(p *v1.Pod) { p.UID = "x" })
+	l := NewLayer(one, nil).Read(set(a), noon)
+	check(t, "updates", told(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(set(b), noon)}))), "UPDATE{A1} (file)")
 }
 
 func TestDiffMoves(t *testing.T) {

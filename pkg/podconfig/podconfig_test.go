@@ -25,9 +25,10 @@ type scripted struct {
 }
 
 type word struct {
-	after time.Duration
-	files []source.File
-	err   error
+	after   time.Duration
+	files   []source.File
+	skipped string
+	err     error
 }
 
 func (s *scripted) Name() string { return s.name }
@@ -45,6 +46,9 @@ func (s *scripted) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			if w.err == nil {
 				revision++
 				snapshot = source.Snapshot{Revision: revision, Files: w.files}
+				if w.skipped != "" {
+					snapshot.Skipped = []pod.Problem{{File: w.skipped, Msg: "not a manifest"}}
+				}
 			}
 			if !yield(snapshot, w.err) {
 				return
@@ -157,6 +161,22 @@ func TestBatches(t *testing.T) {
 			want: "00 ADD{A1} (file)\n01 —\n03 —\n",
 		},
 		{
+			name: "a conflict alone makes a batch when it begins and when it ends",
+			sources: []source.Source{&scripted{name: one, words: []word{
+				{files: []source.File{file(one, "a", "A1")}},
+				{after: time.Second, files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}},
+				{after: time.Second, files: []source.File{file(one, "a", "A1")}},
+			}}},
+			want: "00 ADD{A1} (file)\n01 —\n02 —\n",
+		},
+		{
+			name: "what is skipped makes a batch",
+			sources: []source.Source{&scripted{name: one, words: []word{
+				{}, {after: time.Second, skipped: "notes.txt"}, {after: time.Second, skipped: "notes.txt"}, {after: time.Second},
+			}}},
+			want: "00 ADD{} (file)\n01 —\n03 —\n",
+		},
+		{
 			name: "the winner's layer lets go",
 			sources: []source.Source{
 				&scripted{name: one, words: []word{{files: []source.File{file(one, "a", "A1")}}, {after: 2 * time.Second}}},
@@ -238,8 +258,20 @@ func TestBatchesEnd(t *testing.T) {
 	t.Run("before it began", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for b := range New(Config{Sources: talkers()}).Batches(ctx) {
+		c := New(Config{Sources: talkers()})
+		c.Sync()
+		for b := range c.Batches(ctx) {
 			t.Errorf("a batch after the end: %s", b.told())
+		}
+	})
+	t.Run("and the errors that the end makes are nobody's", func(t *testing.T) {
+		for range 50 { // which of two ready channels is taken is left to chance
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				c := New(Config{Sources: []source.Source{&scripted{name: one, words: []word{{}}}, &scripted{name: two}}})
+				check(t, "batches", listen(c.Batches(ctx)), "00 ADD{} (file)\n")
+			})
 		}
 	})
 }

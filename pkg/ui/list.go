@@ -154,5 +154,5 @@ func (v *View) Table(header []string, rows [][]string) string {
 		}
 		all = append(all, row)
 	}
-	return lines(v.columns("", 3, all))
+	return lines(v.columns("", []int{3}, all))
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/lipgloss"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -50,8 +52,8 @@ func (v *View) Plan(p MergePlan, wide bool) string {
 		row := flagged("CONFLICT", Clean(c.Pod.Namespace+"/"+c.Pod.Name), Clean(c.Loser.Source), Clean(where.String()))
 		rows = append(rows, append(row, cell{text: Clean("loses to " + winner.String())}))
 	}
-	out := v.columns("", 2, sources)
-	for i, line := range v.columns("  ", 2, aligned(rows)) {
+	out := v.columns("", []int{2, 2, 1, 3}, sources)
+	for i, line := range v.columns("  ", []int{2, 3, 2}, aligned(rows)) {
 		out = append(append(out, line), below[i]...)
 	}
 	return lines(append(out, v.paint(strong, "Plan: "+p.Summary.String())))
@@ -97,10 +99,7 @@ func changeRow(c PlanChange, wide bool) []cell {
 	if wide {
 		row = append(row, cell{text: "uid " + Clean(c.Pod.UID)})
 	}
-	if what := consequence(c); what != "" {
-		row = append(row, cell{text: Clean(what)})
-	}
-	return row
+	return append(row, cell{text: Clean(consequence(c))})
 }
 
 // consequence says what a change does to what runs.
@@ -158,26 +157,41 @@ func message(p pod.Problem) string {
 // Fields returns field differences, one line each, indented under the line of
 // their pod.
 func (v *View) Fields(fields []pod.FieldChange) []string {
+	const indent, gap = 8, 4
+	path := 0
+	for _, f := range fields {
+		path = max(path, lipgloss.Width(Clean(f.Path)))
+	}
+	side := 0 // 0: whole
+	if v.width > 0 {
+		side = max((v.width-indent-path-gap-len(arrow))/2, 16)
+	}
 	var rows [][]cell
 	for _, f := range fields {
-		rows = append(rows, []cell{{text: Clean(f.Path)}, {text: Clean(fromTo(f))}})
+		rows = append(rows, []cell{{text: Clean(f.Path)}, {text: fromTo(f, side)}})
 	}
-	return v.columns("        ", 4, rows)
+	return v.columns(strings.Repeat(" ", indent), []int{gap}, rows)
 }
 
-// fromTo shows both values; what is not there is "(none)".
-func fromTo(f pod.FieldChange) string {
+const arrow = " -> "
+
+// fromTo shows both values, each on at most side cells unless that is 0. What
+// is not there is "(none)".
+func fromTo(f pod.FieldChange, side int) string {
 	const redacted, end = "(redacted, ", ")"
 	if strings.HasPrefix(f.Old, redacted) && strings.HasPrefix(f.New, redacted) {
-		return strings.TrimSuffix(f.Old, end) + " -> " + strings.TrimPrefix(f.New, redacted)
+		return strings.TrimSuffix(f.Old, end) + arrow + strings.TrimPrefix(f.New, redacted)
 	}
 	show := func(s string) string {
-		if s == "" {
+		switch s = Clean(s); {
+		case s == "":
 			return "(none)"
+		case side > 0:
+			return middle(s, side)
 		}
 		return s
 	}
-	return show(f.Old) + " -> " + show(f.New)
+	return show(f.Old) + arrow + show(f.New)
 }
 
 // String returns the sum on one line, without what is zero.

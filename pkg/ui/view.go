@@ -20,8 +20,8 @@ import (
 // Screen is what a writer can show.
 type Screen struct {
 	Color bool
-	// Width is the terminal's width in cells; 0 says that lines are not cut,
-	// as in a pipe.
+	// Width is the terminal's width in cells; 0 says that nothing is cut, as in
+	// a pipe. Only values are ever cut, in their middle: never a name.
 	Width int
 }
 
@@ -89,9 +89,10 @@ type cell struct {
 	tone tone
 }
 
-// columns lays rows out in columns, gap cells apart. The last cell of a row is
-// not padded. A row is cut at the terminal's width.
-func (v *View) columns(indent string, gap int, rows [][]cell) []string {
+// columns lays rows out in columns. gaps are the cells between one column and
+// the next; the last of them goes for the rest. The last cell of a row is not
+// padded, nor does it widen its column.
+func (v *View) columns(indent string, gaps []int, rows [][]cell) []string {
 	var widths []int
 	for _, row := range rows {
 		for i, c := range row {
@@ -105,29 +106,23 @@ func (v *View) columns(indent string, gap int, rows [][]cell) []string {
 	}
 	lines := make([]string, 0, len(rows))
 	for _, row := range rows {
-		lines = append(lines, v.line(indent, gap, widths, row))
+		lines = append(lines, v.line(indent, gaps, widths, row))
 	}
 	return lines
 }
 
 // line lays out one row in columns of the given widths.
-func (v *View) line(indent string, gap int, widths []int, row []cell) string {
+func (v *View) line(indent string, gaps, widths []int, row []cell) string {
 	var b strings.Builder
 	b.WriteString(indent)
-	used := lipgloss.Width(indent)
 	for i, c := range row {
-		text := c.text
-		if i == len(row)-1 && v.width > 0 {
-			text = middle(text, max(v.width-used, 12))
-		}
-		b.WriteString(v.paint(c.tone, text))
+		b.WriteString(v.paint(c.tone, c.text))
 		if i < len(row)-1 {
-			n := gap
+			n := gaps[min(i, len(gaps)-1)]
 			if i < len(widths) {
-				n += max(widths[i]-lipgloss.Width(text), 0)
+				n += max(widths[i]-lipgloss.Width(c.text), 0)
 			}
 			b.WriteString(strings.Repeat(" ", n))
-			used += lipgloss.Width(text) + n
 		}
 	}
 	return strings.TrimRight(b.String(), " ")

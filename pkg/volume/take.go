@@ -20,11 +20,23 @@ func (v *Volumes) Take(uid string, instance int) error {
 		return err
 	}
 	name := strconv.Itoa(instance)
-	v.forgetMark(filepath.Join(dir, name))
-	if err := removeTree(v.pods, uid, name); err != nil {
+	if err := v.take(dir, uid, name); err != nil {
 		return fmt.Errorf("take volumes of pod %s, instance %d: %w", uid, instance, err)
 	}
 	return nil
+}
+
+// take removes an instance's directory, the marker first: what is half removed
+// is not ready.
+func (v *Volumes) take(dir, uid, name string) error {
+	if err := mountedAt(filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	v.forgetMark(filepath.Join(dir, name))
+	if err := removeTree(v.pods, uid, name, marker); err != nil {
+		return err
+	}
+	return removeTree(v.pods, uid, name)
 }
 
 // Forget removes all that is left of the pod: its log directory, every
@@ -63,8 +75,7 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 		return err
 	}
 	for _, name := range instances {
-		v.forgetMark(filepath.Join(dir, name))
-		if err := removeTree(v.pods, uid, name); err != nil {
+		if err := v.take(dir, uid, name); err != nil {
 			return err
 		}
 	}

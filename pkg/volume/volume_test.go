@@ -215,7 +215,7 @@ func TestC_1_37_5_HostPathTypes(t *testing.T) {
 		{v1.HostPathDirectoryOrCreate, at("dir"), ""},
 		{v1.HostPathDirectoryOrCreate, at("new/deep/dir"), ""},
 		{v1.HostPathDirectoryOrCreate, at("file"), "is not a directory"},
-		{v1.HostPathDirectoryOrCreate, at("link-none"), "is not a directory"},
+		{v1.HostPathDirectoryOrCreate, at("link-none"), "no such file or directory"},
 		{v1.HostPathDirectoryOrCreate, at("file/below"), "not a directory"},
 		{v1.HostPathFile, at("file"), ""},
 		{v1.HostPathFile, at("link-file"), ""},

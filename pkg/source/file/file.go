@@ -69,7 +69,9 @@ type Source struct {
 	newWatcher func() (watcher, error)
 	mountID    func(path string) uint64
 	writerOf   func(fd int) writer
-	poll       time.Duration
+	poll       time.Duration // pollInterval
+	vanishing  time.Duration // vanishHold
+	badNews    time.Duration // badNewsHold
 }
 
 var _ source.Source = (*Source)(nil)
@@ -82,7 +84,10 @@ func New(cfg Config) *Source {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{cfg: cfg, newWatcher: newFSWatcher, mountID: mountID, writerOf: writerOf, poll: pollInterval}
+	return &Source{
+		cfg: cfg, newWatcher: newFSWatcher, mountID: mountID, writerOf: writerOf,
+		poll: pollInterval, vanishing: vanishHold, badNews: badNewsHold,
+	}
 }
 
 // Name returns "file:" and the path as given.
@@ -194,7 +199,7 @@ func (l *look) nextDue() time.Time {
 		due = earlier(due, p.next)
 	}
 	for _, since := range l.gone {
-		due = earlier(due, since.Add(vanishHold))
+		due = earlier(due, since.Add(l.vanishing))
 	}
 	return due
 }

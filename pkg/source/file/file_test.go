@@ -68,6 +68,12 @@ func (p place) listen(change ...func(*file.Config)) *sourcetest.Listener {
 	return sourcetest.Listen(p.t, p.source(change...))
 }
 
+// patient is listen with a source that believes nothing bad for a while: what
+// a test does step by step counts as done at once.
+func (p place) patient() *sourcetest.Listener {
+	return sourcetest.Listen(p.t, p.source().Hold(5*time.Second, 5*time.Second))
+}
+
 func TestDirectoryConforms(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
 		p := newPlace(t)

@@ -90,7 +90,7 @@ func (l *look) checkDue() {
 		return
 	}
 	for _, path := range slices.Sorted(maps.Keys(l.gone)) {
-		if !l.gone[path].Add(vanishHold).After(now) {
+		if !l.gone[path].Add(l.vanishing).After(now) {
 			l.check(path)
 		}
 	}
@@ -167,7 +167,7 @@ func (l *look) read(f *open, now time.Time) {
 		return
 	}
 	reading, notices := l.parse(data, path)
-	if l.set.Worsens(reading) && !l.quiet(path, f.id, badNewsHold, now) {
+	if l.set.Worsens(reading) && !l.quiet(path, f.id, l.badNews, now) {
 		return
 	}
 	l.entries[path] = e
@@ -233,7 +233,7 @@ func (l *look) tell(path string, p *pending) {
 
 // refuse records that path is there but cannot be read.
 func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
-	if !l.quiet(path, id, badNewsHold, now) {
+	if !l.quiet(path, id, l.badNews, now) {
 		return
 	}
 	delete(l.pending, path)
@@ -253,7 +253,7 @@ func (l *look) vanish(path string, now time.Time) {
 	switch {
 	case !known:
 		l.gone[path] = now
-	case now.Sub(since) >= vanishHold:
+	case now.Sub(since) >= l.vanishing:
 		l.drop(path)
 	}
 }

@@ -11,6 +11,7 @@ type configMap struct {
 	place
 	files map[string]string
 	turn  int
+	late  bool // links of removed keys stay until tidy, as the kubelet does it
 }
 
 func (m *configMap) publish() {
@@ -21,6 +22,9 @@ func (m *configMap) publish() {
 	for name, text := range m.files {
 		must(m.t, os.WriteFile(m.path(data+"/"+name), []byte(text), 0o600))
 	}
+	if !m.late {
+		m.tidy()
+	}
 	must(m.t, os.Symlink(data, m.path("..data_tmp")))
 	before, _ := os.Readlink(m.path("..data"))
 	must(m.t, os.Rename(m.path("..data_tmp"), m.path("..data")))
@@ -29,14 +33,19 @@ func (m *configMap) publish() {
 			must(m.t, os.Symlink("..data/"+name, m.path(name)))
 		}
 	}
+	if before != "" {
+		must(m.t, os.RemoveAll(m.path(before)))
+	}
+}
+
+// tidy removes the links of keys that are no more.
+func (m *configMap) tidy() {
+	m.t.Helper()
 	links, err := filepath.Glob(m.path("[a-z]*"))
 	must(m.t, err)
 	for _, link := range links {
 		if _, wanted := m.files[filepath.Base(link)]; !wanted {
 			must(m.t, os.Remove(link))
 		}
-	}
-	if before != "" {
-		must(m.t, os.RemoveAll(m.path(before)))
 	}
 }

@@ -35,7 +35,7 @@ func (l *look) full() {
 		if l.missing.IsZero() {
 			l.missing = now
 		}
-		if left := vanishHold - now.Sub(l.missing); left > 0 {
+		if left := l.vanishing - now.Sub(l.missing); left > 0 {
 			l.err, l.held = nil, true
 			l.nextFull = now.Add(left)
 			return

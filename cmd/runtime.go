@@ -1,0 +1,63 @@
+package cmd
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+func (p *program) runtimeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "runtime",
+		Short: "Look at or stop the bundled container runtime",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsSubcommand,
+	}
+	cmd.AddCommand(p.runtimeStatusCommand(), p.runtimeStopCommand())
+	return cmd
+}
+
+func (p *program) runtimeStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Say whether the bundled runtime of --root-dir runs",
+		Args:    noArgs,
+		Example: "  nodectl runtime status -o json",
+	}
+	output := addOutput(cmd, "text", "json", "yaml")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := p.bundled().Status(cmd.Context())
+		if err != nil {
+			return failed(exitRuntime, err)
+		}
+		d := ui.NewRuntimeStatus(s)
+		if output.value == "text" {
+			return p.out.print(p.out.RuntimeStatus(d))
+		}
+		return p.document(output.value, d)
+	}
+	return cmd
+}
+
+func (p *program) runtimeStopCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "stop",
+		Short:   "Stop the bundled runtime of --root-dir",
+		Long:    "Stop the bundled runtime of --root-dir. While pods run on it, it is not stopped\nunless --force ends them first, without their grace.",
+		Args:    noArgs,
+		Example: "  nodectl runtime stop\n  nodectl runtime stop --force",
+	}
+	force := cmd.Flags().Bool("force", false, "end the pods that run on it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		err := p.bundled().Stop(cmd.Context(), *force)
+		var running *bundle.PodsRunningError
+		if errors.As(err, &running) {
+			return failed(exitFailure, err, "--force ends them; 'nodectl runonce --down -f …' takes them down with their grace")
+		}
+		return failed(exitRuntime, err)
+	}
+	return cmd
+}

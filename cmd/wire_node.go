@@ -1,0 +1,249 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pleg"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/probe"
+	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
+	"github.com/nodectl/nodectl/pkg/volume"
+)
+
+// superviseEvery is how often serve looks after the runtime it brought along.
+const superviseEvery = 2 * time.Second
+
+// node is this machine held by this process: the root directory is locked, the
+// runtime is known. serve and runonce act through it; get, merge and watch never
+// make one.
+type node struct {
+	p       *program
+	log     *slog.Logger
+	unlock  func()
+	bundled *bundle.Runtime // nil for a runtime that is not ours
+	runtime *cri.Runtime
+	records *record.Records
+	images  *bundle.Images
+	journal *journal.Journal
+	kept    []pod.Record
+	before  map[pod.Key]v1.PodStatus
+}
+
+// openNode locks the root directory and finds the runtime, starting the bundled
+// one where it is the one to use. close gives both back; pods stay.
+func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err error) {
+	n := &node{p: p, log: log}
+	defer func() {
+		if err != nil {
+			n.close()
+		}
+	}()
+	root := p.cfg.RootDir
+	if n.unlock, err = record.Lock(root); err != nil {
+		var held *record.LockedError
+		if errors.As(err, &held) {
+			return nil, failed(exitFailure, err, "one agent per root directory: stop the other one, or give this one its own --root-dir")
+		}
+		if errors.Is(err, os.ErrPermission) {
+			return nil, failed(exitFailure, err, "run it as root, or give it a --root-dir of your own")
+		}
+		return nil, failed(exitFailure, err)
+	}
+	if err = record.Node(root, p.cfg.NodeName); err != nil {
+		return nil, failed(exitFailure, err, "pods carry the node's name: go on with --node-name, or use another --root-dir")
+	}
+	if err = n.findRuntime(ctx); err != nil {
+		return nil, err
+	}
+	n.records = record.New(root)
+	if n.kept, err = n.records.All(); err != nil {
+		log.Warn("Some records were not read", "error", err)
+	}
+	n.journal = journal.New(filepath.Join(root, "journal.jsonl"), log)
+	n.before = p.statuses(log)
+	return n, nil
+}
+
+// findRuntime finds or starts the runtime.
+func (n *node) findRuntime(ctx context.Context) error {
+	p := n.p
+	found, err := bundle.Discover(ctx, p.cfg.RuntimeEndpoint)
+	if err != nil {
+		return failed(exitRuntime, err, "install containerd, name a socket with --runtime-endpoint, or use the nodectl that carries its runtime")
+	}
+	endpoint := found.Endpoint
+	if found.Kind == "bundled" {
+		n.bundled = p.bundled()
+		if endpoint, err = n.bundled.Start(ctx); err != nil {
+			return failed(exitRuntime, err)
+		}
+	}
+	if n.runtime, err = p.dial(endpoint); err != nil {
+		return failed(exitUsage, err)
+	}
+	n.images = bundle.NewImages(bundle.ImagesConfig{
+		Dir:      p.imageDir(),
+		Endpoint: endpoint,
+		Memory:   filepath.Join(p.cfg.RootDir, "images-imported.json"),
+		Log:      n.log,
+	})
+	return nil
+}
+
+func (n *node) close() {
+	if n.runtime != nil {
+		_ = n.runtime.Close()
+	}
+	if n.unlock != nil {
+		n.unlock()
+	}
+}
+
+// engine puts an engine together. What sinks get beside the journal is the
+// caller's.
+func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine.Engine {
+	p := n.p
+	return engine.New(engine.Config{
+		PodConfig:     config,
+		Runtime:       n.runtime,
+		Hints:         pleg.New(pleg.Config{Runtime: n.runtime, Relist: p.cfg.SyncFrequency, Log: n.log}),
+		Volumes:       volume.New(volume.Config{RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Log: n.log}),
+		Records:       n.records,
+		Prober:        probe.New(probe.Config{Exec: n.runtime, Version: readVersion().Version}),
+		Sinks:         append([]engine.Sink{n.journal}, sinks...),
+		Log:           n.log,
+		Before:        n.before,
+		HostIPs:       hostIPs(),
+		SyncFrequency: p.cfg.SyncFrequency,
+	})
+}
+
+// lookAfter keeps the bundled runtime alive and imports images as they appear,
+// until ctx ends.
+func (n *node) lookAfter(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if err := n.images.Watch(ctx); err != nil {
+			n.log.Warn("Image directory is not watched", "error", err)
+		}
+	})
+	if n.bundled == nil {
+		return
+	}
+	failed := ""
+	for {
+		select {
+		case <-time.After(superviseEvery):
+		case <-ctx.Done():
+			return
+		}
+		started, err := n.bundled.Ensure(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && err.Error() != failed:
+			n.log.Error("Bundled runtime is not well", "error", err)
+			failed = err.Error()
+		case err == nil:
+			failed = ""
+			if started {
+				n.log.Warn("Bundled runtime had ended and was started again")
+			}
+		}
+	}
+}
+
+// awaitRuntime returns when the runtime answers, or an error when it does not
+// within limit.
+func (n *node) awaitRuntime(ctx context.Context, limit time.Duration) error {
+	deadline := time.Now().Add(limit)
+	for {
+		_, err := n.runtime.Ready(ctx)
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(deadline) {
+			return failed(exitRuntime, fmt.Errorf("%s: %w", n.runtime.Endpoint(), err))
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (p *program) imageDir() string {
+	if p.cfg.ImageDir != "" {
+		return p.cfg.ImageDir
+	}
+	return filepath.Join(p.cfg.RootDir, "images")
+}
+
+// statuses returns the last status of every pod in the journal.
+func (p *program) statuses(log *slog.Logger) map[pod.Key]v1.PodStatus {
+	entries, err := journal.Read(filepath.Join(p.cfg.RootDir, "journal.jsonl"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		log.Warn("Journal not read", "error", err)
+	}
+	m := make(map[pod.Key]v1.PodStatus, len(entries))
+	for key, e := range entries {
+		if !e.Gone && e.Pod != nil {
+			m[key] = e.Pod.Status
+		}
+	}
+	return m
+}
+
+// hostIPs returns this machine's addresses in the order of its devices, without
+// loopback and without the bridges of pod networks; loopback when there is
+// nothing else.
+func hostIPs() []string {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	var ips []string
+	for _, d := range devices {
+		if d.Flags&net.FlagUp == 0 || d.Flags&net.FlagLoopback != 0 || isBridge(d.Name) {
+			continue
+		}
+		addrs, err := d.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+				ips = append(ips, n.IP.String())
+			}
+		}
+	}
+	if len(ips) == 0 {
+		ips = []string{"127.0.0.1"}
+	}
+	return ips
+}
+
+func isBridge(name string) bool {
+	for _, sign := range []string{"bridge", "tun_flags"} {
+		if _, err := os.Stat(filepath.Join("/sys/class/net", name, sign)); err == nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,254 @@
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// verb is one method of the adapter, ready to call.
+type verb struct {
+	name, method string // ours, CRI's
+	reason       string // of the StartError its failure is; "" is a plain error
+	gone         bool   // what is not there is done
+	reads        bool   // ends with the caller
+	call         func(ctx context.Context, r *cri.Runtime, l life, w *pod.Spec) error
+}
+
+func verbs() []verb {
+	return []verb{
+		{"RunSandbox", "RunPodSandbox", "FailedCreatePodSandBox", false, false, func(ctx context.Context, r *cri.Runtime, _ life, w *pod.Spec) error {
+			_, err := r.RunSandbox(ctx, w, 2, 9)
+			return err
+		}},
+		{"StopSandbox", "StopPodSandbox", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			return r.StopSandbox(ctx, l.sandbox)
+		}},
+		{"RemoveSandbox", "RemovePodSandbox", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			return r.RemoveSandbox(ctx, l.sandbox)
+		}},
+		{"PullImage", "PullImage", "ErrImagePull", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
+			return r.PullImage(ctx, wanted("web", "remote"), "c0")
+		}},
+		{"CreateContainer", "CreateContainer", "CreateContainerError", false, false, func(ctx context.Context, r *cri.Runtime, l life, w *pod.Spec) error {
+			_, err := r.CreateContainer(ctx, pod.CreateRequest{Want: w, Container: "c0", Sandbox: &pod.Sandbox{ID: l.sandbox}, Attempt: 9})
+			return err
+		}},
+		{"StartContainer", "StartContainer", "RunContainerError", false, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			return r.StartContainer(ctx, l.containers["c0"])
+		}},
+		{"StopContainer", "StopContainer", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			return r.StopContainer(ctx, l.containers["c0"], 30*time.Second)
+		}},
+		{"RemoveContainer", "RemoveContainer", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			return r.RemoveContainer(ctx, l.containers["c0"])
+		}},
+		{"Pods", "ListContainers", "", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
+			_, err := r.Pods(ctx)
+			return err
+		}},
+		{"Pod", "ListPodSandbox", "", false, true, func(ctx context.Context, r *cri.Runtime, _ life, w *pod.Spec) error {
+			_, err := r.Pod(ctx, w.Key)
+			return err
+		}},
+		{"Relist", "ListPodSandbox", "", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
+			_, err := r.Relist(ctx)
+			return err
+		}},
+		{"Ready", "Status", "", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
+			_, err := r.Ready(ctx)
+			return err
+		}},
+		{"Version", "Version", "", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
+			_, _, err := r.Version(ctx)
+			return err
+		}},
+	}
+}
+
+// prepared returns a runtime with a pod on it.
+func prepared(t *testing.T) (*critest.Runtime, *cri.Runtime, life, *pod.Spec) {
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1", Endpoint: "unix:///run/x.sock"})
+	want := wanted("web", "ignore-term")
+	return rt, r, start(t, r, want, 0), want
+}
+
+func TestF24_EveryMethodEveryCode(t *testing.T) {
+	for _, v := range verbs() {
+		for _, code := range []codes.Code{codes.Unavailable, codes.Unknown, codes.ResourceExhausted, codes.NotFound, codes.Internal, codes.Unimplemented} {
+			t.Run(v.name+" "+code.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					rt, r, l, want := prepared(t)
+					rt.Fault(critest.Fault{Method: v.method, Err: status.Error(code, "some words")})
+					err := v.call(t.Context(), r, l, want)
+					if code == codes.NotFound && v.gone {
+						if err != nil {
+							t.Errorf("not there is not done: %v", err)
+						}
+						return
+					}
+					if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "some words") {
+						t.Fatalf("error %v", err)
+					}
+					start := (*pod.StartError)(nil)
+					isStart := errors.As(err, &start)
+					switch {
+					case code == codes.Unavailable:
+						if !errors.Is(err, cri.ErrUnavailable) || isStart || !strings.Contains(err.Error(), "unix:///run/x.sock") {
+							t.Errorf("error %#v", err)
+						}
+					case v.reason == "":
+						if isStart {
+							t.Errorf("error %#v", err)
+						}
+					case !isStart || start.Reason != v.reason || start.Final:
+						t.Errorf("error %#v, want reason %s", err, v.reason)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A hung runtime ends every call at its deadline, and says so.
+func TestF22_EveryCallHasADeadline(t *testing.T) {
+	limits := map[string]time.Duration{"PullImage": 30 * time.Minute, "StopContainer": 2*time.Minute + 30*time.Second}
+	for _, v := range verbs() {
+		t.Run(v.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt, r, l, want := prepared(t)
+				rt.Fault(critest.Fault{Method: v.method, Hang: true})
+				limit := limits[v.name]
+				if limit == 0 {
+					limit = 2 * time.Minute
+					if v.reads {
+						limit = 10 * time.Second
+					}
+				}
+				began := time.Now()
+				err := v.call(t.Context(), r, l, want)
+				if !errors.Is(err, cri.ErrTimeout) || !strings.Contains(err.Error(), fmt.Sprintf("did not answer %s within %s", v.method, limit)) {
+					t.Errorf("error %v", err)
+				}
+				if took := time.Since(began); took != limit {
+					t.Errorf("after %s, want %s", took, limit)
+				}
+			})
+		})
+	}
+}
+
+// Only reads, pulls and the wait for a stop end with the caller; what else
+// changes something runs to its end (else: half a sandbox and a reserved name).
+func TestOnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
+	for _, v := range verbs() {
+		t.Run(v.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt, r, l, want := prepared(t)
+				if v.name == "StartContainer" {
+					l.containers["c0"] = create(t, r, wanted("web", "sleep"), l.sandbox, "c0", 1)
+				}
+				rt.Fault(critest.Fault{Method: v.method, Delay: 5 * time.Second})
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
+				began := time.Now()
+				err := v.call(ctx, r, l, want)
+				switch took := time.Since(began); {
+				case (v.reads || v.name == "StopContainer") && (!errors.Is(err, context.Canceled) || took != time.Second):
+					t.Errorf("%v after %s, want the end of the caller after 1s", err, took)
+				case !v.reads && v.name != "StopContainer" && (err != nil || took < 5*time.Second):
+					t.Errorf("%v after %s, want success after 5s", err, took)
+				}
+			})
+		})
+	}
+}
+
+func TestStopContainerShortenedByASecondCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, r, l, _ := prepared(t)
+		began := time.Now()
+		done := make(chan time.Duration)
+		go func() {
+			_ = r.StopContainer(t.Context(), l.containers["c0"], time.Hour)
+			done <- time.Since(began)
+		}()
+		time.Sleep(10 * time.Second)
+		if err := r.StopContainer(t.Context(), l.containers["c0"], 1500*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if took := <-done; took != 12*time.Second {
+			t.Errorf("the first stop ended after %s, want 10 s and the second's 2 s", took)
+		}
+	})
+}
+
+func TestStoppingWhatIsNotThere(t *testing.T) {
+	r := critest.New().CRI(cri.Config{Node: "n1"})
+	for name, err := range map[string]error{
+		"StopContainer": r.StopContainer(t.Context(), "x", 0), "RemoveContainer": r.RemoveContainer(t.Context(), "x"),
+		"StopSandbox": r.StopSandbox(t.Context(), "x"), "RemoveSandbox": r.RemoveSandbox(t.Context(), "x"),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestF35_OOMScoreIsExplained(t *testing.T) {
+	const raw = `failed to start sandbox "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef": failed to create containerd task: ` +
+		`failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: ` +
+		"error during container init: nsexec-0[1]: failed to update /proc/self/oom_score_adj: Permission denied\n: unknown"
+	rt := critest.New()
+	rt.Fault(critest.Fault{Err: status.Error(codes.Unknown, raw)})
+	_, err := rt.CRI(cri.Config{Node: "n1"}).RunSandbox(t.Context(), wanted("web", "sleep"), 1, 0)
+	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "set restrict_oom_score_adj = true") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Messages become statuses: they are one line, without layers that say nothing
+// and without IDs, which would make the same fault look new each time.
+func TestMessagesArePlain(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for raw, want := range map[string]string{
+		`failed to setup network for sandbox "` + id + `": plugin type="bridge" failed (add): no IP addresses available`: `failed to setup network for sandbox: plugin type="bridge" failed (add): no IP addresses available`,
+		`failed to reserve sandbox name "a": name "a" is reserved for "` + id + `"`:                                      `failed to reserve sandbox name "a": name "a" is reserved`,
+		"failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: \"x\": executable file not found in $PATH: unknown": `exec: "x": executable file not found in $PATH`,
+		"two\n  lines": "two lines",
+	} {
+		rt := critest.New()
+		rt.Fault(critest.Fault{Err: status.Error(codes.Unknown, raw)})
+		err := rt.CRI(cri.Config{Node: "n1"}).StartContainer(t.Context(), "x")
+		if err == nil || err.Error() != "RunContainerError: "+want {
+			t.Errorf("%q\nis   %v\nwant RunContainerError: %s", raw, err, want)
+		}
+	}
+}
+
+func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
+	rt := critest.New()
+	rt.SetReady(true, false, "")
+	r := rt.CRI(cri.Config{Node: "n1"})
+	_, err := r.RunSandbox(t.Context(), wanted("web", "sleep"), 1, 0)
+	if err == nil || !strings.Contains(err.Error(), "cni plugin not initialized") {
+		t.Errorf("%v", err)
+	}
+	onHost := wanted("host", "sleep")
+	onHost.Pod.Spec.HostNetwork = true
+	if _, err := r.RunSandbox(t.Context(), onHost, 1, 0); err != nil {
+		t.Errorf("host network: %v", err)
+	}
+}

@@ -1,0 +1,471 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// looker is a runtime that shows pods or fails.
+type looker struct {
+	pods []pod.Actual
+	err  error
+}
+
+func (l looker) Pods(context.Context) ([]pod.Actual, error) { return l.pods, l.err }
+func (l looker) Pod(context.Context, pod.Key) (pod.Actual, error) {
+	return pod.Actual{}, errors.New("a preview reads all pods at once")
+}
+func (l looker) Ready(context.Context) (pod.RuntimeReady, error) { return pod.RuntimeReady{}, l.err }
+
+// said is a source that says one thing.
+type said struct {
+	name  string
+	files []source.File
+	err   error
+}
+
+func (s said) Name() string { return s.name }
+func (s said) Sets(context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		if s.err != nil {
+			yield(source.Snapshot{}, s.err)
+			return
+		}
+		yield(source.Snapshot{Revision: 1, Files: s.files}, nil)
+	}
+}
+
+// lookSpec returns the wanted pod NAME with one container c of the given image,
+// as written in a/NAME.yaml.
+func lookSpec(name, image string, edit ...func(*v1.Pod)) *pod.Spec {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image}}},
+	}
+	for _, e := range edit {
+		e(p)
+	}
+	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "a", File: "a/" + name + ".yaml", Line: 1}}
+	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
+	return s
+}
+
+// runs returns what the runtime shows of a pod that was made from s.
+func runs(s *pod.Spec) pod.Actual {
+	return pod.Actual{
+		Key: s.Key, UID: s.UID(),
+		Sandbox:    &pod.Sandbox{ID: "s", Ready: true, SpecHash: s.Hash, SandboxHash: s.SandboxHash, Layer: s.Origin.Layer(), Grace: 7},
+		Containers: map[string]pod.Container{"c": {Name: "c", Hash: s.ContainerHash("c"), State: pod.StateRunning}},
+	}
+}
+
+func fileOf(s *pod.Spec) source.File {
+	return source.File{File: s.Origin.File, Pods: []*pod.Spec{s}}
+}
+
+// summary puts a forecast into lines.
+func summary(f Forecast) []string {
+	var out []string
+	for _, c := range f.Changes {
+		line := fmt.Sprintf("%s %s %s", c.Op, c.Key.Name, c.Origin)
+		for _, d := range c.Fields {
+			line += fmt.Sprintf(" %s:%s->%s", d.Path, d.Old, d.New)
+		}
+		if c.Restarts() {
+			line += fmt.Sprintf(" restart pod=%v %v", c.RestartPod, c.RestartContainers)
+		}
+		if c.Op == podconfig.REMOVE {
+			line += fmt.Sprintf(" grace=%d", c.Grace)
+		}
+		if c.Reason != "" {
+			line += " (" + c.Reason + ")"
+		}
+		out = append(out, line)
+	}
+	for _, n := range f.Notices {
+		out = append(out, "notice "+n)
+	}
+	return append(out, fmt.Sprintf("unchanged %d", f.Unchanged))
+}
+
+func TestPreviewAgainstTheRuntime(t *testing.T) {
+	t.Parallel()
+	web, old := lookSpec("web", "nginx:2"), lookSpec("old", "x")
+	hostNet := func(p *v1.Pod) { p.Spec.HostNetwork = true }
+	label := func(p *v1.Pod) { p.Labels = map[string]string{"team": "core"} }
+	graceful := func(p *v1.Pod) { g := int64(5); p.Spec.TerminationGracePeriodSeconds = &g }
+	was := lookSpec("web", "nginx:1")
+	record := func(s *pod.Spec) pod.Record { return pod.Record{Key: s.Key, UID: s.UID(), Want: s, Instance: 1} }
+	moved := *old
+	moved.Origin.Location = "gone"
+	for name, c := range map[string]struct {
+		sources []source.Source
+		have    []pod.Actual
+		kept    []pod.Record
+		want    []string
+	}{
+		"nothing runs": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			want:    []string{"ADD web a/web.yaml:1", "unchanged 0"},
+		},
+		"the same runs": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(web)}, kept: []pod.Record{record(web)},
+			want: []string{"unchanged 1"},
+		},
+		"an image changed: the kept spec says the field": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(was)}, kept: []pod.Record{record(was)},
+			want: []string{"UPDATE web a/web.yaml:1 spec.containers[c].image:nginx:1->nginx:2 restart pod=false [c] (image changed)", "unchanged 0"},
+		},
+		"a label changed: nothing restarts": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(lookSpec("web", "nginx:2", label))}}},
+			have:    []pod.Actual{runs(web)}, kept: []pod.Record{record(web)},
+			want: []string{"UPDATE web a/web.yaml:1 metadata.labels[team]:->core", "unchanged 0"},
+		},
+		"the host network: the pod restarts": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(lookSpec("web", "nginx:2", hostNet))}}},
+			have:    []pod.Actual{runs(web)}, kept: []pod.Record{record(web)},
+			want: []string{"UPDATE web a/web.yaml:1 spec.hostNetwork:false->true restart pod=true [] (hostNetwork changed)", "unchanged 0"},
+		},
+		"no record: hashes say which container": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(was)},
+			want: []string{
+				"UPDATE web a/web.yaml:1 restart pod=false [c] (the hash of the container differs)",
+				"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 0",
+			},
+		},
+		"no record, nothing changed": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(web)},
+			want:    []string{"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 1"},
+		},
+		"no record and another version of hash: no change is made up": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{{Key: web.Key, UID: web.UID(), Sandbox: &pod.Sandbox{SpecHash: "v0-1", SandboxHash: "v0-2", Layer: "file:a"}}},
+			want: []string{
+				"notice pod default/web: what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged", "unchanged 1",
+			},
+		},
+		"a job that ended, cleaned up: it does not run again": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			kept:    []pod.Record{{Key: web.Key, Want: web, Instance: 1, Terminal: v1.PodSucceeded}},
+			want:    []string{"unchanged 1"},
+		},
+		"a manifest is gone: its pod goes, by its own grace": {
+			sources: []source.Source{said{name: "file:a"}},
+			have:    []pod.Actual{runs(old)}, kept: []pod.Record{record(lookSpec("old", "x", graceful))},
+			want: []string{"REMOVE old a/old.yaml:1 grace=5", "unchanged 0"},
+		},
+		"a manifest is gone and no record: the sandbox carries layer and grace": {
+			sources: []source.Source{said{name: "file:a"}},
+			have:    []pod.Actual{runs(old)},
+			want:    []string{"REMOVE old a grace=7", "unchanged 0"},
+		},
+		"I9 a layer that was not heard keeps its pods": {
+			sources: []source.Source{said{name: "file:a", err: errors.New("no such directory")}},
+			have:    []pod.Actual{runs(old)}, kept: []pod.Record{record(old)},
+			want: []string{"notice pod default/old stays: file:a could not be read", "unchanged 1"},
+		},
+		"I9 a rejected file keeps its pod": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{{File: "a/old.yaml", Whole: true, Problems: []pod.Problem{{File: "a/old.yaml", Msg: "bad"}}}}}},
+			have:    []pod.Actual{runs(old)}, kept: []pod.Record{record(old)},
+			want: []string{"notice pod default/old stays: a/old.yaml is rejected", "unchanged 1"},
+		},
+		"a layer that is not configured any more": {
+			sources: []source.Source{said{name: "file:a"}},
+			have:    []pod.Actual{runs(&moved)}, kept: []pod.Record{record(&moved)},
+			want: []string{"REMOVE old a/old.yaml:1 grace=7 (layer file:gone is not configured)", "unchanged 0"},
+		},
+		"the newest instance's record counts": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(web)},
+			kept:    []pod.Record{{Key: web.Key, Want: web, Instance: 2}, {Key: web.Key, Want: was, Instance: 1}},
+			want:    []string{"unchanged 1"},
+		},
+		"order is by op, then by key": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(lookSpec("b", "x")), fileOf(lookSpec("c", "x")), fileOf(web)}}},
+			have:    []pod.Actual{runs(old), runs(was)}, kept: []pod.Record{record(old), record(was)},
+			want: []string{
+				"ADD b a/b.yaml:1", "ADD c a/c.yaml:1",
+				"UPDATE web a/web.yaml:1 spec.containers[c].image:nginx:1->nginx:2 restart pod=false [c] (image changed)",
+				"REMOVE old a/old.yaml:1 grace=7", "unchanged 0",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, err := Preview(t.Context(), Look{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Observer: looker{pods: c.have}, Kept: c.kept})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, summary(f)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPreviewSaysThatTheRuntimeFailed(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("connection refused")
+	f, err := Preview(t.Context(), Look{Config: podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a"}}}), Observer: looker{err: broken}})
+	if !errors.Is(err, broken) || f.State == nil || len(f.Changes) != 0 {
+		t.Fatalf("got %v, %+v; want the runtime's error, the state, and no change made up", err, f)
+	}
+}
+
+// saved returns a set as merge writes it.
+func saved(t *testing.T, items ...any) *Saved {
+	t.Helper()
+	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ReadSaved(data, "before.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func item(s *pod.Spec) any {
+	p := s.Pod.DeepCopy()
+	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	p.Annotations = map[string]string{pod.AnnotationConfigSource: s.Origin.Source, pod.AnnotationConfigHash: s.Hash}
+	return p
+}
+
+func TestPreviewAgainstASavedSet(t *testing.T) {
+	t.Parallel()
+	web, was, old := lookSpec("web", "nginx:2"), lookSpec("web", "nginx:1"), lookSpec("old", "x")
+	for name, c := range map[string]struct {
+		sources []source.Source
+		against *Saved
+		want    []string
+	}{
+		"the same": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}}, against: saved(t, item(web)),
+			want: []string{"unchanged 1"},
+		},
+		"an image": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}}, against: saved(t, item(was), item(old)),
+			want: []string{
+				"UPDATE web a/web.yaml:1 spec.containers[c].image:nginx:1->nginx:2 restart pod=false [c] (image changed)",
+				"REMOVE old before.json grace=30", "unchanged 0",
+			},
+		},
+		"I9 a layer that was not heard removes nothing": {
+			sources: []source.Source{said{name: "file:a", err: errors.New("gone")}}, against: saved(t, item(old)),
+			want: []string{"notice pod default/old stays: file:a could not be read", "unchanged 1"},
+		},
+		"another kind of layer was not heard": {
+			sources: []source.Source{said{name: "http:u", err: errors.New("gone")}, said{name: "file:a"}}, against: saved(t, item(old)),
+			want: []string{"REMOVE old before.json grace=30", "unchanged 0"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, err := Preview(t.Context(), Look{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Against: c.against})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, summary(f)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// secretData is one value of the Secret s.
+func secretData(value string) *pod.Object {
+	return &pod.Object{Key: pod.Key{Namespace: "default", Name: "s"}, Kind: "Secret", Hash: value,
+		Object: &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"password": []byte(value)}}}
+}
+
+func TestSecretsShowThroughThePodsThatUseThemByLength(t *testing.T) {
+	t.Parallel()
+	uses := func(p *v1.Pod) {
+		p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "s"}}}}
+	}
+	web, other := lookSpec("web", "x", uses), lookSpec("other", "x")
+	redacted := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": Redacted(7)}}
+	open := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": "aHVudGVyMg=="}}
+	for name, c := range map[string]struct {
+		secret string
+		saved  any
+		want   []string
+	}{
+		"same length":          {"1234567", redacted, []string{"unchanged 2"}},
+		"another length":       {"correct horse bat", redacted, []string{"UPDATE web a/web.yaml:1 secret/s.data[password]:(redacted, 7 bytes)->(redacted, 17 bytes)", "unchanged 1"}},
+		"same value, shown":    {"hunter2", open, []string{"unchanged 2"}},
+		"another value, shown": {"hunter3", open, []string{"UPDATE web a/web.yaml:1 secret/s.data[password]:(redacted, 7 bytes)->(redacted, 7 bytes)", "unchanged 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := source.File{File: "a/web.yaml", Pods: []*pod.Spec{web, other}, Objects: []*pod.Object{secretData(c.secret)}}
+			f, err := Preview(t.Context(), Look{
+				Config:  podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a", files: []source.File{file}}}}),
+				Against: saved(t, item(web), item(other), c.saved),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, summary(f)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if s := fmt.Sprint(summary(f)); strings.Contains(s, "hunter") || strings.Contains(s, "horse") {
+				t.Errorf("a secret value is shown: %s", s)
+			}
+		})
+	}
+}
+
+func TestReadSavedRefusesWhatMergeDidNotWrite(t *testing.T) {
+	t.Parallel()
+	for in, says := range map[string]string{
+		"kind: Pod":                            `kind is "Pod"`,
+		"a: [":                                 "not a saved set",
+		"kind: List\nitems: [{kind: Service}]": `kind "Service"`,
+		"kind: List\nitems: [{kind: Secret, metadata: {name: s}, data: {k: '*'}}]": "not base64",
+	} {
+		if _, err := ReadSaved([]byte(in), "x.yaml"); err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "x.yaml") {
+			t.Errorf("%q: got %v, want an error in x.yaml that says %s", in, err, says)
+		}
+	}
+}
+
+// batchesOf returns a sequence of batches that waits for each one to be sent.
+func batchesOf(feed <-chan podconfig.Batch) func(context.Context) iter.Seq[podconfig.Batch] {
+	return func(ctx context.Context) iter.Seq[podconfig.Batch] {
+		return func(yield func(podconfig.Batch) bool) {
+			for {
+				select {
+				case b, ok := <-feed:
+					if !ok || !yield(b) {
+						return
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}
+}
+
+func addOf(name string) podconfig.PodUpdate {
+	return podconfig.PodUpdate{Op: podconfig.ADD, Source: "file", Location: "a", Pods: []*pod.Spec{lookSpec(name, "x")}}
+}
+
+func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		feed := make(chan podconfig.Batch)
+		state := &podconfig.Merged{Pods: []*pod.Spec{lookSpec("a", "x"), lookSpec("b", "x")}}
+		next, stop := iter.Pull(watch(t.Context(), batchesOf(feed), 4))
+		defer stop()
+		go func() {
+			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("first")}, State: state}
+		}()
+		if u, ok := next(); !ok || u.Op != podconfig.ADD || !u.First || !u.Last {
+			t.Fatalf("first: %+v, %v", u, ok)
+		}
+		for i := range 12 {
+			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}, State: state}
+		}
+		close(feed)
+		synctest.Wait()
+		var got []string
+		for {
+			u, ok := next()
+			if !ok {
+				break
+			}
+			got = append(got, fmt.Sprintf("%s %d %d", u.Op, u.Dropped, len(u.Pods)))
+		}
+		total := 0
+		if len(got) < 2 || !strings.HasPrefix(got[0], "DROPPED") || got[1] != "SET 0 2" {
+			t.Fatalf("got %v, want DROPPED, SET, and what came after", got)
+		}
+		fmt.Sscanf(got[0], "DROPPED %d", &total)
+		if later := len(got) - 2; total+later != 12 {
+			t.Errorf("%d dropped and %d told make %d, want 12 in all: %v", total, later, total+later, got)
+		}
+	})
+}
+
+func TestWatchSaysProblemsOnce(t *testing.T) {
+	t.Parallel()
+	bad := pod.Problem{File: "a/x.yaml", Line: 3, Msg: "bad"}
+	worse := pod.Problem{File: "a/x.yaml", Line: 4, Msg: "worse"}
+	layer := func(err string) []podconfig.LayerState {
+		return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Heard: true, Error: err}}
+	}
+	conflict := func(line int) []podconfig.Conflict {
+		return []podconfig.Conflict{{Key: pod.Key{Namespace: "default", Name: "w"}, Winner: pod.Origin{Source: "file", Location: "a", File: "a/w.yaml", Line: 1},
+			Loser: pod.Origin{Source: "file", Location: "a", File: "a/v.yaml", Line: line}, Reason: "first path in byte order"}}
+	}
+	states := []struct {
+		state podconfig.Merged
+		want  []string
+	}{
+		{podconfig.Merged{Layers: layer(""), Problems: []pod.Problem{bad}, Skipped: []pod.Problem{{File: "a/.x", Msg: "dot file"}}}, []string{"REJECT file bad", "NOTICE file dot file"}},
+		{podconfig.Merged{Layers: layer(""), Problems: []pod.Problem{bad}}, nil},
+		{podconfig.Merged{Layers: layer(""), Problems: []pod.Problem{worse}}, []string{"REJECT file worse"}},
+		{podconfig.Merged{Layers: layer("timeout"), Problems: []pod.Problem{worse}}, []string{"ERROR file timeout"}},
+		{podconfig.Merged{Layers: layer("refused"), Problems: []pod.Problem{worse}}, []string{"ERROR file refused"}},
+		{podconfig.Merged{Layers: layer("")}, []string{"ERROR file refused over", "REJECT file worse over"}},
+		{podconfig.Merged{Layers: layer(""), Conflicts: conflict(1)}, []string{"CONFLICT file loses to a/w.yaml:1"}},
+		{podconfig.Merged{Layers: layer(""), Conflicts: conflict(9)}, nil},
+		{podconfig.Merged{Layers: layer("")}, []string{"CONFLICT file loses to a/w.yaml:1 over"}},
+	}
+	before := &podconfig.Merged{}
+	for i, s := range states {
+		var got []string
+		for _, u := range say(before, podconfig.Batch{State: &s.state}, map[string]bool{}, time.Time{}) {
+			line := fmt.Sprintf("%s %s %s", u.Op, u.Source, u.Problem.Msg)
+			if u.Ended {
+				line += " over"
+			}
+			got = append(got, line)
+		}
+		if !slices.Equal(got, s.want) {
+			t.Errorf("step %d: got %q, want %q", i, got, s.want)
+		}
+		before = &s.state
+	}
+}
+
+func TestWatchEndsWithItsReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		// Nothing may be left running when the loop is left: synctest fails the
+		// test otherwise.
+		feed := make(chan podconfig.Batch, 1)
+		feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("a")}, State: &podconfig.Merged{}}
+		for u := range watch(t.Context(), batchesOf(feed), 4) {
+			if u.Op != podconfig.ADD {
+				t.Errorf("got %v", u.Op)
+			}
+			break
+		}
+	})
+}

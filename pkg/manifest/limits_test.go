@@ -1,0 +1,120 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// onlyProblem checks that a reading is one problem with msg in it and no pod, made
+// quickly.
+func onlyProblem(t *testing.T, data []byte, msg string) {
+	t.Helper()
+	start := time.Now()
+	f, warnings := Parse(data, options("big.yaml"))
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if len(f.Problems) != 1 || !f.Whole || len(f.Pods) != 0 || len(warnings) != 0 {
+		t.Fatalf("problems %v, whole %v, %d pods, warnings %v", f.Problems, f.Whole, len(f.Pods), warnings)
+	}
+	if p := f.Problems[0]; !strings.Contains(p.Msg, msg) || p.File != "big.yaml" {
+		t.Errorf("problem %+v, want %q", p, msg)
+	}
+}
+
+func TestF46_LimitsAreOneProblem(t *testing.T) {
+	t.Parallel()
+	laughs := "a: &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c <= 'j'; c++ {
+		laughs += fmt.Sprintf("%c: &%[1]c [*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c]\n", c, c-1)
+	}
+	deepAlias := "a0: &a0 [x]\n"
+	for i := 1; i < 300; i++ {
+		deepAlias += fmt.Sprintf("a%d: &a%[1]d [*a%d]\n", i, i-1)
+	}
+	indented := &strings.Builder{}
+	for i := range 2000 {
+		fmt.Fprintf(indented, "%sa:\n", strings.Repeat(" ", i))
+	}
+	for name, c := range map[string]struct{ text, msg string }{
+		"11 MiB":             {strings.Repeat("# comment\n", 11<<20/10), "larger than 10 MiB"},
+		"alias bomb":         {laughs, "more than 500000 values"},
+		"deep aliases":       {deepAlias, "nested more than 200 levels"},
+		"deep flow":          {"a: " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "nested more than 200 levels"},
+		"deeper flow":        {"a: " + strings.Repeat("[", 200_000), "exceeded max depth"},
+		"deep blocks":        {indented.String(), "nested more than 200 levels"},
+		"deep JSON":          {`{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "}", "nested more than 200 levels"},
+		"many keys":          {manyKeys(1_000_000), "more than 500000 values"},
+		"many flow items":    {"a: [" + strings.Repeat("a,", 2_000_000) + "]", "more than 500000 values"},
+		"many JSON items":    {`{"a": [` + strings.Repeat("1,", 2_000_000) + "1]}", "more than 500000 values"},
+		"many block items":   {strings.Repeat("- a\n", 2_000_000), "more than 500000 values"},
+		"hidden in comments": {"# a: |\n" + strings.Repeat("  - a # x: |\n", 700_000), "more than 500000 values"},
+		"NUL":                {"apiVersion: v1\nkind: P\x00d\n", "control character 0x00"},
+		"binary":             {"\x7fELF\x02\x01\x01", "control character 0x7f"},
+		"not UTF-8":          {"kind: Pod # \xe9t\xe9\n", "not UTF-8"},
+		"UTF-16":             {"\xff\xfek\x00i\x00", "UTF-16"},
+		"only comments":      {strings.Repeat("#\n", 5<<20), "file is empty"},
+		"only markers":       {strings.Repeat("---\n", 1<<20), "file is empty"},
+	} {
+		t.Run(name, func(t *testing.T) { onlyProblem(t, []byte(c.text), c.msg) })
+	}
+}
+
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "k%d: 1\n", i)
+	}
+	return b.String()[:min(b.Len(), maxBytes)]
+}
+
+func TestF46_ControlCharacterHasItsPlace(t *testing.T) {
+	t.Parallel()
+	f, _ := Parse([]byte("a: b\nkey: x\x01\n"), options("x.yaml"))
+	if got := f.Problems[0].Place(); got != "x.yaml:2:7" {
+		t.Errorf("place %s", got)
+	}
+}
+
+// TestParse_LargeTextIsNoBomb reads a ConfigMap whose literal text has more
+// lines than a document may have values.
+func TestParse_LargeTextIsNoBomb(t *testing.T) {
+	t.Parallel()
+	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  list: |\n" + strings.Repeat("    x\n", 300_000) + "  other: z\n"
+	f, _ := Parse([]byte(text), options("x.yaml"))
+	if len(f.Problems) > 0 || len(f.Objects) != 1 {
+		t.Errorf("problems %v, %d objects", f.Problems, len(f.Objects))
+	}
+}
+
+// TestParse_LineEndingsAndMarks reads the same manifest in the forms editors
+// write it.
+func TestParse_LineEndingsAndMarks(t *testing.T) {
+	t.Parallel()
+	text := "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: a\n    image: a\n"
+	want, _ := Parse([]byte(text), options("x.yaml"))
+	for name, data := range map[string]string{
+		"CRLF":               strings.ReplaceAll(text, "\n", "\r\n"),
+		"mark":               "\uFEFF" + text,
+		"mark, CRLF, marker": "\uFEFF---\r\n" + strings.ReplaceAll(text, "\n", "\r\n") + "---\r\n",
+		"end":                text + "...\n",
+		"no last line end":   strings.TrimSuffix(text, "\n"),
+		"moved":              "\n\n# x\n--- # y\n" + text,
+		"directive":          "%YAML 1.1\n---\n" + text,
+	} {
+		f, _ := Parse([]byte(data), options("x.yaml"))
+		if len(f.Problems) > 0 || len(f.Pods) != 1 {
+			t.Fatalf("%s: %v", name, f.Problems)
+		}
+		if f.Pods[0].Hash != want.Pods[0].Hash || f.Pods[0].UID() != want.Pods[0].UID() {
+			t.Errorf("%s: hash or UID differ", name)
+		}
+		marker := bytes.Index([]byte(data), []byte("apiVersion"))
+		if line := 1 + strings.Count(data[:marker], "\n"); f.Pods[0].Origin.Line != line {
+			t.Errorf("%s: at line %d, want %d", name, f.Pods[0].Origin.Line, line)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package manifest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const ordinary = `apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  labels: {app: web, tier: front}
+  annotations: {note: "an ordinary manifest"}
+spec:
+  restartPolicy: Always
+  terminationGracePeriodSeconds: 10
+  initContainers:
+  - name: prepare
+    image: registry.example/busybox:1.36
+    command: [sh, -c, "cp /etc/hosts /data"]
+    volumeMounts:
+    - {name: data, mountPath: /data}
+  containers:
+  - name: nginx
+    image: registry.example/nginx:1.27
+    args: ["-g", "daemon off;"]
+    env:
+    - {name: A, value: "1"}
+    - {name: B, value: "$(A)2"}
+    ports:
+    - {name: http, containerPort: 80, hostPort: 8080}
+    resources:
+      requests: {cpu: 100m, memory: 64Mi}
+      limits: {memory: 128Mi}
+    readinessProbe:
+      httpGet: {path: /ready, port: http}
+      periodSeconds: 5
+    volumeMounts:
+    - {name: data, mountPath: /data, readOnly: true}
+    - {name: logs, mountPath: /var/log}
+  - name: sidekick
+    image: registry.example/sidekick@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+    tty: true
+  volumes:
+  - name: data
+    emptyDir: {}
+  - name: logs
+    hostPath: {path: /srv/logs, type: DirectoryOrCreate}
+`
+
+func parseOne(t testing.TB, text string) *pod.Spec {
+	t.Helper()
+	f, warnings := Parse([]byte(text), options("web.yaml"))
+	if len(f.Problems) > 0 || len(warnings) > 0 || len(f.Pods) != 1 {
+		t.Fatalf("problems %v, warnings %v, %d pods", f.Problems, warnings, len(f.Pods))
+	}
+	return f.Pods[0]
+}
+
+// TestC_1_5_4_DefaultsAreTheSchemes decodes the same manifest through the whole
+// API scheme, as the kubelet does, and compares the specs.
+func TestC_1_5_4_DefaultsAreTheSchemes(t *testing.T) {
+	t.Parallel()
+	js, err := sigsyaml.YAMLToJSON([]byte(ordinary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, _, err := legacyscheme.Codecs.UniversalDecoder().Decode(js, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want v1.Pod
+	if err := legacyscheme.Scheme.Convert(obj, &want, nil); err != nil {
+		t.Fatal(err)
+	}
+	got := parseOne(t, ordinary).Pod
+	want.Spec.NodeName = "n1"
+	want.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}}
+	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+		t.Errorf("(-scheme +ours):\n%s", diff)
+	}
+}
+
+func TestC_1_5_7_IdentityIsTheSameFromEverySource(t *testing.T) {
+	t.Parallel()
+	want := parseOne(t, ordinary)
+	for _, kind := range []string{"http", "stdin", "etcd"} {
+		o := options("elsewhere")
+		o.Source = kind
+		f, _ := Parse([]byte(ordinary), o)
+		got := f.Pods[0]
+		if got.UID() != want.UID() || got.Hash != want.Hash || got.SandboxHash != want.SandboxHash {
+			t.Errorf("%s: another identity", kind)
+		}
+		if diff := cmp.Diff(want.Pod.Spec, got.Pod.Spec); diff != "" {
+			t.Errorf("%s:\n%s", kind, diff)
+		}
+		if s := got.Pod.Annotations[pod.AnnotationConfigSource]; s != kind {
+			t.Errorf("config.source is %q, want %q", s, kind)
+		}
+	}
+	if want.UID() != pod.StaticUID("n1", "default", "web-n1") || len(want.UID()) != 32 {
+		t.Errorf("UID %s", want.UID())
+	}
+}
+
+func TestC_1_5_8_GivenUIDIsKept(t *testing.T) {
+	t.Parallel()
+	s := parseOne(t, strings.Replace(ordinary, "  name: web\n", "  name: web\n  uid: 6ba7b810-9dad-11d1-80b4-00c04fd430c8\n", 1))
+	if s.UID() != "6ba7b810-9dad-11d1-80b4-00c04fd430c8" {
+		t.Errorf("UID %s", s.UID())
+	}
+	if s.Pod.Annotations[pod.AnnotationConfigHash] != s.Hash {
+		t.Errorf("config.hash is %s, the content's hash %s", s.Pod.Annotations[pod.AnnotationConfigHash], s.Hash)
+	}
+}
+
+// TestF40_EveryCutOfAManifestIsNoEmptySet cuts a manifest short at every byte:
+// what is left is a pod, or says nothing about which pods there are.
+func TestF40_EveryCutOfAManifestIsNoEmptySet(t *testing.T) {
+	t.Parallel()
+	list := "apiVersion: v1\nkind: List\nitems:\n- " + strings.TrimSpace(strings.ReplaceAll(ordinary, "\n", "\n  ")) + "\n"
+	for _, text := range []string{ordinary, list} {
+		for i := range len(text) {
+			f, _ := Parse([]byte(text[:i]), options("web.yaml"))
+			if len(f.Pods) == 0 && (!f.Whole || len(f.Problems) == 0) {
+				t.Fatalf("cut at %d: no pods, whole %v, problems %v", i, f.Whole, f.Problems)
+			}
+		}
+	}
+}
+
+func TestParse_AgainIsTheSame(t *testing.T) {
+	t.Parallel()
+	archives, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("no archives: %v", err)
+	}
+	for _, path := range archives {
+		ar, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range ar.Files {
+			a, aw := Parse(f.Data, options(f.Name))
+			b, bw := Parse(f.Data, options(f.Name))
+			if diff := cmp.Diff(render(a, aw), render(b, bw)); diff != "" {
+				t.Errorf("%s %s:\n%s", path, f.Name, diff)
+			}
+		}
+	}
+}
+
+// FuzzParse looks for text that ends the agent, or that is taken without being
+// understood.
+func FuzzParse(f *testing.F) {
+	archives, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range archives {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range txtar.Parse(data).Files {
+			f.Add(file.Data)
+		}
+	}
+	f.Add([]byte(ordinary))
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("? {a: b}\n: c\n"))
+	f.Add([]byte("<<: [{a: b}, *x]\n"))
+	f.Add([]byte(`{"a":"\ud83d\ude00"}`))
+	f.Add([]byte("!!binary aGVsbG8=\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, o := range []Options{options("x.yaml"), {File: "x.json", Validate: Warn}} {
+			out, warnings := Parse(data, o)
+			for _, p := range append(out.Problems, warnings...) {
+				if p.Msg == "" || p.File == "" || !utf8.ValidString(p.Msg) || strings.ContainsAny(p.Msg, "\n\x1b") {
+					t.Errorf("problem %+v", p)
+				}
+				if p.Line > 1+bytes.Count(data, []byte("\n")) {
+					t.Errorf("problem %+v past the end", p)
+				}
+			}
+			if len(out.Problems) == 0 && (out.Whole || len(out.Broken) > 0) {
+				t.Errorf("rejected without a word: %+v", out)
+			}
+			for _, s := range out.Pods {
+				if s.Hash == "" || s.Name == "" || s.Namespace == "" || s.Key != pod.KeyOf(s.Pod) {
+					t.Errorf("pod %+v", s)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	data := []byte(ordinary)
+	parseOne(b, ordinary)
+	for b.Loop() {
+		Parse(data, options("web.yaml"))
+	}
+}

@@ -1,0 +1,129 @@
+package ui
+
+import (
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+)
+
+// RunReport is the answer of runonce.
+type RunReport struct {
+	Document
+	Summary RunSummary `json:"summary"`
+	Pods    []RunPod   `json:"pods"`
+}
+
+// RunSummary counts pods by how they ended.
+type RunSummary struct {
+	OK      bool `json:"ok"` // every pod arrived
+	Pods    int  `json:"pods"`
+	Failed  int  `json:"failed"` // rejected ones included
+	Timeout int  `json:"timeout"`
+}
+
+// RunPod is the end of one pod's wait.
+type RunPod struct {
+	PodRef
+	Phase      string         `json:"phase"`
+	Result     string         `json:"result"`
+	Reason     string         `json:"reason"`
+	Message    string         `json:"message"`
+	Containers []RunContainer `json:"containers"`
+}
+
+// RunContainer is one container of it; init containers come first.
+type RunContainer struct {
+	Name       string `json:"name"`
+	State      string `json:"state"` // waiting, running, terminated
+	ExitCode   int32  `json:"exitCode"`
+	Reason     string `json:"reason"`
+	Message    string `json:"message"`
+	Restarts   int32  `json:"restarts"`
+	StartedAt  string `json:"startedAt"` // RFC 3339, "" before
+	FinishedAt string `json:"finishedAt"`
+}
+
+// NewRunReport puts a report into its document.
+func NewRunReport(r engine.Report) RunReport {
+	d := RunReport{Document: Document{APIVersion, "RunReport"}, Pods: []RunPod{}}
+	for _, p := range r.Pods {
+		switch p.Result {
+		case engine.ResultFailed, engine.ResultRejected:
+			d.Summary.Failed++
+		case engine.ResultTimeout:
+			d.Summary.Timeout++
+		}
+		rp := RunPod{PodRef: PodRef{p.Namespace, p.Name, p.UID}, Phase: p.Phase, Result: p.Result, Reason: p.Reason, Message: p.Message, Containers: []RunContainer{}}
+		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+			for _, c := range list {
+				rp.Containers = append(rp.Containers, runContainer(c))
+			}
+		}
+		d.Pods = append(d.Pods, rp)
+	}
+	d.Summary.Pods = len(d.Pods)
+	d.Summary.OK = d.Summary.Failed == 0 && d.Summary.Timeout == 0
+	return d
+}
+
+func runContainer(c v1.ContainerStatus) RunContainer {
+	out := RunContainer{Name: c.Name, State: "waiting", Restarts: c.RestartCount}
+	switch {
+	case c.State.Running != nil:
+		out.State, out.StartedAt = "running", rfc3339(c.State.Running.StartedAt)
+	case c.State.Terminated != nil:
+		t := c.State.Terminated
+		out.State, out.ExitCode, out.Reason, out.Message = "terminated", t.ExitCode, t.Reason, t.Message
+		out.StartedAt, out.FinishedAt = rfc3339(t.StartedAt), rfc3339(t.FinishedAt)
+	case c.State.Waiting != nil:
+		out.Reason, out.Message = c.State.Waiting.Reason, c.State.Waiting.Message
+	}
+	return out
+}
+
+func rfc3339(t metav1.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// Report returns a run's report as a table.
+func (v *View) Report(r RunReport) string {
+	if len(r.Pods) == 0 {
+		return ""
+	}
+	rows := [][]cell{{{text: "NAMESPACE"}, {text: "NAME"}, {text: "PHASE"}, {text: "RESULT"}, {text: "RESTARTS"}, {text: "REASON"}}}
+	for _, p := range r.Pods {
+		var restarts int32
+		for _, c := range p.Containers {
+			restarts += c.Restarts
+		}
+		reason := p.Reason
+		if p.Message != "" {
+			reason += ": " + p.Message
+		}
+		row := []cell{{text: p.Namespace}, {text: p.Name}, {text: p.Phase}, {p.Result, resultTone(p.Result)}, {text: fmt.Sprint(restarts)}, {text: reason}}
+		for i := range row {
+			if row[i].text = Clean(row[i].text); row[i].text == "" {
+				row[i].text = "-"
+			}
+		}
+		rows = append(rows, row)
+	}
+	return lines(v.columns("", []int{3}, rows))
+}
+
+func resultTone(result string) tone {
+	switch result {
+	case engine.ResultFailed, engine.ResultRejected, engine.ResultTimeout:
+		return bad
+	case engine.ResultGone:
+		return faint
+	}
+	return good
+}

@@ -1,0 +1,270 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// A Process is one process as /proc shows it.
+type Process struct {
+	Pid     int
+	Args    []string
+	Started string // clock ticks since boot: with Pid it names one life
+	OOM     string // oom_score_adj
+	Cgroups []string
+}
+
+// Processes returns the processes of a container or a sandbox, by the cgroups
+// they are in: what the kernel says, whatever the runtime believes.
+func (n *Node) Processes(id string) []Process {
+	var found []Process
+	for _, p := range allProcesses() {
+		for _, c := range p.Cgroups {
+			if strings.HasSuffix(c, "/"+id) || strings.Contains(c, "/"+id+"/") {
+				found = append(found, p)
+				break
+			}
+		}
+	}
+	return found
+}
+
+// Left is what exists of a node beside its containerd: after a test, all of it
+// was left behind.
+type Left struct {
+	Pods       []string // sandboxes and containers CRI lists, in any state
+	Processes  []string // shims, and processes in the node's cgroup or from its directories
+	Mounts     []string // below its directories, network namespaces among them
+	Cgroups    []string // below its cgroup
+	Links      []string // its bridge, what hangs on it
+	Rules      []string // in the packet filter
+	Containerd []string // the daemon itself and its files; only Close expects none
+}
+
+// Empty reports whether nothing is left; a running containerd is nothing.
+func (l Left) Empty() bool { return l.String() == "" }
+
+// String returns one line for each thing that is left.
+func (l Left) String() string {
+	var b strings.Builder
+	for _, g := range []struct {
+		name  string
+		lines []string
+	}{
+		{"pod", l.Pods}, {"process", l.Processes}, {"mount", l.Mounts}, {"cgroup", l.Cgroups},
+		{"link", l.Links}, {"rule", l.Rules}, {"file", l.Containerd},
+	} {
+		for _, line := range g.lines {
+			fmt.Fprintf(&b, "%s\t%s\n", g.name, line)
+		}
+	}
+	return b.String()
+}
+
+// Look looks for everything that exists of the node's pods. While containerd
+// runs, its own process, files and the bridge are not counted.
+func (n *Node) Look() Left {
+	var l Left
+	running := false
+	for _, p := range allProcesses() {
+		line := strings.Join(p.Args, " ")
+		if filepath.Base(p.Args[0]) == "containerd" && strings.Contains(line, n.RunDir+"/") {
+			running = true
+			continue
+		}
+		ours := strings.Contains(line, n.RunDir+"/") && strings.HasPrefix(filepath.Base(p.Args[0]), "containerd-shim")
+		for _, c := range p.Cgroups {
+			ours = ours || strings.HasPrefix(c, n.CgroupParent+"/")
+		}
+		if ours {
+			l.Processes = append(l.Processes, fmt.Sprintf("%d %s", p.Pid, line))
+		}
+	}
+	for _, m := range Mounts() {
+		if strings.HasPrefix(m, n.RunDir+"/") || strings.HasPrefix(m, n.dir+"/") {
+			l.Mounts = append(l.Mounts, m)
+		}
+	}
+	l.Cgroups = n.cgroups()
+	ports, _ := filepath.Glob("/sys/class/net/" + n.Bridge + "/brif/*")
+	l.Links = ports
+	l.Rules = n.rules()
+	if running {
+		l.Pods = n.pods(context.Background())
+		return l
+	}
+	for _, f := range []string{n.RunDir, n.dir} {
+		if exists(f) {
+			l.Containerd = append(l.Containerd, f)
+		}
+	}
+	if exists("/sys/class/net/" + n.Bridge) {
+		l.Links = append(l.Links, n.Bridge)
+	}
+	return l
+}
+
+// Sandboxes returns every sandbox CRI lists, ready or not.
+func (n *Node) Sandboxes(t testing.TB) []*cri.PodSandbox {
+	t.Helper()
+	r, err := n.Runtime.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Items
+}
+
+// Containers returns every container CRI lists, in any state.
+func (n *Node) Containers(t testing.TB) []*cri.Container {
+	t.Helper()
+	r, err := n.Runtime.ListContainers(t.Context(), &cri.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Containers
+}
+
+// RemovePods ends and removes whatever pods are there, by CRI.
+func (n *Node) RemovePods(ctx context.Context) error {
+	r, err := n.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range r.Items {
+		_, stop := n.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.Id})
+		_, remove := n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.Id})
+		errs = append(errs, stop, remove)
+	}
+	n.removeCgroups()
+	return errors.Join(errs...)
+}
+
+func (n *Node) pods(ctx context.Context) []string {
+	if n.conn == nil {
+		return nil
+	}
+	var lines []string
+	if r, err := n.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{}); err != nil {
+		lines = append(lines, err.Error())
+	} else {
+		for _, s := range r.Items {
+			lines = append(lines, fmt.Sprintf("sandbox %s %s/%s %s", s.Id, s.Metadata.Namespace, s.Metadata.Name, s.State))
+		}
+	}
+	if r, err := n.Runtime.ListContainers(ctx, &cri.ListContainersRequest{}); err != nil {
+		lines = append(lines, err.Error())
+	} else {
+		for _, c := range r.Containers {
+			lines = append(lines, fmt.Sprintf("container %s %s %s", c.Id, c.Metadata.Name, c.State))
+		}
+	}
+	return lines
+}
+
+// Mounts returns the mount points of this machine.
+func Mounts() []string {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var points []string
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			points = append(points, f[4])
+		}
+	}
+	return points
+}
+
+// cgroups returns the groups below the node's in every hierarchy, and its own.
+func (n *Node) cgroups() []string {
+	var found []string
+	for _, root := range cgroupRoots() {
+		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				found = append(found, path)
+			}
+			return nil
+		})
+	}
+	return found
+}
+
+// removeCgroups removes the node's own, empty groups: whoever makes pods in
+// them is not asked to.
+func (n *Node) removeCgroups() {
+	for _, root := range cgroupRoots() {
+		_ = os.Remove(filepath.Join(root, n.CgroupParent))
+	}
+}
+
+func cgroupRoots() []string {
+	var roots []string
+	text, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
+			roots = append(roots, f[1])
+		}
+	}
+	return roots
+}
+
+// rules returns the packet filter's rules that name the node's network or its
+// addresses.
+func (n *Node) rules() []string {
+	out, err := exec.Command("iptables-save").Output()
+	if err != nil {
+		return nil // no iptables, no rules
+	}
+	net, _, _ := strings.Cut(n.Subnet, "/")
+	net = strings.TrimSuffix(net, "0") // 10.1.2.
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, filepath.Base(n.RunDir)+`\"`) || net != "" && strings.Contains(line, " "+net) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+func allProcesses() []Process {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	var found []Process
+	for _, dir := range dirs {
+		line, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || len(line) == 0 {
+			continue // gone, a zombie or the kernel's
+		}
+		p := Process{Args: strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00")}
+		p.Pid, _ = strconv.Atoi(filepath.Base(dir))
+		if stat, err := os.ReadFile(dir + "/stat"); err == nil {
+			if f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])); len(f) > 19 {
+				p.Started = f[19]
+			}
+		}
+		if oom, err := os.ReadFile(dir + "/oom_score_adj"); err == nil {
+			p.OOM = strings.TrimSpace(string(oom))
+		}
+		groups, _ := os.ReadFile(dir + "/cgroup")
+		for line := range strings.Lines(string(groups)) {
+			if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && !slices.Contains(p.Cgroups, f[2]) {
+				p.Cgroups = append(p.Cgroups, f[2])
+			}
+		}
+		found = append(found, p)
+	}
+	return found
+}

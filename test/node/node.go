@@ -1,0 +1,379 @@
+// Package node gives a test a machine of its own, as far as that goes: a real
+// containerd from hack/bundle with its own directories, socket, bridge, subnet
+// and cgroup, beside any other that runs.
+//
+// It also looks at what a container runtime did without asking the code under
+// test: by CRI, in /proc, in the cgroup trees, in the list of mounts and in the
+// packet filter. A node that is closed must have left nothing behind, or the
+// test fails.
+//
+// The one rule: nothing is skipped. Without root, or without bin/bundle, a test
+// that needs a node fails and says so.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/hack/images/archive"
+	"github.com/nodectl/nodectl/pkg/bundle"
+)
+
+// Stamp is the image every node has: test/images/stamp, whose arguments say
+// what the container does.
+const Stamp = "nodectl.dev/test/stamp:1"
+
+// Pause is the image of the pods' sandboxes, on every node too.
+const Pause = "nodectl.dev/pause:1"
+
+// A Node is one containerd and what belongs to it.
+type Node struct {
+	Endpoint     string // CRI, as unix:///…
+	RootDir      string // for nodectl's --root-dir; the runtime lives below it
+	LogsDir      string // for --pod-logs-dir
+	CgroupParent string // for --cgroup-root, and for sandboxes a test makes itself
+	RunDir       string // sockets, state, network namespaces
+	Bridge       string
+	Subnet       string
+	Runtime      cri.RuntimeServiceClient
+	Images       cri.ImageServiceClient
+
+	dir    string // everything on disk
+	bundle *bundle.Runtime
+	conn   *grpc.ClientConn
+}
+
+// New starts a node for this test alone, and closes it when the test ends.
+func New(t testing.TB) *Node {
+	t.Helper()
+	n, err := Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			n.logTail(t)
+		}
+		if err := n.Close(); err != nil {
+			t.Errorf("node: %v", err)
+		}
+	})
+	return n
+}
+
+// shared is the node that all tests of a binary use which ask for Shared.
+var shared struct {
+	sync.Mutex
+	node *Node
+	err  error
+}
+
+// Shared returns a node that the tests of this binary have in common; the first
+// one to ask starts it, Main closes it. At the end of each test that asked,
+// nothing of that test may be left on it, so such tests do not run in parallel.
+func Shared(t testing.TB) *Node {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.node == nil && shared.err == nil {
+		shared.node, shared.err = Start(context.Background())
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	n := shared.node
+	t.Cleanup(func() {
+		if t.Failed() {
+			n.logTail(t)
+		}
+		if left := n.RemovePods(context.Background()); left != nil {
+			t.Errorf("node: %v", left)
+		}
+		if left := n.Look(); !left.Empty() {
+			t.Errorf("the test left something behind:\n%s", left)
+		}
+	})
+	return n
+}
+
+// Main runs the tests and closes the shared node. A package whose tests use
+// Shared calls it from its TestMain:
+//
+//	func TestMain(m *testing.M) { os.Exit(node.Main(m)) }
+func Main(m *testing.M) int {
+	code := m.Run()
+	if shared.node != nil {
+		if err := shared.node.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "node:", err)
+			return max(code, 1)
+		}
+	}
+	return code
+}
+
+// count numbers the nodes of this process.
+var count atomic.Int32
+
+// Start starts a node. The caller closes it.
+func Start(ctx context.Context) (*Node, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("a test on a real containerd needs root")
+	}
+	programs, err := Programs()
+	if err != nil {
+		return nil, err
+	}
+	sweep()
+	id := fmt.Sprintf("%d-%d", os.Getpid(), count.Add(1))
+	n := &Node{
+		dir:          filepath.Join("/tmp", prefix+id),
+		RunDir:       filepath.Join("/run", prefix+id),
+		CgroupParent: "/" + prefix + id,
+		Bridge:       "ndt" + id,
+	}
+	n.RootDir, n.LogsDir = filepath.Join(n.dir, "root"), filepath.Join(n.dir, "logs")
+	if err := os.MkdirAll(n.LogsDir, 0o700); err != nil {
+		return nil, err
+	}
+	if n.Subnet, err = freeSubnet(); err != nil {
+		return nil, err
+	}
+	n.bundle = bundle.New(bundle.Config{
+		RootDir: n.RootDir, RunDir: n.RunDir, Programs: programs,
+		Subnet: n.Subnet, Bridge: n.Bridge, Log: slog.New(slog.DiscardHandler),
+	})
+	if err := n.boot(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+func (n *Node) boot(ctx context.Context) error {
+	var err error
+	if n.Endpoint, err = n.bundle.Start(ctx); err != nil {
+		return err
+	}
+	n.conn, err = grpc.NewClient(n.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	n.Runtime, n.Images = cri.NewRuntimeServiceClient(n.conn), cri.NewImageServiceClient(n.conn)
+	images, err := Images()
+	if err != nil {
+		return err
+	}
+	for _, a := range images {
+		if a.Ref == Stamp {
+			_, err = bundle.ImportFile(ctx, n.Endpoint, a.File)
+		}
+	}
+	return err
+}
+
+// Close ends all pods and containerd, removes the node's directories, and
+// returns an error when anything of it is still there.
+func (n *Node) Close() error {
+	var errs []error
+	if n.conn != nil {
+		errs = append(errs, n.conn.Close())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	errs = append(errs, n.bundle.Stop(ctx, true))
+	n.removeCgroups()
+	errs = append(errs, os.RemoveAll(n.dir))
+	if left := n.Look(); !left.Empty() {
+		errs = append(errs, fmt.Errorf("the node left something behind:\n%s", left))
+	}
+	return errors.Join(errs...)
+}
+
+// Import imports image archives, and returns the names of their images.
+func (n *Node) Import(t testing.TB, archives ...string) []string {
+	t.Helper()
+	var all []string
+	for _, a := range archives {
+		images, err := bundle.ImportFile(t.Context(), n.Endpoint, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, images...)
+	}
+	return all
+}
+
+// Pid returns containerd's process; 0 when it does not run.
+func (n *Node) Pid(t testing.TB) int {
+	t.Helper()
+	s, err := n.bundle.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.PID
+}
+
+// Kill ends containerd as kill -9 does, and returns when it is gone. Pods run
+// on.
+func (n *Node) Kill(t testing.TB) { n.signal(t, unix.SIGKILL) }
+
+// Terminate asks containerd to leave, and returns when it has. Pods run on.
+func (n *Node) Terminate(t testing.TB) { n.signal(t, unix.SIGTERM) }
+
+func (n *Node) signal(t testing.TB, s unix.Signal) {
+	t.Helper()
+	pid := n.Pid(t)
+	if pid == 0 {
+		t.Fatal("containerd does not run")
+	}
+	if err := unix.Kill(pid, s); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, 20*time.Second, func() error {
+		if n.Pid(t) != 0 {
+			return errors.New("containerd still runs")
+		}
+		return nil
+	})
+}
+
+// Restart starts containerd again after Kill or Terminate, and returns when it
+// answers.
+func (n *Node) Restart(t testing.TB) {
+	t.Helper()
+	if _, err := n.bundle.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually calls f until it returns nil, and fails the test with its last
+// error after limit.
+func Eventually(t testing.TB, limit time.Duration, f func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); ; {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %v", limit, err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// logTail shows what containerd complained about.
+func (n *Node) logTail(t testing.TB) {
+	text, err := os.ReadFile(n.bundle.LogFile())
+	if err != nil {
+		t.Logf("containerd's log: %v", err)
+		return
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	t.Logf("containerd's log ends with:\n%s", strings.Join(lines[max(0, len(lines)-20):], "\n"))
+}
+
+// Repo returns the repository's directory.
+func Repo() string {
+	_, file, _, _ := runtime.Caller(0)
+	dir := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	if filepath.IsAbs(dir) && exists(filepath.Join(dir, "go.mod")) {
+		return dir
+	}
+	// Built with -trimpath: tests run in their package's directory.
+	for dir, _ = os.Getwd(); dir != "/"; dir = filepath.Dir(dir) {
+		if exists(filepath.Join(dir, "go.mod")) {
+			return dir
+		}
+	}
+	return "."
+}
+
+// Programs returns the directory with containerd and the rest: NODECTL_BUNDLE,
+// or where hack/bundle/build puts them.
+func Programs() (string, error) {
+	dir := os.Getenv("NODECTL_BUNDLE")
+	if dir == "" {
+		dir = filepath.Join(Repo(), "bin/bundle/rootfs")
+	}
+	if !exists(filepath.Join(dir, "containerd")) {
+		return "", fmt.Errorf("a test on a real containerd needs %s: run hack/bundle/build", dir)
+	}
+	return dir, nil
+}
+
+// Images builds the image archives of the examples and tests where they are not
+// up to date, and returns them.
+func Images() ([]archive.Archive, error) {
+	return archive.Build(Repo(), filepath.Join(Repo(), "bin/images"))
+}
+
+// prefix begins the names of everything a node makes: it is followed by the
+// test's process and a number.
+const prefix = "ndt-"
+
+// sweep ends the nodes of test processes that were killed.
+func sweep() {
+	dirs, _ := filepath.Glob("/run/" + prefix + "*")
+	for _, run := range dirs {
+		id := strings.TrimPrefix(filepath.Base(run), prefix)
+		pid, _, _ := strings.Cut(id, "-")
+		if n, err := strconv.Atoi(pid); err != nil || unix.Kill(n, 0) == nil {
+			continue
+		}
+		programs, err := Programs()
+		if err != nil {
+			return
+		}
+		n := &Node{dir: "/tmp/" + prefix + id, RunDir: run, CgroupParent: "/" + prefix + id, Bridge: "ndt" + id}
+		n.bundle = bundle.New(bundle.Config{RootDir: n.dir + "/root", RunDir: run, Programs: programs, Bridge: n.Bridge})
+		_ = n.Close() // somebody else may be sweeping it too
+	}
+}
+
+// freeSubnet picks a small network that no device of this machine is in.
+func freeSubnet() (string, error) {
+	for range 100 {
+		subnet := fmt.Sprintf("10.%d.%d.0/24", 128+rand.IntN(64), rand.IntN(256))
+		_, want, err := net.ParseCIDR(subnet)
+		if err != nil {
+			return "", err
+		}
+		addrs, err := net.InterfaceAddrs()
+		if err != nil {
+			return "", err
+		}
+		free := true
+		for _, a := range addrs {
+			if p, ok := a.(*net.IPNet); ok && (p.Contains(want.IP) || want.Contains(p.IP)) {
+				free = false
+			}
+		}
+		if free {
+			return subnet, nil
+		}
+	}
+	return "", errors.New("no subnet is free")
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
