@@ -31,6 +31,8 @@ func (p *program) commands() []*cobra.Command {
 	return []*cobra.Command{
 		p.mergeCommand(),
 		p.watchCommand(),
+		p.serveCommand(),
+		p.runtimeCommand(),
 		p.configCommand(),
 		p.completionCommand(),
 		p.versionCommand(),

@@ -203,7 +203,7 @@ func (p *program) statuses(log *slog.Logger) map[pod.Key]v1.PodStatus {
 	}
 	m := make(map[pod.Key]v1.PodStatus, len(entries))
 	for key, e := range entries {
-		if !e.Gone && e.Pod != nil {
+		if e.Pod != nil {
 			m[key] = e.Pod.Status
 		}
 	}

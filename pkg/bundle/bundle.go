@@ -47,6 +47,8 @@ const (
 // ErrSlim says that this binary carries no runtime.
 var ErrSlim = errors.New("this nodectl carries no container runtime (it was built without the bundle)")
 
+var errNotRoot = errors.New("the bundled container runtime needs root")
+
 // Config says where a bundled runtime lives and what network it gives pods.
 type Config struct {
 	// RootDir is the agent's root directory, absolute: programs go to
@@ -138,6 +140,9 @@ func (r *Runtime) Start(ctx context.Context) (string, error) {
 // did. Pods do not notice. A containerd that runs and does not answer is an
 // error; it is not touched.
 func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
+	if os.Geteuid() != 0 {
+		return false, errNotRoot
+	}
 	if err := r.check(); err != nil {
 		return false, err
 	}
@@ -184,9 +189,6 @@ func (r *Runtime) boot(ctx context.Context, bin string) error {
 
 // check refuses what could only fail later, and less clearly.
 func (r *Runtime) check() error {
-	if os.Geteuid() != 0 {
-		return errors.New("the bundled container runtime needs root")
-	}
 	if !filepath.IsAbs(r.root) || strings.ContainsAny(r.root+r.run, "'\n\r\\\"") {
 		return fmt.Errorf("root directory %q: must be absolute, without quotes, backslashes and line breaks", filepath.Dir(r.root))
 	}

@@ -27,7 +27,7 @@ import (
 const configuration = `version = 4
 root = '{{.Root}}/root'
 state = '{{.Run}}/state'
-oom_score = -999
+oom_score = {{.OOMScore}}
 imports = []
 required_plugins = ['io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.grpc.v1.cri']
 disabled_plugins = [
@@ -130,9 +130,9 @@ func (r *Runtime) configure(bin string) error {
 		return err
 	}
 	var text strings.Builder
-	err = tmpl.Execute(&text, map[string]string{
+	err = tmpl.Execute(&text, map[string]any{
 		"Root": r.root, "Run": r.run, "Bin": bin,
-		"Pause": m.PauseImage, "Snapshotter": snapshotter, "Platform": m.OS + "/" + m.Arch,
+		"Pause": m.PauseImage, "OOMScore": oomScore("/proc"), "Snapshotter": snapshotter, "Platform": m.OS + "/" + m.Arch,
 	})
 	if err != nil {
 		return err
@@ -145,6 +145,20 @@ func (r *Runtime) configure(bin string) error {
 		return err
 	}
 	return writeFile(filepath.Join(r.root, "cni", "10-nodectl.conflist"), list, 0o600)
+}
+
+// oomScore returns the score containerd asks for: nearly never killed, where
+// this process may grant that, else the one it has.
+func oomScore(proc string) int {
+	for _, f := range table(filepath.Join(proc, "self/status")) {
+		if len(f) != 2 || f[0] != "CapEff:" {
+			continue
+		}
+		if caps, err := strconv.ParseUint(f[1], 16, 64); err == nil && caps&(1<<unix.CAP_SYS_RESOURCE) != 0 {
+			return -999
+		}
+	}
+	return 0
 }
 
 // manifestAt reads the manifest of an unpacked bundle; the one that

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -79,8 +80,9 @@ func NewImages(cfg ImagesConfig) *Images {
 }
 
 // Import imports what the directory holds and returns when the runtime lists
-// it. A file that is being written is waited for while it grows. The error joins
-// one line for each archive that could not be imported; the others were.
+// it. A file that is being written is waited for while it grows, and so is a
+// runtime that does not answer yet, as long as ctx lasts. The error joins one
+// line for each archive that could not be imported; the others were.
 func (m *Images) Import(ctx context.Context) error {
 	var failed []error
 	for {
@@ -149,7 +151,7 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			delete(m.known, name)
 		}
 	}
-	if len(found) == 0 {
+	if len(found) == 0 || m.checked && len(m.fresh(found)) == 0 {
 		return 0, nil
 	}
 	c, err := dial(m.endpoint)
@@ -157,14 +159,11 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 		return 0, []error{err}
 	}
 	defer c.Close()
-	if err := m.check(ctx, c); err != nil {
-		return settle, nil // the runtime does not answer: others say so
+	if !m.check(ctx, c) {
+		return settle, nil // others say that the runtime does not answer
 	}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
+	for _, name := range m.fresh(found) {
 		now := found[name]
-		if before, ok := m.known[name]; ok && before.same(now) {
-			continue
-		}
 		if age := time.Since(time.Unix(0, now.Mtime)); age >= 0 && age < settle {
 			again = settle - age
 			continue
@@ -260,17 +259,26 @@ func unnamed(name string) string {
 	return "localhost/" + cmp.Or(strings.Trim(clean, "-"), "image")
 }
 
+// fresh returns the names of those archives that are not known as they are now.
+func (m *Images) fresh(found map[string]archived) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool {
+		before, ok := m.known[name]
+		return ok && before.same(found[name])
+	})
+}
+
 // check forgets, once, the archives whose images the runtime does not have (any
-// more): its store may have been emptied, or be another one.
-func (m *Images) check(ctx context.Context, c *conn) error {
+// more): its store may have been emptied, or be another one. It reports false
+// when the runtime does not answer.
+func (m *Images) check(ctx context.Context, c *conn) bool {
 	if m.checked {
-		return nil
+		return true
 	}
 	for name, a := range m.known {
 		for _, image := range a.Images {
 			ok, err := c.has(ctx, image)
-			if err != nil {
-				return err
+			if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+				return false
 			}
 			if !ok {
 				delete(m.known, name)
@@ -278,7 +286,7 @@ func (m *Images) check(ctx context.Context, c *conn) error {
 		}
 	}
 	m.checked = true
-	return nil
+	return true
 }
 
 // load reads the memory, once. Lost or damaged, it costs importing again.
@@ -320,16 +328,20 @@ func ImportFile(ctx context.Context, endpoint, path string) ([]string, error) {
 	return images, c.awaitImages(ctx, images)
 }
 
-// importFile is importArchive for a file.
+// importFile is importArchive for a file. An archive without any name goes by
+// that of its file.
 func (c *conn) importFile(ctx context.Context, path string) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	images, err := c.importArchive(ctx, f, unnamed(path))
-	if err == nil && len(images) == 0 {
-		err = errors.New("it holds no image for this machine")
+	images, err := c.importArchive(ctx, f, unnamed(path), "")
+	if err != nil || len(images) > 0 {
+		return images, err
 	}
-	return images, err
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return c.importArchive(ctx, f, unnamed(path), unnamed(path)+":latest")
 }

@@ -42,7 +42,7 @@ const (
 // Stopping what does not run tidies up and is no error.
 func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	if os.Geteuid() != 0 {
-		return errors.New("the bundled container runtime needs root")
+		return errNotRoot
 	}
 	if _, err := os.Stat(r.root); errors.Is(err, os.ErrNotExist) {
 		return nil // it was never used

@@ -34,12 +34,13 @@ const chunk = 32 << 10
 
 // importArchive hands an image archive to containerd's transfer service, which
 // reads it, unpacks it for its default snapshotter and stores its images: the
-// agent only passes bytes on. It returns the names the images got. base names an
-// image whose archive gives no repository.
+// agent only passes bytes on. It returns the names the images got, none when the
+// archive has no names. repository completes names that are only a tag; all, if
+// it is not empty, names the whole archive.
 //
 // The service takes the archive, and tells what it did, on two streams that the
 // request names.
-func (c *conn) importArchive(ctx context.Context, in io.Reader, base string) ([]string, error) {
+func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all string) ([]string, error) {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace))
 	defer cancel()
 	input, err := c.stream(ctx, "nodectl-import-"+rand.Text())
@@ -56,11 +57,10 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, base string) ([]
 		return nil, err
 	}
 	if req.Destination, err = pack(&transfertypes.ImageStore{
-		Platforms: []*types.Platform{platform},
-		Unpacks:   []*transfertypes.UnpackConfiguration{{Platform: platform}},
-		ExtraReferences: []*transfertypes.ImageReference{
-			{Name: base, IsPrefix: true, AllowOverwrite: true, AddDigest: true, SkipNamedDigest: true},
-		},
+		Name:            all,
+		Platforms:       []*types.Platform{platform},
+		Unpacks:         []*transfertypes.UnpackConfiguration{{Platform: platform}},
+		ExtraReferences: []*transfertypes.ImageReference{{Name: repository, IsPrefix: true, AllowOverwrite: true}},
 	}); err != nil {
 		return nil, err
 	}
@@ -196,6 +196,16 @@ func transferError(err error) error {
 		return errNoTransfer
 	case codes.Unavailable: // callers try again
 		return err
+	}
+	for _, known := range []struct{ part, words string }{
+		{"unexpected EOF", "it is cut short"},
+		{"unrecognized image format", "it is no image archive"},
+		{"invalid tar header", "it is no image archive"},
+		{"might be filtered out", "it holds no image for linux/" + runtime.GOARCH},
+	} {
+		if strings.Contains(s.Message(), known.part) {
+			return errors.New(known.words)
+		}
 	}
 	return errors.New(s.Message())
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -94,7 +95,6 @@ func unpack(in io.Reader, dir string) (string, error) {
 		return "", err
 	}
 	defer a.Close()
-
 	final := filepath.Join(dir, a.manifest.ID)
 	if intact(final, a.manifest) {
 		return final, nil
@@ -113,6 +113,8 @@ func unpack(in io.Reader, dir string) (string, error) {
 	if err := a.extract(tmp); err != nil {
 		return "", fmt.Errorf("unpack the container runtime: %w", err)
 	}
+	a.Close()
+	debug.FreeOSMemory() // the decoder's window, which the agent never needs again
 	if err := mark(tmp, a.manifest); err != nil {
 		return "", err
 	}

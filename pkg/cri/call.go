@@ -25,11 +25,25 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 	if r.cfg.OnCall != nil {
 		r.cfg.OnCall(name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	a, err := f(ctx, q)
-	if err != nil {
-		return nil, r.translate(ctx, name, limit, err)
+	a, err := f(within, q)
+	switch {
+	case err == nil:
+		return a, nil
+	case over(ctx) != nil: // the caller left: whatever came back is about that
+		return nil, left(name, over(ctx))
+	case over(within) != nil:
+		return nil, r.late(name, limit)
 	}
-	return a, nil
+	return nil, r.translate(name, err)
+}
+
+// over is ctx.Err, also in the moment after the deadline when ctx's own timer
+// has not fired: the runtime has the same deadline and may speak first.
+func over(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }

@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +18,7 @@ var (
 	// ErrUnavailable says that the runtime does not answer: no socket, nobody
 	// behind it, or a runtime that is still starting. Nothing is known about any
 	// pod then. The error around it names the socket in one line.
-	ErrUnavailable = errors.New("container runtime does not answer")
+	ErrUnavailable = pod.ErrUnavailable
 	// ErrTimeout says that the runtime took a call and did not answer it within
 	// its deadline: what was asked for may yet happen.
 	ErrTimeout = errors.New("container runtime did not answer in time")
@@ -33,7 +32,7 @@ var (
 
 // CallError is one failed call, said in one line. It matches ErrUnavailable,
 // ErrTimeout, ErrNotFound or errors.ErrUnsupported where one of them applies,
-// and the context's error where the caller left.
+// and the context's error where the caller left before the answer came.
 type CallError struct {
 	Method string // as CRI names it
 	Msg    string // one line, for a person
@@ -44,29 +43,36 @@ type CallError struct {
 func (e *CallError) Error() string { return e.Msg }
 func (e *CallError) Unwrap() error { return e.kind }
 
-// translate makes a CallError of what gRPC returned. ctx is the call's own.
-func (r *Runtime) translate(ctx context.Context, name string, limit time.Duration, err error) error {
+// left is the error of a call whose caller did not wait for it.
+func left(name string, err error) error {
+	return &CallError{Method: name, Msg: name + ": " + err.Error(), kind: err}
+}
+
+// late is the error of a call that took longer than it may.
+func (r *Runtime) late(name string, limit time.Duration) error {
+	return &CallError{
+		Method: name, Msg: fmt.Sprintf("container runtime at %s did not answer %s within %s", r.cfg.Endpoint, name, limit),
+		kind: ErrTimeout, ours: true,
+	}
+}
+
+// translate makes a CallError of what gRPC returned while the call had time
+// left.
+func (r *Runtime) translate(name string, err error) error {
+	if errors.Is(err, io.EOF) { // a stream that ended: nobody is behind it any more
+		return &CallError{Method: name, Msg: fmt.Sprintf("container runtime at %s ended %s", r.cfg.Endpoint, name), kind: ErrUnavailable}
+	}
 	s := status.Convert(err)
 	e := &CallError{Method: name, Msg: plain(s.Message())}
-	if errors.Is(err, io.EOF) { // a stream that ended: nobody is behind it any more
-		e.kind, e.Msg = ErrUnavailable, fmt.Sprintf("container runtime at %s ended %s", r.cfg.Endpoint, name)
-		return e
-	}
 	switch s.Code() {
 	case codes.Unavailable:
 		e.kind = ErrUnavailable
 		e.Msg = fmt.Sprintf("container runtime at %s does not answer: %s", r.cfg.Endpoint, dialCause(s.Message()))
+	case codes.Canceled: // not by us: it is on its way down
+		e.kind = ErrUnavailable
+		e.Msg = fmt.Sprintf("container runtime at %s gave up %s: %s", r.cfg.Endpoint, name, e.Msg)
 	case codes.DeadlineExceeded:
 		e.kind = ErrTimeout
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			e.ours = true
-			e.Msg = fmt.Sprintf("container runtime at %s did not answer %s within %s", r.cfg.Endpoint, name, limit)
-		}
-	case codes.Canceled:
-		if ctx.Err() != nil {
-			e.kind = ctx.Err()
-			e.Msg = name + ": " + ctx.Err().Error()
-		}
 	case codes.NotFound:
 		e.kind = ErrNotFound
 	case codes.Unimplemented:

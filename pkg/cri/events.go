@@ -67,7 +67,7 @@ func (r *Runtime) Events(ctx context.Context) iter.Seq2[Event, error] {
 				return
 			}
 			if err != nil {
-				yield(Event{}, r.translate(ctx, "GetContainerEvents", 0, err))
+				yield(Event{}, r.translate("GetContainerEvents", err))
 				return
 			}
 			if ev, ours := r.eventOf(e); ours && !yield(ev, nil) {

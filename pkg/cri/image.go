@@ -66,7 +66,7 @@ func (r *Runtime) image(ctx context.Context, name string) (*runtimeapi.Image, er
 // imageError is a StartError unless the caller left or the runtime does not
 // answer: neither says anything about the image.
 func imageError(ctx context.Context, reason string, err error) error {
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if cause := ctx.Err(); cause != nil && errors.Is(err, cause) {
 		return err
 	}
 	return cannot(reason, err)

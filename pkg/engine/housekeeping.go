@@ -25,7 +25,7 @@ func (l *loop) count(ctx context.Context) {
 	l.workers.Go(func() {
 		var c census
 		c.pods, c.err = l.cfg.Runtime.Pods(ctx)
-		if c.err == nil {
+		if c.err == nil || len(c.pods) > 0 {
 			var err error
 			if c.records, err = l.cfg.Records.All(); err != nil {
 				l.log.Warn("Records not read", "error", err)
@@ -43,9 +43,12 @@ func (l *loop) count(ctx context.Context) {
 func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.counting = false
 	if c.err != nil {
+		// Pods that could not be read are looked for again; the others count.
 		l.log.Warn("Runtime not read", "error", c.err)
 		l.unknown = true
-		return
+		if len(c.pods) == 0 {
+			return
+		}
 	}
 	layers := make(map[pod.Key]string)
 	for _, r := range c.records {
@@ -90,15 +93,21 @@ func (l *loop) judgeStrays(ctx context.Context) {
 		return
 	}
 	for _, key := range sortedKeys(l.strays) {
-		if !l.sweep && !l.down[key] {
+		s := l.strays[key]
+		if l.state.Pod(key) == nil && !l.sweep && !l.down[key] {
 			continue
 		}
-		s := l.strays[key]
 		if l.pods[key] != nil {
 			delete(l.strays, key)
 			continue
 		}
 		heard, configured := l.state.Heard(s.layer)
+		if want := l.state.Pod(key); want != nil {
+			if heard || !configured { // held by want until now
+				l.want(ctx, key, want)
+			}
+			continue
+		}
 		if configured && !heard && !l.down[key] {
 			if !s.seen {
 				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.layer)

@@ -51,6 +51,7 @@ type loop struct {
 	adopted  bool // the runtime was read once: seats and strays are known
 	counting bool // a census is under way
 	unknown  bool // somebody hinted at a pod nobody knows
+	reported bool // every pod found or wanted at the start was reported
 	seq, gen uint64
 }
 
@@ -163,8 +164,12 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		if want == nil {
 			return
 		}
+		s, runs := l.strays[key]
+		if heard, configured := l.state.Heard(s.layer); runs && configured && !heard && s.layer != want.Origin.Layer() {
+			return // it runs as an earlier layer wants it, which has not spoken yet: judgeStrays goes on
+		}
 		e = l.entry(key)
-		_, e.seated = l.strays[key] // it runs: it keeps its seat (C-1.31.5)
+		e.seated = runs // it keeps its seat (C-1.31.5)
 	}
 	if e.want == want && e.mail != nil {
 		return
@@ -349,9 +354,25 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		return
 	}
 	l.setTargets(ctx, e, r.targets)
+	l.noteAllReported()
 	if r.fresh {
 		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
 	}
+}
+
+// noteAllReported says once that the start is over: every wanted pod was looked
+// at and reported.
+func (l *loop) noteAllReported() {
+	if l.reported || l.state == nil || !l.state.AllHeard() {
+		return
+	}
+	for _, e := range l.pods {
+		if e.last == nil {
+			return
+		}
+	}
+	l.reported = true
+	l.log.Info("All pods reported", "pods", len(l.pods))
 }
 
 // drop forgets a pod of which nothing is left.

@@ -10,6 +10,7 @@
 package manifest
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -47,7 +48,7 @@ type Options struct {
 const (
 	maxBytes = 10 << 20
 	maxDepth = 200
-	maxNodes = 500_000
+	maxNodes = 300_000
 	// maxProblems is how many problems of one pod are shown.
 	maxProblems = 20
 )
@@ -98,8 +99,8 @@ func Parse(data []byte, o Options) (source.File, []pod.Problem) {
 	if len(r.out.Problems) > 0 && len(r.out.Pods) == 0 && len(r.out.Objects) == 0 {
 		r.out.Whole = true
 	}
-	sortProblems(r.out.Problems)
-	sortProblems(r.warnings)
+	finish(r.out.Problems, text)
+	finish(r.warnings, text)
 	return r.out, r.warnings
 }
 
@@ -154,6 +155,19 @@ func (r *reader) again(o object, key pod.Key) bool {
 func (o object) problem(path, msg, hint string) pod.Problem {
 	line, col := o.at.find(path)
 	return pod.Problem{Line: line, Column: col, Path: o.path + path, Msg: msg, Hint: hint}
+}
+
+// finish sorts problems by place. YAML counts some line ends that no editor
+// does, and what is missing at the end is missed on the line after it: no
+// problem is shown past the last line.
+func finish(ps []pod.Problem, text []byte) {
+	last := 1 + bytes.Count(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
+	for i := range ps {
+		if ps[i].Line > last {
+			ps[i].Line, ps[i].Column = last, 0
+		}
+	}
+	sortProblems(ps)
 }
 
 func sortProblems(ps []pod.Problem) {

@@ -67,7 +67,7 @@ func (c chunk) decodeYAML(budget int) (d doc, problem *pod.Problem) {
 			d, problem = doc{}, &pod.Problem{Line: c.line, Msg: "cannot be read as YAML"}
 		}
 	}()
-	if estimate(c.text) > 2*budget {
+	if moreNodes(c.text, 2*budget) {
 		return doc{}, c.yamlProblem(tooMany())
 	}
 	var root yaml.Node
@@ -173,17 +173,17 @@ func (m *meter) measure(n *yaml.Node) (size, error) {
 	return s, nil
 }
 
-// estimate returns about how many nodes a large YAML text has, from above and
-// cheaply: reading text into nodes takes a hundred times its size. Literal
-// blocks are text, whatever they look like.
-func estimate(text []byte) int {
+// moreNodes reports whether a large YAML text may have more than limit nodes,
+// from above and cheaply: reading text into nodes takes a hundred times its
+// size. Literal blocks are text, whatever they look like.
+func moreNodes(text []byte, limit int) bool {
 	if len(text) < 1<<18 {
-		return 0
+		return false
 	}
 	n, literal := 0, -1
 	for line := range bytes.Lines(text) {
 		indent := len(line) - len(bytes.TrimLeft(line, " "))
-		if body := bytes.TrimSpace(line); literal >= 0 && (len(body) == 0 || indent > literal) {
+		if literal >= 0 && (indent > literal || len(bytes.TrimSpace(line)) == 0) {
 			continue
 		}
 		literal = -1
@@ -196,18 +196,23 @@ func estimate(text []byte) int {
 				n++
 			}
 		}
+		if n > limit {
+			return true
+		}
 		if opensLiteral(line) {
 			literal = keyIndent(line)
 		}
 	}
-	return n
+	return false
 }
 
 var literalKey = regexp.MustCompile(`^[ -]*[A-Za-z0-9_./-]+: [|>][-+0-9]*\s*$`)
 
 // opensLiteral reports whether a literal block certainly follows: a plain key
 // with nothing but the block's sign.
-func opensLiteral(line []byte) bool { return literalKey.Match(line) }
+func opensLiteral(line []byte) bool {
+	return bytes.ContainsAny(line, "|>") && literalKey.Match(line)
+}
 
 func keyIndent(line []byte) int { return len(line) - len(bytes.TrimLeft(line, " -")) }
 

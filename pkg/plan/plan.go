@@ -22,6 +22,9 @@ type View struct {
 	Want *pod.Spec
 	// Kept is the spec the running instance was made from, as the pod's record
 	// keeps it; nil when unknown. Grace comes from it when the pod has to go.
+	// It follows edits that start no other instance, and is left alone while
+	// Instance(v) is another number than the recorded one: an edit of a pod that
+	// has ended shows in nothing else.
 	Kept *pod.Spec
 	Have pod.Actual
 	// Instance is the number of the newest instance ever recorded for this

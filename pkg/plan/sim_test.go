@@ -147,8 +147,14 @@ func (m *sim) round(limit int) plan.Plan {
 	v := m.view()
 	p := plan.Next(v)
 	m.remember(v, p)
-	if m.want == nil {
-		m.lastEnded = ""
+	if m.want == nil || v.Have.UID != "" && v.Have.UID != m.want.UID() {
+		m.lastEnded = "" // the pod that ended is removed: added again, it runs
+	}
+	if m.want != nil { // what was dropped from the pod may come back
+		maps.DeleteFunc(m.lives, func(key string, _ *life) bool {
+			_, name, _ := strings.Cut(key, "/")
+			return m.want.ContainerHash(name) == ""
+		})
 	}
 	for i, s := range p.Steps {
 		if i == limit {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -19,20 +20,21 @@ const (
 // nothing else is done here: a subscriber that lingers stalls containerd for
 // the whole node (F6).
 func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
-	pause, failing := firstPause, false
+	pause, told := firstPause, "" // told is what the log last said
 	for {
-		stood, err := p.read(ctx, d, ask, subscribed)
-		if ctx.Err() != nil {
+		opened := time.Now()
+		err := p.read(ctx, d, ask, subscribed)
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		if stood {
-			pause, failing = firstPause, false
+		case time.Since(opened) > lastPause: // it stood: what comes now is new
+			pause, told = firstPause, ""
 		}
 		if unsupported(err) {
-			if !failing {
+			if told != "none" {
 				p.cfg.Log.Warn("Container runtime has no events; pods are relisted instead", "every", p.cfg.Fallback)
 			}
-			failing = true
+			told = "none"
 			for range againAfter {
 				trigger(ask)
 				if !sleep(ctx, p.cfg.Fallback) {
@@ -41,10 +43,10 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			}
 			continue
 		}
-		if !failing {
+		if told != "ended" {
 			p.cfg.Log.Warn("Container runtime events ended; trying again", "error", err)
 		}
-		failing = true
+		told = "ended"
 		if !sleep(ctx, pause) {
 			return
 		}
@@ -54,14 +56,13 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 	}
 }
 
-// read reads one stream to its end; stood says that it was opened at all.
-func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) (stood bool, err error) {
+// read reads one stream to its end.
+func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) error {
 	for e, err := range p.cfg.Runtime.Events(ctx) {
 		switch {
 		case err != nil:
-			return stood, err
-		case !stood:
-			stood = true
+			return err
+		case e.Type == cri.EventSubscribed:
 			trigger(subscribed)
 		case e.Key == pod.Key{}:
 			trigger(ask) // somebody's; the lists say whose
@@ -69,7 +70,7 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 			d.add(e.Key)
 		}
 	}
-	return stood, ctx.Err()
+	return ctx.Err()
 }
 
 // sleep reports whether it slept for d before ctx ended.

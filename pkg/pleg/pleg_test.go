@@ -1,9 +1,12 @@
 package pleg_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,17 +45,24 @@ func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
 }
 
 // heard collects hints in a bubble.
-type heard struct{ keys []pod.Key }
+type heard struct {
+	mu   sync.Mutex // guards keys: the listener writes, the test takes
+	keys []pod.Key
+}
 
 // listen collects the hints of r until the bubble's test ends.
-func listen(t *testing.T, r pleg.Runtime) *heard {
+func listen(t *testing.T, r pleg.Runtime) *heard { return listenTo(t, pleg.Config{Runtime: r}) }
+
+func listenTo(t *testing.T, cfg pleg.Config) *heard {
 	h := &heard{}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for k := range pleg.New(pleg.Config{Runtime: r}).Hints(ctx) {
+		for k := range pleg.New(cfg).Hints(ctx) {
+			h.mu.Lock()
 			h.keys = append(h.keys, k)
+			h.mu.Unlock()
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -62,6 +72,8 @@ func listen(t *testing.T, r pleg.Runtime) *heard {
 // take returns what was heard since it was last asked, once all is quiet.
 func (h *heard) take() string {
 	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	var names []string
 	for _, k := range h.keys {
 		names = append(names, k.Name)
@@ -181,7 +193,8 @@ func TestC_1_28_1_RuntimeWithoutEventsIsRelistedEverySecond(t *testing.T) {
 		rt.NoEvents()
 		r := rt.CRI(cri.Config{Node: "n1"})
 		run(t, r, "a")
-		h := listen(t, r)
+		var log bytes.Buffer
+		h := listenTo(t, pleg.Config{Runtime: r, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		settle(h)
 		rt.Exit(key("a"), "app", 1)
 		time.Sleep(1100 * time.Millisecond)
@@ -190,6 +203,9 @@ func TestC_1_28_1_RuntimeWithoutEventsIsRelistedEverySecond(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if n := rt.Calls()["GetContainerEvents"]; n > 11 {
 			t.Errorf("asked %d times for events in 10 min", n)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "has no events") {
+			t.Errorf("said in the log:\n%s", log.String())
 		}
 	})
 }
@@ -200,11 +216,15 @@ func TestF21_RuntimeRestart(t *testing.T) {
 		r := rt.CRI(cri.Config{Node: "n1"})
 		run(t, r, "a")
 		run(t, r, "b")
-		h := listen(t, r)
+		var log bytes.Buffer
+		h := listenTo(t, pleg.Config{Runtime: r, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		settle(h)
 		rt.Crash()
 		time.Sleep(time.Hour)
 		h.expect(t, "while the runtime is down", "")
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "events ended") {
+			t.Errorf("said in the log in an hour:\n%s", log.String())
+		}
 		rt.Exit(key("a"), "app", 1) // the container dies while nobody can say so
 		if err := rt.Restart(); err != nil {
 			t.Fatal(err)

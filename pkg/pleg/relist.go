@@ -66,8 +66,8 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 
 // mark adds the pods whose fingerprints differ.
 func mark(d *dirty, before, now map[pod.Key]uint64) {
-	for key, print := range now {
-		if old, ok := before[key]; !ok || old != print {
+	for key, value := range now {
+		if old, ok := before[key]; !ok || old != value {
 			d.add(key)
 		}
 	}

@@ -58,7 +58,7 @@ func (l *Line) count(list []v1.ContainerStatus) {
 
 // initWord says where the init containers stand, while they do.
 func initWord(p v1.Pod, word string) (string, bool) {
-	if len(p.Status.InitContainerStatuses) == 0 || isFinal(p.Status.Phase) && p.Status.Phase == v1.PodSucceeded {
+	if conditionTrue(p, v1.PodInitialized) {
 		return word, false
 	}
 	for i, c := range p.Status.InitContainerStatuses {
@@ -106,13 +106,20 @@ func containerWord(p v1.Pod, word string) string {
 			running = true
 		}
 	}
-	if word == completed && running {
-		word = "NotReady"
-		for _, c := range p.Status.Conditions {
-			if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
-				word = "Running"
-			}
+	switch {
+	case word != completed || !running:
+		return word
+	case conditionTrue(p, v1.PodReady):
+		return "Running"
+	}
+	return "NotReady"
+}
+
+func conditionTrue(p v1.Pod, kind v1.PodConditionType) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c.Status == v1.ConditionTrue
 		}
 	}
-	return word
+	return false
 }

@@ -22,7 +22,7 @@ func must(t testing.TB, err error) {
 }
 
 // openers are both ways to open a directory below another.
-var openers = map[string]func(*os.File, string) (*os.File, error){"Openat2": openChild, "OldKernel": openChildOld, "Naive": func(p *os.File, n string) (*os.File, error) { return os.Open(filepath.Join(p.Name(), n)) }}
+var openers = map[string]func(*os.File, string) (*os.File, error){"Openat2": openChild, "OldKernel": openChildOld}
 
 // removeWith removes name under base by one of them.
 func removeWith(t testing.TB, open func(*os.File, string) (*os.File, error), base, name string) error {
@@ -49,11 +49,12 @@ func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 				must(t, os.WriteFile(c, nil, 0o644))
 			}
 			tree := filepath.Join(base, "1")
-			spots := []string{filepath.Join(tree, "x"), filepath.Join(tree, "d", "x"), filepath.Join(tree, "d", "x", "sub")}
+			spots := []string{filepath.Join(tree, "x"), filepath.Join(tree, "d", "x")}
 			var swaps atomic.Int64
-			// swap exchanges what is at spot with link, which leads outside.
-			swap := func(link, spot string) {
-				if unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, spot, unix.RENAME_EXCHANGE) == nil {
+			// swap exchanges an entry of a directory with link, which leads
+			// outside.
+			swap := func(link string, dir int, entry string) {
+				if unix.Renameat2(unix.AT_FDCWD, link, dir, entry, unix.RENAME_EXCHANGE) == nil {
 					swaps.Add(1)
 				} else {
 					os.Symlink(outside, link) // it went with the tree: a new one
@@ -67,18 +68,18 @@ func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 					case <-stop:
 						return
 					default:
-						swap(filepath.Join(base, "link"), spots[i%len(spots)])
+						swap(filepath.Join(base, "link"), unix.AT_FDCWD, spots[i%len(spots)])
 					}
 				}
 			})
 			between := func(parent *os.File, name string) (*os.File, error) {
-				swap(filepath.Join(base, "between"), filepath.Join(parent.Name(), name))
+				swap(filepath.Join(base, "between"), int(parent.Fd()), name)
 				return open(parent, name)
 			}
-			for round := 0; swaps.Load() < 4000 || round < 300; round++ {
+			for round := 0; swaps.Load() < 4000 || round < 60; round++ {
 				for _, spot := range spots {
-					os.MkdirAll(spot, 0o755)
-					os.WriteFile(filepath.Join(spot, "canary"), nil, 0o644)
+					os.MkdirAll(filepath.Join(spot, "below"), 0o755)
+					os.WriteFile(filepath.Join(spot, "below", "file"), nil, 0o644)
 				}
 				removeWith(t, between, base, "1") // may fail while somebody fills the tree again
 			}
@@ -200,6 +201,39 @@ func TestUnescape(t *testing.T) {
 	} {
 		if got := unescape(in); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+// A mount that appears after the table of mounts was read is not entered
+// either, whichever way directories are opened.
+func TestTheWayDownNeverCrossesAMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount: this test needs a real mount")
+	}
+	for name, open := range openers {
+		for _, kind := range []string{"Directory", "File"} {
+			t.Run(name+kind, func(t *testing.T) {
+				base, outside := t.TempDir(), t.TempDir()
+				canary := filepath.Join(outside, "canary")
+				must(t, os.WriteFile(canary, nil, 0o644))
+				target, source := filepath.Join(base, "1", "a", "mnt"), outside
+				must(t, os.MkdirAll(target, 0o755))
+				if kind == "File" {
+					must(t, os.Remove(target))
+					must(t, os.WriteFile(target, nil, 0o644))
+					source = canary
+				}
+				must(t, unix.Mount(source, target, "", unix.MS_BIND, ""))
+				t.Cleanup(func() { unix.Unmount(target, unix.MNT_DETACH) })
+				var mounted *MountedError
+				if err := removeWith(t, open, base, "1"); !errors.As(err, &mounted) || mounted.Path != target {
+					t.Errorf("got %v, want that %s is mounted", err, target)
+				}
+				if _, err := os.Lstat(canary); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 	}
 }

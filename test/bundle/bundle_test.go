@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,8 +25,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// fresh returns a runtime that nobody has used, on short paths of its own. What
-// it leaves behind fails the test.
+// fresh returns a runtime that nobody has used, on short paths and in a network
+// of its own; name is one letter that no other test uses.
 func fresh(t *testing.T, name string) (*bundle.Runtime, bundle.Config) {
 	t.Helper()
 	programs, err := node.Programs()
@@ -37,7 +40,7 @@ func fresh(t *testing.T, name string) (*bundle.Runtime, bundle.Config) {
 	cfg := bundle.Config{
 		RootDir: dir,
 		Archive: filepath.Join(filepath.Dir(programs), "bundle.tar.zst"),
-		Subnet:  "10.220.77.0/24",
+		Subnet:  fmt.Sprintf("10.220.%d.0/24", name[0]),
 		Bridge:  "ndb" + name + strconv.Itoa(os.Getpid()%100000),
 	}
 	r := bundle.New(cfg)
@@ -63,11 +66,14 @@ func connect(t *testing.T, endpoint string) cri.RuntimeServiceClient {
 	return cri.NewRuntimeServiceClient(c)
 }
 
+// parent is the cgroup of a test's pods.
+func parent(t *testing.T) string { return "/nodectl-" + t.Name() }
+
 func sandbox(t *testing.T, rt cri.RuntimeServiceClient, name string) string {
 	t.Helper()
 	r, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
-		Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: "/nodectl-bundle-test"},
+		Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: parent(t)},
 		PortMappings: []*cri.PortMapping{{ContainerPort: 80, HostPort: 38080}},
 	}})
 	if err != nil {
@@ -85,6 +91,20 @@ func status(t *testing.T, r *bundle.Runtime) bundle.Status {
 	return s
 }
 
+// kill ends containerd as kill -9 does.
+func kill(t *testing.T, r *bundle.Runtime) {
+	t.Helper()
+	if err := unix.Kill(status(t, r).PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	node.Eventually(t, 5*time.Second, func() error {
+		if status(t, r).Running {
+			return errors.New("still running")
+		}
+		return nil
+	})
+}
+
 func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
@@ -93,6 +113,7 @@ func exists(name string) bool {
 // TestBundleLifeOnAFreshMachine walks through all of it: first use, reuse, a
 // pod, the refusal to stop under it, the end.
 func TestBundleLifeOnAFreshMachine(t *testing.T) {
+	t.Parallel()
 	r, cfg := fresh(t, "a")
 	if s := status(t, r); s.Running || s.Endpoint == "" {
 		t.Errorf("before its first use: %+v", s)
@@ -140,7 +161,7 @@ func gone(t *testing.T, r *bundle.Runtime, cfg bundle.Config, s bundle.Status) {
 	if got := status(t, r); got.Running || got.Pods != 0 {
 		t.Errorf("after Stop: %+v", got)
 	}
-	for _, path := range []string{s.RunDir, "/sys/class/net/" + cfg.Bridge, "/sys/fs/cgroup/pids/nodectl-bundle-test", "/sys/fs/cgroup/nodectl-bundle-test"} {
+	for _, path := range []string{s.RunDir, "/sys/class/net/" + cfg.Bridge, "/sys/fs/cgroup/pids" + parent(t), "/sys/fs/cgroup" + parent(t)} {
 		if exists(path) {
 			t.Errorf("Stop left %s", path)
 		}
@@ -158,9 +179,10 @@ func gone(t *testing.T, r *bundle.Runtime, cfg bundle.Config, s bundle.Status) {
 	}
 }
 
-// TestF21_ContainerdKilledUnderPods: Ensure starts it again, and the pod's
-// process is the same.
-func TestBundleSurvivesKill(t *testing.T) {
+// TestF21_ContainerdKilledUnderAPod: Ensure starts it again, and the pod is the
+// same.
+func TestF21_ContainerdKilledUnderAPod(t *testing.T) {
+	t.Parallel()
 	r, _ := fresh(t, "b")
 	endpoint, err := r.Start(t.Context())
 	if err != nil {
@@ -168,16 +190,7 @@ func TestBundleSurvivesKill(t *testing.T) {
 	}
 	rt := connect(t, endpoint)
 	id := sandbox(t, rt, "one")
-	s := status(t, r)
-	if err := unix.Kill(s.PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	node.Eventually(t, 5*time.Second, func() error {
-		if s := status(t, r); s.Running {
-			return errors.New("still running")
-		}
-		return nil
-	})
+	kill(t, r)
 	if s := status(t, r); s.Pods != 1 {
 		t.Errorf("without containerd the status counts %d pods, want 1", s.Pods)
 	}
@@ -198,6 +211,7 @@ func TestBundleSurvivesKill(t *testing.T) {
 
 // TestBundleStopWithoutContainerd: pods are ended also when containerd is dead.
 func TestBundleStopWithoutContainerd(t *testing.T) {
+	t.Parallel()
 	r, cfg := fresh(t, "c")
 	endpoint, err := r.Start(t.Context())
 	if err != nil {
@@ -205,16 +219,8 @@ func TestBundleStopWithoutContainerd(t *testing.T) {
 	}
 	sandbox(t, connect(t, endpoint), "one")
 	s := status(t, r)
-	if err := unix.Kill(s.PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, r)
 	var running *bundle.PodsRunningError
-	node.Eventually(t, 5*time.Second, func() error {
-		if status(t, r).Running {
-			return errors.New("still running")
-		}
-		return nil
-	})
 	if err := r.Stop(t.Context(), false); !errors.As(err, &running) {
 		t.Errorf("Stop with a pod and no containerd: %v", err)
 	}
@@ -226,6 +232,7 @@ func TestBundleStopWithoutContainerd(t *testing.T) {
 
 // TestBundleSaysWhyItDoesNotStart: the reason is containerd's own last word.
 func TestBundleSaysWhyItDoesNotStart(t *testing.T) {
+	t.Parallel()
 	r, cfg := fresh(t, "d")
 	if err := os.MkdirAll(filepath.Join(cfg.RootDir, "runtime"), 0o700); err != nil {
 		t.Fatal(err)
@@ -241,4 +248,222 @@ func TestBundleSaysWhyItDoesNotStart(t *testing.T) {
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("it took %s to say so", took)
 	}
+}
+
+// TestBundleStopWithoutPrograms: pods are ended even when containerd cannot be
+// started to do it.
+func TestBundleStopWithoutPrograms(t *testing.T) {
+	t.Parallel()
+	r, cfg := fresh(t, "e")
+	endpoint, err := r.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox(t, connect(t, endpoint), "one")
+	s := status(t, r)
+	kill(t, r)
+	if err := os.Remove(filepath.Join(cfg.RootDir, "bundle", s.Digest, "containerd")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	// The cgroup is known to containerd alone.
+	for _, h := range cgroupTrees() {
+		removeTree(filepath.Join(h, parent(t)))
+	}
+	gone(t, r, cfg, s)
+	out, err := exec.Command("iptables-save", "-t", "nat").Output()
+	if err == nil && strings.Contains(string(out), filepath.Base(s.RunDir)) {
+		t.Errorf("Stop left rules:\n%s", out)
+	}
+}
+
+// TestF33_StopIsLikeAReboot: what ran is listed as ended, and can be removed and
+// made anew.
+func TestF33_StopIsLikeAReboot(t *testing.T) {
+	t.Parallel()
+	r, _ := fresh(t, "f")
+	endpoint, err := r.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := sandbox(t, connect(t, endpoint), "one")
+	if err := r.Stop(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rt := connect(t, endpoint)
+	l, err := rt.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
+	if err != nil || len(l.Items) != 1 || l.Items[0].Id != id || l.Items[0].State != cri.PodSandboxState_SANDBOX_NOTREADY {
+		t.Fatalf("sandboxes: %v, %v", l, err)
+	}
+	if _, err := rt.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Error(err)
+	}
+	sandbox(t, rt, "one")
+}
+
+// TestBundleStartedByManyAtOnce: one containerd, whoever comes first.
+func TestBundleStartedByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	_, cfg := fresh(t, "g")
+	var all sync.WaitGroup
+	var started atomic.Int32
+	for range 8 {
+		all.Go(func() {
+			did, err := bundle.New(cfg).Ensure(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			if did {
+				started.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := started.Load(); n != 1 {
+		t.Errorf("%d of 8 started containerd, want 1", n)
+	}
+}
+
+// TestBundleThatHangs: a containerd that runs and does not answer is reported,
+// not touched.
+func TestBundleThatHangs(t *testing.T) {
+	t.Parallel()
+	r, _ := fresh(t, "h")
+	if _, err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pid := status(t, r).PID
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := r.Ensure(ctx); err == nil || !strings.Contains(err.Error(), strconv.Itoa(pid)) {
+		t.Errorf("Ensure: %v", err)
+	}
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if started, err := r.Ensure(t.Context()); err != nil || started || status(t, r).PID != pid {
+		t.Errorf("afterwards: %v, %v", started, err)
+	}
+}
+
+// TestBundleSharesABridge: the first one to stop leaves what the other one
+// uses, the last one nothing.
+func TestBundleSharesABridge(t *testing.T) {
+	t.Parallel()
+	one, cfg := fresh(t, "i")
+	two, other := fresh(t, "j")
+	other.Bridge = cfg.Bridge
+	two = bundle.New(other)
+	var stops []func() error
+	for _, r := range []*bundle.Runtime{one, two} {
+		endpoint, err := r.Start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stops = append(stops, func() error { return r.Stop(t.Context(), true) })
+		if r == one {
+			sandbox(t, connect(t, endpoint), "one")
+		}
+	}
+	if err := stops[0](); err != nil {
+		t.Fatal(err)
+	}
+	if !exists("/sys/class/net/" + cfg.Bridge) {
+		t.Error("the first one took the bridge with it")
+	}
+	if err := stops[1](); err != nil {
+		t.Fatal(err)
+	}
+	if exists("/sys/class/net/" + cfg.Bridge) {
+		t.Error("the last one left the bridge")
+	}
+}
+
+// TestBundleLeavesTheAgentsUnit: systemd ends what is in a unit's cgroup with
+// the unit, so containerd must not be.
+func TestBundleLeavesTheAgentsUnit(t *testing.T) {
+	tree := ""
+	for _, h := range cgroupTrees() {
+		if strings.HasSuffix(h, "/systemd") || exists(filepath.Join(h, "cgroup.controllers")) {
+			tree = h
+			break
+		}
+	}
+	if tree == "" {
+		t.Fatal("no cgroup tree that systemd would use")
+	}
+	home := tree
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(groups)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if f[1] == "name=systemd" && strings.HasSuffix(tree, "/systemd") || f[1] == "" && !strings.HasSuffix(tree, "/systemd") {
+			home = filepath.Join(tree, f[2])
+		}
+	}
+	unit := filepath.Join(tree, "ndb-unit")
+	if err := os.Mkdir(unit, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	move := func(to string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(unit); err != nil {
+			t.Error(err)
+		}
+	})
+	r, _ := fresh(t, "k")
+	move(unit)
+	_, err = r.Start(t.Context())
+	move(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := status(t, r)
+	own := filepath.Join(tree, "nodectl-runtime-"+filepath.Base(s.RunDir))
+	procs, err := os.ReadFile(filepath.Join(own, "cgroup.procs"))
+	if err != nil || !strings.Contains("\n"+string(procs), "\n"+strconv.Itoa(s.PID)+"\n") {
+		t.Errorf("processes of %s: %q, %v; want %d", own, procs, err, s.PID)
+	}
+	if err := r.Stop(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if exists(own) {
+		t.Errorf("Stop left %s", own)
+	}
+}
+
+// cgroupTrees returns where cgroup hierarchies are mounted.
+func cgroupTrees() []string {
+	var trees []string
+	text, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
+			trees = append(trees, f[1])
+		}
+	}
+	return trees
+}
+
+// removeTree removes a cgroup and those in it.
+func removeTree(dir string) {
+	below, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
+	for _, b := range below {
+		removeTree(filepath.Dir(b))
+	}
+	_ = os.Remove(dir)
 }

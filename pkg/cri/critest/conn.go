@@ -101,8 +101,11 @@ func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
 		return nil, errCut
 	}
 	s, err := c.rt.subscribe()
-	if err != nil {
+	if status.Code(err) == codes.Unavailable {
 		return nil, err
+	}
+	if err != nil { // over gRPC a refusal is the stream's first answer
+		return &stream{ctx: ctx, refused: err}, nil
 	}
 	both, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.life, cancel)
@@ -115,11 +118,12 @@ func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
 
 // stream is the client's side of GetContainerEvents in process.
 type stream struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	rt     *Runtime
-	sub    *subscriber
-	conn   *Conn
+	ctx     context.Context
+	cancel  context.CancelFunc
+	rt      *Runtime
+	sub     *subscriber
+	conn    *Conn
+	refused error
 }
 
 func (s *stream) Context() context.Context     { return s.ctx }
@@ -130,6 +134,9 @@ func (s *stream) SendMsg(any) error            { return nil }
 
 // RecvMsg blocks until there is an event or the stream ends.
 func (s *stream) RecvMsg(m any) error {
+	if s.refused != nil {
+		return s.refused
+	}
 	e, err := s.rt.next(s.ctx, s.sub)
 	if err != nil {
 		s.cancel()

@@ -356,6 +356,18 @@ func TestF45_WhatIsNoReadableFile(t *testing.T) {
 	}
 }
 
+func TestF45_PathItselfIsAPipe(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.dir = p.path("pipe")
+	must(t, unix.Mkfifo(p.dir, 0o600))
+	w := p.listen().Set()
+	w.Holds(t, "!")
+	if got, want := w.Files[0].Problems[0].Hint, "use -f - to read standard input"; got != want {
+		t.Errorf("hint %q, want %q", got, want)
+	}
+}
+
 func TestF45_ManifestReplacedByAPipeKeepsItsPods(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -74,6 +74,9 @@ func (p place) patient() *sourcetest.Listener {
 	return sourcetest.Listen(p.t, p.source().Hold(5*time.Second, 5*time.Second))
 }
 
+// hasty makes a source believe bad news soon, for tests that wait for it often.
+func hasty(s *file.Source) *file.Source { return s.Hold(20*time.Millisecond, 20*time.Millisecond) }
+
 func TestDirectoryConforms(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
 		p := newPlace(t)
@@ -91,7 +94,7 @@ func TestDirectoryRewrittenInPlaceConforms(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
 		p := newPlace(t)
 		return sourcetest.Fixture{
-			Source: p.source(),
+			Source: hasty(p.source()),
 			Put:    func(name, text string) { p.rewrite(name+".yml", text) },
 			Remove: func(name string) { p.remove(name + ".yml") },
 			Break:  func() { p.move(p.dir, p.dir+".away") },
@@ -104,7 +107,7 @@ func TestRecursiveDirectoryConforms(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
 		p := newPlace(t)
 		return sourcetest.Fixture{
-			Source: p.source(func(c *file.Config) { c.Recursive = true }),
+			Source: hasty(p.source(func(c *file.Config) { c.Recursive = true })),
 			Put: func(name, text string) {
 				must(t, os.MkdirAll(p.path("deep/"+name), 0o700))
 				p.put("deep/"+name+"/pod.json", text)
@@ -127,7 +130,7 @@ func TestSingleFileConforms(t *testing.T) {
 		}
 		write()
 		return sourcetest.Fixture{
-			Source: p.source(),
+			Source: hasty(p.source()),
 			Put:    func(name, text string) { doc[name] = text; write() },
 			Remove: func(name string) { delete(doc, name); write() },
 			Break:  func() { p.move(p.dir, p.dir+".away") },
@@ -142,7 +145,7 @@ func TestSymlinkedDirectoryConforms(t *testing.T) {
 		p := place{t, real.dir + ".link"}
 		must(t, os.Symlink("manifests", p.dir))
 		return sourcetest.Fixture{
-			Source: p.source(),
+			Source: hasty(p.source()),
 			Put:    func(name, text string) { p.put(name+".yaml", text) },
 			Remove: func(name string) { p.remove(name + ".yaml") },
 			Break:  func() { p.remove("") },
@@ -158,7 +161,7 @@ func TestF44_MountedConfigMapConforms(t *testing.T) {
 		m := &configMap{place: p, files: map[string]string{}}
 		m.publish()
 		return sourcetest.Fixture{
-			Source: p.source(),
+			Source: hasty(p.source()),
 			Put:    func(name, text string) { m.files[name+".yaml"] = text; m.publish() },
 			Remove: func(name string) { delete(m.files, name+".yaml"); m.publish() },
 			Break:  func() { p.move(p.dir, p.dir+".away") },

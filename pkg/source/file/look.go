@@ -115,9 +115,7 @@ func (l *look) check(path string) {
 		return
 	case directory:
 		// Only a full look knows what to say of a directory.
-		if l.set.Has(path) {
-			l.vanish(path, now)
-		}
+		l.vanish(path, now)
 		l.wantFull = true
 		return
 	}
@@ -155,7 +153,7 @@ func (l *look) read(f *open, now time.Time) {
 		return
 	}
 	if !stable {
-		l.quiet(path, f.id, time.Second, time.Now())
+		l.postpone(path, l.undecided(path, f.id, now), time.Second, now)
 		return
 	}
 	sum := sha256.Sum256(data)
@@ -194,26 +192,37 @@ func (l *look) patience(f *open) time.Duration {
 }
 
 // quiet reports whether the state id of path has been there for as long as
-// need. If not, the file is looked at again: soon at first, then less often.
+// need. If not, the file is looked at again.
 func (l *look) quiet(path string, id identity, need time.Duration, now time.Time) bool {
-	p := l.pending[path]
-	if p == nil {
-		p = &pending{first: now}
-	}
-	if p.id != id || p.since.IsZero() {
-		p.id, p.since, p.delay = id, now, 0
-	}
+	p := l.undecided(path, id, now)
 	unchanged := max(now.Sub(p.since), id.age(now))
 	if unchanged >= need {
 		return true
 	}
+	l.postpone(path, p, need-unchanged, now)
+	return false
+}
+
+// undecided returns what is known of path's newest state, as of now.
+func (l *look) undecided(path string, id identity, now time.Time) *pending {
+	p := l.pending[path]
+	if p == nil {
+		p = &pending{first: now, since: now, id: id}
+	} else if p.id != id {
+		p.id, p.since, p.delay = id, now, 0
+	}
+	return p
+}
+
+// postpone has path looked at again: soon at first, then less often, and not
+// later than most.
+func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
 	p.delay = min(max(2*p.delay, 10*time.Millisecond), 250*time.Millisecond)
-	p.next = now.Add(min(p.delay, need-max(unchanged, 0)))
+	p.next = now.Add(min(p.delay, most))
 	l.pending[path] = p
 	if now.Sub(p.first) > 5*time.Second {
 		l.tell(path, p)
 	}
-	return false
 }
 
 // tell shows that path is being written and that what was read before stands.

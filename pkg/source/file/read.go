@@ -28,8 +28,13 @@ func (id identity) age(now time.Time) time.Duration {
 }
 
 // racy reports whether a later write may leave the identity as it is: stamps
-// are as coarse as the kernel's tick.
-func (id identity) racy(now time.Time) bool { return id.age(now) < 50*time.Millisecond }
+// are as coarse as the kernel's tick, on some file systems as two seconds.
+func (id identity) racy(now time.Time) bool {
+	if id.mtime%int64(time.Second) == 0 && id.changed%int64(time.Second) == 0 {
+		return id.age(now) < 2*time.Second
+	}
+	return id.age(now) < 50*time.Millisecond
+}
 
 type kind int
 
@@ -67,10 +72,10 @@ func probe(path string) (identity, kind, *pod.Problem) {
 }
 
 func notRegular(path string, mode uint32) *pod.Problem {
-	what := "special file"
+	what, hint := "special file", ""
 	switch mode & unix.S_IFMT {
 	case unix.S_IFIFO:
-		what = "named pipe"
+		what, hint = "named pipe", "use -f - to read standard input"
 	case unix.S_IFSOCK:
 		what = "socket"
 	case unix.S_IFCHR, unix.S_IFBLK:
@@ -78,7 +83,7 @@ func notRegular(path string, mode uint32) *pod.Problem {
 	case unix.S_IFDIR:
 		what = "directory"
 	}
-	return &pod.Problem{File: path, Msg: "is a " + what + "; only regular files are read", Hint: "use -f - to read standard input"}
+	return &pod.Problem{File: path, Msg: "is a " + what + "; only regular files are read", Hint: hint}
 }
 
 func cannot(path string, err error) *pod.Problem {

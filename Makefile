@@ -1,0 +1,82 @@
+# make help lists the targets.
+
+SHELL := /bin/bash
+GO ?= go
+
+BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
+
+# What embedding needs, made from hack/bundle's modules; git ignores it.
+EMBED := pkg/bundle/bundle.tar.zst
+
+.DEFAULT_GOAL := build
+
+## build: bin/nodectl with its container runtime, bin/nodectl-slim without
+.PHONY: build
+build: slim bundle
+	$(BUILD) -tags bundle -o bin/nodectl .
+
+## slim: bin/nodectl-slim alone, which needs nothing but Go
+.PHONY: slim
+slim:
+	$(BUILD) -o bin/nodectl-slim .
+
+## bundle: the container runtime, in bin/bundle
+.PHONY: bundle
+bundle: sysdeps
+	hack/bundle/build --embed $(EMBED)
+
+## images: the examples' and the tests' images, as archives in bin/images
+.PHONY: images
+images:
+	@$(GO) run ./hack/images
+
+## test: everything continuous integration runs; its last part needs root
+.PHONY: test
+test: test-unit test-e2e
+
+# Without containerd and without root: packages under the race detector, the
+# architecture, the command line's scripts, drift of what is generated.
+.PHONY: test-unit
+test-unit: sysdeps
+	$(GO) vet ./...
+	$(GO) test -race ./cmd/... ./pkg/... ./hack/...
+
+# On a real containerd.
+.PHONY: test-e2e
+test-e2e: build images
+	@if [[ $$(id -u) != 0 ]]; then \
+		echo 'not run, because it needs root: the end-to-end tests on a real containerd:' >&2; \
+		$(GO) list ./test/... | sed 's/^/  /' >&2; \
+		exit 1; \
+	fi
+	$(GO) test ./test/...
+
+## lint: golangci-lint, goreleaser check, govulncheck
+.PHONY: lint
+lint:
+	hack/lint
+
+## demo: pods of examples/ served, edited, and taken down again (root)
+.PHONY: demo
+demo: build images
+	hack/demo
+
+## bench: the figures of docs/benchmarks.md (root)
+.PHONY: bench
+bench: build images
+	hack/bench
+
+## clean: removes what was built
+.PHONY: clean
+clean:
+	rm -rf bin $(EMBED)
+
+## help: these lines
+.PHONY: help
+help:
+	@sed -n 's/^## \([a-z-]*\): /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+# System packages that Go cannot bring; silent where they are.
+.PHONY: sysdeps
+sysdeps:
+	@hack/sysdeps

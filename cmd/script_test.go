@@ -1,0 +1,159 @@
+package cmd
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"nodectl": func() { os.Exit(Main()) }})
+}
+
+// TestScripts runs testdata/*.txtar: the specification of the command line.
+// Beside testscript's own commands there are:
+//
+//	exits CODE PROGRAM [ARG…]   the program ends with this exit code
+//	waitfor FILE REGEXP         until the file has a line that matches
+//	rename OLD NEW              as an editor or a deployment replaces a file
+//	schema NAME FILE            every JSON document in FILE fits docs/schemas/NAME.json
+//	serve DIR                   an HTTP server for DIR, at $URL; the file "gone" answers 503
+//	runtime                     an in-memory container runtime, at $RUNTIME
+//	screen FILE                 FILE fits on a terminal of 80x24, with a line to spare
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	schemas, err := filepath.Abs("../docs/schemas")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("NODECTL_NODE_NAME", "n1")
+			e.Setenv("NODECTL_ROOT_DIR", filepath.Join(e.WorkDir, "root"))
+			e.Setenv("NODECTL_CONFIG", "")
+			e.Setenv("TZ", "UTC")
+			e.Setenv("BAD", "me\x1b[31mrge")
+			e.Setenv("SCHEMAS", schemas)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   scriptExits,
+			"waitfor": scriptWaitFor,
+			"rename":  scriptRename,
+			"schema":  scriptSchema,
+			"serve":   scriptServe,
+			"runtime": scriptRuntime,
+			"screen":  scriptScreen,
+		},
+	})
+}
+
+func scriptExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM [ARG…]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	code := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if code != want {
+		ts.Fatalf("exit code %d, want %d", code, want)
+	}
+}
+
+func scriptWaitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: waitfor FILE REGEXP")
+	}
+	re := regexp.MustCompile("(?m)" + args[1])
+	until := time.After(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		data, _ := os.ReadFile(ts.MkAbs(args[0]))
+		if re.Match(data) {
+			return
+		}
+		select {
+		case <-until:
+			ts.Fatalf("%s has no line that matches %s:\n%s", args[0], args[1], data)
+		case <-tick.C:
+		}
+	}
+}
+
+func scriptRename(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: rename OLD NEW")
+	}
+	ts.Check(os.Rename(ts.MkAbs(args[0]), ts.MkAbs(args[1])))
+}
+
+func scriptSchema(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: schema NAME FILE")
+	}
+	problems, n := checkSchema(filepath.Join(ts.Getenv("SCHEMAS"), args[0]+".json"), ts.ReadFile(args[1]))
+	if len(problems) > 0 {
+		ts.Fatalf("%s:\n%s", args[0], strings.Join(problems, "\n"))
+	}
+	if n == 0 {
+		ts.Fatalf("%s holds no document", args[1])
+	}
+}
+
+func scriptServe(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: serve DIR")
+	}
+	dir := ts.MkAbs(args[0])
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/gone" {
+			http.Error(w, "try later", http.StatusServiceUnavailable)
+			return
+		}
+		if want := ts.Getenv("TOKEN"); want != "" && r.Header.Get("Authorization") != want {
+			http.Error(w, "who are you", http.StatusForbidden)
+			return
+		}
+		data, err := os.ReadFile(filepath.Join(dir, filepath.Base(r.URL.Path)))
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(data)
+	}))
+	ts.Defer(server.Close)
+	ts.Setenv("URL", server.URL)
+}
+
+func scriptScreen(ts *testscript.TestScript, neg bool, args []string) {
+	lines := strings.Split(strings.TrimSuffix(ts.ReadFile(args[0]), "\n"), "\n")
+	if len(lines) > 23 {
+		ts.Fatalf("%d lines", len(lines))
+	}
+	for _, l := range lines {
+		if len([]rune(l)) > 80 {
+			ts.Fatalf("%d columns: %s", len([]rune(l)), l)
+		}
+	}
+}
+

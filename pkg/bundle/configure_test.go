@@ -1,0 +1,81 @@
+package bundle
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const routeHead = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+
+func TestMTUIsThatOfTheDefaultRoute(t *testing.T) {
+	for name, c := range map[string]struct {
+		route, route6 string
+		want          int
+	}{
+		"one default":     {route: "eth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0\n", want: 1400},
+		"no default":      {route: "eth0 000200C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n", want: 0},
+		"lowest metric":   {route: "wlan0 00000000 01 0003 0 0 600 00000000 0 0 0\neth0 00000000 01 0003 0 0 100 00000000 0 0 0\n", want: 1400},
+		"IPv6 only":       {route6: strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00000400 00000001 00000000 00000003 wlan0\n", want: 1280},
+		"unknown device":  {route: "tun9 00000000 01 0003 0 0 0 00000000 0 0 0\n", want: 0},
+		"nothing to read": {want: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write := func(name, text string) {
+				path := filepath.Join(dir, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("proc/net/route", routeHead+c.route)
+			write("proc/net/ipv6_route", c.route6)
+			write("sys/class/net/eth0/mtu", "1400\n")
+			write("sys/class/net/wlan0/mtu", "1280\n")
+			if got := mtu(filepath.Join(dir, "proc"), filepath.Join(dir, "sys")); got != c.want {
+				t.Errorf("mtu %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCheckSaysWhatIsWrong(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  Config
+		want string
+	}{
+		"all right":        {Config{RootDir: "/var/lib/nodectl"}, ""},
+		"relative root":    {Config{RootDir: "lib"}, "must be absolute"},
+		"quote in root":    {Config{RootDir: "/it's"}, "without quotes"},
+		"long run":         {Config{RootDir: "/x", RunDir: "/run/" + strings.Repeat("x", 40)}, "at most 40 bytes"},
+		"long bridge":      {Config{RootDir: "/x", Bridge: "nodectl123456789"}, "at most 15 bytes"},
+		"no subnet":        {Config{RootDir: "/x", Subnet: "10.88.0.0"}, "not an IPv4 network"},
+		"IPv6 subnet":      {Config{RootDir: "/x", Subnet: "fd00::/64"}, "not an IPv4 network"},
+		"tiny subnet":      {Config{RootDir: "/x", Subnet: "10.88.0.0/30"}, "at least 8 addresses"},
+		"host in a subnet": {Config{RootDir: "/x", Subnet: "10.88.1.1/16"}, "did you mean 10.88.0.0/16?"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := New(c.cfg).check()
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRunDirIsShortAndItsOwn(t *testing.T) {
+	long := New(Config{RootDir: "/" + strings.Repeat("very/long/", 20)})
+	if dir := filepath.Join(long.run, "s"); len(dir) > 42 {
+		t.Errorf("%s has %d bytes, containerd takes 42", dir, len(dir))
+	}
+	if a, b := New(Config{RootDir: "/a"}), New(Config{RootDir: "/b"}); a.run == b.run || a.network() == b.network() {
+		t.Errorf("two roots share %s", a.run)
+	}
+	if a, b := New(Config{RootDir: "/a"}), New(Config{RootDir: "/a/"}); a.run != b.run {
+		t.Errorf("one root has %s and %s", a.run, b.run)
+	}
+}

@@ -1,0 +1,112 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestImageArchivesByName(t *testing.T) {
+	for name, want := range map[string]struct{ stem, image string }{
+		"web.tar":           {"web", "localhost/web"},
+		"web.tar.gz":        {"web", "localhost/web"},
+		"web.tgz":           {"web", "localhost/web"},
+		"web-1.2.tar.zst":   {"web-1.2", "localhost/web-1-2"},
+		"My App (new).tar":  {"My App (new)", "localhost/my-app--new"},
+		"ütf.tar":           {"ütf", "localhost/tf"},
+		"---.tar":           {"---", "localhost/image"},
+		".web.tar":          {"", ""},
+		".tar":              {"", ""},
+		"web.tar.part":      {"", ""},
+		"web.zip":           {"", ""},
+		"notes.txt":         {"", ""},
+		"web.tar~":          {"", ""},
+		"docker-images.tar": {"docker-images", "localhost/docker-images"},
+	} {
+		if got := stem(name); got != want.stem {
+			t.Errorf("stem of %q is %q, want %q", name, got, want.stem)
+		}
+		if want.stem != "" {
+			if got := unnamed(name); got != want.image {
+				t.Errorf("%q becomes %q, want %q", name, got, want.image)
+			}
+		}
+	}
+}
+
+// old writes a file that nobody is writing to any more.
+func old(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	past := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(path, past, past); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestImportWhereThereIsNothing(t *testing.T) {
+	dir := t.TempDir()
+	for name, sub := range map[string]string{"missing": "no", "empty": ""} {
+		m := NewImages(ImagesConfig{Dir: filepath.Join(dir, sub), Endpoint: "/nowhere", Memory: filepath.Join(dir, "memory")})
+		if err := m.Import(t.Context()); err != nil {
+			t.Errorf("%s directory: %v", name, err)
+		}
+	}
+}
+
+// TestImportOnAnotherRuntime: one notice, however many archives and passes.
+func TestImportOnAnotherRuntime(t *testing.T) {
+	dir := t.TempDir()
+	old(t, filepath.Join(dir, "a.tar"))
+	old(t, filepath.Join(dir, "b.tar"))
+	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
+	err := m.Import(t.Context())
+	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "does not import image archives") {
+		t.Errorf("first pass: %v", err)
+	}
+	if err := m.Import(t.Context()); err != nil {
+		t.Errorf("second pass: %v", err)
+	}
+}
+
+func TestImportNeverOpensAFIFO(t *testing.T) {
+	dir := t.TempDir()
+	mkfifo(t, filepath.Join(dir, "a.tar"))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
+	if err := m.Import(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	var log bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	m := NewImages(ImagesConfig{Dir: filepath.Join(t.TempDir(), "missing"), Endpoint: "/nowhere", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	done := make(chan error)
+	go func() { done <- m.Watch(ctx) }()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("it said %s", &log)
+	}
+}
+
+func mkfifo(t *testing.T, path string) {
+	t.Helper()
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,87 @@
+package bundle
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestLastWordsAreTheReason(t *testing.T) {
+	for name, c := range map[string]struct{ log, want string }{
+		"fatal": {`time="2026-01-01T00:00:00Z" level=warning msg="cgroup v1"
+time="2026-01-01T00:00:00Z" level=fatal msg="cannot start" error="bind: address in use"
+`, "cannot start: bind: address in use"},
+		"plain":        {"containerd: failed to load TOML: line 3\n", "failed to load TOML: line 3"},
+		"word":         {`time="x" level=error error=EOF msg=broken` + "\n", "broken: EOF"},
+		"only warning": {`time="x" level=warning msg="careful"` + "\n", "it ended without a word"},
+		"nothing":      {"", "it ended without a word"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "log")
+			before := "containerd: of an earlier start\n"
+			if err := os.WriteFile(file, []byte(before+c.log), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := lastWords(file, int64(len(before))); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestProcessesFindsThisOne(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := processes(func(exe string, args []string) bool { return exe == self && args[0] == os.Args[0] })
+	for _, p := range found {
+		if p.pid == os.Getpid() {
+			return
+		}
+	}
+	t.Errorf("%d is not among %v", os.Getpid(), found)
+}
+
+func TestUnitRoots(t *testing.T) {
+	const (
+		v2     = "25 22 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+		hybrid = "26 22 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n" +
+			"27 22 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+			"28 22 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+		inside = "25 22 0:26 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+	)
+	for name, c := range map[string]struct {
+		cgroup, mounts string
+		want           []string
+	}{
+		"v2 unit":       {"0::/system.slice/nodectl.service\n", v2, []string{"/sys/fs/cgroup"}},
+		"v2 root":       {"0::/\n", v2, nil},
+		"hybrid unit":   {"4:memory:/x\n1:name=systemd:/user.slice/s.scope\n0::/user.slice/s.scope\n", hybrid, []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"}},
+		"only a limit":  {"4:memory:/x\n1:name=systemd:/\n0::/\n", hybrid, nil},
+		"in a part":     {"0::/a\n", inside, nil},
+		"out of sight":  {"0::/../other\n", v2, nil},
+		"blank in name": {"0::/a b\n", v2, []string{"/sys/fs/cgroup"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "self")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for file, text := range map[string]string{"cgroup": c.cgroup, "mountinfo": c.mounts} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := unitRoots(filepath.Dir(dir))
+			if len(got) != len(c.want) {
+				t.Fatalf("%v, want %v", got, c.want)
+			}
+			for i := range got {
+				if got[i] != c.want[i] {
+					t.Errorf("%v, want %v", got, c.want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,174 @@
+package plan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// port writes "ip:port/protocol"; ip and protocol may be missing.
+func port(text string) v1.ContainerPort {
+	var p v1.ContainerPort
+	text, proto, _ := strings.Cut(text, "/")
+	p.Protocol = v1.Protocol(proto)
+	if ip, rest, ok := strings.Cut(text, ":"); ok {
+		p.HostIP, text = ip, rest
+	}
+	if _, err := fmt.Sscan(text, &p.HostPort); err != nil {
+		panic(err)
+	}
+	p.ContainerPort = p.HostPort
+	return p
+}
+
+func portPod(name string, priority int32, ports ...string) *pod.Spec {
+	p := &v1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID("uid-"+name)
+	p.Spec.Priority = &priority
+	c := v1.Container{Name: "c"}
+	for _, text := range ports {
+		c.Ports = append(c.Ports, port(text))
+	}
+	p.Spec.Containers = []v1.Container{c}
+	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+}
+
+func onHostNetwork(s *pod.Spec) *pod.Spec {
+	s.Pod.Spec.HostNetwork = true
+	for i := range s.Pod.Spec.Containers[0].Ports {
+		s.Pod.Spec.Containers[0].Ports[i].HostPort = 0 // what the API would default
+	}
+	return s
+}
+
+func renamed(s *pod.Spec, uid string) *pod.Spec {
+	s.Pod.UID = types.UID(uid)
+	return s
+}
+
+// TestC_1_31_Admit gives pods and seats, and who is refused for what; the
+// answer is the same for every order of the arguments.
+func TestC_1_31_Admit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		want    []*pod.Spec
+		seated  []*pod.Spec
+		maxPods int
+		ok      string
+		refused string
+	}{
+		{"no ports", []*pod.Spec{portPod("a", 0), portPod("b", 0)}, nil, 0, "a b", ""},
+		{"C_1_31_4 same port", []*pod.Spec{portPod("b", 0, "80"), portPod("a", 0, "80")}, nil, 0, "a", "b NodePorts host port 80/TCP is taken by pod default/a"},
+		{"other protocol", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80/UDP")}, nil, 0, "a b", ""},
+		{"other address", []*pod.Spec{portPod("a", 0, "10.0.0.1:80"), portPod("b", 0, "10.0.0.2:80")}, nil, 0, "a b", ""},
+		{"one address and all of them", []*pod.Spec{portPod("a", 0, "10.0.0.1:80"), portPod("b", 0, "0.0.0.0:80")}, nil, 0, "a", "b NodePorts host port 80/TCP is taken by pod default/a"},
+		{"host network", []*pod.Spec{portPod("a", 0, "80"), onHostNetwork(portPod("b", 0, "80"))}, nil, 0, "a", "b NodePorts host port 80/TCP is taken by pod default/a"},
+		{"more important first", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 7, "80")}, nil, 0, "b", "a NodePorts host port 80/TCP is taken by pod default/b"},
+		{"C_1_31_5 seats are kept", []*pod.Spec{portPod("b", 2_000_001_000, "80")}, []*pod.Spec{portPod("a", 0, "80")}, 0, "", "b NodePorts host port 80/TCP is taken by pod default/a"},
+		{"seats are not judged", []*pod.Spec{portPod("c", 0)}, []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80")}, 0, "c", ""},
+		{"C_1_31_1 too many", []*pod.Spec{portPod("b", 0), portPod("c", 2_000_000_000)}, []*pod.Spec{portPod("a", 0)}, 2, "c", "b OutOfpods 2 of at most 2 pods are on this node"},
+		{"the refused hold nothing", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80", "81"), portPod("c", 0, "81")}, nil, 0, "a c", "b NodePorts host port 80/TCP is taken by pod default/a"},
+		{"F43 same uid", []*pod.Spec{renamed(portPod("a", 0), "u"), renamed(portPod("b", 0), "u")}, nil, 0, "a", "b DuplicateUID uid u belongs to pod default/a"},
+		{"F43 same key", []*pod.Spec{portPod("a", 0)}, []*pod.Spec{renamed(portPod("a", 0), "other")}, 0, "", "a DuplicatePod another pod is already named default/a"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			for range 10 {
+				ok, refused := plan.Admit(c.want, c.seated, plan.Node{MaxPods: c.maxPods})
+				var names, reasons []string
+				for _, s := range ok {
+					names = append(names, s.Name)
+				}
+				for _, r := range refused {
+					reasons = append(reasons, r.Spec.Name+" "+r.Reason+" "+r.Message)
+				}
+				if got := strings.Join(names, " "); got != c.ok {
+					t.Errorf("ok %q, want %q", got, c.ok)
+				}
+				if got := strings.Join(reasons, "; "); got != c.refused {
+					t.Errorf("refused %q, want %q", got, c.refused)
+				}
+				rand.Shuffle(len(c.want), func(i, j int) { c.want[i], c.want[j] = c.want[j], c.want[i] })
+				rand.Shuffle(len(c.seated), func(i, j int) { c.seated[i], c.seated[j] = c.seated[j], c.seated[i] })
+			}
+		})
+	}
+}
+
+func TestStartOrder(t *testing.T) {
+	t.Parallel()
+	at := func(s *pod.Spec, file string, line int) *pod.Spec {
+		s.Origin.File, s.Origin.Line = file, line
+		return s
+	}
+	want := []*pod.Spec{
+		portPod("critical", 2_000_001_000),
+		portPod("important", 10),
+		at(portPod("z", 0), "a.yaml", 1),
+		at(portPod("y", 0), "a.yaml", 9),
+		at(portPod("a", 0), "b.yaml", 1),
+		at(portPod("b", 0), "b.yaml", 1),
+		portPod("negative", -1),
+	}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, plan.StartOrder)
+	if !slices.Equal(got, want) {
+		for _, s := range got {
+			t.Error(s.Name)
+		}
+	}
+	if plan.StartOrder(want[0], want[0]) != 0 {
+		t.Error("a pod comes before itself")
+	}
+}
+
+func TestSweepNamesWhatNobodyKeeps(t *testing.T) {
+	t.Parallel()
+	box := &pod.Sandbox{ID: "s"}
+	have := []pod.Actual{
+		{Key: pod.Key{Namespace: "b", Name: "x"}, Sandbox: box},
+		{Key: pod.Key{Namespace: "a", Name: "kept"}, Sandbox: box},
+		{Key: pod.Key{Namespace: "a", Name: "empty"}},
+		{Key: pod.Key{Namespace: "a", Name: "x"}, Dead: []pod.Container{{ID: "c"}}},
+	}
+	got := plan.Sweep(have, func(a pod.Actual) bool { return a.Name == "kept" })
+	want := []pod.Key{{Namespace: "a", Name: "x"}, {Namespace: "b", Name: "x"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestC_1_23_1_GraceSources(t *testing.T) {
+	t.Parallel()
+	kept := portPod("a", 0)
+	deleted := portPod("a", 0)
+	deleted.Pod.Spec.TerminationGracePeriodSeconds = new(int64(45))
+	deleted.Pod.DeletionGracePeriodSeconds = new(int64(5))
+	noted := pod.Actual{UID: "uid-a", Sandbox: &pod.Sandbox{Grace: -1}, Older: []pod.Sandbox{{Grace: 0}}}
+	for _, c := range []struct {
+		name string
+		kept *pod.Spec
+		have pod.Actual
+		want int64
+	}{
+		{"nothing known", nil, pod.Actual{}, 30},
+		{"kept spec without", kept, pod.Actual{UID: "uid-a"}, 30},
+		{"deletion grace", deleted, pod.Actual{UID: "uid-a"}, 5},
+		{"kept spec of another pod", deleted, pod.Actual{UID: "other"}, 30},
+		{"newest note that says something", kept, noted, 0},
+	} {
+		if got := plan.Grace(c.kept, c.have); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package pod
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var update = flag.Bool("update", false, "rewrite what is generated from the table of fields")
+
+// walkTypes calls visit for every field of t and below, by path, and goes
+// below a field where visit returns true. It reads the types by itself: it
+// checks the tree that the package lays over them.
+func walkTypes(t reflect.Type, path string, visit func(path string, t reflect.Type) bool) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" {
+			if f.Type != reflect.TypeFor[metav1.TypeMeta]() {
+				walkTypes(f.Type, path, visit)
+			}
+			continue
+		}
+		at := strings.TrimPrefix(path+"."+name, ".")
+		if !visit(at, f.Type) {
+			continue
+		}
+		inner := f.Type
+		for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice {
+			if inner.Kind() == reflect.Slice {
+				at += "[]"
+			}
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Struct && inner != reflect.TypeFor[metav1.Time]() &&
+			inner != reflect.TypeFor[resource.Quantity]() && inner != reflect.TypeFor[intstr.IntOrString]() {
+			walkTypes(inner, at, visit)
+		}
+	}
+}
+
+func rowsByPath(t *testing.T) map[string]Field {
+	rows := map[string]Field{}
+	for _, f := range Fields() {
+		if _, twice := rows[f.Path]; twice {
+			t.Errorf("two rows for %s", f.Path)
+		}
+		rows[f.Path] = f
+	}
+	return rows
+}
+
+func TestRule0_EveryFieldHasARow(t *testing.T) {
+	t.Parallel()
+	rows := rowsByPath(t)
+	used := map[string]bool{}
+	walkTypes(reflect.TypeFor[v1.Pod](), "", func(path string, _ reflect.Type) bool {
+		row, ok := rows[path]
+		if !ok {
+			t.Errorf("no row for %s", path)
+			return false
+		}
+		used[path] = true
+		return row.Support == Honoured
+	})
+	for path := range rows {
+		if !used[path] {
+			t.Errorf("row for %s: no type has this field, or a row above speaks for it", path)
+		}
+	}
+}
+
+func TestRule0_RowsAreExplained(t *testing.T) {
+	t.Parallel()
+	for _, f := range Fields() {
+		switch {
+		case f.Support == Inert && f.Note == "":
+			t.Errorf("%s: inert without a reason", f.Path)
+		case f.Check != nil && f.Note == "":
+			t.Errorf("%s: a condition without words", f.Path)
+		case f.Support != Honoured && f.Check != nil, f.Support != Rejected && f.Why != "":
+			t.Errorf("%s: %s with a condition or message that is never used", f.Path, f.Support)
+		}
+	}
+}
+
+// fill sets v to something that is not empty; n makes two of them differ.
+func fill(v reflect.Value, n int) {
+	switch v.Interface().(type) {
+	case resource.Quantity:
+		v.Set(reflect.ValueOf(*resource.NewQuantity(int64(n), resource.DecimalSI)))
+		return
+	case intstr.IntOrString:
+		v.Set(reflect.ValueOf(intstr.FromInt32(int32(n))))
+		return
+	case metav1.Time:
+		v.Set(reflect.ValueOf(metav1.Unix(int64(n), 0)))
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(fmt.Sprintf("v%d", n))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(int64(n))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), n)
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		item := reflect.New(v.Type().Elem()).Elem()
+		fill(item, n)
+		v.SetMapIndex(reflect.ValueOf("cpu").Convert(v.Type().Key()), item)
+	case reflect.Struct:
+		if v.NumField() > 0 && v.Field(0).CanSet() {
+			fill(v.Field(0), n)
+		}
+	default:
+		panic("no way to fill a " + v.Type().String())
+	}
+}
+
+// at returns the value at a row's path in p, with everything above it made:
+// one element in each list.
+func at(p *v1.Pod, path string) reflect.Value {
+	v := reflect.ValueOf(p).Elem()
+	names := strings.Split(path, ".")
+	for i, name := range names {
+		name, list := strings.CutSuffix(name, "[]")
+		for _, f := range jsonFields(v.Type(), nil) {
+			if f.name == name {
+				v = v.FieldByIndex(f.index)
+				break
+			}
+		}
+		if list {
+			if v.Len() == 0 {
+				v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			}
+			v = v.Index(0)
+		}
+		if v.Kind() == reflect.Pointer && i < len(names)-1 {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+	}
+	return v
+}
+
+// TestRule0_RejectedRowsReject sets every rejected field, one at a time.
+func TestRule0_RejectedRowsReject(t *testing.T) {
+	t.Parallel()
+	for _, f := range Fields() {
+		var p v1.Pod
+		v := at(&p, f.Path)
+		if got := Unsupported(&p); len(got) > 0 {
+			t.Errorf("%s: an empty value is rejected: %v", f.Path, got)
+		}
+		if v.Kind() == reflect.Struct && f.Support == Honoured {
+			continue
+		}
+		fill(v, 1)
+		got := Unsupported(&p)
+		want := strings.ReplaceAll(f.Path, "[]", "[0]")
+		switch {
+		case f.Support == Rejected:
+			if len(got) != 1 || got[0].Path != want || got[0].Msg == "" {
+				t.Errorf("%s: %+v", f.Path, got)
+			}
+		case f.Support == Inert && len(got) > 0:
+			t.Errorf("%s: %v", f.Path, got)
+		case f.Support == Honoured && f.Check == nil && !strings.HasPrefix(f.Path, "spec.volumes") && v.Kind() != reflect.Pointer && len(got) > 0:
+			t.Errorf("%s: %v", f.Path, got)
+		}
+	}
+}
+
+func TestRule0_ConditionsJudgeValues(t *testing.T) {
+	t.Parallel()
+	yes, no, empty, windows := true, false, "", v1.Windows
+	for name, c := range map[string]struct {
+		set  func(*v1.Pod)
+		path string // of the problem; "" for none
+	}{
+		"share no":        {func(p *v1.Pod) { p.Spec.ShareProcessNamespace = &no }, ""},
+		"share":           {func(p *v1.Pod) { p.Spec.ShareProcessNamespace = &yes }, "spec.shareProcessNamespace"},
+		"host users":      {func(p *v1.Pod) { p.Spec.HostUsers = &yes }, ""},
+		"own users":       {func(p *v1.Pod) { p.Spec.HostUsers = &no }, "spec.hostUsers"},
+		"no token":        {func(p *v1.Pod) { p.Spec.AutomountServiceAccountToken = &no }, ""},
+		"token":           {func(p *v1.Pod) { p.Spec.AutomountServiceAccountToken = &yes }, "spec.automountServiceAccountToken"},
+		"linux":           {func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: v1.Linux} }, ""},
+		"windows":         {func(p *v1.Pod) { p.Spec.OS = &v1.PodOS{Name: windows} }, "spec.os.name"},
+		"critical":        {func(p *v1.Pod) { p.Spec.PriorityClassName = "system-node-critical" }, ""},
+		"class":           {func(p *v1.Pod) { p.Spec.PriorityClassName = "high" }, "spec.priorityClassName"},
+		"no context":      {func(p *v1.Pod) { p.Spec.SecurityContext = &v1.PodSecurityContext{} }, ""},
+		"context":         {func(p *v1.Pod) { p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: &no} }, "spec.securityContext"},
+		"no affinity":     {func(p *v1.Pod) { p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{}} }, ""},
+		"no selector":     {func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{} }, ""},
+		"empty class":     {func(p *v1.Pod) { p.Spec.RuntimeClassName = &empty }, "spec.runtimeClassName"},
+		"projected":       {func(p *v1.Pod) { volume(p).Projected = &v1.ProjectedVolumeSource{} }, "spec.volumes[0].projected"},
+		"disk":            {func(p *v1.Pod) { volume(p).EmptyDir = &v1.EmptyDirVolumeSource{} }, ""},
+		"memory":          {func(p *v1.Pod) { volume(p).EmptyDir = &v1.EmptyDirVolumeSource{Medium: "Memory"} }, "spec.volumes[0].emptyDir.medium"},
+		"cpu":             {func(p *v1.Pod) { limit(p, "cpu") }, ""},
+		"gpu":             {func(p *v1.Pod) { limit(p, "x.com/gpu") }, "spec.containers[0].resources.limits[x.com/gpu]"},
+		"message":         {func(p *v1.Pod) { container(p).TerminationMessagePath = "/dev/termination-log" }, ""},
+		"other message":   {func(p *v1.Pod) { container(p).TerminationMessagePath = "/x" }, "spec.containers[0].terminationMessagePath"},
+		"message in logs": {func(p *v1.Pod) { container(p).TerminationMessagePolicy = "FallbackToLogsOnError" }, "spec.containers[0].terminationMessagePolicy"},
+	} {
+		var p v1.Pod
+		c.set(&p)
+		got := Unsupported(&p)
+		if c.path == "" && len(got) > 0 || c.path != "" && (len(got) != 1 || got[0].Path != c.path) {
+			t.Errorf("%s: %+v, want %q", name, got, c.path)
+		}
+	}
+}
+
+func volume(p *v1.Pod) *v1.Volume {
+	p.Spec.Volumes = make([]v1.Volume, 1)
+	return &p.Spec.Volumes[0]
+}
+
+func container(p *v1.Pod) *v1.Container {
+	p.Spec.Containers = make([]v1.Container, 1)
+	return &p.Spec.Containers[0]
+}
+
+func limit(p *v1.Pod, name v1.ResourceName) {
+	container(p).Resources.Limits = v1.ResourceList{name: resource.MustParse("1")}
+}
+
+const fieldsPage = "../../docs/fields.md"
+
+// TestDocs_FieldsPage holds docs/fields.md equal to the table.
+func TestDocs_FieldsPage(t *testing.T) {
+	t.Parallel()
+	want := fieldsMarkdown()
+	if *update {
+		if err := os.WriteFile(fieldsPage, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(fieldsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), want); diff != "" {
+		t.Errorf("docs/fields.md is not what the table says; go test ./pkg/pod -update writes it (-page +table):\n%s", diff)
+	}
+}
+
+func fieldsMarkdown() string {
+	var b strings.Builder
+	b.WriteString(`# Pod fields
+
+What this version of nodectl does with every field of a Pod manifest. Made from the table in ` + "`pkg/pod`" + ` by ` + "`go test ./pkg/pod -update`" + `.
+
+- **honoured**: takes effect. **rejected**: a pod that asks for it is refused, by the field's name; leaving it empty asks for nothing. **inert**: accepted, and nothing follows from it.
+- **An edit restarts** what the last column says: the *container* it stands in, the whole *pod*, or nothing.
+- A rejected or inert field speaks for everything below it.
+
+| field | support | an edit restarts | note |
+|---|---|---|---|
+`)
+	rows := Fields()
+	for i, f := range rows {
+		restart := "–"
+		switch {
+		case i+1 < len(rows) && (strings.HasPrefix(rows[i+1].Path, f.Path+".") || strings.HasPrefix(rows[i+1].Path, f.Path+"[].")):
+			restart = "" // its fields say it
+		case f.Support == Honoured && f.Restart != RestartNone:
+			restart = f.Restart.String()
+		}
+		note := f.Note
+		if f.Why != "" {
+			note = strings.TrimSuffix(f.Why+": "+f.Note, ": ")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Path, f.Support, restart, strings.ReplaceAll(note, "|", `\|`))
+	}
+	return b.String()
+}

@@ -1,0 +1,138 @@
+package record
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// version is the version of the form records are written in. A field that is
+// added and may be missing needs no new one.
+const version = 1
+
+// stored is a pod.Record as the disk has it. Its names are the file's: the
+// words in package pod may be renamed without touching them.
+type stored struct {
+	Namespace string            `json:"namespace"`
+	Name      string            `json:"name"`
+	UID       string            `json:"uid"`
+	Want      *storedSpec       `json:"want,omitempty"`
+	Instance  int               `json:"instance"`
+	Attempts  map[string]uint32 `json:"attempts,omitempty"`
+	StartTime time.Time         `json:"startTime,omitzero"`
+	StopSince time.Time         `json:"stopSince,omitzero"`
+	Terminal  v1.PodPhase       `json:"terminal,omitempty"`
+}
+
+type storedSpec struct {
+	Namespace       string            `json:"namespace"`
+	Name            string            `json:"name"`
+	Origin          storedOrigin      `json:"origin"`
+	Pod             *v1.Pod           `json:"pod"`
+	Hash            string            `json:"hash"`
+	SandboxHash     string            `json:"sandboxHash"`
+	ContainerHashes map[string]string `json:"containerHashes,omitempty"`
+}
+
+type storedOrigin struct {
+	Source   string `json:"source"`
+	Location string `json:"location"`
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+}
+
+// versionError says that a whole record was written by another version.
+type versionError struct{ version int }
+
+func (e *versionError) Error() string {
+	return fmt.Sprintf("it has version %d, this nodectl reads version %d", e.version, version)
+}
+
+var errDamaged = errors.New("the checksum does not fit")
+
+// encode returns the file of a record. Its frame is fixed to the byte, so that
+// no damage to it passes unseen:
+//
+//	{"version":1,"sha256":"<of version and record>","record":<record>}
+func encode(r pod.Record) ([]byte, error) {
+	s := stored{
+		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
+		Instance: r.Instance, Attempts: r.Attempts,
+		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), Terminal: r.Terminal,
+	}
+	if w := r.Want; w != nil {
+		s.Want = &storedSpec{
+			Namespace: w.Namespace, Name: w.Name, Origin: storedOrigin(w.Origin), Pod: w.Pod,
+			Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
+		}
+	}
+	payload, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	return frame(version, payload), nil
+}
+
+func frame(version int, payload []byte) []byte {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%d\n%s", version, payload)
+	return fmt.Appendf(nil, `{"version":%d,"sha256":"%s","record":%s}`+"\n", version, hex.EncodeToString(sum.Sum(nil)), payload)
+}
+
+// decode returns the record in a file. Its errors say nothing of what is in it.
+func decode(data []byte) (pod.Record, error) {
+	payload, err := unframe(data)
+	if err != nil {
+		return pod.Record{}, err
+	}
+	var s stored
+	if err := json.Unmarshal(payload, &s); err != nil {
+		return pod.Record{}, errors.New("it is no record")
+	}
+	r := pod.Record{
+		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
+		Instance: s.Instance, Attempts: s.Attempts,
+		StartTime: s.StartTime, StopSince: s.StopSince, Terminal: s.Terminal,
+	}
+	if w := s.Want; w != nil && w.Pod != nil {
+		r.Want = &pod.Spec{
+			Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
+			Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
+		}
+	}
+	return r, nil
+}
+
+// unframe returns what is in the frame: it takes the frame apart, makes it anew
+// and compares, so nothing but what frame writes is accepted.
+func unframe(data []byte) ([]byte, error) {
+	head, rest, found := bytes.Cut(data, []byte(`,"sha256":`))
+	number, ok := bytes.CutPrefix(head, []byte(`{"version":`))
+	n, err := strconv.Atoi(string(number))
+	_, payload, inside := bytes.Cut(rest, []byte(`,"record":`))
+	payload, ended := bytes.CutSuffix(payload, []byte("}\n"))
+	if !found || !ok || err != nil || !inside || !ended || !bytes.Equal(frame(n, payload), data) {
+		return nil, errDamaged
+	}
+	if n != version {
+		return nil, &versionError{n}
+	}
+	return payload, nil
+}
+
+func sortRecords(all []pod.Record) {
+	slices.SortFunc(all, func(a, b pod.Record) int {
+		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.UID, b.UID))
+	})
+}

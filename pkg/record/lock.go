@@ -1,0 +1,128 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// LockedError says that another process holds a root directory.
+type LockedError struct {
+	Root string
+	PID  int // the holder; 0 when it does not say
+}
+
+func (e *LockedError) Error() string {
+	if e.PID == 0 {
+		return fmt.Sprintf("%s is in use by another nodectl", e.Root)
+	}
+	return fmt.Sprintf("%s is in use by another nodectl, process %d", e.Root, e.PID)
+}
+
+// Lock makes root this process's, until unlock is called or the process ends
+// in whatever way. It does not wait: where another process holds root, the
+// error is a *LockedError. The locks are the kernel's, on root itself and on
+// <root>/lock, which also holds the PID; on a read-only disk without that file
+// root's own lock is enough (F13).
+func Lock(root string) (unlock func(), err error) {
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	dir, err := os.Open(root)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	file, err := lockBoth(dir)
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return func() {
+		// Said to the kernel, not left to closing: a process that is being
+		// started may hold copies for a moment.
+		for _, f := range []*os.File{file, dir} {
+			if f != nil {
+				syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+				f.Close()
+			}
+		}
+	}, nil
+}
+
+// lockBoth locks dir and the file in it, and writes the PID. The file is nil
+// where there is none and none can be made.
+func lockBoth(dir *os.File) (*os.File, error) {
+	root := dir.Name()
+	path := filepath.Join(root, "lock")
+	dirErr := flock(dir)
+	if errors.Is(dirErr, syscall.EWOULDBLOCK) {
+		return nil, &LockedError{Root: root, PID: holder(path)}
+	}
+	file, err := openLock(path)
+	if errors.Is(err, syscall.EROFS) && dirErr == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	// A file system that does not lock directories still locks the file.
+	err = flock(file)
+	if err != nil {
+		file.Close()
+	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, &LockedError{Root: root, PID: holder(path)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	writePID(file)
+	return file, nil
+}
+
+func flock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
+
+// openLock opens the file to write to it, or to read where that is all the disk
+// allows.
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if !errors.Is(err, syscall.EROFS) {
+		return f, err
+	}
+	if f, readErr := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); readErr == nil {
+		return f, nil
+	}
+	return nil, err
+}
+
+// writePID writes the PID over the one before and cuts off the rest, so that a
+// full disk does not take the old one's room away (F12). Without it the lock is
+// as good.
+func writePID(f *os.File) {
+	text := strconv.Itoa(os.Getpid()) + "\n"
+	if _, err := f.WriteAt([]byte(text), 0); err != nil {
+		text = ""
+	}
+	f.Truncate(int64(len(text)))
+}
+
+// holder returns the PID in a lock that somebody holds, 0 where it names nobody
+// who lives: the holder may be about to write it.
+func holder(path string) int {
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) > 32 {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		return 0
+	}
+	if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
+		return 0
+	}
+	return pid
+}

@@ -1,0 +1,51 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// NodeError says that a root directory belongs to another node: its pods carry
+// that node's name, and would be strangers to this one.
+type NodeError struct {
+	Root string
+	Have string // the name the root remembers
+	Want string // the name that was asked for
+}
+
+func (e *NodeError) Error() string {
+	return fmt.Sprintf("%s belongs to node %s, not to %s", e.Root, e.Have, e.Want)
+}
+
+// Hint says what to do about it.
+func (e *NodeError) Hint() string {
+	return fmt.Sprintf("go on with --node-name %s, or use another --root-dir", e.Have)
+}
+
+// Node remembers name as the node that root belongs to. Where root remembers
+// another one, it changes nothing and returns a *NodeError.
+func Node(root, name string) error {
+	path := filepath.Join(root, "node-name")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read node name: %w", err)
+	}
+	switch have := strings.TrimSpace(string(text)); have {
+	case name:
+		return nil
+	case "": // never written, or lost with the power
+	default:
+		return &NodeError{Root: root, Have: have, Want: name}
+	}
+	if err := makeDir(root); err != nil {
+		return fmt.Errorf("remember node name: %w", err)
+	}
+	if err := replace(path, []byte(name+"\n")); err != nil {
+		return fmt.Errorf("remember node name: %w", err)
+	}
+	return nil
+}

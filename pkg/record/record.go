@@ -1,0 +1,220 @@
+// Package record keeps what cannot be observed about pods, one small file each,
+// and what makes a root directory one agent's: its lock and its node's name.
+//
+// The engine loads a pod's record when the pod is first met and saves it when
+// the pod's life takes a turn. What lies where:
+//
+//	<root>/lock                      held by the agent, with its PID
+//	<root>/node-name                 the node this root belongs to
+//	<root>/pods/<uid>/record.json    one pod
+//
+// The one rule: a record that is lost, damaged or cannot be written costs
+// differences and hooks, never a container. Specs hold secrets: files are 0600
+// and no error says what is in one.
+package record
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const fileName = "record.json"
+
+// Records keeps records under one root. It may be used by many goroutines, each
+// for pods of its own.
+type Records struct {
+	pods string
+
+	mu sync.Mutex
+	// uids leads from a key to the UID its record lies under; nil until every
+	// record was read once. It may be behind: who uses it reads the record.
+	uids map[pod.Key]string
+}
+
+// New returns the records under root. It touches nothing.
+func New(root string) *Records {
+	return &Records{pods: filepath.Join(root, "pods")}
+}
+
+// Load returns the record of key: the one that lies under uid, else the newest
+// one of an earlier UID, so that the pod's former life is ended by its own spec.
+// ok is false when there is none. A damaged record is set aside as
+// record.json.corrupt-<time>, counts as absent, and err says so; err may come
+// with a record of an earlier UID.
+func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err error) {
+	if uid != "" {
+		rec, ok, err = r.read(uid)
+		switch {
+		case ok && rec.Key == key:
+			return rec, true, nil
+		case ok:
+			return pod.Record{}, false, fmt.Errorf("record of UID %s belongs to pod %s, not to %s", uid, rec.Key, key)
+		}
+	}
+	former, indexErr := r.uidOf(key)
+	err = errors.Join(err, indexErr)
+	if former == "" || former == uid {
+		return pod.Record{}, false, err
+	}
+	rec, ok, readErr := r.read(former)
+	err = errors.Join(err, readErr)
+	if !ok || rec.Key != key {
+		return pod.Record{}, false, err
+	}
+	return rec, true, err
+}
+
+// All returns every readable record, in order of key. It returns them also with
+// an error, which names each damaged record that was set aside, or says why the
+// directory could not be read.
+func (r *Records) All() ([]pod.Record, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, err := r.readAll()
+	r.uids = newest(all)
+	return all, err
+}
+
+// Save replaces the record atomically: whoever looks, and whatever ends when,
+// there is the whole old or the whole new one. It has reached the disk when
+// Save returns. What is there already is not written again. After an error the
+// old record stands and nothing else is left behind.
+func (r *Records) Save(rec pod.Record) error {
+	dir, err := r.dir(rec.UID)
+	if err != nil {
+		return err
+	}
+	data, err := encode(rec)
+	if err != nil {
+		return fmt.Errorf("encode record of pod %s: %w", rec.Key, err)
+	}
+	path := filepath.Join(dir, fileName)
+	if old, err := os.ReadFile(path); err == nil {
+		if bytes.Equal(old, data) {
+			return nil
+		}
+		if have, err := decode(old); err == nil && have.Key != rec.Key {
+			return fmt.Errorf("record of pod %s: UID %s belongs to pod %s", rec.Key, rec.UID, have.Key)
+		}
+	}
+	if err := makeDir(dir); err != nil {
+		return fmt.Errorf("save record of pod %s: %w", rec.Key, err)
+	}
+	if err := replace(path, data); err != nil {
+		return fmt.Errorf("save record of pod %s: %w", rec.Key, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.uids != nil {
+		r.uids[rec.Key] = rec.UID
+	}
+	return nil
+}
+
+// dir returns the directory of the pod with uid, which a manifest may have
+// given: it has to be one plain name.
+func (r *Records) dir(uid string) (string, error) {
+	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
+		return "", fmt.Errorf("pod UID %q is not a plain file name", uid)
+	}
+	return filepath.Join(r.pods, uid), nil
+}
+
+// read reads the record under uid.
+func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
+	dir, err := r.dir(uid)
+	if err != nil {
+		return pod.Record{}, false, err
+	}
+	path := filepath.Join(dir, fileName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return pod.Record{}, false, nil
+	}
+	if err != nil {
+		return pod.Record{}, false, fmt.Errorf("read record: %w", err)
+	}
+	rec, err = decode(data)
+	if err == nil && rec.UID != uid {
+		err = fmt.Errorf("it is the record of UID %s", rec.UID)
+	}
+	var version *versionError
+	switch {
+	case errors.As(err, &version):
+		return pod.Record{}, false, fmt.Errorf("read %s: %w", path, err)
+	case err != nil:
+		return pod.Record{}, false, setAside(path, err)
+	}
+	return rec, true, nil
+}
+
+// setAside renames a damaged file, so that a person can look at it, and returns
+// the error that says so.
+func setAside(path string, damage error) error {
+	aside := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	if err := os.Rename(path, aside); err != nil {
+		return fmt.Errorf("%s is damaged (%w) and could not be set aside: %w", path, damage, err)
+	}
+	return fmt.Errorf("%s is damaged (%w): set aside as %s", path, damage, filepath.Base(aside))
+}
+
+// readAll reads every record, in order of key and UID.
+func (r *Records) readAll() ([]pod.Record, error) {
+	entries, err := os.ReadDir(r.pods)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	errs := []error{err}
+	var all []pod.Record
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		rec, ok, err := r.read(e.Name())
+		errs = append(errs, err)
+		if ok {
+			all = append(all, rec)
+		}
+	}
+	sortRecords(all)
+	return all, errors.Join(errs...)
+}
+
+// uidOf returns the UID under which the newest record of key was last seen, ""
+// for none. It reads every record the first time.
+func (r *Records) uidOf(key pod.Key) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var err error
+	if r.uids == nil {
+		var all []pod.Record
+		all, err = r.readAll()
+		r.uids = newest(all)
+	}
+	return r.uids[key], err
+}
+
+// newest leads from each key to the UID of its newest record.
+func newest(all []pod.Record) map[pod.Key]string {
+	best := make(map[pod.Key]pod.Record, len(all))
+	for _, rec := range all {
+		have, ok := best[rec.Key]
+		if !ok || rec.Instance > have.Instance || rec.Instance == have.Instance && rec.StartTime.After(have.StartTime) {
+			best[rec.Key] = rec
+		}
+	}
+	uids := make(map[pod.Key]string, len(best))
+	for key, rec := range best {
+		uids[key] = rec.UID
+	}
+	return uids
+}

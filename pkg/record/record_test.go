@@ -1,0 +1,519 @@
+package record_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/record"
+)
+
+const secret = "hunter2"
+
+// sample returns a record with every field set.
+func sample() pod.Record {
+	key := pod.Key{Namespace: "default", Name: "web-n1"}
+	return pod.Record{
+		Key:       key,
+		UID:       "5f1c",
+		Instance:  3,
+		Attempts:  map[string]uint32{"": 2, "c": 7},
+		StartTime: time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC),
+		StopSince: time.Date(2026, 1, 2, 4, 4, 5, 1, time.FixedZone("x", 3600)),
+		Terminal:  v1.PodFailed,
+		Want: &pod.Spec{
+			Key:             key,
+			Origin:          pod.Origin{Source: "file", Location: "/etc/m", File: "/etc/m/<web>&.yaml", Line: 12},
+			Hash:            "v1-aa",
+			SandboxHash:     "v1-bb",
+			ContainerHashes: map[string]string{"c": "v1-cc", "init": "v1-dd"},
+			Pod:             samplePod(key),
+		},
+	}
+}
+
+func samplePod(key pod.Key) *v1.Pod {
+	port := intstr.FromString("web")
+	return &v1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: key.Namespace, Name: key.Name, UID: "5f1c",
+			Labels:                     map[string]string{"a": "b"},
+			Annotations:                map[string]string{"k": "<>&\u2028\x01", pod.AnnotationConfigHash: "v1-aa"},
+			CreationTimestamp:          metav1.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+			DeletionGracePeriodSeconds: ptr.To[int64](0),
+		},
+		Spec: v1.PodSpec{
+			RestartPolicy:                 v1.RestartPolicyOnFailure,
+			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			EnableServiceLinks:            ptr.To(false),
+			SecurityContext:               &v1.PodSecurityContext{},
+			Tolerations:                   []v1.Toleration{{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}},
+			Volumes: []v1.Volume{
+				{Name: "e", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1.5Gi"))}}},
+				{Name: "h", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/x", Type: ptr.To(v1.HostPathUnset)}}},
+			},
+			InitContainers: []v1.Container{{Name: "init", Image: "i"}},
+			Containers: []v1.Container{{
+				Name: "c", Image: "img:1", Command: []string{"a", ""},
+				Env:   []v1.EnvVar{{Name: "PASSWORD", Value: secret}, {Name: "EMPTY"}},
+				Ports: []v1.ContainerPort{{Name: "web", ContainerPort: 80, Protocol: v1.ProtocolTCP}},
+				Resources: v1.ResourceRequirements{
+					Limits:   v1.ResourceList{v1.ResourceCPU: resource.MustParse("0.1"), v1.ResourceMemory: resource.MustParse("64Mi")},
+					Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m")},
+				},
+				ReadinessProbe: &v1.Probe{PeriodSeconds: 10, ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/", Port: port, Scheme: v1.URISchemeHTTP}}},
+				VolumeMounts:   []v1.VolumeMount{{Name: "e", MountPath: "/e", MountPropagation: ptr.To(v1.MountPropagationNone)}},
+			}},
+		},
+	}
+}
+
+// same compares records: a Pod as the API does, times as instants.
+func same(a, b pod.Record) string {
+	return cmp.Diff(a, b, cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) }))
+}
+
+func recordPath(root, uid string) string { return filepath.Join(root, "pods", uid, "record.json") }
+
+func mustSave(t *testing.T, r *record.Records, rec pod.Record) {
+	t.Helper()
+	if err := r.Save(rec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRoundTripIsExact(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "root")
+	want := sample()
+	for _, v := range []any{want, *want.Want, want.Want.Origin} {
+		for i, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
+			if reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
+				t.Errorf("field %d of %T, %s, is not in the sample: is it in the file?", i, v, f.Name)
+			}
+		}
+	}
+	mustSave(t, record.New(root), want)
+	r := record.New(root) // as a restarted agent
+	got, ok, err := r.Load(want.Key, want.UID)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if diff := same(want, got); diff != "" {
+		t.Error(diff)
+	}
+	bare := pod.Record{Key: pod.Key{Namespace: "a", Name: "b"}, UID: "bare"}
+	mustSave(t, r, bare)
+	all, err := r.All()
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d records, %v", len(all), err)
+	}
+	if diff := same(bare, all[0]) + same(want, all[1]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecordsAreClosedToOthers(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "root")
+	mustSave(t, record.New(root), sample())
+	for path, want := range map[string]string{
+		root: "drwx------", root + "/pods": "drwx------", root + "/pods/5f1c": "drwx------", recordPath(root, "5f1c"): "-rw-------",
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode().String() != want {
+			t.Errorf("%s: %v (%v), want %s", path, info.Mode(), err, want)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Join(root, "pods", "5f1c")); len(left) != 1 {
+		t.Errorf("beside the record lies %v", left)
+	}
+}
+
+func TestSaveOfTheSameWritesNothing(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := record.New(root)
+	rec := sample()
+	inode := func() uint64 {
+		var st unix.Stat_t
+		if err := unix.Stat(recordPath(root, rec.UID), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ino
+	}
+	mustSave(t, r, rec)
+	first := inode()
+	again, _, _ := r.Load(rec.Key, rec.UID)
+	mustSave(t, r, again)
+	if inode() != first {
+		t.Error("an equal record was written again")
+	}
+	rec.Instance++
+	mustSave(t, r, rec)
+	if inode() == first {
+		t.Error("a changed record was written in place, not replaced")
+	}
+}
+
+func TestLoadByKey(t *testing.T) {
+	t.Parallel()
+	r := record.New(t.TempDir())
+	rec := sample()
+	if _, ok, err := r.Load(rec.Key, rec.UID); ok || err != nil {
+		t.Errorf("nothing there: %t, %v", ok, err)
+	}
+	mustSave(t, r, rec)
+	for name, uid := range map[string]string{"ItsUID": rec.UID, "NoUID": "", "NewUID": "new"} {
+		got, ok, err := r.Load(rec.Key, uid)
+		if !ok || err != nil || got.UID != rec.UID {
+			t.Errorf("%s: %t, %v, UID %q; want the record of %s", name, ok, err, got.UID, rec.UID)
+		}
+	}
+	newer := sample()
+	newer.UID, newer.Instance = "9999", rec.Instance+1
+	mustSave(t, r, newer)
+	if got, _, _ := r.Load(rec.Key, ""); got.UID != "9999" {
+		t.Errorf("two lives of one key: got UID %s, want the newer", got.UID)
+	}
+	if _, ok, err := r.Load(pod.Key{Namespace: "other", Name: "pod"}, ""); ok || err != nil {
+		t.Errorf("a stranger: %t, %v", ok, err)
+	}
+}
+
+func TestLoadAfterForget(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := record.New(root)
+	rec := sample()
+	mustSave(t, r, rec)
+	if _, ok, _ := r.Load(rec.Key, ""); !ok {
+		t.Fatal("not found by key")
+	}
+	if err := os.RemoveAll(filepath.Join(root, "pods", rec.UID)); err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []string{"", rec.UID} {
+		if _, ok, err := r.Load(rec.Key, uid); ok || err != nil {
+			t.Errorf("UID %q after the directory went: %t, %v", uid, ok, err)
+		}
+	}
+}
+
+func TestF43_OneUIDBelongsToOneKey(t *testing.T) {
+	t.Parallel()
+	r := record.New(t.TempDir())
+	rec, other := sample(), sample()
+	other.Name = "other"
+	mustSave(t, r, rec)
+	if err := r.Save(other); err == nil {
+		t.Error("the record of another pod was overwritten")
+	}
+	if _, ok, err := r.Load(other.Key, rec.UID); ok || err == nil || !strings.Contains(err.Error(), "belongs to pod default/web-n1") {
+		t.Errorf("another pod's record: %t, %v", ok, err)
+	}
+	if got, ok, err := r.Load(rec.Key, rec.UID); !ok || err != nil || got.Key != rec.Key {
+		t.Errorf("the owner's: %t, %v", ok, err)
+	}
+}
+
+func TestUIDIsOnePlainName(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := record.New(filepath.Join(root, "in"))
+	for _, uid := range []string{"", ".", "..", "../../x", "a/b", "a\x00b"} {
+		rec := sample()
+		rec.UID = uid
+		if err := r.Save(rec); err == nil {
+			t.Errorf("saved under UID %q", uid)
+		}
+		if _, ok, err := r.Load(rec.Key, uid); ok || uid != "" && err == nil {
+			t.Errorf("loaded under UID %q: %t, %v", uid, ok, err)
+		}
+	}
+	if left, _ := os.ReadDir(root); len(left) != 0 {
+		t.Errorf("something was made: %v", left)
+	}
+}
+
+// damage saves a record, damages its file and returns the agent that finds it.
+func damage(t *testing.T, change func([]byte) []byte) (r *record.Records, root string) {
+	t.Helper()
+	root = t.TempDir()
+	mustSave(t, record.New(root), sample())
+	path := recordPath(root, "5f1c")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, change(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return record.New(root), root
+}
+
+func TestF12_DamagedIsSetAsideAndAbsent(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func([]byte) []byte{
+		"Empty":     func([]byte) []byte { return nil },
+		"Truncated": func(b []byte) []byte { return b[:len(b)/2] },
+		"Flipped":   func(b []byte) []byte { b[len(b)/2] ^= 4; return b },
+		"Longer":    func(b []byte) []byte { return append(b, '\n') },
+		"Zeros":     func(b []byte) []byte { return make([]byte, len(b)) },
+		"NoRecord":  func([]byte) []byte { return []byte("PASSWORD=" + secret) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, root := damage(t, change)
+			other := sample()
+			other.Name, other.UID = "other", "other"
+			mustSave(t, r, other)
+			rec := sample()
+			got, ok, err := r.Load(rec.Key, rec.UID)
+			if ok || got.Want != nil || err == nil || !strings.Contains(err.Error(), "is damaged") || strings.Contains(err.Error(), secret) {
+				t.Errorf("load: %t, %v; want absent, an error, and nothing of what is in it", ok, err)
+			}
+			aside, _ := filepath.Glob(recordPath(root, rec.UID) + ".corrupt-*")
+			if _, err := os.Stat(recordPath(root, rec.UID)); len(aside) != 1 || !os.IsNotExist(err) {
+				t.Errorf("set aside: %v, the file itself: %v", aside, err)
+			}
+			if _, ok, err := r.Load(rec.Key, rec.UID); ok || err != nil {
+				t.Errorf("load again: %t, %v; want absent without an error", ok, err)
+			}
+			mustSave(t, r, rec)
+			if all, err := r.All(); len(all) != 2 || err != nil {
+				t.Errorf("after a new Save: %d records, %v", len(all), err)
+			}
+		})
+	}
+}
+
+func TestF12_AllReturnsWhatIsReadable(t *testing.T) {
+	t.Parallel()
+	r, root := damage(t, func(b []byte) []byte { return b[1:] })
+	other := sample()
+	other.Name, other.UID = "other", "other"
+	mustSave(t, r, other)
+	for _, stray := range []string{"file", "dir/x"} {
+		path := filepath.Join(root, "pods", stray)
+		os.MkdirAll(filepath.Dir(path), 0o700)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := r.All()
+	if len(all) != 1 || all[0].UID != "other" || err == nil || !strings.Contains(err.Error(), "5f1c") {
+		t.Errorf("got %d records, %v; want the good one, and the bad one named", len(all), err)
+	}
+	if all, err := r.All(); len(all) != 1 || err != nil {
+		t.Errorf("again: %d, %v", len(all), err)
+	}
+	if all, err := record.New(filepath.Join(root, "none")).All(); len(all) != 0 || err != nil {
+		t.Errorf("no directory at all: %d, %v", len(all), err)
+	}
+}
+
+// Whatever ends when: a reader finds a whole record.
+func TestF12_SaveIsAtomic(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := record.New(root)
+	rec := sample()
+	// What a killed agent leaves is in nobody's way.
+	mustSave(t, r, rec)
+	if err := os.WriteFile(recordPath(root, rec.UID)+".tmp", bytes.Repeat([]byte("x"), 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		reader := record.New(root)
+		last := 0
+		for {
+			got, ok, err := reader.Load(rec.Key, rec.UID)
+			if !ok || err != nil || got.Instance < last {
+				t.Errorf("while saving: %t, %v, instance %d after %d", ok, err, got.Instance, last)
+				return
+			}
+			last = got.Instance
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range 300 {
+		rec.Instance++
+		mustSave(t, r, rec)
+	}
+	close(stop)
+	wg.Wait()
+	if left, _ := os.ReadDir(filepath.Join(root, "pods", rec.UID)); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// smallDisk mounts a file system of a few pages and returns its directory.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount: this test needs a disk that is full or read-only")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatalf("mount tmpfs: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// fill takes all the room that is left on root's disk.
+func fill(t *testing.T, root string) (path string) {
+	t.Helper()
+	path = filepath.Join(root, "filler")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	return path
+}
+
+func TestF12_FullDisk(t *testing.T) {
+	root := smallDisk(t)
+	r := record.New(root)
+	rec := sample()
+	mustSave(t, r, rec)
+	filler := fill(t, root)
+	next := rec
+	next.Instance++
+	if err := r.Save(next); !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), secret) {
+		t.Errorf("save: %v, want that there is no room", err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(root, "pods", rec.UID)); len(left) != 1 {
+		t.Errorf("a part is left: %v", left)
+	}
+	if got, ok, err := r.Load(rec.Key, rec.UID); !ok || err != nil || got.Instance != rec.Instance {
+		t.Errorf("the old record: %t, %v, instance %d", ok, err, got.Instance)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	mustSave(t, r, next)
+	if got, _, _ := r.Load(rec.Key, rec.UID); got.Instance != next.Instance {
+		t.Errorf("with room again: instance %d, want %d", got.Instance, next.Instance)
+	}
+}
+
+func TestF13_ReadOnlyDisk(t *testing.T) {
+	root := smallDisk(t)
+	r := record.New(root)
+	rec, bad := sample(), sample()
+	bad.Name, bad.UID = "bad", "bad"
+	mustSave(t, r, rec)
+	mustSave(t, r, bad)
+	if err := os.Truncate(recordPath(root, "bad"), 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Node(root, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	next := rec
+	next.Instance++
+	if err := r.Save(next); !errors.Is(err, unix.EROFS) {
+		t.Errorf("save: %v, want that the disk is read-only", err)
+	}
+	if err := r.Save(rec); err != nil {
+		t.Errorf("saving what is there: %v", err)
+	}
+	if _, ok, err := r.Load(bad.Key, bad.UID); ok || err == nil || !strings.Contains(err.Error(), "could not be set aside") {
+		t.Errorf("damaged: %t, %v", ok, err)
+	}
+	if all, _ := r.All(); len(all) != 1 {
+		t.Errorf("%d readable, want 1", len(all))
+	}
+	if err := record.Node(root, "n1"); err != nil {
+		t.Errorf("the same node: %v", err)
+	}
+	unlock, err := record.Lock(root)
+	if err != nil {
+		t.Fatalf("lock: %v", err)
+	}
+	defer unlock()
+	var locked *record.LockedError
+	if _, err := record.Lock(root); !errors.As(err, &locked) {
+		t.Errorf("second lock: %v", err)
+	}
+}
+
+func TestNodeNameIsRemembered(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "root")
+	for range 2 {
+		if err := record.Node(root, "n1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := record.Node(root, "n2")
+	var other *record.NodeError
+	if !errors.As(err, &other) || other.Have != "n1" || other.Want != "n2" || !strings.Contains(other.Hint(), "--node-name n1") {
+		t.Errorf("another name: %v", err)
+	}
+	if err.Error() != root+" belongs to node n1, not to n2" {
+		t.Errorf("it says %q", err)
+	}
+	if err := record.Node(root, "n1"); err != nil {
+		t.Errorf("the first name afterwards: %v", err)
+	}
+	// A file that lost its content with the power is written again.
+	if err := os.Truncate(filepath.Join(root, "node-name"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Node(root, "n3"); err != nil {
+		t.Error(err)
+	}
+	if text, _ := os.ReadFile(filepath.Join(root, "node-name")); string(text) != "n3\n" {
+		t.Errorf("file holds %q", text)
+	}
+}
+
+func BenchmarkSave(b *testing.B) {
+	r := record.New(b.TempDir())
+	rec := sample()
+	for b.Loop() {
+		rec.Instance++
+		if err := r.Save(rec); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkFirstSave(b *testing.B) {
+	r := record.New(b.TempDir())
+	rec := sample()
+	for i := 0; b.Loop(); i++ {
+		rec.UID = fmt.Sprint(i)
+		if err := r.Save(rec); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

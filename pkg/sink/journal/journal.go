@@ -1,0 +1,279 @@
+// Package journal writes the status of pods to a file, one JSON object a line,
+// and reads it. It is the sink of a node without an API server.
+//
+// The engine's reporter writes it; "get pods" reads it beside a running agent,
+// or after one, without a lock.
+//
+// The one rule: the newest line of a pod is its status, every other line may be
+// lost. Pods carry secrets in their environment: the file is 0600, and neither
+// logs nor errors say what is in it.
+package journal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// maxSize is the size above which the journal is written anew, once more than
+// half of it is out of date.
+const maxSize = 4 << 20
+
+// Entry is the newest status of one pod that is not gone.
+type Entry struct {
+	Time   time.Time
+	Origin pod.Origin
+	Pod    *v1.Pod // with its status
+}
+
+// place is the newest line of one pod.
+type place struct {
+	off int64
+	len int64
+	sum [sha256.Size]byte // of the line but for its time
+}
+
+// Journal writes one journal. It belongs to one goroutine; its lock on the disk
+// is the root directory's.
+type Journal struct {
+	path string
+	log  *slog.Logger
+	max  int64
+
+	file *os.File // nil until the first Report and after a failure to open
+	end  int64    // size of the file
+	torn bool     // the file does not end with a whole line
+	live map[pod.Key]place
+	kept int64 // bytes in live
+	// retry is the size from which on writing anew is tried again after it
+	// failed.
+	retry int64
+}
+
+// New returns the journal at path. It touches nothing: the first Report opens
+// the file, and writes it anew when anything in it is out of date.
+func New(path string, log *slog.Logger) *Journal {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Journal{path: path, log: log, max: maxSize}
+}
+
+// Report appends the pod with its status, unless the pod's last line says the
+// same. gone says that nothing is left of the pod. After an error (the disk is
+// full or read-only) nothing is written and the next Report goes on; what was
+// not written is written when the pod is reported again.
+func (j *Journal) Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error {
+	if err := j.open(); err != nil {
+		return fmt.Errorf("open journal: %w", err)
+	}
+	line, err := encode(p, origin, gone, at)
+	if err != nil {
+		return fmt.Errorf("encode status of pod %s: %w", pod.KeyOf(p), err)
+	}
+	key := pod.KeyOf(p)
+	sum := sumOf(line)
+	last, known := j.live[key]
+	if known && last.sum == sum || gone && !known {
+		return nil
+	}
+	off, err := j.append(line)
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	j.note(key, gone, place{off, int64(len(line)), sum})
+	if j.end > j.max && j.end > 2*j.kept && j.end >= j.retry {
+		j.compact()
+	}
+	return nil
+}
+
+// Close closes the file. A later Report opens it again.
+func (j *Journal) Close() error {
+	if j.file == nil {
+		return nil
+	}
+	err := j.file.Close()
+	j.file = nil
+	return err
+}
+
+// note remembers a pod's newest line.
+func (j *Journal) note(key pod.Key, gone bool, p place) {
+	j.kept -= j.live[key].len
+	delete(j.live, key)
+	if !gone {
+		j.live[key] = p
+		j.kept += p.len
+	}
+}
+
+// open opens the journal and learns what is in it. A journal that somebody has
+// removed or replaced is opened anew.
+func (j *Journal) open() error {
+	if j.file != nil {
+		if here, err := j.file.Stat(); err == nil {
+			if there, err := os.Lstat(j.path); err == nil && os.SameFile(here, there) && there.Size() == j.end {
+				return nil
+			}
+		}
+		j.Close()
+	}
+	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Chmod(0o600); err != nil {
+		f.Close()
+		return err
+	}
+	j.file, j.end, j.torn, j.retry = f, 0, false, 0
+	j.live, j.kept = make(map[pod.Key]place), 0
+	end, err := scan(f, func(off int64, line []byte) {
+		if l, err := decodeLine(line); err == nil {
+			j.note(l.key(), l.Gone, place{off, int64(len(line)), sumOf(line)})
+		}
+	})
+	if err != nil {
+		j.Close()
+		return err
+	}
+	j.end, j.torn = end.size, end.torn
+	if j.end > j.kept {
+		j.compact()
+	}
+	return nil
+}
+
+// append writes one line at the end and returns where it begins. A line that
+// does not fit is taken back; where even that fails, the next one begins on a
+// line of its own.
+func (j *Journal) append(line []byte) (off int64, err error) {
+	if j.torn {
+		line = append([]byte("\n"), line...)
+	}
+	n, err := j.file.Write(line)
+	if err == nil {
+		off = j.end
+		if j.torn {
+			off++
+		}
+		j.end += int64(n)
+		j.torn = false
+		return off, nil
+	}
+	if n > 0 && j.file.Truncate(j.end) != nil {
+		j.end += int64(n)
+		j.torn = true
+	}
+	return 0, err
+}
+
+// compact writes the journal anew with the newest line of each pod, and puts it
+// in the old one's place at once: readers have the whole old or the whole new
+// one. Not being able to costs room, nothing else.
+func (j *Journal) compact() {
+	before := j.end
+	if err := j.rewrite(); err != nil {
+		j.retry = j.end + j.max/4
+		j.log.Warn("Journal not compacted", "path", j.path, "bytes", j.end, "error", err)
+		return
+	}
+	j.retry = 0
+	j.log.Debug("Journal compacted", "path", j.path, "before", before, "after", j.end)
+}
+
+// rewrite is not synced: after a loss of power the status of every pod is
+// reported again.
+func (j *Journal) rewrite() error {
+	tmp := j.path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	live, end, err := copyLines(f, j.file, j.live)
+	if err == nil {
+		err = os.Rename(tmp, j.path)
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(tmp)
+		return err
+	}
+	j.file.Close()
+	j.file, j.live, j.end, j.kept, j.torn = f, live, end, end, false
+	return nil
+}
+
+// copyLines copies lines from one journal to another, in their order, and
+// returns where they are now.
+func copyLines(to io.Writer, from io.ReaderAt, lines map[pod.Key]place) (map[pod.Key]place, int64, error) {
+	moved := make(map[pod.Key]place, len(lines))
+	var end int64
+	for _, key := range inOrder(lines) {
+		p := lines[key]
+		n, err := io.Copy(to, io.NewSectionReader(from, p.off, p.len))
+		if err == nil && n < p.len {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		p.off = end
+		end += p.len
+		moved[key] = p
+	}
+	return moved, end, nil
+}
+
+// Read returns the newest entry of every pod that is not gone. It works beside
+// an agent that writes, and passes over lines that are torn. Without a journal
+// there are no entries.
+func Read(path string) (map[pod.Key]Entry, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[pod.Key]Entry{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	defer f.Close()
+	newest := make(map[pod.Key][]byte)
+	_, err = scan(f, func(_ int64, line []byte) {
+		l, err := decodeLine(line)
+		switch {
+		case err != nil:
+		case l.Gone:
+			delete(newest, l.key())
+		default:
+			newest[l.key()] = bytes.Clone(line)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	entries := make(map[pod.Key]Entry, len(newest))
+	for key, text := range newest {
+		var l fullLine
+		if json.Unmarshal(text, &l) == nil && l.Pod != nil {
+			entries[key] = Entry{Time: l.Time, Origin: pod.Origin(l.Origin), Pod: l.Pod}
+		}
+	}
+	return entries, nil
+}

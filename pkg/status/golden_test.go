@@ -1,0 +1,222 @@
+package status_test
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/plan/plantest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+// notesYAML is notes.yaml: what the worker knows, times as "how long ago" and,
+// where something is to come, "in".
+type notesYAML struct {
+	Trouble        map[string]pod.Trouble `json:"trouble"`
+	Backoff        map[string]backoffYAML `json:"backoff"`
+	Health         map[string]pod.Verdict `json:"health"`
+	RefusedReason  string                 `json:"refusedReason"`
+	RefusedMessage string                 `json:"refusedMessage"`
+	NetworkWait    string                 `json:"networkWait"`
+	StartTime      string                 `json:"startTime"`
+	Instance       int                    `json:"instance"`
+	Terminal       v1.PodPhase            `json:"terminal"`
+	Terminating    bool                   `json:"terminating"`
+	HostIPs        []string               `json:"hostIPs"`
+	RuntimeName    string                 `json:"runtimeName"`
+}
+
+type backoffYAML struct {
+	Delay string `json:"delay"`
+	In    string `json:"in"`
+}
+
+type scene struct {
+	want   *pod.Spec
+	have   pod.Actual
+	health pod.Health
+	before v1.PodStatus
+	notes  status.Notes
+}
+
+func (s scene) of(before v1.PodStatus) v1.PodStatus {
+	return status.Of(s.want, s.have, s.health, before, s.notes, plantest.Now)
+}
+
+// TestOfGoldens runs every state in testdata. A file's name begins with the rule
+// that it shows. Whatever the state: a status is what the next one with nothing
+// new is (C-1.27.2).
+func TestOfGoldens(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 25 {
+		t.Fatalf("%d goldens, want at least 25: %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			arc, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := read(arc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := s.of(s.before)
+			if again := s.of(st); !equality.Semantic.DeepEqual(again, st) {
+				t.Errorf("the same again is another status:\n%s", gocmp.Diff(st, again))
+			}
+			got := describe(s.want.Pod, st)
+			if *update {
+				arc.Files[len(arc.Files)-1].Data = []byte(got)
+				if err := os.WriteFile(file, txtar.Format(arc), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := gocmp.Diff(string(section(arc, "status")), got); diff != "" {
+				t.Errorf("%sstatus (-want +got):\n%s", arc.Comment, diff)
+			}
+		})
+	}
+}
+
+// describe is the table's line and the whole status, a line a fact. Times are
+// relative to now.
+func describe(p *v1.Pod, st v1.PodStatus) string {
+	shown := *p
+	shown.Status = st
+	l := status.Summary(shown)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s %d\n", l.ReadyText(), l.Status, l.Restarts)
+	fmt.Fprintf(&b, "phase %s %s since %s%s\n", st.Phase, st.QOSClass, at(*st.StartTime), because(st.Reason, st.Message))
+	if st.PodIP != "" || st.HostIP != "" {
+		fmt.Fprintf(&b, "pod %q %v host %q %v\n", st.PodIP, st.PodIPs, st.HostIP, st.HostIPs)
+	}
+	for _, c := range st.InitContainerStatuses {
+		b.WriteString("init " + describeContainer(c))
+	}
+	for _, c := range st.ContainerStatuses {
+		b.WriteString("container " + describeContainer(c))
+	}
+	for _, c := range st.Conditions {
+		fmt.Fprintf(&b, "%s %s since %s%s\n", c.Type, c.Status, at(c.LastTransitionTime), because(c.Reason, c.Message))
+	}
+	return b.String()
+}
+
+func describeContainer(c v1.ContainerStatus) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s image=%s", c.Name, c.Image)
+	if c.ImageID != "" {
+		b.WriteString(" imageID=" + c.ImageID)
+	}
+	if c.ContainerID != "" {
+		b.WriteString(" id=" + c.ContainerID)
+	}
+	fmt.Fprintf(&b, " restarts=%d", c.RestartCount)
+	if c.Started != nil && *c.Started {
+		b.WriteString(" started")
+	}
+	if c.Ready {
+		b.WriteString(" ready")
+	}
+	b.WriteString("\n  " + describeState(c.State) + "\n")
+	if c.LastTerminationState.Terminated != nil {
+		b.WriteString("  before: " + describeState(c.LastTerminationState) + "\n")
+	}
+	return b.String()
+}
+
+func describeState(s v1.ContainerState) string {
+	switch {
+	case s.Waiting != nil:
+		return "waiting" + because(s.Waiting.Reason, s.Waiting.Message)
+	case s.Running != nil:
+		return "running since " + at(s.Running.StartedAt)
+	case s.Terminated != nil:
+		t := s.Terminated
+		return fmt.Sprintf("terminated %d %s to %s id=%s%s", t.ExitCode, at(t.StartedAt), at(t.FinishedAt), t.ContainerID, because(t.Reason, t.Message))
+	}
+	return "no state"
+}
+
+func because(reason, message string) string {
+	if reason+message == "" {
+		return ""
+	}
+	return " (" + strings.TrimSuffix(reason+": "+message, ": ") + ")"
+}
+
+func at(t metav1.Time) string {
+	if t.IsZero() {
+		return "?"
+	}
+	return t.Sub(plantest.Now).String()
+}
+
+func read(arc *txtar.Archive) (scene, error) {
+	var s scene
+	var err error
+	if s.want, err = plantest.Spec(section(arc, "want.yaml")); err != nil {
+		return s, fmt.Errorf("want.yaml: %w", err)
+	}
+	if s.have, err = plantest.Actual(section(arc, "have.yaml"), s.want); err != nil {
+		return s, fmt.Errorf("have.yaml: %w", err)
+	}
+	if err = yaml.UnmarshalStrict(section(arc, "before.yaml"), &s.before); err != nil {
+		return s, fmt.Errorf("before.yaml: %w", err)
+	}
+	var y notesYAML
+	if err = yaml.UnmarshalStrict(section(arc, "notes.yaml"), &y); err != nil {
+		return s, fmt.Errorf("notes.yaml: %w", err)
+	}
+	s.health.Ready = y.Health
+	s.notes = status.Notes{
+		Trouble: y.Trouble, RefusedReason: y.RefusedReason, RefusedMessage: y.RefusedMessage,
+		NetworkWait: y.NetworkWait, Instance: y.Instance, Terminal: y.Terminal, Terminating: y.Terminating,
+		HostIPs: y.HostIPs, RuntimeName: y.RuntimeName,
+	}
+	for name, b := range y.Backoff {
+		delay, err := time.ParseDuration(b.Delay)
+		if err != nil {
+			return s, err
+		}
+		in, err := time.ParseDuration(b.In)
+		if err != nil {
+			return s, err
+		}
+		if s.notes.Backoff == nil {
+			s.notes.Backoff = map[string]status.Backoff{}
+		}
+		s.notes.Backoff[name] = status.Backoff{Delay: delay, Until: plantest.Now.Add(in)}
+	}
+	ago, err := time.ParseDuration(cmp.Or(y.StartTime, "2m"))
+	s.notes.StartTime = plantest.Now.Add(-ago)
+	return s, err
+}
+
+func section(arc *txtar.Archive, name string) []byte {
+	for _, f := range arc.Files {
+		if f.Name == name {
+			return f.Data
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package status_test
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+func waiting(reason string) v1.ContainerState {
+	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}
+}
+
+func ended(code int32, reason string) v1.ContainerState {
+	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: reason}}
+}
+
+// TestSummaryWords holds the words of a table to what kubectl prints.
+func TestSummaryWords(t *testing.T) {
+	t.Parallel()
+	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
+	ready := []v1.PodCondition{{Type: v1.PodInitialized, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionTrue}}
+	initialised := ready[:1]
+	now := metav1.Now()
+	cs := func(states ...v1.ContainerState) (list []v1.ContainerStatus) {
+		for _, s := range states {
+			list = append(list, v1.ContainerStatus{State: s, Ready: s.Running != nil})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		name   string
+		status v1.PodStatus
+		gone   bool
+		want   string
+	}{
+		{"no status", v1.PodStatus{}, false, "0/2 "},
+		{"pending", v1.PodStatus{Phase: v1.PodPending}, false, "0/2 Pending"},
+		{"both run", v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: cs(running, running)}, false, "2/2 Running"},
+		{"creating", v1.PodStatus{Phase: v1.PodPending, Conditions: initialised, ContainerStatuses: cs(waiting("ContainerCreating"), waiting("ContainerCreating"))}, false, "0/2 ContainerCreating"},
+		{"one in a crash loop", v1.PodStatus{Phase: v1.PodRunning, Conditions: initialised, ContainerStatuses: cs(running, waiting("CrashLoopBackOff"))}, false, "1/2 CrashLoopBackOff"},
+		{"one completed, one ready", v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: cs(running, ended(0, "Completed"))}, false, "1/2 Running"},
+		{"one completed, pod not ready", v1.PodStatus{Phase: v1.PodRunning, Conditions: initialised, ContainerStatuses: cs(running, ended(0, "Completed"))}, false, "1/2 NotReady"},
+		{"completed", v1.PodStatus{Phase: v1.PodSucceeded, Conditions: initialised, ContainerStatuses: cs(ended(0, "Completed"), ended(0, "Completed"))}, false, "0/2 Completed"},
+		{"exit code", v1.PodStatus{Phase: v1.PodFailed, Conditions: initialised, ContainerStatuses: cs(ended(3, ""))}, false, "0/2 ExitCode:3"},
+		{"reason of the pod", v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted"}, false, "0/2 Evicted"},
+		{"refused", v1.PodStatus{Phase: v1.PodPending, Reason: "NodePorts", Conditions: initialised, ContainerStatuses: cs(waiting("ContainerCreating"))}, false, "0/2 NodePorts"},
+		{"first init container", v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: cs(running, waiting("PodInitializing"))}, false, "0/2 Init:0/2"},
+		{"second init container", v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: cs(ended(0, "Completed"), running)}, false, "0/2 Init:1/2"},
+		{"init container in a crash loop", v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: cs(waiting("CrashLoopBackOff"), waiting("PodInitializing"))}, false, "0/2 Init:CrashLoopBackOff"},
+		{"init container failed", v1.PodStatus{Phase: v1.PodFailed, InitContainerStatuses: cs(ended(1, "Error"))}, false, "0/2 Init:Error"},
+		{"init container refused", v1.PodStatus{Phase: v1.PodPending, Reason: "NodePorts", InitContainerStatuses: cs(waiting("PodInitializing"))}, false, "0/2 NodePorts"},
+		{"terminating", v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: cs(running, running)}, true, "2/2 Terminating"},
+	} {
+		p := v1.Pod{Spec: v1.PodSpec{InitContainers: make([]v1.Container, 2), Containers: make([]v1.Container, 2)}, Status: c.status}
+		if c.gone {
+			p.DeletionTimestamp = &now
+		}
+		l := status.Summary(p)
+		if got := l.ReadyText() + " " + l.Status; got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestSummaryRestarts(t *testing.T) {
+	t.Parallel()
+	last := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	restarted := func(n int32, ago time.Duration) v1.ContainerStatus {
+		return v1.ContainerStatus{RestartCount: n, LastTerminationState: v1.ContainerState{
+			Terminated: &v1.ContainerStateTerminated{FinishedAt: metav1.NewTime(last.Add(-ago))},
+		}}
+	}
+	p := v1.Pod{Status: v1.PodStatus{
+		Conditions:            []v1.PodCondition{{Type: v1.PodInitialized, Status: v1.ConditionTrue}},
+		InitContainerStatuses: []v1.ContainerStatus{restarted(9, 0)},
+		ContainerStatuses:     []v1.ContainerStatus{restarted(2, time.Hour), restarted(3, time.Minute)},
+	}}
+	if l := status.Summary(p); l.Restarts != 5 || !l.LastRestart.Equal(last.Add(-time.Minute)) {
+		t.Errorf("%+v, want 5 restarts, the last a minute ago", l)
+	}
+}
