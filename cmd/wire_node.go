@@ -65,7 +65,11 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 		return nil, failed(exitFailure, err)
 	}
 	if err = record.Node(root, p.cfg.NodeName); err != nil {
-		return nil, failed(exitFailure, err, "pods carry the node's name: go on with --node-name, or use another --root-dir")
+		var other *record.NodeError
+		if errors.As(err, &other) {
+			return nil, failed(exitFailure, err, other.Hint())
+		}
+		return nil, failed(exitFailure, err)
 	}
 	if err = n.findRuntime(ctx); err != nil {
 		return nil, err

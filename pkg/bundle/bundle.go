@@ -65,7 +65,8 @@ type Config struct {
 	// archive is looked at.
 	Programs string
 	// Subnet is the pods' network (DefaultSubnet), Bridge the device it hangs on
-	// (DefaultBridge).
+	// (DefaultBridge). A change takes effect when containerd is started and no
+	// pod runs.
 	Subnet, Bridge string
 	// Log receives what a person may want to know; nil discards it.
 	Log *slog.Logger
@@ -84,7 +85,9 @@ type Runtime struct {
 	bridge   string
 	log      *slog.Logger
 
-	child int // the containerd this process started, to be reaped; guarded by the lock file
+	busy  chan struct{} // holds one while a method has the lock file; makes goroutines wait as the file makes processes
+	child int           // the containerd this process started, to be reaped; guarded by busy
+	well  int           // the containerd that has answered; guarded by busy
 }
 
 // New returns the runtime that cfg describes. It starts nothing.
@@ -102,6 +105,7 @@ func New(cfg Config) *Runtime {
 		subnet:   cmp.Or(cfg.Subnet, DefaultSubnet),
 		bridge:   cmp.Or(cfg.Bridge, DefaultBridge),
 		log:      log,
+		busy:     make(chan struct{}, 1),
 	}
 }
 
@@ -121,9 +125,9 @@ func (r *Runtime) LogFile() string { return filepath.Join(r.root, "containerd.lo
 func (r *Runtime) socket() string     { return filepath.Join(r.run, "containerd.sock") }
 func (r *Runtime) configFile() string { return filepath.Join(r.run, "config.toml") }
 
-// network names the CNI network. It tells this instance's chains in the host's
-// packet filter from everybody else's.
-func (r *Runtime) network() string { return "nodectl-" + filepath.Base(r.run) }
+// network names the CNI network: whoever hangs pods on the same bridge takes
+// their addresses from the same list.
+func (r *Runtime) network() string { return r.bridge }
 
 // Start makes the bundled runtime answer and returns its CRI endpoint. The
 // first use unpacks the programs; a containerd that runs is used as it is, also
@@ -137,8 +141,9 @@ func (r *Runtime) Start(ctx context.Context) (string, error) {
 
 // Ensure is Start for a runtime that was started before and has stopped
 // answering: it starts containerd again if that is gone, and reports whether it
-// did. Pods do not notice. A containerd that runs and does not answer is an
-// error; it is not touched.
+// did. Pods do not notice. A containerd that runs and has not answered yet is an
+// error when it does not now; it is not touched. Asking about one that has
+// answered before costs next to nothing: only its process is looked at.
 func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errNotRoot
@@ -152,11 +157,17 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	}
 	defer unlock()
 
+	if r.well != 0 && r.isOurs(r.well) {
+		return false, nil
+	}
+	r.well = 0
 	if p, ok := r.find(); ok {
 		if err := r.answer(ctx, p.pid, 0); err != nil {
 			return false, fmt.Errorf("the bundled containerd (process %d) runs but does not answer: %w", p.pid, err)
 		}
-		return false, nil
+		r.well = p.pid
+		_, err := r.networkChange()
+		return false, err
 	}
 	r.reap()
 	bin, err := r.provide()
@@ -166,13 +177,21 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	return true, r.boot(ctx, bin)
 }
 
+// Running reports whether the bundled containerd runs or has left pods running:
+// then it is the runtime of this root directory, whatever else the machine has.
+func (r *Runtime) Running() bool {
+	_, ok := r.find()
+	return ok || len(r.shims()) > 0
+}
+
 // boot starts a containerd from the programs in bin where none runs. The caller
 // holds the lock.
 func (r *Runtime) boot(ctx context.Context, bin string) error {
-	if err := r.claimNetwork(); err != nil {
+	pods := len(r.shims()) > 0 // their network stays as it is
+	if err := r.claimNetwork(pods); err != nil {
 		return err
 	}
-	if err := r.configure(bin); err != nil {
+	if err := r.configure(bin, pods); err != nil {
 		return err
 	}
 	before := time.Now()
@@ -183,6 +202,7 @@ func (r *Runtime) boot(ctx context.Context, bin string) error {
 		return err
 	}
 	r.prune(bin)
+	r.well = r.child
 	r.log.Info("Container runtime started", "endpoint", r.Endpoint(), "took", time.Since(before).Round(time.Millisecond))
 	return nil
 }
@@ -202,9 +222,19 @@ func (r *Runtime) check() error {
 	return r.checkSubnet()
 }
 
-// lock takes the lock that lets one process at a time start and stop this
-// runtime. It waits until ctx ends.
+// lock takes the lock that lets one goroutine of one process at a time start
+// and stop this runtime. It waits until ctx ends.
 func (r *Runtime) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case r.busy <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() {
+		if err != nil {
+			<-r.busy
+		}
+	}()
 	if err := os.MkdirAll(r.root, 0o700); err != nil {
 		return nil, err
 	}
@@ -215,7 +245,7 @@ func (r *Runtime) lock(ctx context.Context) (unlock func(), err error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return func() { f.Close(); <-r.busy }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			f.Close()

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,8 +108,8 @@ disabled_plugins = [
 `
 
 // configure writes what containerd and the CNI plugins read. bin is the
-// unpacked bundle.
-func (r *Runtime) configure(bin string) error {
+// unpacked bundle; while pods run, their network is not changed.
+func (r *Runtime) configure(bin string, pods bool) error {
 	for _, dir := range []string{r.run, filepath.Join(r.root, "cni"), filepath.Join(r.root, "certs.d")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -140,11 +141,30 @@ func (r *Runtime) configure(bin string) error {
 	if err := writeFile(r.configFile(), []byte(text.String()), 0o600); err != nil {
 		return err
 	}
-	list, err := r.cniConfig()
-	if err != nil {
+	list, err := r.networkChange()
+	if err != nil || list == nil || pods && exists(r.networkFile()) {
 		return err
 	}
-	return writeFile(filepath.Join(r.root, "cni", "10-nodectl.conflist"), list, 0o600)
+	return writeFile(r.networkFile(), list, 0o600)
+}
+
+func (r *Runtime) networkFile() string { return filepath.Join(r.root, "cni", "10-nodectl.conflist") }
+
+// networkChange returns the pod network's configuration where it is not the one
+// in use, which it says; nil where it is.
+func (r *Runtime) networkChange() ([]byte, error) {
+	want, err := r.cniConfig()
+	if err != nil {
+		return nil, err
+	}
+	have, err := os.ReadFile(r.networkFile())
+	if err == nil && bytes.Equal(have, want) {
+		return nil, nil
+	}
+	if _, running := r.find(); err == nil && (running || len(r.shims()) > 0) {
+		r.log.Warn("The pod network changes when the bundled runtime has been stopped", "subnet", r.subnet, "bridge", r.bridge)
+	}
+	return want, nil
 }
 
 // oomScore returns the score containerd asks for: nearly never killed, where
@@ -181,7 +201,7 @@ func (r *Runtime) cniConfig() ([]byte, error) {
 			"type":    "host-local",
 			"ranges":  [][]map[string]string{{{"subnet": r.subnet}}},
 			"routes":  []map[string]string{{"dst": "0.0.0.0/0"}},
-			"dataDir": filepath.Join(r.run, "ipam"),
+			"dataDir": addressesDir,
 		},
 	}
 	if mtu := mtu("/proc", "/sys"); mtu > 0 {
@@ -257,7 +277,9 @@ func (r *Runtime) checkSubnet() error {
 }
 
 // freeSubnet refuses a pod network that this machine already reaches through
-// another device: its pods would be cut off, or cut others off.
+// another device: its pods would be cut off, or cut others off. It also refuses
+// a bridge that is in another network, since the bridge plugin would for every
+// pod.
 func (r *Runtime) freeSubnet() error {
 	want, err := netip.ParsePrefix(r.subnet)
 	if err != nil {
@@ -268,16 +290,20 @@ func (r *Runtime) freeSubnet() error {
 		return err
 	}
 	for _, d := range devices {
-		if d.Name == r.bridge {
-			continue
-		}
 		addrs, err := d.Addrs()
 		if err != nil {
 			continue // the device went away while we looked
 		}
 		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Overlaps(want) {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil || !p.Addr().Is4() {
+				continue
+			}
+			if d.Name != r.bridge && p.Overlaps(want) {
 				return fmt.Errorf("pod network %s: the machine's device %s has %s; choose another", r.subnet, d.Name, p)
+			}
+			if d.Name == r.bridge && p.Masked() != want {
+				return fmt.Errorf("pod network %s: the bridge %s has %s and is in use; choose %s, or end what uses it", r.subnet, d.Name, p, p.Masked())
 			}
 		}
 	}

@@ -21,6 +21,10 @@ import (
 // ever removed.
 const claimsFile = "/run/nodectl/network.json"
 
+// addressesDir is where the host-local plugin notes who has which address. All
+// bundled runtimes share it, and it does not survive a reboot.
+const addressesDir = "/run/nodectl/addresses"
+
 // claims maps each shared thing that was not there before the first bundled
 // runtime came to the run directories of the runtimes that use it.
 type claims struct {
@@ -44,6 +48,7 @@ func (r *Runtime) sharedThings() []shared {
 	things := []shared{
 		{"bridge " + r.bridge, func() bool { return exists("/sys/class/net/" + r.bridge) }, func() error { return removeBridge(r.bridge) }},
 		{"chains CNI-HOSTPORT", hostPortChains, removeHostPortChains},
+		{"addresses", func() bool { return exists(addressesDir) }, func() error { return os.RemoveAll(addressesDir) }},
 		directory("/var/lib/cni/results"), // where libcni keeps what plugins answered
 		directory("/var/lib/cni"),
 	}
@@ -54,10 +59,18 @@ func (r *Runtime) sharedThings() []shared {
 }
 
 // claimNetwork notes, before the first pod, which shared things are there only
-// because of us.
-func (r *Runtime) claimNetwork() error {
+// because of us, and sees that the pod network can be had. Where pods run, they
+// have it.
+func (r *Runtime) claimNetwork(pods bool) error {
 	return r.withClaims(func(c *claims) error {
-		if !exists("/sys/class/net/" + r.bridge) {
+		bridge := "bridge " + r.bridge
+		if by, made := c.Made[bridge]; made && len(by) == 0 && !pods {
+			// A killed runtime left it, perhaps in another network.
+			if err := removeBridge(r.bridge); err != nil {
+				r.log.Warn("A bridge was left behind", "error", err)
+			}
+		}
+		if !pods {
 			if err := r.freeSubnet(); err != nil {
 				return err
 			}
@@ -66,6 +79,8 @@ func (r *Runtime) claimNetwork() error {
 			by, made := c.Made[s.name]
 			if made || !s.exists() {
 				c.Made[s.name] = append(by, r.run)
+			} else if s.name == bridge {
+				r.log.Warn("The pods' bridge was made by somebody else, who may give out the same addresses", "bridge", r.bridge)
 			}
 		}
 		return nil
@@ -211,21 +226,36 @@ func removeHostPortChains() error {
 	return restoreNAT(removal(nat, func(chain string) bool { return strings.HasPrefix(chain, hostPortPrefix) }))
 }
 
-// removePodChains removes what the network plugins left of pods that did not
-// end in an orderly way: the chains whose rules carry this network's name, and
-// the rules that lead there.
-func (r *Runtime) removePodChains() error {
-	return restoreNAT(podChainRemoval(natTable(), r.network()))
+// removePodTraces removes what the network plugins left of sandboxes that did
+// not end in an orderly way: their addresses, and their chains in the packet
+// filter.
+func (r *Runtime) removePodTraces(sandboxes []string) error {
+	if len(sandboxes) == 0 {
+		return nil
+	}
+	leases, _ := filepath.Glob(filepath.Join(addressesDir, r.network(), "*.*.*.*"))
+	var errs []error
+	for _, l := range leases {
+		text, err := os.ReadFile(l)
+		if id, _, _ := strings.Cut(string(text), "\n"); err == nil && slices.Contains(sandboxes, strings.TrimSpace(id)) {
+			errs = append(errs, removeFile(l))
+		}
+	}
+	return errors.Join(append(errs, restoreNAT(podChainRemoval(natTable(), sandboxes)))...)
 }
 
-func podChainRemoval(nat, network string) string {
+// podChainRemoval writes the input for iptables-restore that removes the chains
+// whose rules carry a sandbox's id, and the rules that lead there.
+func podChainRemoval(nat string, sandboxes []string) string {
 	ours := map[string]bool{}
 	for line := range strings.Lines(nat) {
-		if strings.HasPrefix(line, "-A ") && strings.Contains(line, `name: \"`+network+`\"`) {
-			_, target, ok := strings.Cut(strings.TrimSpace(line), " -j CNI-")
-			if target = "CNI-" + target; ok && !strings.HasPrefix(target, hostPortPrefix) {
-				ours[target] = true
-			}
+		_, rest, ok := strings.Cut(line, `id: \"`)
+		if id, _, _ := strings.Cut(rest, `\"`); !ok || !slices.Contains(sandboxes, id) {
+			continue
+		}
+		_, target, ok := strings.Cut(strings.TrimSpace(line), " -j CNI-")
+		if target = "CNI-" + target; ok && !strings.HasPrefix(target, hostPortPrefix) {
+			ours[target] = true
 		}
 	}
 	return removal(nat, func(chain string) bool { return ours[chain] })

@@ -23,6 +23,7 @@ import (
 type process struct {
 	pid int
 	exe string // of a file that was replaced since: its old path
+	id  string // of a shim: its sandbox
 }
 
 // dir returns the directory of the unpacked bundle the process runs from.
@@ -30,13 +31,21 @@ func (p process) dir() string { return filepath.Dir(p.exe) }
 
 // find returns the containerd of this runtime.
 func (r *Runtime) find() (process, bool) {
-	found := processes(func(exe string, args []string) bool {
-		return filepath.Base(exe) == "containerd" && argument(args, "--config") == r.configFile()
-	})
+	found := processes(r.isContainerd)
 	if len(found) == 0 {
 		return process{}, false
 	}
 	return found[0], true
+}
+
+// isOurs reports whether the process is the containerd of this runtime.
+func (r *Runtime) isOurs(pid int) bool {
+	_, ok := inspect(strconv.Itoa(pid), r.isContainerd)
+	return ok
+}
+
+func (r *Runtime) isContainerd(exe string, args []string) bool {
+	return filepath.Base(exe) == "containerd" && argument(args, "--config") == r.configFile()
 }
 
 // shims returns the shims this runtime's containerd started: one a pod, and it
@@ -57,36 +66,53 @@ func programDirs() map[string]bool {
 	return dirs
 }
 
-// processes returns those of our user's processes that match accepts. Kernel
-// threads and zombies have no program and are not asked about.
+// processes returns those of our user's processes that match accepts.
 func processes(match func(exe string, args []string) bool) []process {
-	entries, err := os.ReadDir("/proc")
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
 	if err != nil {
 		return nil
 	}
 	var found []process
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
+	for _, name := range names {
+		if p, ok := inspect(name, match); ok {
+			found = append(found, p)
 		}
-		dir := "/proc/" + e.Name()
-		exe, err := os.Readlink(dir + "/exe")
-		if err != nil {
-			continue
-		}
-		exe = strings.TrimSuffix(exe, " (deleted)")
-		line, err := os.ReadFile(dir + "/cmdline")
-		if err != nil || !match(exe, strings.Split(string(line), "\x00")) {
-			continue
-		}
-		var st unix.Stat_t
-		if unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid() {
-			continue
-		}
-		found = append(found, process{pid: pid, exe: exe})
 	}
 	return found
+}
+
+// inspect returns the process with this number, if it is our user's and match
+// accepts it. Kernel threads and zombies have no program and are not asked
+// about.
+func inspect(pid string, match func(exe string, args []string) bool) (process, bool) {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return process{}, false
+	}
+	dir := "/proc/" + pid
+	exe, err := os.Readlink(dir + "/exe")
+	if err != nil {
+		return process{}, false
+	}
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	line, err := os.ReadFile(dir + "/cmdline")
+	if err != nil {
+		return process{}, false
+	}
+	args := strings.Split(string(line), "\x00")
+	if !match(exe, args) {
+		return process{}, false
+	}
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid() {
+		return process{}, false
+	}
+	return process{pid: n, exe: exe, id: argument(args, "-id")}, true
 }
 
 // argument returns the word after flag.

@@ -53,6 +53,7 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	}
 	defer unlock()
 
+	r.well = 0
 	p, running := r.find()
 	if n := r.podsRunning(ctx); n > 0 && !force {
 		return &PodsRunningError{Pods: n}
@@ -74,7 +75,8 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 			return err
 		}
 	}
-	return errors.Join(r.endShims(ctx), r.tidy(parents))
+	sandboxes, err := r.endShims(ctx)
+	return errors.Join(err, r.tidy(parents, sandboxes))
 }
 
 // podsRunning counts the pods that would end; shims, where containerd cannot
@@ -121,8 +123,8 @@ func (r *Runtime) endPods(ctx context.Context) (parents []string, err error) {
 	return slices.Compact(parents), err
 }
 
-// cgroupParent returns the cgroup a pod's own is made in; "/" when the runtime
-// chose it.
+// cgroupParent returns the cgroup a pod's own is made in; "/" when that is not
+// known, or none.
 func (c *conn) cgroupParent(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -131,29 +133,30 @@ func (c *conn) cgroupParent(ctx context.Context, id string) string {
 		return "/"
 	}
 	var info struct {
-		Config struct {
+		Spec struct {
 			Linux struct {
-				Parent string `json:"cgroup_parent"`
+				Cgroup string `json:"cgroupsPath"`
 			} `json:"linux"`
-		} `json:"config"`
+		} `json:"runtimeSpec"`
 	}
-	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil {
+	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil || !filepath.IsAbs(info.Spec.Linux.Cgroup) {
 		return "/"
 	}
-	return filepath.Join("/", info.Config.Linux.Parent)
+	return filepath.Dir(filepath.Clean(info.Spec.Linux.Cgroup))
 }
 
 // endShims kills what containerd has not ended: shims and all that descends
-// from them.
-func (r *Runtime) endShims(ctx context.Context) error {
+// from them. It returns their sandboxes.
+func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) {
 	var errs []error
 	for _, p := range r.shims() {
+		sandboxes = append(sandboxes, p.id)
 		for _, pid := range descendants(p.pid) {
 			_ = unix.Kill(pid, unix.SIGKILL) // gone is as good
 		}
 		errs = append(errs, r.end(ctx, p, 0))
 	}
-	return errors.Join(errs...)
+	return sandboxes, errors.Join(errs...)
 }
 
 // descendants returns the processes that pid and its children started.
@@ -174,8 +177,10 @@ func descendants(pid int) []int {
 	return all
 }
 
-// tidy removes what is left on the machine when no process of the runtime is.
-func (r *Runtime) tidy(parents []string) error {
+// tidy removes what is left on the machine when no process of the runtime is:
+// its mounts, the cgroups its pods were in, the traces of sandboxes that were
+// killed, and what it shares, if nobody else uses that.
+func (r *Runtime) tidy(parents, sandboxes []string) error {
 	var errs []error
 	for _, m := range slices.Backward(mounts("/proc")) {
 		if below(m.path, r.run) || below(m.path, r.root) {
@@ -187,7 +192,7 @@ func (r *Runtime) tidy(parents []string) error {
 	for _, parent := range parents {
 		removeCgroups(parent)
 	}
-	errs = append(errs, r.removePodChains(), r.removeUnits())
+	errs = append(errs, r.removePodTraces(sandboxes), r.removeUnits())
 	if err := errors.Join(errs...); err != nil {
 		return err // what is still mounted must not be removed as if it were ours
 	}

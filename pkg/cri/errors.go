@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,8 +27,9 @@ var (
 	// about.
 	ErrNotFound = errors.New("not found in the container runtime")
 	// ErrExecTimeout says that a command did not end within the time it was
-	// given: the container's failure, not the runtime's.
-	ErrExecTimeout = errors.New("command timed out")
+	// given: the container's failure, not the runtime's. It wraps
+	// context.DeadlineExceeded, which is how a prober knows it.
+	ErrExecTimeout = fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
 )
 
 // CallError is one failed call, said in one line. It matches ErrUnavailable,

@@ -35,7 +35,8 @@ type machine struct {
 	rt   *critest.Runtime
 	disk *disk
 	src  *wishes
-	mute bool // the source says nothing to the next agent
+	more *wishes // a second layer; nil for none
+	mute bool    // the source says nothing to the next agent
 
 	log   bytes.Buffer
 	agent *agent
@@ -83,6 +84,9 @@ func (m *machine) config(conn *critest.Conn) Config {
 	var sources []source.Source
 	if m.src != nil {
 		sources = append(sources, m.src.reader(m.mute))
+	}
+	if m.more != nil {
+		sources = append(sources, m.more.reader(false))
 	}
 	return Config{
 		PodConfig: podconfig.New(podconfig.Config{Sources: sources}),
@@ -202,13 +206,14 @@ func initContainer(img string) func(*v1.Pod) {
 
 // wishes is a source of pods that a test sets.
 type wishes struct {
+	name string
 	mu   sync.Mutex
 	pods []*pod.Spec
 	err  error
 	tell chan struct{}
 }
 
-func newWishes() *wishes { return &wishes{tell: make(chan struct{}, 1)} }
+func newWishes() *wishes { return &wishes{name: "file:/m", tell: make(chan struct{}, 1)} }
 
 // set replaces the set.
 func (w *wishes) set(pods ...*pod.Spec) { w.change(pods, nil) }
@@ -233,7 +238,7 @@ type wishReader struct {
 	mute bool
 }
 
-func (w *wishReader) Name() string { return "file:/m" }
+func (w *wishReader) Name() string { return w.wishes.name }
 
 func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {

@@ -128,6 +128,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		l.noteAllReported()
 		if l.finished != nil && l.finished() {
 			return nil
 		}
@@ -354,7 +355,6 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		return
 	}
 	l.setTargets(ctx, e, r.targets)
-	l.noteAllReported()
 	if r.fresh {
 		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
 	}
@@ -363,7 +363,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 // noteAllReported says once that the start is over: every wanted pod was looked
 // at and reported.
 func (l *loop) noteAllReported() {
-	if l.reported || l.state == nil || !l.state.AllHeard() {
+	if l.reported || !l.adopted || l.state == nil || !l.state.AllHeard() {
 		return
 	}
 	for _, e := range l.pods {
@@ -373,23 +373,33 @@ func (l *loop) noteAllReported() {
 	}
 	l.reported = true
 	l.log.Info("All pods reported", "pods", len(l.pods))
+	for _, key := range sortedKeys(l.cfg.Before) {
+		if _, found := l.strays[key]; l.sweep && !found && l.pods[key] == nil {
+			l.sayGone(key, nil) // it went while no agent could say so
+		}
+	}
 }
 
 // drop forgets a pod of which nothing is left.
 func (l *loop) drop(e *entry, r *report) {
-	line := statusLine{gone: true, at: time.Now()}
-	if r != nil {
-		line.pod, line.origin = r.pod, r.origin
-	} else {
-		line.pod = &v1.Pod{}
-		line.pod.Namespace, line.pod.Name = e.key.Namespace, e.key.Name
-	}
-	l.reporter.say(e.key, line)
+	l.sayGone(e.key, r)
 	if e.mail != nil {
 		close(e.mail)
 	}
 	delete(l.pods, e.key)
 	l.log.Info("Pod is gone", "pod", e.key.String())
+}
+
+// sayGone reports that nothing is left of a pod.
+func (l *loop) sayGone(key pod.Key, r *report) {
+	line := statusLine{gone: true, at: time.Now()}
+	if r != nil {
+		line.pod, line.origin = r.pod, r.origin
+	} else {
+		line.pod = &v1.Pod{}
+		line.pod.Namespace, line.pod.Name = key.Namespace, key.Name
+	}
+	l.reporter.say(key, line)
 }
 
 func (l *loop) setTargets(ctx context.Context, e *entry, list []target) {

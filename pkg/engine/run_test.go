@@ -465,6 +465,52 @@ func TestF4_LeavingDoesNotWaitForAStop(t *testing.T) {
 	})
 }
 
+// A pod that went while no agent could say so leaves no ghost in the journal.
+func TestI4_NoGhostInTheJournal(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("web"))
+		m.arrive()
+		m.src.set()
+		m.pass(time.Second)
+		ghost := mkpod("ghost").Pod
+		if err := m.disk.Report(ghost, pod.Origin{}, false, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		m.leave()
+		m.arrive()
+		if got := m.phase("ghost"); got != "gone" {
+			t.Errorf("ghost = %s", got)
+		}
+	})
+}
+
+// A pod that an earlier layer runs waits for that layer's word, though a later
+// one that wants the same key answers first.
+func TestLayers_OrderOfAnswersNeverChangesARunningPod(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		second := newWishes()
+		second.name = "file:/second"
+		m.more = second
+		other := mkpod("web", image("other:1"))
+		other.Origin.Location = "/second"
+		second.set(other)
+		m.src.set(mkpod("web"))
+		m.arrive()
+		m.leave()
+		m.mute = true
+		m.rt.Reset()
+		m.arrive()
+		m.pass(time.Hour)
+		transcript(t, m, ``)
+		m.leave()
+		m.mute = false
+		m.src.set()
+		m.arrive()
+		m.pass(time.Second)
+		m.want("default/web sandbox attempt=0 ready", "default/web/app attempt=0 exited(143)", "default/web/app attempt=1 running")
+	})
+}
+
 func starts(m *machine, name string) int {
 	n := 0
 	for _, line := range m.rt.Transcript() {

@@ -61,6 +61,8 @@ type worker struct {
 	lastPod  *v1.Pod
 	slot     bool
 	failures int // of looking, stopping and removing, in a row
+	lastPlan string
+	repeats  int // of lastPlan, in a row
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -89,9 +91,12 @@ func (w *worker) run(ctx context.Context) {
 			return
 		}
 		again, retry := w.do(ctx, view, p)
-		if again {
+		if again && !w.circles(p) {
 			w.takeMail()
 			continue
+		}
+		if again {
+			retry = retryDelay(w.repeats)
 		}
 		w.freeSlot(ctx)
 		wait := p.Wait
@@ -102,6 +107,19 @@ func (w *worker) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// circles reports whether the same steps have been done over and over, each time
+// with success and without effect: a runtime that does not do what it says must
+// not be asked without a pause.
+func (w *worker) circles(p plan.Plan) bool {
+	text := p.String()
+	if text != w.lastPlan {
+		w.lastPlan, w.repeats = text, 0
+		return false
+	}
+	w.repeats++
+	return w.repeats > 1
 }
 
 // wait blocks until there is mail, d has passed (never, for d = 0), or the end;
@@ -183,8 +201,8 @@ func (w *worker) loadRecord(uid string) {
 // save writes the record when it changed. A record that cannot be written costs
 // field differences, never a container: the worker goes on.
 func (w *worker) save() {
-	if !w.recDirty || w.rec.UID == "" {
-		return
+	if !w.recDirty || w.rec.UID == "" || w.rec.Instance == 0 {
+		return // nothing of it exists yet
 	}
 	text := ""
 	if err := w.cfg.Records.Save(w.rec); err != nil {
@@ -244,14 +262,18 @@ func (w *worker) raiseAttempts(have pod.Actual) {
 		raise("", have.Sandbox.Attempt+1)
 	}
 	for name, c := range have.Containers {
-		raise(name, c.Attempt+1)
+		if c.State == pod.StateCreated {
+			raise(name, c.Attempt) // it has not lived
+		} else {
+			raise(name, c.Attempt+1)
+		}
 	}
 }
 
 // remember puts into the record what this look decided: the spec the instance
 // stands for, its end, and since when it stops.
 func (w *worker) remember(v plan.View, p plan.Plan) {
-	if v.Want != nil && w.rec.Want != v.Want && sameInstance(v) {
+	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
 		w.rec.Want, w.recDirty = v.Want, true
 	}
 	if w.rec.StartTime.IsZero() && v.Want != nil {
@@ -268,22 +290,6 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if len(p.Steps) == 0 && p.Settled && !p.Gone {
 		w.save()
 	}
-}
-
-// sameInstance reports whether the wanted spec can be kept as the one the
-// running instance stands for: what differs does not start another instance.
-func sameInstance(v plan.View) bool {
-	if v.Kept == nil {
-		return v.Have.Sandbox != nil && v.Have.UID == v.Want.UID() && v.Have.Sandbox.SandboxHash == v.Want.SandboxHash
-	}
-	if v.Kept.UID() != v.Want.UID() || v.Kept.SandboxHash != v.Want.SandboxHash {
-		return false
-	}
-	if v.Terminal == "" {
-		return true
-	}
-	whole, containers, _ := pod.Restart(v.Kept, v.Want)
-	return !whole && len(containers) == 0
 }
 
 // tell computes the status and reports it; it returns false at the end.

@@ -206,29 +206,20 @@ func healthy(f *source.File) bool {
 	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
 }
 
-// stand returns what stands in a file after a reading: what was read, and the
-// last good version of what could not be read.
+// stand returns what stands in a file after a reading: what was read and, while
+// anything is wrong with the file, all that stood in it before and is missing
+// now. A file that is being mended removes nothing (I9, F40).
 func stand(before contents, f *source.File) contents {
-	if f.Whole {
-		return before
-	}
 	after := contents{f.Pods, f.Objects}
-	if len(f.Broken) > 0 {
-		broken := make(map[ident]bool, len(f.Broken))
-		for _, key := range f.Broken {
-			broken[ident{kindPod, key}] = true
-		}
-		after.pods = keep(before.pods, after.pods, func(id ident) bool { return broken[id] })
-	}
-	if len(f.Problems) > 0 {
-		after.objects = keep(before.objects, after.objects, func(ident) bool { return true })
+	if f.Whole || len(f.Problems)+len(f.Broken) > 0 {
+		after.pods = keep(before.pods, after.pods)
+		after.objects = keep(before.objects, after.objects)
 	}
 	return after
 }
 
-// keep returns now and, after it, what was there before, is missing and is to
-// stand.
-func keep[T item](before, now []T, stands func(ident) bool) []T {
+// keep returns now and, after it, what was there before and is missing.
+func keep[T item](before, now []T) []T {
 	if len(before) == 0 {
 		return now
 	}
@@ -238,7 +229,7 @@ func keep[T item](before, now []T, stands func(ident) bool) []T {
 	}
 	out := slices.Clip(now)
 	for _, v := range before {
-		if id := identOf(v); stands(id) && !there[id] {
+		if !there[identOf(v)] {
 			out = append(out, v)
 		}
 	}

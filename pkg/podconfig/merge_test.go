@@ -65,7 +65,7 @@ func TestC_1_2_10_EmissionOrder(t *testing.T) {
 	first := history(NewLayer(one, nil), set(file(one, "a", "A1", "B1", "C1", "E1s1")))
 	second := history(NewLayer(two, nil), set(file(two, "b", "X1", "C2")))
 	old := Merge([]Layer{first, second, NewLayer(web, nil)})
-	moved := rejecting(file(one, "a", "B2", "D1", "E1s2", "F1'"), "none")
+	moved := file(one, "a", "B2", "D1", "E1s2", "F1'")
 	next := Merge([]Layer{
 		first.Read(set(moved), noon),
 		second.Read(set(file(two, "b", "C2")), noon),

@@ -105,14 +105,10 @@ type model struct {
 func (m *model) read(s source.Snapshot) {
 	standing := make(map[string][]*pod.Spec)
 	for _, f := range s.Files {
-		if f.Whole {
-			standing[f.File] = m.standing[f.File]
-			continue
-		}
 		standing[f.File] = slices.Clone(f.Pods)
 		for _, old := range m.standing[f.File] {
 			read := slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Key == old.Key })
-			if slices.Contains(f.Broken, old.Key) && !read {
+			if len(f.Problems) > 0 && !read {
 				standing[f.File] = append(standing[f.File], old)
 			}
 		}

@@ -2,7 +2,6 @@ package record_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -368,131 +367,6 @@ func TestF12_SaveIsAtomic(t *testing.T) {
 	wg.Wait()
 	if left, _ := os.ReadDir(filepath.Join(root, "pods", rec.UID)); len(left) != 1 {
 		t.Errorf("left: %v", left)
-	}
-}
-
-// smallDisk mounts a file system of a few pages and returns its directory.
-func smallDisk(t *testing.T) string {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root may mount: this test needs a disk that is full or read-only")
-	}
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatalf("mount tmpfs: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
-
-// fill takes all the room that is left on root's disk.
-func fill(t *testing.T, root string) (path string) {
-	t.Helper()
-	path = filepath.Join(root, "filler")
-	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("filling the disk: %v", err)
-	}
-	return path
-}
-
-func TestF12_FullDisk(t *testing.T) {
-	root := smallDisk(t)
-	r := record.New(root)
-	rec := sample()
-	mustSave(t, r, rec)
-	filler := fill(t, root)
-	next := rec
-	next.Instance++
-	if err := r.Save(next); !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), secret) {
-		t.Errorf("save: %v, want that there is no room", err)
-	}
-	if left, _ := os.ReadDir(filepath.Join(root, "pods", rec.UID)); len(left) != 1 {
-		t.Errorf("a part is left: %v", left)
-	}
-	if got, ok, err := r.Load(rec.Key, rec.UID); !ok || err != nil || got.Instance != rec.Instance {
-		t.Errorf("the old record: %t, %v, instance %d", ok, err, got.Instance)
-	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
-	mustSave(t, r, next)
-	if got, _, _ := r.Load(rec.Key, rec.UID); got.Instance != next.Instance {
-		t.Errorf("with room again: instance %d, want %d", got.Instance, next.Instance)
-	}
-}
-
-func TestF13_ReadOnlyDisk(t *testing.T) {
-	root := smallDisk(t)
-	r := record.New(root)
-	rec, bad := sample(), sample()
-	bad.Name, bad.UID = "bad", "bad"
-	mustSave(t, r, rec)
-	mustSave(t, r, bad)
-	if err := os.Truncate(recordPath(root, "bad"), 10); err != nil {
-		t.Fatal(err)
-	}
-	if err := record.Node(root, "n1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
-	next := rec
-	next.Instance++
-	if err := r.Save(next); !errors.Is(err, unix.EROFS) {
-		t.Errorf("save: %v, want that the disk is read-only", err)
-	}
-	if err := r.Save(rec); err != nil {
-		t.Errorf("saving what is there: %v", err)
-	}
-	if _, ok, err := r.Load(bad.Key, bad.UID); ok || err == nil || !strings.Contains(err.Error(), "could not be set aside") {
-		t.Errorf("damaged: %t, %v", ok, err)
-	}
-	if all, _ := r.All(); len(all) != 1 {
-		t.Errorf("%d readable, want 1", len(all))
-	}
-	if err := record.Node(root, "n1"); err != nil {
-		t.Errorf("the same node: %v", err)
-	}
-	unlock, err := record.Lock(root)
-	if err != nil {
-		t.Fatalf("lock: %v", err)
-	}
-	defer unlock()
-	var locked *record.LockedError
-	if _, err := record.Lock(root); !errors.As(err, &locked) {
-		t.Errorf("second lock: %v", err)
-	}
-}
-
-func TestNodeNameIsRemembered(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join(t.TempDir(), "root")
-	for range 2 {
-		if err := record.Node(root, "n1"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	err := record.Node(root, "n2")
-	var other *record.NodeError
-	if !errors.As(err, &other) || other.Have != "n1" || other.Want != "n2" || !strings.Contains(other.Hint(), "--node-name n1") {
-		t.Errorf("another name: %v", err)
-	}
-	if err.Error() != root+" belongs to node n1, not to n2" {
-		t.Errorf("it says %q", err)
-	}
-	if err := record.Node(root, "n1"); err != nil {
-		t.Errorf("the first name afterwards: %v", err)
-	}
-	// A file that lost its content with the power is written again.
-	if err := os.Truncate(filepath.Join(root, "node-name"), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := record.Node(root, "n3"); err != nil {
-		t.Error(err)
-	}
-	if text, _ := os.ReadFile(filepath.Join(root, "node-name")); string(text) != "n3\n" {
-		t.Errorf("file holds %q", text)
 	}
 }
 

@@ -181,9 +181,9 @@ func (b *Builder) note(was, is []*pod.Spec) {
 }
 
 // standing returns the pods that stand after reading f when stood did before:
-// what f holds, and of the others all where f is Whole, else the rejected ones.
+// what f holds and, while anything is wrong with it, all others of stood.
 func standing(stood []*pod.Spec, f File) []*pod.Spec {
-	if len(stood) == 0 || (!f.Whole && len(f.Broken) == 0) {
+	if len(stood) == 0 || (!f.Whole && len(f.Problems)+len(f.Broken) == 0) {
 		return f.Pods
 	}
 	held := make(map[pod.Key]bool, len(f.Pods))
@@ -192,7 +192,7 @@ func standing(stood []*pod.Spec, f File) []*pod.Spec {
 	}
 	stands := slices.Clone(f.Pods)
 	for _, p := range stood {
-		if !held[p.Key] && (f.Whole || slices.Contains(f.Broken, p.Key)) {
+		if !held[p.Key] {
 			stands = append(stands, p)
 		}
 	}

@@ -42,17 +42,16 @@ type Snapshot struct {
 	Skipped []pod.Problem
 }
 
-// File is what one file of a source held. A file that is broken has Problems
-// and keeps whatever could be read of it out of Pods and Objects for the
-// objects concerned; podconfig falls back to the last good version.
+// File is what one file of a source held. While anything is wrong with it, it
+// removes nothing: podconfig keeps what was read of it before beside what can be
+// read now.
 type File struct {
 	File     string
 	Pods     []*pod.Spec
 	Objects  []*pod.Object
 	Problems []pod.Problem
-	// Whole says that the file as a whole could not be read or decoded, so its
-	// Pods say nothing: all pods last read from it stand. When false, only the
-	// pods in Broken stand from before.
+	// Whole says that the file could not be read or decoded as a whole; Pods and
+	// Objects hold what could be.
 	Whole bool
 	// Broken names pods that the file holds but that are rejected.
 	Broken []pod.Key

@@ -96,8 +96,13 @@ func encode(v any, indent string) (string, error) {
 	return out.String(), nil
 }
 
-// YAML returns v as a YAML document by its JSON tags.
+// YAML returns v as a YAML document by its JSON tags. It goes by way of escaped
+// JSON, as YAML takes no raw control character.
 func YAML(v any) (string, error) {
-	b, err := yaml.Marshal(v)
+	text, err := encode(v, "")
+	if err != nil {
+		return "", err
+	}
+	b, err := yaml.JSONToYAML([]byte(text))
 	return string(b), err
 }

@@ -115,7 +115,7 @@ func exists(name string) bool {
 func TestBundleLifeOnAFreshMachine(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "a")
-	if s := status(t, r); s.Running || s.Endpoint == "" {
+	if s := status(t, r); s.Running || s.Endpoint == "" || r.Running() {
 		t.Errorf("before its first use: %+v", s)
 	}
 	endpoint, err := r.Start(t.Context())
@@ -158,7 +158,7 @@ func TestBundleLifeOnAFreshMachine(t *testing.T) {
 // gone fails the test for whatever Stop has left on the machine.
 func gone(t *testing.T, r *bundle.Runtime, cfg bundle.Config, s bundle.Status) {
 	t.Helper()
-	if got := status(t, r); got.Running || got.Pods != 0 {
+	if got := status(t, r); got.Running || got.Pods != 0 || r.Running() {
 		t.Errorf("after Stop: %+v", got)
 	}
 	for _, path := range []string{s.RunDir, "/sys/class/net/" + cfg.Bridge, "/sys/fs/cgroup/pids" + parent(t), "/sys/fs/cgroup" + parent(t)} {
@@ -191,7 +191,7 @@ func TestF21_ContainerdKilledUnderAPod(t *testing.T) {
 	rt := connect(t, endpoint)
 	id := sandbox(t, rt, "one")
 	kill(t, r)
-	if s := status(t, r); s.Pods != 1 {
+	if s := status(t, r); s.Pods != 1 || !r.Running() {
 		t.Errorf("without containerd the status counts %d pods, want 1", s.Pods)
 	}
 	if started, err := r.Ensure(t.Context()); err != nil || !started {
@@ -333,7 +333,7 @@ func TestBundleStartedByManyAtOnce(t *testing.T) {
 // not touched.
 func TestBundleThatHangs(t *testing.T) {
 	t.Parallel()
-	r, _ := fresh(t, "h")
+	r, cfg := fresh(t, "h")
 	if _, err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func TestBundleThatHangs(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := r.Ensure(ctx); err == nil || !strings.Contains(err.Error(), strconv.Itoa(pid)) {
+	if _, err := bundle.New(cfg).Ensure(ctx); err == nil || !strings.Contains(err.Error(), strconv.Itoa(pid)) {
 		t.Errorf("Ensure: %v", err)
 	}
 	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
@@ -359,27 +359,40 @@ func TestBundleThatHangs(t *testing.T) {
 func TestBundleSharesABridge(t *testing.T) {
 	t.Parallel()
 	one, cfg := fresh(t, "i")
-	two, other := fresh(t, "j")
+	_, other := fresh(t, "j")
 	other.Bridge = cfg.Bridge
-	two = bundle.New(other)
-	var stops []func() error
-	for _, r := range []*bundle.Runtime{one, two} {
+	seen := map[string]bool{}
+	start := func(r *bundle.Runtime) {
+		t.Helper()
 		endpoint, err := r.Start(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		stops = append(stops, func() error { return r.Stop(t.Context(), true) })
-		if r == one {
-			sandbox(t, connect(t, endpoint), "one")
+		rt := connect(t, endpoint)
+		st, err := rt.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: sandbox(t, rt, "one")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ip := st.Status.Network.Ip; ip == "" || seen[ip] {
+			t.Errorf("address %q is given twice", ip)
+		} else {
+			seen[ip] = true
 		}
 	}
-	if err := stops[0](); err != nil {
+	start(one)
+	if _, err := bundle.New(other).Start(t.Context()); err == nil || !strings.Contains(err.Error(), cfg.Subnet) {
+		t.Errorf("a second network on one bridge: %v", err)
+	}
+	other.Subnet = cfg.Subnet
+	two := bundle.New(other)
+	start(two)
+	if err := one.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	if !exists("/sys/class/net/" + cfg.Bridge) {
 		t.Error("the first one took the bridge with it")
 	}
-	if err := stops[1](); err != nil {
+	if err := two.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	if exists("/sys/class/net/" + cfg.Bridge) {

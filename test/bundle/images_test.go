@@ -22,41 +22,40 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/klauspost/compress/zstd"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/hack/images/archive"
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/test/node"
 )
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m)) }
 
-// image returns the tests' program as an image with a label, so that every test
-// has an image of its own.
+// image returns an image that no other test has.
 func image(t *testing.T, arch string) v1.Image {
 	t.Helper()
-	all, err := node.Images()
+	img, err := random.Image(1<<20, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(all, func(a archive.Archive) bool { return a.Ref == node.Stamp })
-	img, err := tarball.ImageFromPath(all[i].File, nil)
+	img, err = mutate.ConfigFile(img, config(t, img, arch))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return img
+}
+
+func config(t *testing.T, img v1.Image, arch string) *v1.ConfigFile {
+	t.Helper()
 	c, err := img.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c = c.DeepCopy()
-	c.Architecture = arch
-	c.Config.Labels = map[string]string{"test": t.Name()}
-	if img, err = mutate.ConfigFile(img, c); err != nil {
-		t.Fatal(err)
-	}
-	return img
+	c.OS, c.Architecture = "linux", arch
+	return c
 }
 
 // docker returns what docker save writes.

@@ -233,7 +233,7 @@ func (n *Node) rules() []string {
 	net = strings.TrimSuffix(net, "0") // 10.1.2.
 	var found []string
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, filepath.Base(n.RunDir)+`\"`) || net != "" && strings.Contains(line, " "+net) {
+		if strings.Contains(line, `"`+n.Bridge+`\"`) || net != "" && strings.Contains(line, " "+net) {
 			found = append(found, strings.TrimSpace(line))
 		}
 	}

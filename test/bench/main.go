@@ -1,0 +1,218 @@
+// Command bench measures nodectl against a plain CRI client on one containerd,
+// in one run, and compares the figures with what issue and documentation
+// promise. docs/benchmarks.md has the method.
+//
+// A run owns everything it touches: a containerd of its own (test/node), the
+// agent's processes, their directories. All of it is gone at the end, also
+// after an error or a signal.
+//
+// The one rule: a figure is a ratio of medians from the same run, or an absolute
+// one with the machine's noise recorded beside it. Nothing is averaged in from
+// another run, and no best run is picked.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// options are the command's flags.
+type options struct {
+	quick     bool
+	only      []int
+	check     bool
+	out       string
+	binary    string
+	waitQuiet time.Duration
+	keepLogs  string
+	logLevel  string
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 2
+	}
+	// A second signal ends the process at once: stop gives the first one's
+	// handler back as soon as it has done its work.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	report, err := measureAll(ctx, o)
+	if report != nil {
+		if e := write(report, o.out); e != nil {
+			err = errors.Join(err, e)
+		}
+		fmt.Print(report.markdown())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	if o.check && report.missed() > 0 {
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var only string
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.BoolVar(&o.quick, "quick", false, "few repetitions and short windows: does it work, not how fast it is")
+	f.StringVar(&only, "only", "", "the measures to take, as 1,3 (default all)")
+	f.BoolVar(&o.check, "check", false, "exit 1 when a limit is missed")
+	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/bench.json"), "where the result goes, with every sample")
+	f.StringVar(&o.binary, "binary", "", "the nodectl to measure (default: built from this tree)")
+	f.DurationVar(&o.waitQuiet, "wait-quiet", 30*time.Second, "how long each measure waits for a quiet machine before it starts all the same")
+	f.StringVar(&o.keepLogs, "keep-logs", "", "directory for the agent's logs")
+	f.StringVar(&o.logLevel, "log-level", "info", "the agent's --log-level; debug costs time")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	for s := range strings.SplitSeq(only, ",") {
+		if s == "" {
+			continue
+		}
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 6 {
+			return o, fmt.Errorf("--only: %q is no measure; there are 1 to 6", s)
+		}
+		o.only = append(o.only, n)
+	}
+	return o, nil
+}
+
+// bench is what all measures share.
+type bench struct {
+	options
+	node    *node.Node
+	events  *events
+	scratch string // on the node's file system
+	report  *report
+	agents  int // started so far: names their logs
+}
+
+func (b *bench) wants(n int) bool { return len(b.only) == 0 || slices.Contains(b.only, n) }
+
+// count returns how often to repeat: full, or quick with --quick.
+func (b *bench) count(full, quick int) int {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
+
+// measureAll starts a node, takes the measures, and takes the node away. What
+// was measured before an error is returned with it.
+func measureAll(ctx context.Context, o options) (_ *report, err error) {
+	b := &bench{options: o}
+	b.say("starting containerd")
+	if b.node, err = node.Start(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if e := b.node.Close(); e != nil {
+			err = errors.Join(err, fmt.Errorf("take the node away: %w", e))
+		}
+	}()
+	b.scratch = filepath.Join(filepath.Dir(b.node.RootDir), "bench")
+	if err := os.MkdirAll(b.scratch, 0o700); err != nil {
+		return nil, err
+	}
+	if err := b.build(ctx); err != nil {
+		return nil, err
+	}
+	if b.report, err = newReport(ctx, b); err != nil {
+		return nil, err
+	}
+	if b.events, err = subscribe(ctx, b.node.Runtime); err != nil {
+		return nil, err
+	}
+	defer b.events.close()
+	return b.report, b.measures(ctx)
+}
+
+func (b *bench) measures(ctx context.Context) error {
+	steps := []struct {
+		of  []int
+		run func(context.Context) error
+	}{
+		{[]int{1, 2}, b.measureDrop},
+		{[]int{3}, b.measureOnce},
+		{[]int{4}, b.measureCrash},
+		{[]int{5, 6}, b.measureNode},
+	}
+	for _, s := range steps {
+		if !slices.ContainsFunc(s.of, b.wants) {
+			continue
+		}
+		if err := s.run(ctx); err != nil {
+			if ctx.Err() != nil {
+				return errors.New("interrupted")
+			}
+			return fmt.Errorf("measure %s: %w", strings.Trim(fmt.Sprint(s.of), "[]"), err)
+		}
+		if err := b.clear(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// build builds the binary from this tree as it is released, unless one was
+// given.
+func (b *bench) build(ctx context.Context) error {
+	if b.binary != "" {
+		var err error
+		b.binary, err = filepath.Abs(b.binary)
+		return err
+	}
+	b.say("building nodectl")
+	b.binary = filepath.Join(b.scratch, "nodectl")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.binary, ".")
+	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build nodectl: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func write(r *report, name string) error {
+	if name == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
+}
