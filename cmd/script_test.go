@@ -160,4 +160,3 @@ func scriptScreen(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 }
-

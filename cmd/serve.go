@@ -37,6 +37,7 @@ func (p *program) serve(ctx context.Context) error {
 		return err
 	}
 	defer n.close()
+	p.absolute()
 	config, err := p.podConfig(podconfig.Incremental, incumbents(n.kept), log)
 	if err != nil {
 		return err

@@ -3,9 +3,7 @@ package cmd
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -20,6 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	sourcehttp "github.com/nodectl/nodectl/pkg/source/http"
@@ -32,6 +31,8 @@ func (p *program) commands() []*cobra.Command {
 		p.mergeCommand(),
 		p.watchCommand(),
 		p.serveCommand(),
+		p.runonceCommand(),
+		p.getCommand(),
 		p.runtimeCommand(),
 		p.configCommand(),
 		p.completionCommand(),
@@ -107,6 +108,19 @@ func (p *program) parser(kind, location string) func([]byte, string) (source.Fil
 	}
 }
 
+// absolute makes the paths of sources absolute: what acts writes down which
+// source a pod came from, and that must not depend on where it was called.
+func (p *program) absolute() {
+	for i, name := range p.cfg.Filename {
+		if name == "-" || config.IsURL(name) {
+			continue
+		}
+		if abs, err := filepath.Abs(name); err == nil {
+			p.cfg.Filename[i] = abs
+		}
+	}
+}
+
 // headers returns what is sent with every URL: --manifest-url-header, and the
 // lines of --manifest-url-header-file. Values never reach an error.
 func (p *program) headers() (http.Header, error) {
@@ -167,7 +181,10 @@ func (p *program) bundled() *bundle.Runtime {
 }
 
 func (p *program) dial(endpoint string) (*cri.Runtime, error) {
-	return cri.Dial(cri.Config{Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir, Log: p.logger(slog.LevelWarn)})
+	return cri.Dial(cri.Config{
+		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
+		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), HostIPs: hostIPs(), Log: p.logger(slog.LevelWarn),
+	})
 }
 
 // incumbents names the file each kept pod came from.
@@ -183,9 +200,5 @@ func incumbents(kept []pod.Record) map[pod.Key]string {
 
 // kept reads what the agent kept of its pods.
 func (p *program) kept() ([]pod.Record, error) {
-	dir := filepath.Join(p.cfg.RootDir, "pods")
-	if _, err := os.Stat(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return nil, nil
+	return record.New(p.cfg.RootDir).All()
 }

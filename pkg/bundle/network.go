@@ -26,10 +26,17 @@ const claimsFile = "/run/nodectl/network.json"
 const addressesDir = "/run/nodectl/addresses"
 
 // claims maps each shared thing that was not there before the first bundled
-// runtime came to the run directories of the runtimes that use it.
+// runtime came to the runtimes that use it.
 type claims struct {
-	Boot string              `json:"boot"` // nothing of another boot is true
-	Made map[string][]string `json:"made"`
+	Boot string             `json:"boot"` // nothing of another boot is true
+	Made map[string][]owner `json:"made"`
+}
+
+// An owner is a runtime, and the process that started it: until containerd runs,
+// that process speaks for it.
+type owner struct {
+	Run string `json:"run"`
+	PID int    `json:"pid"`
 }
 
 // A shared thing is made by containerd or a CNI plugin when the first pod needs
@@ -78,7 +85,7 @@ func (r *Runtime) claimNetwork(pods bool) error {
 		for _, s := range r.sharedThings() {
 			by, made := c.Made[s.name]
 			if made || !s.exists() {
-				c.Made[s.name] = append(by, r.run)
+				c.Made[s.name] = append(by, owner{Run: r.run, PID: os.Getpid()})
 			} else if s.name == bridge {
 				r.log.Warn("The pods' bridge was made by somebody else, who may give out the same addresses", "bridge", r.bridge)
 			}
@@ -122,11 +129,11 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 		_ = json.Unmarshal(js, &c) // a damaged file claims nothing
 	}
 	if c.Boot != strings.TrimSpace(string(boot)) || c.Made == nil {
-		c = claims{Boot: strings.TrimSpace(string(boot)), Made: map[string][]string{}}
+		c = claims{Boot: strings.TrimSpace(string(boot)), Made: map[string][]owner{}}
 	}
 	for name, by := range c.Made {
-		c.Made[name] = slices.DeleteFunc(by, func(run string) bool {
-			return run == r.run || !alive(run)
+		c.Made[name] = slices.DeleteFunc(by, func(o owner) bool {
+			return o.Run == r.run || !o.alive()
 		})
 	}
 	ferr := f(&c)
@@ -168,12 +175,11 @@ func lockClaims() (unlock func(), err error) {
 	}
 }
 
-// alive reports whether a containerd or a pod of the runtime with this run
-// directory exists.
-func alive(run string) bool {
-	r := &Runtime{run: run}
-	_, ok := r.find()
-	return ok || len(r.shims()) > 0
+// alive reports whether the owner's containerd, a pod of it, or the process that
+// starts it exists.
+func (o owner) alive() bool {
+	r := &Runtime{run: o.Run}
+	return r.Running() || unix.Kill(o.PID, 0) == nil
 }
 
 // removeBridge takes a bridge down and away, unless something still hangs on

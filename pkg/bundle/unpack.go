@@ -35,6 +35,7 @@ func Embedded() (m Manifest, ok bool, err error) {
 // provide returns the directory with the programs, which it unpacks or repairs
 // where that has to be.
 func (r *Runtime) provide() (bin string, err error) {
+	var in io.Reader
 	switch {
 	case r.programs != "":
 		return r.programs, nil
@@ -44,11 +45,17 @@ func (r *Runtime) provide() (bin string, err error) {
 			return "", err
 		}
 		defer f.Close()
-		return unpack(f, r.unpacked)
+		in = f
 	case carried != "":
-		return unpack(strings.NewReader(carried), r.unpacked)
+		in = strings.NewReader(carried)
+	default:
+		return "", ErrSlim
 	}
-	return "", ErrSlim
+	bin, fresh, err := unpack(in, r.unpacked)
+	if fresh {
+		debug.FreeOSMemory() // the decoder's window is as large as a whole idle agent
+	}
+	return bin, err
 }
 
 // An archive is an open bundle; its files are still to be read.
@@ -88,46 +95,44 @@ func openArchive(in io.Reader) (*archive, error) {
 
 // unpack makes dir/<id> hold the files of the bundle that in is, every one as
 // its manifest says, and returns that directory. What is there and right is
-// used; the directory appears complete or not at all.
-func unpack(in io.Reader, dir string) (string, error) {
+// used, and fresh is false; the directory appears complete or not at all.
+func unpack(in io.Reader, dir string) (final string, fresh bool, err error) {
 	a, err := openArchive(in)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer a.Close()
-	final := filepath.Join(dir, a.manifest.ID)
+	final = filepath.Join(dir, a.manifest.ID)
 	if intact(final, a.manifest) {
-		return final, nil
+		return final, false, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return "", false, err
 	}
 	if err := removeAbandoned(dir); err != nil {
-		return "", err
+		return "", false, err
 	}
 	tmp, err := os.MkdirTemp(dir, temporary)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer os.RemoveAll(tmp)
 	if err := a.extract(tmp); err != nil {
-		return "", fmt.Errorf("unpack the container runtime: %w", err)
+		return "", false, fmt.Errorf("unpack the container runtime: %w", err)
 	}
-	a.Close()
-	debug.FreeOSMemory() // the decoder's window, which the agent never needs again
 	if err := mark(tmp, a.manifest); err != nil {
-		return "", err
+		return "", false, err
 	}
 	// What was damaged is moved aside first; programs that run from it go on.
 	old := tmp + ".old"
 	if err := os.Rename(final, old); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
+		return "", false, err
 	}
 	defer os.RemoveAll(old)
 	if err := os.Rename(tmp, final); err != nil {
-		return "", err
+		return "", false, err
 	}
-	return final, syncDir(dir)
+	return final, true, syncDir(dir)
 }
 
 // temporary is the prefix of a directory that is being unpacked to.

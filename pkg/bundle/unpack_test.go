@@ -89,7 +89,7 @@ func holds(t *testing.T, dir string) {
 
 func TestUnpackMakesTheDirectoryOfTheDigest(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bundle")
-	bin, err := unpack(bytes.NewReader(packed(t, nil)), dir)
+	bin, _, err := unpack(bytes.NewReader(packed(t, nil)), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestUnpackMakesTheDirectoryOfTheDigest(t *testing.T) {
 
 func TestUnpackAgainWritesNothing(t *testing.T) {
 	dir := t.TempDir()
-	bin, err := unpack(bytes.NewReader(packed(t, nil)), dir)
+	bin, _, err := unpack(bytes.NewReader(packed(t, nil)), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestUnpackAgainWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
+	if _, _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := look(filepath.Join(bin, "containerd")); err != nil || after != before {
@@ -134,14 +134,14 @@ func TestUnpackRepairsWhatWasDamaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			bin, err := unpack(bytes.NewReader(packed(t, nil)), dir)
+			bin, _, err := unpack(bytes.NewReader(packed(t, nil)), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := damage(filepath.Join(bin, "containerd")); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
+			if _, _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
 				t.Fatal(err)
 			}
 			holds(t, bin)
@@ -167,7 +167,7 @@ func TestUnpackRefusesWhatTheManifestDoesNotSay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			_, err := unpack(bytes.NewReader(packed(t, c.change)), dir)
+			_, _, err := unpack(bytes.NewReader(packed(t, c.change)), dir)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
@@ -180,7 +180,7 @@ func TestUnpackRefusesWhatTheManifestDoesNotSay(t *testing.T) {
 
 func TestUnpackOfACutArchive(t *testing.T) {
 	whole, dir := packed(t, nil), t.TempDir()
-	if _, err := unpack(bytes.NewReader(whole[:len(whole)/2]), dir); err == nil {
+	if _, _, err := unpack(bytes.NewReader(whole[:len(whole)/2]), dir); err == nil {
 		t.Error("half an archive was unpacked")
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -194,7 +194,7 @@ func TestUnpackRemovesWhatAKilledOneLeft(t *testing.T) {
 	if err := os.Mkdir(old, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
+	if _, _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
 		t.Fatal(err)
 	}
 	if exists(old) {

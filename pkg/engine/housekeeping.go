@@ -67,6 +67,9 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	}
 	if !l.adopted {
 		l.adopted = true
+		for key, uid := range l.down {
+			l.note(key, uid, "")
+		}
 		if l.state != nil {
 			for _, spec := range l.state.Pods {
 				l.want(ctx, spec.Key, spec)
@@ -85,6 +88,12 @@ func (l *loop) note(key pod.Key, uid, layer string) {
 	l.strays[key] = stray{uid: uid, layer: layer}
 }
 
+// goes reports whether runonce takes this pod away.
+func (l *loop) goes(key pod.Key) bool {
+	_, ok := l.down[key]
+	return ok
+}
+
 // judgeStrays stops what nobody wants, but only once the source it came from
 // was heard, or when that source is not configured any more. Silence removes
 // nothing.
@@ -94,7 +103,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 	}
 	for _, key := range sortedKeys(l.strays) {
 		s := l.strays[key]
-		if l.state.Pod(key) == nil && !l.sweep && !l.down[key] {
+		if l.state.Pod(key) == nil && !l.sweep && !l.goes(key) {
 			continue
 		}
 		if l.pods[key] != nil {
@@ -108,7 +117,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 			}
 			continue
 		}
-		if configured && !heard && !l.down[key] {
+		if configured && !heard && !l.goes(key) {
 			if !s.seen {
 				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.layer)
 				s.seen = true
@@ -116,7 +125,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 			}
 			continue
 		}
-		if configured || l.down[key] {
+		if configured || l.goes(key) {
 			l.log.Info("Pod is not wanted any more", "pod", key.String(), "source", s.layer)
 		} else {
 			l.log.Warn("Pod of a source that is not configured any more is stopped", "pod", key.String(), "source", s.layer)

@@ -39,8 +39,8 @@ type loop struct {
 
 	// sweep allows stopping what nobody wants; runonce never sweeps.
 	sweep bool
-	// down holds the pods that runonce takes away; nil for none.
-	down map[pod.Key]bool
+	// down holds the pods that runonce takes away, with their UIDs; nil for none.
+	down map[pod.Key]string
 	// finished ends the loop when it returns true; nil never ends it.
 	finished func() bool
 

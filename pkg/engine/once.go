@@ -59,9 +59,9 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods}}}
 	if until == UntilGone {
 		batch = podconfig.Batch{State: &podconfig.Merged{Layers: set.Layers}}
-		l.down = make(map[pod.Key]bool, len(set.Pods))
+		l.down = make(map[pod.Key]string, len(set.Pods))
 		for _, spec := range set.Pods {
-			l.down[spec.Key] = true
+			l.down[spec.Key] = spec.UID()
 		}
 	}
 	err := e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {

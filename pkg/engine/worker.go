@@ -87,6 +87,9 @@ func (w *worker) run(ctx context.Context) {
 		view := w.view(have)
 		p := plan.Next(view)
 		w.remember(view, p)
+		if p.Gone {
+			w.forgetRest()
+		}
 		if !w.tell(ctx, view, p) {
 			return
 		}
@@ -196,6 +199,18 @@ func (w *worker) loadRecord(uid string) {
 	if w.rec.Attempts == nil {
 		w.rec.Attempts = make(map[string]uint32)
 	}
+}
+
+// forgetRest removes what an agent that died early may have left of a pod that
+// nothing else shows.
+func (w *worker) forgetRest() {
+	if w.uid == "" {
+		return
+	}
+	if err := w.cfg.Volumes.Forget(w.key, w.uid); err != nil {
+		w.log.Warn("Directory of the pod not removed", "error", err)
+	}
+	w.uid = ""
 }
 
 // save writes the record when it changed. A record that cannot be written costs

@@ -231,12 +231,10 @@ func (a *agent) pid() int { return a.cmd.Process.Pid }
 // within ten seconds is killed, and that is an error.
 func (a *agent) end(s syscall.Signal) error {
 	_ = a.cmd.Process.Signal(s)
-	forced := false
-	timer := time.AfterFunc(10*time.Second, func() { forced = true; _ = a.cmd.Process.Kill() })
+	timer := time.AfterFunc(10*time.Second, func() { _ = a.cmd.Process.Kill() })
 	a.wg.Wait()
 	err := a.cmd.Wait()
-	timer.Stop()
-	if forced {
+	if !timer.Stop() {
 		return errors.New("nodectl serve did not leave within 10s")
 	}
 	if s == syscall.SIGKILL {

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// Pods returns the pods of a node with their statuses, sorted by key: for who
+// looks from beside the agent, or without one. have is what the runtime shows
+// now, nil when it does not answer; reported is what the agent last said; kept
+// is what it wrote down. A pod that runs is shown as the runtime shows it, with
+// what only the agent knows (readiness, back-off) taken from its report while
+// that speaks of the same containers.
+func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, hostIPs []string, now time.Time) []v1.Pod {
+	specs := make(map[pod.Key]*pod.Record, len(kept))
+	for i := range kept {
+		specs[kept[i].Key] = &kept[i]
+	}
+	all := make(map[pod.Key]v1.Pod, len(reported))
+	for key, p := range reported {
+		all[key] = *p
+	}
+	if have != nil {
+		for _, a := range *have {
+			all[a.Key] = seen(a, reported[a.Key], specs[a.Key], hostIPs, now)
+		}
+	}
+	pods := make([]v1.Pod, 0, len(all))
+	for _, key := range slices.SortedFunc(maps.Keys(all), pod.Key.Compare) {
+		p := all[key]
+		p.TypeMeta.Kind, p.TypeMeta.APIVersion = "Pod", "v1"
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// seen is one pod that the runtime knows.
+func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now time.Time) v1.Pod {
+	spec := specOf(a, reported, rec)
+	var before v1.PodStatus
+	if reported != nil {
+		before = reported.Status
+	}
+	notes := status.Notes{HostIPs: hostIPs}
+	if rec != nil {
+		notes.StartTime, notes.Instance, notes.Terminal = rec.StartTime, rec.Instance, rec.Terminal
+		notes.Terminating = !rec.StopSince.IsZero()
+	}
+	current := status.Of(spec, a, pod.Health{}, before, notes, now)
+	keepWaiting(&current, before)
+	out := *spec.Pod
+	out.Status = current
+	return out
+}
+
+// keepWaiting shows a container that has ended as waiting where the agent said
+// that it waits, and why: only the agent knows of back-offs.
+func keepWaiting(now *v1.PodStatus, before v1.PodStatus) {
+	for _, list := range [][2][]v1.ContainerStatus{
+		{now.ContainerStatuses, before.ContainerStatuses},
+		{now.InitContainerStatuses, before.InitContainerStatuses},
+	} {
+		for i := range list[0] {
+			c := &list[0][i]
+			j := slices.IndexFunc(list[1], func(o v1.ContainerStatus) bool { return o.Name == c.Name })
+			if j < 0 || list[1][j].State.Waiting == nil {
+				continue
+			}
+			last := list[1][j].LastTerminationState.Terminated
+			same := c.State.Terminated != nil && last != nil && last.ContainerID == c.State.Terminated.ContainerID
+			if same || c.State.Waiting != nil {
+				c.State, c.LastTerminationState = list[1][j].State, list[1][j].LastTerminationState
+			}
+		}
+	}
+}
+
+// specOf finds what is known of a pod's spec: as reported, as kept, else no more
+// than the runtime's names.
+func specOf(a pod.Actual, reported *v1.Pod, rec *pod.Record) *pod.Spec {
+	switch {
+	case reported != nil && string(reported.UID) == a.UID:
+		return &pod.Spec{Key: a.Key, Pod: reported}
+	case rec != nil && rec.Want != nil && rec.UID == a.UID:
+		return rec.Want
+	}
+	p := &v1.Pod{}
+	p.Namespace, p.Name, p.UID = a.Namespace, a.Name, types.UID(a.UID)
+	if a.Sandbox != nil {
+		p.Spec.HostNetwork = a.Sandbox.HostNetwork
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Containers)) {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name, Image: a.Containers[name].Image})
+	}
+	return &pod.Spec{Key: a.Key, Pod: p}
+}

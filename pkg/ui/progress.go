@@ -1,0 +1,23 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Progress returns one line for each pod: its name, how it is, and how long the
+// wait has taken.
+func (v *View) Progress(rows [][2]string, took time.Duration) string {
+	var table [][]cell
+	for _, r := range rows {
+		table = append(table, []cell{{text: Clean(r[0])}, {text: Clean(r[1])}, {text: fmt.Sprintf("%.1fs", took.Seconds()), tone: faint}})
+	}
+	return lines(v.columns("", []int{3}, table))
+}
+
+// Redraw returns what takes the cursor back over n lines and clears them, so
+// that they can be written anew. It is for terminals only.
+func (v *View) Redraw(n int) string {
+	return strings.Repeat("\x1b[1A\x1b[2K", n)
+}

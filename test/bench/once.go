@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const oncePods = 20
+
+// measureOnce is measure 3: runonce of many pods, from the start of the program
+// to its end, against raw calls at each of three concurrencies; the best of them
+// counts.
+func (b *bench) measureOnce(ctx context.Context) error {
+	m := b.report.measure(3, fmt.Sprintf("runonce of %d pods", oncePods),
+		"exec of nodectl → exit 0, a fresh root directory each time; raw: first call → last StartContainer returned, at its best concurrency of 1, 2, 4")
+	b.noise(ctx, m)
+	rounds := b.count(7, 1)
+	atOnce := []int{1, 2, 4}
+	for i := range rounds {
+		for k := range 2 { // twice a round: one pod is over soon, and its median is a limit
+			if err := b.sampleRaw(ctx, m, fmt.Sprintf("once-single%d-%d", k, i), false); err != nil {
+				return err
+			}
+		}
+		for _, n := range atOnce {
+			all, first, err := b.startRawBatch(ctx, fmt.Sprintf("once%d-%d", n, i), oncePods, n)
+			if err != nil {
+				return err
+			}
+			m.arm(fmt.Sprintf("raw, %d at once", n)).add(all)
+			m.arm(fmt.Sprintf("raw, %d at once, first pod", n)).add(first)
+			if err := b.emptied(ctx); err != nil {
+				return err
+			}
+		}
+		if err := b.sampleOnce(ctx, m, i); err != nil {
+			return err
+		}
+		b.say("runonce: %d/%d", i+1, rounds)
+	}
+	best := "raw, 1 at once"
+	for _, n := range atOnce[1:] {
+		if name := fmt.Sprintf("raw, %d at once", n); m.arm(name).Median < m.arm(best).Median {
+			best = name
+		}
+	}
+	m.ratio("nodectl / "+best, "nodectl", best, 1.2)
+	m.ratio("nodectl's first pod / one raw start", "nodectl, first pod", "raw", 2)
+	return nil
+}
+
+// emptied removes all pods and lets the machine come to rest.
+func (b *bench) emptied(ctx context.Context) error {
+	if err := b.clear(ctx); err != nil {
+		return err
+	}
+	return pause(ctx, time.Second)
+}
+
+// sampleOnce runs runonce once, on a root directory of its own.
+func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
+	d, err := b.newDirs(fmt.Sprintf("once-%d", round))
+	if err != nil {
+		return err
+	}
+	for i := range oncePods {
+		if _, err := d.drop(fmt.Sprintf("once-%d-%02d", round, i), false); err != nil {
+			return err
+		}
+	}
+	args := b.args(d, b.node.Endpoint, "runonce", "-f", d.manifests, "--timeout", "2m", "-o", "json")
+	begin := time.Now()
+	out, err := b.nodectl(ctx, args...)
+	took := time.Since(begin)
+	if err != nil {
+		return err
+	}
+	var report struct {
+		Summary struct {
+			OK   bool
+			Pods int
+		}
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		return fmt.Errorf("runonce -o json: %w", err)
+	}
+	if !report.Summary.OK || report.Summary.Pods != oncePods {
+		return fmt.Errorf("runonce reports %+v, want %d pods", report.Summary, oncePods)
+	}
+	first, err := b.firstStart(ctx, oncePods)
+	if err != nil {
+		return err
+	}
+	m.arm("nodectl").add(took)
+	m.arm("nodectl, first pod").add(first.Sub(begin))
+	return b.emptied(ctx)
+}
+
+// firstStart returns when the first of n containers started; all must run.
+func (b *bench) firstStart(ctx context.Context, n int) (time.Time, error) {
+	var first time.Time
+	r, err := b.node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return first, err
+	}
+	if len(r.Containers) != n {
+		return first, fmt.Errorf("%d containers, want %d", len(r.Containers), n)
+	}
+	for _, c := range r.Containers {
+		at, err := b.startedAt(ctx, c.Id)
+		if err != nil {
+			return first, err
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first, nil
+}
