@@ -4,3 +4,5 @@ package bundle
 
 // carried is empty: this is the slim binary.
 const carried = ""
+
+func putBack() {}

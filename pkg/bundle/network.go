@@ -52,10 +52,12 @@ func (r *Runtime) sharedThings() []shared {
 	directory := func(name string) shared {
 		return shared{name, func() bool { return exists(name) }, func() error { return removeEmpty(name) }}
 	}
+	addresses := filepath.Join(addressesDir, r.network())
 	things := []shared{
 		{"bridge " + r.bridge, func() bool { return exists("/sys/class/net/" + r.bridge) }, func() error { return removeBridge(r.bridge) }},
 		{"chains CNI-HOSTPORT", hostPortChains, removeHostPortChains},
-		{"addresses", func() bool { return exists(addressesDir) }, func() error { return os.RemoveAll(addressesDir) }},
+		{"addresses " + r.network(), func() bool { return exists(addresses) }, func() error { return os.RemoveAll(addresses) }},
+		directory(addressesDir),
 		directory("/var/lib/cni/results"), // where libcni keeps what plugins answered
 		directory("/var/lib/cni"),
 	}

@@ -53,7 +53,9 @@ func (r *Runtime) provide() (bin string, err error) {
 	}
 	bin, fresh, err := unpack(in, r.unpacked)
 	if fresh {
-		debug.FreeOSMemory() // the decoder's window is as large as a whole idle agent
+		// What unpacking took is several times an idle agent.
+		putBack()
+		debug.FreeOSMemory()
 	}
 	return bin, err
 }

@@ -85,6 +85,9 @@ func (b *bench) sampleRaw(ctx context.Context, m *measure, name string, emptyDir
 	if err := b.noteStart(ctx, m, "raw", begin, p.container); err != nil {
 		return err
 	}
+	for i, call := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
+		m.arm("raw's " + call).add(p.calls[i])
+	}
 	if err := b.removeSandbox(ctx, p.sandbox); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ type rawPod struct {
 	sandbox   string
 	container string
 	mounts    []*cri.Mount
+	calls     [3]time.Duration // what RunPodSandbox, CreateContainer, StartContainer took
 }
 
 // startRaw makes and starts a pod. Its image, arguments, network, log, cgroup
@@ -53,15 +54,17 @@ func (b *bench) startRaw(ctx context.Context, name, dir string) (*rawPod, error)
 		}
 		p.mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/data"}}
 	}
+	begin := time.Now()
 	s, err := b.node.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config})
 	if err != nil {
 		return nil, err
 	}
-	p.sandbox = s.PodSandboxId
+	p.sandbox, p.calls[0] = s.PodSandboxId, time.Since(begin)
 	return p, b.startRawContainer(ctx, p, 0)
 }
 
 func (b *bench) startRawContainer(ctx context.Context, p *rawPod, attempt uint32) error {
+	begin := time.Now()
 	c, err := b.node.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId: p.sandbox,
 		Config: &cri.ContainerConfig{
@@ -85,8 +88,10 @@ func (b *bench) startRawContainer(ctx context.Context, p *rawPod, attempt uint32
 	if err != nil {
 		return err
 	}
-	p.container = c.ContainerId
+	p.container, p.calls[1] = c.ContainerId, time.Since(begin)
+	begin = time.Now()
 	_, err = b.node.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: p.container})
+	p.calls[2] = time.Since(begin)
 	return err
 }
 

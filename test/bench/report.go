@@ -120,17 +120,12 @@ func must(s string, err error) string {
 // config names the settings of containerd that move the figures.
 func (b *bench) config() string {
 	var found []string
-	_ = filepath.WalkDir(b.node.RootDir, func(path string, _ os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".toml") {
-			text, _ := os.ReadFile(path)
-			for l := range strings.Lines(string(text)) {
-				if strings.Contains(l, "stats_collect_period") || strings.Contains(l, "  snapshotter =") || strings.Contains(l, "no_sync") {
-					found = append(found, strings.TrimSpace(l))
-				}
-			}
+	text, _ := os.ReadFile(filepath.Join(b.node.RunDir, "config.toml"))
+	for l := range strings.Lines(string(text)) {
+		if strings.Contains(l, "stats_collect_period = '") || strings.HasPrefix(l, "  snapshotter =") {
+			found = append(found, strings.TrimSpace(l))
 		}
-		return nil
-	})
+	}
 	slices.Sort(found)
 	return strings.Join(slices.Compact(found), ", ")
 }

@@ -1,0 +1,209 @@
+// Package criproxy stands between a CRI client and a container runtime: a unix
+// socket that passes every call on as it is, counts it, and lets a test do
+// something at the one moment it cares about, as ending the client between a
+// call's effect and its reply.
+//
+// Tests that kill an agent at every step of a pod's life use it, and so does
+// whoever counts calls.
+//
+// The one rule: messages are never decoded, so that nothing is lost or added on
+// the way; whoever wants to know what one says decodes it.
+package criproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+)
+
+// mutating are the CRI methods that change pods. Images are no pods.
+var mutating = []string{
+	"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox",
+	"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer",
+}
+
+// Mutating reports whether a CRI method, by its bare name, changes pods.
+func Mutating(method string) bool { return slices.Contains(mutating, method) }
+
+// A Call is one call on its way.
+type Call struct {
+	Method string // bare: "RunPodSandbox"
+	N      int    // among the mutating calls, from 1 in the order they came; 0 for any other
+}
+
+// Hooks are told of calls, each on the call's own goroutine; nil ones are not.
+type Hooks struct {
+	// Before runs before a call is passed on.
+	Before func(Call)
+	// After runs when the runtime has answered (err is its word) and the client
+	// has not heard of it yet; of a stream, before the first answer alone.
+	After func(c Call, err error)
+}
+
+// A Proxy is one socket before a runtime's.
+type Proxy struct {
+	hooks  Hooks
+	path   string
+	conn   *grpc.ClientConn
+	server *grpc.Server
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	counts  map[string]int
+	mutated []string
+}
+
+// New listens on path, which must not be there, and passes calls on to
+// endpoint, as unix:///…. Close ends it.
+func New(endpoint, path string, hooks Hooks) (*Proxy, error) {
+	conn, err := grpc.NewClient(endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	if err != nil {
+		return nil, fmt.Errorf("proxy to %s: %w", endpoint, err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	p := &Proxy{hooks: hooks, path: path, conn: conn, counts: make(map[string]int)}
+	p.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(p.pass),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	p.wg.Go(func() { _ = p.server.Serve(l) }) // its error is that Close was called
+	return p, nil
+}
+
+// maxMessage is no limit that a node's lists reach.
+const maxMessage = 64 << 20
+
+// Endpoint returns the proxy's socket, as unix:///….
+func (p *Proxy) Endpoint() string { return "unix://" + p.path }
+
+// Close breaks every connection, waits for the calls on their way and removes
+// the socket.
+func (p *Proxy) Close() error {
+	p.server.Stop()
+	p.wg.Wait()
+	return p.conn.Close()
+}
+
+// Counts returns how often each method was called so far; a stream counts when
+// it is opened.
+func (p *Proxy) Counts() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.counts)
+}
+
+// Mutations returns the mutating calls so far, by their bare names, in the order
+// they came.
+func (p *Proxy) Mutations() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.mutated)
+}
+
+func (p *Proxy) count(method string) Call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := Call{Method: method[strings.LastIndexByte(method, '/')+1:]}
+	p.counts[c.Method]++
+	if Mutating(c.Method) {
+		p.mutated = append(p.mutated, c.Method)
+		c.N = len(p.mutated)
+	}
+	return c
+}
+
+// pass carries one call, of whatever kind.
+func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
+	method, ok := grpc.MethodFromServerStream(in)
+	if !ok {
+		return status.Error(codes.Internal, "a call without a method")
+	}
+	c := p.count(method)
+	if p.hooks.Before != nil {
+		p.hooks.Before(c)
+	}
+	ctx, cancel := context.WithCancel(in.Context())
+	defer cancel()
+	out, err := p.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { ask(in, out) })
+	for told := false; ; {
+		var m mem.BufferSlice
+		err := out.RecvMsg(&m)
+		if !told && p.hooks.After != nil {
+			told = true
+			p.hooks.After(c, unlessEOF(err))
+		}
+		if err != nil {
+			return unlessEOF(err)
+		}
+		if err := in.SendMsg(m); err != nil {
+			return err
+		}
+	}
+}
+
+// unlessEOF returns nil for the regular end of a stream, and a status as it was
+// sent for any other error.
+func unlessEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return status.Convert(err).Err()
+}
+
+// ask passes on what the client says.
+func ask(in grpc.ServerStream, out grpc.ClientStream) {
+	for {
+		var m mem.BufferSlice
+		if err := in.RecvMsg(&m); err != nil {
+			_ = out.CloseSend() // the call's own goroutine learns the rest
+			return
+		}
+		if out.SendMsg(m) != nil {
+			return
+		}
+	}
+}
+
+// raw leaves messages as they are.
+type raw struct{}
+
+func (raw) Name() string { return "proto" }
+
+func (raw) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(mem.BufferSlice)
+	if !ok {
+		return nil, fmt.Errorf("not a message as it came: %T", v)
+	}
+	return m, nil
+}
+
+func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*mem.BufferSlice)
+	if !ok {
+		return fmt.Errorf("no room for a message as it came: %T", v)
+	}
+	*m = mem.BufferSlice{mem.SliceBuffer(data.Materialize())}
+	return nil
+}
