@@ -161,8 +161,16 @@ func (p *program) against(ctx context.Context, with string) (look engine.Look, d
 		return look, done, nil
 	}
 	look.Observer = runtime
+	look.Here = p.here
 	if look.Kept, err = p.kept(); err != nil {
-		p.say(p.err.Notice("what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
+		p.say(p.err.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
+	}
+	for i, r := range look.Kept {
+		if r.Want != nil {
+			want := *r.Want
+			want.Origin = p.here(want.Origin)
+			look.Kept[i].Want = &want
+		}
 	}
 	return look, func() { _ = runtime.Close() }, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "rewrite what scripts compare with")
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 //	schema NAME FILE            every JSON document in FILE fits docs/schemas/NAME.json
 //	serve DIR                   an HTTP server for DIR, at $URL; the file "gone" answers 503
 //	runtime                     an in-memory container runtime, at $RUNTIME
+//	signal NAME FILE            to the process whose number is in FILE
 //	screen FILE                 FILE fits on a terminal of 80x24, with a line to spare
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -44,6 +46,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       *update,
+		Deadline:            time.Now().Add(2 * time.Minute),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("NODECTL_NODE_NAME", "n1")
 			e.Setenv("NODECTL_ROOT_DIR", filepath.Join(e.WorkDir, "root"))
@@ -61,6 +64,7 @@ func TestScripts(t *testing.T) {
 			"serve":   scriptServe,
 			"runtime": scriptRuntime,
 			"screen":  scriptScreen,
+			"signal":  scriptSignal,
 		},
 	})
 }
@@ -147,6 +151,19 @@ func scriptServe(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 	ts.Defer(server.Close)
 	ts.Setenv("URL", server.URL)
+}
+
+func scriptSignal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: signal NAME FILE")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[1])))
+	ts.Check(err)
+	s := unix.SignalNum("SIG" + args[0])
+	if s == 0 || pid < 2 {
+		ts.Fatalf("no signal %s or no process %d", args[0], pid)
+	}
+	ts.Check(unix.Kill(pid, s))
 }
 
 func scriptScreen(ts *testscript.TestScript, neg bool, args []string) {

@@ -43,6 +43,7 @@ func (p *program) serve(ctx context.Context) error {
 		return err
 	}
 	log.Info("Serving", "node", p.cfg.NodeName, "root", p.cfg.RootDir, "runtime", n.runtime.Endpoint(), "version", readVersion().Version)
+	n.importFirst(ctx)
 	beside, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -52,13 +52,9 @@ func (p *program) podConfig(mode podconfig.Mode, incumbents map[pod.Key]string, 
 
 // sources returns the layers in order; none configured is the default directory.
 func (p *program) sources(log *slog.Logger) ([]source.Source, error) {
-	names := p.cfg.Filename
-	if len(names) == 0 {
-		names = []string{config.DefaultManifests}
-	}
 	var header http.Header
 	var all []source.Source
-	for _, name := range names {
+	for _, name := range p.sourceNames() {
 		switch {
 		case name == "-":
 			all = append(all, stdin.New(p.in, p.parser("stdin", name), 0))
@@ -81,6 +77,14 @@ func (p *program) sources(log *slog.Logger) ([]source.Source, error) {
 		}
 	}
 	return all, nil
+}
+
+// sourceNames returns what -f names, or the default directory.
+func (p *program) sourceNames() []string {
+	if len(p.cfg.Filename) == 0 {
+		return []string{config.DefaultManifests}
+	}
+	return p.cfg.Filename
 }
 
 // httpSource returns the source of a URL. Its pods are said to come from the
@@ -148,7 +152,7 @@ func (p *program) headers() (http.Header, error) {
 // observe connects to the runtime that serve would use and that answers now. It
 // starts nothing. An error names what was tried.
 func (p *program) observe(ctx context.Context) (*cri.Runtime, error) {
-	found, err := bundle.Discover(ctx, p.cfg.RuntimeEndpoint)
+	found, err := p.discover(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -198,7 +202,24 @@ func incumbents(kept []pod.Record) map[pod.Key]string {
 	return files
 }
 
+// here puts an origin as serve and runonce write it down, with absolute paths,
+// into the words of the layers given to this command.
+func (p *program) here(o pod.Origin) pod.Origin {
+	for _, name := range p.sourceNames() {
+		abs, err := filepath.Abs(name)
+		if err != nil || o.Source != "file" || o.Location != abs {
+			continue
+		}
+		o.Location = name
+		if rel, err := filepath.Rel(abs, o.File); err == nil && o.File != "" {
+			o.File = filepath.Join(name, rel)
+		}
+		return o
+	}
+	return o
+}
+
 // kept reads what the agent kept of its pods.
 func (p *program) kept() ([]pod.Record, error) {
-	return record.New(p.cfg.RootDir).All()
+	return record.Look(p.cfg.RootDir)
 }

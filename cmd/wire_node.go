@@ -26,7 +26,10 @@ import (
 )
 
 // superviseEvery is how often serve looks after the runtime it brought along.
-const superviseEvery = 2 * time.Second
+const superviseEvery = time.Second
+
+// importPatience is how long serve waits for images before it starts pods.
+const importPatience = 30 * time.Second
 
 // node is this machine held by this process: the root directory is locked, the
 // runtime is known. serve and runonce act through it; get, merge and watch never
@@ -86,12 +89,12 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 // findRuntime finds or starts the runtime.
 func (n *node) findRuntime(ctx context.Context) error {
 	p := n.p
-	found, err := bundle.Discover(ctx, p.cfg.RuntimeEndpoint)
+	found, err := p.discover(ctx)
 	if err != nil {
 		return failed(exitRuntime, err, "install containerd, name a socket with --runtime-endpoint, or use the nodectl that carries its runtime")
 	}
 	endpoint := found.Endpoint
-	if found.Kind == "bundled" {
+	if found.Kind == bundledKind {
 		n.bundled = p.bundled()
 		if endpoint, err = n.bundled.Start(ctx); err != nil {
 			return failed(exitRuntime, err)
@@ -107,6 +110,33 @@ func (n *node) findRuntime(ctx context.Context) error {
 		Log:      n.log,
 	})
 	return nil
+}
+
+// bundledKind is what the bundled runtime is called in bundle.Found.
+const bundledKind = "bundled"
+
+// discover finds the runtime to use. A bundled one that runs stays the one to
+// use: its pods are on it, whatever was installed since.
+func (p *program) discover(ctx context.Context) (bundle.Found, error) {
+	if b := p.bundled(); p.cfg.RuntimeEndpoint == "" && b.Running() {
+		return bundle.Found{Endpoint: b.Endpoint(), Kind: bundledKind}, nil
+	}
+	return bundle.Discover(ctx, p.cfg.RuntimeEndpoint)
+}
+
+// importFirst imports what lies in the image directory before pods start, so
+// that they find their images. It does not wait for a runtime that is not there,
+// and not for ever: lookAfter goes on with what is left.
+func (n *node) importFirst(ctx context.Context) {
+	_ = os.Mkdir(n.p.imageDir(), 0o755) // so that archives put there are seen at once
+	ctx, cancel := context.WithTimeout(ctx, importPatience)
+	defer cancel()
+	if _, err := n.runtime.Ready(ctx); err != nil {
+		return
+	}
+	if err := n.images.Import(ctx); err != nil && ctx.Err() == nil {
+		n.log.Warn("Images not imported", "error", err)
+	}
 }
 
 func (n *node) close() {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	leases "github.com/containerd/containerd/api/services/leases/v1"
 	streaming "github.com/containerd/containerd/api/services/streaming/v1"
 	transfer "github.com/containerd/containerd/api/services/transfer/v1"
 	"github.com/containerd/containerd/api/types"
@@ -43,6 +44,11 @@ const chunk = 32 << 10
 func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all string) ([]string, error) {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace))
 	defer cancel()
+	ctx, release, err := c.lease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	input, err := c.stream(ctx, "nodectl-import-"+rand.Text())
 	if err != nil {
 		return nil, err
@@ -89,6 +95,27 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 	}
 	slices.Sort(saved)
 	return slices.Compact(saved), nil
+}
+
+// lease returns a context in which containerd's garbage collector spares all
+// that is made, streams too: right after containerd's first start it would take
+// those for garbage. Should release not be called, the lease ends by itself.
+func (c *conn) lease(ctx context.Context) (_ context.Context, release func(), err error) {
+	const longest = 24 * time.Hour
+	api := leases.NewLeasesClient(c)
+	resp, err := api.Create(ctx, &leases.CreateRequest{
+		ID:     "nodectl-import-" + rand.Text(),
+		Labels: map[string]string{"containerd.io/gc.expire": time.Now().Add(longest).UTC().Format(time.RFC3339)},
+	})
+	if err != nil {
+		return ctx, nil, transferError(err)
+	}
+	release = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+		defer cancel()
+		_, _ = api.Delete(ctx, &leases.DeleteRequest{ID: resp.GetLease().GetID()}) // else it expires
+	}
+	return metadata.AppendToOutgoingContext(ctx, "containerd-lease", resp.GetLease().GetID()), release, nil
 }
 
 // A stream is one of containerd's numbered streams.

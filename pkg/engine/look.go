@@ -19,6 +19,9 @@ type Look struct {
 	// Kept is what the agent kept of its pods, one record each. A pod that runs
 	// without one is compared by the hashes the runtime carries.
 	Kept []pod.Record
+	// Here puts an origin that a sandbox carries into the words of Config's
+	// layers, where those differ from the agent's; nil where they do not.
+	Here func(pod.Origin) pod.Origin
 	// Against is the saved set to compare with instead of the runtime; nil for
 	// none.
 	Against *Saved
@@ -72,7 +75,7 @@ func Preview(ctx context.Context, look Look) (Forecast, error) {
 		if err != nil {
 			return Forecast{State: state}, err
 		}
-		return againstRuntime(state, have, look.Kept), nil
+		return againstRuntime(state, have, look.Kept, look.Here), nil
 	}
 	return againstSaved(state, &Saved{}), nil
 }
@@ -109,7 +112,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 
 // againstRuntime compares state with what runs, told by the records the agent
 // kept and, where one is missing, by the hashes on the sandbox and containers.
-func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Record) Forecast {
+func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Record, here func(pod.Origin) pod.Origin) Forecast {
 	f := Forecast{State: state}
 	records := map[pod.Key]pod.Record{}
 	for _, r := range kept {
@@ -121,7 +124,11 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Recor
 	}
 	for _, want := range state.Pods {
 		a, r := runs[want.Key], records[want.Key]
+		held := lastOrigin(a, r, here).Layer()
+		heard, configured := state.Heard(held)
 		switch {
+		case !a.Empty() && configured && !heard: // its own layer may still want it as it is
+			f.stays(want.Key, held+" could not be read")
 		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
 			f.add(want)
 		case r.Want != nil:
@@ -135,7 +142,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Recor
 			continue
 		}
 		r := records[a.Key]
-		origin, g := lastOrigin(a, r), grace(r.Want, sandboxGrace(a))
+		origin, g := lastOrigin(a, r, here), grace(r.Want, sandboxGrace(a))
 		why, stays := unwanted(state, a.Key, origin)
 		if stays {
 			f.stays(a.Key, why)
@@ -269,7 +276,7 @@ func newer(a, b pod.Record) pod.Record {
 }
 
 // lastOrigin says where a running pod was wanted last.
-func lastOrigin(a pod.Actual, r pod.Record) pod.Origin {
+func lastOrigin(a pod.Actual, r pod.Record, here func(pod.Origin) pod.Origin) pod.Origin {
 	if r.Want != nil {
 		return r.Want.Origin
 	}
@@ -277,7 +284,11 @@ func lastOrigin(a pod.Actual, r pod.Record) pod.Origin {
 		return pod.Origin{}
 	}
 	source, location, _ := strings.Cut(a.Sandbox.Layer, ":")
-	return pod.Origin{Source: source, Location: location}
+	o := pod.Origin{Source: source, Location: location}
+	if here != nil {
+		o = here(o)
+	}
+	return o
 }
 
 func sandboxGrace(a pod.Actual) int64 {

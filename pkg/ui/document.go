@@ -63,7 +63,7 @@ type PlanSource struct {
 	Pods     int    `json:"pods"`
 	// Stale says that its pods stand on an older reading.
 	Stale bool   `json:"stale"`
-	Since string `json:"since"` // RFC 3339, when the error began; "" without one
+	Since string `json:"since"` // RFC 3339, since when they do; "" where they do not
 	Error string `json:"error"`
 }
 
@@ -113,7 +113,7 @@ func NewMergePlan(f engine.Forecast) MergePlan {
 	}
 	for _, l := range f.State.Layers {
 		s := PlanSource{Source: l.Source, Location: l.Location, Pods: l.Pods, Stale: l.Stale(), Error: l.Error}
-		if !l.Since.IsZero() {
+		if l.Stale() { // otherwise it is the time of this run, and says nothing
 			s.Since = l.Since.Format(time.RFC3339)
 		}
 		p.Sources = append(p.Sources, s)

@@ -23,7 +23,7 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 		row(problemRow(u))
 		return lines(out)
 	}
-	if len(u.Pods) != 1 && (len(u.Pods) == 0 || u.Op == string(podconfig.SET)) {
+	if len(u.Pods) == 0 || u.Op == string(podconfig.SET) {
 		row(count(len(u.Pods), "pod"), u.Location)
 	}
 	for _, p := range u.Pods {

@@ -44,7 +44,7 @@ func (b *bench) measureCrash(ctx context.Context) (err error) {
 }
 
 func (b *bench) crashRaw(ctx context.Context, m *measure, i int, wait time.Duration) error {
-	p, err := b.startRaw(ctx, fmt.Sprintf("crash-raw-%02d", i), "")
+	p, err := b.startRaw(ctx, fmt.Sprintf("crash-raw-%02d", i), rawShape{})
 	if err != nil {
 		return err
 	}

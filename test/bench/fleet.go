@@ -111,8 +111,9 @@ func (b *bench) runningContainers(ctx context.Context) (map[string]bool, error) 
 
 // window is one stretch of idleness, its CPU times scaled to a minute.
 type window struct {
-	agentCPU, runtimeCPU time.Duration
-	anon, rss            int64 // the largest seen, in bytes
+	agentCPU, runtimeCPU time.Duration // in ticks, reaped children included
+	agentExact           time.Duration // of its threads, to the nanosecond
+	anon, rss            int64         // the largest seen, in bytes
 }
 
 // window looks at an agent (0: none) and at containerd while nothing happens.
@@ -126,7 +127,7 @@ func (b *bench) window(ctx context.Context, pid int) (window, error) {
 		return window{}, err
 	}
 	var w window
-	begin, agent, rt := time.Now(), ticksOf(pid), ticksOf(daemon)
+	begin, agent, exact, rt := time.Now(), ticksOf(pid), cpuOf(pid), ticksOf(daemon)
 	for time.Since(begin) < length {
 		if err := pause(ctx, min(5*time.Second, time.Until(begin.Add(length)))); err != nil {
 			return w, err
@@ -138,6 +139,7 @@ func (b *bench) window(ctx context.Context, pid int) (window, error) {
 	}
 	perMinute := float64(time.Minute) / float64(time.Since(begin))
 	w.agentCPU = time.Duration(float64(ticksOf(pid)-agent) * perMinute)
+	w.agentExact = time.Duration(float64(cpuOf(pid)-exact) * perMinute)
 	w.runtimeCPU = time.Duration(float64(ticksOf(daemon)-rt) * perMinute)
 	return w, nil
 }
@@ -162,12 +164,16 @@ func (b *bench) measureIdle(ctx context.Context, a *agent, front *proxy) error {
 		}
 		calls := since(front.calls(), before)
 		m.arm("agent, CPU a minute").add(w.agentCPU)
+		m.arm("agent, CPU a minute by schedstat").add(w.agentExact)
 		m.arm("containerd, CPU a minute").add(w.runtimeCPU)
 		m.arm("RssAnon, MB").value(float64(w.anon) / mb)
 		m.arm("VmRSS, MB").value(float64(w.rss) / mb)
 		m.arm("CRI calls a second").value(float64(total(calls)) / time.Since(begin).Seconds())
 		m.note("window %d: calls %s", i+1, describe(calls))
 		b.say("idle: %d/%d", i+1, windows)
+	}
+	if ids, err := b.runningContainers(ctx); err != nil || len(ids) != fleetPods {
+		return errors.Join(err, fmt.Errorf("%d containers run after the windows, want %d", len(ids), fleetPods))
 	}
 	m.limit("agent, CPU a minute", 150, "ms")
 	m.limit("RssAnon, MB", 20, "MB")

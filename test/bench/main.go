@@ -50,11 +50,10 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		return 2
 	}
-	// A second signal ends the process at once: stop gives the first one's
-	// handler back as soon as it has done its work.
+	// A second signal changes nothing: cleaning up has its own deadlines, and
+	// some senders signal the process and then its group.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop)
 
 	report, err := measureAll(ctx, o)
 	if report != nil {

@@ -22,7 +22,7 @@ func (b *bench) measureOnce(ctx context.Context) error {
 	atOnce := []int{1, 2, 4}
 	for i := range rounds {
 		for k := range 2 { // twice a round: one pod is over soon, and its median is a limit
-			if err := b.sampleRaw(ctx, m, fmt.Sprintf("once-single%d-%d", k, i), false); err != nil {
+			if err := b.sampleRaw(ctx, m, "raw", fmt.Sprintf("once-single%d-%d", k, i), rawShape{}); err != nil {
 				return err
 			}
 		}

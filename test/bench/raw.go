@@ -32,27 +32,38 @@ type rawPod struct {
 	sandbox   string
 	container string
 	mounts    []*cri.Mount
+	seccomp   *cri.SecurityProfile
 	calls     [3]time.Duration // what RunPodSandbox, CreateContainer, StartContainer took
+}
+
+// rawShape is what is not the same in every raw pod.
+type rawShape struct {
+	dir        string // made and mounted where not empty
+	unconfined bool   // without the seccomp filter that the agent asks for
 }
 
 // startRaw makes and starts a pod. Its image, arguments, network, log, cgroup
 // and confinement are those the agent asks for: what differs between the arms
-// is the agent, not the container. dir, where not empty, is made and mounted.
-func (b *bench) startRaw(ctx context.Context, name, dir string) (*rawPod, error) {
-	p := &rawPod{config: &cri.PodSandboxConfig{
+// is the agent, not the container.
+func (b *bench) startRaw(ctx context.Context, name string, shape rawShape) (*rawPod, error) {
+	p := &rawPod{seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}
+	if shape.unconfined {
+		p.seccomp.ProfileType = cri.SecurityProfile_Unconfined
+	}
+	p.config = &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: name},
 		Hostname:     name,
 		LogDirectory: b.logDir(name, name),
 		Linux: &cri.LinuxPodSandboxConfig{
 			CgroupParent:    b.node.CgroupParent,
-			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces(), Seccomp: seccomp()},
+			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces(), Seccomp: p.seccomp},
 		},
-	}}
-	if dir != "" {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
+	}
+	if shape.dir != "" {
+		if err := os.MkdirAll(shape.dir, 0o777); err != nil {
 			return nil, err
 		}
-		p.mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/data"}}
+		p.mounts = []*cri.Mount{{HostPath: shape.dir, ContainerPath: "/data"}}
 	}
 	begin := time.Now()
 	s, err := b.node.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config})
@@ -77,7 +88,7 @@ func (b *bench) startRawContainer(ctx context.Context, p *rawPod, attempt uint32
 				Resources: &cri.LinuxContainerResources{CpuShares: 2, OomScoreAdj: 1000},
 				SecurityContext: &cri.LinuxContainerSecurityContext{
 					NamespaceOptions: namespaces(),
-					Seccomp:          seccomp(),
+					Seccomp:          p.seccomp,
 					MaskedPaths:      []string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"},
 					ReadonlyPaths:    []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 				},
@@ -99,10 +110,6 @@ func namespaces() *cri.NamespaceOption {
 	return &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
 }
 
-func seccomp() *cri.SecurityProfile {
-	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
-}
-
 // logDir is where a pod's logs go, in both arms.
 func (b *bench) logDir(pod, uid string) string {
 	return filepath.Join(b.node.LogsDir, namespace+"_"+pod+"_"+uid)
@@ -117,7 +124,7 @@ func (b *bench) startRawBatch(ctx context.Context, prefix string, pods, atOnce i
 	g.SetLimit(atOnce)
 	for i := range pods {
 		g.Go(func() error {
-			_, err := b.startRaw(gctx, fmt.Sprintf("%s-%02d", prefix, i), "")
+			_, err := b.startRaw(gctx, fmt.Sprintf("%s-%02d", prefix, i), rawShape{})
 			mu.Lock()
 			defer mu.Unlock()
 			if first == 0 {

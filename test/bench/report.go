@@ -48,7 +48,7 @@ type figure struct {
 	Value float64    `json:"value"`
 	Unit  string     `json:"unit"` // "" for a ratio
 	CI95  [2]float64 `json:"ci95"`
-	Limit float64    `json:"limit"`
+	Limit float64    `json:"limit"` // 0: none, the figure is for information
 	OK    bool       `json:"ok"`
 }
 
@@ -231,12 +231,12 @@ func (a *arm) value(v float64) {
 	a.Low, a.High = slices.Min(a.Samples), slices.Max(a.Samples)
 }
 
-// ratio adds the ratio of two arms' medians.
+// ratio adds the ratio of two arms' medians; a limit of 0 is none.
 func (m *measure) ratio(name, of, to string, limit float64) {
 	a, b := m.arm(of), m.arm(to)
 	f := &figure{Name: name, Value: a.Median / b.Median, Limit: limit}
 	f.CI95 = ratioCI(a.Samples, b.Samples)
-	f.OK = f.Value <= limit
+	f.OK = limit == 0 || f.Value <= limit
 	m.Figures = append(m.Figures, f)
 }
 
@@ -257,11 +257,14 @@ func (r *report) markdown() string {
 	b.WriteString("| | measure | figure | value | 95 % | limit | |\n|---|---|---|---|---|---|---|\n")
 	for _, m := range r.Measures {
 		for _, f := range m.Figures {
-			verdict := "ok"
-			if !f.OK {
+			limit, verdict := "≤ "+f.text(f.Limit), "ok"
+			switch {
+			case f.Limit == 0:
+				limit, verdict = "", ""
+			case !f.OK:
 				verdict = "**missed**"
 			}
-			fmt.Fprintf(&b, "| %d | %s | %s | %s | %s–%s | ≤ %s | %s |\n", m.ID, m.Name, f.Name, f.text(f.Value), f.text(f.CI95[0]), f.text(f.CI95[1]), f.text(f.Limit), verdict)
+			fmt.Fprintf(&b, "| %d | %s | %s | %s | %s–%s | %s | %s |\n", m.ID, m.Name, f.Name, f.text(f.Value), f.text(f.CI95[0]), f.text(f.CI95[1]), limit, verdict)
 		}
 	}
 	b.WriteString("\n| | samples of | n | median | min | p90 | max |\n|---|---|---|---|---|---|---|\n")

@@ -245,8 +245,13 @@ func allProcesses() []Process {
 	var found []Process
 	for _, dir := range dirs {
 		line, err := os.ReadFile(dir + "/cmdline")
-		if err != nil || len(line) == 0 {
-			continue // gone, a zombie or the kernel's
+		if err != nil {
+			continue // gone
+		}
+		if exe, err := os.Readlink(dir + "/exe"); err != nil {
+			continue // a zombie or the kernel's
+		} else if len(line) == 0 {
+			line = []byte(exe) // caught in the middle of its exec
 		}
 		p := Process{Args: strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00")}
 		p.Pid, _ = strconv.Atoi(filepath.Base(dir))

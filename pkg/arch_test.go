@@ -1,0 +1,328 @@
+package pkg
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nodectl/nodectl/"
+
+// rules is the architecture: who may import what. A pattern that ends in /...
+// stands for a package and all below it. Tests may import what they like.
+var rules = []struct {
+	imported string
+	by       []string // nobody else may
+	why      string
+}{
+	// What is ours.
+	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
+	{module + "pkg/engine/...", []string{"cmd", "pkg/ui", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
+	{module + "pkg/plan/...", []string{"cmd", "pkg/engine"}, "the engine asks plan; adapters do not decide"},
+	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
+	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/ui", "pkg/plan"}, "sources speak to podconfig through source.Source"},
+	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
+	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
+	{module + "pkg/source/file", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/source/http", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/source/stdin", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/cri/...", []string{"cmd", "pkg/cri/...", "test/..."}, "adapters never import each other; engine and pleg have interfaces"},
+	{module + "pkg/volume/...", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/probe/...", []string{"cmd", "pkg/engine"}, "adapters never import each other"},
+	{module + "pkg/record/...", []string{"cmd"}, "the engine has an interface for it"},
+	{module + "pkg/sink/...", []string{"cmd"}, "the engine has an interface for it"},
+	{module + "pkg/pleg/...", []string{"cmd"}, "the engine has an interface for it"},
+	{module + "pkg/bundle/...", []string{"cmd", "pkg/ui", "hack/...", "test/..."}, "the bundle is one runtime among others"},
+	{module + "pkg/ui/...", []string{"cmd"}, "text is made at the edge"},
+	{module + "pkg/config/...", []string{"cmd"}, "parts get what they need, not the whole configuration"},
+
+	// What is others'.
+	{"github.com/spf13/...", []string{"cmd"}, "no command-line library below cmd"},
+	{"github.com/charmbracelet/...", []string{"pkg/ui"}, "colour and layout are ui's"},
+	{"github.com/muesli/...", []string{"pkg/ui"}, "colour and layout are ui's"},
+	{"k8s.io/client-go/...", nil, "there is no API server yet"},
+	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
+	{"k8s.io/kubelet/...", nil, "nothing of the kubelet is taken over"},
+	{"k8s.io/klog/...", []string{"cmd"}, "klog is bridged, not used"},
+	{"k8s.io/cri-api/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
+	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
+	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "containerd is known to whoever brings it"},
+	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
+	{"github.com/stretchr/...", nil, "tests compare values"},
+	{"testing", []string{"pkg/cri/critest", "pkg/source/sourcetest", "test/..."}, "what ships does not know tests"},
+}
+
+// pure names the packages that decide or describe: no clock, no lock.
+var pure = []string{"pkg/pod", "pkg/manifest", "pkg/podconfig", "pkg/plan", "pkg/status"}
+
+// banned are words that name nothing.
+var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc", "shared"}
+
+// file is one Go file that is no test.
+type file struct {
+	path string // from the module's root
+	dir  string
+	set  *token.FileSet
+	ast  *ast.File
+}
+
+// files parses everything that ships.
+func files(t *testing.T) []file {
+	t.Helper()
+	var all []file
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if path != ".." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin") || nested(path) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel := filepath.ToSlash(strings.TrimPrefix(path, ".."+string(filepath.Separator)))
+		dir := filepath.ToSlash(filepath.Dir(rel))
+		if dir == "." {
+			dir = ""
+		}
+		all = append(all, file{rel, dir, set, f})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 50 {
+		t.Fatalf("only %d files were found", len(all))
+	}
+	return all
+}
+
+// nested reports whether a directory is another module.
+func nested(path string) bool {
+	if path == ".." {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(path, "go.mod"))
+	return err == nil
+}
+
+func (f file) at(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", f.path, f.set.Position(n.Pos()).Line)
+}
+
+func (f file) below(dirs ...string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return match(d, f.dir) })
+}
+
+// match reports whether a pattern stands for name.
+func match(pattern, name string) bool {
+	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return name == tree || strings.HasPrefix(name, tree+"/")
+	}
+	return name == pattern
+}
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	seen := make([]bool, len(rules))
+	for _, f := range files(t) {
+		for _, spec := range f.ast.Imports {
+			imported := strings.Trim(spec.Path.Value, `"`)
+			if strings.HasPrefix(f.dir, "internal/deps") {
+				continue // holds go.mod's requirements, and ships in nothing
+			}
+			for i, r := range rules {
+				if !match(r.imported, imported) || match(r.imported, module+f.dir) {
+					continue
+				}
+				seen[i] = true
+				if !f.below(r.by...) {
+					t.Errorf("%s imports %s: %s", f.at(spec), imported, r.why)
+				}
+			}
+		}
+	}
+	for i, r := range rules {
+		if !seen[i] && len(r.by) > 0 {
+			t.Errorf("nobody imports %s: its rule is out of date", r.imported)
+		}
+	}
+}
+
+func TestNamesSaySomething(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		base := strings.TrimSuffix(filepath.Base(f.path), ".go")
+		for _, word := range append(strings.Split(base, "_"), strings.Split(f.dir, "/")...) {
+			if slices.Contains(banned, word) {
+				t.Errorf("%s: %q names nothing", f.path, word)
+			}
+		}
+		if name := f.ast.Name.Name; slices.Contains(banned, name) {
+			t.Errorf("%s: package %s names nothing", f.path, name)
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				for _, word := range banned {
+					if name := strings.ToLower(spec.Name.Name); name == word || strings.HasSuffix(name, "manager") || strings.HasSuffix(name, "helper") {
+						t.Errorf("%s: type %s names nothing", f.at(spec), spec.Name.Name)
+						break
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestGoroutinesHaveOwners bans the go statement: WaitGroup.Go and errgroup say
+// who waits.
+func TestGoroutinesHaveOwners(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if _, ok := n.(*ast.GoStmt); ok {
+				t.Errorf("%s: a go statement; use sync.WaitGroup.Go in a function that waits", f.at(n))
+			}
+			return true
+		})
+	}
+}
+
+// TestNothingHappensBeforeMain bans init functions, and variables at package
+// level that somebody might write to.
+func TestNothingHappensBeforeMain(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if !f.below("pkg/...", "cmd", "") {
+			continue
+		}
+		assigned := assignedNames(f)
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil && d.Name.Name == "init" {
+					t.Errorf("%s: an init function", f.at(d))
+				}
+			case *ast.GenDecl:
+				if d.Tok != token.VAR {
+					continue
+				}
+				for _, s := range d.Specs {
+					for _, name := range s.(*ast.ValueSpec).Names {
+						if assigned[name.Name] {
+							t.Errorf("%s: the package variable %s is written to", f.at(name), name.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// assignedNames returns the names that a file assigns to, increments or takes
+// the address of, outside declarations, and that no scope of a function holds.
+func assignedNames(f file) map[string]bool {
+	names := map[string]bool{}
+	note := func(e ast.Expr) {
+		for {
+			switch x := e.(type) {
+			case *ast.IndexExpr:
+				e = x.X
+				continue
+			case *ast.SelectorExpr:
+				e = x.X
+				continue
+			case *ast.Ident:
+				// A name that resolves to a declaration in this file's package
+				// scope, or to nothing, is not a local one.
+				if x.Obj == nil || f.ast.Scope.Lookup(x.Name) == x.Obj {
+					names[x.Name] = true
+				}
+			}
+			return
+		}
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			if n.Tok != token.DEFINE {
+				for _, l := range n.Lhs {
+					note(l)
+				}
+			}
+		case *ast.IncDecStmt:
+			note(n.X)
+		}
+		return true
+	})
+	return names
+}
+
+// TestPurePackagesHaveNoClockAndNoLock: time is a parameter, and every value has
+// one owner. podconfig stamps what its sources say, in the two places that read
+// them.
+func TestPurePackagesHaveNoClockAndNoLock(t *testing.T) {
+	t.Parallel()
+	forbidden := map[string][]string{
+		"time": {"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"},
+		"sync": {"Mutex", "RWMutex", "Map", "Cond"},
+		"os":   {"*"},
+		"net":  {"*"},
+	}
+	for _, f := range files(t) {
+		if !f.below(pure...) {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			pkg, ok := s.X.(*ast.Ident)
+			if !ok || pkg.Obj != nil {
+				return true
+			}
+			names := forbidden[pkg.Name]
+			if !slices.Contains(names, s.Sel.Name) && !slices.Contains(names, "*") {
+				return true
+			}
+			if f.path == "pkg/podconfig/podconfig.go" && pkg.Name == "time" && s.Sel.Name == "Now" {
+				return true
+			}
+			t.Errorf("%s: %s.%s in a pure package", f.at(n), pkg.Name, s.Sel.Name)
+			return true
+		})
+	}
+}
+
+// TestPackagesSayWhatTheyAreFor: every package has a comment, and it ends with
+// its one rule or says more than one line.
+func TestPackagesSayWhatTheyAreFor(t *testing.T) {
+	t.Parallel()
+	comments := map[string]string{}
+	for _, f := range files(t) {
+		comments[f.dir] += f.ast.Doc.Text()
+	}
+	for dir, text := range comments {
+		if strings.HasPrefix(dir, "pkg/") && strings.Count(text, "\n") < 3 {
+			t.Errorf("%s: the package comment says too little: %q", dir, text)
+		}
+	}
+}

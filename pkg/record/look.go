@@ -1,0 +1,42 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Look returns every readable record under root, in order of key and UID, and
+// changes nothing: it is for those who do not hold the root's lock. An error
+// comes with what could be read, and names what could not.
+func Look(root string) ([]pod.Record, error) {
+	dir := filepath.Join(root, "pods")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	errs := []error{err}
+	var all []pod.Record
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name(), fileName)
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var rec pod.Record
+		if err == nil {
+			rec, err = decode(data)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("read %s: %w", path, err))
+			continue
+		}
+		all = append(all, rec)
+	}
+	sortRecords(all)
+	return all, errors.Join(errs...)
+}

@@ -1,0 +1,39 @@
+package record
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+func TestLookChangesNothing(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if all, err := Look(root); len(all) != 0 || err != nil {
+		t.Fatalf("an empty root: %v, %v", all, err)
+	}
+	r := New(root)
+	if err := r.Save(pod.Record{Key: pod.Key{Namespace: "default", Name: "a"}, UID: "u1", Instance: 1}); err != nil {
+		t.Fatal(err)
+	}
+	damaged := filepath.Join(root, "pods", "u2", fileName)
+	if err := os.MkdirAll(filepath.Dir(damaged), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(damaged, []byte("half a rec"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Look(root)
+	if len(all) != 1 || all[0].UID != "u1" {
+		t.Errorf("got %v, want the one good record", all)
+	}
+	if err == nil || !strings.Contains(err.Error(), damaged) || strings.Contains(err.Error(), "half a rec") {
+		t.Errorf("got %v, want an error that names the damaged file and not what is in it", err)
+	}
+	if data, err := os.ReadFile(damaged); err != nil || string(data) != "half a rec" {
+		t.Errorf("the damaged file was touched: %q, %v", data, err)
+	}
+}

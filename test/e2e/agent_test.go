@@ -1,0 +1,175 @@
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// agent is one run of nodectl serve.
+type agent struct {
+	*stage
+	cmd  *exec.Cmd
+	read sync.WaitGroup // reading what it says, then waiting for its end
+	done chan struct{}  // closed when it has ended
+	err  error          // of waiting; to be read after done
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// command returns nodectl with the flags that keep it on this stage, told
+// nothing by this process's environment.
+func (s *stage) command(args ...string) *exec.Cmd {
+	args = append(args, "--root-dir", s.root, "--runtime-endpoint", s.endpoint, "--pod-logs-dir", s.logs,
+		"--cgroup-root", s.node.CgroupParent, "--node-name", s.name)
+	cmd := exec.Command(nodectl, args...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "NODECTL_") && !strings.HasPrefix(v, "CONTAINER_RUNTIME_ENDPOINT=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	return cmd
+}
+
+// serve starts an agent for the stage's manifests. The end of the test ends it.
+func (s *stage) serve(more ...string) *agent {
+	s.Helper()
+	return s.start(s.command(append([]string{"serve", "-f", s.manifests}, more...)...))
+}
+
+// start starts an agent by its command.
+func (s *stage) start(cmd *exec.Cmd) *agent {
+	s.Helper()
+	a := &agent{stage: s, cmd: cmd, done: make(chan struct{})}
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	a.read.Go(func() {
+		a.listen(out)
+		a.err = cmd.Wait()
+		close(a.done)
+	})
+	s.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended long ago
+		a.read.Wait()
+		if s.Failed() {
+			s.Logf("the agent %d of %s said:\n%s", cmd.Process.Pid, s.name, a.said())
+		}
+	})
+	return a
+}
+
+func (a *agent) listen(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		a.mu.Lock()
+		a.lines = append(a.lines, lines.Text())
+		a.mu.Unlock()
+	}
+}
+
+func (a *agent) said() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return strings.Join(a.lines, "\n")
+}
+
+// linesWith returns what the agent has said that holds all the words.
+func (a *agent) linesWith(words ...string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found []string
+	for _, l := range a.lines {
+		if holds(l, words) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+func holds(line string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(line, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// await returns the first line that holds all the words as soon as it is there.
+func (a *agent) await(words ...string) string {
+	a.Helper()
+	var line string
+	a.eventually(func() error {
+		found := a.linesWith(words...)
+		if len(found) == 0 {
+			return errors.New("the agent did not say " + strings.Join(words, " … "))
+		}
+		line = found[0]
+		return nil
+	})
+	return line
+}
+
+// once is await, and fails when the agent says it more than once.
+func (a *agent) once(words ...string) {
+	a.Helper()
+	a.await(words...)
+	if found := a.linesWith(words...); len(found) != 1 {
+		a.Errorf("said %d times instead of once:\n%s", len(found), strings.Join(found, "\n"))
+	}
+}
+
+// kill ends the agent as kill -9 does.
+func (a *agent) kill() {
+	a.Helper()
+	if err := a.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		a.Fatal(err)
+	}
+	<-a.done
+}
+
+// leave asks the agent to leave with SIGTERM, and fails unless it does so with
+// exit code 0 within two seconds (F4).
+func (a *agent) leave() {
+	a.Helper()
+	const limit = 2 * time.Second
+	begin := time.Now()
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		a.Fatal(err)
+	}
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		a.Fatalf("the agent did not leave within %s", patience)
+	}
+	if took := time.Since(begin); took > limit {
+		a.Errorf("the agent took %s to leave", took)
+	}
+	if a.err != nil {
+		a.Errorf("the agent left with %v", a.err)
+	}
+}
+
+// exit returns the exit code of an agent that ends by itself.
+func (a *agent) exit() int {
+	a.Helper()
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		a.Fatalf("the agent did not end within %s", patience)
+	}
+	return a.cmd.ProcessState.ExitCode()
+}

@@ -1,0 +1,90 @@
+// Package e2e runs the nodectl binary on a real containerd and looks at what
+// came of it without asking nodectl: by CRI, in /proc, in the cgroup trees, in
+// the mounts and in the log files.
+//
+// All scenarios share one containerd and run beside each other, each with its
+// own agent, root directory, manifests and node name; those that end containerd
+// have one of their own.
+//
+// The one rule: what a scenario started is gone when it ends, and whatever a
+// scenario did, no container ever had two lives at once (I1).
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// What the tests of this binary share; TestMain makes it.
+var (
+	nodectl string     // the program
+	shared  *node.Node // the containerd of all that leave it alive
+	lives   *witness   // what containers of shared lived when
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		// Scenarios mostly wait.
+		if err := f.Value.Set("6"); err != nil {
+			return fail(err)
+		}
+	}
+	dir, err := os.MkdirTemp("", "nodectl-e2e-")
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := build(dir); err != nil {
+		return fail(err)
+	}
+	if shared, err = node.Start(context.Background()); err != nil {
+		return fail(err)
+	}
+	if lives, err = observe(shared); err != nil {
+		return fail(err, shared.Close())
+	}
+	code := m.Run()
+	lives.close()
+	left := shared.Look()
+	// The node's own group is what --cgroup-root named; pods are below it.
+	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool { return strings.HasSuffix(g, shared.CgroupParent) })
+	if !left.Empty() {
+		code = fail(fmt.Errorf("the scenarios left something behind:\n%s", left))
+	}
+	if err := shared.Close(); err != nil {
+		code = fail(err)
+	}
+	return code
+}
+
+// build builds the program as it is released, without the runtime in it.
+func build(dir string) error {
+	nodectl = filepath.Join(dir, "nodectl")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", nodectl, ".")
+	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build nodectl: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func fail(errs ...error) int {
+	for _, err := range errs {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+		}
+	}
+	return 1
+}

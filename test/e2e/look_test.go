@@ -1,0 +1,270 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// sandboxes returns what CRI lists of this stage, in any state.
+func (s *stage) sandboxes() []*cri.PodSandbox {
+	s.Helper()
+	r, err := s.node.Runtime.ListPodSandbox(s.Context(), s.ours())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r.Items
+}
+
+// sandbox returns the one sandbox of a pod.
+func (s *stage) sandbox(name string) *cri.PodSandboxStatus {
+	s.Helper()
+	var found []*cri.PodSandbox
+	for _, b := range s.sandboxes() {
+		if b.Metadata.Name == s.full(name) {
+			found = append(found, b)
+		}
+	}
+	if len(found) != 1 {
+		s.Fatalf("pod %s has %d sandboxes", name, len(found))
+	}
+	r, err := s.node.Runtime.PodSandboxStatus(s.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: found[0].Id})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r.Status
+}
+
+// containers returns what CRI lists of a pod of this stage, in any state; of all
+// pods for "".
+func (s *stage) containers(name string) []*cri.Container {
+	s.Helper()
+	labels := map[string]string{pod.LabelNode: s.name}
+	if name != "" {
+		labels[pod.LabelPodName] = s.full(name)
+	}
+	r, err := s.node.Runtime.ListContainers(s.Context(), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: labels}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r.Containers
+}
+
+// containerStatus returns CRI's word on one container.
+func (s *stage) containerStatus(id string) *cri.ContainerStatus {
+	s.Helper()
+	r, err := s.node.Runtime.ContainerStatus(s.Context(), &cri.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r.Status
+}
+
+// running is one container that runs, as CRI and /proc agree.
+type running struct {
+	id      string
+	attempt uint32
+	pid     int
+	started string // with pid, names the process for good
+}
+
+// awaitRunning returns the containers of a pod when exactly these run, each as
+// one process of its own.
+func (s *stage) awaitRunning(name string, containers ...string) map[string]running {
+	s.Helper()
+	var now map[string]running
+	s.eventually(func() (err error) {
+		now, err = s.runningNow(name, containers...)
+		return err
+	})
+	return now
+}
+
+// runningNow is awaitRunning without waiting.
+func (s *stage) runningNow(name string, containers ...string) (map[string]running, error) {
+	s.Helper()
+	now := make(map[string]running)
+	for _, c := range s.containers(name) {
+		if c.State != cri.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		if _, double := now[c.Metadata.Name]; double {
+			s.Errorf("pod %s: two containers %s run", name, c.Metadata.Name)
+		}
+		p := s.node.Processes(c.Id)
+		if len(p) != 1 {
+			return nil, fmt.Errorf("pod %s: container %s runs as %d processes", name, c.Metadata.Name, len(p))
+		}
+		now[c.Metadata.Name] = running{c.Id, c.Metadata.Attempt, p[0].Pid, p[0].Started}
+	}
+	var names []string
+	for c := range now {
+		names = append(names, c)
+	}
+	slices.Sort(names)
+	slices.Sort(containers)
+	if !slices.Equal(names, containers) {
+		return now, fmt.Errorf("pod %s: containers %v run, want %v", name, names, containers)
+	}
+	return now, nil
+}
+
+// untouched fails unless the same containers run as before, as the same
+// processes.
+func (s *stage) untouched(name string, before map[string]running) {
+	s.Helper()
+	var containers []string
+	for c := range before {
+		containers = append(containers, c)
+	}
+	now, err := s.runningNow(name, containers...)
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	for c, b := range before {
+		if now[c] != b {
+			s.Errorf("pod %s: container %s was %+v, is %+v", name, c, b, now[c])
+		}
+	}
+}
+
+// awaitGone returns when nothing is left of a pod: no sandbox, no container, no
+// directory of nodectl's, no log directory.
+func (s *stage) awaitGone(name string) {
+	s.Helper()
+	s.eventually(func() error {
+		for _, b := range s.sandboxes() {
+			if b.Metadata.Name == s.full(name) {
+				return fmt.Errorf("pod %s: sandbox %s is there (%s)", name, b.Id, b.State)
+			}
+		}
+		for _, c := range s.containers(name) {
+			return fmt.Errorf("pod %s: container %s is there (%s)", name, c.Metadata.Name, c.State)
+		}
+		if logs, _ := filepath.Glob(filepath.Join(s.logs, "*_"+s.full(name)+"_*")); len(logs) > 0 {
+			return fmt.Errorf("pod %s: logs are there: %v", name, logs)
+		}
+		if s.status(name) != nil {
+			return fmt.Errorf("pod %s: is still reported", name)
+		}
+		return nil
+	})
+}
+
+// nothingLeft fails when anything of any pod of the stage is there.
+func (s *stage) nothingLeft() {
+	s.Helper()
+	for _, b := range s.sandboxes() {
+		s.Errorf("sandbox left: %s %s", b.Metadata.Name, b.State)
+	}
+	for _, c := range s.containers("") {
+		s.Errorf("container left: %s %s", c.Metadata.Name, c.State)
+	}
+	for _, dir := range []string{filepath.Join(s.root, "pods"), s.logs} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.Error(err)
+		}
+		for _, e := range entries {
+			s.Errorf("left in %s: %s", dir, e.Name())
+		}
+	}
+	for _, m := range node.Mounts() {
+		if strings.HasPrefix(m, s.dir+"/") {
+			s.Errorf("mount left: %s", m)
+		}
+	}
+}
+
+// log returns what the newest life of a container wrote to its standard output,
+// from the file where the kubelet's is.
+func (s *stage) log(name, container string, attempt uint32) (string, error) {
+	uid := s.uid(name)
+	file := filepath.Join(s.logs, "default_"+s.full(name)+"_"+uid, container, fmt.Sprint(attempt)+".log")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(line, " ", 4) // time, stream, F, text
+		if len(f) != 4 {
+			return "", fmt.Errorf("%s: no line of a container's log: %q", file, line)
+		}
+		if f[1] == "stdout" {
+			out.WriteString(f[3])
+		}
+	}
+	return out.String(), nil
+}
+
+// awaitLog returns when a container has logged these words.
+func (s *stage) awaitLog(name, container string, attempt uint32, words ...string) {
+	s.Helper()
+	s.eventually(func() error {
+		text, err := s.log(name, container, attempt)
+		if err == nil && !holds(text, words) {
+			err = fmt.Errorf("container %s/%s logged %q, not %v", name, container, text, words)
+		}
+		return err
+	})
+}
+
+// uid returns a pod's, as its sandbox carries it.
+func (s *stage) uid(name string) string {
+	for _, b := range s.sandboxes() {
+		if b.Metadata.Name == s.full(name) {
+			return b.Metadata.Uid
+		}
+	}
+	return ""
+}
+
+// stamps returns how many lines a container has put into a file of scratch with
+// the verb append: one for each of its lives.
+func (s *stage) stamps(file string) int {
+	text, err := os.ReadFile(filepath.Join(s.scratch, file))
+	if err != nil {
+		return 0
+	}
+	return bytes.Count(text, []byte("\n"))
+}
+
+// scratchVolume and scratchMount give a pod the scenario's directory as /x.
+func (s *stage) scratchVolume() string {
+	return "volumes: [{name: x, hostPath: {path: " + s.scratch + "}}]"
+}
+
+const scratchMount = "volumeMounts: [{name: x, mountPath: /x}]"
+
+// ended returns the lives of a pod's container that are over, oldest first, as
+// the runtime's events told them.
+func (s *stage) ended(name, container string) []life {
+	var all []life
+	for _, l := range lives.of(s.name) {
+		if l.pod == s.full(name) && l.name == container && !l.to.IsZero() {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// imageOf returns what a started container was made of.
+func (s *stage) imageOf(ctx context.Context, id string) (string, error) {
+	r, err := s.node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return "", err
+	}
+	return r.Status.Image.GetImage(), nil
+}

@@ -1,0 +1,230 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// patience is how long anything may take that has no limit of its own: the
+// machine may be busy.
+const patience = 30 * time.Second
+
+// A stage is what one scenario has to itself: a node name, directories, and the
+// agents it starts.
+type stage struct {
+	*testing.T
+	node      *node.Node
+	name      string // of the node: pods are called <pod>-<name>
+	dir       string // holds all of these
+	root      string
+	manifests string
+	logs      string
+	scratch   string // for hostPath volumes and sockets
+	endpoint  string // the runtime's, unless the scenario puts something before it
+}
+
+var stages atomic.Int32
+
+// parallelStage is newStage on the shared node, for a test that runs beside
+// others.
+func parallelStage(t *testing.T) *stage {
+	t.Parallel()
+	return newStage(t, shared)
+}
+
+// newStage makes a stage. At the end of the test its pods are taken away by CRI,
+// and nothing else of it may be left.
+func newStage(t *testing.T, n *node.Node) *stage {
+	t.Helper()
+	name := fmt.Sprintf("e%d", stages.Add(1))
+	dir := filepath.Join(filepath.Dir(n.RootDir), name)
+	s := &stage{
+		T: t, node: n, name: name, dir: dir, endpoint: n.Endpoint,
+		root: filepath.Join(dir, "root"), manifests: filepath.Join(dir, "manifests"),
+		logs: filepath.Join(dir, "logs"), scratch: filepath.Join(dir, "scratch"),
+	}
+	for _, d := range []string{s.manifests, s.scratch} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(s.clear)
+	return s
+}
+
+// clear ends what the scenario left running, and complains about what it should
+// not have left.
+func (s *stage) clear() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if n := s.node; n == shared {
+		for _, line := range lives.twice(s.name) {
+			s.Errorf("two lives of one container at once: %s", line)
+		}
+	}
+	boxes, err := s.node.Runtime.ListPodSandbox(ctx, s.ours())
+	if err != nil {
+		s.Errorf("take the pods away: %v", err)
+	}
+	for _, b := range boxes.GetItems() {
+		_, stop := s.node.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: b.Id})
+		_, remove := s.node.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: b.Id})
+		if err := errors.Join(stop, remove); err != nil {
+			s.Errorf("take pod %s away: %v", b.Metadata.GetName(), err)
+		}
+	}
+	for _, m := range node.Mounts() {
+		if strings.HasPrefix(m, s.dir+"/") {
+			s.Errorf("mount left behind: %s", m)
+		}
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.Error(err)
+	}
+}
+
+func (s *stage) ours() *cri.ListPodSandboxRequest {
+	return &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{pod.LabelNode: s.name}}}
+}
+
+// eventually calls f until it returns nil, and fails the scenario with its last
+// error when that takes too long.
+func (s *stage) eventually(f func() error) {
+	s.Helper()
+	node.Eventually(s.T, patience, f)
+}
+
+// write puts a manifest in place as careful programs do: whole, by a rename.
+func (s *stage) write(file, text string) {
+	s.Helper()
+	tmp := filepath.Join(s.dir, "."+file)
+	err := os.WriteFile(tmp, []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, filepath.Join(s.manifests, file))
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stage) remove(file string) {
+	s.Helper()
+	if err := os.Remove(filepath.Join(s.manifests, file)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// manifest returns a pod's; lines are of its spec, beside containers.
+func manifest(name string, containers []string, lines ...string) string {
+	text := "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n"
+	if !strings.Contains(strings.Join(lines, "\n"), "terminationGracePeriodSeconds") {
+		text += "  terminationGracePeriodSeconds: 2\n"
+	}
+	for _, l := range lines {
+		text += "  " + l + "\n"
+	}
+	return text + "  containers:\n  " + strings.Join(containers, "\n  ") + "\n"
+}
+
+// container returns a container of the tests' image. more is YAML between
+// commas.
+func container(name, args string, more ...string) string {
+	all := append([]string{"name: " + name, "image: " + node.Stamp, "imagePullPolicy: IfNotPresent", "args: [" + args + "]"}, more...)
+	return "- {" + strings.Join(all, ", ") + "}"
+}
+
+// simple is the manifest of a pod of one container that runs for ever.
+func simple(name string) string {
+	return manifest(name, []string{container("main", "forever")})
+}
+
+// full is a pod's name on this node.
+func (s *stage) full(name string) string { return name + "-" + s.name }
+
+// status returns what nodectl reported last of a pod: nil for none.
+func (s *stage) status(name string) *v1.Pod {
+	s.Helper()
+	all, err := journal.Read(filepath.Join(s.root, "journal.jsonl"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return all[pod.Key{Namespace: "default", Name: s.full(name)}].Pod
+}
+
+// awaitStatus returns the status of a pod as soon as ok accepts it.
+func (s *stage) awaitStatus(name, what string, ok func(v1.PodStatus) bool) v1.PodStatus {
+	s.Helper()
+	var last v1.PodStatus
+	s.eventually(func() error {
+		p := s.status(name)
+		if p == nil {
+			return fmt.Errorf("pod %s: %s: not reported", name, what)
+		}
+		if last = p.Status; !ok(last) {
+			return fmt.Errorf("pod %s: %s: is %s", name, what, describe(last))
+		}
+		return nil
+	})
+	return last
+}
+
+func (s *stage) awaitPhase(name string, phase v1.PodPhase) v1.PodStatus {
+	s.Helper()
+	return s.awaitStatus(name, "phase "+string(phase), func(st v1.PodStatus) bool { return st.Phase == phase })
+}
+
+// awaitReady returns the status of a pod when it is Ready, or is not.
+func (s *stage) awaitReady(name string, want bool) v1.PodStatus {
+	s.Helper()
+	return s.awaitStatus(name, fmt.Sprintf("ready %v", want), func(st v1.PodStatus) bool { return ready(st) == want })
+}
+
+func ready(st v1.PodStatus) bool {
+	for _, c := range st.Conditions {
+		if c.Type == v1.PodReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// describe says a status on one line.
+func describe(st v1.PodStatus) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s ready=%v %s %s", st.Phase, ready(st), st.Reason, st.Message)
+	for _, c := range append(st.InitContainerStatuses, st.ContainerStatuses...) {
+		fmt.Fprintf(&b, "; %s restarts=%d ", c.Name, c.RestartCount)
+		switch {
+		case c.State.Waiting != nil:
+			fmt.Fprintf(&b, "waiting %s %q", c.State.Waiting.Reason, c.State.Waiting.Message)
+		case c.State.Running != nil:
+			b.WriteString("running")
+		case c.State.Terminated != nil:
+			fmt.Fprintf(&b, "terminated %d %s", c.State.Terminated.ExitCode, c.State.Terminated.Reason)
+		}
+	}
+	return b.String()
+}
+
+func containerStatus(st v1.PodStatus, name string) v1.ContainerStatus {
+	for _, c := range append(st.InitContainerStatuses, st.ContainerStatuses...) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return v1.ContainerStatus{}
+}
