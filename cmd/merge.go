@@ -102,7 +102,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		return err
 	}
 	defer done()
-	if look.Config, err = p.podConfig(podconfig.Incremental, incumbents(look.Kept), log); err != nil {
+	if look.Config, err = p.podConfig(podconfig.Incremental, p.keptSpecs(look.Kept), log); err != nil {
 		return err
 	}
 	forecast, err := engine.Preview(ctx, look)
@@ -186,7 +186,7 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 		}
 		codes = append(codes, exitSource)
 		if all || l.Location == config.DefaultManifests {
-			p.say(p.err.Error(l.Source+" "+l.Location+": "+l.Error, p.sourceHint(l)))
+			p.say(p.err.Error(l.Source+" "+p.asGiven(l.Location)+": "+l.Error, p.sourceHint(l)))
 		}
 	}
 	if len(state.Problems) > 0 {
@@ -194,13 +194,16 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 	}
 	if all {
 		for _, problem := range state.Problems {
+			problem.File = p.asGiven(problem.File)
 			p.say(p.err.Problem(problem))
 		}
 		for _, c := range state.Conflicts {
+			c.Winner.File, c.Loser.File = p.asGiven(c.Winner.File), p.asGiven(c.Loser.File)
 			p.say(p.err.Conflict(c.Key, c.Winner, c.Loser, c.Reason))
 		}
 	}
 	for _, s := range state.Skipped {
+		s.File = p.asGiven(s.File)
 		p.say(p.err.Notice(s.Error()))
 	}
 	return worst(codes...)

@@ -35,6 +35,7 @@ type program struct {
 	settings *pflag.FlagSet // every setting of config.Config
 	cfg      config.Config  // as loaded before a command runs
 	origins  map[string]origin
+	given    [][2]string // absolute paths of sources and what was given for them
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,7 +139,7 @@ func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.
 		log.Warn("Some records were not read", "error", err)
 	}
 	p.absolute()
-	sources, err := p.podConfig(podconfig.Incremental, incumbents(kept), log)
+	sources, err := p.podConfig(podconfig.Incremental, p.keptSpecs(kept), log)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +151,11 @@ func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.
 		return nil, ended(code)
 	}
 	if len(set.Pods) == 0 {
-		return nil, failed(exitRejected, errors.New("no pod in "+strings.Join(p.cfg.Filename, ", ")), "runonce starts pods; -f names their manifests")
+		names := slices.Clone(p.sourceNames())
+		for i, name := range names {
+			names[i] = p.asGiven(name)
+		}
+		return nil, failed(exitRejected, errors.New("no pod in "+strings.Join(names, ", ")), "runonce starts pods; -f names their manifests")
 	}
 	return set, nil
 }

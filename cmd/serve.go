@@ -38,7 +38,7 @@ func (p *program) serve(ctx context.Context) error {
 	}
 	defer n.close()
 	p.absolute()
-	config, err := p.podConfig(podconfig.Incremental, incumbents(n.kept), log)
+	config, err := p.podConfig(podconfig.Incremental, p.keptSpecs(n.kept), log)
 	if err != nil {
 		return err
 	}

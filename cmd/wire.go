@@ -42,12 +42,12 @@ func (p *program) commands() []*cobra.Command {
 }
 
 // podConfig returns what reads the configured sources, each -f a layer.
-func (p *program) podConfig(mode podconfig.Mode, incumbents map[pod.Key]string, log *slog.Logger) (*podconfig.PodConfig, error) {
+func (p *program) podConfig(mode podconfig.Mode, kept []*pod.Spec, log *slog.Logger) (*podconfig.PodConfig, error) {
 	sources, err := p.sources(log)
 	if err != nil {
 		return nil, err
 	}
-	return podconfig.New(podconfig.Config{Sources: sources, Mode: mode, Incumbents: incumbents, Log: log}), nil
+	return podconfig.New(podconfig.Config{Sources: sources, Mode: mode, Kept: kept, Log: log}), nil
 }
 
 // sources returns the layers in order; none configured is the default directory.
@@ -121,8 +121,20 @@ func (p *program) absolute() {
 		}
 		if abs, err := filepath.Abs(name); err == nil {
 			p.cfg.Filename[i] = abs
+			p.given = append(p.given, [2]string{abs, name})
 		}
 	}
+}
+
+// asGiven returns a path as the person wrote it, where absolute has made it
+// absolute: that is what messages show.
+func (p *program) asGiven(path string) string {
+	for _, g := range p.given {
+		if rel, err := filepath.Rel(g[0], path); err == nil && filepath.IsLocal(rel) {
+			return filepath.Join(g[1], rel)
+		}
+	}
+	return path
 }
 
 // headers returns what is sent with every URL: --manifest-url-header, and the
@@ -191,15 +203,18 @@ func (p *program) dial(endpoint string) (*cri.Runtime, error) {
 	})
 }
 
-// incumbents names the file each kept pod came from.
-func incumbents(kept []pod.Record) map[pod.Key]string {
-	files := make(map[pod.Key]string, len(kept))
+// keptSpecs returns what the agent wrote down of its pods, with origins in the
+// words of this command line's layers.
+func (p *program) keptSpecs(kept []pod.Record) []*pod.Spec {
+	var specs []*pod.Spec
 	for _, r := range kept {
 		if r.Want != nil {
-			files[r.Key] = r.Want.Origin.File
+			spec := *r.Want
+			spec.Origin = p.here(spec.Origin)
+			specs = append(specs, &spec)
 		}
 	}
-	return files
+	return specs
 }
 
 // here puts an origin as serve and runonce write it down, with absolute paths,

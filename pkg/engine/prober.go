@@ -153,7 +153,7 @@ func (p *prober) take(all map[probeID]*watched, set targetSet, out *[]verdict) {
 		}
 		due := probe.Due(t.container.ReadinessProbe, t.startedAt, time.Time{}, now)
 		due = due.Add(probe.Spread(t.container.ReadinessProbe, t.startedAt, p.start, now, rand.Float64()))
-		all[id] = &watched{target: t, state: probe.Begin(t.containerID, t.startedAt, p.start), next: due}
+		all[id] = &watched{target: t, state: probe.Begin(t.containerID), next: due}
 	}
 	for id := range all {
 		if id.key == set.key && !keep[id] {

@@ -13,8 +13,8 @@ import (
 // version of what it can no longer read, and which file owns which pod. It is a
 // value: every step returns a new one and leaves the old one as it was.
 type Layer struct {
-	state      LayerState
-	incumbents map[pod.Key]string
+	state LayerState
+	kept  []*pod.Spec // of an agent before this one; they speak in the first reading only
 
 	files    []source.File       // the newest reading, in byte order of File
 	standing map[string]contents // what stands in files that have problems; the others hold what they read
@@ -36,15 +36,38 @@ type contents struct {
 	objects []*pod.Object
 }
 
-// NewLayer returns a layer that was never heard. Name is the source's. When two
-// files of its first reading want one pod, the one named by incumbents owns it;
-// the map may be nil, may name files of other layers, and must not change.
-func NewLayer(name string, incumbents map[pod.Key]string) Layer {
+// NewLayer returns a layer that was never heard. Name is the source's. kept is
+// what runs here, as an agent before this one wrote it down; its origins say
+// where from, also from other layers. In the layer's first reading a file that
+// is broken keeps the pods that kept has from it (I9), and where two files want
+// one pod, the one it was kept from owns it (F43).
+func NewLayer(name string, kept []*pod.Spec) Layer {
 	kind, location, _ := strings.Cut(name, ":")
 	return Layer{
-		state:      LayerState{Name: name, Source: kind, Location: location},
-		incumbents: incumbents,
+		state: LayerState{Name: name, Source: kind, Location: location},
+		kept:  kept,
 	}
+}
+
+// incumbent returns the file that a pod was kept from, "" for none.
+func (l Layer) incumbent(id ident) string {
+	for _, p := range l.kept {
+		if p.Key == id.key && id.kind == kindPod {
+			return p.Origin.File
+		}
+	}
+	return ""
+}
+
+// keptFrom returns what was kept from a file of this layer.
+func (l Layer) keptFrom(file string) contents {
+	var c contents
+	for _, p := range l.kept {
+		if p.Origin.File == file && p.Origin.Layer() == l.state.Name {
+			c.pods = append(c.pods, p)
+		}
+	}
+	return c
 }
 
 // State returns the layer as others see it.
@@ -52,10 +75,8 @@ func (l Layer) State() LayerState { return l.state }
 
 // Read returns the layer after its source has looked, at now.
 //
-// A file that could not be read at all keeps every pod and object last read
-// from it; of a file that was read, only the pods in Broken stand from before,
-// and the objects that went missing while the file has problems. A file that is
-// gone takes its pods along, unless another file of the layer holds the pod in
+// A file with which anything is wrong keeps every pod and object last read from
+// it that cannot be read any more. A file that is gone takes its pods along, unless another file of the layer holds the pod in
 // a form that was rejected: then it was moved, and the last good version goes
 // on standing there.
 //
@@ -71,8 +92,9 @@ func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 		next.problems = r.problems
 	}
 	if !l.state.Heard {
-		r.pods.incumbent = func(id ident) string { return l.incumbents[id.key] }
+		r.pods.incumbent = l.incumbent
 	}
+	next.kept = nil
 	var inherited []claim[*pod.Spec]
 	next.pods, next.changedPods, inherited = l.pods.apply(r.pods)
 	next.objects, next.changedObjects, _ = l.objects.apply(r.objects)
@@ -158,7 +180,11 @@ func (l Layer) compare(files []source.File) *reading {
 				continue
 			}
 		}
-		after := stand(before, f)
+		stood := before
+		if !l.state.Heard && !healthy(f) {
+			stood = l.keptFrom(f.File)
+		}
+		after := stand(stood, f)
 		if !healthy(f) {
 			r.standing[f.File] = after
 		}

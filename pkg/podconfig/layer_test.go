@@ -130,11 +130,25 @@ func TestLayerKeepsLastGood(t *testing.T) {
 	}
 }
 
+// A manifest that is broken when an agent starts keeps the pod that runs: an
+// upgrade or a reboot with a typo in a file kills nothing (I2, I9).
+func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
+	kept := append(file(dir, "a", "A1", "B1").Pods, file(dir, "gone", "C1").Pods...)
+	kept = append(kept, file("file:/elsewhere", "a", "D1").Pods...)
+	first := NewLayer(dir, kept)
+	check(t, "unheard", places(first.held()), "")
+	check(t, "broken", places(first.Read(set(broken("a")), noon).held()), "A1=a B1=a")
+	check(t, "rejected", places(first.Read(set(rejecting(file(dir, "a", "B2"), "a")), noon).held()), "A1=a B2=a")
+	check(t, "mended", places(first.Read(set(broken("a")), noon).Read(set(file(dir, "a", "A2")), noon).held()), "A2=a")
+	check(t, "read well", places(first.Read(set(file(dir, "a", "A2")), noon).held()), "A2=a")
+	check(t, "broken later", places(first.Read(set(), noon).Read(set(broken("a")), noon).held()), "")
+}
+
 func TestF43_DuplicateKeepsOwner(t *testing.T) {
-	inA := map[pod.Key]string{{Namespace: "default", Name: "a"}: "b"}
+	inA := file(dir, "b", "A9").Pods
 	tests := []struct {
 		name       string
-		incumbents map[pod.Key]string
+		incumbents []*pod.Spec
 		snapshots  []source.Snapshot
 		want       string
 		conflicts  string
@@ -223,7 +237,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 func TestF43_OwnerByDocument(t *testing.T) {
 	a, b := file(dir, "a", "A1"), file(dir, "b", "A2")
 	b.Pods[0].Origin.File = "b#2"
-	l := NewLayer(dir, map[pod.Key]string{{Namespace: "default", Name: "a"}: "b#2"})
+	l := NewLayer(dir, file(dir, "b#2", "A9").Pods)
 	check(t, "held", places(l.Read(set(a, b), noon).held()), "A2=b#2")
 }
 

@@ -24,10 +24,11 @@ type Config struct {
 	Sources []source.Source
 	// Mode is how much of a change updates tell.
 	Mode Mode
-	// Incumbents names the file that each pod which already runs came from
-	// (pod.Origin.File). Where two files of one layer's first reading want the
-	// pod, that file owns it (F43). It must not change after New.
-	Incumbents map[pod.Key]string
+	// Kept is what runs on this node, as the agent before this one wrote it down:
+	// the last good version of files that are broken at the first reading, and
+	// who owns a pod that two files want (see NewLayer). It must not change after
+	// New.
+	Kept []*pod.Spec
 	// Log gets one debug line a message; nil is nowhere. Whatever a person has
 	// to know is in the batches.
 	Log *slog.Logger
@@ -50,7 +51,7 @@ func New(c Config) *PodConfig {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	for _, s := range p.sources {
-		p.layers = append(p.layers, NewLayer(s.Name(), c.Incumbents))
+		p.layers = append(p.layers, NewLayer(s.Name(), c.Kept))
 	}
 	return p
 }

@@ -365,7 +365,7 @@ func TestOnce(t *testing.T) {
 
 func TestF43_OnceKnowsIncumbents(t *testing.T) {
 	s := &scripted{name: one, words: []word{{files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}}}}
-	c := New(Config{Sources: []source.Source{s}, Incumbents: map[pod.Key]string{{Namespace: "default", Name: "a"}: "b"}})
+	c := New(Config{Sources: []source.Source{s}, Kept: file(one, "b", "A9").Pods})
 	check(t, "pods", places(c.Once(t.Context()).Pods), "A2=b")
 }
 

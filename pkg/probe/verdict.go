@@ -2,16 +2,11 @@ package probe
 
 import (
 	"errors"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
-
-// adoptedAfter is how much older than the agent a container must be for its
-// readiness to survive the agent's restart (C-1.29.4).
-const adoptedAfter = 10 * time.Second
 
 // State is what the results of one readiness probe add up to over one life of a
 // container. It is a value: After returns the next one.
@@ -32,18 +27,11 @@ type State struct {
 	runOK bool // what they say
 }
 
-// Begin returns the state of a container's new life: not ready until a probe
-// says otherwise. A container that ran well before the agent started begins
-// with nothing published, so that what was said of it before stands until the
-// first verdict (C-1.29.4).
-func Begin(containerID string, startedAt, agentStart time.Time) State {
-	s := State{Verdict: pod.Verdict{ContainerID: containerID}}
-	if agentStart.Sub(startedAt) > adoptedAfter {
-		return s
-	}
-	s.Known = true
-	s.Verdict.Message = "not probed yet"
-	return s
+// Begin returns the state of one life of a container, with nothing published:
+// whoever shows it takes a fresh container for not ready, and lets what was said
+// before an agent's restart stand until the first verdict (C-1.29.4).
+func Begin(containerID string) State {
+	return State{Verdict: pod.Verdict{ContainerID: containerID}}
 }
 
 // After returns the state after one run of p that ended with err, as

@@ -104,9 +104,10 @@ func (v *View) Report(r RunReport) string {
 			restarts += c.Restarts
 		}
 		reason := p.Reason
-		if p.Message != "" {
-			reason += ": " + p.Message
+		if reason != "" && p.Message != "" {
+			reason += ": "
 		}
+		reason += p.Message
 		row := []cell{{text: p.Namespace}, {text: p.Name}, {text: p.Phase}, {p.Result, resultTone(p.Result)}, {text: fmt.Sprint(restarts)}, {text: reason}}
 		for i := range row {
 			if row[i].text = Clean(row[i].text); row[i].text == "" {

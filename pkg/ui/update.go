@@ -14,7 +14,7 @@ import (
 func (v *View) Update(u PodUpdate, diff bool) string {
 	var out []string
 	row := func(what, text string) {
-		line := v.line("", []int{2}, []int{len("2006-01-02T15:04:05.000Z"), len(podconfig.RECONCILE), 5, 28}, []cell{
+		line := v.line("", []int{2}, []int{len("2006-01-02T15:04:05.000Z"), len(podconfig.RECONCILE), 4, 20}, []cell{
 			{u.Time, faint}, {u.Op, signOf(u.Op).tone}, {text: Clean(u.Source)}, {text: Clean(what)}, {text: Clean(text)},
 		})
 		out = append(out, line)

@@ -19,7 +19,7 @@ func (b *bench) measureCrash(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a, err := b.serve(d, b.node.Endpoint)
+	a, err := b.serve(d, b.socket)
 	if err != nil {
 		return err
 	}
@@ -106,6 +106,9 @@ func (b *bench) crashAgent(ctx context.Context, m *measure, d agentDirs, i int, 
 		return err
 	}
 	m.arm("nodectl").add(at.Sub(killed))
+	b.trace.add(killed, "> killed")
+	b.trace.add(down.at, "STOPPED event")
+	b.trace.add(at, "started again")
 	m.arm("kill → STOPPED event, nodectl").add(down.at.Sub(killed))
 	if err := d.remove(name); err != nil {
 		return err

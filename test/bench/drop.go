@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -30,14 +31,16 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 		shapes = append(shapes, shape{b.report.measure(2, "the same with an emptyDir",
 			"raw: mkdir and a mount beside that"), true})
 	}
+	var begin []*measure
 	for _, s := range shapes {
-		b.noise(ctx, s.measure)
+		begin = append(begin, s.measure)
 	}
+	b.noise(ctx, begin...)
 	d, err := b.newDirs("drop")
 	if err != nil {
 		return err
 	}
-	a, err := b.serve(d, b.node.Endpoint)
+	a, err := b.serve(d, b.socket)
 	if err != nil {
 		return err
 	}
@@ -88,7 +91,7 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 // removes it.
 func (b *bench) sampleRaw(ctx context.Context, m *measure, arm, name string, shape rawShape) error {
 	begin := time.Now()
-	p, err := b.startRaw(ctx, name+"-raw", shape)
+	p, err := b.startRaw(ctx, name+"-"+strings.ReplaceAll(arm, " ", "-"), shape)
 	if err != nil {
 		return err
 	}
@@ -139,6 +142,8 @@ func (b *bench) noteStart(ctx context.Context, m *measure, arm string, begin tim
 		return err
 	}
 	m.arm(arm).add(at.Sub(begin))
+	b.trace.add(begin, "> %s begins", arm)
+	b.trace.add(at, "started")
 	m.arm(arm + ", by its own clock").add(stamp.Sub(begin))
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -24,7 +25,7 @@ func (b *bench) measureNode(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	front, err := newProxy(b.node.Endpoint, b.scratch+"/proxy.sock")
+	front, err := newProxy(b.node.Endpoint, filepath.Join(b.scratch, "fleet.sock"), nil)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ type options struct {
 	waitQuiet time.Duration
 	keepLogs  string
 	logLevel  string
+	traceFile string
 }
 
 func main() { os.Exit(run()) }
@@ -57,10 +58,10 @@ func run() int {
 
 	report, err := measureAll(ctx, o)
 	if report != nil {
-		if e := write(report, o.out); e != nil {
-			err = errors.Join(err, e)
-		}
 		fmt.Print(report.markdown())
+		if err == nil { // half a run does not replace a whole one
+			err = write(report, o.out)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -84,6 +85,7 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.waitQuiet, "wait-quiet", 30*time.Second, "how long each measure waits for a quiet machine before it starts all the same")
 	f.StringVar(&o.keepLogs, "keep-logs", "", "directory for the agent's logs")
 	f.StringVar(&o.logLevel, "log-level", "info", "the agent's --log-level; debug costs time")
+	f.StringVar(&o.traceFile, "trace", "", "file for the agents' CRI calls in measures 1 to 4; costs time")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -110,7 +112,9 @@ type bench struct {
 	events  *events
 	scratch string // on the node's file system
 	report  *report
-	agents  int // started so far: names their logs
+	trace   *trace
+	agents  int    // started so far: names their logs
+	socket  string // for the agents of measures 1 to 4: containerd's, or that of the tracing proxy
 }
 
 func (b *bench) wants(n int) bool { return len(b.only) == 0 || slices.Contains(b.only, n) }
@@ -154,6 +158,16 @@ func measureAll(ctx context.Context, o options) (_ *report, err error) {
 		return nil, err
 	}
 	defer b.events.close()
+	b.socket = b.node.Endpoint
+	if b.traceFile != "" {
+		b.trace = &trace{}
+		p, err := newProxy(b.node.Endpoint, filepath.Join(b.scratch, "trace.sock"), b.trace)
+		if err != nil {
+			return nil, err
+		}
+		b.socket = p.endpoint()
+		defer func() { err = errors.Join(err, p.close(), b.trace.write(b.traceFile)) }()
+	}
 	return b.report, b.measures(ctx)
 }
 

@@ -72,10 +72,12 @@ func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
 			return err
 		}
 	}
-	args := b.args(d, b.node.Endpoint, "runonce", "-f", d.manifests, "--timeout", "2m", "-o", "json")
+	args := b.args(d, b.socket, "runonce", "-f", d.manifests, "--timeout", "2m", "-o", "json")
 	begin := time.Now()
 	out, err := b.nodectl(ctx, args...)
 	took := time.Since(begin)
+	b.trace.add(begin, "> runonce begins")
+	b.trace.add(begin.Add(took), "runonce ended")
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,11 +30,14 @@ type proxy struct {
 	path   string
 	wg     sync.WaitGroup
 
+	trace *trace // nil: calls are only counted
+
 	mu      sync.Mutex
 	counted map[string]int
 }
 
-func newProxy(endpoint, path string) (*proxy, error) {
+// newProxy starts a proxy on the socket at path.
+func newProxy(endpoint, path string, trace *trace) (*proxy, error) {
 	conn, err := grpc.NewClient(endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
@@ -44,7 +48,7 @@ func newProxy(endpoint, path string) (*proxy, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p := &proxy{conn: conn, path: path, counted: make(map[string]int)}
+	p := &proxy{conn: conn, path: path, trace: trace, counted: make(map[string]int)}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(p.pass),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	p.wg.Go(func() { _ = p.server.Serve(l) })
@@ -70,9 +74,12 @@ func (p *proxy) calls() map[string]int {
 // pass carries one call, of whatever kind.
 func (p *proxy) pass(_ any, in grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(in)
+	name := method[strings.LastIndexByte(method, '/')+1:]
 	p.mu.Lock()
-	p.counted[method[strings.LastIndexByte(method, '/')+1:]]++
+	p.counted[name]++
 	p.mu.Unlock()
+	begin := time.Now()
+	defer func() { p.trace.add(begin, "%s %.1f ms", name, float64(time.Since(begin))/float64(time.Millisecond)) }()
 
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()

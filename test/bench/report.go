@@ -191,16 +191,21 @@ func (r *report) missed() int {
 	return n
 }
 
-// noise waits for a quiet machine, for a while, and records how quiet it is.
-func (b *bench) noise(ctx context.Context, m *measure) {
+// noise waits for a quiet machine, for a while, and records how quiet it is for
+// the measures that begin now.
+func (b *bench) noise(ctx context.Context, begin ...*measure) {
+	var n noise
 	for deadline := time.Now().Add(b.waitQuiet); ; {
-		m.Noise = noise{Load1: load(), Busy: busy(), CPUPressure: pressure(), ForeignShims: foreignShims(b.node.RunDir)}
-		if m.Noise.quiet() || b.quick || time.Now().After(deadline) || ctx.Err() != nil {
+		n = noise{Load1: load(), Busy: busy(), CPUPressure: pressure(), ForeignShims: foreignShims(b.node.RunDir)}
+		if n.quiet() || b.quick || time.Now().After(deadline) || ctx.Err() != nil {
 			break
 		}
 	}
-	if !m.Noise.quiet() {
-		b.say("measure %d: the machine is not quiet (%s): the figures are provisional", m.ID, m.Noise)
+	for _, m := range begin {
+		m.Noise = n
+	}
+	if !n.quiet() {
+		b.say("the machine is not quiet (%s): the figures are provisional", n)
 	}
 }
 

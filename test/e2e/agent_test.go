@@ -35,6 +35,7 @@ func (s *stage) command(args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // none outlives tests that were killed
 	return cmd
 }
 
@@ -47,12 +48,18 @@ func (s *stage) serve(more ...string) *agent {
 // start starts an agent by its command.
 func (s *stage) start(cmd *exec.Cmd) *agent {
 	s.Helper()
+	return s.startBy(cmd, cmd.Start)
+}
+
+// startBy is start with another way to start the command.
+func (s *stage) startBy(cmd *exec.Cmd, start func() error) *agent {
+	s.Helper()
 	a := &agent{stage: s, cmd: cmd, done: make(chan struct{})}
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		s.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := start(); err != nil {
 		s.Fatal(err)
 	}
 	a.read.Go(func() {

@@ -57,16 +57,23 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	lives.close()
-	left := shared.Look()
-	// The node's own group is what --cgroup-root named; pods are below it.
-	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool { return strings.HasSuffix(g, shared.CgroupParent) })
-	if !left.Empty() {
+	if left := look(); !left.Empty() {
 		code = fail(fmt.Errorf("the scenarios left something behind:\n%s", left))
 	}
 	if err := shared.Close(); err != nil {
 		code = fail(err)
 	}
 	return code
+}
+
+// look returns what the scenarios left on the shared node. Its own group is what
+// --cgroup-root named: pods are below it.
+func look() node.Left {
+	left := shared.Look()
+	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool {
+		return strings.HasSuffix(g, shared.CgroupParent) || interrupted.Load() && os.Remove(g) == nil
+	})
+	return left
 }
 
 // build builds the program as it is released, without the runtime in it.

@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -260,11 +261,37 @@ func (s *stage) ended(name, container string) []life {
 	return all
 }
 
-// imageOf returns what a started container was made of.
-func (s *stage) imageOf(ctx context.Context, id string) (string, error) {
-	r, err := s.node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+// readiness returns what was reported of a pod's condition Ready, in the order
+// of the journal's lines.
+func (s *stage) readiness(name string) []bool {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(s.root, "journal.jsonl"))
 	if err != nil {
-		return "", err
+		s.Fatal(err)
 	}
-	return r.Status.Image.GetImage(), nil
+	var all []bool
+	for line := range bytes.Lines(text) {
+		var l struct{ Pod *v1.Pod }
+		if json.Unmarshal(line, &l) == nil && l.Pod != nil && l.Pod.Name == s.full(name) {
+			all = append(all, ready(l.Pod.Status))
+		}
+	}
+	return all
+}
+
+// touch makes files in scratch, for a container to see.
+func (s *stage) touch(files ...string) {
+	s.Helper()
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(s.scratch, f), nil, 0o644); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func (s *stage) untouch(file string) {
+	s.Helper()
+	if err := os.Remove(filepath.Join(s.scratch, file)); err != nil {
+		s.Fatal(err)
+	}
 }

@@ -141,7 +141,7 @@ func TestC_1_22_11_LabelsAndAnnotations(t *testing.T) {
 	id := s.awaitRunning("web", "main")["main"].id
 	box, c := s.sandbox("web"), s.containerStatus(id)
 	uid := box.Metadata.Uid
-	if box.Metadata.Name != s.full("web") || box.Metadata.Namespace != "default" || len(uid) != 36 {
+	if box.Metadata.Name != s.full("web") || box.Metadata.Namespace != "default" || len(uid) != 32 {
 		t.Errorf("sandbox is %v", box.Metadata)
 	}
 	for key, want := range map[string]string{

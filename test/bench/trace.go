@@ -1,0 +1,49 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// trace is a list of moments: what the bench did, and the agent's calls. A nil
+// trace keeps nothing.
+type trace struct {
+	mu      sync.Mutex
+	moments []moment
+}
+
+type moment struct {
+	at   time.Time
+	text string
+}
+
+func (t *trace) add(at time.Time, format string, args ...any) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.moments = append(t.moments, moment{at, fmt.Sprintf(format, args...)})
+}
+
+// write writes the moments in order, each with the milliseconds since the last
+// thing the bench did, which begins with ">".
+func (t *trace) write(name string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slices.SortStableFunc(t.moments, func(a, b moment) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
+	var text strings.Builder
+	var last time.Time
+	for _, m := range t.moments {
+		if strings.HasPrefix(m.text, ">") {
+			last = m.at
+		}
+		fmt.Fprintf(&text, "%s %8.1f %s\n", m.at.Format("15:04:05.0000"), float64(m.at.Sub(last))/float64(time.Millisecond), m.text)
+	}
+	return os.WriteFile(name, []byte(text.String()), 0o644)
+}

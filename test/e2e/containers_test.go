@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// TestImageMissing: an image that cannot be had is named where people look for
+// it, and holds up its own container alone.
+func TestImageMissing(t *testing.T) {
+	s := parallelStage(t)
+	// Nobody listens there: the answer is quick.
+	away := strings.Replace(container("away", "forever"), "nodectl.dev/test/stamp:1", "127.0.0.1:1/away:1", 1)
+	never := strings.NewReplacer("nodectl.dev/test/stamp:1", "nodectl.dev/test/never:1", "IfNotPresent", "Never").
+		Replace(container("never", "forever"))
+	s.write("half.yaml", manifest("half", []string{away, never, container("main", "forever")}))
+	s.write("whole.yaml", simple("whole"))
+	a := s.serve()
+	s.awaitRunning("half", "main")
+	s.awaitRunning("whole", "main")
+	st := s.awaitStatus("half", "both images missed", func(st v1.PodStatus) bool {
+		w, n := waiting(st, "away"), waiting(st, "never")
+		return (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff") && n.Reason == "ErrImageNeverPull"
+	})
+	if m := waiting(st, "away").Message; !strings.Contains(m, "127.0.0.1:1/away:1") {
+		t.Errorf("the message does not name the image: %q", m)
+	}
+	if st.Phase != v1.PodPending || ready(st) {
+		t.Errorf("status: %s", describe(st))
+	}
+	a.await("level=WARN", s.full("half"), "container=away", "ErrImagePull", "127.0.0.1:1/away:1")
+	a.await("level=WARN", s.full("half"), "container=never", "ErrImageNeverPull")
+}
+
+func waiting(st v1.PodStatus, name string) v1.ContainerStateWaiting {
+	if w := containerStatus(st, name).State.Waiting; w != nil {
+		return *w
+	}
+	return v1.ContainerStateWaiting{}
+}
+
+// TestCommandMissing: a command that is not in the image is said in the status,
+// tried again with a growing pause, and no concern of the pod's neighbours.
+func TestCommandMissing(t *testing.T) {
+	s := parallelStage(t)
+	s.write("bad.yaml", manifest("bad", []string{container("main", "forever", "command: [/no-such-command]")}))
+	s.write("never.yaml", manifest("never", []string{container("main", "forever", "command: [/no-such-command]")}, "restartPolicy: Never"))
+	s.write("good.yaml", simple("good"))
+	s.serve()
+	s.awaitRunning("good", "main")
+	st := s.awaitStatus("bad", "waiting", func(st v1.PodStatus) bool {
+		r := waiting(st, "main").Reason
+		return r == "RunContainerError" || r == "CrashLoopBackOff"
+	})
+	end := containerStatus(st, "main").LastTerminationState.Terminated
+	if !strings.Contains(waiting(st, "main").Message, "no-such-command") && (end == nil || !strings.Contains(end.Message, "no-such-command")) {
+		t.Errorf("nothing names the command: %+v, %+v", waiting(st, "main"), end)
+	}
+	st = s.awaitPhase("never", v1.PodFailed)
+	end = containerStatus(st, "main").State.Terminated
+	if end == nil || end.Reason != "StartError" || end.ExitCode != 128 || !strings.Contains(end.Message, "no-such-command") {
+		t.Errorf("status of the pod that is not restarted: %s, %+v", describe(st), end)
+	}
+	if n := len(s.sandboxes()); n != 3 {
+		t.Errorf("%d sandboxes of three pods", n)
+	}
+}
+
+// TestC_1_19_8_ExitsAndPolicies: what becomes of a container that ends depends
+// on its exit code and the pod's restart policy alone.
+func TestC_1_19_8_ExitsAndPolicies(t *testing.T) {
+	s := parallelStage(t)
+	cases := []struct {
+		policy   string
+		exit     int
+		phase    v1.PodPhase
+		restarts bool
+	}{
+		{"Never", 0, v1.PodSucceeded, false},
+		{"Never", 3, v1.PodFailed, false},
+		{"OnFailure", 0, v1.PodSucceeded, false},
+		{"OnFailure", 3, v1.PodRunning, true},
+		{"Always", 0, v1.PodRunning, true},
+		{"Always", 3, v1.PodRunning, true},
+	}
+	name := func(i int) string { return fmt.Sprintf("p%d", i) }
+	for i, c := range cases {
+		s.write(name(i)+".yaml", manifest(name(i), []string{
+			container("main", fmt.Sprintf("append, /x/%s, exit, %q", name(i), fmt.Sprint(c.exit)), scratchMount),
+		}, "restartPolicy: "+c.policy, s.scratchVolume()))
+	}
+	s.serve()
+	for i, c := range cases {
+		if !c.restarts {
+			st := s.awaitPhase(name(i), c.phase)
+			if end := containerStatus(st, "main").State.Terminated; end == nil || int(end.ExitCode) != c.exit {
+				t.Errorf("%s, exit %d: %s", c.policy, c.exit, describe(st))
+			}
+			continue
+		}
+		// The first restart is at once, the second waits ten seconds.
+		st := s.awaitStatus(name(i), "in back-off", func(st v1.PodStatus) bool {
+			return waiting(st, "main").Reason == "CrashLoopBackOff" && containerStatus(st, "main").RestartCount == 1
+		})
+		if st.Phase != c.phase {
+			t.Errorf("%s, exit %d: phase %s, want %s", c.policy, c.exit, st.Phase, c.phase)
+		}
+		if m := waiting(st, "main").Message; !strings.HasPrefix(m, "back-off 10s restarting failed container=main pod="+s.full(name(i))+"_default(") {
+			t.Errorf("%s, exit %d: message %q", c.policy, c.exit, m)
+		}
+		if end := containerStatus(st, "main").LastTerminationState.Terminated; end == nil || int(end.ExitCode) != c.exit {
+			t.Errorf("%s, exit %d: last end %+v", c.policy, c.exit, end)
+		}
+	}
+	for i, c := range cases {
+		want := 1
+		if c.restarts {
+			want = 2
+		}
+		if n := s.stamps(name(i)); n != want {
+			t.Errorf("%s, exit %d: ran %d times, want %d", c.policy, c.exit, n, want)
+		}
+	}
+}
+
+// TestC_1_22_5_CrashLoopOutlivesTheAgent: the pause before the next start is in
+// the status, grows, and is neither forgotten nor begun anew by a new agent.
+func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
+	s := parallelStage(t)
+	s.write("loop.yaml", manifest("loop", []string{container("main", `append, /x/loop, exit, "1"`, scratchMount)}, s.scratchVolume()))
+	a := s.serve()
+	backoff := func(restarts int32, words string) {
+		t.Helper()
+		s.awaitStatus("loop", words, func(st v1.PodStatus) bool {
+			return containerStatus(st, "main").RestartCount == restarts && strings.HasPrefix(waiting(st, "main").Message, words)
+		})
+	}
+	backoff(1, "back-off 10s ")
+	a.kill()
+	s.serve()
+	backoff(2, "back-off 20s ")
+	all := s.ended("loop", "main")
+	if len(all) != 3 || s.stamps("loop") != 3 {
+		t.Fatalf("%d lives and %d starts, want 3", len(all), s.stamps("loop"))
+	}
+	if pause := all[2].from.Sub(all[1].to); pause < 10*time.Second || pause > 13*time.Second {
+		t.Errorf("the second restart came after %s, want 10s", pause)
+	}
+	// Attempts number the log files, one for each life.
+	for i, l := range all {
+		if int(l.attempt) != i {
+			t.Errorf("life %d is attempt %d", i, l.attempt)
+		}
+	}
+}
+
+// TestF32_IgnoresSIGTERM: a container that does not end by itself is killed when
+// its grace is over, not before and not much later, and its neighbours in the
+// pod end at once.
+func TestF32_IgnoresSIGTERM(t *testing.T) {
+	s := parallelStage(t)
+	s.write("stay.yaml", manifest("stay", []string{container("main", "ignore, forever"), container("polite", "term, \"9\", forever")},
+		"terminationGracePeriodSeconds: 3"))
+	s.write("other.yaml", simple("other"))
+	s.serve()
+	s.awaitRunning("stay", "main", "polite")
+	other := s.awaitRunning("other", "main")
+	s.awaitReady("stay", true)
+	begin := time.Now()
+	s.remove("stay.yaml")
+	s.awaitGone("stay")
+	main, polite := s.ended("stay", "main"), s.ended("stay", "polite")
+	if len(main) != 1 || main[0].exit != 137 {
+		t.Fatalf("the container ended as %+v, want one life and 137", main)
+	}
+	if took := main[0].to.Sub(begin); took < 3*time.Second || took > 5*time.Second {
+		t.Errorf("the container was killed after %s, want 3s", took)
+	}
+	if len(polite) != 1 || polite[0].exit != 9 || polite[0].to.Sub(begin) > 2*time.Second {
+		t.Errorf("the other container ended as %+v", polite)
+	}
+	s.untouched("other", other)
+}
+
+// TestC_1_29_Readiness: each kind of probe makes a pod Ready, and not Ready
+// again, as its container says; nothing is restarted for it.
+func TestC_1_29_Readiness(t *testing.T) {
+	s := parallelStage(t)
+	often := "periodSeconds: 1, failureThreshold: 1"
+	s.write("http.yaml", manifest("http", []string{container("main", `unready, /x/http, serve, ":8080", forever`, scratchMount,
+		"ports: [{name: web, containerPort: 8080}]", "readinessProbe: {httpGet: {path: /ready, port: web}, "+often+"}")}, s.scratchVolume()))
+	s.write("exec.yaml", manifest("exec", []string{container("main", "forever", scratchMount,
+		"readinessProbe: {exec: {command: [/app, exists, /x/exec]}, "+often+"}")}, s.scratchVolume()))
+	s.write("tcp.yaml", manifest("tcp", []string{container("main", `wait, /x/tcp, serve, ":8080", forever`, scratchMount,
+		"readinessProbe: {tcpSocket: {port: 8080}, "+often+"}")}, s.scratchVolume()))
+	a := s.serve()
+	pods := []string{"http", "exec", "tcp"}
+	was := make(map[string]map[string]running)
+	for _, p := range pods {
+		was[p] = s.awaitRunning(p, "main")
+	}
+	s.awaitReady("http", true)
+	s.awaitReady("exec", false)
+	s.awaitReady("tcp", false)
+	s.touch("http", "exec", "tcp")
+	s.awaitReady("http", false)
+	s.awaitReady("exec", true)
+	s.awaitReady("tcp", true)
+
+	// A new agent does not take Ready away until a probe says so (P16).
+	a.leave()
+	s.serve().await("All pods reported")
+	s.untouch("http")
+	s.awaitReady("http", true)
+	for _, p := range []string{"exec", "tcp"} { // a new agent begins a new journal with the last line of each pod
+		if all := s.readiness(p); len(all) == 0 || slices.Contains(all, false) {
+			t.Errorf("readiness of %s as reported since then: %v", p, all)
+		}
+	}
+	s.untouch("exec")
+	s.awaitReady("exec", false)
+	for _, p := range pods {
+		s.untouched(p, was[p])
+	}
+}
+
+// TestF80_ProbeThatHangs: a probe without an answer is a failure when its time
+// is over, and holds up neither the pod nor the node.
+func TestF80_ProbeThatHangs(t *testing.T) {
+	s := parallelStage(t)
+	s.write("hang.yaml", manifest("hang", []string{container("main", "forever",
+		"readinessProbe: {exec: {command: [/app, forever]}, periodSeconds: 1, timeoutSeconds: 1, failureThreshold: 1}")}))
+	s.serve()
+	was := s.awaitRunning("hang", "main")
+	s.write("next.yaml", simple("next"))
+	s.awaitReady("next", true)
+	s.awaitReady("hang", false)
+	now := time.Now()
+	s.remove("hang.yaml")
+	s.awaitGone("hang")
+	if took := time.Since(now); took > 10*time.Second {
+		t.Errorf("the pod took %s to go", took)
+	}
+	if p := s.node.Processes(was["main"].id); len(p) > 0 {
+		t.Errorf("processes left: %v", p)
+	}
+}

@@ -1,0 +1,345 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"golang.org/x/sys/unix"
+)
+
+// keep starts a pod whose life a fault of its neighbours must not touch.
+func (s *stage) keep() map[string]running {
+	s.Helper()
+	s.write("keep.yaml", simple("keep"))
+	return s.awaitRunning("keep", "main")
+}
+
+// TestF45_BrokenManifests: whatever lies beside a good manifest is one clear
+// line that names its place, or is passed over as no manifest at all; the pods
+// that run do not notice, and the next good manifest is read.
+func TestF45_BrokenManifests(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve("--file-check-frequency", "1s") // several rescans: a line is said once all the same
+	kept := s.keep()
+	good := simple("good")
+	faults := []struct {
+		file  string
+		put   func(path string) error
+		words []string // of the one line
+	}{
+		{"empty.yaml", content(""), []string{"empty.yaml"}},
+		{"syntax.yaml", content("apiVersion: v1\nkind: Pod\n  metadata: {"), []string{"syntax.yaml:3"}},
+		{"field.yaml", content(strings.Replace(good, "args:", "argz:", 1)), []string{"field.yaml:7:", "spec.containers[0].argz", "args"}},
+		{"kind.yaml", content("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n"), []string{"kind.yaml:", "Deployment"}},
+		{"nothing.yaml", content(manifest("nothing", []string{"- {name: main}"})), []string{"nothing.yaml:7", "spec.containers[0].image"}},
+		{"volume.yaml", content(manifest("volume", []string{container("main", "forever")}, "volumes: [{name: c, configMap: {name: c}}]")),
+			[]string{"volume.yaml:6:", "spec.volumes[0].configMap"}},
+		{"env.yaml", content(manifest("env", []string{container("main", "forever", "env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]")})),
+			[]string{"env.yaml:7:", "valueFrom"}},
+		{"privileged.yaml", content(manifest("privileged", []string{container("main", "forever", "securityContext: {privileged: true}")})),
+			[]string{"privileged.yaml:7:", "securityContext"}},
+		{"binary.yaml", content(string(bytes.Repeat([]byte{0, 0xff, 0x1b, '['}, 1000))), []string{"binary.yaml"}},
+		{"big.yaml", content(good + "# " + strings.Repeat("x", 10<<20)), []string{"big.yaml", "10 MiB"}},
+		{"fifo.yaml", func(path string) error { return unix.Mkfifo(path, 0o600) }, []string{"fifo.yaml"}},
+		{"dangling.yaml", func(path string) error { return os.Symlink("/nowhere/at/all", path) }, []string{"dangling.yaml"}},
+		{"circle.yaml", func(path string) error { return os.Symlink(path, path) }, []string{"circle.yaml"}},
+		{"directory.yaml", func(path string) error { return os.Mkdir(path, 0o700) }, []string{"directory.yaml"}},
+		{"device.yaml", func(path string) error { return os.Symlink("/dev/zero", path) }, []string{"device.yaml"}},
+		{"good.yaml~", content(good), []string{"good.yaml~"}},
+	}
+	for _, f := range faults {
+		if err := f.put(filepath.Join(s.manifests, f.file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range faults {
+		line := a.await(f.words...)
+		if strings.ContainsAny(line, "\x1b\x00") {
+			t.Errorf("%s: control characters reach the log: %q", f.file, line)
+		}
+	}
+	s.untouched("keep", kept)
+	// The source is not stuck: another manifest starts, an edit is seen.
+	s.write("after.yaml", simple("after"))
+	s.awaitRunning("after", "main")
+	for _, f := range faults {
+		a.once(f.words...)
+	}
+	if n := len(s.sandboxes()); n != 2 {
+		t.Errorf("%d pods run, want keep and after", n)
+	}
+	s.untouched("keep", kept)
+}
+
+func content(text string) func(string) error {
+	return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
+}
+
+// TestI9_BrokenEditKeepsPod: a manifest that becomes unreadable in any way keeps
+// its pod as it last was, and mending it is an ordinary edit. Without its last
+// word, the file's removal takes the pod away.
+func TestI9_BrokenEditKeepsPod(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve("--file-check-frequency", "1s")
+	kept := s.keep()
+	path := filepath.Join(s.manifests, "keep.yaml")
+	for i, text := range []string{"", "kind: [", "\x00\xff", simple("keep") + "  nonsense: 1\n"} {
+		// In place, as careless programs do.
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.eventually(func() error {
+			if n := len(a.linesWith("keep.yaml")); n <= i {
+				return fmt.Errorf("%d lines about keep.yaml after %d edits", n, i+1)
+			}
+			return nil
+		})
+		// Other pods come and go meanwhile: the source as a whole is well.
+		other := fmt.Sprintf("other%d", i)
+		s.write(other+".yaml", simple(other))
+		s.awaitRunning(other, "main")
+		s.remove(other + ".yaml")
+		s.awaitGone(other)
+		s.untouched("keep", kept)
+	}
+	a.kill()
+	s.serve().await("All pods reported") // a new agent knows the pod only from the broken file and what was kept
+	s.eventually(func() error {
+		if s.status("keep") == nil {
+			return fmt.Errorf("keep is not reported")
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+	s.write("keep.yaml", strings.Replace(simple("keep"), "{name: keep}", "{name: keep, labels: {mended: yes-it-is}}", 1))
+	s.eventually(func() error {
+		if p := s.status("keep"); p == nil || p.Labels["mended"] == "" {
+			return fmt.Errorf("keep is not mended")
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+	s.remove("keep.yaml")
+	s.awaitGone("keep")
+}
+
+// TestF40_HalfWrittenManifest: a slow writer gives neither half a pod nor a
+// missing one, for a new file and for one that is written over in place.
+func TestF40_HalfWrittenManifest(t *testing.T) {
+	s := parallelStage(t)
+	s.serve("--file-check-frequency", "100ms")
+	kept := s.keep()
+	old := simple("keep")
+	edited := strings.Replace(old, "{name: keep}", "{name: keep, labels: {edited: once}}", 1)
+	// A new pod whose first half would be a pod as well.
+	fresh := manifest("fresh", []string{container("main", "forever"), container("side", "forever"), container("third", "forever")})
+	for file, text := range map[string]string{"keep.yaml": edited, "fresh.yaml": fresh} {
+		s.writeSlowly(filepath.Join(s.manifests, file), text, func() { s.untouched("keep", kept) })
+	}
+	s.awaitRunning("fresh", "main", "side", "third")
+	s.eventually(func() error {
+		if p := s.status("keep"); p == nil || p.Labels["edited"] != "once" {
+			return fmt.Errorf("the edit of keep is not seen")
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+	for _, c := range []string{"main", "side", "third"} {
+		if n := len(s.ended("fresh", c)); n > 0 {
+			t.Errorf("container %s of the new pod was started %d times before", c, n)
+		}
+	}
+	if n := len(s.sandboxes()); n != 2 {
+		t.Errorf("%d pods, want 2", n)
+	}
+}
+
+// writeSlowly writes a file in ten pieces, with a pause after each in which
+// check runs.
+func (s *stage) writeSlowly(path, text string, check func()) {
+	s.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer f.Close()
+	const pieces = 10
+	for i := range pieces {
+		if _, err := f.WriteString(text[len(text)*i/pieces : len(text)*(i+1)/pieces]); err != nil {
+			s.Fatal(err)
+		}
+		<-time.After(150 * time.Millisecond)
+		check()
+	}
+}
+
+// TestF45_UnreadableManifest: a file that may not be read is named, and is a
+// source that could not look where it was read before.
+func TestF45_UnreadableManifest(t *testing.T) {
+	s := parallelStage(t)
+	secret := filepath.Join(s.manifests, "secret.yaml")
+	s.write("secret.yaml", simple("secret"))
+	if err := os.Chmod(secret, 0); err != nil {
+		t.Fatal(err)
+	}
+	cmd := s.command("serve", "-f", s.manifests)
+	a := s.startBy(cmd, s.bounded(cmd))
+	kept := s.keep()
+	a.await("secret.yaml", "permission denied")
+	if err := os.Chmod(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	was := s.awaitRunning("secret", "main")
+	if err := os.Chmod(secret, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(func() error {
+		if n := len(a.linesWith("secret.yaml", "permission denied")); n != 2 {
+			return fmt.Errorf("%d lines about secret.yaml, want 2", n)
+		}
+		return nil
+	})
+	s.untouched("secret", was)
+	s.untouched("keep", kept)
+}
+
+// bounded starts a command as a root that may not read whatever it likes, as a
+// service with a tight set of capabilities.
+func (s *stage) bounded(cmd *exec.Cmd) func() error {
+	return func() error {
+		// A child gets the bounding set of the thread that makes it, and a signal
+		// at that thread's end. This thread is used for nothing else.
+		started := make(chan error) // from the thread, once
+		var thread sync.WaitGroup
+		s.Cleanup(thread.Wait)
+		thread.Go(func() {
+			runtime.LockOSThread()
+			for _, c := range []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH} {
+				if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+					started <- fmt.Errorf("drop capability %d: %w", c, err)
+					return
+				}
+			}
+			started <- cmd.Start()
+			<-s.Context().Done()
+		})
+		return <-started
+	}
+}
+
+// TestF42_DirectoryMissing: a directory that is gone is a source that cannot be
+// read: pods stay, one line says so, and nothing happens when it is back.
+func TestF42_DirectoryMissing(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve("--file-check-frequency", "1s")
+	kept := s.keep()
+	away := filepath.Join(s.dir, "away")
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move(s.manifests, away)
+	a.await("Source not read", s.manifests)
+	s.untouched("keep", kept)
+
+	// The next agent does not even see it at its start.
+	a.leave()
+	a = s.serve("--file-check-frequency", "1s")
+	a.await("Source not read", s.manifests)
+	a.await("Pod is kept until its source is heard", s.full("keep"))
+	s.untouched("keep", kept)
+
+	move(away, s.manifests)
+	s.write("other.yaml", simple("other"))
+	s.awaitRunning("other", "main")
+	s.awaitReady("keep", true)
+	s.untouched("keep", kept)
+	a.once("Source not read", s.manifests)
+
+	// And once more under a running agent, with one pod less when it is back.
+	move(s.manifests, away)
+	s.eventually(func() error {
+		if n := len(a.linesWith("Source not read", s.manifests)); n != 2 {
+			return fmt.Errorf("%d lines, want 2", n)
+		}
+		return nil
+	})
+	if err := os.Remove(filepath.Join(away, "other.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitRunning("other", "main")
+	move(away, s.manifests)
+	s.awaitGone("other")
+	s.untouched("keep", kept)
+
+	// A directory that is there and empty says something: no pods.
+	s.remove("keep.yaml")
+	s.awaitGone("keep")
+}
+
+// TestF43_DuplicatePods: of two manifests of one pod, the one that runs keeps
+// its place; the other is one line, and its coming and going touches nothing.
+// When the owner goes, the other takes over, without a restart where it says
+// the same.
+func TestF43_DuplicatePods(t *testing.T) {
+	s := parallelStage(t)
+	s.write("b.yaml", strings.Replace(simple("web"), "{name: web}", "{name: web, labels: {from: b}}", 1))
+	a := s.serve("--file-check-frequency", "1s")
+	kept := s.awaitRunning("web", "main")
+	// Earlier by name, and another image: it would replace the pod.
+	s.write("a.yaml", strings.Replace(simple("web"), "forever", "print, usurper, forever", 1))
+	a.await("Pod wanted twice", s.full("web"), "a.yaml", "b.yaml")
+	s.untouched("web", kept)
+
+	// A new agent remembers who was first.
+	a.leave()
+	a = s.serve("--file-check-frequency", "1s")
+	a.await("All pods reported")
+	a.once("Pod wanted twice", s.full("web"))
+	s.untouched("web", kept)
+
+	s.remove("a.yaml")
+	s.write("c.yaml", simple("web"))
+	s.eventually(func() error {
+		if len(a.linesWith("Pod wanted twice", "c.yaml")) == 0 {
+			return fmt.Errorf("nothing is said of c.yaml")
+		}
+		return nil
+	})
+	s.untouched("web", kept)
+	s.remove("b.yaml")
+	s.eventually(func() error {
+		if p := s.status("web"); p == nil || p.Labels["from"] != "" {
+			return fmt.Errorf("c.yaml has not taken over")
+		}
+		return nil
+	})
+	s.untouched("web", kept)
+}
+
+// TestRejectedPodNeverRuns: of a file with two pods the good one runs, the bad
+// one leaves no trace in the runtime.
+func TestRejectedPodNeverRuns(t *testing.T) {
+	s := parallelStage(t)
+	bad := manifest("bad", []string{container("main", "forever")}, "volumes: [{name: c, secret: {secretName: c}}]")
+	s.write("two.yaml", bad+"---\n"+simple("good"))
+	a := s.serve()
+	s.awaitRunning("good", "main")
+	a.once("Manifest rejected", "two.yaml:6:", "spec.volumes[0].secret")
+	s.awaitPhase("good", v1.PodRunning)
+	if n := len(s.sandboxes()); n != 1 {
+		t.Errorf("%d sandboxes, want one", n)
+	}
+}
