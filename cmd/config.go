@@ -119,8 +119,7 @@ func fromVariable(f *pflag.Flag, value string) any {
 func fits(f *pflag.Flag, value, where string) error {
 	scratch := settingFlags()
 	if err := scratch.Set(f.Name, value); err != nil {
-		var invalid *pflag.InvalidValueError
-		if errors.As(err, &invalid) {
+		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			return fmt.Errorf("%s: %s", where, because(invalid))
 		}
 		return fmt.Errorf("%s: %w", where, err)

@@ -96,11 +96,8 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 }
 
 // usage returns a mistake in the command line, with where to read on.
-func usage(cmd *cobra.Command, err error, hints ...string) error {
-	if len(hints) == 0 {
-		hints = []string{"see '" + cmd.CommandPath() + " --help'"}
-	}
-	return failed(exitUsage, err, hints...)
+func usage(cmd *cobra.Command, err error) error {
+	return failed(exitUsage, err, "see '"+cmd.CommandPath()+" --help'")
 }
 
 // flagError explains a flag that cannot be read.

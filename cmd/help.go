@@ -116,7 +116,7 @@ func defaultText(f *pflag.Flag) string {
 func wrap(text string, width int) []string {
 	var all []string
 	line := ""
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		switch {
 		case line == "":
 			line = w

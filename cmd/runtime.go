@@ -53,8 +53,7 @@ func (p *program) runtimeStopCommand() *cobra.Command {
 	force := cmd.Flags().Bool("force", false, "end the pods that run on it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		err := p.bundled().Stop(cmd.Context(), *force)
-		var running *bundle.PodsRunningError
-		if errors.As(err, &running) {
+		if _, ok := errors.AsType[*bundle.PodsRunningError](err); ok {
 			return failed(exitFailure, err, "--force ends them; 'nodectl runonce --down -f …' takes them down with their grace")
 		}
 		return failed(exitRuntime, err)

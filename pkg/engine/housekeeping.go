@@ -38,8 +38,7 @@ func (l *loop) count(ctx context.Context) {
 	})
 }
 
-// handleCensus takes stock. The first one adopts: everything wanted gets its
-// worker, and pods that run keep their seats.
+// handleCensus takes stock. The first one adopts: pods that run keep their seats.
 func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.counting = false
 	if c.err != nil {
@@ -70,12 +69,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		for key, uid := range l.down {
 			l.note(key, uid, "")
 		}
-		if l.state != nil {
-			for _, spec := range l.state.Pods {
-				l.want(ctx, spec.Key, spec)
-			}
-			l.admit(ctx)
-		}
+		l.begin(ctx, false)
 	}
 	l.judgeStrays(ctx)
 }
@@ -98,7 +92,7 @@ func (l *loop) goes(key pod.Key) bool {
 // was heard, or when that source is not configured any more. Silence removes
 // nothing.
 func (l *loop) judgeStrays(ctx context.Context) {
-	if !l.adopted || l.state == nil {
+	if !l.begun {
 		return
 	}
 	for _, key := range sortedKeys(l.strays) {

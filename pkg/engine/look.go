@@ -143,7 +143,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Recor
 		}
 		r := records[a.Key]
 		origin, g := lastOrigin(a, r, here), grace(r.Want, sandboxGrace(a))
-		why, stays := unwanted(state, a.Key, origin)
+		why, stays := unwanted(state, origin)
 		if stays {
 			f.stays(a.Key, why)
 			continue
@@ -156,7 +156,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Recor
 
 // unwanted says of a running pod that the set does not hold whether it stays
 // all the same, and why; or why it goes, where its manifest may still exist.
-func unwanted(state *podconfig.Merged, key pod.Key, origin pod.Origin) (why string, stays bool) {
+func unwanted(state *podconfig.Merged, origin pod.Origin) (why string, stays bool) {
 	heard, configured := state.Heard(origin.Layer())
 	switch {
 	case origin.Source == "":

@@ -240,51 +240,69 @@ func (o objectChange) usedBy(p *v1.Pod) bool {
 
 // references returns the names of every ConfigMap or Secret a pod reads.
 func references(p *v1.Pod, kind string) []string {
-	var names []string
-	secret := kind == "Secret"
-	env := func(vars []v1.EnvVar, from []v1.EnvFromSource) {
-		for _, e := range vars {
-			switch {
-			case e.ValueFrom == nil:
-			case secret && e.ValueFrom.SecretKeyRef != nil:
-				names = append(names, e.ValueFrom.SecretKeyRef.Name)
-			case !secret && e.ValueFrom.ConfigMapKeyRef != nil:
-				names = append(names, e.ValueFrom.ConfigMapKeyRef.Name)
-			}
-		}
-		for _, e := range from {
-			switch {
-			case secret && e.SecretRef != nil:
-				names = append(names, e.SecretRef.Name)
-			case !secret && e.ConfigMapRef != nil:
-				names = append(names, e.ConfigMapRef.Name)
-			}
-		}
-	}
+	r := refs{secret: kind == "Secret"}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
-		env(c.Env, c.EnvFrom)
+		r.container(c)
 	}
 	for _, v := range p.Spec.Volumes {
-		switch {
-		case secret && v.Secret != nil:
-			names = append(names, v.Secret.SecretName)
-		case !secret && v.ConfigMap != nil:
-			names = append(names, v.ConfigMap.Name)
-		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				switch {
-				case secret && s.Secret != nil:
-					names = append(names, s.Secret.Name)
-				case !secret && s.ConfigMap != nil:
-					names = append(names, s.ConfigMap.Name)
-				}
-			}
+		r.volume(v)
+	}
+	for _, s := range p.Spec.ImagePullSecrets {
+		r.add(true, s.Name)
+	}
+	return r.names
+}
+
+// refs collects names of Secrets, or else of ConfigMaps.
+type refs struct {
+	secret bool
+	names  []string
+}
+
+func (r *refs) add(secret bool, name string) {
+	if secret == r.secret {
+		r.names = append(r.names, name)
+	}
+}
+
+func (r *refs) container(c v1.Container) {
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			continue
+		}
+		if ref := e.ValueFrom.SecretKeyRef; ref != nil {
+			r.add(true, ref.Name)
+		}
+		if ref := e.ValueFrom.ConfigMapKeyRef; ref != nil {
+			r.add(false, ref.Name)
 		}
 	}
-	if secret {
-		for _, s := range p.Spec.ImagePullSecrets {
-			names = append(names, s.Name)
+	for _, e := range c.EnvFrom {
+		if e.SecretRef != nil {
+			r.add(true, e.SecretRef.Name)
+		}
+		if e.ConfigMapRef != nil {
+			r.add(false, e.ConfigMapRef.Name)
 		}
 	}
-	return names
+}
+
+func (r *refs) volume(v v1.Volume) {
+	if v.Secret != nil {
+		r.add(true, v.Secret.SecretName)
+	}
+	if v.ConfigMap != nil {
+		r.add(false, v.ConfigMap.Name)
+	}
+	if v.Projected == nil {
+		return
+	}
+	for _, s := range v.Projected.Sources {
+		if s.Secret != nil {
+			r.add(true, s.Secret.Name)
+		}
+		if s.ConfigMap != nil {
+			r.add(false, s.ConfigMap.Name)
+		}
+	}
 }

@@ -405,7 +405,9 @@ func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
 		if len(got) < 2 || !strings.HasPrefix(got[0], "DROPPED") || got[1] != "SET 0 2" {
 			t.Fatalf("got %v, want DROPPED, SET, and what came after", got)
 		}
-		fmt.Sscanf(got[0], "DROPPED %d", &total)
+		if _, err := fmt.Sscanf(got[0], "DROPPED %d", &total); err != nil {
+			t.Fatal(err)
+		}
 		if later := len(got) - 2; total+later != 12 {
 			t.Errorf("%d dropped and %d told make %d, want 12 in all: %v", total, later, total+later, got)
 		}

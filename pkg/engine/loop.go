@@ -20,6 +20,11 @@ import (
 // nothing unknown costs nothing (C-1.30).
 const housekeepingPeriod = 2 * time.Second
 
+// layerPatience is how long the first dispatch waits for layers that have
+// neither answered nor failed, so that a later layer's pod is not started only
+// to be replaced by an earlier layer's of the same name a moment later.
+const layerPatience = 500 * time.Millisecond
+
 // loop is the sync loop: the one goroutine that dispatches. All its fields but
 // the channels belong to it.
 type loop struct {
@@ -49,6 +54,8 @@ type loop struct {
 	strays   map[pod.Key]stray
 	runtime  pod.RuntimeReady
 	adopted  bool // the runtime was read once: seats and strays are known
+	late     bool // layerPatience is over
+	begun    bool // adopted, and the layers have had their time to speak
 	counting bool // a census is under way
 	unknown  bool // somebody hinted at a pod nobody knows
 	reported bool // every pod found or wanted at the start was reported
@@ -107,6 +114,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer resync.Stop()
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()
+	patience := time.NewTimer(layerPatience)
+	defer patience.Stop()
 	for {
 		select {
 		case b := <-l.batches:
@@ -119,6 +128,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.resync(ctx)
 		case <-housekeeping.C:
 			l.housekeep(ctx)
+		case <-patience.C:
+			l.begin(ctx, true)
 		case r := <-l.ready:
 			l.handleReady(ctx, r)
 		case r := <-l.reports:
@@ -140,8 +151,9 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
-	if !l.adopted {
-		return // nothing starts or stops before the runtime was read
+	if !l.begun {
+		l.begin(ctx, false)
+		return
 	}
 	admit := false
 	for _, u := range b.Updates {
@@ -155,6 +167,27 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	if admit {
 		l.admit(ctx)
 	}
+	l.judgeStrays(ctx)
+}
+
+// begin dispatches everything for the first time: when the runtime was read, so
+// that who runs keeps the seat, and every layer has answered, failed, or had its
+// time.
+func (l *loop) begin(ctx context.Context, late bool) {
+	l.late = l.late || late
+	if l.begun || !l.adopted || l.state == nil {
+		return
+	}
+	for _, layer := range l.state.Layers {
+		if !l.late && !layer.Heard && layer.Error == "" {
+			return
+		}
+	}
+	l.begun = true
+	for _, spec := range l.state.Pods {
+		l.want(ctx, spec.Key, spec)
+	}
+	l.admit(ctx)
 	l.judgeStrays(ctx)
 }
 
@@ -363,7 +396,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 // noteAllReported says once that the start is over: every wanted pod was looked
 // at and reported.
 func (l *loop) noteAllReported() {
-	if l.reported || !l.adopted || l.state == nil || !l.state.AllHeard() {
+	if l.reported || !l.begun || !l.state.AllHeard() {
 		return
 	}
 	for _, e := range l.pods {

@@ -91,7 +91,7 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 // arrived notes every pod that has reached its end, good or bad, and reports
 // whether all have.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]PodReport) bool {
-	if !l.adopted || l.state == nil {
+	if !l.begun {
 		return false
 	}
 	for _, spec := range set.Pods {

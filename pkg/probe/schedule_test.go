@@ -21,7 +21,7 @@ func TestC_1_29_2_Defaults(t *testing.T) {
 	if got := probe.Period(&v1.Probe{}); got != 10*time.Second {
 		t.Errorf("period %s, want 10s", got)
 	}
-	if got := verdicts(&v1.Probe{}, true, "+---+"); got != "R..UR" {
+	if got := verdicts(&v1.Probe{}, "+---+"); got != "R..UR" {
 		t.Errorf("success 1, failure 3: got %q", got)
 	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod; the
@@ -24,7 +26,7 @@ func TestB7_AdoptionTouchesNothing(t *testing.T) {
 	p := s.through(criproxy.Hooks{})
 	mount := "volumeMounts: [{name: data, mountPath: /data}]"
 	s.write("a.yaml", manifest("a", []string{container("main", "forever", mount), container("side", "forever")},
-		"volumes: [{name: data, emptyDir: {}}]", "initContainers:", container("init", "write, /data/x, y", mount)))
+		"volumes: [{name: data, emptyDir: {}}]", "initContainers:", container("init", "write, /data/x, text", mount)))
 	s.write("b.yaml", manifest("b", []string{container("main", "forever")}, "hostNetwork: true"))
 	s.write("job.yaml", manifest("job", []string{container("main", "print, done")}, "restartPolicy: OnFailure"))
 	s.write("bad.yaml", manifest("bad", []string{container("main", "exit, \"1\"")}, "restartPolicy: Never"))
@@ -78,8 +80,10 @@ func (s *stage) quiet(p *criproxy.Proxy) {
 // waited for. What is still wanted is not touched.
 func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s := parallelStage(t)
+	// Asked to end, it takes as long as the test lets it.
 	slow := func(name string) string {
-		return manifest(name, []string{container("main", "slowterm, 1s, \"5\", forever")}, "terminationGracePeriodSeconds: 20")
+		return manifest(name, []string{container("main", `ignore, wait, /x/go, exit, "5"`, scratchMount)},
+			"terminationGracePeriodSeconds: 20", s.scratchVolume())
 	}
 	s.write("slow.yaml", slow("slow"))
 	s.write("lost.yaml", slow("lost"))
@@ -96,6 +100,10 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.serve()
+	s.awaitLog("slow", "main", 0, "SIGTERM")
+	s.awaitLog("lost", "main", 0, "SIGTERM")
+	<-time.After(time.Second)
+	s.touch("go")
 	s.awaitGone("slow")
 	s.awaitGone("lost")
 	for _, name := range []string{"slow", "lost"} {
@@ -167,8 +175,9 @@ func TestF16_NodeNameRemembered(t *testing.T) {
 	a := s.serve()
 	kept := s.keep()
 	a.leave()
-	b := s.start(s.command("serve", "-f", s.scratch, "--hostname-override", "other"+s.name)) // given twice: the last one counts
-	b.cmd.Args = append(b.cmd.Args[:0:0], b.cmd.Args...)
+	cmd := s.command("serve", "-f", s.scratch)
+	cmd.Args[len(cmd.Args)-1] = "other" + s.name // the value of --node-name
+	b := s.start(cmd)
 	if code := b.exit(); code != 1 || !strings.Contains(b.said(), "hint:") || !strings.Contains(b.said(), s.name) {
 		t.Errorf("exit code %d:\n%s", code, b.said())
 	}
@@ -224,7 +233,7 @@ func (s *stage) runForeign(name string, labels map[string]string) (box, id strin
 		s.Fatal(err)
 	}
 	s.Cleanup(func() {
-		ctx, cancel := contextOfCleanup()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_, _ = s.node.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: b.PodSandboxId})
 		if _, err := s.node.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: b.PodSandboxId}); err != nil {
@@ -235,7 +244,7 @@ func (s *stage) runForeign(name string, labels map[string]string) (box, id strin
 		PodSandboxId: b.PodSandboxId, SandboxConfig: config,
 		Config: &cri.ContainerConfig{
 			Metadata: &cri.ContainerMetadata{Name: "main"}, Labels: labels, Args: []string{"forever"},
-			Image: &cri.ImageSpec{Image: stampImage}, Linux: &cri.LinuxContainerConfig{},
+			Image: &cri.ImageSpec{Image: node.Stamp}, Linux: &cri.LinuxContainerConfig{},
 		},
 	})
 	if err != nil {
