@@ -276,6 +276,7 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 type disk struct {
 	mu      sync.Mutex
 	full    bool
+	shut    bool // the journal is full too
 	records map[pod.Key]pod.Record
 	volumes map[string]bool // "uid/instance"
 	journal map[pod.Key]*statusLine
@@ -285,6 +286,13 @@ type disk struct {
 
 func newDisk() *disk {
 	return &disk{records: map[pod.Key]pod.Record{}, volumes: map[string]bool{}, journal: map[pod.Key]*statusLine{}, sick: map[string]bool{}}
+}
+
+// refuse fills the disk, the journal's too, or makes room.
+func (d *disk) refuse(full bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full, d.shut = full, full
 }
 
 var errFull = fmt.Errorf("no space left on device")
@@ -356,6 +364,9 @@ func (d *disk) Forget(key pod.Key, uid string) error {
 func (d *disk) Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.full && d.shut {
+		return errFull
+	}
 	line := statusLine{pod: p.DeepCopy(), origin: origin, gone: gone, at: at}
 	d.lines = append(d.lines, line)
 	d.journal[pod.KeyOf(p)] = &line

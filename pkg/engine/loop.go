@@ -58,6 +58,7 @@ type loop struct {
 	begun    bool // adopted, and the layers have had their time to speak
 	counting bool // a census is under way
 	unknown  bool // somebody hinted at a pod nobody knows
+	diskTold bool // records cannot be written, and that was said
 	reported bool // every pod found or wanted at the start was reported
 	seq, gen uint64
 }
@@ -381,6 +382,9 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	if r.seated && !e.seated {
 		e.seated = true
 	}
+	if r.saved {
+		l.noteDisk(r.saveErr)
+	}
 	if r.gone && r.gen == e.gen && e.want == nil {
 		l.setTargets(ctx, e, nil)
 		l.drop(e, &r)
@@ -391,6 +395,18 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	if r.fresh {
 		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
 	}
+}
+
+// noteDisk says once that records cannot be written, and once that they can be
+// again; one line for the node, not one for each pod.
+func (l *loop) noteDisk(err error) {
+	switch {
+	case err != nil && !l.diskTold:
+		l.log.Warn("Records not written; pods go on without", "error", err)
+	case err == nil && l.diskTold:
+		l.log.Info("Records are written again")
+	}
+	l.diskTold = err != nil
 }
 
 // noteAllReported says once that the start is over: every wanted pod was looked

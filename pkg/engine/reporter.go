@@ -10,6 +10,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// reportRetry is how long a sink that failed is left alone.
+const reportRetry = 5 * time.Second
+
 // reporter carries statuses to the sinks, so that a slow or full disk never
 // holds the sync loop. What waits is one letter with the newest status per pod.
 type reporter struct {
@@ -44,21 +47,44 @@ func (r *reporter) say(key pod.Key, line statusLine) {
 
 func (r *reporter) close() { close(r.letters) }
 
+// run carries letters until close. What a sink does not take, a full disk above
+// all, is kept, the newest line of each pod, and offered again.
 func (r *reporter) run() {
-	failed := make(map[int]string, len(r.sinks))
-	for letter := range r.letters {
-		for _, key := range sortedKeys(letter) {
-			line := letter[key]
-			for i, s := range r.sinks {
-				text := ""
-				if err := s.Report(line.pod, line.origin, line.gone, line.at); err != nil {
-					text = err.Error()
-				}
-				if text != failed[i] && text != "" {
-					r.log.Warn("Status not written", "pod", key.String(), "error", text)
-				}
-				failed[i] = text
+	again := make([]map[pod.Key]statusLine, len(r.sinks))
+	told := make([]bool, len(r.sinks))
+	retry := time.NewTicker(reportRetry)
+	defer retry.Stop()
+	for open := true; open; {
+		var letter map[pod.Key]statusLine
+		select {
+		case letter, open = <-r.letters:
+		case <-retry.C:
+		}
+		for i, s := range r.sinks {
+			lines := letter
+			if len(again[i]) > 0 {
+				maps.Copy(again[i], letter)
+				lines = again[i]
 			}
+			var err error
+			if again[i], err = deliver(s, lines); err != nil && !told[i] {
+				r.log.Warn("Status not written; it is tried again", "error", err)
+			}
+			told[i] = err != nil
 		}
 	}
+}
+
+// deliver gives lines to a sink and returns those it did not take.
+func deliver(s Sink, lines map[pod.Key]statusLine) (left map[pod.Key]statusLine, err error) {
+	for _, key := range sortedKeys(lines) {
+		line := lines[key]
+		if lost := s.Report(line.pod, line.origin, line.gone, line.at); lost != nil {
+			if left == nil {
+				left = make(map[pod.Key]statusLine)
+			}
+			left[key], err = line, lost
+		}
+	}
+	return left, err
 }

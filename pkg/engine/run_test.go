@@ -424,6 +424,31 @@ func TestF12_FullDiskNeverCostsAContainer(t *testing.T) {
 	})
 }
 
+// A status that a full disk did not take is written when there is room again.
+func TestF12_StatusIsWrittenWhenThereIsRoomAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set()
+		m.arrive()
+		m.disk.refuse(true)
+		m.src.set(mkpod("web"))
+		m.pass(time.Minute)
+		if got := m.phase("web"); got != "never reported" {
+			t.Fatalf("phase = %s though the disk was full", got)
+		}
+		m.disk.refuse(false)
+		m.pass(2 * time.Minute)
+		if got := m.phase("web"); got != "Running" {
+			t.Errorf("phase = %s", got)
+		}
+		if len(m.disk.records) != 1 {
+			t.Errorf("%d records", len(m.disk.records))
+		}
+		if n := strings.Count(m.log.String(), "not written"); n != 2 {
+			t.Errorf("%d lines about the disk, want one for records and one for the status", n)
+		}
+	})
+}
+
 func TestAdmission_RefusedPodStartsWhenThePortIsFree(t *testing.T) {
 	port := func(p *v1.Pod) { p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 8080}} }
 	bubble(t, func(t *testing.T, m *machine) {

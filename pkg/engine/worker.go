@@ -37,6 +37,8 @@ type report struct {
 	ended  bool // for good: it holds no port any more
 	// settled says that the plan waits for nothing but news.
 	settled bool
+	saved   bool // the record was written, or could not be: saveErr
+	saveErr error
 	final   bool // a person has to mend something before this pod can start
 	targets []target
 }
@@ -52,17 +54,18 @@ type worker struct {
 	log    *slog.Logger
 	letter letter
 
-	rec      pod.Record
-	recDirty bool
-	saveErr  string
-	trouble  map[string]pod.Trouble
-	created  map[string]string // container name → ID made and not yet seen
-	before   v1.PodStatus
-	lastPod  *v1.Pod
-	slot     bool
-	failures int // of looking, stopping and removing, in a row
-	lastPlan string
-	repeats  int // of lastPlan, in a row
+	rec       pod.Record
+	recDirty  bool
+	saveErr   error
+	saveTried bool // since the last report
+	trouble   map[string]pod.Trouble
+	created   map[string]string // container name → ID made and not yet seen
+	before    v1.PodStatus
+	lastPod   *v1.Pod
+	slot      bool
+	failures  int // of looking, stopping and removing, in a row
+	lastPlan  string
+	repeats   int // of lastPlan, in a row
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -219,16 +222,10 @@ func (w *worker) save() {
 	if !w.recDirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return // nothing of it exists yet
 	}
-	text := ""
-	if err := w.cfg.Records.Save(w.rec); err != nil {
-		text = err.Error()
-	} else {
+	w.saveTried = true
+	if w.saveErr = w.cfg.Records.Save(w.rec); w.saveErr == nil {
 		w.recDirty = false
 	}
-	if text != "" && text != w.saveErr {
-		w.log.Warn("Record not written", "error", text)
-	}
-	w.saveErr = text
 }
 
 // view gathers all that is known of the pod now.
@@ -315,7 +312,9 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		gone:    p.Gone,
 		seated:  !v.Have.Empty(),
 		ended:   w.rec.Terminal != "",
-		settled: p.Settled,
+		settled: p.Settled && !w.recDirty, // a record that could not be written is tried again
+		saved:   w.saveTried,
+		saveErr: w.saveErr,
 	}
 	spec := v.Want
 	if spec == nil {
@@ -330,7 +329,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
 	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod = r.pod
+	w.lastPod, w.saveTried = r.pod, false
 	if v.Want != nil && !p.Stopping {
 		r.targets = w.probeTargets(v)
 	}
