@@ -76,6 +76,8 @@ func (p *program) root() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(normalizeFlag)
 	p.addSettings(root.PersistentFlags(), globalSettings())
+	complete(root, "color", "auto", "always", "never")
+	complete(root, "log-level", "error", "warn", "info", "debug")
 	root.AddCommand(p.commands()...)
 	root.SetHelpCommand(&cobra.Command{Use: "help", Hidden: true, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
 		about, rest, err := root.Find(args)

@@ -94,7 +94,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 			f.add(want)
 			continue
 		}
-		f.update(want, was, pod.Differences(was.Pod, want.Pod), objects)
+		f.update(want, was, objects)
 	}
 	for _, s := range saved.Pods {
 		if state.Pod(s.Key) != nil {
@@ -132,9 +132,9 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Recor
 		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
 			f.add(want)
 		case r.Want != nil:
-			f.update(want, r.Want, pod.Differences(r.Want.Pod, want.Pod), nil)
+			f.updateRunning(want, r.Want, a)
 		default:
-			f.byHash(want, a)
+			f.updateByHash(want, a)
 		}
 	}
 	for _, a := range have {
@@ -207,47 +207,108 @@ func (f *Forecast) stays(key pod.Key, why string) {
 }
 
 // update records want where it differs from the spec before.
-func (f *Forecast) update(want, was *pod.Spec, fields []pod.FieldChange, objects []objectChange) {
-	c := Change{Op: podconfig.UPDATE, Key: want.Key, Old: was, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID(), Fields: fields}
+func (f *Forecast) update(want, was *pod.Spec, objects []objectChange) {
+	c := changeOf(want, was)
+	c.Fields = pod.Differences(was.Pod, want.Pod)
 	c.RestartPod, c.RestartContainers, c.Reason = pod.Restart(was, want)
 	for _, o := range objects {
 		if o.usedBy(want.Pod) {
 			c.Fields = append(c.Fields, o.fields...)
 		}
 	}
-	if want.Pod.DeletionTimestamp != nil && was.Pod.DeletionTimestamp == nil {
-		c.Op, c.Grace = podconfig.DELETE, grace(want, -1)
-	} else if len(c.Fields) == 0 && !c.Restarts() {
-		f.Unchanged++
-		return
-	}
-	f.Changes = append(f.Changes, c)
+	f.change(c)
 }
 
-// byHash compares want with a pod of which nobody kept the spec. A hash of
-// another version says nothing, and is not taken for a change.
-func (f *Forecast) byHash(want *pod.Spec, a pod.Actual) {
-	c := Change{Op: podconfig.UPDATE, Key: want.Key, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
-	note := "what the agent kept of it is not readable: compared by hash"
-	switch {
-	case a.Sandbox == nil, pod.HashVersion(a.Sandbox.SpecHash) != pod.HashVersion(want.Hash):
-		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
-	case a.Sandbox.SandboxHash != want.SandboxHash:
-		c.RestartPod, c.Reason = true, "the hash of the pod differs"
-	default:
-		for name, hash := range want.ContainerHashes {
-			if have, ok := a.Containers[name]; ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash) {
-				c.RestartContainers = append(c.RestartContainers, name)
-				c.Reason = "the hash of the container differs"
+// updateRunning records want where it differs from the pod that runs: the
+// record says by which fields, the runtime what of it restarts. A record is
+// written after a container was made, so the agent may have ended in between:
+// then the runtime knows better.
+func (f *Forecast) updateRunning(want, was *pod.Spec, a pod.Actual) {
+	c := changeOf(want, was)
+	c.Fields = pod.Differences(was.Pod, want.Pod)
+	c.RestartPod, c.RestartContainers, c.Reason = pod.Restart(was, want)
+	if whole, containers, known := restartsByHash(want, a); known {
+		if whole != c.RestartPod || !slices.Equal(containers, c.RestartContainers) {
+			c.RestartPod, c.RestartContainers = whole, containers
+			c.Reason = hashReason(c)
+		}
+		for name := range want.ContainerHashes {
+			have, ok := a.Containers[name]
+			if ok && have.Hash == want.ContainerHash(name) && was.ContainerHash(name) != have.Hash {
+				c.Fields = slices.DeleteFunc(c.Fields, func(d pod.FieldChange) bool { return ofContainer(d.Path, name) })
 			}
 		}
-		slices.Sort(c.RestartContainers)
-		if !c.Restarts() && a.Sandbox.SpecHash != want.Hash {
-			c.Reason = "the hash of the manifest differs"
-		}
+	}
+	f.change(c)
+}
+
+// updateByHash compares want with a pod of which nobody kept the spec.
+func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual) {
+	c := changeOf(want, nil)
+	note := "what the agent kept of it is not readable: compared by hash"
+	var known bool
+	c.RestartPod, c.RestartContainers, known = restartsByHash(want, a)
+	c.Reason = hashReason(c)
+	switch {
+	case !known:
+		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
+	case !c.Restarts() && a.Sandbox.SpecHash != want.Hash:
+		c.Reason = "the hash of the manifest differs"
 	}
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s: %s", want.Key, note))
-	if c.Reason == "" {
+	f.change(c)
+}
+
+// restartsByHash says what of a running pod does not run as wanted. It is not
+// known where the pod was made by another version of the hash, which is never
+// taken for a change.
+func restartsByHash(want *pod.Spec, a pod.Actual) (whole bool, containers []string, known bool) {
+	switch {
+	case a.Sandbox == nil, pod.HashVersion(a.Sandbox.SandboxHash) != pod.HashVersion(want.SandboxHash):
+		return false, nil, false
+	case a.UID != want.UID(), a.Sandbox.SandboxHash != want.SandboxHash:
+		return true, nil, true
+	}
+	for name, hash := range want.ContainerHashes {
+		have, ok := a.Containers[name]
+		if ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash) {
+			containers = append(containers, name)
+		}
+	}
+	slices.Sort(containers)
+	return false, containers, true
+}
+
+func hashReason(c Change) string {
+	switch {
+	case c.RestartPod:
+		return "the hash of the pod differs"
+	case len(c.RestartContainers) > 0:
+		return "the hash of the container differs"
+	}
+	return ""
+}
+
+// ofContainer reports whether a field path stands in a container.
+func ofContainer(path, name string) bool {
+	for _, list := range []string{"spec.containers[", "spec.initContainers["} {
+		if strings.HasPrefix(path, list+name+"]") {
+			return true
+		}
+	}
+	return false
+}
+
+func changeOf(want, was *pod.Spec) Change {
+	return Change{Op: podconfig.UPDATE, Key: want.Key, Old: was, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
+}
+
+// change records c, or one more pod that is unchanged where c says nothing.
+func (f *Forecast) change(c Change) {
+	switch {
+	case c.New.Pod.DeletionTimestamp != nil && (c.Old == nil || c.Old.Pod.DeletionTimestamp == nil):
+		c.Op, c.Grace = podconfig.DELETE, grace(c.New, -1)
+	case len(c.Fields) == 0 && !c.Restarts() && c.Reason == "":
 		f.Unchanged++
 		return
 	}

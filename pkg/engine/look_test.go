@@ -195,6 +195,16 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			have:    []pod.Actual{runs(&moved)}, kept: []pod.Record{record(&moved)},
 			want: []string{"REMOVE old a/old.yaml:1 grace=7 (layer file:gone is not configured)", "unchanged 0"},
 		},
+		"the agent ended between a container and its record: the runtime knows better": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(web)}, kept: []pod.Record{record(was)},
+			want: []string{"unchanged 1"},
+		},
+		"the agent ended between a record and its container": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{runs(was)}, kept: []pod.Record{record(web)},
+			want: []string{"UPDATE web a/web.yaml:1 restart pod=false [c] (the hash of the container differs)", "unchanged 0"},
+		},
 		"the newest instance's record counts": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{runs(web)},

@@ -2,6 +2,8 @@ package pleg
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -44,7 +46,11 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			continue
 		}
 		if told != "ended" {
-			p.cfg.Log.Warn("Container runtime events ended; trying again", "error", err)
+			level := slog.LevelWarn
+			if errors.Is(err, pod.ErrUnavailable) {
+				level = slog.LevelDebug // whoever watches the runtime says so
+			}
+			p.cfg.Log.Log(ctx, level, "Container runtime events ended; trying again", "error", err)
 		}
 		told = "ended"
 		if !sleep(ctx, pause) {

@@ -97,20 +97,21 @@ func (b *bench) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// nodectl runs a command to its end and returns what it printed.
-func (b *bench) nodectl(ctx context.Context, args ...string) ([]byte, error) {
+// nodectl runs a command to its end and returns what it printed and the CPU time
+// it took.
+func (b *bench) nodectl(ctx context.Context, args ...string) (printed []byte, cpu time.Duration, err error) {
 	cmd := b.command(args...)
 	var out, conversation bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &conversation
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	defer stop()
 	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("nodectl %s: %w\n%s", args[0], err, tail(conversation.String()))
+		return nil, 0, fmt.Errorf("nodectl %s: %w\n%s", args[0], err, tail(conversation.String()))
 	}
-	return out.Bytes(), nil
+	return out.Bytes(), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
 // line is one line of an agent's log and when it was read.

@@ -60,10 +60,12 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 			if err := b.sampleRaw(ctx, s.measure, "raw", name, shape); err != nil {
 				return err
 			}
-			s.measure.arm("agent's CPU meanwhile").add(cpuOf(a.pid()) - before)
+			s.measure.arm("agent's CPU while raw starts and removes a pod").add(cpuOf(a.pid()) - before)
+			before = cpuOf(a.pid())
 			if err := b.sampleDrop(ctx, s.measure, d, name, s.dir); err != nil {
 				return err
 			}
+			s.measure.arm("agent's CPU while it starts and removes a pod").add(cpuOf(a.pid()) - before)
 			if s.dir {
 				continue
 			}

@@ -227,7 +227,7 @@ func (b *bench) sampleRestart(ctx context.Context, m *measure, d agentDirs, sign
 	}
 	cpu := cpuOf(a.pid())
 	begin := time.Now()
-	out, err := b.nodectl(ctx, b.args(d, b.node.Endpoint, "get", "pods", "-o", "json")...)
+	out, _, err := b.nodectl(ctx, b.args(d, b.node.Endpoint, "get", "pods", "-o", "json")...)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
 	}
 	args := b.args(d, b.socket, "runonce", "-f", d.manifests, "--timeout", "2m", "-o", "json")
 	begin := time.Now()
-	out, err := b.nodectl(ctx, args...)
+	out, cpu, err := b.nodectl(ctx, args...)
 	took := time.Since(begin)
 	b.trace.add(begin, "> runonce begins")
 	b.trace.add(begin.Add(took), "runonce ended")
@@ -98,6 +98,7 @@ func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
 		return err
 	}
 	m.arm("nodectl").add(took)
+	m.arm("nodectl's own CPU").add(cpu)
 	m.arm("nodectl, first pod").add(first.Sub(begin))
 	return b.emptied(ctx)
 }

@@ -27,19 +27,23 @@ func (s *stage) sandboxes() []*cri.PodSandbox {
 	return r.Items
 }
 
-// sandbox returns the one sandbox of a pod.
+// sandbox returns the sandbox of a pod as soon as it has one alone.
 func (s *stage) sandbox(name string) *cri.PodSandboxStatus {
 	s.Helper()
-	var found []*cri.PodSandbox
-	for _, b := range s.sandboxes() {
-		if b.Metadata.Name == s.full(name) {
-			found = append(found, b)
+	var found []string
+	s.eventually(func() error {
+		found = nil
+		for _, b := range s.sandboxes() {
+			if b.Metadata.Name == s.full(name) {
+				found = append(found, b.Id)
+			}
 		}
-	}
-	if len(found) != 1 {
-		s.Fatalf("pod %s has %d sandboxes", name, len(found))
-	}
-	r, err := s.node.Runtime.PodSandboxStatus(s.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: found[0].Id})
+		if len(found) != 1 {
+			return fmt.Errorf("pod %s has %d sandboxes", name, len(found))
+		}
+		return nil
+	})
+	r, err := s.node.Runtime.PodSandboxStatus(s.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: found[0]})
 	if err != nil {
 		s.Fatal(err)
 	}
