@@ -88,7 +88,7 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	progress.end()
 	if f.cleanup {
 		if lost := n.cleanup(set, log); lost != nil {
-			p.say(p.err.Error(lost.Error()))
+			return failed(exitRuntime, lost)
 		}
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

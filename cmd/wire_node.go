@@ -3,7 +3,6 @@ package cmd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -60,7 +59,7 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 	if n.unlock, err = record.Lock(root); err != nil {
 		var held *record.LockedError
 		if errors.As(err, &held) {
-			return nil, failed(exitFailure, err, "one agent per root directory: stop the other one, or give this one its own --root-dir")
+			return nil, failed(exitFailure, err, "one agent per root directory: stop the other one, or give this one its own --root-dir and --node-name")
 		}
 		if errors.Is(err, os.ErrPermission) {
 			return nil, failed(exitFailure, err, "run it as root, or give it a --root-dir of your own")
@@ -207,13 +206,19 @@ func (n *node) lookAfter(ctx context.Context) {
 // within limit.
 func (n *node) awaitRuntime(ctx context.Context, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
+	var silent error
 	for {
 		_, err := n.runtime.Ready(ctx)
-		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
+		if silent == nil || ctx.Err() == nil {
+			silent = err
 		}
-		if time.Now().After(deadline) {
-			return failed(exitRuntime, fmt.Errorf("%s: %w", n.runtime.Endpoint(), err))
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(ctx.Err(), context.Canceled):
+			return context.Cause(ctx)
+		case ctx.Err() != nil || time.Now().After(deadline):
+			return failed(exitRuntime, silent)
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):

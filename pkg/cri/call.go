@@ -15,10 +15,22 @@ func read[Q, A any](ctx context.Context, r *Runtime, name string, f method[Q, A]
 	return bounded(ctx, r, name, r.cfg.Timeouts.Read, f, q)
 }
 
+// leaving is how long a call that changes something may still take when its
+// caller leaves: the agent ends within two seconds (F4), and what it asked for
+// is mostly done by then.
+const leaving = 1500 * time.Millisecond
+
 // act makes a call that changes something: once made, only its deadline ends
-// it, never the caller.
+// it, or the caller's leaving for good.
 func act[Q, A any](ctx context.Context, r *Runtime, name string, limit time.Duration, f method[Q, A], q *Q) (*A, error) {
-	return bounded(context.WithoutCancel(ctx), r, name, limit, f, q)
+	on, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		end := time.AfterFunc(leaving, cancel)
+		context.AfterFunc(on, func() { end.Stop() })
+	})
+	defer stop()
+	return bounded(on, r, name, limit, f, q)
 }
 
 func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.Duration, f method[Q, A], q *Q) (*A, error) {

@@ -5,9 +5,9 @@
 // its event stream and its cheap relist; probes use ExecSync.
 //
 // The one rule: every call has a deadline of its own. A call that changes
-// something runs to its end or its deadline whatever becomes of the caller
-// (else: half a sandbox and a reserved name); only reads, image pulls and the
-// wait for a stop end with the caller's context.
+// something goes on when its caller leaves, for as long as a leaving agent may
+// take (else: half a sandbox and a reserved name); only reads, image pulls and
+// the wait for a stop end with the caller's context.
 package cri
 
 import (

@@ -151,16 +151,29 @@ func TestF22_EveryCallHasADeadline(t *testing.T) {
 }
 
 // Only reads, pulls and the wait for a stop end with the caller; what else
-// changes something runs to its end (else: half a sandbox and a reserved name).
-func TestOnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
+// changes something still gets its time (else: half a sandbox and a reserved
+// name), but not for ever: an agent that is told to leave leaves (F4).
+func TestF4_OnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
 	for _, v := range verbs() {
+		t.Run(v.name+"/hung", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt, r, l, want := prepared(t)
+				rt.Fault(critest.Fault{Method: v.method, Hang: true})
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
+				began := time.Now()
+				if err := v.call(ctx, r, l, want); !errors.Is(err, context.Canceled) || time.Since(began) > 3*time.Second {
+					t.Errorf("%v after %s, want the end within two seconds of the caller's", err, time.Since(began))
+				}
+			})
+		})
 		t.Run(v.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rt, r, l, want := prepared(t)
 				if v.name == "StartContainer" {
 					l.containers["c0"] = create(t, r, wanted("web", "sleep"), l.sandbox, "c0", 1)
 				}
-				rt.Fault(critest.Fault{Method: v.method, Delay: 5 * time.Second})
+				rt.Fault(critest.Fault{Method: v.method, Delay: 2 * time.Second})
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(time.Second, cancel)
 				began := time.Now()
@@ -168,8 +181,8 @@ func TestOnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
 				switch took := time.Since(began); {
 				case (v.reads || v.name == "StopContainer") && (!errors.Is(err, context.Canceled) || took != time.Second):
 					t.Errorf("%v after %s, want the end of the caller after 1s", err, took)
-				case !v.reads && v.name != "StopContainer" && (err != nil || took < 5*time.Second):
-					t.Errorf("%v after %s, want success after 5s", err, took)
+				case !v.reads && v.name != "StopContainer" && (err != nil || took < 2*time.Second):
+					t.Errorf("%v after %s, want success after 2s", err, took)
 				}
 			})
 		})

@@ -13,18 +13,37 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// startPatience is how long a call that starts something may hold a start slot:
+// a runtime that hangs over one pod must not hold the others (F22).
+const startPatience = 5 * time.Second
+
+// reasonMount is why volumes that cannot be put in place keep a pod waiting.
+const reasonMount = "FailedMount"
+
 // pullPatience is how long a pull may hold a start slot: an image that is
 // present answers within it, a real pull gives its slot to another pod.
 const pullPatience = 50 * time.Millisecond
 
+// result is what became of a plan's steps.
+type result int
+
+const (
+	idle   result = iota // there were none, or they have to wait for news
+	acted                // all were done
+	stale                // a newer spec came in between
+	failed               // one failed; the next plan, or a pause, takes care of it
+)
+
 // do runs the steps of a plan in order and stops at the first failure or when a
-// newer spec arrives. again asks for another look at once; retry, when not
-// zero, is when to look again after a failure that no back-off of the plan
-// covers.
-func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (again bool, retry time.Duration) {
+// newer spec arrives. retry, when not zero, is when to look again after a
+// failure that no back-off of the plan covers.
+func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	for i := 0; i < len(p.Steps); {
 		if w.takeMail() {
-			return true, 0 // the plan was made for another spec
+			return stale, 0 // the plan was made for another spec
+		}
+		if makes(p.Steps[i]) && !w.letter.runtime {
+			return idle, 0 // news of the runtime is a letter
 		}
 		n := 1
 		if p.Steps[i].Together {
@@ -32,90 +51,126 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (again bool, 
 				n++
 			}
 		}
-		failedStep, err := w.doTogether(ctx, v, p.Steps[i:i+n])
-		if ctx.Err() != nil {
-			return false, 0
-		}
-		if err != nil {
-			return w.stepFailed(failedStep, err)
+		step, err := w.doTogether(ctx, v, p.Steps[i:i+n])
+		switch {
+		case ctx.Err() != nil:
+			return idle, 0
+		case errors.Is(err, errSuperseded):
+			return stale, 0
+		case err != nil:
+			return failed, w.stepFailed(step, err)
 		}
 		i += n
 	}
 	w.failures = 0
-	return len(p.Steps) > 0, 0
+	if len(p.Steps) == 0 {
+		return idle, 0
+	}
+	return acted, 0
 }
 
-// doTogether runs one step, or several that may run at once.
-func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
-	if len(steps) == 1 {
-		return steps[0], w.step(ctx, v, steps[0])
+// makes reports whether a step makes something.
+func makes(s plan.Step) bool {
+	switch s.Action {
+	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer:
+		return true
 	}
+	return false
+}
+
+// doTogether runs one step, or several that may run at once: stops. What takes
+// something away needs no start slot, and the record is written first, so that
+// numbers that only rise outlive their carrier.
+func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
+	for _, s := range steps {
+		w.log.Debug("Step", "step", s.String())
+	}
+	if makes(steps[0]) {
+		return steps[0], w.start(ctx, v, steps[0])
+	}
+	w.freeSlot(ctx)
 	w.save()
 	errs := make([]error, len(steps))
-	var wg sync.WaitGroup
-	for i, s := range steps {
-		wg.Go(func() { errs[i] = w.cfg.Runtime.StopContainer(ctx, s.ID, seconds(s.Grace)) })
+	if len(steps) == 1 {
+		errs[0] = w.end(ctx, steps[0])
+	} else {
+		var wg sync.WaitGroup
+		for i, s := range steps {
+			wg.Go(func() { errs[i] = w.cfg.Runtime.StopContainer(ctx, s.ID, seconds(s.Grace)) })
+		}
+		wg.Wait()
 	}
-	wg.Wait()
 	for i, err := range errs {
 		if err != nil {
 			return steps[i], err
 		}
 	}
-	return plan.Step{}, nil
+	return steps[0], nil
 }
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// step does one step. Whatever takes something away first saves the record, so
-// that numbers that only rise outlive their carrier.
-func (w *worker) step(ctx context.Context, v plan.View, s plan.Step) error {
-	w.log.Debug("Step", "step", s.String())
+// start does a step that makes something. It needs a start slot, but for pulls.
+func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
+	if s.Action == plan.PullImage {
+		return w.pull(ctx, v.Want, s.Container)
+	}
+	if err := w.takeSlot(ctx); err != nil {
+		return err
+	}
 	rt := w.cfg.Runtime
 	switch s.Action {
 	case plan.PutVolumes:
-		if err := w.takeSlot(ctx); err != nil {
-			return err
+		w.beginInstance(v.Want, s.Instance)
+		w.save()
+		err := w.cfg.Volumes.Put(v.Want, s.Instance)
+		if err == nil && w.trouble[""].Reason == reasonMount {
+			delete(w.trouble, "")
 		}
-		w.startInstance(v.Want, s.Instance)
-		return w.cfg.Volumes.Put(v.Want, s.Instance)
-	case plan.RunSandbox:
-		if err := w.takeSlot(ctx); err != nil {
-			return err
-		}
-		w.startInstance(v.Want, s.Instance)
-		_, err := rt.RunSandbox(ctx, v.Want, s.Instance, s.Attempt)
 		return err
-	case plan.PullImage:
-		return w.pull(ctx, v.Want, s.Container)
+	case plan.RunSandbox:
+		w.beginInstance(v.Want, s.Instance)
+		err := w.call(ctx, startPatience, nil, func() error {
+			var saved sync.WaitGroup
+			defer saved.Wait()
+			saved.Go(w.save) // beside the call: the sandbox carries its instance's number itself
+			_, err := rt.RunSandbox(ctx, v.Want, s.Instance, s.Attempt)
+			return err
+		})
+		if err == nil {
+			delete(w.trouble, "")
+		}
+		return err
 	case plan.CreateContainer:
 		return w.create(ctx, v, s)
-	case plan.StartContainer:
-		id := s.ID
-		if id == "" {
-			id = w.created[s.Container]
-		}
-		if id == "" {
-			return fmt.Errorf("start container %s: it was not created", s.Container)
-		}
-		if err := w.takeSlot(ctx); err != nil {
-			return err
-		}
-		err := rt.StartContainer(ctx, id)
-		if err == nil {
-			delete(w.trouble, s.Container)
-		}
-		return err
 	}
-	w.save()
+	id := s.ID
+	if id == "" {
+		id = w.created[s.Container]
+	}
+	if id == "" {
+		return fmt.Errorf("start container %s: it was not created", s.Container)
+	}
+	err := w.call(ctx, startPatience, nil, func() error { return rt.StartContainer(ctx, id) })
+	if err == nil {
+		delete(w.trouble, s.Container)
+	}
+	return err
+}
+
+// end does a step that takes something away.
+func (w *worker) end(ctx context.Context, s plan.Step) error {
+	rt := w.cfg.Runtime
 	switch s.Action {
 	case plan.StopContainer:
 		return rt.StopContainer(ctx, s.ID, seconds(s.Grace))
 	case plan.RemoveContainer:
+		w.expect = false
 		return rt.RemoveContainer(ctx, s.ID)
 	case plan.StopSandbox:
 		return rt.StopSandbox(ctx, s.ID)
 	case plan.RemoveSandbox:
+		w.expect = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
 		return w.cfg.Volumes.Take(s.UID, s.Instance)
@@ -125,49 +180,81 @@ func (w *worker) step(ctx context.Context, v plan.View, s plan.Step) error {
 	return fmt.Errorf("unknown step %q", s.Action)
 }
 
-// startInstance writes down the instance that is about to start, before
-// anything of it exists.
-func (w *worker) startInstance(want *pod.Spec, instance int) {
+// call makes a call to the runtime, which may take long: after patience the
+// worker's start slot goes to another pod. onNews, where there is one, is called
+// when a newer spec arrives meanwhile.
+func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
+	done := make(chan error, 1) // the call sends its end; there is room
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { done <- f() })
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	mail := w.mail
+	if onNews == nil {
+		mail = nil
+	}
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-late.C:
+			w.freeSlot(ctx)
+		case l, ok := <-mail:
+			switch {
+			case !ok:
+				mail = nil
+			case w.read(l):
+				onNews()
+			}
+		}
+	}
+}
+
+// beginInstance notes the instance that is about to start.
+func (w *worker) beginInstance(want *pod.Spec, instance int) {
+	if w.rec.Instance == instance && w.rec.Want != nil && w.rec.UID == want.UID() {
+		return
+	}
 	if old := w.rec.UID; old != "" && old != want.UID() {
 		if err := w.cfg.Volumes.Forget(w.key, old); err != nil {
 			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
 		}
 		w.rec.Attempts = make(map[string]uint32)
 	}
-	if w.rec.Instance != instance || w.rec.Want == nil || w.rec.UID != want.UID() {
-		w.rec.Want = want
-		w.rec.UID = want.UID()
-		w.rec.Instance = instance
-		w.rec.StartTime = time.Now()
-		w.rec.StopSince = time.Time{}
-		w.rec.Terminal = ""
-		w.before = v1.PodStatus{}
-		w.recDirty = true
-	}
-	w.save()
+	w.rec.Want = want
+	w.rec.UID = want.UID()
+	w.rec.Instance = instance
+	w.rec.StartTime = time.Now()
+	w.rec.StopSince = time.Time{}
+	w.rec.Terminal = ""
+	w.before = v1.PodStatus{}
+	w.recDirty = true
 }
 
 func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
-	if err := w.takeSlot(ctx); err != nil {
-		return err
-	}
 	mounts, err := w.cfg.Volumes.Mounts(v.Want, v.Have.Sandbox.Instance, s.Container)
 	if err != nil {
 		return &pod.StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
-	id, err := w.cfg.Runtime.CreateContainer(ctx, pod.CreateRequest{
+	r := pod.CreateRequest{
 		Want:      v.Want,
 		Container: s.Container,
 		Sandbox:   v.Have.Sandbox,
 		Attempt:   s.Attempt,
 		Streak:    s.Streak,
 		Mounts:    mounts,
-	})
-	if err != nil {
-		return err
 	}
-	w.created[s.Container] = id
-	return nil
+	var id string
+	err = w.call(ctx, startPatience, nil, func() error {
+		var err error
+		id, err = w.cfg.Runtime.CreateContainer(ctx, r)
+		return err
+	})
+	if err == nil {
+		w.created[s.Container] = id
+	}
+	return err
 }
 
 // pull makes an image present. A newer spec cancels it, and only it: every
@@ -175,31 +262,18 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) error {
 	pullCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var err error
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() { defer close(done); err = w.cfg.Runtime.PullImage(pullCtx, want, container) })
-	defer wg.Wait()
-	patience := time.NewTimer(pullPatience)
-	defer patience.Stop()
-	for {
-		select {
-		case <-done:
-			if errors.Is(err, context.Canceled) && w.letter.want != want {
-				return errSuperseded
-			}
-			return err
-		case <-patience.C:
-			w.freeSlot(ctx)
-		case l, ok := <-w.mail:
-			if ok && w.read(l) {
-				cancel()
-			}
-		}
+	superseded := false
+	err := w.call(ctx, pullPatience, func() { superseded = true; cancel() }, func() error {
+		return w.cfg.Runtime.PullImage(pullCtx, want, container)
+	})
+	if superseded {
+		return errSuperseded
 	}
+	return err
 }
 
-// errSuperseded ends a pull whose spec is no longer wanted; it is no failure.
+// errSuperseded ends a pull, or a wait for a slot, whose spec is no longer
+// wanted; it is no failure.
 var errSuperseded = errors.New("a newer spec arrived")
 
 // forget removes what is left of the pod; its record is then empty, and nothing
@@ -216,25 +290,24 @@ func (w *worker) forget(uid string) error {
 	return nil
 }
 
-// stepFailed turns a failure into what the next plan, and a person, will see.
-func (w *worker) stepFailed(s plan.Step, err error) (again bool, retry time.Duration) {
-	if errors.Is(err, errSuperseded) {
-		return true, 0
-	}
+// stepFailed turns a failure into what the next plan, and a person, will see. It
+// returns when to look again, zero for at once.
+func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())
-		return false, w.failed()
+		return w.failed()
 	}
-	var start *pod.StartError
-	covered := s.Action == plan.PullImage || s.Action == plan.CreateContainer || s.Action == plan.StartContainer ||
-		s.Action == plan.RunSandbox || s.Action == plan.PutVolumes
 	t := w.trouble[s.Container]
+	if w.failing[s.Container] != s.Action {
+		w.failing[s.Container], t.Count = s.Action, 0
+	}
 	t.Count++
 	t.Reason, t.Message = "FailedStep", err.Error()
+	var start *pod.StartError
 	if errors.As(err, &start) {
 		t.Reason, t.Message = start.Reason, start.Err.Error()
 	} else if s.Action == plan.PutVolumes {
-		t.Reason = "FailedMount"
+		t.Reason = reasonMount
 	}
 	delay := retryDelay(t.Count)
 	if s.Action == plan.PullImage {
@@ -242,22 +315,36 @@ func (w *worker) stepFailed(s plan.Step, err error) (again bool, retry time.Dura
 	}
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
-	if !covered {
-		return false, w.failed()
+	if !makes(s) {
+		return w.failed()
 	}
 	w.trouble[s.Container] = t
-	return true, 0
+	return 0
 }
 
+// takeSlot waits for a start slot. A newer spec ends the wait.
 func (w *worker) takeSlot(ctx context.Context) error {
 	if w.slot || w.letter.want == nil {
 		return nil
 	}
-	if err := w.gate.acquire(ctx, w.letter.want, w.seq); err != nil {
+	t := &ticket{want: w.letter.want, seq: w.seq, grant: make(chan struct{}, 1)}
+	if err := w.gate.ask(ctx, t); err != nil {
 		return err
 	}
-	w.slot = true
-	return nil
+	for {
+		select {
+		case <-t.grant:
+			w.slot = true
+			return nil
+		case l, ok := <-w.mail:
+			if ok && w.read(l) {
+				w.gate.withdraw(ctx, t)
+				return errSuperseded
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (w *worker) freeSlot(ctx context.Context) {

@@ -23,7 +23,10 @@
 //	verdicts  0  prober → sync loop, in a select that also takes targets
 //	targets   0  sync loop → prober; the prober is always in its select
 //	letters   1  sync loop → reporter; full: merged with the letter waiting
-//	requests, releases  0  workers → gate; the gate is always in its select
+//	requests, withdrawals, releases
+//	          0  workers → gate; the gate is always in its select
+//	grant     1  gate → the worker that asked; it has room
+//	done      1  a call to the runtime → its worker, which waits for it
 //
 // The one rule: hints are never truth. Whoever gets one reads.
 package engine

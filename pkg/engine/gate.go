@@ -3,6 +3,7 @@ package engine
 import (
 	"container/heap"
 	"context"
+	"slices"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -12,8 +13,9 @@ import (
 // the most critical and then the oldest first. More at once only delays the
 // first pod; the machine is bound by the runtime's forks.
 type gate struct {
-	requests chan *ticket
-	releases chan struct{}
+	requests    chan *ticket
+	withdrawals chan *ticket
+	releases    chan struct{}
 
 	// Owned by run.
 	free    int
@@ -27,7 +29,7 @@ type ticket struct {
 }
 
 func newGate(slots int) *gate {
-	return &gate{requests: make(chan *ticket), releases: make(chan struct{}), free: slots}
+	return &gate{requests: make(chan *ticket), withdrawals: make(chan *ticket), releases: make(chan struct{}), free: slots}
 }
 
 func (g *gate) run(ctx context.Context) {
@@ -35,6 +37,12 @@ func (g *gate) run(ctx context.Context) {
 		select {
 		case t := <-g.requests:
 			heap.Push(&g.waiting, t)
+		case t := <-g.withdrawals:
+			if i := slices.Index(g.waiting, t); i >= 0 {
+				heap.Remove(&g.waiting, i)
+			} else {
+				g.free++ // it was granted meanwhile
+			}
 		case <-g.releases:
 			g.free++
 		case <-ctx.Done():
@@ -47,19 +55,22 @@ func (g *gate) run(ctx context.Context) {
 	}
 }
 
-// acquire waits for a slot; it fails only at the end of ctx.
-func (g *gate) acquire(ctx context.Context, want *pod.Spec, seq uint64) error {
-	t := &ticket{want: want, seq: seq, grant: make(chan struct{}, 1)}
+// ask puts t in the queue: its grant is sent when it has a slot. It fails only at
+// the end of ctx.
+func (g *gate) ask(ctx context.Context, t *ticket) error {
 	select {
 	case g.requests <- t:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-t.grant:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// withdraw takes t out of the queue, or gives back the slot it has by now.
+func (g *gate) withdraw(ctx context.Context, t *ticket) {
+	select {
+	case g.withdrawals <- t:
+	case <-ctx.Done():
 	}
 }
 
@@ -74,8 +85,8 @@ type ticketHeap []*ticket
 
 func (h ticketHeap) Len() int { return len(h) }
 func (h ticketHeap) Less(i, j int) bool {
-	if c := plan.StartOrder(h[i].want, h[j].want); c != 0 {
-		return c < 0
+	if a, b := plan.Priority(h[i].want), plan.Priority(h[j].want); a != b {
+		return a > b
 	}
 	return h[i].seq < h[j].seq
 }

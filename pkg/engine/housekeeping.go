@@ -9,21 +9,18 @@ import (
 // housekeep looks for pods nobody knows when somebody hinted at one. What it
 // finds is judged by judgeStrays.
 func (l *loop) housekeep(ctx context.Context) {
-	if l.runtime.Runtime && (l.unknown || !l.adopted) {
-		l.unknown = false
+	switch {
+	case !l.runtime.Runtime:
+	case l.unknown || !l.adopted:
 		l.count(ctx)
+	case len(l.hinted) > 0:
+		l.lookFor(ctx)
 	}
 }
 
-// count reads all that the node shows, beside the loop; one count at a time.
+// count reads all that the node shows, beside the loop.
 func (l *loop) count(ctx context.Context) {
-	if l.counting {
-		l.unknown = true
-		return
-	}
-	l.counting = true
-	l.workers.Go(func() {
-		var c census
+	l.take(ctx, func() (c census) {
 		c.pods, c.err = l.cfg.Runtime.Pods(ctx)
 		if c.err == nil || len(c.pods) > 0 {
 			var err error
@@ -31,8 +28,38 @@ func (l *loop) count(ctx context.Context) {
 				l.log.Warn("Records not read", "error", err)
 			}
 		}
+		return c
+	}, func() { l.unknown = false })
+}
+
+// lookFor reads the pods that were hinted at, and no other.
+func (l *loop) lookFor(ctx context.Context) {
+	keys := sortedKeys(l.hinted)
+	l.take(ctx, func() (c census) {
+		for _, key := range keys {
+			a, err := l.cfg.Runtime.Pod(ctx, key)
+			switch {
+			case err != nil:
+				c.err = err
+			case !a.Empty():
+				c.pods = append(c.pods, a)
+			}
+		}
+		return c
+	}, func() { clear(l.hinted) })
+}
+
+// take takes a census in a goroutine of its own, one at a time; begun is called
+// when it is under way.
+func (l *loop) take(ctx context.Context, look func() census, begun func()) {
+	if l.counting {
+		return
+	}
+	l.counting = true
+	begun()
+	l.workers.Go(func() {
 		select {
-		case l.census <- c:
+		case l.census <- look():
 		case <-ctx.Done():
 		}
 	})
@@ -49,37 +76,44 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 			return
 		}
 	}
-	layers := make(map[pod.Key]string)
 	for _, r := range c.records {
+		s := stray{uid: r.UID, spec: r.Want}
 		if r.Want != nil {
-			layers[r.Key] = r.Want.Origin.Layer()
+			s.layer = r.Want.Origin.Layer()
 		}
+		l.note(r.Key, s)
 	}
 	for _, a := range c.pods {
-		if layers[a.Key] == "" && a.Sandbox != nil {
-			layers[a.Key] = a.Sandbox.Layer
+		s := stray{uid: a.UID}
+		if a.Sandbox != nil {
+			s.layer = a.Sandbox.Layer
 		}
-		l.note(a.Key, a.UID, layers[a.Key])
-	}
-	for _, r := range c.records {
-		l.note(r.Key, r.UID, layers[r.Key])
+		l.note(a.Key, s)
 	}
 	if !l.adopted {
 		l.adopted = true
 		for key, uid := range l.down {
-			l.note(key, uid, "")
+			l.note(key, stray{uid: uid})
 		}
 		l.begin(ctx, false)
 	}
 	l.judgeStrays(ctx)
 }
 
-// note remembers a pod the node shows and the loop does not know.
-func (l *loop) note(key pod.Key, uid, layer string) {
-	if _, known := l.strays[key]; known || l.pods[key] != nil {
+// note remembers a pod the node shows and the loop does not know. The record,
+// noted first, knows more than the runtime.
+func (l *loop) note(key pod.Key, s stray) {
+	old, known := l.strays[key]
+	switch {
+	case l.pods[key] != nil:
 		return
+	case known && (old.layer != "" || s.layer == ""):
+		return
+	case known:
+		s.spec = old.spec
 	}
-	l.strays[key] = stray{uid: uid, layer: layer}
+	s.first = !l.begun
+	l.strays[key] = s
 }
 
 // goes reports whether runonce takes this pod away.
@@ -119,6 +153,15 @@ func (l *loop) judgeStrays(ctx context.Context) {
 			}
 			continue
 		}
+		if !configured && !s.first && !l.goes(key) {
+			// It came while this agent held the root: another root's.
+			if !s.seen {
+				l.log.Warn("Pod of an unknown source is left alone", "pod", key.String(), "source", s.layer)
+				s.seen = true
+				l.strays[key] = s
+			}
+			continue
+		}
 		if configured || l.goes(key) {
 			l.log.Info("Pod is not wanted any more", "pod", key.String(), "source", s.layer)
 		} else {
@@ -126,7 +169,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 		}
 		delete(l.strays, key)
 		e := l.entry(key)
-		e.seated, e.uid = true, s.uid
+		e.seated, e.uid, e.runs = true, s.uid, s.spec
 		l.send(ctx, e, true)
 	}
 }

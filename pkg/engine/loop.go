@@ -53,13 +53,14 @@ type loop struct {
 	pods     map[pod.Key]*entry
 	strays   map[pod.Key]stray
 	runtime  pod.RuntimeReady
-	adopted  bool // the runtime was read once: seats and strays are known
-	late     bool // layerPatience is over
-	begun    bool // adopted, and the layers have had their time to speak
-	counting bool // a census is under way
-	unknown  bool // somebody hinted at a pod nobody knows
-	diskTold bool // records cannot be written, and that was said
-	reported bool // every pod found or wanted at the start was reported
+	adopted  bool             // the runtime was read once: seats and strays are known
+	late     bool             // layerPatience is over
+	begun    bool             // adopted, and the layers have had their time to speak
+	counting bool             // a census is under way
+	unknown  bool             // anything may be there that nobody knows
+	hinted   map[pod.Key]bool // pods somebody hinted at and nobody knows
+	diskTold bool             // records cannot be written, and that was said
+	reported bool             // every pod found or wanted at the start was reported
 	seq, gen uint64
 }
 
@@ -70,18 +71,22 @@ type entry struct {
 	uid     string    // of a stray
 	want    *pod.Spec // nil: it has to go
 	refused refusal
-	seated  bool // admitted, or running when the agent came
+	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
+	seated  bool      // admitted, or running when the agent came
+	ended   bool      // for good: it holds no port any more
 	gen     uint64
 	mail    chan letter // nil: no worker
 	health  pod.Health
-	targets []probeID
+	targets []target
 	last    *report
 }
 
 // stray is a pod the node shows and nobody wants.
 type stray struct {
 	uid, layer string
-	seen       bool // judged and said
+	spec       *pod.Spec // as it was written down; nil when it was not
+	first      bool      // it was there when the agent came
+	seen       bool      // judged and said
 }
 
 // census is what the node shows: the runtime's pods and the kept records.
@@ -106,6 +111,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		sweep:    sweep,
 		pods:     make(map[pod.Key]*entry),
 		strays:   make(map[pod.Key]stray),
+		hinted:   make(map[pod.Key]bool),
 	}
 }
 
@@ -209,8 +215,13 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	if e.want == want && e.mail != nil {
 		return
 	}
+	if e.ended && want != nil {
+		e.seated, e.ended = false, false // it may run again: admission decides
+	}
 	e.want = want
-	if want == nil {
+	if want != nil {
+		e.runs = want
+	} else {
 		e.refused = refusal{}
 		if e.mail == nil { // refused from the start: nothing to stop
 			l.drop(e, nil)
@@ -234,11 +245,15 @@ func (l *loop) admit(ctx context.Context) {
 	var want, seated []*pod.Spec
 	for _, e := range l.sorted() {
 		switch {
-		case e.want == nil, e.seated && e.last != nil && e.last.ended:
-		case e.seated:
-			seated = append(seated, e.want)
-		default:
+		case e.want != nil && !e.seated:
 			want = append(want, e.want)
+		case e.runs != nil && !e.ended:
+			seated = append(seated, e.runs) // also while it stops
+		}
+	}
+	for _, key := range sortedKeys(l.strays) {
+		if s := l.strays[key]; s.spec != nil {
+			seated = append(seated, s.spec)
 		}
 	}
 	if len(want) == 0 {
@@ -284,6 +299,7 @@ func (l *loop) send(ctx context.Context, e *entry, news bool) {
 			log:     l.log.With("pod", e.key.String()),
 			trouble: make(map[string]pod.Trouble),
 			created: make(map[string]string),
+			failing: make(map[string]plan.Action),
 			before:  l.cfg.Before[e.key],
 		}
 		l.workers.Go(func() { w.run(ctx) })
@@ -292,7 +308,7 @@ func (l *loop) send(ctx context.Context, e *entry, news bool) {
 	case <-e.mail:
 	default:
 	}
-	e.mail <- letter{gen: e.gen, want: e.want, refused: e.refused, health: e.health, network: l.runtime.Network}
+	e.mail <- letter{gen: e.gen, want: e.want, refused: e.refused, health: e.health, network: l.runtime.Network, runtime: l.runtime.Runtime}
 }
 
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {
@@ -308,7 +324,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 		return
 	}
 	if _, known := l.strays[key]; !known {
-		l.unknown = true
+		l.hinted[key] = true
 	}
 }
 
@@ -358,14 +374,10 @@ func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	default:
 		l.log.Info("Container runtime is ready")
 	}
-	if !r.Runtime {
-		return
-	}
-	if !l.adopted {
+	switch {
+	case !l.adopted && r.Runtime:
 		l.count(ctx)
-		return
-	}
-	if !was.Runtime || was.Network != r.Network {
+	case l.adopted && (was.Runtime != r.Runtime || was.Network != r.Network):
 		l.pokeAll(ctx)
 	}
 }
@@ -375,13 +387,10 @@ func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 // never lost.
 func (l *loop) handleReport(ctx context.Context, r report) {
 	e := l.pods[r.key]
-	if e == nil {
-		return
+	if e == nil || e.seq != r.seq {
+		return // of a worker whose pod is gone; another of its name may be here
 	}
 	e.last = &r
-	if r.seated && !e.seated {
-		e.seated = true
-	}
 	if r.saved {
 		l.noteDisk(r.saveErr)
 	}
@@ -390,6 +399,10 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.drop(e, &r)
 		l.admit(ctx)
 		return
+	}
+	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
+		e.ended = true
+		l.admit(ctx) // its ports are free
 	}
 	l.setTargets(ctx, e, r.targets)
 	if r.fresh {
@@ -451,15 +464,12 @@ func (l *loop) sayGone(key pod.Key, r *report) {
 	l.reporter.say(key, line)
 }
 
+// setTargets tells the prober what there is to probe of a pod, when that changed.
 func (l *loop) setTargets(ctx context.Context, e *entry, list []target) {
-	ids := make([]probeID, 0, len(list))
-	for _, t := range list {
-		ids = append(ids, probeID{t.key, t.container.Name, t.containerID})
-	}
-	if slices.Equal(ids, e.targets) {
+	if slices.EqualFunc(list, e.targets, target.same) {
 		return
 	}
-	e.targets = ids
+	e.targets = list
 	select {
 	case l.prober.targets <- targetSet{key: e.key, list: list}:
 	case <-ctx.Done():

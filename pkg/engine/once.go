@@ -153,6 +153,8 @@ func judge(s *v1.PodStatus, e *entry, until Until) string {
 	switch {
 	case e.refused != (refusal{}):
 		return ResultRejected
+	case e.last.busy:
+		return "" // it shows what was, not what is wanted
 	case s.Phase == v1.PodFailed, e.last.final:
 		return ResultFailed
 	case s.Phase == v1.PodSucceeded:

@@ -31,6 +31,12 @@ func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, h
 		for _, a := range *have {
 			all[a.Key] = seen(a, reported[a.Key], specs[a.Key], hostIPs, now)
 		}
+		for key, p := range all {
+			if p.Status.Phase == v1.PodRunning && !slices.ContainsFunc(*have, func(a pod.Actual) bool { return a.Key == key }) {
+				gone := pod.Actual{Key: key, UID: string(p.UID)} // it was reported as running, and nothing of it is there
+				all[key] = seen(gone, &p, nil, hostIPs, now)
+			}
+		}
 	}
 	pods := make([]v1.Pod, 0, len(all))
 	for _, key := range slices.SortedFunc(maps.Keys(all), pod.Key.Compare) {

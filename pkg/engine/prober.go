@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/probe"
@@ -20,6 +21,12 @@ type target struct {
 	containerID string
 	podIP       string
 	startedAt   time.Time
+}
+
+// same reports whether two targets are probed alike.
+func (t target) same(o target) bool {
+	return t.containerID == o.containerID && t.podIP == o.podIP &&
+		(t.container == o.container || equality.Semantic.DeepEqual(t.container, o.container))
 }
 
 // verdict is what a probe published for one container's life.

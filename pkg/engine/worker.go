@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ type letter struct {
 	refused refusal
 	health  pod.Health
 	network bool
+	runtime bool // it is ready to make things
 }
 
 type refusal struct{ reason, message string }
@@ -28,7 +30,9 @@ type refusal struct{ reason, message string }
 // report is what a worker tells the sync loop after it looked.
 type report struct {
 	key    pod.Key
+	seq    uint64 // of the entry whose worker speaks
 	gen    uint64 // of the letter it acted on
+	busy   bool   // the plan has steps: what is shown is not yet what is wanted
 	pod    *v1.Pod
 	origin pod.Origin
 	fresh  bool // the status differs from the one reported before
@@ -63,9 +67,11 @@ type worker struct {
 	before    v1.PodStatus
 	lastPod   *v1.Pod
 	slot      bool
-	failures  int // of looking, stopping and removing, in a row
-	lastPlan  string
-	repeats   int // of lastPlan, in a row
+	failures  int                    // of looking, stopping and removing, in a row
+	failing   map[string]plan.Action // what the trouble of this name is about
+	expect    bool                   // the last look showed something, and it was not removed since
+	lastSteps string                 // done last
+	repeats   int                    // of lastSteps, in a row
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -86,6 +92,15 @@ func (w *worker) run(ctx context.Context) {
 		if !loaded {
 			w.loadRecord(have.UID)
 			loaded = true
+			w.expect = w.rec.Instance > 0
+		}
+		if !w.believe(have) {
+			w.log.Warn("Runtime shows nothing of a pod it showed before; it is asked again")
+			w.freeSlot(ctx)
+			if !w.pause(ctx, emptyPause) {
+				return
+			}
+			continue
 		}
 		view := w.view(have)
 		p := plan.Next(view)
@@ -96,18 +111,35 @@ func (w *worker) run(ctx context.Context) {
 		if !w.tell(ctx, view, p) {
 			return
 		}
-		again, retry := w.do(ctx, view, p)
-		if again && !w.circles(p) {
+		if p.Gone {
+			if !w.waitForNews(ctx) {
+				return
+			}
+			continue
+		}
+		if len(p.Steps) == 0 {
+			w.lastSteps = ""
+		}
+		did, retry := w.do(ctx, view, p)
+		if did == acted && w.circles(p) {
+			w.freeSlot(ctx)
+			if !w.pause(ctx, retryDelay(w.repeats)) {
+				return
+			}
+			continue
+		}
+		if did == acted || did == stale || did == failed && retry == 0 {
 			w.takeMail()
 			continue
 		}
-		if again {
-			retry = retryDelay(w.repeats)
-		}
 		w.freeSlot(ctx)
+		w.save()
 		wait := p.Wait
 		if retry > 0 && (wait == 0 || retry < wait) {
 			wait = retry
+		}
+		if w.recDirty && (wait == 0 || wait > saveRetry) {
+			wait = saveRetry
 		}
 		if !w.wait(ctx, wait) {
 			return
@@ -115,13 +147,44 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// saveRetry is how long a record that could not be written is left alone.
+const saveRetry = time.Minute
+
+// emptyPause is how long an empty answer about a pod that was there a moment ago
+// has to last to be believed (F26).
+const emptyPause = time.Second
+
+// believe reports whether a look may be acted on: a runtime that shows nothing of
+// a pod it showed before, and that this worker has not removed, is asked twice.
+func (w *worker) believe(have pod.Actual) bool {
+	doubt := have.Empty() && w.expect
+	w.expect = !have.Empty()
+	return !doubt
+}
+
+// waitForNews blocks until a letter is newer than the one on which the pod was
+// found gone; the loop may be about to forget this worker, and pokes for it may
+// lie in the box.
+func (w *worker) waitForNews(ctx context.Context) bool {
+	w.freeSlot(ctx)
+	for gen := w.letter.gen; w.letter.gen == gen; {
+		if !w.wait(ctx, 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // circles reports whether the same steps have been done over and over, each time
-// with success and without effect: a runtime that does not do what it says must
-// not be asked without a pause.
+// with success and without effect: a runtime that does not do what it says, or a
+// sandbox that ends as soon as it is made, must not go on without a pause.
 func (w *worker) circles(p plan.Plan) bool {
-	text := p.String()
-	if text != w.lastPlan {
-		w.lastPlan, w.repeats = text, 0
+	var b strings.Builder
+	for _, s := range p.Steps {
+		b.WriteString(string(s.Action) + " " + s.Container + "\n")
+	}
+	if text := b.String(); text != w.lastSteps {
+		w.lastSteps, w.repeats = text, 0
 		return false
 	}
 	w.repeats++
@@ -147,6 +210,28 @@ func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// pause blocks until d has passed, whoever pokes; only another spec, or the end,
+// cuts it short. It returns false at the end.
+func (w *worker) pause(ctx context.Context, d time.Duration) bool {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	for {
+		select {
+		case l, ok := <-w.mail:
+			if !ok {
+				return false
+			}
+			if w.read(l) {
+				return true
+			}
+		case <-over.C:
+			return true
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 
@@ -299,15 +384,14 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if p.Stopping && w.rec.StopSince.IsZero() {
 		w.rec.StopSince, w.recDirty = v.Now, true
 	}
-	if len(p.Steps) == 0 && p.Settled && !p.Gone {
-		w.save()
-	}
 }
 
 // tell computes the status and reports it; it returns false at the end.
 func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	r := report{
 		key:     w.key,
+		seq:     w.seq,
+		busy:    len(p.Steps) > 0 || p.Stopping,
 		gen:     w.letter.gen,
 		gone:    p.Gone,
 		seated:  !v.Have.Empty(),
@@ -369,7 +453,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		}
 		notes.Backoff[name] = status.Backoff(b)
 	}
-	if !v.NetworkReady {
+	if !w.letter.runtime {
+		notes.NetworkWait = "container runtime is not ready"
+	} else if !v.NetworkReady {
 		notes.NetworkWait = "network is not ready"
 	}
 	w.before = status.Of(spec, v.Have, w.letter.health, w.before, notes, v.Now)

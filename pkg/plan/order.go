@@ -14,14 +14,16 @@ import (
 // place.
 func StartOrder(a, b *pod.Spec) int {
 	return cmp.Or(
-		-cmp.Compare(priority(a), priority(b)),
+		-cmp.Compare(Priority(a), Priority(b)),
 		strings.Compare(a.Origin.File, b.Origin.File),
 		cmp.Compare(a.Origin.Line, b.Origin.Line),
 		a.Key.Compare(b.Key),
 	)
 }
 
-func priority(s *pod.Spec) int32 {
+// Priority returns the pod's priority, 0 where it has none. Critical pods have
+// 2,000,000,000 and more (C-1.4.2).
+func Priority(s *pod.Spec) int32 {
 	if s.Pod.Spec.Priority == nil {
 		return 0
 	}

@@ -222,7 +222,7 @@ func TestF21_RuntimeRestart(t *testing.T) {
 		rt.Crash()
 		time.Sleep(time.Hour)
 		h.expect(t, "while the runtime is down", "")
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "events ended") {
+		if log.Len() > 0 { // who watches the runtime says it, once
 			t.Errorf("said in the log in an hour:\n%s", log.String())
 		}
 		rt.Exit(key("a"), "app", 1) // the container dies while nobody can say so

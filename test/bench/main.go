@@ -185,14 +185,12 @@ func (b *bench) measures(ctx context.Context) error {
 		if !slices.ContainsFunc(s.of, b.wants) {
 			continue
 		}
-		if err := s.run(ctx); err != nil {
-			if ctx.Err() != nil {
-				return errors.New("interrupted")
-			}
+		err := firstError(s.run(ctx), b.clear(ctx))
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return errors.New("interrupted")
+		case err != nil:
 			return fmt.Errorf("measure %s: %w", strings.Trim(fmt.Sprint(s.of), "[]"), err)
-		}
-		if err := b.clear(ctx); err != nil {
-			return err
 		}
 	}
 	return nil

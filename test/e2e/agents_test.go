@@ -118,6 +118,45 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s.nothingLeft()
 }
 
+// TestI6_DirectoryWithoutRecord: what a pod left on disk goes, also where neither
+// runtime nor record tell of the pod any more; what is wanted stays.
+func TestI6_DirectoryWithoutRecord(t *testing.T) {
+	s := parallelStage(t)
+	s.write("web.yaml", manifest("web", []string{container("main", "write, /d/x, text, forever", "volumeMounts: [{name: d, mountPath: /d}]")},
+		"volumes: [{name: d, emptyDir: {}}]"))
+	a := s.serve()
+	s.awaitRunning("web", "main")
+	kept := s.keep()
+	box := s.sandbox("web")
+	dir := filepath.Join(s.root, "pods", box.Metadata.Uid)
+	a.kill()
+	s.remove("web.yaml")
+	for _, err := range []error{
+		func() error {
+			_, err := s.node.Runtime.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: box.Id})
+			return err
+		}(),
+		func() error {
+			_, err := s.node.Runtime.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: box.Id})
+			return err
+		}(),
+		os.Remove(filepath.Join(dir, "record.json")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.serve().await("All pods reported")
+	s.awaitGone("web") // its logs, too
+	s.eventually(func() error {
+		if _, err := os.Lstat(dir); err == nil {
+			return fmt.Errorf("%s is still there", dir)
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+}
+
 // TestSweep_SourceNoLongerConfigured: pods of a source that serve is not given
 // any more are stopped at its start, and one line says why.
 func TestSweep_SourceNoLongerConfigured(t *testing.T) {
@@ -281,14 +320,13 @@ func TestF12_FullDisk(t *testing.T) {
 	s.write("free.yaml", simple("free"))
 	s.awaitRunning("free", "main")
 	a.await("level=WARN", "no space left on device")
-	needs := manifest("needs", []string{container("main", "forever", "volumeMounts: [{name: d, mountPath: /d}]")}, "volumes: [{name: d, emptyDir: {}}]")
-	s.write("needs.yaml", needs)
 	s.untouched("keep", kept)
+	uid := s.uid("free")
 	s.remove("free.yaml")
 	s.eventually(func() error { // the journal may not be able to say it
-		for _, b := range s.sandboxes() {
-			if b.Metadata.Name == s.full("free") {
-				return fmt.Errorf("pod free is still there")
+		for _, dir := range []string{filepath.Join(s.logs, "default_"+s.full("free")+"_"+uid), filepath.Join(s.root, "pods", uid)} {
+			if _, err := os.Lstat(dir); err == nil {
+				return fmt.Errorf("%s is still there", dir)
 			}
 		}
 		return nil
@@ -304,6 +342,8 @@ func TestF12_FullDisk(t *testing.T) {
 	s.write("late.yaml", simple("late"))
 	s.awaitRunning("late", "main")
 	s.untouched("keep", kept)
+	s.write("needs.yaml", manifest("needs", []string{container("main", "forever", "volumeMounts: [{name: d, mountPath: /d}]")},
+		"volumes: [{name: d, emptyDir: {}}]"))
 
 	for _, f := range []string{"ballast", "more"} {
 		if err := os.Remove(filepath.Join(s.root, f)); err != nil {

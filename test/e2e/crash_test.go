@@ -111,13 +111,17 @@ func (e *executioner) disarm(s *stage) {
 }
 
 // crashPod is a pod whose lives are counted: an init container, a container
-// that ends by itself when asked, and one that has to be killed.
-func (s *stage) crashPod() string {
+// that ends by itself when asked, and one that has to be killed. With network it
+// is on the pod network; without, on the host's: a call that is broken off kills
+// the network's plugins in their work, and what they then leave in the packet
+// filter they never find again.
+func (s *stage) crashPod(network bool) string {
 	more := "volumeMounts: [{name: x, mountPath: /x}, {name: data, mountPath: /data}]"
 	return manifest("web", []string{
 		container("main", `append, /x/main, term, "7", cat, /data/init, forever`, more),
 		container("side", "append, /x/side, ignore, forever", more),
 	},
+		fmt.Sprint("hostNetwork: ", !network),
 		"volumes: [{name: x, hostPath: {path: "+s.scratch+"}}, {name: data, emptyDir: {}}]",
 		"initContainers:",
 		container("init", "append, /x/init, write, /data/init, done", more))
@@ -137,7 +141,7 @@ func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 	t.Run("transcript", func(t *testing.T) {
 		s := parallelStage(t)
 		p := s.executioner()
-		s.write("web.yaml", s.crashPod())
+		s.write("web.yaml", s.crashPod(true))
 		s.serve()
 		s.awaitReady("web", true)
 		if got := p.Mutations(); !slices.Equal(got, startCalls) {
@@ -148,7 +152,7 @@ func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 		t.Run(m.String()+" "+startCalls[m.n-1], func(t *testing.T) {
 			s := parallelStage(t)
 			e := s.executioner()
-			s.write("web.yaml", s.crashPod())
+			s.write("web.yaml", s.crashPod(!m.during))
 			a := s.serve()
 			e.arm(a, m) // long before the first call: a pod's start begins with reading
 			e.disarm(s)
@@ -188,7 +192,7 @@ func TestF1_KillAtEveryCallOfAStop(t *testing.T) {
 	t.Run("transcript", func(t *testing.T) {
 		s := parallelStage(t)
 		p := s.executioner()
-		s.write("web.yaml", s.crashPod())
+		s.write("web.yaml", s.crashPod(true))
 		s.serve()
 		s.awaitReady("web", true)
 		begin := len(p.Mutations())
@@ -202,7 +206,7 @@ func TestF1_KillAtEveryCallOfAStop(t *testing.T) {
 		t.Run(m.String()+" "+stopCalls[m.n-1], func(t *testing.T) {
 			s := parallelStage(t)
 			e := s.executioner()
-			s.write("web.yaml", s.crashPod())
+			s.write("web.yaml", s.crashPod(!m.during))
 			a := s.serve()
 			s.awaitReady("web", true)
 			s.awaitRunning("web", "main", "side")
@@ -239,7 +243,8 @@ func moments(n int) []moment {
 func TestF1_KillAgainAndAgain(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
-	s.write("web.yaml", s.crashPod())
+	s.write("web.yaml", s.crashPod(false))
+	interrupted.Store(true)
 	for i := range 12 {
 		a := s.serve()
 		<-time.After(time.Duration(40+35*i) * time.Millisecond)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,6 +60,9 @@ func run(m *testing.M) int {
 	lives.close()
 	if left := look(); !left.Empty() {
 		code = fail(fmt.Errorf("the scenarios left something behind:\n%s", left))
+		for _, id := range slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile("[0-9a-f]{64}").FindAllString(left.String(), -1)))) {
+			fmt.Fprintf(os.Stderr, "%s: %s\n", id, lives.who(id))
+		}
 	}
 	if err := shared.Close(); err != nil {
 		code = fail(err)
@@ -76,8 +80,12 @@ func look() node.Left {
 	return left
 }
 
-// build builds the program as it is released, without the runtime in it.
+// build builds the program as it is released, without the runtime in it;
+// NODECTL_E2E_BINARY names another one to test.
 func build(dir string) error {
+	if nodectl = os.Getenv("NODECTL_E2E_BINARY"); nodectl != "" {
+		return nil
+	}
 	nodectl = filepath.Join(dir, "nodectl")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", nodectl, ".")
 	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")

@@ -186,7 +186,7 @@ func (s *stage) nothingLeft() {
 		}
 	}
 	for _, m := range node.Mounts() {
-		if strings.HasPrefix(m, s.dir+"/") {
+		if strings.HasPrefix(m, s.dir+"/") && m != s.root { // the root may be a disk of its own
 			s.Errorf("mount left: %s", m)
 		}
 	}

@@ -32,12 +32,13 @@ type witness struct {
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
-	lives map[string]*life // by container ID
+	lives map[string]*life  // by container ID
+	boxes map[string]string // pod by sandbox ID
 }
 
 func observe(n *node.Node) (*witness, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &witness{cancel: cancel, lives: make(map[string]*life)}
+	w := &witness{cancel: cancel, lives: make(map[string]*life), boxes: make(map[string]string)}
 	stream, err := n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
 	if err != nil {
 		cancel()
@@ -77,11 +78,27 @@ func (w *witness) note(e *cri.ContainerEventResponse) {
 			l.to, l.exit, l.reason = time.Unix(0, s.FinishedAt), s.ExitCode, s.Reason
 		}
 	}
+	if b := e.PodSandboxStatus; b != nil {
+		w.boxes[b.Id] = b.Metadata.GetName()
+	}
 	end := e.ContainerEventType == cri.ContainerEventType_CONTAINER_STOPPED_EVENT ||
 		e.ContainerEventType == cri.ContainerEventType_CONTAINER_DELETED_EVENT
 	if l := w.lives[e.ContainerId]; l != nil && end && l.to.IsZero() {
 		l.to = time.Unix(0, e.CreatedAt)
 	}
+}
+
+// who returns what an ID was of.
+func (w *witness) who(id string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.lives[id]; l != nil {
+		return l.String()
+	}
+	if pod, ok := w.boxes[id]; ok {
+		return "the sandbox of " + pod
+	}
+	return "nobody"
 }
 
 // of returns the lives that began under a node name, in their order.

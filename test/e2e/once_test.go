@@ -1,0 +1,368 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// result is what came of a command that ends by itself.
+type result struct {
+	code     int
+	out, err string
+}
+
+// run runs nodectl to its end.
+func (s *stage) run(args ...string) result {
+	s.Helper()
+	return s.finish(s.command(args...))
+}
+
+// finish runs a command to its end.
+func (s *stage) finish(cmd *exec.Cmd) result {
+	s.Helper()
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	late := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	_ = cmd.Wait() // the exit code says it
+	return result{cmd.ProcessState.ExitCode(), out.String(), said.String()}
+}
+
+// runonce runs nodectl runonce for the stage's manifests and reads its report.
+func (s *stage) runonce(want int, args ...string) runReport {
+	s.Helper()
+	r := s.run(append([]string{"runonce", "-f", s.manifests, "-o", "json"}, args...)...)
+	if r.code != want {
+		s.Fatalf("runonce %v: exit code %d, want %d\n%s%s", args, r.code, want, r.out, r.err)
+	}
+	var report runReport
+	if err := json.Unmarshal([]byte(r.out), &report); err != nil && r.out != "" {
+		s.Fatalf("runonce %v: %v\n%s", args, err, r.out)
+	}
+	return report
+}
+
+type runReport struct {
+	APIVersion, Kind string
+	Summary          struct {
+		OK                    bool
+		Pods, Failed, Timeout int
+	}
+	Pods []struct {
+		Namespace, Name, UID, Phase, Result, Reason, Message string
+		Containers                                           []struct {
+			Name, State, Reason string
+			ExitCode, Restarts  int
+		}
+	}
+}
+
+// results returns result by pod.
+func (r runReport) results() map[string]string {
+	m := make(map[string]string)
+	for _, p := range r.Pods {
+		name, _, _ := strings.Cut(p.Name, "-")
+		m[name] = p.Result
+	}
+	return m
+}
+
+// TestRunonce_PodsStay: runonce starts pods and leaves them; a second one, and a
+// serve after it, touch nothing; --down takes exactly these pods away.
+func TestRunonce_PodsStay(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	s.write("web.yaml", manifest("web", []string{container("main", `ready, 700ms, serve, ":8080", forever`,
+		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}))
+	s.write("job.yaml", manifest("job", []string{container("main", "append, /x/job", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
+	r := s.runonce(0, "--until", "ready")
+	if got := fmt.Sprint(r.results()); got != "map[job:ready web:ready]" || !r.Summary.OK || r.Summary.Pods != 2 || r.Kind != "RunReport" {
+		t.Errorf("report: %+v", r)
+	}
+	was := s.awaitRunning("web", "main")
+	s.eventually(func() error { // of a job that has ended nothing runs on
+		if b := s.sandbox("job"); b.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+			return fmt.Errorf("the sandbox of the job is %s", b.State)
+		}
+		return nil
+	})
+	before := len(p.Mutations())
+	s.runonce(0, "--until", "ready")
+	a := s.serve()
+	a.await("All pods reported", "pods=2")
+	s.awaitReady("web", true)
+	s.quiet(p)
+	if made := p.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls for pods that are there: %v", made)
+	}
+	s.untouched("web", was)
+
+	// While a serve holds the root it is refused, whatever it wants.
+	for _, args := range [][]string{{}, {"--down"}} {
+		r := s.run(append([]string{"runonce", "-f", s.manifests}, args...)...)
+		if r.code != 1 || !strings.Contains(r.err, fmt.Sprint("process ", a.cmd.Process.Pid)) {
+			t.Errorf("runonce %v beside serve: %d, %s", args, r.code, r.err)
+		}
+	}
+	s.untouched("web", was)
+	a.leave()
+	s.runonce(0, "--down")
+	s.awaitGone("web")
+	s.awaitGone("job")
+	s.nothingLeft()
+	if n := s.stamps("job"); n != 1 {
+		t.Errorf("the job ran %d times", n)
+	}
+}
+
+// TestRunonce_Ends: each end of runonce has its exit code, and a report that
+// says why.
+func TestRunonce_Ends(t *testing.T) {
+	s := parallelStage(t)
+	file := "pod.yaml"
+	s.write(file, manifest("done", []string{container("main", "sleep, 300ms")}, "restartPolicy: Never",
+		"initContainers:", container("init", "sleep, 100ms")))
+	r := s.runonce(0, "--until", "done", "--cleanup")
+	if c := r.Pods[0].Containers; r.Pods[0].Result != "done" || r.Pods[0].Phase != "Succeeded" || len(c) != 2 {
+		t.Errorf("report of a job: %+v", r)
+	}
+	s.awaitGone("done")
+
+	s.write(file, manifest("fails", []string{container("main", `exit, "4"`)}, "restartPolicy: Never"))
+	r = s.runonce(9, "--until", "done", "--cleanup")
+	if p := r.Pods[0]; p.Result != "failed" || p.Phase != "Failed" || p.Containers[0].ExitCode != 4 || r.Summary.Failed != 1 {
+		t.Errorf("report of a pod that failed: %+v", r)
+	}
+
+	s.write(file, strings.NewReplacer("stamp:1", "never:1", "IfNotPresent", "Never").Replace(simple("never")))
+	r = s.runonce(9, "--cleanup")
+	if p := r.Pods[0]; p.Result != "failed" || p.Containers[0].Reason != "ErrImageNeverPull" {
+		t.Errorf("report of an image that is not there: %+v", r)
+	}
+
+	s.write(file, manifest("slow", []string{container("main", "wait, /never")}, "restartPolicy: Never"))
+	r = s.runonce(4, "--until", "done", "--timeout", "1s", "--cleanup")
+	if p := r.Pods[0]; p.Result != "timeout" || r.Summary.Timeout != 1 {
+		t.Errorf("report of a timeout: %+v", r)
+	}
+	s.awaitGone("slow")
+	s.nothingLeft()
+
+	// Checked as a whole before anything starts.
+	s.write(file, simple("good"))
+	s.write("bad.yaml", "kind: [\n")
+	if r := s.run("runonce", "-f", s.manifests); r.code != 3 || !strings.Contains(r.err, "bad.yaml:1") {
+		t.Errorf("with a broken manifest: %+v", r)
+	}
+	s.remove("bad.yaml")
+	s.remove(file)
+	if r := s.run("runonce", "-f", s.manifests); r.code != 3 || !strings.Contains(r.err, "no pod") {
+		t.Errorf("without a pod: %+v", r)
+	}
+	if r := s.run("runonce", "-f", s.manifests+"/nowhere"); r.code != 5 {
+		t.Errorf("without a directory: %+v", r)
+	}
+	s.write(file, simple("good"))
+	endpoint := s.endpoint
+	s.endpoint = "unix://" + filepath.Join(s.scratch, "nothing.sock")
+	if r := s.run("runonce", "-f", s.manifests, "--timeout", "2s"); r.code != 6 || !strings.Contains(r.err, "nothing.sock") {
+		t.Errorf("without a runtime: %+v", r)
+	}
+	s.endpoint = endpoint
+	if n := len(s.sandboxes()); n != 0 {
+		t.Errorf("%d sandboxes after all this", n)
+	}
+}
+
+// TestRunonce_Interrupted: a signal ends the wait, not the pods; the next one
+// goes on where this one was.
+func TestRunonce_Interrupted(t *testing.T) {
+	s := parallelStage(t)
+	s.write("web.yaml", manifest("web", []string{container("main", "forever", "readinessProbe: {exec: {command: [/app, exists, /never]}}")}))
+	var was map[string]running
+	for _, c := range []struct {
+		signal syscall.Signal
+		code   int
+	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
+		a := s.start(s.command("runonce", "-f", s.manifests, "--until", "ready"))
+		a.await(s.full("web")) // it is at work, and not about to begin
+		now := s.awaitRunning("web", "main")
+		if was == nil {
+			was = now
+		}
+		if err := a.cmd.Process.Signal(c.signal); err != nil {
+			t.Fatal(err)
+		}
+		if code := a.exit(); code != c.code {
+			t.Errorf("exit code %d after %v, want %d", code, c.signal, c.code)
+		}
+		s.untouched("web", was)
+	}
+}
+
+// TestRunonce_SweepsNothing: pods of other manifests are none of its business.
+func TestRunonce_SweepsNothing(t *testing.T) {
+	s := parallelStage(t)
+	s.write("web.yaml", simple("web"))
+	s.runonce(0)
+	was := s.awaitRunning("web", "main")
+	s.remove("web.yaml")
+	s.write("other.yaml", simple("other"))
+	s.runonce(0)
+	s.untouched("web", was)
+	s.runonce(0, "--down")
+	s.awaitGone("other")
+	s.untouched("web", was)
+}
+
+// TestGetPods: what get says is what CRI says, beside a serve and without one,
+// and looking changes nothing.
+func TestGetPods(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	s.write("web.yaml", simple("web"))
+	s.write("job.yaml", manifest("job", []string{container("main", "print, done")}, "restartPolicy: Never"))
+	a := s.serve()
+	main := s.awaitRunning("web", "main")["main"]
+	s.awaitReady("web", true)
+	s.awaitPhase("job", v1.PodSucceeded)
+	s.quiet(p)
+	before := len(p.Mutations())
+	for _, beside := range []bool{true, false} {
+		if !beside {
+			a.kill()
+		}
+		r := s.run("get", "pods", "-o", "json")
+		var list v1.PodList
+		if err := json.Unmarshal([]byte(r.out), &list); err != nil || r.code != 0 || len(list.Items) != 2 {
+			t.Fatalf("get pods: %+v, %v", r, err)
+		}
+		job, web := list.Items[0], list.Items[1]
+		if web.Name != s.full("web") || !ready(web.Status) || web.Status.PodIP != s.sandbox("web").Network.GetIp() ||
+			containerStatus(web.Status, "main").ContainerID != "containerd://"+main.id {
+			t.Errorf("web: %s, %s", web.Name, describe(web.Status))
+		}
+		if job.Status.Phase != v1.PodSucceeded {
+			t.Errorf("job: %s", describe(job.Status))
+		}
+		if r := s.run("get", "pods"); !strings.Contains(r.out, s.full("web")) || !strings.Contains(r.out, "Running") || !strings.Contains(r.out, "Completed") {
+			t.Errorf("table:\n%s%s", r.out, r.err)
+		}
+		if r := s.run("get", "pods", "web", "-o", "name"); r.out != "pod/"+s.full("web")+"\n" {
+			t.Errorf("name: %+v", r)
+		}
+		if r := s.run("get", "pods", "nobody"); r.code != 1 || !strings.Contains(r.err, "nobody") {
+			t.Errorf("a pod that is not there: %+v", r)
+		}
+	}
+	// Without an agent, the runtime still tells what has happened since.
+	if _, err := s.node.Runtime.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: main.id}); err != nil {
+		t.Fatal(err)
+	}
+	var list v1.PodList
+	if err := json.Unmarshal([]byte(s.run("get", "pods", "web", "-o", "json").out), &list); err != nil || len(list.Items) != 1 ||
+		containerStatus(list.Items[0].Status, "main").State.Terminated == nil {
+		t.Errorf("after the container's end: %v, %+v", err, list)
+	}
+	if made := p.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls: %v", made)
+	}
+}
+
+// TestDryRun_AgainstRuntime: what merge --dry-run says of the pods that run is
+// what serving does, and it does nothing itself.
+func TestDryRun_AgainstRuntime(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	two := manifest("web", []string{container("main", "forever"), container("side", "forever")})
+	s.write("web.yaml", two)
+	s.write("old.yaml", simple("old"))
+	a := s.serve()
+	was := s.awaitRunning("web", "main", "side")
+	s.awaitRunning("old", "main")
+	s.awaitReady("web", true)
+	s.awaitReady("old", true)
+	a.leave()
+	before := len(p.Mutations())
+	dry := func() result { return s.run("merge", "--dry-run", "-f", s.manifests, "--against", "runtime") }
+	if r := dry(); r.code != 0 || !strings.Contains(r.out, "2 unchanged") {
+		t.Errorf("without an edit: %+v", r)
+	}
+	s.write("web.yaml", strings.Replace(two, "[forever]", "[print, again, forever]", 1))
+	s.remove("old.yaml")
+	s.write("new.yaml", simple("new"))
+	r := dry()
+	if r.code != 1 {
+		t.Errorf("exit code %d, want 1", r.code)
+	}
+	for _, words := range [][]string{
+		{"ADD", "default/" + s.full("new")}, {"REMOVE", "default/" + s.full("old")},
+		{"UPDATE", "default/" + s.full("web"), "restart: container main"}, {"spec.containers[main].args"},
+		{"Plan: 1 to add, 1 to update (1 restart), 1 to remove"},
+	} {
+		if !slices.ContainsFunc(strings.Split(r.out, "\n"), func(l string) bool { return holds(l, words) }) {
+			t.Errorf("no line with %q in\n%s", words, r.out)
+		}
+	}
+	if made := p.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls of a dry run: %v", made)
+	}
+	s.serve()
+	s.awaitGone("old")
+	s.awaitRunning("new", "main")
+	s.awaitLog("web", "main", 1, "again")
+	if now := s.awaitRunning("web", "main", "side"); now["side"] != was["side"] {
+		t.Errorf("side was %+v, is %+v", was["side"], now["side"])
+	}
+	if made := p.Mutations()[before:]; len(made) == 0 {
+		t.Error("serve made no call")
+	}
+}
+
+// TestI8_SecretsStayOut: a value in a pod's environment is in no log, at no
+// level, whatever happens to the pod; what holds it on disk is root's alone.
+func TestI8_SecretsStayOut(t *testing.T) {
+	s := parallelStage(t)
+	const canary = "s3cr3t-5d9f0c"
+	env := "env: [{name: PASSWORD, value: " + canary + "}]"
+	s.write("web.yaml", manifest("web", []string{
+		container("main", "forever", env), container("bad", "forever", "command: [/nope]", env), container("loop", `exit, "1"`, env),
+	}))
+	s.write("broken.yaml", manifest("broken", []string{container("main", "forever", "env: [{name: PASSWORD, valu: "+canary+"}]")}))
+	a := s.serve("--log-level", "debug")
+	a.await("Manifest rejected", "broken.yaml:7")
+	s.awaitRunning("web", "main")
+	s.awaitStatus("web", "crashed", func(st v1.PodStatus) bool { return waiting(st, "loop").Reason == "CrashLoopBackOff" })
+	s.write("web.yaml", manifest("web", []string{container("main", "forever", "env: [{name: PASSWORD, value: other-"+canary+"}]")}))
+	s.awaitRunning("web", "main")
+	a.leave()
+	if strings.Contains(a.said(), canary) {
+		t.Error("the value is in the log")
+	}
+	err := filepath.Walk(s.root, func(path string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 && !strings.Contains(path, "/volumes/") {
+			t.Errorf("%s is %s", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

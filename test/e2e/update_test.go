@@ -1,0 +1,290 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// labelled is a manifest with a label, whose change restarts nothing.
+func labelled(text, value string) string {
+	return strings.Replace(text, "metadata: {", "metadata: {labels: {edit: "+value+"}, annotations: {edit: "+value+"}, ", 1)
+}
+
+// awaitLabel returns when an edit by labelled is in force.
+func (s *stage) awaitLabel(name, value string) {
+	s.Helper()
+	s.eventually(func() error {
+		if p := s.status(name); p == nil || p.Labels["edit"] != value {
+			return fmt.Errorf("pod %s does not have label edit=%s yet", name, value)
+		}
+		return nil
+	})
+}
+
+// TestEdit_LabelsTouchNothing: an edit of labels and annotations is in the
+// status, and no mutating call is made for it; nor for another file name, nor
+// for the file's way from one place to another.
+func TestEdit_LabelsTouchNothing(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	text := simple("web")
+	s.write("web.yaml", text)
+	second := filepath.Join(s.dir, "second")
+	if err := os.Mkdir(second, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.serve("-f", second)
+	was := s.awaitRunning("web", "main")
+	s.awaitReady("web", true)
+	before := len(p.Mutations())
+	for i, step := range []func(value string){
+		func(v string) { s.write("web.yaml", labelled(text, v)) },
+		func(v string) { // another name
+			s.write("other.yaml", labelled(text, v))
+			s.remove("web.yaml")
+		},
+		func(v string) { // as vim does: the old one moves away, the new one is written
+			path := filepath.Join(s.manifests, "other.yaml")
+			if err := os.Rename(path, path+"~"); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(2 * time.Millisecond)
+			if err := os.WriteFile(path, []byte(labelled(text, v)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(path + "~"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		func(v string) { // into another layer, which is read first or second
+			if err := os.WriteFile(filepath.Join(second, "web.yaml"), []byte(labelled(text, v)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s.remove("other.yaml")
+		},
+		func(v string) { // as JSON
+			json := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","labels":{"edit":%q}},"spec":{"terminationGracePeriodSeconds":2,
+				"containers":[{"name":"main","image":"nodectl.dev/test/stamp:1","imagePullPolicy":"IfNotPresent","args":["forever"]}]}}`, v)
+			s.write("web.json", json)
+			if err := os.Remove(filepath.Join(second, "web.yaml")); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		value := fmt.Sprint("v", i)
+		step(value)
+		s.awaitLabel("web", value)
+		s.untouched("web", was)
+	}
+	if made := p.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls: %v", made)
+	}
+}
+
+// TestEdit_OneContainer: an edit of one container's command restarts that one,
+// once, in the same sandbox; a container that joins or leaves leaves the others
+// alone.
+func TestEdit_OneContainer(t *testing.T) {
+	s := parallelStage(t)
+	two := []string{container("main", "print, one, forever"), container("side", "forever")}
+	s.write("web.yaml", manifest("web", two))
+	s.serve()
+	was := s.awaitRunning("web", "main", "side")
+	s.awaitReady("web", true)
+	box := s.sandbox("web").Id
+
+	two[0] = container("main", "print, two, forever")
+	s.write("web.yaml", manifest("web", two))
+	s.awaitLog("web", "main", 1, "two")
+	now := s.awaitRunning("web", "main", "side")
+	if now["side"] != was["side"] {
+		t.Errorf("side was %+v, is %+v", was["side"], now["side"])
+	}
+	if now["main"].attempt != 1 || now["main"].id == was["main"].id {
+		t.Errorf("main was %+v, is %+v", was["main"], now["main"])
+	}
+	if n := len(s.ended("web", "main")); n != 1 {
+		t.Errorf("main has ended %d times", n)
+	}
+
+	s.write("web.yaml", manifest("web", append(two, container("third", "forever"))))
+	now = s.awaitRunning("web", "main", "side", "third")
+	s.write("web.yaml", manifest("web", two))
+	delete(now, "third")
+	s.awaitRunning("web", "main", "side")
+	s.untouched("web", now)
+	if s.sandbox("web").Id != box {
+		t.Error("the sandbox was replaced")
+	}
+	s.eventually(func() error { // the records of lives that are over: the newest one of each container stays
+		if n := len(s.containers("web")); n > 3 {
+			return fmt.Errorf("%d containers are listed", n)
+		}
+		return nil
+	})
+}
+
+// TestEdit_Image: the same for an image, also one that is not there: the
+// running container is not ended for an image nobody can get, or if it is, the
+// status names it, and the way back is an ordinary edit.
+func TestEdit_ImageAndBack(t *testing.T) {
+	s := parallelStage(t)
+	two := manifest("web", []string{container("main", "forever"), container("side", "forever")})
+	s.write("web.yaml", two)
+	s.serve()
+	was := s.awaitRunning("web", "main", "side")
+	s.write("web.yaml", strings.Replace(two, "nodectl.dev/test/stamp:1", "127.0.0.1:1/away:1", 1))
+	s.awaitStatus("web", "image missed", func(st v1.PodStatus) bool {
+		return strings.Contains(waiting(st, "main").Reason, "Image")
+	})
+	if now, err := s.runningNow("web", "side"); err != nil || now["side"] != was["side"] {
+		t.Errorf("side was %+v, is %+v (%v)", was["side"], now["side"], err)
+	}
+	s.write("web.yaml", two)
+	now := s.awaitRunning("web", "main", "side")
+	if now["side"] != was["side"] {
+		t.Errorf("side was %+v, is %+v", was["side"], now["side"])
+	}
+	s.awaitReady("web", true)
+}
+
+// TestEdit_SandboxReplacesPod: an edit of what the whole pod stands on replaces
+// it: every old container has ended, with its grace, before a new one starts,
+// and the new instance begins with an empty emptyDir.
+func TestEdit_SandboxReplacesPod(t *testing.T) {
+	s := parallelStage(t)
+	mount := "volumeMounts: [{name: d, mountPath: /d}, {name: x, mountPath: /x}]"
+	text := manifest("web", []string{
+		container("main", "append, /d/lives, cat, /d/lives, append, /x/main, forever", mount),
+		container("side", "ignore, forever"),
+	}, "volumes: [{name: d, emptyDir: {}}, {name: x, hostPath: {path: "+s.scratch+"}}]")
+	s.write("web.yaml", text)
+	s.serve()
+	was := s.awaitRunning("web", "main", "side")
+	s.awaitReady("web", true)
+	box := s.sandbox("web").Id
+	s.write("web.yaml", strings.Replace(text, "spec:\n", "spec:\n  hostname: another\n", 1))
+	s.eventually(func() error {
+		now, err := s.runningNow("web", "main", "side")
+		if err == nil && now["main"].id == was["main"].id {
+			err = fmt.Errorf("the old pod still runs")
+		}
+		return err
+	})
+	s.awaitReady("web", true)
+	if b := s.sandbox("web"); b.Id == box {
+		t.Error("the sandbox is the same")
+	}
+	var first, last time.Time // of the new instance, and of the old one
+	for _, l := range lives.of(s.name) {
+		if l.id == was["main"].id || l.id == was["side"].id {
+			if l.to.After(last) {
+				last = l.to
+			}
+			if l.name == "side" && l.exit != 137 {
+				t.Errorf("side ended with %d", l.exit)
+			}
+		} else if first.IsZero() {
+			first = l.from
+		}
+	}
+	if !first.After(last) {
+		t.Errorf("the new pod began at %s, the old one ended at %s", first.Format(clock), last.Format(clock))
+	}
+	if n := s.stamps("main"); n != 2 {
+		t.Errorf("main was started %d times", n)
+	}
+	found, _ := filepath.Glob(filepath.Join(s.root, "pods/*/*/volumes/*/d/lives"))
+	if len(found) != 1 {
+		t.Fatalf("emptyDirs on the node: %v", found)
+	}
+	if text, err := os.ReadFile(found[0]); err != nil || strings.Count(string(text), "\n") != 1 {
+		t.Errorf("the new emptyDir has %q (%v)", text, err)
+	}
+	// Attempts and log files only rise.
+	for _, c := range s.containers("web") {
+		if c.Metadata.Attempt == 0 {
+			t.Errorf("container %s is attempt 0 again", c.Metadata.Name)
+		}
+	}
+}
+
+// TestEdit_JobRunsAgain: a job that has succeeded runs again when it was edited,
+// and for nothing else (I4).
+func TestEdit_JobRunsAgain(t *testing.T) {
+	s := parallelStage(t)
+	job := func(word string) string {
+		return manifest("job", []string{container("main", "append, /x/job, print, "+word, scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume())
+	}
+	s.write("job.yaml", job("one"))
+	a := s.serve()
+	s.awaitPhase("job", v1.PodSucceeded)
+	s.write("job.yaml", labelled(job("one"), "a"))
+	s.awaitLabel("job", "a")
+	a.leave()
+	a = s.serve()
+	a.await("All pods reported")
+	s.awaitPhase("job", v1.PodSucceeded)
+	if n := s.stamps("job"); n != 1 {
+		t.Fatalf("the job ran %d times without an edit", n)
+	}
+	s.write("job.yaml", job("two"))
+	s.eventually(func() error {
+		if n := s.stamps("job"); n != 2 {
+			return fmt.Errorf("the job ran %d times", n)
+		}
+		return nil
+	})
+	st := s.awaitPhase("job", v1.PodSucceeded)
+	if end := containerStatus(st, "main").State.Terminated; end == nil || end.ExitCode != 0 {
+		t.Errorf("status: %s", describe(st))
+	}
+	s.remove("job.yaml")
+	s.awaitGone("job")
+	s.nothingLeft()
+}
+
+// TestF49_RemovedAndAddedAgain: a manifest that goes and comes, faster than its
+// pod can end, leads to one pod of its last text; the old one has its grace.
+func TestF49_RemovedAndAddedAgain(t *testing.T) {
+	s := parallelStage(t)
+	text := func(i int) string {
+		return manifest("web", []string{container("main", fmt.Sprintf("print, life-%d, forever", i))})
+	}
+	s.write("web.yaml", text(0))
+	s.serve()
+	s.awaitRunning("web", "main")
+	const flips = 10
+	for i := range flips {
+		s.remove("web.yaml")
+		<-time.After(time.Duration(i*40) * time.Millisecond)
+		s.write("web.yaml", text(i+1))
+		<-time.After(time.Duration((flips-i)*30) * time.Millisecond)
+	}
+	s.eventually(func() error {
+		now, err := s.runningNow("web", "main")
+		if err != nil {
+			return err
+		}
+		text, err := s.log("web", "main", now["main"].attempt)
+		if err == nil && !strings.Contains(text, fmt.Sprintf("life-%d\n", flips)) {
+			err = fmt.Errorf("it logged %q", text)
+		}
+		return err
+	})
+	was := s.awaitRunning("web", "main")
+	s.awaitReady("web", true)
+	s.untouched("web", was)
+	s.sandbox("web") // the one that is left
+	s.remove("web.yaml")
+	s.awaitGone("web")
+	s.nothingLeft()
+}
