@@ -127,7 +127,7 @@ func (p *program) discover(ctx context.Context) (bundle.Found, error) {
 // that they find their images. It does not wait for a runtime that is not there,
 // and not for ever: lookAfter goes on with what is left.
 func (n *node) importFirst(ctx context.Context) {
-	_ = os.Mkdir(n.p.imageDir(), 0o755) // so that archives put there are seen at once
+	_ = os.Mkdir(n.p.imageDir(), 0o700) // so that archives put there are seen at once
 	ctx, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
 	if _, err := n.runtime.Ready(ctx); err != nil {

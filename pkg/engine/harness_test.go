@@ -361,6 +361,18 @@ func (d *disk) Forget(key pod.Key, uid string) error {
 	return nil
 }
 
+func (d *disk) Sweep(keep map[string]bool) (removed []string, _ error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for v := range d.volumes {
+		if uid, _, _ := strings.Cut(v, "/"); !keep[uid] {
+			delete(d.volumes, v)
+			removed = append(removed, uid)
+		}
+	}
+	return removed, nil
+}
+
 func (d *disk) Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,6 +26,7 @@ func (l *loop) count(ctx context.Context) {
 			var err error
 			if c.records, err = l.cfg.Records.All(); err != nil {
 				l.log.Warn("Records not read", "error", err)
+				c.damaged = true
 			}
 		}
 		return c
@@ -91,7 +92,14 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		l.note(a.Key, s)
 	}
 	if !l.adopted {
-		l.adopted = true
+		l.adopted, l.whole = true, c.err == nil && !c.damaged
+		l.found = make(map[string]bool)
+		for _, r := range c.records {
+			l.found[r.UID] = true
+		}
+		for _, a := range c.pods {
+			l.found[a.UID] = true
+		}
 		for key, uid := range l.down {
 			l.note(key, stray{uid: uid})
 		}

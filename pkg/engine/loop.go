@@ -55,6 +55,8 @@ type loop struct {
 	runtime  pod.RuntimeReady
 	adopted  bool             // the runtime was read once: seats and strays are known
 	late     bool             // layerPatience is over
+	whole    bool             // the first census read every pod
+	found    map[string]bool  // UIDs it saw
 	begun    bool             // adopted, and the layers have had their time to speak
 	counting bool             // a census is under way
 	unknown  bool             // anything may be there that nobody knows
@@ -93,7 +95,8 @@ type stray struct {
 type census struct {
 	pods    []pod.Actual
 	records []pod.Record
-	err     error
+	err     error // of the runtime's pods
+	damaged bool  // some records were not read
 }
 
 func (e *Engine) newLoop(sweep bool) *loop {
@@ -440,6 +443,36 @@ func (l *loop) noteAllReported() {
 			l.sayGone(key, nil) // it went while no agent could say so
 		}
 	}
+	if l.sweep && l.whole {
+		l.sweepDirectories()
+	}
+}
+
+// sweepDirectories removes, beside the loop, what agents that died left on the
+// disk of pods that nobody knows any more (I6).
+func (l *loop) sweepDirectories() {
+	keep := make(map[string]bool)
+	for _, e := range l.pods {
+		keep[e.uid] = true
+		if e.runs != nil {
+			keep[e.runs.UID()] = true
+		}
+	}
+	for _, s := range l.strays {
+		keep[s.uid] = true
+	}
+	for uid := range l.found {
+		keep[uid] = true
+	}
+	l.workers.Go(func() {
+		removed, err := l.cfg.Volumes.Sweep(keep)
+		if err != nil {
+			l.log.Warn("Directories of unknown pods not removed", "error", err)
+		}
+		if len(removed) > 0 {
+			l.log.Info("Directories of unknown pods removed", "uids", removed)
+		}
+	})
 }
 
 // drop forgets a pod of which nothing is left.

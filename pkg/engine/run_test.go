@@ -536,6 +536,21 @@ func TestLayers_OrderOfAnswersNeverChangesARunningPod(t *testing.T) {
 	})
 }
 
+// What nobody knows any more goes from the disk; what is wanted, runs or was
+// written down stays.
+func TestI6_DirectoriesOfUnknownPodsGo(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("web"))
+		m.arrive()
+		m.disk.volumes["uid-unknown/1"] = true
+		m.leave()
+		m.arrive()
+		if m.disk.volumes["uid-unknown/1"] || !m.disk.volumes["uid-web/1"] {
+			t.Errorf("volumes %v", m.disk.volumes)
+		}
+	})
+}
+
 func starts(m *machine, name string) int {
 	n := 0
 	for _, line := range m.rt.Transcript() {

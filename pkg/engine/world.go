@@ -71,6 +71,9 @@ type Volumes interface {
 	// Forget removes all that is left of the pod: its directory and its log
 	// directory.
 	Forget(key pod.Key, uid string) error
+	// Sweep removes the directories of all pods whose UIDs keep does not name,
+	// and returns the UIDs it removed.
+	Sweep(keep map[string]bool) ([]string, error)
 }
 
 // Records keeps what cannot be observed, one small file a pod. Losing one costs

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 
@@ -78,6 +79,53 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 		if err := v.take(dir, uid, name); err != nil {
 			return err
 		}
+	}
+	return removeTree(v.pods, uid)
+}
+
+// Sweep removes the directories of pods that keep does not name, with their log
+// directories: what an agent left that died before it could write down whose
+// they are. It returns the UIDs it removed. Mounts and links are treated as by
+// Take; one directory that cannot be removed does not hold the others.
+func (v *Volumes) Sweep(keep map[string]bool) (removed []string, err error) {
+	uids, err := os.ReadDir(v.pods)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var failed []error
+	for _, e := range uids {
+		uid := e.Name()
+		if keep[uid] || !e.IsDir() || oneName(uid) != nil {
+			continue
+		}
+		if err := v.sweep(uid); err != nil {
+			failed = append(failed, fmt.Errorf("remove directory of unknown pod %s: %w", uid, err))
+			continue
+		}
+		removed = append(removed, uid)
+	}
+	return removed, errors.Join(append(failed, err)...)
+}
+
+// sweep removes one pod's directory, and the log directories that carry its UID.
+func (v *Volumes) sweep(uid string) error {
+	if v.logs != "" {
+		logs, err := filepath.Glob(filepath.Join(v.logs, "*_*_"+uid))
+		if err != nil {
+			return err
+		}
+		for _, l := range logs {
+			if err := removeTree(v.logs, filepath.Base(l)); err != nil {
+				return err
+			}
+		}
+	}
+	dir, err := v.podDir(uid)
+	if err != nil {
+		return err
+	}
+	if err := mountedAt(dir); err != nil {
+		return err
 	}
 	return removeTree(v.pods, uid)
 }

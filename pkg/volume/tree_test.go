@@ -237,3 +237,27 @@ func TestTheWayDownNeverCrossesAMount(t *testing.T) {
 		}
 	}
 }
+
+// Sweep takes what nobody knows, and nothing else.
+func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
+	t.Parallel()
+	root, logs := t.TempDir(), t.TempDir()
+	v := New(Config{RootDir: root, PodLogsDir: logs})
+	for _, dir := range []string{root + "/pods/known/1", root + "/pods/unknown/1", logs + "/default_a_known", logs + "/default_b_unknown", logs + "/default_c_other"} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := v.Sweep(map[string]bool{"known": true})
+	if err != nil || len(removed) != 1 || removed[0] != "unknown" {
+		t.Fatalf("removed %v, %v", removed, err)
+	}
+	for path, want := range map[string]bool{
+		root + "/pods/known/1": true, root + "/pods/unknown": false,
+		logs + "/default_a_known": true, logs + "/default_b_unknown": false, logs + "/default_c_other": true,
+	} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -230,7 +230,7 @@ func TestEdit_JobRunsAgain(t *testing.T) {
 	s.write("job.yaml", labelled(job("one"), "a"))
 	s.awaitLabel("job", "a")
 	a.leave()
-	a = s.serve()
+	a = s.serve("--log-level", "debug")
 	a.await("All pods reported")
 	s.awaitPhase("job", v1.PodSucceeded)
 	if n := s.stamps("job"); n != 1 {
