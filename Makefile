@@ -39,7 +39,7 @@ test: test-unit test-e2e
 .PHONY: test-unit
 test-unit: sysdeps
 	$(GO) vet ./...
-	$(GO) test -race ./cmd/... ./pkg/... ./hack/...
+	$(GO) test -race ./cmd/... ./docs/... ./pkg/... ./hack/...
 
 # On a real containerd.
 .PHONY: test-e2e
@@ -64,7 +64,7 @@ demo: build images
 ## bench: the figures of docs/benchmarks.md (root)
 .PHONY: bench
 bench: build images
-	hack/bench
+	$(GO) run ./test/bench
 
 ## clean: removes what was built
 .PHONY: clean

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+"os/exec"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -236,6 +237,7 @@ func TestEdit_JobRunsAgain(t *testing.T) {
 	if n := s.stamps("job"); n != 1 {
 		t.Fatalf("the job ran %d times without an edit", n)
 	}
+	b, _ := exec.Command("sh", "-c", "cat "+s.root+"/pods/*/record.json").CombinedOutput(); t.Log(string(b))
 	s.write("job.yaml", job("two"))
 	s.eventually(func() error {
 		if n := s.stamps("job"); n != 2 {
