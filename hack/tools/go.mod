@@ -1,3 +1,5 @@
+// What hack/lint runs: a module of its own, so that the tools and nodectl never
+// share a dependency. One graph builds all three. goreleaser 2.18 needs Go 1.27.
 module github.com/nodectl/nodectl/hack/tools
 
 go 1.26.8

@@ -265,11 +265,8 @@ func (l *loop) admit(ctx context.Context) {
 	ok, refused := plan.Admit(want, seated, l.cfg.Node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
-		e.seated = true
-		if e.refused != (refusal{}) || e.mail == nil {
-			e.refused = refusal{}
-			l.send(ctx, e, true)
-		}
+		e.seated, e.refused = true, refusal{}
+		l.send(ctx, e, true)
 	}
 	for _, r := range refused {
 		e := l.pods[r.Spec.Key]

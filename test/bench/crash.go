@@ -72,7 +72,7 @@ func (b *bench) crashRaw(ctx context.Context, m *measure, i int, wait time.Durat
 	if err := b.removeSandbox(ctx, p.sandbox); err != nil {
 		return err
 	}
-	return pause(ctx, spacing)
+	return m.rest(ctx, spacing)
 }
 
 func (b *bench) crashAgent(ctx context.Context, m *measure, d agentDirs, i int, wait time.Duration) error {
@@ -116,5 +116,5 @@ func (b *bench) crashAgent(ctx context.Context, m *measure, d agentDirs, i int, 
 	if err := b.awaitNoPods(ctx); err != nil {
 		return err
 	}
-	return pause(ctx, spacing)
+	return m.rest(ctx, spacing)
 }

@@ -106,7 +106,7 @@ func (b *bench) sampleRaw(ctx context.Context, m *measure, arm, name string, sha
 	if err := b.removeSandbox(ctx, p.sandbox); err != nil {
 		return err
 	}
-	return pause(ctx, spacing)
+	return m.rest(ctx, spacing)
 }
 
 // sampleDrop drops one manifest, waits for its container, and takes it away.
@@ -129,7 +129,7 @@ func (b *bench) sampleDrop(ctx context.Context, m *measure, d agentDirs, name st
 	if err := b.awaitNoPods(ctx); err != nil {
 		return err
 	}
-	return pause(ctx, spacing)
+	return m.rest(ctx, spacing)
 }
 
 // noteStart adds a start to an arm: as CRI tells it, and as the container's own

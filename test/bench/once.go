@@ -33,7 +33,7 @@ func (b *bench) measureOnce(ctx context.Context) error {
 			}
 			m.arm(fmt.Sprintf("raw, %d at once", n)).add(all)
 			m.arm(fmt.Sprintf("raw, %d at once, first pod", n)).add(first)
-			if err := b.emptied(ctx); err != nil {
+			if err := b.emptied(ctx, m); err != nil {
 				return err
 			}
 		}
@@ -54,11 +54,11 @@ func (b *bench) measureOnce(ctx context.Context) error {
 }
 
 // emptied removes all pods and lets the machine come to rest.
-func (b *bench) emptied(ctx context.Context) error {
+func (b *bench) emptied(ctx context.Context, m *measure) error {
 	if err := b.clear(ctx); err != nil {
 		return err
 	}
-	return pause(ctx, time.Second)
+	return m.rest(ctx, time.Second)
 }
 
 // sampleOnce runs runonce once, on a root directory of its own.
@@ -100,7 +100,7 @@ func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
 	m.arm("nodectl").add(took)
 	m.arm("nodectl's own CPU").add(cpu)
 	m.arm("nodectl, first pod").add(first.Sub(begin))
-	return b.emptied(ctx)
+	return b.emptied(ctx, m)
 }
 
 // firstStart returns when the first of n containers started; all must run.

@@ -209,6 +209,34 @@ func (b *bench) noise(ctx context.Context, begin ...*measure) {
 	}
 }
 
+// between names the series that tells how loud a measure was while it ran.
+const between = "CPU in use between samples, %"
+
+// rest lies between two samples, and records how busy the machine is while the
+// bench does nothing: a measure that began on a quiet one may not stay on it.
+func (m *measure) rest(ctx context.Context, d time.Duration) error {
+	idle, all := cpuTimes()
+	if err := pause(ctx, d); err != nil {
+		return err
+	}
+	idle2, all2 := cpuTimes()
+	if all2 > all {
+		m.arm(between).value(100 * (1 - float64(idle2-idle)/float64(all2-all)))
+	}
+	return nil
+}
+
+// quiet reports whether the machine was quiet before the measure began, and
+// mostly while it ran.
+func (m *measure) quiet() bool {
+	for _, a := range m.Arms {
+		if a.Name == between && a.Median >= 10 {
+			return false
+		}
+	}
+	return m.Noise.quiet()
+}
+
 // arm returns the measure's arm of that name, new where there is none.
 func (m *measure) arm(name string) *arm {
 	if i := slices.IndexFunc(m.Arms, func(a *arm) bool { return a.Name == name }); i >= 0 {
@@ -281,7 +309,7 @@ func (r *report) markdown() string {
 	b.WriteString("\n")
 	for _, m := range r.Measures {
 		loud := ""
-		if !m.Noise.quiet() {
+		if !m.quiet() {
 			loud = " — NOT QUIET, provisional"
 		}
 		fmt.Fprintf(&b, "- %d before it began: %s%s\n", m.ID, m.Noise, loud)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-"os/exec"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -133,9 +132,9 @@ func TestEdit_OneContainer(t *testing.T) {
 	})
 }
 
-// TestEdit_Image: the same for an image, also one that is not there: the
-// running container is not ended for an image nobody can get, or if it is, the
-// status names it, and the way back is an ordinary edit.
+// TestEdit_ImageAndBack: the same for an image, here one that is not there: the
+// status names it, the other container runs on, and the way back is an ordinary
+// edit.
 func TestEdit_ImageAndBack(t *testing.T) {
 	s := parallelStage(t)
 	two := manifest("web", []string{container("main", "forever"), container("side", "forever")})
@@ -231,13 +230,12 @@ func TestEdit_JobRunsAgain(t *testing.T) {
 	s.write("job.yaml", labelled(job("one"), "a"))
 	s.awaitLabel("job", "a")
 	a.leave()
-	a = s.serve("--log-level", "debug")
+	a = s.serve()
 	a.await("All pods reported")
 	s.awaitPhase("job", v1.PodSucceeded)
 	if n := s.stamps("job"); n != 1 {
 		t.Fatalf("the job ran %d times without an edit", n)
 	}
-	b, _ := exec.Command("sh", "-c", "cat "+s.root+"/pods/*/record.json").CombinedOutput(); t.Log(string(b))
 	s.write("job.yaml", job("two"))
 	s.eventually(func() error {
 		if n := s.stamps("job"); n != 2 {
