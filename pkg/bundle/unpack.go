@@ -219,7 +219,7 @@ const markFile = ".verified"
 type seen struct {
 	Size  int64
 	Mode  uint32
-	Uid   uint32
+	UID   uint32 `json:"Uid"`
 	Ino   uint64
 	Ctime int64
 }
@@ -229,7 +229,7 @@ func look(name string) (seen, error) {
 	if err := unix.Lstat(name, &st); err != nil {
 		return seen{}, err
 	}
-	return seen{Size: st.Size, Mode: st.Mode, Uid: st.Uid, Ino: st.Ino, Ctime: st.Ctim.Nano()}, nil
+	return seen{Size: st.Size, Mode: st.Mode, UID: st.Uid, Ino: st.Ino, Ctime: st.Ctim.Nano()}, nil
 }
 
 // mark records that the files of dir are as m says.
@@ -280,7 +280,7 @@ func intact(dir string, m Manifest) bool {
 // root's, with its mode, size and contents.
 func (f File) matches(name string, s seen) bool {
 	perm, err := f.perm()
-	if err != nil || s.Mode != unix.S_IFREG|uint32(perm) || s.Size != f.Size || int(s.Uid) != os.Geteuid() {
+	if err != nil || s.Mode != unix.S_IFREG|uint32(perm) || s.Size != f.Size || int(s.UID) != os.Geteuid() {
 		return false
 	}
 	in, err := os.Open(name)

@@ -82,6 +82,7 @@ func tidy(m *metav1.ObjectMeta) {
 	if m.Namespace == "" {
 		m.Namespace = "default"
 	}
-	m.SelfLink, m.ResourceVersion, m.Generation, m.ManagedFields = "", "", 0, nil
+	m.SelfLink = "" //nolint:staticcheck // an old object may still carry it
+	m.ResourceVersion, m.Generation, m.ManagedFields = "", 0, nil
 	m.CreationTimestamp = metav1.Time{}
 }

@@ -123,7 +123,7 @@ func (n *fieldNode) canon(v reflect.Value, k keep) any {
 		return n.canonList(v, k)
 	}
 	out := n.canonStruct(v, k)
-	if len(out) == 0 && !(n.presence && pointer && k(n.row)) {
+	if len(out) == 0 && (!n.presence || !pointer || !k(n.row)) {
 		return nil
 	}
 	return out

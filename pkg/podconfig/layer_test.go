@@ -2,6 +2,7 @@ package podconfig
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -133,8 +134,7 @@ func TestLayerKeepsLastGood(t *testing.T) {
 // A manifest that is broken when an agent starts keeps the pod that runs: an
 // upgrade or a reboot with a typo in a file kills nothing (I2, I9).
 func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
-	kept := append(file(dir, "a", "A1", "B1").Pods, file(dir, "gone", "C1").Pods...)
-	kept = append(kept, file("file:/elsewhere", "a", "D1").Pods...)
+	kept := slices.Concat(file(dir, "a", "A1", "B1").Pods, file(dir, "gone", "C1").Pods, file("file:/elsewhere", "a", "D1").Pods)
 	first := NewLayer(dir, kept)
 	check(t, "unheard", places(first.held()), "")
 	check(t, "broken", places(first.Read(set(broken("a")), noon).held()), "A1=a B1=a")

@@ -28,7 +28,7 @@ func TestF12_EveryTruncationIsDamage(t *testing.T) {
 	if _, err := decode(data); err != nil {
 		t.Fatal(err)
 	}
-	for n := range len(data) {
+	for n := range data {
 		if _, err := decode(data[:n]); !errors.Is(err, errDamaged) {
 			t.Errorf("the first %d of %d bytes: %v", n, len(data), err)
 		}

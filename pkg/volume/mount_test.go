@@ -101,11 +101,11 @@ func TestF12_FullDisk(t *testing.T) {
 	mount(t, "tmpfs", p.root, "tmpfs", 0, "size=64k,nr_inodes=6")
 	testRefusingDisk(t, p, func() {
 		for i := 0; ; i++ {
-			if f, err := os.Create(filepath.Join(p.root, string(rune('a'+i)))); err != nil {
+			f, err := os.Create(filepath.Join(p.root, string(rune('a'+i))))
+			if err != nil {
 				return
-			} else {
-				f.Close()
 			}
+			f.Close()
 		}
 	})
 }

@@ -131,7 +131,7 @@ func TestAfterIsBetweenEffectAndReply(t *testing.T) {
 		default:
 		}
 		if len(r.started) != 1 || call.N != 1 || call.Method != "StartContainer" || err != nil {
-			told <- fmt.Errorf("%+v, %v, with %v started", call, err, r.started)
+			told <- errors.New(fmt.Sprint(call, err, " with started ", r.started))
 		}
 		close(told)
 	}})

@@ -68,7 +68,15 @@ func (s *stage) startBy(cmd *exec.Cmd, start func() error) *agent {
 		close(a.done)
 	})
 	s.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended long ago
+		// Asked first: what it is doing in the runtime it does to the end. It may
+		// have ended long ago.
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-a.done:
+		case <-time.After(patience):
+			s.Errorf("the agent %d did not leave within %s", cmd.Process.Pid, patience)
+			_ = cmd.Process.Kill()
+		}
 		a.read.Wait()
 		if s.Failed() {
 			s.Logf("the agent %d of %s said:\n%s", cmd.Process.Pid, s.name, a.said())

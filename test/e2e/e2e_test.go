@@ -74,10 +74,20 @@ func run(m *testing.M) int {
 // --cgroup-root named: pods are below it.
 func look() node.Left {
 	left := shared.Look()
-	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool {
-		return strings.HasSuffix(g, shared.CgroupParent) || interrupted.Load() && os.Remove(g) == nil
-	})
+	if interrupted.Load() {
+		removeEmptyGroups(left.Cgroups)
+		left = shared.Look()
+	}
+	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool { return strings.HasSuffix(g, shared.CgroupParent) })
 	return left
+}
+
+// removeEmptyGroups removes cgroups in which nothing runs: the kernel refuses
+// the others.
+func removeEmptyGroups(groups []string) {
+	for _, g := range slices.Backward(groups) {
+		_ = os.Remove(g)
+	}
 }
 
 // build builds the program as it is released, without the runtime in it;

@@ -76,6 +76,9 @@ func (s *stage) clear() {
 			s.Errorf("two lives of one container at once: %s", line)
 		}
 	}
+	if s.Failed() {
+		s.Logf("in the end:\n%s", s.everything(ctx))
+	}
 	boxes, err := s.node.Runtime.ListPodSandbox(ctx, s.ours())
 	if err != nil {
 		s.Errorf("take the pods away: %v", err)
@@ -95,6 +98,33 @@ func (s *stage) clear() {
 	if err := os.RemoveAll(s.dir); err != nil {
 		s.Error(err)
 	}
+}
+
+// everything says what there is of the stage's pods, for a person who has to find
+// out what went wrong.
+func (s *stage) everything(ctx context.Context) string {
+	var b strings.Builder
+	if r, err := s.node.Runtime.ListPodSandbox(ctx, s.ours()); err == nil {
+		for _, box := range r.Items {
+			fmt.Fprintf(&b, "sandbox %.12s %s attempt %d %s\n", box.Id, box.Metadata.Name, box.Metadata.Attempt, box.State)
+		}
+	}
+	for _, l := range lives.of(s.name) {
+		fmt.Fprintf(&b, "%s from %s to %s: %d %s\n", l, l.from.Format(clock), l.to.Format(clock), l.exit, l.reason)
+	}
+	entries, err := journal.Read(filepath.Join(s.root, "journal.jsonl"))
+	for key, e := range entries {
+		fmt.Fprintf(&b, "%s: %s\n", key, describe(e.Pod.Status))
+	}
+	if err != nil {
+		fmt.Fprintln(&b, err)
+	}
+	logs, _ := filepath.Glob(filepath.Join(s.logs, "*/*/*.log"))
+	for _, f := range logs {
+		text, _ := os.ReadFile(f)
+		fmt.Fprintf(&b, "%s:\n%s", strings.TrimPrefix(f, s.logs+"/"), text)
+	}
+	return b.String()
 }
 
 func (s *stage) ours() *cri.ListPodSandboxRequest {
