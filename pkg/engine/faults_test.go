@@ -65,6 +65,20 @@ func TestOnceWaitsForAChangedPod(t *testing.T) {
 	}
 }
 
+// A crash loop is ready for a moment, again and again; it is not reported as ready
+// because another pod took longer.
+func TestOnceReadyMeansAllAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		late := func(p *v1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1, TimeoutSeconds: 1, InitialDelaySeconds: 4}
+		}
+		rep, err := m.once(UntilReady, 8*time.Second, mkpod("crash", image("exit-1")), mkpod("web", late))
+		if err == nil || rep.Pods[0].Result != ResultTimeout || rep.Pods[1].Result != ResultReady {
+			t.Errorf("report %+v, %v", rep, err)
+		}
+	})
+}
+
 // An edited job that had succeeded runs again, also for runonce.
 func TestOnceRunsAnEditedJobAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {

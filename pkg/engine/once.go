@@ -89,15 +89,13 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 }
 
 // arrived notes every pod that has reached its end, good or bad, and reports
-// whether all have.
+// whether all have. What has started has started; what is ready must be so while
+// the others are.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]PodReport) bool {
 	if !l.begun {
 		return false
 	}
 	for _, spec := range set.Pods {
-		if _, ok := results[spec.Key]; ok {
-			continue
-		}
 		e := l.pods[spec.Key]
 		if until == UntilGone {
 			if _, there := l.strays[spec.Key]; e == nil && !there {
@@ -109,8 +107,11 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 			continue
 		}
 		r := l.reportOf(spec, e)
-		if r.Result = judge(&r.Status, e, until); r.Result != "" {
+		switch r.Result = judge(&r.Status, e, until); {
+		case r.Result != "":
 			results[spec.Key] = r
+		case until == UntilReady:
+			delete(results, spec.Key) // it was ready for a moment: a crash loop is not
 		}
 	}
 	return len(results) == len(set.Pods)
