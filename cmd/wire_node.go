@@ -209,7 +209,7 @@ func (n *node) awaitRuntime(ctx context.Context, limit time.Duration) error {
 	var silent error
 	for {
 		_, err := n.runtime.Ready(ctx)
-		if silent == nil || ctx.Err() == nil {
+		if silent == nil || !errors.Is(err, context.DeadlineExceeded) {
 			silent = err
 		}
 		switch {
@@ -217,7 +217,10 @@ func (n *node) awaitRuntime(ctx context.Context, limit time.Duration) error {
 			return nil
 		case errors.Is(ctx.Err(), context.Canceled):
 			return context.Cause(ctx)
-		case ctx.Err() != nil || time.Now().After(deadline):
+		case ctx.Err() == nil && time.Now().Before(deadline):
+		case errors.Is(silent, context.DeadlineExceeded):
+			return failed(exitRuntime, errors.New("container runtime at "+n.runtime.Endpoint()+" does not answer"))
+		default:
 			return failed(exitRuntime, silent)
 		}
 		select {

@@ -70,7 +70,11 @@ func (s *stage) startBy(cmd *exec.Cmd, start func() error) *agent {
 	s.Cleanup(func() {
 		// Asked first: what it is doing in the runtime it does to the end. It may
 		// have ended long ago.
-		_ = cmd.Process.Signal(syscall.SIGTERM)
+		end := syscall.SIGTERM
+		if s.Failed() {
+			end = syscall.SIGQUIT // and it says what it was about
+		}
+		_ = cmd.Process.Signal(end)
 		select {
 		case <-a.done:
 		case <-time.After(patience):

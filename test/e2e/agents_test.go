@@ -82,15 +82,15 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s := parallelStage(t)
 	// Asked to end, it takes as long as the test lets it.
 	slow := func(name string) string {
-		return manifest(name, []string{container("main", `ignore, wait, /x/go, exit, "5"`, scratchMount)},
+		return manifest(name, []string{container("main", `ignore, print, armed, wait, /x/go, exit, "5"`, scratchMount)},
 			"terminationGracePeriodSeconds: 20", s.scratchVolume())
 	}
 	s.write("slow.yaml", slow("slow"))
 	s.write("lost.yaml", slow("lost"))
 	a := s.serve()
 	kept := s.keep()
-	s.awaitRunning("slow", "main")
-	s.awaitRunning("lost", "main")
+	s.awaitLog("slow", "main", 0, "armed")
+	s.awaitLog("lost", "main", 0, "armed")
 	lost := s.uid("lost")
 	a.kill()
 	s.remove("slow.yaml")

@@ -164,13 +164,14 @@ func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 // pod end at once.
 func TestF32_IgnoresSIGTERM(t *testing.T) {
 	s := parallelStage(t)
-	s.write("stay.yaml", manifest("stay", []string{container("main", "ignore, forever"), container("polite", "term, \"9\", forever")},
+	s.write("stay.yaml", manifest("stay", []string{container("main", "ignore, print, armed, forever"), container("polite", `term, "9", print, armed, forever`)},
 		"terminationGracePeriodSeconds: 3"))
 	s.write("other.yaml", simple("other"))
 	s.serve()
 	s.awaitRunning("stay", "main", "polite")
 	other := s.awaitRunning("other", "main")
-	s.awaitReady("stay", true)
+	s.awaitLog("stay", "main", 0, "armed")
+	s.awaitLog("stay", "polite", 0, "armed")
 	begin := time.Now()
 	s.remove("stay.yaml")
 	s.awaitGone("stay")

@@ -83,8 +83,8 @@ type running struct {
 	started string // with pid, names the process for good
 }
 
-// awaitRunning returns the containers of a pod when exactly these run, each as
-// one process of its own.
+// awaitRunning returns the containers of a pod when exactly these run, each once
+// and with a process.
 func (s *stage) awaitRunning(name string, containers ...string) map[string]running {
 	s.Helper()
 	var now map[string]running
@@ -107,10 +107,11 @@ func (s *stage) runningNow(name string, containers ...string) (map[string]runnin
 			s.Errorf("pod %s: two containers %s run", name, c.Metadata.Name)
 		}
 		p := s.node.Processes(c.Id)
-		if len(p) != 1 {
-			return nil, fmt.Errorf("pod %s: container %s runs as %d processes", name, c.Metadata.Name, len(p))
+		if len(p) == 0 {
+			return nil, fmt.Errorf("pod %s: container %s has no process", name, c.Metadata.Name)
 		}
-		now[c.Metadata.Name] = running{c.Id, c.Metadata.Attempt, p[0].Pid, p[0].Started}
+		main := slices.MinFunc(p, func(a, b node.Process) int { return a.Pid - b.Pid }) // others are probes
+		now[c.Metadata.Name] = running{c.Id, c.Metadata.Attempt, main.Pid, main.Started}
 	}
 	var names []string
 	for c := range now {
@@ -244,6 +245,21 @@ func (s *stage) stamps(file string) int {
 		return 0
 	}
 	return bytes.Count(text, []byte("\n"))
+}
+
+// awaitStamps returns when a container has stamped a file so many times, and
+// fails when it was once more.
+func (s *stage) awaitStamps(file string, want int) {
+	s.Helper()
+	s.eventually(func() error {
+		if n := s.stamps(file); n < want {
+			return fmt.Errorf("%s was started %d times, want %d", file, n, want)
+		}
+		return nil
+	})
+	if n := s.stamps(file); n > want {
+		s.Errorf("%s was started %d times, want %d", file, n, want)
+	}
 }
 
 // scratchVolume and scratchMount give a pod the scenario's directory as /x.

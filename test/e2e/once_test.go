@@ -93,7 +93,7 @@ func TestRunonce_PodsStay(t *testing.T) {
 		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}))
 	s.write("job.yaml", manifest("job", []string{container("main", "append, /x/job", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
 	r := s.runonce(0, "--until", "ready")
-	if got := fmt.Sprint(r.results()); got != "map[job:ready web:ready]" || !r.Summary.OK || r.Summary.Pods != 2 || r.Kind != "RunReport" {
+	if got := fmt.Sprint(r.results()); got != "map[job:done web:ready]" || !r.Summary.OK || r.Summary.Pods != 2 || r.Kind != "RunReport" {
 		t.Errorf("report: %+v", r)
 	}
 	was := s.awaitRunning("web", "main")
@@ -195,7 +195,7 @@ func TestRunonce_Ends(t *testing.T) {
 // goes on where this one was.
 func TestRunonce_Interrupted(t *testing.T) {
 	s := parallelStage(t)
-	s.write("web.yaml", manifest("web", []string{container("main", "forever", "readinessProbe: {exec: {command: [/app, exists, /never]}}")}))
+	s.write("web.yaml", manifest("web", []string{container("main", "forever", "readinessProbe: {tcpSocket: {port: 1}}")}))
 	var was map[string]running
 	for _, c := range []struct {
 		signal syscall.Signal

@@ -164,12 +164,13 @@ func TestEdit_SandboxReplacesPod(t *testing.T) {
 	mount := "volumeMounts: [{name: d, mountPath: /d}, {name: x, mountPath: /x}]"
 	text := manifest("web", []string{
 		container("main", "append, /d/lives, cat, /d/lives, append, /x/main, forever", mount),
-		container("side", "ignore, forever"),
+		container("side", "ignore, print, armed, forever"),
 	}, "volumes: [{name: d, emptyDir: {}}, {name: x, hostPath: {path: "+s.scratch+"}}]")
 	s.write("web.yaml", text)
 	s.serve()
 	was := s.awaitRunning("web", "main", "side")
 	s.awaitReady("web", true)
+	s.awaitLog("web", "side", 0, "armed")
 	box := s.sandbox("web").Id
 	s.write("web.yaml", strings.Replace(text, "spec:\n", "spec:\n  hostname: another\n", 1))
 	s.eventually(func() error {
@@ -199,9 +200,7 @@ func TestEdit_SandboxReplacesPod(t *testing.T) {
 	if !first.After(last) {
 		t.Errorf("the new pod began at %s, the old one ended at %s", first.Format(clock), last.Format(clock))
 	}
-	if n := s.stamps("main"); n != 2 {
-		t.Errorf("main was started %d times", n)
-	}
+	s.awaitStamps("main", 2)
 	found, _ := filepath.Glob(filepath.Join(s.root, "pods/*/*/volumes/*/d/lives"))
 	if len(found) != 1 {
 		t.Fatalf("emptyDirs on the node: %v", found)
@@ -237,12 +236,7 @@ func TestEdit_JobRunsAgain(t *testing.T) {
 		t.Fatalf("the job ran %d times without an edit", n)
 	}
 	s.write("job.yaml", job("two"))
-	s.eventually(func() error {
-		if n := s.stamps("job"); n != 2 {
-			return fmt.Errorf("the job ran %d times", n)
-		}
-		return nil
-	})
+	s.awaitStamps("job", 2)
 	st := s.awaitPhase("job", v1.PodSucceeded)
 	if end := containerStatus(st, "main").State.Terminated; end == nil || end.ExitCode != 0 {
 		t.Errorf("status: %s", describe(st))
