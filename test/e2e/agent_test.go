@@ -3,13 +3,18 @@ package e2e
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // agent is one run of nodectl serve.
@@ -19,6 +24,8 @@ type agent struct {
 	read sync.WaitGroup // reading what it says, then waiting for its end
 	done chan struct{}  // closed when it has ended
 	err  error          // of waiting; to be read after done
+
+	asked atomic.Bool // to end, by the scenario
 
 	mu    sync.Mutex
 	lines []string
@@ -35,7 +42,9 @@ func (s *stage) command(args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // none outlives tests that were killed
+	// None outlives tests that were killed. The signal comes at the end of the
+	// thread that starts it: no thread of this process may end before.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
@@ -48,18 +57,12 @@ func (s *stage) serve(more ...string) *agent {
 // start starts an agent by its command.
 func (s *stage) start(cmd *exec.Cmd) *agent {
 	s.Helper()
-	return s.startBy(cmd, cmd.Start)
-}
-
-// startBy is start with another way to start the command.
-func (s *stage) startBy(cmd *exec.Cmd, start func() error) *agent {
-	s.Helper()
 	a := &agent{stage: s, cmd: cmd, done: make(chan struct{})}
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		s.Fatal(err)
 	}
-	if err := start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		s.Fatal(err)
 	}
 	a.read.Go(func() {
@@ -68,6 +71,13 @@ func (s *stage) startBy(cmd *exec.Cmd, start func() error) *agent {
 		close(a.done)
 	})
 	s.Cleanup(func() {
+		select {
+		case <-a.done:
+			if !a.asked.Load() {
+				s.Errorf("the agent %d had ended by itself: %v", cmd.Process.Pid, a.err)
+			}
+		default:
+		}
 		// Asked first: what it is doing in the runtime it does to the end. It may
 		// have ended long ago.
 		end := syscall.SIGTERM
@@ -154,6 +164,7 @@ func (a *agent) once(words ...string) {
 // kill ends the agent as kill -9 does.
 func (a *agent) kill() {
 	a.Helper()
+	a.asked.Store(true)
 	if err := a.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		a.Fatal(err)
 	}
@@ -166,6 +177,7 @@ func (a *agent) leave() {
 	a.Helper()
 	const limit = 2 * time.Second
 	begin := time.Now()
+	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		a.Fatal(err)
 	}
@@ -185,10 +197,33 @@ func (a *agent) leave() {
 // exit returns the exit code of an agent that ends by itself.
 func (a *agent) exit() int {
 	a.Helper()
+	a.asked.Store(true)
 	select {
 	case <-a.done:
 	case <-time.After(patience):
 		a.Fatalf("the agent did not end within %s", patience)
 	}
 	return a.cmd.ProcessState.ExitCode()
+}
+
+// boundedArg makes this test binary another program: see bounded.
+const boundedArg = "without-dac-override"
+
+// bounded returns the command as run by a root that may not read whatever it
+// likes, as a service with a tight set of capabilities.
+func bounded(cmd *exec.Cmd) *exec.Cmd {
+	cmd.Args = append([]string{os.Args[0], boundedArg, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/proc/self/exe"
+	return cmd
+}
+
+// runBounded becomes the program args name, with less power.
+func runBounded(args []string) error {
+	runtime.LockOSThread() // capabilities are the thread's
+	for _, c := range []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH} {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+	return fmt.Errorf("%s: %w", args[0], unix.Exec(args[0], args, os.Environ()))
 }

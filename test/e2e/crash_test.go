@@ -85,6 +85,7 @@ func (s *stage) executioner() *executioner {
 
 // arm lets the victim be killed at a moment counted from now.
 func (e *executioner) arm(a *agent, m moment) {
+	a.asked.Store(true)
 	if m.during {
 		interrupted.Store(true)
 	}

@@ -35,6 +35,9 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if len(os.Args) > 2 && os.Args[1] == boundedArg {
+		return fail(runBounded(os.Args[2:]))
+	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		// Scenarios mostly wait.

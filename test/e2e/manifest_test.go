@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -192,8 +189,7 @@ func TestF45_UnreadableManifest(t *testing.T) {
 	if err := os.Chmod(secret, 0); err != nil {
 		t.Fatal(err)
 	}
-	cmd := s.command("serve", "-f", s.manifests)
-	a := s.startBy(cmd, s.bounded(cmd))
+	a := s.start(bounded(s.command("serve", "-f", s.manifests)))
 	kept := s.keep()
 	a.await("secret.yaml", "permission denied")
 	if err := os.Chmod(secret, 0o600); err != nil {
@@ -211,30 +207,6 @@ func TestF45_UnreadableManifest(t *testing.T) {
 	})
 	s.untouched("secret", was)
 	s.untouched("keep", kept)
-}
-
-// bounded starts a command as a root that may not read whatever it likes, as a
-// service with a tight set of capabilities.
-func (s *stage) bounded(cmd *exec.Cmd) func() error {
-	return func() error {
-		// A child gets the bounding set of the thread that makes it, and a signal
-		// at that thread's end. This thread is used for nothing else.
-		started := make(chan error) // from the thread, once
-		var thread sync.WaitGroup
-		s.Cleanup(thread.Wait)
-		thread.Go(func() {
-			runtime.LockOSThread()
-			for _, c := range []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH} {
-				if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-					started <- fmt.Errorf("drop capability %d: %w", c, err)
-					return
-				}
-			}
-			started <- cmd.Start()
-			<-s.Context().Done()
-		})
-		return <-started
-	}
 }
 
 // TestF42_DirectoryMissing: a directory that is gone is a source that cannot be

@@ -101,8 +101,9 @@ func (rt *Runtime) RemovePodSandbox(_ context.Context, q *runtimeapi.RemovePodSa
 			rt.remove(c)
 		}
 	}
-	if rt.sandboxes[id] != nil {
+	if b := rt.sandboxes[id]; b != nil {
 		delete(rt.sandboxes, id)
+		rt.forgetCounts(b)
 		rt.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, id, id)
 	}
 	return &runtimeapi.RemovePodSandboxResponse{}, nil

@@ -146,6 +146,21 @@ func (rt *Runtime) checkContainer(b *sandbox, m *runtimeapi.ContainerMetadata) {
 	rt.counts[id] = m.GetAttempt()
 }
 
+// forgetCounts lets a pod of which nothing is left begin anew. The mutex is held.
+func (rt *Runtime) forgetCounts(gone *sandbox) {
+	uid := gone.config.GetMetadata().GetUid()
+	for _, b := range rt.sandboxes {
+		if b.config.GetMetadata().GetUid() == uid {
+			return
+		}
+	}
+	for id := range rt.counts {
+		if strings.HasPrefix(id, uid+"/") {
+			delete(rt.counts, id)
+		}
+	}
+}
+
 // checkSandbox is asked before a sandbox is made. The mutex is held.
 func (rt *Runtime) checkSandbox(config *runtimeapi.PodSandboxConfig) {
 	if config.GetLabels()[pod.LabelNode] == "" {
