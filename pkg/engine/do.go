@@ -63,8 +63,12 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		i += n
 	}
 	w.failures = 0
-	if len(p.Steps) == 0 {
+	n := len(p.Steps)
+	if n == 0 {
 		return idle, 0
+	}
+	if p.Steps[n-1].Action == plan.StartContainer {
+		w.freeSlot(ctx) // the look at what started needs none
 	}
 	return acted, 0
 }

@@ -89,8 +89,12 @@ func (b *bench) startRawContainer(ctx context.Context, p *rawPod, attempt uint32
 				SecurityContext: &cri.LinuxContainerSecurityContext{
 					NamespaceOptions: namespaces(),
 					Seccomp:          p.seccomp,
-					MaskedPaths:      []string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"},
-					ReadonlyPaths:    []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+					MaskedPaths: []string{
+						"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+						"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+						"/sys/devices/virtual/powercap", "/sys/firmware",
+					},
+					ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 				},
 			},
 		},

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -61,7 +62,11 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	lives.close()
-	if left := look(); !left.Empty() {
+	left := look()
+	for deadline := time.Now().Add(patience); !left.Empty() && time.Now().Before(deadline); left = look() {
+		<-time.After(100 * time.Millisecond) // what the runtime takes away, it may take away later than it says
+	}
+	if !left.Empty() {
 		code = fail(fmt.Errorf("the scenarios left something behind:\n%s", left))
 		for _, id := range slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile("[0-9a-f]{64}").FindAllString(left.String(), -1)))) {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", id, lives.who(id))
