@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"iter"
 	"log/slog"
 	"maps"
@@ -38,8 +37,26 @@ type machine struct {
 	more *wishes // a second layer; nil for none
 	mute bool    // the source says nothing to the next agent
 
-	log   bytes.Buffer
+	log   lines
 	agent *agent
+}
+
+// lines is a log that two agents may write to at once.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
 }
 
 // agent is one life of nodectl on the machine.
@@ -97,7 +114,7 @@ func (m *machine) config(conn *critest.Conn) Config {
 		Prober:    m.disk,
 		Sinks:     []Sink{m.disk},
 		Before:    m.disk.before(),
-		Log:       slog.New(slog.NewTextHandler(io.MultiWriter(&m.log), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:       slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Starts:    2,
 	}
 }
