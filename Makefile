@@ -49,7 +49,7 @@ test-e2e: build images
 		$(GO) list ./test/... | sed 's/^/  /' >&2; \
 		exit 1; \
 	fi
-	$(GO) test ./test/...
+	$(GO) test -count=1 ./test/...
 
 ## lint: golangci-lint, goreleaser check, govulncheck
 .PHONY: lint

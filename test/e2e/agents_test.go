@@ -1,21 +1,17 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/criproxy"
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod; the
@@ -118,45 +114,6 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestI6_DirectoryWithoutRecord: what a pod left on disk goes, also where neither
-// runtime nor record tell of the pod any more; what is wanted stays.
-func TestI6_DirectoryWithoutRecord(t *testing.T) {
-	s := parallelStage(t)
-	s.write("web.yaml", manifest("web", []string{container("main", "write, /d/x, text, forever", "volumeMounts: [{name: d, mountPath: /d}]")},
-		"volumes: [{name: d, emptyDir: {}}]"))
-	a := s.serve()
-	s.awaitRunning("web", "main")
-	kept := s.keep()
-	box := s.sandbox("web")
-	dir := filepath.Join(s.root, "pods", box.Metadata.Uid)
-	a.kill()
-	s.remove("web.yaml")
-	for _, err := range []error{
-		func() error {
-			_, err := s.node.Runtime.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: box.Id})
-			return err
-		}(),
-		func() error {
-			_, err := s.node.Runtime.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: box.Id})
-			return err
-		}(),
-		os.Remove(filepath.Join(dir, "record.json")),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.serve().await("All pods reported")
-	s.awaitGone("web") // its logs, too
-	s.eventually(func() error {
-		if _, err := os.Lstat(dir); err == nil {
-			return fmt.Errorf("%s is still there", dir)
-		}
-		return nil
-	})
-	s.untouched("keep", kept)
-}
-
 // TestSweep_SourceNoLongerConfigured: pods of a source that serve is not given
 // any more are stopped at its start, and one line says why.
 func TestSweep_SourceNoLongerConfigured(t *testing.T) {
@@ -223,159 +180,16 @@ func TestF16_NodeNameRemembered(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestF28_ForeignPods: what somebody else made on the runtime is left alone,
-// with the kubelet's labels, with another node's, and with a static pod's name.
-func TestF28_ForeignPods(t *testing.T) {
+// TestUnprivileged: without the rights it needs the agent ends with one clear
+// line and what to do.
+func TestUnprivileged(t *testing.T) {
 	s := parallelStage(t)
-	a := s.serve()
-	s.keep()
-	foreign := []map[string]string{
-		{pod.LabelPodName: "foreign", pod.LabelPodNamespace: "default", pod.LabelPodUID: "f1"},
-		{pod.LabelPodName: s.full("keep"), pod.LabelPodNamespace: "default", pod.LabelPodUID: "f2"},
-		{pod.LabelPodName: s.full("gone"), pod.LabelPodNamespace: "default", pod.LabelPodUID: "f3", pod.LabelNode: "x" + s.name},
-	}
-	was := make(map[string]string) // sandbox → container
-	for i, labels := range foreign {
-		box, c := s.runForeign(fmt.Sprint("f", i, "-", s.name), labels)
-		was[box] = c
-	}
-	// Everything that looks for strays: events of these pods, housekeeping, a
-	// new agent, the going of a pod of the same name.
-	a.leave()
-	s.serve().await("All pods reported")
-	s.remove("keep.yaml")
-	s.awaitGone("keep")
-	s.write("next.yaml", simple("next"))
-	s.awaitRunning("next", "main")
-	<-time.After(2500 * time.Millisecond) // housekeeping's period is two seconds
-	for box, c := range was {
-		r, err := s.node.Runtime.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: box})
-		if err != nil || r.Status.State != cri.PodSandboxState_SANDBOX_READY {
-			t.Errorf("foreign sandbox %v: %v", r, err)
-		}
-		if st := s.containerStatus(c); st.State != cri.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("foreign container is %s", st.State)
-		}
-	}
-}
-
-// runForeign makes a pod by CRI alone, which the end of the test takes away.
-func (s *stage) runForeign(name string, labels map[string]string) (box, id string) {
-	s.Helper()
-	config := &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
-		Labels:   labels,
-		Linux:    &cri.LinuxPodSandboxConfig{CgroupParent: s.node.CgroupParent},
-	}
-	b, err := s.node.Runtime.RunPodSandbox(s.Context(), &cri.RunPodSandboxRequest{Config: config})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_, _ = s.node.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: b.PodSandboxId})
-		if _, err := s.node.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: b.PodSandboxId}); err != nil {
-			s.Error(err)
-		}
-	})
-	c, err := s.node.Runtime.CreateContainer(s.Context(), &cri.CreateContainerRequest{
-		PodSandboxId: b.PodSandboxId, SandboxConfig: config,
-		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "main"}, Labels: labels, Args: []string{"forever"},
-			Image: &cri.ImageSpec{Image: node.Stamp}, Linux: &cri.LinuxContainerConfig{},
-		},
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
-	if _, err := s.node.Runtime.StartContainer(s.Context(), &cri.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
-		s.Fatal(err)
-	}
-	return b.PodSandboxId, c.ContainerId
-}
-
-// TestF12_FullDisk: with no byte left under the root directory pods go on, one
-// without a volume on that disk still starts and goes, edits are taken, a new
-// agent adopts; one line says what is the matter. With room again, all is well
-// without a restart.
-func TestF12_FullDisk(t *testing.T) {
-	s := parallelStage(t)
-	if err := os.Mkdir(s.root, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", s.root, "tmpfs", 0, "size=256k,mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(s.root, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	a := s.serve()
-	kept := s.keep()
-	ballast := filepath.Join(s.root, "ballast")
-	fill(t, ballast)
-
-	s.write("free.yaml", simple("free"))
-	s.awaitRunning("free", "main")
-	a.await("level=WARN", "no space left on device")
-	s.untouched("keep", kept)
-	uid := s.uid("free")
-	s.remove("free.yaml")
-	s.eventually(func() error { // the journal may not be able to say it
-		for _, dir := range []string{filepath.Join(s.logs, "default_"+s.full("free")+"_"+uid), filepath.Join(s.root, "pods", uid)} {
-			if _, err := os.Lstat(dir); err == nil {
-				return fmt.Errorf("%s is still there", dir)
-			}
-		}
-		return nil
-	})
-	if n := len(a.linesWith("no space left on device")); n > 12 {
-		t.Errorf("the full disk is %d lines:\n%s", n, strings.Join(a.linesWith("no space left on device"), "\n"))
-	}
-
-	// A new agent comes up on the full disk, adopts, and starts pods.
-	a.kill()
-	fill(t, filepath.Join(s.root, "more"))
-	a = s.serve()
-	s.write("late.yaml", simple("late"))
-	s.awaitRunning("late", "main")
-	s.untouched("keep", kept)
-	s.write("needs.yaml", manifest("needs", []string{container("main", "forever", "volumeMounts: [{name: d, mountPath: /d}]")},
-		"volumes: [{name: d, emptyDir: {}}]"))
-
-	for _, f := range []string{"ballast", "more"} {
-		if err := os.Remove(filepath.Join(s.root, f)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.awaitRunning("needs", "main")
-	s.awaitReady("needs", true)
-	s.untouched("keep", kept)
-	for _, f := range []string{"keep.yaml", "late.yaml", "needs.yaml"} {
-		s.remove(f)
-	}
-	for _, p := range []string{"keep", "late", "needs"} {
-		s.awaitGone(p)
-	}
-	s.nothingLeft()
-}
-
-// fill writes a file until the disk takes no more.
-func fill(t *testing.T, path string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		if strings.Contains(err.Error(), "no space") {
-			return
-		}
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for size := 64 << 10; size > 0; {
-		if _, err := f.Write(make([]byte, size)); err != nil {
-			size /= 2
-		}
+	cmd := s.command("serve", "-f", "/tmp")
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	a := s.start(cmd)
+	code, said := a.exit(), a.said()
+	if code != 1 || !strings.HasPrefix(said, "error: ") || !strings.Contains(said, "permission denied") ||
+		!strings.Contains(said, "hint: ") || strings.Count(said, "\n") != 1 {
+		t.Errorf("exit code %d:\n%s", code, said)
 	}
 }

@@ -105,6 +105,9 @@ func build(dir string) error {
 		return nil
 	}
 	nodectl = filepath.Join(dir, "nodectl")
+	if err := os.Chmod(dir, 0o755); err != nil { // others run it, too
+		return err
+	}
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", nodectl, ".")
 	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

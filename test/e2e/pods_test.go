@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -35,7 +36,7 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 		container("one", "write, /data/one, from-one, sleep, 200ms", mount),
 		container("two", "exists, /data/one, write, /data/two, from-two", mount)))
 	s.serve()
-	s.awaitRunning("web", "a", "b")
+	first := s.awaitRunning("web", "a", "b")
 	s.awaitLog("web", "a", 0, "from-two")
 	s.awaitLog("web", "b", 0, "from-a")
 
@@ -70,6 +71,16 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 		t.Errorf("the emptyDir on the node: %v", found)
 	}
 
+	// A new life of one container finds what the old one left, and no init
+	// container runs again.
+	if err := unix.Kill(first["a"].pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitLog("web", "a", 1, "from-two")
+	if now := s.awaitRunning("web", "a", "b"); now["b"] != first["b"] || len(s.ended("web", "one")) != 1 {
+		t.Errorf("after a crash of a, b was %+v, is %+v; init container one: %v", first["b"], now["b"], s.ended("web", "one"))
+	}
+
 	s.remove("web.yaml")
 	s.awaitGone("web")
 	s.nothingLeft()
@@ -100,6 +111,36 @@ func TestB1_PodNetwork(t *testing.T) {
 		c.Close()
 		t.Error("the host port still answers")
 	}
+}
+
+// TestC_1_31_HostPortConflict: of two pods that want one port of the node the
+// later one is refused, in one line and in its status, and starts when the port
+// is free.
+func TestC_1_31_HostPortConflict(t *testing.T) {
+	s := parallelStage(t)
+	text := func(name, port string) string {
+		return manifest(name, []string{container("main", `serve, ":8080", forever`, "ports: [{containerPort: 8080, hostPort: "+port+"}]")})
+	}
+	port := freePort(t)
+	s.write("first.yaml", text("first", port))
+	a := s.serve()
+	was := s.awaitRunning("first", "main")
+	s.write("second.yaml", text("second", port))
+	a.await("level=WARN", s.full("second"), port)
+	st := s.awaitPhase("second", v1.PodPending)
+	if m := waiting(st, "main").Message + st.Message; !strings.Contains(m, port) {
+		t.Errorf("the status does not name the port: %s", describe(st))
+	}
+	s.untouched("first", was)
+	if n := len(s.sandboxes()); n != 1 {
+		t.Errorf("%d sandboxes, want one", n)
+	}
+	s.remove("first.yaml")
+	s.awaitRunning("second", "main")
+	if got := s.page("127.0.0.1:"+port, "/"); got != s.full("second") {
+		t.Errorf("the port leads to %q", got)
+	}
+	a.once("level=WARN", s.full("second"), port)
 }
 
 // TestB1_HostNetwork: such a pod is in the node's network, by its own name

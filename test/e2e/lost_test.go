@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// TestF27_LostContainersComeBack: whatever takes a pod down behind the agent's
+// back, it comes back by its restart policy, in the old sandbox where there is
+// one, and as one.
+func TestF27_LostContainersComeBack(t *testing.T) {
+	s := parallelStage(t)
+	faults := map[string]func(box string, main running) error{
+		"process": func(_ string, main running) error { return unix.Kill(main.pid, unix.SIGKILL) },
+		"stop": func(_ string, main running) error {
+			_, err := s.node.Runtime.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: main.id})
+			return err
+		},
+		"remove": func(_ string, main running) error {
+			_, err := s.node.Runtime.RemoveContainer(t.Context(), &cri.RemoveContainerRequest{ContainerId: main.id})
+			return err
+		},
+		"sandbox": func(box string, _ running) error {
+			_, err := s.node.Runtime.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: box})
+			return err
+		},
+		"all": func(box string, _ running) error {
+			_, err := s.node.Runtime.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: box})
+			return err
+		},
+	}
+	for name := range faults {
+		s.write(name+".yaml", manifest(name, []string{
+			container("main", "append, /x/"+name+", forever", scratchMount), container("side", "forever"),
+		}, s.scratchVolume()))
+	}
+	s.serve()
+	for name, fault := range faults {
+		was := s.awaitRunning(name, "main", "side")
+		s.awaitReady(name, true)
+		box := s.sandbox(name).Id
+		s.eventually(func() error { return fault(box, was["main"]) }) // the agent may be faster than a fault of many steps
+		var now map[string]running
+		s.eventually(func() (err error) {
+			now, err = s.runningNow(name, "main", "side")
+			if err == nil && now["main"].id == was["main"].id {
+				err = errors.New("the old container still runs")
+			}
+			return err
+		})
+		s.awaitReady(name, true)
+		s.untouched(name, now)
+		if whole := name == "sandbox" || name == "all"; whole {
+			if now["side"] == was["side"] {
+				t.Errorf("%s: side is the same", name)
+			}
+			continue // the agent may have begun to mend what was still being destroyed
+		}
+		if now["side"] != was["side"] {
+			t.Errorf("%s: side was %+v, is %+v", name, was["side"], now["side"])
+		}
+		s.awaitStamps(name, 2)
+		if now["main"].attempt != 1 {
+			t.Errorf("%s: main is attempt %d, want 1", name, now["main"].attempt)
+		}
+		if st := s.status(name).Status; containerStatus(st, "main").RestartCount != 1 {
+			t.Errorf("%s: status: %s", name, describe(st))
+		}
+	}
+}
+
+// TestF22_OneStartHangs: a runtime that does not answer one call holds up the
+// one pod it is about.
+func TestF22_OneStartHangs(t *testing.T) {
+	s := parallelStage(t)
+	release := make(chan struct{}) // closed by the test
+	var first atomic.Bool
+	s.through(criproxy.Hooks{After: func(c criproxy.Call, _ error) {
+		if c.Method == "RunPodSandbox" && first.CompareAndSwap(false, true) {
+			<-release
+		}
+	}})
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	a := s.serve()
+	a.await("All pods reported")
+	s.write("stuck.yaml", simple("stuck"))
+	s.eventually(func() error {
+		if !first.Load() {
+			return errors.New("the start was not asked for")
+		}
+		return nil
+	})
+	for i := range 4 {
+		s.write(fmt.Sprint("p", i, ".yaml"), simple(fmt.Sprint("p", i)))
+	}
+	for i := range 4 {
+		s.awaitReady(fmt.Sprint("p", i), true)
+	}
+	s.remove("p0.yaml")
+	s.awaitGone("p0")
+	if n := len(s.containers("stuck")); n != 0 {
+		t.Errorf("%d containers of the pod whose sandbox is not known", n)
+	}
+	free()
+	s.awaitReady("stuck", true)
+	if n := len(lives.of(s.name)); n != 5 {
+		t.Errorf("%d lives of five containers", n)
+	}
+}
+
+// TestF5_AgentStopped: an agent that stood still for a while catches up when it
+// goes on.
+func TestF5_AgentStopped(t *testing.T) {
+	s := parallelStage(t)
+	s.write("web.yaml", manifest("web", []string{container("main", "append, /x/web, forever", scratchMount)}, s.scratchVolume()))
+	a := s.serve()
+	was := s.awaitRunning("web", "main")["main"]
+	kept := s.keep()
+	s.write("go.yaml", simple("go"))
+	s.awaitReady("web", true)
+	s.awaitRunning("go", "main")
+	if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(was.pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.write("new.yaml", simple("new"))
+	s.remove("go.yaml")
+	<-time.After(3 * time.Second)
+	if err := a.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitRunning("new", "main")
+	s.awaitGone("go")
+	s.awaitStamps("web", 2)
+	s.untouched("keep", kept)
+}
+
+// TestStartsAreBounded: of many pods that come at once, about as many start at a
+// time as there are cores, the first one long before the last.
+func TestStartsAreBounded(t *testing.T) {
+	s := parallelStage(t)
+	var mu sync.Mutex
+	now, most := 0, 0
+	count := func(c criproxy.Call, d int) {
+		if c.Method != "RunPodSandbox" && c.Method != "StartContainer" && c.Method != "CreateContainer" {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		now += d
+		most = max(most, now)
+	}
+	s.through(criproxy.Hooks{
+		Before: func(c criproxy.Call) { count(c, 1) },
+		After:  func(c criproxy.Call, _ error) { count(c, -1) },
+	})
+	const pods = 12
+	for i := range pods {
+		s.write(fmt.Sprint("p", i, ".yaml"), simple(fmt.Sprint("p", i)))
+	}
+	s.serve()
+	var first, last time.Time
+	for i := range pods {
+		s.awaitReady(fmt.Sprint("p", i), true)
+	}
+	for _, l := range lives.of(s.name) {
+		if first.IsZero() {
+			first = l.from
+		}
+		last = l.from
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if limit := runtime.GOMAXPROCS(0); most > limit || most == 0 {
+		t.Errorf("%d pods were starting at once, want at most %d", most, limit)
+	}
+	if last.Sub(first) < 100*time.Millisecond {
+		t.Errorf("all pods started within %s", last.Sub(first))
+	}
+}
