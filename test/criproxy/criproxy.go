@@ -63,6 +63,7 @@ type Proxy struct {
 	mu      sync.Mutex
 	counts  map[string]int
 	mutated []string
+	busy    int // mutating calls on their way
 }
 
 // New listens on path, which must not be there, and passes calls on to
@@ -115,6 +116,24 @@ func (p *Proxy) Mutations() []string {
 	return slices.Clone(p.mutated)
 }
 
+// Busy returns how many mutating calls are on their way now: asked for, and not
+// answered yet.
+func (p *Proxy) Busy() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.busy
+}
+
+// answered counts a call off.
+func (p *Proxy) answered(c Call) {
+	if c.N == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+}
+
 func (p *Proxy) count(method string) Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,6 +142,7 @@ func (p *Proxy) count(method string) Call {
 	if Mutating(c.Method) {
 		p.mutated = append(p.mutated, c.Method)
 		c.N = len(p.mutated)
+		p.busy++
 	}
 	return c
 }
@@ -134,6 +154,7 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 		return status.Error(codes.Internal, "a call without a method")
 	}
 	c := p.count(method)
+	defer p.answered(c)
 	if p.hooks.Before != nil {
 		p.hooks.Before(c)
 	}

@@ -66,11 +66,7 @@ func serve(t *testing.T, r *runtime, hooks criproxy.Hooks) (*criproxy.Proxy, cri
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { _ = p.Close() }) // a test may have closed it
 	conn, err := grpc.NewClient(p.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -141,5 +137,31 @@ func TestAfterIsBetweenEffectAndReply(t *testing.T) {
 	close(heard)
 	if err := <-told; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestBusyIsWhatWasAskedAndNotAnswered(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	p, c := serve(t, &runtime{}, criproxy.Hooks{After: func(criproxy.Call, error) {
+		close(asked)
+		<-release
+	}})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := c.StartContainer(t.Context(), &cri.StartContainerRequest{}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-asked
+	if n := p.Busy(); n != 1 {
+		t.Errorf("%d calls on their way, want 1", n)
+	}
+	close(release)
+	wg.Wait()
+	if err := p.Close(); err != nil { // waits for the rest of the call
+		t.Error(err)
+	}
+	if n := p.Busy(); n != 0 {
+		t.Errorf("%d calls on their way, want none", n)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/criproxy"
 )
 
 // agent is one run of nodectl serve.
@@ -34,6 +36,10 @@ type agent struct {
 // command returns nodectl with the flags that keep it on this stage, told
 // nothing by this process's environment.
 func (s *stage) command(args ...string) *exec.Cmd {
+	s.Helper()
+	if s.endpoint == "" {
+		s.through(criproxy.Hooks{})
+	}
 	args = append(args, "--root-dir", s.root, "--runtime-endpoint", s.endpoint, "--pod-logs-dir", s.logs,
 		"--cgroup-root", s.node.CgroupParent, "--node-name", s.name)
 	cmd := exec.Command(nodectl, args...)
@@ -78,8 +84,7 @@ func (s *stage) start(cmd *exec.Cmd) *agent {
 			}
 		default:
 		}
-		// Asked first: what it is doing in the runtime it does to the end. It may
-		// have ended long ago.
+		a.settle() // it may have ended long ago
 		end := syscall.SIGTERM
 		if s.Failed() {
 			end = syscall.SIGQUIT // and it says what it was about
@@ -161,8 +166,24 @@ func (a *agent) once(words ...string) {
 	}
 }
 
-// kill ends the agent as kill -9 does.
+// settle returns when the agent changes nothing in the runtime just now. A call
+// that is broken off leaves things behind that nobody finds again.
+func (a *agent) settle() {
+	deadline := time.Now().Add(patience)
+	for a.front != nil && a.front.Busy() > 0 && time.Now().Before(deadline) {
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// kill ends the agent as kill -9 does, between two calls.
 func (a *agent) kill() {
+	a.Helper()
+	a.settle()
+	a.killNow()
+}
+
+// killNow is kill whatever the agent does.
+func (a *agent) killNow() {
 	a.Helper()
 	a.asked.Store(true)
 	if err := a.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -176,6 +197,7 @@ func (a *agent) kill() {
 func (a *agent) leave() {
 	a.Helper()
 	const limit = 2 * time.Second
+	a.settle()
 	begin := time.Now()
 	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {

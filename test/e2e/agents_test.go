@@ -64,7 +64,7 @@ func (s *stage) quiet(p *criproxy.Proxy) {
 		if now := fmt.Sprint(p.Counts()); now != last {
 			last, since = now, time.Now()
 		}
-		if time.Since(since) < 500*time.Millisecond {
+		if p.Busy() > 0 || time.Since(since) < 500*time.Millisecond {
 			return fmt.Errorf("calls are still made: %s", last)
 		}
 		return nil

@@ -13,23 +13,6 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// through puts a proxy before the stage's runtime, which all its commands use
-// from then on.
-func (s *stage) through(hooks criproxy.Hooks) *criproxy.Proxy {
-	s.Helper()
-	p, err := criproxy.New(s.node.Endpoint, filepath.Join(s.scratch, "cri.sock"), hooks)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			s.Error(err)
-		}
-	})
-	s.endpoint = p.Endpoint()
-	return p
-}
-
 // moment is when an agent is killed: around one mutating call.
 type moment struct {
 	n      int  // the call, from 1
@@ -243,7 +226,7 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	for i := range 12 {
 		a := s.serve()
 		<-time.After(time.Duration(40+35*i) * time.Millisecond)
-		a.kill()
+		a.killNow()
 	}
 	a := s.serve()
 	s.awaitReady("web", true)
@@ -251,7 +234,7 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	s.remove("web.yaml")
 	for i := range 6 {
 		<-time.After(time.Duration(50+70*i) * time.Millisecond)
-		a.kill()
+		a.killNow()
 		a = s.serve()
 	}
 	s.awaitGone("web")

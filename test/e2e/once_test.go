@@ -180,7 +180,7 @@ func TestRunonce_Ends(t *testing.T) {
 		t.Errorf("without a directory: %+v", r)
 	}
 	s.write(file, simple("good"))
-	endpoint := s.endpoint
+	endpoint := s.endpoint // made by the first command
 	s.endpoint = "unix://" + filepath.Join(s.scratch, "nothing.sock")
 	if r := s.run("runonce", "-f", s.manifests, "--timeout", "2s"); r.code != 6 || !strings.Contains(r.err, "nothing.sock") {
 		t.Errorf("without a runtime: %+v", r)

@@ -68,6 +68,7 @@ func TestF21_ContainerdKilled(t *testing.T) {
 	// A runc that ends with containerd leaves an empty cgroup behind.
 	t.Cleanup(func() { removeEmptyGroups(n.Look().Cgroups) })
 	s := newStage(t, n)
+	s.endpoint = n.Endpoint
 	var names []string
 	for i := range 10 {
 		names = append(names, fmt.Sprint("web", i))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/sink/journal"
+	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -34,7 +35,8 @@ type stage struct {
 	manifests string
 	logs      string
 	scratch   string // for hostPath volumes and sockets
-	endpoint  string // the runtime's, unless the scenario puts something before it
+	endpoint  string // what the commands are told; "" is front, made when it is needed
+	front     *criproxy.Proxy
 }
 
 var stages atomic.Int32
@@ -53,7 +55,7 @@ func newStage(t *testing.T, n *node.Node) *stage {
 	name := fmt.Sprintf("e%d", stages.Add(1))
 	dir := filepath.Join(filepath.Dir(n.RootDir), name)
 	s := &stage{
-		T: t, node: n, name: name, dir: dir, endpoint: n.Endpoint,
+		T: t, node: n, name: name, dir: dir,
 		root: filepath.Join(dir, "root"), manifests: filepath.Join(dir, "manifests"),
 		logs: filepath.Join(dir, "logs"), scratch: filepath.Join(dir, "scratch"),
 	}
@@ -129,6 +131,25 @@ func (s *stage) everything(ctx context.Context) string {
 
 func (s *stage) ours() *cri.ListPodSandboxRequest {
 	return &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{pod.LabelNode: s.name}}}
+}
+
+// through puts a proxy with these hooks before the stage's runtime. Without it
+// the first command does, without hooks: so that a scenario knows when its agent
+// is in the middle of something.
+func (s *stage) through(hooks criproxy.Hooks) *criproxy.Proxy {
+	s.Helper()
+	var err error
+	if s.front, err = criproxy.New(s.node.Endpoint, filepath.Join(s.scratch, "cri.sock"), hooks); err != nil {
+		s.Fatal(err)
+	}
+	s.endpoint = s.front.Endpoint()
+	front := s.front
+	s.Cleanup(func() {
+		if err := front.Close(); err != nil {
+			s.Error(err)
+		}
+	})
+	return s.front
 }
 
 // eventually calls f until it returns nil, and fails the scenario with its last
