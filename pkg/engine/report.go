@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// handleReport takes what a worker says. A pod is dropped only when its worker
+// found it gone while acting on the newest letter: a spec that is on its way is
+// never lost.
+func (l *loop) handleReport(ctx context.Context, r report) {
+	e := l.pods[r.key]
+	if e == nil || e.seq != r.seq {
+		return // of a worker whose pod is gone; another of its name may be here
+	}
+	e.last = &r
+	if r.saved {
+		l.noteDisk(r.saveErr)
+	}
+	if r.gone && r.gen == e.gen && e.want == nil {
+		l.setTargets(ctx, e, nil)
+		l.drop(e, &r)
+		l.admit(ctx)
+		return
+	}
+	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
+		e.ended = true
+		l.admit(ctx) // its ports are free
+	}
+	l.setTargets(ctx, e, r.targets)
+	if r.fresh {
+		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
+	}
+}
+
+// noteDisk says once that records cannot be written, and once that they can be
+// again; one line for the node, not one for each pod.
+func (l *loop) noteDisk(err error) {
+	switch {
+	case err != nil && !l.diskTold:
+		l.log.Warn("Records not written; pods go on without", "error", err)
+	case err == nil && l.diskTold:
+		l.log.Info("Records are written again")
+	}
+	l.diskTold = err != nil
+}
+
+// noteAllReported says once that the start is over: every wanted pod was looked
+// at and reported.
+func (l *loop) noteAllReported() {
+	if l.reported || !l.begun || !l.state.AllHeard() {
+		return
+	}
+	for _, e := range l.pods {
+		if e.last == nil {
+			return
+		}
+	}
+	l.reported = true
+	l.log.Info("All pods reported", "pods", len(l.pods))
+	for _, key := range sortedKeys(l.cfg.Before) {
+		if _, found := l.strays[key]; l.sweep && !found && l.pods[key] == nil {
+			l.sayGone(key, nil) // it went while no agent could say so
+		}
+	}
+	if l.sweep && l.whole {
+		l.sweepDirectories()
+	}
+}
+
+// sweepDirectories removes, beside the loop, what agents that died left on the
+// disk of pods that nobody knows any more (I6).
+func (l *loop) sweepDirectories() {
+	keep := make(map[string]bool)
+	for _, e := range l.pods {
+		keep[e.uid] = true
+		if e.runs != nil {
+			keep[e.runs.UID()] = true
+		}
+	}
+	for _, s := range l.strays {
+		keep[s.uid] = true
+	}
+	for uid := range l.found {
+		keep[uid] = true
+	}
+	l.workers.Go(func() {
+		removed, err := l.cfg.Volumes.Sweep(keep)
+		if err != nil {
+			l.log.Warn("Directories of unknown pods not removed", "error", err)
+		}
+		if len(removed) > 0 {
+			l.log.Info("Directories of unknown pods removed", "uids", removed)
+		}
+	})
+}
+
+// drop forgets a pod of which nothing is left.
+func (l *loop) drop(e *entry, r *report) {
+	l.sayGone(e.key, r)
+	if e.mail != nil {
+		close(e.mail)
+	}
+	delete(l.pods, e.key)
+	l.log.Info("Pod is gone", "pod", e.key.String())
+}
+
+// sayGone reports that nothing is left of a pod.
+func (l *loop) sayGone(key pod.Key, r *report) {
+	line := statusLine{gone: true, at: time.Now()}
+	if r != nil {
+		line.pod, line.origin = r.pod, r.origin
+	} else {
+		line.pod = &v1.Pod{}
+		line.pod.Namespace, line.pod.Name = key.Namespace, key.Name
+	}
+	l.reporter.say(key, line)
+}
