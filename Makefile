@@ -30,20 +30,36 @@ bundle: sysdeps
 images:
 	@$(GO) run ./hack/images
 
+# The control plane of the tests, in bin/cluster.
+.PHONY: test-cluster-bin
+test-cluster-bin:
+	@hack/cluster/build
+
+## cross: compiled for macOS, Windows and linux/arm64; the output is discarded
+.PHONY: cross
+cross:
+	hack/cross
+
 ## test: everything continuous integration runs; its last part needs root
 .PHONY: test
-test: test-unit test-e2e
+test: test-unit fuzz test-e2e
 
 # Without containerd and without root: packages under the race detector, the
 # architecture, the command line's scripts, drift of what is generated.
 .PHONY: test-unit
-test-unit: sysdeps
+test-unit: sysdeps cross
 	$(GO) vet ./...
 	$(GO) test -race ./cmd/... ./docs/... ./pkg/... ./hack/...
 
+## fuzz: every fuzz target for FUZZTIME (2s)
+FUZZTIME ?= 2s
+.PHONY: fuzz
+fuzz:
+	hack/fuzz $(FUZZTIME)
+
 # On a real containerd.
 .PHONY: test-e2e
-test-e2e: build images
+test-e2e: build images test-cluster-bin
 	@if [[ $$(id -u) != 0 ]]; then \
 		echo 'not run, because it needs root: the end-to-end tests on a real containerd:' >&2; \
 		$(GO) list ./test/... | sed 's/^/  /' >&2; \

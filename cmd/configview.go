@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/engine"
+	sourcehttp "github.com/nodectl/nodectl/pkg/source/http"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -46,7 +48,9 @@ NODECTL_* variables, those over the file, and that over the defaults.`,
   NODECTL_NODE_NAME=n1 nodectl config view -o json`,
 	}
 	p.addSources(view)
+	p.addClusterSources(view)
 	p.addSettings(view.Flags(), agentSettings())
+	p.addSettings(view.Flags(), serveSettings())
 	show := view.Flags().Bool("show-origin", false, "say where each value comes from")
 	output := addOutput(view, "yaml", "json", "text")
 	view.RunE = func(*cobra.Command, []string) error {
@@ -82,6 +86,12 @@ func (p *program) view() []setting {
 		cfg.ImageDir = filepath.Join(cfg.RootDir, "images")
 	}
 	cfg.ManifestURLHeader = redactHeaders(cfg.ManifestURLHeader)
+	cfg.Filename = slices.Clone(cfg.Filename)
+	for i, name := range cfg.Filename {
+		if config.IsURL(name) {
+			cfg.Filename[i] = withoutSecrets(name)
+		}
+	}
 	v := reflect.ValueOf(cfg)
 	var all []setting
 	for i := range v.NumField() {
@@ -96,6 +106,15 @@ func (p *program) view() []setting {
 		all = append(all, setting{key, value, p.origins[key]})
 	}
 	return all
+}
+
+// withoutSecrets returns a URL as all messages name it.
+func withoutSecrets(url string) string {
+	s, err := sourcehttp.New(sourcehttp.Config{URL: url})
+	if err != nil {
+		return "(no URL: " + err.Error() + ")"
+	}
+	return strings.TrimPrefix(s.Name(), "http:")
 }
 
 // redactHeaders keeps names and hides values: they are often credentials.

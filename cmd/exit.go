@@ -3,7 +3,9 @@ package cmd
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -95,6 +97,16 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	return exitFailure
 }
 
+// asRoot is the hint to an error that more rights would have avoided; "" to any
+// other.
+func asRoot(err error) string {
+	// An answer of a runtime's socket has lost its type.
+	if errors.Is(err, fs.ErrPermission) || strings.HasSuffix(err.Error(), fs.ErrPermission.Error()) {
+		return "run this as root"
+	}
+	return ""
+}
+
 // usage returns a mistake in the command line, with where to read on.
 func usage(cmd *cobra.Command, err error) error {
 	return failed(exitUsage, err, "see '"+cmd.CommandPath()+" --help'")
@@ -113,8 +125,14 @@ func flagError(cmd *cobra.Command, err error) error {
 			}
 		})
 		text := err.Error()
+		if given := cmd.Flags().Args(); cmd.HasAvailableSubCommands() && len(given) > 0 {
+			return unknownCommand(cmd, given[0]) // the flag may well be one of the command that was meant
+		}
 		if unknown.GetSpecifiedShortnames() == "" {
 			text = "unknown flag --" + unknown.GetSpecifiedName()
+			if cmd.Name() == "runonce" && slices.Contains(clusterSettings(), unknown.GetSpecifiedName()) {
+				return usage(cmd, errors.New("--"+unknown.GetSpecifiedName()+" is not runonce's: it runs files, URLs and standard input, once; serve follows an API server or an etcd"))
+			}
 			if like := similar(unknown.GetSpecifiedName(), known); like != "" {
 				text += ` (did you mean "--` + like + `"?)`
 			}
@@ -136,6 +154,9 @@ func because(e *pflag.InvalidValueError) string {
 		return value + " is not a whole number"
 	case "bool":
 		return value + " is neither true nor false"
+	}
+	if text := e.Unwrap().Error(); strings.HasPrefix(text, "not one of ") {
+		return value + " is " + text
 	}
 	return value + ": " + e.Unwrap().Error()
 }

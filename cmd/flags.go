@@ -18,8 +18,17 @@ func globalSettings() []string {
 
 // sourceSettings names the settings of whoever reads sources.
 func sourceSettings() []string {
-	return []string{"filename", "recursive", "file-check-frequency", "http-check-frequency", "manifest-url-header", "manifest-url-header-file", "validate"}
+	return []string{"filename", "recursive", "file-check-frequency", "http-check-frequency", "manifest-url-header", "manifest-url-header-file",
+		"manifest-url-cacert", "manifest-url-cert", "manifest-url-key", "validate"}
 }
+
+// clusterSettings names the settings of the sources that runonce has not.
+func clusterSettings() []string {
+	return []string{"kubeconfig", "etcd-endpoints", "etcd-prefix", "etcd-cacert", "etcd-cert", "etcd-key", "etcd-user", "etcd-password-file"}
+}
+
+// serveSettings names serve's own.
+func serveSettings() []string { return []string{"offline-start", "insecure-manifest-permissions"} }
 
 // agentSettings names the settings of whoever runs pods.
 func agentSettings() []string { return []string{"sync-frequency", "image-dir", "pod-cidr"} }
@@ -41,10 +50,24 @@ func settingFlags() *pflag.FlagSet {
 	f.BoolP("recursive", "R", d.Recursive, "read directories below a directory too")
 	f.StringArray("manifest-url-header", d.ManifestURLHeader, "'Name: value' sent with URLs; may be repeated")
 	f.String("manifest-url-header-file", d.ManifestURLHeaderFile, "file of such headers, one a line")
+	f.String("manifest-url-cacert", d.ManifestURLCACert, "authorities that sign the servers of URLs (default: the system's)")
+	f.String("manifest-url-cert", d.ManifestURLCert, "client certificate for URLs")
+	f.String("manifest-url-key", d.ManifestURLKey, "its key")
 	f.Duration("file-check-frequency", d.FileCheckFrequency, "how often files are read again unasked")
 	f.Duration("http-check-frequency", d.HTTPCheckFrequency, "how often URLs are read")
 	f.String("validate", d.Validate, "unknown and duplicate fields: strict, warn or ignore")
 
+	f.String("kubeconfig", d.Kubeconfig, "take the pods bound to this node from this API server too")
+	f.StringSlice("etcd-endpoints", d.EtcdEndpoints, "take manifests from this etcd too, one a key")
+	f.String("etcd-prefix", d.EtcdPrefix, "the keys that hold manifests")
+	f.String("etcd-cacert", d.EtcdCACert, "authorities that sign the etcd's servers (default: the system's)")
+	f.String("etcd-cert", d.EtcdCert, "client certificate for the etcd")
+	f.String("etcd-key", d.EtcdKey, "its key")
+	f.String("etcd-user", d.EtcdUser, "user of the etcd")
+	f.String("etcd-password-file", d.EtcdPasswordFile, "file that holds its password")
+
+	f.String("offline-start", d.OfflineStart, "start pods of these sources before they answer: none, api")
+	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that others can write to")
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is looked at unasked")
 	f.String("image-dir", d.ImageDir, "image archives, imported before anything is pulled (default <root-dir>/images)")
 	f.String("pod-cidr", d.PodCIDR, "network of pods on the bundled runtime")
@@ -53,6 +76,9 @@ func settingFlags() *pflag.FlagSet {
 		{"pod-logs-dir", "DIR"}, {"cgroup-root", "PATH"}, {"node-name", "NAME"}, {"filename", "PATH"},
 		{"manifest-url-header", "HEADER"}, {"manifest-url-header-file", "FILE"}, {"validate", "HOW"},
 		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"},
+		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
+		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
+		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
 	} {
 		word(f, w[0], w[1])
 	}
@@ -70,6 +96,12 @@ func (p *program) addSettings(to *pflag.FlagSet, names []string) {
 func (p *program) addSources(cmd *cobra.Command) {
 	p.addSettings(cmd.Flags(), sourceSettings())
 	complete(cmd, "validate", "strict", "warn", "ignore")
+}
+
+// addClusterSources makes the flags of the sources that only a lasting set can
+// come from flags of a command.
+func (p *program) addClusterSources(cmd *cobra.Command) {
+	p.addSettings(cmd.Flags(), clusterSettings())
 }
 
 // complete registers the values a flag has.

@@ -5,7 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // TestGeneratedFilesAreCurrent holds completions/ and man/ to the commands:
@@ -50,4 +53,21 @@ func readDir(t *testing.T, dir string) map[string]string {
 		files[e.Name()] = string(data)
 	}
 	return files
+}
+
+// TestHelpFitsATerminal: no line of any command's help is wider than 80 cells.
+func TestHelpFitsATerminal(t *testing.T) {
+	t.Parallel()
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		for line := range strings.Lines(helpText(c)) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > helpWidth {
+				t.Errorf("%s --help has a line of %d cells: %s", c.CommandPath(), n, line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			look(sub)
+		}
+	}
+	look(newProgram(os.Stdin, os.Stdout, os.Stderr, func(string) string { return "" }).root())
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cmd
 
 import (
@@ -27,7 +29,7 @@ func (p *program) getCommand() *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(p.getPodsCommand())
+	cmd.AddCommand(p.getPodsCommand(), p.getSourcesCommand())
 	return cmd
 }
 
@@ -83,7 +85,7 @@ with or without the node's suffix.`,
 func (p *program) pods(ctx context.Context) ([]v1.Pod, error) {
 	entries, err := journal.Read(filepath.Join(p.cfg.RootDir, "journal.jsonl"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, failed(exitFailure, err)
+		return nil, failed(exitFailure, err, asRoot(err))
 	}
 	reported := make(map[pod.Key]*v1.Pod, len(entries))
 	for key, e := range entries {

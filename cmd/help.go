@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,11 @@ func helpText(cmd *cobra.Command) string {
 	}
 	b.WriteString(about + "\n\n")
 	if cmd.HasParent() {
-		b.WriteString("Usage: " + cmd.UseLine() + "\n")
+		line := cmd.UseLine()
+		if cmd.HasAvailableSubCommands() {
+			line = cmd.CommandPath() + " COMMAND [flags]"
+		}
+		b.WriteString("Usage: " + line + "\n")
 	} else {
 		b.WriteString("Usage: " + cmd.Use + "   ('nodectl COMMAND --help' says more)\n")
 	}
@@ -40,11 +45,47 @@ func helpText(cmd *cobra.Command) string {
 		b.WriteString("\nFlags of every command:\n" + flagHelp(cmd.PersistentFlags()))
 		return b.String()
 	}
-	if flags := flagHelp(cmd.LocalFlags()); flags != "" {
-		b.WriteString("\nFlags:\n" + flags)
+	for _, g := range groups(cmd.LocalFlags()) {
+		if flags := flagHelp(g.flags); flags != "" {
+			b.WriteString("\n" + g.title + ":\n" + flags)
+		}
 	}
 	b.WriteString("\n'nodectl --help' lists the flags of every command.\n")
 	return b.String()
+}
+
+// group is a part of a command's flags: those that one thinks of together.
+type group struct {
+	title string
+	flags *pflag.FlagSet
+}
+
+// groups parts the flags of a command: its own, then those of its sources, and
+// how those are met last. Inside a group the order is that of the group.
+func groups(flags *pflag.FlagSet) []group {
+	all := []group{{title: "Flags"}, {title: "Sources"}, {title: "How URLs are read"}, {title: "How etcd is read"}}
+	names := [][]string{nil, {"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}, nil, nil}
+	flags.VisitAll(func(f *pflag.Flag) {
+		switch {
+		case slices.Contains(names[1], f.Name):
+		case strings.HasPrefix(f.Name, "manifest-url-"), f.Name == "http-check-frequency":
+			names[2] = append(names[2], f.Name)
+		case strings.HasPrefix(f.Name, "etcd-"):
+			names[3] = append(names[3], f.Name)
+		default:
+			names[0] = append(names[0], f.Name)
+		}
+	})
+	for i := range all {
+		all[i].flags = pflag.NewFlagSet(all[i].title, pflag.ContinueOnError)
+		all[i].flags.SortFlags = false
+		for _, name := range names[i] {
+			if f := flags.Lookup(name); f != nil { // runonce has no etcd
+				all[i].flags.AddFlag(f)
+			}
+		}
+	}
+	return all
 }
 
 // wordOf names what a flag's value is in help; none is no value.
@@ -59,7 +100,7 @@ func word(flags *pflag.FlagSet, flag, name string) {
 	f.Annotations[wordOf] = []string{name}
 }
 
-// flagHelp returns the flags of a set, by name, wrapped to helpWidth.
+// flagHelp returns the flags of a set in its order, wrapped to helpWidth.
 func flagHelp(flags *pflag.FlagSet) string {
 	var left, right []string
 	width := 0

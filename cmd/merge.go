@@ -12,6 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -42,9 +43,11 @@ rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
 	}
 	var f mergeFlags
 	p.addSources(cmd)
+	p.addClusterSources(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what serving the set would change")
 	cmd.Flags().StringVar(&f.against, "against", "auto", "compare with: auto, runtime, none, or a file that merge has saved")
 	word(cmd.Flags(), "against", "WHAT")
+	_ = cmd.RegisterFlagCompletionFunc("against", cobra.FixedCompletions([]string{"auto", "none", "runtime"}, cobra.ShellCompDirectiveDefault)) // else a file
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", true, "exit 1 when --dry-run finds changes")
 	cmd.Flags().BoolVar(&f.showSecrets, "show-secrets", false, "print values of Secrets")
 	f.output = addOutput(cmd, "yaml", "json", "name", "wide", "text")
@@ -71,7 +74,7 @@ rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
 
 // merge prints the merged set.
 func (p *program) merge(ctx context.Context, f mergeFlags) error {
-	sources, err := p.podConfig(podconfig.Incremental, nil, p.logger(slog.LevelWarn))
+	sources, err := p.podConfig(reading{permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
 	if err != nil {
 		return err
 	}
@@ -79,10 +82,14 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	p.skipped(state)
 	switch f.output.value {
 	case "name":
 		err = p.out.print(ui.Names(state))
 	case "text", "wide":
+		if state.Pods.Len()+state.Objects.Len() == 0 {
+			p.say(p.err.Notice("the merged set is empty"))
+		}
 		err = p.out.print(p.out.Set(state, f.output.value == "wide"))
 	default:
 		err = p.document(f.output.value, ui.NewList(state, f.showSecrets))
@@ -102,7 +109,15 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		return err
 	}
 	defer done()
-	if look.Config, err = p.podConfig(podconfig.Incremental, p.keptSpecs(look.Kept), log); err != nil {
+	r := reading{kept: p.keptSpecs(look.Kept), permissions: file.Say, lasting: true, log: log}
+	if look.Observer != nil {
+		sets, err := p.lastSets()
+		if err != nil {
+			p.say(p.err.Notice("some of what the agent kept of its sources cannot be read: " + err.Error()))
+		}
+		r.restored = p.restored(sets)
+	}
+	if look.Config, err = p.podConfig(r); err != nil {
 		return err
 	}
 	forecast, err := engine.Preview(ctx, look)
@@ -115,11 +130,12 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	for _, n := range forecast.Notices {
 		p.say(p.err.Notice(n))
 	}
+	p.skipped(forecast.State)
 	plan := ui.NewMergePlan(forecast)
 	text := f.output.value == "text" || f.output.value == "wide"
 	switch {
 	case text:
-		err = p.out.print(p.out.Plan(plan, f.output.value == "wide"))
+		err = p.out.print(p.out.Plan(plan, f.output.value == "wide", time.Now()))
 	case f.output.value == "name":
 		err = p.out.print(plan.Names())
 	default:
@@ -154,14 +170,14 @@ func (p *program) against(ctx context.Context, with string) (look engine.Look, d
 	}
 	runtime, err := p.observe(ctx)
 	if err != nil && with == "runtime" {
-		return look, done, failed(exitRuntime, err)
+		return look, done, failed(exitRuntime, err, asRoot(err))
 	}
 	if err != nil {
 		p.say(p.err.Notice("compared with nothing, so every pod is an ADD: " + err.Error()))
 		return look, done, nil
 	}
 	look.Observer = runtime
-	look.Here = p.here
+	look.Here, look.NeedWord = p.here, p.needWord()
 	if look.Kept, err = p.kept(); err != nil {
 		p.say(p.err.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
 	}
@@ -186,7 +202,7 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 		}
 		codes = append(codes, exitSource)
 		if all || l.Location == config.DefaultManifests {
-			p.say(p.err.Error(l.Source+" "+p.asGiven(l.Location)+": "+l.Error, p.sourceHint(l)))
+			p.say(p.err.Error(ui.Clean(l.Source+" "+p.asGiven(l.Location)+": "+l.Error), p.sourceHint(l)))
 		}
 	}
 	if len(state.Problems) > 0 {
@@ -202,11 +218,16 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 			p.say(p.err.Conflict(c.Key, c.Winner, c.Loser, c.Reason))
 		}
 	}
+	return worst(codes...)
+}
+
+// skipped says what sources passed over. It comes before the answer: there may
+// be a lot of it, and it matters least.
+func (p *program) skipped(state *podconfig.Merged) {
 	for _, s := range state.Skipped {
 		s.File = p.asGiven(s.File)
 		p.say(p.err.Notice(s.Error()))
 	}
-	return worst(codes...)
 }
 
 // sourceHint says what a person may do about a layer that cannot be read.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cmd
 
 import (
@@ -22,8 +24,8 @@ type progress struct {
 }
 
 func newProgress(p *program, set *podconfig.Merged) *progress {
-	g := &progress{p: p, live: p.err.terminal() && len(set.Pods) <= 20, began: time.Now(), said: make(map[pod.Key]string)}
-	for _, spec := range set.Pods {
+	g := &progress{p: p, live: p.err.terminal() && set.Pods.Len() <= 20, began: time.Now(), said: make(map[pod.Key]string)}
+	for spec := range set.Pods.All() {
 		g.keys = append(g.keys, spec.Key)
 	}
 	return g

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cmd
 
 import (
@@ -13,6 +15,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -138,8 +141,9 @@ func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.
 	if err != nil {
 		log.Warn("Some records were not read", "error", err)
 	}
+	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // serve's, where both read one configuration
 	p.absolute()
-	sources, err := p.podConfig(podconfig.Incremental, p.keptSpecs(kept), log)
+	sources, err := p.podConfig(reading{kept: p.keptSpecs(kept), permissions: file.Say, log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -147,10 +151,11 @@ func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	p.skipped(set)
 	if code := p.tell(set, true); code != exitOK {
 		return nil, ended(code)
 	}
-	if len(set.Pods) == 0 {
+	if set.Pods.Len() == 0 {
 		names := slices.Clone(p.sourceNames())
 		for i, name := range names {
 			names[i] = p.asGiven(name)
@@ -164,7 +169,7 @@ func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.
 // limit.
 func (n *node) cleanup(set *podconfig.Merged, log *slog.Logger) error {
 	limit := time.Minute
-	for _, spec := range set.Pods {
+	for spec := range set.Pods.All() {
 		if g := spec.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 			limit = max(limit, time.Minute+time.Duration(*g)*time.Second)
 		}

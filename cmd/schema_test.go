@@ -137,7 +137,7 @@ func (s *schema) check(root *schema, path string, v any) (problems []string) {
 // against the schemas, and each schema against a document that breaks it.
 func TestSchemasNameWhatDocumentsHave(t *testing.T) {
 	t.Parallel()
-	for name, file := range map[string]string{"mergeplan": "plan.json", "podupdate": "updates.jsonl", "runreport": "report.json"} {
+	for name, file := range map[string]string{"mergeplan": "plan.json", "podupdate": "updates.jsonl", "runreport": "report.json", "sourcelist": "sources.json"} {
 		data, err := os.ReadFile(filepath.Join("../pkg/ui/testdata", file))
 		if err != nil {
 			t.Fatal(err)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cmd
 
 import (
@@ -7,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source/file"
 )
 
 func (p *program) serveCommand() *cobra.Command {
@@ -15,15 +17,18 @@ func (p *program) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Keep pods the way their sources want them",
 		Long: `Keep the pods of this machine the way their sources want them, until told to
-stop. Pods outlive it: the next serve adopts them, untouched. What its sources do
-not want any more is stopped, but only pods that nodectl started on this node,
-and only when the source they came from was read.`,
+stop. Pods outlive it: the next serve adopts them, untouched. What its sources
+do not want any more is stopped, but only pods that nodectl started on this
+node, and only when the source they came from was read.`,
 		Args: noArgs,
 		Example: `  nodectl serve -f /etc/nodectl/manifests
   nodectl serve -f base/ -f https://config.example/pods.yaml`,
 	}
 	p.addSources(cmd)
+	p.addClusterSources(cmd)
 	p.addSettings(cmd.Flags(), agentSettings())
+	p.addSettings(cmd.Flags(), serveSettings())
+	complete(cmd, "offline-start", "none", "api")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.serve(cmd.Context()) }
 	return cmd
 }
@@ -38,7 +43,11 @@ func (p *program) serve(ctx context.Context) error {
 	}
 	defer n.close()
 	p.absolute()
-	config, err := p.podConfig(podconfig.Incremental, p.keptSpecs(n.kept), log)
+	r := reading{kept: p.keptSpecs(n.kept), restored: n.lastGood(), lasting: true, log: log}
+	if p.cfg.InsecureManifestPermissions {
+		r.permissions = file.Ignore
+	}
+	config, err := p.podConfig(r)
 	if err != nil {
 		return err
 	}
@@ -49,7 +58,13 @@ func (p *program) serve(ctx context.Context) error {
 	defer wg.Wait()
 	defer stop()
 	wg.Go(func() { n.lookAfter(beside) })
-	if err := n.engine(config).Run(ctx); err != nil {
+	e := n.engine(config)
+	wg.Go(func() {
+		if err := p.server(e.Live(), log).Serve(beside); err != nil {
+			log.Error("Local socket not served; pods go on without", "error", err)
+		}
+	})
+	if err := e.Run(ctx); err != nil {
 		return failed(exitFailure, err)
 	}
 	log.Info("Leaving; pods stay")

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -22,6 +21,7 @@ var errClosed = errors.New("standard output is closed")
 type output struct {
 	*ui.View
 	file *os.File
+	held *heldText // where text goes instead while a screen is shown; else nil
 }
 
 func newOutput(f *os.File) *output {
@@ -47,8 +47,11 @@ func (o *output) terminal() bool { return term.IsTerminal(int(o.file.Fd())) }
 
 // Write implements io.Writer. A reader that has gone away is errClosed.
 func (o *output) Write(b []byte) (int, error) {
+	if o.held != nil {
+		return o.held.Write(b)
+	}
 	n, err := o.file.Write(b)
-	if errors.Is(err, syscall.EPIPE) {
+	if isClosedPipe(err) {
 		return n, errClosed
 	}
 	return n, err
@@ -100,35 +103,5 @@ func withSignals(parent context.Context) (ctx context.Context, stop func()) {
 		wg.Wait()
 		signal.Stop(signals)
 		signal.Stop(pipes)
-	}
-}
-
-// untilClosed returns a context that ends when the reader of standard output
-// goes away, even while nothing is written. stop waits for what watches it.
-func untilClosed(parent context.Context, out *os.File) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	wakeR, wakeW, err := os.Pipe()
-	if err != nil {
-		return ctx, func() { cancel(nil) }
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		fds := []unix.PollFd{{Fd: int32(out.Fd())}, {Fd: int32(wakeR.Fd()), Events: unix.POLLIN}}
-		for {
-			_, err := unix.Poll(fds, -1)
-			switch {
-			case errors.Is(err, unix.EINTR):
-				continue
-			case err == nil && fds[1].Revents == 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0:
-				cancel(errClosed)
-			}
-			return
-		}
-	})
-	return ctx, func() {
-		_ = wakeW.Close()
-		wg.Wait()
-		_ = wakeR.Close()
-		cancel(nil)
 	}
 }

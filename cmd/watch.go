@@ -3,17 +3,16 @@ package cmd
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodectl/nodectl/pkg/engine"
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -21,6 +20,8 @@ import (
 type watchFlags struct {
 	mode      *choice
 	output    *choice
+	attach    bool
+	tui       bool
 	full      bool
 	diff      bool
 	max       int
@@ -37,16 +38,23 @@ func (p *program) watchCommand() *cobra.Command {
 		Long: `Follow every source and print PodUpdates as they happen, one line a pod: time,
 operation, source, pod, place. With -o json one line is one PodUpdate. What is
 wrong with a source or a manifest is a line of the same stream. An ADD without
-pods says that a source was heard and is empty. Ctrl-C ends it with exit 0.`,
+pods says that a source was heard and is empty. Ctrl-C ends it with exit 0.
+
+With --attach it follows the agent that serves --root-dir instead of reading
+sources: first what the agent has, then what changes, until the agent ends.`,
 		Args: noArgs,
 		Example: `  nodectl watch -f manifests/ --show-diff
   nodectl watch -f manifests/ -o json --max-events 1
-  nodectl watch -f manifests/ --mode snapshot -l app=web`,
+  nodectl watch -f manifests/ --mode snapshot -l app=web
+  nodectl watch --attach --source http`,
 	}
 	var f watchFlags
 	p.addSources(cmd)
+	p.addClusterSources(cmd)
 	f.mode = addChoice(cmd, "mode", "", "how much updates tell: incremental, snapshot, snapshot-and-updates", "incremental", "snapshot", "snapshot-and-updates")
 	f.output = addOutput(cmd, "text", "json")
+	cmd.Flags().BoolVar(&f.attach, "attach", false, "follow the running agent of --root-dir; reads no source itself")
+	cmd.Flags().BoolVar(&f.tui, "tui", false, "show pods, sources and the latest updates on a screen")
 	cmd.Flags().BoolVar(&f.full, "full", false, "with -o json, add each pod's object")
 	cmd.Flags().BoolVar(&f.diff, "show-diff", false, "print what differs, field by field")
 	cmd.Flags().IntVar(&f.max, "max-events", 0, "end after so many updates")
@@ -57,7 +65,7 @@ pods says that a source was heard and is empty. Ctrl-C ends it with exit 0.`,
 	for _, w := range [][2]string{{"mode", "MODE"}, {"source", "KINDS"}, {"namespace", "NAME"}, {"selector", "LABELS"}} {
 		word(cmd.Flags(), w[0], w[1])
 	}
-	complete(cmd, "source", "file", "http", "stdin")
+	complete(cmd, "source", sourceKinds()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.watch(cmd, f) }
 	return cmd
 }
@@ -65,17 +73,12 @@ pods says that a source was heard and is empty. Ctrl-C ends it with exit 0.`,
 // watch prints updates until there are enough, the time is up, a signal comes,
 // nobody reads, or no source can change any more.
 func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
-	keep, err := f.filter(cmd)
-	if err != nil {
-		return err
-	}
-	mode, err := podconfig.ParseMode(f.mode.value)
+	s, err := f.selection()
 	if err != nil {
 		return usage(cmd, err)
 	}
-	sources, err := p.podConfig(mode, nil, p.logger(slog.LevelWarn))
-	if err != nil {
-		return err
+	if f.timeout < 0 {
+		return usage(cmd, errors.New("--timeout: a time below 0 has no meaning"))
 	}
 	ctx, stop := untilClosed(cmd.Context(), p.out.file)
 	defer stop()
@@ -84,101 +87,80 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 		ctx, cancel = context.WithTimeout(ctx, f.timeout)
 		defer cancel()
 	}
-	s := stream{program: p, flags: f}
-	for u := range engine.Watch(ctx, engine.Look{Config: sources}) {
-		shown, ok := keep(u)
-		switch {
-		case u.Op == engine.NOTICE:
-			p.say(p.err.Notice(u.Problem.Error()))
-		case !ok, s.full() && u.IsPods(): // once there are enough updates, only their problems follow
-		default:
-			if err := s.print(shown); err != nil {
-				return err
-			}
+	if f.tui {
+		return p.watchScreen(ctx, cmd, f, s)
+	}
+	updates, err := p.updates(ctx, cmd, f, s)
+	if err != nil {
+		return err
+	}
+	told := 0
+	for d, err := range updates {
+		if err == nil {
+			err = p.printUpdate(d, f)
 		}
-		if s.full() && u.Last {
-			break
+		if err != nil {
+			return err
 		}
+		if engine.IsPods(podconfig.Op(d.Op)) {
+			told++
+		}
+	}
+	if f.attach && ctx.Err() == nil && (s.max == 0 || told < s.max) {
+		p.say(p.err.Notice("the agent has left; its pods stay"))
 	}
 	return nil
 }
 
-// stream writes updates and counts them.
-type stream struct {
-	*program
-	flags   watchFlags
-	seq     int // lines written
-	updates int // PodUpdates among them
-}
-
-// full reports whether there have been enough updates.
-func (s *stream) full() bool { return s.flags.max > 0 && s.updates >= s.flags.max }
-
-func (s *stream) print(u engine.Update) error {
-	s.seq++
-	if u.IsPods() {
-		s.updates++
-	}
-	doc := ui.NewPodUpdate(u, s.seq, s.flags.full)
-	if s.flags.output.value == "text" {
-		return s.out.print(s.out.Update(doc, s.flags.diff))
-	}
-	line, err := ui.JSONLine(doc)
-	if err != nil {
-		return err
-	}
-	return s.out.print(line)
-}
-
-// filter returns what --source, -n and -l leave of an update, and whether that
-// is worth a line. The first update of a source always is: it says that the
-// source was heard.
-func (f watchFlags) filter(cmd *cobra.Command) (func(engine.Update) (engine.Update, bool), error) {
-	if f.max < 0 {
-		return nil, usage(cmd, errors.New("--max-events: a number below 0 has no meaning"))
-	}
-	if f.timeout < 0 {
-		return nil, usage(cmd, errors.New("--timeout: a time below 0 has no meaning"))
-	}
-	for _, kind := range f.kinds {
-		if !slices.Contains(sourceKinds(), kind) {
-			return nil, usage(cmd, errors.New(`--source: "`+kind+`" is not one of `+strings.Join(sourceKinds(), ", ")))
-		}
-	}
-	selector, err := labels.Parse(f.selector)
-	if err != nil {
-		return nil, usage(cmd, errors.New("--selector: "+err.Error()))
-	}
-	wanted := func(s *pod.Spec) bool {
-		return (f.namespace == "" || s.Namespace == f.namespace) && selector.Matches(labels.Set(s.Pod.Labels))
-	}
-	return func(u engine.Update) (engine.Update, bool) {
-		switch {
-		case u.Op == engine.DROPPED:
-			return u, true
-		case len(f.kinds) > 0 && !slices.Contains(f.kinds, u.Source):
-			return u, false
-		case u.Op == engine.CONFLICT:
-			return u, f.namespace == "" || u.Key.Namespace == f.namespace
-		case !u.IsPods() || f.namespace == "" && selector.Empty():
-			return u, true
-		}
-		all, before := u.Pods, u.Old
-		u.Pods, u.Old = nil, nil
-		for i, s := range all {
-			var old *pod.Spec
-			if i < len(before) {
-				old = before[i]
+// updates returns what there is to print: what an agent says, or what the
+// sources do.
+func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags, s selection) (iter.Seq2[ui.PodUpdate, error], error) {
+	if f.attach {
+		for _, name := range slices.Concat(sourceSettings(), clusterSettings()) {
+			if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed {
+				return nil, usage(cmd, errors.New("--attach and --"+name+" exclude each other: an agent has its own sources"))
 			}
-			// A pod whose labels stop matching is still news to whoever asked for them.
-			if !wanted(s) && (old == nil || !wanted(old)) {
-				continue
-			}
-			u.Pods, u.Old = append(u.Pods, s), append(u.Old, old)
 		}
-		return u, len(u.Pods) > 0 || u.First || u.Op == podconfig.SET
+		return p.agent().updates(ctx, s), nil
+	}
+	sources, err := p.podConfig(reading{mode: s.mode, permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
+	if err != nil {
+		return nil, err
+	}
+	return func(yield func(ui.PodUpdate, error) bool) {
+		for d := range s.documents(engine.Watch(ctx, engine.Look{Config: sources})) {
+			if !yield(d, nil) {
+				return
+			}
+		}
 	}, nil
 }
 
-// sourceKinds are the kinds of source there are.
-func sourceKinds() []string { return []string{"file", "http", "stdin"} }
+// printUpdate prints one line, or several for several pods as text.
+func (p *program) printUpdate(d ui.PodUpdate, f watchFlags) error {
+	if podconfig.Op(d.Op) == engine.NOTICE {
+		p.say(p.err.Notice(d.Problem.Error()))
+		return nil
+	}
+	if f.output.value == "text" {
+		return p.out.print(p.out.Update(d, f.diff))
+	}
+	line, err := ui.JSONLine(d)
+	if err != nil {
+		return err
+	}
+	return p.out.print(line)
+}
+
+// selection returns which updates the flags ask for.
+func (f watchFlags) selection() (selection, error) {
+	mode, err := podconfig.ParseMode(f.mode.value)
+	if err != nil {
+		return selection{}, err
+	}
+	s := selection{
+		mode: mode, full: f.full && f.output.value == "json", notices: true,
+		kinds: f.kinds, namespace: f.namespace, labels: f.selector, max: f.max,
+	}
+	return s, s.check()
+}

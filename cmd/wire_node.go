@@ -1,3 +1,5 @@
+//go:build linux
+
 package cmd
 
 import (
@@ -40,6 +42,7 @@ type node struct {
 	bundled *bundle.Runtime // nil for a runtime that is not ours
 	runtime *cri.Runtime
 	records *record.Records
+	sets    *record.Sets
 	images  *bundle.Images
 	journal *journal.Journal
 	kept    []pod.Record
@@ -80,9 +83,20 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 	if n.kept, err = n.records.All(); err != nil {
 		log.Warn("Some records were not read", "error", err)
 	}
+	n.sets = record.NewSets(root)
 	n.journal = journal.New(filepath.Join(root, "journal.jsonl"), log)
 	n.before = p.statuses(log)
 	return n, nil
+}
+
+// lastGood returns what each source last wanted, as the agent before this one
+// wrote it down. What is damaged costs its own content, and is said.
+func (n *node) lastGood() map[string]podconfig.Restored {
+	sets, err := n.sets.Load()
+	if err != nil {
+		n.log.Warn("Some of the last good sets were not read", "error", err)
+	}
+	return setsByLayer(sets)
 }
 
 // findRuntime finds or starts the runtime.
@@ -157,6 +171,8 @@ func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine
 		Hints:         pleg.New(pleg.Config{Runtime: n.runtime, Relist: p.cfg.SyncFrequency, Log: n.log}),
 		Volumes:       volume.New(volume.Config{RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Log: n.log}),
 		Records:       n.records,
+		Sets:          n.sets,
+		NeedWord:      p.needWord(),
 		Prober:        probe.New(probe.Config{Exec: n.runtime, Version: readVersion().Version}),
 		Sinks:         append([]engine.Sink{n.journal}, sinks...),
 		Log:           n.log,

@@ -14,6 +14,7 @@ import (
 // at least one test, and every test named there is in the tree.
 func TestDocs_EveryRowHasItsTests(t *testing.T) {
 	have := tests(t)
+	checkNames(t, have)
 	page, err := os.ReadFile("testing.md")
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +40,34 @@ func TestDocs_EveryRowHasItsTests(t *testing.T) {
 	}
 	if rows < 40 {
 		t.Errorf("testing.md has %d rows: the tables were not read", rows)
+	}
+}
+
+// checkNames: every test that merge-semantics.md names is in the tree, and each
+// of its cases and rules names one.
+func checkNames(t *testing.T, have map[string]bool) {
+	t.Helper()
+	page, err := os.ReadFile("merge-semantics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
+	rows := 0
+	for i, line := range strings.Split(string(page), "\n") {
+		found := name.FindAllStringSubmatch(line, -1)
+		if regexp.MustCompile(`^\| [MS]\d+ \|`).MatchString(line) {
+			if rows++; len(found) == 0 {
+				t.Errorf("merge-semantics.md:%d names no test", i+1)
+			}
+		}
+		for _, f := range found {
+			if !have[f[1]] {
+				t.Errorf("merge-semantics.md:%d names %s, which is not in the tree", i+1, f[1])
+			}
+		}
+	}
+	if rows < 35 {
+		t.Errorf("merge-semantics.md has %d rows: the tables were not read", rows)
 	}
 }
 

@@ -24,12 +24,14 @@ var rules = []struct {
 }{
 	// What is ours.
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
-	{module + "pkg/engine/...", []string{"cmd", "pkg/ui", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
+	{module + "pkg/engine/...", []string{"cmd", "pkg/ui/...", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
 	{module + "pkg/plan/...", []string{"cmd", "pkg/engine"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
-	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/ui", "pkg/plan"}, "sources speak to podconfig through source.Source"},
+	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
 	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
 	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
+	{module + "pkg/source/apiserver", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/source/etcd", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/file", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/http", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/stdin", []string{"cmd"}, "adapters never import each other"},
@@ -40,19 +42,23 @@ var rules = []struct {
 	{module + "pkg/sink/...", []string{"cmd"}, "the engine has an interface for it"},
 	{module + "pkg/pleg/...", []string{"cmd"}, "the engine has an interface for it"},
 	{module + "pkg/bundle/...", []string{"cmd", "pkg/ui", "hack/...", "test/..."}, "the bundle is one runtime among others"},
+	{module + "pkg/server/...", []string{"cmd", "test/..."}, "the server gets functions; nobody gets the server"},
 	{module + "pkg/ui/...", []string{"cmd"}, "text is made at the edge"},
+	{module + "pkg/ui/tui/hush", []string{"pkg/ui/tui"}, "it works by its place in the order of initialization"},
 	{module + "pkg/config/...", []string{"cmd"}, "parts get what they need, not the whole configuration"},
 
 	// What is others'.
 	{"github.com/spf13/...", []string{"cmd"}, "no command-line library below cmd"},
-	{"github.com/charmbracelet/...", []string{"pkg/ui"}, "colour and layout are ui's"},
-	{"github.com/muesli/...", []string{"pkg/ui"}, "colour and layout are ui's"},
-	{"k8s.io/client-go/...", nil, "there is no API server yet"},
+	{"github.com/charmbracelet/...", []string{"pkg/ui/..."}, "colour and layout are ui's"},
+	{"github.com/muesli/...", []string{"pkg/ui/..."}, "colour and layout are ui's"},
+	{"k8s.io/client-go/...", []string{"pkg/source/apiserver", "test/..."}, "API servers are spoken to at the edge"},
 	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
 	{"k8s.io/kubelet/...", nil, "nothing of the kubelet is taken over"},
 	{"k8s.io/klog/...", []string{"cmd"}, "klog is bridged, not used"},
 	{"k8s.io/cri-api/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
-	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
+	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/source/etcd", "test/..."}, "CRI and etcd are spoken to at the edge"},
+	{"go.etcd.io/...", []string{"pkg/source/etcd", "test/..."}, "etcd is spoken to in one place"},
+	{"go.uber.org/zap/...", []string{"test/..."}, "log/slog"},
 	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "containerd is known to whoever brings it"},
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
 	{"github.com/stretchr/...", nil, "tests compare values"},
@@ -60,7 +66,7 @@ var rules = []struct {
 }
 
 // pure names the packages that decide or describe: no clock, no lock.
-var pure = []string{"pkg/pod", "pkg/manifest", "pkg/podconfig", "pkg/plan", "pkg/status"}
+var pure = []string{"pkg/pod", "pkg/sorted", "pkg/manifest", "pkg/podconfig", "pkg/plan", "pkg/status"}
 
 // banned are words that name nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

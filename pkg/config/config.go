@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,9 @@ const DefaultFile = "/etc/nodectl/config.yaml"
 
 // DefaultManifests is the directory that is read where no source is configured.
 const DefaultManifests = "/etc/nodectl/manifests"
+
+// DefaultEtcdPrefix is where the etcd source finds its manifests.
+const DefaultEtcdPrefix = "/nodectl/manifests/"
 
 // Config is every setting that flags, environment and file share. The
 // mapstructure tag is the flag's name, which is also the key in the file and,
@@ -41,13 +45,27 @@ type Config struct {
 	Recursive             bool          `mapstructure:"recursive"`
 	ManifestURLHeader     []string      `mapstructure:"manifest-url-header"` // "Name: value"
 	ManifestURLHeaderFile string        `mapstructure:"manifest-url-header-file"`
+	ManifestURLCACert     string        `mapstructure:"manifest-url-cacert"`
+	ManifestURLCert       string        `mapstructure:"manifest-url-cert"`
+	ManifestURLKey        string        `mapstructure:"manifest-url-key"`
 	FileCheckFrequency    time.Duration `mapstructure:"file-check-frequency"`
 	HTTPCheckFrequency    time.Duration `mapstructure:"http-check-frequency"`
 	Validate              string        `mapstructure:"validate"` // strict, warn, ignore
 
-	SyncFrequency time.Duration `mapstructure:"sync-frequency"`
-	ImageDir      string        `mapstructure:"image-dir"` // "" is RootDir/images
-	PodCIDR       string        `mapstructure:"pod-cidr"`  // pod network of the bundled runtime
+	Kubeconfig       string   `mapstructure:"kubeconfig"`     // "" is no api source
+	EtcdEndpoints    []string `mapstructure:"etcd-endpoints"` // none is no etcd source
+	EtcdPrefix       string   `mapstructure:"etcd-prefix"`
+	EtcdCACert       string   `mapstructure:"etcd-cacert"`
+	EtcdCert         string   `mapstructure:"etcd-cert"`
+	EtcdKey          string   `mapstructure:"etcd-key"`
+	EtcdUser         string   `mapstructure:"etcd-user"`
+	EtcdPasswordFile string   `mapstructure:"etcd-password-file"`
+
+	SyncFrequency               time.Duration `mapstructure:"sync-frequency"`
+	ImageDir                    string        `mapstructure:"image-dir"`     // "" is RootDir/images
+	PodCIDR                     string        `mapstructure:"pod-cidr"`      // pod network of the bundled runtime
+	OfflineStart                string        `mapstructure:"offline-start"` // none, api
+	InsecureManifestPermissions bool          `mapstructure:"insecure-manifest-permissions"`
 }
 
 // Default returns the configuration of a machine that says nothing. NodeName
@@ -61,6 +79,8 @@ func Default() Config {
 		FileCheckFrequency: 20 * time.Second,
 		HTTPCheckFrequency: 20 * time.Second,
 		Validate:           "strict",
+		EtcdPrefix:         DefaultEtcdPrefix,
+		OfflineStart:       "none",
 		SyncFrequency:      time.Minute,
 		PodCIDR:            "10.88.0.0/16",
 	}
@@ -90,6 +110,12 @@ func (c Config) Check() error {
 		{"file-check-frequency", positive(c.FileCheckFrequency)},
 		{"http-check-frequency", positive(c.HTTPCheckFrequency)},
 		{"validate", oneOf(c.Validate, "strict", "warn", "ignore")},
+		{"manifest-url-cert", together(c.ManifestURLCert, c.ManifestURLKey, "manifest-url-key")},
+		{"etcd-endpoints", endpoints(c.EtcdEndpoints)},
+		{"etcd-prefix", prefix(c.EtcdPrefix)},
+		{"etcd-cert", together(c.EtcdCert, c.EtcdKey, "etcd-key")},
+		{"etcd-user", together(c.EtcdUser, c.EtcdPasswordFile, "etcd-password-file")},
+		{"offline-start", oneOf(c.OfflineStart, "none", "api")},
 		{"sync-frequency", positive(c.SyncFrequency)},
 		{"pod-cidr", network(c.PodCIDR)},
 	} {
@@ -161,6 +187,7 @@ func nodeName(v string) string {
 	return ""
 }
 
+// filenames never repeats a URL: there may be a secret in it.
 func filenames(names []string) string {
 	dashes := 0
 	for _, n := range names {
@@ -169,6 +196,9 @@ func filenames(names []string) string {
 		}
 		if n == "-" {
 			dashes++
+		}
+		if scheme, _, ok := strings.Cut(n, "://"); ok && !IsURL(n) && !strings.ContainsAny(scheme, "/.") {
+			return fmt.Sprintf("%q is no scheme that is read; http:// and https:// are", scheme+"://")
 		}
 	}
 	if dashes > 1 {
@@ -184,6 +214,35 @@ func headers(lines []string) string {
 		if !ok || strings.TrimSpace(name) == "" || strings.ContainsAny(strings.TrimSpace(name), " \t\r\n") || strings.ContainsAny(value, "\r\n") {
 			return fmt.Sprintf("header %d is not of the form 'Name: value'", i+1)
 		}
+	}
+	return ""
+}
+
+// together reports that of two settings that need each other one is missing.
+func together(a, b, other string) string {
+	if (a == "") != (b == "") {
+		return "needs --" + other + " beside it, and the other way round"
+	}
+	return ""
+}
+
+// endpoints never repeats one: it may hold a password.
+func endpoints(urls []string) string {
+	for i, v := range urls {
+		u, err := url.Parse(v)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+			return fmt.Sprintf("endpoint %d is not a URL, as https://127.0.0.1:2379", i+1)
+		case u.User != nil:
+			return fmt.Sprintf("endpoint %d holds a user: use --etcd-user and --etcd-password-file", i+1)
+		}
+	}
+	return ""
+}
+
+func prefix(v string) string {
+	if strings.Trim(v, "/") == "" {
+		return "is empty: every key of the etcd would be a manifest"
 	}
 	return ""
 }

@@ -38,6 +38,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"cgroup-root", "absolute", func(c *Config) { c.CgroupRoot = "x" }},
 		{"node-name", "node name", func(c *Config) { c.NodeName = "Node_1" }},
 		{"filename", "only once", func(c *Config) { c.Filename = []string{"-", "a", "-"} }},
+		{"filename", `"ftp://" is no scheme that is read`, func(c *Config) { c.Filename = []string{"ftp://me:hunter2@h/x"} }},
 		{"filename", "empty", func(c *Config) { c.Filename = []string{""} }},
 		{"manifest-url-header", "header 2", func(c *Config) { c.ManifestURLHeader = []string{"A: b", "hunter2"} }},
 		{"manifest-url-header", "header 1", func(c *Config) { c.ManifestURLHeader = []string{"A: b\r\nX: hunter2"} }},

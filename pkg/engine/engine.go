@@ -14,6 +14,7 @@
 //	prober      owns the probes' heap and counters
 //	gate        owns the start slots
 //	reporter    owns the sinks
+//	Live        holds what readers see, behind a lock that nobody waits under
 //
 //	batches   0  podconfig's goroutine → sync loop; blocks: a slow loop slows sources
 //	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
@@ -22,10 +23,12 @@
 //	mail      1  sync loop → one worker; full: the older letter is replaced
 //	verdicts  0  prober → sync loop, in a select that also takes targets
 //	targets   0  sync loop → prober; the prober is always in its select
+//	stands    1  podconfig's goroutine → keeper; full: taken back and merged
 //	letters   1  sync loop → reporter; full: merged with the letter waiting
 //	requests, withdrawals, releases
 //	          0  workers → gate; the gate is always in its select
 //	grant     1  gate → the worker that asked; it has room
+//	wake      1  Live → one reader of it; full: the reader is about to look anyway
 //	done      1  a call to the runtime → its worker, which waits for it
 //
 // The one rule: hints are never truth. Whoever gets one reads.
@@ -61,6 +64,7 @@ type Config struct {
 	Hints     Hints
 	Volumes   Volumes
 	Records   Records
+	Sets      Sets // nil: nothing of the sources is written down
 	Prober    Prober
 	Sinks     []Sink
 	Log       *slog.Logger
@@ -73,6 +77,11 @@ type Config struct {
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
 	RuntimeName string   // prefix of container IDs in status: "containerd"
 
+	// NeedWord names the kinds of source whose pods do not start on the word of
+	// the agent before, only on their source's own: a pod of an API server may run
+	// elsewhere by now. What runs of them is kept all the same.
+	NeedWord map[string]bool
+
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often the runtime is asked how it is; default 5 s
 	Starts        int           // pods starting at once; default the number of cores
@@ -81,8 +90,9 @@ type Config struct {
 // Engine keeps pods the way their sources want them. Make one with New; call
 // one of its entry points, once.
 type Engine struct {
-	cfg Config
-	log *slog.Logger
+	cfg  Config
+	log  *slog.Logger
+	live *Live
 }
 
 // New returns an Engine; nothing starts before Run or Once.
@@ -99,16 +109,38 @@ func New(cfg Config) *Engine {
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = "containerd"
 	}
-	return &Engine{cfg: cfg, log: cfg.Log}
+	live := newLive(nil)
+	if cfg.PodConfig != nil { // Once has none
+		live = newLive(cfg.PodConfig.Layers())
+	}
+	cfg.Sinks = append([]Sink{live}, cfg.Sinks...)
+	return &Engine{cfg: cfg, log: cfg.Log, live: live}
 }
+
+// Live returns what this engine shows to whoever looks. It is there before Run
+// and after it, and shows something new while Run runs.
+func (e *Engine) Live() *Live { return e.live }
 
 // Run keeps pods until ctx is done, which is the agent leaving: pods stay. It
 // adopts what runs, and stops what carries our label and nobody wants once the
 // layer it came from was heard. It returns nil at the end of ctx.
 func (e *Engine) Run(ctx context.Context) error {
 	l := e.newLoop(true)
+	e.live.begin(time.Now())
+	defer e.live.end()
 	return e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {
+		var written sync.WaitGroup
+		defer written.Wait()
+		keep := func(podconfig.Batch) {}
+		if e.cfg.Sets != nil {
+			k := newKeeper(e.cfg.Sets, e.log)
+			keep = k.keep
+			defer k.close()
+			written.Go(k.run)
+		}
 		for b := range e.cfg.PodConfig.Batches(ctx) {
+			keep(b)
+			e.live.publish(b)
 			select {
 			case out <- b:
 			case <-ctx.Done():

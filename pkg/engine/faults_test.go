@@ -16,6 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // once runs Once over specs on the machine, as runonce does.
@@ -23,7 +24,7 @@ func (m *machine) once(until Until, limit time.Duration, specs ...*pod.Spec) (Re
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	slices.SortFunc(specs, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
-	set := &podconfig.Merged{Pods: specs, Layers: []podconfig.LayerState{{Name: "file:/m", Source: "file", Location: "/m", Heard: true, Pods: len(specs)}}}
+	set := &podconfig.Merged{Pods: sorted.Of(specs...), Layers: []podconfig.LayerState{{Name: "file:/m", Source: "file", Location: "/m", Heard: true, Pods: len(specs)}}}
 	return New(m.config(m.rt.Connect())).Once(ctx, set, until)
 }
 

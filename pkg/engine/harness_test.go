@@ -30,12 +30,13 @@ import (
 // machine is one node in a synctest bubble: a runtime, a disk, one manifest
 // source, and agents that come and go.
 type machine struct {
-	t    *testing.T
-	rt   *critest.Runtime
-	disk *disk
-	src  *wishes
-	more *wishes // a second layer; nil for none
-	mute bool    // the source says nothing to the next agent
+	t     *testing.T
+	rt    *critest.Runtime
+	disk  *disk
+	src   *wishes
+	more  *wishes         // a second layer; nil for none
+	mute  bool            // the source says nothing to the next agent
+	extra []source.Source // more layers; nil for none
 
 	log   lines
 	agent *agent
@@ -105,8 +106,10 @@ func (m *machine) config(conn *critest.Conn) Config {
 	if m.more != nil {
 		sources = append(sources, m.more.reader(false))
 	}
+	sources = append(sources, m.extra...)
 	return Config{
-		PodConfig: podconfig.New(podconfig.Config{Sources: sources}),
+		PodConfig: podconfig.New(podconfig.Config{Sources: sources, Restored: m.disk.restored()}),
+		Sets:      m.disk.setsOrNil(),
 		Runtime:   rt,
 		Hints:     pleg.New(pleg.Config{Runtime: rt}),
 		Volumes:   m.disk,
@@ -116,6 +119,7 @@ func (m *machine) config(conn *critest.Conn) Config {
 		Before:    m.disk.before(),
 		Log:       slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Starts:    2,
+		NeedWord:  map[string]bool{"api": true},
 	}
 }
 
@@ -142,9 +146,11 @@ func (m *machine) leave() {
 // die ends the agent as kill -9 does: nothing it asks for is done any more.
 func (m *machine) die() {
 	m.agent.conn.Cut()
+	m.disk.cutOff(true)
 	m.agent.cancel()
 	<-m.agent.done
 	m.agent = nil
+	m.disk.cutOff(false)
 }
 
 // want compares the runtime's state.
@@ -268,11 +274,12 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 			pods, err := w.pods, w.err
 			w.mu.Unlock()
 			snap := source.Snapshot{Revision: rev}
+			var files []source.File
 			for _, p := range pods {
 				snap.Changed = append(snap.Changed, p.Key)
-				snap.Files = append(snap.Files, source.File{File: p.Origin.File, Pods: []*pod.Spec{p}})
+				files = append(files, source.File{File: p.Origin.File, Pods: []*pod.Spec{p}})
 			}
-			slices.SortFunc(snap.Files, func(a, b source.File) int { return strings.Compare(a.File, b.File) })
+			snap.Files = source.FilesOf(files...)
 			if err != nil {
 				snap = source.Snapshot{}
 			}
@@ -293,9 +300,12 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 type disk struct {
 	mu      sync.Mutex
 	full    bool
-	shut    bool // the journal is full too
+	shut    bool          // the journal is full too
+	killed  bool          // who writes now is not there any more
+	slow    time.Duration // that writing a set takes
 	records map[pod.Key]pod.Record
-	volumes map[string]bool // "uid/instance"
+	sets    map[string]map[string]pod.Standing // by layer and file; nil: nothing of the sources is kept
+	volumes map[string]bool                    // "uid/instance"
 	journal map[pod.Key]*statusLine
 	lines   []statusLine
 	sick    map[string]bool // containers whose probes fail, by name
@@ -310,6 +320,13 @@ func (d *disk) refuse(full bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.full, d.shut = full, full
+}
+
+// cutOff keeps an agent that was killed from writing sets.
+func (d *disk) cutOff(killed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.killed = killed
 }
 
 var errFull = fmt.Errorf("no space left on device")
@@ -336,6 +353,24 @@ func (d *disk) Save(r pod.Record) error {
 	}
 	r.Attempts = maps.Clone(r.Attempts)
 	d.records[r.Key] = r
+	return nil
+}
+
+func (s setsOf) Save(layer string, _ time.Time, changed []pod.Standing) error {
+	time.Sleep(s.slow)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full || s.killed {
+		return errFull
+	}
+	if s.sets[layer] == nil {
+		s.sets[layer] = map[string]pod.Standing{}
+	}
+	for _, c := range changed {
+		if s.sets[layer][c.File] = c; c.Empty() {
+			delete(s.sets[layer], c.File)
+		}
+	}
 	return nil
 }
 

@@ -77,15 +77,17 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 			return
 		}
 	}
-	for _, r := range c.records {
-		s := stray{uid: r.UID, spec: r.Want}
-		if r.Want != nil {
+	for _, r := range recordsOf(c) {
+		s := stray{uid: r.UID}
+		s.stops = !r.StopSince.IsZero()
+		if s.spec = r.Want; r.Want != nil {
 			s.layer = r.Want.Origin.Layer()
 		}
 		l.note(r.Key, s)
 	}
 	for _, a := range c.pods {
 		s := stray{uid: a.UID}
+		s.shown, s.alive = a.UID, lives(a)
 		if a.Sandbox != nil {
 			s.layer = a.Sandbox.Layer
 		}
@@ -108,6 +110,26 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeStrays(ctx)
 }
 
+// recordsOf returns one record of each pod: that of what the runtime shows, else
+// that of its newest instance. A replaced pod may have left one behind.
+func recordsOf(c census) map[pod.Key]pod.Record {
+	shown := make(map[pod.Key]string, len(c.pods))
+	for _, a := range c.pods {
+		shown[a.Key] = a.UID
+	}
+	best := make(map[pod.Key]pod.Record, len(c.records))
+	for _, r := range c.records {
+		old, known := best[r.Key]
+		switch fits := r.UID == shown[r.Key]; {
+		case !known, fits:
+			best[r.Key] = r
+		case old.UID != shown[r.Key]:
+			best[r.Key] = newer(old, r)
+		}
+	}
+	return best
+}
+
 // note remembers a pod the node shows and the loop does not know. The record,
 // noted first, knows more than the runtime.
 func (l *loop) note(key pod.Key, s stray) {
@@ -116,12 +138,30 @@ func (l *loop) note(key pod.Key, s stray) {
 	case l.pods[key] != nil:
 		return
 	case known && (old.layer != "" || s.layer == ""):
+		old.alive = old.alive || s.alive
+		if s.shown != "" {
+			old.shown = s.shown
+		}
+		l.strays[key] = old
 		return
 	case known:
 		s.spec = old.spec
 	}
 	s.first = !l.begun
 	l.strays[key] = s
+}
+
+// lives reports whether anything of a pod runs.
+func lives(a pod.Actual) bool {
+	if a.Sandbox != nil && a.Sandbox.Ready {
+		return true
+	}
+	for _, c := range a.Containers {
+		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+			return true
+		}
+	}
+	return false
 }
 
 // goes reports whether runonce takes this pod away.
@@ -146,13 +186,11 @@ func (l *loop) judgeStrays(ctx context.Context) {
 			delete(l.strays, key)
 			continue
 		}
-		heard, configured := l.state.Heard(s.layer)
-		if want := l.state.Pod(key); want != nil {
-			if heard || !configured { // held by want until now
-				l.want(ctx, key, want)
-			}
+		if want := l.state.Pod(key); want != nil { // it was held until now, or still is
+			l.want(ctx, key, want)
 			continue
 		}
+		heard, configured := l.state.Heard(s.layer)
 		if configured && !heard && !l.goes(key) {
 			if !s.seen {
 				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.layer)
@@ -175,9 +213,14 @@ func (l *loop) judgeStrays(ctx context.Context) {
 		} else {
 			l.log.Warn("Pod of a source that is not configured any more is stopped", "pod", key.String(), "source", s.layer)
 		}
-		delete(l.strays, key)
-		e := l.entry(key)
-		e.seated, e.uid, e.runs = true, s.uid, s.spec
-		l.send(ctx, e, true)
+		l.stop(ctx, key, s)
 	}
+}
+
+// stop has a worker take a stray away.
+func (l *loop) stop(ctx context.Context, key pod.Key, s stray) {
+	delete(l.strays, key)
+	e := l.entry(key)
+	e.seated, e.uid, e.runs = true, s.uid, s.spec
+	l.send(ctx, e, true)
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -22,6 +24,9 @@ type Look struct {
 	// Here puts an origin that a sandbox carries into the words of Config's
 	// layers, where those differ from the agent's; nil where they do not.
 	Here func(pod.Origin) pod.Origin
+	// NeedWord is what the agent's Config says: the kinds of source whose pods do
+	// not start before their source has spoken.
+	NeedWord map[string]bool
 	// Against is the saved set to compare with instead of the runtime; nil for
 	// none.
 	Against *Saved
@@ -35,6 +40,8 @@ type Forecast struct {
 	Reconcile int      // pods of which only the status differs
 	// Notices say what the forecast could not know, one sentence each.
 	Notices []string
+
+	now time.Time // as which plan was asked
 }
 
 // Change is one pod that serving the set would change.
@@ -55,7 +62,10 @@ type Change struct {
 	// Reason says why something restarts, or why a pod is removed that is still
 	// written somewhere; may be empty.
 	Reason string
-	Grace  int64 // seconds a removed pod gets to end
+	// Steps is what serve would do about the pod, in order, were nothing in its
+	// way; only a comparison with the runtime knows them.
+	Steps []plan.Step
+	Grace int64 // seconds a removed pod gets to end
 }
 
 // Restarts reports whether the change restarts anything.
@@ -75,7 +85,7 @@ func Preview(ctx context.Context, look Look) (Forecast, error) {
 		if err != nil {
 			return Forecast{State: state}, err
 		}
-		return againstRuntime(state, have, look.Kept, look.Here), nil
+		return againstRuntime(state, have, look, time.Now()), nil
 	}
 	return againstSaved(state, &Saved{}), nil
 }
@@ -87,8 +97,8 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 	for _, s := range saved.Pods {
 		old[s.Key] = s
 	}
-	objects := objectChanges(saved.objects, state.Objects)
-	for _, want := range state.Pods {
+	objects := objectChanges(saved.objects, state.Objects.Slice())
+	for want := range state.Pods.All() {
 		was := old[want.Key]
 		if was == nil {
 			f.add(want)
@@ -112,29 +122,35 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 
 // againstRuntime compares state with what runs, told by the records the agent
 // kept and, where one is missing, by the hashes on the sandbox and containers.
-func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Record, here func(pod.Origin) pod.Origin) Forecast {
-	f := Forecast{State: state}
-	records := map[pod.Key]pod.Record{}
-	for _, r := range kept {
-		records[r.Key] = newer(records[r.Key], r)
-	}
+func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now time.Time) Forecast {
+	f := Forecast{State: state, now: now}
+	records := recordsOf(census{pods: have, records: look.Kept})
 	runs := map[pod.Key]pod.Actual{}
 	for _, a := range have {
 		runs[a.Key] = a
 	}
-	for _, want := range state.Pods {
+	for want := range state.Pods.All() {
 		a, r := runs[want.Key], records[want.Key]
-		held := lastOrigin(a, r, here).Layer()
-		heard, configured := state.Heard(held)
-		switch {
-		case !a.Empty() && configured && !heard: // its own layer may still want it as it is
-			f.stays(want.Key, held+" could not be read")
+		there := present{layer: lastOrigin(a, r, look.Here).Layer(), spec: r.Want, shown: a.UID, alive: lives(a), stops: !r.StopSince.IsZero()}
+		switch d := delayed(state, want, there, look.NeedWord); {
+		case d != nil && d.stop:
+			f.removeRunning(a, r, lastOrigin(a, r, look.Here), "its stop has begun")
+		case d != nil && d.as != nil: // which an agent that was killed may have left half done
+			f.stay(want.Key, d.layer+" could not be read")
+			f.updateRunning(d.as, a, r)
+		case d != nil && there.alive:
+			f.stays(want.Key, d.layer+" could not be read")
+		case d != nil:
+			f.waits(want.Key, d.layer)
+		case want.Pod.DeletionTimestamp != nil:
+			f.deleted(want, a, r)
 		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
 			f.add(want)
+			f.Changes[len(f.Changes)-1].Steps = f.steps(want, a, r)
 		case r.Want != nil:
-			f.updateRunning(want, r.Want, a)
+			f.updateRunning(want, a, r)
 		default:
-			f.updateByHash(want, a)
+			f.updateByHash(want, a, r)
 		}
 	}
 	for _, a := range have {
@@ -142,16 +158,41 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, kept []pod.Recor
 			continue
 		}
 		r := records[a.Key]
-		origin, g := lastOrigin(a, r, here), grace(r.Want, sandboxGrace(a))
+		origin := lastOrigin(a, r, look.Here)
 		why, stays := unwanted(state, origin)
 		if stays {
 			f.stays(a.Key, why)
 			continue
 		}
-		f.remove(a.Key, r.Want, origin, a.UID, g, why)
+		f.removeRunning(a, r, origin, why)
 	}
 	f.sort()
 	return f
+}
+
+// steps is what serve would do about a pod that is on the node as a and was
+// written down as r.
+func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
+	v := plan.View{
+		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
+		Terminal: string(r.Terminal), StopSince: r.StopSince, Now: f.now,
+	}
+	if v.Instance == 0 && a.Sandbox != nil {
+		v.Instance = a.Sandbox.Instance
+	}
+	// An agent puts volumes in place before it makes a sandbox.
+	v.VolumesReady = a.Sandbox != nil && plan.Instance(v) == v.Instance
+	return plan.Foresee(v)
+}
+
+// restarts asks plan what serving want would start anew of a running pod.
+func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
+	c.Steps = f.steps(want, a, r)
+	instance := r.Instance
+	if instance == 0 && a.Sandbox != nil {
+		instance = a.Sandbox.Instance
+	}
+	c.RestartPod, c.RestartContainers = plan.Restarts(a, instance, c.Steps)
 }
 
 // unwanted says of a running pod that the set does not hold whether it stays
@@ -201,9 +242,41 @@ func (f *Forecast) remove(key pod.Key, old *pod.Spec, origin pod.Origin, uid str
 	f.Changes = append(f.Changes, Change{Op: podconfig.REMOVE, Key: key, Old: old, Source: origin.Source, Origin: origin, UID: uid, Grace: grace, Reason: why})
 }
 
+// removeRunning records that a pod goes which is on the node.
+func (f *Forecast) removeRunning(a pod.Actual, r pod.Record, origin pod.Origin, why string) {
+	steps := f.steps(nil, a, r)
+	f.remove(a.Key, r.Want, origin, a.UID, graceOf(steps, grace(r.Want, sandboxGrace(a))), why)
+	f.Changes[len(f.Changes)-1].Steps = steps
+}
+
 func (f *Forecast) stays(key pod.Key, why string) {
 	f.Unchanged++
+	f.stay(key, why)
+}
+
+func (f *Forecast) stay(key pod.Key, why string) {
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s stays: %s", key, why))
+}
+
+func (f *Forecast) waits(key pod.Key, layer string) {
+	f.Unchanged++
+	f.Notices = append(f.Notices, fmt.Sprintf("pod %s waits for the word of %s", key, layer))
+}
+
+// deleted records a pod that its source deletes (C-1.2.9), until nothing of it is
+// on the node: it never starts again, however long its source shows it.
+func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
+	if a.Empty() {
+		f.Unchanged++
+		return
+	}
+	c := changeOf(want, r.Want)
+	c.Op, c.Steps = podconfig.DELETE, f.steps(want, a, r)
+	if r.Want != nil {
+		c.Fields = pod.Differences(r.Want.Pod, want.Pod)
+	}
+	c.Grace = graceOf(c.Steps, grace(want, sandboxGrace(a)))
+	f.Changes = append(f.Changes, c)
 }
 
 // update records want where it differs from the spec before.
@@ -220,63 +293,50 @@ func (f *Forecast) update(want, was *pod.Spec, objects []objectChange) {
 }
 
 // updateRunning records want where it differs from the pod that runs: the
-// record says by which fields, the runtime what of it restarts. A record is
-// written after a container was made, so the agent may have ended in between:
-// then the runtime knows better.
-func (f *Forecast) updateRunning(want, was *pod.Spec, a pod.Actual) {
+// record says by which fields, plan what of it restarts. A record is written
+// after a container was made, so the agent may have ended in between: fields of
+// a container that runs as wanted already are no change.
+func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
+	was := r.Want
 	c := changeOf(want, was)
 	c.Fields = pod.Differences(was.Pod, want.Pod)
-	c.RestartPod, c.RestartContainers, c.Reason = pod.Restart(was, want)
-	if whole, containers, known := restartsByHash(want, a); known {
-		if whole != c.RestartPod || !slices.Equal(containers, c.RestartContainers) {
-			c.RestartPod, c.RestartContainers = whole, containers
+	f.restarts(&c, want, a, r)
+	if c.Restarts() {
+		whole, containers, why := pod.Restart(was, want)
+		if c.Reason = why; whole != c.RestartPod || !slices.Equal(containers, c.RestartContainers) {
 			c.Reason = hashReason(c)
 		}
-		for name := range want.ContainerHashes {
-			have, ok := a.Containers[name]
-			if ok && have.Hash == want.ContainerHash(name) && was.ContainerHash(name) != have.Hash {
-				c.Fields = slices.DeleteFunc(c.Fields, func(d pod.FieldChange) bool { return ofContainer(d.Path, name) })
-			}
+	}
+	for name := range want.ContainerHashes {
+		have, ok := a.Containers[name]
+		if ok && have.Hash == want.ContainerHash(name) && was.ContainerHash(name) != have.Hash {
+			c.Fields = slices.DeleteFunc(c.Fields, func(d pod.FieldChange) bool { return ofContainer(d.Path, name) })
 		}
 	}
 	f.change(c)
 }
 
 // updateByHash compares want with a pod of which nobody kept the spec.
-func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual) {
+func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, nil)
 	note := "what the agent kept of it is not readable: compared by hash"
-	var known bool
-	c.RestartPod, c.RestartContainers, known = restartsByHash(want, a)
-	c.Reason = hashReason(c)
-	switch {
-	case !known:
+	known := a.Sandbox != nil && pod.HashVersion(a.Sandbox.SandboxHash) == pod.HashVersion(want.SandboxHash)
+	changed := known && (a.UID != want.UID() || a.Sandbox.SpecHash != want.Hash)
+	for name, hash := range want.ContainerHashes {
+		have, ok := a.Containers[name]
+		changed = changed || known && ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash)
+	}
+	if changed {
+		f.restarts(&c, want, a, r)
+		if c.Reason = hashReason(c); !c.Restarts() {
+			c.Reason = "the hash of the manifest differs"
+		}
+	}
+	if !known {
 		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
-	case !c.Restarts() && a.Sandbox.SpecHash != want.Hash:
-		c.Reason = "the hash of the manifest differs"
 	}
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s: %s", want.Key, note))
 	f.change(c)
-}
-
-// restartsByHash says what of a running pod does not run as wanted. It is not
-// known where the pod was made by another version of the hash, which is never
-// taken for a change.
-func restartsByHash(want *pod.Spec, a pod.Actual) (whole bool, containers []string, known bool) {
-	switch {
-	case a.Sandbox == nil, pod.HashVersion(a.Sandbox.SandboxHash) != pod.HashVersion(want.SandboxHash):
-		return false, nil, false
-	case a.UID != want.UID(), a.Sandbox.SandboxHash != want.SandboxHash:
-		return true, nil, true
-	}
-	for name, hash := range want.ContainerHashes {
-		have, ok := a.Containers[name]
-		if ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash) {
-			containers = append(containers, name)
-		}
-	}
-	slices.Sort(containers)
-	return false, containers, true
 }
 
 func hashReason(c Change) string {
@@ -357,6 +417,21 @@ func sandboxGrace(a pod.Actual) int64 {
 		return -1
 	}
 	return a.Sandbox.Grace
+}
+
+// graceOf returns how long the longest of steps that stop something gives it,
+// and otherwise where there are none.
+func graceOf(steps []plan.Step, otherwise int64) int64 {
+	longest := int64(-1)
+	for _, s := range steps {
+		if s.Action == plan.StopContainer {
+			longest = max(longest, s.Grace)
+		}
+	}
+	if longest < 0 {
+		return otherwise
+	}
+	return longest
 }
 
 // grace returns how long a pod gets to end: by its spec, else by what its

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -48,7 +45,7 @@ func (s said) Sets(context.Context) iter.Seq2[source.Snapshot, error] {
 			yield(source.Snapshot{}, s.err)
 			return
 		}
-		yield(source.Snapshot{Revision: 1, Files: s.files}, nil)
+		yield(source.Snapshot{Revision: 1, Files: source.FilesOf(s.files...)}, nil)
 	}
 }
 
@@ -72,7 +69,7 @@ func runs(s *pod.Spec) pod.Actual {
 	return pod.Actual{
 		Key: s.Key, UID: s.UID(),
 		Sandbox:    &pod.Sandbox{ID: "s", Ready: true, SpecHash: s.Hash, SandboxHash: s.SandboxHash, Layer: s.Origin.Layer(), Grace: 7},
-		Containers: map[string]pod.Container{"c": {Name: "c", Hash: s.ContainerHash("c"), State: pod.StateRunning}},
+		Containers: map[string]pod.Container{"c": {Name: "c", SandboxID: "s", Hash: s.ContainerHash("c"), State: pod.StateRunning}},
 	}
 }
 
@@ -361,123 +358,4 @@ func TestReadSavedRefusesWhatMergeDidNotWrite(t *testing.T) {
 			t.Errorf("%q: got %v, want an error in x.yaml that says %s", in, err, says)
 		}
 	}
-}
-
-// batchesOf returns a sequence of batches that waits for each one to be sent.
-func batchesOf(feed <-chan podconfig.Batch) func(context.Context) iter.Seq[podconfig.Batch] {
-	return func(ctx context.Context) iter.Seq[podconfig.Batch] {
-		return func(yield func(podconfig.Batch) bool) {
-			for {
-				select {
-				case b, ok := <-feed:
-					if !ok || !yield(b) {
-						return
-					}
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
-	}
-}
-
-func addOf(name string) podconfig.PodUpdate {
-	return podconfig.PodUpdate{Op: podconfig.ADD, Source: "file", Location: "a", Pods: []*pod.Spec{lookSpec(name, "x")}}
-}
-
-func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		feed := make(chan podconfig.Batch)
-		state := &podconfig.Merged{Pods: []*pod.Spec{lookSpec("a", "x"), lookSpec("b", "x")}}
-		next, stop := iter.Pull(watch(t.Context(), batchesOf(feed), 4))
-		defer stop()
-		go func() {
-			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("first")}, State: state}
-		}()
-		if u, ok := next(); !ok || u.Op != podconfig.ADD || !u.First || !u.Last {
-			t.Fatalf("first: %+v, %v", u, ok)
-		}
-		for i := range 12 {
-			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}, State: state}
-		}
-		close(feed)
-		synctest.Wait()
-		var got []string
-		for {
-			u, ok := next()
-			if !ok {
-				break
-			}
-			got = append(got, fmt.Sprintf("%s %d %d", u.Op, u.Dropped, len(u.Pods)))
-		}
-		total := 0
-		if len(got) < 2 || !strings.HasPrefix(got[0], "DROPPED") || got[1] != "SET 0 2" {
-			t.Fatalf("got %v, want DROPPED, SET, and what came after", got)
-		}
-		if _, err := fmt.Sscanf(got[0], "DROPPED %d", &total); err != nil {
-			t.Fatal(err)
-		}
-		if later := len(got) - 2; total+later != 12 {
-			t.Errorf("%d dropped and %d told make %d, want 12 in all: %v", total, later, total+later, got)
-		}
-	})
-}
-
-func TestWatchSaysProblemsOnce(t *testing.T) {
-	t.Parallel()
-	bad := pod.Problem{File: "a/x.yaml", Line: 3, Msg: "bad"}
-	worse := pod.Problem{File: "a/x.yaml", Line: 4, Msg: "worse"}
-	layer := func(err string) []podconfig.LayerState {
-		return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Heard: true, Error: err}}
-	}
-	conflict := func(line int) []podconfig.Conflict {
-		return []podconfig.Conflict{{Key: pod.Key{Namespace: "default", Name: "w"}, Winner: pod.Origin{Source: "file", Location: "a", File: "a/w.yaml", Line: 1},
-			Loser: pod.Origin{Source: "file", Location: "a", File: "a/v.yaml", Line: line}, Reason: "first path in byte order"}}
-	}
-	states := []struct {
-		state podconfig.Merged
-		want  []string
-	}{
-		{podconfig.Merged{Layers: layer(""), Problems: []pod.Problem{bad}, Skipped: []pod.Problem{{File: "a/.x", Msg: "dot file"}}}, []string{"REJECT file bad", "NOTICE file dot file"}},
-		{podconfig.Merged{Layers: layer(""), Problems: []pod.Problem{bad}}, nil},
-		{podconfig.Merged{Layers: layer(""), Problems: []pod.Problem{worse}}, []string{"REJECT file worse"}},
-		{podconfig.Merged{Layers: layer("timeout"), Problems: []pod.Problem{worse}}, []string{"ERROR file timeout"}},
-		{podconfig.Merged{Layers: layer("refused"), Problems: []pod.Problem{worse}}, []string{"ERROR file refused"}},
-		{podconfig.Merged{Layers: layer("")}, []string{"ERROR file refused over", "REJECT file worse over"}},
-		{podconfig.Merged{Layers: layer(""), Conflicts: conflict(1)}, []string{"CONFLICT file loses to a/w.yaml:1"}},
-		{podconfig.Merged{Layers: layer(""), Conflicts: conflict(9)}, nil},
-		{podconfig.Merged{Layers: layer("")}, []string{"CONFLICT file loses to a/w.yaml:1 over"}},
-	}
-	before := &podconfig.Merged{}
-	for i, s := range states {
-		var got []string
-		for _, u := range say(before, podconfig.Batch{State: &s.state}, map[string]bool{}, time.Time{}) {
-			line := fmt.Sprintf("%s %s %s", u.Op, u.Source, u.Problem.Msg)
-			if u.Ended {
-				line += " over"
-			}
-			got = append(got, line)
-		}
-		if !slices.Equal(got, s.want) {
-			t.Errorf("step %d: got %q, want %q", i, got, s.want)
-		}
-		before = &s.state
-	}
-}
-
-func TestWatchEndsWithItsReader(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		// Nothing may be left running when the loop is left: synctest fails the
-		// test otherwise.
-		feed := make(chan podconfig.Batch, 1)
-		feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("a")}, State: &podconfig.Merged{}}
-		for u := range watch(t.Context(), batchesOf(feed), 4) {
-			if u.Op != podconfig.ADD {
-				t.Errorf("got %v", u.Op)
-			}
-			break
-		}
-	})
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // What an Update of Watch says besides the operations of a PodUpdate.
 const (
-	ERROR    podconfig.Op = "ERROR"    // a layer could not be read, or can be again
+	ERROR    podconfig.Op = "ERROR"    // a layer cannot be read or does not answer, or does again
 	REJECT   podconfig.Op = "REJECT"   // a manifest is rejected, or no longer
 	CONFLICT podconfig.Op = "CONFLICT" // two places want one pod, or no longer
 	DROPPED  podconfig.Op = "DROPPED"  // the reader fell behind: Dropped updates are lost, a SET follows
@@ -37,13 +38,61 @@ type Update struct {
 	Problem pod.Problem // of ERROR, REJECT, CONFLICT, NOTICE
 	Key     pod.Key     // of CONFLICT
 	Ended   bool        // the problem is gone
+	Since   time.Time   // of ERROR: since when; zero when it ended
 	Last    bool        // nothing more comes of what led to this update
 	Dropped int         // of DROPPED
+
+	whole bool // the SET after DROPPED: if it is dropped in turn, nothing is lost by it
+	found *differences
+}
+
+// Difference is what differs between the two specs of one pod, and what that
+// restarts.
+type Difference struct {
+	Fields     []pod.FieldChange
+	RestartPod bool
+	Containers []string // that restart
+	Reason     string
+}
+
+// differences holds what differs between the pods of one update: found when the
+// first reader asks, once for all of them. Its values are shared and immutable.
+type differences struct {
+	mu    sync.Mutex
+	known map[*pod.Spec]Difference // by the newer spec
+}
+
+// Difference returns what differs in u.Pods[i], nothing where Old has no spec of
+// it.
+func (u Update) Difference(i int) Difference {
+	if i >= len(u.Old) || u.Old[i] == nil {
+		return Difference{}
+	}
+	if u.found == nil {
+		return difference(u.Old[i], u.Pods[i])
+	}
+	u.found.mu.Lock()
+	defer u.found.mu.Unlock()
+	d, known := u.found.known[u.Pods[i]]
+	if !known {
+		d = difference(u.Old[i], u.Pods[i])
+		u.found.known[u.Pods[i]] = d
+	}
+	return d
+}
+
+func difference(old, new *pod.Spec) Difference {
+	d := Difference{Fields: pod.Differences(old.Pod, new.Pod)}
+	d.RestartPod, d.Containers, d.Reason = pod.Restart(old, new)
+	return d
 }
 
 // IsPods reports whether the update is a PodUpdate, not a word about one.
-func (u Update) IsPods() bool {
-	switch u.Op {
+func (u Update) IsPods() bool { return IsPods(u.Op) }
+
+// IsPods reports whether op is that of a PodUpdate, not a word about one.
+func IsPods(op podconfig.Op) bool {
+	switch op {
 	case ERROR, REJECT, CONFLICT, DROPPED, NOTICE:
 		return false
 	}
@@ -53,133 +102,86 @@ func (u Update) IsPods() bool {
 // Watch yields what the layers of look.Config say as it happens, until ctx is
 // done, the caller leaves the loop, or no layer can change any more. It never
 // blocks a source: a caller more than 1,024 updates behind gets DROPPED with
-// their count and then the whole set. Only look.Config is used.
+// their count and then the whole set. A layer that says nothing for 5 s is an
+// ERROR, until it does. Only look.Config is used.
 func Watch(ctx context.Context, look Look) iter.Seq[Update] {
-	return watch(ctx, look.Config.Batches, watchLimit)
+	return watch(ctx, look.Config.Layers(), look.Config.Batches, watchLimit)
 }
 
-// watch is Watch for any sequence of batches. Of its two goroutines one reads
-// batches, the other owns the queue; both end before it returns.
-//
-//	in   0  reader → queue; the queue is always in its select
-//	out  0  queue → the loop over watch; a slow loop makes the queue grow to limit
-func watch(ctx context.Context, batches func(context.Context) iter.Seq[podconfig.Batch], limit int) iter.Seq[Update] {
+// watch is Watch for any sequence of batches: a Live with one reader, which is
+// there before the first batch. Its one goroutine reads batches, and ends before
+// watch returns.
+func watch(ctx context.Context, layers []podconfig.LayerState, batches func(context.Context) iter.Seq[podconfig.Batch], limit int) iter.Seq[Update] {
 	return func(yield func(Update) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		in, out := make(chan podconfig.Batch), make(chan Update)
+		live := newLive(layers)
+		live.begin(time.Now())
+		r, _ := live.join(podconfig.Incremental, limit) // look.Config has its mode
+		defer live.leave(r)
 		wg.Go(func() {
-			defer close(in)
+			defer live.end()
 			for b := range batches(ctx) {
-				select {
-				case in <- b:
-				case <-ctx.Done():
-					return
-				}
+				live.publish(b)
 			}
 		})
-		wg.Go(func() {
-			defer close(out)
-			queue(ctx, in, out, limit)
-		})
-		for u := range out {
-			if !yield(u) {
-				return
-			}
-		}
+		live.follow(ctx, r, yield)
 	}
 }
 
-// queue turns batches into updates and keeps those the reader has not taken.
-func queue(ctx context.Context, in <-chan podconfig.Batch, out chan<- Update, limit int) {
-	var waiting []Update
-	before, first := &podconfig.Merged{}, map[string]bool{}
-	for in != nil || len(waiting) > 0 {
-		var take chan<- Update
-		var head Update
-		if len(waiting) > 0 {
-			take, head = out, waiting[0]
-		}
-		select {
-		case b, ok := <-in:
-			if !ok {
-				in = nil
-				continue
-			}
-			updates := say(before, b, first, time.Now())
-			before = b.State
-			if waiting = append(waiting, updates...); len(waiting) > limit {
-				waiting = collapse(waiting, b)
-			}
-		case take <- head:
-			waiting = waiting[1:]
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// say returns what a batch has to say after the state before it: its updates,
-// then its problems. first remembers which layers have had an update.
-func say(before *podconfig.Merged, b podconfig.Batch, first map[string]bool, now time.Time) []Update {
-	var out []Update
-	for _, u := range b.Updates {
-		layer := u.Source + ":" + u.Location
-		out = append(out, Update{Time: now, Op: u.Op, Source: u.Source, Location: u.Location, Pods: u.Pods, Old: u.Old, First: !first[layer]})
-		first[layer] = true
-	}
-	out = append(out, layerErrors(before, b.State)...)
-	out = append(out, rejections(before, b.State)...)
-	out = append(out, conflicts(before, b.State)...)
-	out = append(out, notices(before, b.State)...)
-	for i := range out {
-		out[i].Time = now
-	}
-	if len(out) > 0 {
-		out[len(out)-1].Last = true
-	}
-	return out
-}
-
-// collapse replaces everything that waits by its count, the whole set, and the
-// problems there are.
-func collapse(waiting []Update, b podconfig.Batch) []Update {
-	now, dropped := waiting[len(waiting)-1].Time, 0
-	set := Update{Time: now, Op: podconfig.SET, Pods: b.State.Pods}
-	for _, u := range waiting {
-		dropped += u.Dropped
-		if u.IsPods() {
-			dropped++
-			set.Source, set.Location = u.Source, u.Location
-		}
-	}
-	if waiting[0].Op == DROPPED && len(waiting) > 1 && waiting[1].Op == podconfig.SET {
-		dropped-- // the set nobody took is not an update that was lost
-	}
-	problems := say(&podconfig.Merged{}, podconfig.Batch{State: b.State}, nil, now)
-	set.Last = len(problems) == 0
-	return append([]Update{{Time: now, Op: DROPPED, Source: set.Source, Location: set.Location, Dropped: dropped}, set}, problems...)
-}
-
-func layerErrors(before, after *podconfig.Merged) []Update {
-	was := map[string]string{}
-	for _, l := range before.Layers {
-		was[l.Name] = l.Error
-	}
-	var out []Update
+// podUpdates puts PodUpdates into words. The first one of a layer that was heard
+// between the two states says so.
+func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, now time.Time) []*Update {
+	var out []*Update
+	first := map[string]bool{}
 	for _, l := range after.Layers {
-		if l.Error == was[l.Name] {
-			continue
+		if heard, _ := before.Heard(l.Name); l.Heard && !heard {
+			first[l.Name] = true
 		}
-		u := Update{Op: ERROR, Source: l.Source, Location: l.Location, Problem: pod.Problem{File: l.Location, Msg: l.Error}}
-		if l.Error == "" {
-			u.Ended, u.Problem.Msg = true, was[l.Name]
-		}
-		out = append(out, u)
+	}
+	for _, u := range updates {
+		layer := u.Source + ":" + u.Location
+		out = append(out, &Update{
+			Time: now, Op: u.Op, Source: u.Source, Location: u.Location, Pods: u.Pods, Old: u.Old, First: first[layer],
+			found: &differences{known: map[*pod.Spec]Difference{}},
+		})
+		delete(first, layer)
 	}
 	return out
+}
+
+// problems says what appeared, changed or ended between two states, but for
+// what is wrong with whole layers.
+func problems(before, after *podconfig.Merged, now time.Time) []*Update {
+	all := slices.Concat(rejections(before, after), conflicts(before, after), notices(before, after))
+	out := make([]*Update, 0, len(all))
+	for _, u := range all {
+		u.Time = now
+		out = append(out, &u)
+	}
+	return out
+}
+
+// trouble says in words why a layer's newest word is not there: "" when it is,
+// or is not late yet. asked is when it was first asked.
+func trouble(l podconfig.LayerState, asked, now time.Time) string {
+	if l.Error != "" || l.Heard || l.Ended {
+		return l.Error
+	}
+	if since := silentSince(l, asked); now.Sub(since) >= silence {
+		return "has not answered since " + since.Format(time.RFC3339)
+	}
+	return ""
+}
+
+// silentSince returns since when a layer that has not said a word is silent.
+func silentSince(l podconfig.LayerState, asked time.Time) time.Time {
+	if l.Since.IsZero() {
+		return asked
+	}
+	return l.Since
 }
 
 func rejections(before, after *podconfig.Merged) []Update {
@@ -209,6 +211,9 @@ func problemUpdates(op podconfig.Op, appeared, ended []pod.Problem, layers []pod
 }
 
 func conflicts(before, after *podconfig.Merged) []Update {
+	if oneList(before.Conflicts, after.Conflicts) {
+		return nil
+	}
 	type pair struct {
 		key                       pod.Key
 		loserFile, winner, reason string
@@ -262,6 +267,9 @@ func ConflictProblem(c podconfig.Conflict) pod.Problem {
 // changed returns what of after is new and what of before is gone. One that
 // went while another of the same identity appeared has changed, not ended.
 func changed[T comparable](before, after []T, identity func(T) string) (appeared, ended []T) {
+	if oneList(before, after) {
+		return nil, nil
+	}
 	had := map[T]bool{}
 	for _, b := range before {
 		had[b] = true
@@ -285,6 +293,24 @@ func changed[T comparable](before, after []T, identity func(T) string) (appeared
 		}
 	}
 	return appeared, ended
+}
+
+// appeared returns what of after is not in before.
+func appeared[T comparable](before, after []T) []T {
+	if oneList(before, after) {
+		return nil
+	}
+	had := make(map[T]bool, len(before))
+	for _, b := range before {
+		had[b] = true
+	}
+	return slices.DeleteFunc(slices.Clone(after), func(a T) bool { return had[a] })
+}
+
+// oneList reports whether two states share a list: then nothing in it differs,
+// however long it is. States do, of whatever a batch did not change.
+func oneList[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // layerOf returns the layer a file belongs to: the one whose location is the

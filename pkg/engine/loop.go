@@ -59,6 +59,7 @@ type loop struct {
 	counting bool             // a census is under way
 	unknown  bool             // anything may be there that nobody knows
 	hinted   map[pod.Key]bool // pods somebody hinted at and nobody knows
+	held     map[pod.Key]bool // wanted pods that wait for a layer to speak
 	diskTold bool             // records cannot be written, and that was said
 	reported bool             // every pod found or wanted at the start was reported
 	seq, gen uint64
@@ -83,10 +84,10 @@ type entry struct {
 
 // stray is a pod the node shows and nobody wants.
 type stray struct {
-	uid, layer string
-	spec       *pod.Spec // as it was written down; nil when it was not
-	first      bool      // it was there when the agent came
-	seen       bool      // judged and said
+	present
+	uid   string // of its record, else as the runtime shows it
+	first bool   // it was there when the agent came
+	seen  bool   // judged and said
 }
 
 // census is what the node shows: the runtime's pods and the kept records.
@@ -113,6 +114,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		pods:     make(map[pod.Key]*entry),
 		strays:   make(map[pod.Key]stray),
 		hinted:   make(map[pod.Key]bool),
+		held:     make(map[pod.Key]bool),
 	}
 }
 
@@ -124,6 +126,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer housekeeping.Stop()
 	patience := time.NewTimer(layerPatience)
 	defer patience.Stop()
+	silent := time.NewTimer(silence)
+	defer silent.Stop()
 	for {
 		select {
 		case b := <-l.batches:
@@ -138,6 +142,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.housekeep(ctx)
 		case <-patience.C:
 			l.begin(ctx, true)
+		case <-silent.C:
+			l.noteSilence()
 		case r := <-l.ready:
 			l.handleReady(ctx, r)
 		case r := <-l.reports:
@@ -172,7 +178,11 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 			admit = true
 		}
 	}
-	if admit {
+	waited := len(l.held)
+	for _, key := range sortedKeys(l.held) { // a layer that says what was restored changes no pod
+		l.want(ctx, key, l.state.Pod(key))
+	}
+	if admit || len(l.held) < waited {
 		l.admit(ctx)
 	}
 	l.judgeStrays(ctx)
@@ -192,24 +202,44 @@ func (l *loop) begin(ctx context.Context, late bool) {
 		}
 	}
 	l.begun = true
-	for _, spec := range l.state.Pods {
+	for spec := range l.state.Pods.All() {
 		l.want(ctx, spec.Key, spec)
 	}
 	l.admit(ctx)
 	l.judgeStrays(ctx)
 }
 
+// noteSilence tells of sources that have neither answered nor failed.
+func (l *loop) noteSilence() {
+	var layers []podconfig.LayerState
+	switch {
+	case l.state != nil:
+		layers = l.state.Layers
+	case l.cfg.PodConfig != nil:
+		layers = l.cfg.PodConfig.Layers()
+	}
+	for _, layer := range layers {
+		if !layer.Heard && layer.Error == "" {
+			l.log.Warn("Source has not answered yet", "source", layer.Name, "pods_kept", layer.Pods)
+		}
+	}
+}
+
 // want sets what is wanted of key and tells its worker.
 func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	e := l.pods[key]
-	if e == nil {
-		if want == nil {
+	if want == nil {
+		delete(l.held, key)
+		if e == nil {
 			return
 		}
-		s, runs := l.strays[key]
-		if heard, configured := l.state.Heard(s.layer); runs && configured && !heard && s.layer != want.Origin.Layer() {
-			return // it runs as an earlier layer wants it, which has not spoken yet: judgeStrays goes on
+	} else if e == nil || l.held[key] {
+		if want = l.due(ctx, key, want); want == nil {
+			return
 		}
+	}
+	if e == nil {
+		_, runs := l.strays[key]
 		e = l.entry(key)
 		e.seated = runs // it keeps its seat (C-1.31.5)
 	}
@@ -246,6 +276,9 @@ func (l *loop) admit(ctx context.Context) {
 	var want, seated []*pod.Spec
 	for _, e := range l.sorted() {
 		switch {
+		case deleting(e.want) && !e.seated: // it was never here and never will be: it takes no seat
+			e.seated, e.ended, e.refused = true, true, refusal{}
+			l.send(ctx, e, true)
 		case e.want != nil && !e.seated:
 			want = append(want, e.want)
 		case e.runs != nil && !e.ended:
@@ -407,25 +440,22 @@ func (l *loop) logState(now *podconfig.Merged) {
 	if l.state != nil {
 		before = *l.state
 	}
-	for _, p := range now.Problems {
-		if !slices.Contains(before.Problems, p) {
-			l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
-		}
+	for _, p := range appeared(before.Problems, now.Problems) {
+		l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
 	}
-	for _, c := range now.Conflicts {
-		if !slices.Contains(before.Conflicts, c) {
-			l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
-		}
+	for _, c := range appeared(before.Conflicts, now.Conflicts) {
+		l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	}
-	for _, p := range now.Skipped {
-		if !slices.Contains(before.Skipped, p) {
-			l.log.Info("File skipped", "file", p.File, "reason", p.Msg)
-		}
+	for _, p := range appeared(before.Skipped, now.Skipped) {
+		l.log.Info("File skipped", "file", p.File, "reason", p.Msg)
 	}
 	for i, layer := range now.Layers {
-		old := ""
+		old, restored := "", false
 		if i < len(before.Layers) {
-			old = before.Layers[i].Error
+			old, restored = before.Layers[i].Error, before.Layers[i].Restored
+		}
+		if layer.Restored && !restored {
+			l.log.Info("Source stands on its last good set until it answers", "source", layer.Name, "pods", layer.Pods, "last_read", layer.LastGood)
 		}
 		switch {
 		case layer.Error != "" && layer.Error != old:

@@ -54,13 +54,13 @@ type PodReport struct {
 // arrive are reported as failed and not waited for.
 func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (Report, error) {
 	l := e.newLoop(false)
-	results := make(map[pod.Key]PodReport, len(set.Pods))
+	results := make(map[pod.Key]PodReport, set.Pods.Len())
 	l.finished = func() bool { return l.arrived(set, until, results) }
-	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods}}}
+	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods.Slice()}}}
 	if until == UntilGone {
 		batch = podconfig.Batch{State: &podconfig.Merged{Layers: set.Layers}}
-		l.down = make(map[pod.Key]string, len(set.Pods))
-		for _, spec := range set.Pods {
+		l.down = make(map[pod.Key]string, set.Pods.Len())
+		for spec := range set.Pods.All() {
 			l.down[spec.Key] = spec.UID()
 		}
 	}
@@ -71,7 +71,7 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 		}
 	})
 	var rep Report
-	for _, spec := range set.Pods {
+	for spec := range set.Pods.All() {
 		r, ok := results[spec.Key]
 		if !ok {
 			r = l.reportOf(spec, l.pods[spec.Key])
@@ -95,7 +95,7 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 	if !l.begun {
 		return false
 	}
-	for _, spec := range set.Pods {
+	for spec := range set.Pods.All() {
 		e := l.pods[spec.Key]
 		if until == UntilGone {
 			if _, there := l.strays[spec.Key]; e == nil && !there {
@@ -114,7 +114,7 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 			delete(results, spec.Key) // it was ready for a moment: a crash loop is not
 		}
 	}
-	return len(results) == len(set.Pods)
+	return len(results) == set.Pods.Len()
 }
 
 func (l *loop) reportOf(spec *pod.Spec, e *entry) PodReport {

@@ -373,7 +373,7 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
 		w.rec.Want, w.recDirty = v.Want, true
 	}
-	if w.rec.StartTime.IsZero() && v.Want != nil {
+	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
 		w.rec.StartTime, w.recDirty = v.Now, true
 	}
 	if w.rec.Terminal == "" && !p.Stopping {
@@ -386,6 +386,9 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	}
 }
 
+// deleting reports whether a pod's source shows it as being deleted.
+func deleting(want *pod.Spec) bool { return want != nil && want.Pod.DeletionTimestamp != nil }
+
 // tell computes the status and reports it; it returns false at the end.
 func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	r := report{
@@ -395,7 +398,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		gen:     w.letter.gen,
 		gone:    p.Gone,
 		seated:  !v.Have.Empty(),
-		ended:   w.rec.Terminal != "",
+		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
 		settled: p.Settled && !w.recDirty, // a record that could not be written is tried again
 		saved:   w.saveTried,
 		saveErr: w.saveErr,
@@ -445,7 +448,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Terminal:       w.rec.Terminal,
 		HostIPs:        w.cfg.HostIPs,
 		RuntimeName:    w.cfg.RuntimeName,
-		Terminating:    v.Want == nil,
+		Terminating:    v.Want == nil || deleting(v.Want),
 	}
 	for name, b := range p.Backoff {
 		if notes.Backoff == nil {

@@ -88,6 +88,16 @@ type Records interface {
 	Save(r pod.Record) error
 }
 
+// Sets keeps the last good set of every layer, so that an agent that starts
+// while a source is silent knows what it wanted.
+type Sets interface {
+	// Save writes down what stands now in files of a layer, last read well at at;
+	// an empty Standing stands for nothing any more. What is not named stays.
+	Save(layer string, at time.Time, changed []pod.Standing) error
+	// Forget removes the sets of all layers that keep is not true for.
+	Forget(keep func(layer string) bool) error
+}
+
 // Prober runs one probe once.
 type Prober interface {
 	// Probe returns nil on success. A *pod.ProbeFailure is the container's answer;

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -25,8 +26,10 @@ type checker struct {
 	validate string
 	secret   bool // values are never shown
 	o        object
+	guesses  *int // of the file, so far
 	problems []pod.Problem
 	warnings []pod.Problem
+	endless  bool // a value must not be decoded
 	// above holds the types of the objects around the current one, outermost
 	// first, to tell where a misplaced field belongs.
 	above []level
@@ -70,8 +73,8 @@ func (c *checker) check(t reflect.Type, v any, at *place, path string) {
 			return
 		}
 		c.duplicates(at, path)
-		for name, item := range m {
-			c.check(t.Elem(), item, inner(at, name), path+"["+name+"]")
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			c.check(t.Elem(), m[name], inner(at, name), path+"["+name+"]")
 		}
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
@@ -100,9 +103,9 @@ func (c *checker) checkStruct(t reflect.Type, v any, at *place, path string) {
 	c.duplicates(at, path)
 	c.above = append(c.above, level{t, path})
 	known := structFields()[t]
-	for name, item := range m {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
 		if ft, ok := known[name]; ok {
-			c.check(ft, item, inner(at, name), join(path, name))
+			c.check(ft, m[name], inner(at, name), join(path, name))
 			continue
 		}
 		c.field(c.unknown(at, path, name))
@@ -116,7 +119,7 @@ func (c *checker) unknown(at *place, path, name string) pod.Problem {
 		p.Line, p.Column = f.line, f.col
 	}
 	here := c.above[len(c.above)-1]
-	if best := nearest(name, fieldNames(here.t)); best != "" {
+	if best := c.guess(name, fieldNames(here.t)); best != "" {
 		p.Msg += fmt.Sprintf(" (did you mean %q?)", best)
 		return p
 	}
@@ -131,6 +134,16 @@ func (c *checker) unknown(at *place, path, name string) pod.Problem {
 		}
 	}
 	return p
+}
+
+// guess is nearest for the first unknown names of a file, in the order of the
+// names; beyond, nobody reads on, and a file full of them would take minutes.
+func (c *checker) guess(name string, known []string) string {
+	const most = 50
+	if *c.guesses++; *c.guesses > most {
+		return ""
+	}
+	return nearest(name, known)
 }
 
 func (c *checker) duplicates(at *place, path string) {
@@ -179,6 +192,11 @@ func (c *checker) checkBytes(v any, at *place, path string) {
 
 // checkCustom has the type's own decoder judge the value.
 func (c *checker) checkCustom(t reflect.Type, v any, at *place, path string) {
+	if t == reflect.TypeFor[resource.Quantity]() && endless(fmt.Sprint(v)) {
+		c.endless = true
+		c.bad("not a quantity: it has too many digits", fmt.Sprintf("exponents have up to %d digits", longestExponent), at, path)
+		return
+	}
 	js, err := json.Marshal(v)
 	if err == nil {
 		err = json.Unmarshal(js, reflect.New(t).Interface())

@@ -1,8 +1,11 @@
 package manifest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -15,8 +18,7 @@ var lists = map[string]string{"List": "", "PodList": "Pod", "ConfigMapList": "Co
 func (r *reader) document(d doc) {
 	v, ok := d.value.(map[string]any)
 	if !ok {
-		r.whole(pod.Problem{Line: d.at.line, Column: d.at.col, Msg: "expected an object with apiVersion and kind, got " + kindOf(d.value),
-			Hint: "a manifest holds Pods, ConfigMaps, Secrets or a List of them"})
+		r.whole(*notObject(d.at.line, d.at.col, kindOf(d.value)))
 		return
 	}
 	o := object{value: v, json: d.json, at: d.at}
@@ -28,6 +30,11 @@ func (r *reader) document(d doc) {
 		return
 	}
 	r.single(o, "")
+}
+
+func notObject(line, col int, got string) *pod.Problem {
+	return &pod.Problem{Line: line, Column: col, Msg: "expected an object with apiVersion and kind, got " + got,
+		Hint: "a manifest holds Pods, ConfigMaps, Secrets or a List of them"}
 }
 
 func kindOf(v any) string {
@@ -43,15 +50,15 @@ func kindOf(v any) string {
 // list reads the items of a list. What an item says nothing about, its list
 // says: kind and apiVersion.
 func (r *reader) list(o object, kind string) {
-	c := checker{validate: r.o.Validate, o: o}
+	c := checker{validate: r.o.Validate, o: o, guesses: &r.guesses}
 	c.duplicates(o.at, "")
-	for name := range o.value {
+	for _, name := range slices.Sorted(maps.Keys(o.value)) {
 		switch name {
 		case "apiVersion", "kind", "metadata", "items":
 		default:
 			line, col := o.at.key(name)
 			p := pod.Problem{Line: line, Column: col, Path: name, Msg: fmt.Sprintf("unknown field %q", name)}
-			if best := nearest(name, []string{"items", "metadata"}); best != "" {
+			if best := c.guess(name, []string{"items", "metadata"}); best != "" {
 				p.Msg += fmt.Sprintf(" (did you mean %q?)", best)
 			}
 			c.field(p)
@@ -126,7 +133,7 @@ func (r *reader) header(o *object, implied string) bool {
 	known := kind == "Pod" || kind == "ConfigMap" || kind == "Secret"
 	switch {
 	case !hasKind:
-		hint := "nodectl reads the kinds Pod, ConfigMap, Secret and List"
+		hint := kindsHint
 		if _, ok := o.value["spec"]; ok {
 			hint = `write "kind: Pod"`
 		}
@@ -178,10 +185,12 @@ func (r *reader) key(o object) (pod.Key, bool) {
 		return pod.Key{}, false
 	}
 	namespace, _ := meta["namespace"].(string)
-	if namespace == "" {
-		namespace = "default"
-	}
-	return pod.Key{Namespace: namespace, Name: r.finalName(name)}, true
+	return r.keyOf(namespace, name), true
+}
+
+// keyOf returns the final key of a pod by what is written.
+func (r *reader) keyOf(namespace, name string) pod.Key {
+	return pod.Key{Namespace: cmp.Or(namespace, "default"), Name: r.finalName(name)}
 }
 
 // finalName returns a pod's name on this node (C-1.5.7).
@@ -192,8 +201,10 @@ func (r *reader) finalName(name string) string {
 	return name + "-" + r.o.Node
 }
 
+const kindsHint = "nodectl reads the kinds Pod, ConfigMap, Secret and List"
+
 func kindHint(kind string) string {
-	const reads = "nodectl reads the kinds Pod, ConfigMap, Secret and List"
+	const reads = kindsHint
 	switch kind {
 	case "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController":
 		return "nodectl runs Pods: take spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"

@@ -44,14 +44,8 @@ type Options struct {
 	Static bool
 }
 
-// Limits of one file. Beyond any of them the file is one problem.
-const (
-	maxBytes = 10 << 20
-	maxDepth = 200
-	maxNodes = 300_000
-	// maxProblems is how many problems of one pod are shown.
-	maxProblems = 20
-)
+// maxProblems is how many problems of one pod are shown.
+const maxProblems = 20
 
 // Parse reads one file's bytes: YAML or JSON, any number of documents, each a
 // Pod, ConfigMap, Secret or a list of them. It never fails and never panics:
@@ -66,8 +60,12 @@ const (
 // problem (F40).
 //
 // The second result holds the warnings of Warn.
-func Parse(data []byte, o Options) (source.File, []pod.Problem) {
-	r := &reader{o: o, out: source.File{File: o.File}, seen: map[string]int{}}
+func Parse(data []byte, o Options) (source.File, []pod.Problem) { return parse(data, o, true) }
+
+// parse is Parse; without quick it never takes the short way, which must not
+// make a difference.
+func parse(data []byte, o Options, quick bool) (source.File, []pod.Problem) {
+	r := &reader{o: o, quick: quick, out: source.File{File: o.File}, seen: map[string]int{}}
 	r.o.Node = strings.ToLower(o.Node)
 	if o.Validate == "" {
 		r.o.Validate = Strict
@@ -77,21 +75,14 @@ func Parse(data []byte, o Options) (source.File, []pod.Problem) {
 		r.whole(*problem)
 		return r.out, nil
 	}
+	chunks, problem := scanned(text)
+	if problem != nil {
+		r.whole(*problem)
+		return r.out, nil
+	}
 	objects := 0
-	for _, c := range split(text) {
-		docs, problem := c.decode(strings.HasSuffix(o.File, ".json"), maxNodes-r.nodes)
-		if problem != nil {
-			r.whole(*problem)
-			objects++
-		}
-		for _, d := range docs {
-			r.nodes += d.nodes
-			if d.value == nil {
-				continue
-			}
-			objects++
-			r.document(d)
-		}
+	for _, c := range chunks {
+		objects += r.chunk(c)
 	}
 	if objects == 0 {
 		r.whole(pod.Problem{Msg: "file is empty", Hint: "to run no pods from it, remove the file, or write an empty list: {apiVersion: v1, kind: List, items: []}"})
@@ -109,9 +100,34 @@ type reader struct {
 	o        Options
 	out      source.File
 	warnings []pod.Problem
-	nodes    int
+	quick    bool
+	guesses  int // how many unknown names were compared with known ones
 	// seen holds the line of every object, by kind and key.
 	seen map[string]int
+}
+
+// chunk reads the documents of a chunk and returns how many of them say
+// something.
+func (r *reader) chunk(c chunk) (objects int) {
+	if c.problem != nil {
+		r.whole(*c.problem)
+		return 1
+	}
+	if r.quick && r.quickPod(c) {
+		return 1
+	}
+	docs, problem := c.decode(strings.HasSuffix(r.o.File, ".json"))
+	if problem != nil {
+		r.whole(*problem)
+		objects++
+	}
+	for _, d := range docs {
+		if d.value != nil {
+			objects++
+			r.document(d)
+		}
+	}
+	return objects
 }
 
 // whole records a problem that leaves open which pods the file holds.
@@ -139,10 +155,13 @@ func (r *reader) origin(o object) pod.Origin {
 	return pod.Origin{Source: r.o.Source, Location: r.o.Location, File: r.o.File, Line: o.at.line}
 }
 
+// id names an object of a file.
+func (o object) id(key pod.Key) string { return o.kind + " " + key.String() }
+
 // again reports whether an object of this kind and key stands further up in
 // the file, and records the problem if so. The first one stays.
 func (r *reader) again(o object, key pod.Key) bool {
-	id := o.kind + " " + key.String()
+	id := o.id(key)
 	if line, ok := r.seen[id]; ok {
 		r.problem(o.problem("metadata.name", fmt.Sprintf("%s %s is already written at line %d of this file", o.kind, key, line), "give one of them another name"))
 		return true

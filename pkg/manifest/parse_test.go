@@ -1,13 +1,9 @@
 package manifest
 
 import (
-	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -178,62 +174,5 @@ func TestParse_AgainIsTheSame(t *testing.T) {
 				t.Errorf("%s %s:\n%s", path, f.Name, diff)
 			}
 		}
-	}
-}
-
-// FuzzParse looks for text that ends the agent, or that is taken without being
-// understood.
-func FuzzParse(f *testing.F) {
-	archives, err := filepath.Glob("testdata/*.txtar")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, path := range archives {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, file := range txtar.Parse(data).Files {
-			f.Add(file.Data)
-		}
-	}
-	f.Add([]byte(ordinary))
-	f.Add([]byte("a: &a [*a]"))
-	f.Add([]byte("? {a: b}\n: c\n"))
-	f.Add([]byte("<<: [{a: b}, *x]\n"))
-	f.Add([]byte(`{"a":"\ud83d\ude00"}`))
-	f.Add([]byte("!!binary aGVsbG8=\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, o := range []Options{options("x.yaml"), {File: "x.json", Validate: Warn}} {
-			start := time.Now()
-			out, warnings := Parse(data, o)
-			if took := time.Since(start); took > 10*time.Second {
-				t.Errorf("took %v", took)
-			}
-			for _, p := range append(out.Problems, warnings...) {
-				if p.Msg == "" || p.File == "" || !utf8.ValidString(p.Msg) || strings.ContainsAny(p.Msg, "\n\x1b") {
-					t.Errorf("problem %+v", p)
-				}
-				if p.Line > 1+bytes.Count(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")) {
-					t.Errorf("problem %+v past the end", p)
-				}
-			}
-			if len(out.Problems) == 0 && (out.Whole || len(out.Broken) > 0) {
-				t.Errorf("rejected without a word: %+v", out)
-			}
-			for _, s := range out.Pods {
-				if s.Hash == "" || s.Name == "" || s.Namespace == "" || s.Key != pod.KeyOf(s.Pod) {
-					t.Errorf("pod %+v", s)
-				}
-			}
-		}
-	})
-}
-
-func BenchmarkParse(b *testing.B) {
-	data := []byte(ordinary)
-	parseOne(b, ordinary)
-	for b.Loop() {
-		Parse(data, options("web.yaml"))
 	}
 }

@@ -45,12 +45,38 @@ func textProblem(data []byte, at int, msg string) *pod.Problem {
 type chunk struct {
 	text []byte
 	line int // of its first line in the file
+	// problem is why it is not decoded.
+	problem *pod.Problem
+}
+
+// scanned returns the chunks of a text, each with what its scan found, or why
+// the whole text is too much.
+func scanned(text []byte) ([]chunk, *pod.Problem) {
+	const hint = "split it into several files"
+	chunks := split(text)
+	var total extent
+	for i := range chunks {
+		var in extent
+		in, chunks[i].problem = scan(chunks[i])
+		if chunks[i].problem == nil {
+			total.values += in.values
+		}
+		total.documents += in.documents
+	}
+	switch {
+	case total.documents > maxDocuments:
+		return nil, &pod.Problem{Msg: fmt.Sprintf("more than %d documents", maxDocuments), Hint: hint}
+	case total.values > maxFileNodes:
+		return nil, &pod.Problem{Msg: fmt.Sprintf("more than %d values", maxFileNodes), Hint: hint}
+	}
+	return chunks, nil
 }
 
 // split cuts a file at its document markers: lines that begin with "---" or
 // "..." end a document wherever they stand, in a quoted or literal scalar too.
 // Chunks without content are left out. A marker line goes with the document it
-// opens when it holds more than itself.
+// opens when it holds more than itself. It stops at more chunks than a file may
+// have.
 func split(text []byte) []chunk {
 	var out []chunk
 	cur, start, line := chunk{line: 1}, 0, 1
@@ -61,7 +87,7 @@ func split(text []byte) []chunk {
 			out = append(out, cur)
 		}
 	}
-	for at := 0; at < len(text); line++ {
+	for at := 0; at < len(text) && len(out) <= maxDocuments; line++ {
 		end := len(text)
 		if i := bytes.IndexByte(text[at:], '\n'); i >= 0 {
 			end = at + i + 1

@@ -59,12 +59,17 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 	}
 	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(&p)
 	r.makeStatic(s)
+	found := paths{}
+	for _, p := range problems {
+		found[p.Path] = true
+	}
 	for _, f := range validatePod(&p) {
 		if p.Spec.HostNetwork && strings.HasSuffix(f.Path, ".hostPort") && !o.at.written(f.Path) {
 			continue // a copy of the containerPort, which has the problem too
 		}
-		if !covered(problems, o.path+f.Path) {
+		if !found.covers(o.path + f.Path) {
 			problems = append(problems, o.problem(f.Path, f.Msg, f.Hint))
+			found[o.path+f.Path] = true
 		}
 	}
 	return s, problems
@@ -87,11 +92,14 @@ func finished(s *pod.Spec) {
 // decode checks o against into's type and fills it in. ok is false when it does
 // not fit; the problems of a value that fits are fields that are not known.
 func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem, ok bool) {
-	c := checker{validate: r.o.Validate, secret: secret, o: o}
+	c := checker{validate: r.o.Validate, secret: secret, o: o, guesses: &r.guesses}
 	c.check(typeOf(into), o.value, o.at, "")
 	for _, w := range c.warnings {
 		w.File = r.o.File
 		r.warnings = append(r.warnings, w)
+	}
+	if c.endless {
+		return c.problems, false
 	}
 	if err := json.Unmarshal(o.bytes(), into); err != nil {
 		if len(c.problems) == 0 {

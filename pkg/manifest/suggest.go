@@ -39,15 +39,17 @@ func subsequence(short, long string) bool {
 // their neighbour to get from a to b. Names longer than any field's are far
 // from everything.
 func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
+	const longest = 64
+	if len(a) > longest || len(b) > longest {
+		return longest
 	}
-	var before, last, row []int
+	var rows [3][longest + 1]int
+	before, last, row := &rows[0], &rows[1], &rows[2]
 	for j := range len(b) + 1 {
-		last = append(last, j)
+		last[j] = j
 	}
 	for i := range len(a) {
-		row = append([]int(nil), i+1)
+		row[0] = i + 1
 		for j := range len(b) {
 			cost := 1
 			if a[i] == b[j] {
@@ -57,9 +59,9 @@ func distance(a, b string) int {
 			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
 				d = min(d, before[j-1]+1)
 			}
-			row = append(row, d)
+			row[j+1] = d
 		}
-		before, last = last, row
+		before, last, row = last, row, before
 	}
 	return last[len(b)]
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,12 +23,16 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	}
 	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
 	errs := validation.ValidatePodCreate(in, opts)
+	if len(errs) == 0 {
+		return nil
+	}
+	labels, annotations := keysByValue(p.Labels), keysByValue(p.Annotations)
 	for _, e := range errs {
 		switch e.Field {
 		case "metadata.labels":
-			e.Field += entry(p.Labels, e.BadValue)
+			e.Field += entry(p.Labels, labels, e.BadValue)
 		case "metadata.annotations":
-			e.Field += entry(p.Annotations, e.BadValue)
+			e.Field += entry(p.Annotations, annotations, e.BadValue)
 		}
 	}
 	out := fieldProblems(errs, false)
@@ -43,44 +46,60 @@ func validatePod(p *v1.Pod) []pod.Problem {
 
 // entry returns the key in brackets that bad, a key or a value of m, stands
 // for: upstream names the map alone.
-func entry(m map[string]string, bad any) string {
+func entry(m, keys map[string]string, bad any) string {
 	s, _ := bad.(string)
 	if _, ok := m[s]; ok {
 		return "[" + s + "]"
 	}
-	found := ""
+	if key, ok := keys[s]; ok && key != "" {
+		return "[" + key + "]"
+	}
+	return ""
+}
+
+// keysByValue returns the first of the keys of each value of m.
+func keysByValue(m map[string]string) map[string]string {
+	keys := make(map[string]string, len(m))
 	for k, v := range m {
-		if v == s && (found == "" || k < found) {
-			found = k
+		if first, ok := keys[v]; !ok || k < first {
+			keys[v] = k
 		}
 	}
-	if found == "" {
-		return ""
-	}
-	return "[" + found + "]"
+	return keys
 }
 
 // fieldProblems puts validation's errors into words. Values of a secret are
 // left out.
 func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 	var out []pod.Problem
+	known := make(map[pod.Problem]bool, len(errs))
+	details := map[string]string{} // many errors say the same
 	for _, e := range errs {
-		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, secret), Hint: hintFor(e)}
-		if !slices.Contains(out, p) {
+		detail, ok := details[e.Detail]
+		if !ok {
+			detail = strings.TrimSpace(regexNote.ReplaceAllString(e.Detail, ""))
+			details[e.Detail] = detail
+		}
+		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, detail, secret), Hint: hintFor(e)}
+		if !known[p] {
+			known[p] = true
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-// covered reports whether one of the problems stands at path or above it.
-func covered(ps []pod.Problem, path string) bool {
-	for _, p := range ps {
-		if p.Path == path || strings.HasPrefix(path, p.Path+".") || strings.HasPrefix(path, p.Path+"[") {
+// paths are the places of problems that are known.
+type paths map[string]bool
+
+// covers reports whether one of them is path or above it.
+func (ps paths) covers(path string) bool {
+	for i := range len(path) {
+		if (path[i] == '.' || path[i] == '[') && ps[path[:i]] {
 			return true
 		}
 	}
-	return false
+	return ps[path]
 }
 
 // fieldPath turns the internal type's paths into those of a manifest.
@@ -95,8 +114,7 @@ func fieldPath(path string) string {
 // regexNote is the part of upstream's messages that only a program wants.
 var regexNote = regexp.MustCompile(`,? *\(?(?:e\.g\. .*, )?regex used for validation is '[^']*'\)?`)
 
-func wording(e *field.Error, secret bool) string {
-	detail := strings.TrimSpace(regexNote.ReplaceAllString(e.Detail, ""))
+func wording(e *field.Error, detail string, secret bool) string {
 	value := ""
 	if !secret {
 		value = shownValue(e.BadValue)

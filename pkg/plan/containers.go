@@ -18,6 +18,10 @@ const (
 	forgetAfter = 2 * maxDelay
 )
 
+// whyEdited is why a container has another life that its own end did not ask
+// for.
+const whyEdited = "definition changed"
+
 // containers is rung 6: the sandbox is there.
 func (s *scene) containers() bool {
 	s.leftovers()
@@ -122,7 +126,7 @@ func (s *scene) initTurn(c pod.Container) {
 	case c.State == pod.StateUnknown:
 		s.lost(c)
 	case s.containerChanged(c):
-		s.start(c.Name, 0, "definition changed")
+		s.start(c.Name, 0, whyEdited)
 	default:
 		s.restart(c)
 	}
@@ -163,15 +167,14 @@ func (s *scene) regular(name string) {
 // replace starts a container anew whose definition changed: by whatever policy,
 // and with its crashes forgotten.
 func (s *scene) replace(c pod.Container) {
-	const why = "definition changed"
 	switch c.State {
 	case pod.StateExited:
 	case pod.StateCreated:
-		s.remove(c, why)
+		s.remove(c, whyEdited)
 	default:
-		s.stop(c, why)
+		s.stop(c, whyEdited)
 	}
-	s.start(c.Name, 0, why)
+	s.start(c.Name, 0, whyEdited)
 }
 
 // startCreated starts what was made and not started: the agent or the runtime

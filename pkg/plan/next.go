@@ -11,9 +11,10 @@ import (
 //
 //	 # | state of the pod                                      | plan
 //	---+-------------------------------------------------------+---------------------------------------------
-//	 1 | unwanted, something is left                           | stop all, stop and remove sandboxes, take
+//	 1 | unwanted or being deleted, something is left          | stop all, stop and remove sandboxes, take
 //	   |                                                       | volumes, forget
 //	   | unwanted, nothing is left                             | gone
+//	   | being deleted, nothing is left                        | wait for its source to let go of it
 //	 2 | another pod's UID is on the node                      | stop and remove it; its volumes go
 //	 3 | a second life: an older record that has not ended, a  | stop it; older records are removed as well
 //	   | container that lives outside the newest sandbox, an   |
@@ -67,18 +68,30 @@ func Next(v View) Plan {
 // unwanted is rung 1. What carries the marks of the pod goes last: a pod whose
 // record was lost is still found, and its volumes taken, until then.
 func (s *scene) unwanted() bool {
-	if s.Want != nil {
+	deleting := s.deleting()
+	if s.Want != nil && !deleting {
 		return false
 	}
+	why := "pod is not wanted any more"
+	if deleting {
+		why = "pod is being deleted"
+	}
 	if s.Have.Empty() && s.Kept == nil && s.Instance == 0 {
-		s.p.Gone = true
+		if s.p.Gone = !deleting; deleting {
+			s.p.WaitFor = "its source still has the deleted pod"
+		}
 		return true
 	}
 	s.p.Stopping = true
-	s.tearDown("pod is not wanted any more")
+	s.tearDown(why)
 	s.add(Step{Action: Forget, UID: s.uid(), Why: "nothing is left of the pod"})
 	return true
 }
+
+// deleting reports whether the pod is wanted no more than its source still
+// shows it: a pod that an API server deletes gracefully (C-1.2.9). It never
+// starts again.
+func (s *scene) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
 
 // stranger is rung 2: the key is held by a pod with another UID, which stops by
 // its own kept spec before the wanted one starts (stricter than C-1.16.19).

@@ -64,7 +64,10 @@ func (s *scene) grace() int64 {
 	if !ok {
 		g = defaultGrace
 	}
-	if s.StopSince.IsZero() || s.Want != nil && s.over == "" {
+	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // what the deletion says counts (C-1.23.1)
+		g = *s.Want.Pod.DeletionGracePeriodSeconds
+	}
+	if s.StopSince.IsZero() || s.Want != nil && s.over == "" && !s.deleting() {
 		return max(g, minGrace)
 	}
 	spent := max(0, int64(s.Now.Sub(s.StopSince).Seconds()))

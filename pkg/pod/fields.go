@@ -3,6 +3,7 @@ package pod
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -82,41 +83,75 @@ func Fields() []Field { return fieldRows() }
 // hint, and no place.
 func Unsupported(p *v1.Pod) []Problem {
 	var out []Problem
-	fieldTree().unsupported(reflect.ValueOf(p).Elem(), "", &out)
+	fieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
 	return out
 }
 
-func (n *fieldNode) unsupported(v reflect.Value, path string, out *[]Problem) {
+// UnsupportedAPI is Unsupported for a pod that an API server has defaulted,
+// admitted and bound to this node: the rows of APIFields speak for it.
+func UnsupportedAPI(p *v1.Pod) []Problem {
+	var out []Problem
+	apiFieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
+	return out
+}
+
+// unsupported appends a problem for everything in v that asks for what is not
+// done. above is where n's struct stands: paths are written out only where
+// there is a problem.
+func (n *fieldNode) unsupported(v reflect.Value, above *step, out *[]Problem) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return
 		}
 		v = v.Elem()
-	} else if v.IsZero() || hasNone(v) {
+	} else if hasNone(v) || v.IsZero() {
 		return
 	}
+	here := step{above: above, name: n.name, index: -1}
 	if n.row != nil {
 		switch n.row.Support {
 		case Inert:
 			return
 		case Rejected:
 			if n.asks(v) {
-				*out = append(*out, Problem{Path: path, Msg: n.row.why(), Hint: n.row.Note})
+				*out = append(*out, Problem{Path: here.path(), Msg: n.row.why(), Hint: n.row.Note})
 			}
 			return
 		case Honoured:
-			n.check(v, path, out)
+			n.check(v, &here, out)
 		}
 	}
 	switch {
 	case n.plain:
 	case v.Kind() == reflect.Slice:
 		for i := range v.Len() {
-			n.each(v.Index(i), fmt.Sprintf("%s[%d]", path, i), out)
+			here.index = i
+			n.each(v.Index(i), &here, out)
 		}
 	default:
-		n.each(v, path, out)
+		n.each(v, &here, out)
 	}
+}
+
+// step is a field path, from its end.
+type step struct {
+	above *step
+	name  string
+	index int // of the list's element; -1 for the field itself
+}
+
+func (s *step) path() string {
+	if s == nil || s.name == "" {
+		return ""
+	}
+	text := s.name
+	if above := s.above.path(); above != "" {
+		text = above + "." + text
+	}
+	if s.index >= 0 {
+		text = fmt.Sprintf("%s[%d]", text, s.index)
+	}
+	return text
 }
 
 // hasNone reports whether v is an empty list or map.
@@ -124,13 +159,9 @@ func hasNone(v reflect.Value) bool {
 	return (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0
 }
 
-func (n *fieldNode) each(v reflect.Value, path string, out *[]Problem) {
+func (n *fieldNode) each(v reflect.Value, here *step, out *[]Problem) {
 	for _, kid := range n.kids {
-		p := kid.name
-		if path != "" {
-			p = path + "." + kid.name
-		}
-		kid.unsupported(v.FieldByIndex(kid.index), p, out)
+		kid.unsupported(kid.of(v), here, out)
 	}
 }
 
@@ -138,16 +169,20 @@ func (n *fieldNode) each(v reflect.Value, path string, out *[]Problem) {
 // a plain value does, a pointer to a struct only when something in it is set,
 // or where being there is itself the choice.
 func (n *fieldNode) asks(v reflect.Value) bool {
-	return n.plain || n.presence || n.canon(v, everything) != nil
+	if n.plain || n.presence {
+		return true
+	}
+	_, set := n.appendCanon(nil, v, everything)
+	return set
 }
 
-func (n *fieldNode) check(v reflect.Value, path string, out *[]Problem) {
+func (n *fieldNode) check(v reflect.Value, here *step, out *[]Problem) {
 	if n.row.Check == nil {
 		return
 	}
 	if v.Kind() != reflect.Map {
 		if why := n.row.Check(v.Interface()); why != "" {
-			*out = append(*out, Problem{Path: path, Msg: why, Hint: n.row.Note})
+			*out = append(*out, Problem{Path: here.path(), Msg: why, Hint: n.row.Note})
 		}
 		return
 	}
@@ -155,7 +190,7 @@ func (n *fieldNode) check(v reflect.Value, path string, out *[]Problem) {
 	sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
 	for _, k := range keys {
 		if why := n.row.Check(k.String()); why != "" {
-			*out = append(*out, Problem{Path: path + "[" + k.String() + "]", Msg: why, Hint: n.row.Note})
+			*out = append(*out, Problem{Path: here.path() + "[" + k.String() + "]", Msg: why, Hint: n.row.Note})
 		}
 	}
 }
@@ -179,7 +214,8 @@ type fieldNode struct {
 	// presence: a pointer that is set says something even when all behind it
 	// is empty, as in "emptyDir: {}".
 	presence bool
-	kids     []*fieldNode
+	kids     []*fieldNode // in the order of the API type
+	sorted   []*fieldNode // by name
 }
 
 // kid returns the field called name, nil when there is none.
@@ -194,15 +230,22 @@ func (n *fieldNode) kid(name string) *fieldNode {
 
 // fieldTree is the table laid over the API types. It is built once, at first
 // use, and never written to afterwards.
-var fieldTree = sync.OnceValue(func() *fieldNode {
+var fieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(fieldRows()) })
+
+// apiFieldTree is fieldTree with the rows for pods from an API server.
+var apiFieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(append(fieldRows(), apiRows()...)) })
+
+// newFieldTree lays rows over the API types; of two rows of one path the later
+// one counts.
+func newFieldTree(all []Field) *fieldNode {
 	rows := map[string]*Field{}
-	for _, f := range fieldRows() {
+	for _, f := range all {
 		rows[f.Path] = &f
 	}
 	root := &fieldNode{}
 	root.grow(reflect.TypeFor[v1.Pod](), rows)
 	return root
-})
+}
 
 // grow adds a node for every field of t.
 func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
@@ -232,6 +275,7 @@ func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
 		kid.path = own
 		n.kids = append(n.kids, kid)
 	}
+	n.sorted = slices.SortedFunc(slices.Values(n.kids), func(a, b *fieldNode) int { return strings.Compare(a.name, b.name) })
 }
 
 // elem returns the type that a pointer or list leads to, and whether values of

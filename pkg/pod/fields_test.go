@@ -267,6 +267,31 @@ func TestDocs_FieldsPage(t *testing.T) {
 	}
 }
 
+// TestRule0_APIRowsSpeakForFieldsOfTheTable sets the field of every row for pods
+// from an API server.
+func TestRule0_APIRowsSpeakForFieldsOfTheTable(t *testing.T) {
+	t.Parallel()
+	rows := rowsByPath(t)
+	for _, f := range APIFields() {
+		if _, ok := rows[f.Path]; !ok {
+			t.Errorf("%s: the table has no such row", f.Path)
+			continue
+		}
+		if f.Support == Inert && f.Note == "" || f.Check != nil && f.Note == "" {
+			t.Errorf("%s: without a reason", f.Path)
+		}
+		if f.Check != nil {
+			continue
+		}
+		var p v1.Pod
+		fill(at(&p, f.Path), 1)
+		got := UnsupportedAPI(&p)
+		if f.Support == Rejected != (len(got) == 1) || len(got) > 1 {
+			t.Errorf("%s (%s): %+v", f.Path, f.Support, got)
+		}
+	}
+}
+
 func fieldsMarkdown() string {
 	var b strings.Builder
 	b.WriteString(`# Pod fields
@@ -294,6 +319,17 @@ What this version of nodectl does with every field of a Pod manifest. Made from 
 			note = strings.TrimSuffix(f.Why+": "+f.Note, ": ")
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Path, f.Support, restart, strings.ReplaceAll(note, "|", `\|`))
+	}
+	b.WriteString(`
+## Pods from an API server
+
+The server has defaulted, admitted and bound them, so that these fields ask for something else there. Of such a pod a container's name and image restart the container, and another UID replaces the pod; nothing else restarts anything.
+
+| field | support | note |
+|---|---|---|
+`)
+	for _, f := range APIFields() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Path, f.Support, f.Note)
 	}
 	return b.String()
 }

@@ -1,12 +1,8 @@
 package pod
 
 import (
-	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -46,26 +42,62 @@ func StaticUID(node, namespace, name string) string {
 // formatting, comments, place, explicit empty values, written-out defaults that
 // the table knows, or the spelling of a quantity.
 func NewHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
-	root, v := fieldTree(), reflect.ValueOf(p).Elem()
-	meta := map[string]any{}
+	var buf [2048]byte
+	b := buf[:0]
+	spec := fieldTree().kid("spec")
+	sandbox = hashOfSpec(b, p, replacesPod)
+	containers = make(map[string]string, len(p.Spec.InitContainers)+len(p.Spec.Containers))
+	of := func(n *fieldNode, cs []v1.Container, k keep) {
+		for i := range cs {
+			form, _ := n.appendStruct(b, reflect.ValueOf(&cs[i]).Elem(), k)
+			containers[cs[i].Name] = versioned(form)
+		}
+	}
+	of(spec.kid("initContainers"), p.Spec.InitContainers, replacesInit)
+	of(spec.kid("containers"), p.Spec.Containers, replacesContainer)
+	return contentHash(b, p), sandbox, containers
+}
+
+func hashOfSpec(b []byte, p *v1.Pod, k keep) string { return versioned(appendSpec(b, p, k)) }
+
+// contentHash returns the hash of everything that is set in a pod. It writes
+// behind b's length.
+func contentHash(b []byte, p *v1.Pod) string {
+	b = append(b, `{"metadata":{`...)
+	a := authorAnnotations(p.Annotations)
+	if len(a) > 0 {
+		b = appendJSON(append(b, `"annotations":`...), a)
+	}
 	if len(p.Labels) > 0 {
-		meta["labels"] = p.Labels
+		if len(a) > 0 {
+			b = append(b, ',')
+		}
+		b = appendJSON(append(b, `"labels":`...), p.Labels)
 	}
-	if a := authorAnnotations(p.Annotations); len(a) > 0 {
-		meta["annotations"] = a
+	return versioned(append(appendSpec(append(b, `},"spec":`...), p, everything), '}'))
+}
+
+// appendSpec appends the canonical form of a pod's spec.
+func appendSpec(b []byte, p *v1.Pod, k keep) []byte {
+	out, set := fieldTree().kid("spec").appendCanon(b, reflect.ValueOf(&p.Spec), k)
+	if !set {
+		return append(b, "null"...)
 	}
-	spec := root.kid("spec")
-	sv := v.FieldByIndex(spec.index)
-	hash = hashOf(map[string]any{"metadata": meta, "spec": spec.canon(sv, everything)})
-	sandbox = hashOf(spec.canon(sv, replacesPod))
-	containers = map[string]string{}
-	for i := range p.Spec.InitContainers {
-		containers[p.Spec.InitContainers[i].Name] = hashOf(spec.kid("initContainers").canonStruct(reflect.ValueOf(p.Spec.InitContainers[i]), replacesInit))
+	return out
+}
+
+// NewAPIHashes is NewHashes for a pod from an API server. The server defaults
+// and amends what the author wrote, and does so differently from version to
+// version: so the name and the image alone restart a container (C-1.19.9), and
+// nothing but another UID replaces the pod.
+func NewAPIHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
+	containers = make(map[string]string, len(p.Spec.InitContainers)+len(p.Spec.Containers))
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			containers[list[i].Name] = hashOf(map[string]any{"name": list[i].Name, "image": list[i].Image})
+		}
 	}
-	for i := range p.Spec.Containers {
-		containers[p.Spec.Containers[i].Name] = hashOf(spec.kid("containers").canonStruct(reflect.ValueOf(p.Spec.Containers[i]), replacesContainer))
-	}
-	return hash, sandbox, containers
+	return contentHash(nil, p), hashOf(nil), containers
 }
 
 // HashObject returns the hash of a ConfigMap's or Secret's content.
@@ -73,6 +105,9 @@ func HashObject(content any) string { return hashOf(content) }
 
 // authorAnnotations leaves out what the kubelet and nodectl write (C-1.4).
 func authorAnnotations(all map[string]string) map[string]string {
+	if len(all) == 0 {
+		return nil
+	}
 	out := maps.Clone(all)
 	for _, k := range []string{AnnotationConfigSource, AnnotationConfigSeen, AnnotationConfigHash, AnnotationConfigMirror} {
 		delete(out, k)
@@ -80,106 +115,13 @@ func authorAnnotations(all map[string]string) map[string]string {
 	return out
 }
 
-func hashOf(canonical any) string {
-	b, err := json.Marshal(canonical)
-	if err != nil {
-		// A canonical value holds maps, lists, strings, numbers and booleans.
-		panic("pod: canonical form has no JSON: " + err.Error())
-	}
-	return hashVersion + "-" + digest(b)
-}
+func hashOf(content any) string { return versioned(appendJSON(nil, content)) }
+
+func versioned(form []byte) string { return hashVersion + "-" + digest(form) }
 
 func digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
-}
-
-// keep says whether a plain value belongs into a canonical form, by its row.
-type keep func(*Field) bool
-
-func everything(*Field) bool    { return true }
-func replacesPod(f *Field) bool { return f != nil && f.Restart == RestartPod }
-func replacesContainer(f *Field) bool {
-	return f != nil && f.Restart == RestartContainer
-}
-
-// replacesInit keeps everything of an init container that matters at all.
-func replacesInit(f *Field) bool { return f != nil && f.Restart != RestartNone }
-
-// canon returns what is set in v as maps, lists and plain values, nil when
-// nothing is. Lists without an order come back sorted.
-func (n *fieldNode) canon(v reflect.Value, k keep) any {
-	pointer := v.Kind() == reflect.Pointer
-	if pointer {
-		if v.IsNil() {
-			return nil
-		}
-		v = v.Elem()
-	}
-	switch {
-	case n.plain:
-		return n.canonPlain(v, pointer, k)
-	case v.Kind() == reflect.Slice:
-		return n.canonList(v, k)
-	}
-	out := n.canonStruct(v, k)
-	if len(out) == 0 && (!n.presence || !pointer || !k(n.row)) {
-		return nil
-	}
-	return out
-}
-
-func (n *fieldNode) canonPlain(v reflect.Value, pointer bool, k keep) any {
-	if !k(n.row) || !pointer && v.IsZero() || hasNone(v) {
-		return nil
-	}
-	if n.row != nil && n.row.Default != nil && fmt.Sprint(n.row.Default) == fmt.Sprint(v.Interface()) {
-		return nil
-	}
-	return v.Interface()
-}
-
-func (n *fieldNode) canonList(v reflect.Value, k keep) any {
-	// What a list holds counts even when all of an element is left out by k:
-	// but only the whole form keeps empty elements in their places.
-	whole := k(nil)
-	var out []any
-	for i := range v.Len() {
-		if n.row != nil && n.row.Counts != nil && !whole && !n.row.Counts(v.Index(i).Interface()) {
-			continue
-		}
-		if e := n.canonStruct(v.Index(i), k); len(e) > 0 || whole {
-			out = append(out, e)
-		}
-	}
-	if len(out) == 0 {
-		return nil
-	}
-	if n.row != nil && n.row.Unordered {
-		slices.SortStableFunc(out, func(a, b any) int { return bytes.Compare(mustJSON(a), mustJSON(b)) })
-	}
-	return out
-}
-
-func (n *fieldNode) canonStruct(v reflect.Value, k keep) map[string]any {
-	if v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	out := map[string]any{}
-	for _, kid := range n.kids {
-		if c := kid.canon(v.FieldByIndex(kid.index), k); c != nil {
-			out[kid.name] = c
-		}
-	}
-	return out
-}
-
-func mustJSON(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic("pod: canonical form has no JSON: " + err.Error())
-	}
-	return b
 }
 
 // Restart returns what replacing old by new restarts: the whole pod, or the
@@ -240,12 +182,9 @@ type podDifference struct {
 // that restart something.
 func difference(a, b *v1.Pod) podDifference {
 	spec := fieldTree().kid("spec")
-	canon := func(p *v1.Pod) map[string]any {
-		m, _ := spec.canon(reflect.ValueOf(&p.Spec), replacesPod).(map[string]any)
-		return m
-	}
+	of := func(p *v1.Pod) map[string]string { return spec.forms(reflect.ValueOf(&p.Spec).Elem(), replacesPod) }
 	d := podDifference{containers: map[string][]string{}}
-	for _, name := range differing(canon(a), canon(b)) {
+	for _, name := range differing(of(a), of(b)) {
 		switch name {
 		case "containers":
 			name = "host ports"
@@ -259,8 +198,8 @@ func difference(a, b *v1.Pod) podDifference {
 		for j := range b.Spec.Containers {
 			if name := a.Spec.Containers[i].Name; name == b.Spec.Containers[j].Name {
 				d.containers[name] = differing(
-					node.canonStruct(reflect.ValueOf(a.Spec.Containers[i]), replacesContainer),
-					node.canonStruct(reflect.ValueOf(b.Spec.Containers[j]), replacesContainer))
+					node.forms(reflect.ValueOf(&a.Spec.Containers[i]).Elem(), replacesContainer),
+					node.forms(reflect.ValueOf(&b.Spec.Containers[j]).Elem(), replacesContainer))
 			}
 		}
 	}
@@ -268,10 +207,10 @@ func difference(a, b *v1.Pod) podDifference {
 }
 
 // differing returns the keys, sorted, whose values differ.
-func differing(a, b map[string]any) []string {
+func differing(a, b map[string]string) []string {
 	var out []string
 	for k, v := range a {
-		if !bytes.Equal(mustJSON(v), mustJSON(b[k])) {
+		if w, both := b[k]; !both || v != w {
 			out = append(out, k)
 		}
 	}
@@ -280,6 +219,6 @@ func differing(a, b map[string]any) []string {
 			out = append(out, k)
 		}
 	}
-	slices.SortFunc(out, cmp.Compare[string])
+	slices.Sort(out)
 	return out
 }

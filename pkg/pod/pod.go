@@ -82,6 +82,18 @@ func (s *Spec) UID() string { return string(s.Pod.UID) }
 // a name the pod does not have.
 func (s *Spec) ContainerHash(name string) string { return s.ContainerHashes[name] }
 
+// Standing is all that one file of a layer wants: what was read of it last, and
+// what is kept of it while it cannot be read. Both lists are shared and
+// immutable.
+type Standing struct {
+	File    string
+	Pods    []*Spec
+	Objects []*Object
+}
+
+// Empty reports whether nothing stands in the file.
+func (s Standing) Empty() bool { return len(s.Pods) == 0 && len(s.Objects) == 0 }
+
 // Problem is one mistake a person can mend: where it stands, what is wrong and
 // what to do. Problems are values, not errors with stacks.
 type Problem struct {

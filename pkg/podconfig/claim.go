@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
-	"sort"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // kindPod is the kind of pods among what competes for a name.
@@ -111,20 +111,26 @@ func (c claim[T]) compare(o claim[T]) int {
 	return cmp.Or(strings.Compare(c.file, o.file), cmp.Compare(c.index, o.index))
 }
 
+// compareTo orders claims by what they compete for.
+func (c claim[T]) compareTo(id ident) int { return c.ident().compare(id) }
+
+// compareTo orders conflicts by what is fought for.
+func (c Conflict) compareTo(id ident) int { return ident{c.Kind, c.Key}.compare(id) }
+
 // table holds all claims of one layer and who won. It is immutable.
 type table[T item] struct {
-	claims    []claim[T] // sorted by ident, file, index
-	winners   []claim[T] // one per ident, sorted by ident
-	conflicts []Conflict // sorted by ident
+	claims    sorted.List[claim[T]] // by ident, file, index
+	winners   sorted.List[claim[T]] // one per ident
+	conflicts sorted.List[Conflict] // by ident
 }
 
 // change is what one reading does to a table.
 type change[T item] struct {
 	files map[string][]T // the files that differ, with all that stands in them now
 	ids   []ident        // what differs in them, in any order, repetitions allowed
-	// incumbent names the file that owned an ident before this agent started;
-	// nil once the layer was heard.
-	incumbent func(ident) string
+	// incumbent returns what an ident was before this agent started, nil for
+	// nothing; it is nil once the layer was heard.
+	incumbent func(ident) T
 	// heir names a file that holds the ident in a form that was rejected, ""
 	// when none does. Nil where files do not say so.
 	heir func(ident) string
@@ -133,10 +139,13 @@ type change[T item] struct {
 // apply returns the table after a reading, what really changed in it, and the
 // claims that went to an heir.
 func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited []claim[T]) {
+	if len(c.ids) == 0 {
+		return t, nil, nil
+	}
 	ids := sortedIdents(c.ids)
 	fresh := t.claimsAfter(c, ids)
 	for _, id := range ids {
-		before := between(t.claims, id, claim[T].ident)
+		before := sorted.Run(t.claims, id, claim[T].compareTo)
 		if len(fresh[id]) == 0 && c.heir != nil {
 			if won, file := t.winner(id), c.heir(id); won != nil && file != "" {
 				heir := claim[T]{value: won.value, file: file}
@@ -157,29 +166,34 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited 
 		if len(fresh[id]) == 0 {
 			continue
 		}
-		before := ""
+		var before T
 		if c.incumbent != nil {
 			before = c.incumbent(id)
 		}
 		won := choose(fresh[id], t.winner(id), before)
 		winners[id] = []claim[T]{won}
-		conflicts[id] = lost(fresh[id], won)
+		if len(fresh[id]) > 1 {
+			conflicts[id] = lost(fresh[id], won)
+		}
 	}
-	next.claims = patch(t.claims, touched, claim[T].ident, fresh)
-	next.conflicts = patch(t.conflicts, touched, Conflict.ident, conflicts)
-	if next.winners = next.claims; len(next.conflicts) > 0 { // without a loser the two lists are one
-		next.winners = patch(t.winners, touched, claim[T].ident, winners)
+	next.claims = sorted.Patch(t.claims, touched, claim[T].compareTo, from(fresh))
+	next.conflicts = t.conflicts
+	if len(conflicts) > 0 || t.conflicts.Len() > 0 {
+		next.conflicts = sorted.Patch(t.conflicts, touched, Conflict.compareTo, from(conflicts))
+	}
+	if next.winners = next.claims; next.conflicts.Len() > 0 { // without a loser the two lists are one
+		next.winners = sorted.Patch(t.winners, touched, claim[T].compareTo, from(winners))
 	}
 	return next, touched, inherited
 }
 
 // claimsAfter returns the claims on each of ids once c's files say what they
-// say now. A value that reads the same as before keeps its pointer.
+// say now.
 func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 	fresh := make(map[ident][]claim[T], len(ids))
 	for _, id := range ids {
 		fresh[id] = nil
-		for _, old := range between(t.claims, id, claim[T].ident) {
+		for _, old := range sorted.Run(t.claims, id, claim[T].compareTo) {
 			if _, differs := c.files[old.file]; !differs {
 				fresh[id] = append(fresh[id], old)
 			}
@@ -195,12 +209,6 @@ func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 			if !wanted {
 				continue
 			}
-			for _, old := range between(t.claims, id, claim[T].ident) {
-				if old.file == file && identical(old.value, v) {
-					v = old.value
-					break
-				}
-			}
 			fresh[id] = append(claims, claim[T]{value: v, file: file, index: i})
 		}
 	}
@@ -212,8 +220,8 @@ func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 
 // winner returns who holds id, nil when nobody does.
 func (t table[T]) winner(id ident) *claim[T] {
-	if won := between(t.winners, id, claim[T].ident); len(won) > 0 {
-		return &won[0]
+	if won, held := sorted.Find(t.winners, id, claim[T].compareTo); held {
+		return &won
 	}
 	return nil
 }
@@ -221,14 +229,14 @@ func (t table[T]) winner(id ident) *claim[T] {
 // choose returns the claim that holds an ident, of one or more sorted by file
 // and index. First match wins:
 //
-//	the file that held it before            an owner stays (F43)
-//	the same content in another file        the owner's file was renamed
-//	the file that held it in the agent's    known when the layer is first heard
-//	life before
+//	the file that held it before        an owner stays (F43)
+//	the same content in another file    the owner's file was renamed
+//	what it was in the agent's life     known until the layer is first heard
+//	before; then the file it was in
 //	the first path in byte order
 //
 // Within a file the first one wins (C-1.2.2).
-func choose[T item](claims []claim[T], before *claim[T], incumbent string) claim[T] {
+func choose[T item](claims []claim[T], before *claim[T], incumbent T) claim[T] {
 	if before != nil {
 		for _, c := range claims {
 			if c.file == before.file {
@@ -242,11 +250,19 @@ func choose[T item](claims []claim[T], before *claim[T], incumbent string) claim
 		}
 		return claims[0]
 	}
-	if incumbent != "" {
-		for _, c := range claims {
-			if c.file == incumbent || originOf(c.value).File == incumbent {
-				return firstOf(claims, c.file)
-			}
+	var nothing T
+	if incumbent == nothing {
+		return claims[0]
+	}
+	for _, c := range claims {
+		if identical(incumbent, c.value) {
+			return firstOf(claims, c.file)
+		}
+	}
+	file := originOf(incumbent).File
+	for _, c := range claims {
+		if c.file == file || originOf(c.value).File == file {
+			return firstOf(claims, c.file)
 		}
 	}
 	return claims[0]
@@ -280,38 +296,9 @@ func lost[T item](claims []claim[T], won claim[T]) []Conflict {
 	return out
 }
 
-func (c Conflict) ident() ident { return ident{c.Kind, c.Key} }
-
-// between returns the elements of a sorted list that belong to id.
-func between[E any](list []E, id ident, of func(E) ident) []E {
-	lo := sort.Search(len(list), func(i int) bool { return of(list[i]).compare(id) >= 0 })
-	hi := lo
-	for hi < len(list) && of(list[hi]) == id {
-		hi++
-	}
-	return list[lo:hi:hi]
-}
-
-// patch returns a new sorted list in which what belonged to each of ids (sorted,
-// no repetition) is replaced by fresh[id]. Without ids it is the list itself.
-func patch[E any](list []E, ids []ident, of func(E) ident, fresh map[ident][]E) []E {
-	if len(ids) == 0 {
-		return list
-	}
-	out := make([]E, 0, len(list)+len(ids))
-	for _, id := range ids {
-		lo := sort.Search(len(list), func(i int) bool { return of(list[i]).compare(id) >= 0 })
-		out = append(out, list[:lo]...)
-		for lo < len(list) && of(list[lo]) == id {
-			lo++
-		}
-		list = list[lo:]
-		out = append(out, fresh[id]...)
-	}
-	if out = append(out, list...); len(out) == 0 {
-		return nil
-	}
-	return out
+// from returns a lookup in fresh.
+func from[E any](fresh map[ident][]E) func(ident) []E {
+	return func(id ident) []E { return fresh[id] }
 }
 
 // sortedIdents returns ids sorted, each once.

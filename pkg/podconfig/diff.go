@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // Diff returns what leads from old to new, layer by layer in layer order and
@@ -35,18 +36,14 @@ func Diff(old, new *Merged) []PodUpdate {
 		old = &Merged{}
 	}
 	g := newGroups(old, new)
-	a, b := old.Pods, new.Pods
-	for len(a) > 0 || len(b) > 0 {
+	for a, b := range sorted.Diff(old.Pods, new.Pods, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) }) {
 		switch {
-		case len(b) == 0 || len(a) > 0 && a[0] != b[0] && a[0].Compare(b[0].Key) < 0:
-			g.add(a[0], nil)
-			a = a[1:]
-		case len(a) == 0 || a[0] != b[0] && a[0].Compare(b[0].Key) > 0:
-			g.add(nil, b[0])
-			b = b[1:]
+		case b == nil:
+			g.add(*a, nil)
+		case a == nil:
+			g.add(nil, *b)
 		default:
-			g.add(a[0], b[0])
-			a, b = a[1:], b[1:]
+			g.add(*a, *b)
 		}
 	}
 	return g.updates(old, new)
@@ -188,12 +185,28 @@ func different(old, new *pod.Spec) bool {
 }
 
 func sameDeletion(a, b *v1.Pod) bool {
-	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
-		reflect.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds)
+	x, y := a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds
+	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) && (x == y || x != nil && y != nil && *x == *y)
 }
 
 func sameStatus(a, b *pod.Spec) bool {
-	return a.Pod == b.Pod || equality.Semantic.DeepEqual(a.Pod.Status, b.Pod.Status)
+	x, y := &a.Pod.Status, &b.Pod.Status
+	if a.Pod == b.Pod || onlyPhase(x) && onlyPhase(y) {
+		return x.Phase == y.Phase
+	}
+	return equality.Semantic.DeepEqual(x, y)
+}
+
+// onlyPhase reports whether a status says nothing but a phase, as that of every
+// pod which no API server has seen: those are compared most often, and this
+// takes a tenth of the time that asking by reflection does.
+func onlyPhase(s *v1.PodStatus) bool {
+	return s.ObservedGeneration == 0 && s.Message == "" && s.Reason == "" &&
+		s.NominatedNodeName == "" && s.HostIP == "" && s.PodIP == "" && s.QOSClass == "" && s.Resize == "" &&
+		s.StartTime == nil && s.ExtendedResourceClaimStatus == nil && s.Resources == nil &&
+		len(s.Conditions)+len(s.HostIPs)+len(s.PodIPs)+len(s.AllocatedResources)+
+			len(s.InitContainerStatuses)+len(s.ContainerStatuses)+len(s.EphemeralContainerStatuses)+
+			len(s.ResourceClaimStatuses)+len(s.NodeAllocatableResourceClaimStatuses) == 0
 }
 
 // sameAnnotations compares all annotations but those that the kubelet adds to

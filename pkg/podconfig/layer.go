@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -14,10 +15,11 @@ import (
 // value: every step returns a new one and leaves the old one as it was.
 type Layer struct {
 	state LayerState
-	kept  []*pod.Spec // of an agent before this one; they speak in the first reading only
+	kept  kept // of an agent before this one; empty once the layer was heard
 
-	files    []source.File       // the newest reading, in byte order of File
-	standing map[string]contents // what stands in files that have problems; the others hold what they read
+	files    sorted.List[source.File]  // the newest reading, as the source gave it
+	standing sorted.List[pod.Standing] // what stands in each file, by file; none is empty
+	troubles sorted.List[trouble]      // what is wrong with files, by file
 	pods     table[*pod.Spec]
 	objects  table[*pod.Object]
 	problems []pod.Problem
@@ -28,12 +30,7 @@ type Layer struct {
 	steps          uint64
 	changedPods    []ident
 	changedObjects []ident
-}
-
-// contents is what one file wants.
-type contents struct {
-	pods    []*pod.Spec
-	objects []*pod.Object
+	stands         []pod.Standing // the files in which something else stands since
 }
 
 // NewLayer returns a layer that was never heard. Name is the source's. kept is
@@ -45,67 +42,68 @@ func NewLayer(name string, kept []*pod.Spec) Layer {
 	kind, location, _ := strings.Cut(name, ":")
 	return Layer{
 		state: LayerState{Name: name, Source: kind, Location: location},
-		kept:  kept,
+		kept:  newKept(name, kept),
 	}
-}
-
-// incumbent returns the file that a pod was kept from, "" for none.
-func (l Layer) incumbent(id ident) string {
-	for _, p := range l.kept {
-		if p.Key == id.key && id.kind == kindPod {
-			return p.Origin.File
-		}
-	}
-	return ""
-}
-
-// keptFrom returns what was kept from a file of this layer.
-func (l Layer) keptFrom(file string) contents {
-	var c contents
-	for _, p := range l.kept {
-		if p.Origin.File == file && p.Origin.Layer() == l.state.Name {
-			c.pods = append(c.pods, p)
-		}
-	}
-	return c
 }
 
 // State returns the layer as others see it.
 func (l Layer) State() LayerState { return l.state }
 
+// Asked returns the layer after its source was asked for the first time, at
+// now: until it says a word, Since tells how long it has been silent.
+func (l Layer) Asked(now time.Time) Layer {
+	if !l.state.Heard && l.state.Error == "" {
+		l.state.Since = now
+	}
+	return l
+}
+
+// Restore returns the layer, which was not heard, standing on its last good set
+// as an agent before this one wrote it down. That does not make it heard
+// (C-1.3.8): it is the reading before the source's first one, which corrects it.
+// Where two files hold one pod, its owner is known as in NewLayer (F43).
+//
+// A set may lack what ran: the agent before was killed before it was written, or
+// a part of it is damaged. So what was kept still stands for a broken file, as in
+// NewLayer, where the set has nothing of the file and the pod nowhere.
+func (l Layer) Restore(r Restored) Layer {
+	next := l.unchanged()
+	var files []pod.Standing
+	for _, s := range sorted.From(r.Files, compareStandings).Slice() {
+		if !s.Empty() && (len(files) == 0 || files[len(files)-1].File != s.File) {
+			files = append(files, s)
+		}
+	}
+	var all reading
+	for _, s := range files {
+		all.replace(pod.Standing{}, s)
+	}
+	next = next.apply(all)
+	next.kept = next.kept.beside(next)
+	next.state.Restored, next.state.LastGood = true, r.At
+	return next
+}
+
 // Read returns the layer after its source has looked, at now.
 //
 // A file with which anything is wrong keeps every pod and object last read from
-// it that cannot be read any more. A file that is gone takes its pods along, unless another file of the layer holds the pod in
-// a form that was rejected: then it was moved, and the last good version goes
-// on standing there.
+// it that cannot be read any more. A file that is gone takes its pods along,
+// unless another file of the layer holds the pod in a form that was rejected:
+// then it was moved, and the last good version goes on standing there.
 //
 // What changed is found by comparing readings, which share what did not change;
 // so neither a missed revision nor a wrong list of changed keys can mislead it.
 func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
-	next := l
-	next.files = ordered(s.Files)
-	next.skipped = s.Skipped
-	r := l.compare(next.files)
-	next.standing = r.standing
-	if !slices.Equal(l.problems, r.problems) {
-		next.problems = r.problems
+	next := l.unchanged()
+	if r := l.compare(s.Files); !r.empty() {
+		next = next.apply(r)
 	}
-	if !l.state.Heard {
-		r.pods.incumbent = l.incumbent
+	next.files = s.Files
+	if !same(l.skipped, s.Skipped) {
+		next.skipped = s.Skipped
 	}
-	next.kept = nil
-	var inherited []claim[*pod.Spec]
-	next.pods, next.changedPods, inherited = l.pods.apply(r.pods)
-	next.objects, next.changedObjects, _ = l.objects.apply(r.objects)
-	for _, c := range inherited {
-		heir := next.standing[c.file]
-		heir.pods = append(slices.Clip(heir.pods), c.value)
-		next.standing[c.file] = heir
-	}
-	next.steps++
-	next.state.Heard = true
-	next.state.Pods = len(next.pods.winners)
+	next.kept = kept{}
+	next.state.Heard, next.state.Restored = true, false
 	next.state.Error, next.state.Since = "", time.Time{}
 	next.state.LastGood = now
 	return next
@@ -136,190 +134,98 @@ func (l Layer) Ended() Layer {
 // unchanged returns the layer one step on, with nothing changed.
 func (l Layer) unchanged() Layer {
 	l.steps++
-	l.changedPods, l.changedObjects = nil, nil
+	l.changedPods, l.changedObjects, l.stands = nil, nil, nil
 	return l
 }
 
-// reading is what comparing two readings of a layer found.
-type reading struct {
-	standing map[string]contents
-	pods     change[*pod.Spec]
-	objects  change[*pod.Object]
-	problems []pod.Problem
-	broken   []source.File // files that name rejected pods
-}
+// apply returns the layer with a reading's changes made.
+func (l Layer) apply(r reading) Layer {
+	if len(r.troubles) > 0 {
+		l.troubles, l.problems = r.patchTroubles(l.troubles)
+	}
+	if !l.state.Heard {
+		r.pods.incumbent = l.kept.pod
+	}
+	r.pods.heir = heirs(l.troubles)
+	var inherited []claim[*pod.Spec]
+	l.pods, l.changedPods, inherited = l.pods.apply(r.pods)
+	l.objects, l.changedObjects, _ = l.objects.apply(r.objects)
+	l.state.Pods = l.pods.winners.Len()
 
-// compare walks the old reading and the new one side by side, both in byte
-// order of File. A file whose reading is the same costs a comparison of
-// pointers.
-func (l Layer) compare(files []source.File) *reading {
-	r := &reading{standing: make(map[string]contents)}
-	r.pods.files = make(map[string][]*pod.Spec)
-	r.objects.files = make(map[string][]*pod.Object)
-	r.pods.heir = r.heir
-	old := l.files
-	for i := range files {
-		f := &files[i]
-		for len(old) > 0 && old[0].File < f.File {
-			r.replace(old[0].File, l.contents(&old[0]), contents{})
-			old = old[1:]
-		}
-		r.problems = append(r.problems, f.Problems...)
-		if len(f.Broken) > 0 {
-			r.broken = append(r.broken, *f)
-		}
-		var before contents
-		if len(old) > 0 && old[0].File == f.File {
-			before = l.contents(&old[0])
-			same := sameReading(&old[0], f)
-			old = old[1:]
-			if same {
-				if stands, ok := l.standing[f.File]; ok {
-					r.standing[f.File] = stands
-				}
-				continue
-			}
-		}
-		stood := before
-		if !l.state.Heard && !healthy(f) {
-			stood = l.keptFrom(f.File)
-		}
-		after := stand(stood, f)
-		if !healthy(f) {
-			r.standing[f.File] = after
-		}
-		r.replace(f.File, before, after)
+	stands := make(map[string][]pod.Standing, len(r.stands))
+	for _, s := range r.stands {
+		stands[s.File] = []pod.Standing{s}
 	}
-	for i := range old {
-		r.replace(old[i].File, l.contents(&old[i]), contents{})
+	for _, c := range inherited {
+		heir := l.stood(c.file)
+		if s := stands[c.file]; s != nil {
+			heir = s[0]
+		}
+		heir.Pods = append(slices.Clip(heir.Pods), c.value)
+		stands[c.file] = []pod.Standing{heir}
 	}
-	return r
-}
-
-// contents returns what stands in a file of the newest reading.
-func (l Layer) contents(f *source.File) contents {
-	if stands, ok := l.standing[f.File]; ok {
-		return stands
-	}
-	return contents{f.Pods, f.Objects}
-}
-
-// replace notes what differs between two versions of a file.
-func (r *reading) replace(file string, before, after contents) {
-	if ids := differing(before.pods, after.pods); len(ids) > 0 {
-		r.pods.files[file] = after.pods
-		r.pods.ids = append(r.pods.ids, ids...)
-	}
-	if ids := differing(before.objects, after.objects); len(ids) > 0 {
-		r.objects.files[file] = after.objects
-		r.objects.ids = append(r.objects.ids, ids...)
-	}
-}
-
-// heir returns the first file in byte order that holds the pod in a form that
-// was rejected.
-func (r *reading) heir(id ident) string {
-	for _, f := range r.broken {
-		if slices.Contains(f.Broken, id.key) {
-			return f.File
+	names := sortedNames(stands)
+	for _, name := range names {
+		s := stands[name]
+		l.stands = append(l.stands, s...)
+		if s[0].Empty() {
+			stands[name] = nil
 		}
 	}
-	return ""
+	l.standing = sorted.Patch(l.standing, names, compareStanding, func(name string) []pod.Standing { return stands[name] })
+	return l
 }
 
-// healthy reports whether a file's reading says everything about it.
-func healthy(f *source.File) bool {
-	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
+// stood returns what stands in a file, which may be nothing.
+func (l Layer) stood(file string) pod.Standing {
+	s, _ := sorted.Find(l.standing, file, compareStanding)
+	s.File = file
+	return s
 }
 
-// stand returns what stands in a file after a reading: what was read and, while
-// anything is wrong with the file, all that stood in it before and is missing
-// now. A file that is being mended removes nothing (I9, F40).
-func stand(before contents, f *source.File) contents {
-	after := contents{f.Pods, f.Objects}
-	if f.Whole || len(f.Problems)+len(f.Broken) > 0 {
-		after.pods = keep(before.pods, after.pods)
-		after.objects = keep(before.objects, after.objects)
-	}
-	return after
+func compareStanding(s pod.Standing, file string) int { return strings.Compare(s.File, file) }
+
+func compareStandings(a, b pod.Standing) int { return strings.Compare(a.File, b.File) }
+
+// kept is what an agent before this one kept of pods that run.
+type kept struct {
+	pods  map[pod.Key]*pod.Spec  // of whatever layer
+	specs map[string][]*pod.Spec // by file, of this layer
 }
 
-// keep returns now and, after it, what was there before and is missing.
-func keep[T item](before, now []T) []T {
-	if len(before) == 0 {
-		return now
+func newKept(layer string, specs []*pod.Spec) kept {
+	if len(specs) == 0 {
+		return kept{}
 	}
-	there := make(map[ident]bool, len(now))
-	for _, v := range now {
-		there[identOf(v)] = true
-	}
-	out := slices.Clip(now)
-	for _, v := range before {
-		if !there[identOf(v)] {
-			out = append(out, v)
+	k := kept{pods: make(map[pod.Key]*pod.Spec, len(specs)), specs: make(map[string][]*pod.Spec)}
+	for _, s := range specs {
+		if _, known := k.pods[s.Key]; !known {
+			k.pods[s.Key] = s
+		}
+		if s.Origin.Layer() == layer {
+			k.specs[s.Origin.File] = append(k.specs[s.Origin.File], s)
 		}
 	}
-	return out
+	return k
 }
 
-// differing returns the idents between the common beginning and the common end
-// of two lists.
-func differing[T item](a, b []T) []ident {
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	var ids []ident
-	for _, v := range a {
-		ids = append(ids, identOf(v))
-	}
-	for _, v := range b {
-		ids = append(ids, identOf(v))
-	}
-	return ids
-}
-
-// sameReading reports whether two readings of a file say the same.
-func sameReading(a, b *source.File) bool {
-	return a.Whole == b.Whole &&
-		same(a.Pods, b.Pods) && same(a.Objects, b.Objects) &&
-		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
-}
-
-// same compares two lists, at no cost when they are one.
-func same[E comparable](a, b []E) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	return len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b)
-}
-
-// ordered returns files in byte order of File, each once. A source keeps that
-// order by contract; one that does not costs a sort here, never a pod.
-func ordered(files []source.File) []source.File {
-	strictly := true
-	for i := 1; i < len(files) && strictly; i++ {
-		strictly = files[i-1].File < files[i].File
-	}
-	if strictly {
-		return files
-	}
-	files = slices.Clone(files)
-	slices.SortStableFunc(files, func(a, b source.File) int { return strings.Compare(a.File, b.File) })
-	out := files[:1]
-	for _, f := range files[1:] {
-		last := &out[len(out)-1]
-		if last.File != f.File {
-			out = append(out, f)
+// beside returns what is kept of files and pods that a restored layer has
+// nothing of.
+func (k kept) beside(l Layer) kept {
+	specs := make(map[string][]*pod.Spec)
+	for file, kept := range k.specs {
+		if stood := l.stood(file); !stood.Empty() {
 			continue
 		}
-		last.Pods = append(slices.Clip(last.Pods), f.Pods...)
-		last.Objects = append(slices.Clip(last.Objects), f.Objects...)
-		last.Problems = append(slices.Clip(last.Problems), f.Problems...)
-		last.Broken = append(slices.Clip(last.Broken), f.Broken...)
-		last.Whole = last.Whole || f.Whole
+		for _, s := range kept {
+			if l.pods.winner(identOf(s)) == nil {
+				specs[file] = append(specs[file], s)
+			}
+		}
 	}
-	return out
+	k.specs = specs
+	return k
 }
+
+// pod returns a pod as it was kept, nil when it was not.
+func (k kept) pod(id ident) *pod.Spec { return k.pods[id.key] }

@@ -17,7 +17,7 @@ const dir = "file:/m"
 // pods returns what a layer holds.
 func (l Layer) held() []*pod.Spec {
 	var out []*pod.Spec
-	for _, c := range l.pods.winners {
+	for c := range l.pods.winners.All() {
 		out = append(out, c.value)
 	}
 	return out
@@ -226,7 +226,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			l := history(NewLayer(dir, test.incumbents), test.snapshots...)
 			m := Merge([]Layer{l})
-			check(t, "pods", places(m.Pods), test.want)
+			check(t, "pods", places(m.Pods.Slice()), test.want)
 			check(t, "conflicts", quarrels(m.Conflicts), test.conflicts)
 		})
 	}
@@ -286,7 +286,7 @@ func TestLayerObjects(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m := Merge([]Layer{history(NewLayer(dir, nil), test.snapshots...)})
 			got := ""
-			for i, o := range m.Objects {
+			for i, o := range m.Objects.Slice() {
 				if i > 0 {
 					got += " "
 				}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // Merge returns the state of all layers: of each pod and config object, the
@@ -20,8 +21,8 @@ func Merge(layers []Layer) *Merged {
 // changed. It is immutable.
 type fold struct {
 	layers          []Layer
-	podConflicts    []Conflict // sorted by ident
-	objectConflicts []Conflict
+	podConflicts    sorted.List[Conflict] // by ident
+	objectConflicts sorted.List[Conflict]
 	merged          *Merged
 }
 
@@ -33,12 +34,17 @@ func newFold(layers []Layer) fold {
 		objects = append(objects, allIdents(l.objects)...)
 	}
 	f := fold{layers: layers, merged: &Merged{}}
-	return f.remerge(sortedIdents(pods), sortedIdents(objects), true)
+	f, _ = f.remerge(sortedIdents(pods), sortedIdents(objects), changes{true, true})
+	return f
 }
 
-// step returns the fold after layer i became l, and the pods to compare. When l
-// is one step on from the layer the fold holds, only what that step changed is
-// looked at; else everything of both.
+// changes says which of the lists that are put together from all layers are out
+// of date.
+type changes struct{ problems, skipped bool }
+
+// step returns the fold after layer i became l, and the pods that differ in the
+// merged state. When l is one step on from the layer the fold holds, only what
+// that step changed is looked at; else everything of both.
 func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	old := f.layers[i]
 	pods, objects := l.changedPods, l.changedObjects
@@ -48,28 +54,34 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	}
 	f.layers = slices.Clone(f.layers)
 	f.layers[i] = l
-	return f.remerge(pods, objects, !slices.Equal(old.problems, l.problems)), pods
+	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped)})
 }
 
 // remerge returns the fold with pods and objects (sorted) merged anew from its
-// layers.
-func (f fold) remerge(pods, objects []ident, problems bool) fold {
+// layers, and those of the pods that differ.
+func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	m := *f.merged
-	var podsLost, objectsLost bool
-	m.Pods, f.podConflicts, podsLost = remergeTable(f.layers, pods, m.Pods, f.podConflicts, func(l *Layer) table[*pod.Spec] { return l.pods })
-	m.Objects, f.objectConflicts, objectsLost = remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) table[*pod.Object] { return l.objects })
-	if podsLost || objectsLost {
-		m.Conflicts = slices.Concat(f.podConflicts, f.objectConflicts)
+	p := remergeTable(f.layers, pods, m.Pods, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
+	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) *table[*pod.Object] { return &l.objects })
+	m.Pods, m.Objects = p.merged, o.merged
+	if p.lost || o.lost {
+		f.podConflicts, f.objectConflicts = p.conflicts, o.conflicts
+		m.Conflicts = append(p.conflicts.Slice(), o.conflicts.Slice()...)
 		slices.SortStableFunc(m.Conflicts, func(a, b Conflict) int {
 			return cmp.Or(a.Key.Compare(b.Key), strings.Compare(a.Kind, b.Kind))
 		})
 	}
-	m.Layers, m.Skipped = make([]LayerState, 0, len(f.layers)), nil
+	m.Layers = make([]LayerState, 0, len(f.layers))
 	for _, l := range f.layers {
 		m.Layers = append(m.Layers, l.state)
-		m.Skipped = append(m.Skipped, l.skipped...)
 	}
-	if problems {
+	if c.skipped {
+		m.Skipped = nil
+		for _, l := range f.layers {
+			m.Skipped = append(m.Skipped, l.skipped...)
+		}
+	}
+	if c.problems {
 		m.Problems = nil
 		for _, l := range f.layers {
 			m.Problems = append(m.Problems, l.problems...)
@@ -77,17 +89,28 @@ func (f fold) remerge(pods, objects []ident, problems bool) fold {
 		slices.SortStableFunc(m.Problems, compareProblems)
 	}
 	f.merged = &m
-	return f
+	return f, p.changed
 }
 
-// remergeTable returns the merged list and its conflicts after the layers' words
-// on ids changed, and whether a conflict came, went or changed.
-func remergeTable[T item](layers []Layer, ids []ident, merged []T, conflicts []Conflict, of func(*Layer) table[T]) ([]T, []Conflict, bool) {
+// remerged is one kind of thing after some of its idents were merged anew.
+type remerged[T item] struct {
+	merged    sorted.List[T]
+	changed   []ident // those with another winner, or none now
+	conflicts sorted.List[Conflict]
+	lost      bool // a conflict came, went or changed
+}
+
+// remergeTable merges ids anew, after the layers' words on them changed.
+func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], conflicts sorted.List[Conflict], of func(*Layer) *table[T]) remerged[T] {
+	r := remerged[T]{merged: merged, conflicts: conflicts}
+	if len(ids) == 0 {
+		return r
+	}
 	winners := make(map[ident][]T, len(ids))
 	fresh := make(map[ident][]Conflict)
-	lost := false
 	for _, id := range ids {
 		var won *claim[T]
+		var lost []Conflict
 		for i := range layers {
 			t := of(&layers[i])
 			held := t.winner(id)
@@ -96,27 +119,39 @@ func remergeTable[T item](layers []Layer, ids []ident, merged []T, conflicts []C
 			}
 			if won == nil {
 				won = held
-				winners[id] = []T{won.value}
 			} else {
-				fresh[id] = append(fresh[id], Conflict{
+				lost = append(lost, Conflict{
 					Kind: id.kind, Key: id.key,
 					Winner: originOf(won.value), Loser: originOf(held.value), Reason: reasonLayer,
 				})
 			}
-			fresh[id] = append(fresh[id], between(t.conflicts, id, Conflict.ident)...)
+			lost = append(lost, sorted.Run(t.conflicts, id, Conflict.compareTo)...)
 		}
-		lost = lost || !slices.Equal(fresh[id], between(conflicts, id, Conflict.ident))
+		if len(lost) > 0 {
+			fresh[id] = lost
+		}
+		r.lost = r.lost || !slices.Equal(lost, sorted.Run(conflicts, id, Conflict.compareTo))
+		before, held := sorted.Find(merged, id, compareItem[T])
+		if won != nil {
+			winners[id] = []T{won.value}
+		}
+		if held != (won != nil) || held && before != won.value {
+			r.changed = append(r.changed, id)
+		}
 	}
-	if lost {
-		conflicts = patch(conflicts, ids, Conflict.ident, fresh)
+	if r.lost {
+		r.conflicts = sorted.Patch(conflicts, ids, Conflict.compareTo, from(fresh))
 	}
-	return patch(merged, ids, identOf[T], winners), conflicts, lost
+	r.merged = sorted.Patch(merged, r.changed, compareItem[T], from(winners))
+	return r
 }
+
+func compareItem[T item](v T, id ident) int { return identOf(v).compare(id) }
 
 // allIdents returns every ident a table holds, sorted.
 func allIdents[T item](t table[T]) []ident {
-	ids := make([]ident, 0, len(t.winners))
-	for _, c := range t.winners {
+	ids := make([]ident, 0, t.winners.Len())
+	for c := range t.winners.All() {
 		ids = append(ids, c.ident())
 	}
 	return ids

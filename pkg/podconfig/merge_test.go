@@ -1,9 +1,11 @@
 package podconfig
 
 import (
+	"reflect"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
@@ -22,7 +24,7 @@ func TestMergeFirstLayerWins(t *testing.T) {
 		history(NewLayer(web, nil), set(file(web, "d", "B4", "D4"))),
 	}
 	m := Merge(layers)
-	check(t, "pods", places(m.Pods), "A2=b B1=a C1=a D4=d")
+	check(t, "pods", places(m.Pods.Slice()), "A2=b B1=a C1=a D4=d")
 	check(t, "conflicts", quarrels(m.Conflicts),
 		"B a:1 over b:2: earlier layer wins; B b:2 over c:1: first path in byte order; B a:1 over d:1: earlier layer wins")
 	if len(m.Layers) != 3 || m.Layers[1].Pods != 2 || m.Layers[2].Location != "https://cfg/pods" {
@@ -41,7 +43,7 @@ func TestMergeObjects(t *testing.T) {
 		history(NewLayer(one, nil), holding(one, "a", object(one, "a", "x", "1"))),
 		history(NewLayer(two, nil), holding(two, "b", object(two, "b", "x", "2"), object(two, "b", "w", "2"))),
 	})
-	if len(m.Objects) != 2 || m.Objects[0].Name != "w" || m.Objects[1].Origin.File != "a" {
+	if m.Objects.Len() != 2 || m.Objects.At(0).Name != "w" || m.Objects.At(1).Origin.File != "a" {
 		t.Errorf("objects %v", m.Objects)
 	}
 	kinds := ""
@@ -53,7 +55,7 @@ func TestMergeObjects(t *testing.T) {
 
 func TestMergeOfNothing(t *testing.T) {
 	m := Merge(nil)
-	if len(m.Pods)+len(m.Layers)+len(m.Conflicts) != 0 || !m.AllHeard() {
+	if m.Pods.Len()+len(m.Layers)+len(m.Conflicts) != 0 || !m.AllHeard() {
 		t.Errorf("C-1.2.15: %+v", m)
 	}
 	if Merge([]Layer{NewLayer(one, nil)}).AllHeard() {
@@ -134,7 +136,7 @@ func TestDiffMoves(t *testing.T) {
 	t.Run("to another line", func(t *testing.T) {
 		b := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "a", "B1", "A1")))})
 		check(t, "updates", told(Diff(a, b)), "—")
-		if b.Pods[0].Origin.Line != 2 {
+		if b.Pods.At(0).Origin.Line != 2 {
 			t.Error("the state does not know the new line")
 		}
 	})
@@ -145,4 +147,32 @@ func TestDiffMoves(t *testing.T) {
 	t.Run("from nothing", func(t *testing.T) {
 		check(t, "updates", told(Diff(nil, a)), "ADD{A1,B1} (file)")
 	})
+}
+
+// TestC_1_2_8_EveryStatusFieldIsCompared walks the API type: a field that only
+// the quick comparison does not know would never be told.
+func TestC_1_2_8_EveryStatusFieldIsCompared(t *testing.T) {
+	status := reflect.TypeFor[v1.PodStatus]()
+	for i := range status.NumField() {
+		var s v1.PodStatus
+		switch f := reflect.ValueOf(&s).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Int64:
+			f.SetInt(1)
+		case reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+		case reflect.Map:
+			f.Set(reflect.ValueOf(v1.ResourceList{"cpu": resource.MustParse("1")}))
+		default:
+			t.Fatalf("%s is of a kind this test does not know: %s", status.Field(i).Name, f.Kind())
+		}
+		a := wanted("A1")
+		b := with(a, func(p *v1.Pod) { p.Status = s })
+		if sameStatus(a, b) || sameStatus(b, a) || !sameStatus(b, b) {
+			t.Errorf("a change of status.%s is not seen", status.Field(i).Name)
+		}
+	}
 }

@@ -42,19 +42,23 @@ func ParseMode(name string) (Mode, error) {
 	return 0, fmt.Errorf("unknown mode %q: want one of %s", name, strings.Join(modeNames[:], ", "))
 }
 
-// notify returns what the mode tells of updates, as Diff gave them, that a
-// message of layer led to; state is what they lead to, first says that the
-// message was the layer's first set. RECONCILE is told by Incremental alone.
-func (m Mode) notify(updates []PodUpdate, state *Merged, layer LayerState, first bool) []PodUpdate {
-	if m == Incremental {
-		return updates
+// Tell returns what the mode tells of a batch of an Incremental PodConfig, so
+// that one running PodConfig can serve readers in every mode. RECONCILE is told
+// by Incremental alone; RESTORE becomes the SET that adding its pods would be
+// (C-1.3.8). An answer to Sync is told as it is (C-1.3.5).
+//
+// A SET costs a copy of the list of all pods: whoever has several readers in one
+// mode asks once for all of them.
+func (m Mode) Tell(b Batch) []PodUpdate {
+	if m == Incremental || b.Layer == "" {
+		return b.Updates
 	}
 	var updated, deleted []PodUpdate
-	membership := first
-	for _, u := range updates {
+	membership := b.First
+	for _, u := range b.Updates {
 		switch u.Op {
-		case ADD, REMOVE:
-			membership = true
+		case ADD, REMOVE, RESTORE:
+			membership = membership || len(u.Pods) > 0
 		case UPDATE:
 			updated = append(updated, u)
 		case DELETE:
@@ -63,7 +67,8 @@ func (m Mode) notify(updates []PodUpdate, state *Merged, layer LayerState, first
 	}
 	var out []PodUpdate
 	if membership || m == Snapshot && len(updated)+len(deleted) > 0 {
-		out = append(out, PodUpdate{Op: SET, Source: layer.Source, Location: layer.Location, Pods: state.Pods})
+		kind, location, _ := strings.Cut(b.Layer, ":")
+		out = append(out, PodUpdate{Op: SET, Source: kind, Location: location, Pods: b.State.Pods.Slice()})
 	}
 	if m == SnapshotAndUpdates {
 		out = append(append(out, updated...), deleted...)

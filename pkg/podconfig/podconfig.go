@@ -29,6 +29,12 @@ type Config struct {
 	// who owns a pod that two files want (see NewLayer). It must not change after
 	// New.
 	Kept []*pod.Spec
+	// Restored is each layer's last good set, by the layer's name, as an agent
+	// before this one wrote it down. A layer stands on it until it is heard
+	// (C-1.3.8); Kept then says who owns a pod that two files want, and what stands
+	// in a broken file of which the set has nothing. A set of a layer that is not
+	// configured is ignored. It must not change after New.
+	Restored map[string]Restored
 	// Log gets one debug line a message; nil is nowhere. Whatever a person has
 	// to know is in the batches.
 	Log *slog.Logger
@@ -37,16 +43,17 @@ type Config struct {
 // PodConfig reads sources and merges what they say. Its goroutines live inside
 // Batches and Once.
 type PodConfig struct {
-	sources []source.Source
-	layers  []Layer
-	mode    Mode
-	log     *slog.Logger
-	sync    chan struct{} // cap 1, sent by Sync, received by Batches; when full, that request is served by the same SET
+	sources  []source.Source
+	layers   []Layer
+	restored map[string]Restored
+	mode     Mode
+	log      *slog.Logger
+	sync     chan struct{} // cap 1, sent by Sync, received by Batches; when full, that request is served by the same SET
 }
 
 // New returns a PodConfig. Nothing is read before Batches or Once.
 func New(c Config) *PodConfig {
-	p := &PodConfig{sources: slices.Clone(c.Sources), mode: c.Mode, log: c.Log, sync: make(chan struct{}, 1)}
+	p := &PodConfig{sources: slices.Clone(c.Sources), restored: c.Restored, mode: c.Mode, log: c.Log, sync: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -70,6 +77,10 @@ type message struct {
 // source waits while its batch is being handled; no word is lost or merged with
 // another (C-1.1.3, C-1.1.4).
 //
+// Before any word it yields, for each layer with a Restored set, in layer order,
+// one Batch with a RESTORE of those of its pods that no earlier layer holds,
+// which may be none; in the other modes with the SET that this is.
+//
 // The sequence ends when ctx is done, when the caller leaves the loop, or when
 // every source has ended; no goroutine outlives it. It may be ranged over once,
 // and not beside Once: sources are read once.
@@ -83,7 +94,18 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 		for i, s := range c.sources {
 			readers.Go(func() { c.read(ctx, i, s, messages) })
 		}
-		f := newFold(c.layers)
+		f := newFold(c.asked(time.Now()))
+		for i, l := range f.layers {
+			r, known := c.restored[l.state.Name]
+			if !known || ctx.Err() != nil {
+				continue
+			}
+			var b Batch
+			f, b = c.restore(f, i, r)
+			if !yield(b) {
+				return
+			}
+		}
 		for live := len(c.sources); ctx.Err() == nil; {
 			select { // a Sync comes before any message
 			case <-c.sync:
@@ -131,21 +153,29 @@ func (c *PodConfig) Sync() {
 
 // Once reads every source until its first word, and returns the merged state
 // of all layers. A source that has not said a word when ctx ends, or that ends
-// without one, is not heard, and its layer's Error says so. Once is called
-// once, and not beside Batches.
+// without one, is not heard, and its layer's Error says so; where there is one,
+// its Restored set stands. Once is called once, and not beside Batches.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
-	layers := slices.Clone(c.layers)
+	start := time.Now()
+	layers := c.asked(start)
+	for i, l := range layers {
+		if r, known := c.restored[l.state.Name]; known {
+			layers[i] = l.Restore(r)
+		}
+	}
 	var readers sync.WaitGroup
 	for i, s := range c.sources {
 		readers.Go(func() {
 			m, ok := firstWord(ctx, i, s)
-			if !ok {
+			at := time.Now()
+			if !ok || ctx.Err() != nil && errors.Is(m.err, ctx.Err()) {
+				at = start // it has been silent since
 				m.err = errors.New("ended without a word")
 				if ctx.Err() != nil {
 					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
 				}
 			}
-			layers[i] = c.hear(layers[i], m, time.Now()) // each goroutine has its own element
+			layers[i] = c.hear(layers[i], m, at) // each goroutine has its own element
 		})
 	}
 	readers.Wait()
@@ -195,16 +225,42 @@ func (c *PodConfig) hear(l Layer, m message, now time.Time) Layer {
 	return l
 }
 
+// asked returns the layers at the moment when their sources are first asked.
+func (c *PodConfig) asked(now time.Time) []Layer {
+	layers := slices.Clone(c.layers)
+	for i, l := range layers {
+		layers[i] = l.Asked(now)
+	}
+	return layers
+}
+
+// restore returns the fold after layer i was restored, and the batch that says
+// so.
+func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
+	layer := f.layers[i].Restore(r)
+	next, changed := f.step(i, layer)
+	u := PodUpdate{Op: RESTORE, Source: layer.state.Source, Location: layer.state.Location}
+	for _, id := range changed { // all new: earlier layers win, later ones have not spoken
+		u.Pods = append(u.Pods, next.merged.Pod(id.key))
+	}
+	b := Batch{Updates: []PodUpdate{u}, State: next.merged, Layer: layer.state.Name, Stands: layer.stands}
+	b.Updates = c.mode.Tell(b)
+	c.log.Debug("Source restored", "layer", layer.state.Name, "pods", layer.state.Pods, "last_good", r.At)
+	return next, b
+}
+
 // take returns the fold after one message, the batch it leads to, and whether
 // that says anything.
 func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	old := f.layers[m.layer]
 	layer := c.hear(old, m, now)
 	next, pods := f.step(m.layer, layer)
-	updates := diffPods(f.merged, next.merged, pods)
-	updates = c.mode.notify(updates, next.merged, layer.state, !old.state.Heard && layer.state.Heard)
-	news := len(updates) > 0 || saysMore(f.merged, next.merged)
-	return next, Batch{Updates: updates, State: next.merged}, news
+	b := Batch{
+		Updates: diffPods(f.merged, next.merged, pods), State: next.merged,
+		Layer: layer.state.Name, Stands: layer.stands, First: !old.state.Heard && layer.state.Heard,
+	}
+	b.Updates = c.mode.Tell(b)
+	return next, b, len(b.Updates)+len(b.Stands) > 0 || saysMore(f.merged, next.merged)
 }
 
 // saysMore reports whether two states differ in what no update tells: all but
@@ -214,12 +270,12 @@ func saysMore(old, new *Merged) bool {
 		l.LastGood = time.Time{}
 		return l
 	}
-	return !same(old.Objects, new.Objects) || !same(old.Conflicts, new.Conflicts) ||
+	return !old.Objects.Is(new.Objects) || !same(old.Conflicts, new.Conflicts) ||
 		!same(old.Problems, new.Problems) || !same(old.Skipped, new.Skipped) ||
 		!slices.EqualFunc(old.Layers, new.Layers, func(a, b LayerState) bool { return told(a) == told(b) })
 }
 
 // syncBatch is the answer to Sync.
 func syncBatch(state *Merged) Batch {
-	return Batch{Updates: []PodUpdate{{Op: SET, Source: AllSources, Pods: state.Pods}}, State: state}
+	return Batch{Updates: []PodUpdate{{Op: SET, Source: AllSources, Pods: state.Pods.Slice()}}, State: state}
 }

@@ -45,7 +45,7 @@ func (s *scripted) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			snapshot := source.Snapshot{}
 			if w.err == nil {
 				revision++
-				snapshot = source.Snapshot{Revision: revision, Files: w.files}
+				snapshot = source.Snapshot{Revision: revision, Files: source.FilesOf(w.files...)}
 				if w.skipped != "" {
 					snapshot.Skipped = []pod.Problem{{File: w.skipped, Msg: "not a manifest"}}
 				}
@@ -192,7 +192,7 @@ func TestBatches(t *testing.T) {
 				{after: time.Second, files: []source.File{file(one, "a", "A2s2", "B1")}},
 				{after: time.Second, err: timeout},
 			}}},
-			want: "00 SET{A1s1} (file)\n02 SET{A2s2,B1} (file)\n03 — [file timeout since 03]\n",
+			want: "00 SET{A1s1} (file)\n01 —\n02 SET{A2s2,B1} (file)\n03 — [file timeout since 03]\n",
 		},
 		{
 			name: "C-1.3.3 snapshot and updates, first set of a layer whose pod wins", mode: SnapshotAndUpdates,
@@ -223,7 +223,7 @@ func TestBatchesConfigObjects(t *testing.T) {
 	s := &scripted{name: one, ends: true, words: []word{{files: holding("1")}, {files: holding("1")}, {files: holding("2")}}}
 	var got []string
 	for b := range New(Config{Sources: []source.Source{s}}).Batches(t.Context()) {
-		got = append(got, b.State.Objects[0].Object.(*v1.ConfigMap).Data["content"])
+		got = append(got, b.State.Objects.At(0).Object.(*v1.ConfigMap).Data["content"])
 	}
 	check(t, "content", strings.Join(got, " "), "1 2 2") // the last is the end of the source
 }
@@ -335,7 +335,7 @@ func TestOnce(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		m := New(Config{Sources: sources()}).Once(ctx)
-		check(t, "pods", places(m.Pods), "A1=a")
+		check(t, "pods", places(m.Pods.Slice()), "A1=a")
 		want := []string{"", "permission denied", "no answer: context deadline exceeded", "ended without a word"}
 		for i, l := range m.Layers {
 			check(t, l.Name, l.Error, want[i])
@@ -353,7 +353,7 @@ func TestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		m := New(Config{Sources: sources()[:2]}).Once(t.Context())
-		check(t, "pods", places(m.Pods), "A1=a")
+		check(t, "pods", places(m.Pods.Slice()), "A1=a")
 		if d := time.Since(start); d != time.Second {
 			t.Errorf("took %s, want until the last of them answered", d)
 		}
@@ -366,7 +366,7 @@ func TestOnce(t *testing.T) {
 func TestF43_OnceKnowsIncumbents(t *testing.T) {
 	s := &scripted{name: one, words: []word{{files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}}}}
 	c := New(Config{Sources: []source.Source{s}, Kept: file(one, "b", "A9").Pods})
-	check(t, "pods", places(c.Once(t.Context()).Pods), "A2=b")
+	check(t, "pods", places(c.Once(t.Context()).Pods.Slice()), "A2=b")
 }
 
 // TestC_1_1_3_TotalOrder has many sources talk at once: no word is lost, and
@@ -394,7 +394,7 @@ func TestC_1_1_3_TotalOrder(t *testing.T) {
 	if want := sources * (words + 1); batches != want {
 		t.Errorf("%d batches, want %d", batches, want)
 	}
-	if got := sortedKeys(before.Pods); len(got) != sources {
+	if got := sortedKeys(before.Pods.Slice()); len(got) != sources {
 		t.Errorf("pods %v, want %d", got, sources)
 	}
 }

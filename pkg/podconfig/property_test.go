@@ -13,22 +13,41 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// event is one word of one layer in a random life.
+// event is one word of one layer in a random life, or what it was restored
+// from.
 type event struct {
 	layer    int
 	snapshot source.Snapshot
 	err      error
+	restored *Restored
 }
 
 var layerNames = []string{one, two, web}
 
-// lives draws the words of three layers, a few files and pods each, so that
+// lives draws the words of three layers, and what some of them are restored
+// from: what stood at the end of another life, but for what got lost.
+func lives(t *rapid.T) []event {
+	var out []event
+	if rapid.Bool().Draw(t, "restored") {
+		for i, l := range live(words(t), nil).layers {
+			if rapid.IntRange(0, 3).Draw(t, "forgotten") == 0 {
+				continue
+			}
+			files := slices.DeleteFunc(l.standing.Slice(), func(pod.Standing) bool { return rapid.IntRange(0, 5).Draw(t, "damaged") == 0 })
+			out = append(out, event{layer: i, restored: &Restored{Files: files, At: noon.Add(-time.Hour)}})
+		}
+	}
+	return append(out, words(t)...)
+}
+
+// words draws the words of three layers, a few files and pods each, so that
 // duplicates, moves and mistakes are frequent. Readings share what did not
 // change, or nothing at all.
-func lives(t *rapid.T) []event {
+func words(t *rapid.T) []event {
 	disks := make([]map[string]source.File, len(layerNames))
 	for i := range disks {
 		disks[i] = make(map[string]source.File)
@@ -62,7 +81,7 @@ func lives(t *rapid.T) []event {
 				disk[name] = rejecting(f, rejected...)
 			}
 		}
-		var s source.Snapshot
+		var read []source.File
 		shared := rapid.Bool().Draw(t, "shared")
 		for _, name := range slices.Sorted(maps.Keys(disk)) {
 			f := disk[name]
@@ -70,9 +89,9 @@ func lives(t *rapid.T) []event {
 				f = unshared(f)
 				disk[name] = f
 			}
-			s.Files = append(s.Files, f)
+			read = append(read, f)
 		}
-		out = append(out, event{layer: layer, snapshot: s})
+		out = append(out, event{layer: layer, snapshot: set(read...)})
 	}
 	return out
 }
@@ -104,7 +123,7 @@ type model struct {
 
 func (m *model) read(s source.Snapshot) {
 	standing := make(map[string][]*pod.Spec)
-	for _, f := range s.Files {
+	for f := range s.Files.All() {
 		standing[f.File] = slices.Clone(f.Pods)
 		for _, old := range m.standing[f.File] {
 			read := slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Key == old.Key })
@@ -125,7 +144,7 @@ func (m *model) read(s source.Snapshot) {
 		if files, _ := holders(key); len(files) > 0 {
 			continue
 		}
-		for _, f := range s.Files {
+		for f := range s.Files.All() {
 			if slices.Contains(f.Broken, key) {
 				standing[f.File] = append(standing[f.File], last)
 				break
@@ -145,6 +164,11 @@ func (m *model) read(s source.Snapshot) {
 		}
 	}
 	*m = model{standing, owner, won}
+}
+
+// plain compares lists by what they hold.
+var plain = []cmp.Option{
+	cmp.Transformer("slice", sorted.List[*pod.Spec].Slice), cmp.Transformer("slice", sorted.List[*pod.Object].Slice),
 }
 
 // describe writes a set of pods with their origins, in full.
@@ -167,7 +191,13 @@ func live(events []event, each func(e event, old, next fold, b Batch)) fold {
 	f := newFold(start)
 	for i, e := range events {
 		now := noon.Add(time.Duration(i) * time.Second)
-		next, b, _ := c.take(f, message{layer: e.layer, snapshot: e.snapshot, err: e.err}, now)
+		var next fold
+		var b Batch
+		if e.restored != nil {
+			next, b = c.restore(f, e.layer, *e.restored)
+		} else {
+			next, b, _ = c.take(f, message{layer: e.layer, snapshot: e.snapshot, err: e.err}, now)
+		}
 		if each != nil {
 			each(e, f, next, b)
 		}
@@ -183,7 +213,10 @@ func TestF40_F43_LayerAgainstModel(t *testing.T) {
 		var models [3]model
 		live(lives(t), func(e event, _, next fold, _ Batch) {
 			m := &models[e.layer]
-			if e.err == nil {
+			switch {
+			case e.restored != nil:
+				m.read(reread(*e.restored))
+			case e.err == nil:
 				m.read(e.snapshot)
 			}
 			want := slices.SortedFunc(maps.Values(m.won), func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
@@ -194,17 +227,30 @@ func TestF40_F43_LayerAgainstModel(t *testing.T) {
 	})
 }
 
+// reread returns the reading that would lead to what was restored.
+func reread(r Restored) source.Snapshot {
+	var files []source.File
+	for _, s := range r.Files {
+		files = append(files, source.File{File: s.File, Pods: s.Pods, Objects: s.Objects})
+	}
+	return set(files...)
+}
+
 // TestC_1_2_10_IncrementalIsFull: the steps that look only at what changed lead
 // to the same states, updates and conflicts as the full pass; so does a step
 // that missed others before it.
 func TestC_1_2_10_IncrementalIsFull(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var folds []fold
-		last := live(lives(t), func(_ event, old, next fold, b Batch) {
-			if diff := cmp.Diff(Merge(next.layers), next.merged); diff != "" {
+		last := live(lives(t), func(e event, old, next fold, b Batch) {
+			if diff := cmp.Diff(Merge(next.layers), next.merged, plain...); diff != "" {
 				t.Fatalf("state (-full +incremental):\n%s", diff)
 			}
-			if diff := cmp.Diff(Diff(old.merged, next.merged), b.Updates); diff != "" {
+			full := Diff(old.merged, next.merged)
+			if e.restored != nil {
+				full = asRestored(e.layer, full)
+			}
+			if diff := cmp.Diff(full, b.Updates); diff != "" {
 				t.Fatalf("updates (-full +incremental):\n%s", diff)
 			}
 			folds = append(folds, old)
@@ -218,10 +264,23 @@ func TestC_1_2_10_IncrementalIsFull(t *testing.T) {
 			}
 			missed = next
 		}
-		if diff := cmp.Diff(last.merged, missed.merged); diff != "" {
+		if diff := cmp.Diff(last.merged, missed.merged, plain...); diff != "" {
 			t.Fatalf("state after missed steps, since %v:\n%s", before, diff)
 		}
 	})
+}
+
+// asRestored turns what led to a restored layer into its RESTORE.
+func asRestored(layer int, updates []PodUpdate) []PodUpdate {
+	kind, location, _ := strings.Cut(layerNames[layer], ":")
+	u := PodUpdate{Op: RESTORE, Source: kind, Location: location}
+	for _, add := range updates {
+		if add.Op != ADD {
+			return append(updates, u) // which no RESTORE is equal to
+		}
+		u.Pods = append(u.Pods, add.Pods...)
+	}
+	return []PodUpdate{u}
 }
 
 // TestC_1_1_3_ReplayYieldsState: whoever applies every update to an empty map
@@ -233,7 +292,7 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 			for _, u := range b.Updates {
 				for i, s := range u.Pods {
 					known := have[s.Key]
-					if (known == nil) != (u.Op == ADD) {
+					if (known == nil) != (u.Op == ADD || u.Op == RESTORE) {
 						t.Fatalf("%s of %s, known before: %t", u.Op, s.Key, known != nil)
 					}
 					switch u.Op {
@@ -246,7 +305,7 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 						}
 						delete(have, s.Key)
 						continue
-					case ADD:
+					case ADD, RESTORE:
 					default:
 						if notation(u.Old[i]) != notation(known) {
 							t.Fatalf("%s from %s, last known %s", u.Op, notation(u.Old[i]), notation(known))
@@ -256,7 +315,7 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 				}
 			}
 			replayed := slices.SortedFunc(maps.Values(have), func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
-			if diff := cmp.Diff(places(next.merged.Pods), places(replayed)); diff != "" {
+			if diff := cmp.Diff(places(next.merged.Pods.Slice()), places(replayed)); diff != "" {
 				t.Fatalf("(-state +replayed):\n%s", diff)
 			}
 		})
@@ -271,18 +330,23 @@ func TestI9_SilenceRemovesNothing(t *testing.T) {
 			if e.err == nil {
 				return
 			}
-			if len(b.Updates) > 0 || !same(old.merged.Pods, next.merged.Pods) ||
-				!same(old.merged.Objects, next.merged.Objects) || !same(old.merged.Conflicts, next.merged.Conflicts) {
+			if len(b.Updates) > 0 || !old.merged.Pods.Is(next.merged.Pods) ||
+				!old.merged.Objects.Is(next.merged.Objects) || !same(old.merged.Conflicts, next.merged.Conflicts) {
 				t.Fatalf("a failure led to %s", told(b.Updates))
 			}
 		})
 		i := rapid.IntRange(0, len(layerNames)-1).Draw(t, "breaks")
-		var s source.Snapshot
-		for _, file := range f.layers[i].files {
-			s.Files = append(s.Files, broken(file.File))
+		var all []source.File
+		for file := range f.layers[i].files.All() {
+			all = append(all, broken(file.File))
 		}
-		next, _ := f.step(i, f.layers[i].Read(s, noon))
-		if diff := cmp.Diff(describe(f.merged.Pods), describe(next.merged.Pods)); diff != "" {
+		if !f.layers[i].state.Heard {
+			for s := range f.layers[i].standing.All() {
+				all = append(all, broken(s.File))
+			}
+		}
+		next, _ := f.step(i, f.layers[i].Read(set(all...), noon))
+		if diff := cmp.Diff(describe(f.merged.Pods.Slice()), describe(next.merged.Pods.Slice())); diff != "" {
 			t.Fatalf("when every file broke:\n%s", diff)
 		}
 	})
@@ -294,10 +358,14 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := lives(t)
 		var queues [3][]event
+		var other []event
 		for _, e := range events {
+			if e.restored != nil { // before any word, in layer order
+				other = append(other, e)
+				continue
+			}
 			queues[e.layer] = append(queues[e.layer], e)
 		}
-		var other []event
 		for len(other) < len(events) {
 			i := rapid.IntRange(0, 2).Draw(t, "next")
 			for len(queues[i]) == 0 {
@@ -312,7 +380,7 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 				m.Layers[i].LastGood, m.Layers[i].Since = time.Time{}, time.Time{}
 			}
 		}
-		if diff := cmp.Diff(a, b); diff != "" {
+		if diff := cmp.Diff(a, b, plain...); diff != "" {
 			t.Fatalf("(-one order +another):\n%s", diff)
 		}
 	})
@@ -330,13 +398,14 @@ func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 			}
 			s := source.Snapshot{Files: l.files, Skipped: l.skipped}
 			if rapid.Bool().Draw(t, "unshared") {
-				s.Files = slices.Clone(s.Files)
-				for j := range s.Files {
-					s.Files[j] = unshared(s.Files[j])
+				all := s.Files.Slice()
+				for j := range all {
+					all[j] = unshared(all[j])
 				}
+				s.Files = source.FilesOf(all...)
 			}
 			next, b, news := c.take(f, message{layer: i, snapshot: s}, noon)
-			if news || !same(f.merged.Pods, next.merged.Pods) {
+			if news || !f.merged.Pods.Is(next.merged.Pods) {
 				t.Fatalf("said again: %s", told(b.Updates))
 			}
 		}
@@ -351,7 +420,7 @@ func TestF43_PermutationsAgree(t *testing.T) {
 		shuffled := rapid.Permutation(files).Draw(t, "files")
 		a := Merge([]Layer{NewLayer(one, nil).Read(set(files...), noon)})
 		b := Merge([]Layer{NewLayer(one, nil).Read(set(shuffled...), noon)})
-		if diff := cmp.Diff(a, b); diff != "" {
+		if diff := cmp.Diff(a, b, plain...); diff != "" {
 			t.Fatal(diff)
 		}
 	})
@@ -365,7 +434,7 @@ func TestC_1_2_11_StatesAreImmutable(t *testing.T) {
 			text  string
 		}
 		print := func(m *Merged) string {
-			return fmt.Sprint(describe(m.Pods), quarrels(m.Conflicts), m.Layers, m.Problems, m.Skipped, len(m.Objects))
+			return fmt.Sprint(describe(m.Pods.Slice()), quarrels(m.Conflicts), m.Layers, m.Problems, m.Skipped, m.Objects.Len())
 		}
 		var all []given
 		live(lives(t), func(_ event, _, next fold, _ Batch) {

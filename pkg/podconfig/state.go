@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // Op is what a PodUpdate asks of its reader (C-1.1.7, C-1.3).
@@ -45,16 +46,34 @@ type PodUpdate struct {
 type Batch struct {
 	Updates []PodUpdate
 	State   *Merged
+	// Layer names the layer whose message it was, Stands the files of that layer
+	// in which something else stands now than before, each with all that stands
+	// in it now; one that is empty stands for nothing any more. Whoever applies
+	// the Stands of every batch knows each layer's last good set.
+	// In a RESTORE batch the Stands are what was restored.
+	Layer  string
+	Stands []pod.Standing
+	// First says that the message was the layer's first set: from here on it
+	// counts as heard.
+	First bool
 }
 
-// Merged is the state of all layers, merged. It is immutable.
+// Restored is a layer's last good set as an agent before this one wrote it
+// down.
+type Restored struct {
+	Files []pod.Standing // in byte order of File
+	At    time.Time      // when the layer was last read well
+}
+
+// Merged is the state of all layers, merged. It is immutable, and shares with
+// the state before it whatever did not change.
 type Merged struct {
-	Pods      []*pod.Spec   // winners, sorted by key
-	Objects   []*pod.Object // config objects, first layer wins, sorted by kind and key
-	Layers    []LayerState  // in layer order
-	Conflicts []Conflict    // sorted by key
-	Problems  []pod.Problem // rejections, sorted by file, line, column
-	Skipped   []pod.Problem // what sources passed over, with reasons
+	Pods      sorted.List[*pod.Spec]   // winners, sorted by key
+	Objects   sorted.List[*pod.Object] // config objects, first layer wins, sorted by kind and key
+	Layers    []LayerState             // in layer order
+	Conflicts []Conflict               // sorted by key
+	Problems  []pod.Problem            // rejections, sorted by file, line, column
+	Skipped   []pod.Problem            // what sources passed over, with reasons
 }
 
 // LayerState is one layer as podconfig knows it.
@@ -67,14 +86,19 @@ type LayerState struct {
 	Pods     int  // pods it holds, last good ones included, before the merge
 	// Error is why it could not look when last asked; "" when it could.
 	Error string
-	// Since is when the error began, zero without one.
+	// Since is when the error began, or, of a layer that has not said a word
+	// yet, when it was first asked; zero when all is well.
 	Since time.Time
+	// Restored says that its pods are those an agent before this one wrote down:
+	// it was not heard yet.
+	Restored bool
 	// LastGood is when its set was last read well, zero when never.
 	LastGood time.Time
 }
 
-// Stale reports whether the layer's pods stand on an older reading.
-func (l LayerState) Stale() bool { return l.Error != "" && l.Heard }
+// Stale reports whether the layer's pods stand on an older reading because it
+// cannot be read.
+func (l LayerState) Stale() bool { return l.Error != "" && (l.Heard || l.Restored) }
 
 // Conflict is one pod that two places want: the loser is kept out and named.
 type Conflict struct {
@@ -87,19 +111,8 @@ type Conflict struct {
 
 // Pod returns the wanted spec of key, nil when nobody wants it.
 func (m *Merged) Pod(key pod.Key) *pod.Spec {
-	lo, hi := 0, len(m.Pods)
-	for lo < hi {
-		mid := (lo + hi) / 2
-		if m.Pods[mid].Key.Compare(key) < 0 {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < len(m.Pods) && m.Pods[lo].Key == key {
-		return m.Pods[lo]
-	}
-	return nil
+	s, _ := sorted.Find(m.Pods, key, func(s *pod.Spec, key pod.Key) int { return s.Key.Compare(key) })
+	return s
 }
 
 // Heard reports whether layer name is configured and whether it has yielded a

@@ -119,7 +119,9 @@ func object(layer, file, name, content string) *pod.Object {
 }
 
 // set returns one reading of files.
-func set(files ...source.File) source.Snapshot { return source.Snapshot{Files: files} }
+func set(files ...source.File) source.Snapshot {
+	return source.Snapshot{Files: source.FilesOf(files...)}
+}
 
 // notation is the reverse of wanted.
 func notation(s *pod.Spec) string {

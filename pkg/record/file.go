@@ -26,16 +26,26 @@ func makeDir(dir string) error {
 // replace puts data into path, 0600: whole, or not at all. After an error the
 // old file stands. Writers of one path take turns.
 func replace(path string, data []byte) error {
-	tmp := path + ".tmp"
+	if err := swap(path, data); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// tmpSuffix is that of a file which is not whole yet.
+const tmpSuffix = ".tmp"
+
+// swap is replace but for the directory, which the caller syncs.
+func swap(path string, data []byte) error {
+	tmp := path + tmpSuffix
 	err := writeSynced(tmp, data)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
 		os.Remove(tmp)
-		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return err
 }
 
 func writeSynced(path string, data []byte) error {

@@ -53,10 +53,10 @@ type storedOrigin struct {
 }
 
 // versionError says that a whole record was written by another version.
-type versionError struct{ version int }
+type versionError struct{ version, reads int }
 
 func (e *versionError) Error() string {
-	return fmt.Sprintf("it has version %d, this nodectl reads version %d", e.version, version)
+	return fmt.Sprintf("it has version %d, this nodectl reads version %d", e.version, e.reads)
 }
 
 var errDamaged = errors.New("the checksum does not fit")
@@ -71,11 +71,8 @@ func encode(r pod.Record) ([]byte, error) {
 		Instance: r.Instance, Attempts: r.Attempts,
 		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), Terminal: r.Terminal,
 	}
-	if w := r.Want; w != nil {
-		s.Want = &storedSpec{
-			Namespace: w.Namespace, Name: w.Name, Origin: storedOrigin(w.Origin), Pod: w.Pod,
-			Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
-		}
+	if r.Want != nil {
+		s.Want = storeSpec(r.Want)
 	}
 	payload, err := json.Marshal(s)
 	if err != nil {
@@ -84,10 +81,28 @@ func encode(r pod.Record) ([]byte, error) {
 	return frame(version, payload), nil
 }
 
-func frame(version int, payload []byte) []byte {
+func storeSpec(w *pod.Spec) *storedSpec {
+	return &storedSpec{
+		Namespace: w.Namespace, Name: w.Name, Origin: storedOrigin(w.Origin), Pod: w.Pod,
+		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
+	}
+}
+
+func (w *storedSpec) spec() *pod.Spec {
+	return &pod.Spec{
+		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
+		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
+	}
+}
+
+func frame(version int, payload []byte) []byte { return frameOf("record", version, payload) }
+
+// frameOf returns the file that holds payload under name, which says what kind
+// of file it is: one kind is never taken for another.
+func frameOf(name string, version int, payload []byte) []byte {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%d\n%s", version, payload)
-	return fmt.Appendf(nil, `{"version":%d,"sha256":"%s","record":%s}`+"\n", version, hex.EncodeToString(sum.Sum(nil)), payload)
+	return fmt.Appendf(nil, `{"version":%d,"sha256":"%s","%s":%s}`+"\n", version, hex.EncodeToString(sum.Sum(nil)), name, payload)
 }
 
 // decode returns the record in a file. Its errors say nothing of what is in it.
@@ -106,27 +121,27 @@ func decode(data []byte) (pod.Record, error) {
 		StartTime: s.StartTime, StopSince: s.StopSince, Terminal: s.Terminal,
 	}
 	if w := s.Want; w != nil && w.Pod != nil {
-		r.Want = &pod.Spec{
-			Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
-			Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
-		}
+		r.Want = w.spec()
 	}
 	return r, nil
 }
 
-// unframe returns what is in the frame: it takes the frame apart, makes it anew
-// and compares, so nothing but what frame writes is accepted.
-func unframe(data []byte) ([]byte, error) {
+func unframe(data []byte) ([]byte, error) { return unframeOf("record", version, data) }
+
+// unframeOf returns what is in the frame: it takes the frame apart, makes it
+// anew and compares, so nothing but what frameOf writes is accepted. reads is
+// the version it understands.
+func unframeOf(name string, reads int, data []byte) ([]byte, error) {
 	head, rest, found := bytes.Cut(data, []byte(`,"sha256":`))
 	number, ok := bytes.CutPrefix(head, []byte(`{"version":`))
 	n, err := strconv.Atoi(string(number))
-	_, payload, inside := bytes.Cut(rest, []byte(`,"record":`))
+	_, payload, inside := bytes.Cut(rest, []byte(`,"`+name+`":`))
 	payload, ended := bytes.CutSuffix(payload, []byte("}\n"))
-	if !found || !ok || err != nil || !inside || !ended || !bytes.Equal(frame(n, payload), data) {
+	if !found || !ok || err != nil || !inside || !ended || !bytes.Equal(frameOf(name, n, payload), data) {
 		return nil, errDamaged
 	}
-	if n != version {
-		return nil, &versionError{n}
+	if n != reads {
+		return nil, &versionError{version: n, reads: reads}
 	}
 	return payload, nil
 }

@@ -7,6 +7,7 @@
 //	<root>/lock                      held by the agent, with its PID
 //	<root>/node-name                 the node this root belongs to
 //	<root>/pods/<uid>/record.json    one pod
+//	<root>/sources/…                 each layer's last good set (see Sets)
 //
 // The one rule: a record that is lost, damaged or cannot be written costs
 // differences and hooks, never a container. Specs hold secrets: files are 0600

@@ -6,20 +6,23 @@ import (
 	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // Builder turns what a source read, file by file, into Snapshots: it shares
 // unchanged pods by pointer, counts revisions and knows the changed keys. The
-// cost of a change is that of the changed file plus one copy of the list.
+// cost of a change is that of the changed file, however many others there are.
 //
 // It belongs to one goroutine. The zero Builder is ready to use.
 type Builder struct {
-	files   []File // in byte order of File
-	lent    bool   // files was handed out in a Snapshot: it is copied before it is written
+	files   sorted.List[File]
+	edits   map[string]*File // since files was made; nil is a file taken out
 	stands  map[string][]*pod.Spec
 	objects map[string][]*pod.Object
 	notices map[string][]pod.Problem
 	skipped []pod.Problem
+	told    []pod.Problem // what the last Snapshot said of skipped and notices
+	retell  bool          // told is out of date
 	changed map[pod.Key]struct{}
 	dirty   bool
 	rev     uint64
@@ -28,20 +31,17 @@ type Builder struct {
 // Put makes f the reading of f.File; notices are what f's parser passed over
 // on purpose. A pod or object whose content and origin are those of the last
 // good reading becomes that reading's pointer. Put reports whether the reading
-// differs from the one before.
+// differs from the one before; one that does not costs a comparison.
 func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	b.make()
+	was, found := b.find(f.File)
+	sameNotices := slices.Equal(b.notices[f.File], notices)
+	if found && sameNotices && sameFile(&was, &f) {
+		return false
+	}
 	stood := b.stands[f.File]
 	f.Pods = sharePods(stood, f.Pods)
 	f.Objects = shareObjects(b.objects[f.File], f.Objects)
-	i, found := b.index(f.File)
-	var was File
-	if found {
-		was = b.files[i]
-		if sameFile(was, f) && slices.Equal(b.notices[f.File], notices) {
-			return false
-		}
-	}
 	stands := standing(stood, f)
 	b.note(was.Pods, f.Pods)
 	b.note(stood, stands)
@@ -49,34 +49,29 @@ func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	if !f.Whole || len(f.Objects) > 0 {
 		b.objects[f.File] = f.Objects
 	}
-	if len(notices) > 0 {
-		b.notices[f.File] = notices
-	} else {
-		delete(b.notices, f.File)
+	if !sameNotices {
+		b.setNotices(f.File, notices)
 	}
-	b.own()
-	if found {
-		b.files[i] = f
-	} else {
-		b.files = slices.Insert(b.files, i, f)
-	}
+	edited := f // f itself stays off the heap, for all the readings that change nothing
+	b.edits[f.File] = &edited
 	b.dirty = true
 	return true
 }
 
 // Remove takes file out of the set; its pods no longer stand.
 func (b *Builder) Remove(file string) {
-	i, found := b.index(file)
+	was, found := b.find(file)
 	if !found {
 		return
 	}
-	b.note(b.files[i].Pods, nil)
+	b.note(was.Pods, nil)
 	b.note(b.stands[file], nil)
 	delete(b.stands, file)
 	delete(b.objects, file)
-	delete(b.notices, file)
-	b.own()
-	b.files = slices.Delete(b.files, i, i+1)
+	if len(b.notices[file]) > 0 {
+		b.setNotices(file, nil)
+	}
+	b.edits[file] = nil
 	b.dirty = true
 }
 
@@ -84,7 +79,7 @@ func (b *Builder) Remove(file string) {
 func (b *Builder) Skip(skipped []pod.Problem) {
 	slices.SortStableFunc(skipped, func(a, c pod.Problem) int { return strings.Compare(a.File, c.File) })
 	if !slices.Equal(b.skipped, skipped) {
-		b.skipped, b.dirty = skipped, true
+		b.skipped, b.retell, b.dirty = skipped, true, true
 	}
 }
 
@@ -106,15 +101,16 @@ func (b *Builder) Worsens(f File) bool {
 
 // Has reports whether file is in the set.
 func (b *Builder) Has(file string) bool {
-	_, found := b.index(file)
+	_, found := b.find(file)
 	return found
 }
 
 // Files returns the names of all files in the set, in byte order.
 func (b *Builder) Files() []string {
-	names := make([]string, len(b.files))
-	for i, f := range b.files {
-		names[i] = f.File
+	b.settle()
+	names := make([]string, 0, b.files.Len())
+	for f := range b.files.All() {
+		names = append(names, f.File)
 	}
 	return names
 }
@@ -127,23 +123,29 @@ func (b *Builder) Dirty() bool { return b.dirty }
 // stood behind a broken file and no longer does.
 func (b *Builder) Snapshot() Snapshot {
 	b.make()
+	b.settle()
+	if b.retell {
+		b.told = slices.Clip(b.skipped)
+		for _, file := range slices.Sorted(maps.Keys(b.notices)) {
+			b.told = append(b.told, b.notices[file]...)
+		}
+		b.told, b.retell = slices.Clip(b.told), false
+	}
 	b.rev++
 	s := Snapshot{
 		Revision: b.rev,
 		Changed:  slices.SortedFunc(maps.Keys(b.changed), pod.Key.Compare),
-		Files:    slices.Clip(b.files),
-		Skipped:  slices.Clip(b.skipped),
+		Files:    b.files,
+		Skipped:  b.told,
 	}
-	for _, file := range slices.Sorted(maps.Keys(b.notices)) {
-		s.Skipped = append(s.Skipped, b.notices[file]...)
-	}
-	b.lent, b.dirty = true, false
-	clear(b.changed)
+	b.dirty = false
+	b.changed = map[pod.Key]struct{}{} // a map that was once large stays slow to clear
 	return s
 }
 
 func (b *Builder) make() {
 	if b.stands == nil {
+		b.edits = map[string]*File{}
 		b.stands = map[string][]*pod.Spec{}
 		b.objects = map[string][]*pod.Object{}
 		b.notices = map[string][]pod.Problem{}
@@ -151,14 +153,35 @@ func (b *Builder) make() {
 	}
 }
 
-func (b *Builder) own() {
-	if b.lent {
-		b.files, b.lent = slices.Clone(b.files), false
+// settle puts the edits into the list.
+func (b *Builder) settle() {
+	if len(b.edits) == 0 {
+		return
 	}
+	b.files = sorted.Patch(b.files, slices.Sorted(maps.Keys(b.edits)), File.compare, func(name string) []File {
+		if f := b.edits[name]; f != nil {
+			return []File{*f}
+		}
+		return nil
+	})
+	b.edits = map[string]*File{}
 }
 
-func (b *Builder) index(file string) (int, bool) {
-	return slices.BinarySearchFunc(b.files, file, func(f File, name string) int { return strings.Compare(f.File, name) })
+func (b *Builder) find(file string) (File, bool) {
+	if f, edited := b.edits[file]; edited {
+		if f == nil {
+			return File{}, false
+		}
+		return *f, true
+	}
+	return sorted.Find(b.files, file, File.compare)
+}
+
+func (b *Builder) setNotices(file string, notices []pod.Problem) {
+	if b.notices[file] = notices; len(notices) == 0 {
+		delete(b.notices, file)
+	}
+	b.retell = true
 }
 
 // note marks the keys whose specs differ between two readings of one file.
@@ -203,40 +226,50 @@ func sharePods(old, pods []*pod.Spec) []*pod.Spec {
 	if len(old) == 0 || len(pods) == 0 {
 		return pods
 	}
-	type content struct {
-		pod.Key
-		pod.Origin
-		hash string
-	}
-	known := make(map[content]*pod.Spec, len(old))
+	known := make(map[pod.Key]*pod.Spec, len(old))
 	for _, p := range old {
-		if p.Hash != "" {
-			known[content{p.Key, p.Origin, p.Hash}] = p
-		}
+		known[p.Key] = p
 	}
 	shared := slices.Clone(pods)
 	for i, p := range shared {
-		if same := known[content{p.Key, p.Origin, p.Hash}]; same != nil {
-			shared[i] = same
+		if was := known[p.Key]; was != nil && samePod(was, p) {
+			shared[i] = was
 		}
 	}
 	return shared
 }
 
 func shareObjects(old, objects []*pod.Object) []*pod.Object {
+	if len(old) == 0 || len(objects) == 0 {
+		return objects
+	}
 	shared := slices.Clone(objects)
 	for i, o := range shared {
-		for _, was := range old {
-			if o.Hash != "" && was.Hash == o.Hash && was.Kind == o.Kind && was.Key == o.Key && was.Origin == o.Origin {
-				shared[i] = was
-				break
-			}
+		if at := slices.IndexFunc(old, func(was *pod.Object) bool { return sameObject(was, o) }); at >= 0 {
+			shared[i] = old[at]
 		}
 	}
 	return shared
 }
 
-func sameFile(a, b File) bool {
-	return a.Whole == b.Whole && slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Objects, b.Objects) &&
+func sameFile(a, b *File) bool {
+	return a.Whole == b.Whole && slices.EqualFunc(a.Pods, b.Pods, samePod) && slices.EqualFunc(a.Objects, b.Objects, sameObject) &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.Broken, b.Broken)
+}
+
+// samePod reports whether two readings of a pod are the same. The hash covers
+// what the author set; what an API server adds has a version.
+func samePod(a, b *pod.Spec) bool {
+	if a == b {
+		return true
+	}
+	if a.Hash == "" || a.Hash != b.Hash || a.Key != b.Key || a.Origin != b.Origin {
+		return false
+	}
+	return a.Pod == b.Pod || a.Pod != nil && b.Pod != nil &&
+		a.Pod.UID == b.Pod.UID && a.Pod.ResourceVersion == b.Pod.ResourceVersion
+}
+
+func sameObject(a, b *pod.Object) bool {
+	return a == b || a.Hash != "" && a.Hash == b.Hash && a.Kind == b.Kind && a.Key == b.Key && a.Origin == b.Origin
 }

@@ -4,6 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -33,7 +37,7 @@ func TestBuilderNamesAddedChangedAndRemovedKeys(t *testing.T) {
 	b.Put(File{File: "a", Pods: []*pod.Spec{spec("a", "one", "1")}}, nil)
 	first := b.Snapshot()
 	wantChanged(t, first, "one", "three", "two")
-	if first.Files[0].File != "a" || first.Files[1].File != "b" {
+	if first.Files.At(0).File != "a" || first.Files.At(1).File != "b" {
 		t.Errorf("files are not in byte order: %v", b.Files())
 	}
 	b.Put(File{File: "b", Pods: []*pod.Spec{spec("b", "two", "2"), spec("b", "four", "1")}}, nil)
@@ -45,9 +49,32 @@ func TestBuilderNamesAddedChangedAndRemovedKeys(t *testing.T) {
 	if third.Revision != 4 {
 		t.Errorf("revision %d, want 4", third.Revision)
 	}
-	if len(first.Files) != 2 || len(first.Files[1].Pods) != 2 || first.Files[1].Pods[0].Hash != "1" {
+	if first.Files.Len() != 2 || len(first.Files.At(1).Pods) != 2 || first.Files.At(1).Pods[0].Hash != "1" {
 		t.Errorf("an older snapshot was written to: %+v", first.Files)
 	}
+}
+
+// TestBuilderSharesNothingBesideTheContent: the hash covers neither a pod's UID
+// nor its status.
+func TestBuilderSharesNothingBesideTheContent(t *testing.T) {
+	with := func(uid, version string) []*pod.Spec {
+		s := spec("a", "one", "1")
+		s.Pod = &v1.Pod{}
+		s.Pod.ObjectMeta = metav1.ObjectMeta{UID: types.UID(uid), ResourceVersion: version}
+		return []*pod.Spec{s}
+	}
+	var b Builder
+	b.Put(File{File: "a", Pods: with("u", "1")}, nil)
+	wantChanged(t, b.Snapshot(), "one")
+	for _, next := range []struct {
+		uid, version string
+		differs      bool
+	}{{"u", "1", false}, {"v", "1", true}, {"v", "2", true}} {
+		if differs := b.Put(File{File: "a", Pods: with(next.uid, next.version)}, nil); differs != next.differs {
+			t.Errorf("%+v: differs %v", next, differs)
+		}
+	}
+	wantChanged(t, b.Snapshot(), "one")
 }
 
 func TestBuilderSharesPointersAcrossABrokenReading(t *testing.T) {
@@ -61,10 +88,10 @@ func TestBuilderSharesPointersAcrossABrokenReading(t *testing.T) {
 	b.Snapshot()
 	b.Put(File{File: "a", Pods: []*pod.Spec{spec("a", "one", "1"), spec("a", "two", "2")}}, nil)
 	last := b.Snapshot()
-	if last.Files[0].Pods[0] != first.Files[0].Pods[0] {
+	if last.Files.At(0).Pods[0] != first.Files.At(0).Pods[0] {
 		t.Error("the unchanged pod is not the same pointer")
 	}
-	if last.Files[0].Pods[1] == first.Files[0].Pods[1] {
+	if last.Files.At(0).Pods[1] == first.Files.At(0).Pods[1] {
 		t.Error("the changed pod is the same pointer")
 	}
 }
@@ -123,13 +150,13 @@ func TestBuilderSharesObjects(t *testing.T) {
 	}
 	var b Builder
 	b.Put(File{File: "a", Objects: []*pod.Object{object("1")}}, nil)
-	first := b.Snapshot().Files[0].Objects[0]
+	first := b.Snapshot().Files.At(0).Objects[0]
 	if b.Put(File{File: "a", Objects: []*pod.Object{object("1")}}, nil) {
 		t.Error("an equal object counts as a change")
 	}
 	b.Put(File{File: "a", Objects: []*pod.Object{object("2")}}, nil)
 	s := b.Snapshot()
-	if s.Files[0].Objects[0] == first || len(s.Changed) != 0 {
+	if s.Files.At(0).Objects[0] == first || len(s.Changed) != 0 {
 		t.Errorf("changed object: %+v", s)
 	}
 }

@@ -10,8 +10,11 @@ package source
 import (
 	"context"
 	"iter"
+	"slices"
+	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // Source is one place wanted pods come from: one layer.
@@ -36,8 +39,9 @@ type Snapshot struct {
 	// (added, changed, removed); in a first snapshot, every key.
 	Changed []pod.Key
 	// Files is the reading, one entry per file (URL, document stream, etcd
-	// key), in byte order of File.
-	Files []File
+	// key), in byte order of File, each File once (see FilesOf). A snapshot
+	// shares the list with the one before, but for the files that changed.
+	Files sorted.List[File]
 	// Skipped says what was passed over on purpose, each with its reason.
 	Skipped []pod.Problem
 }
@@ -56,3 +60,28 @@ type File struct {
 	// Broken names pods that the file holds but that are rejected.
 	Broken []pod.Key
 }
+
+// FilesOf returns files as a Snapshot holds them: in byte order of File, each
+// once. What several of them say of one File is put together.
+func FilesOf(files ...File) sorted.List[File] {
+	all := sorted.From(files, CompareFiles).Slice()
+	out := all[:0]
+	for _, f := range all {
+		if len(out) == 0 || out[len(out)-1].File != f.File {
+			out = append(out, f)
+			continue
+		}
+		last := &out[len(out)-1]
+		last.Pods = append(slices.Clip(last.Pods), f.Pods...)
+		last.Objects = append(slices.Clip(last.Objects), f.Objects...)
+		last.Problems = append(slices.Clip(last.Problems), f.Problems...)
+		last.Broken = append(slices.Clip(last.Broken), f.Broken...)
+		last.Whole = last.Whole || f.Whole
+	}
+	return sorted.Of(out...)
+}
+
+// CompareFiles orders files by their names, in byte order.
+func CompareFiles(a, b File) int { return strings.Compare(a.File, b.File) }
+
+func (f File) compare(name string) int { return strings.Compare(f.File, name) }

@@ -1,8 +1,6 @@
 package ui
 
 import (
-	"time"
-
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/engine"
@@ -113,8 +111,12 @@ func NewMergePlan(f engine.Forecast) MergePlan {
 	}
 	for _, l := range f.State.Layers {
 		s := PlanSource{Source: l.Source, Location: l.Location, Pods: l.Pods, Stale: l.Stale(), Error: l.Error}
-		if l.Stale() { // otherwise it is the time of this run, and says nothing
-			s.Since = l.Since.Format(time.RFC3339)
+		switch {
+		case !l.Stale():
+		case l.Heard:
+			s.Since = stamp(l.Since)
+		case !l.LastGood.IsZero(): // Since is the time of this run, and says nothing
+			s.Since = stamp(l.LastGood)
 		}
 		p.Sources = append(p.Sources, s)
 	}
@@ -187,6 +189,7 @@ type PodUpdate struct {
 	Pods     []UpdatePod `json:"pods"`
 	Problem  pod.Problem `json:"problem"` // of ERROR, REJECT and CONFLICT
 	Ended    bool        `json:"ended"`   // the problem is gone
+	Since    string      `json:"since"`   // RFC 3339, of ERROR: since when; "" when it ended
 	Dropped  int         `json:"dropped"` // of DROPPED: updates lost
 }
 
@@ -206,7 +209,7 @@ func NewPodUpdate(u engine.Update, seq int, full bool) PodUpdate {
 		Document: Document{APIVersion, "PodUpdate"},
 		Seq:      seq, Time: u.Time.UTC().Format(timeFormat),
 		Op: string(u.Op), Source: u.Source, Location: u.Location,
-		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Ended, Dropped: u.Dropped,
+		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Ended, Since: stamp(u.Since), Dropped: u.Dropped,
 	}
 	if u.Op == engine.CONFLICT {
 		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: PlanRestart{Containers: []string{}}, Fields: []pod.FieldChange{}})
@@ -214,15 +217,12 @@ func NewPodUpdate(u engine.Update, seq int, full bool) PodUpdate {
 	for i, s := range u.Pods {
 		p := UpdatePod{
 			PodRef: PodRef{s.Namespace, s.Name, s.UID()}, Hash: s.Hash,
-			Origin:  Place{s.Origin.File, s.Origin.Line},
-			Restart: PlanRestart{Containers: []string{}},
-			Fields:  []pod.FieldChange{},
+			Origin: Place{s.Origin.File, s.Origin.Line},
+			Fields: []pod.FieldChange{},
 		}
-		if i < len(u.Old) && u.Old[i] != nil {
-			p.Fields = append(p.Fields, pod.Differences(u.Old[i].Pod, s.Pod)...)
-			whole, containers, reason := pod.Restart(u.Old[i], s)
-			p.Restart = PlanRestart{whole, append([]string{}, containers...), reason}
-		}
+		diff := u.Difference(i)
+		p.Fields = append(p.Fields, diff.Fields...)
+		p.Restart = PlanRestart{diff.RestartPod, append([]string{}, diff.Containers...), diff.Reason}
 		if full {
 			p.Object = Shown(s.Pod)
 		}

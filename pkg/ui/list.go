@@ -42,10 +42,10 @@ type podObject struct {
 // by key. Secret values are redacted unless showSecrets.
 func NewList(m *podconfig.Merged, showSecrets bool) List {
 	l := List{APIVersion: "v1", Kind: "List", Items: []any{}}
-	for _, o := range m.Objects {
+	for o := range m.Objects.All() {
 		l.Items = append(l.Items, configObject(o, showSecrets))
 	}
-	for _, s := range m.Pods {
+	for s := range m.Pods.All() {
 		p := Shown(s.Pod)
 		l.Items = append(l.Items, podObject{p.TypeMeta, p.ObjectMeta, p.Spec})
 	}
@@ -104,10 +104,10 @@ func configObject(o *pod.Object, showSecrets bool) any {
 // Names returns the set as kind/name, one a line.
 func Names(m *podconfig.Merged) string {
 	var all []string
-	for _, o := range m.Objects {
+	for o := range m.Objects.All() {
 		all = append(all, strings.ToLower(o.Kind)+"/"+Clean(o.Name))
 	}
-	for _, s := range m.Pods {
+	for s := range m.Pods.All() {
 		all = append(all, "pod/"+Clean(s.Name))
 	}
 	return lines(all)
@@ -120,10 +120,10 @@ func (v *View) Set(m *podconfig.Merged, wide bool) string {
 		header = append(header, "UID", "IMAGES")
 	}
 	var rows [][]string
-	for _, o := range m.Objects {
+	for o := range m.Objects.All() {
 		rows = append(rows, []string{o.Namespace, strings.ToLower(o.Kind) + "/" + o.Name, o.Origin.Source, o.Origin.String(), "", ""}[:len(header)])
 	}
-	for _, s := range m.Pods {
+	for s := range m.Pods.All() {
 		rows = append(rows, []string{s.Namespace, "pod/" + s.Name, s.Origin.Source, s.Origin.String(), s.UID(), images(s.Pod)}[:len(header)])
 	}
 	return v.Table(header, rows)

@@ -29,11 +29,15 @@ func signOf(op string) cell {
 }
 
 // Plan returns a merge plan as text: sources, changes field by field,
-// rejections, conflicts, and the sum. wide adds UIDs.
-func (v *View) Plan(p MergePlan, wide bool) string {
+// rejections, conflicts, and the sum. wide adds UIDs, and cuts no source's
+// location.
+func (v *View) Plan(p MergePlan, wide bool, now time.Time) string {
 	var sources, rows [][]cell
 	for _, s := range p.Sources {
-		sources = append(sources, sourceRow(s))
+		sources = append(sources, sourceRow(s, now))
+	}
+	if !wide {
+		v.squeeze(sources, 2, 2, 40)
 	}
 	below := map[int][]string{} // lines under a row
 	for _, c := range p.Changes {
@@ -70,23 +74,15 @@ func aligned(rows [][]cell) [][]cell {
 	return rows
 }
 
-func sourceRow(s PlanSource) []cell {
+func sourceRow(s PlanSource, now time.Time) []cell {
 	row := []cell{{text: "source", tone: faint}, {text: Clean(s.Source)}, {text: Clean(s.Location)}, {text: count(s.Pods, "pod")}}
 	switch {
 	case s.Stale:
-		row = append(row, cell{"stale" + since(s.Since) + ": " + Clean(s.Error), bad})
+		row = append(row, cell{"stale" + since(s.Since, now) + ": " + Clean(s.Error), bad})
 	case s.Error != "":
 		row = append(row, cell{"not read: " + Clean(s.Error), bad})
 	}
 	return row
-}
-
-func since(rfc string) string {
-	t, err := time.Parse(time.RFC3339, rfc)
-	if err != nil {
-		return ""
-	}
-	return " since " + t.Format(time.TimeOnly)
 }
 
 func changeRow(c PlanChange, wide bool) []cell {

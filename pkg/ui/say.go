@@ -22,7 +22,7 @@ func (v *View) Error(text string, hints ...string) string {
 }
 
 // Problem returns a problem as an error.
-func (v *View) Problem(p pod.Problem) string { return v.Error(p.Error(), p.Hint) }
+func (v *View) Problem(p pod.Problem) string { return v.Error(Clean(p.Error()), p.Hint) }
 
 // Notice returns one notice for standard error.
 func (v *View) Notice(text string) string {

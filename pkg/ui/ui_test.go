@@ -17,6 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -56,7 +57,7 @@ func forecast() engine.Forecast {
 	old := spec("old-n1", origin("file", "a/", "a/old.yaml", 4))
 	return engine.Forecast{
 		State: &podconfig.Merged{
-			Pods: []*pod.Spec{metrics, web},
+			Pods: sorted.Of(metrics, web),
 			Layers: []podconfig.LayerState{
 				{Name: "file:a/", Source: "file", Location: "a/", Heard: true, Pods: 3},
 				{Name: "http:https://cfg/pods.yaml", Source: "http", Location: "https://cfg/pods.yaml", Heard: true, Pods: 2, Error: "timeout", Since: since},
@@ -74,11 +75,14 @@ func forecast() engine.Forecast {
 	}
 }
 
+// planned is when forecast is looked at.
+func planned() time.Time { return time.Date(2026, 11, 20, 13, 0, 0, 0, time.UTC) }
+
 func TestPlanAsTheContractShowsIt(t *testing.T) {
 	t.Parallel()
 	plain := New(io.Discard, Screen{})
-	golden(t, "plan.txt", plain.Plan(NewMergePlan(forecast()), false))
-	golden(t, "plan-wide.txt", plain.Plan(NewMergePlan(forecast()), true))
+	golden(t, "plan.txt", plain.Plan(NewMergePlan(forecast()), false, planned()))
+	golden(t, "plan-wide.txt", plain.Plan(NewMergePlan(forecast()), true, planned()))
 	doc, err := JSON(NewMergePlan(forecast()))
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +93,7 @@ func TestPlanAsTheContractShowsIt(t *testing.T) {
 func TestPlanOfNothing(t *testing.T) {
 	t.Parallel()
 	f := engine.Forecast{State: &podconfig.Merged{}, Unchanged: 2}
-	if got, want := New(io.Discard, Screen{}).Plan(NewMergePlan(f), false), "Plan: nothing to change, 2 unchanged\n"; got != want {
+	if got, want := New(io.Discard, Screen{}).Plan(NewMergePlan(f), false, planned()), "Plan: nothing to change, 2 unchanged\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	doc, err := JSONLine(NewMergePlan(f))
@@ -159,14 +163,14 @@ func TestValuesAreCutInTheirMiddleOnATerminalOnly(t *testing.T) {
 func TestColourOnlyWhereAsked(t *testing.T) {
 	t.Parallel()
 	plan := NewMergePlan(forecast())
-	if got := New(io.Discard, Screen{}).Plan(plan, true); strings.Contains(got, "\x1b") {
+	if got := New(io.Discard, Screen{}).Plan(plan, true, planned()); strings.Contains(got, "\x1b") {
 		t.Errorf("an escape byte without colour: %q", got)
 	}
-	coloured := New(io.Discard, Screen{Color: true, Width: 80}).Plan(plan, false)
+	coloured := New(io.Discard, Screen{Color: true, Width: 80}).Plan(plan, false, planned())
 	if !strings.Contains(coloured, "\x1b[32m") || !strings.Contains(coloured, "\x1b[31m") {
 		t.Errorf("no green or no red: %q", coloured)
 	}
-	if got := strip(coloured); got != New(io.Discard, Screen{Width: 80}).Plan(plan, false) {
+	if got := strip(coloured); got != New(io.Discard, Screen{Width: 80}).Plan(plan, false, planned()) {
 		t.Errorf("colour changes the text:\n%s", got)
 	}
 }
@@ -275,13 +279,13 @@ func TestUpdateLines(t *testing.T) {
 
 func TestSecretsAreRedactedInTheSet(t *testing.T) {
 	t.Parallel()
-	m := &podconfig.Merged{Objects: []*pod.Object{{
+	m := &podconfig.Merged{Objects: sorted.Of(&pod.Object{
 		Key: pod.Key{Namespace: "default", Name: "s"}, Kind: "Secret", Origin: origin("file", "a", "a/s.yaml", 1),
 		Object: &v1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "default", Annotations: map[string]string{v1.LastAppliedConfigAnnotation: `{"data":"hunter2"}`}},
 			Data:       map[string][]byte{"k": []byte("hunter2")}, StringData: map[string]string{"l": "hunter22"},
 		},
-	}}}
+	})}
 	hidden, err := YAML(NewList(m, false))
 	if err != nil {
 		t.Fatal(err)
@@ -358,5 +362,22 @@ conflict: default/web: http u loses to a/w.yaml:1 (earlier layer wins)
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestPlanSaysSinceWhenARestoredSourceIsStale: since it was read last, which is
+// the same however often one looks.
+func TestPlanSaysSinceWhenARestoredSourceIsStale(t *testing.T) {
+	t.Parallel()
+	read := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)
+	layer := podconfig.LayerState{Name: "http:u", Source: "http", Location: "u", Restored: true, Pods: 2, Error: "timeout", LastGood: read, Since: time.Now()}
+	p := NewMergePlan(engine.Forecast{State: &podconfig.Merged{Layers: []podconfig.LayerState{layer}}})
+	if s := p.Sources[0]; !s.Stale || s.Since != "2026-11-20T12:05:02Z" {
+		t.Errorf("stale %t since %q", s.Stale, s.Since)
+	}
+	layer.LastGood = time.Time{}
+	p = NewMergePlan(engine.Forecast{State: &podconfig.Merged{Layers: []podconfig.LayerState{layer}}})
+	if s := p.Sources[0]; !s.Stale || s.Since != "" {
+		t.Errorf("of unknown age: stale %t since %q", s.Stale, s.Since)
 	}
 }

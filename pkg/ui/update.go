@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -19,20 +20,38 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 		})
 		out = append(out, line)
 	}
-	if op := podconfig.Op(u.Op); op == engine.ERROR || op == engine.REJECT || op == engine.CONFLICT || op == engine.DROPPED {
-		row(problemRow(u))
-		return lines(out)
-	}
-	if len(u.Pods) == 0 || u.Op == string(podconfig.SET) {
-		row(count(len(u.Pods), "pod"), u.Location)
-	}
-	for _, p := range u.Pods {
-		row(p.Namespace+"/"+p.Name, placeText(u.Op, p))
+	for _, r := range Rows(u) {
+		row(r.What, r.Text)
 		if diff {
-			out = append(out, v.Fields(p.Fields)...)
+			out = append(out, v.Fields(r.Fields)...)
 		}
 	}
 	return lines(out)
+}
+
+// Row is one line an update has to say: about what, and what. Neither is fit
+// for a terminal before Clean. Fields are those of the pod it is about.
+type Row struct {
+	What, Text string
+	Fields     []pod.FieldChange
+}
+
+// Rows returns what an update has to say, line by line: its problem, or its
+// pods, after their count where that says more than they do.
+func Rows(u PodUpdate) []Row {
+	switch podconfig.Op(u.Op) {
+	case engine.ERROR, engine.REJECT, engine.CONFLICT, engine.DROPPED, engine.NOTICE:
+		what, text := problemRow(u)
+		return []Row{{What: what, Text: text}}
+	}
+	rows := make([]Row, 0, len(u.Pods)+1)
+	if len(u.Pods) == 0 || u.Op == string(podconfig.SET) {
+		rows = append(rows, Row{What: count(len(u.Pods), "pod"), Text: u.Location})
+	}
+	for _, p := range u.Pods {
+		rows = append(rows, Row{What: p.Namespace + "/" + p.Name, Text: placeText(u.Op, p), Fields: p.Fields})
+	}
+	return rows
 }
 
 func placeText(op string, p UpdatePod) string {
@@ -45,6 +64,17 @@ func placeText(op string, p UpdatePod) string {
 		return place.String() + "  " + RestartText(p.Restart, false)
 	}
 	return place.String()
+}
+
+// sinceBefore returns "since TIME" of what began before it is told, as to a
+// reader who comes late; "" where the time of the line says it, or the message.
+func sinceBefore(u PodUpdate) string {
+	began, err := time.Parse(time.RFC3339, u.Since)
+	told, wrong := time.Parse(time.RFC3339, u.Time)
+	if err != nil || wrong != nil || told.Sub(began) < 2*time.Second || strings.Contains(u.Problem.Msg, " since ") {
+		return ""
+	}
+	return "since " + u.Since
 }
 
 func problemRow(u PodUpdate) (what, text string) {
@@ -61,6 +91,9 @@ func problemRow(u PodUpdate) (what, text string) {
 	}
 	if u.Ended {
 		return what, "over: " + text
+	}
+	if began := sinceBefore(u); began != "" {
+		text = began + ": " + text
 	}
 	if p.Hint != "" {
 		text += " (" + strings.TrimSuffix(p.Hint, ".") + ")"

@@ -21,7 +21,8 @@ import (
 type Screen struct {
 	Color bool
 	// Width is the terminal's width in cells; 0 says that nothing is cut, as in
-	// a pipe. Only values are ever cut, in their middle: never a name.
+	// a pipe. Only values and where a source lies are ever cut, in their middle:
+	// never the name of a pod or a file.
 	Width int
 }
 
@@ -109,6 +110,35 @@ func (v *View) columns(indent string, gaps []int, rows [][]cell) []string {
 		lines = append(lines, v.line(indent, gaps, widths, row))
 	}
 	return lines
+}
+
+// squeeze cuts the cells of one column in their middle where that makes rows fit
+// the terminal, gap cells between columns and last of the last column. Some of
+// each is always left.
+func (v *View) squeeze(rows [][]cell, column, gap, last int) {
+	const least = 16
+	if v.width == 0 {
+		return
+	}
+	var widths []int
+	for _, row := range rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, -gap)
+			}
+			widths[i] = max(widths[i], lipgloss.Width(c.text))
+		}
+	}
+	total := -gap
+	for i, w := range widths {
+		if i > column && i == len(widths)-1 {
+			w = min(w, last)
+		}
+		total += w + gap
+	}
+	for _, row := range rows {
+		row[column].text = middle(row[column].text, max(widths[column]-max(total-v.width, 0), least))
+	}
 }
 
 // line lays out one row in columns of the given widths.

@@ -30,6 +30,9 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
+// measureCount is how many measures there are.
+const measureCount = 11
+
 // options are the command's flags.
 type options struct {
 	quick     bool
@@ -97,8 +100,8 @@ func parse(args []string) (options, error) {
 			continue
 		}
 		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > 6 {
-			return o, fmt.Errorf("--only: %q is no measure; there are 1 to 6", s)
+		if err != nil || n < 1 || n > measureCount {
+			return o, fmt.Errorf("--only: %q is no measure; there are 1 to %d", s, measureCount)
 		}
 		o.only = append(o.only, n)
 	}
@@ -180,6 +183,8 @@ func (b *bench) measures(ctx context.Context) error {
 		{[]int{3}, b.measureOnce},
 		{[]int{4}, b.measureCrash},
 		{[]int{5, 6}, b.measureNode},
+		{[]int{7, 8, 9, 10}, b.measureSources},
+		{[]int{11}, b.measureMerge},
 	}
 	for _, s := range steps {
 		if !slices.ContainsFunc(s.of, b.wants) {

@@ -93,7 +93,7 @@ func TestF12_FullDisk(t *testing.T) {
 	// A new agent comes up on the full disk, adopts, and starts pods.
 	a.kill()
 	fill(t, filepath.Join(s.root, "more"))
-	a = s.serve()
+	s.serve()
 	s.write("late.yaml", simple("late"))
 	s.awaitRunning("late", "main")
 	s.untouched("keep", kept)

@@ -19,7 +19,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +40,9 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	if len(os.Args) > 2 && os.Args[1] == boundedArg {
 		return fail(runBounded(os.Args[2:]))
+	}
+	if len(os.Args) > 3 && os.Args[1] == cagedArg {
+		return fail(runCaged(os.Args[2], os.Args[3:]))
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
@@ -84,10 +89,31 @@ func look() node.Left {
 	left := shared.Look()
 	if interrupted.Load() {
 		removeEmptyGroups(left.Cgroups)
+		endStillborn(left.Processes)
 		left = shared.Look()
 	}
 	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool { return strings.HasSuffix(g, shared.CgroupParent) })
 	return left
+}
+
+// stillborn is a shim's process as node.Left shows it: PID and the ID it was
+// started for.
+var stillborn = regexp.MustCompile(`^(\d+) .*containerd-shim-runc-v2 .*-id ([0-9a-f]{64})\b`)
+
+// endStillborn ends shims whose sandbox nobody ever heard of: RunPodSandbox was
+// broken off after the shim's start and before its task's, and containerd forgets
+// those. A shim of which any event told is left for the test to fail on.
+func endStillborn(processes []string) {
+	for _, line := range processes {
+		m := stillborn.FindStringSubmatch(line)
+		if m == nil || lives.who(m[2]) != "nobody" {
+			continue
+		}
+		if pid, err := strconv.Atoi(m[1]); err == nil {
+			fmt.Fprintf(os.Stderr, "e2e: a broken-off RunPodSandbox left its shim behind, which is ended: %s\n", line)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }
 
 // removeEmptyGroups removes cgroups in which nothing runs: the kernel refuses

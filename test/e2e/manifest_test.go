@@ -230,7 +230,7 @@ func TestF42_DirectoryMissing(t *testing.T) {
 	a.leave()
 	a = s.serve("--file-check-frequency", "1s")
 	a.await("Source not read", s.manifests)
-	a.await("Pod is kept until its source is heard", s.full("keep"))
+	a.await("Source stands on its last good set", "pods=1")
 	s.untouched("keep", kept)
 
 	move(away, s.manifests)

@@ -89,8 +89,9 @@ func (r runReport) results() map[string]string {
 func TestRunonce_PodsStay(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
-	s.write("web.yaml", manifest("web", []string{container("main", `ready, 700ms, serve, ":8080", forever`,
-		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}))
+	// The job has ended long before web is ready.
+	s.write("web.yaml", manifest("web", []string{container("main", `wait, /x/job, ready, 1500ms, serve, ":8080", forever`, scratchMount,
+		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}, s.scratchVolume()))
 	s.write("job.yaml", manifest("job", []string{container("main", "append, /x/job", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
 	r := s.runonce(0, "--until", "ready")
 	if got := fmt.Sprint(r.results()); got != "map[job:done web:ready]" || !r.Summary.OK || r.Summary.Pods != 2 || r.Kind != "RunReport" {

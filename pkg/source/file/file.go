@@ -30,7 +30,7 @@ const (
 	// linger is how long a first event waits for its companions: a rename is
 	// two events, an editor's save up to nine.
 	linger = 300 * time.Microsecond
-	// Looks caused by events: so many at once, then one every spacing.
+	// Looks before the next rescan: so many at once, then one every spacing.
 	burst   = 3
 	spacing = 100 * time.Millisecond
 	// vanishHold is how long a file must be away before it counts as removed:
@@ -56,10 +56,17 @@ type Config struct {
 	// not tell: changes behind symbolic links, on network file systems. Zero is
 	// 20 s (C-1.6.1).
 	CheckFrequency time.Duration
+	// Permissions is what becomes of manifests that others could have written;
+	// zero refuses them.
+	Permissions Permissions
+	// Owners are the users trusted beside root to own manifests: the caller and,
+	// under sudo, whoever called it.
+	Owners []int
 	// Parse decodes one manifest; the second result is what it passed over on
 	// purpose. It is called by one goroutine at a time.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log hears when changes cannot be watched; nil is silence.
+	// Log hears when changes cannot be watched, and when they can again; nil is
+	// silence.
 	Log *slog.Logger
 }
 
@@ -67,8 +74,8 @@ type Config struct {
 type Source struct {
 	cfg        Config
 	newWatcher func() (watcher, error)
-	mountID    func(path string) uint64
-	writerOf   func(fd int) writer
+	mountOf    func(st *state) uint64
+	writerOf   func(f *opened) writer
 	poll       time.Duration // pollInterval
 	vanishing  time.Duration // vanishHold
 	badNews    time.Duration // badNewsHold
@@ -85,7 +92,7 @@ func New(cfg Config) *Source {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Source{
-		cfg: cfg, newWatcher: newFSWatcher, mountID: mountID, writerOf: writerOf,
+		cfg: cfg, newWatcher: newFSWatcher, mountOf: func(st *state) uint64 { return st.mount }, writerOf: writerOf,
 		poll: pollInterval, vanishing: vanishHold, badNews: badNewsHold,
 	}
 }
@@ -124,25 +131,31 @@ func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	return yield(l.set.Snapshot(), nil)
 }
 
-// round does what is due now: a full look, the files that events named, the
-// files that were to be looked at again.
+// round does what is due now: a full look, or the files that events named and
+// those that were to be looked at again.
 func (l *look) round() {
 	now := time.Now()
 	l.fresh = l.fresh[:0]
 	full := !now.Before(l.nextFull)
-	if !full && (l.wantFull || len(l.dirty) > 0) && l.budget.take(now) {
-		full = l.wantFull || l.err != nil
-		if !full {
+	if !full && l.wants(now) && l.budget.take(now) {
+		if full = l.wantFull || l.err != nil; !full {
 			l.checkDirty()
+			l.checkPending()
 		}
 	}
 	if full {
 		l.full()
 	}
 	if l.err == nil && !l.held {
-		l.checkDue()
+		l.checkGone()
 		l.dropMoved()
 	}
+}
+
+// wants reports whether there is a reason to look at now.
+func (l *look) wants(now time.Time) bool {
+	ripe, some := l.ripe()
+	return l.wantFull || len(l.dirty) > 0 || (some && !ripe.After(now) && l.err == nil && !l.held)
 }
 
 // wait returns when something is due or was told, or ctx is done.
@@ -195,8 +208,8 @@ func (l *look) nextDue() time.Time {
 	if l.err != nil || l.held {
 		return due
 	}
-	for _, p := range l.pending {
-		due = earlier(due, p.next)
+	if ripe, some := l.ripe(); some {
+		due = earlier(due, later(ripe, l.budget.next()))
 	}
 	for _, since := range l.gone {
 		due = earlier(due, since.Add(l.vanishing))
@@ -206,6 +219,13 @@ func (l *look) nextDue() time.Time {
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
 		return b
 	}
 	return a

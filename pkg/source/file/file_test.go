@@ -32,10 +32,11 @@ func newPlace(t testing.TB) place {
 
 func (p place) path(name string) string { return filepath.Join(p.dir, name) }
 
-// put renames a finished file into place.
+// put renames a finished file into place, under a name before that no look
+// speaks of.
 func (p place) put(name, text string) {
 	p.t.Helper()
-	temp := filepath.Join(filepath.Dir(p.path(name)), ".put")
+	temp := filepath.Join(filepath.Dir(p.path(name)), "..put")
 	must(p.t, os.WriteFile(temp, []byte(text), 0o600))
 	must(p.t, os.Rename(temp, p.path(name)))
 }
@@ -57,7 +58,7 @@ func (p place) move(from, to string) {
 }
 
 func (p place) source(change ...func(*file.Config)) *file.Source {
-	c := file.Config{Path: p.dir, CheckFrequency: time.Hour, Parse: sourcetest.Parse("file", p.dir)}
+	c := file.Config{Path: p.dir, CheckFrequency: time.Hour, Owners: []int{os.Getuid()}, Parse: sourcetest.Parse("file", p.dir)}
 	for _, f := range change {
 		f(&c)
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -18,15 +19,20 @@ type look struct {
 	ctx context.Context
 
 	set     source.Builder
-	entries map[string]*entry    // by path; what the set's reading was made from
+	entries map[string]*entry    // by path, every file of the set; what its reading was made from
 	pending map[string]*pending  // files whose newest state is not believed yet
 	gone    map[string]time.Time // files of the set that were not there, since when
 	fresh   []string             // files accepted in this round
 
-	dirs     map[string]bool // directories that are read; empty when Path is a file
+	names    map[string]*name   // by path, what the directories hold
+	folders  map[string]*folder // by path, the directories that are read
+	turn     uint64             // counts full looks
+	skips    int                // how much the last one passed over
+	buf, key []byte             // for listing
+	cost     cost
+
 	near     map[string]bool // directories watched for what happens to Path itself
 	targets  map[string]bool // names that mean Path when heard from near
-	mount    uint64          // mount of Path when it last held files
 	dirty    map[string]bool // candidates that events named
 	wantFull bool
 	nextFull time.Time
@@ -35,6 +41,7 @@ type look struct {
 	watch     watcher
 	unwatched string // why changes cannot be watched, "" when they are
 	warned    string // what was last said about that
+	overflown bool   // it was said that events were lost
 
 	err     error     // why it could not look in the last full look
 	said    string    // the error last yielded, "" after a set
@@ -43,73 +50,147 @@ type look struct {
 	missing time.Time // since when
 }
 
+// cost is what looking has cost so far: directories listed, names looked at,
+// files opened, files read.
+type cost struct{ listed, looked, opened, read int }
+
 // entry is what a reading was made from.
 type entry struct {
-	id      identity
-	trusted bool // the same identity means the same content
-	read    bool // sum is that of the reading in the set
-	sum     [sha256.Size]byte
-}
-
-// pending is a state of a file that is not believed yet.
-type pending struct {
-	id    identity
-	since time.Time // when this state was first seen
-	first time.Time // since when the file has been undecided
-	delay time.Duration
-	next  time.Time
-	told  bool // the set shows that it is being written
+	id        identity
+	trusted   bool // the same identity means the same content
+	linked    bool // a link leads to it, which may lead elsewhere unseen
+	read      bool // sum is that of the reading in the set
+	sum       [sha256.Size]byte
+	complaint complaint // what was said of who may write
 }
 
 func newLook(ctx context.Context, s *Source) *look {
 	return &look{
 		Source: s, ctx: ctx,
 		entries: map[string]*entry{}, pending: map[string]*pending{}, gone: map[string]time.Time{},
-		dirs: map[string]bool{}, near: map[string]bool{}, targets: map[string]bool{}, dirty: map[string]bool{},
+		names: map[string]*name{}, folders: map[string]*folder{}, buf: make([]byte, 32<<10), near: map[string]bool{}, targets: map[string]bool{}, dirty: map[string]bool{},
 	}
 }
 
 func (l *look) checkDirty() {
 	names := slices.Sorted(maps.Keys(l.dirty))
 	clear(l.dirty)
-	for _, path := range names {
-		l.check(path)
-	}
+	l.checkAll(names)
 }
 
-func (l *look) checkDue() {
-	now := time.Now()
-	for _, path := range slices.Sorted(maps.Keys(l.pending)) {
-		if !l.pending[path].next.After(now) {
-			l.check(path)
-		}
+// checkGone removes the files that have been away for long enough.
+func (l *look) checkGone() {
+	if len(l.gone) == 0 {
+		return
 	}
-	if _, kind, _ := probe(filepath.Clean(l.cfg.Path)); len(l.gone) > 0 && kind == absent {
+	if l.stat(filepath.Clean(l.cfg.Path)).kind == absent {
 		// Not the files went: Path did.
 		l.wantFull = true
 		return
 	}
-	for _, path := range slices.Sorted(maps.Keys(l.gone)) {
-		if !l.gone[path].Add(l.vanishing).After(now) {
-			l.check(path)
+	now := time.Now()
+	var due []string
+	for path, since := range l.gone {
+		if !since.Add(l.vanishing).After(now) {
+			due = append(due, path)
 		}
 	}
+	slices.Sort(due)
+	l.checkAll(due)
 }
 
-// check brings the reading of one file up to date.
+// checkAll brings the readings of the files at paths up to date, which are
+// sorted: those of one directory are looked up through one descriptor of it.
+func (l *look) checkAll(paths []string) {
+	var d *dir
+	var bad complaint
+	var err error
+	done := func() {
+		if d != nil {
+			d.close()
+		}
+	}
+	at := ""
+	for _, path := range paths {
+		if dir := filepath.Dir(path); at != dir {
+			done()
+			at = dir
+			d, bad, err = l.enter(at)
+		}
+		switch {
+		case d != nil:
+			base := filepath.Base(path)
+			l.cost.looked++
+			l.check(d, base, path, d.stat(base, path), bad)
+		case isAbsent(err):
+			l.vanish(path, time.Now())
+		case err != nil:
+			l.refuse(path, identity{}, cannot(path, err), time.Now())
+		}
+	}
+	done()
+}
+
+// enter opens the directory path to look up what is in it. Without an error
+// and a directory, only a full look can tell.
+func (l *look) enter(path string) (*dir, complaint, error) {
+	d, err := l.openDir(path, false)
+	if err != nil {
+		return nil, complaint{}, err
+	}
+	l.cost.looked++
+	st, err := d.state()
+	bad := l.cfg.judge(path, &st)
+	if known := l.folders[path]; err == nil && (known == nil || known.complaint != bad) {
+		l.wantFull = true
+	} else if err == nil {
+		return d, bad, nil
+	}
+	d.close()
+	return nil, complaint{}, err
+}
+
+// openDir opens a directory that is read. Path may be a link to one; those below
+// it are none when they are found, and not followed if they become one since.
+func (l *look) openDir(path string, list bool) (*dir, error) {
+	if root := filepath.Clean(l.cfg.Path); len(path) > len(root) && strings.HasPrefix(path, root) {
+		return openBelow(path, list)
+	}
+	return openDir(path, list)
+}
+
+func (l *look) stat(path string) state {
+	l.cost.looked++
+	return statPath(path)
+}
+
+// check brings the reading of one file up to date. st is what base, which is
+// path, was found to be in d; bad is what is wrong with d.
 //
-//	what is there            | what happens
-//	nothing                  | removed once it has been away for vanishHold
-//	the identity last read   | nothing
-//	no regular file          | a problem; what was read from it stands
-//	open for writing         | the reading before stands; looked at again soon
-//	same bytes               | nothing
-//	good news                | accepted
-//	broken, or loses pods    | accepted once unchanged for badNewsHold
-func (l *look) check(path string) {
+//	what is there               | what happens
+//	anything in a bad directory | a problem; what was read from it stands
+//	nothing                     | removed once it has been away for vanishHold
+//	the identity last read      | nothing
+//	no regular file             | a problem; what was read from it stands
+//	others could have written   | a problem; what was read from it stands
+//	open for writing            | the reading before stands; looked at again soon
+//	same bytes                  | nothing
+//	good news                   | accepted
+//	broken, or loses pods       | accepted once unchanged for badNewsHold
+func (l *look) check(d *dir, base, path string, st state, bad complaint) {
+	if !bad.none() && l.cfg.Permissions == Refuse {
+		l.distrust(path, st, bad.of(d.path))
+		return
+	}
+	e := l.entries[path]
+	follow := e != nil && e.linked && l.cfg.Permissions != Ignore
+	if e != nil && e.trusted && e.id == st.id && !follow {
+		delete(l.gone, path)
+		delete(l.pending, path)
+		return
+	}
 	now := time.Now()
-	id, kind, problem := probe(path)
-	switch kind {
+	switch st.kind {
 	case absent:
 		l.vanish(path, now)
 		return
@@ -120,34 +201,54 @@ func (l *look) check(path string) {
 		return
 	}
 	delete(l.gone, path)
-	if problem != nil {
-		l.refuse(path, id, problem, now)
+	if st.problem != nil {
+		l.refuse(path, st.id, st.problem, now)
 		return
 	}
-	if e := l.entries[path]; e != nil && e.trusted && e.id == id {
-		delete(l.pending, path)
-		return
-	}
-	f, problem := openRegular(path)
+	l.cost.opened++
+	f, c, problem := d.open(base, path, l.cfg.judge)
 	if problem != nil {
-		if _, kind, _ := probe(path); kind == absent {
+		if d.stat(base, path).kind == absent {
 			l.vanish(path, now)
 			return
 		}
-		l.refuse(path, id, problem, now)
+		l.refuse(path, st.id, problem, now)
 		return
 	}
 	defer f.close()
-	l.read(f, now)
+	if !c.none() && l.cfg.Permissions == Refuse {
+		problem := c.at(path, Refuse)
+		l.refuse(path, f.id, &problem, now)
+		return
+	}
+	if e != nil && e.trusted && e.id == f.id && e.complaint == c {
+		delete(l.pending, path)
+		return
+	}
+	l.read(f, c, now)
 }
 
-// read accepts the content of f, or keeps the reading before for now.
-func (l *look) read(f *open, now time.Time) {
+// distrust records a file in a directory of which nothing is believed, not even
+// that the file is gone.
+func (l *look) distrust(path string, st state, bad complaint) {
+	delete(l.gone, path)
+	delete(l.pending, path)
+	if st.kind == absent && !l.set.Has(path) {
+		return
+	}
+	l.entries[path] = &entry{id: st.id}
+	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{bad.at(path, Refuse)}}, nil)
+}
+
+// read accepts the content of f, or keeps the reading before for now. c is what
+// is to be said of who may write to it.
+func (l *look) read(f *opened, c complaint, now time.Time) {
 	path := f.path
 	if !l.quiet(path, f.id, l.patience(f), now) {
 		return
 	}
-	data, stable, problem := f.read()
+	l.cost.read++
+	data, stable, problem := f.readAll()
 	if problem != nil {
 		l.refuse(path, f.id, problem, now)
 		return
@@ -157,87 +258,32 @@ func (l *look) read(f *open, now time.Time) {
 		return
 	}
 	sum := sha256.Sum256(data)
-	e := &entry{id: f.id, trusted: !f.id.racy(now), read: true, sum: sum}
-	if was := l.entries[path]; was != nil && was.read && was.sum == sum {
-		l.entries[path] = e
-		l.fresh = append(l.fresh, path)
-		delete(l.pending, path)
+	e := &entry{id: f.id, trusted: !f.id.racy(now), linked: f.linked, read: true, sum: sum, complaint: c}
+	if was := l.entries[path]; was != nil && was.read && was.sum == sum && was.complaint == c {
+		l.accept(path, e)
 		return
 	}
 	reading, notices := l.parse(data, path)
 	if l.set.Worsens(reading) && !l.quiet(path, f.id, l.badNews, now) {
 		return
 	}
+	if !c.none() {
+		notices = append(slices.Clip(notices), c.at(path, Say))
+	}
+	l.accept(path, e)
+	l.set.Put(reading, notices)
+}
+
+func (l *look) accept(path string, e *entry) {
 	l.entries[path] = e
 	l.fresh = append(l.fresh, path)
 	delete(l.pending, path)
-	l.set.Put(reading, notices)
 }
 
 func (l *look) parse(data []byte, path string) (source.File, []pod.Problem) {
 	reading, notices := l.cfg.Parse(data, path)
 	reading.File = path
 	return reading, notices
-}
-
-// patience is how long f must be unchanged before it is read.
-func (l *look) patience(f *open) time.Duration {
-	switch l.writerOf(f.fd) {
-	case noWriter:
-		return 0
-	case unknownWriter:
-		return badNewsHold
-	}
-	return time.Second
-}
-
-// quiet reports whether the state id of path has been there for as long as
-// need. If not, the file is looked at again.
-func (l *look) quiet(path string, id identity, need time.Duration, now time.Time) bool {
-	p := l.undecided(path, id, now)
-	unchanged := max(now.Sub(p.since), id.age(now))
-	if unchanged >= need {
-		return true
-	}
-	l.postpone(path, p, need-unchanged, now)
-	return false
-}
-
-// undecided returns what is known of path's newest state, as of now.
-func (l *look) undecided(path string, id identity, now time.Time) *pending {
-	p := l.pending[path]
-	if p == nil {
-		p = &pending{first: now, since: now, id: id}
-	} else if p.id != id {
-		p.id, p.since, p.delay = id, now, 0
-	}
-	return p
-}
-
-// postpone has path looked at again: soon at first, then less often, and not
-// later than most.
-func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
-	p.delay = min(max(2*p.delay, 10*time.Millisecond), 250*time.Millisecond)
-	p.next = now.Add(min(p.delay, most))
-	l.pending[path] = p
-	if now.Sub(p.first) > 5*time.Second {
-		l.tell(path, p)
-	}
-}
-
-// tell shows that path is being written and that what was read before stands.
-func (l *look) tell(path string, p *pending) {
-	if p.told {
-		return
-	}
-	p.told = true
-	if e := l.entries[path]; e != nil {
-		e.read, e.trusted = false, false
-	}
-	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{{
-		File: path, Msg: "is still being written",
-		Hint: "it is read once its writer closes it",
-	}}}, nil)
 }
 
 // refuse records that path is there but cannot be read.
@@ -275,18 +321,27 @@ func (l *look) drop(path string) {
 
 // dropMoved removes vanished files at once whose inode was read under another
 // name in this round: they were renamed, and their pods must not be seen twice.
+// Where there is no inode to go by, the content says it.
 func (l *look) dropMoved() {
-	if len(l.gone) == 0 {
+	if len(l.gone) == 0 || len(l.fresh) == 0 {
 		return
 	}
-	type inode struct{ dev, ino uint64 }
+	type inode struct {
+		dev, ino uint64
+		sum      [sha256.Size]byte
+	}
+	of := func(e *entry) inode {
+		if e.id.ino != 0 {
+			return inode{dev: e.id.dev, ino: e.id.ino}
+		}
+		return inode{sum: e.sum}
+	}
 	seen := map[inode]bool{}
 	for _, path := range l.fresh {
-		id := l.entries[path].id
-		seen[inode{id.dev, id.ino}] = true
+		seen[of(l.entries[path])] = true
 	}
 	for path := range l.gone {
-		if e := l.entries[path]; e != nil && seen[inode{e.id.dev, e.id.ino}] {
+		if e := l.entries[path]; e != nil && seen[of(e)] {
 			l.drop(path)
 		}
 	}

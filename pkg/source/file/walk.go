@@ -3,12 +3,12 @@ package file
 import (
 	"errors"
 	"io/fs"
-	"os"
+	"log/slog"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -30,6 +30,8 @@ func (l *look) full() {
 	l.held = false
 	l.err = l.walk()
 	now := time.Now()
+	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Looked at manifests", slog.String("path", l.cfg.Path), slog.Int("listed", l.cost.listed),
+		slog.Int("looked", l.cost.looked), slog.Int("opened", l.cost.opened), slog.Int("read", l.cost.read))
 	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.heard && l.said == "" {
 		// What is replaced by two renames is missing for a moment.
 		if l.missing.IsZero() {
@@ -58,10 +60,8 @@ func (l *look) full() {
 // nobody takes their pods for removed.
 func (l *look) settle(start time.Time) {
 	for len(l.pending) > 0 && time.Since(start) < firstWait {
-		next := start.Add(firstWait)
-		for _, p := range l.pending {
-			next = earlier(next, p.next)
-		}
+		ripe, _ := l.ripe()
+		next := earlier(ripe, start.Add(firstWait))
 		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-timer.C:
@@ -69,132 +69,259 @@ func (l *look) settle(start time.Time) {
 			timer.Stop()
 			return
 		}
-		l.checkDue()
+		l.checkPending()
+		l.checkGone()
 	}
 	for path, p := range l.pending {
 		l.tell(path, p)
 	}
 }
 
-func (l *look) walk() error {
-	l.arm()
-	root := filepath.Clean(l.cfg.Path)
-	_, kind, problem := probe(root)
-	switch kind {
-	case absent:
-		return &lookError{"does not exist", fs.ErrNotExist}
-	case regular, refused:
-		var st unix.Stat_t
-		if err := unix.Stat(root, &st); err != nil {
-			if errors.Is(err, fs.ErrNotExist) && problem != nil {
-				return &lookError{problem.Msg, fs.ErrNotExist}
-			}
-			return &lookError{reason(err), err}
-		}
-		clear(l.dirs)
-		l.check(root)
-		l.sweep(map[string]bool{root: true})
-		l.set.Skip(nil)
-		return nil
-	}
-	w := &walker{look: l, seen: map[string]bool{}, dirs: map[string]bool{}}
-	if err := w.dir(root); err != nil {
-		return err
-	}
-	mount := l.mountID(root)
-	if len(w.seen) == 0 && l.mount != 0 && mount != 0 && mount != l.mount {
-		return &lookError{"is empty and not on the file system it was read from; is it unmounted?", nil}
-	}
-	if len(w.seen) > 0 {
-		l.mount = mount
-	}
-	l.dirs = w.dirs
-	l.sweep(w.seen)
-	l.set.Skip(w.skipped)
-	return l.ctx.Err()
+// folder is a directory that is read, as the last full look found it.
+type folder struct {
+	listed    bool // all of it is read; not, when Path is a file in it
+	mount     uint64
+	complaint complaint
+	turn      uint64 // the full look that saw it last
 }
 
-// sweep lets go of files that the look did not see.
-func (l *look) sweep(seen map[string]bool) {
-	now := time.Now()
-	for _, path := range l.set.Files() {
-		if !seen[path] {
-			l.vanish(path, now)
-		}
+// name is a name in a directory that is read.
+type name struct {
+	path, base string
+	why        string // why its kind of name is passed over; "" when it is not
+	candidate  bool   // it was read, or tried to be, when it was last seen
+	turn       uint64 // the full look that saw it last
+}
+
+// walk looks at Path and all that is to be read there.
+func (l *look) walk() error {
+	l.turn++
+	l.arm()
+	w := &walker{look: l, root: filepath.Clean(l.cfg.Path), skipped: make([]pod.Problem, 0, l.skips+1)}
+	if l.cfg.Permissions == Refuse && !tellsWriters {
+		return &lookError{"nobody can tell on " + runtime.GOOS + " who may write to it (" + lifted + ")", nil}
+	}
+	var err error
+	switch st := l.stat(w.root); {
+	case st.kind == absent:
+		return &lookError{"does not exist", fs.ErrNotExist}
+	case errors.Is(st.err, fs.ErrNotExist):
+		return &lookError{st.problem.Msg, fs.ErrNotExist}
+	case st.err != nil:
+		return &lookError{reason(st.err), st.err}
+	case st.kind == directory:
+		err = w.directory(w.root)
+	default:
+		err = w.single()
+	}
+	if err == nil {
+		err = l.ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	l.sweep()
+	l.skips = len(w.skipped)
+	l.set.Skip(append(w.skipped, l.polled()...))
+	l.watchesAgain()
+	return nil
+}
+
+// sweep lets go of what the look did not see.
+func (l *look) sweep() {
+	seen := func(path string) bool {
+		n := l.names[path]
+		return n != nil && n.candidate && n.turn == l.turn
 	}
 	for path := range l.pending {
-		if !seen[path] {
+		if !seen(path) {
 			delete(l.pending, path)
+		}
+	}
+	now := time.Now()
+	for path := range l.entries {
+		if seen(path) {
+			continue
+		}
+		if f := l.folders[filepath.Dir(path)]; f != nil && f.turn == l.turn && !f.complaint.none() && l.cfg.Permissions == Refuse {
+			l.distrust(path, state{}, f.complaint.of(filepath.Dir(path)))
+			continue
+		}
+		l.vanish(path, now)
+	}
+	for path, n := range l.names {
+		if n.turn != l.turn {
+			delete(l.names, path)
+		}
+	}
+	for path, f := range l.folders {
+		if f.turn != l.turn {
+			delete(l.folders, path)
 		}
 	}
 }
 
 type walker struct {
 	*look
-	seen    map[string]bool // candidates that are there
-	dirs    map[string]bool
+	root    string
 	skipped []pod.Problem
 }
 
-// dir checks the candidates of one directory and, where asked, of those below.
-func (w *walker) dir(path string) error {
-	unarmed := w.arming(path) // before the list, so that nothing happens unseen in between
-	w.dirs[path] = true
-	names, err := list(path)
+// single checks Path, which is a file.
+func (w *walker) single() error {
+	at := filepath.Dir(w.root)
+	d, err := openDir(at, false)
 	if err != nil {
-		if path != filepath.Clean(w.cfg.Path) {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			return &lookError{path + ": " + reason(err), err}
-		}
 		return &lookError{reason(err), err}
+	}
+	defer d.close()
+	f, bad, _, err := w.see(d)
+	if err != nil {
+		return err
+	}
+	f.listed = false
+	if !bad.none() && w.cfg.Permissions == Refuse {
+		return bad.of(at).err()
+	}
+	n := w.name([]byte(w.root), len(w.root)-len(filepath.Base(w.root)))
+	n.candidate = true
+	w.cost.looked++
+	w.check(d, n.base, n.path, d.stat(n.base, n.path), complaint{})
+	return nil
+}
+
+// see takes note of a directory and returns what is wrong with it, and the
+// mount it is on.
+func (w *walker) see(d *dir) (*folder, complaint, uint64, error) {
+	w.cost.looked++
+	st, err := d.state()
+	if err != nil {
+		return nil, complaint{}, 0, &lookError{reason(err), err}
+	}
+	f := w.folders[d.path]
+	if f == nil {
+		f = &folder{}
+		w.folders[d.path] = f
+	}
+	f.turn, f.listed, f.complaint = w.turn, true, w.cfg.judge(d.path, &st)
+	if !f.complaint.none() && w.cfg.Permissions == Say {
+		w.skipped = append(w.skipped, f.complaint.at(d.path, Say))
+	}
+	return f, f.complaint, w.mountOf(&st), nil
+}
+
+// name returns what is known of path, whose last part begins at base.
+func (w *walker) name(path []byte, base int) *name {
+	n := w.names[string(path)]
+	if n == nil {
+		n = &name{path: string(path)}
+		n.base = n.path[base:]
+		n.why = passedOver(n.base)
+		w.names[n.path] = n
+	}
+	n.turn, n.candidate = w.turn, false
+	return n
+}
+
+// directory checks the candidates of one directory and, where asked, of those
+// below.
+func (w *walker) directory(path string) error {
+	unarmed := w.arming(path) // before the list, so that nothing happens unseen in between
+	below, err := w.list(path)
+	if err != nil {
+		if path == w.root {
+			return err
+		}
+		if isAbsent(err) {
+			return nil
+		}
+		return &lookError{path + ": " + err.Error(), err}
 	}
 	if unarmed != nil {
 		w.cannotWatch(unarmed)
 	}
-	for _, d := range names {
-		if err := w.ctx.Err(); err != nil {
-			return err
-		}
-		if err := w.entry(filepath.Join(path, d.Name()), d); err != nil {
+	slices.Sort(below)
+	for _, path := range below {
+		if err := w.directory(path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *walker) entry(path string, d fs.DirEntry) error {
-	why := passedOver(d.Name())
-	switch {
-	case strings.HasPrefix(d.Name(), ".."):
-		// The inside of a mounted ConfigMap: its files are reached by their links.
-	case d.IsDir() && why == hidden:
-		w.skip(path, "hidden directory", "")
-	case d.IsDir() && w.cfg.Recursive:
-		return w.dir(path)
-	case d.IsDir():
-		w.skip(path, "directory", "use -R to read directories below")
-	case why != "":
-		w.skip(path, why, "")
-	default:
-		if d.Type()&fs.ModeSymlink != 0 {
-			if _, kind, _ := probe(path); kind == directory {
-				w.skip(path, "symbolic link to a directory", "")
-				return nil
+// list checks the candidates of one directory and returns the directories in it
+// that are to be read too.
+func (w *walker) list(path string) (below []string, err error) {
+	d, err := w.openDir(path, true)
+	if err != nil {
+		return nil, &lookError{reason(err), err}
+	}
+	defer d.close()
+	f, bad, mount, err := w.see(d)
+	if err != nil {
+		return nil, err
+	}
+	if !bad.none() && w.cfg.Permissions == Refuse && path == w.root {
+		return nil, bad.err()
+	}
+	w.cost.listed++
+	w.key = append(w.key[:0], filepath.Join(path, "x")...)
+	before := len(w.key) - 1
+	found := 0
+	err = d.each(w.buf, func(n *listed) error {
+		w.key = append(w.key[:before], n.name()...)
+		known := w.name(w.key, before)
+		if w.entry(d, n, known, bad) {
+			found++
+			if n.kind == directory {
+				below = append(below, known.path)
 			}
 		}
-		w.seen[path] = true
-		w.check(path)
+		return w.ctx.Err()
+	})
+	switch {
+	case err != nil:
+		return nil, &lookError{reason(err), err}
+	case found > 0:
+		f.mount = mount
+	case f.mount != 0 && mount != 0 && mount != f.mount:
+		return nil, &lookError{"is empty and not on the file system it was read from; is it unmounted?", nil}
 	}
-	return nil
+	return below, nil
 }
 
-func (w *walker) skip(path, why, hint string) {
-	w.skipped = append(w.skipped, pod.Problem{File: path, Msg: "skipped: " + why, Hint: hint})
+// entry checks one name of a directory, or says why not; it reports whether the
+// name is one that is read.
+func (w *walker) entry(d *dir, n *listed, known *name, bad complaint) bool {
+	switch {
+	case strings.HasPrefix(known.base, ".."):
+		// The inside of a mounted ConfigMap: its files are reached by their links.
+		return false
+	case n.kind == directory && known.why == hidden:
+		return w.skip(known.path, "skipped: hidden directory", "")
+	case n.kind == directory && w.cfg.Recursive:
+		return true
+	case n.kind == directory:
+		return w.skip(known.path, "skipped: directory", "use -R to read directories below")
+	case known.why != "":
+		return w.skip(known.path, known.why, "")
+	}
+	w.cost.looked++
+	st := n.stat(known.path)
+	if n.kind == symlink && st.kind == directory {
+		return w.skip(known.path, "skipped: symbolic link to a directory", "")
+	}
+	known.candidate = true
+	w.check(d, known.base, known.path, st, bad)
+	return true
 }
 
-const hidden = "hidden file"
+func (w *walker) skip(path, why, hint string) bool {
+	w.skipped = append(w.skipped, pod.Problem{File: path, Msg: why, Hint: hint})
+	return false
+}
+
+const hidden = "skipped: hidden file"
 
 // passedOver says why a file of this name is not read; "" when it is. Unlike
 // the kubelet's source (C-1.6.4), only manifests by name are.
@@ -203,24 +330,9 @@ func passedOver(name string) string {
 	case strings.HasPrefix(name, "."):
 		return hidden
 	case strings.HasSuffix(name, "~"), ext == ".bak", ext == ".swp":
-		return "backup file"
+		return "skipped: backup file"
 	case ext == ".yaml", ext == ".yml", ext == ".json":
 		return ""
 	}
-	return "not .yaml, .yml or .json"
-}
-
-// list returns the entries of a directory, sorted by name.
-func list(path string) ([]fs.DirEntry, error) {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, err
-	}
-	dir := os.NewFile(uintptr(fd), path)
-	defer dir.Close()
-	entries, err := dir.ReadDir(-1)
-	sortByName(entries)
-	return entries, err
+	return "skipped: not .yaml, .yml or .json"
 }

@@ -2,14 +2,15 @@ package file
 
 import (
 	"errors"
-	"io/fs"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // event is one thing a watcher tells: a path and what happened to it, or, with
@@ -112,8 +113,8 @@ func (l *look) arm() {
 	clear(l.targets)
 	root := filepath.Clean(l.cfg.Path)
 	l.targets[root] = true
-	var st unix.Stat_t
-	if unix.Lstat(root, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	l.cost.looked++
+	if at, err := os.Lstat(root); err == nil && at.IsDir() {
 		return
 	}
 	l.nearest(root)
@@ -131,7 +132,7 @@ func (l *look) nearest(path string) {
 			l.near[dir] = true
 			return
 		}
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		if !isAbsent(err) {
 			l.cannotWatch(err)
 			return
 		}
@@ -152,13 +153,44 @@ func (l *look) arming(dir string) error {
 // cannotWatch falls back to polling and says so once, until it works again.
 func (l *look) cannotWatch(err error) {
 	why := reason(err)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EMFILE) {
-		why = "a limit of inotify is reached (fs.inotify.max_user_watches, max_user_instances)"
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
+		why = limitReached
 	}
 	if l.warned != why {
 		l.cfg.Log.Warn("Changes of manifests cannot be watched, polling instead", "path", l.cfg.Path, "every", l.poll, "reason", why)
 	}
 	l.unwatched, l.warned = why, why
+}
+
+const limitReached = "a limit of inotify is reached"
+
+// watchesAgain ends what cannotWatch began, once a look needed no polling.
+func (l *look) watchesAgain() {
+	if l.unwatched == "" && l.warned != "" {
+		l.cfg.Log.Info("Changes of manifests are watched again", "path", l.cfg.Path)
+		l.warned = ""
+	}
+}
+
+// polled returns the notice that changes are found by polling only.
+func (l *look) polled() []pod.Problem {
+	if l.unwatched == "" {
+		return nil
+	}
+	p := pod.Problem{File: l.cfg.Path, Msg: "changes are not watched but looked for every " + l.poll.String() + ": " + l.unwatched}
+	if l.unwatched == limitReached {
+		p.Hint = "raise fs.inotify.max_user_watches or fs.inotify.max_user_instances (sysctl)"
+	}
+	return []pod.Problem{p}
+}
+
+// missed is told that nobody knows what happened.
+func (l *look) missed() {
+	l.wantFull = true
+	if !l.overflown {
+		l.overflown = true
+		l.cfg.Log.Info("Changes of manifests came faster than they were told, looking at all of them", "path", l.cfg.Path)
+	}
 }
 
 func (l *look) unwatch() {
@@ -171,20 +203,20 @@ func (l *look) unwatch() {
 func (l *look) hear(e event) {
 	dir, base := filepath.Split(e.name)
 	dir = filepath.Clean(dir)
+	folder := l.folders[dir]
+	listed := folder != nil && folder.listed
 	switch {
 	case e.lost:
-		l.wantFull = true
-	case l.dirs[e.name]:
+		l.missed()
+	case l.folders[e.name] != nil:
 		l.wantFull = l.wantFull || e.op&^fsnotify.Write != 0
-	case l.dirs[dir] && base == "..data":
+	case listed && base == "..data":
 		l.wantFull = true // a mounted ConfigMap was swapped (C-1.6.16)
-	case l.dirs[dir] && passedOver(base) == "":
+	case listed && passedOver(base) == "":
 		l.dirty[e.name] = true
-	case l.dirs[dir]:
+	case listed:
 		if l.cfg.Recursive && e.op.Has(fsnotify.Create) && !strings.HasPrefix(base, ".") {
-			if _, kind, _ := probe(e.name); kind == directory {
-				l.wantFull = true
-			}
+			l.wantFull = l.wantFull || l.stat(e.name).kind == directory
 		}
 	}
 	if l.near[dir] && (base == "..data" || l.concerns(e.name)) {
@@ -195,13 +227,9 @@ func (l *look) hear(e event) {
 // concerns reports whether name is Path, what it links to, or a directory above.
 func (l *look) concerns(name string) bool {
 	for target := range l.targets {
-		if target == name || strings.HasPrefix(target, name+"/") {
+		if target == name || strings.HasPrefix(target, name+string(filepath.Separator)) {
 			return true
 		}
 	}
 	return false
-}
-
-func sortByName(entries []fs.DirEntry) {
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 }

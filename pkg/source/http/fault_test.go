@@ -60,7 +60,7 @@ func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
 		c.Header = nethttp.Header{"X-Secret": {"hunter2"}}
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	told := func(w sourcetest.Word) { fmt.Fprintf(&log, "%+v %v\n", w.Snapshot.Files, w.Err) }
+	told := func(w sourcetest.Word) { fmt.Fprintf(&log, "%+v %v\n", w.Files.Slice(), w.Err) }
 	told(l.Set())
 	s.says("password: hunter2")
 	broken := l.Set()

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,9 @@ import (
 
 // BodyLimit is the largest body that is read, in bytes, decompressed.
 const BodyLimit = 10 << 20
+
+// HeaderLimit is the largest header of an answer that is read, in bytes.
+const HeaderLimit = 64 << 10
 
 const (
 	firstRetry = time.Second
@@ -46,7 +50,15 @@ type Config struct {
 	CheckFrequency time.Duration
 	// Timeout bounds one request, its body included; zero is 10 s (C-1.7.1).
 	Timeout time.Duration
-	// Client is used for its Transport and Jar; nil is a transport of its own.
+	// CAFile holds the certificates, PEM, of the authorities that the server's is
+	// to be signed by; "" is the system's. CertFile and KeyFile hold, PEM, what
+	// this node shows the server; both or neither. All are read again before each
+	// request, and the connection is made anew when they changed, so they may be
+	// rotated; one that cannot be used is "I could not look". They are not read
+	// for an http URL.
+	CAFile, CertFile, KeyFile string
+	// Client is used for its Transport and Jar, and the files above are not; nil
+	// is a transport of its own.
 	Client *nethttp.Client
 	// Parse decodes the body; the second result is what it passed over on
 	// purpose. It is called by one goroutine at a time.
@@ -77,6 +89,10 @@ func New(cfg Config) (*Source, error) {
 		return nil, errors.New("not an http or https URL")
 	case u.Hostname() == "":
 		return nil, errors.New("a URL without a host")
+	case cfg.CertFile != "" && cfg.KeyFile == "":
+		return nil, errors.New("a client certificate without its key")
+	case cfg.CertFile == "" && cfg.KeyFile != "":
+		return nil, errors.New("a client key without its certificate")
 	}
 	if cfg.CheckFrequency <= 0 {
 		cfg.CheckFrequency = 20 * time.Second
@@ -121,10 +137,8 @@ func (s *Source) Name() string { return "http:" + s.name }
 // Sets implements source.Source. It never ends by itself.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		p := &poller{Source: s, client: s.client()}
-		if s.cfg.Client == nil {
-			defer p.client.CloseIdleConnections()
-		}
+		p := &poller{Source: s, pace: pacer{poll: s.cfg.CheckFrequency}}
+		defer func() { p.hangUp() }()
 		said, heard := "", false
 		for {
 			err := p.poll(ctx)
@@ -143,7 +157,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 					return
 				}
 			}
-			if !sleep(ctx, p.delay(err != nil)) {
+			if !sleep(ctx, p.delay(err)) {
 				return
 			}
 		}
@@ -153,20 +167,29 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 // poller is what one run of Sets knows.
 type poller struct {
 	*Source
-	client   *nethttp.Client
-	set      source.Builder
-	sum      [sha256.Size]byte // of the last body that was read
-	have     bool
-	full     time.Time // when that was
+	client *nethttp.Client
+	creds  credentials // what client was made with
+	set    source.Builder
+	pace   pacer
+
+	have     bool              // a document was read, and no empty answer since
+	sum      [sha256.Size]byte // of its body
+	read     source.File       // what it holds
+	notices  []pod.Problem     // what its parser passed over
+	version  version           // what it asks for
+	shown    bool              // it is what is in set
+	full     time.Time         // when it was read
 	etag     string
 	modified string
 	retry    time.Duration
+	unframed bool              // the last body's end is that of its connection
+	doubted  [sha256.Size]byte // of an unframed body that lacks something
 }
 
 // delay returns how long to wait: about CheckFrequency, or longer and longer
 // after failures.
-func (p *poller) delay(failed bool) time.Duration {
-	if !failed {
+func (p *poller) delay(err error) time.Duration {
+	if err == nil || errors.As(err, new(*alternation)) {
 		p.retry = 0
 		return jitter(p.cfg.CheckFrequency)
 	}
@@ -186,9 +209,10 @@ func (p *poller) poll(ctx context.Context) error {
 	p.cfg.Log.Debug("Asked for manifests", "url", p.name, "status", status, "bytes", len(body), "took", time.Since(start))
 	switch {
 	case err != nil:
+		p.hangUp()
 		return err
 	case status == nethttp.StatusNotModified:
-		return nil
+		return p.apply(start)
 	case len(bytes.TrimSpace(body)) == 0:
 		// C-1.7.4 is not followed: an outage must not look like "no pods".
 		p.have = false
@@ -197,13 +221,39 @@ func (p *poller) poll(ctx context.Context) error {
 	sum := sha256.Sum256(body)
 	p.full = start
 	if p.have && sum == p.sum {
-		return nil
+		return p.apply(start)
 	}
-	p.have, p.sum = true, sum
-	f, notices := p.cfg.Parse(body, p.name)
-	f.File = p.name
-	p.set.Put(f, notices)
-	return nil
+	read, notices := p.cfg.Parse(body, p.name)
+	read.File = p.name
+	if p.unframed && sum != p.doubted && p.set.Worsens(read) {
+		// It may be the half of a document: one that was cut off would say the same.
+		p.have, p.doubted = false, sum
+		return errors.New("the answer does not say how long it is, and lacks pods; it is asked for again")
+	}
+	p.have, p.sum, p.shown, p.doubted = true, sum, false, [sha256.Size]byte{}
+	p.read, p.notices = read, notices
+	p.version = versionOf(p.read)
+	// All that is told of a body (F61).
+	p.cfg.Log.Debug("Read another document", "url", p.name, "bytes", len(body), "sha256", hex.EncodeToString(sum[:]),
+		"pods", len(p.read.Pods), "problems", len(p.read.Problems))
+	return p.apply(start)
+}
+
+// apply puts the document that was read last into the set, unless another one is
+// in force. The error says that content alternates.
+func (p *poller) apply(now time.Time) error {
+	var alternates error
+	if !harmless(p.read) {
+		alternates = p.pace.serve(p.version, now)
+		if p.version != p.pace.force {
+			return alternates
+		}
+	}
+	if !p.shown {
+		p.set.Put(p.read, p.notices)
+		p.shown = true
+	}
+	return alternates
 }
 
 // get asks for the document. A nil error means 200 with the whole body, or 304
@@ -226,6 +276,9 @@ func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 			request.Header.Set("If-Modified-Since", p.modified)
 		}
 	}
+	if err := p.dress(); err != nil {
+		return nil, 0, err
+	}
 	response, err := p.client.Do(request)
 	if err != nil {
 		return nil, 0, explain(err)
@@ -242,6 +295,8 @@ func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 	case len(body) > BodyLimit:
 		return nil, status, fmt.Errorf("the body is larger than %d MiB", BodyLimit>>20)
 	}
+	p.unframed = response.ProtoMajor == 1 && response.ContentLength < 0 && len(response.TransferEncoding) == 0 &&
+		!response.Uncompressed && response.TLS == nil // gzip and TLS say where they end
 	if status == nethttp.StatusOK {
 		p.etag, p.modified = response.Header.Get("ETag"), response.Header.Get("Last-Modified")
 	}

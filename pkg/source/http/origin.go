@@ -14,31 +14,72 @@ import (
 	"time"
 )
 
-// client returns a client that stays at its origin. Redirects elsewhere are
+// dress makes the client that the next request is sent with, a new one when the
+// credentials have changed.
+func (p *poller) dress() error {
+	if p.cfg.Client != nil {
+		if p.client == nil {
+			p.client = p.within(*p.cfg.Client)
+		}
+		return nil
+	}
+	c, err := p.credentials()
+	if err != nil {
+		return err
+	}
+	if p.client == nil || c.sum != p.creds.sum {
+		p.hangUp()
+		p.client, p.creds = p.within(nethttp.Client{Transport: ownTransport(c.config)}), c
+	}
+	return nil
+}
+
+// hangUp closes the connection, if it is the poller's own: after a failure the
+// next attempt is not to depend on one that may be dead.
+func (p *poller) hangUp() {
+	if p.client != nil && p.cfg.Client == nil {
+		p.client.CloseIdleConnections()
+	}
+}
+
+// ownTransport returns a transport with limits on all that a server may draw out
+// or blow up (F62); config may be nil.
+func ownTransport(config *tls.Config) *nethttp.Transport {
+	t := nethttp.DefaultTransport.(*nethttp.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: 3 * time.Second}).DialContext
+	t.TLSHandshakeTimeout = 5 * time.Second
+	t.ResponseHeaderTimeout = 5 * time.Second
+	t.MaxResponseHeaderBytes = HeaderLimit
+	t.MaxIdleConns = 1
+	if config != nil {
+		t.TLSClientConfig = config
+	}
+	return t
+}
+
+// within returns c as a client that stays at its origin. Redirects elsewhere are
 // errors: headers may carry credentials, and whoever answers decides what runs
 // on this node.
-func (s *Source) client() *nethttp.Client {
-	c := &nethttp.Client{}
-	if s.cfg.Client != nil {
-		*c = *s.cfg.Client
-	} else {
-		t := nethttp.DefaultTransport.(*nethttp.Transport).Clone()
-		t.DialContext = (&net.Dialer{Timeout: 3 * time.Second}).DialContext
-		t.TLSHandshakeTimeout = 5 * time.Second
-		t.MaxIdleConns = 1
-		c.Transport = t
-	}
+func (s *Source) within(c nethttp.Client) *nethttp.Client {
 	c.Timeout = 0 // the request's context has it
 	c.CheckRedirect = func(next *nethttp.Request, via []*nethttp.Request) error {
 		switch {
 		case origin(next.URL) != origin(s.url):
-			return &refusedRedirect{"redirect to another origin refused: " + origin(next.URL)}
+			return &refusedRedirect{"redirect to another origin refused: " + printable(origin(next.URL))}
 		case len(via) >= 5:
 			return &refusedRedirect{"too many redirects"}
 		}
 		return nil
 	}
-	return c
+	return &c
+}
+
+// printable returns text that a server chose, if it is fit to be shown.
+func printable(text string) string {
+	if len(text) > 200 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "(not shown)"
+	}
+	return text
 }
 
 type refusedRedirect struct{ text string }
@@ -107,8 +148,27 @@ func words(err error) string {
 		return errno.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "connection closed before the whole answer came"
+	case errors.As(err, &dial) && dial.Op == "remote error": // an alert: one of a fixed list of words
+		return "the server refuses the TLS connection: " + strings.TrimPrefix(dial.Err.Error(), "tls: ")
 	case errors.As(err, &dial):
 		return fmt.Sprintf("cannot %s", dial.Op)
+	}
+	return plainWords(err)
+}
+
+// plainWords tells errors apart that have no type. Their own text is not shown:
+// some repeat what the server sent.
+func plainWords(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "response headers exceeded"), strings.Contains(text, "response header list larger"):
+		return fmt.Sprintf("the headers are larger than %d KiB", HeaderLimit>>10)
+	case strings.HasPrefix(text, "http2: server sent GOAWAY"), strings.HasPrefix(text, "http2: Transport received Server's graceful shutdown GOAWAY"):
+		return "the server ended the connection"
+	case strings.HasPrefix(text, "stream error:"):
+		return "the server ended the answer before it was whole"
+	case strings.HasPrefix(text, "tls: "):
+		return "TLS handshake failed"
 	}
 	return "no valid HTTP answer"
 }

@@ -38,6 +38,8 @@ type Fixture struct {
 	// Looked returns once the source has looked a few more times. It is nil
 	// for a place that cannot count.
 	Looked func()
+	// PodsOnly says that the place has no objects besides pods.
+	PodsOnly bool
 	// Once says that the source ends after its first word. Put and Break then
 	// come before Sets only.
 	Once bool
@@ -123,7 +125,7 @@ func (l *Listener) Next() Word {
 				l.t.Errorf("revision %d, want %d", w.Revision, l.last)
 			}
 			names := []string{}
-			for _, f := range w.Files {
+			for f := range w.Files.All() {
 				names = append(names, f.File)
 			}
 			if !slices.IsSorted(names) {
@@ -145,6 +147,26 @@ func (l *Listener) Set() Word {
 		l.t.Fatalf("error %q, want a set", w.Err)
 	}
 	return w
+}
+
+// Settled is Set, but for sets that hold a pod being deleted: where pods are
+// deleted in two steps, a source may tell of the first one.
+func (l *Listener) Settled() Word {
+	l.t.Helper()
+	w := l.Set()
+	for w.deleting() {
+		w = l.Set()
+	}
+	return w
+}
+
+func (w Word) deleting() bool {
+	for f := range w.Files.All() {
+		if slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Pod.DeletionTimestamp != nil }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Error returns the next word, which must be an error.
@@ -184,7 +206,7 @@ func (l *Listener) Leave() { l.cancel() }
 // "?name" per rejected pod; sorted.
 func (w Word) Contents() []string {
 	out := []string{}
-	for _, f := range w.Files {
+	for f := range w.Files.All() {
 		if f.Whole {
 			out = append(out, "!")
 		}
@@ -201,7 +223,7 @@ func (w Word) Contents() []string {
 
 // Pod returns the pod name of w, nil when there is none.
 func (w Word) Pod(name string) *pod.Spec {
-	for _, f := range w.Files {
+	for f := range w.Files.All() {
 		for _, p := range f.Pods {
 			if p.Name == name {
 				return p

@@ -15,8 +15,6 @@ import (
 	"iter"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -49,9 +47,9 @@ func New(in io.Reader, parse Parser, limit int64) *Source {
 // Name returns "stdin:-".
 func (s *Source) Name() string { return "stdin:-" }
 
-// Sets implements source.Source. It yields one set, or one error, and ends. An
-// *os.File is left as soon as ctx is done, though nobody writes to it; another
-// reader is left at its next read.
+// Sets implements source.Source. It yields one set, or one error, and ends. On
+// Linux an *os.File is left as soon as ctx is done, though nobody writes to it;
+// another reader, and any elsewhere, is left at its next read.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		data, err := s.read(ctx)
@@ -88,15 +86,11 @@ func size(n int64) string {
 // read returns all of the input, one byte more than the limit at most.
 func (s *Source) read(ctx context.Context) ([]byte, error) {
 	var data bytes.Buffer
-	in := io.Reader(&patient{ctx: ctx, in: s.in})
-	if f, ok := s.in.(*os.File); ok {
-		wake, err := newAlarm(ctx)
-		if err != nil {
-			return nil, cannotRead(err)
-		}
-		defer wake.close()
-		in = &watched{patient: patient{ctx: ctx, in: f}, file: f, wake: wake}
+	in, done, err := reader(ctx, s.in)
+	if err != nil {
+		return nil, cannotRead(err)
 	}
+	defer done()
 	if _, err := io.Copy(&data, io.LimitReader(in, s.limit+1)); err != nil {
 		return nil, cannotRead(err)
 	}
@@ -122,63 +116,4 @@ func (p *patient) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	return p.in.Read(b)
-}
-
-// watched reads a file, never waiting in a read that ctx could not end.
-type watched struct {
-	patient
-	file *os.File
-	wake *alarm
-}
-
-func (w *watched) Read(b []byte) (int, error) {
-	conn, err := w.file.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var polled error
-	if err := conn.Control(func(fd uintptr) { polled = w.wake.wait(fd) }); err != nil {
-		return 0, err
-	}
-	if polled != nil {
-		return 0, polled
-	}
-	return w.patient.Read(b)
-}
-
-// alarm is a descriptor that becomes readable when ctx is done.
-type alarm struct {
-	fd   int
-	stop func() bool
-	rang chan struct{} // capacity 0, closed after the alarm rang
-}
-
-func newAlarm(ctx context.Context) (*alarm, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
-	a := &alarm{fd: fd, rang: make(chan struct{})}
-	a.stop = context.AfterFunc(ctx, func() {
-		_, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-		close(a.rang)
-	})
-	return a, nil
-}
-
-// wait returns when fd can be read without waiting, or the alarm rings.
-func (a *alarm) wait(fd uintptr) error {
-	for {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(a.fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-func (a *alarm) close() {
-	if !a.stop() {
-		<-a.rang
-	}
-	_ = unix.Close(a.fd)
 }

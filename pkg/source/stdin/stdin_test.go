@@ -70,7 +70,7 @@ func TestI9_InputCutByTheLimitIsAProblem(t *testing.T) {
 	l := sourcetest.Listen(t, stdin.New(strings.NewReader("pod one x\npod two x\n"), parse, 10))
 	w := l.Set()
 	w.Holds(t, "!")
-	if got, want := w.Files[0].Problems[0].Error(), "-: is larger than 10 bytes, the limit for standard input"; got != want {
+	if got, want := w.Files.At(0).Problems[0].Error(), "-: is larger than 10 bytes, the limit for standard input"; got != want {
 		t.Errorf("problem %q, want %q", got, want)
 	}
 	l.Ended()
@@ -81,7 +81,7 @@ func TestF45_InputOverTenMiBIsAProblem(t *testing.T) {
 	l := sourcetest.Listen(t, stdin.New(big, parse, 0))
 	w := l.Set()
 	w.Holds(t, "!")
-	if got := w.Files[0].Problems[0].Msg; !strings.Contains(got, "10 MiB") {
+	if got := w.Files.At(0).Problems[0].Msg; !strings.Contains(got, "10 MiB") {
 		t.Errorf("problem %q does not name the limit", got)
 	}
 	l.Ended()
@@ -90,22 +90,6 @@ func TestF45_InputOverTenMiBIsAProblem(t *testing.T) {
 func TestEmptyInputIsAProblem(t *testing.T) {
 	l := sourcetest.Listen(t, stdin.New(strings.NewReader(""), parse, 0))
 	l.Set().Holds(t, "!")
-	l.Ended()
-}
-
-// Nobody ever writes to the pipe and nobody closes it.
-func TestEndsWithTheContextWhileWaitingForInput(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	if _, err := io.WriteString(w, "pod one x\n"); err != nil {
-		t.Fatal(err)
-	}
-	l := sourcetest.Listen(t, stdin.New(r, parse, 0))
-	l.Leave()
 	l.Ended()
 }
 

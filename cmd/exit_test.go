@@ -1,0 +1,26 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+)
+
+// TestPermissionDeniedHasAHint: also where a runtime's client has made text of
+// the error.
+func TestPermissionDeniedHasAHint(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		hint string
+	}{
+		{errors.New("container runtime at unix:///run/x.sock does not answer: connect: permission denied"), "run this as root"},
+		{fmt.Errorf("read journal: %w", &fs.PathError{Op: "open", Path: "j", Err: fs.ErrPermission}), "run this as root"},
+		{errors.New("no such host"), ""},
+	} {
+		if got := asRoot(c.err); got != c.hint {
+			t.Errorf("%v: hint %q", c.err, got)
+		}
+	}
+}

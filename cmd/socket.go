@@ -1,0 +1,53 @@
+package cmd
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// socketPath is where an agent answers.
+func (p *program) socketPath() string { return filepath.Join(p.cfg.RootDir, "nodectl.sock") }
+
+// server returns what answers on the local socket: the documents that the
+// commands beside the agent print.
+func (p *program) server(live *engine.Live, log *slog.Logger) *server.Server {
+	return server.New(server.Config{
+		Socket: p.socketPath(),
+		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
+			return updateLines(ctx, live, q)
+		},
+		Pods:    func() ([]byte, error) { return jsonBytes(ui.PodList(live.Pods())) },
+		Sources: func() ([]byte, error) { return jsonBytes(ui.NewSourceList(live.Sources())) },
+		Log:     log,
+	})
+}
+
+// updateLines returns the updates that a query asks for, as watch -o json prints
+// them.
+func updateLines(ctx context.Context, live *engine.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
+	s, err := selectionOf(q)
+	if err != nil {
+		return nil, &server.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
+	}
+	return func(yield func([]byte, error) bool) {
+		for d := range s.documents(live.Watch(ctx, engine.WatchOptions{Mode: s.mode})) {
+			line, err := ui.JSONLine(d)
+			if !yield([]byte(line), err) || err != nil {
+				return
+			}
+		}
+	}, nil
+}
+
+func jsonBytes(v any) ([]byte, error) {
+	text, err := ui.JSON(v)
+	return []byte(text), err
+}

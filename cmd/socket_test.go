@@ -1,0 +1,277 @@
+package cmd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// fed is a source that says what it is fed.
+type fed struct{ sets chan source.Snapshot }
+
+func (fed) Name() string { return "file:/fed" }
+func (f fed) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		for {
+			select {
+			case s := <-f.sets:
+				if !yield(s, nil) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// feed makes pod web say n, with so many bytes besides, and returns when the
+// engine has taken it.
+func (f fed) feed(t testing.TB, n, bytes int) {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid", Annotations: map[string]string{"n": fmt.Sprint(n), "load": strings.Repeat("x", bytes)}},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: "c:1"}}},
+	}
+	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Hash: fmt.Sprint("v1-", n), Origin: pod.Origin{Source: "file", Location: "/fed", File: "/fed/web.yaml", Line: 1}}
+	select {
+	case f.sets <- source.Snapshot{Revision: uint64(n + 1), Files: source.FilesOf(source.File{File: "/fed/web.yaml", Pods: []*pod.Spec{s}})}:
+	case <-time.After(time.Minute):
+		t.Fatal("the engine takes nothing any more")
+	}
+}
+
+// fedAgent runs a whole engine and its socket until the test ends. Its runtime is
+// not ready, so that nothing is measured but what the sources say.
+func fedAgent(t testing.TB) (fed, *agent) {
+	root, err := os.MkdirTemp("", "fed") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	p := newProgram(os.Stdin, os.Stdout, os.Stderr, func(string) string { return "" })
+	p.cfg.RootDir, p.cfg.PodLogsDir, p.cfg.NodeName, p.cfg.SyncFrequency = root, filepath.Join(root, "logs"), "n1", time.Minute
+	log := slog.New(slog.DiscardHandler)
+	rt := critest.New()
+	rt.SetReady(false, false, "not now")
+	f := fed{make(chan source.Snapshot)}
+	n := &node{p: p, log: log, runtime: rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: p.cfg.PodLogsDir, Log: log}), records: record.New(root), sets: record.NewSets(root), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
+	e := n.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}))
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		if err := e.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Go(func() {
+		if err := p.server(e.Live(), log).Serve(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	a := p.agent()
+	for begin := time.Now(); ; {
+		var d ui.SourceList
+		if err := a.document(t.Context(), "/v1/sources", &d); err == nil {
+			return f, a
+		} else if time.Since(begin) > 20*time.Second {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAReaderOfASocketThatIsStuckDelaysNobody lets 100 readers follow over the
+// socket. 99 get every update, in order. One takes nothing for a while: it gets
+// what was on its way, then DROPPED with the count of what it lost, one SET, and
+// all that comes after.
+func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
+	t.Parallel()
+	const updates = 1200
+	f, a := fedAgent(t)
+	f.feed(t, 0, 0)
+	stuck, err := a.get(t.Context(), "/v1/updates", selection{full: true}.query()) // its lines are long, and soon fill the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stuck.Close()
+
+	arrived := make(chan struct{}, 99) // whoever has read a hundred lines more
+	var wg sync.WaitGroup
+	for range 99 {
+		wg.Go(func() { followInOrder(t, a, updates, arrived) })
+	}
+	for range 99 {
+		<-arrived
+	}
+	for n := 1; n <= updates; n++ {
+		f.feed(t, n, 8<<10)
+		if n%100 == 0 {
+			for range 99 {
+				<-arrived
+			}
+		}
+	}
+	wg.Wait()
+
+	lost, set, last := 0, false, -1
+	for in := json.NewDecoder(stuck); last < updates; {
+		var d ui.PodUpdate
+		if err := in.Decode(&d); err != nil {
+			t.Fatal(err)
+		}
+		switch op := podconfig.Op(d.Op); {
+		case op == "DROPPED" && lost == 0:
+			lost = d.Dropped
+		case op == podconfig.SET && lost > 0 && !set:
+			set = true
+			if n := said(t, d); n <= last {
+				t.Errorf("the SET says %d after %d", n, last)
+			} else if n-last != lost {
+				t.Errorf("between %d and the SET, which says %d, not %d are lost", last, n, lost)
+			}
+			last = said(t, d)
+		case len(d.Pods) == 1 && said(t, d) == last+1:
+			last++
+		default:
+			t.Fatalf("after %d: %s %d %v", last, d.Op, d.Dropped, d.Pods)
+		}
+	}
+	if !set {
+		t.Error("nothing was dropped: the reader was not stuck")
+	}
+}
+
+// said returns the number that a document's pod says.
+func said(t testing.TB, d ui.PodUpdate) (n int) {
+	if _, err := fmt.Sscan(d.Pods[0].Object.Annotations["n"], &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// followInOrder reads until the last of the updates, and says when it has read
+// the first line and then every hundred.
+func followInOrder(t *testing.T, a *agent, updates int, arrived chan<- struct{}) {
+	body, err := a.get(t.Context(), "/v1/updates", selection{}.query())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer body.Close()
+	in := bufio.NewReader(body)
+	for n := 0; n <= updates; n++ {
+		line, err := in.ReadBytes('\n')
+		want := fmt.Appendf(nil, `"hash":"v1-%d"`, n)
+		if err != nil || !bytes.Contains(line, fmt.Appendf(nil, `"seq":%d,`, n+1)) || !bytes.Contains(line, want) {
+			t.Errorf("line %d: %.300s, %v", n, line, err)
+			for ; n <= updates; n++ { // nobody waits for it
+				if n%100 == 0 {
+					arrived <- struct{}{}
+				}
+			}
+			return
+		}
+		if n%100 == 0 {
+			arrived <- struct{}{}
+		}
+	}
+}
+
+// BenchmarkWatch_100Readers is the figure "watch with 100 readers x 100 updates/s":
+// one agent, its socket, 100 readers that decode what they get. An operation is
+// one update, delivered to all of them; what counts is the 99th percentile of the
+// time from the engine to a reader.
+func BenchmarkWatch_100Readers(b *testing.B) {
+	const readers, rate = 100, 100
+	f, a := fedAgent(b)
+	f.feed(b, 0, 0)
+	sent := make([]time.Time, b.N+1)
+	delays := make([][]time.Duration, readers)
+	var ready, done sync.WaitGroup
+	ready.Add(readers)
+	for i := range readers {
+		done.Go(func() {
+			began := false
+			for d, err := range a.updates(b.Context(), selection{}) {
+				now := time.Now()
+				if err != nil || len(d.Pods) != 1 {
+					b.Errorf("%s %d, %v", d.Op, d.Dropped, err)
+					return
+				}
+				var n int
+				if _, err := fmt.Sscanf(d.Pods[0].Hash, "v1-%d", &n); err != nil {
+					b.Error(err)
+				}
+				if !began {
+					began = true
+					ready.Done()
+				} else {
+					delays[i] = append(delays[i], now.Sub(sent[n]))
+				}
+				if n == b.N {
+					return
+				}
+			}
+		})
+	}
+	ready.Wait()
+	tick := time.NewTicker(time.Second / rate)
+	defer tick.Stop()
+	b.ResetTimer()
+	for n := 1; n <= b.N; n++ {
+		<-tick.C
+		sent[n] = time.Now() // before the source says it; readers look after they got it
+		f.feed(b, n, 0)
+	}
+	done.Wait()
+	b.StopTimer()
+	all := slices.Concat(delays...)
+	if slices.Sort(all); len(all) != b.N*readers {
+		b.Fatalf("%d deliveries, want %d", len(all), b.N*readers)
+	}
+	ms := func(p int) float64 { return float64(all[(len(all)-1)*p/100].Microseconds()) / 1000 }
+	b.ReportMetric(ms(50), "p50-ms")
+	b.ReportMetric(ms(99), "p99-ms")
+	b.ReportMetric(ms(100), "max-ms")
+}
+
+func TestAgentThatDoesNotAnswerAsOne(t *testing.T) {
+	t.Parallel()
+	_, a := fedAgent(t)
+	for path, says := range map[string]string{"/v1/nothing": "the agent refuses: there is no /v1/nothing", "/v1/sources?": "the agent refuses"} {
+		body, err := a.get(t.Context(), path, nil)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, body)
+			_ = body.Close()
+		}
+		var e *exit
+		if !errors.As(err, &e) || e.code != exitFailure || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package cmd
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/manifest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/source/apiserver"
+	"github.com/nodectl/nodectl/pkg/source/etcd"
+	"github.com/nodectl/nodectl/pkg/source/file"
+	sourcehttp "github.com/nodectl/nodectl/pkg/source/http"
+	"github.com/nodectl/nodectl/pkg/source/stdin"
+)
+
+// reading says how a command reads its sources.
+type reading struct {
+	mode podconfig.Mode
+	// kept and restored are what the agent wrote down: of the pods that run, and
+	// of each layer.
+	kept     []*pod.Spec
+	restored map[string]podconfig.Restored
+	// permissions is what becomes of manifests that others can write to.
+	permissions file.Permissions
+	// lasting leaves out nothing; without it only sources are read that a set can
+	// be taken from once: no API server and no etcd.
+	lasting bool
+	log     *slog.Logger
+}
+
+// podConfig returns what reads the configured sources: each -f is a layer, then
+// etcd, then the API server.
+func (p *program) podConfig(r reading) (*podconfig.PodConfig, error) {
+	sources, err := p.sources(r)
+	if err != nil {
+		return nil, err
+	}
+	return podconfig.New(podconfig.Config{Sources: sources, Mode: r.mode, Kept: r.kept, Restored: r.restored, Log: r.log}), nil
+}
+
+// sources returns the layers in order.
+func (p *program) sources(r reading) ([]source.Source, error) {
+	var header http.Header
+	var all []source.Source
+	for _, name := range p.sourceNames() {
+		switch {
+		case name == "-":
+			all = append(all, stdin.New(p.in, p.parser("stdin", name), 0))
+		case config.IsURL(name):
+			if header == nil {
+				var err error
+				if header, err = p.headers(); err != nil {
+					return nil, err
+				}
+			}
+			s, err := p.httpSource(name, header, r.log)
+			if err != nil {
+				return nil, failed(exitUsage, fmt.Errorf("--filename: %w", err))
+			}
+			all = append(all, s)
+		default:
+			all = append(all, file.New(file.Config{
+				Path: name, Recursive: p.cfg.Recursive, CheckFrequency: p.cfg.FileCheckFrequency, Parse: p.parser("file", name), Log: r.log,
+				Permissions: r.permissions, Owners: trustedOwners(p.env),
+			}))
+		}
+	}
+	if !r.lasting {
+		return all, nil
+	}
+	if len(p.cfg.EtcdEndpoints) > 0 {
+		s, err := p.etcdSource(r.log)
+		if err != nil {
+			return nil, failed(exitUsage, fmt.Errorf("--etcd-endpoints: %w", err))
+		}
+		all = append(all, s)
+	}
+	if p.cfg.Kubeconfig != "" {
+		s, err := p.apiSource(r.log)
+		if err != nil {
+			return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// sourceNames returns what -f names, or the default directory where no other
+// source is configured either.
+func (p *program) sourceNames() []string {
+	if len(p.cfg.Filename)+len(p.cfg.EtcdEndpoints) == 0 && p.cfg.Kubeconfig == "" {
+		return []string{config.DefaultManifests}
+	}
+	return p.cfg.Filename
+}
+
+// trustedOwners returns who may own manifests beside root: the caller, and who
+// called sudo.
+func trustedOwners(env func(string) string) []int {
+	owners := []int{os.Getuid()}
+	if uid, err := strconv.Atoi(env("SUDO_UID")); err == nil && os.Getuid() == 0 {
+		owners = append(owners, uid)
+	}
+	return owners
+}
+
+// httpSource returns the source of a URL. Its pods are said to come from the
+// URL without the secrets in it.
+func (p *program) httpSource(url string, header http.Header, log *slog.Logger) (source.Source, error) {
+	var parse func([]byte, string) (source.File, []pod.Problem)
+	s, err := sourcehttp.New(sourcehttp.Config{
+		URL: url, Header: header, CheckFrequency: p.cfg.HTTPCheckFrequency, Log: log,
+		CAFile: p.cfg.ManifestURLCACert, CertFile: p.cfg.ManifestURLCert, KeyFile: p.cfg.ManifestURLKey,
+		UserAgent: "nodectl/" + readVersion().Version,
+		Parse:     func(data []byte, file string) (source.File, []pod.Problem) { return parse(data, file) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	parse = p.parser("http", strings.TrimPrefix(s.Name(), "http:"))
+	return s, nil
+}
+
+// etcdSource returns the source of the etcd.
+func (p *program) etcdSource(log *slog.Logger) (source.Source, error) {
+	return etcd.New(etcd.Config{
+		Endpoints: p.cfg.EtcdEndpoints, Prefix: p.cfg.EtcdPrefix,
+		CAFile: p.cfg.EtcdCACert, CertFile: p.cfg.EtcdCert, KeyFile: p.cfg.EtcdKey,
+		Username: p.cfg.EtcdUser, PasswordFile: p.cfg.EtcdPasswordFile,
+		Parse: p.parser("etcd", p.cfg.EtcdPrefix), Log: log,
+	})
+}
+
+// apiSource returns the source of the API server.
+func (p *program) apiSource(log *slog.Logger) (source.Source, error) {
+	return apiserver.New(apiserver.Config{
+		Kubeconfig: p.cfg.Kubeconfig, Node: p.cfg.NodeName, Log: log, UserAgent: "nodectl/" + readVersion().Version,
+		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
+			return manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
+		},
+	})
+}
+
+// parser returns how the manifests of one layer are read.
+func (p *program) parser(kind, location string) func([]byte, string) (source.File, []pod.Problem) {
+	return func(data []byte, file string) (source.File, []pod.Problem) {
+		return manifest.Parse(data, manifest.Options{
+			Node: p.cfg.NodeName, Source: kind, Location: location, File: file, Validate: p.cfg.Validate, Static: true,
+		})
+	}
+}
+
+// absolute makes the paths of sources absolute: what acts writes down which
+// source a pod came from, and that must not depend on where it was called.
+func (p *program) absolute() {
+	for i, name := range p.cfg.Filename {
+		if name == "-" || config.IsURL(name) {
+			continue
+		}
+		p.cfg.Filename[i] = p.makeAbsolute(name)
+	}
+	if p.cfg.Kubeconfig != "" {
+		p.cfg.Kubeconfig = p.makeAbsolute(p.cfg.Kubeconfig)
+	}
+}
+
+func (p *program) makeAbsolute(name string) string {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return name
+	}
+	p.given = append(p.given, [2]string{abs, name})
+	return abs
+}
+
+// asGiven returns a path as the person wrote it, where absolute has made it
+// absolute: that is what messages show.
+func (p *program) asGiven(path string) string {
+	for _, g := range p.given {
+		if rest, ok := strings.CutPrefix(path, g[0]+"#"); ok { // a pod of an API server
+			return g[1] + "#" + rest
+		}
+		if rel, err := filepath.Rel(g[0], path); err == nil && filepath.IsLocal(rel) {
+			return filepath.Join(g[1], rel)
+		}
+	}
+	return path
+}
+
+// here puts an origin as serve and runonce write it down, with absolute paths,
+// into the words of the layers given to this command.
+func (p *program) here(o pod.Origin) pod.Origin {
+	names := p.sourceNames()
+	switch o.Source {
+	case "file":
+	case "api":
+		names = []string{p.cfg.Kubeconfig}
+	default:
+		return o
+	}
+	for _, name := range names {
+		abs, err := filepath.Abs(name)
+		if err != nil || o.Location != abs {
+			continue
+		}
+		o.Location = name
+		if rest, ok := strings.CutPrefix(o.File, abs+"#"); ok {
+			o.File = name + "#" + rest
+		} else if rel, err := filepath.Rel(abs, o.File); err == nil && o.File != "" {
+			o.File = filepath.Join(name, rel)
+		}
+		return o
+	}
+	return o
+}
+
+// headers returns what is sent with every URL: --manifest-url-header, and the
+// lines of --manifest-url-header-file. Values never reach an error.
+func (p *program) headers() (http.Header, error) {
+	cfg := p.cfg
+	if path := cfg.ManifestURLHeaderFile; path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, failed(exitUsage, fmt.Errorf("--manifest-url-header-file: %w", err))
+		}
+		defer f.Close()
+		lines := config.Config{}
+		for scan := bufio.NewScanner(f); scan.Scan(); {
+			if line := strings.TrimSpace(scan.Text()); line != "" && !strings.HasPrefix(line, "#") {
+				lines.ManifestURLHeader = append(lines.ManifestURLHeader, line)
+			}
+		}
+		if err := lines.CheckHeaders(); err != nil {
+			return nil, failed(exitUsage, fmt.Errorf("%s: %s", path, err.Msg))
+		}
+		cfg.ManifestURLHeader = append(cfg.ManifestURLHeader, lines.ManifestURLHeader...)
+	}
+	return cfg.Headers(), nil
+}

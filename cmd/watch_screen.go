@@ -1,0 +1,133 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/ui"
+	"github.com/nodectl/nodectl/pkg/ui/tui"
+)
+
+// watchScreen is watch --tui. A stream that breaks ends it with its error.
+func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFlags, s selection) error {
+	for _, name := range []string{"output", "full", "show-diff"} {
+		if cmd.Flags().Changed(name) {
+			return usage(cmd, errors.New("--tui and --"+name+" exclude each other"))
+		}
+	}
+	if err := tui.Check(p.out.file); err != nil {
+		return usage(cmd, err)
+	}
+	if !f.attach && slices.Contains(p.cfg.Filename, "-") && term.IsTerminal(int(p.in.Fd())) {
+		return usage(cmd, errors.New("--tui takes keys where -f - would take manifests: give it those by a pipe"))
+	}
+	defer p.hold()()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	updates, err := p.updates(ctx, cmd, f, s)
+	if err != nil {
+		return err
+	}
+	title := strings.Join(p.sourceTitles(), ", ")
+	if f.attach {
+		title = "agent of " + p.cfg.RootDir
+	}
+	var broken error // the stream's; Run returns after the stream has ended
+	err = tui.Run(ctx, tui.Config{
+		In: p.in, Out: p.out.file, Title: title, Color: ui.Colored(p.cfg.Color, true, p.env),
+		Updates: func(leaving context.Context) iter.Seq[ui.PodUpdate] {
+			stop := context.AfterFunc(leaving, cancel)
+			return func(yield func(ui.PodUpdate) bool) {
+				defer stop()
+				for d, err := range updates {
+					if err != nil {
+						broken = err
+						cancel()
+						return
+					}
+					if !yield(d) {
+						return
+					}
+				}
+			}
+		},
+	})
+	if err == nil {
+		err = broken
+	}
+	return err
+}
+
+// sourceTitles names the sources for a person, URLs without what may be secret
+// in them.
+func (p *program) sourceTitles() []string {
+	all := slices.Clone(p.sourceNames())
+	for i, name := range all {
+		switch {
+		case name == "-":
+			all[i] = "standard input"
+		case config.IsURL(name):
+			all[i] = "a URL"
+			if u, err := url.Parse(name); err == nil {
+				all[i] = u.Scheme + "://" + u.Host + u.EscapedPath()
+			}
+		}
+	}
+	if len(p.cfg.EtcdEndpoints) > 0 {
+		all = append(all, "etcd "+p.cfg.EtcdPrefix)
+	}
+	if p.cfg.Kubeconfig != "" {
+		all = append(all, "api")
+	}
+	return all
+}
+
+// hold keeps what goes to standard error, where that is a terminal, until the
+// function it returns is called: a screen is shown there.
+func (p *program) hold() (release func()) {
+	if !p.err.terminal() {
+		return func() {}
+	}
+	p.err.held = &heldText{}
+	return func() {
+		text := p.err.held.text()
+		p.err.held = nil
+		p.say(text)
+	}
+}
+
+// heldText is the end of what was written to it, by any goroutine.
+type heldText struct {
+	mu  sync.Mutex
+	all []byte
+}
+
+// heldMost is how much text is held; what is older is lost, by whole lines.
+const heldMost = 16 << 10
+
+// Write implements io.Writer.
+func (h *heldText) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, b...)
+	if old := len(h.all) - heldMost; old > 0 {
+		_, rest, _ := strings.Cut(string(h.all[old:]), "\n")
+		h.all = []byte(rest)
+	}
+	return len(b), nil
+}
+
+func (h *heldText) text() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return string(h.all)
+}

@@ -1,0 +1,76 @@
+//go:build linux
+
+package cmd
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/record"
+)
+
+// observe connects to the runtime that serve would use and that answers now. It
+// starts nothing. An error names what was tried.
+func (p *program) observe(ctx context.Context) (*cri.Runtime, error) {
+	found, err := p.discover(ctx)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	endpoint := found.Endpoint
+	if endpoint == "" { // what is left is the bundled one, where an agent has started it
+		endpoint = p.bundled().Endpoint()
+	}
+	r, dialled := p.dial(endpoint)
+	if dialled != nil {
+		return nil, dialled
+	}
+	ask, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	_, silent := r.Ready(ask)
+	switch {
+	case silent == nil:
+		return r, nil
+	case err == nil && found.Kind == "explicit":
+		err = silent
+	case err == nil:
+		err = &bundle.NoRuntimeError{Tried: append(found.Tried, "bundled runtime: not running")}
+	}
+	_ = r.Close()
+	return nil, err
+}
+
+// bundled returns the runtime nodectl brings along; it starts nothing.
+func (p *program) bundled() *bundle.Runtime {
+	return bundle.New(bundle.Config{RootDir: p.cfg.RootDir, Subnet: p.cfg.PodCIDR, Log: p.logger(slog.LevelWarn)})
+}
+
+func (p *program) dial(endpoint string) (*cri.Runtime, error) {
+	return cri.Dial(cri.Config{
+		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
+		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), HostIPs: hostIPs(), Log: p.logger(slog.LevelWarn),
+	})
+}
+
+// kept reads what the agent kept of its pods.
+func (p *program) kept() ([]pod.Record, error) {
+	return record.Look(p.cfg.RootDir)
+}
+
+// lastSets reads the last good set of each of the agent's layers.
+func (p *program) lastSets() (map[string]podconfig.Restored, error) {
+	sets, err := record.LookSets(p.cfg.RootDir)
+	return setsByLayer(sets), err
+}
+
+func setsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
+	all := make(map[string]podconfig.Restored, len(sets))
+	for name, s := range sets {
+		all[name] = podconfig.Restored(s)
+	}
+	return all
+}

@@ -1,0 +1,430 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// expectation is what a row says of one pod: "" for nothing at all.
+type expectation struct {
+	row  string
+	key  pod.Key
+	says string
+}
+
+// scenery is two layers, what stands in them, and an agent that serves them.
+type scenery struct {
+	t      *testing.T
+	r      *rand.Rand
+	m      *machine
+	layers [2]*shelf
+	edited map[string]source.File // files before the row that is being drawn
+	used   map[pod.Key]bool       // pods of this round
+	files  map[string]bool        // files of this round
+	news   int
+	past   []string // names of pods that were removed
+}
+
+var shelfNames = [2]string{"file:/m", "file:/n"}
+
+// spec writes a pod as file of layer would hold it.
+func (s *scenery) spec(layer int, file, name string, edits ...func(*v1.Pod)) *pod.Spec {
+	old := mkpod(name, edits...)
+	p := *old
+	p.Origin = pod.Origin{Source: "file", Location: strings.TrimPrefix(shelfNames[layer], "file:"), File: file, Line: 1}
+	return &p
+}
+
+// again writes what stood as old, edited, into file of layer.
+func (s *scenery) again(layer int, file string, old *pod.Spec, edits ...func(*v1.Pod)) *pod.Spec {
+	return s.spec(layer, file, old.Name, append([]func(*v1.Pod){func(p *v1.Pod) { old.Pod.DeepCopyInto(p) }}, edits...)...)
+}
+
+func (s *scenery) path(layer int, name string) string {
+	return strings.TrimPrefix(shelfNames[layer], "file:") + "/" + name + ".yaml"
+}
+
+func (s *scenery) put(layer int, file string, pods ...*pod.Spec) {
+	s.layers[layer].files[file] = source.File{File: file, Pods: pods}
+	s.files[file] = true
+	for _, p := range pods {
+		s.used[p.Key] = true
+	}
+}
+
+// place is where a pod is written.
+type place struct {
+	layer int
+	file  string
+	spec  *pod.Spec
+}
+
+// plain returns a pod that exactly one healthy file of a readable layer holds,
+// alone, and that no row of this round has touched.
+func (s *scenery) plain(want func(place) bool) (place, bool) {
+	var all []place
+	count := map[pod.Key]int{}
+	for i, l := range s.layers {
+		for _, name := range slices.Sorted(maps.Keys(l.files)) {
+			f := l.files[name]
+			for _, p := range f.Pods {
+				count[p.Key]++
+			}
+			for _, k := range f.Broken {
+				count[k] += 2
+			}
+			if l.err == nil && len(f.Pods) == 1 && len(f.Problems) == 0 && !s.files[name] && !s.used[f.Pods[0].Key] {
+				all = append(all, place{i, name, f.Pods[0]})
+			}
+		}
+	}
+	all = slices.DeleteFunc(all, func(p place) bool { return count[p.spec.Key] != 1 || !want(p) })
+	if len(all) == 0 {
+		return place{}, false
+	}
+	p := all[s.r.IntN(len(all))]
+	s.used[p.spec.Key], s.files[p.file] = true, true
+	return p, true
+}
+
+func (s *scenery) fresh() string { s.news++; return fmt.Sprintf("pod-%03d", s.news) }
+
+func lives0(p place) bool { // a pod that runs on
+	return p.spec.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways && p.spec.Pod.DeletionTimestamp == nil
+}
+
+func job(p *v1.Pod) {
+	p.Spec.RestartPolicy = v1.RestartPolicyNever
+	p.Spec.Containers[0].Image = "exit-0-after-1m"
+}
+
+func ended(p place) bool { return p.spec.Pod.Spec.RestartPolicy == v1.RestartPolicyNever }
+
+func (s *scenery) nextImage(p *v1.Pod) {
+	s.news++
+	p.Spec.Containers[0].Image = fmt.Sprintf("app:%d", s.news)
+}
+
+// mend takes away what earlier rounds left broken.
+func (s *scenery) mend() {
+	for i, l := range s.layers {
+		l.err = nil
+		seen := map[pod.Key]bool{}
+		for _, name := range slices.Sorted(maps.Keys(l.files)) {
+			f := l.files[name]
+			if len(f.Problems) > 0 || len(f.Pods) == 0 {
+				delete(l.files, name)
+				continue
+			}
+			f.Pods = slices.DeleteFunc(slices.Clone(f.Pods), func(p *pod.Spec) bool {
+				was := seen[p.Key]
+				seen[p.Key] = true
+				return was || i == 1 && s.holds(0, p.Key)
+			})
+			if l.files[name] = f; len(f.Pods) == 0 {
+				delete(l.files, name)
+			}
+		}
+	}
+}
+
+func (s *scenery) holds(layer int, key pod.Key) bool {
+	for _, f := range s.layers[layer].files {
+		if slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Key == key }) {
+			return true
+		}
+	}
+	return false
+}
+
+func problemIn(file string) []pod.Problem {
+	return []pod.Problem{{File: file, Line: 1, Msg: "is broken"}}
+}
+
+// healthy counts the files that hold one pod and nothing wrong.
+func (s *scenery) healthy() int {
+	n := 0
+	for _, l := range s.layers {
+		for _, f := range l.files {
+			if l.err == nil && len(f.Pods) == 1 && len(f.Problems) == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// copies counts the files of a layer that name a pod.
+func (s *scenery) copies(layer int, key pod.Key) int {
+	n := 0
+	for _, f := range s.layers[layer].files {
+		if slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Key == key }) || slices.Contains(f.Broken, key) {
+			n++
+		}
+	}
+	return n
+}
+
+// preview is merge --dry-run of what is on the shelves now.
+func (s *scenery) preview() Forecast {
+	s.t.Helper()
+	var kept []*pod.Spec
+	records, _ := s.m.disk.All()
+	for _, r := range records {
+		kept = append(kept, r.Want)
+	}
+	conn := s.m.rt.Connect()
+	defer conn.Cut()
+	config := podconfig.New(podconfig.Config{
+		Sources: []source.Source{s.layers[0].once(), s.layers[1].once()}, Kept: kept, Restored: s.m.disk.restored(),
+	})
+	f, err := Preview(context.Background(), Look{Config: config, Observer: s.m.config(conn).Runtime, Kept: records})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return f
+}
+
+// says puts what a forecast says of one pod into the words of expectation.
+func says(f Forecast, key pod.Key) string {
+	var words []string
+	for _, c := range f.Changes {
+		if c.Key != key {
+			continue
+		}
+		words = append(words, string(c.Op))
+		switch {
+		case c.RestartPod:
+			words = append(words, "pod")
+		case len(c.RestartContainers) > 0:
+			words = append(words, fmt.Sprint(c.RestartContainers))
+		}
+	}
+	if slices.ContainsFunc(f.State.Conflicts, func(c podconfig.Conflict) bool { return c.Key == key }) {
+		words = append(words, "conflict")
+	}
+	return strings.Join(words, " ")
+}
+
+// calls puts steps into the words of the runtime's transcript.
+func calls(key pod.Key, steps []plan.Step) []string {
+	var out []string
+	for _, st := range steps {
+		of := key.String()
+		if st.Container != "" {
+			of += "/" + st.Container
+		}
+		switch st.Action {
+		case plan.RunSandbox:
+			out = append(out, fmt.Sprintf("RunPodSandbox %s attempt=%d", of, st.Attempt))
+		case plan.CreateContainer:
+			out = append(out, fmt.Sprintf("CreateContainer %s attempt=%d", of, st.Attempt))
+		case plan.StartContainer:
+			out = append(out, "StartContainer "+of)
+		case plan.StopContainer:
+			out = append(out, fmt.Sprintf("StopContainer %s grace=%d", of, st.Grace))
+		case plan.RemoveContainer:
+			out = append(out, "RemoveContainer "+of)
+		case plan.StopSandbox:
+			out = append(out, "StopPodSandbox "+of)
+		case plan.RemoveSandbox:
+			out = append(out, "RemovePodSandbox "+of)
+		}
+	}
+	return inOrder(out)
+}
+
+var attempt = regexp.MustCompile(` attempt=\d+`)
+
+// executed returns the calls of a transcript, by pod.
+func executed(transcript []string) map[pod.Key][]string {
+	out := map[pod.Key][]string{}
+	for _, line := range transcript {
+		_, line, _ = strings.Cut(line, " ")
+		method, rest, _ := strings.Cut(line, " ")
+		if method == "PullImage" {
+			continue
+		}
+		if method != "RunPodSandbox" && method != "CreateContainer" {
+			rest = attempt.ReplaceAllString(rest, "")
+		}
+		path := strings.Split(strings.Fields(rest)[0], "/")
+		if len(path) < 2 {
+			continue
+		}
+		key := pod.Key{Namespace: path[0], Name: path[1]}
+		out[key] = append(out[key], method+" "+rest)
+	}
+	for key := range out {
+		out[key] = inOrder(out[key])
+	}
+	return out
+}
+
+// inOrder sorts runs of stops: those of one pod's containers go out at once.
+func inOrder(lines []string) []string {
+	for i := 0; i < len(lines); {
+		j := i
+		for j < len(lines) && strings.HasPrefix(lines[j], "StopContainer") {
+			j++
+		}
+		slices.Sort(lines[i:j])
+		i = max(j, i+1)
+	}
+	return lines
+}
+
+// round draws rows, foresees, lets the agent do it, and compares.
+func (s *scenery) round(rows []string, drawn map[string]int) {
+	s.used, s.files = map[pod.Key]bool{}, map[string]bool{}
+	var expect []expectation
+	if s.r.IntN(7) == 0 {
+		s.lock(s.mend)
+		s.step(nil)
+		s.used, s.files = map[pod.Key]bool{}, map[string]bool{}
+	}
+	all := s.rows()
+	s.lock(func() {
+		for s.healthy() < 12 {
+			got := all["M1"]()
+			drawn["M1"]++
+			expect = append(expect, expectation{"M1", got[0].key, got[0].says})
+		}
+		for range 1 + s.r.IntN(3) {
+			row := rows[s.r.IntN(len(rows))]
+			if other := rows[s.r.IntN(len(rows))]; drawn[other] < drawn[row] { // what is hard to draw comes first
+				row = other
+			}
+			got := all[row]()
+			for i := range got {
+				got[i].row = row
+			}
+			if len(got) > 0 {
+				drawn[row]++
+			}
+			expect = append(expect, got...)
+			if row == "M23" && len(got) > 0 {
+				break
+			}
+		}
+	})
+	s.step(expect)
+}
+
+func (s *scenery) lock(f func()) {
+	for _, l := range s.layers {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+	}
+	f()
+}
+
+func (s *scenery) step(expect []expectation) {
+	s.t.Helper()
+	f := s.preview()
+	for _, e := range expect {
+		if got := says(f, e.key); got != e.says {
+			s.t.Errorf("%s: %s: the plan says %q, want %q", e.row, e.key, got, e.says)
+		}
+	}
+	s.m.rt.Reset()
+	s.tell()
+	s.lock(func() { // what is gone is gone for good now
+		for _, l := range s.layers {
+			l.held = map[string]source.File{}
+		}
+	})
+	s.tell()
+	s.lock(func() {
+		for _, l := range s.layers {
+			l.held = maps.Clone(l.files)
+		}
+	})
+	s.m.pass(30 * time.Second)
+	did := executed(s.m.rt.Transcript())
+	s.m.pass(2 * time.Minute) // what ends by itself ends, which nobody planned
+	for _, c := range f.Changes {
+		if want, got := calls(c.Key, c.Steps), did[c.Key]; !slices.Equal(want, got) {
+			s.t.Errorf("%s %s: the plan said\n\t%s\nserve did\n\t%s", c.Op, c.Key, strings.Join(want, "\n\t"), strings.Join(got, "\n\t"))
+		}
+		delete(did, c.Key)
+	}
+	for key, lines := range did {
+		s.t.Errorf("%s: no plan (drawn: %v; notices: %q), and serve did\n\t%s", key, expect, f.Notices, strings.Join(lines, "\n\t"))
+	}
+}
+
+// tell has the agent read every layer.
+func (s *scenery) tell() {
+	for _, l := range s.layers {
+		select {
+		case l.tell <- struct{}{}:
+		default:
+		}
+	}
+	s.m.settle()
+}
+
+// semanticsRows returns the rows of the first table of docs/merge-semantics.md.
+func semanticsRows(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/merge-semantics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, m := range regexp.MustCompile(`(?m)^\| (M\d+) \|`).FindAllStringSubmatch(string(text), -1) {
+		rows = append(rows, m[1])
+	}
+	return rows
+}
+
+// TestForecast_RandomPlansAreExecuted draws 200 random mixtures of the rows of
+// docs/merge-semantics.md: what merge --dry-run foresees of each is what the row
+// says, and what serve then asks of the runtime, call by call.
+func TestForecast_RandomPlansAreExecuted(t *testing.T) {
+	rows := semanticsRows(t)
+	drawn := map[string]int{}
+	for story := range 5 {
+		bubble(t, func(t *testing.T, m *machine) {
+			m.src = nil
+			m.disk.keepSets()
+			s := &scenery{t: t, r: rand.New(rand.NewPCG(uint64(story), 3)), m: m, layers: [2]*shelf{newShelf(shelfNames[0]), newShelf(shelfNames[1])}}
+			known := s.rows()
+			for _, row := range rows {
+				if known[row] == nil {
+					t.Fatalf("%s is in docs/merge-semantics.md and the generator cannot draw it", row)
+				}
+			}
+			m.extra = []source.Source{s.layers[0], s.layers[1]}
+			m.arrive()
+			m.pass(time.Second)
+			for range 40 {
+				s.round(rows, drawn)
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+	for _, row := range rows {
+		if drawn[row] == 0 {
+			t.Errorf("%s of docs/merge-semantics.md was never drawn", row)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/sorted"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// batchesOf returns a sequence of batches that waits for each one to be sent.
+func batchesOf(feed <-chan podconfig.Batch) func(context.Context) iter.Seq[podconfig.Batch] {
+	return func(ctx context.Context) iter.Seq[podconfig.Batch] {
+		return func(yield func(podconfig.Batch) bool) {
+			for {
+				select {
+				case b, ok := <-feed:
+					if !ok || !yield(b) {
+						return
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}
+}
+
+func addOf(name string) podconfig.PodUpdate {
+	return podconfig.PodUpdate{Op: podconfig.ADD, Source: "file", Location: "a", Pods: []*pod.Spec{lookSpec(name, "x")}}
+}
+
+// layerA is the layer file:a, heard, and why it cannot be read.
+func layerA(err string) []podconfig.LayerState {
+	return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Heard: true, Error: err}}
+}
+
+// told puts an update into a line.
+func told(u Update) string {
+	line := fmt.Sprintf("%s %s", u.Op, u.Source)
+	switch {
+	case u.Op == DROPPED:
+		line += fmt.Sprintf(" %d", u.Dropped)
+	case u.IsPods():
+		var names []string
+		for _, s := range u.Pods {
+			names = append(names, s.Name)
+		}
+		line += " [" + strings.Join(names, " ") + "]"
+	default:
+		line += " " + u.Problem.Msg
+	}
+	for _, flag := range []struct {
+		on   bool
+		word string
+	}{{u.First, "first"}, {u.Ended, "over"}, {u.Last, "last"}} {
+		if flag.on {
+			line += ", " + flag.word
+		}
+	}
+	return line
+}
+
+func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		feed := make(chan podconfig.Batch)
+		state := &podconfig.Merged{Layers: layerA(""), Pods: sorted.Of(lookSpec("a", "x"), lookSpec("b", "x"))}
+		next, stop := iter.Pull(watch(t.Context(), nil, batchesOf(feed), 4))
+		defer stop()
+		go func() {
+			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("first")}, State: state}
+		}()
+		if u, ok := next(); !ok || told(u) != "ADD file [first], first, last" {
+			t.Fatalf("first: %+v, %v", u, ok)
+		}
+		for i := range 12 {
+			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}, State: state}
+		}
+		close(feed)
+		synctest.Wait()
+		var got []string
+		for u, ok := next(); ok; u, ok = next() {
+			got = append(got, told(u))
+		}
+		// Of twelve, four wait; the fifth makes it five lost. DROPPED and SET wait
+		// besides the four that come then, and so on.
+		want := []string{"DROPPED * 10", "SET * [a b], last", "ADD file [10], last", "ADD file [11], last"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+func TestWatchSaysProblemsOnce(t *testing.T) {
+	t.Parallel()
+	bad := pod.Problem{File: "a/x.yaml", Line: 3, Msg: "bad"}
+	worse := pod.Problem{File: "a/x.yaml", Line: 4, Msg: "worse"}
+	conflict := func(line int) []podconfig.Conflict {
+		return []podconfig.Conflict{{Key: pod.Key{Namespace: "default", Name: "w"}, Winner: pod.Origin{Source: "file", Location: "a", File: "a/w.yaml", Line: 1},
+			Loser: pod.Origin{Source: "file", Location: "a", File: "a/v.yaml", Line: line}, Reason: "first path in byte order"}}
+	}
+	states := []struct {
+		state podconfig.Merged
+		want  []string
+	}{
+		{podconfig.Merged{Layers: layerA(""), Problems: []pod.Problem{bad}, Skipped: []pod.Problem{{File: "a/.x", Msg: "dot file"}}}, []string{"REJECT file bad", "NOTICE file dot file, last"}},
+		{podconfig.Merged{Layers: layerA(""), Problems: []pod.Problem{bad}}, nil},
+		{podconfig.Merged{Layers: layerA(""), Problems: []pod.Problem{worse}}, []string{"REJECT file worse, last"}},
+		{podconfig.Merged{Layers: layerA("timeout"), Problems: []pod.Problem{worse}}, []string{"ERROR file timeout, last"}},
+		{podconfig.Merged{Layers: layerA("timeout"), Problems: []pod.Problem{worse}}, nil},
+		{podconfig.Merged{Layers: layerA("refused"), Problems: []pod.Problem{worse}}, []string{"ERROR file refused, last"}},
+		{podconfig.Merged{Layers: layerA("")}, []string{"ERROR file refused, over", "REJECT file worse, over, last"}},
+		{podconfig.Merged{Layers: layerA(""), Conflicts: conflict(1)}, []string{"CONFLICT file loses to a/w.yaml:1, last"}},
+		{podconfig.Merged{Layers: layerA(""), Conflicts: conflict(9)}, nil},
+		{podconfig.Merged{Layers: layerA("")}, []string{"CONFLICT file loses to a/w.yaml:1, over, last"}},
+	}
+	live := newLive(layerA(""))
+	live.begin(time.Now())
+	r, _ := live.join(podconfig.Incremental, watchLimit)
+	for i, s := range states {
+		live.publish(podconfig.Batch{State: &s.state})
+		var got []string
+		for u, _, _ := live.take(r); u != nil; u, _, _ = live.take(r) {
+			got = append(got, told(*u))
+		}
+		if !slices.Equal(got, s.want) {
+			t.Errorf("step %d: got %q, want %q", i, got, s.want)
+		}
+	}
+}
+
+func TestWatchEndsWithItsReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		// Nothing may be left running when the loop is left: synctest fails the
+		// test otherwise.
+		feed := make(chan podconfig.Batch, 1)
+		feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("a")}, State: &podconfig.Merged{}}
+		for u := range watch(t.Context(), nil, batchesOf(feed), 4) {
+			if u.Op != podconfig.ADD {
+				t.Errorf("got %v", u.Op)
+			}
+			break
+		}
+	})
+}
+
+// late is a source that says nothing for a while, then one thing, and waits.
+type late struct {
+	name  string
+	after time.Duration
+	err   error
+}
+
+func (s late) Name() string { return s.name }
+func (s late) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		select {
+		case <-time.After(s.after):
+			yield(source.Snapshot{Revision: 1}, s.err)
+			<-ctx.Done()
+		case <-ctx.Done():
+		}
+	}
+}
+
+func TestWatchSaysThatASourceIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		source late
+		want   []string
+	}{
+		{"it answers late", late{"file:a", 8 * time.Second, nil}, []string{
+			"5s ERROR file has not answered since 2000-01-01T00:00:00Z, last", "8s ADD file [], first", "8s ERROR file has not answered since 2000-01-01T00:00:00Z, over, last"}},
+		{"it fails late", late{"http:u", 6 * time.Second, fmt.Errorf("timeout")}, []string{
+			"5s ERROR http has not answered since 2000-01-01T00:00:00Z, last", "6s ERROR http timeout, last"}},
+		{"it answers in time", late{"file:a", 4 * time.Second, nil}, []string{"4s ADD file [], first, last"}},
+		{"it never answers", late{"file:a", time.Hour, nil}, []string{"5s ERROR file has not answered since 2000-01-01T00:00:00Z, last"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now().UTC() // 2000-01-01
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				var got []string
+				for u := range Watch(ctx, Look{Config: podconfig.New(podconfig.Config{Sources: []source.Source{test.source}})}) {
+					got = append(got, time.Since(begin).String()+" "+told(u))
+				}
+				if !slices.Equal(got, test.want) {
+					t.Errorf("got %q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestUnchangedTroublesCostNothing: a directory may hold thousands of files that
+// are no manifests; an update of one pod does not go through them.
+func TestUnchangedTroublesCostNothing(t *testing.T) {
+	before := &podconfig.Merged{Layers: layerA("")}
+	for i := range 3000 {
+		p := pod.Problem{File: fmt.Sprintf("a/%04d", i), Msg: "x"}
+		before.Problems, before.Skipped = append(before.Problems, p), append(before.Skipped, p)
+		before.Conflicts = append(before.Conflicts, podconfig.Conflict{Kind: "Pod", Key: pod.Key{Name: p.File}, Reason: "x"})
+	}
+	after := *before
+	l := &loop{log: slog.New(slog.DiscardHandler), state: before}
+	if n := testing.AllocsPerRun(10, func() {
+		problems(before, &after, time.Time{})
+		l.logState(&after)
+	}); n > 10 {
+		t.Errorf("%.0f allocations", n)
+	}
+	after.Problems = append([]pod.Problem{{File: "a/new", Msg: "y"}}, before.Problems[1:]...)
+	var got []string
+	for _, u := range problems(before, &after, time.Time{}) {
+		got = append(got, told(*u))
+	}
+	if want := []string{"REJECT file x, over", "REJECT file y"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := appeared(before.Problems, after.Problems); !slices.Equal(got, after.Problems[:1]) {
+		t.Errorf("appeared: %v", got)
+	}
+}

@@ -1,0 +1,323 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// What is on disk of a source may be older than what runs: the agent was killed
+// before the set was written, or the disk was full. Nobody who can be asked
+// wants the older version.
+
+var errSilent = errors.New("no route to host")
+
+// wrote puts a layer's set on the disk.
+func (m *machine) wrote(layer string, pods ...*pod.Spec) {
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	m.disk.sets[layer] = map[string]pod.Standing{}
+	for _, p := range pods {
+		m.disk.sets[layer][p.Origin.File] = pod.Standing{File: p.Origin.File, Pods: []*pod.Spec{p}}
+	}
+}
+
+// preview says what the next agent would do, told by what is on the disk.
+func (m *machine) preview(sources ...source.Source) []string {
+	m.t.Helper()
+	return summary(m.forecast(sources...))
+}
+
+func (m *machine) forecast(sources ...source.Source) Forecast {
+	m.t.Helper()
+	conn := m.rt.Connect()
+	defer conn.Cut()
+	records, _ := m.disk.All()
+	f, err := Preview(m.t.Context(), Look{
+		Config:   podconfig.New(podconfig.Config{Sources: sources, Restored: m.disk.restored()}),
+		Observer: m.config(conn).Runtime, Kept: records, NeedWord: m.config(conn).NeedWord,
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return f
+}
+
+func (m *machine) did(t *testing.T, want ...string) {
+	t.Helper()
+	got := m.rt.Transcript()
+	if len(want) == 0 && len(got) > 0 {
+		t.Errorf("did\n%s", strings.Join(got, "\n"))
+	}
+	for _, w := range want {
+		if !strings.Contains(strings.Join(got, "\n"), w) {
+			t.Errorf("did\n%s\nwant %s", strings.Join(got, "\n"), w)
+		}
+	}
+}
+
+func uid(id string) func(*v1.Pod) { return func(p *v1.Pod) { p.UID = types.UID(id) } }
+
+func TestI9_RunningPodIsNotTakenBackToAnOlderSet(t *testing.T) {
+	for _, c := range []struct {
+		name, source, location string
+		runs, wrote            func(*v1.Pod)
+	}{
+		{"an older image", "file", "/m", image("app:2"), image("app:1")},
+		{"another pod of its name, of an API server", "api", "/k", uid("uid-2"), uid("uid-1")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				m.disk.keepSets()
+				m.src.name = c.source + ":" + c.location
+				runs, older := of(c.source, c.location, mkpod("a", c.runs)), of(c.source, c.location, mkpod("a", c.wrote))
+				m.src.set(runs)
+				m.arrive()
+				m.pass(5 * time.Second)
+				m.leave()
+				m.wrote(m.src.name, older)
+				m.src.fail(errSilent)
+				m.rt.Reset()
+				want := []string{"notice pod default/a stays: " + m.src.name + " could not be read", "unchanged 1"}
+				if diff := cmp.Diff(want, m.preview(said{name: m.src.name, err: errSilent})); diff != "" {
+					t.Errorf("forecast (-want +got):\n%s", diff)
+				}
+				m.arrive()
+				m.pass(time.Minute)
+				m.did(t)
+				// It is looked after all the same.
+				m.rt.Exit(runs.Key, "app", 1)
+				m.pass(time.Minute)
+				m.did(t, "StartContainer default/a/app attempt=1")
+				// The source says what the disk said: now it counts, though nothing changed.
+				m.rt.Reset()
+				m.src.set(older)
+				m.pass(time.Minute)
+				m.did(t, "StopContainer default/a/app")
+				if strings.Count(m.rt.State(), "running") != 1 {
+					t.Errorf("runtime:\n%s", m.rt.State())
+				}
+			})
+		})
+	}
+}
+
+func TestC_1_2_9_RestoredDeletionIsFinished(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.disk.keepSets()
+		m.src.name = "api:/k"
+		m.src.set(of("api", "/k", mkpod("a")))
+		m.arrive()
+		m.pass(5 * time.Second)
+		m.leave()
+		at := metav1.NewTime(time.Now())
+		m.wrote("api:/k", of("api", "/k", mkpod("a", func(p *v1.Pod) { p.DeletionTimestamp = &at })))
+		m.src.fail(errSilent)
+		m.rt.Reset()
+		m.arrive()
+		m.pass(time.Minute)
+		m.did(t, "StopContainer default/a/app")
+		m.want()
+	})
+}
+
+func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.disk.keepSets()
+		m.src.name = "api:/k"
+		port := func(p *v1.Pod) {
+			p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: v1.ProtocolTCP}}
+		}
+		web, other := of("api", "/k", mkpod("web", port)), mkpod("other", port)
+		m.wrote("api:/k", web)
+		m.src.fail(errSilent)
+		m.more = newWishes()
+		m.more.name = "file:/m"
+		m.more.set(other)
+		want := []string{"ADD other /m/other.yaml:1", "notice pod default/web waits for the word of api:/k", "unchanged 1"}
+		if diff := cmp.Diff(want, m.preview(said{name: "api:/k", err: errSilent}, said{name: "file:/m", files: []source.File{fileOf(other)}})); diff != "" {
+			t.Errorf("forecast (-want +got):\n%s", diff)
+		}
+		m.arrive()
+		m.pass(time.Minute)
+		m.src.set(web) // what was restored: no update says so; but the port is taken
+		m.pass(time.Minute)
+		if state := m.rt.State(); strings.Contains(state, "default/web") {
+			t.Fatalf("runtime:\n%s", state)
+		}
+		if got := m.disk.last(web.Key); got == nil || got.pod.Status.Reason != "NodePorts" {
+			t.Errorf("reported %+v", got)
+		}
+		m.more.set()
+		m.pass(2 * time.Minute)
+		if state := m.rt.State(); !strings.Contains(state, "default/web") || strings.Contains(state, "default/other") {
+			t.Errorf("runtime:\n%s", state)
+		}
+	})
+}
+
+// TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp: what an earlier layer says of a
+// pod counts, whatever the later one it ran from would say.
+func TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp(t *testing.T) {
+	later := of("http", "u", mkpod("a"))
+	earlier := mkpod("a", image("app:2"))
+	for _, c := range []struct {
+		name   string
+		reboot bool
+		want   string
+	}{{"it runs", false, "StopContainer default/a/app"}, {"it does not run", true, "StartContainer default/a/app"}} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				m.disk.keepSets()
+				m.more = newWishes()
+				m.more.name = "http:u"
+				m.more.set(later)
+				m.arrive()
+				m.pass(5 * time.Second)
+				m.leave()
+				if c.reboot {
+					m.rt.Reboot()
+				}
+				m.src.set(earlier)
+				m.more.fail(errSilent)
+				m.rt.Reset()
+				m.arrive()
+				m.pass(time.Minute)
+				m.did(t, c.want)
+				if state := m.rt.State(); strings.Count(state, "running") != 1 {
+					t.Errorf("runtime:\n%s", state)
+				}
+			})
+		})
+	}
+}
+
+// TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun: its last
+// good set says that it wants the pod no more.
+func TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun(t *testing.T) {
+	for _, reboot := range []bool{false, true} {
+		bubble(t, func(t *testing.T, m *machine) {
+			m.disk.keepSets()
+			m.src.set(mkpod("a"))
+			m.more = newWishes()
+			m.more.name = "http:u"
+			m.arrive()
+			m.pass(5 * time.Second)
+			m.leave()
+			if reboot {
+				m.rt.Reboot()
+			}
+			m.wrote("file:/m")
+			m.src.fail(errSilent)
+			m.more.set(of("http", "u", mkpod("a", image("app:2"))))
+			m.rt.Reset()
+			m.arrive()
+			m.pass(time.Minute)
+			if reboot {
+				m.did(t, "StartContainer default/a/app")
+			} else {
+				m.did(t)
+			}
+		})
+	}
+}
+
+func TestC_1_2_9_DryRunShowsADeletionUntilThePodHasStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.name = "api:/k"
+		m.src.set(of("api", "/k", mkpod("web")))
+		m.arrive()
+		m.pass(5 * time.Second)
+		at, grace := metav1.NewTime(time.Now()), int64(7)
+		gone := of("api", "/k", mkpod("web", func(p *v1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace }))
+		says := said{name: "api:/k", files: []source.File{fileOf(gone)}}
+		deletes := []string{"DELETE web /k#default/web", "unchanged 0"}
+		shows := func(when string, want []string) {
+			t.Helper()
+			got := m.preview(says)
+			for i := range got { // which fields differ is not what this is about
+				got[i], _, _ = strings.Cut(got[i], " metadata.")
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+		}
+		shows("before", deletes)
+		lift := m.rt.Fault(critest.Fault{Method: "StopContainer", Err: errSilent})
+		m.src.set(gone)
+		m.pass(time.Second)
+		m.die() // the record says that it is being deleted, and it still runs
+		shows("killed on the way", deletes)
+		lift()
+		m.arrive()
+		m.pass(time.Minute)
+		m.want()
+		shows("stopped", []string{"unchanged 1"})
+	})
+}
+
+// TestC_1_31_DeletedPodThatIsGoneTakesNoPort: an API server may show it for as
+// long as somebody wants to look at it.
+func TestC_1_31_DeletedPodThatIsGoneTakesNoPort(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		port := func(p *v1.Pod) {
+			p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: v1.ProtocolTCP}}
+		}
+		at := metav1.NewTime(time.Now())
+		m.src.name = "api:/k"
+		m.src.set(of("api", "/k", mkpod("a", port, func(p *v1.Pod) { p.DeletionTimestamp = &at })), of("api", "/k", mkpod("b", port)))
+		m.arrive()
+		m.pass(time.Minute)
+		if state := m.rt.State(); !strings.Contains(state, "default/b") || strings.Contains(state, "default/a") {
+			t.Errorf("runtime:\n%s", state)
+		}
+		if strings.Contains(m.log.String(), "Pod refused") {
+			t.Error("a pod was refused")
+		}
+	})
+}
+
+// TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack: the API server said that
+// the pod goes, and only the agent that was killed had heard it.
+func TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.disk.keepSets()
+		m.src.name = "api:/k"
+		web := of("api", "/k", mkpod("web", image("slow-term-2s")))
+		m.src.set(web)
+		m.arrive()
+		m.pass(5 * time.Second)
+		m.src.set()
+		m.pass(time.Second)
+		m.die()
+		m.wrote("api:/k", web)
+		m.src.fail(errSilent)
+		want := []string{"REMOVE web /k#default/web grace=29 (its stop has begun)", "unchanged 0"}
+		if diff := cmp.Diff(want, m.preview(said{name: "api:/k", err: errSilent})); diff != "" {
+			t.Errorf("forecast (-want +got):\n%s", diff)
+		}
+		m.rt.Reset()
+		m.arrive()
+		m.pass(time.Minute)
+		m.want()
+		if got := strings.Join(m.rt.Transcript(), "\n"); strings.Contains(got, "RunPodSandbox") {
+			t.Errorf("did\n%s", got)
+		}
+		m.src.set(web) // it is wanted again
+		m.pass(time.Minute)
+		if strings.Count(m.rt.State(), "running") != 1 {
+			t.Errorf("runtime:\n%s", m.rt.State())
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// FromAPI returns a pod that an API server has bound to this node as it is
+// wanted here: neither defaulted nor validated nor renamed, for the server has
+// done that, with its UID and annotations. It carries its source's name in
+// kubernetes.io/config.source, as the kubelet's pods do (C-1.2.4), and the
+// server's bookkeeping of who wrote which field is left out.
+//
+// What this version does not do rejects the pod by the field's name, one
+// problem for each; the Spec is then nil. A pod that is being deleted is never
+// rejected, because it has to stop: plan starts nothing of it. Problems name
+// o.File, or the layer's place where the pod has none.
+//
+// p is shared, not copied, and not written to: the Spec's Pod has its own
+// metadata and the rest of p's.
+func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
+	if p.DeletionTimestamp == nil {
+		if problems := apiProblems(p, o); len(problems) > 0 {
+			return nil, problems
+		}
+	}
+	own := *p
+	own.Kind, own.APIVersion = "Pod", "v1"
+	own.ManagedFields = nil
+	if own.Annotations[pod.AnnotationConfigSource] != o.Source {
+		own.Annotations = make(map[string]string, len(p.Annotations)+1)
+		maps.Copy(own.Annotations, p.Annotations)
+		own.Annotations[pod.AnnotationConfigSource] = o.Source
+	}
+	s := &pod.Spec{
+		Key:    pod.KeyOf(&own),
+		Origin: pod.Origin{Source: o.Source, Location: o.Location, File: o.File},
+		Pod:    &own,
+	}
+	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewAPIHashes(&own)
+	return s, nil
+}
+
+// apiProblems returns why a pod of an API server cannot run here.
+func apiProblems(p *v1.Pod, o Options) []pod.Problem {
+	problems := pod.UnsupportedAPI(p)
+	if n := p.Spec.NodeName; n != "" && o.Node != "" && !strings.EqualFold(n, o.Node) {
+		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(strings.ToLower(o.Node)))})
+	}
+	if rest := len(problems) - maxProblems; rest > 0 {
+		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})
+	}
+	for i := range problems {
+		problems[i].File = cmp.Or(o.File, o.Location)
+	}
+	return problems
+}

@@ -1,0 +1,177 @@
+package manifest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// served is a pod as an API server gives it to a node: what its defaulting,
+// its admission, its scheduler and its bookkeeping have added is all there.
+const served = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web-7d4b9c6f5-x2x7k
+  generateName: web-7d4b9c6f5-
+  namespace: shop
+  uid: 6ba7b810-9dad-11d1-80b4-00c04fd430c8
+  resourceVersion: "4711"
+  generation: 1
+  creationTimestamp: "2026-03-01T10:00:00Z"
+  finalizers: [batch.kubernetes.io/job-tracking]
+  labels: {app: web}
+  annotations: {note: kept}
+  ownerReferences:
+  - {apiVersion: apps/v1, kind: ReplicaSet, name: web-7d4b9c6f5, uid: 7ba7b810-9dad-11d1-80b4-00c04fd430c8, controller: true, blockOwnerDeletion: true}
+  managedFields:
+  - {manager: kube-controller-manager, operation: Update, apiVersion: v1, time: "2026-03-01T10:00:00Z", fieldsType: FieldsV1, fieldsV1: {"f:spec": {}}}
+spec:
+  automountServiceAccountToken: false
+  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}
+  nodeSelector: {disk: ssd}
+  containers:
+  - name: web
+    image: registry.example/web:1
+    imagePullPolicy: IfNotPresent
+    resources: {requests: {cpu: 100m}}
+    resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]
+    terminationMessagePath: /dev/termination-log
+    terminationMessagePolicy: File
+    securityContext: {}
+  dnsPolicy: ClusterFirst
+  enableServiceLinks: true
+  nodeName: n1
+  preemptionPolicy: PreemptLowerPriority
+  priority: 1000
+  priorityClassName: high
+  restartPolicy: Always
+  schedulerName: default-scheduler
+  securityContext: {}
+  serviceAccount: default
+  serviceAccountName: default
+  terminationGracePeriodSeconds: 30
+  tolerations:
+  - {effect: NoExecute, key: node.kubernetes.io/not-ready, operator: Exists, tolerationSeconds: 300}
+  - {effect: NoExecute, key: node.kubernetes.io/unreachable, operator: Exists, tolerationSeconds: 300}
+  topologySpreadConstraints:
+  - {maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}
+status:
+  phase: Pending
+  qosClass: Burstable
+  conditions: [{type: PodScheduled, status: "True"}]
+`
+
+func servedPod(t testing.TB) *v1.Pod {
+	t.Helper()
+	var p v1.Pod
+	if err := sigsyaml.UnmarshalStrict([]byte(served), &p); err != nil {
+		t.Fatal(err)
+	}
+	return &p
+}
+
+func apiOptions() Options {
+	return Options{Node: "N1", Source: "api", Location: "https://api.example", File: "shop/web"}
+}
+
+func fromAPI(t testing.TB, p *v1.Pod) *pod.Spec {
+	t.Helper()
+	s, problems := FromAPI(p, apiOptions())
+	if len(problems) > 0 || s == nil {
+		t.Fatalf("spec %v, problems %v", s, problems)
+	}
+	return s
+}
+
+// TestC_1_8_APIPodIsTakenAsItIs: neither defaulted nor renamed, nothing of p is
+// written to.
+func TestC_1_8_APIPodIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	p := servedPod(t)
+	before := p.DeepCopy()
+	s := fromAPI(t, p)
+	if diff := cmp.Diff(before, p); diff != "" {
+		t.Errorf("the given pod was written to:\n%s", diff)
+	}
+	want := p.DeepCopy()
+	want.ManagedFields = nil
+	want.Annotations = map[string]string{"note": "kept", pod.AnnotationConfigSource: "api"}
+	if diff := cmp.Diff(want, s.Pod); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if s.Key != (pod.Key{Namespace: "shop", Name: "web-7d4b9c6f5-x2x7k"}) || s.UID() != string(p.UID) {
+		t.Errorf("key %v, uid %s", s.Key, s.UID())
+	}
+	if want := (pod.Origin{Source: "api", Location: "https://api.example", File: "shop/web"}); s.Origin != want {
+		t.Errorf("origin %+v", s.Origin)
+	}
+	if &s.Pod.Spec.Containers[0] != &p.Spec.Containers[0] {
+		t.Error("the spec was copied")
+	}
+}
+
+// TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer edits a served pod in all
+// the ways a server lets through, or adds by itself.
+func TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		edit     func(*v1.Pod)
+		restarts string
+		whole    bool
+	}{
+		"nothing":    {func(*v1.Pod) {}, "", false},
+		"label":      {func(p *v1.Pod) { p.Labels["x"] = "y" }, "", false},
+		"toleration": {func(p *v1.Pod) { p.Spec.Tolerations = nil }, "", false},
+		"env":        {func(p *v1.Pod) { p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", Value: "b"}} }, "", false},
+		"resources":  {func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} }, "", false},
+		"volumes":    {func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{{Name: "a"}} }, "", false},
+		"hostname":   {func(p *v1.Pod) { p.Spec.Hostname = "a" }, "", false},
+		"image":      {func(p *v1.Pod) { p.Spec.Containers[0].Image = "b" }, "web", false},
+		"uid":        {func(p *v1.Pod) { p.UID = "other" }, "", true},
+	} {
+		old, p := fromAPI(t, servedPod(t)), servedPod(t)
+		c.edit(p)
+		whole, containers, _ := pod.Restart(old, fromAPI(t, p))
+		if whole != c.whole || strings.Join(containers, ",") != c.restarts {
+			t.Errorf("%s: restarts pod %v, containers %v", name, whole, containers)
+		}
+	}
+}
+
+func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
+	t.Parallel()
+	user, seconds := int64(1), int64(30)
+	for path, edit := range map[string]func(*v1.Pod){
+		"spec.volumes[0].projected": func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "kube-api-access-x", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}}
+		},
+		"spec.containers[0].securityContext": func(p *v1.Pod) { p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{RunAsUser: &user} },
+		"spec.activeDeadlineSeconds":         func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &seconds },
+		"spec.ephemeralContainers":           func(p *v1.Pod) { p.Spec.EphemeralContainers = make([]v1.EphemeralContainer, 1) },
+		"spec.imagePullSecrets":              func(p *v1.Pod) { p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "s"}} },
+		"spec.nodeName":                      func(p *v1.Pod) { p.Spec.NodeName = "n2" },
+		"spec.containers[0].env[0].valueFrom": func(p *v1.Pod) {
+			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+		},
+	} {
+		p := servedPod(t)
+		edit(p)
+		s, problems := FromAPI(p, apiOptions())
+		if s != nil || len(problems) != 1 || problems[0].Path != path || problems[0].File != "shop/web" || problems[0].Line != 0 || problems[0].Msg == "" {
+			t.Errorf("%s: spec %v, problems %+v", path, s, problems)
+		}
+		// It has to stop, whatever it asks for.
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(1, 0)}, &seconds
+		if s, problems := FromAPI(p, apiOptions()); s == nil || len(problems) > 0 {
+			t.Errorf("%s, being deleted: %v", path, problems)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package manifest
+
+import "unicode/utf8"
+
+// How the scanner moves over the text: from where it stands to the next token, or
+// behind the one it is at.
+
+// byteAt returns the byte at i, a line end past the last one.
+func (s *scanner) byteAt(i int) byte {
+	if i < len(s.text) {
+		return s.text[i]
+	}
+	return '\n'
+}
+
+// lineEnd returns the length of the line end at i, 0 when there is none: YAML
+// knows five.
+func (s *scanner) lineEnd(i int) int {
+	switch c := s.text[i]; {
+	case c == '\n':
+		return 1
+	case c == '\r':
+		if s.byteAt(i+1) == '\n' && i+1 < len(s.text) {
+			return 2
+		}
+		return 1
+	case c == 0xc2 && s.byteAt(i+1) == 0x85:
+		return 2
+	case c == 0xe2 && s.byteAt(i+1) == 0x80 && (s.byteAt(i+2) == 0xa8 || s.byteAt(i+2) == 0xa9):
+		return 3
+	}
+	return 0
+}
+
+// ends reports whether a blank, a line end or the end of the text is at i.
+func (s *scanner) ends(i int) bool {
+	return i >= len(s.text) || s.text[i] == ' ' || s.text[i] == '\t' || s.lineEnd(i) > 0
+}
+
+// skipHead moves over directives and the marker that opens the document, where
+// the chunk has them.
+func (s *scanner) skipHead() {
+	for s.skipBlank() {
+		switch {
+		case s.text[s.at] == '%' && s.at == s.start:
+			s.skipLine()
+		case s.at == s.start && marker(s.text[s.at:], "---"):
+			s.at += len("---")
+			return
+		default:
+			return
+		}
+	}
+}
+
+// skipBlank moves to the next token, over blanks, line ends and comments. It
+// reports false at the end of the text.
+func (s *scanner) skipBlank() bool {
+	for s.at < len(s.text) {
+		switch c := s.text[s.at]; {
+		case c == ' ' || c == '\t':
+			s.at++
+		case c == '#':
+			s.skipLine()
+		default:
+			n := s.lineEnd(s.at)
+			if n == 0 {
+				return true
+			}
+			s.at += n
+			s.start = s.at
+		}
+	}
+	return false
+}
+
+// skipLine moves to the end of the line.
+func (s *scanner) skipLine() {
+	for s.at < len(s.text) && (ordinaryByte(s.text[s.at]) || s.lineEnd(s.at) == 0) {
+		s.at++
+	}
+}
+
+// ordinaryByte reports whether a byte is no part of a line end.
+func ordinaryByte(c byte) bool { return c >= ' ' && c < utf8.RuneSelf }
+
+// inBlock reads one token outside of brackets.
+func (s *scanner) inBlock() {
+	col := s.at - s.start
+	s.leave(col)
+	if c := s.text[s.at]; (c == '-' || c == '?' || c == ':') && s.ends(s.at+1) {
+		if c == '-' {
+			s.rooted(rootList, nil)
+		} else {
+			s.rooted(rootObject, nil)
+			s.kind = true
+		}
+		s.enter(col)
+		s.count(1)
+		s.at++
+		return
+	}
+	line := s.start
+	for s.property() {
+	}
+	from := s.at
+	isPlain := false
+	switch c := s.byteAt(s.at); {
+	case c == '#' || s.at >= len(s.text) || s.lineEnd(s.at) > 0:
+		return // a property with its value below
+	case c == '|' || c == '>':
+		s.literal()
+		return
+	case c == '[' || c == '{':
+		s.bracket()
+		return
+	case c == '"' || c == '\'':
+		s.quoted()
+	default:
+		s.plain()
+		isPlain = true
+	}
+	switch {
+	case s.start == line && s.key():
+		s.rooted(rootObject, s.text[from:s.at])
+		s.enter(col)
+		s.count(2)
+	case isPlain:
+		s.goOn()
+	}
+}
+
+// key moves over the colon that makes a key of what was just read.
+func (s *scanner) key() bool {
+	at := s.at
+	for at < len(s.text) && (s.text[at] == ' ' || s.text[at] == '\t') {
+		at++
+	}
+	if at < len(s.text) && s.text[at] == ':' && s.ends(at+1) {
+		s.at = at + 1
+		return true
+	}
+	return false
+}
+
+// property moves over an anchor or a tag, and the blanks behind it.
+func (s *scanner) property() bool {
+	c := s.byteAt(s.at)
+	if c != '&' && c != '!' {
+		return false
+	}
+	s.at++
+	for !s.ends(s.at) && (c == '!' || anchorByte(s.text[s.at])) && !(s.flow > 0 && inBrackets(s.text[s.at])) {
+		s.at++
+	}
+	for s.at < len(s.text) && (s.text[s.at] == ' ' || s.text[s.at] == '\t') {
+		s.at++
+	}
+	return true
+}
+
+// anchorByte reports whether c is part of an anchor's name. A colon is not.
+func anchorByte(c byte) bool { return letter(c) || c >= '0' && c <= '9' || c == '_' || c == '-' }
+
+// plain moves to the end of a plain value on its line: to the colon of a key,
+// a comment, or the line end; in brackets, to what ends an entry.
+func (s *scanner) plain() {
+	for i := s.at; i < len(s.text); i++ {
+		switch c := s.text[i]; {
+		case c >= 'a' && c <= 'z' || c == ' ': // most of all
+		case c == ':' && s.ends(i+1),
+			c == '#' && i > s.at && (s.text[i-1] == ' ' || s.text[i-1] == '\t'),
+			s.flow > 0 && inBrackets(c),
+			s.lineEnd(i) > 0:
+			s.at = max(i, s.at)
+			return
+		}
+	}
+	s.at = len(s.text)
+}
+
+// inBrackets reports whether c means something wherever it stands in brackets.
+func inBrackets(c byte) bool {
+	return c == ',' || c == '?' || c == '[' || c == ']' || c == '{' || c == '}'
+}
+
+// goOn moves over the lines on which a plain value goes on: those that are
+// indented more than what it stands in.
+func (s *scanner) goOn() {
+	for {
+		at, start := s.at, s.start
+		if !s.skipSpace() || s.start == start || s.at-s.start <= s.indent() || s.text[s.at] == '#' {
+			s.at, s.start = at, start
+			return
+		}
+		s.plain()
+	}
+}
+
+// skipSpace is skipBlank that stops at a comment.
+func (s *scanner) skipSpace() bool {
+	for s.at < len(s.text) {
+		n := s.lineEnd(s.at)
+		switch {
+		case n > 0:
+			s.at += n
+			s.start = s.at
+		case s.text[s.at] == ' ' || s.text[s.at] == '\t':
+			s.at++
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// quoted moves behind a value in quotes.
+func (s *scanner) quoted() {
+	quote := s.text[s.at]
+	if s.flow == 0 {
+		s.mark = s.at
+	}
+	for s.at++; s.at < len(s.text); {
+		switch c := s.text[s.at]; {
+		case c == '\\' && quote == '"':
+			s.at++
+			if s.at < len(s.text) && s.lineEnd(s.at) == 0 {
+				s.at++
+			}
+		case c == quote && quote == '\'' && s.byteAt(s.at+1) == '\'':
+			s.at += 2
+		case c == quote:
+			s.at++
+			return
+		case ordinaryByte(c):
+			s.at++
+		default:
+			n := s.lineEnd(s.at)
+			s.at += max(n, 1)
+			if n > 0 {
+				s.start = s.at
+			}
+		}
+	}
+	s.open = true
+}
+
+// literal moves behind a literal or folded block: its lines are those that are
+// indented as the first one is, or as its header says.
+func (s *scanner) literal() {
+	indent := 0
+	for ; s.at < len(s.text) && s.lineEnd(s.at) == 0; s.at++ {
+		if c := s.text[s.at]; c == '#' {
+			s.skipLine()
+			break
+		} else if c >= '1' && c <= '9' {
+			indent = max(s.indent(), 0) + int(c-'0')
+		}
+	}
+	for s.at < len(s.text) {
+		s.at += s.lineEnd(s.at)
+		s.start = s.at
+		for s.at < len(s.text) && s.text[s.at] == ' ' && (indent == 0 || s.at-s.start < indent) {
+			s.at++
+		}
+		if s.at < len(s.text) && s.lineEnd(s.at) > 0 {
+			continue // an empty line
+		}
+		if indent == 0 {
+			indent = max(s.at-s.start, s.indent()+1, 1)
+		}
+		if s.at-s.start < indent {
+			s.at = s.start
+			return
+		}
+		s.skipLine()
+	}
+}

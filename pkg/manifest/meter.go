@@ -1,0 +1,102 @@
+package manifest
+
+import (
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Limits of one document, with aliases counted as what they stand for, and of
+// one file. Beyond any of them the document, or the file, is one problem (F46).
+const (
+	maxBytes     = 10 << 20
+	maxDepth     = 200
+	maxNodes     = 100_000
+	maxFileNodes = 300_000
+	maxDocuments = 10_000
+)
+
+// splitHint is the hint of every limit of a document.
+const splitHint = "split it into several documents"
+
+// size is how much a value holds, or may hold.
+type size struct{ nodes, bytes, height int }
+
+// whole is what one document may hold.
+var whole = size{nodes: maxNodes, bytes: maxBytes, height: maxDepth}
+
+// exceeded names the limit that s is beyond, "" for none.
+func (limit size) exceeded(s size) string {
+	switch {
+	case s.height > limit.height:
+		return fmt.Sprintf("nested more than %d levels deep", maxDepth)
+	case s.nodes > limit.nodes:
+		return fmt.Sprintf("more than %d values, aliases counted as what they stand for", maxNodes)
+	case s.bytes > limit.bytes:
+		return fmt.Sprintf("more than %d MiB, aliases counted as what they stand for", maxBytes>>20)
+	}
+	return ""
+}
+
+// meter measures documents with aliases counted as what they stand for,
+// without expanding them.
+type meter struct {
+	known map[*yaml.Node]size // anchored nodes; a height of -1 is being measured
+}
+
+func (m *meter) measure(n *yaml.Node) (size, error) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Anchor != "" {
+		if s, ok := m.known[n]; ok {
+			if s.height < 0 {
+				return s, fmt.Errorf("anchor %q stands in its own value", n.Anchor)
+			}
+			return s, nil
+		}
+		m.known[n] = size{height: -1}
+	}
+	s := size{nodes: 1, bytes: len(n.Value)}
+	for _, c := range n.Content {
+		in, err := m.measure(c)
+		if err != nil {
+			return s, err
+		}
+		s.nodes = min(s.nodes+in.nodes, 1<<40)
+		s.bytes = min(s.bytes+in.bytes, 1<<40)
+		s.height = max(s.height, in.height)
+	}
+	if len(n.Content) > 0 {
+		s.height++
+	}
+	if n.Anchor != "" {
+		m.known[n] = s
+	}
+	return s, nil
+}
+
+// over returns where a measured document goes beyond its limits: the alias or
+// the value that is one too many.
+func (m *meter) over(n *yaml.Node) *yaml.Node {
+	left := whole
+	for n.Kind != yaml.AliasNode {
+		left.nodes--
+		left.height--
+		next := n
+		for _, c := range n.Content {
+			s, err := m.measure(c)
+			if err != nil || left.exceeded(s) != "" {
+				next = c
+				break
+			}
+			left.nodes -= s.nodes
+			left.bytes -= s.bytes
+		}
+		if next == n {
+			break
+		}
+		n = next
+	}
+	return n
+}

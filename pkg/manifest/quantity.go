@@ -1,0 +1,59 @@
+package manifest
+
+import "strings"
+
+// To the code that reads and compares quantities they have no bounds: of one
+// with a large exponent it computes every digit, for hours and in gigabytes. So
+// no text is given to it that says more than this (F46).
+const (
+	longestQuantity = 1000 // bytes
+	longestExponent = 3    // digits
+)
+
+// endless reports whether text, were it read as a quantity, would take long.
+func endless(text string) bool {
+	text = strings.TrimSpace(text)
+	if len(text) > longestQuantity {
+		return true
+	}
+	i := strings.IndexAny(text, "eE")
+	if i < 0 {
+		return false
+	}
+	exponent := strings.TrimLeft(strings.TrimLeft(text[i+1:], "+-"), "0")
+	return len(exponent) > longestExponent && strings.Trim(exponent, "0123456789") == ""
+}
+
+// mayBeEndless reports whether an endless quantity may stand in js. It takes
+// some other texts for one, and reads none that is.
+func mayBeEndless(js []byte) bool {
+	run := 0 // of digits and points
+	for i, c := range js {
+		switch {
+		case c >= '0' && c <= '9' || c == '.':
+			if run++; run > longestQuantity/10 {
+				return true
+			}
+		case run > 0 && (c == 'e' || c == 'E'):
+			if run = 0; longExponent(js[i+1:]) {
+				return true
+			}
+		default:
+			run = 0
+		}
+	}
+	return false
+}
+
+// longExponent reports whether rest begins with an exponent that is too long. It
+// does not where letters follow, as in most digests.
+func longExponent(rest []byte) bool {
+	if len(rest) > 0 && (rest[0] == '+' || rest[0] == '-') {
+		rest = rest[1:]
+	}
+	n := 0
+	for n < len(rest) && rest[n] >= '0' && rest[n] <= '9' {
+		n++
+	}
+	return n > longestExponent && (n == len(rest) || !letter(rest[n]))
+}

@@ -1,0 +1,62 @@
+package manifest
+
+import (
+	"bytes"
+
+	v1 "k8s.io/api/core/v1"
+	sigsjson "sigs.k8s.io/json"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// quickPod reads a chunk that is one static pod with nothing wrong in it,
+// without building a tree of its text: nearly every chunk of nearly every file
+// is that. It reports false, and has changed nothing, where the chunk is
+// anything else: it is then read with the places of all values, which says what
+// is wrong and where. Both ways come to the same pod.
+func (r *reader) quickPod(c chunk) bool {
+	if !r.o.Static {
+		return false
+	}
+	js, at, ok := c.quickJSON()
+	if !ok || mayBeEndless(js) {
+		return false
+	}
+	var p v1.Pod
+	if strict, err := sigsjson.UnmarshalStrict(js, &p); err != nil || len(strict) > 0 || p.Kind != "Pod" || p.APIVersion != "v1" || p.Name == "" {
+		return false
+	}
+	line, _ := c.lineOf(at)
+	o := object{kind: "Pod", at: &place{line: line}}
+	s := &pod.Spec{Key: r.keyOf(p.Namespace, p.Name), Origin: r.origin(o), Pod: &p}
+	if _, twice := r.seen[o.id(s.Key)]; twice || len(pod.Unsupported(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
+		return false
+	}
+	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(&p)
+	key := s.Key
+	r.makeStatic(s)
+	if len(validatePod(&p)) > 0 {
+		return false
+	}
+	r.seen[o.id(key)] = line
+	r.out.Pods = append(r.out.Pods, s)
+	return true
+}
+
+// quickJSON returns the chunk as one JSON value, where that is quickly done, and
+// where its object begins.
+func (c chunk) quickJSON() (js []byte, at int, ok bool) {
+	// A list of pods is not for here, and it is large.
+	const most = 1 << 18
+	if len(c.text) > most {
+		return nil, 0, false
+	}
+	text := bytes.TrimLeft(c.text, " \t\r\n")
+	if len(text) > 0 && text[0] == '{' {
+		return text, len(c.text) - len(text), bytes.Contains(text, []byte(`"Pod"`))
+	}
+	if !bytes.Contains(text, []byte("kind: Pod\n")) {
+		return nil, 0, false
+	}
+	return plainJSON(c.text)
+}

@@ -1,0 +1,232 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Foresee returns every step that serving v.Want takes from v on, in order, when
+// nothing gets in the way: each step succeeds, init containers complete, the
+// others run on, nobody edits anything, the network works, and nothing is held
+// back by an earlier failure. It is Next, asked again and again about a world in
+// which its steps were done; so what it says is what the agent would do.
+func Foresee(v View) []Step {
+	w := newWorld(v)
+	var all []Step
+	for range maxRounds {
+		p := Next(w.v)
+		if len(p.Steps) == 0 {
+			if !w.completeInit() {
+				break
+			}
+			continue
+		}
+		if p.Stopping && w.v.StopSince.IsZero() {
+			w.v.StopSince = w.v.Now
+		}
+		for _, s := range p.Steps {
+			w.do(s)
+		}
+		all = append(all, p.Steps...)
+	}
+	return all
+}
+
+// maxRounds ends a story that goes in circles; the longest one known takes a
+// round per init container and a few more.
+const maxRounds = 200
+
+// Restarts says what of a pod that is on the node as have, and was recorded as
+// instance (0 for never), steps start anew because of an edit: the whole pod, or
+// containers, sorted. What starts again because it has ended is no restart.
+func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containers []string) {
+	for _, s := range steps {
+		switch {
+		case s.Action == RunSandbox && instance > 0 && s.Instance > instance:
+			return true, nil
+		case s.Action == RunSandbox && !have.Empty() && have.UID != "" && instance == 0:
+			return true, nil
+		case s.Action == CreateContainer && s.Why == whyEdited && !slices.Contains(containers, s.Container):
+			containers = append(containers, s.Container)
+		}
+	}
+	slices.Sort(containers)
+	return false, containers
+}
+
+// world is a node on which everything works, and a worker's memory of it.
+type world struct {
+	v    View
+	made int // IDs given
+}
+
+// newWorld returns the world that v describes, without its troubles. What the
+// caller's View holds is not written to.
+func newWorld(v View) *world {
+	v.Trouble, v.Refused, v.NetworkReady = nil, "", true
+	v.Have.Older = slices.Clone(v.Have.Older)
+	v.Have.Dead = slices.Clone(v.Have.Dead)
+	if v.Have.Sandbox != nil {
+		b := *v.Have.Sandbox
+		v.Have.Sandbox = &b
+	}
+	containers := make(map[string]pod.Container, len(v.Have.Containers))
+	for name, c := range v.Have.Containers {
+		if c.State == pod.StateExited { // its back-off is over some day
+			c.CrashStreak = 0
+		}
+		containers[name] = c
+	}
+	v.Have.Containers = containers
+	attempts := make(map[string]uint32, len(v.Attempts))
+	maps.Copy(attempts, v.Attempts)
+	v.Attempts = attempts
+	return &world{v: v}
+}
+
+// do is what a step leaves behind.
+func (w *world) do(s Step) {
+	have := &w.v.Have
+	switch s.Action {
+	case PutVolumes:
+		w.begin(s.Instance)
+		w.v.VolumesReady = true
+	case RunSandbox:
+		w.begin(s.Instance)
+		if have.Sandbox != nil {
+			have.Older = slices.Insert(have.Older, 0, *have.Sandbox)
+		}
+		want := w.v.Want
+		have.UID = want.UID()
+		have.Sandbox = &pod.Sandbox{ID: w.id("sandbox"), Ready: true, Attempt: s.Attempt, Instance: s.Instance, SandboxHash: want.SandboxHash, SpecHash: want.Hash, Grace: -1}
+	case CreateContainer:
+		if old, ok := have.Containers[s.Container]; ok {
+			w.bury(old)
+		}
+		have.Containers[s.Container] = pod.Container{
+			ID: w.id(s.Container), Name: s.Container, SandboxID: have.Sandbox.ID, State: pod.StateCreated,
+			Attempt: s.Attempt, Restarts: int(s.Attempt), Hash: w.v.Want.ContainerHash(s.Container), CrashStreak: s.Streak, CreatedAt: w.v.Now,
+		}
+	case StartContainer:
+		c := have.Containers[s.Container]
+		c.State, c.StartedAt = pod.StateRunning, w.v.Now
+		have.Containers[s.Container] = c
+	case StopContainer:
+		w.end(func(c pod.Container) bool { return c.ID == s.ID })
+	case RemoveContainer:
+		w.remove(func(c pod.Container) bool { return c.ID == s.ID })
+	case StopSandbox:
+		w.eachSandbox(func(b *pod.Sandbox) { b.Ready = b.Ready && b.ID != s.ID })
+		w.end(func(c pod.Container) bool { return c.SandboxID == s.ID })
+	case RemoveSandbox:
+		w.eachSandbox(func(b *pod.Sandbox) { w.v.Attempts[""] = max(w.v.Attempts[""], b.Attempt+1) })
+		w.remove(func(c pod.Container) bool { return c.SandboxID == s.ID })
+		have.Older = slices.DeleteFunc(have.Older, func(b pod.Sandbox) bool { return b.ID == s.ID })
+		if have.Sandbox != nil && have.Sandbox.ID == s.ID {
+			have.Sandbox = nil
+		}
+		if have.Empty() {
+			have.UID = ""
+		}
+	case TakeVolumes:
+		w.v.VolumesReady = w.v.VolumesReady && s.Instance != w.v.Instance
+	case Forget:
+		w.v.Kept, w.v.Instance, w.v.Terminal, w.v.Attempts = nil, 0, "", map[string]uint32{}
+	}
+}
+
+// bury puts a record among the dead, newest first by attempt, as a runtime
+// shows them.
+func (w *world) bury(c pod.Container) {
+	dead := &w.v.Have.Dead
+	*dead = append(*dead, c)
+	slices.SortStableFunc(*dead, func(a, b pod.Container) int {
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
+	})
+}
+
+// begin is what a worker notes when an instance starts.
+func (w *world) begin(instance int) {
+	if w.v.Instance == instance && w.v.Kept != nil && w.v.Kept.UID() == w.v.Want.UID() {
+		return
+	}
+	if w.v.Kept != nil && w.v.Kept.UID() != w.v.Want.UID() {
+		w.v.Attempts = map[string]uint32{}
+	}
+	w.v.Kept, w.v.Instance, w.v.Terminal = w.v.Want, instance, ""
+	w.v.StopSince, w.v.VolumesReady = time.Time{}, false
+}
+
+func (w *world) id(what string) string {
+	w.made++
+	return fmt.Sprintf("foreseen-%s-%d", what, w.made)
+}
+
+// end ends containers well: how they end when somebody stops them decides
+// nothing.
+func (w *world) end(which func(pod.Container) bool) {
+	over := func(c pod.Container) pod.Container {
+		if which(c) && c.State != pod.StateExited {
+			c.State, c.FinishedAt = pod.StateExited, w.v.Now
+		}
+		return c
+	}
+	for name, c := range w.v.Have.Containers {
+		w.v.Have.Containers[name] = over(c)
+	}
+	for i, c := range w.v.Have.Dead {
+		w.v.Have.Dead[i] = over(c)
+	}
+}
+
+// remove takes records away; the newest of the dead ones is then a container's.
+func (w *world) remove(which func(pod.Container) bool) {
+	have := &w.v.Have
+	for _, c := range append(sortedContainers(*have), have.Dead...) {
+		if which(c) && c.State != pod.StateCreated {
+			w.v.Attempts[c.Name] = max(w.v.Attempts[c.Name], c.Attempt+1)
+		}
+	}
+	have.Dead = slices.DeleteFunc(have.Dead, which)
+	for name, c := range have.Containers {
+		if !which(c) {
+			continue
+		}
+		delete(have.Containers, name)
+		if i := slices.IndexFunc(have.Dead, func(d pod.Container) bool { return d.Name == name }); i >= 0 {
+			have.Containers[name] = have.Dead[i]
+			have.Dead = slices.Delete(have.Dead, i, i+1)
+		}
+	}
+}
+
+func (w *world) eachSandbox(f func(*pod.Sandbox)) {
+	if w.v.Have.Sandbox != nil {
+		f(w.v.Have.Sandbox)
+	}
+	for i := range w.v.Have.Older {
+		f(&w.v.Have.Older[i])
+	}
+}
+
+// completeInit lets a running init container complete, and reports whether one
+// ran.
+func (w *world) completeInit() bool {
+	if w.v.Want == nil {
+		return false
+	}
+	for i := range w.v.Want.Pod.Spec.InitContainers {
+		name := w.v.Want.Pod.Spec.InitContainers[i].Name
+		c, ok := w.v.Have.Containers[name]
+		if ok && c.State == pod.StateRunning {
+			w.end(func(o pod.Container) bool { return o.ID == c.ID })
+			return true
+		}
+	}
+	return false
+}

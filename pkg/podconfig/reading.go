@@ -1,0 +1,252 @@
+package podconfig
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// reading is what comparing two readings of a layer found.
+type reading struct {
+	stands   []pod.Standing // the files in which something else stands now
+	pods     change[*pod.Spec]
+	objects  change[*pod.Object]
+	troubles map[string][]trouble // the files with which something else is wrong now; nil is nothing
+}
+
+// trouble is what is wrong with one file.
+type trouble struct {
+	file     string
+	problems []pod.Problem
+	broken   []pod.Key
+}
+
+func (t trouble) compareTo(file string) int { return strings.Compare(t.file, file) }
+
+func (r *reading) empty() bool { return len(r.stands)+len(r.troubles) == 0 }
+
+// compare walks the old reading and the new one side by side. What they share
+// costs nothing, and a file that was read again and says the same costs a
+// comparison.
+func (l *Layer) compare(files sorted.List[source.File]) reading {
+	var r reading
+	for old, new := range sorted.Diff(l.files, files, source.CompareFiles) {
+		if old == nil || new == nil || !sameReading(old, new) {
+			r.file(l, old, new)
+		}
+	}
+	if l.state.Heard {
+		return r
+	}
+	for s := range l.standing.All() { // restored, and in no file any more
+		if _, found := sorted.Find(files, s.File, compareFile); !found {
+			r.replace(s, pod.Standing{File: s.File})
+		}
+	}
+	return r
+}
+
+// file notes what a file that reads differently leads to; either side may be
+// nil.
+func (r *reading) file(l *Layer, old, new *source.File) {
+	var none source.File
+	if old == nil {
+		old = &none
+	}
+	if new == nil {
+		none.File = old.File
+		new = &none
+	}
+	if !same(old.Problems, new.Problems) || !same(old.Broken, new.Broken) {
+		r.trouble(new)
+	}
+	before := l.stood(new.File)
+	stood := before
+	if kept := l.kept.specs[new.File]; len(kept) > 0 && !l.state.Heard && !healthy(new) {
+		stood.Pods = kept
+	}
+	r.replace(before, stand(stood, new))
+}
+
+// replace notes what differs between two versions of what stands in a file.
+func (r *reading) replace(before, after pod.Standing) {
+	pods, objects := differing(before.Pods, after.Pods), differing(before.Objects, after.Objects)
+	if len(pods)+len(objects) == 0 {
+		return
+	}
+	r.stands = append(r.stands, after)
+	r.pods.note(after.File, after.Pods, pods)
+	r.objects.note(after.File, after.Objects, objects)
+}
+
+// note adds a file that differs in ids.
+func (c *change[T]) note(file string, values []T, ids []ident) {
+	if len(ids) == 0 {
+		return
+	}
+	if c.files == nil {
+		c.files = make(map[string][]T)
+	}
+	c.files[file] = values
+	c.ids = append(c.ids, ids...)
+}
+
+// trouble notes what is wrong with a file now.
+func (r *reading) trouble(f *source.File) {
+	if r.troubles == nil {
+		r.troubles = make(map[string][]trouble)
+	}
+	r.troubles[f.File] = nil
+	if len(f.Problems)+len(f.Broken) > 0 {
+		r.troubles[f.File] = []trouble{{f.File, f.Problems, f.Broken}}
+	}
+}
+
+// patchTroubles returns the layer's troubles after the reading, and the problems
+// in them.
+func (r *reading) patchTroubles(before sorted.List[trouble]) (after sorted.List[trouble], problems []pod.Problem) {
+	after = sorted.Patch(before, sortedNames(r.troubles), trouble.compareTo, func(file string) []trouble { return r.troubles[file] })
+	for t := range after.All() {
+		problems = append(problems, t.problems...)
+	}
+	return after, problems
+}
+
+// heirs returns a function that names, for a pod, the first file in byte order
+// that holds it in a form that was rejected.
+func heirs(troubles sorted.List[trouble]) func(ident) string {
+	if troubles.Len() == 0 {
+		return nil
+	}
+	var files map[pod.Key]string // made when somebody asks
+	return func(id ident) string {
+		if files == nil {
+			files = make(map[pod.Key]string)
+			for t := range troubles.All() {
+				for _, key := range t.broken {
+					if _, known := files[key]; !known {
+						files[key] = t.file
+					}
+				}
+			}
+		}
+		return files[id.key]
+	}
+}
+
+// healthy reports whether a file's reading says everything about it.
+func healthy(f *source.File) bool {
+	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
+}
+
+// stand returns what stands in a file after a reading: what was read and, while
+// anything is wrong with the file, all that stood in it before and is missing
+// now. A file that is being mended removes nothing (I9, F40). What reads as
+// before is the same pointer as before.
+func stand(before pod.Standing, f *source.File) pod.Standing {
+	after := pod.Standing{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
+	if !healthy(f) {
+		after.Pods = keep(before.Pods, after.Pods)
+		after.Objects = keep(before.Objects, after.Objects)
+	}
+	return after
+}
+
+// share returns now, with those of before in it that read the same; before
+// itself, when all do.
+func share[T item](before, now []T) []T {
+	if len(before) == 0 {
+		return now
+	}
+	head := 0
+	for head < min(len(before), len(now)) && identical(before[head], now[head]) {
+		head++
+	}
+	if head == len(before) && head == len(now) {
+		return before
+	}
+	tail := 0
+	for tail < min(len(before), len(now))-head && identical(before[len(before)-1-tail], now[len(now)-1-tail]) {
+		tail++
+	}
+	known := make(map[ident]T, len(before)-head-tail)
+	for _, v := range before[head : len(before)-tail] {
+		known[identOf(v)] = v
+	}
+	var zero T
+	out := slices.Concat(before[:head], now[head:len(now)-tail], before[len(before)-tail:])
+	for i, v := range out[head : len(out)-tail] {
+		if old := known[identOf(v)]; old != zero && identical(old, v) {
+			out[head+i] = old
+		}
+	}
+	return out
+}
+
+// keep returns now and, after it, what was there before and is missing.
+func keep[T item](before, now []T) []T {
+	if len(before) == 0 {
+		return now
+	}
+	there := make(map[ident]bool, len(now))
+	for _, v := range now {
+		there[identOf(v)] = true
+	}
+	out := slices.Clip(now)
+	for _, v := range before {
+		if !there[identOf(v)] {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// differing returns the idents between the common beginning and the common end
+// of two lists.
+func differing[T item](a, b []T) []ident {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	var ids []ident
+	for _, v := range a {
+		ids = append(ids, identOf(v))
+	}
+	for _, v := range b {
+		ids = append(ids, identOf(v))
+	}
+	return ids
+}
+
+// sameReading reports whether two readings of a file say the same.
+func sameReading(a, b *source.File) bool {
+	return a.Whole == b.Whole &&
+		sameItems(a.Pods, b.Pods) && sameItems(a.Objects, b.Objects) &&
+		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
+}
+
+// sameItems compares what two readings hold, at no cost when it is one list.
+func sameItems[T item](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	return len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, identical[T])
+}
+
+// same compares two lists, at no cost when they are one.
+func same[E comparable](a, b []E) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	return len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b)
+}
+
+func compareFile(f source.File, name string) int { return strings.Compare(f.File, name) }
+
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,143 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// readSets reads every set below root. damaged is called for each file that is
+// there and no good, and returns the error to tell; left for each file that a
+// killed agent left half-written.
+func readSets(root string, damaged func(path string, damage error) error, left func(path string) error) (map[string]Set, error) {
+	dirs, err := layerDirs(root)
+	errs := []error{err}
+	all := make(map[string]Set, len(dirs))
+	for _, dir := range dirs {
+		r := setReader{dir: dir, damaged: damaged, left: left}
+		r.read()
+		errs = append(errs, r.errs...)
+		if r.found {
+			all[r.layer] = r.set
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return all, fmt.Errorf("last good sets: %w", err)
+	}
+	return all, nil
+}
+
+// setReader reads the set in one directory.
+type setReader struct {
+	dir     string
+	damaged func(path string, damage error) error
+	left    func(path string) error
+
+	layer string
+	found bool // layer is known
+	set   Set
+	errs  []error
+}
+
+func (r *setReader) read() {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.errs = append(r.errs, err)
+	}
+	var newest time.Time
+	for _, e := range entries {
+		path := filepath.Join(r.dir, e.Name())
+		switch {
+		case strings.HasSuffix(e.Name(), tmpSuffix):
+			_ = r.left(path) // in nobody's way where it stays
+		case e.Name() == layerFile:
+			r.one(path, r.header)
+		case strings.HasSuffix(e.Name(), setSuffix):
+			if r.one(path, r.standing) {
+				if info, err := e.Info(); err == nil && info.ModTime().After(newest) {
+					newest = info.ModTime()
+				}
+			}
+		}
+	}
+	if r.set.At.IsZero() {
+		r.set.At = newest.UTC()
+	}
+	slices.SortFunc(r.set.Files, func(a, b pod.Standing) int { return strings.Compare(a.File, b.File) })
+}
+
+// one reads one file and reports whether it was good.
+func (r *setReader) one(path string, take func(name string, data []byte) error) bool {
+	data, err := readPlain(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // removed between listing and reading
+		return false
+	case errors.Is(err, errTooLarge):
+		r.errs = append(r.errs, r.damaged(path, err))
+		return false
+	case err != nil:
+		r.errs = append(r.errs, err)
+		return false
+	}
+	if err := take(filepath.Base(path), data); err != nil {
+		r.errs = append(r.errs, r.damaged(path, err))
+		return false
+	}
+	return true
+}
+
+// header takes the layer's header.
+func (r *setReader) header(_ string, data []byte) error {
+	l, err := decodeLayer(data)
+	if err != nil {
+		return err
+	}
+	if hashedName(l.Layer) != filepath.Base(r.dir) {
+		return errMoved
+	}
+	r.layer, r.found, r.set.At = l.Layer, true, l.At
+	return nil
+}
+
+// standing takes one file of the set.
+func (r *setReader) standing(name string, data []byte) error {
+	layer, s, err := decodeStanding(data)
+	if err != nil {
+		return err
+	}
+	if hashedName(layer) != filepath.Base(r.dir) || hashedName(s.File)+setSuffix != name {
+		return errMoved
+	}
+	r.layer, r.found = layer, true
+	if !s.Empty() {
+		r.set.Files = append(r.set.Files, s)
+	}
+	return nil
+}
+
+var (
+	errMoved    = errors.New("it lies under another one's name")
+	errTooLarge = errors.New("it is larger than any set")
+)
+
+// readPlain reads a regular file of a size a set may have. Nothing else is
+// opened: a pipe would never end.
+func readPlain(path string) ([]byte, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("read %s: not a regular file", path)
+	case info.Size() > largestSet:
+		return nil, errTooLarge
+	}
+	return os.ReadFile(path)
+}

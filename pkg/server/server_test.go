@@ -1,0 +1,406 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 20 * time.Second
+
+// root returns a directory as an agent's, with a path short enough for a socket.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "srv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// docs answers with nothing much.
+func docs(socket string) Config {
+	return Config{
+		Socket:  socket,
+		Updates: func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) { return linesOf("{}\n"), nil },
+		Pods:    func() ([]byte, error) { return []byte(`{"kind":"List"}`), nil },
+		Sources: func() ([]byte, error) { return []byte(`{"kind":"SourceList"}`), nil },
+	}
+}
+
+func linesOf(lines ...string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, l := range lines {
+			if !yield([]byte(l), nil) {
+				return
+			}
+		}
+	}
+}
+
+// started serves until the test ends or stop is called, and returns a client.
+func started(t *testing.T, cfg Config) (web *http.Client, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- New(cfg).Serve(ctx) }()
+	web = client(cfg.Socket)
+	once := false
+	stop = func() {
+		if once {
+			return
+		}
+		once = true
+		web.CloseIdleConnections()
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("Serve does not return")
+		}
+	}
+	t.Cleanup(stop)
+	for begin := time.Now(); ; {
+		c, err := Dial(t.Context(), cfg.Socket)
+		if err == nil {
+			_ = c.Close()
+			return web, stop
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("Serve: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+		if time.Since(begin) > patience {
+			t.Fatal(err)
+		}
+	}
+}
+
+func client(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, socket) },
+	}}
+}
+
+// ask returns the code, the body and, of a refusal, its Status.
+func ask(t *testing.T, web *http.Client, method, target, body string) (code int, text string, s metav1.Status) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://nodectl"+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := web.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.StatusCode != http.StatusOK && method != http.MethodHead {
+		if err := json.Unmarshal(data, &s); err != nil || s.Kind != "Status" || s.APIVersion != "v1" || s.Status != "Failure" || s.Message == "" || s.Reason == "" || int(s.Code) != answer.StatusCode {
+			t.Errorf("%s %s: %d %s", method, target, answer.StatusCode, data)
+		}
+	}
+	return answer.StatusCode, string(data), s
+}
+
+// TestTheRegistry walks it: every route says all of itself, and answers exactly
+// what it says.
+func TestTheRegistry(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	web, _ := started(t, cfg)
+	seen := map[string]bool{}
+	for _, it := range routes(cfg) {
+		name := it.method + " " + it.path
+		if seen[name] {
+			t.Errorf("%s stands there twice", name)
+		}
+		seen[name] = true
+		if !strings.HasPrefix(it.path, "/v1/") || filepath.Clean(it.path) != it.path {
+			t.Errorf("%s: not a path of version 1", name)
+		}
+		if (it.document == nil) == (it.stream == nil) {
+			t.Errorf("%s: not one answer", name)
+		}
+		if it.streams() != (it.timeout == 0) {
+			t.Errorf("%s: a timeout of %s", name, it.timeout)
+		}
+		if it.method != http.MethodGet || it.body != 0 {
+			t.Errorf("%s: so far, an agent is only looked at", name)
+		}
+		if code, text, _ := ask(t, web, it.method, it.path, ""); code != http.StatusOK || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %d %s", name, code, text)
+		}
+		if code, _, _ := ask(t, web, it.method, it.path, "a body"); code != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s with a body: %d", name, code)
+		}
+		if code, _, s := ask(t, web, it.method, it.path+"?nobody=knows", ""); code != http.StatusBadRequest || !strings.Contains(s.Message, "nobody") {
+			t.Errorf("%s with an unknown parameter: %d %s", name, code, s.Message)
+		}
+		if code, _, _ := ask(t, web, it.method, it.path+"?a=%zz", ""); code != http.StatusBadRequest {
+			t.Errorf("%s with a broken query: %d", name, code)
+		}
+		for _, method := range []string{http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "PROPFIND"} {
+			if code, _, _ := ask(t, web, method, it.path, ""); code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: %d", method, it.path, code)
+			}
+		}
+		for _, path := range []string{it.path + "/", it.path + "/x", strings.ToUpper(it.path), "/" + it.path, it.path + "%2f", "/v1/../v1" + strings.TrimPrefix(it.path, "/v1")} {
+			if code, _, _ := ask(t, web, it.method, path, ""); code != http.StatusNotFound {
+				t.Errorf("%s: %d", path, code)
+			}
+		}
+	}
+	for _, path := range []string{"/", "/v1", "/v2/pods", "/debug/pprof/", "/metrics", "/healthz"} {
+		if code, _, _ := ask(t, web, http.MethodGet, path, ""); code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+}
+
+func TestErrorsKeepTheirSecrets(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	var log bytes.Buffer
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	cfg.Pods = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
+	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
+		return nil, &Refusal{Code: http.StatusBadRequest, Message: "mode: no such mode"}
+	}
+	web, stop := started(t, cfg)
+	if code, text, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusInternalServerError || strings.Contains(text, "only the log") {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, _, s := ask(t, web, http.MethodGet, "/v1/updates", ""); code != http.StatusBadRequest || s.Message != "mode: no such mode" {
+		t.Errorf("%d %s", code, s.Message)
+	}
+	stop()
+	if !strings.Contains(log.String(), "what only the log may know") {
+		t.Errorf("the log: %s", log.String())
+	}
+}
+
+func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	left := make(chan struct{}, 2)
+	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
+		return func(yield func([]byte, error) bool) {
+			defer func() { left <- struct{}{} }()
+			if yield([]byte("{\"n\":1}\n"), nil) {
+				<-ctx.Done()
+			}
+		}, nil
+	}
+	web, stop := started(t, cfg)
+	follow := func(ctx context.Context) *bufio.Reader {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nodectl/v1/updates", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := web.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		in := bufio.NewReader(answer.Body)
+		if line, err := in.ReadString('\n'); err != nil || line != "{\"n\":1}\n" { // it is not held back
+			t.Fatalf("%q, %v", line, err)
+		}
+		return in
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	follow(ctx)
+	stays := follow(t.Context())
+	leave()
+	waitFor(t, left)
+	stop()
+	waitFor(t, left)
+	if line, err := stays.ReadString('\n'); !errors.Is(err, io.EOF) { // an end, not a break
+		t.Errorf("%q, %v", line, err)
+	}
+	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func waitFor(t *testing.T, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatal("it does not happen")
+	}
+}
+
+func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
+		return func(yield func([]byte, error) bool) {
+			_ = yield([]byte("{}\n"), nil) && yield(nil, errors.New("broken"))
+		}, nil
+	}
+	web, _ := started(t, cfg)
+	answer, err := web.Get("http://nodectl/v1/updates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err == nil || string(text) != "{}\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+func TestAReaderThatTakesNothingIsCutOff(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	cfg.Patience = 50 * time.Millisecond
+	cut := make(chan struct{}, 1)
+	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
+		line := append(bytes.Repeat([]byte(" "), 1<<16), '\n')
+		return func(yield func([]byte, error) bool) {
+			for yield(line, nil) {
+			}
+			cut <- struct{}{}
+		}, nil
+	}
+	started(t, cfg)
+	c, err := Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /v1/updates HTTP/1.1\r\nHost: nodectl\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, cut)
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	cfg.Streams, cfg.Requests = 2, 1
+	here, goOn := make(chan struct{}), make(chan struct{})
+	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
+		return func(func([]byte, error) bool) { here <- struct{}{}; <-ctx.Done() }, nil
+	}
+	cfg.Pods = func() ([]byte, error) { here <- struct{}{}; <-goOn; return []byte("{}"), nil }
+	web, _ := started(t, cfg)
+	for range 2 {
+		answer, err := web.Get("http://nodectl/v1/updates")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		waitFor(t, here)
+	}
+	if code, _, _ := ask(t, web, http.MethodGet, "/v1/updates", ""); code != http.StatusTooManyRequests {
+		t.Errorf("a third stream: %d", code)
+	}
+	done := make(chan int)
+	go func() {
+		answer, err := web.Get("http://nodectl/v1/pods")
+		if err != nil {
+			done <- 0
+			return
+		}
+		_ = answer.Body.Close()
+		done <- answer.StatusCode
+	}()
+	waitFor(t, here)
+	if code, _, _ := ask(t, web, http.MethodGet, "/v1/sources", ""); code != http.StatusTooManyRequests {
+		t.Errorf("a second request: %d", code)
+	}
+	close(goOn)
+	if code := <-done; code != http.StatusOK {
+		t.Errorf("the first request: %d", code)
+	}
+	if code, _, _ := ask(t, web, http.MethodGet, "/v1/sources", ""); code != http.StatusOK {
+		t.Errorf("a request after it: %d", code)
+	}
+}
+
+func TestHeadersHaveALimit(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	started(t, docs(socket))
+	c, err := Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() {
+		_, _ = io.WriteString(c, "GET /v1/pods HTTP/1.1\r\nHost: nodectl\r\nX: "+strings.Repeat("x", 64<<10)+"\r\n\r\n")
+	}()
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	if !strings.Contains(line, " 431 ") {
+		t.Errorf("got %q", line)
+	}
+}
+
+// TestTheEndWaitsForEveryRequest: when Serve has returned, nothing of it runs.
+func TestTheEndWaitsForEveryRequest(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	here := make(chan struct{})
+	var events []string // written by the request, then by who stops: the race detector watches
+	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
+		return func(func([]byte, error) bool) {
+			here <- struct{}{}
+			<-ctx.Done()
+			events = append(events, "request ended")
+		}, nil
+	}
+	web, stop := started(t, cfg)
+	answer, err := web.Get("http://nodectl/v1/updates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	waitFor(t, here)
+	stop()
+	if events = append(events, "serve ended"); !slices.Equal(events, []string{"request ended", "serve ended"}) {
+		t.Errorf("%v", events)
+	}
+}
+
+func ExampleRefusal() {
+	text, _ := json.Marshal((&Refusal{Code: http.StatusNotFound, Message: "there is no /v2"}).status())
+	fmt.Println(string(text))
+	// Output: {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"there is no /v2","reason":"NotFound","code":404}
+}

@@ -1,0 +1,203 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	socket := filepath.Join(dir, "nodectl.sock")
+	_, stop := started(t, docs(socket))
+	info, err := os.Lstat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("mode %s", info.Mode())
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("beside the socket: %v, %v", left, err)
+	}
+	stop()
+	if left, err = os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("afterwards: %v, %v", left, err)
+	}
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	socket := filepath.Join(dir, "nodectl.sock")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false) // as after kill -9
+	_ = dead.Close()
+	if err := os.Mkdir(filepath.Join(dir, ".socket-1"), 0o700); err != nil { // killed while it made one
+		t.Fatal(err)
+	}
+	web, stop := started(t, docs(socket))
+	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+	stop()
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("afterwards: %v, %v", left, err)
+	}
+}
+
+func TestALiveSocketIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	web, _ := started(t, docs(socket))
+	var inUse *InUseError
+	if err := New(docs(socket)).Serve(t.Context()); !errors.As(err, &inUse) {
+		t.Errorf("a second one: %v", err)
+	}
+	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
+		t.Errorf("the first one: %d", code)
+	}
+}
+
+func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	for name, make := range map[string]func(string) error{
+		"file":      func(path string) error { return os.WriteFile(path, []byte("mine"), 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"link":      func(path string) error { return os.Symlink(filepath.Join(dir, "elsewhere"), path) },
+		"fifo":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		path := filepath.Join(dir, name)
+		if err := make(path); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := New(docs(path)).Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "is no socket") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s: it is another one now: %v", name, err)
+		}
+	}
+	if err := New(docs(filepath.Join(dir, "missing", "nodectl.sock"))).Serve(t.Context()); err == nil {
+		t.Error("a directory that is not there is no error")
+	}
+}
+
+// TestAnotherSocketIsNotTakenAway: whoever has taken the name keeps it.
+func TestAnotherSocketIsNotTakenAway(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	socket := filepath.Join(dir, "nodectl.sock")
+	_, stop := started(t, docs(socket))
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(socket, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if _, err := os.Lstat(socket); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALongRootDirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(root(t), strings.Repeat("d", 100), strings.Repeat("e", 100))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	web, _ := started(t, docs(filepath.Join(dir, "nodectl.sock")))
+	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+}
+
+func TestAdmitted(t *testing.T) {
+	t.Parallel()
+	me := uint32(os.Geteuid())
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		want bool
+	}{
+		"root":                  {context.WithValue(t.Context(), peerKey{}, peer{uid: 0}), true},
+		"the agent's own user":  {context.WithValue(t.Context(), peerKey{}, peer{uid: me}), true},
+		"another user":          {context.WithValue(t.Context(), peerKey{}, peer{uid: me + 1}), false},
+		"nobody, by overflow":   {context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), me == 65534},
+		"the kernel says no":    {context.WithValue(t.Context(), peerKey{}, peer{err: errors.New("no")}), false},
+		"nobody asked":          {t.Context(), false},
+		"not a unix connection": {withPeer(t.Context(), a), false},
+	} {
+		if got := admitted(c.ctx); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestAnotherUserIsRefused opens the socket to everybody, which no agent does,
+// and asks as another user. It needs root to become one; as anybody else, it
+// asks as itself, which is the other half.
+func TestAnotherUserIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	socket := filepath.Join(dir, "nodectl.sock")
+	started(t, docs(socket))
+	want := http.StatusOK
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAskAsSomebody$", "-test.v")
+	cmd.Env = append(os.Environ(), "ASK_SOCKET="+socket)
+	if os.Geteuid() == 0 {
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+		// The test's binary lies where only root can go.
+		copied := filepath.Join(dir, "ask")
+		data, err := os.ReadFile(self)
+		if err == nil {
+			err = os.WriteFile(copied, data, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Path, cmd.Dir = copied, dir
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+		want = http.StatusForbidden
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "code="+http.StatusText(want)) {
+		t.Errorf("want %s: %v\n%s", http.StatusText(want), err, out)
+	}
+}
+
+// TestAskAsSomebody is the other process of TestAnotherUserIsRefused.
+func TestAskAsSomebody(t *testing.T) {
+	socket := os.Getenv("ASK_SOCKET")
+	if socket == "" {
+		return
+	}
+	code, _, _ := ask(t, client(socket), http.MethodGet, "/v1/pods", "")
+	t.Logf("code=%s", http.StatusText(code))
+}

@@ -1,0 +1,273 @@
+// Package apiserver reads the pods that an API server has bound to this node:
+// one complete list, then a watch, and a list again whenever the watch leaves
+// room for doubt.
+//
+// Each pod is one source.File, named by the kubeconfig, namespace and name. Any
+// answer that is not a complete one of the API is "I could not look": the last
+// good set stands.
+//
+// The one rule: a pod goes when the server says that it was deleted, or when two
+// complete lists, a moment apart, lack it; never because of silence, and never
+// because of one list.
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+const (
+	// A failed look is repeated after about firstRetry, then more and more
+	// rarely, after about lastRetry at most.
+	firstRetry = 800 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// confirmAfter lies between two lists that must agree on what is gone.
+	confirmAfter = 2 * time.Second
+	// lingerFor is how long events are gathered before they make a snapshot.
+	lingerFor = 5 * time.Millisecond
+	// A watch is asked for this long, and as long again at most.
+	watchFor = 5 * time.Minute
+	// watchGrace is how much longer a watch may last than it was asked for
+	// before its connection is taken for dead.
+	watchGrace = 15 * time.Second
+)
+
+// Config is what an api source needs.
+type Config struct {
+	// Kubeconfig is the path of the file that says where the server is and how
+	// to be let in. It and the files it names are read again before every
+	// request, so that a rotated certificate, token or authority, and another
+	// server, need no restart.
+	Kubeconfig string
+	// Node is the name of the node whose pods are read, in any case; an API server
+	// knows it in lower case.
+	Node string
+	// Spec makes what is wanted of a pod as the server holds it; file is the
+	// name of its source.File. A nil Spec rejects the pod, and the problems say
+	// why; beside a Spec they are notices. It is called by one goroutine at a
+	// time and may keep p.
+	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
+	// Log hears, at debug, of lists and watches; nil is silence.
+	Log *slog.Logger
+	// UserAgent is sent with every request.
+	UserAgent string
+}
+
+// Source is an api source.
+type Source struct {
+	cfg Config
+	// The constants above; tests have less time.
+	retry, rarest, confirm, linger, watched, grace time.Duration
+	pageSize                                       int
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the source of the pods that cfg.Kubeconfig's server has bound to
+// cfg.Node. The error is a pod.Problem where the kubeconfig or a file it names
+// cannot be read or used. Nothing is sent before Sets.
+func New(cfg Config) (*Source, error) {
+	switch {
+	case cfg.Kubeconfig == "":
+		return nil, errors.New("no kubeconfig")
+	case cfg.Node == "":
+		return nil, errors.New("no node name")
+	case cfg.Spec == nil:
+		return nil, errors.New("no Spec")
+	}
+	cfg.Node = strings.ToLower(cfg.Node)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Source{
+		cfg: cfg, pageSize: 500,
+		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, watched: watchFor, grace: watchGrace,
+	}
+	if _, err := s.access(nil); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Name returns "api:" and the kubeconfig's path: a server that moved is no other
+// layer.
+func (s *Source) Name() string { return "api:" + s.cfg.Kubeconfig }
+
+// file returns the name of the source.File of a pod.
+func (s *Source) file(k pod.Key) string { return s.cfg.Kubeconfig + "#" + k.String() }
+
+// Sets implements source.Source. Its first set comes with the first complete
+// list and waits for nothing else (unlike C-1.8.1). It never ends by itself.
+func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		r := &run{Source: s, yield: yield, pods: newPods(s)}
+		defer r.leave()
+		for ctx.Err() == nil {
+			err := r.round(ctx)
+			if r.left || ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				r.fail(err)
+			}
+			if r.left || !sleep(ctx, r.delay(err)) {
+				return
+			}
+		}
+	}
+}
+
+// run is what one run of Sets knows. It belongs to the goroutine that ranges
+// over Sets.
+type run struct {
+	*Source
+	*pods
+	yield func(source.Snapshot, error) bool
+	way   *access
+	pause time.Duration // before the newest round
+	said  string        // the error that was yielded last, "" after a set
+	heard bool          // a set was yielded
+	left  bool          // the caller has left the loop
+}
+
+// round lists, and watches for as long as nothing is in doubt. It returns why it
+// could not; nil when it is only time to list again.
+func (r *run) round(ctx context.Context) error {
+	if err := r.look(ctx); err != nil {
+		return err
+	}
+	if !r.heard || r.set.Dirty() {
+		r.flush()
+	}
+	for !r.left {
+		if again, err := r.follow(ctx); !again {
+			return err
+		}
+	}
+	return nil
+}
+
+// look reads the complete set. Where that would take away what stands, or give a
+// name to another pod, a second list has to agree: a server that was restored
+// from a backup, and one that lost its data, answer in perfect order (F71).
+func (r *run) look(ctx context.Context) error {
+	first, err := r.list(ctx)
+	if err != nil {
+		return err
+	}
+	doubt := r.doubts(first)
+	if len(doubt) == 0 {
+		r.replace(first, nil, r.flush)
+		r.seen = first.rv
+		return nil
+	}
+	if older(first.rv, r.seen) {
+		r.fail(errBackInTime)
+	}
+	if r.left || !sleep(ctx, r.confirm) {
+		return context.Canceled
+	}
+	second, err := r.list(ctx)
+	switch {
+	case err != nil:
+		return err
+	case older(second.rv, first.rv):
+		return errBackInTime
+	}
+	gone := r.doubts(second)
+	for file, uid := range gone {
+		if was, ok := doubt[file]; !ok || was != uid {
+			delete(gone, file)
+		}
+	}
+	r.replace(second, gone, r.flush)
+	// What happened between the two comes again as events.
+	r.seen = first.rv
+	return nil
+}
+
+// list asks for the complete list.
+func (r *run) list(ctx context.Context) (listing, error) {
+	if err := r.enter(); err != nil {
+		return listing{}, err
+	}
+	start := time.Now()
+	l, err := r.way.list(ctx, r.cfg.Node, r.pageSize)
+	r.cfg.Log.Debug("Listed pods", "kubeconfig", r.cfg.Kubeconfig, "pods", len(l.pods), "resourceVersion", l.rv, "took", time.Since(start), "failed", err != nil)
+	return l, err
+}
+
+// enter brings the way in up to date with the kubeconfig.
+func (r *run) enter() error {
+	way, err := r.access(r.way)
+	if err != nil {
+		return err
+	}
+	if r.way != nil && r.way != way {
+		r.way.client.CloseIdleConnections()
+		r.cfg.Log.Debug("Kubeconfig changed", "kubeconfig", r.cfg.Kubeconfig)
+	}
+	r.way = way
+	return nil
+}
+
+// leave ends what a run holds.
+func (r *run) leave() {
+	if r.way != nil {
+		r.way.client.CloseIdleConnections()
+	}
+}
+
+// flush yields the set as it is now.
+func (r *run) flush() {
+	if r.left {
+		return
+	}
+	r.said, r.heard = "", true
+	r.left = !r.yield(r.snapshot(), nil)
+}
+
+// fail yields why the server could not be looked at, unless that was said last.
+func (r *run) fail(err error) {
+	if r.left || err.Error() == r.said {
+		return
+	}
+	r.said = err.Error()
+	r.left = !r.yield(source.Snapshot{}, err)
+}
+
+// delay returns how long to wait before the next round: longer and longer, and
+// spread so that a fleet does not come back in step.
+func (r *run) delay(err error) time.Duration {
+	r.pause = min(max(2*r.pause, r.retry), r.rarest)
+	d := r.pause/2 + rand.N(r.pause)
+	if refused := (*refusal)(nil); errors.As(err, &refused) {
+		d = max(d, min(refused.retryAfter, r.rarest))
+	}
+	return d
+}
+
+// sleep reports whether d passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// errBackInTime is said while a second list has not confirmed the first.
+var errBackInTime = errors.New("the server's data is older than what was read before (restored from a backup?): nothing is removed until a second list says the same")

@@ -1,0 +1,187 @@
+package apiserver
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+var (
+	errNotAPI  = errors.New("the answer is not from a Kubernetes API (from a proxy before it?)")
+	errPartial = errors.New("the answer is damaged or not complete")
+)
+
+// magic stands before every object in protobuf; an envelope follows that names
+// the kind and holds the object.
+const magic = "k8s\x00"
+
+// unwrap returns the kind of a protobuf object and its own bytes.
+func unwrap(data []byte) (kind string, object []byte, err error) {
+	envelope, ok := bytes.CutPrefix(data, []byte(magic))
+	if !ok {
+		return "", nil, errNotAPI
+	}
+	var u runtime.Unknown
+	if err := u.Unmarshal(envelope); err != nil {
+		return "", nil, errPartial
+	}
+	return u.Kind, u.Raw, nil
+}
+
+// decodeList returns a page of a list. It has a resource version: a list without
+// one is not the whole of it.
+func decodeList(mediaType string, body []byte) (*v1.PodList, error) {
+	var l v1.PodList
+	kind := ""
+	switch mediaType {
+	case protobufType:
+		k, object, err := unwrap(body)
+		if err != nil {
+			return nil, err
+		}
+		if kind = k; kind == "PodList" && l.Unmarshal(object) != nil {
+			return nil, errPartial
+		}
+	case jsonType:
+		var is metav1.TypeMeta
+		if json.Unmarshal(body, &is) != nil {
+			return nil, errPartial
+		}
+		if kind = is.Kind; kind == "PodList" && json.Unmarshal(body, &l) != nil {
+			return nil, errPartial
+		}
+	}
+	switch {
+	case kind != "PodList":
+		return nil, errNotAPI
+	case l.ResourceVersion == "" || l.ResourceVersion == "0":
+		return nil, errPartial
+	}
+	return &l, nil
+}
+
+// event is one word of a watch: a pod, or why there are no more of them.
+type event struct {
+	kind watch.EventType
+	pod  *v1.Pod
+	err  error
+}
+
+// stream is the answer to a watch.
+type stream struct {
+	body  io.Closer
+	frame func() (kind watch.EventType, object []byte, err error)
+	pod   func(object []byte) (*v1.Pod, error)
+	code  func(object []byte) int32 // of a Status
+}
+
+// newStream returns the stream of body, which it owns if the error is nil.
+func newStream(mediaType string, body io.ReadCloser) (*stream, error) {
+	switch mediaType {
+	case protobufType:
+		r := bufio.NewReader(body)
+		return &stream{body, func() (watch.EventType, []byte, error) { return protobufFrame(r) }, protobufPod, protobufCode}, nil
+	case jsonType:
+		limited := &io.LimitedReader{R: body}
+		d := json.NewDecoder(limited)
+		return &stream{body, func() (watch.EventType, []byte, error) {
+			limited.N = eventLimit
+			return jsonFrame(d)
+		}, jsonPod, jsonCode}, nil
+	}
+	return nil, errNotAPI
+}
+
+// Close ends the stream; a next under way returns.
+func (s *stream) Close() { _ = s.body.Close() }
+
+// next returns the next event. It blocks until there is one or the stream ends;
+// io.EOF is its end at the server's own wish.
+func (s *stream) next() event {
+	kind, object, err := s.frame()
+	if err != nil {
+		return event{err: err}
+	}
+	switch kind {
+	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
+		p, err := s.pod(object)
+		return event{kind: kind, pod: p, err: err}
+	case watch.Error:
+		if code := s.code(object); code != 410 {
+			return event{err: &refusal{host: "watch", status: int(code)}}
+		}
+		return event{err: errGone}
+	}
+	return event{err: errPartial}
+}
+
+func protobufFrame(r io.Reader) (watch.EventType, []byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return "", nil, err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > eventLimit {
+		return "", nil, errPartial
+	}
+	frame := make([]byte, n)
+	if _, err := io.ReadFull(r, frame); err != nil {
+		return "", nil, errPartial
+	}
+	var e metav1.WatchEvent
+	if err := e.Unmarshal(frame); err != nil {
+		return "", nil, errPartial
+	}
+	return watch.EventType(e.Type), e.Object.Raw, nil
+}
+
+func protobufPod(object []byte) (*v1.Pod, error) {
+	kind, object, err := unwrap(object)
+	p := &v1.Pod{}
+	if err != nil || kind != "Pod" || p.Unmarshal(object) != nil {
+		return nil, errPartial
+	}
+	return p, nil
+}
+
+func protobufCode(object []byte) int32 {
+	kind, object, err := unwrap(object)
+	var s metav1.Status
+	if err != nil || kind != "Status" || s.Unmarshal(object) != nil {
+		return 0
+	}
+	return s.Code
+}
+
+func jsonFrame(d *json.Decoder) (watch.EventType, []byte, error) {
+	var e metav1.WatchEvent
+	if err := d.Decode(&e); err != nil {
+		return "", nil, err
+	}
+	return watch.EventType(e.Type), e.Object.Raw, nil
+}
+
+func jsonPod(object []byte) (*v1.Pod, error) {
+	p := &v1.Pod{}
+	if json.Unmarshal(object, p) != nil || p.Kind != "Pod" {
+		return nil, errPartial
+	}
+	p.TypeMeta = metav1.TypeMeta{}
+	return p, nil
+}
+
+func jsonCode(object []byte) int32 {
+	var s metav1.Status
+	if json.Unmarshal(object, &s) != nil {
+		return 0
+	}
+	return s.Code
+}

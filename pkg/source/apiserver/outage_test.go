@@ -1,0 +1,324 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+)
+
+// silence returns the address of a server that takes connections and never
+// answers.
+func silence(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		var taken []net.Conn
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				break
+			}
+			taken = append(taken, c)
+		}
+		for _, c := range taken {
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	return "http://" + l.Addr().String()
+}
+
+// once is another layer: a set, then another.
+type once struct{ sets chan source.Snapshot }
+
+func (o once) Name() string { return "file:/manifests" }
+func (o once) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		for {
+			select {
+			case s := <-o.sets:
+				if !yield(s, nil) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// A server that takes the connection and says nothing is not heard, says no word
+// for as long as it might still answer, and delays neither the arrival nor the
+// removal of another layer's pod.
+func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
+	silent := newSource(t, kubeconfig(t, silence(t), "", ""))
+	file := once{make(chan source.Snapshot)} // cap 0: the test sends, the layer receives
+	ctx, leave := context.WithCancel(t.Context())
+	batches := make(chan podconfig.Batch) // cap 0: the reader sends, the test receives
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer leave()
+	reader.Go(func() {
+		for b := range podconfig.New(podconfig.Config{Sources: []source.Source{file, silent}}).Batches(ctx) {
+			select {
+			case batches <- b:
+			case <-ctx.Done():
+			}
+		}
+	})
+	var set source.Builder
+	for _, step := range []struct {
+		change func()
+		op     podconfig.Op
+	}{
+		{func() {
+			p := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "static"}, Origin: pod.Origin{Source: "file", Location: "/manifests"}, Pod: boundPod("static", "x")}
+			set.Put(source.File{File: "a", Pods: []*pod.Spec{p}}, nil)
+		}, podconfig.ADD},
+		{func() { set.Remove("a") }, podconfig.REMOVE},
+	} {
+		step.change()
+		file.sets <- set.Snapshot()
+		b := <-batches
+		if len(b.Updates) != 1 || b.Updates[0].Op != step.op || b.Updates[0].Source != "file" {
+			t.Fatalf("updates %+v, want %s of the file layer", b.Updates, step.op)
+		}
+		if heard, configured := b.State.Heard(silent.Name()); heard || !configured {
+			t.Errorf("the silent layer: heard %v, configured %v", heard, configured)
+		}
+	}
+}
+
+// An outage is told once, in words, with nothing of what was sent or received;
+// the pods stand, and coming back costs one list.
+func TestF70_OutageKeepsPodsAndReturnCostsOneList(t *testing.T) {
+	s := newServer(t)
+	s.put(boundPod("one", "x"), boundPod("two", "x"))
+	l := sourcetest.Listen(t, s.source(t))
+	first := l.Set()
+	first.Holds(t, "one", "two")
+	s.watched(t, 1)
+	s.fails(http.StatusInternalServerError)
+	if got, want := l.Error().Error(), s.URL+": HTTP 500: the server fails"; got != want {
+		t.Errorf("error %q, want %q", got, want)
+	}
+	s.waits(t, s.count(isList)+3, isList) // and no second word comes of it
+	var back int
+	s.change(func() {
+		s.puts(boundPod("three", "x"))
+		s.answer = nil
+		back = len(s.asked)
+	})
+	w := l.Set()
+	w.Holds(t, "one", "three", "two")
+	w.Names(t, "three")
+	if w.Pod("one") != first.Pod("one") {
+		t.Error("the unchanged pod is another pointer")
+	}
+	s.watched(t, 2)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lists := 0
+	for _, r := range s.asked[back:] {
+		if isList(r) {
+			lists++
+		}
+	}
+	if lists != 1 {
+		t.Errorf("coming back took %d lists", lists)
+	}
+}
+
+// Waiting doubles from about 0.8 s to about 30 s, is spread, and starts anew
+// after a watch that lasted.
+func TestF70_BackOffGrowsAndIsSpread(t *testing.T) {
+	r := &run{Source: &Source{retry: firstRetry, rarest: lastRetry}}
+	spread := map[time.Duration]bool{}
+	for i := range 12 {
+		want := min(firstRetry<<i, lastRetry)
+		got := r.delay(errPartial)
+		if got < want/2 || got > want*3/2 {
+			t.Errorf("wait %d is %v, want about %v", i, got, want)
+		}
+		spread[got] = true
+	}
+	if len(spread) < 10 {
+		t.Errorf("waits are not spread: %v", spread)
+	}
+	if got := (&run{Source: r.Source}).delay(&refusal{status: 429, retryAfter: 20 * time.Second}); got != 20*time.Second {
+		t.Errorf("a server that asks for 20 s is asked after %v", got)
+	}
+	if got := (&run{Source: r.Source}).delay(&refusal{status: 429, retryAfter: time.Hour}); got != lastRetry {
+		t.Errorf("a server that asks for an hour is asked after %v", got)
+	}
+}
+
+// A watch that is refused while lists work is an error all the same, and changes
+// still come with the lists.
+func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
+	s := newServer(t)
+	s.put(boundPod("one", "x"))
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if isWatch(r) {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return isWatch(r)
+	})
+	l := sourcetest.Listen(t, s.source(t))
+	l.Set().Holds(t, "one")
+	if err := l.Error(); !strings.Contains(err.Error(), "403") {
+		t.Errorf("error %q", err)
+	}
+	s.watched(t, 4) // no set and no error in between
+	s.put(boundPod("two", "x"))
+	l.Set().Holds(t, "one", "two")
+	l.Error()
+	s.says(nil)
+	l.Set().Names(t)
+}
+
+// A watch on which nothing ever comes, not even its end, is given up soon after
+// it was to end, and a list says what it withheld.
+func TestF70_SilentWatchIsGivenUp(t *testing.T) {
+	s := newServer(t)
+	s.put(boundPod("one", "x"))
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if !isWatch(r) {
+			return false
+		}
+		w.Header().Set("Content-Type", protobufType)
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		return true
+	})
+	src := s.source(t)
+	src.watched, src.grace = time.Second, 0
+	l := sourcetest.Listen(t, src)
+	l.Set().Holds(t, "one")
+	s.watched(t, 1)
+	s.put(boundPod("two", "x"))
+	l.Set().Holds(t, "one", "two")
+}
+
+// The dead connection itself is found by pings and keep-alives, which the
+// client has to be told to send.
+func TestF70_ConnectionsAreProbed(t *testing.T) {
+	rc, err := restConfig("k", []byte("{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1'}}]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, ok := c.Transport.(*http.Transport)
+	if !ok || !wire.ForceAttemptHTTP2 || wire.HTTP2.SendPingTimeout != 30*time.Second || wire.HTTP2.PingTimeout != 15*time.Second {
+		t.Errorf("transport %+v", c.Transport)
+	}
+}
+
+// Every event of a burst is in one set.
+func TestBurstIsOneSet(t *testing.T) {
+	s := newServer(t)
+	l := sourcetest.Listen(t, s.source(t))
+	l.Set().Holds(t)
+	s.watched(t, 1)
+	s.change(func() {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			s.puts(boundPod(name, "x"))
+		}
+		s.drops(pod.Key{Namespace: "default", Name: "c"})
+		s.puts(boundPod("a", "y"))
+	})
+	w := l.Set()
+	w.Holds(t, "a", "b", "d")
+	if w.Pod("a").Pod.Annotations["content"] != "y" {
+		t.Error("the last word on a pod is not the set's")
+	}
+}
+
+// A steady stream of events is told as it comes, not when it ends.
+func TestSteadyEventsAreNotWithheld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor}
+		sets := 0
+		r := &run{Source: src, pods: newPods(src), yield: func(source.Snapshot, error) bool { sets++; return true }}
+		events := make(chan event) // cap 0: the feeder sends, drain receives
+		var feeder sync.WaitGroup
+		feeder.Go(func() {
+			for i := range 100 {
+				p := boundPod("one", "x")
+				p.ResourceVersion, p.UID = string(rune('1'+i%9)), "u"
+				p.ResourceVersion = strings.Repeat("1", 1+i)
+				events <- event{kind: "MODIFIED", pod: p}
+				<-time.After(time.Millisecond)
+			}
+			events <- event{err: errors.New("over")}
+		})
+		_ = r.drain(t.Context(), events)
+		feeder.Wait()
+		if sets < 15 || sets > 25 {
+			t.Errorf("100 events in 100 ms made %d sets", sets)
+		}
+	})
+}
+
+// Nothing of what lets us in, and nothing of what the server said, appears in
+// errors, problems or logs (I8).
+func TestF72_CredentialsAndBodiesAreNeverTold(t *testing.T) {
+	var log bytes.Buffer
+	a := newAuthority(t)
+	s := a.secure(t)
+	path := kubeconfig(t, s.URL, a.data(), "token: hunter2")
+	s.put(boundPod("one", "x"))
+	l := sourcetest.Listen(t, newSource(t, path, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}))
+	told := []string{strings.Join(l.Set().Contents(), " ")}
+	for _, answer := range []func(w http.ResponseWriter){
+		func(w http.ResponseWriter) { http.Error(w, "hunter2", http.StatusUnauthorized) },
+		func(w http.ResponseWriter) { _, _ = w.Write([]byte("hunter2")) },
+		func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", jsonType)
+			_, _ = w.Write([]byte(`{"kind":"PodList","metadata":{"resourceVersion":"hunter2"},"items":["hunter2"]}`))
+		},
+		func(w http.ResponseWriter) {
+			w.Header().Set("Location", "http://elsewhere.invalid/hunter2")
+			w.WriteHeader(http.StatusFound)
+		},
+	} {
+		s.says(func(w http.ResponseWriter, _ *http.Request) bool { answer(w); return true })
+		told = append(told, l.Error().Error())
+	}
+	l.Leave()
+	l.Ended()
+	if all := log.String() + strings.Join(told, "\n"); strings.Contains(all, "hunter2") || !strings.Contains(all, "401") || !strings.Contains(all, "Listed pods") {
+		t.Errorf("what is told:\n%s", all)
+	}
+	if last := told[len(told)-1]; !strings.Contains(last, "HTTP 302: redirects are not followed") {
+		t.Errorf("a redirect is %q", last)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.asked[0].Header; h.Get("User-Agent") != "nodectl/test" || h.Get("Authorization") != "Bearer hunter2" {
+		t.Errorf("headers %v", h)
+	}
+}

@@ -1,0 +1,188 @@
+package apiserver
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// pods is the set as the server's lists and events made it.
+type pods struct {
+	*Source
+	set    source.Builder
+	known  map[string]version     // by name of source.File: what it was made of
+	buried map[types.UID]struct{} // deleted since the last list; no UID lives twice
+	opened map[string]struct{}    // files emptied since the last snapshot
+	seen   string                 // where the next watch begins
+}
+
+// version says which state of which pod something was made of.
+type version struct {
+	uid types.UID
+	rv  string // "" when it may be of another history of the server
+}
+
+// listing is one complete list.
+type listing struct {
+	rv   string
+	pods []*v1.Pod
+}
+
+// maxBuried bounds what is remembered of deleted pods between two lists. Old
+// events are rare and come soon, if at all.
+const maxBuried = 4096
+
+func newPods(s *Source) *pods {
+	return &pods{Source: s, known: map[string]version{}, buried: map[types.UID]struct{}{}, opened: map[string]struct{}{}}
+}
+
+// snapshot returns the set.
+func (p *pods) snapshot() source.Snapshot {
+	clear(p.opened)
+	return p.set.Snapshot()
+}
+
+// wanted reports whether a pod is this node's to run. A mirror pod is a picture
+// of a pod that another layer wants (C-1.4.1, C-1.12.2). A server that does not
+// know field selectors sends everybody's pods.
+func (p *pods) wanted(v *v1.Pod) bool {
+	_, mirror := v.Annotations[pod.AnnotationConfigMirror]
+	return !mirror && v.Spec.NodeName == p.cfg.Node && v.Name != "" && v.Namespace != ""
+}
+
+// doubts returns what l would take away, by name of source.File: pods that it
+// lacks or has under another UID, with their UIDs here.
+func (p *pods) doubts(l listing) map[string]types.UID {
+	there := make(map[string]types.UID, len(l.pods))
+	for _, v := range l.pods {
+		if p.wanted(v) {
+			there[p.file(pod.KeyOf(v))] = v.UID
+		}
+	}
+	doubt := map[string]types.UID{}
+	for file, is := range p.known {
+		if uid, ok := there[file]; !ok || uid != is.uid {
+			doubt[file] = is.uid
+		}
+	}
+	return doubt
+}
+
+// replace makes the set what l says, but for pods in doubt that are not gone:
+// the watch tells what became of them.
+func (p *pods) replace(l listing, gone map[string]types.UID, flush func()) {
+	clear(p.buried)
+	doubt := p.doubts(l)
+	for file, uid := range doubt {
+		if _, ok := gone[file]; ok {
+			p.remove(file, uid)
+		} else {
+			p.known[file] = version{uid: uid}
+		}
+	}
+	for _, v := range l.pods {
+		file := p.file(pod.KeyOf(v))
+		if is, ok := p.known[file]; p.wanted(v) && (!ok || is.uid == v.UID) {
+			p.put(v, flush)
+		}
+	}
+}
+
+// take makes the set what it is after e. Events that are old or come twice
+// change nothing.
+func (p *pods) take(e event, flush func()) {
+	v := e.pod
+	if !older(v.ResourceVersion, p.seen) && v.ResourceVersion != "" {
+		defer func() { p.seen = v.ResourceVersion }()
+	}
+	file := p.file(pod.KeyOf(v))
+	is, known := p.known[file]
+	switch e.kind {
+	case watch.Bookmark:
+	case watch.Deleted:
+		if known && is.uid == v.UID && !older(v.ResourceVersion, is.rv) {
+			p.remove(file, v.UID)
+		}
+	case watch.Added, watch.Modified:
+		_, dead := p.buried[v.UID]
+		old := dead || older(v.ResourceVersion, is.rv) || !known && older(v.ResourceVersion, p.seen)
+		switch {
+		case old:
+		case p.wanted(v):
+			p.put(v, flush)
+		case known && is.uid == v.UID:
+			p.remove(file, v.UID)
+		}
+	}
+}
+
+// put makes v its file's content. flush yields the set where the pod's
+// forerunner, which is gone for good, has to be seen to go: what is rejected
+// would else keep it standing.
+func (p *pods) put(v *v1.Pod, flush func()) {
+	file := p.file(pod.KeyOf(v))
+	is, known := p.known[file]
+	now := version{v.UID, v.ResourceVersion}
+	if known && is == now && now.rv != "" {
+		return
+	}
+	v.ManagedFields = nil // who wrote what is of no use here, and half of the memory
+	f := source.File{File: file}
+	spec, said := p.cfg.Spec(v, file)
+	for i := range said {
+		if said[i].File == "" {
+			said[i].File = file
+		}
+	}
+	if spec != nil {
+		f.Pods = []*pod.Spec{spec}
+	} else {
+		f.Broken = []pod.Key{pod.KeyOf(v)}
+		f.Problems, said = said, nil
+		if len(f.Problems) == 0 {
+			f.Problems = []pod.Problem{{File: file, Msg: "is rejected"}}
+		}
+		_, opened := p.opened[file]
+		if known && is.uid != v.UID {
+			p.remove(file, is.uid)
+			opened = true
+		}
+		if opened {
+			flush()
+		}
+	}
+	p.known[file] = now
+	p.set.Put(f, said)
+}
+
+// remove takes a file and its pod out of the set.
+func (p *pods) remove(file string, uid types.UID) {
+	delete(p.known, file)
+	if len(p.buried) >= maxBuried {
+		clear(p.buried)
+	}
+	p.buried[uid] = struct{}{}
+	p.opened[file] = struct{}{}
+	p.set.Remove(file)
+}
+
+// older reports whether resource version a is certainly of a time before b.
+// Both are decimal numbers wherever the order is defined.
+func older(a, b string) bool {
+	if !decimal(a) || !decimal(b) {
+		return false
+	}
+	if len(a) != len(b) {
+		return len(a) < len(b)
+	}
+	return a < b
+}
+
+func decimal(s string) bool {
+	return s != "" && s[0] != '0' && strings.Trim(s, "0123456789") == ""
+}

@@ -1,0 +1,253 @@
+// Package etcd reads manifests from etcd v3: each key below a prefix is one
+// manifest file. It is the fourth source of the first kubelets (C-1.9).
+//
+// A session with one member lists the keys at one revision, reads the values
+// that changed since the session before, and watches from the next revision on.
+// It speaks etcd's own protocol without etcd's client library, whose watches
+// come back by themselves: after a restoration they wait in silence for a
+// revision that lies in the past.
+//
+// The one rule: only a whole, linearizable list removes a key, and only when
+// it agrees with what was seen before; else it takes two.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// ValueLimit is the largest value that is read, in bytes; etcd's own limit is
+// lower unless it was raised.
+const ValueLimit = 10 << 20
+
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// settled is how long a session must have lasted for its end not to be one
+	// of several in a row.
+	settled = 10 * time.Second
+)
+
+// Config is what an etcd source needs.
+type Config struct {
+	// Endpoints are the members' client URLs, http or https, all of one
+	// cluster. Userinfo in a URL is that member's user and password.
+	Endpoints []string
+	// Prefix is the directory of the keys; "/pods" and "/pods/" mean the same,
+	// and neither means "/pods2/a".
+	Prefix string
+	// CAFile holds the authorities that https members are checked against, as
+	// PEM; "" is the system's. CertFile and KeyFile are what members are shown.
+	// All three are read anew for every connection (F72).
+	CAFile, CertFile, KeyFile string
+	// Username with the password in PasswordFile is who asks; that file, too,
+	// is read anew for every connection.
+	Username, PasswordFile string
+	// Parse decodes a value; the second result is what it passed over on
+	// purpose. It is called by one goroutine at a time.
+	Parse func(data []byte, file string) (source.File, []pod.Problem)
+	// Log hears of sessions, at debug; nil is silence.
+	Log *slog.Logger
+	// Timeout bounds one answer; zero is 10 s, longer than a member without a
+	// leader takes to say so.
+	Timeout time.Duration
+	// Confirm is how long a list that contradicts what was seen before must
+	// stand before it is believed; zero is 5 s (F71).
+	Confirm time.Duration
+	// UserAgent names the program to the members.
+	UserAgent string
+}
+
+// Source is an etcd source.
+type Source struct {
+	cfg     Config
+	prefix  string // ends in a slash
+	end     string // the first key behind the prefix
+	members []endpoint
+}
+
+// endpoint is one member's address.
+type endpoint struct {
+	address  string // host:port
+	secure   bool
+	user     string
+	password string
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns the source of the keys below cfg.Prefix; the error says what of
+// cfg cannot be used, without repeating secrets. It dials nothing and reads no
+// file before Sets.
+func New(cfg Config) (*Source, error) {
+	s := &Source{cfg: cfg}
+	if cfg.Prefix == "" {
+		return nil, errors.New("no prefix: all of etcd's keys would be manifests")
+	}
+	s.prefix = strings.TrimRight(cfg.Prefix, "/") + "/"
+	s.end = s.prefix[:len(s.prefix)-1] + "0" // the byte after the slash
+	secure := false
+	for _, text := range cfg.Endpoints {
+		e, err := parseEndpoint(text)
+		if err != nil {
+			return nil, err
+		}
+		secure = secure || e.secure
+		s.members = append(s.members, e)
+	}
+	files := cfg.CAFile + cfg.CertFile + cfg.KeyFile
+	switch {
+	case len(s.members) == 0:
+		return nil, errors.New("no endpoint")
+	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
+		return nil, errors.New("a certificate and its key come together")
+	case (cfg.Username == "") != (cfg.PasswordFile == ""):
+		return nil, errors.New("a user and a password file come together")
+	case files != "" && !secure:
+		return nil, errors.New("certificates are of no use without an https endpoint")
+	}
+	if s.cfg.Timeout <= 0 {
+		s.cfg.Timeout = 10 * time.Second
+	}
+	if s.cfg.Confirm <= 0 {
+		s.cfg.Confirm = 5 * time.Second
+	}
+	if s.cfg.Log == nil {
+		s.cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return s, nil
+}
+
+func parseEndpoint(text string) (endpoint, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return endpoint{}, errors.New("an endpoint is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return endpoint{}, errors.New("an endpoint is not an http or https URL")
+	case u.Hostname() == "":
+		return endpoint{}, errors.New("an endpoint is a URL without a host")
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return endpoint{}, fmt.Errorf("endpoint %s: only scheme, host and port are used", u.Host)
+	}
+	port := u.Port()
+	if port == "" {
+		port = "2379"
+	}
+	e := endpoint{address: net.JoinHostPort(u.Hostname(), port), secure: u.Scheme == "https"}
+	if u.User != nil {
+		e.user = u.User.Username()
+		e.password, _ = u.User.Password()
+	}
+	return e, nil
+}
+
+// Name returns "etcd:" and the prefix: other members of the cluster are the
+// same layer.
+func (s *Source) Name() string { return "etcd:" + s.cfg.Prefix }
+
+// Sets implements source.Source. It never ends by itself.
+func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		s.warn()
+		r := newReader(s, yield)
+		next := rand.N(len(s.members)) // a fleet spreads over the members
+		var failing, flapping time.Duration
+		for {
+			start := time.Now()
+			n, err := s.round(ctx, r, next)
+			wait := &failing
+			switch {
+			case r.left || ctx.Err() != nil:
+				return
+			case err == nil: // there was a session, and it ended
+				failing, wait = 0, &flapping
+				if time.Since(start) > settled {
+					flapping = 0
+				}
+			case !r.cannot(err):
+				return
+			}
+			next = n + 1
+			*wait = longer(*wait)
+			if !sleep(ctx, r.pause(*wait)) {
+				return
+			}
+		}
+	}
+}
+
+// warn says what a password on the wire costs.
+func (s *Source) warn() {
+	for _, e := range s.members {
+		host, _, _ := net.SplitHostPort(e.address)
+		near := host == "localhost" || net.ParseIP(host).IsLoopback()
+		if !e.secure && !near && (s.cfg.Username != "" || e.user != "") {
+			s.cfg.Log.Warn("The password for etcd goes over the network as it is; use https", "member", e.address)
+		}
+	}
+}
+
+// round tries the members, beginning with first, until one could be looked at
+// and that session has ended; it returns that member and nil. Else the error
+// says what is wrong with each.
+func (s *Source) round(ctx context.Context, r *reader, first int) (int, error) {
+	why := make([]string, len(s.members))
+	for i := range s.members {
+		n := (first + i) % len(s.members)
+		e := s.members[n]
+		looked, err := r.session(ctx, e)
+		if r.left || ctx.Err() != nil {
+			return n, nil
+		}
+		s.cfg.Log.Debug("A session with etcd has ended", "member", e.address, "looked", looked, "reason", err)
+		if looked {
+			return n, nil
+		}
+		why[n] = err.Error()
+	}
+	return first, s.reasons(why)
+}
+
+// reasons joins what is wrong with each member, in the order they were given.
+func (s *Source) reasons(why []string) error {
+	var words, members []string
+	for n, w := range why {
+		members = append(members, s.members[n].address)
+		if n == len(why)-1 || why[n+1] != w {
+			words = append(words, strings.Join(members, ", ")+": "+w)
+			members = nil
+		}
+	}
+	return errors.New(strings.Join(words, "; "))
+}
+
+// longer returns the pause that follows on d.
+func longer(d time.Duration) time.Duration { return min(max(2*d, firstRetry), lastRetry) }
+
+// jitter returns between half of d and d, so that a fleet does not come back
+// in step.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+// sleep reports whether d passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

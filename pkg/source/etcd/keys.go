@@ -1,0 +1,171 @@
+package etcd
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// known is what was seen of the keys: every event up to a revision. It belongs
+// to one goroutine.
+type known struct {
+	cluster  uint64
+	revision int64 // 0 is nothing seen yet
+	keys     map[string]held
+}
+
+// held is one key's value.
+type held struct {
+	modified int64
+	sum      [sha256.Size]byte
+}
+
+// listing is all keys at one revision, in byte order, without values.
+type listing struct {
+	cluster  uint64
+	revision int64
+	keys     []listed
+}
+
+type listed struct {
+	key      string
+	modified int64
+}
+
+// change is one key's new value, or its removal.
+type change struct {
+	key      string
+	modified int64
+	value    []byte
+	removed  bool
+	tooLarge bool // value did not fit into an answer
+}
+
+// sum returns what tells values apart.
+func (c change) sum() [sha256.Size]byte {
+	if c.tooLarge {
+		return [sha256.Size]byte{}
+	}
+	return sha256.Sum256(c.value)
+}
+
+const otherHistory = "its history is another than before"
+
+// contradicts says how a listing denies what was seen; "" when it goes on from
+// there. A cluster that was restored from a backup has another ID, an older
+// revision, or, once it was written to again, keys from before our revision
+// that we never saw.
+func (k *known) contradicts(l listing) string {
+	switch {
+	case k.revision == 0:
+		return ""
+	case l.cluster != k.cluster:
+		return "this is another cluster than before"
+	case l.revision < k.revision:
+		return "its revision is lower than before"
+	}
+	for _, e := range l.keys {
+		if e.modified <= k.revision && k.keys[e.key].modified != e.modified {
+			return otherHistory
+		}
+	}
+	return ""
+}
+
+// missing returns the keys that are not in l.
+func (k *known) missing(l listing) []string {
+	if len(k.keys) == 0 {
+		return nil
+	}
+	there := make(map[string]bool, len(l.keys))
+	for _, e := range l.keys {
+		there[e.key] = true
+	}
+	var gone []string
+	for key := range k.keys {
+		if !there[key] {
+			gone = append(gone, key)
+		}
+	}
+	return gone
+}
+
+// events returns what a batch of events changes, one change per key, and notes
+// how far it goes. Events that were seen before, out of their turn, or not of
+// the range [prefix, end) change nothing (F71).
+func (k *known) events(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Event, prefix, end string) []change {
+	newest := make(map[string]int, len(batch))
+	var changes []change
+	last := k.revision
+	for _, e := range batch {
+		kv := e.GetKv()
+		key := string(kv.GetKey())
+		if kv == nil || key < prefix || key >= end || kv.ModRevision <= k.revision {
+			continue
+		}
+		last = max(last, kv.ModRevision)
+		c := change{key: key, modified: kv.ModRevision, value: kv.Value, removed: e.Type == mvccpb.Event_DELETE}
+		if i, again := newest[key]; !again {
+			newest[key] = len(changes)
+			changes = append(changes, c)
+		} else if changes[i].modified <= c.modified {
+			changes[i] = c
+		}
+	}
+	if len(batch) == 0 { // a word about progress
+		last = max(last, header.GetRevision())
+	}
+	k.revision = last
+	return changes
+}
+
+// put notes a key's value and reports whether it is another than before.
+func (k *known) put(c change) bool {
+	was, there := k.keys[c.key]
+	is := held{c.modified, c.sum()}
+	k.keys[c.key] = is
+	return !there || was.sum != is.sum
+}
+
+// passedOver says why a key is not read; "" when it is. The rules are those of
+// files, but a key needs no extension.
+func passedOver(key, prefix string) string {
+	if !utf8.ValidString(key) || strings.ContainsFunc(key, unicode.IsControl) {
+		return "the key is not text"
+	}
+	dirs, name := "", key[len(prefix):]
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		dirs, name = name[:i], name[i+1:]
+	}
+	switch {
+	case strings.HasPrefix(dirs, "."), strings.Contains(dirs, "/."):
+		return "hidden directory"
+	case name == "":
+		return "the key names a directory"
+	case name[0] == '.':
+		return "hidden file"
+	case strings.HasSuffix(name, "~"), strings.HasSuffix(name, ".bak"), strings.HasSuffix(name, ".swp"):
+		return "backup file"
+	}
+	return ""
+}
+
+// skipped is what is said of a key that is passed over.
+func skipped(key, why string) pod.Problem {
+	if !utf8.ValidString(key) {
+		key = strconv.Quote(key)
+	}
+	return pod.Problem{File: key, Msg: "skipped: " + why}
+}
+
+func tooLarge(key string) pod.Problem {
+	return pod.Problem{File: key, Msg: fmt.Sprintf("is larger than %d MiB, the limit for one file", ValueLimit>>20)}
+}

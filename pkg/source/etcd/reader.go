@@ -1,0 +1,263 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// reader is what one run of Sets knows. It belongs to the goroutine that
+// ranges.
+type reader struct {
+	*Source
+	yield func(source.Snapshot, error) bool
+	left  bool   // the caller has left the loop
+	heard bool   // a set was yielded
+	said  string // the reason that was yielded last and holds
+
+	set     source.Builder
+	skipped map[string]pod.Problem
+	skips   bool // skipped is another than the set's
+	seen    known
+
+	doubt *doubt
+}
+
+// doubt is a listing that contradicts what was seen, and since when it stands.
+type doubt struct {
+	listing
+	since time.Time
+}
+
+func newReader(s *Source, yield func(source.Snapshot, error) bool) *reader {
+	return &reader{Source: s, yield: yield, skipped: map[string]pod.Problem{}, seen: known{keys: map[string]held{}}}
+}
+
+// pause returns how long to wait before the next round: at most until a doubt
+// can be settled.
+func (r *reader) pause(retry time.Duration) time.Duration {
+	wait := jitter(retry)
+	if r.doubt != nil {
+		if left := time.Until(r.doubt.since.Add(r.cfg.Confirm)); left > 0 {
+			return min(wait, left)
+		}
+	}
+	return wait
+}
+
+// cannot yields that the source could not look, once per reason. It reports
+// whether the caller goes on.
+func (r *reader) cannot(err error) bool {
+	if err.Error() == r.said {
+		return true
+	}
+	r.said = err.Error()
+	r.left = !r.yield(source.Snapshot{}, err)
+	return !r.left
+}
+
+// tell yields the set where it says anything new. It reports whether the caller
+// goes on.
+func (r *reader) tell() bool {
+	if r.skips {
+		r.set.Skip(slices.Collect(maps.Values(r.skipped)))
+		r.skips = false
+	}
+	if r.heard && r.said == "" && !r.set.Dirty() {
+		return true
+	}
+	r.heard, r.said = true, ""
+	r.left = !r.yield(r.set.Snapshot(), nil)
+	return !r.left
+}
+
+// session looks at one member until it cannot any more, and returns why.
+// looked reports whether it could at all.
+func (r *reader) session(ctx context.Context, e endpoint) (looked bool, why error) {
+	m, err := r.dial(e, r.heard)
+	if err != nil {
+		return false, err
+	}
+	defer m.close()
+	if err := m.login(ctx); err != nil {
+		return false, err
+	}
+	if err := r.list(ctx, m); err != nil {
+		return false, err
+	}
+	if !r.tell() {
+		return true, nil
+	}
+	return true, r.watch(ctx, m)
+}
+
+// list brings the set to the member's newest revision.
+func (r *reader) list(ctx context.Context, m *member) error {
+	l, err := m.keys(ctx, r.prefix, r.end, 0)
+	if err != nil {
+		return err
+	}
+	anew := r.seen.revision == 0
+	why := r.seen.contradicts(l)
+	if why == "" && !anew && len(r.seen.missing(l)) > 0 {
+		if why, err = r.remembers(ctx, m); err != nil {
+			return err
+		}
+	}
+	if why != "" {
+		if err := r.judge(ctx, m, l, why); err != nil {
+			return err
+		}
+		anew = true
+	}
+	var want []int
+	for i, e := range l.keys {
+		if was, there := r.seen.keys[e.key]; anew || !there || was.modified != e.modified {
+			want = append(want, i)
+		}
+	}
+	r.cfg.Log.Debug("Listed etcd's keys", "member", m.address, "prefix", r.prefix, "revision", l.revision, "keys", len(l.keys), "changed", len(want))
+	if err := m.values(ctx, l, want, r.put); err != nil {
+		return err // the set was not told, and what was seen still holds
+	}
+	for _, key := range r.seen.missing(l) {
+		r.remove(key)
+	}
+	r.seen.cluster, r.seen.revision = l.cluster, l.revision
+	r.doubt = nil
+	return nil
+}
+
+// remembers asks the member for the keys as we saw them last, before it may take
+// any away, and says how it denies them. A member that has forgotten that
+// revision denies nothing.
+func (r *reader) remembers(ctx context.Context, m *member) (string, error) {
+	then, err := m.keys(ctx, r.prefix, r.end, r.seen.revision)
+	switch {
+	case errors.Is(err, errCompacted):
+		return "", nil
+	case err != nil:
+		return "", err
+	case len(r.seen.missing(then)) > 0:
+		return otherHistory, nil
+	}
+	return r.seen.contradicts(then), nil
+}
+
+// judge decides about a listing that contradicts what was seen: the cluster was
+// restored, or the member is none of ours. It is believed at once where it
+// removes and changes nothing, and else when a second one, a while later, goes
+// on from the first and misses the same keys (F71).
+func (r *reader) judge(ctx context.Context, m *member, l listing, why string) error {
+	if r.confirmed(l) {
+		return nil
+	}
+	harmless := len(r.seen.missing(l)) == 0
+	if harmless {
+		all := make([]int, len(l.keys))
+		for i := range all {
+			all[i] = i
+		}
+		err := m.values(ctx, l, all, func(c change) {
+			was, there := r.seen.keys[c.key]
+			harmless = harmless && (!there || was.sum == c.sum())
+		})
+		if err != nil || harmless {
+			return err
+		}
+	}
+	if r.doubt == nil || !r.follows(l) {
+		r.doubt = &doubt{l, time.Now()}
+	}
+	return errors.New(why + ", as after a restoration; nothing is removed before a second look says the same")
+}
+
+// follows reports whether l goes on from the doubtful listing, and misses no
+// key of ours that that one had.
+func (r *reader) follows(l listing) bool {
+	first := known{cluster: r.doubt.cluster, revision: r.doubt.revision, keys: map[string]held{}}
+	for _, e := range r.doubt.keys {
+		first.keys[e.key] = held{modified: e.modified}
+	}
+	if first.contradicts(l) != "" {
+		return false
+	}
+	return !slices.ContainsFunc(r.seen.missing(l), func(key string) bool {
+		_, had := first.keys[key]
+		return had
+	})
+}
+
+func (r *reader) confirmed(l listing) bool {
+	return r.doubt != nil && time.Since(r.doubt.since) >= r.cfg.Confirm && r.follows(l)
+}
+
+// put makes c's value the reading of its key.
+func (r *reader) put(c change) {
+	if !r.seen.put(c) {
+		return
+	}
+	if why := passedOver(c.key, r.prefix); why != "" {
+		r.skipped[c.key], r.skips = skipped(c.key, why), true
+		return
+	}
+	if c.tooLarge || len(c.value) > ValueLimit {
+		r.set.Put(source.File{File: c.key, Whole: true, Problems: []pod.Problem{tooLarge(c.key)}}, nil)
+		return
+	}
+	f, notices := r.cfg.Parse(c.value, c.key)
+	f.File = c.key
+	r.set.Put(f, notices)
+}
+
+// remove takes a key out of the set.
+func (r *reader) remove(key string) {
+	delete(r.seen.keys, key)
+	if _, there := r.skipped[key]; there {
+		delete(r.skipped, key)
+		r.skips = true
+	}
+	r.set.Remove(key)
+}
+
+// watch brings the set up to date with every answer of the member's watch, and
+// returns why it ended.
+func (r *reader) watch(ctx context.Context, m *member) error {
+	w, err := m.watch(ctx, r.prefix, r.end, r.seen.revision+1)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	for {
+		header, batch, err := w.next()
+		switch {
+		case err != nil:
+			return err
+		case header.GetClusterId() != r.seen.cluster:
+			return errors.New("this is another cluster than a moment ago")
+		}
+		r.apply(header, batch)
+		if !r.tell() {
+			return nil
+		}
+	}
+}
+
+// apply brings the set up to date with a batch of events.
+func (r *reader) apply(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Event) {
+	for _, c := range r.seen.events(header, batch, r.prefix, r.end) {
+		if c.removed {
+			r.remove(c.key)
+		} else {
+			r.put(c)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	errCompacted = errors.New("what happened since is forgotten already (compacted); all is listed anew")
+	errNoLeader  = errors.New("no leader: the cluster has no quorum")
+	errConfused  = errors.New("answers do not fit together")
+)
+
+// wire is one connection as the network sees it. grpc keeps only texts of what
+// went wrong, and these may hold anything; the first cause is noted here. It is
+// written by grpc's goroutines.
+type wire struct {
+	secure   bool
+	cause    atomic.Pointer[error]
+	up       atomic.Bool // the handshake was finished
+	answered bool        // this or another member has spoken; written by the reading goroutine
+}
+
+func (w *wire) note(err error) {
+	if err != nil {
+		w.cause.CompareAndSwap(nil, &err)
+	}
+}
+
+// noted are credentials that note what handshakes and connections complain about.
+type noted struct {
+	credentials.TransportCredentials
+	wire *wire
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (n *noted) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, c)
+	if err != nil {
+		n.wire.note(err)
+		return nil, nil, err
+	}
+	n.wire.up.Store(true)
+	return &notedConn{secured, n.wire}, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (n *noted) Clone() credentials.TransportCredentials {
+	return &noted{n.TransportCredentials.Clone(), n.wire}
+}
+
+type notedConn struct {
+	net.Conn
+	wire *wire
+}
+
+// Read implements net.Conn. A refused client certificate shows here, after the
+// handshake.
+func (c *notedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.complain(err)
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *notedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.complain(err)
+	return n, err
+}
+
+func (c *notedConn) complain(err error) {
+	switch {
+	case err == nil, errors.Is(err, net.ErrClosed): // which is our own doing
+	case alert(err) != "":
+		c.wire.cause.Store(&err) // says more than a write that failed a moment before
+	default:
+		c.wire.note(err)
+	}
+}
+
+// alert returns what the other side says of TLS, a constant text; "" where err
+// is nothing of that kind.
+func alert(err error) string {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "remote error" {
+		return ""
+	}
+	return strings.TrimPrefix(op.Err.Error(), "tls: ")
+}
+
+// serverWords are etcd's own reasons, in words for people. Texts of a server
+// that are not listed are not repeated.
+var serverWords = []struct {
+	err   error
+	means error
+}{
+	{rpctypes.ErrCompacted, errCompacted},
+	{rpctypes.ErrFutureRev, errors.New("its revision is lower than before")},
+	{rpctypes.ErrPermissionDenied, errors.New("permission denied")},
+	{rpctypes.ErrUserEmpty, errors.New("permission denied: the member asks who we are")},
+	{rpctypes.ErrAuthFailed, errors.New("permission denied: wrong user or password")},
+	{rpctypes.ErrInvalidAuthToken, errors.New("permission denied: the token is no longer valid")},
+	{rpctypes.ErrAuthOldRevision, errors.New("permission denied: users or roles have just changed")},
+	{rpctypes.ErrNoLeader, errNoLeader},
+	{rpctypes.ErrNotLeader, errNoLeader},
+	{rpctypes.ErrLeaderChanged, errNoLeader},
+	{rpctypes.ErrTimeout, errNoLeader},
+	{rpctypes.ErrTimeoutDueToLeaderFail, errNoLeader},
+	{rpctypes.ErrTimeoutDueToConnectionLost, errNoLeader},
+	{rpctypes.ErrTimeoutWaitAppliedIndex, errors.New("the member lags behind")},
+	{rpctypes.ErrTooManyRequests, errors.New("the member has too many requests")},
+	{rpctypes.ErrStopped, errors.New("the member is leaving")},
+	{rpctypes.ErrCorrupt, errors.New("the member's data is corrupt")},
+	{rpctypes.ErrUnhealthy, errors.New("the cluster is not healthy")},
+	{rpctypes.ErrNotCapable, errors.New("the member is not ready yet")},
+}
+
+// isServers reports whether err is one that etcd, not grpc, has sent.
+func isServers(err error) bool {
+	var e rpctypes.EtcdError
+	return errors.As(rpctypes.Error(err), &e)
+}
+
+// refused puts the reason for the end of a watch into words.
+func (m *member) refused(reason string) error {
+	for _, w := range serverWords {
+		if strings.HasSuffix(reason, rpctypes.ErrorDesc(w.err)) {
+			return w.means
+		}
+	}
+	return errors.New("the member has ended the watch")
+}
+
+// words puts err into a short sentence that holds nothing but what is known
+// here: neither keys, values nor whom we said we are.
+func (m *member) words(err error) error {
+	known := rpctypes.Error(err)
+	for _, w := range serverWords {
+		if errors.Is(known, w.err) {
+			return w.means
+		}
+	}
+	var cause error
+	if c := m.wire.cause.Load(); c != nil {
+		cause = *c
+	}
+	switch code := status.Code(err); {
+	case cause != nil && code == codes.Unavailable:
+		return errors.New(m.wire.words(cause))
+	case code == codes.DeadlineExceeded, code == codes.Canceled:
+		return errors.New("timeout")
+	case code == codes.Unavailable:
+		return errors.New("connection closed")
+	case code == codes.ResourceExhausted:
+		return errors.New("an answer was larger than what is read")
+	case code == codes.Unimplemented, code == codes.Unknown && !isServers(err):
+		return errors.New("no etcd v3 answers there")
+	default:
+		return errors.New("the member fails: " + code.String())
+	}
+}
+
+// words says what went wrong on the network.
+func (w *wire) words(err error) string {
+	var (
+		dns       *net.DNSError
+		timeout   net.Error
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		errno     syscall.Errno
+	)
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "no such host"
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.As(err, &dns):
+		return "name lookup failed"
+	case errors.As(err, &authority):
+		return "its certificate is signed by an unknown authority"
+	case errors.As(err, &host):
+		return "its certificate is not valid for this host"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "its certificate has expired or is not yet valid"
+	case errors.As(err, &invalid):
+		return "its certificate is not valid"
+	case errors.As(err, &record):
+		return "it does not speak TLS; is it http?"
+	case alert(err) != "":
+		return "it refuses TLS with us: " + alert(err)
+	case errors.As(err, &errno) && errno != syscall.ECONNRESET && errno != syscall.EPIPE: // which are an end like any other
+		return errno.Error()
+	case w.answered:
+		return "connection closed"
+	case !w.secure:
+		return "connection closed; is it https?"
+	case !w.up.Load():
+		return "connection closed; is it http?"
+	}
+	return "connection closed; does it accept the client certificate?"
+}

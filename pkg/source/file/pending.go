@@ -1,0 +1,101 @@
+package file
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// pending is a state of a file that is not believed yet.
+type pending struct {
+	id    identity
+	since time.Time // when this state was first seen
+	first time.Time // since when the file has been undecided
+	delay time.Duration
+	next  time.Time
+	told  bool // the set shows that it is being written
+}
+
+// checkPending looks again at the undecided files whose time has come.
+func (l *look) checkPending() {
+	now := time.Now()
+	var due []string
+	for path, p := range l.pending {
+		if !p.next.After(now) {
+			due = append(due, path)
+		}
+	}
+	slices.Sort(due)
+	l.checkAll(due)
+}
+
+// ripe is when the first of the undecided files is to be looked at again; false
+// when there is none.
+func (l *look) ripe() (first time.Time, some bool) {
+	for _, p := range l.pending {
+		if !some || p.next.Before(first) {
+			first, some = p.next, true
+		}
+	}
+	return first, some
+}
+
+// patience is how long f must be unchanged before it is read.
+func (l *look) patience(f *opened) time.Duration {
+	switch l.writerOf(f) {
+	case noWriter:
+		return 0
+	case unknownWriter:
+		return badNewsHold
+	}
+	return time.Second
+}
+
+// quiet reports whether the state id of path has been there for as long as
+// need. If not, the file is looked at again.
+func (l *look) quiet(path string, id identity, need time.Duration, now time.Time) bool {
+	p := l.undecided(path, id, now)
+	unchanged := max(now.Sub(p.since), id.age(now))
+	if unchanged >= need {
+		return true
+	}
+	l.postpone(path, p, need-unchanged, now)
+	return false
+}
+
+// undecided returns what is known of path's newest state, as of now.
+func (l *look) undecided(path string, id identity, now time.Time) *pending {
+	p := l.pending[path]
+	if p == nil {
+		p = &pending{first: now, since: now, id: id}
+	} else if p.id != id {
+		p.id, p.since, p.delay = id, now, 0
+	}
+	return p
+}
+
+// postpone has path looked at again: soon at first, then less often, and not
+// later than most.
+func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
+	p.delay = min(max(2*p.delay, 10*time.Millisecond), 250*time.Millisecond)
+	p.next = now.Add(min(p.delay, most))
+	l.pending[path] = p
+	if now.Sub(p.first) > 5*time.Second {
+		l.tell(path, p)
+	}
+}
+
+// tell shows that path is being written and that what was read before stands.
+func (l *look) tell(path string, p *pending) {
+	if p.told {
+		return
+	}
+	p.told = true
+	l.entries[path] = &entry{id: p.id}
+	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{{
+		File: path, Msg: "is still being written",
+		Hint: "it is read once its writer closes it",
+	}}}, nil)
+}

@@ -1,0 +1,332 @@
+package file_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/source/file"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+)
+
+// stranger is a user that is neither root nor who runs the tests.
+const stranger = 12345
+
+// give makes path a stranger's, not following links.
+func give(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Lchown(path, stranger, -1); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// asRoot leaves a case out where the kernel forbids what it is about: a file of
+// another user can be made by root alone. CI runs as root, so there none is left
+// out; the cases about modes run for everybody.
+func asRoot(t *testing.T) bool {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("chown(2) to another user needs root; make test, as CI runs it, is root")
+	}
+	return true
+}
+
+// newGuarded is a place with one good manifest and room beside it.
+func newGuarded(t *testing.T) place {
+	t.Helper()
+	p := newPlace(t)
+	p.put("good.yaml", "pod good x")
+	return p
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	must(t, os.Chmod(path, mode))
+}
+
+func recursive(c *file.Config) { c.Recursive = true }
+
+func TestPermissionsZeroRefuses(t *testing.T) {
+	t.Parallel()
+	var c file.Config
+	if c.Permissions != file.Refuse {
+		t.Errorf("the zero Permissions is %v", c.Permissions)
+	}
+}
+
+// What makes one file a problem, and leaves the others alone.
+func TestPermissionsOfFilesAreRefused(t *testing.T) {
+	t.Parallel()
+	const root = "; --insecure-manifest-permissions lifts this"
+	cases := map[string]struct {
+		as0  bool // needs files of others
+		make func(t *testing.T, p place)
+		want string // problem and hint, with the place as P and what is beside it as Q
+	}{
+		"world-writable": {false, func(t *testing.T, p place) {
+			p.put("odd.yaml", "pod odd x")
+			chmod(t, p.path("odd.yaml"), 0o646)
+		}, "can be written by everybody (mode 0646) (chmod o-w P/odd.yaml" + root + ")"},
+		"of a stranger": {true, func(t *testing.T, p place) {
+			p.put("odd.yaml", "pod odd x")
+			give(t, p.path("odd.yaml"))
+		}, "belongs to uid 12345, neither root nor the caller (chown root P/odd.yaml" + root + ")"},
+		"a link to a world-writable file": {false, func(t *testing.T, p place) {
+			place{t, p.dir}.beside("q", 0o700, "pod odd x", 0o666)
+			must(t, os.Symlink("../q/real", p.path("odd.yaml")))
+		}, "leads to Q/q/real, which can be written by everybody (mode 0666) (chmod o-w Q/q/real" + root + ")"},
+		"a link into a world-writable directory": {false, func(t *testing.T, p place) {
+			p.beside("q", 0o777, "pod odd x", 0o600)
+			must(t, os.Symlink(filepath.Join(filepath.Dir(p.dir), "q/real"), p.path("odd.yaml")))
+		}, "lies in Q/q, which can be written by everybody (mode 0777) (chmod o-w Q/q" + root + ")"},
+		"links through a world-writable directory": {false, func(t *testing.T, p place) {
+			p.beside("r", 0o700, "pod odd x", 0o600)
+			p.beside("q", 0o777, "", 0o600)
+			must(t, os.Symlink("../r/real", filepath.Dir(p.dir)+"/q/hop"))
+			must(t, os.Symlink("../q/hop", p.path("odd.yaml")))
+		}, "lies in Q/q, which can be written by everybody (mode 0777) (chmod o-w Q/q" + root + ")"},
+		"a stranger's link": {true, func(t *testing.T, p place) {
+			must(t, os.Symlink("good.yaml", p.path("odd.yaml")))
+			give(t, p.path("odd.yaml"))
+		}, "is a symbolic link of uid 12345, neither root nor the caller (chown -h root P/odd.yaml" + root + ")"},
+		"in a world-writable directory below": {false, func(t *testing.T, p place) {
+			must(t, os.Mkdir(p.path("sub"), 0o700))
+			p.put("sub/odd.yaml", "pod odd x")
+			chmod(t, p.path("sub"), 0o777)
+		}, "lies in P/sub, which can be written by everybody (mode 0777) (chmod o-w P/sub" + root + ")"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if c.as0 && !asRoot(t) {
+				return
+			}
+			p := newGuarded(t)
+			c.make(t, p)
+			w := p.listen(recursive).Set()
+			w.Holds(t, "good", "!")
+			for f := range w.Files.All() {
+				if !f.Whole {
+					continue
+				}
+				got := f.Problems[0].Msg + " (" + f.Problems[0].Hint + ")"
+				got = strings.ReplaceAll(strings.ReplaceAll(got, p.dir, "P"), filepath.Dir(p.dir), "Q")
+				if got != c.want {
+					t.Errorf("problem\n%s\nwant\n%s", got, c.want)
+				}
+			}
+			// Looking on, and ignoring it, both read it.
+			w = p.listen(recursive, func(c *file.Config) { c.Permissions = file.Say }).Set()
+			if len(w.Contents()) != 2 || w.Contents()[0] == "!" || len(w.Skipped) != 1 || !strings.HasSuffix(w.Skipped[0].Msg, "; serve refuses it") {
+				t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
+			}
+			w = p.listen(recursive, func(c *file.Config) { c.Permissions = file.Ignore }).Set()
+			if len(w.Contents()) != 2 || w.Contents()[0] == "!" || len(w.Skipped) != 0 {
+				t.Errorf("Ignore: %q, notices %v", w.Contents(), w.Skipped)
+			}
+		})
+	}
+}
+
+// beside makes a directory beside p that holds the file real.
+func (p place) beside(name string, dirMode os.FileMode, text string, mode os.FileMode) {
+	p.t.Helper()
+	dir := filepath.Join(filepath.Dir(p.dir), name)
+	must(p.t, os.Mkdir(dir, 0o700))
+	must(p.t, os.WriteFile(filepath.Join(dir, "real"), []byte(text), 0o600))
+	must(p.t, os.Chmod(filepath.Join(dir, "real"), mode))
+	must(p.t, os.Chmod(dir, dirMode))
+}
+
+func TestPermissionsThatAreFine(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		as0  bool
+		make func(t *testing.T, p place)
+	}{
+		"a sticky directory":      {false, func(t *testing.T, p place) { chmod(t, p.dir, 0o777|os.ModeSticky) }},
+		"a group that may write":  {false, func(t *testing.T, p place) { chmod(t, p.path("good.yaml"), 0o660); chmod(t, p.dir, 0o770) }},
+		"a world-writable parent": {false, func(t *testing.T, p place) { chmod(t, filepath.Dir(p.dir), 0o777) }},
+		"a parent of a stranger":  {true, func(t *testing.T, p place) { give(t, filepath.Dir(p.dir)) }},
+		"an owner who is trusted": {true, func(t *testing.T, p place) { give(t, p.path("good.yaml")); give(t, p.dir) }},
+		"a skipped file":          {false, func(t *testing.T, p place) { p.put("notes.txt", "x"); chmod(t, p.path("notes.txt"), 0o666) }},
+		"a link in a mounted ConfigMap": {false, func(t *testing.T, p place) {
+			p.remove("good.yaml")
+			(&configMap{place: p, files: map[string]string{"good.yaml": "pod good x"}}).publish()
+		}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if c.as0 && !asRoot(t) {
+				return
+			}
+			p := newGuarded(t)
+			c.make(t, p)
+			p.listen(func(c *file.Config) { c.Owners = append(c.Owners, stranger) }).Set().Holds(t, "good")
+		})
+	}
+}
+
+// Of a bad directory nothing is believed: what was read from it stands.
+func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		as0       bool
+		bad, mend func(t *testing.T, dir string)
+		want      string
+	}{
+		"world-writable": {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, func(t *testing.T, dir string) { chmod(t, dir, 0o700) },
+			"can be written by everybody (mode 0777) (chmod o-w P; --insecure-manifest-permissions lifts this)"},
+		"of a stranger": {true, give, func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
+			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions lifts this)"},
+		"of a stranger, sticky": {true, func(t *testing.T, dir string) { give(t, dir); chmod(t, dir, 0o777|os.ModeSticky) },
+			func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
+			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions lifts this)"},
+	}
+	for name, c := range cases {
+		for _, single := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				if c.as0 && !asRoot(t) {
+					return
+				}
+				p := newGuarded(t)
+				path, want := p.dir, c.want
+				if single {
+					path, want = p.path("good.yaml"), "lies in P, which "+c.want
+				}
+				at := func(c *file.Config) { c.Path = path }
+				l := p.listen(at)
+				first := l.Set()
+				c.bad(t, p.dir)
+				for _, listener := range []*sourcetest.Listener{l, p.listen(at)} {
+					if got := strings.ReplaceAll(listener.Error().Error(), p.dir, "P"); got != want {
+						t.Errorf("error\n%s\nwant\n%s", got, want)
+					}
+				}
+				if !single {
+					p.remove("good.yaml") // is not believed
+				}
+				p.put("good.yaml", "pod good x")
+				c.mend(t, p.dir)
+				w := l.Set()
+				w.Holds(t, "good")
+				w.Names(t)
+				if w.Pod("good") != first.Pod("good") {
+					t.Error("the pod is another pointer")
+				}
+				// Looking on says it of the directory, once, not of every file.
+				c.bad(t, p.dir)
+				w = p.listen(at, func(c *file.Config) { c.Permissions = file.Say }).Set()
+				w.Holds(t, "good")
+				if len(w.Skipped) != 1 || w.Skipped[0].File != p.dir {
+					t.Errorf("notices: %v", w.Skipped)
+				}
+			})
+		}
+	}
+}
+
+// A file that turns bad keeps its pods, and one chmod mends it; the notice of a
+// looker comes and goes the same way.
+func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
+	t.Parallel()
+	p := newGuarded(t)
+	refuses := p.listen()
+	says := p.listen(func(c *file.Config) { c.Permissions = file.Say })
+	first, firstSaid := refuses.Set(), says.Set()
+	for range 2 {
+		chmod(t, p.path("good.yaml"), 0o666)
+		w := refuses.Set()
+		w.Holds(t, "!")
+		w.Names(t, "good") // the reading lacks it; podconfig keeps it
+		if w = says.Set(); len(w.Skipped) != 1 || w.Pod("good") != firstSaid.Pod("good") {
+			t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
+		}
+		w.Names(t)
+		chmod(t, p.path("good.yaml"), 0o644)
+		w = refuses.Set()
+		w.Holds(t, "good")
+		if w.Pod("good") != first.Pod("good") {
+			t.Error("the pod is another pointer")
+		}
+		if w = says.Set(); len(w.Skipped) != 0 || w.Pod("good") != firstSaid.Pod("good") {
+			t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
+		}
+	}
+}
+
+// Of a bad directory below Path not even a removal is believed; those beside
+// and below it are judged by themselves.
+func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {
+	t.Parallel()
+	p := newGuarded(t)
+	must(t, os.MkdirAll(p.path("sub/below"), 0o700))
+	p.put("sub/a.yaml", "pod a x")
+	p.put("sub/b.yaml", "pod b x")
+	p.put("sub/below/c.yaml", "pod c x")
+	l := p.listen(recursive)
+	first := l.Set()
+	first.Holds(t, "good", "a", "b", "c")
+	chmod(t, p.path("sub"), 0o777)
+	w := l.Set()
+	w.Holds(t, "good", "!", "!", "c")
+	p.remove("sub/a.yaml")
+	p.put("sub/b.yaml", "pod evil x")
+	p.put("sub/evil.yaml", "pod evil x")
+	w = l.Set()
+	w.Holds(t, "good", "!", "!", "!", "c")
+	chmod(t, p.path("sub"), 0o700)
+	for len(w.Contents()) != 4 || w.Pod("b") != nil || w.Pod("a") != nil {
+		w = l.Set()
+		if w.Pod("good") != first.Pod("good") || w.Pod("c") != first.Pod("c") {
+			t.Fatal("a good pod is another pointer")
+		}
+	}
+	w.Holds(t, "good", "evil", "evil", "c")
+}
+
+// Nobody tells that the directory a link leads to has become writable; the
+// rescan looks.
+func TestPermissionsBehindLinksAreLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	p := newGuarded(t)
+	p.beside("q", 0o700, "pod linked x", 0o600)
+	must(t, os.Symlink("../q/real", p.path("linked.yaml")))
+	l := p.listen(func(c *file.Config) { c.CheckFrequency = 10 * time.Millisecond })
+	first := l.Set()
+	first.Holds(t, "good", "linked")
+	chmod(t, filepath.Dir(p.dir)+"/q", 0o777)
+	l.Set().Holds(t, "good", "!")
+	chmod(t, filepath.Dir(p.dir)+"/q", 0o700)
+	w := l.Set()
+	w.Holds(t, "good", "linked")
+	if w.Pod("linked") != first.Pod("linked") {
+		t.Error("the pod is another pointer")
+	}
+}
+
+// A directory below that becomes a link while it is looked for is not followed:
+// whoever owns a directory in a sticky one could lead anywhere.
+func TestPermissionsBelowNoLinkIsFollowed(t *testing.T) {
+	t.Parallel()
+	p := newGuarded(t)
+	must(t, os.Mkdir(p.path("sub"), 0o700))
+	p.beside("elsewhere", 0o700, "pod odd x", 0o600)
+	must(t, os.Rename(filepath.Join(filepath.Dir(p.dir), "elsewhere/real"), filepath.Join(filepath.Dir(p.dir), "elsewhere/odd.yaml")))
+	swapped := false
+	w := p.listen(recursive, func(c *file.Config) {
+		parse := c.Parse
+		c.Parse = func(data []byte, name string) (source.File, []pod.Problem) {
+			if !swapped { // the directory was seen to be one, and is not yet open
+				swapped = true
+				must(t, os.Remove(p.path("sub")))
+				must(t, os.Symlink("../elsewhere", p.path("sub")))
+			}
+			return parse(data, name)
+		}
+	}).Set()
+	w.Holds(t, "good")
+}

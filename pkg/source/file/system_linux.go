@@ -1,0 +1,377 @@
+package file
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// tellsWriters: modes and owners say who may write here.
+const tellsWriters = true
+
+const stateMask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
+
+// dir is an opened directory. What is looked up through it lies in it, whatever
+// becomes of its path meanwhile.
+type dir struct {
+	path string
+	fd   int
+}
+
+// openDir opens the directory path: to be listed, or only to be looked into.
+func openDir(path string, list bool) (*dir, error) { return openDirAs(path, list, 0) }
+
+// openBelow opens the directory path as openDir does, but no link to one.
+func openBelow(path string, list bool) (*dir, error) { return openDirAs(path, list, unix.O_NOFOLLOW) }
+
+func openDirAs(path string, list bool, flags int) (*dir, error) {
+	if list {
+		flags |= unix.O_RDONLY | unix.O_NONBLOCK
+	} else {
+		flags |= unix.O_PATH
+	}
+	fd, err := openAt(unix.AT_FDCWD, path, flags|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	return &dir{path, fd}, nil
+}
+
+func openAt(fd int, name string, flags int) (int, error) {
+	return retryEINTR(func() (int, error) { return unix.Openat(fd, name, flags|unix.O_CLOEXEC, 0) })
+}
+
+func (d *dir) close() { _ = unix.Close(d.fd) }
+
+// state is that of the directory itself.
+func (d *dir) state() (state, error) { return stateOf(d.fd, d.path) }
+
+// stat looks at base, which is path, following links; it opens nothing.
+func (d *dir) stat(base, path string) state { return statAt(d.fd, base, path) }
+
+// statPath looks at path, following links; it opens nothing.
+func statPath(path string) state { return statAt(unix.AT_FDCWD, path, path) }
+
+func statAt(fd int, name, path string) state {
+	var stx unix.Statx_t
+	err := statxName(fd, name, 0, &stx)
+	return followed(fd, name, path, &stx, err)
+}
+
+func followed(fd int, name, path string, stx *unix.Statx_t, err error) state {
+	if err == nil {
+		return stateFrom(stx, path)
+	}
+	var link unix.Statx_t
+	lerr := statxName(fd, name, unix.AT_SYMLINK_NOFOLLOW, &link)
+	switch {
+	case lerr == nil:
+		return unseen(path, err, stateFrom(&link, path))
+	case isAbsent(lerr):
+		return state{}
+	}
+	return unseen(path, err, state{kind: refused})
+}
+
+func stateOf(fd int, path string) (state, error) {
+	var stx unix.Statx_t
+	if err := statxName(fd, "", unix.AT_EMPTY_PATH, &stx); err != nil {
+		return state{}, err
+	}
+	return stateFrom(&stx, path), nil
+}
+
+func statxName(fd int, name string, flags int, stx *unix.Statx_t) error {
+	for {
+		if err := unix.Statx(fd, name, flags, stateMask, stx); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func stateFrom(stx *unix.Statx_t, path string) state {
+	st := state{
+		id: identity{
+			dev: uint64(stx.Dev_major)<<32 | uint64(stx.Dev_minor), ino: stx.Ino, size: int64(stx.Size),
+			mtime: nanoseconds(stx.Mtime), changed: nanoseconds(stx.Ctime),
+		},
+		mode: uint32(stx.Mode) &^ unix.S_IFMT, uid: stx.Uid,
+	}
+	if stx.Mask&unix.STATX_MNT_ID != 0 {
+		st.mount = stx.Mnt_id
+	}
+	switch stx.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		st.kind = regular
+	case unix.S_IFDIR:
+		st.kind = directory
+	case unix.S_IFLNK:
+		st.kind = symlink
+	case unix.S_IFIFO:
+		st.kind, st.problem = refused, notRegular(path, "named pipe")
+	case unix.S_IFSOCK:
+		st.kind, st.problem = refused, notRegular(path, "socket")
+	case unix.S_IFCHR, unix.S_IFBLK:
+		st.kind, st.problem = refused, notRegular(path, "device")
+	default:
+		st.kind, st.problem = refused, notRegular(path, "special file")
+	}
+	return st
+}
+
+func nanoseconds(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
+
+// listed is one name of a directory, good until the next one.
+type listed struct {
+	dir  *dir
+	raw  []byte // the name and a NUL
+	kind kind   // refused: look to know
+	stx  *unix.Statx_t
+}
+
+func (n *listed) name() []byte { return n.raw[:len(n.raw)-1] }
+
+// stat looks at the name, which is path, following links, without allocating.
+func (n *listed) stat(path string) state {
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(n.dir.fd), uintptr(unsafe.Pointer(&n.raw[0])), 0, stateMask,
+			uintptr(unsafe.Pointer(n.stx)), 0)
+		switch errno {
+		case 0:
+			return stateFrom(n.stx, path)
+		case unix.EINTR:
+		default:
+			return followed(n.dir.fd, string(n.name()), path, n.stx, errno)
+		}
+	}
+}
+
+// each calls visit for every name in the directory, in no order; buf is for
+// its use.
+func (d *dir) each(buf []byte, visit func(*listed) error) error {
+	n := &listed{dir: d, stx: new(unix.Statx_t)}
+	for {
+		size, err := retryEINTR(func() (int, error) { return unix.Getdents(d.fd, buf) })
+		if err != nil || size <= 0 {
+			return err
+		}
+		for rest := buf[:size]; len(rest) > 0; {
+			// The record: inode 8, offset 8, its length 2, type 1, name, NUL, padding.
+			record := rest[:binary.NativeEndian.Uint16(rest[16:])]
+			rest = rest[len(record):]
+			n.raw = record[19 : 20+bytes.IndexByte(record[19:], 0)]
+			if name := n.name(); string(name) == "." || string(name) == ".." {
+				continue
+			}
+			if n.kind = listedKinds(record[18]); n.kind == refused {
+				var stx unix.Statx_t
+				if statxName(d.fd, string(n.name()), unix.AT_SYMLINK_NOFOLLOW, &stx) == nil {
+					n.kind = stateFrom(&stx, "").kind
+				}
+			}
+			if err := visit(n); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func listedKinds(t byte) kind {
+	switch t {
+	case unix.DT_REG:
+		return regular
+	case unix.DT_DIR:
+		return directory
+	case unix.DT_LNK:
+		return symlink
+	}
+	return refused
+}
+
+// opened is a regular file opened for reading.
+type opened struct {
+	path   string
+	fd     int
+	id     identity
+	linked bool // reached by a symbolic link
+}
+
+func (f *opened) close() { _ = unix.Close(f.fd) }
+
+func (f *opened) state() (state, error) { return stateOf(f.fd, f.path) }
+
+func (f *opened) read(b []byte) (int, error) {
+	return retryEINTR(func() (int, error) { return unix.Read(f.fd, b) })
+}
+
+// open opens base, which is path, for reading without ever waiting. It takes a
+// descriptor that cannot read first and looks at that, so nothing but a regular
+// file is ever opened (F45), and what judge saw is what is read. It goes from
+// link to link, so that judge sees each, and every directory one leads through
+// last. judge may be nil; what it says ends nothing.
+func (d *dir) open(base, path string, judge func(path string, st *state) complaint) (*opened, complaint, *pod.Problem) {
+	w := &way{dir: d.fd, file: -1, base: base, at: path, judge: judge}
+	defer w.leave(d.fd)
+	st, err := w.end()
+	switch {
+	case err != nil:
+		return nil, w.complaint, cannot(path, err)
+	case st.kind == directory:
+		return nil, w.complaint, notRegular(path, "directory")
+	case st.kind != regular:
+		st.problem.File = path // not where a link led
+		return nil, w.complaint, st.problem
+	case st.id.size > SizeLimit:
+		return nil, w.complaint, tooLarge(path)
+	}
+	fd, err := openAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(w.file), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return nil, w.complaint, cannot(path, err)
+	}
+	return &opened{path: path, fd: fd, id: st.id, linked: w.links > 0}, w.complaint, nil
+}
+
+// way is the way from a name to the file it means.
+type way struct {
+	dir, file int    // descriptors; -1 is none
+	base      string // name in dir
+	at        string // path to base, for texts
+	links     int    // followed
+	judge     func(path string, st *state) complaint
+	complaint complaint // the first
+}
+
+// end goes to the end of the way.
+func (w *way) end() (state, error) {
+	for first := w.dir; ; {
+		if err := w.hold(unix.O_NOFOLLOW); err != nil {
+			return state{}, err
+		}
+		st, err := stateOf(w.file, w.at)
+		if err != nil {
+			return state{}, err
+		}
+		if st.kind == symlink && ofProc(w.file) {
+			// It leads to what a process holds, not to a place.
+			if err := w.hold(0); err != nil {
+				return state{}, err
+			}
+			if st, err = stateOf(w.file, w.at); err != nil {
+				return state{}, err
+			}
+		}
+		w.see(w.at, &st)
+		if st.kind != symlink {
+			return st, nil
+		}
+		if w.links++; w.links > 40 {
+			return state{}, unix.ELOOP
+		}
+		if err := w.follow(first); err != nil {
+			return state{}, err
+		}
+	}
+}
+
+// hold takes a descriptor of base that cannot read.
+func (w *way) hold(flags int) (err error) {
+	drop(w.file)
+	w.file, err = openAt(w.dir, w.base, unix.O_PATH|flags)
+	return err
+}
+
+// follow goes on to the directory and the name that the link leads to.
+func (w *way) follow(first int) error {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(w.file, "", buf)
+	if err != nil {
+		return err
+	}
+	at, base := filepath.Split(strings.TrimRight(string(buf[:n]), "/"))
+	if base == "" || base == "." || base == ".." {
+		return unix.EISDIR
+	}
+	fd, err := openAt(w.dir, cmp.Or(at, "."), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	if w.dir != first {
+		drop(w.dir)
+	}
+	w.dir, w.base = fd, base
+	if !filepath.IsAbs(at) {
+		at = filepath.Join(filepath.Dir(w.at), at)
+	}
+	w.at = filepath.Join(at, base)
+	st, err := stateOf(fd, at)
+	if err == nil {
+		w.see(filepath.Clean(at), &st)
+	}
+	return err
+}
+
+// see asks judge about one station of the way.
+func (w *way) see(path string, st *state) {
+	if w.judge == nil || !w.complaint.none() {
+		return
+	}
+	c := w.judge(path, st)
+	if w.links > 0 && st.kind == directory {
+		c = c.of(path)
+	} else if w.links > 0 && !c.none() {
+		c.what = "leads to " + path + ", which " + c.what
+	}
+	w.complaint = c
+}
+
+func (w *way) leave(first int) {
+	drop(w.file)
+	if w.dir != first {
+		drop(w.dir)
+	}
+}
+
+func drop(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+}
+
+func ofProc(fd int) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
+}
+
+func retryEINTR(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// writerOf asks by taking a read lease, which the kernel grants only while
+// nobody has the file open for writing, and gives it back at once. A writer
+// who opens the file in between waits for those microseconds; the SIGIO that
+// the kernel then sends is one Go programs drop.
+func writerOf(f *opened) writer {
+	_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_RDLCK)
+	switch {
+	case err == nil:
+		_, _ = unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_UNLCK)
+		return noWriter
+	case errors.Is(err, unix.EAGAIN):
+		return hasWriter
+	}
+	return unknownWriter
+}

@@ -1,0 +1,195 @@
+//go:build !linux
+
+package file
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// tellsWriters: whoever looks from such a system runs no pods on it.
+const tellsWriters = false
+
+// dir is a directory by its path.
+type dir struct {
+	path string
+	file *os.File // nil when it is not to be listed
+}
+
+// openDir opens the directory path: to be listed, or only to be looked into.
+func openDir(path string, list bool) (*dir, error) {
+	d := &dir{path: path}
+	if st := statPath(path); st.kind == absent {
+		return nil, fs.ErrNotExist
+	} else if st.kind != directory {
+		return nil, syscall.ENOTDIR
+	}
+	if !list {
+		return d, nil
+	}
+	var err error
+	d.file, err = os.Open(path)
+	return d, err
+}
+
+// openBelow opens the directory path as openDir does, but no link to one.
+func openBelow(path string, list bool) (*dir, error) {
+	if at, err := os.Lstat(path); err == nil && !at.IsDir() {
+		return nil, syscall.ENOTDIR
+	}
+	return openDir(path, list)
+}
+
+func (d *dir) close() {
+	if d.file != nil {
+		_ = d.file.Close()
+	}
+}
+
+// state is that of the directory itself.
+func (d *dir) state() (state, error) { return statPath(d.path), nil }
+
+// stat looks at base, which is path, following links; it opens nothing.
+func (d *dir) stat(_, path string) state { return statPath(path) }
+
+// statPath looks at path, following links; it opens nothing.
+func statPath(path string) state {
+	info, err := os.Stat(path)
+	if err == nil {
+		return stateFrom(info, path)
+	}
+	link, lerr := os.Lstat(path)
+	switch {
+	case lerr == nil:
+		return unseen(path, err, stateFrom(link, path))
+	case isAbsent(lerr):
+		return state{}
+	}
+	return unseen(path, err, state{kind: refused})
+}
+
+func stateFrom(info fs.FileInfo, path string) state {
+	st := state{id: identity{size: info.Size(), mtime: info.ModTime().UnixNano()}, mode: uint32(info.Mode().Perm())}
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
+		st.kind = regular
+	case mode.IsDir():
+		st.kind = directory
+	case mode&fs.ModeSymlink != 0:
+		st.kind = symlink
+	case mode&fs.ModeNamedPipe != 0:
+		st.kind, st.problem = refused, notRegular(path, "named pipe")
+	case mode&fs.ModeSocket != 0:
+		st.kind, st.problem = refused, notRegular(path, "socket")
+	case mode&fs.ModeDevice != 0:
+		st.kind, st.problem = refused, notRegular(path, "device")
+	default:
+		st.kind, st.problem = refused, notRegular(path, "special file")
+	}
+	return st
+}
+
+// listed is one name of a directory.
+type listed struct {
+	entry fs.DirEntry
+	kind  kind
+}
+
+func (n *listed) name() []byte { return []byte(n.entry.Name()) }
+
+// stat looks at the name, which is path, following links.
+func (n *listed) stat(path string) state { return statPath(path) }
+
+// each calls visit for every name in the directory.
+func (d *dir) each(_ []byte, visit func(*listed) error) error {
+	entries, err := d.file.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		n := &listed{entry: entry, kind: refused}
+		switch {
+		case entry.IsDir():
+			n.kind = directory
+		case entry.Type()&fs.ModeSymlink != 0:
+			n.kind = symlink
+		case entry.Type().IsRegular():
+			n.kind = regular
+		}
+		if err := visit(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// opened is a regular file opened for reading.
+type opened struct {
+	path   string
+	file   *os.File
+	id     identity
+	linked bool // reached by a symbolic link
+}
+
+func (f *opened) close() { _ = f.file.Close() }
+
+func (f *opened) state() (state, error) {
+	info, err := f.file.Stat()
+	if err != nil {
+		return state{}, err
+	}
+	return stateFrom(info, f.path), nil
+}
+
+func (f *opened) read(b []byte) (int, error) {
+	n, err := f.file.Read(b)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// open opens base, which is path, for reading. judge is not asked: there is
+// nothing it could judge by.
+func (d *dir) open(_, path string, _ func(path string, st *state) complaint) (*opened, complaint, *pod.Problem) {
+	flags := os.O_RDONLY
+	if runtime.GOOS != "windows" {
+		flags |= syscall.O_NONBLOCK // what was a file a moment ago may be a named pipe by now
+	}
+	file, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		return nil, complaint{}, cannot(path, err)
+	}
+	f := &opened{path: path, file: file}
+	st, err := f.state()
+	var problem *pod.Problem
+	switch {
+	case err != nil:
+		problem = cannot(path, err)
+	case st.kind == directory:
+		problem = notRegular(path, "directory")
+	case st.kind != regular:
+		problem = st.problem
+	case st.id.size > SizeLimit:
+		problem = tooLarge(path)
+	}
+	if problem != nil {
+		f.close()
+		return nil, complaint{}, problem
+	}
+	f.id = st.id
+	if link, err := os.Lstat(filepath.Clean(path)); err == nil {
+		f.linked = link.Mode()&fs.ModeSymlink != 0
+	}
+	return f, complaint{}, nil
+}
+
+// writerOf: there is no way to ask.
+func writerOf(*opened) writer { return unknownWriter }

@@ -1,0 +1,161 @@
+package http
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+const (
+	// longestHold is how long at most the version in force is held against one
+	// that was in force lately.
+	longestHold = 5 * time.Minute
+	// calm is how long nothing but the version in force is served before earlier
+	// ones are forgotten.
+	calm = 5 * time.Minute
+	// remembered is how many versions are: more than anybody alternates between.
+	remembered = 32
+)
+
+// version is what a document asks for, whatever its bytes: a server that stamps
+// its answers with the time, or lists the same pods in another order each time,
+// says nothing new.
+type version [sha256.Size]byte
+
+// versionOf returns the version that f is.
+func versionOf(f source.File) version {
+	var lines []string
+	for _, p := range f.Pods {
+		lines = append(lines, fmt.Sprintf("pod %q %q %q\n", p.Namespace, p.Name, p.Hash))
+	}
+	for _, o := range f.Objects {
+		lines = append(lines, fmt.Sprintf("object %q %q %q %q\n", o.Kind, o.Namespace, o.Name, o.Hash))
+	}
+	for _, k := range f.Broken {
+		lines = append(lines, fmt.Sprintf("broken %q %q\n", k.Namespace, k.Name))
+	}
+	slices.Sort(lines)
+	sum := sha256.New()
+	for _, l := range lines {
+		sum.Write([]byte(l))
+	}
+	return version(sum.Sum(nil))
+}
+
+// harmless reports whether f leaves everything that stands as it is, so that it
+// may be said as often as it comes.
+func harmless(f source.File) bool { return f.Whole && len(f.Pods)+len(f.Objects) == 0 }
+
+// pacer decides when a version that is served comes into force (F63). One that
+// was not in force lately does at once, and so does the first return to one that
+// was: somebody has rolled back. From then on the version in force is held, for
+// two polls at first and longer with every return:
+//
+//	served              returns   in force for   then
+//	the one in force    any       any            after calm, what was before is forgotten
+//	a new one           any       any            in force
+//	an earlier one      0         any            in force, one return more
+//	an earlier one      n > 0     < hold(n)      held, and said
+//	an earlier one      n > 0     ≥ hold(n)      in force, one return more
+//
+// It belongs to the goroutine of its poller.
+type pacer struct {
+	poll    time.Duration   // the time between two polls
+	arrived map[version]int // how often each version came after another one
+	last    version         // what was served last
+	force   version         // what is in force
+	since   time.Time       // since when it is
+	alone   time.Time       // since when nothing else was served
+	returns int
+	held    bool // something was held since force is
+}
+
+// alternation says that a source goes back and forth.
+type alternation struct {
+	versions int
+	hold     time.Duration
+}
+
+func (e *alternation) Error() string {
+	return fmt.Sprintf("content alternates between %d versions; the one in force stands for at least %v", e.versions, e.hold)
+}
+
+// serve takes note that v is served at now and decides what is in force. The
+// error says that content alternates; it is the same until the hold grows, and
+// is nil once something else came into force or nothing else was served for as
+// long as the hold.
+func (p *pacer) serve(v version, now time.Time) error {
+	if p.arrived == nil {
+		p.forget(v)
+		p.enforce(v, now)
+		return nil
+	}
+	known := p.arrived[v] > 0
+	if v != p.last {
+		p.arrived[v]++
+		p.last = v
+	}
+	if v == p.force {
+		return p.settle(now)
+	}
+	p.alone = now
+	if known && p.returns > 0 && now.Sub(p.since) < p.hold() {
+		p.held = true
+		return p.alternates()
+	}
+	if known {
+		p.returns++
+	}
+	if len(p.arrived) > remembered {
+		p.forget(v)
+	}
+	p.enforce(v, now)
+	return nil
+}
+
+// settle is what follows when the version in force is served.
+func (p *pacer) settle(now time.Time) error {
+	quiet := now.Sub(p.alone)
+	if quiet >= calm {
+		p.forget(p.force)
+		p.returns = 0
+	}
+	p.held = p.held && quiet < min(p.hold(), calm)
+	if p.held {
+		return p.alternates()
+	}
+	return nil
+}
+
+func (p *pacer) enforce(v version, now time.Time) {
+	p.force, p.since, p.alone, p.held = v, now, now, false
+}
+
+// forget forgets every version but v.
+func (p *pacer) forget(v version) {
+	p.arrived, p.last = map[version]int{v: 1}, v
+}
+
+// hold returns how long the version in force stands at least.
+func (p *pacer) hold() time.Duration {
+	hold := p.poll
+	for range p.returns {
+		if hold = 2 * hold; hold >= longestHold {
+			return longestHold
+		}
+	}
+	return hold
+}
+
+func (p *pacer) alternates() error {
+	e := &alternation{hold: p.hold()}
+	for _, n := range p.arrived {
+		if n > 1 {
+			e.versions++
+		}
+	}
+	return e
+}

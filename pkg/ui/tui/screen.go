@@ -1,0 +1,354 @@
+package tui
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/charmbracelet/lipgloss"
+	"github.com/muesli/termenv"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// tone is the meaning of a colour. A word or a sign always says the same.
+type tone int
+
+const (
+	plain tone = iota
+	good
+	change
+	bad
+	faint
+	strong
+	tones // how many there are
+)
+
+// painter gives text its colours and cuts it to size.
+type painter struct {
+	style [tones]lipgloss.Style
+}
+
+func newPainter(color bool) painter {
+	r := lipgloss.NewRenderer(io.Discard)
+	r.SetColorProfile(termenv.Ascii)
+	r.SetHasDarkBackground(true) // or it would ask the terminal
+	if color {
+		r.SetColorProfile(termenv.ANSI)
+	}
+	of := func(c string) lipgloss.Style { return r.NewStyle().Foreground(lipgloss.Color(c)) }
+	return painter{[tones]lipgloss.Style{
+		plain: r.NewStyle(), good: of("2"), change: of("3"), bad: of("1"), faint: r.NewStyle().Faint(true), strong: r.NewStyle().Bold(true),
+	}}
+}
+
+// in paints text, which is clean and one line.
+func (p painter) in(t tone, text string) string {
+	if t == plain || text == "" {
+		return text
+	}
+	return p.style[t].Render(text)
+}
+
+// View implements tea.Model: exactly as many lines as the window has, none
+// wider.
+func (m *model) View() string {
+	if m.width < 1 || m.height < 1 {
+		return ""
+	}
+	lines := []string{m.head()}
+	for a := range areas {
+		n := m.lines(a)
+		if n < 0 {
+			continue
+		}
+		lines = append(lines, m.header(a))
+		lines = append(lines, m.body(a, n)...)
+	}
+	lines = append(lines, m.foot())
+	if len(lines) > m.height {
+		lines = lines[:m.height]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// lines returns how many lines an area has for its content; -1 where there is
+// no room for it at all. Sources take what they need up to a quarter, updates
+// a third of the rest; a low window shows the active area alone.
+func (m *model) lines(a area) int {
+	const frame, lowest = 2, 9 // title and help; the height under which there is one area
+	if m.height < lowest {
+		if a != m.active {
+			return -1
+		}
+		return max(m.height-frame-1, 0)
+	}
+	room := m.height - frame - int(areas)
+	sources := min(max(len(m.state.heard), 1), max(room/4, 1))
+	updates := max((room-sources)/3, 1)
+	switch a {
+	case sourcesArea:
+		return sources
+	case updatesArea:
+		return updates
+	}
+	return room - sources - updates
+}
+
+// head is the first line: whose updates these are, and the sum.
+func (m *model) head() string {
+	failing, rejects := 0, 0
+	for _, s := range m.state.heard {
+		rejects += s.rejects
+		if s.failing {
+			failing++
+		}
+	}
+	sum := []piece{{text: count(len(m.state.order), "pod")}}
+	if failing > 0 {
+		sum = append(sum, piece{text: group(failing) + " not read", tone: bad})
+	}
+	if rejects > 0 {
+		sum = append(sum, piece{text: group(rejects) + " rejected", tone: bad})
+	}
+	if n := len(m.state.contests); n > 0 {
+		sum = append(sum, piece{text: count(n, "conflict"), tone: change})
+	}
+	right := 0
+	for _, p := range sum {
+		right += lipgloss.Width(p.text) + 2
+	}
+	title := piece{text: "nodectl watch  " + m.title, tone: strong, width: max(m.width-right, 1)}
+	return m.row(append([]piece{title}, sum...)...)
+}
+
+// header is the line above an area. The active one is marked.
+func (m *model) header(a area) string {
+	n, top := m.count(a), m.top(a)
+	var text string
+	switch a {
+	case sourcesArea:
+		text = "SOURCES " + group(n)
+	case podsArea:
+		text = "PODS " + group(n)
+		if m.filter != "" {
+			text += " of " + group(len(m.state.order)) + " with \"" + m.filter + "\""
+		}
+	case updatesArea:
+		text = "UPDATES"
+	}
+	if seen := m.lines(a); n > seen && seen > 0 {
+		text += fmt.Sprintf("  %s-%s of %s", group(top+1), group(min(top+seen, n)), group(n))
+	}
+	mark, t := "-- ", faint
+	if a == m.active {
+		mark, t = ">> ", strong
+	}
+	text = cut(mark+text+" ", m.width)
+	return m.paint.in(t, text+strings.Repeat("-", max(m.width-lipgloss.Width(text), 0)))
+}
+
+// body returns an area's n lines.
+func (m *model) body(a area, n int) []string {
+	first := m.top(a)
+	last := min(first+n, m.count(a))
+	var out []string
+	switch {
+	case n < 1:
+		return nil
+	case first >= last:
+		out = append(out, m.line(faint, "   "+m.nothing(a)))
+	case a == sourcesArea:
+		out = m.sourceRows(m.state.heard[first:last])
+	case a == podsArea:
+		out = m.podRows(m.wanted()[first:last])
+	case a == updatesArea:
+		out = m.updateRows(m.state.updates[first:last])
+	}
+	for len(out) < n {
+		out = append(out, "")
+	}
+	return out
+}
+
+// nothing says why an area is empty.
+func (m *model) nothing(a area) string {
+	switch {
+	case a == sourcesArea:
+		return "no source was heard yet"
+	case a == podsArea && m.filter != "":
+		return "no pod has this in its name"
+	case a == podsArea:
+		return "no pods"
+	}
+	return "none yet"
+}
+
+// sourceRows says of each source whether it answers, how many pods it has, and
+// what is wrong with it.
+func (m *model) sourceRows(all []*sourceLine) []string {
+	rows, places, abouts := [][]piece{}, 0, 0
+	for _, s := range all {
+		what, t, about, reason := "ok", good, "", plain
+		switch {
+		case s.failing:
+			what, t, reason = "FAILING", bad, bad
+			if s.heard || s.restored {
+				what = "STALE"
+			}
+			about = "since " + m.when(s.since, "Jan 02 15:04") + ": " + s.reason
+		case s.restored:
+			what, t, about = "RESTORED", change, "has not answered"
+		case !s.heard:
+			what, t, about = "SILENT", change, "has not answered"
+		}
+		if s.rejects > 0 {
+			about, reason = strings.TrimSpace(group(s.rejects)+" rejected  "+about), bad
+		}
+		places, abouts = max(places, lipgloss.Width(s.location)), max(abouts, lipgloss.Width(about))
+		rows = append(rows, []piece{{what, t, 8, nil}, {s.source, plain, 5, nil}, {s.location, plain, 0, cutFront}, {count(s.pods, "pod"), plain, 10, nil}, {about, reason, 0, cutReason}})
+	}
+	room := m.width - (8 + 5 + 10 + 4*2)
+	return m.rows(rows, 2, share(room, room*2/5, places, abouts))
+}
+
+// podRows says of each pod what happened to it last, where it is written, and
+// what is wrong.
+func (m *model) podRows(all []*podLine) []string {
+	rows, names, places, marked := [][]piece{}, 0, 0, 0
+	column, cells := m.beyond()
+	for _, p := range all {
+		marks, source := m.state.marks(p), ""
+		if p.from != nil {
+			source = p.from.source
+		}
+		row := append(m.event(sign(p.op, marks), p.op, p.at, source), piece{p.name, plain, 0, nil}, piece{p.place, plain, 0, cutFront})
+		want := lipgloss.Width(p.place)
+		if marks != "" {
+			marked = max(marked, len(marks)+2)
+			want += len(marks) + 2
+			row = append(row, piece{marks, bad, 0, nil})
+		}
+		names, places = max(names, lipgloss.Width(p.name)), max(places, want)
+		rows = append(rows, row)
+	}
+	names = share(cells-2, min(cells*3/5, cells-2-1-marked), names, places)
+	places = cells - 2 - names
+	for _, row := range rows {
+		if marks := column + 2; marks < len(row) { // a place leaves room for them
+			room := places - 2 - len(row[marks].text)
+			row[column+1].width = max(min(lipgloss.Width(row[column+1].text), room), 1)
+		}
+	}
+	return m.rows(rows, column, names)
+}
+
+// updateRows says what happened.
+func (m *model) updateRows(all []updateLine) []string {
+	rows, whats, texts := [][]piece{}, 0, 0
+	column, cells := m.beyond()
+	for _, u := range all {
+		whats, texts = max(whats, lipgloss.Width(u.what)), max(texts, lipgloss.Width(u.text))
+		rows = append(rows, append(m.event(sign(u.op, ""), u.op, u.at, u.source), piece{u.what, plain, 0, nil}, piece{u.text, plain, 0, cutMiddle}))
+	}
+	return m.rows(rows, column, share(cells-2, cells/2, whats, texts))
+}
+
+// event begins a row that says what happened when. A narrow window has no room
+// for when and whose.
+func (m *model) event(sign, op string, at time.Time, source string) []piece {
+	row := []piece{{sign, toneOf(op), 1, nil}, {op, toneOf(op), 9, nil}}
+	if m.narrow() {
+		return row
+	}
+	return append(row, piece{m.clock(at), faint, 8, nil}, piece{source, plain, 5, nil})
+}
+
+func (m *model) narrow() bool { return m.width < 60 }
+
+// beyond returns how many pieces event has, and how many cells a window has
+// beyond them.
+func (m *model) beyond() (pieces, cells int) {
+	if m.narrow() {
+		return 2, m.width - (1 + 2 + 9 + 2)
+	}
+	return 4, m.width - (1 + 2 + 9 + 2 + 8 + 2 + 5 + 2)
+}
+
+// rows lays rows out with one column of that width.
+func (m *model) rows(rows [][]piece, column, width int) []string {
+	out := make([]string, 0, len(rows))
+	for _, row := range rows {
+		row[column].width = max(width, 1)
+		out = append(out, m.row(row...))
+	}
+	return out
+}
+
+// line is a row of one text.
+func (m *model) line(t tone, text string) string { return m.row(piece{text: text, tone: t}) }
+
+// foot is the last line: help, the filter that is typed, or that all is over.
+func (m *model) foot() string {
+	switch {
+	case m.typing:
+		return m.line(strong, "filter pods: "+m.filter+"_   (Enter keeps it, Esc drops it)")
+	case m.help:
+		return m.line(strong, "arrows jk PgUp PgDn g G scroll, Tab area, / filter, ? this, q Esc Ctrl-C leave")
+	case m.ended:
+		return m.line(strong, "The updates have ended. Press q to leave, ? for help.")
+	}
+	return m.line(faint, "q leave   Tab next area   / filter pods   ? help")
+}
+
+// clock returns a time of day, in eight cells at most.
+func (m *model) clock(t time.Time) string { return m.when(t, "Jan 02") }
+
+// when returns a time of day; one of another day than the newest update's as
+// other says.
+func (m *model) when(t time.Time, other string) string {
+	if t.IsZero() {
+		return "-"
+	}
+	t = t.In(m.zone)
+	if n := len(m.state.updates); n > 0 {
+		y, month, d := m.state.updates[n-1].at.In(m.zone).Date()
+		if ty, tm, td := t.Date(); ty != y || tm != month || td != d {
+			return t.Format(other)
+		}
+	}
+	return t.Format(time.TimeOnly)
+}
+
+// sign says in one character what the tone of an operation says.
+func sign(op, marks string) string {
+	switch {
+	case marks != "":
+		return "!"
+	case op == string(podconfig.ADD), op == string(podconfig.SET), op == string(podconfig.RESTORE):
+		return "+"
+	case op == string(podconfig.UPDATE):
+		return "~"
+	case op == string(podconfig.REMOVE), op == string(podconfig.DELETE):
+		return "-"
+	case op == string(podconfig.RECONCILE):
+		return "="
+	case op == string(engine.NOTICE):
+		return "i"
+	}
+	return "!"
+}
+
+func toneOf(op string) tone {
+	switch sign(op, "") {
+	case "+":
+		return good
+	case "~":
+		return change
+	case "=", "i":
+		return faint
+	}
+	return bad
+}

@@ -1,0 +1,264 @@
+package tui
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// keepUpdates is how many lines of updates can be scrolled back to.
+const keepUpdates = 1000
+
+// state is what a stream of updates says about pods and sources. It belongs to
+// the goroutine that runs the model.
+type state struct {
+	pods     map[pod.Key]*podLine
+	order    []*podLine // by key
+	sources  map[layer]*sourceLine
+	heard    []*sourceLine              // as they were first spoken of
+	rejected map[string]*rejection      // by file
+	contests map[pod.Key]map[layer]bool // of a pod's losers: their layers and files
+	updates  []updateLine               // the newest last
+	dropped  int                        // lines that were updates once
+}
+
+// layer names a source, or a file of one.
+type layer struct{ source, location, file string }
+
+// podLine is one pod.
+type podLine struct {
+	key   pod.Key
+	name  string // namespace/name, clean
+	from  *sourceLine
+	file  string
+	place string // file:line, clean
+	op    string // of its last change, clean
+	at    time.Time
+}
+
+// sourceLine is one source.
+type sourceLine struct {
+	source, location string // clean
+	pods             int
+	rejects          int // files it rejects
+	heard, restored  bool
+	failing          bool
+	since            time.Time // failing since then
+	reason           string    // clean
+}
+
+// rejection is what is wrong with a file, each since when, and whose file it is.
+type rejection struct {
+	from     *sourceLine
+	problems map[pod.Problem]time.Time
+}
+
+// updateLine is one line of the latest updates, clean.
+type updateLine struct {
+	at                     time.Time
+	op, source, what, text string
+}
+
+func newState() *state {
+	return &state{
+		pods: map[pod.Key]*podLine{}, sources: map[layer]*sourceLine{},
+		rejected: map[string]*rejection{}, contests: map[pod.Key]map[layer]bool{},
+	}
+}
+
+// apply takes updates in the order of the stream. Pods that are new to it are
+// put in their place one by one where they are few, and all at once where they
+// are many.
+func (s *state) apply(updates []ui.PodUpdate) {
+	var fresh []*podLine
+	gone := 0
+	for _, u := range updates {
+		at, _ := time.Parse(time.RFC3339, u.Time)
+		s.note(u, at)
+		switch podconfig.Op(u.Op) {
+		case engine.ERROR:
+			s.failed(u, at)
+		case engine.REJECT:
+			s.reject(u, at)
+		case engine.CONFLICT:
+			s.contest(u)
+		case engine.DROPPED:
+			s.forget()
+		case engine.NOTICE:
+		case podconfig.SET:
+			fresh = append(fresh, s.set(u, at)...)
+			gone += len(s.order) // some of them, or all
+		case podconfig.REMOVE:
+			for _, p := range u.Pods {
+				gone += s.remove(pod.Key{Namespace: p.Namespace, Name: p.Name})
+			}
+		default:
+			fresh = append(fresh, s.change(u, at)...)
+		}
+	}
+	s.place(fresh, gone)
+}
+
+// place puts fresh pods where they belong, and takes out those that are gone.
+func (s *state) place(fresh []*podLine, gone int) {
+	const few = 16
+	if gone > 0 {
+		s.order = slices.DeleteFunc(s.order, func(p *podLine) bool { return s.pods[p.key] != p })
+	}
+	// One update may bring a pod and a later one of the same batch take it away.
+	fresh = slices.DeleteFunc(fresh, func(p *podLine) bool { return s.pods[p.key] != p })
+	if len(fresh) > few {
+		s.order = append(s.order, fresh...)
+		slices.SortFunc(s.order, byKey)
+		return
+	}
+	for _, p := range fresh {
+		i, _ := slices.BinarySearchFunc(s.order, p, byKey)
+		s.order = slices.Insert(s.order, i, p)
+	}
+}
+
+func byKey(a, b *podLine) int {
+	return cmp.Or(strings.Compare(a.key.Namespace, b.key.Namespace), strings.Compare(a.key.Name, b.key.Name))
+}
+
+// from returns the line of an update's source, nil where it names none.
+func (s *state) from(source, location string) *sourceLine {
+	if source == "" || source == podconfig.AllSources {
+		return nil
+	}
+	l := layer{source: source, location: location}
+	if s.sources[l] == nil {
+		s.sources[l] = &sourceLine{source: ui.Clean(source), location: ui.Clean(location)}
+		s.heard = append(s.heard, s.sources[l])
+	}
+	return s.sources[l]
+}
+
+// change takes the pods of an update that adds or changes some.
+func (s *state) change(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
+	from := s.from(u.Source, u.Location)
+	s.word(from, u.Op)
+	for _, p := range u.Pods {
+		if line := s.see(p, from, u.Op, at); line != nil {
+			fresh = append(fresh, line)
+		}
+	}
+	return fresh
+}
+
+// word notes that a source was heard. What was restored says nothing about it
+// (C-1.3.8).
+func (s *state) word(from *sourceLine, op string) {
+	switch {
+	case from == nil:
+	case podconfig.Op(op) == podconfig.RESTORE:
+		from.restored = !from.heard
+	default:
+		from.heard, from.restored = true, false
+		if !from.failing && podconfig.Op(op) != podconfig.SET {
+			from.since = time.Time{}
+		}
+	}
+}
+
+// set takes the whole set. It does not say which pod is whose: one that is known
+// from the same file keeps its source, any other belongs to the source whose
+// location its file begins with, or else to the one that led to the set.
+func (s *state) set(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
+	led := s.from(u.Source, u.Location)
+	s.word(led, u.Op)
+	wanted := make(map[pod.Key]bool, len(u.Pods))
+	for _, p := range u.Pods {
+		key := pod.Key{Namespace: p.Namespace, Name: p.Name}
+		wanted[key] = true
+		if known := s.pods[key]; known != nil && known.file == p.Origin.File {
+			continue // it may have changed, but the set does not say so
+		}
+		if line := s.see(p, s.owner(p.Origin.File, led), u.Op, at); line != nil {
+			fresh = append(fresh, line)
+		}
+	}
+	for key := range s.pods {
+		if !wanted[key] {
+			s.remove(key)
+		}
+	}
+	return fresh
+}
+
+// owner returns the source a file belongs to.
+func (s *state) owner(file string, led *sourceLine) *sourceLine {
+	best, length := led, -1
+	for l, line := range s.sources {
+		if strings.HasPrefix(file, l.location) && len(l.location) > length {
+			best, length = line, len(l.location)
+		}
+	}
+	return best
+}
+
+// see takes one pod as it is now wanted, and returns its line if that is new.
+func (s *state) see(p ui.UpdatePod, from *sourceLine, op string, at time.Time) (fresh *podLine) {
+	key := pod.Key{Namespace: p.Namespace, Name: p.Name}
+	line := s.pods[key]
+	if line == nil {
+		line = &podLine{key: key, name: ui.Clean(key.String())}
+		s.pods[key], fresh = line, line
+	} else if line.from != nil {
+		line.from.pods--
+	}
+	if from != nil {
+		from.pods++
+	}
+	line.from, line.op, line.at = from, ui.Clean(op), at
+	line.file, line.place = p.Origin.File, ui.Clean(pod.Origin{File: p.Origin.File, Line: p.Origin.Line}.String())
+	return fresh
+}
+
+// marks says what is wrong with a pod's manifest or its name, in words.
+func (s *state) marks(p *podLine) string {
+	var all []string
+	if s.rejected[p.file] != nil {
+		all = append(all, "rejected")
+	}
+	if len(s.contests[p.key]) > 0 {
+		all = append(all, "conflict")
+	}
+	return strings.Join(all, ",")
+}
+
+// remove takes a pod away and returns how many that were.
+func (s *state) remove(key pod.Key) int {
+	line := s.pods[key]
+	if line == nil {
+		return 0
+	}
+	if line.from != nil {
+		line.from.pods--
+	}
+	delete(s.pods, key)
+	return 1
+}
+
+// note keeps the lines of an update.
+func (s *state) note(u ui.PodUpdate, at time.Time) {
+	rows := ui.Rows(u)
+	if len(rows) > keepUpdates {
+		rows = rows[len(rows)-keepUpdates:]
+	}
+	source := ui.Clean(u.Source)
+	for _, r := range rows {
+		s.updates = append(s.updates, updateLine{at, ui.Clean(u.Op), source, ui.Clean(r.What), ui.Clean(r.Text)})
+	}
+	if old := len(s.updates) - keepUpdates; old > keepUpdates { // moved once in a while, not at every line
+		s.updates = slices.Clone(s.updates[old:])
+		s.dropped += old
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// goBench is one benchmark of the tree and what its metrics have to stay below.
+type goBench struct {
+	name, pkg, run string
+	time           string // -benchtime
+	limits         []limit
+}
+
+// limit is one metric of the lines whose name ends in of.
+type limit struct {
+	of, metric, figure, unit string
+	scale, max               float64
+}
+
+// sourceBenches are measures 7 to 10: from a file to a PodUpdate, and on to
+// readers.
+var sourceBenches = map[int][]goBench{
+	7: {
+		{"one layer, merged again", "./pkg/podconfig", "BenchmarkUnchanged", "1s", []limit{
+			{"handed_on/10000,_1_a_file", "ns/pod", "10,000 rich pods unchanged, a pod", "ns", 1, 300},
+			{"handed_on/10000,_1_a_file", "allocs/op", "the same, allocations a pod", "", 1e-4, 0.01},
+			{"decoded_anew/1000,_1_a_file", "ns/pod", "1,000 unchanged, but decoded anew, a pod", "ns", 1, 300},
+			{"decoded_anew/1000,_1_a_file", "allocs/op", "1,000 decoded anew, allocations a pod", "", 1e-3, 0.1},
+			{"decoded_anew/10000,_1_a_file", "ns/pod", "10,000 unchanged, but decoded anew, a pod", "ns", 1, 0},
+		}},
+		{"one of many", "./pkg/podconfig", "BenchmarkOneOfMany", "1s", []limit{
+			{"/100000,_1_a_file", "ns/op", "one pod changed of 100,000", "ms", 1e-6, 1},
+		}},
+	},
+	8: {{"drop", "./cmd", "BenchmarkDropFiles", "3x", []limit{
+		{"/3000", "ns/pod", "3,000 files dropped one by one, a pod", "µs", 1e-3, 200},
+		{"/3000", "B/pod", "the same, allocated a pod", "kB", 1e-3, 60},
+		{"/300", "B/pod", "300 files, allocated a pod", "kB", 1e-3, 60},
+	}}},
+	9: {{"rescan", "./pkg/source/file", "BenchmarkRescan", "1s", []limit{
+		{"files=1000", "ns/op", "rescan of 1,000 unchanged files", "ms", 1e-6, 2},
+	}}},
+	10: {{"watch", "./cmd", "BenchmarkWatch_100Readers", "1000x", []limit{
+		{"100Readers", "p99-ms", "100 readers, 100 updates a second: p99 to a reader", "ms", 1, 50},
+		{"100Readers", "p50-ms", "the same, p50", "ms", 1, 0},
+	}}},
+}
+
+// measureSources takes measures 7 to 10: benchmarks of the tree, each run apart
+// in a process of its own, several times; the median counts.
+func (b *bench) measureSources(ctx context.Context) error {
+	rounds := map[int]int{7: 3, 8: 5, 9: 5, 10: 3}
+	names := map[int]string{7: "merging", 8: "dropping files", 9: "rescanning files", 10: "watching over the local socket"}
+	for id := 7; id <= 10; id++ {
+		if !b.wants(id) {
+			continue
+		}
+		m := b.report.measure(id, names[id], "go test -bench, a process of its own each time; median of the runs")
+		b.noise(ctx, m)
+		for range b.count(rounds[id], 1) {
+			for _, g := range sourceBenches[id] {
+				if err := b.goBench(ctx, m, g); err != nil {
+					return err
+				}
+			}
+		}
+		for _, g := range sourceBenches[id] {
+			for _, l := range g.limits {
+				m.limit(l.figure, l.max, l.unit)
+			}
+		}
+	}
+	return nil
+}
+
+var benchLine = regexp.MustCompile(`^(Benchmark\S+?)-\d+\s+\d+\s+(.*)$`)
+
+// goBench runs a benchmark once and adds what its limits speak of.
+func (b *bench) goBench(ctx context.Context, m *measure, g goBench) error {
+	cmd := exec.CommandContext(ctx, "go", "test", g.pkg, "-run", "^$", "-bench", "^"+g.run+"$", "-benchtime", g.time, "-benchmem")
+	cmd.Dir = node.Repo()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", g.run, err, out)
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		parts := benchLine.FindStringSubmatch(strings.TrimSpace(line))
+		if parts == nil {
+			continue
+		}
+		fields := strings.Fields(parts[2])
+		for i := 0; i+1 < len(fields); i += 2 {
+			for _, l := range g.limits {
+				if strings.HasSuffix(parts[1], l.of) && fields[i+1] == l.metric {
+					v, err := strconv.ParseFloat(fields[i], 64)
+					if err != nil {
+						return err
+					}
+					m.arm(l.figure).value(v * l.scale)
+					found[l.figure] = true
+				}
+			}
+		}
+	}
+	for _, l := range g.limits {
+		if !found[l.figure] {
+			return fmt.Errorf("%s did not say %s of %s:\n%s", g.run, l.metric, l.of, out)
+		}
+	}
+	return nil
+}
+
+// mergeFiles is how many manifests measure 11 merges.
+const mergeFiles = 10_000
+
+// measureMerge is measure 11: merge --dry-run of a directory of many manifests,
+// with what its process took.
+func (b *bench) measureMerge(ctx context.Context) error {
+	m := b.report.measure(11, fmt.Sprintf("merge --dry-run of %d files", mergeFiles),
+		"exec → exit, against none; the one-container pod of examples/, one a file; peak RSS as the kernel counted it (ru_maxrss)")
+	b.noise(ctx, m)
+	text, err := os.ReadFile(filepath.Join(node.Repo(), "examples/web.yaml"))
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(b.scratch, "many")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for i := range mergeFiles {
+		pod := strings.Replace(string(text), "  name: web\n", fmt.Sprintf("  name: web-%05d\n", i), 1)
+		pod = strings.Replace(pod, "          hostPort: 8080\n", "", 1)
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%05d.yaml", i)), []byte(pod), 0o600); err != nil {
+			return err
+		}
+	}
+	for range b.count(5, 1) {
+		cmd := b.command("merge", "--dry-run", "--against", "none", "-f", dir, "-o", "name", "--exit-code=false", "--root-dir", b.scratch)
+		begin := time.Now()
+		out, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("merge: %w", err)
+		}
+		took := time.Since(begin)
+		if n := strings.Count(string(out), "\n"); n != mergeFiles {
+			return fmt.Errorf("merge names %d pods", n)
+		}
+		use := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		m.arm("wall time").value(took.Seconds())
+		m.arm("CPU time").value((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
+		m.arm("peak RSS").value(float64(use.Maxrss) * 1024 / mb)
+	}
+	m.limit("wall time", 3, "s")
+	m.limit("peak RSS", 60+0.04*mergeFiles, "MB")
+	m.limit("CPU time", 0, "s")
+	return nil
+}

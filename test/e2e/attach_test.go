@@ -1,0 +1,228 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// line is one of watch -o json.
+type line struct {
+	Seq      int
+	Op       string
+	Source   string
+	Location string
+	Dropped  int
+	Problem  problem
+	Ended    bool
+	Pods     []struct {
+		Name    string
+		Fields  []struct{ Path, Old, New string }
+		Restart struct {
+			Pod        bool
+			Containers []string
+		}
+	}
+}
+
+// reader is a watch --attach that runs.
+type reader struct {
+	*stage
+	cmd  *exec.Cmd
+	wait sync.WaitGroup
+	done chan struct{} // capacity 0; closed at its end
+	mu   sync.Mutex
+	all  []line
+	bad  []string // lines that are none
+}
+
+// attach follows the running agent until the test ends.
+func (s *stage) attach(args ...string) *reader {
+	s.Helper()
+	r := &reader{stage: s, cmd: s.command(append([]string{"watch", "--attach", "-o", "json"}, args...)...), done: make(chan struct{})}
+	out, err := r.cmd.StdoutPipe()
+	s.must(err)
+	s.must(r.cmd.Start())
+	r.wait.Go(func() {
+		r.listen(out)
+		_ = r.cmd.Wait() // its exit code is looked at by who asks for it
+		close(r.done)
+	})
+	s.Cleanup(func() {
+		_ = r.cmd.Process.Signal(syscall.SIGCONT)
+		_ = r.cmd.Process.Kill()
+		r.wait.Wait()
+		for _, b := range r.bad {
+			s.Errorf("no line of watch: %q", b)
+		}
+		for i, l := range r.all {
+			if l.Seq != r.all[0].Seq+i {
+				s.Errorf("line %d of watch has seq %d, the first one %d", i, l.Seq, r.all[0].Seq)
+			}
+		}
+	})
+	return r
+}
+
+func (r *reader) listen(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var l line
+		err := json.Unmarshal(lines.Bytes(), &l)
+		r.mu.Lock()
+		if err != nil {
+			r.bad = append(r.bad, lines.Text())
+		} else {
+			r.all = append(r.all, l)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// await returns the first line that ok accepts.
+func (r *reader) await(what string, ok func(line) bool) line {
+	r.Helper()
+	var found line
+	r.eventually(func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, l := range r.all {
+			if ok(l) {
+				found = l
+				return nil
+			}
+		}
+		return fmt.Errorf("watch --attach did not tell of %s; its lines: %+v", what, r.all)
+	})
+	return found
+}
+
+// of accepts lines of one operation on one pod.
+func (r *reader) of(op, name string) func(line) bool {
+	return func(l line) bool { return l.Op == op && len(l.Pods) == 1 && l.Pods[0].Name == r.full(name) }
+}
+
+// TestAttach_FollowsTheAgent: watch --attach shows what the agent has and then
+// each change with its consequence, faults of sources among them, and ends when
+// the agent does. Without an agent it says so, and so does get sources.
+func TestAttach_FollowsTheAgent(t *testing.T) {
+	s := parallelStage(t)
+	for _, args := range [][]string{{"watch", "--attach"}, {"get", "sources"}} {
+		if r := s.run(args...); r.code != 1 || !strings.Contains(r.err, "no agent serves "+s.root) || !strings.Contains(r.err, "hint: ") {
+			t.Errorf("%v without an agent: %d\n%s", args, r.code, r.err)
+		}
+	}
+	a := s.serve()
+	kept := s.keep()
+	r := s.attach()
+	r.await("keep", r.of("ADD", "keep"))
+	s.write("keep.yaml", labelled(simple("keep"), "one"))
+	r.await("its label", r.of("UPDATE", "keep"))
+	s.untouched("keep", kept)
+	s.write("web.yaml", simple("web"))
+	r.await("web", r.of("ADD", "web"))
+	s.awaitRunning("web", "main")
+	s.write("web.yaml", strings.Replace(simple("web"), "forever", "print, edited, forever", 1))
+	if l := r.await("its edit", r.of("UPDATE", "web")); len(l.Pods[0].Restart.Containers) != 1 || len(l.Pods[0].Fields) == 0 || l.Source != "file" || l.Location != s.manifests {
+		t.Errorf("the edit: %+v", l)
+	}
+	s.write("web.yaml", "kind: [")
+	r.await("a fault", func(l line) bool {
+		return l.Op == "REJECT" && strings.HasSuffix(l.Problem.File, "web.yaml") && !l.Ended
+	})
+	s.remove("web.yaml")
+	r.await("the end of the fault", func(l line) bool { return l.Op == "REJECT" && l.Ended })
+	r.await("its end", r.of("REMOVE", "web"))
+	s.awaitGone("web")
+	s.must(os.Rename(s.manifests, s.manifests+".away"))
+	r.await("an outage", func(l line) bool { return l.Op == "ERROR" && !l.Ended && l.Location == s.manifests })
+	s.must(os.Rename(s.manifests+".away", s.manifests))
+	r.await("the end of it", func(l line) bool { return l.Op == "ERROR" && l.Ended })
+
+	text := s.run("watch", "--attach", "--max-events", "1")
+	if text.code != 0 || !strings.Contains(text.out, s.full("keep")) || strings.Contains(text.out, "\x1b") {
+		t.Errorf("as text: %d\n%s%s", text.code, text.out, text.err)
+	}
+	if info, err := os.Stat(filepath.Join(s.root, "nodectl.sock")); err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	table := s.run("get", "sources")
+	if l := strings.Split(strings.TrimSpace(table.out), "\n"); table.code != 0 || len(l) != 2 || !holds(l[0], []string{"SOURCE", "LOCATION", "PODS", "STATE", "LAST READ"}) ||
+		!holds(l[1], []string{"file", s.manifests, " 1 ", "ok", "ago"}) {
+		t.Errorf("get sources: %d\n%s%s", table.code, table.out, table.err)
+	}
+	a.leave()
+	select {
+	case <-r.done:
+		if code := r.cmd.ProcessState.ExitCode(); code != 0 {
+			t.Errorf("watch --attach ended with %d", code)
+		}
+	case <-time.After(patience):
+		t.Error("watch --attach goes on without its agent")
+	}
+	s.untouched("keep", kept)
+}
+
+// TestAttach_StuckReaderDelaysNobody: a reader that is stopped, whose socket is
+// full, delays neither the agent's work nor another reader, and the agent can
+// leave; when the reader goes on it has every line, or a DROPPED and a SET.
+func TestAttach_StuckReaderDelaysNobody(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve()
+	kept := s.keep()
+	stuck, well := s.attach("--full"), s.attach()
+	stuck.await("keep", stuck.of("ADD", "keep"))
+	s.must(stuck.cmd.Process.Signal(syscall.SIGSTOP))
+	const edits = 20
+	for i := range edits { // more than half a MiB each as a line: a socket takes far less than all of them
+		value := fmt.Sprint("e", i)
+		text := labelled(simple("keep"), value)
+		s.write("keep.yaml", strings.Replace(text, "annotations: {", "annotations: {bulk: "+strings.Repeat("x", 200<<10)+", ", 1))
+		begin := time.Now()
+		well.await("edit "+value, func(l line) bool {
+			return l.Op == "UPDATE" && len(l.Pods) == 1 && strings.Contains(fmt.Sprint(l.Pods[0].Fields), " "+value+"}")
+		})
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("edit %d reached the other reader after %s", i, took)
+		}
+	}
+	s.awaitLabel("keep", fmt.Sprint("e", edits-1))
+	s.write("new.yaml", simple("new"))
+	s.awaitRunning("new", "main")
+	s.awaitOK("file")
+	s.untouched("keep", kept)
+	s.must(stuck.cmd.Process.Signal(syscall.SIGCONT))
+	stuck.await("the newest pod", func(l line) bool {
+		for _, p := range l.Pods {
+			if p.Name == s.full("new") {
+				return true
+			}
+		}
+		return false
+	})
+	stuck.mu.Lock()
+	dropped, updates := 0, 0
+	for _, l := range stuck.all {
+		dropped += l.Dropped
+		if l.Op == "UPDATE" {
+			updates++
+		}
+	}
+	stuck.mu.Unlock()
+	if dropped == 0 && updates != edits {
+		t.Errorf("the stuck reader has %d updates of %d, and nothing was dropped", updates, edits)
+	}
+	s.must(stuck.cmd.Process.Signal(syscall.SIGSTOP))
+	a.leave() // within two seconds
+	s.untouched("keep", kept)
+}

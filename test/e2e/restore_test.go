@@ -1,0 +1,334 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// reboot takes every pod of the stage out of the runtime, as a machine that was
+// switched off does. No agent may run.
+func (s *stage) reboot() {
+	s.Helper()
+	for _, b := range s.sandboxes() {
+		_, stop := s.node.Runtime.StopPodSandbox(s.Context(), &cri.StopPodSandboxRequest{PodSandboxId: b.Id})
+		_, remove := s.node.Runtime.RemovePodSandbox(s.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: b.Id})
+		s.must(stop, remove)
+	}
+	s.eventually(func() error {
+		if n := len(s.containers("")); n > 0 {
+			return fmt.Errorf("%d containers are there", n)
+		}
+		return nil
+	})
+}
+
+// setFiles returns the files of the last good sets, by path.
+func (s *stage) setFiles() map[string][]byte {
+	s.Helper()
+	return s.filesBelow(filepath.Join(s.root, "sources"))
+}
+
+func (s *stage) filesBelow(dir string) map[string][]byte {
+	s.Helper()
+	all := make(map[string][]byte)
+	s.must(filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		all[path], err = os.ReadFile(path)
+		return err
+	}))
+	return all
+}
+
+// awaitSet returns the file in which a pod stands, with these words, in a last
+// good set.
+func (s *stage) awaitSet(name string, words ...string) string {
+	s.Helper()
+	var file string
+	s.eventually(func() error {
+		for path, text := range s.setFiles() {
+			if bytes.Contains(text, []byte(`"`+s.full(name)+`"`)) && holds(string(text), words) {
+				file = path
+				return nil
+			}
+		}
+		return fmt.Errorf("pod %s is in no set", name)
+	})
+	return file
+}
+
+// TestRestore_LastKnownGood: pods of files, of a URL and of an etcd run; the
+// agent is killed, the machine loses its containers, URL and etcd cannot be
+// reached. The next agent starts every pod of the last run, says on what it
+// stands, and lets the sources correct it when they answer: what is not wanted
+// any more stops by its own spec.
+func TestRestore_LastKnownGood(t *testing.T) {
+	s := parallelStage(t)
+	const canary = "canary-of-a-s3cret"
+	encoded := base64.StdEncoding.EncodeToString([]byte(canary))
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: keys}\ndata: {password: " + encoded + "}\n"
+	graceful := manifest("going", []string{container("main", `ignore, print, armed, wait, /x/go, exit, "7"`, scratchMount)},
+		"terminationGracePeriodSeconds: 20", s.scratchVolume())
+	w := s.newWeb(documents(simple("staying"), graceful, secret))
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, "/manifests/one", simple("one"))
+	e.Put(t, "/manifests/two", simple("two"))
+	s.write("file.yaml", documents(simple("file"), strings.Replace(secret, "keys", "more", 1)))
+	all := []string{"file", "staying", "going", "one", "two"}
+	flags := append(slices.Clone(oftenAsked), "-f", w.URL, "--etcd-endpoints", strings.Join(e.Endpoints, ","), "--etcd-prefix", "/manifests/")
+	a := s.serve(flags...)
+	for _, name := range all {
+		s.awaitRunning(name, "main")
+		s.awaitSet(name)
+	}
+	s.setsAreSecret(canary, encoded)
+
+	a.kill()
+	w.down()
+	e.Kill(t)
+	s.reboot()
+	looks := []string{"-f", s.manifests}
+	looks = append(looks, flags[len(oftenAsked):]...)
+	s.foreseen("ADD file; ADD going; ADD one; ADD staying; ADD two", looks...)
+	begin := time.Now()
+	a = s.serve(flags...)
+	was := make(map[string]map[string]running)
+	for _, name := range all {
+		was[name] = s.awaitRunning(name, "main")
+	}
+	a.await("Source stands on its last good set", "http:"+w.URL, "pods=2")
+	a.await("Source stands on its last good set", "etcd:", "pods=2")
+	for source, pods := range map[string]int{w.URL: 2, "etcd": 2} {
+		it := s.awaitSource(source, "stands on its last good set", func(it sourceState) bool { return it.Error != "" })
+		if !it.Restored || it.Heard || it.State != "stale" || it.Pods != pods || it.LastRead == "" {
+			t.Errorf("source %s: %+v", source, it)
+		}
+		s.since(it, begin)
+	}
+	s.awaitOK("file")
+	s.foreseen("", looks...)
+	if table := s.run("get", "sources"); strings.Count(table.out, " stale ") != 2 || strings.Count(table.out, " since ") != 2 || strings.Count(table.out, "refused") != 2 {
+		t.Errorf("get sources:\n%s", table.out)
+	}
+	life := was["going"]["main"].attempt
+	s.awaitLog("going", "main", life, "armed")
+
+	// The URL answers, with one pod fewer.
+	w.serves(says(documents(simple("staying"), secret)))
+	w.up()
+	e.Start(t)
+	s.awaitLog("going", "main", life, "SIGTERM")
+	if it := s.awaitOK(w.URL); it.Restored || !it.Heard || it.Pods != 1 {
+		t.Errorf("the URL: %+v", it)
+	}
+	s.touch("go")
+	s.awaitGone("going")
+	if ends := s.ended("going", "main"); len(ends) != 2 || ends[1].exit != 7 { // the first one ended with the machine
+		t.Errorf("lives of going: %+v", ends)
+	}
+	// So has the etcd; it has one pod more.
+	e.Put(t, "/manifests/three", simple("three"))
+	s.awaitRunning("three", "main")
+	s.awaitOK("etcd")
+	for _, name := range all {
+		if name != "going" {
+			s.untouched(name, was[name])
+		}
+	}
+	s.setsAreSecret(canary, encoded)
+
+	// Without any set, as below an agent that kept none, what runs is kept until
+	// its source is heard.
+	a.kill()
+	w.down()
+	s.must(os.RemoveAll(filepath.Join(s.root, "sources")))
+	a = s.serve(flags...)
+	a.await("Pod is kept until its source is heard", s.full("staying"))
+	if it := s.awaitSource(w.URL, "failing", func(it sourceState) bool { return it.State == "failing" }); it.Restored || it.Heard {
+		t.Errorf("the URL: %+v", it)
+	}
+	s.untouched("staying", was["staying"])
+	w.up()
+	s.awaitOK(w.URL)
+	s.untouched("staying", was["staying"])
+	s.awaitSet("staying")
+}
+
+// foreseen fails unless a dry run, to which two of three sources do not answer,
+// says so and comes to this plan.
+func (s *stage) foreseen(want string, sources ...string) {
+	s.Helper()
+	r := s.run(append([]string{"merge", "--dry-run", "--against", "runtime", "-o", "json"}, sources...)...)
+	var p mergePlan
+	s.must(json.Unmarshal([]byte(r.out), &p))
+	if r.code != 5 || p.words() != want {
+		s.Errorf("a dry run without its sources: exit code %d, %q, want 5, %q\n%s", r.code, p.words(), want, r.err)
+	}
+	stale := 0
+	for _, it := range p.Sources {
+		if it.Stale && it.Error != "" {
+			stale++
+		}
+	}
+	if stale != 2 {
+		s.Errorf("a dry run without its sources: %+v", p.Sources)
+	}
+}
+
+// setsAreSecret fails unless the sets can be read by their owner alone, and hold
+// the only copy below the root directory of what is in a Secret.
+func (s *stage) setsAreSecret(canary ...string) {
+	s.Helper()
+	sources, found := filepath.Join(s.root, "sources"), 0
+	for path, text := range s.filesBelow(s.root) {
+		for _, c := range canary {
+			if !bytes.Contains(text, []byte(c)) {
+				continue
+			}
+			if found++; !strings.HasPrefix(path, sources+"/") {
+				s.Errorf("a Secret is in %s", path)
+			}
+		}
+	}
+	if found != 2 { // the file's and the URL's
+		s.Errorf("Secrets are in %d files, want 2", found)
+	}
+	s.must(filepath.WalkDir(sources, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		want := fs.FileMode(0o600)
+		if d.IsDir() {
+			want = 0o700
+		}
+		if err == nil && info.Mode().Perm() != want {
+			s.Errorf("%s has mode %s", path, info.Mode())
+		}
+		return err
+	}))
+}
+
+// TestRestore_DamagedSet: a last good set that is damaged in one file costs what
+// stood in that file, and is said; the agent starts, and all else is restored.
+func TestRestore_DamagedSet(t *testing.T) {
+	s := parallelStage(t)
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	names := []string{"one", "two", "three", "four"}
+	for _, name := range names {
+		e.Put(t, "/manifests/"+name, simple(name))
+	}
+	flags := []string{"--etcd-endpoints", strings.Join(e.Endpoints, ","), "--etcd-prefix", "/manifests/"}
+	a := s.serve(flags...)
+	for _, name := range names {
+		s.awaitRunning(name, "main")
+		s.awaitSet(name)
+	}
+	a.leave()
+	e.Kill(t)
+	s.reboot()
+	damage := map[string]func(text []byte) []byte{
+		"one":   func(text []byte) []byte { return text[:len(text)/2] },
+		"two":   func(text []byte) []byte { text[len(text)/2] ^= 0x20; return text },
+		"three": func([]byte) []byte { return nil },
+	}
+	for name, broken := range damage {
+		file := s.awaitSet(name)
+		text, err := os.ReadFile(file)
+		s.must(err, os.WriteFile(file, broken(text), 0o600))
+	}
+	a = s.serve(flags...)
+	a.await("last good sets were not read")
+	a.await("Source stands on its last good set", "etcd:", "pods=1")
+	s.awaitRunning("four", "main")
+	if asides, _ := filepath.Glob(filepath.Join(s.root, "sources/*/*.corrupt-*")); len(asides) != 3 {
+		t.Errorf("set aside: %v", asides)
+	}
+	e.Start(t)
+	for _, name := range names {
+		s.awaitRunning(name, "main")
+	}
+	s.awaitOK("etcd")
+	for _, name := range names {
+		s.awaitSet(name)
+	}
+}
+
+// TestRestore_APIPodsWaitForTheirServer: a pod from an API server that runs is
+// kept, and one that does not run is not started before the server has said so,
+// unless the agent was told --offline-start=api.
+func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
+	s := parallelStage(t)
+	c := cluster.Start(t)
+	flags := []string{"--kubeconfig", c.AdminKubeconfig(t)}
+	a := s.serve(flags...)
+	s.keep()
+	c.CreatePod(t, s.apiPod("runs", "forever"))
+	c.CreatePod(t, s.apiPod("lost", "forever"))
+	runs := s.awaitRunning("runs", "main")
+	s.awaitRunning("lost", "main")
+	s.awaitSet("runs")
+	s.awaitSet("lost")
+	a.kill()
+	c.APIServer.Pause(t)
+	for _, b := range s.sandboxes() {
+		if b.Metadata.Name != s.full("runs") {
+			_, stop := s.node.Runtime.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: b.Id})
+			_, remove := s.node.Runtime.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: b.Id})
+			s.must(stop, remove)
+		}
+	}
+	begin := time.Now()
+	a = s.serve(flags...)
+	a.await("Pod waits for the word of its source", s.full("lost"))
+	kept := s.awaitRunning("keep", "main") // of a file: at once
+	it := s.awaitSource("api", "stands on its last good set", func(it sourceState) bool { return it.Restored && it.State == "restored" && it.Pods == 2 })
+	s.since(it, begin)
+	if table := s.run("get", "sources"); !strings.Contains(table.out, "has not answered since "+atClock(it.Since)) {
+		t.Errorf("get sources:\n%s", table.out)
+	}
+	s.quiet(s.front)
+	if n := len(s.containers("lost")); n != 0 {
+		t.Errorf("lost has %d containers without the word of its server", n)
+	}
+	s.untouched("runs", runs)
+	a.leave()
+	c.APIServer.Kill(t)
+
+	begin = time.Now()
+	s.serve(append(flags, "--offline-start", "api")...)
+	s.awaitStale("api", 2, begin, "refused")
+	lost := s.awaitRunning("lost", "main")
+	s.untouched("runs", runs)
+	s.untouched("keep", kept)
+	c.APIServer.Start(t)
+	s.awaitOK("api")
+	s.untouched("lost", lost)
+	s.untouched("runs", runs)
+	// Restored, a pod stops with the grace of its deletion all the same.
+	c.DeletePod(t, "default", s.full("lost"), 1)
+	s.eventually(func() error {
+		if n := len(s.ended("lost", "main")); n != 2 {
+			return fmt.Errorf("lost has ended %d times", n)
+		}
+		return nil
+	})
+	c.DeletePod(t, "default", s.full("lost"), 0)
+	s.awaitGone("lost")
+	s.untouched("runs", runs)
+	s.untouched("keep", kept)
+}

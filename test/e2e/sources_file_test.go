@@ -1,0 +1,363 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestF40_F46_FileFaultsAreSeenAndMended puts one fault after the other before
+// one agent. Each time the pods that run are the same processes afterwards, the
+// fault stands in get sources with its reason and in the log, good files beside
+// it are followed, and mending it is an edit as any other.
+func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve("--file-check-frequency", "1s")
+	kept := s.keep()
+	s.write("web.yaml", simple("web"))
+	web := s.awaitRunning("web", "main")
+	s.awaitOK("file")
+	edits := 0
+	// mended makes web right again, and waits until it is seen: it is an edit.
+	mended := func() {
+		s.Helper()
+		edits++
+		value := fmt.Sprint("v", edits)
+		s.write("web.yaml", labelled(simple("web"), value))
+		s.awaitLabel("web", value)
+		s.awaitOK("file")
+		s.untouched("web", web)
+		s.untouched("keep", kept)
+	}
+	// others shows that the source follows its other files.
+	others := func() {
+		s.Helper()
+		edits++
+		value := fmt.Sprint("v", edits)
+		s.write("keep.yaml", labelled(simple("keep"), value))
+		s.awaitLabel("keep", value)
+		s.untouched("web", web)
+		s.untouched("keep", kept)
+	}
+
+	s.scene("F40 a writer killed midway", func() {
+		text := labelled(simple("web"), "half")
+		s.inPlace("web.yaml", text[:len(text)*2/3])
+		p := s.awaitRejected("file", "web.yaml")
+		if p.Message == "" {
+			s.Errorf("the problem has no reason: %+v", p)
+		}
+		a.await("Manifest rejected", "web.yaml")
+		others()
+		mended()
+	})
+	s.scene("F40 a writer that takes its time", func() {
+		f, err := os.Create(filepath.Join(s.manifests, "web.yaml"))
+		s.must(err)
+		defer f.Close()
+		text := labelled(simple("web"), "slow")
+		for i := range 6 {
+			_, err := f.WriteString(text[len(text)*i/6 : len(text)*(i+1)/6])
+			s.must(err)
+			<-time.After(120 * time.Millisecond)
+			s.untouched("web", web)
+		}
+		s.must(f.Close())
+		s.awaitLabel("web", "slow")
+		mended()
+	})
+	s.scene("F41 all files garbage", func() {
+		lines := len(a.linesWith("Manifest rejected"))
+		s.inPlace("web.yaml", "\x00\x01\x02")
+		s.inPlace("keep.yaml", "")
+		s.awaitSource("file", "rejects both", func(it sourceState) bool { return len(it.Problems) == 2 && it.Pods == 2 })
+		a.awaitLines(lines+2, "Manifest rejected")
+		s.untouched("web", web)
+		s.untouched("keep", kept)
+		s.write("keep.yaml", simple("keep"))
+		mended()
+	})
+	s.scene("F45 what is no regular file", func() {
+		lines := len(a.linesWith("web.yaml"))
+		path := func(file string) string { return filepath.Join(s.manifests, file) }
+		s.must(unix.Mkfifo(path("fifo.yaml"), 0o600), os.Symlink("/dev/zero", path("zero.yaml")),
+			os.WriteFile(path("huge.yaml"), make([]byte, 11<<20), 0o600))
+		for _, file := range []string{"fifo.yaml", "zero.yaml", "huge.yaml"} {
+			s.awaitRejected("file", file)
+			a.await(file)
+		}
+		others()
+		// One of them takes the place of a good manifest.
+		s.must(unix.Mkfifo(filepath.Join(s.dir, "web.yaml"), 0o600), os.Rename(filepath.Join(s.dir, "web.yaml"), path("web.yaml")))
+		s.awaitRejected("file", "web.yaml")
+		a.awaitLines(lines+1, "web.yaml")
+		others()
+		for _, file := range []string{"fifo.yaml", "zero.yaml", "huge.yaml"} {
+			s.remove(file)
+		}
+		mended()
+	})
+	s.scene("F46 bombs beside good pods", func() {
+		bombs := map[string]string{
+			"aliases.yaml": aliasBomb(),
+			"deep.yaml":    "a: " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+			"keys.yaml":    manyKeys(1_000_000),
+		}
+		for file, text := range bombs {
+			s.write(file, text)
+		}
+		for file := range bombs {
+			s.awaitRejected("file", file)
+			a.await("Manifest rejected", file)
+		}
+		others()
+		s.inPlace("web.yaml", bombs["aliases.yaml"])
+		s.awaitRejected("file", "web.yaml")
+		s.untouched("web", web)
+		if kB := peak(s.T, a.cmd.Process.Pid); kB > 256<<10 {
+			s.Errorf("the agent has used %d MiB", kB>>10)
+		}
+		for file := range bombs {
+			s.remove(file)
+		}
+		mended()
+	})
+}
+
+// aliasBomb is small, and a hundred million strings for whoever expands it.
+func aliasBomb() string {
+	var b strings.Builder
+	b.WriteString("a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n")
+	for i := range 8 {
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+	}
+	return b.String() + "apiVersion: v1\nkind: Pod\nmetadata: {name: bomb}\n"
+}
+
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "k%d: 1\n", i)
+	}
+	return b.String()
+}
+
+// peak returns the most memory a process has used, in kB.
+func peak(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kB int
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kB); err == nil {
+			return kB
+		}
+	}
+	t.Fatal("/proc tells no VmHWM")
+	return 0
+}
+
+// TestF42_DirectoryAndMountAway: a directory that is moved away, and one whose
+// file system is unmounted, is a source that cannot be read; pods run on, get sources says since when and why, and what
+// has changed meanwhile is applied when it is back.
+func TestF42_DirectoryAndMountAway(t *testing.T) {
+	s := parallelStage(t)
+	real, away := filepath.Join(s.dir, "real"), filepath.Join(s.dir, "away")
+	s.must(os.Mkdir(real, 0o700), os.WriteFile(filepath.Join(real, "one.yaml"), []byte(simple("one")), 0o600))
+	mounted := filepath.Join(s.dir, "mounted")
+	s.must(os.Mkdir(mounted, 0o700), unix.Mount(real, mounted, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(mounted, unix.MNT_DETACH) })
+	a := s.serve("-f", mounted, "--file-check-frequency", "1s")
+	kept := s.keep()
+	one := s.awaitRunning("one", "main")
+
+	begin := time.Now()
+	s.must(os.Rename(s.manifests, away))
+	it := s.awaitStale(s.manifests, 1, begin, "does not exist")
+	a.await("Source not read", s.manifests)
+	s.awaitOK(mounted) // the other one is well
+	if table := s.run("get", "sources"); !strings.Contains(table.out, " stale ") || !strings.Contains(table.out, "since "+atClock(it.Since)+": "+it.Error) {
+		t.Errorf("get sources:\n%s", table.out)
+	}
+	s.untouched("keep", kept)
+	s.must(os.WriteFile(filepath.Join(away, "more.yaml"), []byte(simple("more")), 0o600), os.Rename(away, s.manifests))
+	s.awaitRunning("more", "main")
+	s.awaitOK(s.manifests)
+	a.await("Source is read again", s.manifests)
+	s.untouched("keep", kept)
+
+	// Unmounted: the directory below is there, and empty.
+	begin = time.Now()
+	s.must(unix.Unmount(mounted, 0))
+	it = s.awaitStale(mounted, 1, begin, "unmounted?")
+	a.await("Source not read", mounted)
+	s.untouched("one", one)
+	s.must(os.Remove(filepath.Join(real, "one.yaml")), os.WriteFile(filepath.Join(real, "two.yaml"), []byte(simple("two")), 0o600))
+	s.untouched("one", one)
+	s.must(unix.Mount(real, mounted, "", unix.MS_BIND, ""))
+	s.awaitRunning("two", "main")
+	s.awaitGone("one")
+	s.awaitOK(mounted)
+	s.untouched("keep", kept)
+	s.must(unix.Unmount(mounted, 0))
+	s.awaitStale(mounted, 1, begin, it.Error)
+}
+
+// TestF43_LosersComeAndGo: the loser of two files may stand first in byte order,
+// change and go, and its pod does not notice; when the winner goes, the loser
+// takes over without a gap.
+func TestF43_LosersComeAndGo(t *testing.T) {
+	s := parallelStage(t)
+	s.write("m.yaml", labelled(simple("web"), "winner"))
+	a := s.serve("--file-check-frequency", "1s")
+	web := s.awaitRunning("web", "main")
+	loses := func(file string) func(sourceState) bool {
+		return func(it sourceState) bool {
+			return len(it.Conflicts) == 1 && strings.HasSuffix(it.Conflicts[0].Loser.File, file) && strings.HasSuffix(it.Conflicts[0].Winner.File, "/m.yaml")
+		}
+	}
+	for _, file := range []string{"a.yaml", "z.yaml"} {
+		s.write(file, labelled(strings.Replace(simple("web"), "forever", "print, usurper, forever", 1), "loser"))
+		s.awaitSource("file", file+" loses", loses(file))
+		a.await("Pod wanted twice", file, "m.yaml")
+		s.inPlace(file, "kind: [") // a loser that is broken is a loser
+		s.awaitRejected("file", file)
+		s.remove(file)
+		s.awaitOK("file")
+		s.untouched("web", web)
+	}
+	s.write("a.yaml", labelled(simple("web"), "heir"))
+	s.awaitSource("file", "a.yaml loses", loses("a.yaml"))
+	s.must(os.Link(filepath.Join(s.manifests, "m.yaml"), filepath.Join(s.manifests, "l.yaml"))) // a hard link is a second file as well
+	s.awaitSource("file", "two lose", func(it sourceState) bool { return len(it.Conflicts) == 2 })
+	s.remove("l.yaml")
+	s.remove("m.yaml")
+	s.awaitLabel("web", "heir")
+	s.untouched("web", web)
+	if all := s.awaitSource("file", "no conflict", func(it sourceState) bool { return len(it.Conflicts) == 0 }); all.Pods != 1 {
+		t.Errorf("%+v", all)
+	}
+	if gaps := a.linesWith("not wanted any more"); len(gaps) > 0 {
+		t.Errorf("a gap: %v", gaps)
+	}
+	s.remove("a.yaml")
+	s.awaitGone("web")
+}
+
+// TestF44_EditorsAndConfigMaps: what editors and the kubelet's own ConfigMap
+// volumes do to a file is one edit, and no pod goes for a moment.
+func TestF44_EditorsAndConfigMaps(t *testing.T) {
+	s := parallelStage(t)
+	volume := filepath.Join(s.dir, "volume")
+	version := func(name, value string) string {
+		dir := filepath.Join(volume, name)
+		s.must(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "map.yaml"), []byte(labelled(simple("map"), value)), 0o600))
+		return name
+	}
+	s.must(os.MkdirAll(volume, 0o700), os.Symlink(version("..one", "one"), filepath.Join(volume, "..data")),
+		os.Symlink("..data/map.yaml", filepath.Join(volume, "map.yaml")))
+	a := s.serve("-f", volume, "--file-check-frequency", "1s")
+	kept := s.keep()
+	inMap := s.awaitRunning("map", "main")
+	path := filepath.Join(s.manifests, "keep.yaml")
+	text := func(v string) []byte { return []byte(labelled(simple("keep"), v)) }
+	for name, edit := range map[string]func(v string) error{
+		"vim with a backup": func(v string) error {
+			probe := filepath.Join(s.manifests, "4913")
+			s.must(os.WriteFile(filepath.Join(s.manifests, ".keep.yaml.swp"), []byte("b0VIM"), 0o600), os.WriteFile(probe, nil, 0o600), os.Remove(probe))
+			s.must(os.Rename(path, path+"~"))
+			<-time.After(20 * time.Millisecond) // a slow disk
+			s.must(os.WriteFile(path, text(v), 0o600))
+			return os.Remove(path + "~")
+		},
+		"emacs": func(v string) error {
+			lock := filepath.Join(s.manifests, ".#keep.yaml")
+			s.must(os.Symlink("root@host.1:1", lock), os.WriteFile(filepath.Join(s.manifests, "#keep.yaml#"), text("auto-saved"), 0o600))
+			s.must(os.Rename(path, path+"~"), os.WriteFile(path, text(v), 0o600))
+			return os.Remove(lock)
+		},
+		"rsync": func(v string) error {
+			tmp := filepath.Join(s.manifests, ".keep.yaml.Xy12ab")
+			s.must(os.WriteFile(tmp, text(v), 0o600))
+			return os.Rename(tmp, path)
+		},
+		"cp": func(v string) error { return os.WriteFile(path, text(v), 0o600) },
+		"removed and written": func(v string) error {
+			s.must(os.Remove(path))
+			return os.WriteFile(path, text(v), 0o600)
+		},
+	} {
+		value := strings.ReplaceAll(name, " ", "-")
+		s.must(edit(value))
+		s.awaitLabel("keep", value)
+		s.untouched("keep", kept)
+	}
+	for _, v := range []string{"two", "three"} {
+		tmp := filepath.Join(volume, "..data_tmp")
+		s.must(os.Symlink(version(".."+v, v), tmp), os.Rename(tmp, filepath.Join(volume, "..data")))
+		s.awaitLabel("map", v)
+		s.untouched("map", inMap)
+	}
+	if gaps := a.linesWith("not wanted any more"); len(gaps) > 0 {
+		t.Errorf("a gap: %v", gaps)
+	}
+	it := s.awaitSource(s.manifests, "skips", func(it sourceState) bool { return len(it.Skipped) > 0 })
+	for _, p := range it.Skipped {
+		if p.Message == "" {
+			t.Errorf("skipped without a reason: %+v", p)
+		}
+	}
+	if len(it.Problems) > 0 {
+		t.Errorf("problems: %+v", it.Problems)
+	}
+}
+
+// TestF47_F49_StormsAndFlips: a storm of touches beside good manifests, thousands
+// of files, and one file that goes and comes with the same content again and again, lead to what is
+// there in the end: one pod, one container, and never two at once.
+func TestF47_F49_StormsAndFlips(t *testing.T) {
+	s := parallelStage(t)
+	s.write("web.yaml", simple("web"))
+	s.serve()
+	kept := s.keep()
+	s.awaitRunning("web", "main")
+	for i := range 2000 {
+		path := filepath.Join(s.manifests, fmt.Sprintf("note%d.yaml", i%50))
+		s.must(os.WriteFile(path, []byte("# nothing\n"), 0o600))
+		if i%3 == 0 {
+			s.must(os.Remove(path))
+		}
+	}
+	// Thousands of files are there to stay: an edit among them is seen at once (F48).
+	for i := range 3000 {
+		name := fmt.Sprintf("config%d", i)
+		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\n"
+		s.must(os.WriteFile(filepath.Join(s.manifests, name+".yaml"), []byte(text), 0o600))
+	}
+	s.write("web.yaml", labelled(simple("web"), "among-thousands"))
+	s.awaitLabel("web", "among-thousands")
+	s.untouched("keep", kept)
+	for i := range 20 {
+		s.remove("web.yaml")
+		<-time.After(time.Duration(i%5*60) * time.Millisecond) // shorter and longer than editors take
+		s.write("web.yaml", simple("web"))
+		<-time.After(time.Duration(i%3*40) * time.Millisecond)
+	}
+	s.write("web.yaml", labelled(simple("web"), "last"))
+	s.awaitLabel("web", "last")
+	web := s.awaitRunning("web", "main")
+	s.awaitReady("web", true)
+	s.untouched("web", web)
+	s.sandbox("web") // the one that is left
+	s.untouched("keep", kept)
+	s.remove("web.yaml")
+	s.awaitGone("web")
+	s.untouched("keep", kept)
+}

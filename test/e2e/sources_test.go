@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sourceState is what get sources -o json says of one source.
+type sourceState struct {
+	Source, Location, State, Since, LastRead, Error string
+	Pods                                            int
+	Heard, Restored, Stale                          bool
+	Problems, Skipped                               []problem
+	Conflicts                                       []struct{ Winner, Loser struct{ File string } }
+}
+
+type problem struct {
+	File, Path, Message string
+	Line                int
+}
+
+// sources asks the running agent for its sources.
+func (s *stage) sources() ([]sourceState, error) {
+	s.Helper()
+	r := s.run("get", "sources", "-o", "json")
+	if r.code != 0 {
+		return nil, fmt.Errorf("get sources: exit code %d: %s", r.code, r.err)
+	}
+	var list struct {
+		Kind  string
+		Items []sourceState
+	}
+	if err := json.Unmarshal([]byte(r.out), &list); err != nil || list.Kind != "SourceList" {
+		s.Fatalf("get sources: kind %q, %v:\n%s", list.Kind, err, r.out)
+	}
+	return list.Items, nil
+}
+
+// awaitSource returns the source of a kind, or at a location, as soon as ok
+// accepts it.
+func (s *stage) awaitSource(source, what string, ok func(sourceState) bool) sourceState {
+	s.Helper()
+	var found sourceState
+	s.eventually(func() error {
+		all, err := s.sources()
+		if err != nil {
+			return err
+		}
+		for _, it := range all {
+			if it.Source != source && it.Location != source {
+				continue
+			}
+			if found = it; ok(it) {
+				return nil
+			}
+		}
+		return fmt.Errorf("source %s: %s: is %+v", source, what, found)
+	})
+	return found
+}
+
+// awaitOK returns a source when it is read well: no error, nothing rejected.
+func (s *stage) awaitOK(source string) sourceState {
+	s.Helper()
+	return s.awaitSource(source, "well", func(it sourceState) bool {
+		return it.State == "ok" && it.Error == "" && it.Since == "" && len(it.Problems) == 0
+	})
+}
+
+// awaitStale returns a source when it cannot be read and its pods stand: with
+// the reason, and since when.
+func (s *stage) awaitStale(source string, pods int, begin time.Time, words ...string) sourceState {
+	s.Helper()
+	it := s.awaitSource(source, "stale: "+strings.Join(words, " … "), func(it sourceState) bool {
+		return it.State == "stale" && it.Stale && holds(it.Error, words)
+	})
+	if it.Pods != pods {
+		s.Errorf("source %s: %d pods stand, want %d", source, it.Pods, pods)
+	}
+	s.since(it, begin)
+	return it
+}
+
+// since fails unless a source says since when it is as it is, and that is after
+// begin.
+func (s *stage) since(it sourceState, begin time.Time) {
+	s.Helper()
+	since, err := time.Parse(time.RFC3339, it.Since)
+	if err != nil || since.Before(begin.Truncate(time.Second)) || since.After(time.Now()) {
+		s.Errorf("source %s is %s since %q, want a time after %s (%v)", it.Location, it.State, it.Since, begin.UTC().Format(time.RFC3339), err)
+	}
+}
+
+// atClock returns a time of a document as tables show one of today.
+func atClock(rfc string) string {
+	at, _ := time.Parse(time.RFC3339, rfc) // since has looked at it
+	return at.Local().Format(time.TimeOnly)
+}
+
+// awaitRejected returns the problem of a file as soon as its source tells it.
+func (s *stage) awaitRejected(source, file string, words ...string) problem {
+	s.Helper()
+	var found problem
+	s.awaitSource(source, "rejects "+file, func(it sourceState) bool {
+		for _, p := range it.Problems {
+			if strings.HasSuffix(p.File, file) && holds(p.Message, words) {
+				found = p
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// awaitLines returns when the agent has said so many lines that hold the words.
+func (a *agent) awaitLines(n int, words ...string) {
+	a.Helper()
+	a.eventually(func() error {
+		if found := a.linesWith(words...); len(found) < n {
+			return fmt.Errorf("the agent said %s %d times, want %d", strings.Join(words, " … "), len(found), n)
+		}
+		return nil
+	})
+}
+
+// inPlace writes a manifest as careless programs do: over the old one.
+func (s *stage) inPlace(file, text string) {
+	s.Helper()
+	if err := os.WriteFile(filepath.Join(s.manifests, file), []byte(text), 0o600); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// scene runs a part of a scenario as a test of its own name, after all before it.
+func (s *stage) scene(name string, f func()) {
+	whole := s.T
+	whole.Run(name, func(t *testing.T) {
+		s.T = t
+		defer func() { s.T = whole }()
+		f()
+	})
+}
+
+// must fails the scenario with the first error.
+func (s *stage) must(errs ...error) {
+	s.Helper()
+	if err := errors.Join(errs...); err != nil {
+		s.Fatal(err)
+	}
+}

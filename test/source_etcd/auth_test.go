@@ -1,0 +1,169 @@
+package source_etcd
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/source/etcd"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+const hunter = "hunter2"
+
+// secured is an etcd that lets in the user node, by a certificate and a
+// password, to its prefix.
+func secured(t testing.TB) *cluster.Etcd {
+	t.Helper()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{TLS: true, RootPassword: "r00t", Users: []cluster.EtcdUser{
+		{Name: "node", Password: hunter, Prefix: prefix}, {Name: "stranger", Password: hunter, Prefix: "/elsewhere/"},
+	}})
+	e.Put(t, prefix+"a", "pod one x")
+	return e
+}
+
+func write(t testing.TB, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestF72_CertificateAndAuth(t *testing.T) {
+	t.Parallel()
+	e := secured(t)
+	dir := t.TempDir()
+	password, stranger := filepath.Join(dir, "password"), filepath.Join(dir, "stranger")
+	write(t, password, hunter+"\n")
+	write(t, stranger, hunter)
+	pair := e.Authority.Issue(t, "client", cluster.Identity{User: "nobody"})
+	foreign := cluster.NewAuthority(t, dir, "foreign")
+	theirs := foreign.Issue(t, "foreign-client", cluster.Identity{User: "node"})
+	late := e.Authority.Issue(t, "late", cluster.Identity{User: "node", NotAfter: time.Now().Add(-time.Minute)})
+	empty := filepath.Join(dir, "empty")
+	write(t, empty, "\n")
+	host := strings.TrimPrefix(e.Endpoints[0], "https://")
+	for name, c := range map[string]struct {
+		change func(c *etcd.Config)
+		want   string // "" is a set
+	}{
+		"let in": {func(*etcd.Config) {}, ""},
+		"user in the URL": {func(c *etcd.Config) {
+			c.Username, c.PasswordFile, c.Endpoints = "", "", []string{"https://node:" + hunter + "@" + host}
+		}, ""},
+		"no certificate":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = "", "" }, "it refuses TLS with us: certificate required"},
+		"a stranger's":         {func(c *etcd.Config) { c.CertFile, c.KeyFile = theirs.CertFile, theirs.KeyFile }, "it refuses TLS with us: certificate required"},
+		"an expired one":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = late.CertFile, late.KeyFile }, "it refuses TLS with us: expired certificate"},
+		"unknown authority":    {func(c *etcd.Config) { c.CAFile = foreign.File }, "its certificate is signed by an unknown authority"},
+		"system's authorities": {func(c *etcd.Config) { c.CAFile = "" }, "its certificate is signed by an unknown authority"},
+		"missing certificate":  {func(c *etcd.Config) { c.CertFile = filepath.Join(dir, "none") }, "cannot read the client certificate: open " + filepath.Join(dir, "none") + ": no such file or directory"},
+		"no authority in file": {func(c *etcd.Config) { c.CAFile = password }, password + " holds no CA certificate"},
+		"plain to TLS": {func(c *etcd.Config) {
+			c.Endpoints = []string{"http://" + host}
+			c.CAFile, c.CertFile, c.KeyFile = "", "", ""
+		}, "connection closed; is it https?"},
+		"nobody":                 {func(c *etcd.Config) { c.Username, c.PasswordFile = "", "" }, "permission denied"},
+		"wrong password":         {func(c *etcd.Config) { c.PasswordFile = e.Authority.File }, "permission denied: wrong user or password"},
+		"unknown user":           {func(c *etcd.Config) { c.Username = "who" }, "permission denied: wrong user or password"},
+		"empty password":         {func(c *etcd.Config) { c.PasswordFile = empty }, "the password file " + empty + " is empty"},
+		"another user's prefix":  {func(c *etcd.Config) { c.Username, c.PasswordFile = "stranger", stranger }, "permission denied"},
+		"more than one's prefix": {func(c *etcd.Config) { c.Prefix = "/nodes/" }, "permission denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			l := listen(t, e.Endpoints, func(cfg *etcd.Config) {
+				cfg.CAFile, cfg.CertFile, cfg.KeyFile = e.Authority.File, pair.CertFile, pair.KeyFile
+				cfg.Username, cfg.PasswordFile = "node", password
+				cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+				c.change(cfg)
+			})
+			w := l.Next()
+			switch {
+			case c.want == "":
+				w.Holds(t, "one")
+			case w.Err != nil && w.Err.Error() == host+": connection closed; does it accept the client certificate?" && strings.HasPrefix(c.want, "it refuses TLS"):
+				// The reason is lost where the connection is reset meanwhile.
+			case w.Err == nil || w.Err.Error() != host+": "+c.want:
+				t.Errorf("error %v, want %q", w.Err, c.want)
+			}
+			l.Leave()
+			l.Ended()
+			if all := log.String() + fmt.Sprint(w.Err); strings.Contains(all, hunter) {
+				t.Errorf("a secret is told:\n%s", all)
+			}
+		})
+	}
+}
+
+// What is renewed on disk is used for the next connection (F72).
+func TestF72_RenewedFilesAreUsed(t *testing.T) {
+	t.Parallel()
+	e := secured(t)
+	n := newNetwork(t, e.Endpoints[0])
+	password := filepath.Join(t.TempDir(), "password")
+	write(t, password, "wrong")
+	late := cluster.Identity{User: "node", NotAfter: time.Now().Add(-time.Minute)}
+	pair := e.Authority.Issue(t, "client", late)
+	l := listen(t, []string{n.url}, func(c *etcd.Config) {
+		c.CAFile, c.CertFile, c.KeyFile = e.Authority.File, pair.CertFile, pair.KeyFile
+		c.Username, c.PasswordFile = "node", password
+	})
+	says(t, l, "certificate")
+	e.Authority.Issue(t, "client", cluster.Identity{User: "node"})
+	hears(t, l, "wrong user or password")
+	write(t, password, hunter)
+	first := l.Set()
+	first.Holds(t, "one")
+	e.Authority.Issue(t, "client", late) // the connection stands, and nothing new is asked
+	e.Put(t, prefix+"b", "pod two x")
+	l.Set().Names(t, "two")
+	n.cut()
+	n.mend()
+	hears(t, l, "certificate")
+	e.Authority.Issue(t, "client", cluster.Identity{User: "node"})
+	w := until(t, l, "one", "two")
+	w.Names(t)
+	if w.Pod("one") != first.Pod("one") {
+		t.Error("the pod is another pointer")
+	}
+}
+
+// The certificate alone is a user where it names one.
+func TestF72_UserOfTheCertificate(t *testing.T) {
+	t.Parallel()
+	e := secured(t)
+	pair := e.Authority.Issue(t, "client", cluster.Identity{User: "node"})
+	l := listen(t, e.Endpoints, func(c *etcd.Config) {
+		c.CAFile, c.CertFile, c.KeyFile = e.Authority.File, pair.CertFile, pair.KeyFile
+	})
+	l.Set().Holds(t, "one")
+	e.Put(t, prefix+"a", "pod one y")
+	l.Set().Names(t, "one")
+	// A right that is taken away while away is an error, and removes nothing.
+	if _, err := e.Client(t).UserRevokeRole(t.Context(), "node", "role-node"); err != nil {
+		t.Fatal(err)
+	}
+	e.Restart(t)
+	hears(t, l, "permission denied")
+	if _, err := e.Client(t).UserGrantRole(t.Context(), "node", "role-node"); err != nil {
+		t.Fatal(err)
+	}
+	w := until(t, l, "one")
+	w.Names(t)
+}
+
+// A member that speaks another language is named as such.
+func TestF72_WrongScheme(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	l := listen(t, []string{strings.Replace(e.Endpoints[0], "http:", "https:", 1)})
+	says(t, l, "is it http?")
+	l.Leave()
+	l.Ended()
+}

@@ -1,0 +1,184 @@
+package source_etcd
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/source/etcd"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+const prefix = "/nodes/n1/"
+
+func parse(data []byte, file string) (source.File, []pod.Problem) {
+	return sourcetest.Parse("etcd", prefix)(data, file)
+}
+
+// newSource returns the source of e's keys below prefix.
+func newSource(t testing.TB, endpoints []string, change ...func(*etcd.Config)) *etcd.Source {
+	t.Helper()
+	c := etcd.Config{Endpoints: endpoints, Prefix: prefix, Parse: parse}
+	for _, f := range change {
+		f(&c)
+	}
+	s, err := etcd.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// listen ranges over a new source.
+func listen(t testing.TB, endpoints []string, change ...func(*etcd.Config)) *sourcetest.Listener {
+	t.Helper()
+	return sourcetest.Listen(t, newSource(t, endpoints, change...))
+}
+
+// Every rule has an etcd of its own; breaking it is kill -9.
+func TestEtcdConforms(t *testing.T) {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
+		e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+		return sourcetest.Fixture{
+			Source: newSource(t, e.Endpoints),
+			Put:    func(name, text string) { e.Put(t, prefix+name, text) },
+			Remove: func(name string) { e.Delete(t, prefix+name) },
+			Break:  func() { e.Kill(t) },
+			Mend:   func() { e.Start(t) },
+		}
+	})
+}
+
+// The network in between is what breaks here, and looks can be counted.
+func TestEtcdBehindANetworkConforms(t *testing.T) {
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, "other", "x") // the client's own goroutines begin before the rules look
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
+		for _, name := range []string{"a", "b", "c"} {
+			e.Delete(t, prefix+name)
+		}
+		n := newNetwork(t, e.Endpoints[0])
+		return sourcetest.Fixture{
+			Source: newSource(t, []string{n.url}),
+			Put:    func(name, text string) { e.Put(t, prefix+name, text) },
+			Remove: func(name string) { e.Delete(t, prefix+name) },
+			Break:  n.cut,
+			Mend:   n.mend,
+			Looked: n.looked,
+		}
+	})
+}
+
+// network is a way to an etcd that can be cut.
+type network struct {
+	t       testing.TB
+	url     string
+	to      string
+	l       net.Listener
+	refused atomic.Int64
+	mu      sync.Mutex // guards what follows
+	broken  bool
+	conns   map[net.Conn]bool
+	wg      sync.WaitGroup
+}
+
+func newNetwork(t testing.TB, endpoint string) *network {
+	t.Helper()
+	scheme, to, _ := strings.Cut(endpoint, "://")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{t: t, url: scheme + "://" + l.Addr().String(), to: to, l: l, conns: map[net.Conn]bool{}}
+	n.wg.Go(n.serve)
+	t.Cleanup(func() {
+		_ = l.Close()
+		n.cut()
+		n.wg.Wait()
+	})
+	return n
+}
+
+func (n *network) serve() {
+	for {
+		c, err := n.l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil && n.hold(c) {
+			n.wg.Go(func() { n.carry(c) })
+		}
+	}
+}
+
+// hold notes a connection; it closes it where the way is cut.
+func (n *network) hold(c net.Conn) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.broken {
+		n.refused.Add(1)
+		_ = c.Close()
+		return false
+	}
+	n.conns[c] = true
+	return true
+}
+
+func (n *network) carry(c net.Conn) {
+	defer c.Close()
+	far, err := net.Dial("tcp", n.to)
+	if err != nil || !n.hold(far) {
+		return
+	}
+	defer far.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = io.Copy(far, c) // ends when either side closes
+		_ = far.Close()
+	})
+	_, _ = io.Copy(c, far)
+	_ = c.Close()
+	wg.Wait()
+}
+
+// cut closes all connections and refuses new ones.
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.broken = true
+	for c := range n.conns {
+		_ = c.Close()
+	}
+	clear(n.conns)
+}
+
+func (n *network) mend() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.broken = false
+}
+
+// looked returns after three more connections were refused.
+func (n *network) looked() {
+	n.t.Helper()
+	want := n.refused.Load() + 3
+	eventually(n.t, func() bool { return n.refused.Load() >= want })
+}
+
+// eventually returns when f says so; it fails the test when it never does.
+func eventually(t testing.TB, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(sourcetest.Patience); !f(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it never happens")
+		}
+	}
+}

@@ -1,0 +1,448 @@
+package source_etcd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/nodectl/nodectl/pkg/source/etcd"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// soon makes second looks come early.
+func soon(c *etcd.Config) { c.Confirm = 300 * time.Millisecond }
+
+// until receives words until a set holds exactly contents.
+func until(t testing.TB, l *sourcetest.Listener, contents ...string) sourcetest.Word {
+	t.Helper()
+	want := strings.Join(contents, " ")
+	for {
+		if w := l.Next(); w.Err == nil && strings.Join(w.Contents(), " ") == want {
+			return w
+		}
+	}
+}
+
+// says fails the test unless the next word is an error with these words.
+func says(t testing.TB, l *sourcetest.Listener, words string) {
+	t.Helper()
+	if err := l.Error(); !strings.Contains(err.Error(), words) {
+		t.Errorf("error %q, want %q", err, words)
+	}
+}
+
+// hears receives words until one is an error with these words; others on the
+// way must be errors too.
+func hears(t testing.TB, l *sourcetest.Listener, words string) {
+	t.Helper()
+	for !strings.Contains(l.Error().Error(), words) {
+	}
+}
+
+func TestF70_OutageKeepsEverything(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	e.Put(t, prefix+"b", "pod two x")
+	n := newNetwork(t, e.Endpoints[0])
+	l := listen(t, []string{n.url})
+	first := l.Set()
+	n.cut()
+	says(t, l, "connection closed")
+	e.Restart(t)
+	e.Put(t, prefix+"c", "pod three x")
+	e.Delete(t, prefix+"b")
+	n.looked()
+	n.mend()
+	w := l.Set()
+	w.Holds(t, "one", "three")
+	w.Names(t, "three", "two")
+	if w.Pod("one") != first.Pod("one") {
+		t.Error("the unchanged pod is another pointer")
+	}
+}
+
+// A member that hangs is found out by its silence.
+func TestF70_HungMember(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	l := listen(t, e.Endpoints, func(c *etcd.Config) { c.Timeout = time.Second })
+	l.Set()
+	e.Put(t, prefix+"a", "pod one y")
+	l.Set() // the watch is there
+	e.Members[0].Pause(t)
+	says(t, l, "timeout")
+	e.Members[0].Resume(t)
+	w := l.Set()
+	w.Holds(t, "one")
+	w.Names(t)
+}
+
+// Whatever happens while members come and go is in the set in the end.
+func TestF70_NoGapsUnderRestarts(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"start", "pod start x")
+	n := newNetwork(t, e.Endpoints[0])
+	l := listen(t, []string{n.url}, soon)
+	l.Set()
+	holds := map[string]int{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range 400 {
+			key := fmt.Sprintf("p%d", rand.IntN(20))
+			if rand.IntN(3) == 0 {
+				e.Delete(t, prefix+key)
+				delete(holds, key)
+			} else {
+				e.Put(t, prefix+key, fmt.Sprintf("pod %s %d", key, i))
+				holds[key] = i
+			}
+			switch i % 100 {
+			case 20:
+				n.cut()
+			case 60:
+				n.mend()
+			case 80:
+				e.Restart(t)
+			}
+		}
+		e.Put(t, prefix+"end", "pod end x")
+	})
+	var last sourcetest.Word
+	for last.Err != nil || last.Pod("end") == nil {
+		last = l.Next()
+		if last.Err == nil && last.Pod("start") == nil {
+			t.Error("a pod nobody touched is missing")
+		}
+	}
+	wg.Wait()
+	want := []string{"start", "end"}
+	for key, i := range holds {
+		want = append(want, key)
+		f, _ := parse(fmt.Appendf(nil, "pod %s %d", key, i), "")
+		if p := last.Pod(key); p != nil && p.Hash != f.Pods[0].Hash {
+			t.Errorf("pod %s is an older one", key)
+		}
+	}
+	last.Holds(t, want...)
+}
+
+func TestF71_CompactionWhileAway(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	e.Put(t, prefix+"b", "pod two x")
+	n := newNetwork(t, e.Endpoints[0])
+	l := listen(t, []string{n.url})
+	l.Set()
+	n.cut()
+	_ = l.Error()
+	e.Put(t, prefix+"a", "pod one y")
+	e.Delete(t, prefix+"b")
+	e.Put(t, "/elsewhere", "x")
+	e.Compact(t)
+	n.mend()
+	w := l.Set()
+	w.Holds(t, "one")
+	w.Names(t, "one", "two")
+}
+
+// Between a list and its watch, or behind a slow reader, etcd may forget what
+// the watch would begin with.
+func TestF71_CompactionBeforeTheWatch(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	e.Put(t, prefix+"b", "pod two x")
+	s := newSource(t, e.Endpoints)
+	words := 0
+	for snapshot, err := range s.Sets(t.Context()) {
+		w := sourcetest.Word{Snapshot: snapshot, Err: err}
+		if words++; words == 1 {
+			w.Holds(t, "one", "two")
+			e.Delete(t, prefix+"b")
+			e.Put(t, prefix+"c", "pod three x")
+			e.Compact(t)
+			continue
+		}
+		w.Holds(t, "one", "three")
+		w.Names(t, "three", "two")
+		break
+	}
+	if words != 2 {
+		t.Errorf("%d words, want 2", words)
+	}
+}
+
+func TestF71_RestoredFromBackup(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		after func(e *cluster.Etcd) // what is done to the restored etcd
+		why   string
+		holds []string
+	}{
+		"older":                {func(*cluster.Etcd) {}, "revision is lower than before", []string{"one"}},
+		"older and written to": {func(e *cluster.Etcd) { e.Put(t, prefix+"c", "pod three y") }, "revision is lower than before", []string{"one", "three"}},
+		"grown past what it was": {func(e *cluster.Etcd) {
+			for i := range 20 {
+				e.Put(t, prefix+"c", fmt.Sprintf("pod three %d", i))
+			}
+			e.Put(t, prefix+"b", "pod two again")
+			e.Put(t, "/elsewhere", "")
+			e.Delete(t, prefix+"b")
+		}, "history is another than before", []string{"one", "three"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+			e.Put(t, prefix+"a", "pod one x")
+			backup := e.Snapshot(t)
+			for i := range 5 {
+				e.Put(t, prefix+"b", fmt.Sprintf("pod two %d", i))
+			}
+			n := newNetwork(t, e.Endpoints[0])
+			l := listen(t, []string{n.url}, soon)
+			first := l.Set()
+			n.cut()
+			_ = l.Error()
+			e.Restore(t, backup)
+			c.after(e)
+			n.mend()
+			says(t, l, c.why)
+			start := time.Now()
+			w := l.Set()
+			if waited := time.Since(start); waited < 200*time.Millisecond {
+				t.Errorf("believed after %v", waited)
+			}
+			w.Holds(t, c.holds...)
+			if w.Pod("one") != first.Pod("one") {
+				t.Error("the unchanged pod is another pointer")
+			}
+			e.Put(t, prefix+"d", "pod four x")
+			l.Set().Names(t, "four")
+		})
+	}
+}
+
+// What was deleted in another history than ours is not believed at once.
+func TestF71_RestoredAndGrownPastIsFoundByItsHistory(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	backup := e.Snapshot(t)
+	for i := range 5 {
+		e.Put(t, prefix+"b", fmt.Sprintf("pod two %d", i))
+	}
+	n := newNetwork(t, e.Endpoints[0])
+	l := listen(t, []string{n.url}, soon)
+	l.Set()
+	n.cut()
+	_ = l.Error()
+	e.Restore(t, backup)
+	e.Put(t, prefix+"c", "pod three x")
+	for range 20 {
+		e.Put(t, "/elsewhere", "")
+	}
+	n.mend()
+	says(t, l, "history is another than before")
+	w := l.Set()
+	w.Holds(t, "one", "three")
+	w.Names(t, "three", "two")
+}
+
+// A member of another cluster is not believed; when ours is back, nothing has
+// happened.
+func TestF71_AnotherClusterForAMoment(t *testing.T) {
+	t.Parallel()
+	e, other := cluster.StartEtcd(t, cluster.EtcdOptions{}), cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	ours, theirs := newNetwork(t, e.Endpoints[0]), newNetwork(t, other.Endpoints[0])
+	theirs.cut()
+	l := listen(t, []string{ours.url, theirs.url}, func(c *etcd.Config) { c.Confirm = time.Hour })
+	l.Set().Holds(t, "one")
+	ours.cut()
+	says(t, l, "connection closed")
+	theirs.mend()
+	says(t, l, "another cluster than before")
+	ours.mend()
+	theirs.cut()
+	w := until(t, l, "one")
+	w.Names(t)
+}
+
+// The very same keys in another cluster remove nothing, and need no second look.
+func TestF71_MovedToAnotherCluster(t *testing.T) {
+	t.Parallel()
+	e, other := cluster.StartEtcd(t, cluster.EtcdOptions{}), cluster.StartEtcd(t, cluster.EtcdOptions{})
+	for _, to := range []*cluster.Etcd{e, other} {
+		to.Put(t, prefix+"a", "pod one x")
+	}
+	other.Put(t, prefix+"b", "pod two x")
+	ours, theirs := newNetwork(t, e.Endpoints[0]), newNetwork(t, other.Endpoints[0])
+	theirs.cut()
+	l := listen(t, []string{ours.url, theirs.url}, func(c *etcd.Config) { c.Confirm = time.Hour })
+	l.Set().Holds(t, "one")
+	theirs.mend()
+	ours.cut()
+	w := until(t, l, "one", "two")
+	w.Names(t, "two")
+	other.Delete(t, prefix+"a")
+	l.Set().Names(t, "one")
+}
+
+func TestF70_QuorumLost(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{Members: 3})
+	e.Put(t, prefix+"a", "pod one x")
+	l := listen(t, e.Endpoints[:1])
+	l.Set()
+	e.Members[1].Kill(t)
+	e.Members[2].Kill(t)
+	says(t, l, "no leader: the cluster has no quorum")
+	e.Start(t)
+	e.Put(t, prefix+"b", "pod two x")
+	until(t, l, "one", "two")
+}
+
+// As long as one member is left to ask, and a quorum, nobody hears of a
+// failure.
+func TestF70_OneMemberOfThreeIsNoOutage(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{Members: 3})
+	var ways []*network
+	var urls []string
+	for _, endpoint := range e.Endpoints {
+		n := newNetwork(t, endpoint)
+		ways, urls = append(ways, n), append(urls, n.url)
+	}
+	e.Put(t, prefix+"a", "pod zero x")
+	l := listen(t, urls)
+	l.Set()
+	for i, n := range append(ways, ways...) {
+		n.cut()
+		e.Put(t, prefix+"a", fmt.Sprintf("pod one %d", i))
+		l.Set().Holds(t, "one")
+		n.mend()
+	}
+}
+
+func TestOneTransactionIsOneSet(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	l := listen(t, e.Endpoints)
+	l.Set()
+	_, err := e.Client(t).Txn(t.Context()).Then(
+		clientv3.OpDelete(prefix+"a"), clientv3.OpPut(prefix+"b", "pod one x"), clientv3.OpPut(prefix+"c", "pod two x"),
+	).Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := l.Set()
+	w.Holds(t, "one", "two")
+	w.Names(t, "one", "two")
+}
+
+// More keys than fit on a page are one set, at one revision.
+func TestManyKeysAreOneSet(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	const count = 5500
+	for i := 0; i < count; i += 100 {
+		var puts []clientv3.Op
+		for j := i; j < i+100; j++ {
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("%sk%05d", prefix, j), fmt.Sprintf("pod p%05d x", j)))
+		}
+		if _, err := e.Client(t).Txn(t.Context()).Then(puts...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := newNetwork(t, e.Endpoints[0])
+	start := time.Now()
+	l := listen(t, []string{n.url})
+	first := l.Set()
+	t.Logf("the first set of %d keys takes %v", count, time.Since(start))
+	if got := len(first.Contents()); got != count {
+		t.Fatalf("%d pods, want %d", got, count)
+	}
+	n.cut()
+	_ = l.Error()
+	e.Put(t, prefix+"k00007", "pod p00007 y")
+	e.Delete(t, prefix+"k05499")
+	start = time.Now()
+	n.mend()
+	w := l.Set()
+	t.Logf("coming back takes %v", time.Since(start))
+	w.Names(t, "p00007", "p05499")
+}
+
+// What is larger than an answer may be costs its own key only.
+func TestLargeValues(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{Args: []string{"--max-request-bytes=33554432"}})
+	for i := range 200 { // 20 MB together
+		e.Put(t, fmt.Sprintf("%sk%03d", prefix, i), fmt.Sprintf("pod p%03d x\n#%s", i, strings.Repeat(" ", 100_000)))
+	}
+	e.Put(t, prefix+"k100-11M", strings.Repeat("#\n", 11<<19))
+	e.Put(t, prefix+"k100-20M", strings.Repeat("#\n", 20<<19))
+	l := listen(t, e.Endpoints)
+	check := func(w sourcetest.Word, pods int) {
+		t.Helper()
+		n := 0
+		for f := range w.Files.All() {
+			switch {
+			case strings.HasSuffix(f.File, "M"):
+				if len(f.Problems) != 1 || f.Problems[0].Msg != "is larger than 10 MiB, the limit for one file" {
+					t.Errorf("%s: %+v", f.File, f.Problems)
+				}
+			case len(f.Pods) == 1:
+				n++
+			}
+		}
+		if n != pods {
+			t.Errorf("%d pods, want %d", n, pods)
+		}
+	}
+	check(l.Set(), 200)
+	e.Put(t, prefix+"k200-21M", strings.Repeat("#\n", 21<<19)) // larger than a watch's answer
+	check(l.Set(), 200)
+	e.Put(t, prefix+"k201", "pod p201 x")
+	w := l.Set()
+	check(w, 201)
+	w.Names(t, "p201")
+}
+
+// What piled up behind a slow reader comes in parts, and is whole.
+func TestEventsInPartsAreWhole(t *testing.T) {
+	t.Parallel()
+	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e.Put(t, prefix+"a", "pod one x")
+	ctx, cancel := context.WithTimeout(t.Context(), sourcetest.Patience)
+	defer cancel()
+	words, last := 0, 0
+	for snapshot, err := range newSource(t, e.Endpoints).Sets(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if words++; words <= 2 { // the second is behind the watch's beginning
+			for i := range 60 {
+				e.Put(t, fmt.Sprintf("%sk%d-%d", prefix, words, i), fmt.Sprintf("pod p%d-%d x\n#%s", words, i, strings.Repeat(" ", 100_000)))
+			}
+		}
+		if last = len(sourcetest.Word{Snapshot: snapshot}.Contents()); last == 121 {
+			break
+		}
+	}
+	if last != 121 {
+		t.Errorf("%d pods in %d words, want 121", last, words)
+	}
+}
