@@ -310,6 +310,13 @@ func (s *server) count(is func(*http.Request) bool) int {
 	return n
 }
 
+// requests are those of now, in their order.
+func (s *server) requests() []*http.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
 func isList(r *http.Request) bool  { return !isWatch(r) }
 func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
 

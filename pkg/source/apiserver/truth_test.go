@@ -270,7 +270,7 @@ func TestF71_PagesMakeOneList(t *testing.T) {
 	if n := s.count(isList); n != 3 {
 		t.Errorf("%d requests", n)
 	}
-	for _, r := range s.asked[:3] {
+	for _, r := range s.requests()[:3] {
 		if q := r.URL.Query(); q.Get("resourceVersion") != "" || q.Get("limit") != "3" {
 			t.Errorf("a list asks for %v: want the state of now", q)
 		}
@@ -280,7 +280,7 @@ func TestF71_PagesMakeOneList(t *testing.T) {
 // A server, or a proxy, that knows no field selectors sends everybody's pods.
 func TestC_1_8_1_OnlyThisNodesPods(t *testing.T) {
 	s := newServer(t)
-	s.all = true
+	s.change(func() { s.all = true })
 	other := func(p *v1.Pod) { p.Spec.NodeName = "n2" }
 	s.put(boundPod("one", "x"), boundPod("theirs", "x", other), boundPod("nobodys", "x", func(p *v1.Pod) { p.Spec.NodeName = "" }))
 	l := sourcetest.Listen(t, s.source(t, func(c *Config) { c.Node = "N1" }))
@@ -288,7 +288,7 @@ func TestC_1_8_1_OnlyThisNodesPods(t *testing.T) {
 	s.watched(t, 1)
 	s.put(boundPod("more", "x", other), boundPod("two", "x"))
 	l.Set().Holds(t, "one", "two")
-	for _, r := range s.asked[:2] {
+	for _, r := range s.requests()[:2] {
 		if got := r.URL.Query().Get("fieldSelector"); got != "spec.nodeName=n1" {
 			t.Errorf("selector %q", got)
 		}
