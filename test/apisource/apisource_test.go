@@ -95,9 +95,7 @@ func recreated(t *testing.T, c *cluster.Cluster, node string) {
 	for got == nil || got.UID() == first.UID() {
 		// One burst is an UPDATE, two are a REMOVE and an ADD; before them the
 		// server sets a grace of 0.
-		if got = next("UPDATE again", "DELETE again", "REMOVE again", "ADD again"); got == nil {
-			return
-		}
+		got = next("", "UPDATE again", "DELETE again", "REMOVE again", "ADD again")
 	}
 	if got.UID() != string(is.UID) {
 		t.Errorf("UID %s, the server has %s", got.UID(), is.UID)
