@@ -31,7 +31,16 @@ func clusterSettings() []string {
 func serveSettings() []string { return []string{"offline-start", "insecure-manifest-permissions"} }
 
 // agentSettings names the settings of whoever runs pods.
-func agentSettings() []string { return []string{"sync-frequency", "image-dir", "pod-cidr"} }
+func agentSettings() []string {
+	return append([]string{"sync-frequency", "image-dir", "pod-cidr"}, nodeSettings()...)
+}
+
+// nodeSettings names what says which pods may start on this node, and what they
+// find here.
+func nodeSettings() []string {
+	return []string{"node-labels", "register-with-taints", "max-pods", "system-reserved", "kube-reserved", "allowed-unsafe-sysctls",
+		"max-container-restart-period", "container-log-max-size", "container-log-max-files"}
+}
 
 // settingFlags defines a flag for every setting of config.Config, and --config.
 func settingFlags() *pflag.FlagSet {
@@ -71,6 +80,16 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is looked at unasked")
 	f.String("image-dir", d.ImageDir, "image archives, imported before anything is pulled (default <root-dir>/images)")
 	f.String("pod-cidr", d.PodCIDR, "network of pods on the bundled runtime")
+	f.Duration("max-container-restart-period", d.MaxContainerRestartPeriod, "the longest wait before a crashed container starts again; 1s to 5m")
+	f.String("container-log-max-size", d.ContainerLogMaxSize, "how large a container's log grows before it is rotated")
+	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "how many logs of a container are kept, the one written to included")
+
+	f.StringSlice("node-labels", d.NodeLabels, "labels of this node, which pods may ask for: key=value,...")
+	f.StringSlice("register-with-taints", d.RegisterWithTaints, "taints of this node: key=value:effect,...")
+	f.Int("max-pods", d.MaxPods, "how many pods may be here; 0 is no limit")
+	f.StringSlice("system-reserved", d.SystemReserved, "what pods do not get, for the system: cpu=500m,memory=1Gi,...")
+	f.StringSlice("kube-reserved", d.KubeReserved, "the same, for nodectl and the container runtime")
+	f.StringSlice("allowed-unsafe-sysctls", d.AllowedUnsafeSysctls, "sysctls that pods may set beside the safe ones: kernel.msg*,...")
 	for _, w := range [][2]string{
 		{"config", "FILE"}, {"log-level", "LEVEL"}, {"color", "WHEN"}, {"root-dir", "DIR"}, {"runtime-endpoint", "SOCKET"},
 		{"pod-logs-dir", "DIR"}, {"cgroup-root", "PATH"}, {"node-name", "NAME"}, {"filename", "PATH"},
@@ -79,6 +98,8 @@ func settingFlags() *pflag.FlagSet {
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
 		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
+		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"register-with-taints", "TAINTS"},
+		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"allowed-unsafe-sysctls", "NAMES"},
 	} {
 		word(f, w[0], w[1])
 	}

@@ -60,18 +60,19 @@ type group struct {
 	flags *pflag.FlagSet
 }
 
-// groups parts the flags of a command: its own, then those of its sources, and
-// how those are met last. Inside a group the order is that of the group.
+// groups parts the flags of a command: its own, then those of its sources and of
+// the node, and how sources are met last. Inside a group the order is that of the
+// group.
 func groups(flags *pflag.FlagSet) []group {
-	all := []group{{title: "Flags"}, {title: "Sources"}, {title: "How URLs are read"}, {title: "How etcd is read"}}
-	names := [][]string{nil, {"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}, nil, nil}
+	all := []group{{title: "Flags"}, {title: "Sources"}, {title: "This node"}, {title: "How URLs are read"}, {title: "How etcd is read"}}
+	names := [][]string{nil, {"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}, nodeSettings(), nil, nil}
 	flags.VisitAll(func(f *pflag.Flag) {
 		switch {
-		case slices.Contains(names[1], f.Name):
+		case slices.Contains(names[1], f.Name), slices.Contains(names[2], f.Name):
 		case strings.HasPrefix(f.Name, "manifest-url-"), f.Name == "http-check-frequency":
-			names[2] = append(names[2], f.Name)
-		case strings.HasPrefix(f.Name, "etcd-"):
 			names[3] = append(names[3], f.Name)
+		case strings.HasPrefix(f.Name, "etcd-"):
+			names[4] = append(names[4], f.Name)
 		default:
 			names[0] = append(names[0], f.Name)
 		}

@@ -64,6 +64,7 @@ func (p *program) serve(ctx context.Context) error {
 			log.Error("Local socket not served; pods go on without", "error", err)
 		}
 	})
+	wg.Go(func() { p.supervise(log, e.Beat, n.hints.Beat).run(beside) })
 	if err := e.Run(ctx); err != nil {
 		return failed(exitFailure, err)
 	}

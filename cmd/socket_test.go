@@ -23,6 +23,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pleg"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/record"
@@ -79,7 +80,8 @@ func fedAgent(t testing.TB) (fed, *agent) {
 	rt := critest.New()
 	rt.SetReady(false, false, "not now")
 	f := fed{make(chan source.Snapshot)}
-	n := &node{p: p, log: log, runtime: rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: p.cfg.PodLogsDir, Log: log}), records: record.New(root), sets: record.NewSets(root), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
+	runtime := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: p.cfg.PodLogsDir, Log: log})
+	n := &node{p: p, log: log, runtime: runtime, hints: pleg.New(pleg.Config{Runtime: runtime}), records: record.New(root), sets: record.NewSets(root), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
 	e := n.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}))
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

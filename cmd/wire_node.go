@@ -17,6 +17,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/logs"
+	machine "github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pleg"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -44,8 +47,10 @@ type node struct {
 	records *record.Records
 	sets    *record.Sets
 	images  *bundle.Images
+	hints   *pleg.PLEG
 	journal *journal.Journal
 	kept    []pod.Record
+	facts   plan.Node // what admission judges by
 	before  map[pod.Key]v1.PodStatus
 }
 
@@ -76,9 +81,13 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 		}
 		return nil, failed(exitFailure, err)
 	}
+	if n.facts, err = p.facts(); err != nil {
+		return nil, err
+	}
 	if err = n.findRuntime(ctx); err != nil {
 		return nil, err
 	}
+	n.hints = pleg.New(pleg.Config{Runtime: n.runtime, Relist: p.cfg.SyncFrequency, Log: n.log})
 	n.records = record.New(root)
 	if n.kept, err = n.records.All(); err != nil {
 		log.Warn("Some records were not read", "error", err)
@@ -87,6 +96,29 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 	n.journal = journal.New(filepath.Join(root, "journal.jsonl"), log)
 	n.before = p.statuses(log)
 	return n, nil
+}
+
+// facts returns what admission judges by: this machine, and what the
+// configuration says of it.
+func (p *program) facts() (plan.Node, error) {
+	f, err := machine.Read(p.cfg.RootDir)
+	if err != nil {
+		return plan.Node{}, failed(exitFailure, err)
+	}
+	allocatable, err := f.Allocatable(p.cfg.Reserved())
+	if err != nil {
+		return plan.Node{}, failed(exitUsage, err, "--system-reserved and --kube-reserved say what pods do not get")
+	}
+	return plan.Node{
+		Name:        p.cfg.NodeName,
+		Labels:      f.Labels(p.cfg.NodeName, p.cfg.Labels()),
+		Taints:      p.cfg.Taints(),
+		OS:          f.OS,
+		Kernel:      f.Kernel,
+		Sysctls:     p.cfg.Sysctls(),
+		Allocatable: allocatable,
+		MaxPods:     p.cfg.MaxPods,
+	}, nil
 }
 
 // lastGood returns what each source last wanted, as the agent before this one
@@ -168,8 +200,8 @@ func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine
 	return engine.New(engine.Config{
 		PodConfig:     config,
 		Runtime:       n.runtime,
-		Hints:         pleg.New(pleg.Config{Runtime: n.runtime, Relist: p.cfg.SyncFrequency, Log: n.log}),
-		Volumes:       volume.New(volume.Config{RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Log: n.log}),
+		Hints:         n.hints,
+		Volumes:       volume.New(volume.Config{RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, ContainerLogsDir: p.logLinks(), Log: n.log}),
 		Records:       n.records,
 		Sets:          n.sets,
 		NeedWord:      p.needWord(),
@@ -177,7 +209,10 @@ func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine
 		Sinks:         append([]engine.Sink{n.journal}, sinks...),
 		Log:           n.log,
 		Before:        n.before,
+		Node:          n.facts,
 		HostIPs:       hostIPs(),
+		Logs:          logs.New(logs.Config{Dir: p.cfg.PodLogsDir, MaxSize: p.cfg.LogMaxBytes(), MaxFiles: p.cfg.ContainerLogMaxFiles}),
+		MaxBackoff:    p.cfg.MaxContainerRestartPeriod,
 		SyncFrequency: p.cfg.SyncFrequency,
 	})
 }

@@ -5,6 +5,7 @@ package cmd
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 	"strings"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
@@ -49,9 +50,19 @@ func (p *program) bundled() *bundle.Runtime {
 	return bundle.New(bundle.Config{RootDir: p.cfg.RootDir, Subnet: p.cfg.PodCIDR, Log: p.logger(slog.LevelWarn)})
 }
 
+// logLinks is where log collectors find links to containers' logs: beside the
+// pods' logs, as in /var/log (C-1.22.10).
+func (p *program) logLinks() string {
+	if p.cfg.PodLogsDir == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(p.cfg.PodLogsDir), "containers")
+}
+
 func (p *program) dial(endpoint string) (*cri.Runtime, error) {
 	return cri.Dial(cri.Config{
 		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
+		ContainerLogsDir: p.logLinks(), RootDir: p.cfg.RootDir,
 		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), HostIPs: hostIPs(), Log: p.logger(slog.LevelWarn),
 	})
 }

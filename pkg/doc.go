@@ -8,7 +8,8 @@
 //	plan       what to do next for one pod, and why
 //	cri        the container runtime; pleg: what may have changed there
 //	volume     directories and volumes; record: what cannot be observed
-//	probe      one probe, once
+//	probe      one probe, once; logs: rotation of containers' logs
+//	node       what this machine is and has: capacity, allocatable, labels
 //	status     want + have + health → v1.PodStatus
 //	sink/*     where status goes: journal
 //	bundle     the runtime nodectl brings along
@@ -22,8 +23,8 @@
 //
 //   - pod, manifest, podconfig, plan and status are pure: no clock, no mutex, no
 //     goroutine of their own but podconfig's readers; time comes in as "now".
-//   - Adapters (cri, volume, probe, sources, sinks) know neither each other nor
-//     engine, podconfig, plan and status. cmd/wire*.go alone puts parts together.
+//   - Adapters (cri, volume, logs, probe, node, sources, sinks) know neither each
+//     other nor engine, podconfig, plan and status. cmd/wire*.go alone puts parts together.
 //   - A goroutine is started with WaitGroup.Go by a function that does not return
 //     before it has ended.
 //

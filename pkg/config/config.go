@@ -66,6 +66,16 @@ type Config struct {
 	PodCIDR                     string        `mapstructure:"pod-cidr"`      // pod network of the bundled runtime
 	OfflineStart                string        `mapstructure:"offline-start"` // none, api
 	InsecureManifestPermissions bool          `mapstructure:"insecure-manifest-permissions"`
+
+	NodeLabels                []string      `mapstructure:"node-labels"`          // "key=value"
+	RegisterWithTaints        []string      `mapstructure:"register-with-taints"` // "key=value:effect"
+	MaxPods                   int           `mapstructure:"max-pods"`             // 0 is no limit
+	SystemReserved            []string      `mapstructure:"system-reserved"`      // "cpu=500m"
+	KubeReserved              []string      `mapstructure:"kube-reserved"`
+	AllowedUnsafeSysctls      []string      `mapstructure:"allowed-unsafe-sysctls"`       // names, and beginnings that end in *
+	ContainerLogMaxSize       string        `mapstructure:"container-log-max-size"`       // a quantity: "10Mi"
+	ContainerLogMaxFiles      int           `mapstructure:"container-log-max-files"`      // of one container, the one written to included
+	MaxContainerRestartPeriod time.Duration `mapstructure:"max-container-restart-period"` // cap of the crash back-off
 }
 
 // Default returns the configuration of a machine that says nothing. NodeName
@@ -83,6 +93,11 @@ func Default() Config {
 		OfflineStart:       "none",
 		SyncFrequency:      time.Minute,
 		PodCIDR:            "10.88.0.0/16",
+
+		MaxPods:                   110,
+		ContainerLogMaxSize:       "10Mi",
+		ContainerLogMaxFiles:      5,
+		MaxContainerRestartPeriod: 5 * time.Minute,
 	}
 }
 
@@ -118,6 +133,15 @@ func (c Config) Check() error {
 		{"offline-start", oneOf(c.OfflineStart, "none", "api")},
 		{"sync-frequency", positive(c.SyncFrequency)},
 		{"pod-cidr", network(c.PodCIDR)},
+		{"node-labels", wrong(labels(c.NodeLabels))},
+		{"register-with-taints", wrong(taints(c.RegisterWithTaints))},
+		{"max-pods", between(c.MaxPods, 0, 1<<20)},
+		{"system-reserved", wrong(reserved(c.SystemReserved))},
+		{"kube-reserved", wrong(reserved(c.KubeReserved))},
+		{"allowed-unsafe-sysctls", sysctls(c.AllowedUnsafeSysctls)},
+		{"container-log-max-size", wrong(size(c.ContainerLogMaxSize))},
+		{"container-log-max-files", between(c.ContainerLogMaxFiles, 2, 1<<10)},
+		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
 	} {
 		if f.msg != "" {
 			return &Error{Key: f.key, Msg: f.msg}

@@ -91,7 +91,7 @@ func sandboxOf(s *runtimeapi.PodSandboxStatus) sandboxRecord {
 	return sandboxRecord{uid: s.GetMetadata().GetUid(), Sandbox: b}
 }
 
-func containerOf(sandboxID string, s *runtimeapi.ContainerStatus) containerRecord {
+func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) containerRecord {
 	notes := s.GetAnnotations()
 	c := pod.Container{
 		ID:          s.GetId(),
@@ -107,10 +107,12 @@ func containerOf(sandboxID string, s *runtimeapi.ContainerStatus) containerRecor
 		CreatedAt:   timeOf(s.GetCreatedAt()),
 		StartedAt:   timeOf(s.GetStartedAt()),
 		LogPath:     s.GetLogPath(),
+		Resources:   notes[pod.AnnotationResources],
+		PreStop:     preStopOf(notes),
 	}
 	if c.State == pod.StateExited {
 		c.FinishedAt = timeOf(s.GetFinishedAt())
-		c.ExitCode, c.Reason, c.Message = s.GetExitCode(), s.GetReason(), plain(s.GetMessage())
+		c.ExitCode, c.Reason, c.Message = s.GetExitCode(), s.GetReason(), r.message(s)
 	}
 	return containerRecord{uid: s.GetLabels()[pod.LabelPodUID], Container: c}
 }

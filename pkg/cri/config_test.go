@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -25,8 +27,9 @@ func fullPod() *pod.Spec {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "web-n1", UID: "5e9c",
-			Labels:      map[string]string{"app": "web", pod.LabelPodName: "stolen", pod.LabelNode: "stolen"},
-			Annotations: map[string]string{"note": "kept", pod.AnnotationInstance: "stolen"},
+			DeletionGracePeriodSeconds: ptr.To(int64(5)),
+			Labels:                     map[string]string{"app": "web", pod.LabelPodName: "stolen", pod.LabelNode: "stolen"},
+			Annotations:                map[string]string{"note": "kept", pod.AnnotationInstance: "stolen"},
 		},
 		Spec: v1.PodSpec{
 			NodeName: "n1", TerminationGracePeriodSeconds: &grace,
@@ -36,6 +39,13 @@ func fullPod() *pod.Spec {
 				WorkingDir: "/srv", Env: []v1.EnvVar{{Name: "PORT", Value: "8080"}, {Name: "ADDR", Value: ":$(PORT)"}},
 				Ports: []v1.ContainerPort{{ContainerPort: 8080, HostPort: 80, HostIP: "127.0.0.1"}, {ContainerPort: 53, HostPort: 53, Protocol: v1.ProtocolUDP}, {ContainerPort: 9}},
 				Stdin: true, StdinOnce: true, TTY: true, TerminationMessagePath: "/dev/termination-log",
+				TerminationMessagePolicy: v1.TerminationMessageFallbackToLogsOnError,
+				Lifecycle: &v1.Lifecycle{
+					StopSignal: ptr.To(v1.SIGRTMINPLUS1),
+					PreStop: &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/bye", Port: intstr.FromString("http"), HTTPHeaders: []v1.HTTPHeader{
+						{Name: "authorization", Value: "Bearer hidden"}, {Name: "X-Why", Value: "stop"},
+					}}},
+				},
 			}},
 		},
 	}
@@ -76,7 +86,7 @@ func TestC_1_22_11_ContainerConfig(t *testing.T) {
 			{HostPath: "/c", ContainerPath: "/both", Propagation: "Bidirectional"},
 		},
 	}
-	c, err := r.containerConfig(q, containerNamed(q.Want.Pod, "app"))
+	c, err := r.containerConfig(q, &q.Want.Pod.Spec.Containers[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +99,7 @@ func TestRestartIsTheSameContainer(t *testing.T) {
 	r := testRuntime()
 	q := pod.CreateRequest{Want: fullPod(), Container: "app", Sandbox: &pod.Sandbox{}}
 	text := func() string {
-		c, err := r.containerConfig(q, containerNamed(q.Want.Pod, "app"))
+		c, err := r.containerConfig(q, &q.Want.Pod.Spec.Containers[0])
 		if err != nil {
 			t.Fatal(err)
 		}

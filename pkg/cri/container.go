@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"slices"
 	"strconv"
 	"time"
 
@@ -25,7 +24,7 @@ const (
 // ImageStatus, so that it is made from the image that is there now, then
 // CreateContainer. What fails comes back as *pod.StartError.
 func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (string, error) {
-	c := containerNamed(q.Want.Pod, q.Container)
+	c, _ := q.Want.Container(q.Container)
 	if c == nil {
 		return "", unconfigurable(fmt.Errorf("pod %s has no container %q", q.Want.Key, q.Container))
 	}
@@ -37,6 +36,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 	if err != nil {
 		return "", unconfigurable(err)
 	}
+	if err := r.joinTarget(ctx, q, config); err != nil {
+		return "", err
+	}
 	img, err := r.image(ctx, config.GetImage().GetUserSpecifiedImage())
 	if err != nil {
 		return "", cannot(reasonCreate, err)
@@ -44,12 +46,45 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 	if img != nil {
 		config.Image.Image = img.GetId()
 	}
+	if m := r.messageMount(q, c); m != nil {
+		config.Mounts = append(config.Mounts, m)
+	}
 	a, err := act(ctx, r, "CreateContainer", r.cfg.Timeouts.Call, r.rt.CreateContainer,
 		&runtimeapi.CreateContainerRequest{PodSandboxId: q.Sandbox.ID, Config: config, SandboxConfig: box})
 	if err != nil {
 		return "", cannot(reasonCreate, err)
 	}
+	r.link(a.GetContainerId(), box, config)
 	return a.GetContainerId(), nil
+}
+
+// joinTarget lets an ephemeral container see the processes of the container it
+// is made to look into.
+func (r *Runtime) joinTarget(ctx context.Context, q pod.CreateRequest, config *runtimeapi.ContainerConfig) error {
+	target := ""
+	for _, e := range q.Want.Pod.Spec.EphemeralContainers {
+		if e.Name == q.Container {
+			target = e.TargetContainerName
+		}
+	}
+	if target == "" {
+		return nil
+	}
+	sel := r.identity(q.Want)
+	sel[pod.LabelContainerName] = target
+	a, err := read(ctx, r, "ListContainers", r.rt.ListContainers, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		PodSandboxId: q.Sandbox.ID, LabelSelector: sel,
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return cannot(reasonConfig, err)
+	}
+	if len(a.GetContainers()) == 0 {
+		return &pod.StartError{Reason: reasonConfig, Err: fmt.Errorf("target container %s does not run", target)}
+	}
+	ns := config.Linux.SecurityContext.NamespaceOptions
+	ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, a.GetContainers()[0].GetId()
+	return nil
 }
 
 // StartContainer starts a created container. What fails comes back as
@@ -76,26 +111,29 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 	return unlessGone(err)
 }
 
-// RemoveContainer removes the container's record and file system. A container
-// that is not there is removed.
+// RemoveContainer removes the container's record and file system, and with them
+// its logs, its termination message and the link to its log (C-1.33.5). A
+// container that is not there is removed.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
+	var was *runtimeapi.ContainerStatus // what is not known of it stays until the pod goes
+	if r.cfg.RootDir != "" || r.cfg.PodLogsDir != "" {
+		a, err := read(ctx, r, "ContainerStatus", r.rt.ContainerStatus, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		if err == nil {
+			was = a.GetStatus()
+		}
+	}
 	_, err := act(ctx, r, "RemoveContainer", r.cfg.Timeouts.Call, r.rt.RemoveContainer, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-	return unlessGone(err)
+	if err := unlessGone(err); err != nil {
+		return err
+	}
+	if was != nil {
+		r.clear(was)
+	}
+	return nil
 }
 
 func unconfigurable(err error) error {
 	return &pod.StartError{Reason: reasonConfig, Err: err, Final: true}
-}
-
-// containerNamed returns the container or init container called name, nil when
-// the pod has none.
-func containerNamed(p *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		if i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == name }); i >= 0 {
-			return &list[i]
-		}
-	}
-	return nil
 }
 
 // containerConfig is the whole container as CRI takes it, the image by its
@@ -129,6 +167,7 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtim
 		Stdin:       c.Stdin,
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
+		StopSignal:  stopSignal(c),
 		Linux: &runtimeapi.LinuxContainerConfig{
 			Resources: resources(q.Want.Pod, c, r.memory),
 			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
@@ -144,20 +183,6 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtim
 		config.LogPath = path.Join(c.Name, strconv.Itoa(int(q.Attempt))+".log")
 	}
 	return config, nil
-}
-
-// containerAnnotations hold what a later look needs and cannot observe.
-func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]string {
-	notes := map[string]string{
-		pod.AnnotationContainerHash:   q.Want.ContainerHash(c.Name),
-		pod.AnnotationRestartCount:    strconv.Itoa(int(q.Attempt)),
-		pod.AnnotationTerminationPath: c.TerminationMessagePath,
-		pod.AnnotationCrashStreak:     strconv.Itoa(q.Streak),
-	}
-	if grace := q.Want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
-		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
-	}
-	return notes
 }
 
 // maskedPaths are the files of /proc and /sys that tell of the machine or let

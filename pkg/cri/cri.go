@@ -35,6 +35,13 @@ type Config struct {
 	// PodLogsDir is where pods log: "<PodLogsDir>/<ns>_<name>_<uid>/<container>/
 	// <attempt>.log" (C-1.22.10). Empty keeps no logs.
 	PodLogsDir string
+	// ContainerLogsDir is where log collectors look: every container has a link
+	// "<pod>_<ns>_<container>-<id>.log" there (C-1.22.10). Empty makes none.
+	ContainerLogsDir string
+	// RootDir is the agent's directory, in which termination messages are kept:
+	// "<RootDir>/pods/<uid>/containers/<container>/<attempt>" (C-1.26.11). Empty
+	// keeps and reads none.
+	RootDir string
 	// CgroupParent is the cgroup that pods are made under; empty leaves it to
 	// the runtime.
 	CgroupParent string
@@ -125,6 +132,11 @@ func Dial(cfg Config) (*Runtime, error) {
 // process.
 func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageServiceClient) *Runtime {
 	cfg.Timeouts = cfg.Timeouts.orDefaults()
+	for _, dir := range []*string{&cfg.PodLogsDir, &cfg.ContainerLogsDir, &cfg.RootDir} {
+		if *dir != "" {
+			*dir = filepath.Clean(*dir) // paths are compared with what the runtime says
+		}
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

@@ -36,10 +36,11 @@ var (
 // ErrTimeout, ErrNotFound or errors.ErrUnsupported where one of them applies,
 // and the context's error where the caller left before the answer came.
 type CallError struct {
-	Method string // as CRI names it
-	Msg    string // one line, for a person
-	kind   error  // one of the sentinels; nil for everything else
-	ours   bool   // ErrTimeout: our deadline, not the runtime's word
+	Method string     // as CRI names it
+	Msg    string     // one line, for a person
+	kind   error      // one of the sentinels; nil for everything else
+	code   codes.Code // the runtime's; OK where it said none
+	ours   bool       // ErrTimeout: our deadline, not the runtime's word
 }
 
 func (e *CallError) Error() string { return e.Msg }
@@ -65,7 +66,7 @@ func (r *Runtime) translate(name string, err error) error {
 		return &CallError{Method: name, Msg: fmt.Sprintf("container runtime at %s ended %s", r.cfg.Endpoint, name), kind: ErrUnavailable}
 	}
 	s := status.Convert(err)
-	e := &CallError{Method: name, Msg: plain(s.Message())}
+	e := &CallError{Method: name, Msg: plain(s.Message()), code: s.Code()}
 	switch s.Code() {
 	case codes.Unavailable:
 		e.kind = ErrUnavailable

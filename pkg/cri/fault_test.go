@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -54,6 +55,16 @@ func verbs() []verb {
 		{"RemoveContainer", "RemoveContainer", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
 			return r.RemoveContainer(ctx, l.containers["c0"])
 		}},
+		{"UpdateContainer", "UpdateContainerResources", "", false, false, func(ctx context.Context, r *cri.Runtime, l life, w *pod.Spec) error {
+			return r.UpdateContainer(ctx, l.containers["c0"], w, "c0")
+		}},
+		{"ReopenLog", "ReopenContainerLog", "", false, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			return r.ReopenLog(ctx, l.containers["c0"])
+		}},
+		{"ExecSync", "ExecSync", "", false, true, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+			_, _, err := r.ExecSync(ctx, l.containers["c0"], []string{"true"}, time.Second)
+			return err
+		}},
 		{"Pods", "ListContainers", "", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
 			_, err := r.Pods(ctx)
 			return err
@@ -87,7 +98,7 @@ func prepared(t *testing.T) (*critest.Runtime, *cri.Runtime, life, *pod.Spec) {
 
 func TestF24_EveryMethodEveryCode(t *testing.T) {
 	for _, v := range verbs() {
-		for _, code := range []codes.Code{codes.Unavailable, codes.Canceled, codes.Unknown, codes.ResourceExhausted, codes.NotFound, codes.Internal, codes.Unimplemented} {
+		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 			t.Run(v.name+" "+code.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					rt, r, l, want := prepared(t)
@@ -98,6 +109,26 @@ func TestF24_EveryMethodEveryCode(t *testing.T) {
 							t.Errorf("not there is not done: %v", err)
 						}
 						return
+					}
+					if code == codes.ResourceExhausted && strings.HasPrefix(v.method, "List") { // it comes in pieces
+						if err != nil {
+							t.Errorf("a long list: %v", err)
+						}
+						return
+					}
+					if code == codes.DeadlineExceeded && v.name == "ExecSync" { // the command's own
+						if !errors.Is(err, cri.ErrExecTimeout) || errors.Is(err, cri.ErrTimeout) {
+							t.Errorf("a command that takes too long: %v", err)
+						}
+						return
+					}
+					for kind, want := range map[error]bool{
+						cri.ErrUnavailable: code == codes.Unavailable || code == codes.Canceled, cri.ErrTimeout: code == codes.DeadlineExceeded,
+						cri.ErrNotFound: code == codes.NotFound, errors.ErrUnsupported: code == codes.Unimplemented,
+					} {
+						if errors.Is(err, kind) != want {
+							t.Errorf("%v is %v: %t", err, kind, !want)
+						}
 					}
 					if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "some words") {
 						t.Fatalf("error %v", err)
@@ -124,7 +155,9 @@ func TestF24_EveryMethodEveryCode(t *testing.T) {
 
 // A hung runtime ends every call at its deadline, and says so.
 func TestF22_EveryCallHasADeadline(t *testing.T) {
-	limits := map[string]time.Duration{"PullImage": 30 * time.Minute, "StopContainer": 2*time.Minute + 30*time.Second}
+	limits := map[string]time.Duration{
+		"PullImage": 30 * time.Minute, "StopContainer": 2*time.Minute + 30*time.Second, "ReopenLog": 10 * time.Second, "ExecSync": 11 * time.Second,
+	}
 	for _, v := range verbs() {
 		t.Run(v.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -217,6 +250,92 @@ func TestStoppingWhatIsNotThere(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A list that does not fit in one message is read in pieces, and is whole; part
+// of one is none.
+func TestF24_LongListsComeInPieces(t *testing.T) {
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	for i := range 5 {
+		start(t, r, wanted(fmt.Sprintf("web%d", i), "sleep", "exit-1"), 0)
+	}
+	plain, err := r.Pods(t.Context())
+	if err != nil || len(plain) != 5 {
+		t.Fatalf("%d pods, %v", len(plain), err)
+	}
+	for _, method := range []string{"ListPodSandbox", "ListContainers"} {
+		rt.Fault(critest.Fault{Method: method, Err: status.Error(codes.ResourceExhausted, "trying to send message larger than max")})
+	}
+	pieces, err := r.Pods(t.Context())
+	if diff := cmp.Diff(plain, pieces); err != nil || diff != "" {
+		t.Errorf("%v, in pieces (-one +pieces):\n%s", err, diff)
+	}
+	lift := rt.Fault(critest.Fault{Method: "StreamContainers", DropReply: true})
+	if got, err := r.Pods(t.Context()); !errors.Is(err, cri.ErrUnavailable) || len(got) != 0 {
+		t.Errorf("a list that broke off: %d pods, %v", len(got), err)
+	}
+	lift()
+	rt.Fault(critest.Fault{Method: "StreamContainers", Err: status.Error(codes.Unimplemented, "unknown method")})
+	if _, err := r.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "larger than max (and the runtime has no StreamContainers)") {
+		t.Errorf("a runtime that cannot: %v", err)
+	}
+}
+
+// A sandbox that the runtime finishes after its answer was awaited is taken over;
+// no second one comes to be.
+func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		want := wanted("web", "sleep")
+		rt.Fault(critest.Fault{Method: "RunPodSandbox", Late: true, Delay: 130 * time.Second, Times: 1})
+		if _, err := r.RunSandbox(t.Context(), want, 1, 0); !errors.Is(err, cri.ErrTimeout) {
+			t.Fatalf("error %v", err)
+		}
+		if a, err := r.Pod(t.Context(), want.Key); err != nil || !a.Empty() {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		// The name is taken as long as it is being made.
+		if _, err := r.RunSandbox(t.Context(), want, 1, 0); err == nil || !strings.Contains(err.Error(), "failed to reserve sandbox name") {
+			t.Fatalf("error %v", err)
+		}
+		time.Sleep(11 * time.Second)
+		id, err := r.RunSandbox(t.Context(), want, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := r.Pod(t.Context(), want.Key)
+		if err != nil || a.Sandbox == nil || a.Sandbox.ID != id || len(a.Older) != 0 {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if err := r.StopSandbox(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.RunSandbox(t.Context(), want, 1, 0); err == nil {
+			t.Error("a sandbox that is not ready is taken over")
+		}
+		if err := rt.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A call whose answer was lost is safe to repeat.
+func TestF3_LostReplyOfASandbox(t *testing.T) {
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	want := wanted("web", "sleep")
+	rt.Fault(critest.Fault{Method: "RunPodSandbox", DropReply: true, Times: 1})
+	if _, err := r.RunSandbox(t.Context(), want, 1, 0); !errors.Is(err, cri.ErrUnavailable) {
+		t.Fatalf("error %v", err)
+	}
+	if id, err := r.RunSandbox(t.Context(), want, 1, 0); err != nil || id == "" {
+		t.Errorf("the second call: %q, %v", id, err)
+	}
+	if n := strings.Count(rt.State(), "sandbox"); n != 1 {
+		t.Errorf("%d sandboxes", n)
 	}
 }
 

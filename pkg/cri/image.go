@@ -26,7 +26,7 @@ const (
 // (C-1.39.2). The end of ctx ends the pull; ctx's error then comes back, no
 // StartError.
 func (r *Runtime) PullImage(ctx context.Context, want *pod.Spec, container string) error {
-	c := containerNamed(want.Pod, container)
+	c, _ := want.Container(container)
 	if c == nil {
 		return unconfigurable(fmt.Errorf("pod %s has no container %q", want.Key, container))
 	}

@@ -114,23 +114,6 @@ func keyOfLabels(l map[string]string) pod.Key {
 	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
 }
 
-// lists reads sandboxes and containers. Sandboxes first: a container whose
-// sandbox came between the calls is then seen without it, which reads as a
-// pod in need of nothing but another look, never as an empty sandbox.
-func (r *Runtime) lists(ctx context.Context, sel map[string]string) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
-	boxes, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox,
-		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: sel}})
-	if err != nil {
-		return nil, nil, err
-	}
-	containers, err := read(ctx, r, "ListContainers", r.rt.ListContainers,
-		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: sel}})
-	if err != nil {
-		return nil, nil, err
-	}
-	return boxes.GetItems(), containers.GetContainers(), nil
-}
-
 // look lists what sel selects and reads the status of each record, since the
 // lists lack addresses, times and exit codes. What vanished between list and
 // status is left out. A key with an unreadable record is left out whole and
@@ -178,7 +161,7 @@ func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]
 			bad[key] = err
 		} else if statuses[i] != nil {
 			s := found[key]
-			s.containers = append(s.containers, containerOf(c.GetPodSandboxId(), statuses[i]))
+			s.containers = append(s.containers, r.containerOf(c.GetPodSandboxId(), statuses[i]))
 			found[key] = s
 		}
 	}

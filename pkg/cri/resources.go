@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // The kernel's bounds and the kubelet's choices (C-1.22.13, C-1.22.14).
@@ -66,7 +68,7 @@ func oomScore(p *v1.Pod, c *v1.Container, memory int64) int64 {
 	}
 	score := burstableScore(c, memory)
 	for i := range p.Spec.InitContainers {
-		if ic := &p.Spec.InitContainers[i]; ic.Name == c.Name && restartable(*ic) {
+		if ic := &p.Spec.InitContainers[i]; ic.Name == c.Name && pod.Restartable(ic) {
 			// A sidecar is not killed before the container it serves.
 			for j := range p.Spec.Containers {
 				score = min(score, burstableScore(&p.Spec.Containers[j], memory))

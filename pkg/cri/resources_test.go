@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // asking returns a container; empty quantities are left out.
@@ -66,7 +68,8 @@ func TestC_1_22_13_OOMScore(t *testing.T) {
 		}, "side", 500},
 	} {
 		p := &v1.Pod{Spec: c.pod}
-		if got := oomScore(p, containerNamed(p, c.of), memory); got != c.want {
+		of, _ := (&pod.Spec{Pod: p}).Container(c.of)
+		if got := oomScore(p, of, memory); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,7 +18,9 @@ import (
 
 // RunSandbox makes and starts the sandbox of want and returns its ID. What
 // fails comes back as *pod.StartError with reason FailedCreatePodSandBox
-// (C-1.22.2), except that a runtime which does not answer is ErrUnavailable.
+// (C-1.22.2), except that a runtime which does not answer is ErrUnavailable. A
+// sandbox that the runtime finished after its answer was awaited in vain is taken
+// over, now or by the next call with the same attempt (F3).
 func (r *Runtime) RunSandbox(ctx context.Context, want *pod.Spec, instance int, attempt uint32) (string, error) {
 	const reason = "FailedCreatePodSandBox"
 	config, err := r.sandboxConfig(want, instance, attempt)
@@ -33,9 +36,34 @@ func (r *Runtime) RunSandbox(ctx context.Context, want *pod.Spec, instance int, 
 	a, err := act(ctx, r, "RunPodSandbox", r.cfg.Timeouts.Call, r.rt.RunPodSandbox,
 		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: r.cfg.RuntimeHandler})
 	if err != nil {
+		if id := r.finished(ctx, want, attempt, err); id != "" {
+			return id, nil
+		}
 		return "", cannot(reason, err)
 	}
 	return a.GetPodSandboxId(), nil
+}
+
+// finished returns the sandbox of this very attempt when err leaves open whether
+// the runtime has made it and it is there, ready; else "". While it is still
+// being made its name is taken, and no second one can come to be.
+func (r *Runtime) finished(ctx context.Context, want *pod.Spec, attempt uint32, err error) string {
+	var call *CallError
+	if !errors.Is(err, ErrTimeout) && !(errors.As(err, &call) && strings.Contains(call.Msg, "failed to reserve sandbox name")) {
+		return ""
+	}
+	a, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+		LabelSelector: r.identity(want), State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+	}})
+	if err != nil {
+		return ""
+	}
+	for _, b := range a.GetItems() {
+		if b.GetMetadata().GetAttempt() == attempt {
+			return b.GetId()
+		}
+	}
+	return ""
 }
 
 // StopSandbox stops what still runs in the sandbox and takes its network down.
@@ -189,7 +217,7 @@ func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 		}
 	}
 	for _, c := range p.Spec.InitContainers {
-		if restartable(c) {
+		if pod.Restartable(&c) {
 			add(c)
 		}
 	}
@@ -197,11 +225,6 @@ func portMappings(p *v1.Pod) []*runtimeapi.PortMapping {
 		add(c)
 	}
 	return maps
-}
-
-// restartable reports whether an init container is a sidecar.
-func restartable(c v1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
 func protocol(p v1.Protocol) runtimeapi.Protocol {

@@ -67,7 +67,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 	if n == 0 {
 		return idle, 0
 	}
-	if p.Steps[n-1].Action == plan.StartContainer {
+	if last := p.Steps[n-1].Action; last == plan.StartContainer || last == plan.RunHook {
 		w.freeSlot(ctx) // the look at what started needs none
 	}
 	return acted, 0
@@ -76,7 +76,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 // makes reports whether a step makes something.
 func makes(s plan.Step) bool {
 	switch s.Action {
-	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer:
+	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer:
 		return true
 	}
 	return false
@@ -94,25 +94,11 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 	}
 	w.freeSlot(ctx)
 	w.save()
-	errs := make([]error, len(steps))
-	if len(steps) == 1 {
-		errs[0] = w.end(ctx, steps[0])
-	} else {
-		var wg sync.WaitGroup
-		for i, s := range steps {
-			wg.Go(func() { errs[i] = w.cfg.Runtime.StopContainer(ctx, s.ID, seconds(s.Grace)) })
-		}
-		wg.Wait()
+	if steps[0].Action == plan.StopContainer {
+		return w.stopContainers(ctx, v, steps)
 	}
-	for i, err := range errs {
-		if err != nil {
-			return steps[i], err
-		}
-	}
-	return steps[0], nil
+	return steps[0], w.end(ctx, steps[0])
 }
-
-func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
 // start does a step that makes something. It needs a start slot, but for pulls.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
@@ -153,7 +139,16 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		id = w.created[s.Container]
 	}
 	if id == "" {
-		return fmt.Errorf("start container %s: it was not created", s.Container)
+		return fmt.Errorf("%s %s: it was not created", s.Action, s.Container)
+	}
+	switch s.Action {
+	case plan.RunHook:
+		return w.postStart(ctx, v, s, id)
+	case plan.UpdateContainer:
+		return w.update(ctx, v.Want, s.Container, id)
+	}
+	if w.rec.Lives[id].PostStart == pod.HookDue {
+		w.save() // before it runs: an agent that dies now leaves word that the hook is due
 	}
 	err := w.call(ctx, startPatience, nil, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
@@ -162,12 +157,22 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
+// update gives a running container other resources.
+func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
+	err := w.call(ctx, startPatience, nil, func() error { return w.cfg.Runtime.UpdateContainer(ctx, id, want, container) })
+	if err != nil {
+		return err
+	}
+	w.setLife(id, func(l *pod.Life) { l.Resources = want.Resources(container) })
+	w.save()
+	delete(w.trouble, container)
+	return nil
+}
+
 // end does a step that takes something away.
 func (w *worker) end(ctx context.Context, s plan.Step) error {
 	rt := w.cfg.Runtime
 	switch s.Action {
-	case plan.StopContainer:
-		return rt.StopContainer(ctx, s.ID, seconds(s.Grace))
 	case plan.RemoveContainer:
 		w.expect = false
 		return rt.RemoveContainer(ctx, s.ID)
@@ -191,7 +196,7 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	done := make(chan error, 1) // the call sends its end; there is room
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { done <- f() })
+	wg.Go(func() { done <- sheltered(f) })
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	mail := w.mail
@@ -201,6 +206,7 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	for {
 		select {
 		case err := <-done:
+			rethrow(err)
 			return err
 		case <-late.C:
 			w.freeSlot(ctx)
@@ -231,7 +237,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.Instance = instance
 	w.rec.StartTime = time.Now()
 	w.rec.StopSince = time.Time{}
-	w.rec.Terminal = ""
+	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 	w.before = v1.PodStatus{}
 	w.recDirty = true
 }
@@ -255,10 +261,14 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		id, err = w.cfg.Runtime.CreateContainer(ctx, r)
 		return err
 	})
-	if err == nil {
-		w.created[s.Container] = id
+	if err != nil {
+		return err
 	}
-	return err
+	w.created[s.Container] = id
+	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
+		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
+	}
+	return nil
 }
 
 // pull makes an image present. A newer spec cancels it, and only it: every

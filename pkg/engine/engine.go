@@ -29,6 +29,9 @@
 //	          0  workers → gate; the gate is always in its select
 //	grant     1  gate → the worker that asked; it has room
 //	wake      1  Live → one reader of it; full: the reader is about to look anyway
+//	beats     0  Beat → sync loop, which answers on a channel with room
+//	rotated   1  the round that looks at logs → sync loop; there is one round at a time
+//	outbox    –  not a channel: the letters of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //
 // The one rule: hints are never truth. Whoever gets one reads.
@@ -82,6 +85,9 @@ type Config struct {
 	// elsewhere by now. What runs of them is kept all the same.
 	NeedWord map[string]bool
 
+	Logs Logs // nil: logs are not rotated
+
+	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often the runtime is asked how it is; default 5 s
 	Starts        int           // pods starting at once; default the number of cores
@@ -93,6 +99,8 @@ type Engine struct {
 	cfg  Config
 	log  *slog.Logger
 	live *Live
+
+	beats chan chan error // capacity 0: Beat → sync loop
 }
 
 // New returns an Engine; nothing starts before Run or Once.
@@ -114,7 +122,7 @@ func New(cfg Config) *Engine {
 		live = newLive(cfg.PodConfig.Layers())
 	}
 	cfg.Sinks = append([]Sink{live}, cfg.Sinks...)
-	return &Engine{cfg: cfg, log: cfg.Log, live: live}
+	return &Engine{cfg: cfg, log: cfg.Log, live: live, beats: make(chan chan error)}
 }
 
 // Live returns what this engine shows to whoever looks. It is there before Run

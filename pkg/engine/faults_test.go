@@ -328,6 +328,8 @@ func (p *paths) Probe(_ context.Context, r pod.ProbeRequest) error {
 	return nil
 }
 
+func (p *paths) Hook(context.Context, pod.HookRequest) error { return nil }
+
 func (p *paths) last() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

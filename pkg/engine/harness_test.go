@@ -37,6 +37,7 @@ type machine struct {
 	more  *wishes         // a second layer; nil for none
 	mute  bool            // the source says nothing to the next agent
 	extra []source.Source // more layers; nil for none
+	alter func(*Config)   // what the next agents are made of; nil changes nothing
 
 	log   lines
 	agent *agent
@@ -107,7 +108,7 @@ func (m *machine) config(conn *critest.Conn) Config {
 		sources = append(sources, m.more.reader(false))
 	}
 	sources = append(sources, m.extra...)
-	return Config{
+	cfg := Config{
 		PodConfig: podconfig.New(podconfig.Config{Sources: sources, Restored: m.disk.restored()}),
 		Sets:      m.disk.setsOrNil(),
 		Runtime:   rt,
@@ -121,6 +122,10 @@ func (m *machine) config(conn *critest.Conn) Config {
 		Starts:    2,
 		NeedWord:  map[string]bool{"api": true},
 	}
+	if m.alter != nil {
+		m.alter(&cfg)
+	}
+	return cfg
 }
 
 // arrive starts an agent.
@@ -309,6 +314,10 @@ type disk struct {
 	journal map[pod.Key]*statusLine
 	lines   []statusLine
 	sick    map[string]bool // containers whose probes fail, by name
+
+	hooks     []hookRun
+	hookTakes map[string]time.Duration // by container name
+	hookFails map[string]error
 }
 
 func newDisk() *disk {
@@ -335,7 +344,7 @@ func (d *disk) Load(key pod.Key, _ string) (pod.Record, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, ok := d.records[key]
-	r.Attempts = maps.Clone(r.Attempts)
+	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
 	return r, ok, nil
 }
 
@@ -351,7 +360,7 @@ func (d *disk) Save(r pod.Record) error {
 	if d.full {
 		return errFull
 	}
-	r.Attempts = maps.Clone(r.Attempts)
+	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
 	d.records[r.Key] = r
 	return nil
 }
@@ -472,4 +481,30 @@ func (d *disk) Probe(_ context.Context, r pod.ProbeRequest) error {
 		return &pod.ProbeFailure{Message: "not well"}
 	}
 	return nil
+}
+
+// Hook takes as long as hookTakes says, and ends as hookFails does.
+func (d *disk) Hook(ctx context.Context, r pod.HookRequest) error {
+	d.mu.Lock()
+	takes, err := d.hookTakes[r.Container.Name], d.hookFails[r.Container.Name]
+	d.hooks = append(d.hooks, hookRun{r.Container.Name, r.ContainerID, time.Now()})
+	d.mu.Unlock()
+	select {
+	case <-time.After(takes):
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// hookRun is one hook that was begun.
+type hookRun struct {
+	container, id string
+	at            time.Time
+}
+
+func (d *disk) ran() []hookRun {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.hooks)
 }

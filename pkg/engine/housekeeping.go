@@ -222,5 +222,6 @@ func (l *loop) stop(ctx context.Context, key pod.Key, s stray) {
 	delete(l.strays, key)
 	e := l.entry(key)
 	e.seated, e.uid, e.runs = true, s.uid, s.spec
-	l.send(ctx, e, true)
+	l.noteOrder(e)
+	l.send(e, true)
 }

@@ -34,6 +34,8 @@ type loop struct {
 	ready   chan pod.RuntimeReady
 	reports chan report
 	census  chan census
+	beats   chan chan error
+	rotated chan struct{} // capacity 1: a rotation is over
 
 	gate     *gate
 	prober   *prober
@@ -42,6 +44,12 @@ type loop struct {
 
 	// sweep allows stopping what nobody wants; runonce never sweeps.
 	sweep bool
+	// outbox holds the entries whose workers get a letter when this turn is over:
+	// what one turn changes of several pods, their order above all, is seen whole.
+	outbox []*entry
+	// dependents holds, by the key of a pod, the keys of those that say they depend
+	// on it; who no longer does is left in.
+	dependents map[pod.Key]map[pod.Key]bool
 	// down holds the pods that runonce takes away, with their UIDs; nil for none.
 	down map[pod.Key]string
 	// finished ends the loop when it returns true; nil never ends it.
@@ -57,6 +65,7 @@ type loop struct {
 	found    map[string]bool  // UIDs it saw
 	begun    bool             // adopted, and the layers have had their time to speak
 	counting bool             // a census is under way
+	rotating bool             // logs are being looked at
 	unknown  bool             // anything may be there that nobody knows
 	hinted   map[pod.Key]bool // pods somebody hinted at and nobody knows
 	held     map[pod.Key]bool // wanted pods that wait for a layer to speak
@@ -75,11 +84,14 @@ type entry struct {
 	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
 	seated  bool      // admitted, or running when the agent came
 	ended   bool      // for good: it holds no port any more
+	posted  bool      // it is in the outbox
+	stage   stage     // how far it was when it was last looked at
 	gen     uint64
 	mail    chan letter // nil: no worker
 	health  pod.Health
 	targets []target
 	last    *report
+	worker  *worker // that reads mail; the loop reads its thinking alone
 }
 
 // stray is a pod the node shows and nobody wants.
@@ -107,14 +119,18 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		ready:    make(chan pod.RuntimeReady),
 		reports:  make(chan report),
 		census:   make(chan census),
+		rotated:  make(chan struct{}, 1),
 		gate:     newGate(e.cfg.Starts),
-		prober:   newProber(e.cfg.Prober),
+		prober:   newProber(e.cfg.Prober, e.log),
 		reporter: newReporter(e.cfg.Sinks, e.log),
 		sweep:    sweep,
 		pods:     make(map[pod.Key]*entry),
 		strays:   make(map[pod.Key]stray),
 		hinted:   make(map[pod.Key]bool),
-		held:     make(map[pod.Key]bool),
+		beats:    e.beats,
+
+		dependents: make(map[pod.Key]map[pod.Key]bool),
+		held:       make(map[pod.Key]bool),
 	}
 }
 
@@ -124,6 +140,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer resync.Stop()
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()
+	rotation := time.NewTicker(rotationPeriod)
+	defer rotation.Stop()
 	patience := time.NewTimer(layerPatience)
 	defer patience.Stop()
 	silent := time.NewTimer(silence)
@@ -140,6 +158,10 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.resync(ctx)
 		case <-housekeeping.C:
 			l.housekeep(ctx)
+		case <-rotation.C:
+			l.rotate(ctx)
+		case beat := <-l.beats:
+			beat <- l.stuck(time.Now())
 		case <-patience.C:
 			l.begin(ctx, true)
 		case <-silent.C:
@@ -153,6 +175,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		l.post(ctx)
 		l.noteAllReported()
 		if l.finished != nil && l.finished() {
 			return nil
@@ -246,8 +269,9 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	if e.want == want && e.mail != nil {
 		return
 	}
-	if e.ended && want != nil {
+	if e.ended && want != nil && (!e.refused.final || want.UID() != e.runs.UID()) {
 		e.seated, e.ended = false, false // it may run again: admission decides
+		e.refused.final = false
 	}
 	e.want = want
 	if want != nil {
@@ -260,7 +284,8 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		}
 	}
 	delete(l.strays, key)
-	l.send(ctx, e, true)
+	l.noteOrder(e)
+	l.send(e, true)
 }
 
 func (l *loop) entry(key pod.Key) *entry {
@@ -278,8 +303,8 @@ func (l *loop) admit(ctx context.Context) {
 		switch {
 		case deleting(e.want) && !e.seated: // it was never here and never will be: it takes no seat
 			e.seated, e.ended, e.refused = true, true, refusal{}
-			l.send(ctx, e, true)
-		case e.want != nil && !e.seated:
+			l.send(e, true)
+		case e.want != nil && !e.seated && !e.refused.final:
 			want = append(want, e.want)
 		case e.runs != nil && !e.ended:
 			seated = append(seated, e.runs) // also while it stops
@@ -297,27 +322,49 @@ func (l *loop) admit(ctx context.Context) {
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
 		e.seated, e.refused = true, refusal{}
-		l.send(ctx, e, true)
+		l.send(e, true)
 	}
 	for _, r := range refused {
 		e := l.pods[r.Spec.Key]
-		if now := (refusal{r.Reason, r.Message}); e.refused != now {
+		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
 			e.refused = now
+			e.ended = r.Final
 			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message)
-			l.send(ctx, e, true)
+			l.send(e, true)
 		}
 	}
 }
 
-// send puts the newest letter into the box of the pod's worker, which it starts
-// where there is none. It never waits: a letter not yet read is replaced.
-func (l *loop) send(ctx context.Context, e *entry, news bool) {
-	if e.want != nil && !e.seated && e.refused == (refusal{}) {
-		return // admission decides first
-	}
+// send puts an entry into the outbox: its worker gets the newest letter at the
+// end of this turn. news says that the letter tells more than that it is time to
+// look.
+func (l *loop) send(e *entry, news bool) {
 	if news {
 		l.gen++
 		e.gen = l.gen
+	}
+	if !e.posted {
+		e.posted = true
+		l.outbox = append(l.outbox, e)
+	}
+}
+
+// post empties the outbox.
+func (l *loop) post(ctx context.Context) {
+	for _, e := range l.outbox {
+		e.posted = false
+		if l.pods[e.key] == e {
+			l.deliver(ctx, e)
+		}
+	}
+	l.outbox = l.outbox[:0]
+}
+
+// deliver puts the newest letter into the box of the pod's worker, which it
+// starts where there is none. It never waits: a letter not yet read is replaced.
+func (l *loop) deliver(ctx context.Context, e *entry) {
+	if e.want != nil && !e.seated && e.refused == (refusal{}) {
+		return // admission decides first
 	}
 	if e.mail == nil {
 		e.mail = make(chan letter, 1)
@@ -333,13 +380,23 @@ func (l *loop) send(ctx context.Context, e *entry, news bool) {
 			failing: make(map[string]plan.Action),
 			before:  l.cfg.Before[e.key],
 		}
-		l.workers.Go(func() { w.run(ctx) })
+		e.worker = w
+		l.workers.Go(func() { w.live(ctx) })
 	}
 	select {
 	case <-e.mail:
 	default:
 	}
-	e.mail <- letter{gen: e.gen, want: e.want, refused: e.refused, health: e.health, network: l.runtime.Network, runtime: l.runtime.Runtime}
+	e.mail <- letter{
+		gen:       e.gen,
+		want:      e.want,
+		refused:   e.refused,
+		health:    e.health,
+		network:   l.runtime.Network,
+		runtime:   l.runtime.Runtime,
+		waits:     l.waits(e),
+		stopWaits: l.stopWaits(e),
+	}
 }
 
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {
@@ -350,7 +407,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 	}
 	if e := l.pods[key]; e != nil {
 		if e.mail != nil {
-			l.send(ctx, e, false)
+			l.send(e, false)
 		}
 		return
 	}
@@ -362,7 +419,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 func (l *loop) pokeAll(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.mail != nil {
-			l.send(ctx, e, false)
+			l.send(e, false)
 		}
 	}
 }
@@ -373,7 +430,7 @@ func (l *loop) pokeAll(ctx context.Context) {
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.mail != nil && (e.last == nil || !e.last.settled) {
-			l.send(ctx, e, false)
+			l.send(e, false)
 		}
 	}
 }
@@ -383,14 +440,21 @@ func (l *loop) handleVerdict(ctx context.Context, v verdict) {
 	if e == nil {
 		return
 	}
-	health := pod.Health{Ready: maps.Clone(e.health.Ready)} // the worker holds the old one
-	if health.Ready == nil {
-		health.Ready = make(map[string]pod.Verdict)
+	of := &e.health.Ready
+	switch v.kind {
+	case pod.Liveness:
+		of = &e.health.Live
+	case pod.Startup:
+		of = &e.health.Started
 	}
-	health.Ready[v.container] = v.Verdict
-	e.health = health
+	next := maps.Clone(*of) // the worker holds the old one
+	if next == nil {
+		next = make(map[string]pod.Verdict)
+	}
+	next[v.container] = v.Verdict
+	*of = next
 	if e.mail != nil {
-		l.send(ctx, e, false)
+		l.send(e, false)
 	}
 }
 

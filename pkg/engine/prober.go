@@ -2,8 +2,7 @@ package engine
 
 import (
 	"context"
-	"math/rand/v2"
-	"slices"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -11,167 +10,146 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/probe"
 )
 
-// target is one readiness probe of one container's life.
+// How many probes run at once, at most (F81). One that waits for its turn loses
+// nothing but time, and no more of it than the running ones may take.
+const (
+	// execSlots are the node's: every command costs the runtime processes.
+	execSlots = 32
+	// netSlots are the node's: a connection costs little, and a node whose pod
+	// network is down has many that hang.
+	netSlots = 256
+	// podSlots are one pod's, so that a pod whose probes all hang leaves the rest
+	// of the node its turn.
+	podSlots = 8
+)
+
+// heartbeat is how often the prober wakes up while a probe runs, to notice that
+// the process stood still meanwhile (F5). Nothing running, nothing beats.
+const heartbeat = 250 * time.Millisecond
+
+// target is one probe of one container's life.
 type target struct {
 	key         pod.Key
-	container   *v1.Container
+	kind        pod.ProbeKind
+	container   *v1.Container // it has a probe of this kind
 	containerID string
-	podIP       string
+	podIP       string // empty on the host network
 	startedAt   time.Time
+	started     bool // as in the container's status: opens liveness and readiness, ends startup
+	ready       bool // as in the container's status
 }
 
 // same reports whether two targets are probed alike.
 func (t target) same(o target) bool {
-	return t.containerID == o.containerID && t.podIP == o.podIP &&
+	return t.kind == o.kind && t.containerID == o.containerID && t.podIP == o.podIP &&
+		t.started == o.started && t.ready == o.ready &&
 		(t.container == o.container || equality.Semantic.DeepEqual(t.container, o.container))
 }
 
-// verdict is what a probe published for one container's life.
-type verdict struct {
-	key       pod.Key
-	container string
-	pod.Verdict
+// probe is what is asked.
+func (t target) probe() *v1.Probe {
+	switch t.kind {
+	case pod.Liveness:
+		return t.container.LivenessProbe
+	case pod.Startup:
+		return t.container.StartupProbe
+	}
+	return t.container.ReadinessProbe
 }
 
-// prober runs readiness probes at their times (C-1.29). It owns all counters;
-// a probe that runs has a goroutine, a probe that waits has none.
-type prober struct {
-	targets  chan targetSet
-	verdicts chan verdict
-	results  chan probeResult
-	prober   Prober
-	slots    int // probes running at once, at most
-	start    time.Time
-}
-
-// targetSet is every target one pod has now; none at all ends its probes.
+// targetSet is every target one pod has now; none at all ends its probes. A pod
+// that stops keeps its readiness targets alone (C-1.29.11).
 type targetSet struct {
 	key  pod.Key
 	list []target
 }
 
+// verdict is what a probe published for one container's life.
+type verdict struct {
+	key       pod.Key
+	kind      pod.ProbeKind
+	container string
+	pod.Verdict
+}
+
+// prober runs probes at their times (C-1.29). A probe that runs has a goroutine;
+// one that waits has a place in a heap and nothing else. It is always ready to
+// take targets, whatever its probes do.
+type prober struct {
+	targets  chan targetSet
+	verdicts chan verdict
+	results  chan probeResult
+	prober   Prober
+	log      *slog.Logger
+	now      func() time.Time // asked once each time the prober wakes up
+}
+
 type probeResult struct {
-	id  probeID
+	of  *watched
 	err error
 }
 
-type probeID struct {
-	key         pod.Key
-	container   string
-	containerID string
-}
-
-// watched is one probe the prober keeps.
-type watched struct {
-	target
-	state   probe.State
-	last    time.Time // start of the run before; zero before the first
-	next    time.Time
-	running bool
-}
-
-func newProber(p Prober) *prober {
+func newProber(p Prober, log *slog.Logger) *prober {
 	return &prober{
 		targets:  make(chan targetSet),
 		verdicts: make(chan verdict),
 		results:  make(chan probeResult),
 		prober:   p,
-		slots:    32,
+		log:      log,
+		now:      time.Now,
 	}
 }
 
+// run probes until ctx ends.
 func (p *prober) run(ctx context.Context) {
-	p.start = time.Now()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	all := make(map[probeID]*watched)
-	var out []verdict // verdicts the loop has not taken yet
-	inFlight := 0
-	timer := time.NewTimer(time.Hour)
+	var running sync.WaitGroup
+	defer running.Wait()
+	timer := time.NewTimer(never)
 	defer timer.Stop()
+	all := newRound(p.now(), p.log)
 	for {
-		now := time.Now()
-		next := now.Add(time.Hour)
-		for id, w := range all {
-			if w.running {
-				continue
-			}
-			if !w.next.After(now) && inFlight < p.slots {
-				w.running, w.last = true, now
-				inFlight++
-				req := w.request()
-				wg.Go(func() { p.probe(ctx, id, req) })
-				continue
-			}
-			if w.next.Before(next) && inFlight < p.slots {
-				next = w.next
-			}
-		}
-		timer.Reset(time.Until(next))
 		var send chan verdict
 		var first verdict
-		if len(out) > 0 {
-			send, first = p.verdicts, out[0]
+		if len(all.out) > 0 {
+			send, first = p.verdicts, all.out[0]
 		}
+		var happened func(now time.Time)
 		select {
 		case set := <-p.targets:
-			p.take(all, set, &out)
-		case send <- first:
-			out = out[1:]
+			happened = func(now time.Time) { all.take(set, now) }
 		case r := <-p.results:
-			inFlight--
-			if w := all[r.id]; w != nil {
-				w.running = false
-				w.next = probe.Due(w.container.ReadinessProbe, w.startedAt, w.last, time.Now())
-				var changed bool
-				if w.state, changed = w.state.After(w.container.ReadinessProbe, r.err); changed {
-					out = append(out, verdict{w.key, w.container.Name, w.state.Verdict})
-				}
-			}
+			happened = func(now time.Time) { all.done(r.of, r.err, now) }
+		case send <- first:
+			all.out = all.out[1:]
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
+		now := p.now()
+		all.woke(now)
+		if happened != nil {
+			happened(now)
+		}
+		for _, w := range all.due(now) {
+			one, cancel := context.WithCancel(ctx)
+			w.cancel = cancel
+			request := w.request()
+			running.Go(func() {
+				defer cancel()
+				p.ask(ctx, one, w, request)
+			})
+		}
+		timer.Reset(all.until(now).Sub(now))
 	}
 }
 
-func (p *prober) probe(ctx context.Context, id probeID, req pod.ProbeRequest) {
-	err := p.prober.Probe(ctx, req)
+// ask runs one probe, which ends with one, and hands its result in.
+func (p *prober) ask(ctx, one context.Context, w *watched, r pod.ProbeRequest) {
+	err := sheltered(func() error { return p.prober.Probe(one, r) })
 	select {
-	case p.results <- probeResult{id, err}:
+	case p.results <- probeResult{w, err}:
 	case <-ctx.Done():
 	}
-}
-
-// take replaces the targets of one pod. A life that is already watched keeps
-// its counters; what waits to be said of lives that are over is dropped.
-func (p *prober) take(all map[probeID]*watched, set targetSet, out *[]verdict) {
-	now := time.Now()
-	keep := make(map[probeID]bool, len(set.list))
-	for _, t := range set.list {
-		id := probeID{t.key, t.container.Name, t.containerID}
-		keep[id] = true
-		if w := all[id]; w != nil {
-			w.container, w.podIP = t.container, t.podIP
-			continue
-		}
-		due := probe.Due(t.container.ReadinessProbe, t.startedAt, time.Time{}, now)
-		due = due.Add(probe.Spread(t.container.ReadinessProbe, t.startedAt, p.start, now, rand.Float64()))
-		all[id] = &watched{target: t, state: probe.Begin(t.containerID), next: due}
-	}
-	for id := range all {
-		if id.key == set.key && !keep[id] {
-			delete(all, id)
-		}
-	}
-	*out = slices.DeleteFunc(*out, func(v verdict) bool {
-		return v.key == set.key && !keep[probeID{v.key, v.container, v.ContainerID}]
-	})
-}
-
-func (w *watched) request() pod.ProbeRequest {
-	return pod.ProbeRequest{Probe: w.container.ReadinessProbe, Container: w.container, ContainerID: w.containerID, PodIP: w.podIP}
 }

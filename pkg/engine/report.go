@@ -24,6 +24,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	if r.gone && r.gen == e.gen && e.want == nil {
 		l.setTargets(ctx, e, nil)
 		l.drop(e, &r)
+		l.pokeDependents(e)
 		l.admit(ctx)
 		return
 	}
@@ -32,6 +33,10 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.admit(ctx) // its ports are free
 	}
 	l.setTargets(ctx, e, r.targets)
+	if now := stageOf(&r); now != e.stage {
+		e.stage = now
+		l.pokeDependents(e)
+	}
 	if r.fresh {
 		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
 	}

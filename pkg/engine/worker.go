@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,9 +24,15 @@ type letter struct {
 	health  pod.Health
 	network bool
 	runtime bool // it is ready to make things
+	// waits and stopWaits name the pod that has to come, or go, before this one.
+	waits, stopWaits string
 }
 
-type refusal struct{ reason, message string }
+// refusal is admission's word; the zero one lets the pod in.
+type refusal struct {
+	reason, message string
+	final           bool // the pod has Failed: it is not judged again
+}
 
 // report is what a worker tells the sync loop after it looked.
 type report struct {
@@ -45,6 +52,7 @@ type report struct {
 	saveErr error
 	final   bool // a person has to mend something before this pod can start
 	targets []target
+	logs    []logFile // of the containers that run
 }
 
 // worker owns one pod: it looks, asks plan.Next, does the steps, and looks
@@ -72,12 +80,11 @@ type worker struct {
 	expect    bool                   // the last look showed something, and it was not removed since
 	lastSteps string                 // done last
 	repeats   int                    // of lastSteps, in a row
+	panics    []time.Time            // of the last minute
+	thinking  atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
 }
 
 func (w *worker) run(ctx context.Context) {
-	if !w.wait(ctx, 0) { // the first letter
-		return
-	}
 	loaded := false
 	for ctx.Err() == nil {
 		have, err := w.cfg.Runtime.Pod(ctx, w.key)
@@ -102,9 +109,11 @@ func (w *worker) run(ctx context.Context) {
 			}
 			continue
 		}
+		w.thinking.Store(time.Now().UnixNano())
 		view := w.view(have)
 		p := plan.Next(view)
 		w.remember(view, p)
+		w.thinking.Store(0)
 		if p.Gone {
 			w.forgetRest()
 		}
@@ -316,6 +325,7 @@ func (w *worker) save() {
 // view gathers all that is known of the pod now.
 func (w *worker) view(have pod.Actual) plan.View {
 	w.raiseAttempts(have)
+	w.forgetLives(have)
 	if w.rec.Instance == 0 && have.Sandbox != nil {
 		w.rec.Instance, w.recDirty = have.Sandbox.Instance, true
 	}
@@ -338,6 +348,12 @@ func (w *worker) view(have pod.Actual) plan.View {
 		StopSince:    w.rec.StopSince,
 		NetworkReady: w.letter.network,
 		Refused:      w.letter.refused.message,
+		Waits:        w.letter.waits,
+		StopWaits:    w.letter.stopWaits,
+		Health:       w.letter.health,
+		Lives:        w.rec.Lives,
+		StartTime:    w.rec.StartTime,
+		MaxBackoff:   w.cfg.MaxBackoff,
 		Now:          time.Now(),
 	}
 	if want != nil {
@@ -376,7 +392,12 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
 		w.rec.StartTime, w.recDirty = v.Now, true
 	}
-	if w.rec.Terminal == "" && !p.Stopping {
+	switch {
+	case w.rec.Terminal != "":
+	case p.Ended != plan.Ended{}:
+		w.rec.Terminal, w.recDirty = v1.PodPhase(p.Ended.Phase), true
+		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
+	case !p.Stopping:
 		if phase := plan.Outcome(v); phase != "" {
 			w.rec.Terminal, w.recDirty = v1.PodPhase(phase), true
 		}
@@ -417,8 +438,11 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	}
 	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
 	w.lastPod, w.saveTried = r.pod, false
-	if v.Want != nil && !p.Stopping {
-		r.targets = w.probeTargets(v)
+	if spec != nil {
+		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stopping || w.rec.Terminal != "")
+	}
+	if w.cfg.Logs != nil {
+		r.logs = logsOf(v.Have)
 	}
 	for _, t := range w.trouble {
 		r.final = r.final || finalReasons[t.Reason]
@@ -443,12 +467,16 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Trouble:        v.Trouble,
 		RefusedReason:  w.letter.refused.reason,
 		RefusedMessage: w.letter.refused.message,
-		StartTime:      w.rec.StartTime,
-		Instance:       w.rec.Instance,
-		Terminal:       w.rec.Terminal,
-		HostIPs:        w.cfg.HostIPs,
-		RuntimeName:    w.cfg.RuntimeName,
-		Terminating:    v.Want == nil || deleting(v.Want),
+		RefusedFinal:   w.letter.refused.final,
+		Waits:          w.letter.waits,
+		Lives:          w.rec.Lives,
+		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
+		StartTime:   w.rec.StartTime,
+		Instance:    w.rec.Instance,
+		Terminal:    w.rec.Terminal,
+		HostIPs:     w.cfg.HostIPs,
+		RuntimeName: w.cfg.RuntimeName,
+		Terminating: v.Want == nil || deleting(v.Want),
 	}
 	for name, b := range p.Backoff {
 		if notes.Backoff == nil {
@@ -465,22 +493,4 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	out := *spec.Pod // shares everything but the status with the immutable spec
 	out.Status = w.before
 	return &out
-}
-
-// probeTargets lists the readiness probes of the containers that run now.
-func (w *worker) probeTargets(v plan.View) []target {
-	var list []target
-	for i := range v.Want.Pod.Spec.Containers {
-		c := &v.Want.Pod.Spec.Containers[i]
-		have, ok := v.Have.Containers[c.Name]
-		if c.ReadinessProbe == nil || !ok || have.State != pod.StateRunning {
-			continue
-		}
-		t := target{key: w.key, container: c, containerID: have.ID, startedAt: have.StartedAt}
-		if v.Have.Sandbox != nil && len(v.Have.Sandbox.IPs) > 0 {
-			t.podIP = v.Have.Sandbox.IPs[0]
-		}
-		list = append(list, t)
-	}
-	return list
 }

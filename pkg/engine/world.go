@@ -22,7 +22,7 @@ type Observer interface {
 	Ready(ctx context.Context) (pod.RuntimeReady, error)
 }
 
-// Actor changes the runtime: eight verbs, each one CRI call or a fixed pair.
+// Actor changes the runtime: ten verbs, each one CRI call or a fixed pair.
 // Every call has its own deadline and is safe to repeat. What cannot be made
 // comes back as *pod.StartError; stopping or removing what is not there is
 // success.
@@ -40,6 +40,11 @@ type Actor interface {
 	// returns when it has ended.
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
+	// UpdateContainer gives the running container the resources that want names
+	// for it (C-1.34).
+	UpdateContainer(ctx context.Context, id string, want *pod.Spec, container string) error
+	// ReopenLog has the runtime write to a new file where the container's log was.
+	ReopenLog(ctx context.Context, id string) error
 }
 
 // Runtime is the whole container runtime.
@@ -104,4 +109,15 @@ type Prober interface {
 	// any other error is the prober's own trouble, and says nothing about the
 	// container (C-1.29.7).
 	Probe(ctx context.Context, r pod.ProbeRequest) error
+	// Hook runs one lifecycle hook and waits for its end. An error never carries
+	// what the hook wrote or answered (C-1.24.1).
+	Hook(ctx context.Context, r pod.HookRequest) error
+}
+
+// Logs keeps the logs of running containers small.
+type Logs interface {
+	// Rotate looks at the size of one container's log and rotates it where it is
+	// too large; reopen asks the runtime to write to a new file (C-1.43.1). A log
+	// that is not there is no error (F84).
+	Rotate(ctx context.Context, path string, reopen func(context.Context) error) error
 }

@@ -44,12 +44,16 @@ func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 		Pod:    &own,
 	}
 	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewAPIHashes(&own)
+	dependencies(s)
 	return s, nil
 }
 
 // apiProblems returns why a pod of an API server cannot run here.
 func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 	problems := pod.UnsupportedAPI(p)
+	if bad, is := pod.DependencyProblem(p); is {
+		problems = append(problems, bad)
+	}
 	if n := p.Spec.NodeName; n != "" && o.Node != "" && !strings.EqualFold(n, o.Node) {
 		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(strings.ToLower(o.Node)))})
 	}

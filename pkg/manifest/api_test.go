@@ -146,6 +146,26 @@ func TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer(t *testing.T) {
 	}
 }
 
+// TestC_1_19_4_APIPodBringsItsEphemeralContainers, its order and its gates.
+func TestC_1_19_4_APIPodBringsItsEphemeralContainers(t *testing.T) {
+	t.Parallel()
+	p := servedPod(t)
+	debug := v1.EphemeralContainer{TargetContainerName: "web", EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", Image: "debug", TTY: true, TerminationMessagePolicy: v1.TerminationMessageReadFile}}
+	p.Spec.EphemeralContainers = []v1.EphemeralContainer{debug}
+	p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}}
+	p.Annotations[pod.AnnotationDependsOn] = "db:ready, cache"
+	was, s := fromAPI(t, servedPod(t)), fromAPI(t, p)
+	if diff := cmp.Diff([]pod.Dependency{{Name: "db", Until: pod.Ready}, {Name: "cache", Until: pod.Started}}, s.DependsOn); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if c, _ := s.Container("debug"); c == nil || c.Image != "debug" {
+		t.Errorf("container %+v", c)
+	}
+	if whole, containers, reason := pod.Restart(was, s); whole || len(containers) > 0 || reason != "" {
+		t.Errorf("restarts pod %v, containers %v: %s", whole, containers, reason)
+	}
+}
+
 func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 	t.Parallel()
 	user, seconds := int64(1), int64(30)
@@ -154,10 +174,13 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 			p.Spec.Volumes = []v1.Volume{{Name: "kube-api-access-x", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}}
 		},
 		"spec.containers[0].securityContext": func(p *v1.Pod) { p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{RunAsUser: &user} },
-		"spec.activeDeadlineSeconds":         func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &seconds },
-		"spec.ephemeralContainers":           func(p *v1.Pod) { p.Spec.EphemeralContainers = make([]v1.EphemeralContainer, 1) },
-		"spec.imagePullSecrets":              func(p *v1.Pod) { p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "s"}} },
-		"spec.nodeName":                      func(p *v1.Pod) { p.Spec.NodeName = "n2" },
+		"spec.ephemeralContainers[0].volumeDevices": func(p *v1.Pod) {
+			p.Spec.EphemeralContainers = make([]v1.EphemeralContainer, 1)
+			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
+		},
+		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
+		"spec.imagePullSecrets":                        func(p *v1.Pod) { p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "s"}} },
+		"spec.nodeName":                                func(p *v1.Pod) { p.Spec.NodeName = "n2" },
 		"spec.containers[0].env[0].valueFrom": func(p *v1.Pod) {
 			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
 		},

@@ -52,12 +52,13 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 			problems = append(problems, o.problem("metadata.name", "required", ""))
 		}
 		finished(s)
+		dependencies(s)
 		return s, problems
 	}
 	for _, u := range append(pod.Unsupported(&p), r.identityProblems(&p)...) {
 		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
 	}
-	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(&p)
+	author(s)
 	r.makeStatic(s)
 	found := paths{}
 	for _, p := range problems {
@@ -86,7 +87,22 @@ func finished(s *pod.Spec) {
 		s.Hash = h
 		return
 	}
+	author(s)
+}
+
+// author fills in what is kept of a pod as its author set it, before it is
+// defaulted.
+func author(s *pod.Spec) {
 	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(s.Pod)
+	s.Earlier = pod.EarlierHashes(s.Pod)
+}
+
+// dependencies fills in what the pod depends on; a value that says nothing is a
+// problem elsewhere.
+func dependencies(s *pod.Spec) {
+	if text := s.Pod.Annotations[pod.AnnotationDependsOn]; text != "" {
+		s.DependsOn, _ = pod.ParseDependsOn(text)
+	}
 }
 
 // decode checks o against into's type and fills it in. ok is false when it does
@@ -110,7 +126,8 @@ func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem
 	return c.problems, true
 }
 
-// identityProblems returns what is wrong with who the pod says it is.
+// identityProblems returns what is wrong with who the pod says it is, and after
+// whom it says it comes.
 func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	var out []pod.Problem
 	if p.Name == "" && p.GenerateName == "" {
@@ -121,6 +138,9 @@ func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	}
 	if _, ok := p.Annotations[pod.AnnotationConfigMirror]; ok {
 		out = append(out, pod.Problem{Path: "metadata.annotations[" + pod.AnnotationConfigMirror + "]", Msg: "a mirror pod is an API server's copy of a static pod, and is not run", Hint: "remove the annotation"})
+	}
+	if bad, is := pod.DependencyProblem(p); is {
+		out = append(out, bad)
 	}
 	if class, ok := pod.PriorityOf(p.Spec.PriorityClassName); ok && p.Spec.Priority != nil && *p.Spec.Priority != class {
 		out = append(out, pod.Problem{Path: "spec.priority", Msg: fmt.Sprintf("%d is not the priority of class %s, which is %d", *p.Spec.Priority, p.Spec.PriorityClassName, class), Hint: "write one of the two"})
@@ -146,6 +166,7 @@ func (r *reader) makeStatic(s *pod.Spec) {
 		p.Name = r.finalName(p.Name)
 	}
 	s.Key = pod.KeyOf(p)
+	dependencies(s)
 	if p.UID == "" {
 		p.UID = types.UID(pod.StaticUID(r.o.Node, p.Namespace, p.Name))
 	}

@@ -172,6 +172,11 @@ func hintFor(e *field.Error) string {
 		return "write the image's name, as registry/name:tag"
 	case strings.HasSuffix(path, ".volumeMounts[].name") && e.Type == field.ErrorTypeNotFound:
 		return "no volume under spec.volumes has this name"
+	case strings.HasSuffix(path, ".lifecycle.stopSignal") && e.Type == field.ErrorTypeForbidden:
+		return "write spec.os: {name: linux}"
+	case path == "spec.initContainers[].livenessProbe", path == "spec.initContainers[].readinessProbe",
+		path == "spec.initContainers[].startupProbe", path == "spec.initContainers[].lifecycle":
+		return "restartPolicy: Always makes a sidecar of it, which runs beside the containers"
 	case path == "spec.restartPolicy" && e.Type == field.ErrorTypeNotSupported:
 		return "write Always, OnFailure or Never"
 	case e.Type == field.ErrorTypeInvalid && (path == "spec.containers[].name" || path == "spec.initContainers[].name" || path == "spec.volumes[].name"):

@@ -10,8 +10,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Node is what admission knows of this node.
+// Node is what admission knows of this node. A field that is empty is not
+// known, and nothing is refused for it, but for a pod that asks for labels.
 type Node struct {
+	Name   string
+	Labels map[string]string // asked for by node selectors and node affinity
+	Taints []v1.Taint        // only NoExecute counts, and not for static pods
+	OS     string            // as GOOS
+	// Kernel is its release, "6.1.0-13-amd64": it decides which sysctls are safe.
+	Kernel string
+	// Sysctls are allowed although they are unsafe: names, and beginnings of names
+	// that end in "*".
+	Sysctls []string
+	// Allocatable is what pods may ask for in all. What it does not list is not
+	// limited (C-1.31.4a), but for huge pages: a size that is missing is not there.
+	Allocatable v1.ResourceList
 	// MaxPods is how many pods may be here; 0 is no limit.
 	MaxPods int
 }
@@ -20,26 +33,37 @@ type Node struct {
 type Refusal struct {
 	Spec            *pod.Spec
 	Reason, Message string
+	// Final says that the pod is not to be judged again: its phase is Failed. So it
+	// is with pods of an API server, whose controllers make another one (C-1.15.1).
+	// Any other pod is Pending, and may start when what it lacked is there.
+	Final bool
 }
 
 // Admit says which of the wanted pods may start beside the seated ones. Seated
-// pods keep their seats and are not judged again (C-1.31.5): they are the specs
-// of what is on the node and has not ended for good. A refused pod is to be
-// asked for again when the set changes (unlike the kubelet, C-1.31.4).
+// pods keep their seats, count, and are not judged again (C-1.31.5): they are the
+// specs of what is on the node and has not ended for good. A refused pod that is
+// not Final is to be asked for again when the set changes (unlike the kubelet,
+// C-1.31.4).
 //
 // Pods are judged in the order in which they start; who is judged first gets
-// the port or the seat. The answer does not depend on the order of the
-// arguments, but for two pods of one key, of which the first stays.
+// the port or the seat. No pod is stopped for a more important one: there is no
+// preemption (C-1.31.2), for static pods neither. The answer does not depend on
+// the order of the arguments, but for two pods of one key, of which the first
+// stays.
 func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
-	a := admission{node: node, keys: map[pod.Key]bool{}, uids: map[string]pod.Key{}, ports: map[portSlot][]portHolder{}}
+	a := admission{
+		node: node,
+		keys: map[pod.Key]bool{}, uids: map[string]pod.Key{},
+		ports: map[portSlot][]portHolder{}, used: v1.ResourceList{},
+	}
 	for _, spec := range seated {
 		a.seat(spec)
 	}
 	want = slices.Clone(want)
 	slices.SortStableFunc(want, StartOrder)
 	for _, spec := range want {
-		if r, refuse := a.judge(spec); refuse {
-			refused = append(refused, r)
+		if reason, message := a.judge(spec); reason != "" {
+			refused = append(refused, Refusal{spec, reason, message, spec.Origin.Source == sourceAPI})
 			continue
 		}
 		a.seat(spec)
@@ -48,11 +72,15 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 	return ok, refused
 }
 
+// sourceAPI is the kind of source whose pods are not static.
+const sourceAPI = "api"
+
 type admission struct {
 	node  Node
 	keys  map[pod.Key]bool
 	uids  map[string]pod.Key
 	ports map[portSlot][]portHolder
+	used  v1.ResourceList // of what the node lists
 }
 
 type portSlot struct {
@@ -72,27 +100,46 @@ func (a *admission) seat(spec *pod.Spec) {
 		slot := portSlot{p.Protocol, p.HostPort}
 		a.ports[slot] = append(a.ports[slot], portHolder{p.HostIP, spec.Key})
 	}
+	for name, q := range a.requests(spec.Pod) {
+		sum := a.used[name]
+		sum.Add(q)
+		a.used[name] = sum
+	}
 }
 
-// judge returns the first reason that speaks against spec (C-1.31.4a).
-func (a *admission) judge(spec *pod.Spec) (Refusal, bool) {
+// judge returns the first reason that speaks against spec (C-1.31.4a), "" when
+// none does. The order is the kubelet's, after what it never meets: one name or
+// UID twice.
+func (a *admission) judge(spec *pod.Spec) (reason, message string) {
+	for _, rule := range []func(*pod.Spec) (reason, message string){
+		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints,
+	} {
+		if reason, message = rule(spec); reason != "" {
+			return reason, message
+		}
+	}
+	return "", ""
+}
+
+func (a *admission) twice(spec *pod.Spec) (reason, message string) {
 	if a.keys[spec.Key] {
-		return Refusal{spec, "DuplicatePod", "another pod is already named " + spec.Key.String()}, true
+		return "DuplicatePod", "another pod is already named " + spec.Key.String()
 	}
 	if other, taken := a.uids[spec.UID()]; taken && spec.UID() != "" {
-		return Refusal{spec, "DuplicateUID", fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)}, true
+		return "DuplicateUID", fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
 	}
-	if a.node.MaxPods > 0 && len(a.keys) >= a.node.MaxPods {
-		return Refusal{spec, "OutOfpods", fmt.Sprintf("%d of at most %d pods are on this node", len(a.keys), a.node.MaxPods)}, true
-	}
+	return "", ""
+}
+
+func (a *admission) portTaken(spec *pod.Spec) (reason, message string) {
 	for _, p := range hostPorts(spec.Pod) {
 		for _, h := range a.ports[portSlot{p.Protocol, p.HostPort}] {
 			if sameAddress(h.ip, p.HostIP) {
-				return Refusal{spec, "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, h.key)}, true
+				return "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, h.key)
 			}
 		}
 	}
-	return Refusal{}, false
+	return "", ""
 }
 
 // hostPorts lists the ports that a pod takes on the node: those of containers
@@ -111,7 +158,7 @@ func hostPorts(p *v1.Pod) []v1.ContainerPort {
 		}
 	}
 	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+		if c := &p.Spec.InitContainers[i]; pod.Restartable(c) {
 			collect(c)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 // Foresee returns every step that serving v.Want takes from v on, in order, when
-// nothing gets in the way: each step succeeds, init containers complete, the
-// others run on, nobody edits anything, the network works, and nothing is held
-// back by an earlier failure. It is Next, asked again and again about a world in
+// nothing gets in the way: each step succeeds, hooks too, init containers
+// complete, the others run on, probes pass, nobody edits anything, the network
+// works, and nothing is held back by an earlier failure or by another pod. It is Next, asked again and again about a world in
 // which its steps were done; so what it says is what the agent would do.
 func Foresee(v View) []Step {
 	w := newWorld(v)
@@ -51,12 +51,24 @@ func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containe
 			return true, nil
 		case s.Action == RunSandbox && !have.Empty() && have.UID != "" && instance == 0:
 			return true, nil
-		case s.Action == CreateContainer && s.Why == whyEdited && !slices.Contains(containers, s.Container):
+		case s.Action == CreateContainer && (s.Why == whyEdited || s.Why == whyResized) && !slices.Contains(containers, s.Container):
 			containers = append(containers, s.Container)
 		}
 	}
 	slices.Sort(containers)
 	return false, containers
+}
+
+// Resized returns the containers, sorted, that steps give other resources while
+// they run.
+func Resized(steps []Step) (containers []string) {
+	for _, s := range steps {
+		if s.Action == UpdateContainer {
+			containers = append(containers, s.Container)
+		}
+	}
+	slices.Sort(containers)
+	return slices.Compact(containers)
 }
 
 // world is a node on which everything works, and a worker's memory of it.
@@ -68,7 +80,8 @@ type world struct {
 // newWorld returns the world that v describes, without its troubles. What the
 // caller's View holds is not written to.
 func newWorld(v View) *world {
-	v.Trouble, v.Refused, v.NetworkReady = nil, "", true
+	v.Trouble, v.Refused, v.NetworkReady, v.Waits, v.StopWaits = nil, "", true, "", ""
+	v.Health = pod.Health{Started: make(map[string]pod.Verdict)}
 	v.Have.Older = slices.Clone(v.Have.Older)
 	v.Have.Dead = slices.Clone(v.Have.Dead)
 	if v.Have.Sandbox != nil {
@@ -77,15 +90,19 @@ func newWorld(v View) *world {
 	}
 	containers := make(map[string]pod.Container, len(v.Have.Containers))
 	for name, c := range v.Have.Containers {
-		if c.State == pod.StateExited { // its back-off is over some day
-			c.CrashStreak = 0
-		}
+		c.CrashStreak = 0 // its back-off is over some day
+		v.Health.Started[name] = pod.Verdict{ContainerID: c.ID, OK: true}
 		containers[name] = c
 	}
 	v.Have.Containers = containers
 	attempts := make(map[string]uint32, len(v.Attempts))
 	maps.Copy(attempts, v.Attempts)
 	v.Attempts = attempts
+	v.Lives = maps.Clone(v.Lives)
+	if v.Lives == nil {
+		v.Lives = make(map[string]pod.Life)
+	}
+	v.Streaks = nil
 	return &world{v: v}
 }
 
@@ -111,11 +128,22 @@ func (w *world) do(s Step) {
 		have.Containers[s.Container] = pod.Container{
 			ID: w.id(s.Container), Name: s.Container, SandboxID: have.Sandbox.ID, State: pod.StateCreated,
 			Attempt: s.Attempt, Restarts: int(s.Attempt), Hash: w.v.Want.ContainerHash(s.Container), CrashStreak: s.Streak, CreatedAt: w.v.Now,
+			Resources: w.v.Want.Resources(s.Container),
 		}
 	case StartContainer:
 		c := have.Containers[s.Container]
 		c.State, c.StartedAt = pod.StateRunning, w.v.Now
 		have.Containers[s.Container] = c
+		w.v.Health.Started[s.Container] = pod.Verdict{ContainerID: c.ID, OK: true}
+	case RunHook, UpdateContainer:
+		id := cmp.Or(s.ID, have.Containers[s.Container].ID)
+		life := w.v.Lives[id]
+		if s.Action == RunHook {
+			life.PostStart = ""
+		} else {
+			life.Resources = w.v.Want.Resources(s.Container)
+		}
+		w.v.Lives[id] = life
 	case StopContainer:
 		w.end(func(c pod.Container) bool { return c.ID == s.ID })
 	case RemoveContainer:
@@ -214,16 +242,16 @@ func (w *world) eachSandbox(f func(*pod.Sandbox)) {
 	}
 }
 
-// completeInit lets a running init container complete, and reports whether one
-// ran.
+// completeInit lets a running init container, which is no sidecar, complete, and
+// reports whether one ran.
 func (w *world) completeInit() bool {
 	if w.v.Want == nil {
 		return false
 	}
 	for i := range w.v.Want.Pod.Spec.InitContainers {
-		name := w.v.Want.Pod.Spec.InitContainers[i].Name
-		c, ok := w.v.Have.Containers[name]
-		if ok && c.State == pod.StateRunning {
+		init := &w.v.Want.Pod.Spec.InitContainers[i]
+		c, ok := w.v.Have.Containers[init.Name]
+		if ok && !pod.Restartable(init) && c.State == pod.StateRunning {
 			w.end(func(o pod.Container) bool { return o.ID == c.ID })
 			return true
 		}

@@ -37,6 +37,13 @@ type viewYAML struct {
 	StopSince    string                 `json:"stopSince"` // how long ago
 	NetworkDown  bool                   `json:"networkDown"`
 	Refused      string                 `json:"refused"`
+	Waits        string                 `json:"waits"`
+	StopWaits    string                 `json:"stopWaits"`
+	Health       map[string]string      `json:"health"` // by container ID: words of "ready live started", "-" before a failure
+	Lives        map[string]pod.Life    `json:"lives"`  // by container ID
+	Streaks      map[string]int         `json:"streaks"`
+	Started      string                 `json:"started"` // how long ago, default an hour; or never
+	MaxBackoff   string                 `json:"maxBackoff"`
 }
 
 type troubleYAML struct {
@@ -94,6 +101,12 @@ func describe(v plan.View) string {
 	if p.Stopping {
 		b.WriteString("(stopping)\n")
 	}
+	if p.RestartingAll {
+		b.WriteString("(restarting all)\n")
+	}
+	if p.Ended != (plan.Ended{}) {
+		fmt.Fprintf(&b, "(ended %s %s: %s)\n", p.Ended.Phase, p.Ended.Reason, p.Ended.Message)
+	}
 	if phase := plan.Outcome(v); phase != "" {
 		fmt.Fprintf(&b, "(outcome %s)\n", phase)
 	}
@@ -120,7 +133,26 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		Want: want, Kept: want, Have: have,
 		Attempts: y.Attempts, Terminal: y.Terminal,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
-		Refused: y.Refused, Now: plantest.Now,
+		Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks,
+		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,
+	}
+	v.Health, err = readHealth(y.Health, have)
+	if err != nil {
+		return v, err
+	}
+	if y.Started == "never" {
+		v.StartTime = time.Time{}
+	} else if y.Started != "" {
+		d, err := time.ParseDuration(y.Started)
+		if err != nil {
+			return v, err
+		}
+		v.StartTime = plantest.Now.Add(-d)
+	}
+	if y.MaxBackoff != "" {
+		if v.MaxBackoff, err = time.ParseDuration(y.MaxBackoff); err != nil {
+			return v, err
+		}
 	}
 	if have.Sandbox != nil {
 		v.Instance = have.Sandbox.Instance
@@ -160,6 +192,23 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		v.Want = nil
 	}
 	return v, nil
+}
+
+// readHealth reads verdicts about the lives that have shows, or had.
+func readHealth(words map[string]string, have pod.Actual) (pod.Health, error) {
+	h := pod.Health{Ready: map[string]pod.Verdict{}, Live: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
+	kinds := map[string]map[string]pod.Verdict{"ready": h.Ready, "live": h.Live, "started": h.Started}
+	for id, text := range words {
+		name := id[:strings.LastIndex(id, "-")]
+		for _, word := range strings.Fields(text) {
+			kind, ok := kinds[strings.TrimPrefix(word, "-")]
+			if !ok || have.Containers[name].ID == "" {
+				return h, fmt.Errorf("health of %s: %q", id, word)
+			}
+			kind[name] = pod.Verdict{ContainerID: id, OK: !strings.HasPrefix(word, "-")}
+		}
+	}
+	return h, nil
 }
 
 func section(arc *txtar.Archive, name string) []byte {

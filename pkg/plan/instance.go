@@ -141,7 +141,7 @@ func (s *scene) contentChanged() bool {
 func (s *scene) contentDiffersFromRecords() bool {
 	regular := false
 	for name := range s.Have.Containers {
-		if _, ok := s.Want.ContainerHashes[name]; !ok {
+		if !s.knows(name) {
 			return true
 		}
 	}
@@ -154,7 +154,7 @@ func (s *scene) contentDiffersFromRecords() bool {
 		}
 	}
 	for _, c := range s.Want.Pod.Spec.InitContainers {
-		if r, ok := s.record(c.Name); ok && !regular && s.containerChanged(r) {
+		if r, ok := s.record(c.Name); ok && (!regular || pod.Restartable(&c)) && s.containerChanged(r) {
 			return true
 		}
 	}

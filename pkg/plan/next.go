@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -13,35 +14,55 @@ import (
 //	---+-------------------------------------------------------+---------------------------------------------
 //	 1 | unwanted or being deleted, something is left          | stop all, stop and remove sandboxes, take
 //	   |                                                       | volumes, forget
+//	   |   it lives, and a pod that depends on it has to go    | wait
+//	   |   first                                               |
 //	   | unwanted, nothing is left                             | gone
 //	   | being deleted, nothing is left                        | wait for its source to let go of it
 //	 2 | another pod's UID is on the node                      | stop and remove it; its volumes go
 //	 3 | a second life: an older record that has not ended, a  | stop it; older records are removed as well
 //	   | container that lives outside the newest sandbox, an   |
 //	   | older sandbox that is ready                           |
-//	 4 | ended for good, unchanged: recorded so, or computed   | stop what still lives and the sandbox; keep
-//	   | by Outcome                                            | the dead, then settled
+//	 4 | ended for good, unchanged: recorded so, or computed   | stop what still lives (sidecars too) and the
+//	   | by Outcome, or its active deadline is over            | sandbox; keep the dead, then settled
 //	 5 | no ready sandbox of the wanted instance:              |
-//	   |   refused, in trouble, or the network is not ready    | wait
-//	   |   Never, and something of the instance has run        | stop what still lives; it then ends in 4
+//	   |   refused, waits for another pod, in trouble, or the  | wait
+//	   |   network is not ready                                |
+//	   |   nothing may restart, and something of it has run    | stop what still lives; it then ends in 4
 //	   |   none, ended, or the newest instance is over         | stop the old one, take the volumes of what is
 //	   |   (edited, being removed, ended and edited)           | over, put volumes, run sandbox
 //	 6 | ready sandbox                                         |
 //	   |   a container that the spec does not have             | stop and remove it
 //	   |   volumes not in place                                | put volumes; in trouble: nothing is started
-//	   |   not initialised: init container to start            | pull, create, start
-//	   |                    running                            | wait for it
-//	   |                    failed, policy allows              | the same when its back-off is over
-//	   |   initialised: each container by itself, in order     |
-//	   |     none, or one of an instance that is over          | pull, create, start
-//	   |     its definition changed                            | stop, then pull, create, start; no back-off
+//	   |   a container ended and its rule restarts all         | kill and remove all but ephemeral ones, that
+//	   |                                                       | one last, when its back-off is over
+//	   |   ephemeral container without a record                | start
+//	   |   init container whose turn it is                     |
+//	   |     none, created, lost, failed                       | start; pod fails where it may not restart
+//	   |     running                                           | wait for it
+//	   |     has completed; a sidecar has started: running,    | the next one's turn; after the last the pod
+//	   |     postStart done, startup probe passed              | is initialised
+//	   |   sidecars that had their turn, this one's included,  |
+//	   |   and when initialised each regular container, in     |
+//	   |   order, each by itself:                              |
+//	   |     none, or one of an instance that is over          | start
+//	   |     its definition changed                            | stop, start; no back-off
+//	   |     running                                           |
+//	   |       liveness or startup probe failed                | stop; start, when its policy allows and it is
+//	   |                                                       | not in back-off
+//	   |       postStart failed                                | stop, then as exited
+//	   |       postStart is due                                | run the hook
+//	   |       resources changed                               | update; or by its resize policy stop, start
+//	   |       else                                            | keep
 //	   |     created here                                      | start
-//	   |     running                                           | keep
-//	   |     state unknown                                     | stop, then as exited
-//	   |     exited, policy allows                             | pull, create, start when back-off is over
+//	   |     state unknown                                     | stop, then as failed
+//	   |     exited; rules, its policy or the pod's allow      | start when back-off is over
 //	   |     exited for good                                   | keep
 //	   |   dead records but one a container, older sandboxes   | remove
 //	   |   nothing of these                                    | settled
+//
+// To start is to pull, create, start and run the postStart hook; to stop is to
+// run the preStop hook and to stop, sidecars after what they serve. Before its
+// active deadline a pod waits for that as well.
 //
 // The steps of one plan are done in order and up to the first that fails; each
 // one's precondition is what the ones before it leave behind, or what was read.
@@ -61,6 +82,7 @@ func Next(v View) Plan {
 			break
 		}
 	}
+	s.awaitDeadline()
 	s.p.Settled = !s.p.Gone && len(s.p.Steps) == 0 && s.p.Wait == 0
 	return s.p
 }
@@ -80,6 +102,10 @@ func (s *scene) unwanted() bool {
 		if s.p.Gone = !deleting; deleting {
 			s.p.WaitFor = "its source still has the deleted pod"
 		}
+		return true
+	}
+	if s.StopWaits != "" && s.StopSince.IsZero() && s.alive() {
+		s.p.WaitFor = s.StopWaits
 		return true
 	}
 	s.p.Stopping = true
@@ -137,11 +163,14 @@ func (s *scene) secondLife() bool {
 // ended is rung 4: a terminal instance never runs again (I4, C-1.16.22). Its
 // dead containers stay, for logs and status, until the pod is unwanted.
 func (s *scene) ended() bool {
-	phase := s.outcome()
-	if phase == "" {
+	end := s.end()
+	if end.Phase == "" {
 		return false
 	}
-	why := "pod has ended: " + phase
+	if end.Reason != "" {
+		s.p.Ended = end
+	}
+	why := "pod has ended: " + cmp.Or(end.Reason, end.Phase)
 	s.stopAlive(why)
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
@@ -156,7 +185,7 @@ func (s *scene) sandboxless() bool {
 	if s.sandbox != nil {
 		return false
 	}
-	if s.policy() == never && s.over == "" && s.hasRun() {
+	if s.over == "" && s.hasRun() && !s.restartable() {
 		const why = "sandbox has ended and restartPolicy is Never"
 		s.stopAlive(why)
 		return true
@@ -194,6 +223,8 @@ func (s *scene) held() bool {
 	switch {
 	case s.Refused != "" && !s.seated():
 		s.p.WaitFor = s.Refused
+	case s.Waits != "" && !s.seated() && !s.alive():
+		s.p.WaitFor = s.Waits
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))
 	case !s.NetworkReady && !s.Want.Pod.Spec.HostNetwork:

@@ -13,25 +13,38 @@ const (
 // Outcome returns the phase, "Succeeded" or "Failed", that the wanted instance
 // has ended in for good, and "" while it lives, is to be replaced or is not
 // wanted. It is the recorded one where there is one; else it follows from the
-// containers, so that a lost record runs nothing again (C-1.26.13, I4).
-func Outcome(v View) string { return newScene(v).outcome() }
+// containers, so that a lost record runs nothing again (C-1.26.13, I4), and from
+// the active deadline (C-1.26.16).
+func Outcome(v View) string { return newScene(v).end().Phase }
 
-func (s *scene) outcome() string {
+func (s *scene) end() Ended {
 	switch {
 	case s.Want == nil || s.over != "":
-		return ""
+		return Ended{}
 	case s.Terminal != "" && s.target == s.Instance:
-		return s.Terminal
+		return Ended{Phase: s.Terminal}
+	}
+	phase := s.naturalEnd()
+	if s.overtime(phase) {
+		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
+	}
+	return Ended{Phase: phase}
+}
+
+// naturalEnd is the phase that the containers speak of. Sidecars and ephemeral
+// containers have no say (C-1.20.11, C-1.19.7).
+func (s *scene) naturalEnd() string {
+	switch {
 	case s.initFailed():
 		return failed
-	case s.policy() == never && s.sandbox == nil && s.hasRun():
+	case s.sandbox == nil && s.hasRun() && !s.restartable():
 		// C-1.19.3: nothing of it is made again, whatever had its turn.
 		return s.lastWords()
 	}
 	phase := succeeded
 	for i := range s.Want.Pod.Spec.Containers {
 		c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name)
-		if !ok || c.State != pod.StateExited || s.containerChanged(c) || restarts(s.policy(), c.ExitCode) {
+		if !ok || c.State != pod.StateExited || s.containerChanged(c) || s.comesBack(c) {
 			return ""
 		}
 		if c.ExitCode != 0 {
@@ -41,10 +54,10 @@ func (s *scene) outcome() string {
 	return phase
 }
 
-// initFailed reports whether an init container failed and may not be tried
-// again (C-1.20.11).
+// initFailed reports whether the init container whose turn it is failed and may
+// not be tried again (C-1.20.11).
 func (s *scene) initFailed() bool {
-	if s.policy() != never || s.initialised() {
+	if s.initialised() {
 		return false
 	}
 	list := s.Want.Pod.Spec.InitContainers
@@ -53,7 +66,7 @@ func (s *scene) initFailed() bool {
 		if !ok || s.sandbox != nil && !s.here(c) {
 			continue
 		}
-		return c.State == pod.StateExited && c.ExitCode != 0 && !s.containerChanged(c)
+		return !pod.Restartable(&list[i]) && c.State == pod.StateExited && c.ExitCode != 0 && !s.containerChanged(c) && !s.comesBack(c)
 	}
 	return false
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -52,7 +54,26 @@ type View struct {
 	NetworkReady bool
 	// Refused is why admission does not let this pod start; "" when it may.
 	Refused string
-	Now     time.Time
+	// Waits says which pod has to start, be ready or be done before this one's
+	// sandbox is made (AnnotationDependsOn); "" when nothing is in the way.
+	Waits string
+	// StopWaits says which pod, one that depends on this one, has to be gone before
+	// this unwanted one stops; "" when nothing is in the way.
+	StopWaits string
+	// Health is what the probes said of the lives that run.
+	Health pod.Health
+	// Lives is the record's, by container ID. May be nil.
+	Lives map[string]pod.Life
+	// Streaks holds the crashes in a row, by container name, of lives whose records
+	// were removed to restart all containers: what the last RemoveContainer step
+	// with a Streak said, until that container is created again. May be nil.
+	Streaks map[string]int
+	// StartTime is when the instance was first acknowledged: activeDeadlineSeconds
+	// counts from it (C-1.26.17). Zero is not known yet.
+	StartTime time.Time
+	// MaxBackoff caps the crash back-off on this node; 0 is 5 min.
+	MaxBackoff time.Duration
+	Now        time.Time
 }
 
 // Action is one thing the outside world is asked for.
@@ -64,7 +85,9 @@ const (
 	PullImage       Action = "pull-image"       // by the container's pull policy; nothing to do when present
 	CreateContainer Action = "create-container" //
 	StartContainer  Action = "start-container"  // ID empty: the one just created under this name
-	StopContainer   Action = "stop-container"   // Grace seconds, then SIGKILL
+	RunHook         Action = "run-hook"         // the postStart hook, in Step.Hook; failing it ends the container (C-1.22.8)
+	UpdateContainer Action = "update-container" // resources, in place
+	StopContainer   Action = "stop-container"   // the preStop hook in Step.Hook, then Grace seconds less its time, then SIGKILL
 	RemoveContainer Action = "remove-container" //
 	StopSandbox     Action = "stop-sandbox"     //
 	RemoveSandbox   Action = "remove-sandbox"   //
@@ -79,10 +102,19 @@ type Step struct {
 	ID        string // sandbox or container ID, where one exists
 	Instance  int    // RunSandbox, PutVolumes, TakeVolumes
 	Attempt   uint32 // RunSandbox, CreateContainer
-	Streak    int    // CreateContainer: crashes in a row before this life
-	Grace     int64  // StopContainer, seconds
-	UID       string // TakeVolumes, Forget: whose directories; it may be another pod's than the wanted one's
-	Why       string
+	Streak    int    // CreateContainer: crashes in a row before this life; RemoveContainer: before the next one
+	Grace     int64  // StopContainer, seconds for all of it
+	// Hook is the postStart hook (RunHook) or the preStop hook (StopContainer).
+	Hook *v1.LifecycleHandler
+	// After names containers whose steps, in the same group of steps together,
+	// have to be over before this one is stopped; their time comes out of Grace,
+	// its own hook does not wait (C-1.23.4).
+	After []string
+	// Killed is what the life's record says of a StopContainer that a probe or a
+	// hook asks for.
+	Killed string
+	UID    string // TakeVolumes, Forget: whose directories; it may be another pod's than the wanted one's
+	Why    string
 	// Together marks steps that may run at once with their marked neighbours
 	// (the stops of one pod's containers).
 	Together bool
@@ -105,10 +137,20 @@ type Plan struct {
 	Stopping bool
 	// Gone says that the pod is unwanted and nothing of it is left.
 	Gone bool
+	// RestartingAll says that a restart rule has all containers removed, to start
+	// from the first init container on (C-1.21.3).
+	RestartingAll bool
+	// Ended is how the instance ends other than by its containers: the phase,
+	// reason and message to be recorded (activeDeadlineSeconds); zero when it does
+	// not.
+	Ended Ended
 	// Backoff holds, by container name, until when a crashed container is held
 	// back and the delay it was given (C-1.22.5).
 	Backoff map[string]Backoff
 }
+
+// Ended is an end of an instance that its containers do not show.
+type Ended struct{ Phase, Reason, Message string }
 
 // Backoff is one crash back-off: the delay and its end.
 type Backoff struct {
@@ -157,6 +199,15 @@ func (s Step) String() string {
 	}
 	if s.Action == StopContainer {
 		fmt.Fprintf(&b, " grace=%d", s.Grace)
+	}
+	if s.Hook != nil {
+		b.WriteString(" hook=" + hookKind(s.Hook))
+	}
+	if len(s.After) > 0 {
+		b.WriteString(" after=" + strings.Join(s.After, ","))
+	}
+	if s.Killed != "" {
+		b.WriteString(" killed=" + s.Killed)
 	}
 	if s.UID != "" {
 		b.WriteString(" uid=" + s.UID)

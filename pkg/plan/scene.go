@@ -65,6 +65,9 @@ func (s *scene) wait(until time.Time, waitFor string) {
 	}
 }
 
+// waitFor says what has to happen before anything changes; the first counts.
+func (s *scene) waitFor(what string) { s.p.WaitFor = cmp.Or(s.p.WaitFor, what) }
+
 func (s *scene) policy() v1.RestartPolicy {
 	return cmp.Or(s.Want.Pod.Spec.RestartPolicy, always)
 }

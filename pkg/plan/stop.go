@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -53,9 +55,9 @@ func specGrace(spec *pod.Spec) (int64, bool) {
 	return 0, false
 }
 
-// grace is what a stop may take from now on. What a stop of the whole pod has
-// already taken is gone, also over a restart of the agent: grace only shrinks
-// (C-1.16.12).
+// grace is what a stop may take from now on; nothing is left at 0 and below. What
+// a stop of the whole pod has already taken is gone, also over a restart of the
+// agent: grace only shrinks (C-1.16.12).
 func (s *scene) grace() int64 {
 	g, ok := ownGrace(s.Kept, s.Have)
 	if !ok && s.Want != nil {
@@ -66,16 +68,47 @@ func (s *scene) grace() int64 {
 	}
 	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // what the deletion says counts (C-1.23.1)
 		g = *s.Want.Pod.DeletionGracePeriodSeconds
+		if made := s.madeFrom(); made != nil && made.Pod.DeletionGracePeriodSeconds != nil {
+			g = min(g, *made.Pod.DeletionGracePeriodSeconds)
+		}
 	}
 	if s.StopSince.IsZero() || s.Want != nil && s.over == "" && !s.deleting() {
-		return max(g, minGrace)
+		return g
 	}
-	spent := max(0, int64(s.Now.Sub(s.StopSince).Seconds()))
-	return max(g-spent, minGrace)
+	return g - max(0, int64(s.Now.Sub(s.StopSince).Seconds()))
 }
 
-func (s *scene) stop(c pod.Container, why string) {
-	s.add(Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: s.grace(), Why: why})
+// killGrace is what a kill because of why may take: a probe may say so itself
+// (C-1.23.1).
+func (s *scene) killGrace(c pod.Container, why string) int64 {
+	spec, _ := s.Want.Container(c.Name)
+	probe := map[string]*v1.Probe{string(pod.Liveness): spec.LivenessProbe, string(pod.Startup): spec.StartupProbe}[why]
+	if probe != nil && probe.TerminationGracePeriodSeconds != nil && s.Want.Pod.Spec.TerminationGracePeriodSeconds != nil {
+		return *probe.TerminationGracePeriodSeconds
+	}
+	return s.grace()
+}
+
+// stopStep stops c within grace. Without any no hook runs (C-1.23.3), and the
+// runtime is given the least it takes (C-1.23.5).
+func (s *scene) stopStep(c pod.Container, why string, grace int64) Step {
+	step := Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: max(grace, minGrace), Why: why}
+	if grace > 0 {
+		step.Hook = s.preStop(c)
+	}
+	return step
+}
+
+func (s *scene) stop(c pod.Container, why string) { s.add(s.stopStep(c, why, s.grace())) }
+
+// madeFrom is the spec of the pod on the node, as far as it is known.
+func (s *scene) madeFrom() *pod.Spec {
+	for _, spec := range []*pod.Spec{s.Kept, s.Want} {
+		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
+			return spec
+		}
+	}
+	return nil
 }
 
 func (s *scene) remove(c pod.Container, why string) {
@@ -94,10 +127,42 @@ func (s *scene) stopAlive(why string) {
 }
 
 func (s *scene) stopAll(why string, which func(pod.Container) bool) {
+	from := len(s.p.Steps)
 	for _, c := range s.everyContainer() {
 		if which(c) {
 			s.stop(c, why)
 			s.p.Steps[len(s.p.Steps)-1].Together = true
+		}
+	}
+	if s.grace() > 0 {
+		s.sidecarsLast(s.p.Steps[from:])
+	}
+}
+
+// sidecarsLast lets the sidecars among a group of stops outlive what they serve:
+// each waits for the regular containers and for the sidecars after it (C-1.23.4).
+func (s *scene) sidecarsLast(group []Step) {
+	made := s.madeFrom()
+	if made == nil {
+		return
+	}
+	var before []string
+	for i := range made.Pod.Spec.Containers {
+		name := made.Pod.Spec.Containers[i].Name
+		if slices.ContainsFunc(group, func(step Step) bool { return step.Container == name }) {
+			before = append(before, name)
+		}
+	}
+	for _, c := range slices.Backward(made.Pod.Spec.InitContainers) {
+		if !pod.Restartable(&c) {
+			continue
+		}
+		waits := slices.Clone(before)
+		for i := range group {
+			if group[i].Container == c.Name {
+				group[i].After = waits
+				before = append(slices.Clone(waits), c.Name)
+			}
 		}
 	}
 }
@@ -152,7 +217,9 @@ func (s *scene) tidy() {
 	kept := map[string]bool{} // names whose one dead record was passed
 	for _, c := range s.Have.Dead {
 		newest, ok := s.record(c.Name)
-		keep := ok && newest.State != pod.StateExited && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
+		// Behind a life that a probe ended the one before it is needed: see probeCrash.
+		last := ok && (newest.State != pod.StateExited || s.killedByProbe(newest) && s.comesBack(newest))
+		keep := last && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
 		if keep {
 			kept[c.Name] = true
 			continue

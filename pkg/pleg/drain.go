@@ -64,7 +64,9 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 
 // read reads one stream to its end.
 func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) error {
+	defer p.busy.Store(0)
 	for e, err := range p.cfg.Runtime.Events(ctx) {
+		p.busy.Store(time.Now().UnixNano())
 		switch {
 		case err != nil:
 			return err
@@ -75,8 +77,21 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 		default:
 			d.add(e.Key)
 		}
+		p.busy.Store(0)
 	}
 	return ctx.Err()
+}
+
+// drainLimit is how long one event may take to be put down.
+const drainLimit = 2 * time.Second
+
+// Beat returns nil while the event stream is drained, for F6 and F7: an event
+// that was taken is put down at once, or the runtime stalls with us.
+func (p *PLEG) Beat(context.Context) error {
+	if since := p.busy.Load(); since != 0 && time.Since(time.Unix(0, since)) > drainLimit {
+		return errors.New("the event stream is not drained")
+	}
+	return nil
 }
 
 // sleep reports whether it slept for d before ctx ended.

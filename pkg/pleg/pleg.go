@@ -25,6 +25,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -54,7 +55,10 @@ type Config struct {
 }
 
 // PLEG is the pod lifecycle event generator. Construct it with New.
-type PLEG struct{ cfg Config }
+type PLEG struct {
+	cfg  Config
+	busy atomic.Int64 // since when one event is put down, Unix nanoseconds; 0: none is
+}
 
 // New returns a PLEG; nothing runs before Hints is ranged over.
 func New(cfg Config) *PLEG {

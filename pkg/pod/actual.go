@@ -29,6 +29,10 @@ const (
 	AnnotationSandboxHash = "nodectl.dev/sandbox-hash" // Spec.SandboxHash the sandbox was made from
 	AnnotationLayer       = "nodectl.dev/layer"        // Origin.Layer() at creation
 	AnnotationCrashStreak = "nodectl.dev/crash-streak" // crashes in a row before this container, decimal
+	AnnotationResources   = "nodectl.dev/resources"    // Spec.Resources the container was made with
+
+	AnnotationTerminationPolicy = "io.kubernetes.container.terminationMessagePolicy"
+	AnnotationPreStop           = "io.kubernetes.container.preStopHandler" // JSON of a v1.LifecycleHandler
 
 	// Annotations of a Pod object that the kubelet owns (C-1.4).
 	AnnotationConfigSource = "kubernetes.io/config.source"
@@ -104,15 +108,35 @@ type Container struct {
 	StartedAt           time.Time // zero when it never started
 	FinishedAt          time.Time // zero unless exited
 	ExitCode            int32
-	Reason, Message     string // as the runtime says (Completed, Error, OOMKilled, StartError, …)
-	LogPath             string
+	// Reason is the runtime's (Completed, Error, OOMKilled, StartError, …). Message
+	// is the termination message (C-1.26.11) where there is one, else the runtime's.
+	Reason, Message string
+	LogPath         string // on the node, absolute; "" when it has none
+	// Resources is AnnotationResources: what it was made with.
+	Resources string
+	// PreStop is AnnotationPreStop: the hook of a container whose spec is lost.
+	PreStop *v1.LifecycleHandler
 }
 
 // Health is what the probes last said of one pod, by container name. A missing
-// name has no probe or no verdict yet.
+// name has no probe of that kind, or no verdict yet. A verdict speaks of one life
+// of a container: one whose ContainerID is another's says nothing. The maps are
+// shared and never written to.
 type Health struct {
-	Ready map[string]Verdict
+	Ready   map[string]Verdict // readiness
+	Live    map[string]Verdict // liveness: only a failure matters
+	Started map[string]Verdict // startup: OK opens the other probes, a failure ends the container
 }
+
+// ProbeKind names the three probes of a container.
+type ProbeKind string
+
+// The kinds, as the API's fields are called.
+const (
+	Readiness ProbeKind = "readiness"
+	Liveness  ProbeKind = "liveness"
+	Startup   ProbeKind = "startup"
+)
 
 // Verdict is a probe's published result (C-1.29.8) for one container's life.
 type Verdict struct {
@@ -177,6 +201,14 @@ type ProbeRequest struct {
 	Container   *v1.Container // for named ports
 	ContainerID string
 	PodIP       string // empty on the host network: the probe goes to loopback
+}
+
+// HookRequest is one lifecycle hook to run once: exec, httpGet or sleep (C-1.24).
+type HookRequest struct {
+	Handler     *v1.LifecycleHandler
+	Container   *v1.Container // for named ports; nil when its spec is lost
+	ContainerID string
+	PodIP       string // empty on the host network: the hook goes to loopback
 }
 
 // ProbeFailure is the container's own answer to a probe: not well.

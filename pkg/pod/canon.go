@@ -11,7 +11,7 @@ import (
 
 // The canonical form of a value is JSON: what is set in it and nothing else,
 // objects by sorted keys, lists without an order sorted. Hashes are made of it:
-// no byte of it may change within one hashVersion. It is written straight from
+// no byte of it may change within one version of them. It is written straight from
 // the value, because every pod that is read needs several.
 
 // keep says whether a plain value belongs into a canonical form, by its row.
@@ -21,6 +21,12 @@ func everything(*Field) bool    { return true }
 func replacesPod(f *Field) bool { return f != nil && f.Restart == RestartPod }
 func replacesContainer(f *Field) bool {
 	return f != nil && f.Restart == RestartContainer
+}
+
+// replacedV1 is replacesContainer by the rules of hash version v1, by which
+// other resources were another container.
+func replacedV1(f *Field) bool {
+	return f != nil && (f.Restart == RestartContainer || f.Restart == Resize)
 }
 
 // replacesInit keeps everything of an init container that matters at all.

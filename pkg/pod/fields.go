@@ -37,9 +37,13 @@ const (
 	RestartContainer
 	// RestartPod changes replace the whole pod: a new instance.
 	RestartPod
+	// Resize changes are made in the running container, or restart it where its
+	// resizePolicy says so, or replace the pod where they change its QoS class
+	// (C-1.34).
+	Resize
 )
 
-func (r RestartScope) String() string { return [...]string{"none", "container", "pod"}[r] }
+func (r RestartScope) String() string { return [...]string{"none", "container", "pod", "resize"}[r] }
 
 // Field is one row of the table of Pod fields: what nodectl does with the
 // field, and what an edit of it restarts. A Rejected or Inert row speaks for

@@ -1,10 +1,6 @@
 package pod
 
-import (
-	"fmt"
-
-	v1 "k8s.io/api/core/v1"
-)
+import "fmt"
 
 // fieldRows is the table. A field that a later version honours changes here,
 // and nowhere else, between "rejects the pod" and "takes effect".
@@ -12,10 +8,10 @@ func fieldRows() []Field {
 	rows := metadataRows()
 	rows = append(rows, Field{Path: "spec", Note: "see its fields"})
 	rows = append(rows, volumeRows()...)
-	rows = append(rows, Field{Path: "spec.initContainers", Note: "run in order before the containers; an edit replaces the pod, so that what the author asks for has run"})
-	rows = append(rows, containerRows("spec.initContainers[].", true)...)
+	rows = append(rows, Field{Path: "spec.initContainers", Note: "run in order before the containers; an edit replaces the pod, so that what the author asks for has run. One with restartPolicy Always is a sidecar (C-1.20.1): an edit restarts of it what it restarts of a container, one added to a running pod starts, one taken away stops"})
+	rows = append(rows, containerRows("spec.initContainers[].", RestartPod)...)
 	rows = append(rows, Field{Path: "spec.containers", Unordered: true, Note: "one added to a running pod starts, one taken away stops"})
-	rows = append(rows, containerRows("spec.containers[].", false)...)
+	rows = append(rows, containerRows("spec.containers[].", RestartContainer)...)
 	rows = append(rows, specRows()...)
 	return append(rows, inert("status", "what happened is nodectl's to say; a status in a manifest is not read"))
 }
@@ -95,112 +91,19 @@ func volumeRows() []Field {
 	return rows
 }
 
-// containerRows are the rows of one container. An edit of an init container
-// replaces the pod.
-func containerRows(at string, init bool) []Field {
-	restart := RestartContainer
-	if init {
-		restart = RestartPod
-	}
-	mapped := func(port any) bool { return port.(v1.ContainerPort).HostPort != 0 }
-	rows := []Field{
-		honour("name", restart),
-		honour("image", restart),
-		honour("command", restart),
-		honour("args", restart),
-		honour("workingDir", restart),
-		{Path: "ports", Unordered: true, Counts: mapped, Note: "an edit restarts the pod only where a hostPort is set: the others are notes for readers and probes"},
-		honour("ports[].name", RestartNone),
-		honour("ports[].hostPort", RestartPod),
-		honour("ports[].containerPort", RestartPod),
-		{Path: "ports[].protocol", Restart: RestartPod, Default: "TCP"},
-		honour("ports[].hostIP", RestartPod),
-		reject("envFrom", "write the variables out under env"),
-		honour("env", restart),
-		honour("env[].name", restart),
-		honour("env[].value", restart),
-		reject("env[].valueFrom", "write the value out"),
-		honour("resources", restart),
-		only("resources.limits", restart, "cpu and memory", oneOf("cpu", "memory")),
-		only("resources.requests", restart, "cpu and memory", oneOf("cpu", "memory")),
-		reject("resources.claims", ""),
-		{Path: "resizePolicy", Note: "a change of resources restarts the container"},
-		honour("resizePolicy[].resourceName", RestartNone),
-		only("resizePolicy[].restartPolicy", RestartNone, "a change of resources restarts the container: write RestartContainer or leave it out", oneOf("RestartContainer")),
-		reject("restartPolicy", "spec.restartPolicy speaks for the whole pod"),
-		reject("restartPolicyRules", "spec.restartPolicy speaks for the whole pod"),
-		{Path: "volumeMounts", Unordered: true},
-		honour("volumeMounts[].name", restart),
-		honour("volumeMounts[].readOnly", restart),
-		{Path: "volumeMounts[].recursiveReadOnly", Restart: restart, Default: "Disabled", Note: "only Disabled", Check: oneOf("Disabled")},
-		honour("volumeMounts[].mountPath", restart),
-		reject("volumeMounts[].subPath", "mount the whole volume, or take a hostPath volume of the directory"),
-		{Path: "volumeMounts[].mountPropagation", Restart: restart, Default: "None"},
-		reject("volumeMounts[].subPathExpr", "mount the whole volume, or take a hostPath volume of the directory"),
-		reject("volumeDevices", ""),
-		reject("livenessProbe", "a readinessProbe is supported"),
-	}
-	if init {
-		rows = append(rows, refuse("readinessProbe", "an init container is never ready: it ends", "remove it"))
-	} else {
-		rows = append(rows, probeRows("readinessProbe")...)
-	}
-	rows = append(rows,
-		reject("startupProbe", "a readinessProbe with initialDelaySeconds is supported"),
-		reject("lifecycle", ""),
-		only("terminationMessagePath", RestartNone, "only the default /dev/termination-log: messages are not read yet", oneOf("/dev/termination-log")),
-		only("terminationMessagePolicy", RestartNone, "only the default File: messages are not read yet", oneOf("File")),
-		honour("imagePullPolicy", RestartNone),
-		reject("securityContext", "remove it; the container then runs as its image says, unprivileged"),
-		honour("stdin", restart),
-		honour("stdinOnce", restart),
-		honour("tty", restart),
-	)
-	for i := range rows {
-		rows[i].Path = at + rows[i].Path
-	}
-	return rows
-}
-
-func probeRows(at string) []Field {
-	rows := []Field{
-		honour("", RestartNone),
-		honour(".exec", RestartNone),
-		honour(".exec.command", RestartNone),
-		honour(".httpGet", RestartNone),
-		honour(".httpGet.path", RestartNone),
-		honour(".httpGet.port", RestartNone),
-		honour(".httpGet.host", RestartNone),
-		honour(".httpGet.scheme", RestartNone),
-		honour(".httpGet.httpHeaders", RestartNone),
-		honour(".httpGet.httpHeaders[].name", RestartNone),
-		honour(".httpGet.httpHeaders[].value", RestartNone),
-		honour(".tcpSocket", RestartNone),
-		honour(".tcpSocket.port", RestartNone),
-		honour(".tcpSocket.host", RestartNone),
-		reject(".grpc", "exec, httpGet and tcpSocket are supported"),
-		honour(".initialDelaySeconds", RestartNone),
-		honour(".timeoutSeconds", RestartNone),
-		honour(".periodSeconds", RestartNone),
-		honour(".successThreshold", RestartNone),
-		honour(".failureThreshold", RestartNone),
-		reject(".terminationGracePeriodSeconds", "spec.terminationGracePeriodSeconds speaks for the whole pod"),
-	}
-	for i := range rows {
-		rows[i].Path = at + rows[i].Path
-	}
-	return rows
-}
-
 func specRows() []Field {
-	const oneNode = "pods are bound to this node by being here"
+	const (
+		oneNode   = "pods are bound to this node by being here"
+		imageUser = "remove it; containers then run as their images say, unprivileged"
+		required  = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+	)
 	rows := []Field{
 		refuse("spec.ephemeralContainers", "a static pod has no ephemeral containers", "write it under spec.containers"),
 		honour("spec.restartPolicy", RestartNone),
 		honour("spec.terminationGracePeriodSeconds", RestartNone),
-		reject("spec.activeDeadlineSeconds", ""),
+		honour("spec.activeDeadlineSeconds", RestartNone),
 		{Path: "spec.dnsPolicy", Restart: RestartPod, Default: "ClusterFirst", Note: "without a cluster's DNS service, ClusterFirst and ClusterFirstWithHostNet mean Default, as for the kubelet"},
-		reject("spec.nodeSelector", oneNode+": remove it"),
+		{Path: "spec.nodeSelector", Note: "held against this node's labels when the pod comes (C-1.31)"},
 		refuse("spec.serviceAccountName", "a static pod cannot have a service account", "remove it"),
 		refuse("spec.serviceAccount", "a static pod cannot have a service account", "remove it"),
 		only("spec.automountServiceAccountToken", RestartNone, "a static pod has no service account: write false or leave it out", oneOf("false")),
@@ -209,13 +112,43 @@ func specRows() []Field {
 		reject("spec.hostPID", ""),
 		reject("spec.hostIPC", ""),
 		only("spec.shareProcessNamespace", RestartNone, "only false", oneOf("false")),
-		reject("spec.securityContext", "remove it; containers then run as their images say, unprivileged"),
+		honour("spec.securityContext", RestartPod),
+	}
+	for _, name := range []string{"seLinuxOptions", "windowsOptions", "runAsUser", "runAsGroup", "runAsNonRoot", "supplementalGroups", "supplementalGroupsPolicy", "fsGroup"} {
+		rows = append(rows, reject("spec.securityContext."+name, imageUser))
+	}
+	rows = append(rows,
+		Field{Path: "spec.securityContext.sysctls", Unordered: true, Note: "those of the pod's own namespaces that are safe or allowed (C-1.31)"},
+		honour("spec.securityContext.sysctls[].name", RestartPod),
+		honour("spec.securityContext.sysctls[].value", RestartPod),
+	)
+	for _, name := range []string{"fsGroupChangePolicy", "seccompProfile", "appArmorProfile", "seLinuxChangePolicy"} {
+		rows = append(rows, reject("spec.securityContext."+name, imageUser))
+	}
+	rows = append(rows,
 		reject("spec.imagePullSecrets", "bring the image as an archive, or take a registry without a login"),
 		honour("spec.hostname", RestartPod),
 		reject("spec.subdomain", ""),
-		reject("spec.affinity", oneNode+": remove it"),
+		honour("spec.affinity", RestartNone),
+		honour("spec.affinity.nodeAffinity", RestartNone),
+		Field{Path: required, Note: "held against this node's labels when the pod comes (C-1.31)"},
+		honour(required+".nodeSelectorTerms", RestartNone),
+	)
+	for _, list := range []string{"matchExpressions", "matchFields"} {
+		at := required + ".nodeSelectorTerms[]." + list
+		rows = append(rows, honour(at, RestartNone), honour(at+"[].key", RestartNone), honour(at+"[].operator", RestartNone), honour(at+"[].values", RestartNone))
+	}
+	rows = append(rows,
+		inert("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", "a preference among nodes, and there is one"),
+		inert("spec.affinity.podAffinity", "a scheduler's: the kubelet does not hold it against a node's pods either"),
+		inert("spec.affinity.podAntiAffinity", "a scheduler's: the kubelet does not hold it against a node's pods either"),
 		inert("spec.schedulerName", oneNode+"; no scheduler takes part"),
-		inert("spec.tolerations", "the node has no taints, and static pods tolerate every NoExecute taint"),
+		Field{Path: "spec.tolerations", Note: "of NoExecute taints, when the pod comes (C-1.31); static pods tolerate them all"},
+		honour("spec.tolerations[].key", RestartNone),
+		honour("spec.tolerations[].operator", RestartNone),
+		honour("spec.tolerations[].value", RestartNone),
+		honour("spec.tolerations[].effect", RestartNone),
+		inert("spec.tolerations[].tolerationSeconds", "evicting pods from a tainted node is an API server's work"),
 		reject("spec.hostAliases", ""),
 		only("spec.priorityClassName", RestartNone, "PriorityClass objects live in an API server: write spec.priority", priorityClass),
 		honour("spec.priority", RestartNone),
@@ -225,7 +158,8 @@ func specRows() []Field {
 		honour("spec.dnsConfig.options", RestartPod),
 		honour("spec.dnsConfig.options[].name", RestartPod),
 		honour("spec.dnsConfig.options[].value", RestartPod),
-		reject("spec.readinessGates", "nothing on a single node sets such a condition"),
+		Field{Path: "spec.readinessGates", Note: "without an API server nobody sets the condition, and the pod is never Ready"},
+		honour("spec.readinessGates[].conditionType", RestartNone),
 		reject("spec.runtimeClassName", "remove it: the runtime's default handler runs the pod"),
 		inert("spec.enableServiceLinks", "there are no services whose addresses could be passed on"),
 		inert("spec.preemptionPolicy", "no pod is stopped to make room for another"),
@@ -233,14 +167,14 @@ func specRows() []Field {
 		inert("spec.topologySpreadConstraints", "on one node there is nothing to spread over"),
 		only("spec.setHostnameAsFQDN", RestartNone, "only false", oneOf("false")),
 		honour("spec.os", RestartNone),
-		only("spec.os.name", RestartNone, "only linux", oneOf("linux")),
+		Field{Path: "spec.os.name", Note: "a pod for another system than this node's is not admitted (C-1.31)"},
 		only("spec.hostUsers", RestartNone, "only true", oneOf("true")),
 		refuse("spec.schedulingGates", "a static pod is bound to its node already", "remove it"),
 		reject("spec.resourceClaims", ""),
 		reject("spec.resources", "write requests and limits for each container"),
 		reject("spec.hostnameOverride", "spec.hostname is supported"),
 		refuse("spec.schedulingGroup", "a static pod is bound to its node already", "remove it"),
-	}
+	)
 	return rows
 }
 

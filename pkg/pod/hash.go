@@ -13,8 +13,18 @@ import (
 
 // hashVersion names the rules by which hashes are made. It changes when a pod
 // that nobody edited would hash differently, so that an upgrade is recognised
-// instead of being taken for an edit.
-const hashVersion = "v1"
+// instead of being taken for an edit. What the rules before said of a pod is in
+// Spec.Earlier:
+//
+//   - v1: resources were part of what replaces a container.
+//   - v2: they are not, for they are changed in place; their QoS class is part of
+//     what replaces the pod. A sidecar is hashed as a container.
+//
+// The hash of the content is that of v1 to this day.
+const (
+	hashVersion  = "v2"
+	hashVersion1 = "v1"
+)
 
 // HashVersion returns the version in front of a hash, "" when it has none.
 func HashVersion(hash string) string {
@@ -44,21 +54,79 @@ func StaticUID(node, namespace, name string) string {
 func NewHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
 	var buf [2048]byte
 	b := buf[:0]
-	spec := fieldTree().kid("spec")
-	sandbox = hashOfSpec(b, p, replacesPod)
+	form := appendSpec(b, withSidecars(p), replacesPod)
+	if class := QOS(&p.Spec); class != v1.PodQOSBestEffort {
+		form = append(append(form, "qos "...), class...)
+	}
+	sandbox = versioned(form)
 	containers = make(map[string]string, len(p.Spec.InitContainers)+len(p.Spec.Containers))
-	of := func(n *fieldNode, cs []v1.Container, k keep) {
-		for i := range cs {
-			form, _ := n.appendStruct(b, reflect.ValueOf(&cs[i]).Elem(), k)
-			containers[cs[i].Name] = versioned(form)
+	spec := fieldTree().kid("spec")
+	of := func(n *fieldNode, c *v1.Container, k keep) {
+		form, _ := n.appendStruct(b, reflect.ValueOf(c).Elem(), k)
+		containers[c.Name] = versioned(form)
+	}
+	for i := range p.Spec.InitContainers {
+		if c := &p.Spec.InitContainers[i]; Restartable(c) {
+			of(spec.kid("containers"), c, replacesContainer)
+		} else {
+			of(spec.kid("initContainers"), c, replacesInit)
 		}
 	}
-	of(spec.kid("initContainers"), p.Spec.InitContainers, replacesInit)
-	of(spec.kid("containers"), p.Spec.Containers, replacesContainer)
+	for i := range p.Spec.Containers {
+		of(spec.kid("containers"), &p.Spec.Containers[i], replacesContainer)
+	}
 	return contentHash(b, p), sandbox, containers
 }
 
-func hashOfSpec(b []byte, p *v1.Pod, k keep) string { return versioned(appendSpec(b, p, k)) }
+// EarlierHashes returns what earlier rules said of a pod as its author set it,
+// by container name, "" for the sandbox, where NewHashes says something else
+// with more than another version in front; nil where it does not (Spec.Earlier).
+func EarlierHashes(p *v1.Pod) map[string]string {
+	var out map[string]string
+	var buf [2048]byte
+	b := buf[:0]
+	node := fieldTree().kid("spec").kid("containers")
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		if len(c.Resources.Requests)+len(c.Resources.Limits) == 0 {
+			continue
+		}
+		if out == nil {
+			out = make(map[string]string, len(p.Spec.Containers)+1)
+		}
+		form, _ := node.appendStruct(b, reflect.ValueOf(c).Elem(), replacedV1)
+		out[c.Name] = hashVersion1 + "-" + digest(form)
+	}
+	if QOS(&p.Spec) == v1.PodQOSBestEffort {
+		return out
+	}
+	if out == nil {
+		out = make(map[string]string, 1)
+	}
+	out[""] = hashVersion1 + "-" + digest(appendSpec(b, p, replacesPod))
+	return out
+}
+
+// withSidecars returns a pod with its sidecars among its containers: an edit of
+// one replaces what an edit of a container replaces.
+func withSidecars(p *v1.Pod) *v1.Pod {
+	if !slices.ContainsFunc(p.Spec.InitContainers, sidecar) {
+		return p
+	}
+	out := *p
+	out.Spec.InitContainers = nil
+	out.Spec.Containers = slices.Clone(p.Spec.Containers)
+	for _, c := range p.Spec.InitContainers {
+		if sidecar(c) {
+			out.Spec.Containers = append(out.Spec.Containers, c)
+		} else {
+			out.Spec.InitContainers = append(out.Spec.InitContainers, c)
+		}
+	}
+	return &out
+}
+
+func sidecar(c v1.Container) bool { return Restartable(&c) }
 
 // contentHash returns the hash of everything that is set in a pod. It writes
 // behind b's length.
@@ -74,7 +142,7 @@ func contentHash(b []byte, p *v1.Pod) string {
 		}
 		b = appendJSON(append(b, `"labels":`...), p.Labels)
 	}
-	return versioned(append(appendSpec(append(b, `},"spec":`...), p, everything), '}'))
+	return hashVersion1 + "-" + digest(append(appendSpec(append(b, `},"spec":`...), p, everything), '}'))
 }
 
 // appendSpec appends the canonical form of a pod's spec.
@@ -124,31 +192,58 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// has reports whether hash, of the container called name, or of the sandbox
+// where that is "", says the same as the spec's, by whichever rules.
+func (s *Spec) has(name, hash string) bool {
+	want := s.SandboxHash
+	if name != "" {
+		want = s.ContainerHash(name)
+	}
+	if hash == "" || want == "" {
+		return false
+	}
+	_, a, _ := strings.Cut(hash, "-")
+	_, b, _ := strings.Cut(want, "-")
+	return a == b || hash == s.Earlier[name]
+}
+
 // Restart returns what replacing old by new restarts: the whole pod, or the
 // containers named (sorted), and why, in words. A container that only one of
-// them has is started or stopped, not restarted, and is not named. Where one
-// of the specs has no hashes, or was hashed by other rules, the two pods are
-// compared field by field.
+// them has is started or stopped, not restarted, and is not named, and neither
+// is one that is only resized (Resizes). Where one of the specs has no hashes,
+// or was hashed by rules that are not known, the two pods are compared field by
+// field.
 func Restart(old, new *Spec) (podLevel bool, containers []string, reason string) {
 	if old == nil || new == nil || old.Pod == nil || new.Pod == nil {
 		return false, nil, ""
 	}
 	d := difference(old.Pod, new.Pod)
 	comparable := HashVersion(old.SandboxHash) == HashVersion(new.SandboxHash) && old.SandboxHash != ""
+	differs := func(name, hash, now string, fields []string) bool {
+		switch {
+		case comparable:
+			return hash != now
+		case new.has(name, hash):
+			return false
+		}
+		return len(fields) > 0
+	}
 	switch {
 	case old.UID() != new.UID():
 		return true, nil, "metadata.uid changed"
-	case comparable && old.SandboxHash != new.SandboxHash, !comparable && len(d.pod) > 0:
+	case differs("", old.SandboxHash, new.SandboxHash, d.pod), !comparable && slices.Contains(d.pod, qosChanged):
 		return true, nil, changed(d.pod)
 	}
+	resized := restartingResizes(old, new)
 	var reasons []string
 	for _, name := range slices.Sorted(maps.Keys(d.containers)) {
 		fields := d.containers[name]
-		differs := len(fields) > 0
-		if comparable {
-			differs = old.ContainerHash(name) != new.ContainerHash(name)
+		restarts := differs(name, old.ContainerHash(name), new.ContainerHash(name), fields)
+		if resized[name] {
+			fields, restarts = append(fields, "resources"), true
+			slices.Sort(fields)
 		}
-		if differs {
+		if restarts {
 			containers = append(containers, name)
 			reasons = append(reasons, changed(fields))
 		}
@@ -178,13 +273,20 @@ type podDifference struct {
 	containers map[string][]string // by name of each container both pods have
 }
 
+// qosChanged is the name of what resources decide of a whole pod.
+const qosChanged = "QoS class"
+
 // difference returns the names of the fields by which two pods differ, those
 // that restart something.
 func difference(a, b *v1.Pod) podDifference {
 	spec := fieldTree().kid("spec")
+	left, right := withSidecars(a), withSidecars(b)
 	of := func(p *v1.Pod) map[string]string { return spec.forms(reflect.ValueOf(&p.Spec).Elem(), replacesPod) }
 	d := podDifference{containers: map[string][]string{}}
-	for _, name := range differing(of(a), of(b)) {
+	if QOS(&a.Spec) != QOS(&b.Spec) {
+		d.pod = append(d.pod, qosChanged)
+	}
+	for _, name := range differing(of(left), of(right)) {
 		switch name {
 		case "containers":
 			name = "host ports"
@@ -194,12 +296,12 @@ func difference(a, b *v1.Pod) podDifference {
 		d.pod = append(d.pod, name)
 	}
 	node := spec.kid("containers")
-	for i := range a.Spec.Containers {
-		for j := range b.Spec.Containers {
-			if name := a.Spec.Containers[i].Name; name == b.Spec.Containers[j].Name {
+	for i := range left.Spec.Containers {
+		for j := range right.Spec.Containers {
+			if name := left.Spec.Containers[i].Name; name == right.Spec.Containers[j].Name {
 				d.containers[name] = differing(
-					node.forms(reflect.ValueOf(&a.Spec.Containers[i]).Elem(), replacesContainer),
-					node.forms(reflect.ValueOf(&b.Spec.Containers[j]).Elem(), replacesContainer))
+					node.forms(reflect.ValueOf(&left.Spec.Containers[i]).Elem(), replacesContainer),
+					node.forms(reflect.ValueOf(&right.Spec.Containers[j]).Elem(), replacesContainer))
 			}
 		}
 	}

@@ -2,7 +2,9 @@ package pod
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -55,31 +57,128 @@ func specOf(t testing.TB, text string) *Spec {
 	p := podFrom(t, text)
 	s := &Spec{Key: KeyOf(p), Pod: p}
 	s.Hash, s.SandboxHash, s.ContainerHashes = NewHashes(p)
+	s.Earlier = EarlierHashes(p)
 	return s
 }
 
-// TestF16_GoldenHashes holds the hashes of released versions: a change here is
-// a change of every pod on every node. Rules that must change get a new version
-// in front instead.
+// golden is what a file of testdata holds of one pod.
+type golden struct {
+	Hash       string            `json:"hash"`
+	Sandbox    string            `json:"sandbox"`
+	Containers map[string]string `json:"containers"`
+}
+
+// TestF16_GoldenHashes holds the hashes of every version of the rules: a change
+// here is a change of every pod on every node. Rules that must change get a new
+// version in front instead, and a file of their own; by the files before it what
+// runs is recognised, as nobody's edit.
 func TestF16_GoldenHashes(t *testing.T) {
 	t.Parallel()
-	s := specOf(t, hashed)
-	got := map[string]any{"hash": s.Hash, "sandbox": s.SandboxHash, "containers": s.ContainerHashes}
-	want := map[string]any{
-		"hash":    "v1-88564dbf1a98b6ccc3d26da9675dfc1d",
-		"sandbox": "v1-75fee7136a1e9f93648f1e1da3438bb0",
-		"containers": map[string]string{
-			"init":  "v1-ac38ba5c7031836ba9eea9e91846c7a4",
-			"nginx": "v1-88cd7b7823496c5b48004938a21726e1",
-			"side":  "v1-43dd12695d6443c1c966af7442d0a778",
-		},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	for _, s := range goldenPods(t) {
+		now := golden{s.Hash, s.SandboxHash, s.ContainerHashes}
+		if diff := cmp.Diff(goldenHashes(t, hashVersion)[s.Name], now); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", s.Name, diff)
+		}
+		was := goldenHashes(t, hashVersion1)[s.Name]
+		// What an agent of that version kept: its Pod may have been defaulted by
+		// other rules, too.
+		old := &Spec{Key: s.Key, Pod: s.Pod.DeepCopy(), Hash: was.Hash, SandboxHash: was.Sandbox, ContainerHashes: was.Containers}
+		for i := range old.Pod.Spec.Containers {
+			old.Pod.Spec.Containers[i].WorkingDir = "/a-default-of-another-time"
+		}
+		old.Pod.Spec.Hostname = "a-default-of-another-time"
+		if got := restartText(old, s); got != "- " {
+			t.Errorf("%s: the upgrade restarts %s", s.Name, got)
+		}
+		for i := range old.Pod.Spec.Containers {
+			name := old.Pod.Spec.Containers[i].Name
+			old.ContainerHashes[name] = "v1-00"
+			if got, want := restartText(old, s), name+": workingDir changed"; got != want {
+				t.Errorf("%s: an edit beside the upgrade: %q, want %q", s.Name, got, want)
+			}
+			old.ContainerHashes[name] = goldenHashes(t, hashVersion1)[s.Name].Containers[name]
+		}
+		old.SandboxHash = "v1-00"
+		if got, want := restartText(old, s), "pod: hostname changed"; got != want {
+			t.Errorf("%s: an edit of the pod beside the upgrade: %q, want %q", s.Name, got, want)
+		}
 	}
 	if uid := StaticUID("N1", "default", "web-n1"); uid != "17d1a151163ec8db6981c8b7db931793" {
 		t.Errorf("UID %s", uid)
 	}
+}
+
+// TestF16_ResourcesAcrossAnUpgrade edits resources of a pod that runs since
+// before its hashes left them out.
+func TestF16_ResourcesAcrossAnUpgrade(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ pod, old, new, restart, resize string }{
+		{"burstable", "cpu: 100m", "cpu: 200m", "- ", "app[cpu]"},
+		{"burstable", "{cpu: 100m}, limits: {memory: 64Mi}", "{cpu: 100m}", "- ", "app[memory]"},
+		{"guaranteed", `cpu: "1", memory: 64Mi`, `cpu: "1"`, "pod: QoS class changed", ""},
+		{"guaranteed", "memory: 64Mi", "memory: 65Mi", "- ", "app[memory]"},
+		{"guaranteed", `cpu: "1"`, `cpu: "2"`, "app: resources changed", ""},
+		{"plain", "name: app,", "name: app, resources: {limits: {cpu: 1}},", "pod: QoS class changed", ""},
+		{"burstable", "cpu: 10m", "cpu: 20m", "pod: init containers changed", ""},
+	} {
+		text := goldenTexts(t)[c.pod]
+		was := specOf(t, text)
+		now := specOf(t, strings.Replace(text, c.old, c.new, 1))
+		v1 := goldenHashes(t, hashVersion1)[c.pod]
+		old := &Spec{Key: was.Key, Pod: was.Pod, Hash: v1.Hash, SandboxHash: v1.Sandbox, ContainerHashes: v1.Containers}
+		for name, from := range map[string]*Spec{"v1": old, "v2": was} {
+			if got := restartText(from, now); got != c.restart {
+				t.Errorf("%s, %s, %s: restarts %q, want %q", c.pod, c.new, name, got, c.restart)
+			}
+			if got := resizeText(from, now); got != c.resize {
+				t.Errorf("%s, %s, %s: resizes %q, want %q", c.pod, c.new, name, got, c.resize)
+			}
+		}
+	}
+}
+
+func goldenTexts(t *testing.T) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/hashed.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for text := range strings.SplitSeq(string(b), "\n---\n") {
+		out[podFrom(t, text).Name] = text
+	}
+	return out
+}
+
+func goldenPods(t *testing.T) []*Spec {
+	t.Helper()
+	texts := goldenTexts(t)
+	var out []*Spec
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		out = append(out, specOf(t, texts[name]))
+	}
+	return out
+}
+
+func goldenHashes(t *testing.T, version string) map[string]golden {
+	t.Helper()
+	b, err := os.ReadFile("testdata/hashes." + version + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]golden
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func resizeText(was, now *Spec) string {
+	var out []string
+	for _, r := range Resizes(was, now) {
+		out = append(out, fmt.Sprint(r.Container, r.Resources))
+	}
+	return strings.Join(out, " ")
 }
 
 // TestF16_SameWishSameHash writes the same pod in other words.
@@ -113,36 +212,50 @@ func TestF16_SameWishSameHash(t *testing.T) {
 func TestRestart_ByEdit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ old, new, want string }{
-		"nothing":              {"", "", "- "},
-		"label":                {"tier: front", "tier: back", "- "},
-		"annotation":           {"note: hello", "note: bye", "- "},
-		"grace":                {"terminationGracePeriodSeconds: 0", "terminationGracePeriodSeconds: 5", "- "},
-		"restart policy":       {"spec:\n", "spec:\n  restartPolicy: Never\n", "- "},
-		"probe":                {"port: http}}", "port: http}, periodSeconds: 3}", "- "},
-		"pull policy":          {"image: side:1", "image: side:1\n    imagePullPolicy: Always", "- "},
-		"toleration":           {"spec:\n", "spec:\n  tolerations: [{operator: Exists}]\n", "- "},
-		"priority":             {"spec:\n", "spec:\n  priority: 5\n", "- "},
-		"container added":      {"  volumes:", "  - {name: new, image: new}\n  volumes:", "- "},
-		"container removed":    {"  - name: side\n    image: side:1\n", "", "- "},
-		"plain port added":     {"    - {containerPort: 81}", "    - {containerPort: 81}\n    - {containerPort: 82}", "- "},
-		"port name":            {"name: http, ", "name: www, ", "- "},
-		"image":                {"nginx:1.27", "nginx:1.28", "nginx: image changed"},
-		"two fields":           {"image: nginx:1.27", "image: nginx:1.28\n    tty: true", "nginx: image, tty changed"},
-		"env":                  {"value: b", "value: c", "nginx: env changed"},
-		"env order":            {`{name: A, value: ""}, {name: B, value: b}`, `{name: B, value: b}, {name: A, value: ""}`, "nginx: env changed"},
-		"limit":                {"cpu: 500m", "cpu: 600m", "nginx: resources changed"},
-		"mount":                {"readOnly: true", "readOnly: false", "nginx: volumeMounts changed"},
-		"both, same reason":    {"image: ", "image: x/", "pod: init containers changed"},
-		"host port":            {"hostPort: 8080", "hostPort: 8081", "pod: host ports changed"},
-		"host port's protocol": {"hostPort: 8080", "hostPort: 8080, protocol: UDP", "pod: host ports changed"},
-		"host port added":      {"{containerPort: 81}", "{containerPort: 81, hostPort: 81}", "pod: host ports changed"},
-		"host network":         {"spec:\n", "spec:\n  hostNetwork: true\n", "pod: hostNetwork changed"},
-		"hostname":             {"spec:\n", "spec:\n  hostname: h\n", "pod: hostname changed"},
-		"dns":                  {"spec:\n", "spec:\n  dnsPolicy: None\n  dnsConfig: {nameservers: [10.0.0.1]}\n", "pod: dnsConfig, dnsPolicy changed"},
-		"volume":               {"emptyDir: {}", "hostPath: {path: /x}", "pod: volumes changed"},
-		"C_1_20_10 init image": {"image: busybox", "image: busybox:2", "pod: init containers changed"},
-		"init pull policy":     {"image: busybox,", "image: busybox, imagePullPolicy: Never,", "- "},
-		"UID":                  {"  name: web\n", "  name: web\n  uid: x\n", "pod: metadata.uid changed"},
+		"nothing":               {"", "", "- "},
+		"label":                 {"tier: front", "tier: back", "- "},
+		"annotation":            {"note: hello", "note: bye", "- "},
+		"grace":                 {"terminationGracePeriodSeconds: 0", "terminationGracePeriodSeconds: 5", "- "},
+		"restart policy":        {"spec:\n", "spec:\n  restartPolicy: Never\n", "- "},
+		"probe":                 {"port: http}}", "port: http}, periodSeconds: 3}", "- "},
+		"pull policy":           {"image: side:1", "image: side:1\n    imagePullPolicy: Always", "- "},
+		"toleration":            {"spec:\n", "spec:\n  tolerations: [{operator: Exists}]\n", "- "},
+		"priority":              {"spec:\n", "spec:\n  priority: 5\n", "- "},
+		"container added":       {"  volumes:", "  - {name: new, image: new}\n  volumes:", "- "},
+		"container removed":     {"  - name: side\n    image: side:1\n", "", "- "},
+		"plain port added":      {"    - {containerPort: 81}", "    - {containerPort: 81}\n    - {containerPort: 82}", "- "},
+		"port name":             {"name: http, ", "name: www, ", "- "},
+		"image":                 {"nginx:1.27", "nginx:1.28", "nginx: image changed"},
+		"two fields":            {"image: nginx:1.27", "image: nginx:1.28\n    tty: true", "nginx: image, tty changed"},
+		"env":                   {"value: b", "value: c", "nginx: env changed"},
+		"env order":             {`{name: A, value: ""}, {name: B, value: b}`, `{name: B, value: b}, {name: A, value: ""}`, "nginx: env changed"},
+		"C_1_34_limit":          {"cpu: 500m", "cpu: 600m", "- "},
+		"a limit less":          {"cpu: 500m, memory: 1Gi", "cpu: 500m", "- "},
+		"no limits at all":      {"limits: {cpu: 500m, memory: 1Gi}", "limits: {}", "pod: QoS class changed"},
+		"deadline":              {"spec:\n", "spec:\n  activeDeadlineSeconds: 5\n", "- "},
+		"own restart policy":    {"image: side:1", "image: side:1\n    restartPolicy: Never\n    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [3]}}]", "- "},
+		"hooks":                 {"image: side:1", "image: side:1\n    lifecycle: {preStop: {sleep: {seconds: 1}}, postStart: {exec: {command: [a]}}}", "- "},
+		"stop signal":           {"image: side:1", "image: side:1\n    lifecycle: {stopSignal: SIGINT}", "side: lifecycle changed"},
+		"resize policy":         {"image: side:1", "image: side:1\n    resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]", "- "},
+		"liveness probe":        {"image: side:1", "image: side:1\n    livenessProbe: {grpc: {port: 80}, terminationGracePeriodSeconds: 3}", "- "},
+		"termination message":   {"image: side:1", "image: side:1\n    terminationMessagePath: /m\n    terminationMessagePolicy: FallbackToLogsOnError", "- "},
+		"node selector":         {"spec:\n", "spec:\n  nodeSelector: {a: b}\n", "- "},
+		"readiness gate":        {"spec:\n", "spec:\n  readinessGates: [{conditionType: a/b}]\n", "- "},
+		"sysctl":                {"spec:\n", "spec:\n  securityContext: {sysctls: [{name: a, value: b}]}\n", "pod: securityContext changed"},
+		"depends-on":            {"note: hello", "note: hello, nodectl.dev/depends-on: db", "- "},
+		"C_1_20_1 made sidecar": {"image: busybox,", "image: busybox, restartPolicy: Always,", "pod: init containers changed"},
+		"mount":                 {"readOnly: true", "readOnly: false", "nginx: volumeMounts changed"},
+		"both, same reason":     {"image: ", "image: x/", "pod: init containers changed"},
+		"host port":             {"hostPort: 8080", "hostPort: 8081", "pod: host ports changed"},
+		"host port's protocol":  {"hostPort: 8080", "hostPort: 8080, protocol: UDP", "pod: host ports changed"},
+		"host port added":       {"{containerPort: 81}", "{containerPort: 81, hostPort: 81}", "pod: host ports changed"},
+		"host network":          {"spec:\n", "spec:\n  hostNetwork: true\n", "pod: hostNetwork changed"},
+		"hostname":              {"spec:\n", "spec:\n  hostname: h\n", "pod: hostname changed"},
+		"dns":                   {"spec:\n", "spec:\n  dnsPolicy: None\n  dnsConfig: {nameservers: [10.0.0.1]}\n", "pod: dnsConfig, dnsPolicy changed"},
+		"volume":                {"emptyDir: {}", "hostPath: {path: /x}", "pod: volumes changed"},
+		"C_1_20_10 init image":  {"image: busybox", "image: busybox:2", "pod: init containers changed"},
+		"init pull policy":      {"image: busybox,", "image: busybox, imagePullPolicy: Never,", "- "},
+		"UID":                   {"  name: web\n", "  name: web\n  uid: x\n", "pod: metadata.uid changed"},
 	} {
 		was, now := specOf(t, hashed), specOf(t, strings.ReplaceAll(hashed, c.old, c.new))
 		if got := restartText(was, now); got != c.want {
@@ -151,13 +264,98 @@ func TestRestart_ByEdit(t *testing.T) {
 		if c.old != c.new && was.Hash == now.Hash && name != "UID" {
 			t.Errorf("%s: the content's hash is the same", name)
 		}
-		// Hashes by other rules say nothing; the fields do.
+		// Hashes by unknown rules say nothing; the fields do.
 		older := *was
+		older.Earlier = nil
 		older.SandboxHash = "v0-1"
 		older.ContainerHashes = map[string]string{"nginx": "v0-2", "side": "v0-3", "init": "v0-4"}
 		if got := restartText(&older, now); got != c.want {
 			t.Errorf("%s, by fields: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestC_1_20_5_SidecarsRestartAlone edits one sidecar and what stands beside it.
+func TestC_1_20_5_SidecarsRestartAlone(t *testing.T) {
+	t.Parallel()
+	const text = `
+metadata: {name: web}
+spec:
+  initContainers:
+  - {name: init, image: init:1}
+  - name: proxy
+    image: proxy:1
+    restartPolicy: Always
+    ports: [{containerPort: 80, hostPort: 80}]
+    resources: {limits: {cpu: 1}}
+  - {name: log, image: log:1, restartPolicy: Always}
+  containers:
+  - {name: app, image: app:1}
+`
+	for name, c := range map[string]struct{ old, new, restart, resize string }{
+		"image":          {"proxy:1", "proxy:2", "proxy: image changed", ""},
+		"command":        {"image: log:1,", "image: log:1, command: [x],", "log: command changed", ""},
+		"probe":          {"image: log:1,", "image: log:1, startupProbe: {tcpSocket: {port: 1}},", "- ", ""},
+		"limit":          {"cpu: 1", "cpu: 2", "- ", "proxy[cpu]"},
+		"restart policy": {"image: app:1", "image: app:1, restartPolicy: Never", "- ", ""},
+		"host port":      {"hostPort: 80", "hostPort: 81", "pod: host ports changed", ""},
+		"init":           {"init:1", "init:2", "pod: init containers changed", ""},
+		"added":          {"  containers:", "  - {name: new, image: new, restartPolicy: Always}\n  containers:", "- ", ""},
+		"removed":        {"  - {name: log, image: log:1, restartPolicy: Always}\n", "", "- ", ""},
+		"no longer one":  {"image: log:1, restartPolicy: Always", "image: log:1", "pod: init containers changed", ""},
+		"both":           {":1", ":3", "pod: init containers changed", ""},
+		"two":            {"image: log:1, restartPolicy: Always}\n  containers:\n  - {name: app, image: app:1}", "image: log:3, restartPolicy: Always}\n  containers:\n  - {name: app, image: app:3}", "app,log: image changed", ""},
+	} {
+		was, now := specOf(t, text), specOf(t, strings.ReplaceAll(text, c.old, c.new))
+		if got := restartText(was, now); got != c.restart {
+			t.Errorf("%s: %q, want %q", name, got, c.restart)
+		}
+		if got := resizeText(was, now); got != c.resize {
+			t.Errorf("%s: resizes %q, want %q", name, got, c.resize)
+		}
+		older := *was
+		older.SandboxHash, older.ContainerHashes = "v0-1", nil
+		if got := restartText(&older, now); got != c.restart {
+			t.Errorf("%s, by fields: %q, want %q", name, got, c.restart)
+		}
+	}
+}
+
+// TestC_1_34_4_ResizePolicyDecides says which edits of resources restart.
+func TestC_1_34_4_ResizePolicyDecides(t *testing.T) {
+	t.Parallel()
+	const text = `
+metadata: {name: web}
+spec:
+  containers:
+  - name: a
+    image: a
+    resources: {requests: {cpu: 1, memory: 1Gi}}
+    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}, {resourceName: cpu, restartPolicy: NotRequired}]
+  - {name: b, image: b, resources: {requests: {cpu: 1}}}
+`
+	for _, c := range []struct{ old, new, restart, resize string }{
+		{"requests: {cpu: 1, memory", "requests: {cpu: 2, memory", "- ", "a[cpu]"},
+		{"memory: 1Gi", "memory: 1024Mi", "- ", ""},
+		{"memory: 1Gi", "memory: 2Gi", "a: resources changed", ""},
+		{"cpu: 1, memory: 1Gi", "cpu: 2, memory: 2Gi", "a: resources changed", ""},
+		{"cpu: 1", "cpu: 2", "- ", "a[cpu] b[cpu]"},
+		{"image: b, resources: {requests: {cpu: 1}}", "image: c, resources: {requests: {cpu: 2}}", "b: image changed", ""},
+		{"image: a\n    resources: {requests: {cpu: 1, memory: 1Gi}}", "image: c\n    resources: {requests: {cpu: 1, memory: 2Gi}}", "a: image, resources changed", ""},
+		{"resources: {requests: {cpu: 1}}", "resources: {}", "- ", "b[cpu]"},
+		{"requests: {cpu: 1", "limits: {cpu: 0", "a: resources changed", "b[cpu]"},
+		{": 1", ": 0", "pod: QoS class changed", ""},
+	} {
+		was, now := specOf(t, text), specOf(t, strings.ReplaceAll(text, c.old, c.new))
+		if got := restartText(was, now); got != c.restart {
+			t.Errorf("%s: %q, want %q", c.new, got, c.restart)
+		}
+		if got := resizeText(was, now); got != c.resize {
+			t.Errorf("%s: resizes %q, want %q", c.new, got, c.resize)
+		}
+	}
+	if Resizes(nil, specOf(t, text)) != nil || Resizes(specOf(t, text), nil) != nil || Resizes(&Spec{}, &Spec{}) != nil {
+		t.Error("a spec that is not there is resized")
 	}
 }
 
@@ -219,6 +417,12 @@ func TestRestart_EveryRow(t *testing.T) {
 		hash2, sandbox2, containers2 := NewHashes(&with)
 		if hash == hash2 {
 			t.Errorf("%s: the content's hash is the same", f.Path)
+		}
+		if f.Restart == Resize { // the QoS class changes with the first of them
+			if sandbox == sandbox2 || !maps.Equal(containers, containers2) {
+				t.Errorf("%s: not what resources change", f.Path)
+			}
+			continue
 		}
 		if changed := sandbox != sandbox2; changed != (f.Restart == RestartPod) {
 			t.Errorf("%s restarts %s: pod %v", f.Path, f.Restart, changed)

@@ -73,7 +73,34 @@ type Spec struct {
 	// ContainerHashes covers, per container name (init containers included),
 	// the part whose change restarts that container.
 	ContainerHashes map[string]string
+	// Earlier holds what earlier versions' rules said, by container name, "" for
+	// the sandbox, where it was something else: what runs since before an upgrade
+	// is recognised by it.
+	Earlier map[string]string
+	// DependsOn is what has to be so before this pod starts, from annotation
+	// AnnotationDependsOn; the pods it names stop after it.
+	DependsOn []Dependency
 }
+
+// AnnotationDependsOn orders pods of one namespace: a comma-separated list of
+// NAME[:started|ready|done], the name with or without the node's suffix.
+const AnnotationDependsOn = "nodectl.dev/depends-on"
+
+// Dependency is one pod that another waits for.
+type Dependency struct {
+	Name  string // as written: with or without the node's suffix
+	Until Milestone
+}
+
+// Milestone is how far a pod has to be for those that depend on it.
+type Milestone string
+
+// The milestones; Started is the default.
+const (
+	Started Milestone = "started" // every container of it runs or has ended well
+	Ready   Milestone = "ready"   // its condition Ready is True, or it has Succeeded
+	Done    Milestone = "done"    // it has Succeeded
+)
 
 // UID returns the pod's UID as text.
 func (s *Spec) UID() string { return string(s.Pod.UID) }

@@ -24,4 +24,31 @@ type Record struct {
 	StopSince time.Time
 	// Terminal is the phase this instance ended in: "", Succeeded, Failed.
 	Terminal v1.PodPhase
+	// TerminalReason and TerminalMessage say why, where its containers do not
+	// (DeadlineExceeded).
+	TerminalReason, TerminalMessage string
+	// Lives holds what cannot be observed of a container's life, by container ID.
+	Lives map[string]Life
 }
+
+// Life is what cannot be observed of one life of a container.
+type Life struct {
+	// PostStart is what is known of the postStart hook: "" when there is none or it
+	// has succeeded, else HookDue or HookFailed.
+	PostStart string
+	// PreStop says that the preStop hook has ended, well or not: it does not run
+	// again.
+	PreStop bool
+	// Killed is why the agent ended this life: "" when it did not, else the
+	// ProbeKind that failed, or HookFailed.
+	Killed string
+	// Resources is what UpdateContainer was last asked for in this life, as
+	// Spec.Resources writes it; "" when it never was.
+	Resources string
+}
+
+// What Life.PostStart and Life.Killed say of a postStart hook.
+const (
+	HookDue    = "due"    // it has to run, or was running when the agent ended
+	HookFailed = "failed" // the container is to be ended (C-1.22.8)
+)

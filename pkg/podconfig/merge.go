@@ -12,9 +12,10 @@ import (
 // Merge returns the state of all layers: of each pod and config object, the
 // version of the first layer that holds it; the others are recorded as
 // conflicts. Only what the layers hold matters, never the order in which they
-// were heard.
+// were heard. Pods that depend on themselves, through others or not, are
+// problems, and left out.
 func Merge(layers []Layer) *Merged {
-	return newFold(layers).merged
+	return newFold(layers, nil).merged
 }
 
 // fold is a merge that can take one step of one layer at the cost of what
@@ -24,16 +25,24 @@ type fold struct {
 	podConflicts    sorted.List[Conflict] // by ident
 	objectConflicts sorted.List[Conflict]
 	merged          *Merged
+
+	// Of pods that depend on others: winners are the pods before circles are
+	// broken, ordered those of them that depend on others, before the pods as they
+	// were when nothing was new: what an agent before this one kept, and from a
+	// layer's second word on, the set before that word.
+	winners, ordered, before sorted.List[*pod.Spec]
+	circles                  circles
 }
 
-// newFold merges layers from nothing.
-func newFold(layers []Layer) fold {
+// newFold merges layers from nothing. kept is what runs, as an agent before this
+// one kept it.
+func newFold(layers []Layer, kept []*pod.Spec) fold {
 	var pods, objects []ident
 	for _, l := range layers {
 		pods = append(pods, allIdents(l.pods)...)
 		objects = append(objects, allIdents(l.objects)...)
 	}
-	f := fold{layers: layers, merged: &Merged{}}
+	f := fold{layers: layers, merged: &Merged{}, before: sorted.From(kept, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })}
 	f, _ = f.remerge(sortedIdents(pods), sortedIdents(objects), changes{true, true})
 	return f
 }
@@ -54,6 +63,9 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	}
 	f.layers = slices.Clone(f.layers)
 	f.layers[i] = l
+	if old.state.Heard {
+		f.before = f.merged.Pods
+	}
 	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped)})
 }
 
@@ -61,9 +73,12 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 // layers, and those of the pods that differ.
 func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	m := *f.merged
-	p := remergeTable(f.layers, pods, m.Pods, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
+	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
 	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) *table[*pod.Object] { return &l.objects })
-	m.Pods, m.Objects = p.merged, o.merged
+	m.Objects = o.merged
+	circled := f.circles.problems
+	f, pods = f.order(p)
+	m.Pods = sorted.Patch(f.winners, f.circles.keys(), compareItem[*pod.Spec], f.circles.stands)
 	if p.lost || o.lost {
 		f.podConflicts, f.objectConflicts = p.conflicts, o.conflicts
 		m.Conflicts = append(p.conflicts.Slice(), o.conflicts.Slice()...)
@@ -81,21 +96,48 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 			m.Skipped = append(m.Skipped, l.skipped...)
 		}
 	}
-	if c.problems {
-		m.Problems = nil
+	if c.problems || !same(circled, f.circles.problems) {
+		m.Problems = slices.Clone(f.circles.problems)
 		for _, l := range f.layers {
 			m.Problems = append(m.Problems, l.problems...)
 		}
 		slices.SortStableFunc(m.Problems, compareProblems)
 	}
 	f.merged = &m
-	return f, p.changed
+	return f, pods
+}
+
+// order returns the fold with p's pods for winners and their circles broken, and
+// the pods that may stand otherwise than before. It costs nothing more where no
+// pod depends on another.
+func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
+	f.winners = p.merged
+	if len(p.changed) == 0 {
+		return f, nil
+	}
+	var depend map[ident][]*pod.Spec
+	for i, s := range p.now {
+		if s != nil && len(s.DependsOn) > 0 {
+			if depend == nil {
+				depend = make(map[ident][]*pod.Spec)
+			}
+			depend[p.changed[i]] = []*pod.Spec{s}
+		}
+	}
+	if len(depend) == 0 && f.ordered.Len() == 0 {
+		return f, p.changed
+	}
+	f.ordered = sorted.Patch(f.ordered, p.changed, compareItem[*pod.Spec], from(depend))
+	old := f.circles
+	f.circles = breakCircles(f.winners, f.ordered, f.before)
+	return f, sortedIdents(slices.Concat(p.changed, old.keys(), f.circles.keys()))
 }
 
 // remerged is one kind of thing after some of its idents were merged anew.
 type remerged[T item] struct {
 	merged    sorted.List[T]
 	changed   []ident // those with another winner, or none now
+	now       []T     // their winners, index for index; nil for none
 	conflicts sorted.List[Conflict]
 	lost      bool // a conflict came, went or changed
 }
@@ -136,7 +178,11 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 			winners[id] = []T{won.value}
 		}
 		if held != (won != nil) || held && before != won.value {
-			r.changed = append(r.changed, id)
+			var now T
+			if won != nil {
+				now = won.value
+			}
+			r.changed, r.now = append(r.changed, id), append(r.now, now)
 		}
 	}
 	if r.lost {

@@ -45,6 +45,7 @@ type Config struct {
 type PodConfig struct {
 	sources  []source.Source
 	layers   []Layer
+	kept     []*pod.Spec
 	restored map[string]Restored
 	mode     Mode
 	log      *slog.Logger
@@ -53,7 +54,7 @@ type PodConfig struct {
 
 // New returns a PodConfig. Nothing is read before Batches or Once.
 func New(c Config) *PodConfig {
-	p := &PodConfig{sources: slices.Clone(c.Sources), restored: c.Restored, mode: c.Mode, log: c.Log, sync: make(chan struct{}, 1)}
+	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, log: c.Log, sync: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -94,7 +95,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 		for i, s := range c.sources {
 			readers.Go(func() { c.read(ctx, i, s, messages) })
 		}
-		f := newFold(c.asked(time.Now()))
+		f := newFold(c.asked(time.Now()), c.kept)
 		for i, l := range f.layers {
 			r, known := c.restored[l.state.Name]
 			if !known || ctx.Err() != nil {
@@ -179,7 +180,7 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 		})
 	}
 	readers.Wait()
-	return Merge(layers)
+	return newFold(layers, c.kept).merged
 }
 
 // firstWord returns the first message of a source.
@@ -240,10 +241,17 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	layer := f.layers[i].Restore(r)
 	next, changed := f.step(i, layer)
 	u := PodUpdate{Op: RESTORE, Source: layer.state.Source, Location: layer.state.Location}
-	for _, id := range changed { // all new: earlier layers win, later ones have not spoken
-		u.Pods = append(u.Pods, next.merged.Pod(id.key))
+	// All are new: earlier layers win, later ones have not spoken. But what is new
+	// may make a circle with what an earlier layer restored.
+	var others []ident
+	for _, id := range changed {
+		if f.merged.Pod(id.key) != nil {
+			others = append(others, id)
+		} else if s := next.merged.Pod(id.key); s != nil {
+			u.Pods = append(u.Pods, s)
+		}
 	}
-	b := Batch{Updates: []PodUpdate{u}, State: next.merged, Layer: layer.state.Name, Stands: layer.stands}
+	b := Batch{Updates: append(diffPods(f.merged, next.merged, others), u), State: next.merged, Layer: layer.state.Name, Stands: layer.stands}
 	b.Updates = c.mode.Tell(b)
 	c.log.Debug("Source restored", "layer", layer.state.Name, "pods", layer.state.Pods, "last_good", r.At)
 	return next, b

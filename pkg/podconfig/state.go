@@ -72,7 +72,7 @@ type Merged struct {
 	Objects   sorted.List[*pod.Object] // config objects, first layer wins, sorted by kind and key
 	Layers    []LayerState             // in layer order
 	Conflicts []Conflict               // sorted by key
-	Problems  []pod.Problem            // rejections, sorted by file, line, column
+	Problems  []pod.Problem            // rejections, sorted by file, line, column; of whole files, pods, and circles of pods
 	Skipped   []pod.Problem            // what sources passed over, with reasons
 }
 
@@ -111,7 +111,7 @@ type Conflict struct {
 
 // Pod returns the wanted spec of key, nil when nobody wants it.
 func (m *Merged) Pod(key pod.Key) *pod.Spec {
-	s, _ := sorted.Find(m.Pods, key, func(s *pod.Spec, key pod.Key) int { return s.Key.Compare(key) })
+	s, _ := findPod(m.Pods, key)
 	return s
 }
 

@@ -19,7 +19,7 @@ import (
 // every other one and running out of time is failure (C-1.29.13).
 func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	if p.exec == nil {
-		return errors.New("commands cannot be run in containers here")
+		return errNoExec
 	}
 	exit, output, err := p.exec.ExecSync(ctx, r.ContainerID, command(r), timeout)
 	switch {
@@ -34,6 +34,8 @@ func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	}
 	return fmt.Errorf("run the probe's command: %w", err)
 }
+
+var errNoExec = errors.New("commands cannot be run in containers here")
 
 // exited words a command's failure: its exit code and the start of what it
 // printed.

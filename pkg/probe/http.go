@@ -29,19 +29,21 @@ const maxHeader = 256 << 10
 func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := p.request(ctx, r)
+	get := r.Probe.HTTPGet
+	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
 	if err != nil {
 		return err
 	}
-	transport := newTransport()
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, CheckRedirect: sameHost}
-	resp, err := client.Do(req)
-	if err != nil && strings.Contains(err.Error(), "invalid header field") {
-		return errors.New("httpGet has a header that HTTP cannot carry")
-	}
+	req, err := request(ctx, get, addr, p.userAgent("probe"))
 	if err != nil {
-		return &pod.ProbeFailure{Message: httpTrouble(err, timeout)}
+		return err
+	}
+	resp, err := do(req)
+	switch {
+	case invalidHeader(err):
+		return errHeader
+	case err != nil:
+		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
@@ -50,19 +52,20 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	// The body is waited for as far as it is read, so that a server that
 	// breaks off is not called well.
 	if _, err := io.CopyN(io.Discard, resp.Body, maxAnswer); err != nil && !errors.Is(err, io.EOF) {
-		return &pod.ProbeFailure{Message: httpTrouble(err, timeout)}
+		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
 	}
 	return nil
 }
 
-// request builds the probe's GET. An error is the prober's own trouble: the
-// container cannot mend its spec.
-func (p *Prober) request(ctx context.Context, r pod.ProbeRequest) (*http.Request, error) {
-	get := r.Probe.HTTPGet
-	addr, err := address(r, get.Host, get.Port)
-	if err != nil {
-		return nil, err
-	}
+// do sends one request over a connection of its own.
+func do(req *http.Request) (*http.Response, error) {
+	client := &http.Client{Transport: newTransport(), CheckRedirect: sameHost}
+	return client.Do(req)
+}
+
+// request builds the GET of a probe or hook to addr. An error is not the
+// container's answer: it cannot mend its spec.
+func request(ctx context.Context, get *v1.HTTPGetAction, addr, userAgent string) (*http.Request, error) {
 	u, err := url.Parse(get.Path)
 	if err != nil {
 		u = &url.URL{Path: get.Path}
@@ -84,7 +87,7 @@ func (p *Prober) request(ctx context.Context, r pod.ProbeRequest) (*http.Request
 	}
 	// A header that is given stands; given as empty, it is left out.
 	if _, given := req.Header["User-Agent"]; !given {
-		req.Header.Set("User-Agent", p.userAgent)
+		req.Header.Set("User-Agent", userAgent)
 	}
 	if accept, given := req.Header["Accept"]; !given {
 		req.Header.Set("Accept", "*/*")
@@ -110,7 +113,8 @@ func newTransport() *http.Transport {
 }
 
 // sameHost follows redirects of the same host and takes one to another host as
-// the answer, so that no pod sends the agent elsewhere (C-1.29.14).
+// the answer (C-1.29.14): success, and never a request, so that no pod sends the
+// agent through the host's network (F80).
 func sameHost(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -121,14 +125,28 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-var errRedirects = fmt.Errorf("stopped after %d redirects", maxRedirects)
+var (
+	errRedirects = fmt.Errorf("stopped after %d redirects", maxRedirects)
+	errHeader    = errors.New("httpGet has a header that HTTP cannot carry")
+)
+
+// invalidHeader reports whether a request could not be sent for its headers,
+// which the library's error quotes.
+func invalidHeader(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "invalid header field")
+}
+
+// plainAnswer reports whether https was answered with plain HTTP.
+func plainAnswer(err error) bool {
+	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
 
 // httpTrouble words a request without an answer. What the server sent instead
 // of HTTP stands in the library's errors and stays out of the text.
-func httpTrouble(err error, timeout time.Duration) string {
+func httpTrouble(err error, limit string) string {
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
-	if text := because(err, timeout); text != "" {
+	if text := because(err, limit); text != "" {
 		return text
 	}
 	switch {
@@ -140,7 +158,7 @@ func httpTrouble(err error, timeout time.Duration) string {
 		return alert.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return "the server closed the connection without a whole answer"
-	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+	case plainAnswer(err):
 		return "the server does not speak TLS"
 	}
 	return "the server did not answer with HTTP"

@@ -214,6 +214,19 @@ func TestC_1_29_14_HTTPSIsNotVerified(t *testing.T) {
 	if err := ask(t, r); err != nil {
 		t.Errorf("self-signed: %v, want success", err)
 	}
+	h2 := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			w.WriteHeader(500)
+		}
+	}))
+	h2.EnableHTTP2 = true
+	h2.StartTLS()
+	defer h2.Close()
+	r = get(t, h2.URL, "/")
+	r.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
+	if err := ask(t, r); err != nil {
+		t.Errorf("HTTP/2: %v, want success", err)
+	}
 	plain := get(t, serve(t, func(http.ResponseWriter, *http.Request) {}), "/")
 	plain.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
 	if got := failure(t, ask(t, plain)); got != "the server does not speak TLS" {
@@ -266,6 +279,84 @@ func raw(t *testing.T, answer string) string {
 	}()
 	t.Cleanup(func() { l.Close(); <-done })
 	return l.Addr().String()
+}
+
+// silent returns the address of a server that takes connections and says nothing.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().String()
+}
+
+// A server that resets the connection, at once or in the middle of its answer, is
+// failed, and quickly.
+func TestF80_ResetIsFailure(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{"AtOnce": "", "InTheBody": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					c.Read(make([]byte, 4096))
+					io.WriteString(c, answer)
+					c.(*net.TCPConn).SetLinger(0) // RST
+					c.Close()
+				}
+			}()
+			defer func() { l.Close(); <-done }()
+			begin := time.Now()
+			if got := failure(t, ask(t, get(t, l.Addr().String(), "/"))); !strings.Contains(got, "reset") && !strings.Contains(got, "closed the connection") {
+				t.Errorf("got %q", got)
+			}
+			if took := time.Since(begin); took >= time.Second {
+				t.Errorf("took %s, want no waiting for the timeout", took)
+			}
+		})
+	}
+}
+
+// A redirect to the machine's own services, or the cloud's, is not followed: a
+// request to there would fail or hang here.
+func TestF80_RedirectToLinkLocalIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{"http://169.254.169.254/latest/meta-data", "http://[::1]:1/", "https://localhost:1/", "//192.0.2.1/", "file:///etc/passwd"} {
+		addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", to)
+			w.WriteHeader(http.StatusFound)
+		})
+		begin := time.Now()
+		if err := ask(t, get(t, addr, "/")); err != nil {
+			t.Errorf("%s: %v, want success without asking there", to, err)
+		}
+		if took := time.Since(begin); took >= time.Second {
+			t.Errorf("%s took %s", to, took)
+		}
+	}
 }
 
 func TestF80_TimeoutIsAHardWall(t *testing.T) {

@@ -1,6 +1,7 @@
-// Package probe asks a container how it is, once: by a command in it, by an
-// HTTP request or by a TCP connection. It also holds, as pure functions, when a
-// probe is due and when its results add up to a verdict.
+// Package probe asks a container how it is, once: by a command in it, an HTTP
+// request, a gRPC health check or a TCP connection. Lifecycle hooks go the same
+// ways. It also holds, as pure functions, when a probe is due and when its results
+// add up to a verdict.
 //
 // The engine owns the clock, the order and the number of probes that run at
 // once; the runtime adapter runs commands for it.
@@ -48,14 +49,15 @@ type Execer interface {
 type Config struct {
 	// Exec runs the commands of exec probes; nil makes them errors.
 	Exec Execer
-	// Version stands behind "kube-probe/" in the User-Agent header.
+	// Version stands behind "kube-probe/" and "kube-lifecycle/" in the User-Agent
+	// header.
 	Version string
 }
 
 // Prober runs probes. It keeps no state and may be used by many goroutines.
 type Prober struct {
-	exec      Execer
-	userAgent string
+	exec    Execer
+	version string
 }
 
 // New returns a Prober.
@@ -64,26 +66,29 @@ func New(c Config) *Prober {
 	if version == "" {
 		version = "unknown"
 	}
-	return &Prober{exec: c.Exec, userAgent: "kube-probe/" + version}
+	return &Prober{exec: c.Exec, version: version}
 }
+
+// userAgent is what a request says of itself: kube-probe/1.2, kube-lifecycle/1.2.
+func (p *Prober) userAgent(purpose string) string { return "kube-" + purpose + "/" + p.version }
 
 // Probe runs one probe and waits for its answer, no longer than the probe's
 // timeout for each try. It returns nil when the container is well and a
 // *pod.ProbeFailure when it is not. Any other error is the prober's own
-// trouble, met three times in a row (C-1.29.7), or the end of ctx: it says
-// nothing about the container.
+// trouble, met in each of three tries (C-1.29.7), or the end of ctx: it says
+// nothing about the container. Trouble that took the whole timeout is not tried
+// again, so that a runtime that hangs keeps nobody waiting three times (F81).
 func (p *Prober) Probe(ctx context.Context, r pod.ProbeRequest) error {
+	begin := time.Now()
 	var err error
 	for range attempts {
 		err = p.once(ctx, r)
-		var failure *pod.ProbeFailure
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return fmt.Errorf("probe given up: %w", context.Cause(ctx))
-		}
-		if errors.As(err, &failure) {
+		case !Trouble(err), time.Since(begin) >= Timeout(r.Probe):
 			return err
 		}
 	}
@@ -103,14 +108,14 @@ func (p *Prober) once(ctx context.Context, r pod.ProbeRequest) error {
 	case r.Probe.TCPSocket != nil:
 		return tcpSocket(ctx, r, timeout)
 	case r.Probe.GRPC != nil:
-		return errors.New("grpc probes are not supported")
+		return p.grpcCheck(ctx, r, timeout)
 	}
-	return errors.New("the probe has no exec, httpGet or tcpSocket")
+	return errors.New("the probe has no exec, httpGet, tcpSocket or grpc")
 }
 
 // tcpSocket connects and closes (C-1.29.15).
 func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
-	addr, err := address(r, r.Probe.TCPSocket.Host, r.Probe.TCPSocket.Port)
+	addr, err := address(r.Container, r.PodIP, r.Probe.TCPSocket.Host, r.Probe.TCPSocket.Port)
 	if err != nil {
 		return err
 	}
@@ -118,7 +123,7 @@ func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) e
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return &pod.ProbeFailure{Message: because(err, timeout)}
+		return &pod.ProbeFailure{Message: because(err, within(timeout))}
 	}
 	conn.Close()
 	return nil
@@ -126,14 +131,14 @@ func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) e
 
 // address joins host and port: host is the probe's own, else the pod's IP, else
 // loopback; a port given by name is looked up in the container's ports.
-func address(r pod.ProbeRequest, host string, port intstr.IntOrString) (string, error) {
+func address(c *v1.Container, podIP, host string, port intstr.IntOrString) (string, error) {
 	if host == "" {
-		host = r.PodIP
+		host = podIP
 	}
 	if host == "" {
 		host = loopback
 	}
-	n, err := portNumber(r.Container, port)
+	n, err := portNumber(c, port)
 	if err != nil {
 		return "", err
 	}
@@ -171,14 +176,17 @@ func namedPort(c *v1.Container, name string) (int, bool) {
 	return 0, false
 }
 
+// within words a probe's timeout.
+func within(timeout time.Duration) string { return fmt.Sprintf("within %s", timeout) }
+
 // because words a failed connection for a person: the network's own reason,
 // without the URL and without anything the other side has sent.
-func because(err error, timeout time.Duration) string {
+func because(err error, limit string) string {
 	var op *net.OpError
 	var timed interface{ Timeout() bool }
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timed) && timed.Timeout():
-		return fmt.Sprintf("no answer within %s", timeout)
+		return "no answer " + limit
 	case errors.As(err, &op):
 		return strings.ToValidUTF8(op.Error(), "")
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -133,6 +134,27 @@ func TestC_1_29_7_ProbersTroubleIsTriedThreeTimes(t *testing.T) {
 	}
 }
 
+// hang is a runtime that takes as long as it was given, and then has failed.
+type hang struct{ calls int }
+
+func (h *hang) ExecSync(_ context.Context, _ string, _ []string, timeout time.Duration) (int32, []byte, error) {
+	h.calls++
+	time.Sleep(timeout)
+	return 0, nil, errors.New("container runtime did not answer in time")
+}
+
+func TestF81_TroubleThatTookTheTimeoutIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &hang{}
+		begin := time.Now()
+		trouble(t, probe.New(probe.Config{Exec: h}).Probe(t.Context(), execRequest("true")))
+		if h.calls != 1 || time.Since(begin) != 3*time.Second {
+			t.Errorf("asked %d times within %s, want once and 3s", h.calls, time.Since(begin))
+		}
+	})
+}
+
 func TestC_1_29_7_EndOfContextIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -151,7 +173,7 @@ func TestC_1_29_7_WhatCannotBeAskedIsTrouble(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]v1.ProbeHandler{
 		"NoHandler":   {},
-		"GRPC":        {GRPC: &v1.GRPCAction{Port: 1}},
+		"GRPCPort":    {GRPC: &v1.GRPCAction{}},
 		"NoExecer":    {Exec: &v1.ExecAction{Command: []string{"true"}}},
 		"UnknownPort": {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromString("web")}},
 		"PortZero":    {HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(0)}},

@@ -65,3 +65,14 @@ func Spread(p *v1.Probe, startedAt, agentStart, now time.Time, fraction float64)
 	}
 	return time.Duration(fraction * float64(Period(p)))
 }
+
+// stall is how late a wake-up may be on a machine that is merely busy.
+const stall = 750 * time.Millisecond
+
+// Stalled reports whether who meant to wake up at planned, and did at now, stood
+// still in between: the process was stopped, or the machine slept (F5). Either
+// clock tells: the monotonic one may stand still with the machine, the wall clock
+// does not. A wall clock that is set forward looks the same.
+func Stalled(planned, now time.Time) bool {
+	return now.Sub(planned) > stall || now.Round(0).Sub(planned.Round(0)) > stall
+}

@@ -77,10 +77,31 @@ func TestC_1_29_3_SpreadAfterAnAgentsStart(t *testing.T) {
 	}
 }
 
-// verdicts plays results, '+' '-' and '?' (the prober's trouble), and returns what
-// each published: R ready, U unready, '.' nothing.
-func verdicts(p *v1.Probe, results string) string {
-	s := probe.Begin("c1")
+func TestF5_Stalled(t *testing.T) {
+	t.Parallel()
+	planned := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for late, want := range map[time.Duration]bool{
+		-time.Minute: false, 0: false, 200 * time.Millisecond: false, // a busy machine
+		time.Second: true, 30 * time.Second: true, 8 * time.Hour: true,
+	} {
+		if got := probe.Stalled(planned, planned.Add(late)); got != want {
+			t.Errorf("%s late: %t, want %t", late, got, want)
+		}
+	}
+	now := time.Now()
+	if probe.Stalled(now, now) || !probe.Stalled(now.Add(-time.Second), now) {
+		t.Error("the monotonic clock says otherwise")
+	}
+}
+
+// verdicts plays results of a readiness probe: verdictsOf says how.
+func verdicts(p *v1.Probe, results string) string { return verdictsOf(pod.Readiness, p, results) }
+
+// verdictsOf plays results, '+' '-' and '?' (the prober's trouble), and returns
+// what each published: R well, U not well, '.' nothing. It ends where the probe
+// has said its last word, with '!'.
+func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
+	s := probe.Begin(kind, "c1")
 	var b strings.Builder
 	for _, r := range results {
 		var err error
@@ -99,6 +120,9 @@ func verdicts(p *v1.Probe, results string) string {
 			b.WriteByte('U')
 		default:
 			b.WriteByte('.')
+		}
+		if s.Final() {
+			return b.String() + "!"
 		}
 	}
 	return b.String()
@@ -124,18 +148,51 @@ func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 }
 
 // A life says something with its first threshold, whichever way it goes: what was
-// said of it before stands no longer than that.
+// said of it before stands no longer than that. Liveness begins well, and has no
+// news but a failure.
 func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
 	t.Parallel()
-	if s := probe.Begin("c1"); s.Known || s.Verdict.OK || s.Verdict.ContainerID != "c1" {
-		t.Errorf("begins with %+v", s)
+	for kind, want := range map[pod.ProbeKind]struct{ known, ok bool }{
+		pod.Readiness: {false, false},
+		pod.Liveness:  {true, true},
+		pod.Startup:   {false, false},
+	} {
+		if s := probe.Begin(kind, "c1"); s.Known != want.known || s.Verdict.OK != want.ok || s.Verdict.ContainerID != "c1" || s.Final() {
+			t.Errorf("%s begins with %+v", kind, s)
+		}
 	}
 	p := &v1.Probe{SuccessThreshold: 1, FailureThreshold: 2}
-	if got := verdicts(p, "--"); got != ".U" {
-		t.Errorf("failing: got %q", got)
+	for _, tt := range []struct {
+		kind          pod.ProbeKind
+		results, want string
+	}{
+		{pod.Readiness, "--", ".U"},
+		{pod.Readiness, "+", "R"},
+		{pod.Liveness, "+++", "..."},
+		{pod.Liveness, "--", ".U!"},
+	} {
+		if got := verdictsOf(tt.kind, p, tt.results); got != tt.want {
+			t.Errorf("%s %s: got %q, want %q", tt.kind, tt.results, got, tt.want)
+		}
 	}
-	if got := verdicts(p, "+"); got != "R" {
-		t.Errorf("well: got %q", got)
+}
+
+// A liveness failure and any verdict of a startup probe are their last words.
+func TestC_1_29_9_LastWords(t *testing.T) {
+	t.Parallel()
+	p := &v1.Probe{SuccessThreshold: 1, FailureThreshold: 3}
+	for _, tt := range []struct {
+		kind          pod.ProbeKind
+		results, want string
+	}{
+		{pod.Liveness, "+--+---+++", "......U!"},
+		{pod.Startup, "--?+---", "...R!"},
+		{pod.Startup, "--?-+++", "...U!"},
+		{pod.Readiness, "---+---", "..UR..U"},
+	} {
+		if got := verdictsOf(tt.kind, p, tt.results); got != tt.want {
+			t.Errorf("%s %s: got %q, want %q", tt.kind, tt.results, got, tt.want)
+		}
 	}
 }
 

@@ -8,30 +8,53 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// State is what the results of one readiness probe add up to over one life of a
-// container. It is a value: After returns the next one.
+// State is what the results of one probe add up to over one life of a container.
+// It is a value: After returns the next one.
 //
 //	published   result            run                 → published
 //	none        any               below threshold     → none
 //	none        any               at its threshold    → that result
-//	ready       failure           failureThreshold    → not ready
-//	not ready   success           successThreshold    → ready
+//	well        failure           failureThreshold    → not well
+//	not well    success           successThreshold    → well
 //	any         prober's trouble  –                   → unchanged, not counted
 type State struct {
 	// Verdict is the published result; meaningless while Known is false.
 	Verdict pod.Verdict
-	// Known says that a result was published in this life.
+	// Known says that a result stands in this life.
 	Known bool
 
+	kind  pod.ProbeKind
 	run   int  // results in a row that say the same
 	runOK bool // what they say
 }
 
-// Begin returns the state of one life of a container, with nothing published:
-// whoever shows it takes a fresh container for not ready, and lets what was said
-// before an agent's restart stand until the first verdict (C-1.29.4).
-func Begin(containerID string) State {
-	return State{Verdict: pod.Verdict{ContainerID: containerID}}
+// Begin returns the state of one probe at the beginning of a container's life
+// (C-1.29.4). Liveness begins well: only a failure is news. Readiness and startup
+// begin with nothing published: whoever shows them takes a fresh container for
+// neither ready nor started, and lets what was said before an agent's restart
+// stand until the first verdict.
+func Begin(kind pod.ProbeKind, containerID string) State {
+	alive := kind == pod.Liveness
+	return State{kind: kind, Known: alive, Verdict: pod.Verdict{ContainerID: containerID, OK: alive}}
+}
+
+// Final reports whether the probe has said its last word about this life: a
+// liveness failure, or any verdict of a startup probe (C-1.29.9).
+func (s State) Final() bool {
+	switch s.kind {
+	case pod.Liveness:
+		return !s.Verdict.OK
+	case pod.Startup:
+		return s.Known
+	}
+	return false
+}
+
+// Trouble reports whether err, as Prober.Probe returns it, is the prober's own
+// trouble and no answer of the container.
+func Trouble(err error) bool {
+	var failure *pod.ProbeFailure
+	return err != nil && !errors.As(err, &failure)
 }
 
 // After returns the state after one run of p that ended with err, as
@@ -39,11 +62,10 @@ func Begin(containerID string) State {
 // from the one before. Results count when they repeat to their threshold
 // (C-1.29.8); an error that is no *pod.ProbeFailure changes nothing (C-1.29.7).
 func (s State) After(p *v1.Probe, err error) (next State, published bool) {
-	var failure *pod.ProbeFailure
-	ok := err == nil
-	if !ok && !errors.As(err, &failure) {
+	if Trouble(err) {
 		return s, false
 	}
+	ok := err == nil
 	if s.runOK != ok {
 		s.run = 0
 	}
@@ -53,8 +75,8 @@ func (s State) After(p *v1.Probe, err error) (next State, published bool) {
 	}
 	published = !s.Known || s.Verdict.OK != ok
 	s.Known, s.Verdict.OK, s.Verdict.Message = true, ok, ""
-	if failure != nil {
-		s.Verdict.Message = failure.Message
+	if !ok {
+		s.Verdict.Message = err.Error()
 	}
 	return s, published
 }

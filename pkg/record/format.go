@@ -33,6 +33,22 @@ type stored struct {
 	StartTime time.Time         `json:"startTime,omitzero"`
 	StopSince time.Time         `json:"stopSince,omitzero"`
 	Terminal  v1.PodPhase       `json:"terminal,omitempty"`
+
+	TerminalReason  string                `json:"terminalReason,omitempty"`
+	TerminalMessage string                `json:"terminalMessage,omitempty"`
+	Lives           map[string]storedLife `json:"lives,omitempty"`
+}
+
+type storedLife struct {
+	PostStart string `json:"postStart,omitempty"`
+	PreStop   bool   `json:"preStop,omitempty"`
+	Killed    string `json:"killed,omitempty"`
+	Resources string `json:"resources,omitempty"`
+}
+
+type storedDependency struct {
+	Name  string        `json:"name"`
+	Until pod.Milestone `json:"until"`
 }
 
 type storedSpec struct {
@@ -43,6 +59,8 @@ type storedSpec struct {
 	Hash            string            `json:"hash"`
 	SandboxHash     string            `json:"sandboxHash"`
 	ContainerHashes map[string]string `json:"containerHashes,omitempty"`
+
+	DependsOn []storedDependency `json:"dependsOn,omitempty"`
 }
 
 type storedOrigin struct {
@@ -70,6 +88,8 @@ func encode(r pod.Record) ([]byte, error) {
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
 		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), Terminal: r.Terminal,
+		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage,
+		Lives: mapped(r.Lives, func(l pod.Life) storedLife { return storedLife(l) }),
 	}
 	if r.Want != nil {
 		s.Want = storeSpec(r.Want)
@@ -82,17 +102,37 @@ func encode(r pod.Record) ([]byte, error) {
 }
 
 func storeSpec(w *pod.Spec) *storedSpec {
-	return &storedSpec{
+	s := &storedSpec{
 		Namespace: w.Namespace, Name: w.Name, Origin: storedOrigin(w.Origin), Pod: w.Pod,
 		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
 	}
+	for _, d := range w.DependsOn {
+		s.DependsOn = append(s.DependsOn, storedDependency(d))
+	}
+	return s
 }
 
 func (w *storedSpec) spec() *pod.Spec {
-	return &pod.Spec{
+	s := &pod.Spec{
 		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
 		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
 	}
+	for _, d := range w.DependsOn {
+		s.DependsOn = append(s.DependsOn, pod.Dependency(d))
+	}
+	return s
+}
+
+// mapped returns m with every value put through f; nil for an empty one.
+func mapped[A, B any](m map[string]A, f func(A) B) map[string]B {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make(map[string]B, len(m))
+	for k, v := range m {
+		out[k] = f(v)
+	}
+	return out
 }
 
 func frame(version int, payload []byte) []byte { return frameOf("record", version, payload) }
@@ -119,6 +159,8 @@ func decode(data []byte) (pod.Record, error) {
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
 		StartTime: s.StartTime, StopSince: s.StopSince, Terminal: s.Terminal,
+		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage,
+		Lives: mapped(s.Lives, func(l storedLife) pod.Life { return pod.Life(l) }),
 	}
 	if w := s.Want; w != nil && w.Pod != nil {
 		r.Want = w.spec()

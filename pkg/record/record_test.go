@@ -37,12 +37,19 @@ func sample() pod.Record {
 		StartTime: time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC),
 		StopSince: time.Date(2026, 1, 2, 4, 4, 5, 1, time.FixedZone("x", 3600)),
 		Terminal:  v1.PodFailed,
+
+		TerminalReason:  "DeadlineExceeded",
+		TerminalMessage: "too long",
+		Lives: map[string]pod.Life{
+			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Resources: "cpu=1/2"},
+		},
 		Want: &pod.Spec{
 			Key:             key,
 			Origin:          pod.Origin{Source: "file", Location: "/etc/m", File: "/etc/m/<web>&.yaml", Line: 12},
 			Hash:            "v1-aa",
 			SandboxHash:     "v1-bb",
 			ContainerHashes: map[string]string{"c": "v1-cc", "init": "v1-dd"},
+			DependsOn:       []pod.Dependency{{Name: "db", Until: pod.Ready}},
 			Pod:             samplePod(key),
 		},
 	}

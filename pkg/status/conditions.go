@@ -3,44 +3,95 @@ package status
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// owned lists the conditions that are computed here, in the order in which they
-// are written (C-1.26.18). All others are kept as they are.
+// Reasons of conditions (C-1.26.19 to C-1.26.21).
+const (
+	podCompleted      = "PodCompleted"
+	podFailed         = "PodFailed"
+	notInitialized    = "ContainersNotInitialized"
+	notReady          = "ContainersNotReady"
+	unknownContainers = "UnknownContainerStatuses"
+	gatesNotReady     = "ReadinessGatesNotReady"
+)
+
+// owned lists the conditions that are computed here (C-1.26.18). All others are
+// kept as they are.
 var owned = [...]v1.PodConditionType{
 	v1.PodReadyToStartContainers,
 	v1.PodInitialized,
 	v1.PodReady,
 	v1.ContainersReady,
 	v1.PodScheduled,
+	v1.PodResizePending,
+	v1.PodResizeInProgress,
+	v1.AllContainersRestarting,
 }
 
 func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
-	containers := containersReady(st)
+	foreign := b.foreign()
+	containers := b.containersReady(st)
 	list := []v1.PodCondition{
 		{Type: v1.PodReadyToStartContainers, Status: truth(b.sandboxReady())},
 		b.initializedCondition(st),
-		b.ready(containers),
+		b.ready(containers, foreign),
 		containers,
 		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
+	}
+	if c := b.resizing(st); c != nil {
+		list = append(list, *c)
+	}
+	if rulesRestartAll(&b.want.Pod.Spec) {
+		list = append(list, b.restartingCondition(st))
 	}
 	for i := range list {
 		c := &list[i]
 		c.LastTransitionTime = seconds(b.now)
-		for _, old := range b.before.Conditions {
-			if old.Type == c.Type && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
-				c.LastTransitionTime = old.LastTransitionTime // C-1.26.23
-			}
+		c.ObservedGeneration = st.ObservedGeneration
+		if old := find(b.before.Conditions, c.Type); old != nil && old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = old.LastTransitionTime // C-1.26.23
 		}
 	}
-	for _, old := range b.before.Conditions {
-		if !slices.Contains(owned[:], old.Type) {
-			list = append(list, old)
+	return append(list, foreign...)
+}
+
+// foreign returns the conditions of other owners (C-1.26.18): as an API server
+// has them, else as they were. DisruptionTarget is shared, and stays.
+func (b *build) foreign() []v1.PodCondition {
+	var list []v1.PodCondition
+	for _, c := range b.want.Pod.Status.Conditions {
+		if !slices.Contains(owned[:], c.Type) {
+			list = append(list, c)
+		}
+	}
+	for _, c := range b.before.Conditions {
+		kept := !b.ofAPI() || c.Type == v1.DisruptionTarget
+		if kept && !slices.Contains(owned[:], c.Type) && find(list, c.Type) == nil {
+			list = append(list, c)
 		}
 	}
 	return list
+}
+
+// find returns the condition of a type; nil when there is none.
+func find(list []v1.PodCondition, kind v1.PodConditionType) *v1.PodCondition {
+	for i := range list {
+		if list[i].Type == kind {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// is reports whether the condition of a type is there, and True.
+func is(list []v1.PodCondition, kind v1.PodConditionType) bool {
+	c := find(list, kind)
+	return c != nil && c.Status == v1.ConditionTrue
 }
 
 func truth(b bool) v1.ConditionStatus {
@@ -64,43 +115,64 @@ func (b *build) sandboxReady() bool {
 	return b.want.Pod.Spec.HostNetwork || len(s.IPs) > 0
 }
 
-// initializedCondition is C-1.26.19.
+// initializedCondition is C-1.26.19. Once True it stays so for the instance, as
+// it does while a regular container runs or has ended, whatever the init
+// containers do then.
 func (b *build) initializedCondition(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
 	if st.Phase == v1.PodSucceeded {
-		c.Reason = "PodCompleted"
+		c.Reason = podCompleted
+		return c
+	}
+	begun := func(s v1.ContainerStatus) bool { return s.State.Running != nil || s.State.Terminated != nil }
+	if slices.ContainsFunc(st.ContainerStatuses, begun) || b.same && is(b.before.Conditions, v1.PodInitialized) {
+		return c
+	}
+	list := b.want.Pod.Spec.InitContainers
+	if len(list) != len(st.InitContainerStatuses) { // refused for good
+		c.Status, c.Reason = v1.ConditionFalse, unknownContainers
 		return c
 	}
 	var names []string
-	for _, s := range st.InitContainerStatuses {
-		if !s.Ready {
+	for i, s := range st.InitContainerStatuses {
+		done := s.Ready
+		if pod.Restartable(&list[i]) {
+			done = *s.Started
+		}
+		if !done {
 			names = append(names, s.Name)
 		}
 	}
 	if len(names) > 0 {
 		c.Status = v1.ConditionFalse
-		c.Reason = "ContainersNotInitialized"
+		c.Reason = notInitialized
 		c.Message = fmt.Sprintf("containers with incomplete status: %s", names)
 	}
 	return c
 }
 
-// containersReady is C-1.26.20.
-func containersReady(st *v1.PodStatus) v1.PodCondition {
+// containersReady is C-1.26.20, over sidecars and regular containers.
+func (b *build) containersReady(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse}
+	ready := make(map[string]bool)
+	for _, list := range [][]v1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
+		for _, s := range list {
+			ready[s.Name] = s.Ready
+		}
+	}
 	var unready []string
-	for _, s := range st.ContainerStatuses {
-		if !s.Ready {
-			unready = append(unready, s.Name)
+	for _, container := range b.lasting() {
+		if !ready[container.Name] {
+			unready = append(unready, container.Name)
 		}
 	}
 	switch {
 	case st.Phase == v1.PodSucceeded:
-		c.Reason = "PodCompleted"
+		c.Reason = podCompleted
 	case st.Phase == v1.PodFailed:
-		c.Reason = "PodFailed"
+		c.Reason = podFailed
 	case len(unready) > 0:
-		c.Reason = "ContainersNotReady"
+		c.Reason = notReady
 		c.Message = fmt.Sprintf("containers with unready status: %s", unready)
 	default:
 		c.Status = v1.ConditionTrue
@@ -109,24 +181,23 @@ func containersReady(st *v1.PodStatus) v1.PodCondition {
 }
 
 // ready is C-1.26.21: the containers and every readiness gate.
-func (b *build) ready(containers v1.PodCondition) v1.PodCondition {
+func (b *build) ready(containers v1.PodCondition, foreign []v1.PodCondition) v1.PodCondition {
 	c := containers
 	c.Type = v1.PodReady
 	if c.Status != v1.ConditionTrue {
 		return c
 	}
+	var shut []string
 	for _, gate := range b.want.Pod.Spec.ReadinessGates {
-		i := slices.IndexFunc(b.before.Conditions, func(c v1.PodCondition) bool { return c.Type == gate.ConditionType })
-		switch {
-		case i < 0:
-			c.Message = fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType)
-		case b.before.Conditions[i].Status != v1.ConditionTrue:
-			c.Message = fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %s", gate.ConditionType, b.before.Conditions[i].Status)
-		default:
-			continue
+		switch g := find(foreign, gate.ConditionType); {
+		case g == nil:
+			shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+		case g.Status != v1.ConditionTrue:
+			shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %s", gate.ConditionType, g.Status))
 		}
-		c.Status, c.Reason = v1.ConditionFalse, "ReadinessGatesNotReady"
-		return c
+	}
+	if len(shut) > 0 {
+		c.Status, c.Reason, c.Message = v1.ConditionFalse, gatesNotReady, strings.Join(shut, ", ")
 	}
 	return c
 }

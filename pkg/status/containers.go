@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -16,6 +17,7 @@ const (
 	crashLoopBackOff  = "CrashLoopBackOff"
 	errImagePull      = "ErrImagePull"
 	imagePullBackOff  = "ImagePullBackOff"
+	postStartHook     = "PostStartHookError"
 	statusUnknown     = "ContainerStatusUnknown"
 	completed         = "Completed"
 )
@@ -23,21 +25,24 @@ const (
 // exitLost is the exit code of a container whose end nobody saw (C-1.26.1).
 const exitLost = 137
 
+// podMessages is how many bytes of termination messages a pod's status carries;
+// each container has an equal part (C-1.26.11).
+const podMessages = 12 << 10
+
 func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	st := b.container(c)
 	r, ok := b.record(c.Name)
 	switch {
 	case ok:
-		b.fromRecord(&st, r)
+		b.fromRecord(&st, c, r)
+	case b.removedToRestart(&st):
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name]) // C-1.26.4
 	default:
 		b.neverSeen(&st)
 	}
-	b.overrideWaiting(&st)
-	running := st.State.Running != nil
-	st.Started = new(running)
-	st.Ready = running && b.probedReady(c, r)
+	b.overrideWaiting(&st, r, b.mayRestart(c, &st))
+	b.judge(&st, c, r)
 	return st
 }
 
@@ -46,10 +51,12 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	st := b.container(c)
 	r, ok := b.record(c.Name)
+	sidecar := pod.Restartable(c)
 	switch {
 	case ok && (b.here(r) || b.have.Sandbox == nil):
-		b.fromRecord(&st, r)
-	case b.initialised && len(b.have.Containers) > 0:
+		b.fromRecord(&st, c, r)
+	case !ok && b.removedToRestart(&st):
+	case !ok && !sidecar && !b.restarting && b.initialised && len(b.have.Containers) > 0:
 		if b.old[c.Name].State.Terminated != nil {
 			keepEnd(&st, b.old[c.Name])
 		} else {
@@ -63,14 +70,38 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 		if r.State == pod.StateExited {
 			st.LastTerminationState.Terminated = b.terminated(r)
 		}
-	case b.have.Sandbox == nil && b.old[c.Name].State.Terminated != nil:
+	case (b.have.Sandbox == nil || b.over) && b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name])
 	default:
 		b.neverSeen(&st)
 	}
-	b.overrideWaiting(&st)
-	st.Started = new(st.State.Running != nil)
-	st.Ready = st.State.Terminated != nil && st.State.Terminated.ExitCode == 0
+	end := st.State.Terminated
+	done := end != nil && end.ExitCode == 0
+	b.overrideWaiting(&st, r, b.mayRestart(c, &st) && (sidecar || !done))
+	if sidecar {
+		b.judge(&st, c, r)
+	} else {
+		st.Started = new(st.State.Running != nil)
+		st.Ready = done
+	}
+	return st
+}
+
+// ephemeral is regular for an ephemeral container: it runs once, and says
+// nothing of the pod.
+func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
+	c := (*v1.Container)(&e.EphemeralContainerCommon)
+	st := b.container(c)
+	r, ok := b.record(c.Name)
+	switch {
+	case ok:
+		b.fromRecord(&st, c, r)
+	case b.old[c.Name].State.Terminated != nil:
+		keepEnd(&st, b.old[c.Name])
+	default:
+		b.neverSeen(&st)
+	}
+	b.overrideWaiting(&st, r, st.State.Waiting != nil && !b.notes.Terminating)
 	return st
 }
 
@@ -90,14 +121,22 @@ func (b *build) container(c *v1.Container) v1.ContainerStatus {
 
 // fromRecord fills in what the runtime says of the newest record (C-1.26.1),
 // and how the life before it ended (C-1.26.5).
-func (b *build) fromRecord(st *v1.ContainerStatus, r pod.Container) {
+func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	st.ContainerID = b.containerID(r)
 	st.Image = cmp.Or(r.Image, st.Image)
 	st.ImageID = r.ImageID
 	st.LastTerminationState = b.lastEnd(st.Name, st.ContainerID)
+	b.resources(st, c, r)
 	switch r.State {
 	case pod.StateRunning:
-		st.State.Running = &v1.ContainerStateRunning{StartedAt: seconds(r.StartedAt)}
+		switch b.notes.Lives[r.ID].PostStart {
+		case pod.HookDue: // not running before the hook has ended (C-1.22.6)
+			st.State.Waiting = b.waiting()
+		case pod.HookFailed:
+			st.State.Waiting = hookFailed()
+		default:
+			st.State.Running = &v1.ContainerStateRunning{StartedAt: seconds(r.StartedAt)}
+		}
 	case pod.StateExited:
 		st.State.Terminated = b.terminated(r)
 	case pod.StateUnknown:
@@ -123,6 +162,9 @@ func (b *build) lastEnd(name, id string) v1.ContainerState {
 		}
 	}
 	old := b.old[name]
+	if b.restarting && old.ContainerID != id && (old.State.Running != nil || old.State.Terminated != nil) {
+		return v1.ContainerState{Terminated: restartedEnd(old.State.Terminated)}
+	}
 	if t := old.State.Terminated; t != nil && t.ContainerID != id {
 		return v1.ContainerState{Terminated: t}
 	}
@@ -153,13 +195,15 @@ func (b *build) neverSeen(st *v1.ContainerStatus) {
 // holds up the whole pod.
 func (b *build) waiting() *v1.ContainerStateWaiting {
 	w := &v1.ContainerStateWaiting{Reason: containerCreating}
-	if !b.initialised {
+	if len(b.want.Pod.Spec.InitContainers) > 0 {
 		w.Reason = podInitializing
 	}
 	trouble := b.notes.Trouble[""]
 	switch {
-	case b.notes.RefusedMessage != "" && b.have.Sandbox == nil:
+	case b.refused():
 		w.Message = b.notes.RefusedMessage
+	case b.waitsForPod():
+		w.Message = b.notes.Waits
 	case trouble.Reason != "":
 		w.Message = trouble.Reason + ": " + trouble.Message
 	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && (b.have.Sandbox == nil || !b.have.Sandbox.Ready):
@@ -168,26 +212,37 @@ func (b *build) waiting() *v1.ContainerStateWaiting {
 	return w
 }
 
-// overrideWaiting says why a container that is to be started does not start
-// (C-1.26.6). Its end becomes the last one.
-func (b *build) overrideWaiting(st *v1.ContainerStatus) {
-	if st.State.Running != nil {
+// mayRestart reports whether a container that does not run is to be started
+// (C-1.19.8, C-1.21).
+func (b *build) mayRestart(c *v1.Container, st *v1.ContainerStatus) bool {
+	if b.notes.Terminating || b.over {
+		return false
+	}
+	return st.State.Waiting != nil || st.State.Terminated != nil && b.restarts(c, st.State.Terminated)
+}
+
+// overrideWaiting says why a container that is to be started, or tried again,
+// does not run (C-1.26.6). Its end becomes the last one.
+func (b *build) overrideWaiting(st *v1.ContainerStatus, r pod.Container, due bool) {
+	if !due {
 		return
 	}
 	var w *v1.ContainerStateWaiting
-	trouble, troubled := b.notes.Trouble[st.Name]
+	trouble := b.notes.Trouble[st.Name]
 	if back, ok := b.notes.Backoff[st.Name]; ok && back.Until.After(b.now) {
 		w = &v1.ContainerStateWaiting{
 			Reason: crashLoopBackOff,
 			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
 				back.Delay, st.Name, b.want.Name, b.want.Namespace, b.want.UID()),
 		}
-	} else if troubled && trouble.Reason != "" {
+	} else if trouble.Reason != "" {
 		w = &v1.ContainerStateWaiting{Reason: trouble.Reason, Message: trouble.Message}
 		if trouble.Reason == errImagePull && trouble.Count > 1 {
 			w.Reason = imagePullBackOff
 			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", st.Image, errImagePull, trouble.Message)
 		}
+	} else if st.State.Terminated != nil && b.notes.Lives[r.ID].Killed == pod.HookFailed {
+		w = hookFailed()
 	}
 	if w == nil {
 		return
@@ -196,20 +251,13 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus) {
 		st.LastTerminationState = v1.ContainerState{Terminated: st.State.Terminated}
 	}
 	st.State = v1.ContainerState{Waiting: w}
+	if r.ID == "" { // there is none, the one that ended is forgotten
+		st.ContainerID, st.ImageID, st.AllocatedResources, st.Resources = "", "", nil, nil
+	}
 }
 
-// probedReady reports the readiness of a running container (C-1.29.16). Before
-// the first verdict it is what was reported before of the same life, so that
-// Ready does not flip when the agent restarts (P16).
-func (b *build) probedReady(c *v1.Container, r pod.Container) bool {
-	if c.ReadinessProbe == nil {
-		return true
-	}
-	if v, ok := b.health.Ready[c.Name]; ok && v.ContainerID == r.ID {
-		return v.OK
-	}
-	old := b.old[c.Name]
-	return old.Ready && old.ContainerID == b.containerID(r)
+func hookFailed() *v1.ContainerStateWaiting {
+	return &v1.ContainerStateWaiting{Reason: postStartHook, Message: "PostStartHook failed"}
 }
 
 func (b *build) terminated(r pod.Container) *v1.ContainerStateTerminated {
@@ -220,7 +268,7 @@ func (b *build) terminated(r pod.Container) *v1.ContainerStateTerminated {
 	return &v1.ContainerStateTerminated{
 		ExitCode:    r.ExitCode,
 		Reason:      cmp.Or(r.Reason, reason),
-		Message:     r.Message,
+		Message:     cut(r.Message, b.messageLimit),
 		StartedAt:   seconds(r.StartedAt),
 		FinishedAt:  seconds(r.FinishedAt),
 		ContainerID: b.containerID(r),
@@ -231,9 +279,22 @@ func lost(message string) *v1.ContainerStateTerminated {
 	return &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: statusUnknown, Message: message}
 }
 
+// cut returns no more than the first limit bytes of a message, in whole
+// characters.
+func cut(message string, limit int) string {
+	if len(message) <= limit {
+		return message
+	}
+	for limit > 0 && !utf8.RuneStart(message[limit]) {
+		limit--
+	}
+	return message[:limit]
+}
+
 func keepEnd(st *v1.ContainerStatus, old v1.ContainerStatus) {
 	st.State, st.LastTerminationState = old.State, old.LastTerminationState
 	st.ContainerID, st.ImageID = old.ContainerID, old.ImageID
+	st.AllocatedResources, st.Resources = old.AllocatedResources, old.Resources
 	st.Image = cmp.Or(old.Image, st.Image)
 }
 

@@ -25,20 +25,29 @@ import (
 var update = flag.Bool("update", false, "rewrite the goldens")
 
 // notesYAML is notes.yaml: what the worker knows, times as "how long ago" and,
-// where something is to come, "in".
+// where something is to come, "in". Lives are by container ID, verdicts and the
+// rest by container name.
 type notesYAML struct {
-	Trouble        map[string]pod.Trouble `json:"trouble"`
-	Backoff        map[string]backoffYAML `json:"backoff"`
-	Health         map[string]pod.Verdict `json:"health"`
-	RefusedReason  string                 `json:"refusedReason"`
-	RefusedMessage string                 `json:"refusedMessage"`
-	NetworkWait    string                 `json:"networkWait"`
-	StartTime      string                 `json:"startTime"`
-	Instance       int                    `json:"instance"`
-	Terminal       v1.PodPhase            `json:"terminal"`
-	Terminating    bool                   `json:"terminating"`
-	HostIPs        []string               `json:"hostIPs"`
-	RuntimeName    string                 `json:"runtimeName"`
+	Trouble         map[string]pod.Trouble `json:"trouble"`
+	Backoff         map[string]backoffYAML `json:"backoff"`
+	Health          map[string]pod.Verdict `json:"health"`  // of readiness
+	Startup         map[string]pod.Verdict `json:"startup"` //
+	Lives           map[string]pod.Life    `json:"lives"`
+	RefusedReason   string                 `json:"refusedReason"`
+	RefusedMessage  string                 `json:"refusedMessage"`
+	RefusedFinal    bool                   `json:"refusedFinal"`
+	Waits           string                 `json:"waits"`
+	NetworkWait     string                 `json:"networkWait"`
+	ResizeReason    string                 `json:"resizeReason"`
+	ResizeMessage   string                 `json:"resizeMessage"`
+	StartTime       string                 `json:"startTime"`
+	Instance        int                    `json:"instance"`
+	Terminal        v1.PodPhase            `json:"terminal"`
+	TerminalReason  string                 `json:"terminalReason"`
+	TerminalMessage string                 `json:"terminalMessage"`
+	Terminating     bool                   `json:"terminating"`
+	HostIPs         []string               `json:"hostIPs"`
+	RuntimeName     string                 `json:"runtimeName"`
 }
 
 type backoffYAML struct {
@@ -64,8 +73,8 @@ func (s scene) of(before v1.PodStatus) v1.PodStatus {
 func TestOfGoldens(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) < 25 {
-		t.Fatalf("%d goldens, want at least 25: %v", len(files), err)
+	if err != nil || len(files) < 80 {
+		t.Fatalf("%d goldens, want at least 80: %v", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
@@ -106,6 +115,9 @@ func describe(p *v1.Pod, st v1.PodStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %d\n", l.ReadyText(), l.Status, l.Restarts)
 	fmt.Fprintf(&b, "phase %s %s since %s%s\n", st.Phase, st.QOSClass, at(*st.StartTime), because(st.Reason, st.Message))
+	if st.ObservedGeneration != 0 {
+		fmt.Fprintf(&b, "generation %d\n", st.ObservedGeneration)
+	}
 	if st.PodIP != "" || st.HostIP != "" {
 		fmt.Fprintf(&b, "pod %q %v host %q %v\n", st.PodIP, st.PodIPs, st.HostIP, st.HostIPs)
 	}
@@ -114,6 +126,9 @@ func describe(p *v1.Pod, st v1.PodStatus) string {
 	}
 	for _, c := range st.ContainerStatuses {
 		b.WriteString("container " + describeContainer(c))
+	}
+	for _, c := range st.EphemeralContainerStatuses {
+		b.WriteString("ephemeral " + describeContainer(c))
 	}
 	for _, c := range st.Conditions {
 		fmt.Fprintf(&b, "%s %s since %s%s\n", c.Type, c.Status, at(c.LastTransitionTime), because(c.Reason, c.Message))
@@ -136,6 +151,12 @@ func describeContainer(c v1.ContainerStatus) string {
 	}
 	if c.Ready {
 		b.WriteString(" ready")
+	}
+	if allocated := (v1.ResourceRequirements{Requests: c.AllocatedResources}); len(c.AllocatedResources) > 0 {
+		b.WriteString("\n  allocated " + pod.ResourcesText(allocated))
+	}
+	if c.Resources != nil && len(c.Resources.Requests)+len(c.Resources.Limits) > 0 {
+		b.WriteString("\n  has " + pod.ResourcesText(*c.Resources))
 	}
 	b.WriteString("\n  " + describeState(c.State) + "\n")
 	if c.LastTerminationState.Terminated != nil {
@@ -187,11 +208,13 @@ func read(arc *txtar.Archive) (scene, error) {
 	if err = yaml.UnmarshalStrict(section(arc, "notes.yaml"), &y); err != nil {
 		return s, fmt.Errorf("notes.yaml: %w", err)
 	}
-	s.health.Ready = y.Health
+	s.health = pod.Health{Ready: y.Health, Started: y.Startup}
 	s.notes = status.Notes{
-		Trouble: y.Trouble, RefusedReason: y.RefusedReason, RefusedMessage: y.RefusedMessage,
-		NetworkWait: y.NetworkWait, Instance: y.Instance, Terminal: y.Terminal, Terminating: y.Terminating,
-		HostIPs: y.HostIPs, RuntimeName: y.RuntimeName,
+		Trouble: y.Trouble, Lives: y.Lives,
+		RefusedReason: y.RefusedReason, RefusedMessage: y.RefusedMessage, RefusedFinal: y.RefusedFinal,
+		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage,
+		Instance: y.Instance, Terminal: y.Terminal, TerminalReason: y.TerminalReason, TerminalMessage: y.TerminalMessage,
+		Terminating: y.Terminating, HostIPs: y.HostIPs, RuntimeName: y.RuntimeName,
 	}
 	for name, b := range y.Backoff {
 		delay, err := time.ParseDuration(b.Delay)

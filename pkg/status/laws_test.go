@@ -2,10 +2,13 @@ package status_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/plan/plantest"
@@ -13,17 +16,38 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
+// lawful is a pod with a container of every kind; the words in it are drawn.
+const lawful = `
+metadata: {name: p}
+spec:
+  restartPolicy: %s
+  initContainers:
+  - {name: side, image: s, restartPolicy: Always, startupProbe: {exec: {command: [x]}}}
+  - {name: init, image: i}
+  containers:
+  - {name: a, image: a, readinessProbe: {exec: {command: [x]}}}
+  - {name: b, image: b, restartPolicy: %s, restartPolicyRules: [{action: %s, exitCodes: {operator: In, values: [1]}}]}
+  ephemeralContainers:
+  - {name: e, image: e}
+`
+
+var names = []string{"side", "init", "a", "b", "e"}
+
 // TestI4_C_1_26_Laws reports one instance over whatever its runtime may show:
 // restart counts never fall, a final phase stays, startTime stays, a condition's
-// time changes exactly when its status does, and every container has one state.
+// time changes exactly when its status does, every container has one state, what
+// is ready has started, and the same again is the same status (C-1.27.2).
 func TestI4_C_1_26_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: " +
-			rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy") +
-			"\n  initContainers: [{name: init, image: i}]\n  containers: [{name: a, image: a}, {name: b, image: b}]\n"))
+		policies := rapid.SampledFrom([]string{"Always", "OnFailure", "Never"})
+		want, err := plantest.Spec(fmt.Appendf(nil, lawful, policies.Draw(t, "policy"), policies.Draw(t, "own"),
+			rapid.SampledFrom([]string{"Restart", "RestartAllContainers"}).Draw(t, "rule")))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if rapid.Bool().Draw(t, "api") {
+			want.Pod.Annotations = map[string]string{pod.AnnotationConfigSource: "api"}
 		}
 		now := plantest.Now
 		notes := status.Notes{StartTime: now, Instance: 1}
@@ -31,20 +55,49 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "looks") {
 			now = now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "passes")) * time.Second)
 			have := drawActual(t, want, now)
-			notes.Backoff, notes.Trouble = nil, nil
-			if rapid.Bool().Draw(t, "inBackoff") {
-				notes.Backoff = map[string]status.Backoff{"a": {Delay: time.Second, Until: now.Add(time.Second)}}
-			}
-			if rapid.Bool().Draw(t, "inTrouble") {
-				notes.Trouble = map[string]pod.Trouble{"b": {Reason: "ErrImagePull", Count: 1}}
-			}
-			st := status.Of(want, have, pod.Health{}, before, notes, now)
+			health := drawNotes(t, &notes, have, now)
+			st := status.Of(want, have, health, before, notes, now)
 			if why := breach(before, st, now); why != "" {
 				t.Fatalf("%s\nbefore %+v\nafter %+v", why, before, st)
+			}
+			if again := status.Of(want, have, health, st, notes, now); !equality.Semantic.DeepEqual(st, again) {
+				t.Fatalf("the same again is another status:\n%s", cmp.Diff(st, again))
 			}
 			before = st
 		}
 	})
+}
+
+// drawNotes draws what the worker and the probes may know.
+func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) pod.Health {
+	*notes = status.Notes{StartTime: notes.StartTime, Instance: 1, Lives: map[string]pod.Life{}}
+	if rapid.Bool().Draw(t, "inBackoff") {
+		notes.Backoff = map[string]status.Backoff{"a": {Delay: time.Second, Until: now.Add(time.Second)}}
+	}
+	if rapid.Bool().Draw(t, "inTrouble") {
+		notes.Trouble = map[string]pod.Trouble{"b": {Reason: "ErrImagePull", Count: 1}}
+	}
+	if rapid.IntRange(0, 9).Draw(t, "ends") == 0 {
+		notes.Terminal, notes.TerminalReason = v1.PodFailed, "DeadlineExceeded"
+	}
+	if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = "NodePorts", "taken", rapid.Bool().Draw(t, "final")
+	}
+	notes.Terminating = rapid.IntRange(0, 9).Draw(t, "goes") == 0
+	health := pod.Health{Ready: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
+	for _, name := range names {
+		c, ok := have.Containers[name]
+		if !ok {
+			continue
+		}
+		notes.Lives[c.ID] = pod.Life{PostStart: rapid.SampledFrom([]string{"", "", "", pod.HookDue, pod.HookFailed}).Draw(t, name+"Hook")}
+		for _, verdicts := range []map[string]pod.Verdict{health.Ready, health.Started} {
+			if rapid.Bool().Draw(t, name+"Verdict") {
+				verdicts[name] = pod.Verdict{ContainerID: c.ID, OK: rapid.Bool().Draw(t, name+"OK")}
+			}
+		}
+	}
+	return health
 }
 
 // drawActual draws any runtime, also one that lost records.
@@ -54,7 +107,7 @@ func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 		return have
 	}
 	have.Sandbox = &pod.Sandbox{ID: "s", Instance: 1, Ready: rapid.Bool().Draw(t, "ready")}
-	for _, name := range []string{"init", "a", "b"} {
+	for _, name := range names {
 		if !rapid.Bool().Draw(t, name) {
 			continue
 		}
@@ -72,21 +125,26 @@ func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 // breach names the law that after broke; "" when it broke none.
 func breach(before, after v1.PodStatus, now time.Time) string {
 	counts := map[string]int32{}
-	for _, c := range append(before.InitContainerStatuses, before.ContainerStatuses...) {
+	for _, c := range slices.Concat(before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses) {
 		counts[c.Name] = c.RestartCount
 	}
-	for _, c := range append(after.InitContainerStatuses, after.ContainerStatuses...) {
+	for _, c := range slices.Concat(after.InitContainerStatuses, after.ContainerStatuses, after.EphemeralContainerStatuses) {
 		states := 0
 		for _, set := range []bool{c.State.Waiting != nil, c.State.Running != nil, c.State.Terminated != nil} {
 			if set {
 				states++
 			}
 		}
+		started := c.Started != nil && *c.Started
 		switch {
 		case c.RestartCount < counts[c.Name]:
 			return fmt.Sprintf("%s: restart count fell from %d to %d", c.Name, counts[c.Name], c.RestartCount)
 		case states != 1:
 			return fmt.Sprintf("%s has %d states", c.Name, states)
+		case started && c.State.Running == nil:
+			return fmt.Sprintf("%s has started and does not run", c.Name)
+		case c.Ready && !started && c.Name != "init":
+			return fmt.Sprintf("%s is ready and has not started", c.Name)
 		}
 	}
 	if (before.Phase == v1.PodSucceeded || before.Phase == v1.PodFailed) && after.Phase != before.Phase {

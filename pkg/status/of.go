@@ -31,6 +31,18 @@ type Notes struct {
 	// start; both are empty when it may. A refused pod is Pending, and is tried
 	// again.
 	RefusedReason, RefusedMessage string
+	// RefusedFinal says that the refusal is for good: the pod has Failed.
+	RefusedFinal bool
+	// TerminalReason and TerminalMessage are the pod's, beside Terminal.
+	TerminalReason, TerminalMessage string
+	// Lives is what cannot be observed of the containers' lives, by container ID.
+	Lives map[string]pod.Life
+	// Waits says which pod this one waits for before it starts; "" when none.
+	Waits string
+	// ResizeReason and ResizeMessage say why the resources that the spec names are
+	// not given to the pod: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2);
+	// "" when they are, or will be.
+	ResizeReason, ResizeMessage string
 	// NetworkWait says that the pod waits for the network, and why.
 	NetworkWait string
 	// StartTime is when the instance was first acknowledged; zero takes the one
@@ -61,23 +73,42 @@ type Backoff struct {
 // of the pod, the zero value when there is none: restart counts and times of
 // transitions come from it, and, where it is of the same instance (by its start
 // time), phases that are final and the ends of containers. want is never
-// nil: for a pod that has to go it is the kept spec. Times are whole seconds
-// (C-1.27.4), so equal states give equal statuses.
+// nil: for a pod that has to go it is the kept spec; of a pod of an API server it
+// brings the conditions of others, and stands in for a before that is zero. Times
+// are whole seconds (C-1.27.4), so equal states give equal statuses.
 func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
 	b := newBuild(want, have, health, before, n, now)
-	st := v1.PodStatus{QOSClass: qosClass(&want.Pod.Spec), StartTime: b.startTime()}
-	spec := &want.Pod.Spec
+	st := v1.PodStatus{
+		QOSClass:           qosClass(&want.Pod.Spec),
+		StartTime:          b.startTime(),
+		ObservedGeneration: max(want.Pod.Generation, b.before.ObservedGeneration),
+	}
+	b.containers(&st)
+	b.phase(&st)
+	if isFinal(st.Phase) {
+		b.end(&st)
+	}
+	b.addresses(&st)
+	st.Conditions = b.conditions(&st)
+	return st
+}
+
+// containers fills in the statuses of all containers, in the order of C-1.26.8.
+func (b *build) containers(st *v1.PodStatus) {
+	spec := &b.want.Pod.Spec
+	st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
 	for i := range spec.InitContainers {
 		st.InitContainerStatuses = append(st.InitContainerStatuses, b.initContainer(&spec.InitContainers[i]))
 	}
 	for i := range spec.Containers {
 		st.ContainerStatuses = append(st.ContainerStatuses, b.regular(&spec.Containers[i]))
 	}
-	slices.SortFunc(st.ContainerStatuses, func(x, y v1.ContainerStatus) int { return strings.Compare(x.Name, y.Name) }) // C-1.26.8
-	b.phase(&st)
-	b.addresses(&st)
-	st.Conditions = b.conditions(&st)
-	return st
+	for i := range spec.EphemeralContainers {
+		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, b.ephemeral(&spec.EphemeralContainers[i]))
+	}
+	byName := func(x, y v1.ContainerStatus) int { return strings.Compare(x.Name, y.Name) }
+	slices.SortFunc(st.ContainerStatuses, byName)
+	slices.SortFunc(st.EphemeralContainerStatuses, byName)
 }
 
 // build is one status on its way.
@@ -94,15 +125,27 @@ type build struct {
 	same bool
 	old  map[string]v1.ContainerStatus // of before, by container name
 	home map[string]int                // instance by sandbox ID
+	// over says that the instance has ended: nothing of it runs again.
+	over bool
+	// made says that a regular container was made in the newest sandbox.
+	made bool
 	// initialised says that the init containers have had their turn.
 	initialised bool
+	// ruled says that a container ended by a rule that restarts them all; restarting,
+	// that the restart is under way or has just removed the last of them.
+	ruled, restarting bool
+	// messageLimit is how long a termination message may be, in bytes.
+	messageLimit int
 }
 
 func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) *build {
 	b := &build{want: want, have: have, health: health, before: before, notes: n, now: now}
-	b.same = n.StartTime.IsZero() || before.StartTime == nil || before.StartTime.Equal(new(seconds(n.StartTime)))
+	if before.StartTime == nil && before.Phase == "" && b.ofAPI() {
+		b.before = want.Pod.Status
+	}
+	b.same = n.StartTime.IsZero() || b.before.StartTime == nil || b.before.StartTime.Equal(new(seconds(n.StartTime)))
 	b.old = make(map[string]v1.ContainerStatus)
-	for _, list := range [][]v1.ContainerStatus{before.InitContainerStatuses, before.ContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{b.before.InitContainerStatuses, b.before.ContainerStatuses, b.before.EphemeralContainerStatuses} {
 		for _, c := range list {
 			if !b.same {
 				c.State, c.LastTerminationState = v1.ContainerState{}, v1.ContainerState{}
@@ -117,9 +160,21 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	for _, s := range have.Older {
 		b.home[s.ID] = s.Instance
 	}
-	b.initialised = b.computeInitialised()
+	spec := &want.Pod.Spec
+	b.messageLimit = podMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
+	b.made = slices.ContainsFunc(spec.Containers, func(c v1.Container) bool {
+		r, ok := b.record(c.Name)
+		return ok && b.here(r)
+	})
+	b.initialised = b.made || b.lastInitDone()
+	b.over = isFinal(n.Terminal) || isFinal(b.reported())
+	b.ruled = b.endedByRule()
+	b.restarting = b.ruled || b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b
 }
+
+// ofAPI reports whether an API server wants the pod: it is not static.
+func (b *build) ofAPI() bool { return b.want.Pod.Annotations[pod.AnnotationConfigSource] == "api" }
 
 // ours reports whether c is a record of the instance that the status is of.
 func (b *build) ours(c pod.Container) bool {
@@ -138,20 +193,38 @@ func (b *build) here(c pod.Container) bool {
 	return b.have.Sandbox != nil && b.have.Sandbox.ID == c.SandboxID
 }
 
-// computeInitialised is C-1.20.2: a regular container was made in the newest
-// sandbox, or the last init container has completed there.
-func (b *build) computeInitialised() bool {
+// lasting lists the containers that run as long as the pod: sidecars, then
+// regular ones.
+func (b *build) lasting() []*v1.Container {
+	var all []*v1.Container
 	spec := &b.want.Pod.Spec
-	for i := range spec.Containers {
-		if c, ok := b.record(spec.Containers[i].Name); ok && b.here(c) {
-			return true
+	for i := range spec.InitContainers {
+		if pod.Restartable(&spec.InitContainers[i]) {
+			all = append(all, &spec.InitContainers[i])
 		}
 	}
-	if len(spec.InitContainers) == 0 {
+	for i := range spec.Containers {
+		all = append(all, &spec.Containers[i])
+	}
+	return all
+}
+
+// lastInitDone is the other half of C-1.20.2: there is no init container left to
+// do in the newest sandbox.
+func (b *build) lastInitDone() bool {
+	list := b.want.Pod.Spec.InitContainers
+	if len(list) == 0 {
 		return true
 	}
-	c, ok := b.record(spec.InitContainers[len(spec.InitContainers)-1].Name)
-	return ok && b.here(c) && c.State == pod.StateExited && c.ExitCode == 0
+	last := &list[len(list)-1]
+	r, ok := b.record(last.Name)
+	switch {
+	case !ok || !b.here(r):
+		return false
+	case pod.Restartable(last):
+		return r.State == pod.StateRunning && b.hasStarted(last, r)
+	}
+	return r.State == pod.StateExited && r.ExitCode == 0
 }
 
 func (b *build) startTime() *metav1.Time {

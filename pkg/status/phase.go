@@ -1,117 +1,228 @@
 package status
 
 import (
-	"cmp"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // phase decides the phase, and what goes with it: reason and message. A phase
 // that is final stays (C-1.26.15).
 func (b *build) phase(st *v1.PodStatus) {
+	reported := b.reported()
 	switch {
 	case isFinal(b.notes.Terminal):
-		st.Phase = b.notes.Terminal
-	case b.same && isFinal(b.before.Phase):
-		st.Phase = b.before.Phase
+		st.Phase, st.Reason, st.Message = b.notes.Terminal, b.notes.TerminalReason, b.notes.TerminalMessage
+	case isFinal(reported):
+		st.Phase = reported
+	case b.refused() && b.notes.RefusedFinal:
+		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.RefusedReason, "Pod was rejected: "+b.notes.RefusedMessage
+	case b.refused():
+		st.Phase, st.Reason, st.Message = v1.PodPending, b.notes.RefusedReason, b.notes.RefusedMessage
+	case b.waitsForPod():
+		st.Phase, st.Message = v1.PodPending, b.notes.Waits
 	default:
 		st.Phase = b.naturalPhase(st)
 	}
-	if isFinal(st.Phase) {
-		if b.before.Phase == st.Phase {
-			st.Reason, st.Message = b.before.Reason, b.before.Message // C-1.26.16
-		}
-		b.closeBooks(st)
+}
+
+// reported returns the phase of the instance as it was before, else as an API
+// server has it.
+func (b *build) reported() v1.PodPhase {
+	switch {
+	case b.same && isFinal(b.before.Phase):
+		return b.before.Phase
+	case b.ofAPI():
+		return b.want.Pod.Status.Phase
+	}
+	return ""
+}
+
+// end finishes the status of a pod that has ended: nothing waits any more.
+func (b *build) end(st *v1.PodStatus) {
+	if !b.over {
+		b.over = true
+		b.containers(st)
+	}
+	if st.Reason == "" && b.same && b.before.Phase == st.Phase {
+		st.Reason, st.Message = b.before.Reason, b.before.Message // C-1.26.16
+	}
+	if b.rejected(st.Phase) {
+		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
 		return
 	}
-	if b.notes.RefusedMessage != "" && b.have.Sandbox == nil {
-		st.Phase = v1.PodPending
-		st.Reason, st.Message = b.notes.RefusedReason, b.notes.RefusedMessage
-	}
+	b.closeBooks(st)
 }
 
 func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
+// refused reports whether admission keeps the pod out; what runs keeps its seat.
+func (b *build) refused() bool {
+	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && b.have.Sandbox == nil
+}
+
+// waitsForPod reports whether another pod has to come before this one starts.
+func (b *build) waitsForPod() bool { return b.notes.Waits != "" && b.have.Sandbox == nil }
+
+// rejected reports whether the pod was refused for good before anything of it was
+// made: then it has no containers to speak of.
+func (b *build) rejected(phase v1.PodPhase) bool {
+	if phase != v1.PodFailed || !b.have.Empty() {
+		return false
+	}
+	before := b.same && b.before.Phase == v1.PodFailed && len(b.before.ContainerStatuses) == 0
+	return before || b.refused() && b.notes.RefusedFinal
+}
+
 // tally counts containers by what they mean for the phase (C-1.26.12).
 type tally struct {
-	initPending, initFailed     int
-	running, waiting            int
-	stopped, succeeded, unknown int
+	initPending, initFailed   int // of init containers that end
+	sidecarPending            int
+	running, waiting          int // of regular containers and sidecars
+	stopped, again, succeeded int // of regular containers: again are those that restart
 }
 
 func (b *build) tally(st *v1.PodStatus) tally {
 	var t tally
-	policy := cmp.Or(b.want.Pod.Spec.RestartPolicy, v1.RestartPolicyAlways)
-	for _, c := range st.InitContainerStatuses {
-		end := c.State.Terminated
-		switch {
-		case end != nil && end.ExitCode == 0:
-		case end != nil && policy == v1.RestartPolicyNever:
-			t.initFailed++
-		default:
-			t.initPending++
+	for i := range st.InitContainerStatuses {
+		if c := &b.want.Pod.Spec.InitContainers[i]; pod.Restartable(c) {
+			t.sidecar(&st.InitContainerStatuses[i])
+		} else {
+			b.tallyInit(&t, c, &st.InitContainerStatuses[i])
 		}
 	}
-	for _, c := range st.ContainerStatuses {
-		switch {
-		case c.State.Running != nil:
-			t.running++
-		case c.State.Terminated != nil:
-			t.stopped++
-			if c.State.Terminated.ExitCode == 0 {
-				t.succeeded++
-			}
-		case c.LastTerminationState.Terminated != nil:
-			t.stopped++
-		case c.State.Waiting != nil:
-			t.waiting++
-		default:
-			t.unknown++
-		}
+	for i := range st.ContainerStatuses {
+		s := &st.ContainerStatuses[i]
+		c, _ := b.want.Container(s.Name)
+		b.tallyRegular(&t, c, s)
 	}
 	return t
 }
 
-// naturalPhase is what the containers say (C-1.26.13, in its order).
+func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
+	switch end := lastEnd(s); {
+	case end == nil, s.State.Waiting != nil && end.ExitCode == 0: // it runs again in a new sandbox
+		t.initPending++
+	case end.ExitCode != 0 && !b.restarts(c, end):
+		t.initFailed++
+	}
+}
+
+func (t *tally) sidecar(s *v1.ContainerStatus) {
+	switch {
+	case s.State.Running != nil:
+		t.running++
+		if !*s.Started {
+			t.sidecarPending++
+		}
+	case lastEnd(s) == nil:
+		t.sidecarPending++
+		t.waiting++
+	}
+}
+
+func (b *build) tallyRegular(t *tally, c *v1.Container, s *v1.ContainerStatus) {
+	end := lastEnd(s)
+	switch {
+	case s.State.Running != nil:
+		t.running++
+	case end != nil:
+		t.stopped++
+		if b.restarts(c, end) {
+			t.again++
+		}
+		if s.State.Terminated != nil && end.ExitCode == 0 {
+			t.succeeded++
+		}
+	default:
+		t.waiting++
+	}
+}
+
+// lastEnd returns how a container that does not run ended last; nil when it runs
+// or never ran.
+func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
+	switch {
+	case s.State.Running != nil:
+		return nil
+	case s.State.Terminated != nil:
+		return s.State.Terminated
+	}
+	return s.LastTerminationState.Terminated
+}
+
+// naturalPhase is what the containers say (C-1.26.13, in its order). A pod that
+// goes ends as they did; a static one does not (C-1.26.14), and one of an API
+// server ends as Failed when nothing of it is left to end (C-1.27.10).
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
+	ends := b.notes.Terminating && b.ofAPI()
 	switch {
 	case t.initFailed > 0:
 		return v1.PodFailed
-	case t.initPending > 0, t.waiting > 0:
-		return v1.PodPending
-	case t.running > 0 && t.unknown == 0:
-		return v1.PodRunning
-	case t.running == 0 && t.stopped > 0 && t.unknown == 0:
-		switch policy := b.want.Pod.Spec.RestartPolicy; {
-		case policy == v1.RestartPolicyAlways || policy == "":
-			return v1.PodRunning
-		case t.stopped == t.succeeded:
+	case ends && !b.alive():
+		if t.stopped > 0 && t.stopped == t.succeeded && t.waiting == 0 {
 			return v1.PodSucceeded
-		case policy == v1.RestartPolicyNever:
-			return v1.PodFailed
 		}
+		return v1.PodFailed
+	case t.initPending > 0, t.sidecarPending > 0 && !b.made, t.waiting > 0:
+		return v1.PodPending
+	case t.running > 0:
 		return v1.PodRunning
+	case t.stopped == 0:
+		return v1.PodPending
+	case t.again > 0 && !ends:
+		return v1.PodRunning
+	case t.stopped == t.succeeded:
+		return v1.PodSucceeded
 	}
-	return v1.PodPending
+	return v1.PodFailed
+}
+
+// alive reports whether something of the instance can still run.
+func (b *build) alive() bool {
+	for _, c := range b.have.Containers {
+		if b.ours(c) && c.State != pod.StateExited {
+			return true
+		}
+	}
+	return b.have.Sandbox != nil && b.have.Sandbox.Ready
 }
 
 // closeBooks gives every container of a pod that has ended an end, where it had
 // its turn (C-1.27.10).
 func (b *build) closeBooks(st *v1.PodStatus) {
-	if !b.initialised || len(b.have.Containers) == 0 {
-		return
+	turn := func(s v1.ContainerStatus) bool {
+		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
 	}
-	for i := range st.ContainerStatuses {
-		c := &st.ContainerStatuses[i]
-		if c.State.Waiting == nil {
+	if b.initialised || slices.ContainsFunc(st.ContainerStatuses, turn) {
+		for i := range st.ContainerStatuses {
+			closeBook(&st.ContainerStatuses[i])
+		}
+	}
+	had := false
+	for i := len(st.InitContainerStatuses) - 1; i >= 0; i-- {
+		s := &st.InitContainerStatuses[i]
+		if had = had || turn(*s); !had {
 			continue
 		}
-		end := c.LastTerminationState.Terminated
-		if end == nil {
-			end = lost("The container could not be located when the pod was terminated")
+		closeBook(s)
+		if end := s.State.Terminated; end != nil && !pod.Restartable(&b.want.Pod.Spec.InitContainers[i]) {
+			s.Ready = end.ExitCode == 0
 		}
-		c.State = v1.ContainerState{Terminated: end}
-		c.LastTerminationState = v1.ContainerState{}
 	}
+}
+
+func closeBook(s *v1.ContainerStatus) {
+	if s.State.Waiting == nil {
+		return
+	}
+	end := s.LastTerminationState.Terminated
+	if end == nil {
+		end = lost("The container could not be located when the pod was terminated")
+	}
+	s.State = v1.ContainerState{Terminated: end}
+	s.LastTerminationState = v1.ContainerState{}
 }

@@ -1,10 +1,14 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Line is a pod's status in the few words of a table, as kubectl users know
@@ -12,114 +16,141 @@ import (
 type Line struct {
 	Status      string    // "Running", "Init:0/1", "CrashLoopBackOff", "Completed", "Terminating", …
 	Ready       int       // containers that are ready
-	Containers  int       // containers that count: regular ones
-	Restarts    int       // of all containers, while initialising of the init containers
+	Containers  int       // containers that count: regular ones and sidecars
+	Restarts    int       // of these, while initialising of the init containers so far
 	LastRestart time.Time // when the newest of these restarts' earlier lives ended; zero when unknown
+	// GatesTrue of Gates readiness gates are open.
+	GatesTrue, Gates int
 }
 
 // ReadyText returns "1/2".
 func (l Line) ReadyText() string { return fmt.Sprintf("%d/%d", l.Ready, l.Containers) }
 
-// Summary returns the line of one pod.
+// GatesText returns "1/2", "" for a pod without readiness gates.
+func (l Line) GatesText() string {
+	if l.Gates == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d", l.GatesTrue, l.Gates)
+}
+
+// Summary returns the line of one pod, in kubectl's words. One thing is other
+// than there: a pod that admission keeps waiting shows the reason.
 func Summary(p v1.Pod) Line {
-	l := Line{Status: string(p.Status.Phase), Containers: len(p.Spec.Containers)}
-	if p.Status.Reason != "" {
-		l.Status = p.Status.Reason
-	}
-	for _, c := range p.Status.ContainerStatuses {
-		if c.Ready && c.State.Running != nil {
-			l.Ready++
+	l := Line{Status: cmp.Or(p.Status.Reason, string(p.Status.Phase)), Containers: len(p.Spec.Containers), Gates: len(p.Spec.ReadinessGates)}
+	for _, gate := range p.Spec.ReadinessGates {
+		if is(p.Status.Conditions, gate.ConditionType) {
+			l.GatesTrue++
 		}
 	}
-	var initialising bool
-	if l.Status, initialising = initWord(p, l.Status); initialising {
-		l.count(p.Status.InitContainerStatuses)
-	} else {
-		l.count(p.Status.ContainerStatuses)
-		l.Status = containerWord(p, l.Status)
+	init := l.initContainers(p)
+	refused := p.Status.Reason != "" && p.Status.Phase == v1.PodPending
+	if init != "" && !refused {
+		l.Status = init
 	}
-	if p.DeletionTimestamp != nil {
+	if init == "" || is(p.Status.Conditions, v1.PodInitialized) {
+		l.regular(p, refused)
+	}
+	switch {
+	case p.DeletionTimestamp == nil:
+	case p.Status.Reason == "NodeLost":
+		l.Status = "Unknown"
+	case !isFinal(p.Status.Phase):
 		l.Status = "Terminating"
-		if p.Status.Reason == "NodeLost" {
-			l.Status = "Unknown"
-		}
 	}
 	return l
 }
 
-func (l *Line) count(list []v1.ContainerStatus) {
-	for _, c := range list {
-		l.Restarts += int(c.RestartCount)
-		if end := c.LastTerminationState.Terminated; end != nil && end.FinishedAt.After(l.LastRestart) {
-			l.LastRestart = end.FinishedAt.Time
-		}
+// count adds the restarts of one container.
+func (l *Line) count(c *v1.ContainerStatus) {
+	l.Restarts += int(c.RestartCount)
+	if end := c.LastTerminationState.Terminated; end != nil && end.FinishedAt.After(l.LastRestart) {
+		l.LastRestart = end.FinishedAt.Time
 	}
 }
 
-// initWord says where the init containers stand, while they do.
-func initWord(p v1.Pod, word string) (string, bool) {
-	if conditionTrue(p, v1.PodInitialized) {
-		return word, false
+// initContainers counts them and says where they stand; "" when they are done.
+func (l *Line) initContainers(p v1.Pod) string {
+	for i := range p.Spec.InitContainers {
+		if pod.Restartable(&p.Spec.InitContainers[i]) {
+			l.Containers++
+		}
 	}
-	for i, c := range p.Status.InitContainerStatuses {
+	for i := range p.Status.InitContainerStatuses {
+		c := &p.Status.InitContainerStatuses[i]
+		l.count(c)
 		end, wait := c.State.Terminated, c.State.Waiting
 		switch {
 		case end != nil && end.ExitCode == 0:
-			continue
-		case end != nil && end.Reason != "":
-			return "Init:" + end.Reason, true
-		case end != nil && end.Signal != 0:
-			return fmt.Sprintf("Init:Signal:%d", end.Signal), true
+		case sidecar(p, c.Name) && c.Started != nil && *c.Started:
+			if c.Ready {
+				l.Ready++
+			}
 		case end != nil:
-			return fmt.Sprintf("Init:ExitCode:%d", end.ExitCode), true
+			return "Init:" + endWord(end)
 		case wait != nil && wait.Reason != "" && wait.Reason != podInitializing:
-			return "Init:" + wait.Reason, true
+			return "Init:" + wait.Reason
+		default:
+			return fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers))
 		}
-		if p.Status.Reason != "" {
-			return p.Status.Reason, true // refused: that says more
-		}
-		return fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers)), true
 	}
-	return word, false
+	return ""
 }
 
-// containerWord says what the containers are at; the first one with a word of
-// its own names it.
-func containerWord(p v1.Pod, word string) string {
-	running := false
-	if p.Status.Reason != "" && p.Status.Phase == v1.PodPending {
-		return word // refused
+// regular counts the containers that last and says what they are at; the first
+// one with a word of its own names it, unless the pod was refused.
+func (l *Line) regular(p v1.Pod, refused bool) {
+	l.Restarts, l.LastRestart = 0, time.Time{}
+	for i := range p.Status.InitContainerStatuses {
+		if c := &p.Status.InitContainerStatuses[i]; sidecar(p, c.Name) {
+			l.count(c)
+		}
 	}
+	running, failure, word := false, "", l.Status
 	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
-		c := p.Status.ContainerStatuses[i]
+		c := &p.Status.ContainerStatuses[i]
+		l.count(c)
 		end, wait := c.State.Terminated, c.State.Waiting
 		switch {
 		case wait != nil && wait.Reason != "":
 			word = wait.Reason
-		case end != nil && end.Reason != "":
-			word = end.Reason
-		case end != nil && end.Signal != 0:
-			word = fmt.Sprintf("Signal:%d", end.Signal)
 		case end != nil:
-			word = fmt.Sprintf("ExitCode:%d", end.ExitCode)
+			word = endWord(end)
+			if end.ExitCode != 0 {
+				failure = word
+			}
 		case c.Ready && c.State.Running != nil:
 			running = true
+			l.Ready++
 		}
 	}
 	switch {
-	case word != completed || !running:
-		return word
-	case conditionTrue(p, v1.PodReady):
-		return "Running"
+	case refused:
+	case word != completed:
+		l.Status = word
+	case running && is(p.Status.Conditions, v1.PodReady):
+		l.Status = string(v1.PodRunning)
+	case failure != "":
+		l.Status = failure
+	case running:
+		l.Status = "NotReady"
+	default:
+		l.Status = completed
 	}
-	return "NotReady"
 }
 
-func conditionTrue(p v1.Pod, kind v1.PodConditionType) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == kind {
-			return c.Status == v1.ConditionTrue
-		}
+// endWord says how a container ended.
+func endWord(end *v1.ContainerStateTerminated) string {
+	switch {
+	case end.Reason != "":
+		return end.Reason
+	case end.Signal != 0:
+		return fmt.Sprintf("Signal:%d", end.Signal)
 	}
-	return false
+	return fmt.Sprintf("ExitCode:%d", end.ExitCode)
+}
+
+// sidecar reports whether the pod has a sidecar of this name.
+func sidecar(p v1.Pod, name string) bool {
+	return slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return c.Name == name && pod.Restartable(&c) })
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Pods returns pods as kubectl's table; wide adds address, node and source.
+// Pods returns pods as kubectl's table; wide adds address, node, source and
+// readiness gates.
 func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
 	header := []cell{{text: "NAMESPACE"}, {text: "NAME"}, {text: "READY"}, {text: "STATUS"}, {text: "RESTARTS"}, {text: "AGE"}}
 	if wide {
-		header = append(header, cell{text: "IP"}, cell{text: "NODE"}, cell{text: "SOURCE"})
+		header = append(header, cell{text: "IP"}, cell{text: "NODE"}, cell{text: "SOURCE"}, cell{text: "READINESS GATES"})
 	}
 	rows := [][]cell{header}
 	for _, p := range pods {
@@ -29,7 +30,7 @@ func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
 			{text: age(p, now)},
 		}
 		if wide {
-			row = append(row, cell{text: p.Status.PodIP}, cell{text: p.Spec.NodeName}, cell{text: p.Annotations[pod.AnnotationConfigSource]})
+			row = append(row, cell{text: p.Status.PodIP}, cell{text: p.Spec.NodeName}, cell{text: p.Annotations[pod.AnnotationConfigSource]}, cell{text: l.GatesText()})
 		}
 		for i := range row {
 			if row[i].text = Clean(row[i].text); row[i].text == "" {
@@ -45,14 +46,19 @@ func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
 }
 
 func statusTone(l status.Line) tone {
-	switch {
-	case l.Status == string(v1.PodRunning) && l.Ready == l.Containers:
-		return good
-	case l.Status == "Completed", l.Status == string(v1.PodSucceeded):
+	step, init := strings.CutPrefix(l.Status, "Init:")
+	switch l.Status {
+	case string(v1.PodRunning):
+		if l.Ready == l.Containers {
+			return good
+		}
+		return change
+	case "Completed", string(v1.PodSucceeded):
 		return faint
-	case l.Status == string(v1.PodRunning), l.Status == string(v1.PodPending), l.Status == "Terminating",
-		strings.HasPrefix(l.Status, "Init:") && !strings.Contains(l.Status, "Error") && !strings.Contains(l.Status, "BackOff"),
-		l.Status == "ContainerCreating", l.Status == "PodInitializing":
+	case string(v1.PodPending), "ContainerCreating", "PodInitializing", "Terminating", "NotReady", "RestartingAllContainers":
+		return change
+	}
+	if init && strings.Contains(step, "/") { // how many are done
 		return change
 	}
 	return bad

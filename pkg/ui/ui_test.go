@@ -309,23 +309,6 @@ func TestSecretsAreRedactedInTheSet(t *testing.T) {
 	}
 }
 
-func TestPodsTable(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	start := metav1.NewTime(now.Add(-130 * time.Second))
-	running := v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-n1", Annotations: map[string]string{pod.AnnotationConfigSource: "file"}},
-		Spec:       v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{Name: "a"}}},
-		Status: v1.PodStatus{Phase: v1.PodRunning, PodIP: "10.88.0.7", StartTime: &start, ContainerStatuses: []v1.ContainerStatus{{
-			Name: "a", Ready: true, RestartCount: 2, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
-			LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{FinishedAt: metav1.NewTime(now.Add(-time.Minute))}},
-		}}},
-	}
-	pending := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "dns-n1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}, Status: v1.PodStatus{Phase: v1.PodPending}}
-	v := New(io.Discard, Screen{})
-	golden(t, "pods.txt", v.Pods([]v1.Pod{running, pending}, false, now)+v.Pods([]v1.Pod{running, pending}, true, now)+PodNames([]v1.Pod{running, pending}))
-}
-
 func TestReport(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))

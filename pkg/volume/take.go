@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -40,8 +41,8 @@ func (v *Volumes) take(dir, uid, name string) error {
 	return removeTree(v.pods, uid, name)
 }
 
-// Forget removes all that is left of the pod: its log directory, every
-// instance, and at last the files beside them, so that an end on the way leaves
+// Forget removes all that is left of the pod: its log directory and the links
+// into it (C-1.33.5), every instance, and at last the files beside them, so that an end on the way leaves
 // the pod's record to begin again with. Mounts and links are treated as by
 // Take.
 func (v *Volumes) Forget(key pod.Key, uid string) error {
@@ -64,7 +65,7 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 		return err
 	}
 	if v.logs != "" {
-		if err := removeTree(v.logs, logs); err != nil {
+		if err := v.removeLogs(logs); err != nil {
 			return err
 		}
 	}
@@ -81,6 +82,37 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 		}
 	}
 	return removeTree(v.pods, uid)
+}
+
+// removeLogs removes the links into a pod's log directory, then the directory:
+// whoever ends on the way finds it again.
+func (v *Volumes) removeLogs(name string) error {
+	if err := v.removeLinks(filepath.Join(v.logs, name) + string(filepath.Separator)); err != nil {
+		return err
+	}
+	return removeTree(v.logs, name)
+}
+
+// removeLinks removes the links whose targets begin with into. What else lies
+// beside them is others'.
+func (v *Volumes) removeLinks(into string) error {
+	if v.links == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(v.links)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		link := filepath.Join(v.links, e.Name())
+		if target, err := os.Readlink(link); err != nil || !strings.HasPrefix(target, into) {
+			continue
+		}
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Sweep removes the directories of pods that keep does not name, with their log
@@ -115,7 +147,7 @@ func (v *Volumes) sweep(uid string) error {
 			return err
 		}
 		for _, l := range logs {
-			if err := removeTree(v.logs, filepath.Base(l)); err != nil {
+			if err := v.removeLogs(filepath.Base(l)); err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@
 // is gone. What lies where:
 //
 //	<root>/pods/<uid>/                     the pod (its record lies here too)
+//	<root>/pods/<uid>/containers/          termination messages, one file a container's life, which cri makes
 //	<root>/pods/<uid>/<instance>/          one life of it
 //	<root>/pods/<uid>/<instance>/ready     Put was completed
 //	<root>/pods/<uid>/<instance>/volumes/kubernetes.io~empty-dir/<name>
@@ -36,14 +37,17 @@ const marker = "ready"
 type Config struct {
 	RootDir    string // the agent's directory
 	PodLogsDir string // where pods' log directories are; empty leaves logs alone
-	Log        *slog.Logger
+	// ContainerLogsDir is where cri links to containers' logs (C-1.22.10); empty
+	// leaves links alone.
+	ContainerLogsDir string
+	Log              *slog.Logger
 }
 
 // Volumes puts volumes in place and takes them away. It may be used by many
 // goroutines, each for pods of its own.
 type Volumes struct {
-	pods, logs string
-	log        *slog.Logger
+	pods, logs, links string
+	log               *slog.Logger
 
 	mu sync.Mutex
 	// noted holds the directories of instances that keep nothing on disk and
@@ -57,7 +61,10 @@ func New(c Config) *Volumes {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Volumes{pods: filepath.Join(c.RootDir, "pods"), logs: c.PodLogsDir, log: log, noted: make(map[string]bool)}
+	return &Volumes{
+		pods: filepath.Join(c.RootDir, "pods"), logs: c.PodLogsDir, links: c.ContainerLogsDir,
+		log: log, noted: make(map[string]bool),
+	}
 }
 
 // placed is one volume of a pod with its kind and its place on the host.
@@ -108,16 +115,16 @@ func (v *Volumes) Mounts(want *pod.Spec, instance int, container string) ([]pod.
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := volumeMounts(want.Pod, container)
-	if err != nil {
-		return nil, err
+	c, _ := want.Container(container)
+	if c == nil {
+		return nil, fmt.Errorf("the pod has no container %s", container)
 	}
 	byName := make(map[string]placed, len(all))
 	for _, p := range all {
 		byName[p.Name] = p
 	}
 	var mounts []pod.Mount
-	for _, m := range wanted {
+	for _, m := range c.VolumeMounts {
 		p, ok := byName[m.Name]
 		if !ok {
 			return nil, fmt.Errorf("container %s mounts volume %s, which the pod does not have", container, m.Name)
@@ -152,18 +159,6 @@ func (p placed) mount(m v1.VolumeMount) (pod.Mount, error) {
 		mount.Propagation = string(*m.MountPropagation)
 	}
 	return mount, nil
-}
-
-// volumeMounts returns what the container of that name mounts.
-func volumeMounts(p *v1.Pod, name string) ([]v1.VolumeMount, error) {
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return list[i].VolumeMounts, nil
-			}
-		}
-	}
-	return nil, fmt.Errorf("the pod has no container %s", name)
 }
 
 // place returns the directory of an instance and its volumes, each with its

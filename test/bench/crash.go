@@ -6,25 +6,28 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"time"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
 )
 
 // measureCrash is measure 4: the process of a container is killed from outside,
 // for the first time in the pod's life, and its replacement runs. The kill comes
 // at a random moment, so that a period of the agent's does not help it.
 func (b *bench) measureCrash(ctx context.Context) (err error) {
-	m := b.report.measure(4, "first crash → replacement started",
+	m := b.measure(4, "first crash → replacement started",
 		"SIGKILL of the container's process at a random moment; raw: STOPPED event, CreateContainer, StartContainer")
 	b.noise(ctx, m)
-	d, err := b.newDirs("crash")
+	d, err := b.NewDirs("crash")
 	if err != nil {
 		return err
 	}
-	a, err := b.serve(d, b.socket)
+	a, err := b.nodectl.Serve(d, b.socket)
 	if err != nil {
 		return err
 	}
-	defer func() { err = firstError(err, a.end(syscall.SIGTERM)) }()
-	if err := b.settle(ctx, a); err != nil {
+	defer func() { err = firstError(err, a.End(syscall.SIGTERM)) }()
+	if err := b.nodectl.Settle(ctx, a); err != nil {
 		return err
 	}
 	phase := rand.New(rand.NewPCG(1, 2))
@@ -37,84 +40,84 @@ func (b *bench) measureCrash(ctx context.Context) (err error) {
 		if err := b.crashAgent(ctx, m, d, i, wait); err != nil {
 			return err
 		}
-		b.say("crash: %d/%d", i+1, rounds)
+		lab.Say("crash: %d/%d", i+1, rounds)
 	}
-	m.ratio("nodectl / raw", "nodectl", "raw", 2)
+	m.Ratio("nodectl / raw", "nodectl", "raw", 2)
 	return nil
 }
 
-func (b *bench) crashRaw(ctx context.Context, m *measure, i int, wait time.Duration) error {
-	p, err := b.startRaw(ctx, fmt.Sprintf("crash-raw-%02d", i), rawShape{})
+func (b *bench) crashRaw(ctx context.Context, m *result.Measure, i int, wait time.Duration) error {
+	p, err := b.StartRaw(ctx, fmt.Sprintf("crash-raw-%02d", i), lab.RawShape{})
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, wait); err != nil {
+	if err := lab.Pause(ctx, wait); err != nil {
 		return err
 	}
-	mark := b.events.mark()
-	killed, err := b.killInit(ctx, p.container)
+	mark := b.Events.Mark()
+	killed, err := b.KillInit(ctx, p.Container)
 	if err != nil {
 		return err
 	}
-	e, err := b.events.await(ctx, mark, "end of the container", stopped(p.container))
+	e, err := b.Events.Await(ctx, mark, "end of the container", lab.Stopped(p.Container))
 	if err != nil {
 		return err
 	}
-	if err := b.startRawContainer(ctx, p, 1); err != nil {
+	if err := b.StartRawContainer(ctx, p, 1); err != nil {
 		return err
 	}
-	at, err := b.startedAt(ctx, p.container)
+	at, err := b.StartedAt(ctx, p.Container)
 	if err != nil {
 		return err
 	}
-	m.arm("raw").add(at.Sub(killed))
-	m.arm("kill → STOPPED event, raw").add(e.at.Sub(killed))
-	if err := b.removeSandbox(ctx, p.sandbox); err != nil {
+	m.Arm("raw").Add(at.Sub(killed))
+	m.Arm("kill → STOPPED event, raw").Add(e.At.Sub(killed))
+	if err := b.RemoveSandbox(ctx, p.Sandbox); err != nil {
 		return err
 	}
-	return m.rest(ctx, spacing)
+	return lab.Rest(ctx, m, spacing)
 }
 
-func (b *bench) crashAgent(ctx context.Context, m *measure, d agentDirs, i int, wait time.Duration) error {
+func (b *bench) crashAgent(ctx context.Context, m *result.Measure, d lab.Dirs, i int, wait time.Duration) error {
 	name := fmt.Sprintf("crash-%02d", i)
-	mark := b.events.mark()
-	if _, err := d.drop(name, false); err != nil {
+	mark := b.Events.Mark()
+	if _, err := b.drop(d, name, false); err != nil {
 		return err
 	}
-	up, err := b.events.await(ctx, mark, "start of "+name, started(name+"-"+nodeName))
+	up, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(name+"-"+lab.NodeName))
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, wait); err != nil {
+	if err := lab.Pause(ctx, wait); err != nil {
 		return err
 	}
-	mark = b.events.mark()
-	killed, err := b.killInit(ctx, up.ContainerId)
+	mark = b.Events.Mark()
+	killed, err := b.KillInit(ctx, up.ContainerId)
 	if err != nil {
 		return err
 	}
-	down, err := b.events.await(ctx, mark, "end of "+name, stopped(up.ContainerId))
+	down, err := b.Events.Await(ctx, mark, "end of "+name, lab.Stopped(up.ContainerId))
 	if err != nil {
 		return err
 	}
-	again, err := b.events.await(ctx, mark, "replacement of "+name, started(name+"-"+nodeName))
+	again, err := b.Events.Await(ctx, mark, "replacement of "+name, lab.Started(name+"-"+lab.NodeName))
 	if err != nil {
 		return err
 	}
-	at, err := b.awaitRunning(ctx, again.ContainerId)
+	at, err := b.AwaitRunning(ctx, again.ContainerId)
 	if err != nil {
 		return err
 	}
-	m.arm("nodectl").add(at.Sub(killed))
+	m.Arm("nodectl").Add(at.Sub(killed))
 	b.trace.add(killed, "> killed")
-	b.trace.add(down.at, "STOPPED event")
+	b.trace.add(down.At, "STOPPED event")
 	b.trace.add(at, "started again")
-	m.arm("kill → STOPPED event, nodectl").add(down.at.Sub(killed))
-	if err := d.remove(name); err != nil {
+	m.Arm("kill → STOPPED event, nodectl").Add(down.At.Sub(killed))
+	if _, err := d.Remove(name); err != nil {
 		return err
 	}
-	if err := b.awaitNoPods(ctx); err != nil {
+	if err := b.AwaitNoPods(ctx); err != nil {
 		return err
 	}
-	return m.rest(ctx, spacing)
+	return lab.Rest(ctx, m, spacing)
 }

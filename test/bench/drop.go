@@ -8,7 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
 )
 
 // spacing lies between two samples, so that one does not hear the other's end.
@@ -19,71 +20,71 @@ const spacing = 400 * time.Millisecond
 // costs the raw arm to have an agent beside it is recorded.
 func (b *bench) measureDrop(ctx context.Context) (err error) {
 	type shape struct {
-		measure *measure
+		measure *result.Measure
 		dir     bool
 	}
 	var shapes []shape
 	if b.wants(1) {
-		shapes = append(shapes, shape{b.report.measure(1, "manifest dropped → container started",
+		shapes = append(shapes, shape{b.measure(1, "manifest dropped → container started",
 			"pod network, image present; raw: RunPodSandbox, CreateContainer, StartContainer"), false})
 	}
 	if b.wants(2) {
-		shapes = append(shapes, shape{b.report.measure(2, "the same with an emptyDir",
+		shapes = append(shapes, shape{b.measure(2, "the same with an emptyDir",
 			"raw: mkdir and a mount beside that"), true})
 	}
-	var begin []*measure
+	var begin []*result.Measure
 	for _, s := range shapes {
 		begin = append(begin, s.measure)
 	}
 	b.noise(ctx, begin...)
-	d, err := b.newDirs("drop")
+	d, err := b.NewDirs("drop")
 	if err != nil {
 		return err
 	}
-	a, err := b.serve(d, b.socket)
+	a, err := b.nodectl.Serve(d, b.socket)
 	if err != nil {
 		return err
 	}
-	defer func() { err = firstError(err, a.end(syscall.SIGTERM)) }()
-	if err := b.settle(ctx, a); err != nil {
+	defer func() { err = firstError(err, a.End(syscall.SIGTERM)) }()
+	if err := b.nodectl.Settle(ctx, a); err != nil {
 		return err
 	}
 	rounds := b.count(20, 3)
 	for i := range rounds {
 		for _, s := range shapes {
 			name := fmt.Sprintf("drop%d-%02d", s.measure.ID, i)
-			before := cpuOf(a.pid())
-			shape := rawShape{}
+			before := lab.CPU(a.PID())
+			shape := lab.RawShape{}
 			if s.dir {
-				shape.dir = filepath.Join(b.scratch, "raw", name)
+				shape.Dir = filepath.Join(b.Dir, "raw", name)
 			}
 			if err := b.sampleRaw(ctx, s.measure, "raw", name, shape); err != nil {
 				return err
 			}
-			s.measure.arm("agent's CPU while raw starts and removes a pod").add(cpuOf(a.pid()) - before)
-			before = cpuOf(a.pid())
+			s.measure.Arm("agent's CPU while raw starts and removes a pod").Add(lab.CPU(a.PID()) - before)
+			before = lab.CPU(a.PID())
 			if err := b.sampleDrop(ctx, s.measure, d, name, s.dir); err != nil {
 				return err
 			}
-			s.measure.arm("agent's CPU while it starts and removes a pod").add(cpuOf(a.pid()) - before)
+			s.measure.Arm("agent's CPU while it starts and removes a pod").Add(lab.CPU(a.PID()) - before)
 			if s.dir {
 				continue
 			}
 			// What the filter costs, for whoever would leave it out of "raw".
-			if err := b.sampleRaw(ctx, s.measure, "raw without seccomp", name, rawShape{unconfined: true}); err != nil {
+			if err := b.sampleRaw(ctx, s.measure, "raw without seccomp", name, lab.RawShape{Unconfined: true}); err != nil {
 				return err
 			}
 		}
-		b.say("drop: %d/%d", i+1, rounds)
+		lab.Say("drop: %d/%d", i+1, rounds)
 	}
 	for _, s := range shapes {
 		limit := 1.25
 		if s.dir {
 			limit = 1.35
 		}
-		s.measure.ratio("nodectl / raw", "nodectl", "raw", limit)
+		s.measure.Ratio("nodectl / raw", "nodectl", "raw", limit)
 		if !s.dir {
-			s.measure.ratio("nodectl / raw without seccomp", "nodectl", "raw without seccomp", 0)
+			s.measure.Ratio("nodectl / raw without seccomp", "nodectl", "raw without seccomp", 0)
 		}
 	}
 	return nil
@@ -91,80 +92,63 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 
 // sampleRaw starts one pod by CRI calls, notes in an arm how long that took, and
 // removes it.
-func (b *bench) sampleRaw(ctx context.Context, m *measure, arm, name string, shape rawShape) error {
+func (b *bench) sampleRaw(ctx context.Context, m *result.Measure, arm, name string, shape lab.RawShape) error {
 	begin := time.Now()
-	p, err := b.startRaw(ctx, name+"-"+strings.ReplaceAll(arm, " ", "-"), shape)
+	p, err := b.StartRaw(ctx, name+"-"+strings.ReplaceAll(arm, " ", "-"), shape)
 	if err != nil {
 		return err
 	}
-	if err := b.noteStart(ctx, m, arm, begin, p.container); err != nil {
+	if err := b.noteStart(ctx, m, arm, begin, p.Container); err != nil {
 		return err
 	}
 	for i, call := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
-		m.arm(arm + ", " + call).add(p.calls[i])
+		m.Arm(arm + ", " + call).Add(p.Calls[i])
 	}
-	if err := b.removeSandbox(ctx, p.sandbox); err != nil {
+	if err := b.RemoveSandbox(ctx, p.Sandbox); err != nil {
 		return err
 	}
-	return m.rest(ctx, spacing)
+	return lab.Rest(ctx, m, spacing)
 }
 
 // sampleDrop drops one manifest, waits for its container, and takes it away.
-func (b *bench) sampleDrop(ctx context.Context, m *measure, d agentDirs, name string, emptyDir bool) error {
-	mark := b.events.mark()
-	begin, err := d.drop(name, emptyDir)
+func (b *bench) sampleDrop(ctx context.Context, m *result.Measure, d lab.Dirs, name string, emptyDir bool) error {
+	mark := b.Events.Mark()
+	begin, err := b.drop(d, name, emptyDir)
 	if err != nil {
 		return err
 	}
-	e, err := b.events.await(ctx, mark, "start of "+name, started(name+"-"+nodeName))
+	e, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(name+"-"+lab.NodeName))
 	if err != nil {
 		return err
 	}
 	if err := b.noteStart(ctx, m, "nodectl", begin, e.ContainerId); err != nil {
 		return err
 	}
-	if err := d.remove(name); err != nil {
+	if _, err := d.Remove(name); err != nil {
 		return err
 	}
-	if err := b.awaitNoPods(ctx); err != nil {
+	if err := b.AwaitNoPods(ctx); err != nil {
 		return err
 	}
-	return m.rest(ctx, spacing)
+	return lab.Rest(ctx, m, spacing)
 }
 
 // noteStart adds a start to an arm: as CRI tells it, and as the container's own
 // first words do, for a check.
-func (b *bench) noteStart(ctx context.Context, m *measure, arm string, begin time.Time, id string) error {
-	at, err := b.awaitRunning(ctx, id)
+func (b *bench) noteStart(ctx context.Context, m *result.Measure, arm string, begin time.Time, id string) error {
+	at, err := b.AwaitRunning(ctx, id)
 	if err != nil {
 		return err
 	}
-	stamp, err := b.stamped(ctx, id)
+	stamp, err := b.Stamped(ctx, id)
 	if err != nil {
 		return err
 	}
-	m.arm(arm).add(at.Sub(begin))
+	m.Arm(arm).Add(at.Sub(begin))
 	b.trace.add(begin, "> %s begins", arm)
 	b.trace.add(at, "started")
-	m.arm(arm + ", by its own clock").add(stamp.Sub(begin))
+	m.Arm(arm + ", by its own clock").Add(stamp.Sub(begin))
 	return nil
-}
-
-// awaitRunning returns when the container started. The event comes a moment
-// before the runtime shows the container running.
-func (b *bench) awaitRunning(ctx context.Context, id string) (time.Time, error) {
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		r, err := b.node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-		if err != nil {
-			return time.Time{}, err
-		}
-		if r.Status.State != cri.ContainerState_CONTAINER_CREATED || time.Now().After(deadline) {
-			return b.startedAt(ctx, id)
-		}
-		if err := pause(ctx, 2*time.Millisecond); err != nil {
-			return time.Time{}, err
-		}
-	}
 }
 
 func firstError(errs ...error) error {
@@ -174,4 +158,13 @@ func firstError(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// drop puts the manifest of one pod in place, and returns the moment before it
+// appeared.
+func (b *bench) drop(d lab.Dirs, name string, emptyDir bool) (time.Time, error) {
+	if err := d.Stage(name, lab.Manifest(name, lab.PodShape{EmptyDir: emptyDir})); err != nil {
+		return time.Time{}, err
+	}
+	return d.Drop(name)
 }

@@ -13,12 +13,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -27,6 +25,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -61,16 +62,16 @@ func run() int {
 
 	report, err := measureAll(ctx, o)
 	if report != nil {
-		fmt.Print(report.markdown())
+		fmt.Print(markdown(report))
 		if err == nil { // half a run does not replace a whole one
-			err = write(report, o.out)
+			err = report.Write(o.out)
 		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		return 1
 	}
-	if o.check && report.missed() > 0 {
+	if o.check && report.Missed() > 0 {
 		return 1
 	}
 	return 0
@@ -111,12 +112,10 @@ func parse(args []string) (options, error) {
 // bench is what all measures share.
 type bench struct {
 	options
-	node    *node.Node
-	events  *events
-	scratch string // on the node's file system
-	report  *report
+	*lab.Lab
+	nodectl *lab.Nodectl
+	report  *result.Report
 	trace   *trace
-	agents  int    // started so far: names their logs
 	socket  string // for the agents of measures 1 to 4: containerd's, or that of the tracing proxy
 }
 
@@ -130,48 +129,53 @@ func (b *bench) count(full, quick int) int {
 	return full
 }
 
-func (b *bench) say(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
-}
-
 // measureAll starts a node, takes the measures, and takes the node away. What
 // was measured before an error is returned with it.
-func measureAll(ctx context.Context, o options) (_ *report, err error) {
+func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 	b := &bench{options: o}
-	b.say("starting containerd")
-	if b.node, err = node.Start(ctx); err != nil {
+	lab.Say("starting containerd")
+	if b.Lab, err = lab.Open(ctx); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if e := b.node.Close(); e != nil {
-			err = errors.Join(err, fmt.Errorf("take the node away: %w", e))
-		}
-	}()
-	b.scratch = filepath.Join(filepath.Dir(b.node.RootDir), "bench")
-	if err := os.MkdirAll(b.scratch, 0o700); err != nil {
+	defer func() { err = errors.Join(err, b.Lab.Close()) }()
+	if b.nodectl, err = b.NewNodectl(ctx, o.binary); err != nil {
 		return nil, err
 	}
-	if err := b.build(ctx); err != nil {
+	b.nodectl.LogLevel, b.nodectl.KeepLogs = o.logLevel, o.keepLogs
+	b.report = &result.Report{Time: time.Now(), Quick: o.quick}
+	if b.report.Machine, err = b.Machine(ctx, b.nodectl.Binary); err != nil {
 		return nil, err
 	}
-	if b.report, err = newReport(ctx, b); err != nil {
-		return nil, err
-	}
-	if b.events, err = subscribe(ctx, b.node.Runtime); err != nil {
-		return nil, err
-	}
-	defer b.events.close()
-	b.socket = b.node.Endpoint
+	b.socket = b.Node.Endpoint
 	if b.traceFile != "" {
 		b.trace = &trace{}
-		p, err := newProxy(b.node.Endpoint, filepath.Join(b.scratch, "trace.sock"), b.trace)
+		p, err := criproxy.New(b.Node.Endpoint, filepath.Join(b.Dir, "trace.sock"), b.trace.hooks())
 		if err != nil {
 			return nil, err
 		}
-		b.socket = p.endpoint()
-		defer func() { err = errors.Join(err, p.close(), b.trace.write(b.traceFile)) }()
+		b.socket = p.Endpoint()
+		defer func() { err = errors.Join(err, p.Close(), b.trace.write(b.traceFile)) }()
 	}
 	return b.report, b.measures(ctx)
+}
+
+// measure begins a measure.
+func (b *bench) measure(id int, name, method string) *result.Measure {
+	lab.Say("measure %d: %s", id, name)
+	return b.report.Begin(id, name, method)
+}
+
+// noise waits for a quiet machine, for a while, and records how quiet it is for
+// the measures that begin now.
+func (b *bench) noise(ctx context.Context, begin ...*result.Measure) {
+	limit := b.waitQuiet
+	if b.quick {
+		limit = 0
+	}
+	n := b.Noise(ctx, limit)
+	for _, m := range begin {
+		m.Noise = n
+	}
 }
 
 func (b *bench) measures(ctx context.Context) error {
@@ -190,7 +194,7 @@ func (b *bench) measures(ctx context.Context) error {
 		if !slices.ContainsFunc(s.of, b.wants) {
 			continue
 		}
-		err := firstError(s.run(ctx), b.clear(ctx))
+		err := firstError(s.run(ctx), b.Clear(ctx))
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return errors.New("interrupted")
@@ -199,36 +203,4 @@ func (b *bench) measures(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// build builds the binary from this tree as it is released, unless one was
-// given.
-func (b *bench) build(ctx context.Context) error {
-	if b.binary != "" {
-		var err error
-		b.binary, err = filepath.Abs(b.binary)
-		return err
-	}
-	b.say("building nodectl")
-	b.binary = filepath.Join(b.scratch, "nodectl")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.binary, ".")
-	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build nodectl: %w\n%s", err, out)
-	}
-	return nil
-}
-
-func write(r *report, name string) error {
-	if name == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(name, append(text, '\n'), 0o644)
 }

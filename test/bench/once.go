@@ -7,6 +7,9 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
 )
 
 const oncePods = 20
@@ -15,24 +18,24 @@ const oncePods = 20
 // to its end, against raw calls at each of three concurrencies; the best of them
 // counts.
 func (b *bench) measureOnce(ctx context.Context) error {
-	m := b.report.measure(3, fmt.Sprintf("runonce of %d pods", oncePods),
+	m := b.measure(3, fmt.Sprintf("runonce of %d pods", oncePods),
 		"exec of nodectl → exit 0, a fresh root directory each time; raw: first call → last StartContainer returned, at its best concurrency of 1, 2, 4")
 	b.noise(ctx, m)
 	rounds := b.count(7, 1)
 	atOnce := []int{1, 2, 4}
 	for i := range rounds {
 		for k := range 2 { // twice a round: one pod is over soon, and its median is a limit
-			if err := b.sampleRaw(ctx, m, "raw", fmt.Sprintf("once-single%d-%d", k, i), rawShape{}); err != nil {
+			if err := b.sampleRaw(ctx, m, "raw", fmt.Sprintf("once-single%d-%d", k, i), lab.RawShape{}); err != nil {
 				return err
 			}
 		}
 		for _, n := range atOnce {
-			all, first, err := b.startRawBatch(ctx, fmt.Sprintf("once%d-%d", n, i), oncePods, n)
+			took, err := b.StartRawBatch(ctx, fmt.Sprintf("once%d-%d", n, i), oncePods, n, lab.RawShape{})
 			if err != nil {
 				return err
 			}
-			m.arm(fmt.Sprintf("raw, %d at once", n)).add(all)
-			m.arm(fmt.Sprintf("raw, %d at once, first pod", n)).add(first)
+			m.Arm(fmt.Sprintf("raw, %d at once", n)).Add(took[oncePods-1])
+			m.Arm(fmt.Sprintf("raw, %d at once, first pod", n)).Add(took[0])
 			if err := b.emptied(ctx, m); err != nil {
 				return err
 			}
@@ -40,41 +43,41 @@ func (b *bench) measureOnce(ctx context.Context) error {
 		if err := b.sampleOnce(ctx, m, i); err != nil {
 			return err
 		}
-		b.say("runonce: %d/%d", i+1, rounds)
+		lab.Say("runonce: %d/%d", i+1, rounds)
 	}
 	best := "raw, 1 at once"
 	for _, n := range atOnce[1:] {
-		if name := fmt.Sprintf("raw, %d at once", n); m.arm(name).Median < m.arm(best).Median {
+		if name := fmt.Sprintf("raw, %d at once", n); m.Arm(name).Median < m.Arm(best).Median {
 			best = name
 		}
 	}
-	m.ratio("nodectl / "+best, "nodectl", best, 1.2)
-	m.ratio("nodectl's first pod / one raw start", "nodectl, first pod", "raw", 2)
+	m.Ratio("nodectl / "+best, "nodectl", best, 1.2)
+	m.Ratio("nodectl's first pod / one raw start", "nodectl, first pod", "raw", 2)
 	return nil
 }
 
 // emptied removes all pods and lets the machine come to rest.
-func (b *bench) emptied(ctx context.Context, m *measure) error {
-	if err := b.clear(ctx); err != nil {
+func (b *bench) emptied(ctx context.Context, m *result.Measure) error {
+	if err := b.Clear(ctx); err != nil {
 		return err
 	}
-	return m.rest(ctx, time.Second)
+	return lab.Rest(ctx, m, time.Second)
 }
 
 // sampleOnce runs runonce once, on a root directory of its own.
-func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
-	d, err := b.newDirs(fmt.Sprintf("once-%d", round))
+func (b *bench) sampleOnce(ctx context.Context, m *result.Measure, round int) error {
+	d, err := b.NewDirs(fmt.Sprintf("once-%d", round))
 	if err != nil {
 		return err
 	}
 	for i := range oncePods {
-		if _, err := d.drop(fmt.Sprintf("once-%d-%02d", round, i), false); err != nil {
+		if _, err := b.drop(d, fmt.Sprintf("once-%d-%02d", round, i), false); err != nil {
 			return err
 		}
 	}
-	args := b.args(d, b.socket, "runonce", "-f", d.manifests, "--timeout", "2m", "-o", "json")
+	args := b.nodectl.Args(d, b.socket, "runonce", "-f", d.Manifests, "--timeout", "2m", "-o", "json")
 	begin := time.Now()
-	out, cpu, err := b.nodectl(ctx, args...)
+	out, cpu, err := b.nodectl.Run(ctx, args...)
 	took := time.Since(begin)
 	b.trace.add(begin, "> runonce begins")
 	b.trace.add(begin.Add(took), "runonce ended")
@@ -97,16 +100,16 @@ func (b *bench) sampleOnce(ctx context.Context, m *measure, round int) error {
 	if err != nil {
 		return err
 	}
-	m.arm("nodectl").add(took)
-	m.arm("nodectl's own CPU").add(cpu)
-	m.arm("nodectl, first pod").add(first.Sub(begin))
+	m.Arm("nodectl").Add(took)
+	m.Arm("nodectl's own CPU").Add(cpu)
+	m.Arm("nodectl, first pod").Add(first.Sub(begin))
 	return b.emptied(ctx, m)
 }
 
 // firstStart returns when the first of n containers started; all must run.
 func (b *bench) firstStart(ctx context.Context, n int) (time.Time, error) {
 	var first time.Time
-	r, err := b.node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	r, err := b.Node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
 		return first, err
 	}
@@ -114,7 +117,7 @@ func (b *bench) firstStart(ctx context.Context, n int) (time.Time, error) {
 		return first, fmt.Errorf("%d containers, want %d", len(r.Containers), n)
 	}
 	for _, c := range r.Containers {
-		at, err := b.startedAt(ctx, c.Id)
+		at, err := b.StartedAt(ctx, c.Id)
 		if err != nil {
 			return first, err
 		}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -66,7 +68,7 @@ func (b *bench) measureSources(ctx context.Context) error {
 		if !b.wants(id) {
 			continue
 		}
-		m := b.report.measure(id, names[id], "go test -bench, a process of its own each time; median of the runs")
+		m := b.measure(id, names[id], "go test -bench, a process of its own each time; median of the runs")
 		b.noise(ctx, m)
 		for range b.count(rounds[id], 1) {
 			for _, g := range sourceBenches[id] {
@@ -77,7 +79,7 @@ func (b *bench) measureSources(ctx context.Context) error {
 		}
 		for _, g := range sourceBenches[id] {
 			for _, l := range g.limits {
-				m.limit(l.figure, l.max, l.unit)
+				m.Max(l.figure, l.max, l.unit)
 			}
 		}
 	}
@@ -87,7 +89,7 @@ func (b *bench) measureSources(ctx context.Context) error {
 var benchLine = regexp.MustCompile(`^(Benchmark\S+?)-\d+\s+\d+\s+(.*)$`)
 
 // goBench runs a benchmark once and adds what its limits speak of.
-func (b *bench) goBench(ctx context.Context, m *measure, g goBench) error {
+func (b *bench) goBench(ctx context.Context, m *result.Measure, g goBench) error {
 	cmd := exec.CommandContext(ctx, "go", "test", g.pkg, "-run", "^$", "-bench", "^"+g.run+"$", "-benchtime", g.time, "-benchmem")
 	cmd.Dir = node.Repo()
 	out, err := cmd.CombinedOutput()
@@ -108,7 +110,7 @@ func (b *bench) goBench(ctx context.Context, m *measure, g goBench) error {
 					if err != nil {
 						return err
 					}
-					m.arm(l.figure).value(v * l.scale)
+					m.Arm(l.figure).Value(v * l.scale)
 					found[l.figure] = true
 				}
 			}
@@ -128,14 +130,14 @@ const mergeFiles = 10_000
 // measureMerge is measure 11: merge --dry-run of a directory of many manifests,
 // with what its process took.
 func (b *bench) measureMerge(ctx context.Context) error {
-	m := b.report.measure(11, fmt.Sprintf("merge --dry-run of %d files", mergeFiles),
+	m := b.measure(11, fmt.Sprintf("merge --dry-run of %d files", mergeFiles),
 		"exec → exit, against none; the one-container pod of examples/, one a file; peak RSS as the kernel counted it (ru_maxrss)")
 	b.noise(ctx, m)
 	text, err := os.ReadFile(filepath.Join(node.Repo(), "examples/web.yaml"))
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(b.scratch, "many")
+	dir := filepath.Join(b.Dir, "many")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -148,7 +150,7 @@ func (b *bench) measureMerge(ctx context.Context) error {
 		}
 	}
 	for range b.count(5, 1) {
-		cmd := b.command("merge", "--dry-run", "--against", "none", "-f", dir, "-o", "name", "--exit-code=false", "--root-dir", b.scratch)
+		cmd := lab.Command(b.nodectl.Binary, "merge", "--dry-run", "--against", "none", "-f", dir, "-o", "name", "--exit-code=false", "--root-dir", b.Dir)
 		begin := time.Now()
 		out, err := cmd.Output()
 		if err != nil {
@@ -159,12 +161,12 @@ func (b *bench) measureMerge(ctx context.Context) error {
 			return fmt.Errorf("merge names %d pods", n)
 		}
 		use := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-		m.arm("wall time").value(took.Seconds())
-		m.arm("CPU time").value((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
-		m.arm("peak RSS").value(float64(use.Maxrss) * 1024 / mb)
+		m.Arm("wall time").Value(took.Seconds())
+		m.Arm("CPU time").Value((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
+		m.Arm("peak RSS").Value(float64(use.Maxrss) * 1024 / result.MB)
 	}
-	m.limit("wall time", 3, "s")
-	m.limit("peak RSS", 60+0.04*mergeFiles, "MB")
-	m.limit("CPU time", 0, "s")
+	m.Max("wall time", 3, "s")
+	m.Max("peak RSS", 60+0.04*mergeFiles, "MB")
+	m.Max("CPU time", 0, "s")
 	return nil
 }

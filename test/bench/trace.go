@@ -8,6 +8,10 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/nodectl/nodectl/test/criproxy"
 )
 
 // trace is a list of moments: what the bench did, and the agent's calls. A nil
@@ -29,6 +33,14 @@ func (t *trace) add(at time.Time, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.moments = append(t.moments, moment{at, fmt.Sprintf(format, args...)})
+}
+
+// hooks note when a call comes and when the runtime has answered it.
+func (t *trace) hooks() criproxy.Hooks {
+	return criproxy.Hooks{
+		Before: func(c criproxy.Call) { t.add(time.Now(), "%s", c.Method) },
+		After:  func(c criproxy.Call, err error) { t.add(time.Now(), "%s answered: %v", c.Method, status.Code(err)) },
+	}
 }
 
 // write writes the moments in order, each with the milliseconds since the last

@@ -9,6 +9,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// uncaughtTerm is the code of what SIGTERM ends.
+const uncaughtTerm = 143
+
 // Behaviour is what a container does. It is read from the command and
 // arguments, or, without any, from the last part of the image's name with "-"
 // for blanks:
@@ -19,17 +22,20 @@ import (
 //	ignore term         does not end on SIGTERM
 //	slow term 3s        ends three seconds after SIGTERM with code 0
 //	no such command     cannot be started
-//	sh -c 'sleep 2; exit 3', with trap '' TERM
+//	sh -c 'sleep 2; exit 3', with trap '' TERM, and echo why > /dev/termination-log
 //
-// Everything else runs until it is told to end, and then ends at once with 143.
+// Everything else runs until it is told to end, and then ends at once with 128
+// and the number of the stop signal, 143.
 type Behaviour struct {
 	StartError string        // StartContainer fails with this
 	Ends       bool          // ends by itself
 	After      time.Duration // that long after its start
 	Code       int32         // its exit code when it ends by itself
 	IgnoreTerm bool          // only SIGKILL ends it
-	TermDelay  time.Duration // how long it takes to end on SIGTERM
+	TermDelay  time.Duration // how long it takes to end on the stop signal
 	TermCode   int32         // its exit code then
+	Output     string        // what it writes to its log when it starts, or answers to ExecSync
+	Message    string        // what it leaves in its termination message file when it ends
 }
 
 func (rt *Runtime) behaviourOf(c *runtimeapi.ContainerConfig) Behaviour {
@@ -52,7 +58,7 @@ func (rt *Runtime) behaviourOf(c *runtimeapi.ContainerConfig) Behaviour {
 
 // parse reads one command.
 func parse(w []string) Behaviour {
-	b := Behaviour{TermCode: 143}
+	b := Behaviour{TermCode: uncaughtTerm}
 	word := func(i int) string {
 		if i < len(w) {
 			return w[i]
@@ -84,7 +90,7 @@ func parse(w []string) Behaviour {
 // script reads the few words of shell that tests use: sleep, exit and a
 // trap of TERM, one after the other.
 func script(text string) Behaviour {
-	b := Behaviour{Ends: true, TermCode: 143}
+	b := Behaviour{Ends: true, TermCode: uncaughtTerm}
 	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == ';' || r == '\n' || r == '&' }) {
 		w := strings.Fields(line)
 		if len(w) > 0 && w[0] == "exec" {
@@ -112,6 +118,14 @@ func script(text string) Behaviour {
 		case "while":
 			b.Ends = false
 			return b
+		case "echo":
+			text, file, redirected := strings.Cut(strings.Join(w[1:], " "), ">")
+			switch text = strings.TrimSpace(text); {
+			case !redirected:
+				b.Output += text + "\n"
+			case strings.TrimSpace(file) == "/dev/termination-log":
+				b.Message = text + "\n"
+			}
 		}
 	}
 	return b

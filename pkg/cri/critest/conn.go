@@ -91,14 +91,18 @@ func handlers() map[string]grpc.MethodHandler {
 	return all
 }
 
-// NewStream implements grpc.ClientConnInterface for GetContainerEvents.
+// NewStream implements grpc.ClientConnInterface for GetContainerEvents and the
+// lists that come in pieces.
 func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-	name := path.Base(method)
-	if name != "GetContainerEvents" {
-		return nil, status.Errorf(codes.Unimplemented, "unknown method %s", method)
-	}
 	if c.life.Err() != nil {
 		return nil, errCut
+	}
+	switch name := path.Base(method); name {
+	case "GetContainerEvents":
+	case "StreamPodSandboxes", "StreamContainers":
+		return &pieces{stream: stream{ctx: ctx}, rt: c.rt, method: method}, nil
+	default:
+		return nil, status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	}
 	s, err := c.rt.subscribe()
 	if status.Code(err) == codes.Unavailable {

@@ -7,6 +7,7 @@ import (
 	"path"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -65,6 +66,9 @@ func (rt *Runtime) StartContainer(_ context.Context, q *runtimeapi.StartContaine
 		rt.ended(c, 128, "StartError", c.does.StartError) // without an event, as containerd
 		return nil, status.Error(codes.Unknown, c.does.StartError)
 	}
+	if err := c.openLog(c.does.Output); err != nil {
+		return nil, status.Errorf(codes.Unknown, "failed to create container loggers: %v", err)
+	}
 	c.state, c.started = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
 	rt.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c.id, c.sandboxID)
 	if c.does.Ends {
@@ -90,6 +94,12 @@ func (rt *Runtime) exit(c *container, code int32, reason, message string) {
 
 func (rt *Runtime) ended(c *container, code int32, reason, message string) {
 	c.stopTimer()
+	if c.started != 0 && reason == "" && code != 137 { // what is killed says nothing
+		c.leave(c.does.Message)
+	}
+	if reason == "" && c.childKilled {
+		reason = "OOMKilled"
+	}
 	if reason == "" {
 		reason = "Error"
 		if code == 0 {
@@ -101,8 +111,8 @@ func (rt *Runtime) ended(c *container, code int32, reason, message string) {
 	close(c.done)
 }
 
-// StopContainer implements CRI: SIGTERM, the grace period, SIGKILL. The end of
-// ctx leaves the container with what it was sent so far.
+// StopContainer implements CRI: the stop signal, the grace period, SIGKILL. What
+// ignores SIGTERM ends on another signal. The end of ctx leaves the container with what it was sent so far.
 func (rt *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	rt.mu.Lock()
 	c := rt.containers[q.GetContainerId()]
@@ -110,11 +120,11 @@ func (rt *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContaine
 		rt.mu.Unlock()
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
-	if q.GetTimeout() > 0 && !c.does.IgnoreTerm {
+	if ends, code := c.onStop(); q.GetTimeout() > 0 && ends {
 		if c.does.TermDelay == 0 {
-			rt.exit(c, c.does.TermCode, "", "")
+			rt.exit(c, code, "", "")
 		} else {
-			time.AfterFunc(c.does.TermDelay, func() { rt.endIf(c, c.does.TermCode) })
+			time.AfterFunc(c.does.TermDelay, func() { rt.endIf(c, code) })
 		}
 	}
 	rt.mu.Unlock()
@@ -131,6 +141,18 @@ func (rt *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContaine
 	}
 	rt.endIf(c, 137)
 	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// onStop says whether the stop signal ends the container, and with what code.
+func (c *container) onStop() (ends bool, code int32) {
+	sig := c.config.GetStopSignal()
+	if sig == runtimeapi.Signal_RUNTIME_DEFAULT || sig == runtimeapi.Signal_SIGTERM {
+		return !c.does.IgnoreTerm, c.does.TermCode
+	}
+	if c.does.TermCode != uncaughtTerm {
+		return true, c.does.TermCode
+	}
+	return true, 128 + int32(unix.SignalNum(sig.String()))
 }
 
 // RemoveContainer implements CRI: what runs is killed first.
@@ -192,62 +214,11 @@ func (rt *Runtime) containerStatus(c *container) *runtimeapi.ContainerStatus {
 		ExitCode: c.code, Reason: c.reason, Message: c.message, Image: c.config.GetImage(),
 		ImageRef: imageID(rt.imageName(c.config.GetImage().GetImage())), Labels: maps.Clone(c.config.GetLabels()),
 		Annotations: maps.Clone(c.config.GetAnnotations()), Mounts: c.config.GetMounts(),
+		Resources: &runtimeapi.ContainerResources{Linux: c.limits()}, StopSignal: c.config.GetStopSignal(),
 	}
 	s.ImageId = s.ImageRef
 	if dir, file := c.sandbox.GetLogDirectory(), c.config.GetLogPath(); dir != "" && file != "" {
 		s.LogPath = path.Join(dir, file)
 	}
 	return s
-}
-
-// ExecSync implements CRI for the commands Behaviour knows: exit, sleep, true
-// and false; everything else succeeds and echoes itself.
-func (rt *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	rt.mu.Lock()
-	c := rt.containers[q.GetContainerId()]
-	rt.mu.Unlock()
-	if c == nil {
-		return nil, rt.noContainer(q.GetContainerId())
-	}
-	if len(q.GetCmd()) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "no command")
-	}
-	limit, cancel := context.Background(), func() {}
-	if q.GetTimeout() > 0 {
-		limit, cancel = context.WithTimeout(limit, time.Duration(q.GetTimeout())*time.Second)
-	}
-	defer cancel()
-	b := rt.execBehaviour(q.GetCmd())
-	took := time.NewTimer(b.After)
-	defer took.Stop()
-	select {
-	case <-took.C:
-	case <-limit.Done():
-		return nil, status.Errorf(codes.DeadlineExceeded, "timeout %ds exceeded: context deadline exceeded", q.GetTimeout())
-	case <-c.done:
-		return nil, status.Errorf(codes.Unknown, "failed to exec in container: container %q is not running", c.id)
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
-	a := &runtimeapi.ExecSyncResponse{ExitCode: b.Code}
-	if !b.Ends {
-		a.Stdout = fmt.Appendln(nil, q.GetCmd())
-	}
-	return a, nil
-}
-
-func (rt *Runtime) execBehaviour(cmd []string) Behaviour {
-	switch path.Base(cmd[0]) {
-	case "true":
-		return Behaviour{Ends: true}
-	case "false":
-		return Behaviour{Ends: true, Code: 1}
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	b := rt.behaviourOf(&runtimeapi.ContainerConfig{Command: cmd})
-	if path.Base(cmd[0]) == "sleep" && !b.Ends {
-		b.After = 1000 * time.Hour
-	}
-	return b
 }

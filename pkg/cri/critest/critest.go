@@ -43,7 +43,10 @@ type Runtime struct {
 	containers map[string]*container
 	images     map[string]bool // by name; absent: the name decides
 	behave     func(*runtimeapi.ContainerConfig) (Behaviour, bool)
-	ready      [2]condition // runtime, network
+	execs      func(Exec) (Behaviour, bool)
+	execLog    []Exec
+	making     map[string]bool // names of sandboxes that are being made for nobody
+	ready      [2]condition    // runtime, network
 	noEvents   bool
 	faults     []*fault
 	log        []string
@@ -84,8 +87,11 @@ type container struct {
 	code          int32
 	reason        string
 	message       string
-	timer         *time.Timer   // its own end, where it has one
-	done          chan struct{} // closed when it has exited
+	resources     *runtimeapi.LinuxContainerResources // as last updated; nil before
+	memory        uint64                              // bytes it uses, as ContainerStats says
+	childKilled   bool                                // the kernel has killed one of its processes for memory
+	timer         *time.Timer                         // its own end, where it has one
+	done          chan struct{}                       // closed when it has exited
 }
 
 // New returns a runtime that is up, with a working network and nothing on it.
@@ -98,6 +104,7 @@ func New() *Runtime {
 		images:     map[string]bool{},
 		ready:      [2]condition{{ok: true}, {ok: true}},
 		calls:      map[string]int{},
+		making:     map[string]bool{},
 		counts:     map[string]uint32{},
 		subs:       map[*subscriber]bool{},
 		room:       make(chan struct{}),
@@ -153,13 +160,42 @@ func (rt *Runtime) OOM(key pod.Key, name string) bool {
 	return rt.end(key, name, 137, "OOMKilled", "")
 }
 
+// OOMChild kills a process of a running container that is not its first: it
+// runs on, and its end, whatever its code, is called OOMKilled, as containerd
+// does. It reports whether one was running.
+func (rt *Runtime) OOMChild(key pod.Key, name string) bool {
+	return rt.withRunning(key, name, func(c *container) { c.childKilled = true })
+}
+
+// SetMemory sets how much memory a running container uses, in bytes. It reports
+// whether one was running.
+func (rt *Runtime) SetMemory(key pod.Key, name string, used uint64) bool {
+	return rt.withRunning(key, name, func(c *container) { c.memory = used })
+}
+
+// SetMessage makes a running container leave text as its termination message
+// when it ends. It reports whether one was running.
+func (rt *Runtime) SetMessage(key pod.Key, name, text string) bool {
+	return rt.withRunning(key, name, func(c *container) { c.does.Message = text })
+}
+
+// Resources returns what the running container may use now; nil when none runs.
+func (rt *Runtime) Resources(key pod.Key, name string) (now *runtimeapi.LinuxContainerResources) {
+	rt.withRunning(key, name, func(c *container) { now = c.limits() })
+	return now
+}
+
 func (rt *Runtime) end(key pod.Key, name string, code int32, reason, message string) bool {
+	return rt.withRunning(key, name, func(c *container) { rt.exit(c, code, reason, message) })
+}
+
+// withRunning calls f for the running containers of that name, under the mutex.
+func (rt *Runtime) withRunning(key pod.Key, name string, f func(*container)) (found bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	found := false
 	for _, c := range rt.containers {
 		if c.key() == key && c.config.GetMetadata().GetName() == name && c.running() {
-			rt.exit(c, code, reason, message)
+			f(c)
 			found = true
 		}
 	}

@@ -28,6 +28,7 @@ type Fault struct {
 	Times     int // so many then go wrong; 0 is all
 
 	Delay     time.Duration // before anything else
+	Late      bool          // RunPodSandbox: it is done after Delay though nobody waits for it any more
 	Hang      bool          // no answer until the caller leaves or the fault is lifted; then the call goes on
 	Err       error         // the answer, instead of doing it
 	DropReply bool          // it is done, and the answer is lost: Unavailable
@@ -134,6 +135,9 @@ func (rt *Runtime) faulty(ctx context.Context, f *fault, q any, handle grpc.Unar
 	if f == nil {
 		return handle(ctx, q)
 	}
+	if f.Late {
+		return rt.late(ctx, f.Delay, q, handle)
+	}
 	if f.Delay > 0 {
 		wait := time.NewTimer(f.Delay)
 		defer wait.Stop()
@@ -167,6 +171,33 @@ func (rt *Runtime) faulty(ctx context.Context, f *fault, q any, handle grpc.Unar
 		}
 	}
 	return a, err
+}
+
+// late makes the sandbox after a delay, whether its caller waits or not; until
+// then its name is taken (F3).
+func (rt *Runtime) late(ctx context.Context, delay time.Duration, q any, handle grpc.UnaryHandler) (any, error) {
+	name := sandboxName(q.(*runtimeapi.RunPodSandboxRequest).GetConfig().GetMetadata())
+	rt.mu.Lock()
+	rt.making[name] = true
+	rt.mu.Unlock()
+	type result struct {
+		answer any
+		err    error
+	}
+	done := make(chan result, 1) // the call sends its end; there is room
+	time.AfterFunc(delay, func() {
+		rt.mu.Lock()
+		delete(rt.making, name)
+		rt.mu.Unlock()
+		a, err := handle(context.WithoutCancel(ctx), q)
+		done <- result{a, err}
+	})
+	select {
+	case r := <-done:
+		return r.answer, r.err
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 // Calls returns how often each CRI method was called.

@@ -41,12 +41,17 @@ func (rt *Runtime) RunPodSandbox(_ context.Context, q *runtimeapi.RunPodSandboxR
 	if m.GetName() == "" || m.GetNamespace() == "" || m.GetUid() == "" {
 		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata")
 	}
-	name := fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
+	name, owner := sandboxName(m), ""
+	if rt.making[name] {
+		owner = "sandbox-in-the-making"
+	}
 	for _, b := range rt.sandboxes {
-		o := b.config.GetMetadata()
-		if o.GetName() == m.GetName() && o.GetNamespace() == m.GetNamespace() && o.GetUid() == m.GetUid() && o.GetAttempt() == m.GetAttempt() {
-			return nil, status.Errorf(codes.Unknown, "failed to reserve sandbox name %q: name %q is reserved for %q", name, name, b.id)
+		if sandboxName(b.config.GetMetadata()) == name {
+			owner = b.id
 		}
+	}
+	if owner != "" {
+		return nil, status.Errorf(codes.Unknown, "failed to reserve sandbox name %q: name %q is reserved for %q", name, name, owner)
 	}
 	rt.checkSandbox(q.GetConfig())
 	rt.serial++
@@ -64,6 +69,11 @@ func (rt *Runtime) RunPodSandbox(_ context.Context, q *runtimeapi.RunPodSandboxR
 	rt.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, b.id, b.id)
 	rt.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, b.id, b.id)
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: b.id}, nil
+}
+
+// sandboxName is the name that no two sandboxes may have.
+func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
+	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
 // StopPodSandbox implements CRI: what runs in the sandbox is killed.

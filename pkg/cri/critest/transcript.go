@@ -16,6 +16,7 @@ import (
 var mutating = map[string]bool{
 	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true, "PullImage": true, "RemoveImage": true,
 	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true, "UpdateContainerResources": true,
+	"ReopenContainerLog": true,
 }
 
 // Transcript returns the calls that changed something, in the order they
@@ -104,6 +105,9 @@ func (rt *Runtime) describe(name string, q any) (call, string) {
 		text := fmt.Sprintf("%s/%s attempt=%d", c.key, c.container, have.config.GetMetadata().GetAttempt())
 		if q, ok := q.(*runtimeapi.StopContainerRequest); ok {
 			text += fmt.Sprintf(" grace=%d", q.GetTimeout())
+			if sig := have.config.GetStopSignal(); sig != runtimeapi.Signal_RUNTIME_DEFAULT {
+				text += " signal=" + sig.String()
+			}
 		}
 		return c, text
 	case *runtimeapi.ListPodSandboxRequest:

@@ -75,6 +75,10 @@ type Container struct {
 	Message  string  `json:"message"`
 	Image    string  `json:"image"`
 	ImageID  string  `json:"imageID"`
+	// Resources is what it was made with, as pod.Spec.Resources writes it: "same",
+	// or the text; default unknown.
+	Resources string               `json:"resources"`
+	PreStop   *v1.LifecycleHandler `json:"preStop"` // default unknown
 }
 
 // Actual reads what the runtime shows; "same" hashes are those of spec.
@@ -151,6 +155,11 @@ func (s Container) container(spec *pod.Spec, newest *pod.Sandbox) (pod.Container
 		Image:       s.Image,
 		ImageID:     s.ImageID,
 		ExitCode:    s.Exit,
+		Resources:   s.Resources,
+		PreStop:     s.PreStop,
+	}
+	if s.Resources == "same" {
+		c.Resources = spec.Resources(s.Name)
 	}
 	if c.SandboxID == "" && newest != nil {
 		c.SandboxID = newest.ID
@@ -194,7 +203,7 @@ func hash(word, same string) string {
 	case "", "same":
 		return same
 	case "old":
-		return "v1-old"
+		return cmp.Or(pod.HashVersion(same), "v1") + "-old"
 	case "none":
 		return ""
 	}

@@ -11,21 +11,28 @@
 //	ready DURATION     from then on GET /ready is 200, 503 before; without it always 200
 //	serve ADDRESS      serves HTTP from now on: / tells the host name, /ready as above
 //	unready FILE       while the file is there, GET /ready is 503
+//	health ADDRESS     serves the gRPC health service from now on, for the service
+//	                   stamp and as a whole, with what /ready says
 //	sleep DURATION
 //	alloc MIB          touches that much memory and keeps it
-//	ignore             from now on SIGTERM does nothing but a line
-//	term CODE          from now on SIGTERM exits with CODE, not with 0
+//	ignore             from now on a signal does nothing but a line
+//	term CODE          from now on a signal exits with CODE, not with 0
 //	crash FILE CODE    exits with CODE if the file is not there yet, and makes it
 //	exit CODE
 //	forever            returns never
+//
+// The signals are SIGTERM, SIGINT, SIGQUIT and SIGUSR1.
 package main
 
 import (
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -45,11 +52,12 @@ func main() {
 	r := &run{args: os.Args[1:]}
 	r.unready.Store("")
 	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
+	names := map[os.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "SIGINT", syscall.SIGQUIT: "SIGQUIT", syscall.SIGUSR1: "SIGUSR1"}
+	signal.Notify(term, slices.Collect(maps.Keys(names))...)
 	go func() {
-		for range term {
+		for s := range term {
 			code := r.onTerm.Load()
-			fmt.Println("SIGTERM", time.Now().UnixNano())
+			fmt.Println(names[s], time.Now().UnixNano())
 			if code >= 0 {
 				os.Exit(int(code))
 			}
@@ -116,6 +124,8 @@ func (r *run) do(verb string) {
 		r.unready.Store(r.word())
 	case "serve":
 		r.serve(r.word())
+	case "health":
+		r.health(r.word())
 	case "sleep":
 		time.Sleep(r.duration())
 	case "alloc":
@@ -152,13 +162,44 @@ func (r *run) serve(address string) {
 		fmt.Fprintln(w, host)
 	})
 	mux.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if time.Now().UnixNano() < r.readyAt.Load() || exists(r.unready.Load().(string)) {
+		if !r.isReady() {
 			http.Error(w, "not yet", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ready")
 	})
 	go func() { check(http.Serve(l, mux)) }()
+}
+
+func (r *run) isReady() bool {
+	return time.Now().UnixNano() >= r.readyAt.Load() && !exists(r.unready.Load().(string))
+}
+
+// health serves grpc.health.v1.Health/Check: HTTP/2, one message in a frame of
+// five bytes, and the call's status in the trailer.
+func (r *run) health(address string) {
+	l, err := net.Listen("tcp", address)
+	check(err)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /grpc.health.v1.Health/Check", func(w http.ResponseWriter, q *http.Request) {
+		asked, _ := io.ReadAll(q.Body)
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		// Empty, or field 1 with the service's name.
+		if len(asked) > 7 && string(asked[7:]) != "stamp" {
+			w.Header().Set("Grpc-Status", "5") // not found
+			return
+		}
+		state := byte(2) // not serving
+		if r.isReady() {
+			state = 1
+		}
+		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 8, state})
+		w.Header().Set("Grpc-Status", "0")
+	})
+	s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	s.Protocols.SetUnencryptedHTTP2(true)
+	go func() { check(s.Serve(l)) }()
 }
 
 func exists(name string) bool {

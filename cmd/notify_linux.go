@@ -1,0 +1,106 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+// supervisor speaks to the service manager that started this agent (systemd's
+// Type=notify); without one it says nothing to nobody.
+type supervisor struct {
+	log *slog.Logger
+	// checks are what has to be alive for the watchdog to be fed.
+	checks []func(context.Context) error
+	// dump is where the goroutines go before a beat is missed.
+	dump string
+}
+
+// beatShare is how often within one watchdog interval the agent is looked at.
+const beatShare = 3
+
+// readyPatience is how long the first turn of the sync loop is waited for.
+const readyPatience = 10 * time.Second
+
+// run says that the agent serves, feeds the watchdog while it lives, and says
+// when it leaves. It returns at the end of ctx.
+func (s *supervisor) run(ctx context.Context) {
+	if err := s.check(ctx, readyPatience); err != nil && ctx.Err() == nil {
+		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
+	}
+	s.say(daemon.SdNotifyReady)
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		s.log.Warn("Watchdog of the service manager not understood", "error", err)
+	}
+	defer s.say(daemon.SdNotifyStopping)
+	if interval <= 0 {
+		<-ctx.Done()
+		return
+	}
+	tick := time.NewTicker(interval / beatShare)
+	defer tick.Stop()
+	for well := true; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		err := s.check(ctx, interval/beatShare)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			well = true
+			s.say(daemon.SdNotifyWatchdog)
+		case well:
+			well = false
+			s.log.Error("Agent is not alive; the watchdog is not fed", "reason", err, "goroutines", s.dumped())
+		}
+	}
+}
+
+// check asks every part whether it lives, each with its own time.
+func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
+	for _, alive := range s.checks {
+		ctx, cancel := context.WithTimeout(ctx, limit/time.Duration(2*len(s.checks)))
+		err := alive(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dumped writes down what every goroutine does and returns where.
+func (s *supervisor) dumped() string {
+	f, err := os.OpenFile(s.dump, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err == nil {
+		err = pprof.Lookup("goroutine").WriteTo(f, 2)
+		if failed := f.Close(); err == nil {
+			err = failed
+		}
+	}
+	if err != nil {
+		return fmt.Sprintf("not written: %v", err)
+	}
+	return s.dump
+}
+
+func (s *supervisor) say(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		s.log.Warn("Service manager not told", "state", state, "error", err)
+	}
+}
+
+// supervise is the supervisor of a serving agent.
+func (p *program) supervise(log *slog.Logger, checks ...func(context.Context) error) *supervisor {
+	return &supervisor{log: log, checks: checks, dump: filepath.Join(p.cfg.RootDir, "goroutines.txt")}
+}

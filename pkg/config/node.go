@@ -1,0 +1,159 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-helpers/node/util/sysctl"
+)
+
+// Labels returns NodeLabels; the last one of a key stays. Check has accepted it.
+func (c Config) Labels() map[string]string {
+	all, _ := labels(c.NodeLabels)
+	return all
+}
+
+// Taints returns RegisterWithTaints. Check has accepted it.
+func (c Config) Taints() []v1.Taint {
+	all, _ := taints(c.RegisterWithTaints)
+	return all
+}
+
+// Reserved returns SystemReserved and KubeReserved. Check has accepted both.
+func (c Config) Reserved() (system, kube v1.ResourceList) {
+	system, _ = reserved(c.SystemReserved)
+	kube, _ = reserved(c.KubeReserved)
+	return system, kube
+}
+
+// Sysctls returns AllowedUnsafeSysctls, one an item.
+func (c Config) Sysctls() []string { return items(c.AllowedUnsafeSysctls) }
+
+// LogMaxBytes returns ContainerLogMaxSize in bytes. Check has accepted it.
+func (c Config) LogMaxBytes() int64 {
+	n, _ := size(c.ContainerLogMaxSize)
+	return n
+}
+
+// items splits what may be a list of lists: a configuration file gives "a,b" as
+// one text.
+func items(list []string) []string {
+	var all []string
+	for _, text := range list {
+		for item := range strings.SplitSeq(text, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				all = append(all, item)
+			}
+		}
+	}
+	return all
+}
+
+// wrong is the message of what a value was read with.
+func wrong[T any](_ T, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func labels(list []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, item := range items(list) {
+		key, value, ok := strings.Cut(item, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not of the form key=value", item)
+		}
+		if err := label(key, value); err != nil {
+			return nil, err
+		}
+		all[key] = value
+	}
+	return all, nil
+}
+
+func label(key, value string) error {
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		return fmt.Errorf("%q cannot be a key: %s", key, problems[0])
+	}
+	if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
+		return fmt.Errorf("%q cannot be the value of %s: %s", value, key, problems[0])
+	}
+	return nil
+}
+
+func taints(list []string) ([]v1.Taint, error) {
+	var all []v1.Taint
+	for _, item := range items(list) {
+		name, effect, ok := strings.Cut(item, ":")
+		t := v1.Taint{Effect: v1.TaintEffect(effect)}
+		t.Key, t.Value, _ = strings.Cut(name, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not of the form key=value:effect", item)
+		}
+		if msg := oneOf(effect, string(v1.TaintEffectNoSchedule), string(v1.TaintEffectPreferNoSchedule), string(v1.TaintEffectNoExecute)); msg != "" {
+			return nil, errors.New(msg)
+		}
+		if err := label(t.Key, t.Value); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(o v1.Taint) bool { return o.MatchTaint(&t) }) {
+			return nil, fmt.Errorf("%s:%s stands here twice", t.Key, effect)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// reserved reads what pods do not get. pid is taken, as the kubelet takes it.
+func reserved(list []string) (v1.ResourceList, error) {
+	all := v1.ResourceList{}
+	for _, item := range items(list) {
+		name, text, ok := strings.Cut(item, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not of the form resource=quantity", item)
+		}
+		if msg := oneOf(name, "cpu", "memory", "ephemeral-storage", "pid"); msg != "" {
+			return nil, errors.New(msg)
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil || q.Sign() < 0 {
+			return nil, fmt.Errorf("%q is no quantity of %s, as 500m or 1Gi", text, name)
+		}
+		all[v1.ResourceName(name)] = q
+	}
+	return all, nil
+}
+
+// sysctls refuses what the kernel has once for the whole machine: to allow that
+// would let a pod change the node.
+func sysctls(list []string) string {
+	for _, item := range items(list) {
+		namespace, name, _ := sysctl.GetNamespace(item)
+		if i := strings.IndexByte(item, '*'); namespace == sysctl.UnknownNamespace || name == "" || i >= 0 && i != len(item)-1 {
+			return fmt.Sprintf("%q is no sysctl that a pod has of its own: those are kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* and net.*", item)
+		}
+	}
+	return ""
+}
+
+func size(text string) (int64, error) {
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Value() <= 0 {
+		return 0, fmt.Errorf("%q is no size, as 10Mi", text)
+	}
+	return q.Value(), nil
+}
+
+func between[T cmp.Ordered](v, least, most T) string {
+	if v < least || v > most {
+		return fmt.Sprintf("%v is not between %v and %v", v, least, most)
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package cri
+
+import (
+	"encoding/json"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Annotations of the kubelet's that nobody here reads (C-1.22.11).
+const (
+	annotationPorts         = "io.kubernetes.container.ports" // JSON of the container's ports
+	annotationDeletionGrace = "io.kubernetes.pod.deletionGracePeriod"
+)
+
+// containerAnnotations hold what a later look needs and cannot observe.
+func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]string {
+	notes := map[string]string{
+		pod.AnnotationContainerHash:     q.Want.ContainerHash(c.Name),
+		pod.AnnotationRestartCount:      strconv.Itoa(int(q.Attempt)),
+		pod.AnnotationTerminationPath:   c.TerminationMessagePath,
+		pod.AnnotationTerminationPolicy: string(c.TerminationMessagePolicy),
+		pod.AnnotationCrashStreak:       strconv.Itoa(q.Streak),
+		pod.AnnotationResources:         q.Want.Resources(c.Name),
+	}
+	if grace := q.Want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
+	}
+	if grace := q.Want.Pod.DeletionGracePeriodSeconds; grace != nil {
+		notes[annotationDeletionGrace] = strconv.FormatInt(*grace, 10)
+	}
+	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+		note(notes, pod.AnnotationPreStop, withoutSecrets(c.Lifecycle.PreStop))
+	}
+	if len(c.Ports) > 0 {
+		note(notes, annotationPorts, c.Ports)
+	}
+	return notes
+}
+
+func note(notes map[string]string, name string, value any) {
+	if text, err := json.Marshal(value); err == nil { // API types always marshal
+		notes[name] = string(text)
+	}
+}
+
+// withoutSecrets is h without the headers that show who asks: whoever may list
+// containers reads annotations.
+func withoutSecrets(h *v1.LifecycleHandler) *v1.LifecycleHandler {
+	if h.HTTPGet == nil {
+		return h
+	}
+	h = h.DeepCopy()
+	h.HTTPGet.HTTPHeaders = slices.DeleteFunc(h.HTTPGet.HTTPHeaders, func(h v1.HTTPHeader) bool {
+		switch textproto.CanonicalMIMEHeaderKey(h.Name) {
+		case "Authorization", "Proxy-Authorization", "Cookie":
+			return true
+		}
+		return false
+	})
+	return h
+}
+
+// preStopOf returns the hook that containerAnnotations wrote down, nil when
+// there is none.
+func preStopOf(notes map[string]string) *v1.LifecycleHandler {
+	text := notes[pod.AnnotationPreStop]
+	if text == "" {
+		return nil
+	}
+	h := new(v1.LifecycleHandler)
+	if err := json.Unmarshal([]byte(text), h); err != nil {
+		return nil // somebody else's
+	}
+	return h
+}
+
+// stopSignal is the signal that the container's lifecycle names, in CRI's words;
+// the image's or SIGTERM where it names none (C-1.23.9).
+func stopSignal(c *v1.Container) runtimeapi.Signal {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return runtimeapi.Signal_RUNTIME_DEFAULT
+	}
+	name := strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(*c.Lifecycle.StopSignal))
+	return runtimeapi.Signal(runtimeapi.Signal_value[name])
+}

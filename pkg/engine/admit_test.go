@@ -1,0 +1,156 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// on makes agents that arrive from now on judge by a node.
+func (m *machine) on(node plan.Node) {
+	m.alter = func(c *Config) { c.Node = node }
+}
+
+func cores(n string) plan.Node {
+	return plan.Node{Name: "n1", OS: "linux", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(n)}}
+}
+
+func cpu(n string) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(n)}
+	}
+}
+
+// stands returns phase, reason and message of a pod as last reported.
+func (m *machine) stands(name string) string {
+	l := m.disk.last(pod.Key{Namespace: "default", Name: name})
+	if l == nil || l.gone {
+		return m.phase(name)
+	}
+	s := l.pod.Status
+	return strings.TrimSpace(string(s.Phase) + " " + s.Reason + " " + s.Message)
+}
+
+// expect compares what is reported of a pod, and whether anything of it is on
+// the runtime.
+func (m *machine) expect(name, want string, runs bool) {
+	m.t.Helper()
+	if got := m.stands(name); !strings.HasPrefix(got, want) {
+		m.t.Errorf("%s is %q, want %q", name, got, want)
+	}
+	if got := strings.Contains(m.rt.State(), "default/"+name+" ") || strings.Contains(m.rt.State(), "default/"+name+"/"); got != runs {
+		m.t.Errorf("%s is on the runtime: %v, want %v\n%s", name, got, runs, m.rt.State())
+	}
+}
+
+// TestP7_RefusedStartsWhenItsShareIsFree: the refused pod starts the moment the
+// one that had what it lacked is gone, not when that one begins to stop.
+func TestP7_RefusedStartsWhenItsShareIsFree(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("2"))
+		first, second := mkpod("first", cpu("1500m"), image("slow-term-3s")), mkpod("second", cpu("1"))
+		m.src.set(first)
+		m.arrive()
+		m.src.set(first, second)
+		m.pass(time.Minute)
+		m.expect("first", "Running", true)
+		m.expect("second", "Pending OutOfcpu not enough cpu on this node: requested: 1, used: 1500m, capacity: 2", false)
+		m.src.set(second)
+		m.pass(2 * time.Second)
+		m.expect("second", "Pending OutOfcpu", false)
+		m.pass(time.Second)
+		m.expect("first", "gone", false)
+		m.expect("second", "Running", true)
+		if got := m.stands("second"); got != "Running" {
+			t.Errorf("the old reason stayed: %q", got)
+		}
+	})
+}
+
+// TestP7_RefusedStartsWhenItAsksForLess: its own manifest is what lacked.
+func TestP7_RefusedStartsWhenItAsksForLess(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("2"))
+		m.src.set(mkpod("web", cpu("3")))
+		m.arrive()
+		m.pass(time.Hour)
+		m.expect("web", "Pending OutOfcpu", false)
+		m.src.set(mkpod("web", cpu("2")))
+		m.settle()
+		m.expect("web", "Running", true)
+	})
+}
+
+// TestP7_RefusedStartsOnceTheNodeIsRight: the next agent is told what the first
+// one was not.
+func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("2"))
+		m.src.set(mkpod("web", func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }))
+		m.arrive()
+		m.pass(time.Minute)
+		m.expect("web", "Pending NodeAffinity the node selector asks for disk=ssd, and this node has no such label", false)
+		m.leave()
+		node := cores("2")
+		node.Labels = map[string]string{"disk": "ssd"}
+		m.on(node)
+		m.arrive()
+		m.pass(time.Second)
+		m.expect("web", "Running", true)
+	})
+}
+
+// TestC_1_31_5_RunningPodsKeepTheirSeats: an agent on a node that says less than
+// before touches nothing that runs (P8), and lets nothing more in.
+func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("4"))
+		m.src.set(mkpod("a", cpu("2")), mkpod("b", cpu("2")))
+		m.arrive()
+		m.pass(time.Second)
+		m.leave()
+		small := cores("1")
+		small.MaxPods = 1
+		m.on(small)
+		m.src.set(mkpod("a", cpu("2")), mkpod("b", cpu("2")), mkpod("c"))
+		m.rt.Reset()
+		m.arrive()
+		m.pass(time.Minute)
+		transcript(t, m, ``)
+		m.expect("a", "Running", true)
+		m.expect("c", "Pending OutOfpods 2 of at most 1 pods are on this node", false)
+		// What is edited keeps its seat as well.
+		m.src.set(mkpod("a", cpu("2"), image("app:2")), mkpod("b", cpu("2")), mkpod("c"))
+		m.pass(time.Minute)
+		m.expect("a", "Running", true)
+	})
+}
+
+// TestC_1_15_1_RefusedPodOfAServerHasFailed: its controller makes another one,
+// so it does not start when there is room, not for the next agent either.
+func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("2"))
+		m.src.name = "api:/k"
+		first, second := of("api", "/k", mkpod("first", cpu("2"))), of("api", "/k", mkpod("second", cpu("1")))
+		m.src.set(first)
+		m.arrive()
+		m.src.set(first, second)
+		m.pass(time.Second)
+		m.expect("second", "Failed OutOfcpu", false)
+		m.src.set(second)
+		m.pass(time.Hour)
+		m.expect("first", "gone", false)
+		m.expect("second", "Failed OutOfcpu", false)
+		m.leave()
+		m.arrive()
+		m.pass(time.Minute)
+		m.expect("second", "Failed OutOfcpu", false)
+	})
+}

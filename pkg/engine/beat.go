@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// thoughtLimit is how long a worker may take to decide: it does nothing then but
+// compute.
+const thoughtLimit = 30 * time.Second
+
+// Beat returns nil when the engine lives: its sync loop takes its turns and no
+// worker is lost in thought, for F7. Otherwise it says what does not, at the
+// latest when ctx ends. A runtime, a disk or a pod that does not answer is not the
+// engine's death.
+func (e *Engine) Beat(ctx context.Context) error {
+	answer := make(chan error, 1)
+	select {
+	case e.beats <- answer:
+	case <-ctx.Done():
+		return errors.New("the sync loop does not take its turn")
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return errors.New("the sync loop does not end its turn")
+	}
+}
+
+// stuck names a worker that has been deciding for too long.
+func (l *loop) stuck(now time.Time) error {
+	for _, e := range l.pods {
+		if e.worker == nil {
+			continue
+		}
+		if since := e.worker.thinking.Load(); since != 0 && now.Sub(time.Unix(0, since)) > thoughtLimit {
+			return fmt.Errorf("the worker of pod %s does not decide", e.key)
+		}
+	}
+	return nil
+}

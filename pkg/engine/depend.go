@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// stage is how far a pod is, for those that depend on it.
+type stage int
+
+const (
+	stageNone stage = iota
+	stageStarted
+	stageReady
+	stageDone
+)
+
+// stageOf says how far a pod is by what its worker reports. A pod that is about
+// to change is nowhere.
+func stageOf(r *report) stage {
+	s := &r.pod.Status
+	switch {
+	case r.busy || r.gone || s.Phase == v1.PodFailed:
+		return stageNone
+	case s.Phase == v1.PodSucceeded:
+		return stageDone
+	case isReady(s):
+		return stageReady
+	case allStarted(s):
+		return stageStarted
+	}
+	return stageNone
+}
+
+func isReady(s *v1.PodStatus) bool {
+	return slices.ContainsFunc(s.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
+}
+
+// reached reports whether a pod at stage s has passed milestone m. A pod that has
+// Succeeded has started and was ready.
+func (s stage) reached(m pod.Milestone) bool {
+	switch m {
+	case pod.Done:
+		return s == stageDone
+	case pod.Ready:
+		return s >= stageReady
+	}
+	return s >= stageStarted
+}
+
+// noteOrder remembers whom e depends on.
+func (l *loop) noteOrder(e *entry) {
+	if e.runs == nil {
+		return
+	}
+	for _, d := range e.runs.DependsOn {
+		for _, key := range l.named(e.key, d) {
+			if l.dependents[key] == nil {
+				l.dependents[key] = make(map[pod.Key]bool)
+			}
+			l.dependents[key][e.key] = true
+		}
+	}
+	if e.want == nil {
+		l.pokeDependencies(e)
+	}
+}
+
+// named returns the keys that a dependency of the pod with key may mean: as it is
+// written, then with the node's suffix.
+func (l *loop) named(key pod.Key, d pod.Dependency) []pod.Key {
+	keys := []pod.Key{{Namespace: key.Namespace, Name: d.Name}}
+	if l.cfg.Node.Name != "" {
+		keys = append(keys, pod.Key{Namespace: key.Namespace, Name: d.Name + "-" + l.cfg.Node.Name})
+	}
+	return keys
+}
+
+// pokeDependents tells those that depend on e that it has come or gone, and those
+// that e depends on, which may stop now.
+func (l *loop) pokeDependents(e *entry) {
+	for _, key := range sortedKeys(l.dependents[e.key]) {
+		if d := l.pods[key]; d != nil {
+			l.send(d, false)
+		}
+	}
+	l.pokeDependencies(e)
+}
+
+func (l *loop) pokeDependencies(e *entry) {
+	if e.runs == nil {
+		return
+	}
+	for _, d := range e.runs.DependsOn {
+		for _, key := range l.named(e.key, d) {
+			if on := l.pods[key]; on != nil && on.mail != nil {
+				l.send(on, false)
+			}
+		}
+	}
+}
+
+// waits says which pod has to come before e starts; "" when none.
+func (l *loop) waits(e *entry) string {
+	if e.want == nil {
+		return ""
+	}
+	for _, d := range e.want.DependsOn {
+		on := l.dependency(e.key, d)
+		switch {
+		case on == nil:
+			return fmt.Sprintf("waits for pod %s, which no source wants", d.Name)
+		case !on.stage.reached(d.Until):
+			return fmt.Sprintf("waits for pod %s to be %s", on.key.Name, d.Until)
+		}
+	}
+	return ""
+}
+
+// dependency finds the wanted pod that d means.
+func (l *loop) dependency(key pod.Key, d pod.Dependency) *entry {
+	for _, k := range l.named(key, d) {
+		if on := l.pods[k]; on != nil && on.want != nil {
+			return on
+		}
+	}
+	return nil
+}
+
+// stopWaits says which pod, one that depends on e and goes as well, has to be
+// gone before e stops; "" when none. One that stays holds nothing up.
+func (l *loop) stopWaits(e *entry) string {
+	if e.want != nil {
+		return ""
+	}
+	for _, key := range sortedKeys(l.dependents[e.key]) {
+		d := l.pods[key]
+		if d == nil || d.want != nil || !l.follows(d, e, nil) || l.follows(e, d, nil) {
+			continue // a circle, made of specs of different times, holds nothing up
+		}
+		return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", key.Name)
+	}
+	return ""
+}
+
+// follows reports whether d depends on e, itself or through others; seen are the
+// pods on the way to d.
+func (l *loop) follows(d, e *entry, seen []*entry) bool {
+	if d.runs == nil || slices.Contains(seen, d) {
+		return false
+	}
+	for _, on := range d.runs.DependsOn {
+		for _, key := range l.named(d.key, on) {
+			if next := l.pods[key]; next != nil && (next == e || l.follows(next, e, append(seen, d))) {
+				return true
+			}
+		}
+	}
+	return false
+}

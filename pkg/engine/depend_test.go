@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// after makes a pod that depends on others.
+func after(name string, on ...pod.Dependency) *pod.Spec {
+	s := mkpod(name)
+	s.DependsOn = on
+	return s
+}
+
+// order returns the names of the pods whose verb the runtime was asked for.
+func order(m *machine, verb string) []string {
+	var names []string
+	for _, line := range m.rt.Transcript() {
+		if !strings.Contains(line, verb+" ") {
+			continue
+		}
+		for _, name := range []string{"db", "web", "front"} {
+			if strings.Contains(line, "default/"+name) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// P21: pods start in the order of their dependencies, and stop in reverse.
+func TestP21_DependsOnOrdersStartAndStop(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		db := mkpod("db", func(p *v1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1, TimeoutSeconds: 1,
+				ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}}
+		})
+		m.disk.sick["app"] = true
+		m.src.set(after("front", pod.Dependency{Name: "web", Until: pod.Started}), after("web", pod.Dependency{Name: "db", Until: pod.Ready}), db)
+		m.arrive()
+		m.pass(30 * time.Second)
+		if got := order(m, "RunPodSandbox"); !slices.Equal(got, []string{"db"}) {
+			t.Fatalf("started before the database is ready: %v", got)
+		}
+		if got := m.disk.last(pod.Key{Namespace: "default", Name: "web"}).pod.Status; !strings.Contains(got.ContainerStatuses[0].State.Waiting.Message, "waits for pod db to be ready") {
+			t.Errorf("nobody says what web waits for: %+v", got.ContainerStatuses[0].State.Waiting)
+		}
+		m.disk.mu.Lock()
+		m.disk.sick["app"] = false
+		m.disk.mu.Unlock()
+		m.pass(5 * time.Second)
+		if got := order(m, "StartContainer"); !slices.Equal(got, []string{"db", "web", "front"}) {
+			t.Errorf("started in the order %v", got)
+		}
+		m.src.set()
+		m.pass(time.Minute)
+		m.want()
+		if got := order(m, "StopContainer"); !slices.Equal(got, []string{"front", "web", "db"}) {
+			t.Errorf("stopped in the order %v", got)
+		}
+	})
+}
+
+// A dependency that goes stops nobody, and one that was restarted holds nobody
+// who runs.
+func TestP21_WhoRunsIsNotHeldByItsDependency(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		web := after("web", pod.Dependency{Name: "db", Until: pod.Started})
+		m.src.set(mkpod("db"), web)
+		m.arrive()
+		m.pass(time.Second)
+		m.src.set(web)
+		m.pass(time.Minute)
+		m.leave()
+		m.arrive()
+		m.pass(time.Minute)
+		if got := starts(m, "web"); got != 1 {
+			t.Errorf("%d starts of the pod whose dependency went", got)
+		}
+		m.rt.Exit(pod.Key{Namespace: "default", Name: "web"}, "app", 1)
+		m.pass(time.Minute)
+		if got := starts(m, "web"); got != 2 {
+			t.Errorf("%d starts: the container of a running pod waits for what its pod depends on", got)
+		}
+	})
+}
+
+// What goes while no agent is there stops in reverse as well.
+func TestP21_ReverseOverARestartOfTheAgent(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("db"), after("web", pod.Dependency{Name: "db", Until: pod.Started}))
+		m.arrive()
+		m.pass(time.Second)
+		m.leave()
+		m.src.set()
+		m.arrive()
+		m.pass(time.Minute)
+		m.want()
+		if got := order(m, "StopContainer"); !slices.Equal(got, []string{"web", "db"}) {
+			t.Errorf("stopped in the order %v", got)
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// minStop is the least a container is given to end, whatever its hook has used
+// up (C-1.23.5).
+const minStop = 2 * time.Second
+
+// setLife changes what is remembered of one life of a container.
+func (w *worker) setLife(id string, change func(*pod.Life)) {
+	if w.rec.Lives == nil {
+		w.rec.Lives = make(map[string]pod.Life)
+	}
+	l := w.rec.Lives[id]
+	change(&l)
+	w.rec.Lives[id] = l
+	w.recDirty = true
+}
+
+// forgetLives drops what is remembered of containers that are gone.
+func (w *worker) forgetLives(have pod.Actual) {
+	if len(w.rec.Lives) == 0 {
+		return
+	}
+	there := make(map[string]bool, len(have.Containers)+len(have.Dead))
+	for _, c := range have.Containers {
+		there[c.ID] = true
+	}
+	for _, c := range have.Dead {
+		there[c.ID] = true
+	}
+	for id := range w.rec.Lives {
+		if !there[id] {
+			delete(w.rec.Lives, id)
+			w.recDirty = true
+		}
+	}
+}
+
+// postStart runs the hook of a container that has just started. A spec by which
+// the container has to end gives it up; a failure is written down, and the next
+// plan ends the container (C-1.22.8).
+func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
+	hookCtx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	superseded := false
+	err := w.call(ctx, startPatience, func() {
+		if w.outlived(v.Want, s.Container) {
+			superseded = true
+			giveUp()
+		}
+	}, func() error { return w.cfg.Prober.Hook(hookCtx, hookRequest(v, s, id)) })
+	switch {
+	case superseded:
+		return errSuperseded
+	case ctx.Err() != nil:
+		return ctx.Err() // the hook stays due: the next agent runs it
+	case err != nil:
+		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
+		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookFailed })
+		w.trouble[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
+	default:
+		w.setLife(id, func(l *pod.Life) { l.PostStart = "" })
+	}
+	w.save()
+	return nil
+}
+
+// outlived reports whether the newest letter ends the container that was made by
+// the spec made.
+func (w *worker) outlived(made *pod.Spec, container string) bool {
+	now := w.letter.want
+	return now == nil || deleting(now) || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
+		now.ContainerHash(container) != made.ContainerHash(container)
+}
+
+func hookRequest(v plan.View, s plan.Step, id string) pod.HookRequest {
+	r := pod.HookRequest{Handler: s.Hook, ContainerID: id}
+	for _, spec := range []*pod.Spec{v.Kept, v.Want} {
+		if spec == nil || r.Container != nil {
+			continue
+		}
+		r.Container, _ = spec.Container(s.Container)
+	}
+	if b := v.Have.Sandbox; b != nil && len(b.IPs) > 0 {
+		r.PodIP = b.IPs[0]
+	}
+	return r
+}
+
+// stopped is what the goroutine of one stop tells the worker: that its hook has
+// ended, then that all has.
+type stopped struct {
+	i    int
+	hook bool
+	err  error
+}
+
+// stopContainers ends containers, each by its preStop hook, its turn, and a stop
+// of what remains of its grace (C-1.23.3, C-1.23.4). A letter that leaves less
+// time shortens what is under way; nothing cancels it. It returns the first step
+// that failed.
+func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
+	for _, s := range steps {
+		if s.Killed != "" {
+			w.setLife(s.ID, func(l *pod.Life) { l.Killed = s.Killed })
+		}
+	}
+	w.save()
+	stops := make([]*stop, len(steps))
+	over := make(map[string]<-chan struct{}, len(steps))
+	hurry := make(chan struct{}) // closed when there is no time left
+	for i, s := range steps {
+		end := make(chan struct{})
+		over[s.Container] = end
+		stops[i] = &stop{Step: s, end: end, hurry: hurry, request: hookRequest(v, s, s.ID), hooked: w.rec.Lives[s.ID].PreStop}
+	}
+	for _, s := range stops {
+		for _, name := range s.After {
+			if end, here := over[name]; here {
+				s.turns = append(s.turns, end)
+			}
+		}
+	}
+	return w.await(ctx, stops, hurry)
+}
+
+// await runs stops side by side and returns when all have ended.
+func (w *worker) await(ctx context.Context, stops []*stop, hurry chan struct{}) (plan.Step, error) {
+	news := make(chan stopped) // to this loop, which takes until all have ended
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i, s := range stops {
+		wg.Go(func() {
+			err := sheltered(func() error {
+				return s.run(ctx, w.cfg, func(err error) { news <- stopped{i: i, hook: true, err: err} })
+			})
+			close(s.end)
+			news <- stopped{i: i, err: err}
+		})
+	}
+	errs := make([]error, len(stops))
+	mail, hurried, changed := w.mail, false, false
+	for left := len(stops); left > 0; {
+		select {
+		case n := <-news:
+			id := stops[n.i].ID
+			switch {
+			case n.hook && n.err != nil && ctx.Err() != nil: // the agent leaves: it did not end
+			case n.hook:
+				if n.err != nil {
+					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
+				}
+				w.setLife(id, func(l *pod.Life) { l.PreStop = true })
+				w.save()
+			default:
+				left--
+				errs[n.i] = n.err
+			}
+		case l, ok := <-mail:
+			if !ok {
+				mail = nil
+				continue
+			}
+			changed = w.read(l) || changed
+			if !hurried && w.forced() {
+				hurried = true
+				close(hurry)
+			}
+		}
+	}
+	for i, err := range errs {
+		if err != nil {
+			rethrow(err)
+			return stops[i].Step, err
+		}
+	}
+	if changed {
+		return stops[0].Step, errSuperseded // the rest of the plan was made for another spec
+	}
+	return stops[0].Step, nil
+}
+
+// forced reports whether the newest letter asks for an end at once: a deletion
+// without grace (C-1.16.12).
+func (w *worker) forced() bool {
+	want := w.letter.want
+	return deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil && *want.Pod.DeletionGracePeriodSeconds == 0
+}
+
+// stop is one container on its way to its end.
+type stop struct {
+	plan.Step
+	request pod.HookRequest
+	hooked  bool              // its hook ran already
+	turns   []<-chan struct{} // closed when the containers it comes after have ended
+	end     chan struct{}     // closed when this one has
+	hurry   <-chan struct{}
+}
+
+// run ends the container. hooked is told how its hook ended.
+func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
+	begun := time.Now()
+	patient, cancel := context.WithDeadline(ctx, begun.Add(time.Duration(s.Grace)*time.Second))
+	defer cancel()
+	if s.Hook != nil && !s.hooked {
+		var err error
+		if !s.wait(patient, func(c context.Context) { err = cfg.Prober.Hook(c, s.request) }) {
+			err = errors.Join(err, context.DeadlineExceeded)
+		}
+		hooked(err)
+	}
+	for _, turn := range s.turns {
+		select {
+		case <-turn:
+		case <-s.hurry:
+		case <-patient.Done():
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	left := time.Duration(s.Grace)*time.Second - time.Since(begun).Truncate(time.Second)
+	select {
+	case <-s.hurry:
+		left = 0
+	default:
+	}
+	return s.kill(ctx, cfg.Runtime, max(left, minStop))
+}
+
+// wait does f under a context that ends with time, or in a hurry; it reports
+// whether f ended by itself.
+func (s *stop) wait(ctx context.Context, f func(context.Context)) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { done <- sheltered(func() error { f(ctx); return nil }) })
+	select {
+	case err := <-done:
+		rethrow(err)
+		return true
+	case <-s.hurry:
+	case <-ctx.Done():
+	}
+	cancel()
+	rethrow(<-done)
+	return false
+}
+
+// kill asks the runtime for the end, and once more, with no time to lose, when a
+// hurry comes in between.
+func (s *stop) kill(ctx context.Context, rt Runtime, grace time.Duration) error {
+	done := make(chan error, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { done <- sheltered(func() error { return rt.StopContainer(ctx, s.ID, grace) }) })
+	if grace > minStop {
+		select {
+		case err := <-done:
+			rethrow(err)
+			return err
+		case <-s.hurry:
+			if err := rt.StopContainer(ctx, s.ID, minStop); err != nil {
+				return err
+			}
+		}
+	}
+	err := <-done
+	rethrow(err)
+	return err
+}

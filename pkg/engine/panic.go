@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// A worker that panics costs its own pod some time, and no other anything (F8).
+const (
+	panicWindow = time.Minute
+	// maxPanics in one panicWindow quarantine the pod: nothing is done about it
+	// until its spec changes.
+	maxPanics = 3
+)
+
+// panicked is a panic on its way from a goroutine to the worker it works for.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+// sheltered does f and returns its panic as an error, for rethrow.
+func sheltered(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicked{v, debug.Stack()}
+		}
+	}()
+	return f()
+}
+
+// rethrow panics where err is a panic that sheltered caught.
+func rethrow(err error) {
+	if p, ok := err.(*panicked); ok {
+		panic(p)
+	}
+}
+
+// live runs the worker until its pod is gone or ctx ends, over its panics.
+func (w *worker) live(ctx context.Context) {
+	if !w.wait(ctx, 0) { // the first letter
+		return
+	}
+	for {
+		p, _ := sheltered(func() error { w.run(ctx); return nil }).(*panicked)
+		if p == nil {
+			return
+		}
+		if inner, ok := p.value.(*panicked); ok {
+			p = inner // its stack is the one to read
+		}
+		if !w.recovered(ctx, p) {
+			return
+		}
+	}
+}
+
+// recovered puts the worker back to where it began, and waits before the next
+// try; it returns false at the end.
+func (w *worker) recovered(ctx context.Context, p *panicked) bool {
+	w.freeSlot(ctx)
+	w.thinking.Store(0)
+	now := time.Now()
+	recent := w.panics[:0]
+	for _, at := range w.panics {
+		if now.Sub(at) < panicWindow {
+			recent = append(recent, at)
+		}
+	}
+	w.panics = append(recent, now)
+	attrs := []any{"panic", fmt.Sprint(p.value)}
+	if len(w.panics) == 1 {
+		attrs = append(attrs, "stack", string(p.stack)) // one in a minute is enough to read
+	}
+	w.rec, w.recDirty = pod.Record{}, false
+	w.trouble = make(map[string]pod.Trouble)
+	w.created = make(map[string]string)
+	w.failing = make(map[string]plan.Action)
+	w.before = v1.PodStatus{}
+	if w.lastPod != nil {
+		w.before = w.lastPod.Status
+	}
+	w.lastSteps, w.repeats = "", 0
+	if len(w.panics) < maxPanics {
+		w.log.Error("Worker of the pod panicked; it is tried again", attrs...)
+		return w.pause(ctx, retryDelay(len(w.panics)))
+	}
+	w.log.Error("Worker of the pod panicked too often; the pod is left as it is until it is edited", attrs...)
+	if !w.quarantine(ctx) {
+		return false
+	}
+	w.panics = nil
+	return true
+}
+
+// quarantine leaves the pod alone until it is wanted otherwise; it returns false
+// at the end.
+func (w *worker) quarantine(ctx context.Context) bool {
+	r := report{key: w.key, seq: w.seq, gen: w.letter.gen, fresh: true, seated: true, final: true, pod: &v1.Pod{}}
+	switch {
+	case w.lastPod != nil:
+		shown := *w.lastPod // shares all but the status's words
+		r.pod = &shown
+	case w.letter.want != nil:
+		r.pod = w.letter.want.Pod.DeepCopy()
+		r.pod.Status.Phase = v1.PodPending
+	default:
+		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
+	}
+	if w.letter.want != nil {
+		r.origin = w.letter.want.Origin
+	}
+	r.pod.Status.Reason = "Quarantined"
+	r.pod.Status.Message = "nodectl failed over this pod several times within a minute and leaves it as it is until it is edited"
+	w.lastPod = r.pod
+	select {
+	case w.reports <- r:
+	case <-ctx.Done():
+		return false
+	}
+	for want := w.letter.want; w.letter.want == want; {
+		if !w.wait(ctx, 0) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,194 @@
+// Package logs keeps the logs of running containers small: a log that has grown
+// too large is renamed, the runtime is asked to begin a new one, and the renamed
+// ones are compressed and, past a number, removed.
+//
+// The engine asks for it from time to time, with the path that the runtime names.
+// A container's log and what was rotated of it, as the kubelet has it (C-1.43.1):
+//
+//	<attempt>.log                        written to now
+//	<attempt>.log.20060102-150405        the newest rotated, for those that still read it
+//	<attempt>.log.20060102-150405.gz     older ones
+//	<attempt>.log.20060102-150405.tmp    being compressed
+//
+// The one rule: at every moment, also of an end by SIGKILL, each line that the
+// runtime has written is in some file that the next rotation knows, unless it is
+// among the oldest that are past the number.
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// What the zero Config means (C-1.43.1).
+const (
+	defaultMaxSize  = 10 << 20
+	defaultMaxFiles = 5
+)
+
+// ErrNotRegular says that a log's path leads to something other than a file: a
+// link or a pipe that somebody has put there. It is left alone (F84).
+var ErrNotRegular = errors.New("is not a regular file")
+
+// Config is what logs are held to.
+type Config struct {
+	// Dir is where pods' logs are; nothing outside it is touched.
+	Dir string
+	// MaxSize is how large a log may grow, in bytes; 0 is 10 MiB, less than 0 is
+	// without limit.
+	MaxSize int64
+	// MaxFiles is how many files a container's log may have, the one written to
+	// included; 0 is 5.
+	MaxFiles int
+	// Plain leaves rotated logs uncompressed.
+	Plain bool
+	// Now names the moment of a rotation, for the file's name; nil is time.Now.
+	Now func() time.Time
+}
+
+// Rotator rotates logs. It keeps nothing between calls, and may be used by many
+// goroutines, each for a container of its own.
+type Rotator struct{ cfg Config }
+
+// New returns a Rotator. It touches nothing.
+func New(c Config) *Rotator {
+	if c.MaxSize == 0 {
+		c.MaxSize = defaultMaxSize
+	}
+	if c.MaxFiles <= 0 {
+		c.MaxFiles = defaultMaxFiles
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Rotator{cfg: c}
+}
+
+// Rotate looks at the log at path and rotates it when it is larger than it may
+// be; reopen asks the runtime to write to a new file at path, and when it fails
+// the old one gets its name back. A log that is not there, or vanishes on the
+// way, is no error (F84).
+//
+// After the rotation, older logs are compressed, which takes as long as it takes
+// and ends with ctx: what is not done then is done by the next rotation. An error
+// says what went wrong for a person; whatever it is, the log goes on.
+func (r *Rotator) Rotate(ctx context.Context, path string, reopen func(context.Context) error) error {
+	if r.cfg.MaxSize < 0 {
+		return nil
+	}
+	dir, name, err := r.open(path)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("rotate %s: %w", path, err)
+	}
+	defer dir.Close()
+	rotated, err := r.rotate(ctx, dir, name, reopen)
+	if err != nil {
+		return fmt.Errorf("rotate %s: %w", path, err)
+	}
+	if !rotated {
+		return nil
+	}
+	if err := r.tidy(ctx, dir, name); err != nil {
+		return fmt.Errorf("tidy rotated logs of %s: %w", path, err)
+	}
+	return nil
+}
+
+// open opens the directory of a log below Dir, which no link leads out of.
+func (r *Rotator) open(path string) (dir *os.Root, name string, err error) {
+	rel, err := filepath.Rel(r.cfg.Dir, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return nil, "", fmt.Errorf("it is not below %s", r.cfg.Dir)
+	}
+	all, err := os.OpenRoot(r.cfg.Dir)
+	if err != nil {
+		return nil, "", err
+	}
+	defer all.Close()
+	dir, err = all.OpenRoot(filepath.Dir(rel))
+	return dir, filepath.Base(rel), err
+}
+
+// rotate renames the log and has a new one begun, when it is too large.
+func (r *Rotator) rotate(ctx context.Context, dir *os.Root, name string, reopen func(context.Context) error) (rotated bool, err error) {
+	info, err := dir.Lstat(name)
+	switch {
+	case gone(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !info.Mode().IsRegular():
+		return false, ErrNotRegular
+	case info.Size() <= r.cfg.MaxSize:
+		return false, nil
+	}
+	to, err := r.freeName(dir, name)
+	if err != nil {
+		return false, err
+	}
+	if err := dir.Rename(name, to); gone(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	if err := reopen(ctx); err != nil {
+		return false, errors.Join(fmt.Errorf("begin a new log: %w", err), giveBack(dir, to, name))
+	}
+	return true, nil
+}
+
+// freeName returns the name that the log gets, of a moment that no other has.
+func (r *Rotator) freeName(dir *os.Root, name string) (string, error) {
+	for at := r.cfg.Now(); ; at = at.Add(time.Second) {
+		to := name + "." + at.Format(stamp)
+		_, plain := dir.Lstat(to)
+		_, packed := dir.Lstat(to + packedSuffix)
+		if gone(plain) && gone(packed) {
+			return to, nil
+		}
+		for _, err := range []error{plain, packed} {
+			if err != nil && !gone(err) {
+				return "", err
+			}
+		}
+	}
+}
+
+// giveBack gives a log its name back, unless the runtime has begun a new one in
+// spite of its answer: that one would be lost.
+func giveBack(dir *os.Root, rotated, name string) error {
+	err := dir.Link(rotated, name)
+	switch {
+	case err == nil:
+		err = dir.Remove(rotated)
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case !gone(err): // a file system without links
+		err = dir.Rename(rotated, name)
+	}
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+// gone reports whether err says that something is not there.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// stampOf returns the moment in the name of a rotated log, which begins with
+// prefix; ok is false for names that no rotation gave.
+func stampOf(name, prefix string) (text string, ok bool) {
+	text, ok = strings.CutPrefix(name, prefix)
+	text = strings.TrimSuffix(text, packedSuffix)
+	_, err := time.Parse(stamp, text)
+	return text, ok && err == nil
+}

@@ -1,0 +1,181 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/component-helpers/node/util/sysctl"
+	"k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// sysctls is rule 2: a sysctl is safe or allowed, and is not one of the host's.
+func (a *admission) sysctls(spec *pod.Spec) (reason, message string) {
+	sc := spec.Pod.Spec.SecurityContext
+	if sc == nil {
+		return "", ""
+	}
+	for _, s := range sc.Sysctls {
+		name := sysctl.NormalizeName(s.Name)
+		if !safeSysctl(name, a.node.Kernel) && !slices.ContainsFunc(a.node.Sysctls, func(p string) bool { return matches(p, name) }) {
+			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q is not safe, and not allowed on this node", name)
+		}
+		switch namespace, _, _ := sysctl.GetNamespace(name); {
+		case namespace == sysctl.NetNamespace && spec.Pod.Spec.HostNetwork:
+			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q is the node's own on the host network", name)
+		case namespace == sysctl.IPCNamespace && spec.Pod.Spec.HostIPC:
+			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q is the node's own with hostIPC", name)
+		}
+	}
+	return "", ""
+}
+
+// matches reports whether a name is one that the pattern allows.
+func matches(pattern, name string) bool {
+	if prefix, ok := strings.CutSuffix(sysctl.NormalizeName(pattern), "*"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+	return sysctl.NormalizeName(pattern) == name
+}
+
+// safeSysctl reports whether a sysctl is a pod's own and does no harm to others
+// (contract, appendix F). Older kernels have some of them once for the whole
+// machine; of a kernel that is not known nothing is assumed.
+func safeSysctl(name, kernel string) bool {
+	since := func(major, minor uint) bool {
+		v, err := version.ParseGeneric(kernel)
+		return err == nil && v.AtLeast(version.MajorMinor(major, minor))
+	}
+	switch name {
+	case "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies",
+		"net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start":
+		return true
+	case "net.ipv4.ip_local_reserved_ports":
+		return since(3, 16)
+	case "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes":
+		return since(4, 5)
+	case "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_notsent_lowat":
+		return since(4, 6)
+	case "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle":
+		return since(4, 15)
+	}
+	return false
+}
+
+// system holds the pod's own label and spec.os against this node's system. It
+// is the label that is read, not the node selector.
+func (a *admission) system(spec *pod.Spec) (reason, message string) {
+	if a.node.OS == "" {
+		return "", ""
+	}
+	if os, ok := spec.Pod.Labels[v1.LabelOSStable]; ok && os != a.node.OS {
+		return "PodOSSelectorNodeLabelDoesNotMatch", fmt.Sprintf("the pod's label %s is %q, and this node runs %s", v1.LabelOSStable, os, a.node.OS)
+	}
+	if os := spec.Pod.Spec.OS; os != nil && string(os.Name) != a.node.OS {
+		return "PodOSNotSupported", fmt.Sprintf("spec.os.name is %q, and this node runs %s", os.Name, a.node.OS)
+	}
+	return "", ""
+}
+
+// fit holds what the pod asks for against what is left. Requests count, limits
+// do not; those of init containers and sidecars as they run together, and the
+// pod's overhead.
+func (a *admission) fit(spec *pod.Spec) (reason, message string) {
+	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
+		return "OutOf" + string(v1.ResourcePods), fmt.Sprintf("%d of at most %d pods are on this node", n, a.node.MaxPods)
+	}
+	requests := a.requests(spec.Pod)
+	for _, name := range slices.SortedFunc(maps.Keys(requests), fitOrder) {
+		asked, used, capacity := requests[name], a.used[name], a.node.Allocatable[name]
+		sum := used.DeepCopy()
+		sum.Add(asked)
+		if asked.Sign() > 0 && sum.Cmp(capacity) > 0 {
+			return "OutOf" + string(name), fmt.Sprintf("not enough %s on this node: requested: %s, used: %s, capacity: %s", name, &asked, &used, &capacity)
+		}
+	}
+	return "", ""
+}
+
+// fitOrder sorts as the kubelet looks: processors, memory, disk, and the others
+// by name.
+func fitOrder(x, y v1.ResourceName) int {
+	rank := func(name v1.ResourceName) int {
+		first := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
+		if i := slices.Index(first, name); i >= 0 {
+			return i
+		}
+		return len(first)
+	}
+	return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x, y))
+}
+
+// requests returns what a pod asks for of what this node can run out of.
+func (a *admission) requests(p *v1.Pod) v1.ResourceList {
+	if len(a.node.Allocatable) == 0 {
+		return nil
+	}
+	list := resource.PodRequests(p, resource.PodResourcesOptions{})
+	maps.DeleteFunc(list, func(name v1.ResourceName, _ quantity.Quantity) bool {
+		_, listed := a.node.Allocatable[name]
+		return !listed && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
+	})
+	return list
+}
+
+// affinity holds the node selector and the required node affinity against this
+// node's labels and name.
+func (a *admission) affinity(spec *pod.Spec) (reason, message string) {
+	p := spec.Pod
+	if p.Spec.NodeSelector == nil && p.Spec.Affinity == nil {
+		return "", ""
+	}
+	for _, label := range slices.Sorted(maps.Keys(p.Spec.NodeSelector)) {
+		asked := p.Spec.NodeSelector[label]
+		switch has, ok := a.node.Labels[label]; {
+		case !ok:
+			return "NodeAffinity", fmt.Sprintf("the node selector asks for %s=%s, and this node has no such label", label, asked)
+		case has != asked:
+			return "NodeAffinity", fmt.Sprintf("the node selector asks for %s=%s, and this node has %s=%s", label, asked, label, has)
+		}
+	}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node.Name, Labels: a.node.Labels}}
+	// A term that cannot be read matches nothing.
+	if match, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node); err != nil || !match {
+		return "NodeAffinity", "the labels of this node do not match the pod's node affinity"
+	}
+	return "", ""
+}
+
+func (a *admission) nodeName(spec *pod.Spec) (reason, message string) {
+	if name := spec.Pod.Spec.NodeName; name != "" && a.node.Name != "" && name != a.node.Name {
+		return "NodeName", fmt.Sprintf("pod is for node %s, this is %s", name, a.node.Name)
+	}
+	return "", ""
+}
+
+// taints is for the pods of an API server alone: static pods tolerate all.
+func (a *admission) taints(spec *pod.Spec) (reason, message string) {
+	if spec.Origin.Source != sourceAPI {
+		return "", ""
+	}
+	for i := range a.node.Taints {
+		taint := &a.node.Taints[i]
+		tolerated := slices.ContainsFunc(spec.Pod.Spec.Tolerations, func(t v1.Toleration) bool {
+			return t.ToleratesTaint(logr.Discard(), taint, false)
+		})
+		if taint.Effect == v1.TaintEffectNoExecute && !tolerated {
+			return "TaintToleration", fmt.Sprintf("the pod does not tolerate this node's taint %s", taint.ToString())
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,214 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/plan/plantest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// sized is a pod in YAML's flow: its spec and, after a bar, its metadata.
+func sized(t *testing.T, name, source, text string) *pod.Spec {
+	t.Helper()
+	body, meta, _ := strings.Cut(text, "|")
+	if !strings.Contains(body, "containers:") {
+		body = strings.TrimSuffix("containers: [{name: c, image: i}], "+body, ", ")
+	}
+	s, err := plantest.Spec(fmt.Appendf(nil, "metadata: {name: %s, uid: uid-%s, %s}\nspec: {%s}", name, name, meta, body))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	s.Origin.Source = source
+	return s
+}
+
+func amounts(pairs ...string) v1.ResourceList {
+	list := v1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		list[v1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return list
+}
+
+// verdict is what admission says of one pod beside others.
+func verdict(want *pod.Spec, seated []*pod.Spec, node plan.Node) string {
+	ok, refused := plan.Admit([]*pod.Spec{want}, seated, node)
+	if len(ok)+len(refused) != 1 {
+		return fmt.Sprintf("%d admitted and %d refused of one pod", len(ok), len(refused))
+	}
+	if len(ok) == 1 {
+		return ""
+	}
+	return refused[0].Reason + ": " + refused[0].Message
+}
+
+func asks(text string) string {
+	return "containers: [{name: c, image: i, resources: {requests: {" + text + "}}}]"
+}
+
+// TestC_1_31_NodeRefuses gives a pod and a node, and the kubelet's reason.
+func TestC_1_31_NodeRefuses(t *testing.T) {
+	t.Parallel()
+	node := func() plan.Node {
+		return plan.Node{
+			Name: "n1", OS: "linux", Kernel: "6.1.0-13-amd64",
+			Labels:      map[string]string{v1.LabelOSStable: "linux", "disk": "hdd"},
+			Taints:      []v1.Taint{{Key: "cold", Effect: v1.TaintEffectNoSchedule}, {Key: "hot", Value: "yes", Effect: v1.TaintEffectNoExecute}},
+			Sysctls:     []string{"kernel.msg*", "net.core.somaxconn", "net/ipv4/conf/all/*"},
+			Allocatable: amounts("cpu", "2", "memory", "1Gi", "ephemeral-storage", "10Gi", "hugepages-2Mi", "4Mi"),
+			MaxPods:     3,
+		}
+	}
+	const required = "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{%s}]}}}"
+	for _, c := range []struct{ name, source, spec, want string }{
+		{"nothing asked", "file", "", ""},
+
+		{"safe sysctl", "file", "securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", ""},
+		{"safe since 4.15", "file", "securityContext: {sysctls: [{name: net.ipv4.tcp_rmem, value: '1'}]}", ""},
+		{"slashes", "file", "securityContext: {sysctls: [{name: net/ipv4/tcp_syncookies, value: '1'}]}", ""},
+		{"unsafe sysctl", "file", "securityContext: {sysctls: [{name: kernel.shmmax, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.shmmax" is not safe, and not allowed on this node`},
+		{"the second one", "file", "securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}, {name: kernel.sem, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.sem" is not safe, and not allowed on this node`},
+		{"allowed by pattern", "file", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", ""},
+		{"allowed by name", "file", "securityContext: {sysctls: [{name: net.core.somaxconn, value: '1'}]}", ""},
+		{"a name is no pattern", "file", "securityContext: {sysctls: [{name: net.core.somaxconn2, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "net.core.somaxconn2" is not safe, and not allowed on this node`},
+		{"allowed in slashes", "file", "securityContext: {sysctls: [{name: net.ipv4.conf.all.rp_filter, value: '1'}]}", ""},
+		{"net with host network", "file", "hostNetwork: true, securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "net.ipv4.tcp_syncookies" is the node's own on the host network`},
+		{"ipc with host network", "file", "hostNetwork: true, securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}", ""},
+		{"ipc with hostIPC", "file", "hostIPC: true, securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.msgmax" is the node's own with hostIPC`},
+		{"net with hostIPC", "file", "hostIPC: true, securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", ""},
+
+		{"label of this system", "file", "|labels: {kubernetes.io/os: linux}", ""},
+		{"label of another system", "file", "|labels: {kubernetes.io/os: windows}", `PodOSSelectorNodeLabelDoesNotMatch: the pod's label kubernetes.io/os is "windows", and this node runs linux`},
+		{"this system", "file", "os: {name: linux}", ""},
+		{"another system", "file", "os: {name: windows}", `PodOSNotSupported: spec.os.name is "windows", and this node runs linux`},
+
+		{"all there is", "file", asks("cpu: 2, memory: 1Gi, ephemeral-storage: 10Gi, hugepages-2Mi: 4Mi"), ""},
+		{"too many cores", "file", asks("cpu: 2001m"), "OutOfcpu: not enough cpu on this node: requested: 2001m, used: 0, capacity: 2"},
+		{"too much memory", "file", asks("memory: 1025Mi"), "OutOfmemory: not enough memory on this node: requested: 1025Mi, used: 0, capacity: 1Gi"},
+		{"too much disk", "file", asks("ephemeral-storage: 11Gi"), "OutOfephemeral-storage: not enough ephemeral-storage on this node: requested: 11Gi, used: 0, capacity: 10Gi"},
+		{"too many huge pages", "file", asks("hugepages-2Mi: 6Mi"), "OutOfhugepages-2Mi: not enough hugepages-2Mi on this node: requested: 6Mi, used: 0, capacity: 4Mi"},
+		{"huge pages of a size that is not there", "file", asks("hugepages-1Gi: 1Gi"), "OutOfhugepages-1Gi: not enough hugepages-1Gi on this node: requested: 1Gi, used: 0, capacity: 0"},
+		{"C_1_31_4a a resource that is not listed", "file", asks("example.com/gpu: 4"), ""},
+		{"C_1_31_4a the first of several", "file", asks("memory: 2Gi, cpu: 3, ephemeral-storage: 1Ti") + ", nodeSelector: {disk: ssd}", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
+		{"limits are not requests", "file", "containers: [{name: c, image: i, resources: {limits: {cpu: 8}, requests: {cpu: 1}}}]", ""},
+		{"containers together", "file", "containers: [{name: a, image: i, resources: {requests: {cpu: 1500m}}}, {name: b, image: i, resources: {requests: {cpu: 600m}}}]", "OutOfcpu: not enough cpu on this node: requested: 2100m, used: 0, capacity: 2"},
+		{"init containers one by one", "file", asks("cpu: 2") + ", initContainers: [{name: a, image: i, resources: {requests: {cpu: 2}}}, {name: b, image: i, resources: {requests: {cpu: 2}}}]", ""},
+		{"a large init container", "file", asks("cpu: 1") + ", initContainers: [{name: a, image: i, resources: {requests: {cpu: 3}}}]", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
+		{"a sidecar beside the containers", "file", asks("cpu: 1500m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}]", "OutOfcpu: not enough cpu on this node: requested: 2500m, used: 0, capacity: 2"},
+		{"an init container beside the sidecar before it", "file", asks("cpu: 100m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}, {name: b, image: i, resources: {requests: {cpu: 1500m}}}]", "OutOfcpu: not enough cpu on this node: requested: 2500m, used: 0, capacity: 2"},
+		{"overhead", "file", asks("cpu: 1900m") + ", overhead: {cpu: 200m}", "OutOfcpu: not enough cpu on this node: requested: 2100m, used: 0, capacity: 2"},
+		{"pod-level requests", "file", "resources: {requests: {cpu: 3}}", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
+
+		{"node selector", "file", "nodeSelector: {disk: hdd}", ""},
+		{"another value", "file", "nodeSelector: {disk: ssd}", "NodeAffinity: the node selector asks for disk=ssd, and this node has disk=hdd"},
+		{"no such label", "file", "nodeSelector: {disk: hdd, zone: a}", "NodeAffinity: the node selector asks for zone=a, and this node has no such label"},
+		{"affinity", "file", fmt.Sprintf(required, "matchExpressions: [{key: disk, operator: In, values: [ssd, hdd]}, {key: zone, operator: DoesNotExist}]"), ""},
+		{"affinity to another", "file", fmt.Sprintf(required, "matchExpressions: [{key: disk, operator: NotIn, values: [hdd]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
+		{"affinity to this name", "file", fmt.Sprintf(required, "matchFields: [{key: metadata.name, operator: In, values: [n1]}]"), ""},
+		{"affinity to another name", "file", fmt.Sprintf(required, "matchFields: [{key: metadata.name, operator: In, values: [n2]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
+		{"an affinity nobody understands", "file", fmt.Sprintf(required, "matchExpressions: [{key: disk, operator: Near, values: [hdd]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
+		{"preferred is not required", "file", "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}]}}", ""},
+
+		{"for this node", "file", "nodeName: n1", ""},
+		{"for another node", "file", "nodeName: n2", "NodeName: pod is for node n2, this is n1"},
+		{"selector before name", "file", "nodeName: n2, nodeSelector: {disk: ssd}", "NodeAffinity: the node selector asks for disk=ssd, and this node has disk=hdd"},
+
+		{"a static pod tolerates all", "http", "", ""},
+		{"a server's pod does not", "api", "", "TaintToleration: the pod does not tolerate this node's taint hot=yes:NoExecute"},
+		{"unless it says so", "api", "tolerations: [{key: hot, operator: Exists, effect: NoExecute}]", ""},
+		{"or does for a while", "api", "tolerations: [{key: hot, value: 'yes', effect: NoExecute, tolerationSeconds: 3}]", ""},
+		{"another effect", "api", "tolerations: [{key: hot, operator: Exists, effect: NoSchedule}]", "TaintToleration: the pod does not tolerate this node's taint hot=yes:NoExecute"},
+		{"ports before taints", "api", "containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]", "NodePorts: host port 80/TCP is taken by pod default/web"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			seated := []*pod.Spec{sized(t, "web", "file", "containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]")}
+			if got := verdict(sized(t, "p", c.source, c.spec), seated, node()); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestC_1_31_1_SeatsCount: what is used is what the seated ask for; whoever is
+// judged first takes it from the next, and the refused take nothing.
+func TestC_1_31_1_SeatsCount(t *testing.T) {
+	t.Parallel()
+	node := plan.Node{Allocatable: amounts("cpu", "2")}
+	seated := []*pod.Spec{sized(t, "old", "file", asks("cpu: 1"))}
+	large, first, second := sized(t, "a", "file", asks("cpu: 3")), sized(t, "b", "file", asks("cpu: 600m")), sized(t, "c", "file", asks("cpu: 500m"))
+	ok, refused := plan.Admit([]*pod.Spec{second, large, first}, seated, node)
+	if len(ok) != 1 || ok[0] != first {
+		t.Errorf("admitted %v, want b alone", ok)
+	}
+	var got []string
+	for _, r := range refused {
+		got = append(got, r.Spec.Name+" "+r.Reason+" "+r.Message)
+	}
+	want := "a OutOfcpu not enough cpu on this node: requested: 3, used: 1, capacity: 2; c OutOfcpu not enough cpu on this node: requested: 500m, used: 1600m, capacity: 2"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if _, refused := plan.Admit([]*pod.Spec{second}, []*pod.Spec{large, first}, node); len(refused) != 1 {
+		t.Error("seats that ask for more than there is leave room for another")
+	}
+	if quantity := seated[0].Pod.Spec.Containers[0].Resources.Requests[v1.ResourceCPU]; quantity.String() != "1" {
+		t.Errorf("a seated pod's own request is %s now", &quantity)
+	}
+}
+
+// TestC_1_31_5_SeatsAreNotJudged: nothing that the node says now takes a seat
+// away (P8).
+func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
+	t.Parallel()
+	seated := []*pod.Spec{sized(t, "old", "api", "nodeName: n2, nodeSelector: {disk: ssd}, os: {name: windows}, "+asks("cpu: 9"))}
+	ok, refused := plan.Admit([]*pod.Spec{sized(t, "new", "file", "")}, seated, plan.Node{Name: "n1", OS: "linux", Allocatable: amounts("cpu", "2")})
+	if len(ok) != 1 || len(refused) != 0 {
+		t.Errorf("%d admitted, refused %v", len(ok), refused)
+	}
+}
+
+// TestC_1_15_1_FinalForServersAlone: a controller makes another pod; nobody
+// writes a manifest anew.
+func TestC_1_15_1_FinalForServersAlone(t *testing.T) {
+	t.Parallel()
+	for _, source := range []string{"api", "file", "http", "etcd", "stdin"} {
+		_, refused := plan.Admit([]*pod.Spec{sized(t, "p", source, "nodeName: n2")}, nil, plan.Node{Name: "n1"})
+		if len(refused) != 1 || refused[0].Final != (source == "api") {
+			t.Errorf("%s: %+v", source, refused)
+		}
+	}
+}
+
+// TestSafeSysctlsOfAKernel holds the list against the kernels that made each of
+// them a pod's own (contract, appendix F).
+func TestSafeSysctlsOfAKernel(t *testing.T) {
+	t.Parallel()
+	all := map[string]string{ // by the release before which it is not safe
+		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "",
+		"net.ipv4.ping_group_range": "", "net.ipv4.ip_unprivileged_port_start": "",
+		"net.ipv4.ip_local_reserved_ports": "3.16.0",
+		"net.ipv4.tcp_keepalive_time":      "4.5.0-rc1", "net.ipv4.tcp_keepalive_intvl": "4.5.0", "net.ipv4.tcp_keepalive_probes": "4.5.0",
+		"net.ipv4.tcp_fin_timeout": "4.6.0", "net.ipv4.tcp_notsent_lowat": "4.6.0",
+		"net.ipv4.tcp_rmem": "4.15.0-1084-x", "net.ipv4.tcp_wmem": "4.15.18", "net.ipv4.tcp_slow_start_after_idle": "4.15.0",
+	}
+	for name, since := range all {
+		p := sized(t, "p", "file", "securityContext: {sysctls: [{name: "+name+", value: '1'}]}")
+		for kernel, safe := range map[string]bool{"": since == "", "unknown": since == "", "3.10.0-1160.el7": since == "", "6.18.44+": true} {
+			if got := verdict(p, nil, plan.Node{Kernel: kernel}); (got == "") != safe {
+				t.Errorf("%s on %q: %q", name, kernel, got)
+			}
+		}
+		if since != "" {
+			if got := verdict(p, nil, plan.Node{Kernel: since}); got != "" {
+				t.Errorf("%s on %s: %q", name, since, got)
+			}
+		}
+	}
+}

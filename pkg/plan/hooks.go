@@ -1,0 +1,85 @@
+package plan
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// doomed says why a running container has to be ended: what Life.Killed will
+// say, "" when it may live. A kill that was begun is brought to its end, also by
+// the agent after the one that began it.
+func (s *scene) doomed(c pod.Container) string {
+	spec, _ := s.Want.Container(c.Name)
+	life := s.Lives[c.ID]
+	failed := func(probe *v1.Probe, verdicts map[string]pod.Verdict) bool {
+		v, ok := verdicts[c.Name]
+		return probe != nil && ok && v.ContainerID == c.ID && !v.OK
+	}
+	switch {
+	case life.Killed != "":
+		return life.Killed
+	case life.PostStart == pod.HookFailed:
+		return pod.HookFailed
+	case failed(spec.LivenessProbe, s.Health.Live):
+		return string(pod.Liveness)
+	case failed(spec.StartupProbe, s.Health.Started):
+		return string(pod.Startup)
+	}
+	return ""
+}
+
+// killedByProbe reports whether the agent ended this life because of a probe.
+func (s *scene) killedByProbe(c pod.Container) bool {
+	k := s.Lives[c.ID].Killed
+	return k == string(pod.Liveness) || k == string(pod.Startup)
+}
+
+// postStart returns the hook that runs after container name has started; nil
+// when it has none.
+func (s *scene) postStart(name string) *v1.LifecycleHandler {
+	if c, _ := s.Want.Container(name); c != nil && c.Lifecycle != nil {
+		return c.Lifecycle.PostStart
+	}
+	return nil
+}
+
+// hookDue reports whether the postStart hook of a running container has not
+// ended: the agent or the news cut it short.
+func (s *scene) hookDue(c pod.Container) bool {
+	return s.Lives[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
+}
+
+// preStop returns the hook that has to run before c is stopped: as the spec says
+// it was made from, with whatever edit that left it alone, or else as the
+// container itself carries it.
+func (s *scene) preStop(c pod.Container) *v1.LifecycleHandler {
+	if c.State != pod.StateRunning || s.Lives[c.ID].PreStop {
+		return nil
+	}
+	made := s.madeFrom()
+	if made == nil || c.Hash != "" && c.Hash != made.ContainerHash(c.Name) {
+		return c.PreStop
+	}
+	switch spec, _ := made.Container(c.Name); {
+	case spec == nil:
+		return c.PreStop
+	case spec.Lifecycle == nil:
+		return nil
+	default:
+		return spec.Lifecycle.PreStop
+	}
+}
+
+// hookKind names a handler's kind.
+func hookKind(h *v1.LifecycleHandler) string {
+	switch {
+	case h.Exec != nil:
+		return "exec"
+	case h.HTTPGet != nil:
+		return "httpGet"
+	case h.Sleep != nil:
+		return "sleep"
+	}
+	return "none"
+}

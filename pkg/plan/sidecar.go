@@ -1,0 +1,109 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// initContainers does what the init containers need, sidecars among them, and
+// reports whether the pod is initialised. Those before the one whose turn it is
+// have had theirs: of them only sidecars are looked after, and started again
+// where nothing is left of them (C-1.20.7).
+func (s *scene) initContainers() (initialised bool) {
+	list := s.Want.Pod.Spec.InitContainers
+	turn := s.turn()
+	for i := range list[:turn] {
+		if pod.Restartable(&list[i]) {
+			s.container(list[i].Name)
+		}
+	}
+	if turn == len(list) {
+		return true
+	}
+	name := list[turn].Name
+	c, ok := s.record(name)
+	switch {
+	case !ok || !s.here(c):
+		s.start(name, s.Streaks[name], "first init container")
+		return false
+	case pod.Restartable(&list[turn]):
+		s.container(name)
+		if !s.started(c) {
+			s.waitFor(fmt.Sprintf("sidecar %s has not started yet", name))
+			return false
+		}
+	case c.State != pod.StateExited || c.ExitCode != 0:
+		s.initTurn(c)
+		return false
+	}
+	if turn+1 == len(list) {
+		return true
+	}
+	what := "init container %s has completed"
+	if pod.Restartable(&list[turn]) {
+		what = "sidecar %s has started"
+	}
+	next := list[turn+1].Name
+	s.start(next, s.Streaks[next], fmt.Sprintf(what, name))
+	return false
+}
+
+// turn is the index of the init container whose turn it is, that of no one for a
+// pod that is initialised. The last one with a record decides, so that removed
+// records of earlier ones do not run them again (C-1.20.3); records of an older
+// sandbox do not count (C-1.20.2, C-1.20.9).
+func (s *scene) turn() int {
+	list := s.Want.Pod.Spec.InitContainers
+	if s.initialised() {
+		return len(list)
+	}
+	for i := len(list) - 1; i > 0; i-- {
+		if c, ok := s.record(list[i].Name); ok && s.here(c) {
+			return i
+		}
+	}
+	return 0
+}
+
+// initialised reports whether a regular container was made in this sandbox, or
+// there is nothing to do first (C-1.20.2).
+func (s *scene) initialised() bool {
+	for i := range s.Want.Pod.Spec.Containers {
+		if c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name); ok && s.here(c) {
+			return true
+		}
+	}
+	return len(s.Want.Pod.Spec.InitContainers) == 0
+}
+
+// initTurn decides about the ordinary init container whose turn it is and which
+// has not completed. What runs keeps its definition (C-1.20.10).
+func (s *scene) initTurn(c pod.Container) {
+	switch {
+	case c.State == pod.StateRunning:
+		s.waitFor(fmt.Sprintf("init container %s is running", c.Name))
+	case c.State == pod.StateCreated:
+		s.startCreated(c)
+	case c.State == pod.StateUnknown:
+		s.lost(c)
+	case s.containerChanged(c):
+		s.start(c.Name, 0, whyEdited)
+	default:
+		s.restart(c)
+	}
+}
+
+// started reports whether a sidecar is far enough for what comes after it: it
+// runs, its postStart hook has succeeded, and its startup probe, where it has
+// one, has passed in this life. Readiness is no gate (C-1.20.6).
+func (s *scene) started(c pod.Container) bool {
+	if c.State != pod.StateRunning || s.containerChanged(c) || s.doomed(c) != "" || s.hookDue(c) {
+		return false
+	}
+	if spec, _ := s.Want.Container(c.Name); spec.StartupProbe == nil {
+		return true
+	}
+	v, ok := s.Health.Started[c.Name]
+	return ok && v.ContainerID == c.ID && v.OK
+}

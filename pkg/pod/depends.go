@@ -1,0 +1,81 @@
+package pod
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// ParseDependsOn reads the value of AnnotationDependsOn. Its error says what is
+// wrong with it, in words for its author.
+func ParseDependsOn(text string) ([]Dependency, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	var out []Dependency
+	for item := range strings.SplitSeq(text, ",") {
+		name, until, named := strings.Cut(strings.TrimSpace(item), ":")
+		d := Dependency{Name: name, Until: Started}
+		if named {
+			d.Until = Milestone(until)
+		}
+		switch d.Until {
+		case Started, Ready, Done:
+		default:
+			return nil, fmt.Errorf("unknown milestone %q of pod %q", until, name)
+		}
+		if !isName(name) {
+			return nil, fmt.Errorf("%q is no name of a pod", name)
+		}
+		for _, other := range out {
+			if other.Name == name {
+				return nil, fmt.Errorf("pod %q is named twice", name)
+			}
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// isName reports whether s may be a pod's name: labels of lower-case letters,
+// digits and - with dots between them (RFC 1123).
+func isName(s string) bool {
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || strings.Trim(label, "-") != label {
+			return false
+		}
+		for i := range len(label) {
+			if c := label[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+				return false
+			}
+		}
+	}
+	return len(s) <= 253
+}
+
+// DependencyProblem returns what is wrong with a pod's AnnotationDependsOn, and
+// whether anything is. The problem has a path, a message and a hint, and no
+// place.
+func DependencyProblem(p *v1.Pod) (Problem, bool) {
+	_, err := ParseDependsOn(p.Annotations[AnnotationDependsOn])
+	if err == nil {
+		return Problem{}, false
+	}
+	return Problem{
+		Path: "metadata.annotations[" + AnnotationDependsOn + "]", Msg: err.Error(),
+		Hint: "write names of pods of the same namespace, with commas between them, each with :started, :ready or :done after it, or nothing",
+	}, true
+}
+
+// Targets returns the keys of the pods that a dependency may mean: that of the
+// name as it is written, then that with the node's suffix. The first one that
+// somebody wants counts.
+func (s *Spec) Targets(d Dependency) [2]Key {
+	as := Key{Namespace: s.Namespace, Name: d.Name}
+	suffixed := as
+	if node := s.Pod.Spec.NodeName; node != "" {
+		suffixed.Name += "-" + node
+	}
+	return [2]Key{as, suffixed}
+}

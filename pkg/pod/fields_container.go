@@ -1,0 +1,137 @@
+package pod
+
+import v1 "k8s.io/api/core/v1"
+
+// containerRows are the rows of one container. restart is what an edit of what
+// a container is made of replaces.
+func containerRows(at string, restart RestartScope) []Field {
+	resize := restart
+	if restart == RestartContainer {
+		resize = Resize
+	}
+	mapped := func(port any) bool { return port.(v1.ContainerPort).HostPort != 0 }
+	rows := []Field{
+		honour("name", restart),
+		honour("image", restart),
+		honour("command", restart),
+		honour("args", restart),
+		honour("workingDir", restart),
+		{Path: "ports", Unordered: true, Counts: mapped, Note: "an edit restarts the pod only where a hostPort is set: the others are notes for readers and probes"},
+		honour("ports[].name", RestartNone),
+		honour("ports[].hostPort", RestartPod),
+		honour("ports[].containerPort", RestartPod),
+		{Path: "ports[].protocol", Restart: RestartPod, Default: "TCP"},
+		honour("ports[].hostIP", RestartPod),
+		reject("envFrom", "write the variables out under env"),
+		honour("env", restart),
+		honour("env[].name", restart),
+		honour("env[].value", restart),
+		reject("env[].valueFrom", "write the value out"),
+		honour("resources", resize),
+		only("resources.limits", resize, "cpu and memory", oneOf("cpu", "memory")),
+		only("resources.requests", resize, "cpu and memory", oneOf("cpu", "memory")),
+		reject("resources.claims", ""),
+		{Path: "resizePolicy", Note: "where RestartContainer is written for a resource, a change of it restarts the container (C-1.34.4)"},
+		honour("resizePolicy[].resourceName", RestartNone),
+		honour("resizePolicy[].restartPolicy", RestartNone),
+		honour("restartPolicy", RestartNone),
+		{Path: "restartPolicyRules", Note: "need a restartPolicy beside them (C-1.21)"},
+		honour("restartPolicyRules[].action", RestartNone),
+		honour("restartPolicyRules[].exitCodes", RestartNone),
+		honour("restartPolicyRules[].exitCodes.operator", RestartNone),
+		honour("restartPolicyRules[].exitCodes.values", RestartNone),
+		{Path: "volumeMounts", Unordered: true},
+		honour("volumeMounts[].name", restart),
+		honour("volumeMounts[].readOnly", restart),
+		{Path: "volumeMounts[].recursiveReadOnly", Restart: restart, Default: "Disabled", Note: "only Disabled", Check: oneOf("Disabled")},
+		honour("volumeMounts[].mountPath", restart),
+		reject("volumeMounts[].subPath", "mount the whole volume, or take a hostPath volume of the directory"),
+		{Path: "volumeMounts[].mountPropagation", Restart: restart, Default: "None"},
+		reject("volumeMounts[].subPathExpr", "mount the whole volume, or take a hostPath volume of the directory"),
+		reject("volumeDevices", ""),
+	}
+	for _, probe := range []ProbeKind{Liveness, Readiness, Startup} {
+		rows = append(rows, probeRows(string(probe)+"Probe")...)
+	}
+	rows = append(rows, lifecycleRows(restart)...)
+	rows = append(rows,
+		Field{Path: "terminationMessagePath", Note: "an edit counts for the container's next life"},
+		Field{Path: "terminationMessagePolicy", Note: "an edit counts for the container's next life"},
+		honour("imagePullPolicy", RestartNone),
+		reject("securityContext", "remove it; the container then runs as its image says, unprivileged"),
+		honour("stdin", restart),
+		honour("stdinOnce", restart),
+		honour("tty", restart),
+	)
+	return below(at, rows)
+}
+
+// below returns rows with at in front of their paths.
+func below(at string, rows []Field) []Field {
+	for i := range rows {
+		rows[i].Path = at + rows[i].Path
+	}
+	return rows
+}
+
+func probeRows(at string) []Field {
+	rows := []Field{honour("", RestartNone)}
+	rows = append(rows, execRows()...)
+	rows = append(rows, httpRows()...)
+	return below(at, append(rows,
+		honour(".tcpSocket", RestartNone),
+		honour(".tcpSocket.port", RestartNone),
+		honour(".tcpSocket.host", RestartNone),
+		honour(".grpc", RestartNone),
+		honour(".grpc.port", RestartNone),
+		honour(".grpc.service", RestartNone),
+		honour(".initialDelaySeconds", RestartNone),
+		honour(".timeoutSeconds", RestartNone),
+		honour(".periodSeconds", RestartNone),
+		honour(".successThreshold", RestartNone),
+		honour(".failureThreshold", RestartNone),
+		honour(".terminationGracePeriodSeconds", RestartNone),
+	))
+}
+
+// lifecycleRows: hooks run as the newest spec has them. The stop signal is told
+// to the runtime when the container is made.
+func lifecycleRows(restart RestartScope) []Field {
+	rows := []Field{honour("lifecycle", RestartNone)}
+	for _, hook := range []Field{
+		{Path: "lifecycle.postStart", Note: "an edit counts for the container's next life"},
+		{Path: "lifecycle.preStop", Note: "the newest one runs at the next stop"},
+	} {
+		at := hook.Path
+		rows = append(rows, hook)
+		rows = append(rows, below(at, execRows())...)
+		rows = append(rows, below(at, httpRows())...)
+		rows = append(rows,
+			// C-1.24.4
+			refuse(at+".tcpSocket", "the kubelet has no tcpSocket hook: it would fail each time", "write exec, httpGet or sleep"),
+			honour(at+".sleep", RestartNone),
+			honour(at+".sleep.seconds", RestartNone),
+		)
+	}
+	return append(rows, Field{Path: "lifecycle.stopSignal", Restart: restart, Note: "spec.os.name has to be set beside it"})
+}
+
+func execRows() []Field {
+	return []Field{
+		honour(".exec", RestartNone),
+		honour(".exec.command", RestartNone),
+	}
+}
+
+func httpRows() []Field {
+	return []Field{
+		honour(".httpGet", RestartNone),
+		honour(".httpGet.path", RestartNone),
+		honour(".httpGet.port", RestartNone),
+		honour(".httpGet.host", RestartNone),
+		honour(".httpGet.scheme", RestartNone),
+		honour(".httpGet.httpHeaders", RestartNone),
+		honour(".httpGet.httpHeaders[].name", RestartNone),
+		honour(".httpGet.httpHeaders[].value", RestartNone),
+	}
+}

@@ -1,0 +1,194 @@
+package pod
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Container returns the container called name, of whatever kind; init says that
+// it is an init container. It is nil when the pod has none.
+func (s *Spec) Container(name string) (c *v1.Container, init bool) {
+	spec := &s.Pod.Spec
+	for i := range spec.Containers {
+		if spec.Containers[i].Name == name {
+			return &spec.Containers[i], false
+		}
+	}
+	for i := range spec.InitContainers {
+		if spec.InitContainers[i].Name == name {
+			return &spec.InitContainers[i], true
+		}
+	}
+	for i := range spec.EphemeralContainers {
+		if c := &spec.EphemeralContainers[i]; c.Name == name {
+			return (*v1.Container)(&c.EphemeralContainerCommon), false
+		}
+	}
+	return nil, false
+}
+
+// Resources returns what a container asks for, one "name=request/limit" for each
+// resource, by name, joined by commas: "cpu=100m/200m,memory=/64Mi". Two
+// containers that ask for the same have the same text. It is "none" for a
+// container that asks for nothing, and "", which is not known, for a name the pod
+// does not have.
+func (s *Spec) Resources(name string) string {
+	c, _ := s.Container(name)
+	if c == nil {
+		return ""
+	}
+	return ResourcesText(c.Resources)
+}
+
+// ResourcesText is Spec.Resources of one container's resources.
+func ResourcesText(r v1.ResourceRequirements) string {
+	names := make(map[v1.ResourceName]bool, len(r.Requests)+len(r.Limits))
+	for n := range r.Requests {
+		names[n] = true
+	}
+	for n := range r.Limits {
+		names[n] = true
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	text := func(l v1.ResourceList, n v1.ResourceName) string {
+		q, ok := l[n]
+		if !ok {
+			return ""
+		}
+		return q.String()
+	}
+	var b strings.Builder
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(string(n) + "=" + text(r.Requests, n) + "/" + text(r.Limits, n))
+	}
+	return b.String()
+}
+
+// ResourcesChanged returns the names of the resources in which two texts of
+// Spec.Resources differ, in order.
+func ResourcesChanged(a, b string) []v1.ResourceName {
+	left, right := resourceFields(a), resourceFields(b)
+	var out []v1.ResourceName
+	for n, v := range left {
+		if w, ok := right[n]; !ok || w != v {
+			out = append(out, n)
+		}
+	}
+	for n := range right {
+		if _, ok := left[n]; !ok {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func resourceFields(text string) map[v1.ResourceName]string {
+	fields := make(map[v1.ResourceName]string)
+	for f := range strings.SplitSeq(text, ",") {
+		if n, v, ok := strings.Cut(f, "="); ok {
+			fields[v1.ResourceName(n)] = v
+		}
+	}
+	return fields
+}
+
+// ResizeRestarts reports whether a container's resize policy asks for a restart
+// when the named resources change (C-1.34.4).
+func ResizeRestarts(c *v1.Container, changed []v1.ResourceName) bool {
+	return slices.ContainsFunc(c.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
+		return p.RestartPolicy == v1.RestartContainer && slices.Contains(changed, p.ResourceName)
+	})
+}
+
+// Restartable reports whether an init container is a sidecar (C-1.20.1).
+func Restartable(c *v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
+
+// Resized is one container whose resources change while it runs.
+type Resized struct {
+	Container string            `json:"container"`
+	Resources []v1.ResourceName `json:"resources"` // those that change, in order
+}
+
+// Resizes returns the containers that replacing old by new resizes in place, by
+// name: nothing of them restarts (Restart).
+func Resizes(old, new *Spec) []Resized {
+	whole, restart, _ := Restart(old, new)
+	if whole || old == nil || new == nil || old.Pod == nil || new.Pod == nil || old.UID() != new.UID() {
+		return nil
+	}
+	var out []Resized
+	for name, changed := range resizes(old, new) {
+		if !slices.Contains(restart, name) {
+			out = append(out, Resized{Container: name, Resources: changed})
+		}
+	}
+	slices.SortFunc(out, func(a, b Resized) int { return strings.Compare(a.Container, b.Container) })
+	return out
+}
+
+// resizes returns the resources that change, by the name of each container or
+// sidecar that both specs have.
+func resizes(old, new *Spec) map[string][]v1.ResourceName {
+	var out map[string][]v1.ResourceName
+	for _, c := range withSidecars(new.Pod).Spec.Containers {
+		was, init := old.Container(c.Name)
+		if was == nil || init && !Restartable(was) {
+			continue
+		}
+		a, b := ResourcesText(was.Resources), ResourcesText(c.Resources)
+		if a == b {
+			continue
+		}
+		if out == nil {
+			out = map[string][]v1.ResourceName{}
+		}
+		out[c.Name] = ResourcesChanged(a, b)
+	}
+	return out
+}
+
+// restartingResizes returns the names of the containers that a change of
+// resources restarts.
+func restartingResizes(old, new *Spec) map[string]bool {
+	out := map[string]bool{}
+	for name, changed := range resizes(old, new) {
+		if c, _ := new.Container(name); ResizeRestarts(c, changed) {
+			out[name] = true
+		}
+	}
+	return out
+}
+
+// ParseResources reads what Spec.Resources writes; what it cannot read is left
+// out.
+func ParseResources(text string) v1.ResourceRequirements {
+	var r v1.ResourceRequirements
+	set := func(l *v1.ResourceList, n v1.ResourceName, text string) {
+		q, err := resource.ParseQuantity(text)
+		if err != nil {
+			return
+		}
+		if *l == nil {
+			*l = v1.ResourceList{}
+		}
+		(*l)[n] = q
+	}
+	for n, v := range resourceFields(text) {
+		request, limit, _ := strings.Cut(v, "/")
+		set(&r.Requests, n, request)
+		set(&r.Limits, n, limit)
+	}
+	return r
+}

@@ -1,0 +1,50 @@
+package pod
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Restarts is the restart decision for a container that ended with exitCode
+// (C-1.21): the first rule of its own that the code matches, else its own
+// policy, else the pod's; "" is Always. all says that every container of the pod
+// runs anew, not this one alone (C-1.21.3). c may be nil: then the pod's policy
+// decides alone. That an init container which ended well is not due again is
+// the caller's to know.
+func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
+	if c != nil && c.RestartPolicy != nil {
+		i := slices.IndexFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool { return ruleMatches(r, exitCode) })
+		if i >= 0 {
+			switch c.RestartPolicyRules[i].Action {
+			case v1.ContainerRestartRuleActionRestart:
+				return true, false
+			case v1.ContainerRestartRuleActionRestartAllContainers:
+				return true, true
+			}
+		}
+		policy = v1.RestartPolicy(*c.RestartPolicy)
+	}
+	switch policy {
+	case v1.RestartPolicyNever:
+		return false, false
+	case v1.RestartPolicyOnFailure:
+		return exitCode != 0, false
+	}
+	return true, false
+}
+
+// ruleMatches reports whether a restart rule speaks of an exit code.
+func ruleMatches(r v1.ContainerRestartRule, exitCode int32) bool {
+	if r.ExitCodes == nil {
+		return false
+	}
+	in := slices.Contains(r.ExitCodes.Values, exitCode)
+	switch r.ExitCodes.Operator {
+	case v1.ContainerRestartRuleOnExitCodesOpIn:
+		return in
+	case v1.ContainerRestartRuleOnExitCodesOpNotIn:
+		return !in
+	}
+	return false
+}

@@ -1,0 +1,323 @@
+package podconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// ordering reads pods in the notation of wanted, each with ">" and the names of
+// those it depends on behind it: "A1>bc".
+func ordering(layer, name string, pods ...string) source.File {
+	var specs []*pod.Spec
+	for _, text := range pods {
+		text, on, _ := strings.Cut(text, ">")
+		s := with(wanted(text), func(p *v1.Pod) {
+			p.Spec.NodeName = "n1"
+			if on != "" {
+				p.Annotations = map[string]string{pod.AnnotationDependsOn: strings.Join(strings.Split(on, ""), ",")}
+			}
+		})
+		for _, other := range on {
+			s.DependsOn = append(s.DependsOn, pod.Dependency{Name: string(other), Until: pod.Started})
+		}
+		specs = append(specs, hashed(s))
+	}
+	return source.File{File: name, Pods: in(layer, name, specs...)}
+}
+
+// orderText writes pods in the notation of ordering.
+func orderText(m *Merged) string {
+	var out []string
+	for s := range m.Pods.All() {
+		text := notation(s)
+		if len(s.DependsOn) > 0 {
+			text += ">"
+		}
+		for _, d := range s.DependsOn {
+			text += d.Name
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " ")
+}
+
+// problemText writes problems, one a line.
+func problemText(ps []pod.Problem) string {
+	var out []string
+	for _, p := range ps {
+		out = append(out, fmt.Sprintf("%s:%d %s", p.File, p.Line, p.Msg))
+	}
+	return strings.Join(out, "\n")
+}
+
+// TestP21_CirclesAreRejected: what a circle of new pods, of pods that were there,
+// and of both leads to, over files and layers.
+func TestP21_CirclesAreRejected(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		layer string
+		files []source.File
+		want  string // the set, then the updates
+	}
+	a := func(pods ...string) source.File { return ordering(one, "a", pods...) }
+	b := func(pods ...string) source.File { return ordering(one, "b", pods...) }
+	for name, c := range map[string]struct {
+		kept     []*pod.Spec
+		steps    []step
+		problems string
+	}{
+		"a chain is none": {nil, []step{{one, []source.File{a("A1>bc", "B1>c", "C1"), b("D1>a")}, "A1>bc B1>c C1 D1>a"}}, ""},
+		"itself":          {nil, []step{{one, []source.File{a("A1>a", "B1>a")}, "B1>a"}}, "a:1 pod default/a depends on itself: a -> a"},
+		"all new, over two files": {nil, []step{{one, []source.File{a("A1>b", "D1"), b("B1>c", "C1>a")}, "D1"}},
+			"a:1 pod default/a depends on itself: a -> b -> c -> a\nb:1 pod default/b depends on itself: b -> c -> a -> b\nb:2 pod default/c depends on itself: c -> a -> b -> c"},
+		"who leads there only stands": {nil, []step{{one, []source.File{a("A1>b", "B1>b", "C1>a")}, "A1>b C1>a"}}, "a:2 pod default/b depends on itself: b -> b"},
+		"between two circles": {nil, []step{{one, []source.File{a("A1>a", "B1>ac", "C1>c")}, "B1>ac"}},
+			"a:1 pod default/a depends on itself: a -> a\na:3 pod default/c depends on itself: c -> c"},
+		"the one that was there keeps its last good version": {nil, []step{
+			{one, []source.File{a("A1>b"), b("B1")}, "A1>b B1"},
+			{one, []source.File{a("A1>b"), b("B2>a")}, "A1>b B1"},
+			{one, []source.File{a("A1>b"), b("B3>a")}, "A1>b B1"},
+			{one, []source.File{a("A2"), b("B3>a")}, "A2 B3>a"},
+		}, ""},
+		"it is gone when its manifest is": {nil, []step{
+			{one, []source.File{a("A1>b"), b("B1")}, "A1>b B1"},
+			{one, []source.File{a("A1>b"), b("B2>a")}, "A1>b B1"},
+			{one, []source.File{a("A1>b")}, "A1>b"},
+		}, ""},
+		"the new one is left out": {nil, []step{
+			{one, []source.File{a("A1>b")}, "A1>b"},
+			{one, []source.File{a("A1>b"), b("B1>a")}, "A1>b"},
+		}, "b:1 pod default/b depends on itself: b -> a -> b"},
+		"both edited": {nil, []step{
+			{one, []source.File{a("A1", "B1")}, "A1 B1"},
+			{one, []source.File{a("A2>b", "B2>a", "C1")}, "A1 B1 C1"},
+		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b"},
+		"the last good versions make another circle": {nil, []step{
+			{one, []source.File{a("A1>c", "B1")}, "A1>c B1"},
+			{one, []source.File{a("A2>b", "B2>a", "C1>a")}, "A1>c B1"},
+		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b\na:3 pod default/c depends on itself: c -> a -> c"},
+		"over layers": {nil, []step{
+			{one, []source.File{a("A1>b")}, "A1>b"},
+			{two, []source.File{ordering(two, "x", "B1>a")}, ""},
+		}, "a:1 pod default/a depends on itself: a -> b -> a\nx:1 pod default/b depends on itself: b -> a -> b"},
+		"over layers, later": {nil, []step{
+			{one, []source.File{a("A1>b")}, "A1>b"},
+			{two, nil, "A1>b"},
+			{two, []source.File{ordering(two, "x", "B1>a")}, "A1>b"},
+		}, "x:1 pod default/b depends on itself: b -> a -> b"},
+		"what runs stands at the first reading": {a("A1", "B1>a").Pods, []step{
+			{one, []source.File{a("A2>b", "B1>a", "C1>c")}, "A1 B1>a"},
+		}, "a:1 pod default/a depends on itself: a -> b -> a\na:3 pod default/c depends on itself: c -> c"},
+		"of what runs alone nothing is taken": {a("A1>b", "B1>a").Pods, []step{
+			{one, []source.File{a("A1>b", "B1>a")}, "A1>b B1>a"},
+		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b"},
+		"C-1.2.9 one that is being deleted waits for nobody": {nil, []step{
+			{one, []source.File{a("A1>b", "B1'>a")}, "A1>b B1'>a"},
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config := New(Config{Kept: c.kept})
+			layers := []Layer{NewLayer(one, nil), NewLayer(two, nil)}
+			f := newFold(layers, c.kept)
+			for i, s := range c.steps {
+				f, _, _ = config.take(f, message{layer: slices.Index([]string{one, two}, s.layer), snapshot: set(s.files...)}, noon)
+				if got := orderText(f.merged); got != s.want {
+					t.Errorf("step %d: %q, want %q", i, got, s.want)
+				}
+			}
+			if diff := cmp.Diff(c.problems, problemText(f.merged.Problems)); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+			for _, p := range f.merged.Problems {
+				if p.Path != "metadata.annotations[nodectl.dev/depends-on]" || p.Hint == "" {
+					t.Errorf("problem %+v", p)
+				}
+			}
+		})
+	}
+}
+
+// TestP21_NamesWithTheNodesSuffix: a name means the pod of that name, and where
+// there is none that with the node's suffix; never one of another namespace.
+func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
+	t.Parallel()
+	spec := func(namespace, name string, on ...string) *pod.Spec {
+		s := with(wanted("A1"), func(p *v1.Pod) { p.Namespace, p.Name, p.Spec.NodeName = namespace, name, "n1" })
+		for _, name := range on {
+			s.DependsOn = append(s.DependsOn, pod.Dependency{Name: name, Until: pod.Done})
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		pods []*pod.Spec
+		want string
+	}{
+		"without":                    {[]*pod.Spec{spec("x", "a-n1", "b"), spec("x", "b-n1", "a")}, "x/a-n1 x/b-n1"},
+		"with":                       {[]*pod.Spec{spec("x", "a-n1", "b-n1"), spec("x", "b-n1", "a")}, "x/a-n1 x/b-n1"},
+		"another namespace":          {[]*pod.Spec{spec("x", "a-n1", "b"), spec("y", "b-n1", "a")}, ""},
+		"as it is written, if there": {[]*pod.Spec{spec("x", "a-n1", "b"), spec("x", "b"), spec("x", "b-n1", "a")}, ""},
+		"an API server's pod":        {[]*pod.Spec{spec("x", "a", "b"), spec("x", "b-n1", "a")}, "x/a x/b-n1"},
+		"itself":                     {[]*pod.Spec{spec("x", "a-n1", "a")}, "x/a-n1"},
+	} {
+		m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: c.pods}), noon)})
+		var out []string
+		for _, p := range m.Problems {
+			out = append(out, strings.Fields(p.Msg)[1])
+		}
+		if got := strings.Join(out, " "); got != c.want || m.Pods.Len() != len(c.pods)-len(out) {
+			t.Errorf("%s: %q rejected and %d pods left, want %q", name, got, m.Pods.Len(), c.want)
+		}
+	}
+}
+
+// TestP21_HeldBackOverARestart: an agent that ended while a circle stood is
+// followed by one that neither takes anything down nor starts what was left out.
+func TestP21_HeldBackOverARestart(t *testing.T) {
+	t.Parallel()
+	runs := ordering(one, "a", "A1>b", "B1").Pods
+	written := ordering(one, "a", "A1>b", "B2>a", "C1>c")
+	c := New(Config{Kept: runs})
+	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs)
+	f, b := c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: written.Pods}}, At: noon})
+	if got := told(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1 B1} (file) A1>b B1" {
+		t.Error(got)
+	}
+	f, b, _ = c.take(f, message{snapshot: set(written)}, noon)
+	if got := told(b.Updates) + " " + orderText(f.merged); got != "ADD{} (file) A1>b B1" {
+		t.Error(got)
+	}
+	// A second layer's set closes a circle with what the first one's restored.
+	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil)
+	f, _ = c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
+	f, b = c.restore(f, 1, Restored{Files: []pod.Standing{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
+	if got := told(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file) RESTORE{C1} (http) C1" {
+		t.Error(got)
+	}
+}
+
+// TestP21_LargeCirclesAreNamedInPart: thousands of pods on one circle cost no
+// more than a look at each.
+func TestP21_LargeCirclesAreNamedInPart(t *testing.T) {
+	t.Parallel()
+	const n = 5000
+	var pods []*pod.Spec
+	for i := range n {
+		s := with(wanted("A1"), func(p *v1.Pod) { p.Name = fmt.Sprint("p", i) })
+		s.DependsOn = []pod.Dependency{{Name: fmt.Sprint("p", (i+1)%n), Until: pod.Ready}}
+		pods = append(pods, s)
+	}
+	begin := time.Now()
+	m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: pods}), noon)})
+	if took := time.Since(begin); m.Pods.Len() > 0 || len(m.Problems) != n || took > 10*time.Second {
+		t.Errorf("%d pods, %d problems, after %s", m.Pods.Len(), len(m.Problems), took)
+	}
+	if got := m.Problems[0].Msg; !strings.HasSuffix(got, "depends on itself, through some of 5000 pods") {
+		t.Error(got)
+	}
+}
+
+// orders draws words of two layers about five pods that depend on each other.
+func orders(t *rapid.T) []event {
+	var events []event
+	for range rapid.IntRange(1, 8).Draw(t, "words") {
+		layer := rapid.IntRange(0, 1).Draw(t, "layer")
+		var pods []string
+		for _, name := range "abcde" {
+			if rapid.IntRange(0, 3).Draw(t, "there") == 0 {
+				continue
+			}
+			text := strings.ToUpper(string(name)) + fmt.Sprint(rapid.IntRange(1, 2).Draw(t, "version"))
+			if on := rapid.SampledFrom([]string{"", "", "", "a", "b", "c", "d", "e", "bd", "ea"}).Draw(t, "on"); on != "" {
+				text += ">" + on
+			}
+			pods = append(pods, text)
+		}
+		events = append(events, event{layer: layer, snapshot: set(ordering(layerNames[layer], "a", pods...))})
+	}
+	return events
+}
+
+// TestP21_CirclesHurtNothing: whatever is edited, the set has no circle, who was
+// in it and is still wanted stays in it, only pods that a problem names stand
+// otherwise than they are written, and the updates lead from set to set.
+func TestP21_CirclesHurtNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have := map[pod.Key]*pod.Spec{}
+		live(orders(t), func(e event, old, next fold, b Batch) {
+			if again := breakCircles(next.merged.Pods, next.ordered, next.merged.Pods); len(again.instead) > 0 {
+				t.Fatalf("%s: circles are left: %v", orderText(next.merged), again.problems)
+			}
+			named := map[string]bool{}
+			for _, p := range next.merged.Problems {
+				named[strings.Fields(p.Msg)[1]] = true
+			}
+			for s := range next.winners.All() {
+				stands := next.merged.Pod(s.Key)
+				if stands != s && !named[s.Key.String()] {
+					t.Fatalf("%s is not as it is written, and no problem says why", s.Key)
+				}
+				if stands == nil && old.merged.Pod(s.Key) != nil && old.layers[e.layer].state.Heard {
+					t.Fatalf("%s was there, is wanted, and was taken", s.Key)
+				}
+			}
+			full := breakCircles(next.winners, next.ordered, next.before)
+			if !maps.Equal(full.instead, next.circles.instead) {
+				t.Fatalf("incremental %v, full %v", next.circles.instead, full.instead)
+			}
+			for _, u := range b.Updates {
+				for _, s := range u.Pods {
+					if u.Op == REMOVE {
+						delete(have, s.Key)
+					} else {
+						have[s.Key] = s
+					}
+				}
+			}
+			if len(have) != next.merged.Pods.Len() {
+				t.Fatalf("updates lead to %d pods, the set has %d", len(have), next.merged.Pods.Len())
+			}
+			for s := range next.merged.Pods.All() {
+				if have[s.Key] == nil || different(have[s.Key], s) {
+					t.Fatalf("updates lead to another version of %s", s.Key)
+				}
+			}
+		})
+	})
+}
+
+// TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst: the first words of layers lead
+// to one set in any order, which is that of reading each once.
+func TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		first, second := orders(t)[0], orders(t)[0]
+		first.layer, second.layer = 0, 1
+		kept := orders(t)[0].snapshot.Files.At(0).Pods
+		play := func(events ...event) fold {
+			c := New(Config{Kept: kept})
+			f := newFold([]Layer{NewLayer(one, kept), NewLayer(two, kept)}, kept)
+			for _, e := range events {
+				f, _, _ = c.take(f, message{layer: e.layer, snapshot: e.snapshot}, noon)
+			}
+			return f
+		}
+		a, b := play(first, second), play(second, first)
+		once := newFold(a.layers, kept)
+		for _, other := range []fold{b, once} {
+			if orderText(a.merged) != orderText(other.merged) || problemText(a.merged.Problems) != problemText(other.merged.Problems) {
+				t.Fatalf("%s\n%s\nor\n%s\n%s", orderText(a.merged), problemText(a.merged.Problems), orderText(other.merged), problemText(other.merged.Problems))
+			}
+		}
+	})
+}

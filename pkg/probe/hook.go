@@ -1,0 +1,104 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// unbounded is what a hook's command is given where ctx sets no end: runtimes
+// want a number, and a hook has no timeout of its own (C-1.24.1).
+const unbounded = 365 * 24 * time.Hour
+
+// Hook runs one lifecycle hook and waits for its end, or for the end of ctx,
+// which is a hook's only limit (C-1.24). An error says why the hook failed, and
+// never what the hook wrote, answered or was given to send.
+func (p *Prober) Hook(ctx context.Context, r pod.HookRequest) error {
+	var err error
+	switch h := r.Handler; {
+	case h == nil:
+		return errors.New("no hook given")
+	case h.Exec != nil:
+		err = p.executeHook(ctx, r)
+	case h.HTTPGet != nil:
+		err = p.callHook(ctx, r)
+	case h.Sleep != nil:
+		err = sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+	case h.TCPSocket != nil:
+		return errors.New("tcpSocket hooks are not supported") // C-1.24.4
+	default:
+		return errors.New("the hook has no exec, httpGet or sleep")
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("hook given up: %w", context.Cause(ctx))
+	}
+	return err
+}
+
+// executeHook runs the hook's command in the container, as it is written: exit
+// code 0 is success (C-1.24.1).
+func (p *Prober) executeHook(ctx context.Context, r pod.HookRequest) error {
+	if p.exec == nil {
+		return errNoExec
+	}
+	limit := unbounded
+	if end, ok := ctx.Deadline(); ok {
+		limit = time.Until(end)
+	}
+	exit, _, err := p.exec.ExecSync(ctx, r.ContainerID, r.Handler.Exec.Command, limit)
+	switch {
+	case err != nil:
+		return fmt.Errorf("run the hook's command: %w", err)
+	case exit != 0:
+		return fmt.Errorf("command exited with code %d", exit)
+	}
+	return nil
+}
+
+// callHook sends the hook's GET: any answer is success, whatever its status
+// (C-1.24.2). A server that answers https with plain HTTP is asked once more
+// over http, without its Authorization header.
+func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
+	get := r.Handler.HTTPGet
+	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
+	if err != nil {
+		return err
+	}
+	req, err := request(ctx, get, addr, p.userAgent("lifecycle"))
+	if err != nil {
+		return err
+	}
+	resp, err := do(req)
+	if err != nil && plainAnswer(err) {
+		req.URL.Scheme = "http"
+		req.Header.Del("Authorization")
+		resp, err = do(req)
+	}
+	switch {
+	case invalidHeader(err):
+		return errHeader
+	case err != nil:
+		return errors.New(httpTrouble(err, "in time"))
+	}
+	defer resp.Body.Close()
+	// A server may answer as it works, and stop when nobody listens: the answer is
+	// heard out as far as it is read, and its end decides nothing.
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
+	return nil
+}
+
+// sleep waits for d, or for the end of ctx (C-1.24.3).
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

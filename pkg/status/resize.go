@@ -1,0 +1,74 @@
+package status
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// actuated returns the resources the container has, as Spec.Resources writes
+// them: what it was last given, else what it was made with. "" is not known.
+func (b *build) actuated(r pod.Container) string {
+	return cmp.Or(b.notes.Lives[r.ID].Resources, r.Resources)
+}
+
+// resources says what a container is to have and what it has (C-1.34.1,
+// C-1.34.2). Both are what its spec names, unless a resize is on its way, or
+// has to wait.
+func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
+	allocated, has := c.Resources, c.Resources
+	if text := b.actuated(r); text != "" && text != pod.ResourcesText(c.Resources) {
+		given := pod.ParseResources(text)
+		given.Claims = c.Resources.Claims
+		if b.notes.ResizeReason != "" {
+			allocated, has = given, given
+		} else if r.State == pod.StateRunning {
+			has = given
+		}
+	}
+	st.AllocatedResources, st.Resources = allocated.Requests, &has
+}
+
+// resizing returns the condition of a resize that is not over; nil when there is
+// none.
+func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
+	c := &v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue}
+	switch {
+	case isFinal(st.Phase) || b.notes.Terminating:
+		return nil
+	case b.notes.ResizeReason != "":
+		c.Type, c.Reason, c.Message = v1.PodResizePending, b.notes.ResizeReason, b.notes.ResizeMessage
+		return c
+	}
+	found := false
+	for _, container := range b.lasting() {
+		r, ok := b.record(container.Name)
+		if !ok || r.State != pod.StateRunning || !b.toResize(container, r) {
+			continue
+		}
+		found = true
+		if t := b.notes.Trouble[container.Name]; t.Reason != "" {
+			c.Reason, c.Message = v1.PodReasonError, t.Message
+		}
+	}
+	if !found {
+		return nil
+	}
+	return c
+}
+
+// toResize reports whether a container has other resources than its spec names,
+// of those that can change while it runs. A spec that names none may be no more
+// than what the runtime tells of a pod.
+func (b *build) toResize(c *v1.Container, r pod.Container) bool {
+	text := b.actuated(r)
+	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(pod.ResourcesChanged(text, pod.ResourcesText(c.Resources)), func(n v1.ResourceName) bool {
+		return n == v1.ResourceCPU || n == v1.ResourceMemory
+	})
+}

@@ -1,0 +1,104 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// restartingAll is the reason of what a restart of all containers ended
+// (C-1.21.3).
+const restartingAll = "RestartingAllContainers"
+
+// restarts reports whether a container that ended so runs again.
+func (b *build) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
+	again, _ := pod.Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
+	return again || end.Reason == restartingAll || b.restarting
+}
+
+// endedByRule reports whether a container of the newest sandbox ended by a rule
+// that restarts them all. Its record is the last that such a restart removes.
+func (b *build) endedByRule() bool {
+	if b.notes.Terminating || b.over {
+		return false
+	}
+	spec := &b.want.Pod.Spec
+	ended := func(c v1.Container) bool {
+		r, ok := b.record(c.Name)
+		if !ok || !b.here(r) || r.State != pod.StateExited {
+			return false
+		}
+		_, all := pod.Restarts(spec.RestartPolicy, &c, r.ExitCode)
+		return all
+	}
+	return slices.ContainsFunc(spec.InitContainers, ended) || slices.ContainsFunc(spec.Containers, ended)
+}
+
+// removedToRestart fills in a container whose record a restart of all containers
+// has removed; it reports whether st is one. That it is restarted is why it
+// waits until the first of them is made again.
+func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
+	old := b.old[st.Name]
+	last := old.LastTerminationState.Terminated
+	switch {
+	case b.restarting && (old.State.Running != nil || old.State.Terminated != nil):
+		last = restartedEnd(old.State.Terminated)
+		st.RestartCount++
+	case last == nil || last.Reason != restartingAll || old.State.Waiting == nil:
+		return false
+	}
+	st.State.Waiting = b.waiting()
+	if b.ruled || !b.madeAgain() {
+		st.State.Waiting = &v1.ContainerStateWaiting{Reason: restartingAll, Message: "all containers of the pod are restarted"}
+	}
+	st.LastTerminationState.Terminated = last
+	return true
+}
+
+// madeAgain reports whether a container that a restart of all makes anew has a
+// record.
+func (b *build) madeAgain() bool {
+	has := func(c v1.Container) bool { _, ok := b.record(c.Name); return ok }
+	spec := &b.want.Pod.Spec
+	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
+}
+
+// restartedEnd is the end of a container that a restart of all removed; own is
+// the end it had come to by itself, nil when it was running.
+func restartedEnd(own *v1.ContainerStateTerminated) *v1.ContainerStateTerminated {
+	end := &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: restartingAll, Message: "removed because all containers of the pod are restarted"}
+	if own != nil {
+		end.Message += fmt.Sprintf("; it had ended with %d (%s)", own.ExitCode, own.Reason)
+		end.StartedAt, end.FinishedAt, end.ContainerID = own.StartedAt, own.FinishedAt, own.ContainerID
+	}
+	return end
+}
+
+// rulesRestartAll reports whether a container of the pod has a rule that
+// restarts them all.
+func rulesRestartAll(spec *v1.PodSpec) bool {
+	has := func(c v1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+		})
+	}
+	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
+}
+
+// restartingCondition says whether all containers of the pod are being
+// restarted (C-1.21.3).
+func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
+	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.ruled && !isFinal(st.Phase))}
+	switch {
+	case c.Status == v1.ConditionTrue:
+		c.Reason, c.Message = "RestartAllContainersStarted", "a container ended by a rule that restarts all of them"
+	case st.Phase == v1.PodSucceeded:
+		c.Reason = podCompleted
+	case st.Phase == v1.PodFailed:
+		c.Reason = podFailed
+	}
+	return c
+}

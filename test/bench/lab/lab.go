@@ -1,0 +1,189 @@
+// Package lab is what the benchmarks share: a node with a containerd of its
+// own, pods made by plain CRI calls, agents as processes, and ways to look at
+// what happens without a part in it.
+//
+// A benchmark opens a Lab, takes its measures and closes it; package result
+// holds what it found.
+//
+// The one rule: nothing polls the runtime while a latency is taken; container
+// events tell.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+const (
+	// Namespace is that of every pod of a benchmark.
+	Namespace = "bench"
+	// Container is the name of a pod's only container.
+	Container = "main"
+	// NodeName is the agents' name of the node: static pods' names end with it.
+	NodeName = "bench"
+)
+
+// Lab is a node and a place for files on its file system.
+type Lab struct {
+	Node   *node.Node
+	Events *Events
+	Dir    string
+}
+
+// Open starts a node. The caller closes it.
+func Open(ctx context.Context) (*Lab, error) {
+	n, err := node.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{Node: n, Dir: filepath.Join(filepath.Dir(n.RootDir), "bench")}
+	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	if l.Events, err = Subscribe(ctx, n.Runtime); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return l, nil
+}
+
+// Close takes the node away, with all that is on it; an error says what is left.
+func (l *Lab) Close() error {
+	l.Events.Close()
+	if err := l.Node.Close(); err != nil {
+		return fmt.Errorf("take the node away: %w", err)
+	}
+	return nil
+}
+
+// Say tells the person at the terminal how far the run is.
+func Say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
+
+// Pause waits d, or returns ctx's error.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Noise waits for a quiet machine, for at most so long, and returns how quiet
+// it is then.
+func (l *Lab) Noise(ctx context.Context, limit time.Duration) result.Noise {
+	var n result.Noise
+	for deadline := time.Now().Add(limit); ; {
+		n = result.Noise{Load1: load(), Busy: busy(), CPUPressure: pressure(), ForeignShims: foreignShims(l.Node.RunDir)}
+		if n.Quiet() || time.Now().After(deadline) || ctx.Err() != nil {
+			break
+		}
+	}
+	if !n.Quiet() {
+		Say("the machine is not quiet (%s): the figures are provisional", n)
+	}
+	return n
+}
+
+// Rest lies between two samples, and records how busy the machine is while the
+// bench does nothing: a measure that began on a quiet one may not stay on it.
+func Rest(ctx context.Context, m *result.Measure, d time.Duration) error {
+	idle, all := cpuTimes()
+	if err := Pause(ctx, d); err != nil {
+		return err
+	}
+	idle2, all2 := cpuTimes()
+	if all2 > all {
+		m.Arm(result.Between).Value(100 * (1 - float64(idle2-idle)/float64(all2-all)))
+	}
+	return nil
+}
+
+// Clear removes every pod of the node, two at a time.
+func (l *Lab) Clear(ctx context.Context) error {
+	r, err := l.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2)
+	for _, s := range r.Items {
+		g.Go(func() error { return l.RemoveSandbox(ctx, s.Id) })
+	}
+	return g.Wait()
+}
+
+// RemoveSandbox ends a pod without its grace, and removes it.
+func (l *Lab) RemoveSandbox(ctx context.Context, id string) error {
+	if _, err := l.Node.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return err
+	}
+	_, err := l.Node.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
+	return err
+}
+
+// AwaitNoPods returns when the node shows no sandbox.
+func (l *Lab) AwaitNoPods(ctx context.Context) error {
+	const limit = time.Minute
+	for deadline := time.Now().Add(limit); ; {
+		r, err := l.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+		if err != nil {
+			return err
+		}
+		if len(r.Items) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d sandboxes after %s, want none", len(r.Items), limit)
+		}
+		if err := Pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// RunningContainers returns the IDs of what runs.
+func (l *Lab) RunningContainers(ctx context.Context) (map[string]bool, error) {
+	r, err := l.Node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]bool, len(r.Containers))
+	for _, c := range r.Containers {
+		if c.State == cri.ContainerState_CONTAINER_RUNNING {
+			ids[c.Id] = true
+		}
+	}
+	return ids, nil
+}
+
+// AwaitRunningContainers returns when n containers run.
+func (l *Lab) AwaitRunningContainers(ctx context.Context, n int) error {
+	const limit = 2 * time.Minute
+	for deadline := time.Now().Add(limit); ; {
+		ids, err := l.RunningContainers(ctx)
+		if err != nil {
+			return err
+		}
+		if len(ids) == n {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d containers run after %s, want %d", len(ids), limit, n)
+		}
+		if err := Pause(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}

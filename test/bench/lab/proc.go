@@ -1,0 +1,155 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tick is the kernel's unit in /proc/PID/stat: USER_HZ, which is 100 on every
+// architecture Go knows.
+const tick = 10 * time.Millisecond
+
+// Ticks is the CPU time a process and its reaped children have used, in ticks;
+// 0 for no process.
+func Ticks(pid int) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	return parseStat(text)
+}
+
+func parseStat(text []byte) time.Duration {
+	// After the name, which may hold anything: state is field 3, utime, stime,
+	// cutime and cstime are 14 to 17.
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	var sum time.Duration
+	for _, s := range f[min(11, len(f)):min(15, len(f))] {
+		n, _ := strconv.ParseInt(s, 10, 64)
+		sum += time.Duration(n) * tick
+	}
+	return sum
+}
+
+// CPU is the CPU time a process's threads have used, to the nanosecond. What
+// has ended since is not in it.
+func CPU(pid int) time.Duration {
+	var sum time.Duration
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, name := range threads {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has just ended
+		}
+		ns, _, _ := strings.Cut(string(text), " ")
+		n, _ := strconv.ParseInt(ns, 10, 64)
+		sum += time.Duration(n)
+	}
+	return sum
+}
+
+// Memory returns a process's RssAnon and VmRSS in bytes.
+func Memory(pid int) (anon, rss int64) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return statusBytes(string(text), "RssAnon:"), statusBytes(string(text), "VmRSS:")
+}
+
+func statusBytes(text, name string) int64 {
+	_, after, _ := strings.Cut(text, "\n"+name)
+	f := strings.Fields(after)
+	if len(f) == 0 {
+		return 0
+	}
+	kib, _ := strconv.ParseInt(f[0], 10, 64)
+	return kib << 10
+}
+
+// Peer returns the process that listens on a socket.
+func Peer(endpoint string) (int, error) {
+	c, err := net.Dial("unix", strings.TrimPrefix(endpoint, "unix://"))
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+		return 0, e
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
+
+// busy is the share of the machine's CPU time that was used in a second in
+// which the bench did nothing.
+func busy() float64 {
+	idle, all := cpuTimes()
+	time.Sleep(time.Second)
+	idle2, all2 := cpuTimes()
+	if all2 == all {
+		return 0
+	}
+	return 1 - float64(idle2-idle)/float64(all2-all)
+}
+
+func cpuTimes() (idle, all int64) {
+	text, _ := os.ReadFile("/proc/stat")
+	first, _, _ := strings.Cut(string(text), "\n")
+	f := strings.Fields(first)
+	for i, s := range f[min(1, len(f)):min(9, len(f))] {
+		n, _ := strconv.ParseInt(s, 10, 64)
+		all += n
+		if i == 3 || i == 4 { // idle, iowait
+			idle += n
+		}
+	}
+	return idle, all
+}
+
+// load is the one-minute load average.
+func load() float64 {
+	text, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(text), " ")
+	v, _ := strconv.ParseFloat(one, 64)
+	return v
+}
+
+// pressure is how much of the last ten seconds something waited for a CPU, in
+// percent; 0 where the kernel does not tell.
+func pressure() float64 {
+	text, _ := os.ReadFile("/proc/pressure/cpu")
+	_, after, _ := strings.Cut(string(text), "avg10=")
+	s, _, _ := strings.Cut(after, " ")
+	v, _ := strconv.ParseFloat(s, 64)
+	return v
+}
+
+// foreignShims counts the shims of other containerds.
+func foreignShims(ours string) int {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	n := 0
+	for _, name := range lines {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		program, _, _ := bytes.Cut(text, []byte{0})
+		if strings.HasPrefix(filepath.Base(string(program)), "containerd-shim") && !bytes.Contains(text, []byte(ours)) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,28 @@
+package lab
+
+import "testing"
+
+// The name in /proc/PID/stat may hold blanks and brackets; all four CPU times
+// count.
+func TestParseStat(t *testing.T) {
+	text := "42 (a) b (c) S 1 42 42 0 -1 4194304 1 2 3 4 100 20 3 4 20 0 9 0 5 6 7"
+	if got, want := parseStat([]byte(text)), 127*tick; got != want {
+		t.Errorf("parseStat = %s, want %s", got, want)
+	}
+	if got := parseStat([]byte("42 (a) S 1")); got != 0 {
+		t.Errorf("parseStat of half a line = %s", got)
+	}
+}
+
+func TestStatusBytes(t *testing.T) {
+	text := "Name:\tx\nVmRSS:\t   36000 kB\nRssAnon:\t   12 kB\n"
+	if got := statusBytes(text, "VmRSS:"); got != 36000<<10 {
+		t.Errorf("VmRSS = %d", got)
+	}
+	if got := statusBytes(text, "RssAnon:"); got != 12<<10 {
+		t.Errorf("RssAnon = %d", got)
+	}
+	if got := statusBytes(text, "VmSwap:"); got != 0 {
+		t.Errorf("VmSwap = %d, and is not there", got)
+	}
+}

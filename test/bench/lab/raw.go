@@ -1,0 +1,215 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// RawPod is a pod of the raw arm: the same pod as an agent's, made by three
+// calls and nothing else.
+type RawPod struct {
+	Sandbox   string
+	Container string
+	Calls     [3]time.Duration // what RunPodSandbox, CreateContainer, StartContainer took
+
+	shape   RawShape
+	config  *cri.PodSandboxConfig
+	mounts  []*cri.Mount
+	seccomp *cri.SecurityProfile
+}
+
+// RawShape is what is not the same in every raw pod.
+type RawShape struct {
+	Dir         string   // made and mounted where not empty
+	Unconfined  bool     // without the seccomp filter that the agent asks for
+	HostNetwork bool     // in the machine's network
+	Args        []string // of the container; none are "forever"
+}
+
+func (s RawShape) namespaces() *cri.NamespaceOption {
+	n := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
+	if s.HostNetwork {
+		n.Network = cri.NamespaceMode_NODE
+	}
+	return n
+}
+
+// StartRaw makes and starts a pod. Its image, arguments, network, log, cgroup
+// and confinement are those the agent asks for: what differs between the arms
+// is the agent, not the container.
+func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPod, error) {
+	if shape.Args == nil {
+		shape.Args = []string{"forever"}
+	}
+	p := &RawPod{shape: shape, seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}
+	if shape.Unconfined {
+		p.seccomp.ProfileType = cri.SecurityProfile_Unconfined
+	}
+	p.config = &cri.PodSandboxConfig{
+		Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: Namespace, Uid: name},
+		Hostname:     name,
+		LogDirectory: l.RawLogDir(name),
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent:    l.Node.CgroupParent,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: shape.namespaces(), Seccomp: p.seccomp},
+		},
+	}
+	if shape.HostNetwork {
+		p.config.Hostname = ""
+	}
+	if shape.Dir != "" {
+		if err := os.MkdirAll(shape.Dir, 0o777); err != nil {
+			return nil, err
+		}
+		p.mounts = []*cri.Mount{{HostPath: shape.Dir, ContainerPath: "/data"}}
+	}
+	begin := time.Now()
+	s, err := l.Node.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config})
+	if err != nil {
+		return nil, err
+	}
+	p.Sandbox, p.Calls[0] = s.PodSandboxId, time.Since(begin)
+	return p, l.StartRawContainer(ctx, p, 0)
+}
+
+// StartRawContainer makes and starts the pod's container, for the first time or
+// again.
+func (l *Lab) StartRawContainer(ctx context.Context, p *RawPod, attempt uint32) error {
+	begin := time.Now()
+	c, err := l.Node.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId: p.Sandbox,
+		Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: Container, Attempt: attempt},
+			Image:    &cri.ImageSpec{Image: node.Stamp},
+			Args:     p.shape.Args,
+			Mounts:   p.mounts,
+			LogPath:  filepath.Join(Container, strconv.Itoa(int(attempt))+".log"),
+			Linux: &cri.LinuxContainerConfig{
+				Resources: &cri.LinuxContainerResources{CpuShares: 2, OomScoreAdj: 1000},
+				SecurityContext: &cri.LinuxContainerSecurityContext{
+					NamespaceOptions: p.shape.namespaces(),
+					Seccomp:          p.seccomp,
+					MaskedPaths: []string{
+						"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+						"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+						"/sys/devices/virtual/powercap", "/sys/firmware",
+					},
+					ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+				},
+			},
+		},
+		SandboxConfig: p.config,
+	})
+	if err != nil {
+		return err
+	}
+	p.Container, p.Calls[1] = c.ContainerId, time.Since(begin)
+	begin = time.Now()
+	_, err = l.Node.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: p.Container})
+	p.Calls[2] = time.Since(begin)
+	return err
+}
+
+// RawLogDir is where a raw pod's logs go.
+func (l *Lab) RawLogDir(pod string) string {
+	return filepath.Join(l.Node.LogsDir, Namespace+"_"+pod+"_"+pod)
+}
+
+// StartRawBatch starts pods, several at a time, and returns how long it took
+// until each ran, in the order they were ready.
+func (l *Lab) StartRawBatch(ctx context.Context, prefix string, pods, atOnce int, shape RawShape) ([]time.Duration, error) {
+	begin := time.Now()
+	var mu sync.Mutex
+	var took []time.Duration
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i := range pods {
+		g.Go(func() error {
+			_, err := l.StartRaw(gctx, fmt.Sprintf("%s-%02d", prefix, i), shape)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, time.Since(begin))
+			return err
+		})
+	}
+	return took, g.Wait()
+}
+
+// StartedAt is what CRI says about the start of a container that runs.
+func (l *Lab) StartedAt(ctx context.Context, id string) (time.Time, error) {
+	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return time.Time{}, err
+	}
+	if r.Status.State != cri.ContainerState_CONTAINER_RUNNING {
+		return time.Time{}, fmt.Errorf("container %s of the bench is %s: %s", id, r.Status.State, r.Status.Message)
+	}
+	return time.Unix(0, r.Status.StartedAt), nil
+}
+
+// AwaitRunning returns when the container started. The event comes a moment
+// before the runtime shows the container running.
+func (l *Lab) AwaitRunning(ctx context.Context, id string) (time.Time, error) {
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+		if err != nil {
+			return time.Time{}, err
+		}
+		if r.Status.State != cri.ContainerState_CONTAINER_CREATED || time.Now().After(deadline) {
+			return l.StartedAt(ctx, id)
+		}
+		if err := Pause(ctx, 2*time.Millisecond); err != nil {
+			return time.Time{}, err
+		}
+	}
+}
+
+// Stamped is when the container's own program began, which it writes to its log.
+func (l *Lab) Stamped(ctx context.Context, id string) (time.Time, error) {
+	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return time.Time{}, err
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		text, err := os.ReadFile(r.Status.LogPath)
+		if _, after, ok := strings.Cut(string(text), " started "); ok {
+			ns, err := strconv.ParseInt(strings.TrimSpace(after), 10, 64)
+			return time.Unix(0, ns), err
+		}
+		if time.Now().After(deadline) {
+			return time.Time{}, errors.Join(fmt.Errorf("%s: no stamp", r.Status.LogPath), err)
+		}
+		if err := Pause(ctx, 5*time.Millisecond); err != nil {
+			return time.Time{}, err
+		}
+	}
+}
+
+// KillInit ends a container's process as the kernel would, from outside, and
+// returns the moment before.
+func (l *Lab) KillInit(ctx context.Context, id string) (time.Time, error) {
+	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return time.Time{}, err
+	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(r.Info["info"]), &info); err != nil || info.Pid <= 1 {
+		return time.Time{}, fmt.Errorf("no process in %q: %w", r.Info["info"], err)
+	}
+	t := time.Now()
+	return t, syscall.Kill(info.Pid, syscall.SIGKILL)
+}

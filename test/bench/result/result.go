@@ -1,0 +1,225 @@
+// Package result is what a benchmark's run leaves: measures, their samples, and
+// figures that meet a limit or miss it.
+//
+// The benchmarks fill a Report, write it as JSON with every sample, and make
+// their tables from it.
+//
+// The one rule: a figure comes from the samples of one run; none is averaged in
+// from another, none is left out.
+package result
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// MB is what limits count memory in.
+const MB = 1e6
+
+// Report is the result of a run, with every sample.
+type Report struct {
+	Time     time.Time         `json:"time"`
+	Quick    bool              `json:"quick"`
+	Machine  map[string]string `json:"machine"`
+	Measures []*Measure        `json:"measures"`
+}
+
+// Measure is one thing that was measured, in all its arms.
+type Measure struct {
+	ID      int       `json:"id"`
+	Name    string    `json:"name"`
+	Method  string    `json:"method"`
+	Noise   Noise     `json:"noise"`
+	Figures []*Figure `json:"figures"`
+	Arms    []*Arm    `json:"arms"`
+	Notes   []string  `json:"notes,omitempty"`
+}
+
+// Figure is what a limit is about.
+type Figure struct {
+	Name  string     `json:"name"`
+	Value float64    `json:"value"`
+	Unit  string     `json:"unit"` // "" for a ratio
+	CI95  [2]float64 `json:"ci95"`
+	Limit float64    `json:"limit"`         // 0: none, the figure is for information
+	Aim   float64    `json:"aim,omitempty"` // better than the limit; 0: none
+	OK    bool       `json:"ok"`
+}
+
+// Arm is a series of samples of one thing; durations are in milliseconds.
+type Arm struct {
+	Name    string    `json:"name"`
+	Unit    string    `json:"unit"`
+	N       int       `json:"n"`
+	Median  float64   `json:"median"`
+	Low     float64   `json:"min"`
+	High    float64   `json:"max"`
+	P90     float64   `json:"p90"`
+	Samples []float64 `json:"samples"`
+}
+
+// Noise is how quiet the machine was before a measure began.
+type Noise struct {
+	Load1        float64 `json:"load1"`
+	CPUPressure  float64 `json:"cpuPressureAvg10"`
+	Busy         float64 `json:"busy"` // share of all CPUs, in a second without the bench
+	ForeignShims int     `json:"foreignShims"`
+}
+
+// Quiet is the gate: what a run for publication has to stay below.
+func (n Noise) Quiet() bool {
+	return n.CPUPressure < 2 && n.Busy < 0.05 && n.ForeignShims == 0
+}
+
+func (n Noise) String() string {
+	return fmt.Sprintf("load %.2f, CPU pressure %.1f %%, CPU busy %.0f %%, %d foreign shims", n.Load1, n.CPUPressure, 100*n.Busy, n.ForeignShims)
+}
+
+// Between names the series that tells how loud a measure was while it ran.
+const Between = "CPU in use between samples, %"
+
+// Begin adds a measure.
+func (r *Report) Begin(id int, name, method string) *Measure {
+	m := &Measure{ID: id, Name: name, Method: method}
+	r.Measures = append(r.Measures, m)
+	return m
+}
+
+// Find returns a measure that has begun, or nil.
+func (r *Report) Find(id int) *Measure {
+	if i := slices.IndexFunc(r.Measures, func(m *Measure) bool { return m.ID == id }); i >= 0 {
+		return r.Measures[i]
+	}
+	return nil
+}
+
+// Missed counts the limits that were missed.
+func (r *Report) Missed() int {
+	n := 0
+	for _, m := range r.Measures {
+		for _, f := range m.Figures {
+			if !f.OK {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Write writes the report to a file, and makes its directory; no name is no
+// file.
+func (r *Report) Write(name string) error {
+	if name == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
+}
+
+// Read reads what Write wrote.
+func Read(name string) (*Report, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// Quiet reports whether the machine was quiet before the measure began, and
+// mostly while it ran.
+func (m *Measure) Quiet() bool {
+	for _, a := range m.Arms {
+		if a.Name == Between && a.Median >= 10 {
+			return false
+		}
+	}
+	return m.Noise.Quiet()
+}
+
+// Arm returns the measure's arm of that name, new where there is none.
+func (m *Measure) Arm(name string) *Arm {
+	if i := slices.IndexFunc(m.Arms, func(a *Arm) bool { return a.Name == name }); i >= 0 {
+		return m.Arms[i]
+	}
+	a := &Arm{Name: name}
+	m.Arms = append(m.Arms, a)
+	return a
+}
+
+// Note adds a line for people.
+func (m *Measure) Note(format string, args ...any) {
+	m.Notes = append(m.Notes, fmt.Sprintf(format, args...))
+}
+
+// Add adds a duration.
+func (a *Arm) Add(d time.Duration) {
+	a.Unit = "ms"
+	a.Value(float64(d) / float64(time.Millisecond))
+}
+
+// Value adds a sample in the unit that the arm's name tells.
+func (a *Arm) Value(v float64) {
+	a.Samples = append(a.Samples, v)
+	a.N, a.Median, a.P90 = len(a.Samples), Quantile(a.Samples, 0.5), Quantile(a.Samples, 0.9)
+	a.Low, a.High = slices.Min(a.Samples), slices.Max(a.Samples)
+}
+
+// Ratio adds the ratio of two arms' medians as a figure, and returns it; a limit
+// of 0 is none.
+func (m *Measure) Ratio(name, of, to string, limit float64) *Figure {
+	a, b := m.Arm(of), m.Arm(to)
+	f := &Figure{Name: name, Value: a.Median / b.Median, Limit: limit}
+	f.CI95 = RatioCI(a.Samples, b.Samples)
+	return m.add(f)
+}
+
+// Max adds an arm's median as a figure, with the smallest and the largest sample
+// beside it, and returns it; a limit of 0 is none.
+func (m *Measure) Max(of string, limit float64, unit string) *Figure {
+	a := m.Arm(of)
+	return m.add(&Figure{Name: of, Value: a.Median, Unit: unit, Limit: limit, CI95: [2]float64{a.Low, a.High}})
+}
+
+func (m *Measure) add(f *Figure) *Figure {
+	f.OK = f.Limit == 0 || f.Value <= f.Limit
+	m.Figures = append(m.Figures, f)
+	return f
+}
+
+// Text writes a value of the figure with its unit.
+func (f *Figure) Text(v float64) string {
+	switch f.Unit {
+	case "":
+		return fmt.Sprintf("%.2f", v)
+	case "ms":
+		if v < 10 {
+			return fmt.Sprintf("%.2f ms", v)
+		}
+		return fmt.Sprintf("%.0f ms", v)
+	case "/s":
+		return fmt.Sprintf("%.2f/s", v)
+	}
+	return fmt.Sprintf("%.1f %s", v, f.Unit)
+}
+
+// Text writes a value of the arm with its unit.
+func (a *Arm) Text(v float64) string {
+	if a.Unit == "ms" {
+		return fmt.Sprintf("%.1f ms", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// An agent keeps pods as manifests say.
+type agent interface {
+	// name is that of its arm.
+	name() string
+	// start starts it; the caller ends it.
+	start(d lab.Dirs, endpoint string) (*lab.Process, error)
+	// ready returns when it has found the runtime and waits for manifests.
+	ready(ctx context.Context, p *lab.Process) error
+	// reported returns when the agent, started anew, has reported n pods, all of
+	// them Running, and how many of them it took from Ready meanwhile.
+	reported(ctx context.Context, p *lab.Process, d lab.Dirs, n int) (at time.Time, flips int, err error)
+	// logsDir is where logs of pods go.
+	logsDir(d lab.Dirs) string
+}
+
+// running is an agent in its turn.
+type running struct {
+	agent
+	*lab.Process
+	dirs lab.Dirs
+}
+
+// drop puts a pod's manifest in place and returns the moment before.
+func (r *running) drop(name string, s lab.PodShape) (time.Time, error) {
+	if err := r.dirs.Stage(name, lab.Manifest(name, s)); err != nil {
+		return time.Time{}, err
+	}
+	return r.dirs.Drop(name)
+}
+
+// fullName is what agents call a pod of a manifest on this node.
+func fullName(pod string) string { return pod + "-" + lab.NodeName }
+
+// settled is how long an agent that is ready is left alone before its first
+// sample.
+const settled = 2 * time.Second
+
+// turn gives the node to an agent: it starts on directories of its own, does
+// what there is to do, and ends; then its pods are removed by CRI and all that
+// is left of it. before puts manifests in place that the agent finds.
+func (b *bench) turn(ctx context.Context, a agent, name, endpoint string, before func(*running) error, do func(*running) error) (err error) {
+	d, err := b.NewDirs(filepath.Join("turn", name))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.empty()) }()
+	r := &running{agent: a, dirs: d}
+	if before != nil {
+		if err := before(r); err != nil {
+			return err
+		}
+	}
+	if err := r.begin(endpoint); err != nil {
+		return err
+	}
+	defer func() {
+		if e := r.end(syscall.SIGTERM); e != nil && !errors.Is(err, context.Canceled) {
+			err = errors.Join(err, e)
+		}
+	}()
+	if err := a.ready(ctx, r.Process); err != nil {
+		return err
+	}
+	return do(r)
+}
+
+// begin starts the agent, for the first time or again.
+func (r *running) begin(endpoint string) error {
+	p, err := r.start(r.dirs, endpoint)
+	r.Process = p
+	return err
+}
+
+// end ends the agent if it runs.
+func (r *running) end(s syscall.Signal) error {
+	p := r.Process
+	if p == nil {
+		return nil
+	}
+	r.Process = nil
+	return p.End(s)
+}
+
+// empty removes every pod, and what a turn left. It also works after a signal.
+func (b *bench) empty() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := b.Clear(ctx)
+	for _, root := range cgroupRoots() {
+		removeBelow(filepath.Join(root, b.Node.CgroupParent))
+	}
+	// The kubelet mounts its root directory on itself.
+	for _, mount := range slices.Backward(node.Mounts()) {
+		if strings.HasPrefix(mount, b.Dir+"/") {
+			err = errors.Join(err, unix.Unmount(mount, unix.MNT_DETACH))
+		}
+	}
+	logs, _ := filepath.Glob(filepath.Join(b.Node.LogsDir, lab.Namespace+"_*"))
+	for _, dir := range append(logs, filepath.Join(b.Dir, "turn")) {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// cgroupRoots returns the mount points of the cgroup hierarchies.
+func cgroupRoots() []string {
+	var roots []string
+	text, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
+			roots = append(roots, f[1])
+		}
+	}
+	return roots
+}
+
+// removeBelow removes the empty cgroups below one. What is not empty stays, and
+// closing the node complains about it.
+func removeBelow(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			removeBelow(filepath.Join(dir, e.Name()))
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// take gives every arm its turn in each round: the first round begins with the
+// first arm, the second with the second, and so on, so that none always comes
+// after the same other.
+func (b *bench) take(ctx context.Context, m *result.Measure, rounds int, arms ...func(round int) error) error {
+	for i := range rounds {
+		for k := range arms {
+			if err := arms[(i+k)%len(arms)](i); err != nil {
+				return err
+			}
+			if err := lab.Rest(ctx, m, b.span(time.Second, 200*time.Millisecond)); err != nil {
+				return err
+			}
+		}
+		lab.Say("%s: round %d/%d", m.Name, i+1, rounds)
+	}
+	return nil
+}
+
+// each makes an arm of every agent.
+func each(agents []agent, turn func(a agent, round int) error) []func(int) error {
+	var arms []func(int) error
+	for _, a := range agents {
+		arms = append(arms, func(round int) error {
+			if err := turn(a, round); err != nil {
+				return fmt.Errorf("%s: %w", a.name(), err)
+			}
+			return nil
+		})
+	}
+	return slices.Clip(arms)
+}

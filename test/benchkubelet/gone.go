@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
+)
+
+// grace is that of the pods that go. It is the least a kubelet gives, and their
+// container ignores SIGTERM: every arm waits for all of it.
+const grace = 2 * time.Second
+
+// goner is the shape of the pods that go: with a network namespace and a
+// directory of their own.
+var goner = lab.PodShape{EmptyDir: true, Grace: int(grace / time.Second), Args: "ignore, forever"}
+
+// goneLimit is how long nothing may be left. The kubelet collects garbage once a
+// minute.
+const goneLimit = 3 * time.Minute
+
+// collection is the period of the kubelet's garbage collection: its manifests go
+// at times spread evenly over one.
+const collection = time.Minute
+
+// traces is what one pod has on the machine.
+type traces struct {
+	sandbox, container string
+	paths              []string
+}
+
+// measureGone is M5.
+func (b *bench) measureGone(ctx context.Context) error {
+	m := b.begin(ctx, 5, "manifest gone → nothing left, beyond the grace",
+		fmt.Sprintf("unlink → no container, sandbox, pod directory, cgroup, network namespace, log directory, less the grace of %s, which the container uses up; pod network, emptyDir; the kubelet's go spread over a period of its garbage collection; raw: StopContainer, StopPodSandbox, RemovePodSandbox", grace))
+	pods := b.count(4, 2)
+	arms := append(each(b.agents, func(a agent, round int) error {
+		return b.turn(ctx, a, fmt.Sprintf("gone-%d", round), b.Node.Endpoint, nil, func(r *running) error { return b.agentGone(ctx, m, r, pods) })
+	}), func(round int) error { return b.rawGone(ctx, m, round, pods) })
+	return b.take(ctx, m, b.count(2, 1), arms...)
+}
+
+func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, pods int) error {
+	left := make([]traces, pods)
+	for i := range left {
+		name := fmt.Sprintf("gone-%d", i)
+		mark := b.Events.Mark()
+		if _, err := r.drop(name, goner); err != nil {
+			return err
+		}
+		e, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(fullName(name)))
+		if err != nil {
+			return err
+		}
+		if left[i], err = b.tracesOf(ctx, e, r.dirs.Root, r.logsDir(r.dirs)); err != nil {
+			return err
+		}
+	}
+	apart := spacing
+	if _, ok := r.agent.(*kubelet); ok {
+		apart = b.span(collection/time.Duration(pods), time.Second)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for i := range left {
+		if err := lab.Pause(gctx, apart); err != nil {
+			break
+		}
+		mark := b.Events.Mark()
+		begin, err := r.dirs.Remove(fmt.Sprintf("gone-%d", i))
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		left, name := left[i], r.name()
+		if apart == spacing { // one at a time, where that is soon over
+			if err := b.awaitGone(gctx, m, name, begin, mark, left); err != nil {
+				return err
+			}
+			continue
+		}
+		g.Go(func() error { return b.awaitGone(gctx, m, name, begin, mark, left) })
+	}
+	return g.Wait()
+}
+
+// tracesOf finds out what a pod has that just started.
+func (b *bench) tracesOf(ctx context.Context, e lab.Seen, roots ...string) (traces, error) {
+	t := traces{sandbox: e.GetPodSandboxStatus().GetId(), container: e.GetContainerId()}
+	uid := e.GetPodSandboxStatus().GetMetadata().GetUid()
+	for _, root := range append(roots, cgroupRootsOf(b.Node.CgroupParent)...) {
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && holdsAny(d.Name(), uid, t.sandbox, t.container) {
+				t.paths = append(t.paths, path)
+			}
+			return nil
+		})
+	}
+	ns, err := b.networkNamespace(ctx, t.sandbox)
+	if err != nil {
+		return t, err
+	}
+	if t.paths = append(t.paths, ns); len(t.paths) < 4 {
+		return t, fmt.Errorf("a pod has only %v on the machine", t.paths)
+	}
+	return t, nil
+}
+
+func cgroupRootsOf(parent string) []string {
+	var all []string
+	for _, root := range cgroupRoots() {
+		all = append(all, filepath.Join(root, parent))
+	}
+	return all
+}
+
+func holdsAny(s string, parts ...string) bool {
+	for _, p := range parts {
+		if p != "" && strings.Contains(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// networkNamespace returns the file that a sandbox's network namespace is
+// mounted on.
+func (b *bench) networkNamespace(ctx context.Context, sandbox string) (string, error) {
+	r, err := b.Node.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+	if err != nil {
+		return "", err
+	}
+	var info struct {
+		RuntimeSpec struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(r.Info["info"]), &info); err != nil {
+		return "", err
+	}
+	for _, n := range info.RuntimeSpec.Linux.Namespaces {
+		if n.Type == "network" && n.Path != "" {
+			return n.Path, nil
+		}
+	}
+	return "", fmt.Errorf("sandbox %s has no network namespace of its own", sandbox)
+}
+
+// awaitGone notes when what a pod had is gone, step by step.
+func (b *bench) awaitGone(ctx context.Context, m *result.Measure, arm string, begin time.Time, mark int, left traces) error {
+	var ended, stopped, removed, vanished time.Time
+	g, gctx := errgroup.WithContext(ctx)
+	await := func(what string, at *time.Time, match ...func(lab.Seen) bool) {
+		g.Go(func() error {
+			for _, match := range match {
+				e, err := b.Events.AwaitFor(gctx, goneLimit, mark, what, match)
+				if err != nil {
+					return err
+				}
+				if e.At.After(*at) {
+					*at = e.At
+				}
+			}
+			return nil
+		})
+	}
+	await("end of the container", &ended, lab.Stopped(left.container))
+	await("end of the sandbox", &stopped, lab.Stopped(left.sandbox))
+	await("removal", &removed, lab.Deleted(left.container), lab.Deleted(left.sandbox))
+	g.Go(func() error {
+		var err error
+		vanished, err = awaitVanished(gctx, left.paths)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	last := removed
+	if vanished.After(last) {
+		last = vanished
+	}
+	m.Arm(arm + ", container ended").Add(ended.Sub(begin) - grace)
+	m.Arm(arm + ", sandbox stopped").Add(stopped.Sub(begin) - grace)
+	m.Arm(arm + ", both removed").Add(removed.Sub(begin) - grace)
+	m.Arm(arm + ", directories, cgroups, network namespace gone").Add(vanished.Sub(begin) - grace)
+	m.Arm(arm).Add(last.Sub(begin) - grace)
+	return nil
+}
+
+// awaitVanished returns when none of the paths is there any more.
+func awaitVanished(ctx context.Context, paths []string) (time.Time, error) {
+	for deadline := time.Now().Add(goneLimit); ; {
+		for len(paths) > 0 {
+			if _, err := os.Lstat(paths[0]); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			paths = paths[1:]
+		}
+		if len(paths) == 0 {
+			return time.Now(), nil
+		}
+		if time.Now().After(deadline) {
+			return time.Time{}, fmt.Errorf("%s is still there after %s", paths[0], goneLimit)
+		}
+		if err := lab.Pause(ctx, 10*time.Millisecond); err != nil {
+			return time.Time{}, err
+		}
+	}
+}
+
+func (b *bench) rawGone(ctx context.Context, m *result.Measure, round, pods int) error {
+	for i := range pods {
+		name := fmt.Sprintf("gone-raw-%d-%d", round, i)
+		dir := filepath.Join(b.Dir, "turn", "pod"+name)
+		mark := b.Events.Mark()
+		p, err := b.StartRaw(ctx, name, lab.RawShape{Dir: dir, Args: []string{"ignore", "forever"}})
+		if err != nil {
+			return err
+		}
+		e, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(name))
+		if err != nil {
+			return err
+		}
+		left, err := b.tracesOf(ctx, e, filepath.Dir(dir), b.Node.LogsDir)
+		if err != nil {
+			return err
+		}
+		mark = b.Events.Mark()
+		begin := time.Now()
+		_, err = b.Node.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: p.Container, Timeout: int64(grace / time.Second)})
+		if err := errors.Join(err, b.RemoveSandbox(ctx, p.Sandbox), os.RemoveAll(dir), os.RemoveAll(b.RawLogDir(name))); err != nil {
+			return err
+		}
+		if err := b.awaitGone(ctx, m, "raw", begin, mark, left); err != nil {
+			return err
+		}
+		if err := lab.Rest(ctx, m, spacing); err != nil {
+			return err
+		}
+	}
+	return b.empty()
+}

@@ -1,0 +1,263 @@
+// Command benchkubelet measures a plain CRI client, the real kubelet and nodectl
+// on one containerd, in one run, one at a time and in turn, and compares the
+// figures with what the issue promises. docs/benchmarks.md has the method.
+//
+// A run owns everything it touches, as test/bench does, whose parts it uses:
+// package lab drives containerd and agents, package result keeps samples.
+//
+// The one rule: all that stands in a table is from one run. Nothing is averaged
+// in from another, no best run is picked, no sample is left out.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// options are the command's flags.
+type options struct {
+	quick     bool
+	only      []int
+	check     bool
+	goOn      bool
+	tuned     bool
+	out       string
+	docs      bool
+	binary    string
+	kubelet   string
+	waitQuiet time.Duration
+	keepLogs  string
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+
+	report, err := measureAll(ctx, o)
+	if report != nil {
+		addFigures(report)
+		fmt.Print(page(report))
+		if err == nil { // half a run does not replace a whole one
+			err = errors.Join(report.Write(o.out), publish(o, report))
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	if o.check && report.Missed() > 0 {
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var only string
+	f := flag.NewFlagSet("benchkubelet", flag.ContinueOnError)
+	f.BoolVar(&o.quick, "quick", false, "few repetitions and short windows: does it work, not how fast it is")
+	f.StringVar(&only, "only", "", "the measures to take, as 1,4 for M1 and M4 (default all)")
+	f.BoolVar(&o.goOn, "continue", false, "add to the result at --out what it lacks; refused unless machine and programs are the same")
+	f.BoolVar(&o.check, "check", false, "exit 1 when a limit is missed")
+	f.BoolVar(&o.tuned, "tuned", false, "a third agent in M1, M2, M4 and M16: the kubelet as its friends would set it")
+	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/bench-kubelet.json"), "where the result goes, with every sample")
+	f.BoolVar(&o.docs, "docs", false, "write the section of docs/benchmarks.md and the plots; needs a whole run")
+	f.StringVar(&o.binary, "binary", "", "the nodectl to measure (default: built from this tree)")
+	f.StringVar(&o.kubelet, "kubelet", filepath.Join(node.Repo(), "bin/kubelet/kubelet"), "the kubelet to measure")
+	f.DurationVar(&o.waitQuiet, "wait-quiet", 20*time.Second, "how long each measure waits for a quiet machine before it starts all the same")
+	f.StringVar(&o.keepLogs, "keep-logs", "", "directory for the agents' logs")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	for s := range strings.SplitSeq(only, ",") {
+		if s == "" {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimPrefix(s, "M"))
+		if err != nil || !slices.Contains(allMeasures(), n) {
+			return o, fmt.Errorf("--only: %q is no measure; there are %v", s, allMeasures())
+		}
+		o.only = append(o.only, n)
+	}
+	return o, nil
+}
+
+// steps are the parts of a run and the measures each takes, on the same pods
+// where there are several.
+var steps = []struct {
+	of  []int
+	run func(*bench, context.Context) error
+}{
+	{[]int{1, 4, 16}, (*bench).measureSingle},
+	{[]int{2}, (*bench).measureBatch},
+	{[]int{5}, (*bench).measureGone},
+	{[]int{6, 7, 8, 9}, (*bench).measureFleet},
+	{[]int{15}, (*bench).measureSize},
+}
+
+func allMeasures() []int {
+	var all []int
+	for _, s := range steps {
+		all = append(all, s.of...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// bench is what all measures share.
+type bench struct {
+	options
+	*lab.Lab
+	nodectl *lab.Nodectl
+	agents  []agent // that take part in everything
+	tuned   []agent // that take part in latencies too
+	report  *result.Report
+}
+
+// wants reports whether a measure is asked for, and not there yet.
+func (b *bench) wants(n int) bool {
+	return (len(b.only) == 0 || slices.Contains(b.only, n)) && b.report.Find(n) == nil
+}
+
+// count returns how often to repeat: full, or quick with --quick.
+func (b *bench) count(full, quick int) int {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+// span is count for durations.
+func (b *bench) span(full, quick time.Duration) time.Duration {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+// begin begins a measure, when the machine is quiet or has been waited for.
+func (b *bench) begin(ctx context.Context, id int, name, method string) *result.Measure {
+	lab.Say("M%d: %s", id, name)
+	m := b.report.Begin(id, name, method)
+	m.Noise = b.Noise(ctx, b.span(b.waitQuiet, 0))
+	return m
+}
+
+// measureAll starts a node, takes the measures, and takes the node away. What
+// was measured before an error is returned with it.
+func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
+	b := &bench{options: o}
+	lab.Say("starting containerd")
+	if b.Lab, err = lab.Open(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Lab.Close()) }()
+	if b.nodectl, err = b.NewNodectl(ctx, o.binary); err != nil {
+		return nil, err
+	}
+	b.nodectl.KeepLogs = o.keepLogs
+	k, err := newKubelet(b.Lab, o.kubelet, o.keepLogs)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, k.close()) }()
+	b.agents = []agent{k, nodectl{b.nodectl, b.Node}}
+	if o.tuned {
+		t := *k
+		t.arm, t.extra = "kubelet, tuned", tunedConfig
+		b.tuned = []agent{&t}
+	}
+	if err := b.open(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.warm(ctx); err != nil {
+		return nil, err
+	}
+	for _, s := range steps {
+		if !slices.ContainsFunc(s.of, b.wants) {
+			continue
+		}
+		begin := time.Now()
+		if err := s.run(b, ctx); err != nil {
+			if ctx.Err() != nil {
+				return b.report, errors.New("interrupted")
+			}
+			return b.report, fmt.Errorf("M%s: %w", strings.Trim(fmt.Sprint(s.of), "[]"), err)
+		}
+		lab.Say("M%s took %s", strings.Trim(fmt.Sprint(s.of), "[]"), time.Since(begin).Round(time.Second))
+	}
+	return b.report, nil
+}
+
+// open begins a report, or with --continue goes on with the one that is there,
+// if it is of this machine since it was booted, and of these programs.
+func (b *bench) open(ctx context.Context) error {
+	machine, err := b.Machine(ctx, b.nodectl.Binary)
+	if err != nil {
+		return err
+	}
+	if machine["kubelet"], err = lab.Describe(b.kubelet); err != nil {
+		return err
+	}
+	machine["kubelet version"] = kubeletVersion(ctx, b.kubelet)
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	machine["boot"] = strings.TrimSpace(string(boot))
+	b.report = &result.Report{Time: time.Now(), Quick: b.quick, Machine: machine}
+	if !b.goOn {
+		return nil
+	}
+	begun, err := result.Read(b.out)
+	if err != nil {
+		return err
+	}
+	if begun.Quick != b.quick || !maps.Equal(begun.Machine, machine) {
+		return fmt.Errorf("--continue: %s is of another machine, another tree or other programs", b.out)
+	}
+	for _, m := range begun.Measures {
+		m.Figures = nil // made anew
+	}
+	b.report = begun
+	return nil
+}
+
+// warm starts each agent once, unmeasured: its program is then in memory, and
+// the kubelet has its certificate.
+func (b *bench) warm(ctx context.Context) error {
+	for _, a := range b.latencyAgents() {
+		err := b.turn(ctx, a, "warm", b.Node.Endpoint, nil, func(*running) error { return nil })
+		if err != nil {
+			return fmt.Errorf("start %s: %w", a.name(), err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) latencyAgents() []agent { return slices.Concat(b.agents, b.tuned) }

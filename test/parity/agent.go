@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"encoding/json"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// nodeName is what both agents call their node.
+const nodeName = "parity"
+
+// place is where one agent runs: nothing in it is another's.
+type place struct {
+	node      *node.Node
+	endpoint  string // the tap's
+	dir       string // everything of the agent
+	manifests string
+	root      string // its state
+	logs      string // the pods' logs
+	cgroup    string // above all its pods
+	repo      string
+}
+
+// An agent is one of the two programs.
+type agent interface {
+	name() string
+	version() (string, error)
+	// command returns the program as it is started; each start calls it.
+	command() (*exec.Cmd, error)
+	// pods asks the running agent for its pods.
+	pods(context.Context) ([]v1.Pod, error)
+}
+
+// kubelet is the real one, without an API server.
+type kubelet struct {
+	place
+	program        string
+	port, readOnly int
+}
+
+func (k *kubelet) name() string { return "kubelet" }
+
+func (k *kubelet) version() (string, error) {
+	out, err := exec.Command(k.program, "--version").Output()
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes "), err
+}
+
+func (k *kubelet) command() (*exec.Cmd, error) {
+	var err error
+	if k.port == 0 {
+		if k.port, k.readOnly, err = freePorts(); err != nil {
+			return nil, err
+		}
+	}
+	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: %s
+podLogsDir: %s
+containerRuntimeEndpoint: %s
+cgroupDriver: cgroupfs
+cgroupRoot: %s
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: [none]
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+address: 127.0.0.1
+port: %d
+readOnlyPort: %d
+healthzPort: 0
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+evictionHard: {memory.available: 1Mi, nodefs.available: 0%%, imagefs.available: 0%%, nodefs.inodesFree: 0%%, imagefs.inodesFree: 0%%}
+imageGCHighThresholdPercent: 100
+featureGates: {ContainerStopSignals: true}
+`, k.manifests, k.logs, k.endpoint, k.cgroup, k.port, k.readOnly)
+	file := filepath.Join(k.dir, "kubelet.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	return exec.Command(k.program, "--config", file, "--root-dir", k.root, "--cert-dir", filepath.Join(k.dir, "pki"),
+		"--hostname-override", nodeName, "--v", "2"), nil
+}
+
+func (k *kubelet) pods(ctx context.Context) ([]v1.Pod, error) {
+	return getPods(ctx, http.DefaultClient, fmt.Sprintf("http://127.0.0.1:%d/pods", k.readOnly))
+}
+
+// nodectl is `nodectl serve`.
+type nodectl struct {
+	place
+	program string
+	client  *http.Client
+}
+
+func newNodectl(p place, program string) *nodectl {
+	socket := filepath.Join(p.root, "nodectl.sock")
+	return &nodectl{place: p, program: program, client: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+func (n *nodectl) name() string { return "nodectl" }
+
+func (n *nodectl) version() (string, error) {
+	out, err := exec.Command("git", "-C", n.repo, "describe", "--always", "--dirty").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (n *nodectl) command() (*exec.Cmd, error) {
+	cmd := exec.Command(n.program, "serve", "-f", n.manifests, "--root-dir", n.root, "--runtime-endpoint", n.endpoint,
+		"--pod-logs-dir", n.logs, "--cgroup-root", n.cgroup, "--node-name", nodeName, "--log-level", "debug")
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "NODECTL_") || strings.HasPrefix(v, "CONTAINER_RUNTIME_ENDPOINT=")
+	})
+	return cmd, nil
+}
+
+func (n *nodectl) pods(ctx context.Context) ([]v1.Pod, error) {
+	return getPods(ctx, n.client, "http://nodectl/v1/pods")
+}
+
+func getPods(ctx context.Context, client *http.Client, url string) ([]v1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r, err := client.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, r.Status)
+	}
+	var list v1.PodList
+	if err := json.NewDecoder(r.Body).Decode(&list); err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	return list.Items, nil
+}
+
+// freePorts returns two TCP ports of loopback that nobody has.
+func freePorts() (a, b int, err error) {
+	var ports [2]int
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, 0, err
+		}
+		defer l.Close()
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports[0], ports[1], nil
+}
+
+// A process is a running agent.
+type process struct {
+	cmd  *exec.Cmd
+	log  *os.File
+	done chan struct{}
+	err  error
+}
+
+// launch starts the agent and appends what it says to a file in its directory.
+func launch(a agent, dir string) (*process, error) {
+	cmd, err := a.command()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, a.name()+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	// A terminal's SIGINT is for the comparison, which then ends the agent; and no
+	// agent outlives a comparison that was killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	p := &process{cmd: cmd, log: log, done: make(chan struct{})}
+	go func() { // ends with the process, which end waits for
+		defer close(p.done)
+		p.err = cmd.Wait()
+	}()
+	return p, nil
+}
+
+// end signals the agent and returns when it is gone; one that does not leave
+// within ten seconds is killed.
+func (p *process) end(s syscall.Signal) {
+	_ = p.cmd.Process.Signal(s)
+	timer := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
+	<-p.done
+	timer.Stop()
+	p.log.Close()
+}
+
+// ended returns why the agent left by itself, and nil while it runs.
+func (p *process) ended() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("it ended: %v", p.err)
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// progress compares how a pod went on, as the agents say.
+func (k *comparison) progress(name string, p, q *PodRecord) {
+	compare := func(aspect, what string, of func(*v1.PodStatus) string) {
+		a, b := k.na.stretches(k.a, p, of), k.nb.stretches(k.b, q, of)
+		if d := sequence(a, b, k.c.Within.Duration); d != "" {
+			k.differ(aspect, "%s: %s: %s", name, what, d)
+		}
+	}
+	compare("phase", "phase", func(s *v1.PodStatus) string {
+		if s.Reason != "" {
+			return string(s.Phase) + " (" + s.Reason + ")"
+		}
+		return string(s.Phase)
+	})
+	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled, "AllContainersRestarting"} {
+		compare("conditions", string(kind), func(s *v1.PodStatus) string {
+			for _, c := range s.Conditions {
+				if c.Type == kind {
+					return strings.TrimSpace(string(c.Status) + " " + c.Reason)
+				}
+			}
+			return ""
+		})
+	}
+	for _, c := range containersOf(p, q) {
+		in := func(of func(v1.ContainerStatus) string) func(*v1.PodStatus) string {
+			return func(s *v1.PodStatus) string {
+				for _, cs := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
+					if cs.Name == c {
+						return of(cs)
+					}
+				}
+				return ""
+			}
+		}
+		compare("states", c, in(func(cs v1.ContainerStatus) string { return state(cs.State) }))
+		compare("last states", c, in(func(cs v1.ContainerStatus) string { return state(cs.LastTerminationState) }))
+		compare("ready", c, in(func(cs v1.ContainerStatus) string { return strconv.FormatBool(cs.Ready) }))
+		compare("started", c, in(func(cs v1.ContainerStatus) string { return strconv.FormatBool(cs.Started != nil && *cs.Started) }))
+		compare("restarts", c, in(func(cs v1.ContainerStatus) string { return strconv.Itoa(int(cs.RestartCount)) }))
+	}
+}
+
+// containersOf returns the names of all containers that either agent speaks of.
+func containersOf(records ...*PodRecord) []string {
+	names := map[string]bool{}
+	for _, p := range records {
+		for _, s := range p.Seen {
+			for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses) {
+				names[c.Name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func state(s v1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return fmt.Sprintf("terminated %d %s", s.Terminated.ExitCode, s.Terminated.Reason)
+	case s.Waiting != nil:
+		return strings.TrimSpace("waiting " + s.Waiting.Reason)
+	}
+	return "none"
+}
+
+// sequence says how two courses differ, and "" when they do not. What stood for
+// no longer than brief may be in one alone: the agents are only asked so often,
+// and take their time to notice.
+func sequence(a, b []stretch, brief time.Duration) string {
+	// The longest course that both have in common, where what is long weighs more.
+	weight := func(s stretch) int { return 1 + int(s.length()/(100*time.Millisecond)) }
+	best := make([][]int, len(a)+1)
+	for i := range best {
+		best[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			best[i][j] = max(best[i+1][j], best[i][j+1])
+			if a[i].what == b[j].what {
+				best[i][j] = max(best[i][j], best[i+1][j+1]+weight(a[i])+weight(b[j]))
+			}
+		}
+	}
+	differs := false
+	for i, j := 0, 0; i < len(a) || j < len(b); {
+		switch {
+		case i < len(a) && j < len(b) && a[i].what == b[j].what && best[i][j] == best[i+1][j+1]+weight(a[i])+weight(b[j]):
+			i, j = i+1, j+1
+		case i < len(a) && (j == len(b) || best[i][j] == best[i+1][j]):
+			differs = differs || a[i].length() > brief
+			i++
+		default:
+			differs = differs || b[j].length() > brief
+			j++
+		}
+	}
+	if !differs {
+		return ""
+	}
+	return course(a) + "; nodectl " + course(b)
+}
+
+func course(s []stretch) string {
+	var out []string
+	for _, x := range s {
+		out = append(out, fmt.Sprintf("%s %s", x.what, seconds(x.length())))
+	}
+	return strings.Join(out, " → ")
+}
+
+// last compares what the agents say of a pod at the end of its time.
+func (k *comparison) last(name string, p, q *PodRecord) {
+	final := func(c *CaseRecord, p *PodRecord, n *normaliser) Facts {
+		for i := len(p.Seen) - 1; i >= 0; i-- {
+			if p.Seen[i].From.Before(c.Gone) {
+				return n.status(p.Seen[i].Status)
+			}
+		}
+		return Facts{}
+	}
+	k.facts("status", name, final(k.a, p, k.na), final(k.b, q, k.nb))
+}
+
+// facts compares single values.
+func (k *comparison) facts(aspect, where string, a, b Facts) {
+	for _, key := range slices.Sorted(maps.Keys(union(a, b))) {
+		va, inA := a[key]
+		vb, inB := b[key]
+		if va != vb || inA != inB {
+			k.differ(aspect, "%s: %s is %s; nodectl %s", where, key, shown(va, inA), shown(vb, inB))
+		}
+	}
+}
+
+func union(a, b Facts) Facts {
+	all := maps.Clone(a)
+	if all == nil {
+		all = Facts{}
+	}
+	maps.Copy(all, b)
+	return all
+}
+
+func shown(v string, there bool) string {
+	if !there {
+		return "not set"
+	}
+	return strconv.Quote(v)
+}
+
+// aspectOf says what kind of thing a value of a CRI configuration is.
+func aspectOf(path string) string {
+	for _, p := range [][2]string{
+		{"envs", "env"}, {"mounts", "mounts"}, {"linux.resources", "cgroup"}, {"linux.cgroup_parent", "cgroup"},
+		{"linux.overhead", "cgroup"}, {"linux.security_context", "identity"}, {"labels", "labels"},
+		{"annotations", "annotations"}, {"log_", "log files"}, {"dns_config", "resolv.conf"}, {"hostname", "hostname"},
+		{"port_mappings", "ports"}, {"linux.sysctls", "sysctls"},
+	} {
+		if strings.HasPrefix(path, p[0]) {
+			return p[1]
+		}
+	}
+	return "asked for"
+}
+
+// asked compares what the runtime was asked for: of every pod the first sandbox,
+// of every container each life.
+func (k *comparison) asked(name string, p, q *PodRecord) {
+	split := func(where string, a, b Facts) {
+		parts := map[string][2]Facts{}
+		for side, f := range []Facts{a, b} {
+			for key, v := range f {
+				aspect := aspectOf(key)
+				pair := parts[aspect]
+				if pair[0] == nil {
+					pair = [2]Facts{{}, {}}
+				}
+				pair[side][key] = v
+				parts[aspect] = pair
+			}
+		}
+		for _, aspect := range slices.Sorted(maps.Keys(parts)) {
+			k.facts(aspect, where, parts[aspect][0], parts[aspect][1])
+		}
+	}
+	if len(p.Sandboxes) > 0 && len(q.Sandboxes) > 0 {
+		split(name+": sandbox", k.na.facts(p.Sandboxes[0].Config), k.nb.facts(q.Sandboxes[0].Config))
+	}
+	said := map[string]bool{}
+	for _, pair := range k.matching {
+		if !slices.Contains(p.Runs, pair[0]) || said[pair[0].Container] {
+			continue
+		}
+		said[pair[0].Container] = true
+		split(name+": "+pair[0].Container, k.na.facts(pair[0].Config), k.nb.facts(pair[1].Config))
+	}
+}
+
+// insides compares how containers look from inside.
+func (k *comparison) insides(name string, p, q *PodRecord) {
+	for _, c := range slices.Sorted(maps.Keys(p.Inside)) {
+		a := p.Inside[c]
+		b, ok := q.Inside[c]
+		if !ok {
+			continue // it ran with one alone: said among the events
+		}
+		where := name + ": " + c
+		for _, f := range slices.Sorted(maps.Keys(a.Files)) {
+			k.lists(f, where, k.na.lines(strings.Split(a.Files[f], "\n")), k.nb.lines(strings.Split(b.Files[f], "\n")))
+		}
+		k.lists("env", where, k.na.lines(a.Env), k.nb.lines(b.Env))
+		k.lists("mounts", where, k.na.lines(a.Mounts), k.nb.lines(b.Mounts))
+		k.facts("cgroup", where, k.na.facts(a.Cgroup), k.nb.facts(b.Cgroup))
+		k.facts("identity", where, k.na.facts(a.Proc), k.nb.facts(b.Proc))
+	}
+}
+
+// lists compares two sorted lists of lines.
+func (k *comparison) lists(aspect, where string, a, b []string) {
+	for _, l := range a {
+		if !slices.Contains(b, l) {
+			k.differ(aspect, "%s: only the kubelet's has %q", where, l)
+		}
+	}
+	for _, l := range b {
+		if !slices.Contains(a, l) {
+			k.differ(aspect, "%s: only nodectl's has %q", where, l)
+		}
+	}
+}
+
+// logs compares what containers wrote and where it lies.
+func (k *comparison) logs(name string, p, q *PodRecord) {
+	k.lists("log files", name, k.na.lines(p.Files), k.nb.lines(q.Files))
+	n := 0
+	for _, pair := range k.matching {
+		if !slices.Contains(p.Runs, pair[0]) {
+			continue
+		}
+		n++
+		if a, b := k.na.log(pair[0].Log), k.nb.log(pair[1].Log); a != b && pair[0].Finished.IsZero() == pair[1].Finished.IsZero() {
+			k.differ("output", "%s: %s, attempt %d, wrote %q; nodectl's %q", name, pair[0].Container, pair[0].Attempt, a, b)
+		}
+	}
+}
+
+// collected is how long the kubelet's garbage may lie.
+const collected = 65 * time.Second
+
+// left compares how many dead lives of a container are kept, and what is there
+// of a pod that is gone, where the kubelet had the time to collect it.
+func (k *comparison) left(name string, p, q *PodRecord) {
+	kept := func(c *CaseRecord, p *PodRecord, at time.Time) Facts {
+		facts := Facts{}
+		for _, r := range p.Runs {
+			if !r.Finished.IsZero() && r.Finished.Before(at.Add(-k.c.Within.Duration)) && (r.Removed.IsZero() || r.Removed.After(at)) {
+				n, _ := strconv.Atoi(facts["dead lives of "+r.Container])
+				facts["dead lives of "+r.Container] = strconv.Itoa(n + 1)
+			}
+		}
+		for _, s := range p.Sandboxes {
+			if s.Removed.IsZero() || s.Removed.After(at) {
+				n, _ := strconv.Atoi(facts["sandboxes"])
+				facts["sandboxes"] = strconv.Itoa(n + 1)
+			}
+		}
+		return facts
+	}
+	k.facts("kept", name, kept(k.a, p, k.a.Gone), kept(k.b, q, k.b.Gone))
+	if k.c.After.Duration >= collected {
+		k.facts("left", name, kept(k.a, p, k.a.End), kept(k.b, q, k.b.End))
+	}
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// A Case is one file of cases/: a header, and the manifests of one or more pods,
+// separated by "---". Every manifest of a case is a file of its own to the agent.
+type Case struct {
+	// Name is the file's, without .yaml. The names of the case's pods begin with it.
+	Name string `json:"-"`
+	// Shows says in a few words what the case is about.
+	Shows string `json:"shows"`
+	// Contract lists the numbers it shows.
+	Contract []string `json:"contract"`
+	// Watch is how long the agent is left alone with it before its manifests are
+	// taken away, counted from the moment they appeared.
+	Watch metav1.Duration `json:"watch"`
+	// After is how long it is watched when they are gone. Default 6s.
+	After metav1.Duration `json:"after"`
+	// Look is when running containers are looked at from inside. Default: at the
+	// end of Watch.
+	Look metav1.Duration `json:"look"`
+	// Within is how far an interval may be off, in place of the usual.
+	Within metav1.Duration `json:"within"`
+	// Restart puts the case among those whose agent is killed and started again.
+	Restart bool `json:"restart"`
+	// Refused says that neither agent takes the manifests.
+	Refused bool `json:"refused"`
+	// Script is what is done meanwhile, in order.
+	Script []Action `json:"script"`
+
+	manifests []string
+}
+
+// An Action is one thing that is done to a running case; exactly one of its
+// fields beside At is set.
+type Action struct {
+	At      metav1.Duration `json:"at"`      // since the manifests appeared
+	Replace []Replacement   `json:"replace"` // in the manifests, which are then written anew
+	Remove  string          `json:"remove"`  // the pod whose manifest goes; it is not put back
+	Drop    string          `json:"drop"`    // the pod whose manifest appears now, and not at once
+	Kill    string          `json:"kill"`    // "pod/container": its process gets SIGKILL
+	Create  string          `json:"create"`  // a file in the case's directory $DIR
+	Delete  string          `json:"delete"`  // that file
+	// What is not the case's to do, but happens to all of a group.
+	agent string
+}
+
+// A Replacement is one change of a text.
+type Replacement struct {
+	Old string `json:"old"`
+	New string `json:"new"`
+}
+
+// Defaults of a case's header.
+const (
+	defaultAfter  = 6 * time.Second
+	defaultWithin = 1500 * time.Millisecond
+)
+
+var contractNumber = regexp.MustCompile(`^C-1\.\d+(\.\d+[a-z]?)?$`)
+
+// readCases reads all cases whose name matches.
+func readCases(dir string, match *regexp.Regexp) ([]*Case, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	var cases []*Case
+	var errs []error
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(f), ".yaml")
+		if !match.MatchString(name) {
+			continue
+		}
+		c, err := readCase(name, text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f, err))
+			continue
+		}
+		cases = append(cases, c)
+	}
+	return cases, errors.Join(errs...)
+}
+
+func readCase(name string, text []byte) (*Case, error) {
+	documents := strings.Split("\n"+string(bytes.TrimSpace(text))+"\n", "\n---\n")
+	c := &Case{Name: name, manifests: documents[1:]}
+	if err := yaml.UnmarshalStrict([]byte(documents[0]), c); err != nil {
+		return nil, err
+	}
+	if c.After.Duration == 0 {
+		c.After.Duration = defaultAfter
+	}
+	if c.Within.Duration == 0 {
+		c.Within.Duration = defaultWithin
+	}
+	if c.Look.Duration == 0 {
+		c.Look = c.Watch
+	}
+	if c.Shows == "" || len(c.Contract) == 0 || c.Watch.Duration <= 0 || len(c.manifests) == 0 {
+		return nil, errors.New("a case has shows, contract, watch and a manifest")
+	}
+	for _, n := range c.Contract {
+		if !contractNumber.MatchString(n) {
+			return nil, fmt.Errorf("%q is no contract number", n)
+		}
+	}
+	for i, a := range c.Script {
+		if a.At.Duration <= 0 || a.At.Duration > c.Watch.Duration || i > 0 && a.At.Duration < c.Script[i-1].At.Duration {
+			return nil, fmt.Errorf("script: %s is out of order, or not while the case is watched", a.At.Duration)
+		}
+	}
+	_, err := c.pods()
+	return c, err
+}
+
+// pods returns the names of the case's pods, as their manifests have them.
+func (c *Case) pods() ([]string, error) {
+	var names []string
+	for _, m := range c.manifests {
+		var p v1.Pod
+		if err := yaml.Unmarshal([]byte(m), &p); err != nil {
+			return nil, err
+		}
+		if p.Name != c.Name && !strings.HasPrefix(p.Name, c.Name+"-") {
+			return nil, fmt.Errorf("pod %q: the name of a case's pod begins with the case's", p.Name)
+		}
+		if slices.Contains(names, p.Name) {
+			return nil, fmt.Errorf("two pods are named %q", p.Name)
+		}
+		names = append(names, p.Name)
+	}
+	return names, nil
+}
+
+// describe says in a word what an action is, for the record of a run.
+func (a Action) describe() string {
+	switch {
+	case a.Replace != nil:
+		return "edit"
+	case a.Remove != "":
+		return "remove " + a.Remove
+	case a.Drop != "":
+		return "drop " + a.Drop
+	case a.Kill != "":
+		return "kill " + a.Kill
+	case a.Create != "":
+		return "create " + a.Create
+	case a.Delete != "":
+		return "delete " + a.Delete
+	}
+	return a.agent
+}

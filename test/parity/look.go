@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// lookInside reads how a running container looks, from /proc and the cgroup
+// trees, whatever the agent or the runtime say.
+func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (Look, error) {
+	l := Look{Files: map[string]string{}, Cgroup: Facts{}, Proc: Facts{}}
+	pid, err := pidOf(ctx, runtime, id)
+	if err != nil {
+		return l, err
+	}
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	for _, name := range []string{"etc/hosts", "etc/resolv.conf", "etc/hostname"} {
+		text, err := os.ReadFile(proc + "root/" + name)
+		if err != nil {
+			text = []byte("not there\n")
+		}
+		l.Files["/"+name] = string(text)
+	}
+	env, err := os.ReadFile(proc + "environ")
+	if err != nil {
+		return l, err
+	}
+	l.Env = strings.Split(strings.Trim(string(env), "\x00"), "\x00")
+	slices.Sort(l.Env)
+	mounts, err := os.ReadFile(proc + "mountinfo")
+	if err != nil {
+		return l, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		l.Mounts = append(l.Mounts, mountLine(line))
+	}
+	status, err := os.ReadFile(proc + "status")
+	if err != nil {
+		return l, err
+	}
+	for line := range strings.Lines(string(status)) {
+		k, v, _ := strings.Cut(line, ":")
+		switch k {
+		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp":
+			l.Proc[k] = strings.Join(strings.Fields(v), " ")
+		}
+	}
+	for _, name := range []string{"oom_score_adj", "cmdline"} {
+		text, _ := os.ReadFile(proc + name)
+		l.Proc[name] = strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " "))
+	}
+	l.Proc["cwd"], _ = os.Readlink(proc + "cwd")
+	groups, err := os.ReadFile(proc + "cgroup")
+	if err != nil {
+		return l, err
+	}
+	l.Cgroup = cgroupFacts(string(groups))
+	return l, nil
+}
+
+// pidOf asks the runtime for a container's first process.
+func pidOf(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (int, error) {
+	answer, err := runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return 0, err
+	}
+	var info struct {
+		Pid int `json:"pid"`
+	}
+	if err := json.Unmarshal([]byte(answer.Info["info"]), &info); err != nil {
+		return 0, err
+	}
+	if info.Pid == 0 {
+		return 0, fmt.Errorf("container %s does not run", id)
+	}
+	return info.Pid, nil
+}
+
+// mountLine is one line of mountinfo without the numbers and devices that every
+// mount has of its own.
+func mountLine(line string) string {
+	f := strings.Fields(line)
+	dash := slices.Index(f, "-")
+	if dash < 6 || len(f) < dash+4 {
+		return line
+	}
+	root, point, options, kind := f[3], f[4], f[5], f[dash+1]
+	shared := ""
+	if dash > 6 {
+		shared = " propagated"
+	}
+	super := ""
+	if kind == "tmpfs" {
+		for o := range strings.SplitSeq(f[dash+3], ",") {
+			if strings.HasPrefix(o, "size=") {
+				super = " " + o
+			}
+		}
+	}
+	if kind == "overlay" || kind == "proc" || kind == "sysfs" || kind == "cgroup" {
+		root = "/"
+	}
+	return point + " " + kind + " " + root + " " + options + super + shared
+}
+
+// cgroupSettings are the files of a group that say what it may use.
+var cgroupSettings = []string{
+	"memory.limit_in_bytes", "memory.soft_limit_in_bytes", "memory.oom_control",
+	"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpuset.cpus", "pids.max", "hugetlb.2MB.limit_in_bytes",
+	"memory.max", "memory.min", "memory.high", "cpu.max", "cpu.weight",
+}
+
+// cgroupFacts reads the group of each hierarchy, and of the pod's above it.
+func cgroupFacts(groups string) Facts {
+	facts := Facts{}
+	for line := range strings.Lines(groups) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		controllers, path := f[1], f[2]
+		first, _, _ := strings.Cut(controllers, ",")
+		facts["path of "+first] = path
+		for _, set := range cgroupSettings {
+			for _, level := range []struct{ name, path string }{{"container", path}, {"pod", filepath.Dir(path)}} {
+				text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controllers, level.path, set))
+				if err == nil {
+					facts[level.name+" "+set] = strings.TrimSpace(strings.SplitN(string(text), "\n", 2)[0])
+				}
+			}
+		}
+	}
+	return facts
+}
+
+// logFiles lists what there is for a pod's containers below the directory of
+// logs, and the links to it.
+func logFiles(logs, pod string) []string {
+	var found []string
+	dirs, _ := filepath.Glob(filepath.Join(logs, "*_"+pod+"-"+nodeName+"_*"))
+	for _, dir := range dirs {
+		files, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
+		for _, f := range files {
+			name, _ := filepath.Rel(logs, f)
+			found = append(found, name)
+		}
+	}
+	links, _ := filepath.Glob("/var/log/containers/" + pod + "-" + nodeName + "_*")
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, logs+"/") {
+			found = append(found, l+" -> "+strings.TrimPrefix(to, logs+"/"))
+		}
+	}
+	return found
+}

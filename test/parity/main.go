@@ -1,0 +1,200 @@
+// Command parity runs the real kubelet and nodectl with the same manifests, one
+// after the other, and compares what came of them: which containers started and
+// stopped when and how, what both say of the pods, and how the containers look
+// from inside. docs/fidelity.md is what it writes.
+//
+// A run owns everything it touches: a containerd of its own for each agent
+// (test/node), their processes, directories and cgroups. All of it is gone at
+// the end, also after an error or a signal.
+//
+// The one rule: every difference is explained in explained.yaml, by a person, or
+// the run fails.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// options are the command's flags.
+type options struct {
+	match     *regexp.Regexp
+	arms      []string
+	atOnce    int
+	keep, out string
+	kubelet   string
+	nodectl   string
+	verbose   bool
+}
+
+func main() { os.Exit(start()) }
+
+func start() int {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 2
+	}
+	// A second signal changes nothing: cleaning up has its own deadlines.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	unexplained, err := compareAll(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	if unexplained > 0 {
+		fmt.Fprintf(os.Stderr, "%d differences are not explained\n", unexplained)
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string) (options, error) {
+	o := options{}
+	repo := node.Repo()
+	f := flag.NewFlagSet("parity", flag.ContinueOnError)
+	match := f.String("run", "", "the cases whose name matches")
+	arm := f.String("arm", "both", "kubelet, nodectl, both; or none, to compare what was recorded before")
+	f.IntVar(&o.atOnce, "at-once", 14, "how many cases run beside each other")
+	f.StringVar(&o.keep, "keep", filepath.Join(repo, "bin/parity"), "directory for recordings and the agents' logs")
+	f.StringVar(&o.out, "out", "", "where the table goes (default: nowhere, and all differences to standard output)")
+	f.StringVar(&o.kubelet, "kubelet", filepath.Join(repo, "bin/kubelet/kubelet"), "the kubelet")
+	f.StringVar(&o.nodectl, "nodectl", "", "the nodectl (default: built from this tree)")
+	f.BoolVar(&o.verbose, "v", false, "name the cases as they end, and explained differences")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	var err error
+	if o.match, err = regexp.Compile(*match); err != nil {
+		return o, fmt.Errorf("--run: %w", err)
+	}
+	arms := map[string][]string{"both": {"kubelet", "nodectl"}, "kubelet": {"kubelet"}, "nodectl": {"nodectl"}, "none": nil}
+	var ok bool
+	if o.arms, ok = arms[*arm]; !ok {
+		return o, fmt.Errorf("--arm: %q is no arm", *arm)
+	}
+	return o, nil
+}
+
+// compareAll records what was asked for, compares both recordings and writes the
+// table. It returns how many differences nobody explained.
+func compareAll(ctx context.Context, o options) (int, error) {
+	here := filepath.Join(node.Repo(), "test/parity")
+	cases, err := readCases(filepath.Join(here, "cases"), o.match)
+	if err != nil {
+		return 0, err
+	}
+	explained, err := readExplained(filepath.Join(here, "explained.yaml"))
+	if err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(o.keep, 0o755); err != nil {
+		return 0, err
+	}
+	for _, arm := range o.arms {
+		record, err := recordArm(ctx, o, arm, cases)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", arm, err)
+		}
+		// Cases that were not run keep what was recorded of them.
+		file := filepath.Join(o.keep, arm+".json")
+		if old, err := readRecording(file); err == nil && o.match.String() != "" {
+			for name, c := range old.Cases {
+				if record.Cases[name] == nil {
+					record.Cases[name] = c
+				}
+			}
+		}
+		if err := record.write(file); err != nil {
+			return 0, err
+		}
+	}
+	var records [2]*Recording
+	for i, arm := range []string{"kubelet", "nodectl"} {
+		if records[i], err = readRecording(filepath.Join(o.keep, arm+".json")); err != nil {
+			if len(o.arms) == 1 && errors.Is(err, os.ErrNotExist) {
+				return 0, nil // one arm alone, for now
+			}
+			return 0, err
+		}
+	}
+	report := newReport(cases, records[0], records[1], explained)
+	if o.out != "" {
+		if err := os.WriteFile(o.out, []byte(report.markdown()), 0o644); err != nil {
+			return 0, err
+		}
+	}
+	report.print(os.Stdout, o.verbose)
+	return report.unexplained(), nil
+}
+
+// recordArm runs one agent with all cases, on a node of its own.
+func recordArm(ctx context.Context, o options, arm string, cases []*Case) (record *Recording, err error) {
+	began := time.Now()
+	program := o.kubelet
+	if arm == "nodectl" {
+		if program, err = buildNodectl(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := os.Stat(program); err != nil {
+		return nil, fmt.Errorf("%w: run make kubelet-bin", err)
+	}
+	p, clean, err := newPlace(ctx, o.keep, arm)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, clean()) }()
+	r := &run{place: *p, atOnce: o.atOnce, recorder: newRecorder(p.node.Runtime), progress: func(string) {}}
+	if o.verbose {
+		r.progress = func(name string) { fmt.Fprintf(os.Stderr, "%s %6.1fs %s\n", arm, time.Since(began).Seconds(), name) }
+	}
+	tap, err := newTap(p.node.Endpoint, filepath.Join(p.node.RunDir, "tap.sock"), r.recorder.see)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, tap.close()) }()
+	r.endpoint = tap.endpoint()
+	switch arm {
+	case "kubelet":
+		r.agent = &kubelet{place: r.place, program: program}
+	default:
+		r.agent = newNodectl(r.place, program)
+	}
+	r.record = &Recording{Arm: arm, Began: began, Cases: map[string]*CaseRecord{}, Paths: r.place.paths()}
+	if r.record.Version, err = r.agent.version(); err != nil {
+		return nil, err
+	}
+	return r.record, r.cases(ctx, cases)
+}
+
+// buildNodectl returns the nodectl to run.
+func buildNodectl(ctx context.Context, o options) (string, error) {
+	if o.nodectl != "" {
+		return filepath.Abs(o.nodectl)
+	}
+	out := filepath.Join(o.keep, "nodectl")
+	build := exec.CommandContext(ctx, "go", "build", "-o", out, ".")
+	build.Dir = node.Repo()
+	build.Env = append(slices.Clone(os.Environ()), "CGO_ENABLED=0", "GOWORK=off")
+	if text, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	return out, nil
+}

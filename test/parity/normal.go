@@ -1,0 +1,121 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A normaliser puts one word in place of what differs between two runs of one
+// and the same agent.
+type normaliser struct {
+	paths   []string // longest first, each followed by its word
+	sandbox map[string]string
+}
+
+var (
+	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
+	uidHex    = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	message   = regexp.MustCompile(`(/containers/[^/ ]+)/[0-9a-f]{8}\b`) // the kubelet's termination logs
+	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\b`)
+	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
+	logLine   = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)
+)
+
+func newNormaliser(r *Recording) *normaliser {
+	n := &normaliser{}
+	var paths []string
+	for p := range r.Paths {
+		paths = append(paths, p)
+	}
+	slices.SortFunc(paths, func(a, b string) int { return len(b) - len(a) })
+	for _, p := range paths {
+		n.paths = append(n.paths, p, r.Paths[p])
+	}
+	return n
+}
+
+// text normalises any text.
+func (n *normaliser) text(s string) string {
+	s = strings.NewReplacer(n.paths...).Replace(s)
+	s = idHex.ReplaceAllString(s, "$$ID")
+	s = uidHex.ReplaceAllString(s, "$$UID")
+	s = message.ReplaceAllString(s, "$1/$$RANDOM")
+	s = timestamp.ReplaceAllString(s, "$$TIME")
+	s = nanos.ReplaceAllString(s, "$$NS")
+	return subnetAddress.ReplaceAllString(s, "$$IP")
+}
+
+var subnetAddress = regexp.MustCompile(`\$SUBNET\.\d+`)
+
+func (n *normaliser) facts(f Facts) Facts {
+	out := Facts{}
+	for k, v := range f {
+		out[n.text(k)] = n.text(v)
+	}
+	return out
+}
+
+func (n *normaliser) lines(lines []string) []string {
+	var out []string
+	for _, l := range lines {
+		out = append(out, n.text(strings.TrimRight(l, "\n")))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// log returns a container's log without the times in it.
+func (n *normaliser) log(s string) string { return n.text(logLine.ReplaceAllString(s, "$1 ")) }
+
+// dropped are the values of a status that are moments or names of one run.
+var dropped = regexp.MustCompile(`(startTime|startedAt|finishedAt|lastTransitionTime|lastProbeTime|containerID)$`)
+
+// status takes a status apart into facts. Of moments it keeps that they are set.
+func (n *normaliser) status(s v1.PodStatus) Facts {
+	facts := n.facts(flatten("", s))
+	for k := range facts {
+		if dropped.MatchString(k) {
+			facts[k] = "set"
+		}
+	}
+	return facts
+}
+
+// A stretch is how long something was what it was.
+type stretch struct {
+	what     string
+	from, to time.Duration // since the case began
+}
+
+func (s stretch) length() time.Duration { return s.to - s.from }
+
+// stretches returns how a value that is read from a pod's status went on until
+// the case's manifests were taken away. "" is left out.
+func (n *normaliser) stretches(c *CaseRecord, p *PodRecord, of func(*v1.PodStatus) string) []stretch {
+	var out []stretch
+	for i := range p.Seen {
+		s := &p.Seen[i]
+		if !s.From.Before(c.Gone) {
+			break
+		}
+		what := of(&s.Status)
+		if what == "" {
+			continue
+		}
+		what = n.text(what)
+		from, to := s.From.Sub(c.Zero), s.To.Sub(c.Zero)
+		if to > c.Gone.Sub(c.Zero) {
+			to = c.Gone.Sub(c.Zero)
+		}
+		if last := len(out) - 1; last >= 0 && out[last].what == what {
+			out[last].to = to
+			continue
+		}
+		out = append(out, stretch{what, from, to})
+	}
+	return out
+}

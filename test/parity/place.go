@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// sysctls are what a kubelet sets for the whole machine when it starts.
+var sysctls = []string{
+	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+}
+
+// newPlace starts a node for an agent. What clean removes is everything that the
+// agent and its pods left on the machine, but for the agent's log, which it
+// copies to keep.
+func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() error, err error) {
+	sweepCgroups()
+	n, err := node.Start(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := importAll(ctx, n); err != nil {
+		return nil, nil, errors.Join(err, n.Close())
+	}
+	dir, err := os.MkdirTemp("/tmp", "parity-"+arm+"-")
+	if err != nil {
+		return nil, nil, errors.Join(err, n.Close())
+	}
+	p = &place{
+		node: n, dir: dir, manifests: filepath.Join(dir, "manifests"), root: filepath.Join(dir, "root"),
+		logs: n.LogsDir, cgroup: n.CgroupParent, repo: node.Repo(),
+	}
+	was := readSysctls()
+	clean = func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		text, _ := os.ReadFile(filepath.Join(dir, arm+".log"))
+		errs := []error{os.WriteFile(filepath.Join(keep, arm+".log"), text, 0o644), n.RemovePods(ctx)}
+		errs = append(errs, writeSysctls(was), p.unmount(), p.unlink(), removeCgroups(p.cgroup), n.Close(), os.RemoveAll(dir))
+		return errors.Join(errs...)
+	}
+	for _, d := range []string{p.manifests, p.root} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, nil, errors.Join(err, clean())
+		}
+	}
+	// A kubelet wants its cgroup to be there; nodectl has it in common.
+	for _, root := range cgroupRoots() {
+		if err := os.MkdirAll(filepath.Join(root, p.cgroup), 0o755); err != nil {
+			return nil, nil, errors.Join(err, clean())
+		}
+	}
+	return p, clean, nil
+}
+
+// importAll brings the examples' images too: a case needs a second one.
+func importAll(ctx context.Context, n *node.Node) error {
+	images, err := node.Images()
+	for _, a := range images {
+		if a.Ref != node.Stamp && err == nil {
+			_, err = bundle.ImportFile(ctx, n.Endpoint, a.File)
+		}
+	}
+	return err
+}
+
+// paths are the names of this place, for what compares it with another.
+func (p *place) paths() map[string]string {
+	return map[string]string{
+		filepath.Join(p.dir, "cases"): "$CASES", p.manifests: "$MANIFESTS", p.root: "$ROOT", p.logs: "$LOGS", p.cgroup: "$CGROUP",
+		p.node.RunDir: "$RUN", p.node.RootDir: "$RUNTIME", strings.TrimSuffix(p.node.Subnet, "0/24"): "$SUBNET.",
+	}
+}
+
+// unmount takes away what the agent mounted for pods.
+func (p *place) unmount() error {
+	var errs []error
+	mounts := node.Mounts()
+	slices.Reverse(mounts)
+	for _, m := range mounts {
+		if strings.HasPrefix(m, p.dir+"/") {
+			errs = append(errs, unix.Unmount(m, unix.MNT_DETACH))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unlink removes the links to logs, which a kubelet has in one place for all.
+func (p *place) unlink() error {
+	var errs []error
+	links, _ := filepath.Glob("/var/log/containers/*")
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, p.logs+"/") {
+			errs = append(errs, os.Remove(l))
+		}
+	}
+	_ = os.Remove("/var/log/containers") // unless somebody else has links there
+	return errors.Join(errs...)
+}
+
+func readSysctls() map[string]string {
+	values := map[string]string{}
+	for _, s := range sysctls {
+		if text, err := os.ReadFile("/proc/sys/" + s); err == nil {
+			values[s] = string(text)
+		}
+	}
+	return values
+}
+
+func writeSysctls(values map[string]string) error {
+	var errs []error
+	for s, v := range values {
+		if now, _ := os.ReadFile("/proc/sys/" + s); string(now) != v {
+			errs = append(errs, os.WriteFile("/proc/sys/"+s, []byte(v), 0o644))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func cgroupRoots() []string {
+	var roots []string
+	text, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
+			roots = append(roots, f[1])
+		}
+	}
+	return roots
+}
+
+// removeCgroups removes a group and all below it, in every hierarchy. Processes
+// that are left in them keep theirs, and that is an error.
+func removeCgroups(path string) error {
+	var errs []error
+	for _, root := range cgroupRoots() {
+		var dirs []string
+		_ = filepath.WalkDir(filepath.Join(root, path), func(dir string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, dir)
+			}
+			return nil
+		})
+		slices.Reverse(dirs)
+		for _, dir := range dirs {
+			err := os.Remove(dir)
+			for i := 0; errors.Is(err, unix.EBUSY) && i < 100; i++ {
+				time.Sleep(20 * time.Millisecond) // the kernel is still taking a process out
+				err = os.Remove(dir)
+			}
+			if err != nil && !os.IsNotExist(err) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweepCgroups removes what a comparison left that was killed: test/node does the
+// rest, but knows of no groups below its own.
+func sweepCgroups() {
+	for _, root := range cgroupRoots() {
+		dirs, _ := filepath.Glob(filepath.Join(root, "ndt-*"))
+		for _, dir := range dirs {
+			name := filepath.Base(dir)
+			pid, _, _ := strings.Cut(strings.TrimPrefix(name, "ndt-"), "-")
+			if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) != nil {
+				if _, err := os.Stat(filepath.Join(dir, "kubepods")); err == nil {
+					_ = removeCgroups("/" + name)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A Recording is what one agent did with all cases.
+type Recording struct {
+	Arm     string                 `json:"arm"`
+	Version string                 `json:"version"`
+	Began   time.Time              `json:"began"`
+	Paths   map[string]string      `json:"paths"` // what paths of this run stand for
+	Cases   map[string]*CaseRecord `json:"cases"`
+}
+
+// A CaseRecord is what it did with one.
+type CaseRecord struct {
+	Zero    time.Time             `json:"zero"` // the manifests appeared
+	Moments []Moment              `json:"moments,omitempty"`
+	Gone    time.Time             `json:"gone"` // they were taken away
+	End     time.Time             `json:"end"`
+	Pods    map[string]*PodRecord `json:"pods"`
+	Said    []string              `json:"said,omitempty"` // by the agent, of manifests it does not take
+}
+
+// A Moment is when the script did something.
+type Moment struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
+// A PodRecord is one pod, by the name in its manifest, through all its lives.
+type PodRecord struct {
+	Sandboxes []*Sandbox      `json:"sandboxes,omitempty"`
+	Runs      []*Run          `json:"runs,omitempty"` // in the order they were created
+	Seen      []Seen          `json:"seen,omitempty"` // what the agent said of it, as it changed
+	Inside    map[string]Look `json:"inside,omitempty"`
+	Files     []string        `json:"files,omitempty"` // of its logs, when it was looked at
+}
+
+// A Sandbox is one, as the runtime has it.
+type Sandbox struct {
+	ID      string    `json:"id"`
+	Attempt uint32    `json:"attempt"`
+	Created time.Time `json:"created"`
+	Stopped time.Time `json:"stopped,omitzero"` // asked for
+	Removed time.Time `json:"removed,omitzero"`
+	Config  Facts     `json:"config"` // as it was asked for
+}
+
+// A Run is one life of one container, as the runtime has it.
+type Run struct {
+	ID        string    `json:"id"`
+	Sandbox   string    `json:"sandbox"`
+	Container string    `json:"container"`
+	Attempt   uint32    `json:"attempt"` // the restart count it was made with
+	Created   time.Time `json:"created"`
+	Started   time.Time `json:"started,omitzero"`
+	Asked     time.Time `json:"asked,omitzero"` // to stop
+	Grace     int64     `json:"grace,omitempty"`
+	Finished  time.Time `json:"finished,omitzero"`
+	Removed   time.Time `json:"removed,omitzero"`
+	Exit      int32     `json:"exit"`
+	Reason    string    `json:"reason,omitempty"`
+	Config    Facts     `json:"config"` // as it was asked for
+	Resized   []Facts   `json:"resized,omitempty"`
+	Log       string    `json:"log,omitempty"`
+
+	path string   // its log's
+	file *os.File // that, held open because the agent may remove it
+}
+
+// A Seen is what the agent said of a pod until it said something else.
+type Seen struct {
+	From   time.Time    `json:"from"`
+	To     time.Time    `json:"to"`
+	Status v1.PodStatus `json:"status"`
+}
+
+// A Look is one running container seen from outside the runtime.
+type Look struct {
+	Files  map[string]string `json:"files,omitempty"` // /etc/hosts and the like
+	Env    []string          `json:"env,omitempty"`
+	Mounts []string          `json:"mounts,omitempty"`
+	Cgroup Facts             `json:"cgroup,omitempty"`
+	Proc   Facts             `json:"proc,omitempty"`
+}
+
+func readRecording(file string) (*Recording, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var r Recording
+	return &r, json.Unmarshal(text, &r)
+}
+
+func (r *Recording) write(file string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o600)
+}

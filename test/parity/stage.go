@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// A stage is one running case.
+type stage struct {
+	*run
+	c         *Case
+	record    *CaseRecord
+	dir       string            // the case's own, $DIR in its manifests
+	manifests map[string]string // by pod
+	held      map[string]bool   // pods whose manifest appears later, or never again
+}
+
+func newStage(r *run, c *Case) (*stage, error) {
+	s := &stage{
+		run: r, c: c, record: &CaseRecord{Pods: map[string]*PodRecord{}},
+		dir: filepath.Join(r.place.dir, "cases", c.Name), manifests: map[string]string{}, held: map[string]bool{},
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	for _, m := range c.manifests {
+		var p v1.Pod
+		if err := yaml.Unmarshal([]byte(m), &p); err != nil {
+			return nil, err
+		}
+		s.manifests[p.Name] = strings.ReplaceAll(m, "$DIR", s.dir)
+	}
+	was := map[string]bool{}
+	for _, a := range c.Script {
+		was[a.Remove] = true
+		s.held[a.Drop] = s.held[a.Drop] || !was[a.Drop]
+	}
+	return s, nil
+}
+
+// file is where a pod's manifest is.
+func (s *stage) file(pod string) string { return filepath.Join(s.place.manifests, pod+".yaml") }
+
+// drop puts a manifest in place as an editor or a deployment tool does.
+func (s *stage) drop(pod string) error {
+	staged := filepath.Join(s.place.manifests, "."+pod+".yaml")
+	if err := os.WriteFile(staged, []byte(s.manifests[pod]), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(staged, s.file(pod))
+}
+
+func (s *stage) dropAll() error {
+	var errs []error
+	names, err := s.c.pods()
+	if err != nil {
+		return err
+	}
+	for _, pod := range names {
+		if !s.held[pod] {
+			errs = append(errs, s.drop(pod))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *stage) removeAll() error {
+	var errs []error
+	for pod := range s.manifests {
+		if err := os.Remove(s.file(pod)); err != nil && !os.IsNotExist(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// act does one thing of the script.
+func (s *stage) act(ctx context.Context, a Action) error {
+	s.record.Moments = append(s.record.Moments, Moment{time.Now(), a.describe()})
+	switch {
+	case a.Replace != nil:
+		for pod, m := range s.manifests {
+			was := m
+			for _, r := range a.Replace {
+				m = strings.ReplaceAll(m, r.Old, r.New)
+			}
+			if m == was {
+				continue
+			}
+			s.manifests[pod] = m
+			if !s.held[pod] {
+				if err := s.drop(pod); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	case a.Remove != "":
+		s.held[a.Remove] = true
+		return os.Remove(s.file(a.Remove))
+	case a.Drop != "":
+		s.held[a.Drop] = false
+		return s.drop(a.Drop)
+	case a.Create != "":
+		return os.WriteFile(filepath.Join(s.dir, a.Create), []byte("here\n"), 0o644)
+	case a.Delete != "":
+		return os.Remove(filepath.Join(s.dir, a.Delete))
+	case a.Kill != "":
+		pod, container, _ := strings.Cut(a.Kill, "/")
+		for _, r := range s.recorder.running(pod) {
+			if r.Container == container {
+				return s.kill(ctx, r.ID)
+			}
+		}
+		return nil // that it does not run is what the comparison shows
+	}
+	return fmt.Errorf("nothing to do at %s", a.At.Duration)
+}
+
+// kill ends the first process of a container as the kernel would.
+func (s *stage) kill(ctx context.Context, id string) error {
+	pid, err := pidOf(ctx, s.recorder.runtime, id)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// look looks into all running containers of the case.
+func (s *stage) look(ctx context.Context) error {
+	for pod := range s.manifests {
+		looks := map[string]Look{}
+		for _, r := range s.recorder.running(pod) {
+			l, err := lookInside(ctx, s.recorder.runtime, r.ID)
+			if err != nil {
+				continue // it ended meanwhile
+			}
+			looks[r.Container] = l
+		}
+		s.recorder.inside(pod, looks, logFiles(s.place.logs, pod))
+	}
+	return nil
+}
