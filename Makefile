@@ -82,6 +82,16 @@ demo: build images
 bench: build images
 	$(GO) run ./test/bench
 
+# The real kubelet that nodectl is compared with, in bin/kubelet.
+.PHONY: kubelet-bin
+kubelet-bin:
+	@hack/kubelet/build
+
+## parity: nodectl beside the real kubelet, docs/fidelity.md (root, minutes)
+.PHONY: parity
+parity: bundle kubelet-bin
+	cd test/parity && $(GO) run . -out ../../docs/fidelity.md
+
 ## clean: removes what was built
 .PHONY: clean
 clean:

@@ -259,7 +259,7 @@ func TestF24_LongListsComeInPieces(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	for i := range 5 {
-		start(t, r, wanted(fmt.Sprintf("web%d", i), "sleep", "exit-1"), 0)
+		start(t, r, wanted(fmt.Sprintf("web%d", i), "sleep", "sleep"), 0)
 	}
 	plain, err := r.Pods(t.Context())
 	if err != nil || len(plain) != 5 {

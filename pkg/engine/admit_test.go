@@ -133,12 +133,14 @@ func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
 }
 
 // TestC_1_15_1_RefusedPodOfAServerHasFailed: its controller makes another one,
-// so it does not start when there is room, not for the next agent either.
+// so it does not start when there is room, not after an edit either. It holds
+// nothing.
 func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
 		m.src.name = "api:/k"
-		first, second := of("api", "/k", mkpod("first", cpu("2"))), of("api", "/k", mkpod("second", cpu("1")))
+		labelled := func(p *v1.Pod) { p.Labels = map[string]string{"seen": "yes"} }
+		first, second, third := of("api", "/k", mkpod("first", cpu("2"))), of("api", "/k", mkpod("second", cpu("1"))), of("api", "/k", mkpod("third", cpu("2")))
 		m.src.set(first)
 		m.arrive()
 		m.src.set(first, second)
@@ -148,9 +150,20 @@ func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 		m.pass(time.Hour)
 		m.expect("first", "gone", false)
 		m.expect("second", "Failed OutOfcpu", false)
+		m.src.set(of("api", "/k", mkpod("second", cpu("1"), labelled)), third)
+		m.pass(time.Minute)
+		m.expect("third", "Running", true)
+		m.expect("second", "Failed OutOfcpu", false)
+		m.src.set(of("api", "/k", mkpod("second", cpu("1"), labelled)))
+		m.pass(time.Minute)
 		m.leave()
-		m.arrive()
+		m.arrive() // there is room now, and the next agent knows that it is too late
 		m.pass(time.Minute)
 		m.expect("second", "Failed OutOfcpu", false)
+		m.src.set(of("api", "/k", mkpod("second", cpu("1"), labelled)), third)
+		m.pass(time.Minute)
+		m.src.set(third)
+		m.pass(time.Minute)
+		m.expect("second", "gone", false)
 	})
 }

@@ -39,8 +39,10 @@ func (s *scenery) rows() map[string]func() []expectation {
 	}
 	side := v1.Container{Name: "side", Image: "side:1"}
 	hasSide := func(p place) bool { return lives0(p) && len(p.spec.Pod.Spec.Containers) > 1 }
-	hasInit := func(p place) bool { return lives0(p) && len(p.spec.Pod.Spec.InitContainers) > 0 }
-	return map[string]func() []expectation{
+	hasInit := func(p place) bool {
+		return lives0(p) && slices.ContainsFunc(p.spec.Pod.Spec.InitContainers, func(c v1.Container) bool { return !pod.Restartable(&c) })
+	}
+	rows := map[string]func() []expectation{
 		"M1": func() []expectation {
 			edits := []func(*v1.Pod){}
 			if s.r.IntN(3) == 0 {
@@ -50,6 +52,11 @@ func (s *scenery) rows() map[string]func() []expectation {
 				edits = append(edits, job)
 			} else if s.r.IntN(3) == 0 {
 				edits = append(edits, func(p *v1.Pod) { p.Spec.Containers = append(p.Spec.Containers, side) })
+			} else if s.r.IntN(2) == 0 {
+				edits = append(edits, resourced)
+			}
+			if s.r.IntN(3) == 0 {
+				edits = append(edits, sidecar)
 			}
 			_, e := add(edits...)
 			return []expectation{e}
@@ -90,7 +97,8 @@ func (s *scenery) rows() map[string]func() []expectation {
 			}
 			s.put(p.layer, p.file, s.again(p.layer, p.file, p.spec, func(p *v1.Pod) {
 				s.news++
-				p.Spec.InitContainers[0].Image = fmt.Sprintf("exit-0:%d", s.news)
+				i := slices.IndexFunc(p.Spec.InitContainers, func(c v1.Container) bool { return !pod.Restartable(&c) })
+				p.Spec.InitContainers[i].Image = fmt.Sprintf("exit-0:%d", s.news)
 			}))
 			return []expectation{{key: p.spec.Key, says: "UPDATE pod"}}
 		},
@@ -282,4 +290,6 @@ func (s *scenery) rows() map[string]func() []expectation {
 			return []expectation{{key: key, says: "ADD"}}
 		},
 	}
+	maps.Copy(rows, s.lifecycleRows())
+	return rows
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,6 +60,8 @@ type Change struct {
 	// containers are; both empty: nothing restarts.
 	RestartPod        bool
 	RestartContainers []string
+	// Resizes is what is resized in place; nothing of that restarts.
+	Resizes []pod.Resized
 	// Reason says why something restarts, or why a pod is removed that is still
 	// written somewhere; may be empty.
 	Reason string
@@ -90,6 +93,18 @@ func Preview(ctx context.Context, look Look) (Forecast, error) {
 	return againstSaved(state, &Saved{}), nil
 }
 
+// waitsForNobody notes every pod that depends on one which no source wants: it
+// does not start before one does.
+func (f *Forecast) waitsForNobody() {
+	for s := range f.State.Pods.All() {
+		for _, d := range s.DependsOn {
+			if !slices.ContainsFunc(s.Targets(d), func(key pod.Key) bool { return f.State.Pod(key) != nil }) {
+				f.Notices = append(f.Notices, fmt.Sprintf("pod %s depends on pod %s, which no source wants", s.Key, d.Name))
+			}
+		}
+	}
+}
+
 // againstSaved compares state with a set that an earlier merge wrote.
 func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 	f := Forecast{State: state}
@@ -116,7 +131,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 		}
 		f.remove(s.Key, s, s.Origin, s.UID(), grace(s, -1), "")
 	}
-	f.sort()
+	f.finish()
 	return f
 }
 
@@ -166,7 +181,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 		}
 		f.removeRunning(a, r, origin, why)
 	}
-	f.sort()
+	f.finish()
 	return f
 }
 
@@ -175,7 +190,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
 	v := plan.View{
 		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
-		Terminal: string(r.Terminal), StopSince: r.StopSince, Now: f.now,
+		Terminal: string(r.Terminal), StopSince: r.StopSince, Lives: r.Lives, StartTime: r.StartTime, Now: f.now,
 	}
 	if v.Instance == 0 && a.Sandbox != nil {
 		v.Instance = a.Sandbox.Instance
@@ -185,7 +200,8 @@ func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step
 	return plan.Foresee(v)
 }
 
-// restarts asks plan what serving want would start anew of a running pod.
+// restarts asks plan what serving want would start anew of a running pod, and
+// what it would resize.
 func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
 	c.Steps = f.steps(want, a, r)
 	instance := r.Instance
@@ -193,6 +209,11 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 		instance = a.Sandbox.Instance
 	}
 	c.RestartPod, c.RestartContainers = plan.Restarts(a, instance, c.Steps)
+	for _, name := range plan.Resized(c.Steps) {
+		have := a.Containers[name]
+		has := cmp.Or(r.Lives[have.ID].Resources, have.Resources)
+		c.Resizes = append(c.Resizes, pod.Resized{Container: name, Resources: pod.ResourcesChanged(has, want.Resources(name))})
+	}
 }
 
 // unwanted says of a running pod that the set does not hold whether it stays
@@ -284,6 +305,7 @@ func (f *Forecast) update(want, was *pod.Spec, objects []objectChange) {
 	c := changeOf(want, was)
 	c.Fields = pod.Differences(was.Pod, want.Pod)
 	c.RestartPod, c.RestartContainers, c.Reason = pod.Restart(was, want)
+	c.Resizes = pod.Resizes(was, want)
 	for _, o := range objects {
 		if o.usedBy(want.Pod) {
 			c.Fields = append(c.Fields, o.fields...)
@@ -368,15 +390,17 @@ func (f *Forecast) change(c Change) {
 	switch {
 	case c.New.Pod.DeletionTimestamp != nil && (c.Old == nil || c.Old.Pod.DeletionTimestamp == nil):
 		c.Op, c.Grace = podconfig.DELETE, grace(c.New, -1)
-	case len(c.Fields) == 0 && !c.Restarts() && c.Reason == "":
+	case len(c.Fields) == 0 && !c.Restarts() && len(c.Resizes) == 0 && c.Reason == "":
 		f.Unchanged++
 		return
 	}
 	f.Changes = append(f.Changes, c)
 }
 
-// sort puts changes in the order they are shown: by op, then by key.
-func (f *Forecast) sort() {
+// finish notes what is to be said of the set as a whole, and puts changes in the
+// order they are shown: by op, then by key.
+func (f *Forecast) finish() {
+	f.waitsForNobody()
 	rank := []podconfig.Op{podconfig.ADD, podconfig.UPDATE, podconfig.DELETE, podconfig.REMOVE, podconfig.RECONCILE}
 	slices.SortStableFunc(f.Changes, func(a, b Change) int {
 		if c := slices.Index(rank, a.Op) - slices.Index(rank, b.Op); c != 0 {

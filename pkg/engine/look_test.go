@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -69,7 +70,7 @@ func runs(s *pod.Spec) pod.Actual {
 	return pod.Actual{
 		Key: s.Key, UID: s.UID(),
 		Sandbox:    &pod.Sandbox{ID: "s", Ready: true, SpecHash: s.Hash, SandboxHash: s.SandboxHash, Layer: s.Origin.Layer(), Grace: 7},
-		Containers: map[string]pod.Container{"c": {Name: "c", SandboxID: "s", Hash: s.ContainerHash("c"), State: pod.StateRunning}},
+		Containers: map[string]pod.Container{"c": {ID: "1", Name: "c", SandboxID: "s", Resources: s.Resources("c"), Hash: s.ContainerHash("c"), State: pod.StateRunning}},
 	}
 }
 
@@ -87,6 +88,9 @@ func summary(f Forecast) []string {
 		}
 		if c.Restarts() {
 			line += fmt.Sprintf(" restart pod=%v %v", c.RestartPod, c.RestartContainers)
+		}
+		if len(c.Resizes) > 0 {
+			line += fmt.Sprintf(" resize %v", c.Resizes)
 		}
 		if c.Op == podconfig.REMOVE {
 			line += fmt.Sprintf(" grace=%d", c.Grace)
@@ -110,6 +114,13 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 	graceful := func(p *v1.Pod) { g := int64(5); p.Spec.TerminationGracePeriodSeconds = &g }
 	was := lookSpec("web", "nginx:1")
 	record := func(s *pod.Spec) pod.Record { return pod.Record{Key: s.Key, UID: s.UID(), Want: s, Instance: 1} }
+	cpu := func(n string) func(*v1.Pod) {
+		return func(p *v1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(n)}
+		}
+	}
+	waits := lookSpec("web", "nginx:1")
+	waits.DependsOn = []pod.Dependency{{Name: "db", Until: pod.Ready}}
 	moved := *old
 	moved.Origin.Location = "gone"
 	for name, c := range map[string]struct {
@@ -126,6 +137,22 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{runs(web)}, kept: []pod.Record{record(web)},
 			want: []string{"unchanged 1"},
+		},
+		"C-1.34 resources changed: resized in place": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(lookSpec("web", "nginx:1", cpu("2")))}}},
+			have:    []pod.Actual{runs(lookSpec("web", "nginx:1", cpu("1")))}, kept: []pod.Record{record(lookSpec("web", "nginx:1", cpu("1")))},
+			want: []string{"UPDATE web a/web.yaml:1 spec.containers[c].resources.requests[cpu]:1->2 resize [{c [cpu]}]", "unchanged 0"},
+		},
+		"C-1.34 resources changed, and the container has them already": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(lookSpec("web", "nginx:1", cpu("2")))}}},
+			have:    []pod.Actual{runs(lookSpec("web", "nginx:1", cpu("1")))},
+			kept: []pod.Record{{Key: web.Key, UID: web.UID(), Want: lookSpec("web", "nginx:1", cpu("2")), Instance: 1,
+				Lives: map[string]pod.Life{"1": {Resources: "cpu=2/"}}}},
+			want: []string{"unchanged 1"},
+		},
+		"P21 a dependency that no source wants": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(waits)}}},
+			want:    []string{"ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source wants", "unchanged 0"},
 		},
 		"an image changed: the kept spec says the field": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},

@@ -52,6 +52,7 @@ type Difference struct {
 	Fields     []pod.FieldChange
 	RestartPod bool
 	Containers []string // that restart
+	Resizes    []pod.Resized
 	Reason     string
 }
 
@@ -84,6 +85,7 @@ func (u Update) Difference(i int) Difference {
 func difference(old, new *pod.Spec) Difference {
 	d := Difference{Fields: pod.Differences(old.Pod, new.Pod)}
 	d.RestartPod, d.Containers, d.Reason = pod.Restart(old, new)
+	d.Resizes = pod.Resizes(old, new)
 	return d
 }
 

@@ -394,6 +394,8 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	}
 	switch {
 	case w.rec.Terminal != "":
+	case w.letter.refused.final && v.Have.Empty() && v.Want != nil:
+		w.refuse(v.Want)
 	case p.Ended != plan.Ended{}:
 		w.rec.Terminal, w.recDirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
@@ -405,6 +407,14 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if p.Stopping && w.rec.StopSince.IsZero() {
 		w.rec.StopSince, w.recDirty = v.Now, true
 	}
+}
+
+// refuse records a refusal for good as the end of an instance that never was, so
+// that no later agent judges the pod again.
+func (w *worker) refuse(want *pod.Spec) {
+	w.beginInstance(want, max(w.rec.Instance, 1))
+	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.letter.refused.reason
+	w.rec.TerminalMessage = status.Rejected + w.letter.refused.message
 }
 
 // deleting reports whether a pod's source shows it as being deleted.

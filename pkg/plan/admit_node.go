@@ -19,7 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// sysctls is rule 2: a sysctl is safe or allowed, and is not one of the host's.
+// sysctls lets a pod set what is safe or allowed, and nothing of the host's own.
 func (a *admission) sysctls(spec *pod.Spec) (reason, message string) {
 	sc := spec.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -49,7 +49,8 @@ func matches(pattern, name string) bool {
 }
 
 // safeSysctl reports whether a sysctl is a pod's own and does no harm to others
-// (contract, appendix F). Older kernels have some of them once for the whole
+// (contract, appendix F; the kubelet before 1.37 does not know tcp_notsent_lowat
+// and tcp_slow_start_after_idle). Older kernels have some of them once for the whole
 // machine; of a kernel that is not known nothing is assumed.
 func safeSysctl(name, kernel string) bool {
 	since := func(major, minor uint) bool {

@@ -88,6 +88,9 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 		{"this system", "file", "os: {name: linux}", ""},
 		{"another system", "file", "os: {name: windows}", `PodOSNotSupported: spec.os.name is "windows", and this node runs linux`},
 
+		{"sysctls before the system", "file", "os: {name: windows}, securityContext: {sysctls: [{name: kernel.sem, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.sem" is not safe, and not allowed on this node`},
+		{"the system before what is left", "file", "os: {name: windows}, " + asks("cpu: 3"), `PodOSNotSupported: spec.os.name is "windows", and this node runs linux`},
+
 		{"all there is", "file", asks("cpu: 2, memory: 1Gi, ephemeral-storage: 10Gi, hugepages-2Mi: 4Mi"), ""},
 		{"too many cores", "file", asks("cpu: 2001m"), "OutOfcpu: not enough cpu on this node: requested: 2001m, used: 0, capacity: 2"},
 		{"too much memory", "file", asks("memory: 1025Mi"), "OutOfmemory: not enough memory on this node: requested: 1025Mi, used: 0, capacity: 1Gi"},
@@ -157,6 +160,9 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 	}
 	if _, refused := plan.Admit([]*pod.Spec{second}, []*pod.Spec{large, first}, node); len(refused) != 1 {
 		t.Error("seats that ask for more than there is leave room for another")
+	}
+	if _, refused := plan.Admit([]*pod.Spec{sized(t, "d", "file", asks("cpu: 0"))}, []*pod.Spec{large, first}, node); len(refused) != 0 {
+		t.Errorf("a pod that asks for none of it: %v", refused)
 	}
 	if quantity := seated[0].Pod.Spec.Containers[0].Resources.Requests[v1.ResourceCPU]; quantity.String() != "1" {
 		t.Errorf("a seated pod's own request is %s now", &quantity)

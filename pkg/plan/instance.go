@@ -73,7 +73,7 @@ func (s *scene) whyOver() string {
 	switch {
 	case !s.StopSince.IsZero():
 		return "pod is wanted again while it stops"
-	case s.Terminal != "" && s.contentChanged():
+	case s.Terminal != "" && want.Origin.Source != sourceAPI && s.contentChanged(): // C-1.26.15
 		return s.changedText("definition changed after the pod had ended")
 	}
 	return ""
@@ -109,13 +109,14 @@ func (s *scene) containerChanged(c pod.Container) bool {
 
 // contentChanged reports whether a terminal instance was made from another
 // content than the wanted one: anything that restarts the pod or a container,
-// or another set of containers. Labels and the like do not bring a pod back.
+// other resources, or another set of containers. Labels and the like do not bring
+// a pod back, and nothing brings back one from an API server.
 func (s *scene) contentChanged() bool {
 	if s.Kept == nil {
 		return s.contentDiffersFromRecords()
 	}
 	for name := range s.Want.ContainerHashes {
-		if _, ok := s.Kept.ContainerHashes[name]; !ok {
+		if _, ok := s.Kept.ContainerHashes[name]; !ok || s.Kept.Resources(name) != s.Want.Resources(name) {
 			return true
 		}
 	}

@@ -1,7 +1,10 @@
 package plan_test
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +20,20 @@ import (
 type manifest struct {
 	policy     string
 	inits      int
+	sidecars   int // between the init containers
 	containers int
+	own        string // restartPolicy of the first container, with rule
+	rule       string // what it does on exit code 1
+	hooks      bool
+	probes     bool
+	resize     bool // in place
+	ephemeral  bool
+	deadline   int
 	image      int // of the first container
 	initImage  int
+	sideImage  int
+	memory     int // of the first container
+	grace      int
 	hostname   int // an edit of the whole pod
 	label      int
 	uid        int
@@ -28,19 +42,48 @@ type manifest struct {
 func (f manifest) spec() *pod.Spec {
 	var b strings.Builder
 	fmt.Fprintf(&b, "metadata: {name: p, uid: uid-%d, labels: {l: l%d}}\nspec:\n  restartPolicy: %s\n  hostname: h%d\n", f.uid, f.label, f.policy, f.hostname)
-	if f.inits > 0 {
+	fmt.Fprintf(&b, "  terminationGracePeriodSeconds: %d\n", 10+f.grace)
+	if f.deadline > 0 {
+		fmt.Fprintf(&b, "  activeDeadlineSeconds: %d\n", f.deadline)
+	}
+	hooks, startup, live := "", "", ""
+	if f.hooks {
+		hooks = ", lifecycle: {postStart: {exec: {command: [up]}}, preStop: {exec: {command: [down]}}}"
+	}
+	if f.probes {
+		startup, live = ", startupProbe: {exec: {command: [up]}}", ", livenessProbe: {exec: {command: [ok]}}"
+	}
+	if f.inits+f.sidecars > 0 {
 		b.WriteString("  initContainers:\n")
-		for i := range f.inits {
-			fmt.Fprintf(&b, "  - {name: init%d, image: i:%d}\n", i, f.initImage)
+	}
+	for i := range max(f.inits, f.sidecars) {
+		if i < f.sidecars {
+			fmt.Fprintf(&b, "  - {name: side%d, image: 's:%d', restartPolicy: Always%s%s}\n", i, f.sideImage, hooks, startup)
+		}
+		if i < f.inits {
+			fmt.Fprintf(&b, "  - {name: init%d, image: 'i:%d'}\n", i, f.initImage)
 		}
 	}
 	b.WriteString("  containers:\n")
 	for i := range f.containers {
-		image := 0
-		if i == 0 {
-			image = f.image
+		if i > 0 {
+			fmt.Fprintf(&b, "  - {name: c%d, image: c%s}\n", i, hooks)
+			continue
 		}
-		fmt.Fprintf(&b, "  - {name: c%d, image: c:%d}\n", i, image)
+		fmt.Fprintf(&b, "  - {name: c0, image: 'c:%d', resources: {limits: {memory: %dMi}}%s%s", f.image, 64+f.memory, hooks, live)
+		if !f.resize {
+			b.WriteString(", resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]")
+		}
+		if f.own != "" {
+			b.WriteString(", restartPolicy: " + f.own)
+		}
+		if f.rule != "" {
+			b.WriteString(", restartPolicyRules: [{action: " + f.rule + ", exitCodes: {operator: In, values: [1]}}]")
+		}
+		b.WriteString("}\n")
+	}
+	if f.ephemeral {
+		b.WriteString("  ephemeralContainers: [{name: debug, image: sh}]\n")
 	}
 	s, err := plantest.Spec([]byte(b.String()))
 	if err != nil {
@@ -55,7 +98,7 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 	word := rapid.SampledFrom([]string{
 		"round", "round", "round", "kill", "kill", "exit", "exit", "sandbox", "image", "initImage", "pod", "label",
 		"containers", "remove", "want", "clock", "clockBack", "record", "fail", "network", "unknown", "uid",
-		"revert", "revert", "ghost",
+		"revert", "revert", "ghost", "hook", "startup", "startup", "liveness", "sideImage", "memory", "grace",
 	}).Draw(t, "event")
 	m.log = append(m.log, word)
 	defer func() {
@@ -86,6 +129,24 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 				m.killSandbox(b)
 			}
 		}
+	case "hook":
+		m.hookFails = func() bool { return true }
+		m.round(-1)
+		m.hookFails = func() bool { return false }
+	case "startup", "liveness":
+		if n := len(m.containers); n > 0 {
+			c := m.containers[rapid.IntRange(0, n-1).Draw(t, "which")]
+			verdict := pod.Verdict{ContainerID: c.ID, OK: word == "startup" && rapid.IntRange(0, 3).Draw(t, "fails") > 0}
+			health := pod.Health{Live: maps.Clone(m.health.Live), Started: maps.Clone(m.health.Started)}
+			map[string]map[string]pod.Verdict{"startup": health.Started, "liveness": health.Live}[word][c.Name] = verdict
+			m.health = health
+		}
+	case "sideImage":
+		f.sideImage++
+	case "memory":
+		f.memory++
+	case "grace":
+		f.grace = rapid.IntRange(0, 60).Draw(t, "grace")
 	case "image":
 		f.image++
 	case "initImage":
@@ -107,12 +168,13 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 	case "clock":
 		m.now = m.now.Add(time.Duration(rapid.IntRange(0, 700).Draw(t, "seconds")) * time.Second)
 	case "clockBack":
+		m.lastGrace = math.MaxInt64
 		m.now = m.now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
 	case "record":
 		// The record is lost while the runtime says as much: numbers and ends
 		// are known from the containers alone.
 		if b := m.have().Sandbox; b != nil && b.Instance == m.rec.Instance && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
-			m.rec = pod.Record{}
+			m.rec, m.streaks = pod.Record{}, map[string]int{}
 			m.forgetNumbers()
 		}
 	case "fail":
@@ -146,6 +208,16 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 			policy:     rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"),
 			inits:      rapid.IntRange(0, 2).Draw(t, "inits"),
 			containers: rapid.IntRange(1, 2).Draw(t, "containers"),
+			sidecars:   rapid.IntRange(0, 2).Draw(t, "sidecars"),
+			own:        rapid.SampledFrom([]string{"", "", "Always", "OnFailure", "Never"}).Draw(t, "own"),
+			hooks:      rapid.Bool().Draw(t, "hooks"),
+			probes:     rapid.Bool().Draw(t, "probes"),
+			resize:     rapid.Bool().Draw(t, "resize"),
+			ephemeral:  rapid.Bool().Draw(t, "ephemeral"),
+			deadline:   rapid.SampledFrom([]int{0, 0, 0, 900}).Draw(t, "deadline"),
+		}
+		if f.own != "" {
+			f.rule = rapid.SampledFrom([]string{"", "Restart", "RestartAllContainers"}).Draw(t, "rule")
 		}
 		before := f
 		m.want = f.spec()
@@ -226,13 +298,29 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 	case !m.volumes[box.Instance] || len(m.volumes) != 1:
 		return fmt.Sprintf("volumes %v of instance %d", m.volumes, box.Instance)
 	}
-	for i := range f.containers {
-		name := fmt.Sprintf("c%d", i)
+	for _, name := range m.order() {
+		spec, init := m.want.Container(name)
+		if init && !pod.Restartable(spec) {
+			continue
+		}
 		c, ok := have.Containers[name]
-		done := ok && c.State == pod.StateExited && (f.policy == "Never" || f.policy == "OnFailure" && c.ExitCode == 0)
+		killed := m.rec.Lives[c.ID].Killed
+		done := ok && c.State == pod.StateExited && !mayRestart(m.want, spec, &life{exit: c.ExitCode, killed: killed != "" && killed != pod.HookFailed})
 		if !ok || c.State != pod.StateRunning && !done || c.Hash != m.want.ContainerHash(name) {
 			return name + " is not as wanted"
 		}
+		if done {
+			continue
+		}
+		if has := cmp.Or(m.rec.Lives[c.ID].Resources, c.Resources); has != m.want.Resources(name) {
+			return fmt.Sprintf("%s has %s", name, has)
+		}
+		if l := m.rec.Lives[c.ID]; l.Killed != "" || l.PostStart != "" {
+			return fmt.Sprintf("%s runs in life %v", name, l)
+		}
+	}
+	if _, ok := have.Containers["debug"]; f.ephemeral && !ok {
+		return "no ephemeral container"
 	}
 	return m.untidy()
 }
@@ -259,79 +347,4 @@ func (m *sim) untidy() string {
 		}
 	}
 	return ""
-}
-
-// TestF1_KilledAfterEveryStep cuts every plan on the way from one state to the
-// next after its first, second, … step, as kill -9 does; the end is the same as
-// without.
-func TestF1_KilledAfterEveryStep(t *testing.T) {
-	t.Parallel()
-	base := manifest{policy: "Always", inits: 1, containers: 2}
-	one := int32(1)
-	stories := map[string]func(*sim, *manifest){
-		"start":          func(m *sim, f *manifest) { m.want = f.spec() },
-		"remove":         func(m *sim, f *manifest) { runUp(m, f); m.want = nil },
-		"edit container": func(m *sim, f *manifest) { runUp(m, f); f.image++; m.want = f.spec() },
-		"edit pod":       func(m *sim, f *manifest) { runUp(m, f); f.hostname++; m.want = f.spec() },
-		"other uid":      func(m *sim, f *manifest) { runUp(m, f); f.uid++; m.want = f.spec() },
-		"reboot":         func(m *sim, f *manifest) { runUp(m, f); m.killSandbox(m.sandboxes[0]) },
-		"crash":          func(m *sim, f *manifest) { runUp(m, f); m.exit(m.containers[1], one) },
-		"drop container": func(m *sim, f *manifest) { runUp(m, f); f.containers--; m.want = f.spec() },
-		"remove and add": func(m *sim, f *manifest) { runUp(m, f); m.want = nil; m.round(1); m.want = f.spec() },
-		"never reboot": func(m *sim, f *manifest) {
-			f.policy = "Never"
-			runUp(m, f)
-			m.sandboxes[0].Ready = false
-		},
-		"ended job edited": func(m *sim, f *manifest) {
-			f.policy = "OnFailure"
-			runUp(m, f)
-			for _, c := range m.containers {
-				m.exit(c, 0)
-			}
-			m.settle()
-			f.image++
-			m.want = f.spec()
-		},
-	}
-	for name, story := range stories {
-		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			t.Parallel()
-			play := func(cut int) (string, int) {
-				m, f := newSim(), base
-				m.want = f.spec()
-				m.key = m.want.Key
-				story(m, &f)
-				most, done := 0, false
-				for range 40 { // the agent is killed in every round, then no more
-					p := m.round(cut)
-					most = max(most, len(p.Steps))
-					if cut < 0 || p.Gone || len(p.Steps) == 0 {
-						break
-					}
-				}
-				if _, done = m.settle(); !done || len(m.broken) > 0 {
-					t.Fatalf("cut after %d: settled %t, broken %v\n%s", cut, done, m.broken, strings.Join(m.log, "\n"))
-				}
-				return m.shape(), most
-			}
-			whole, _ := play(-1)
-			_, most := play(1)
-			if most < 1 {
-				t.Fatal("the story asks for no step")
-			}
-			for cut := 1; cut <= 12; cut++ {
-				if got, _ := play(cut); got != whole {
-					t.Errorf("cut after %d steps:\n%s\nwant:\n%s", cut, got, whole)
-				}
-			}
-		})
-	}
-}
-
-func runUp(m *sim, f *manifest) {
-	m.want = f.spec()
-	if _, ok := m.settle(); !ok {
-		panic("not up")
-	}
 }

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -31,14 +32,20 @@ type sim struct {
 	volumes map[int]bool
 	// The worker's record, and what it knows only while it lives.
 	rec     pod.Record
-	hasRec  bool
+	streaks map[string]int
 	trouble map[string]pod.Trouble
+	health  pod.Health
+	// lastGrace is the most that a step of the stop that goes on was given.
+	lastGrace int64
 
 	network bool
 	// ends says how the next started container goes: nil runs on.
 	ends func(name string) *int32
-	// fail makes a step fail.
-	fail func(plan.Step) bool
+	// fail makes a step fail, hookFails a postStart hook.
+	fail      func(plan.Step) bool
+	hookFails func() bool
+	// stopTakes is how long what runs takes to stop.
+	stopTakes time.Duration
 
 	// What the laws need: the highest number that ever started, per name, since
 	// the pod was last forgotten; the content of each instance that ended, and
@@ -48,13 +55,17 @@ type sim struct {
 	ended     map[int]string
 	lastEnded string
 	lives     map[string]*life
-	broken    []string
-	log       []string
+	// turned holds the init containers, by sandbox, that had their turn there, and
+	// "" once a regular container was made.
+	turned map[string]map[string]bool
+	broken []string
+	log    []string
 }
 
 type life struct {
-	id, hash  string
-	succeeded bool
+	id, hash, resources, sandbox string
+	exit                         int32
+	killed                       bool // by a probe
 }
 
 type simSandbox struct {
@@ -70,8 +81,13 @@ func newSim() *sim {
 	return &sim{
 		now: plantest.Now, volumes: map[int]bool{}, trouble: map[string]pod.Trouble{}, network: true,
 		started: map[string]int{}, ended: map[int]string{}, lives: map[string]*life{},
-		ends: func(string) *int32 { return nil }, fail: func(plan.Step) bool { return false },
+		streaks: map[string]int{}, turned: map[string]map[string]bool{}, health: newHealth(),
+		ends: func(string) *int32 { return nil }, fail: func(plan.Step) bool { return false }, hookFails: func() bool { return false },
 	}
+}
+
+func newHealth() pod.Health {
+	return pod.Health{Live: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
 }
 
 func (m *sim) breaks(format string, args ...any) {
@@ -133,9 +149,11 @@ func (m *sim) view() plan.View {
 			raise(name, c.Attempt+1)
 		}
 	}
+	maps.DeleteFunc(m.rec.Lives, func(id string, _ pod.Life) bool { return m.container(id) == nil })
 	v := plan.View{
 		Want: m.want, Kept: m.rec.Want, Have: have, Instance: m.rec.Instance, Attempts: maps.Clone(m.rec.Attempts),
 		Terminal: string(m.rec.Terminal), Trouble: m.trouble, StopSince: m.rec.StopSince,
+		Health: m.health, Lives: maps.Clone(m.rec.Lives), Streaks: maps.Clone(m.streaks), StartTime: m.rec.StartTime,
 		NetworkReady: m.network, Now: m.now,
 	}
 	v.VolumesReady = m.volumes[plan.Instance(v)]
@@ -146,6 +164,7 @@ func (m *sim) view() plan.View {
 func (m *sim) round(limit int) plan.Plan {
 	v := m.view()
 	p := plan.Next(v)
+	m.checkStops(v, p)
 	m.remember(v, p)
 	if m.want == nil || v.Have.UID != "" && v.Have.UID != m.want.UID() {
 		m.lastEnded = "" // the pod that ended is removed: added again, it runs
@@ -169,7 +188,14 @@ func (m *sim) round(limit int) plan.Plan {
 			m.log = append(m.log, "  (failed)")
 			break
 		}
-		m.do(s)
+		if p.RestartingAll && s.Action == plan.RemoveContainer {
+			delete(m.lives, m.lifeKey(s.Container)) // it may run again, whatever its policy
+			delete(m.turned, m.have().Sandbox.ID)
+		}
+		if !m.do(s) {
+			m.log = append(m.log, "  (failed)")
+			break
+		}
 	}
 	return p
 }
@@ -183,8 +209,14 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 		m.ended[plan.Instance(v)] = content(v.Want)
 		m.lastEnded = content(v.Want)
 	}
+	if p.Ended.Phase != string(m.rec.Terminal) && p.Ended != (plan.Ended{}) {
+		m.breaks("ended %v, recorded %s", p.Ended, m.rec.Terminal)
+	}
 	if p.Stopping && m.rec.StopSince.IsZero() {
-		m.rec.StopSince = m.now
+		m.rec.StopSince, m.lastGrace = m.now, math.MaxInt64
+	}
+	if m.rec.StartTime.IsZero() {
+		m.rec.StartTime = m.now
 	}
 }
 
@@ -192,18 +224,19 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 func content(s *pod.Spec) string {
 	text := s.UID() + s.SandboxHash
 	for _, name := range slices.Sorted(maps.Keys(s.ContainerHashes)) {
-		text += " " + name + "=" + s.ContainerHashes[name]
+		text += " " + name + "=" + s.ContainerHashes[name] + s.Resources(name)
 	}
 	return text
 }
 
-func (m *sim) do(s plan.Step) {
+// do does a step, and reports whether what it asks for came about.
+func (m *sim) do(s plan.Step) bool {
 	switch s.Action {
 	case plan.PutVolumes, plan.RunSandbox:
 		m.startInstance(s.Instance)
 		if s.Action == plan.PutVolumes {
 			m.volumes[s.Instance] = true
-			return
+			return true
 		}
 		if !m.volumes[s.Instance] {
 			m.breaks("sandbox of instance %d before its volumes", s.Instance)
@@ -223,11 +256,20 @@ func (m *sim) do(s plan.Step) {
 		m.create(s)
 	case plan.StartContainer:
 		m.start(s)
-	case plan.StopContainer:
-		if c := m.container(s.ID); c != nil && c.State != pod.StateCreated {
-			m.exit(c, 137)
+	case plan.RunHook:
+		return m.runHook(s)
+	case plan.UpdateContainer:
+		c := m.container(s.ID)
+		if c == nil || c.State != pod.StateRunning {
+			return false
 		}
+		m.live(c.ID, func(l *pod.Life) { l.Resources = m.want.Resources(c.Name) })
+	case plan.StopContainer:
+		m.stop(s)
 	case plan.RemoveContainer:
+		if s.Streak > 0 {
+			m.streaks[s.Container] = s.Streak
+		}
 		m.containers = slices.DeleteFunc(m.containers, func(c *simContainer) bool {
 			if c.ID == s.ID && (c.State == pod.StateRunning || c.State == pod.StateUnknown) {
 				m.breaks("%s removed while it may run", c.ID)
@@ -250,7 +292,59 @@ func (m *sim) do(s plan.Step) {
 			m.breaks("forgotten while something is left: %v %v", m.have(), m.volumes)
 		}
 		m.rec, m.started, m.ended = pod.Record{}, map[string]int{}, map[int]string{}
-		m.lastEnded, m.lives = "", map[string]*life{}
+		m.lastEnded, m.lives, m.streaks = "", map[string]*life{}, map[string]int{}
+	}
+	return true
+}
+
+// live changes what the record says of a container's life.
+func (m *sim) live(id string, change func(*pod.Life)) {
+	if m.rec.Lives == nil {
+		m.rec.Lives = map[string]pod.Life{}
+	}
+	l := m.rec.Lives[id]
+	change(&l)
+	m.rec.Lives[id] = l
+}
+
+func (m *sim) runHook(s plan.Step) bool {
+	var c *simContainer
+	for _, x := range m.containers {
+		if x.ID == s.ID || s.ID == "" && x.Name == s.Container && (c == nil || x.Attempt >= c.Attempt) {
+			c = x
+		}
+	}
+	if c == nil {
+		m.breaks("hook of %s, which was not created", s.Container)
+		return false
+	}
+	ok := c.State == pod.StateRunning && !m.hookFails()
+	m.live(c.ID, func(l *pod.Life) {
+		if l.PostStart = ""; !ok {
+			l.PostStart = pod.HookFailed
+		}
+	})
+	return ok
+}
+
+func (m *sim) stop(s plan.Step) {
+	c := m.container(s.ID)
+	if c == nil || c.State == pod.StateCreated {
+		return
+	}
+	if s.Hook != nil {
+		if m.rec.Lives[c.ID].PreStop || c.State != pod.StateRunning {
+			m.breaks("preStop hook of %s again, or of what does not run", c.ID)
+		}
+		m.live(c.ID, func(l *pod.Life) { l.PreStop = true })
+	}
+	if s.Killed != "" {
+		m.live(c.ID, func(l *pod.Life) { l.Killed = s.Killed })
+	}
+	m.now = m.now.Add(m.stopTakes)
+	m.exit(c, 137)
+	if l := m.lives[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
+		l.killed = s.Killed != "" && s.Killed != pod.HookFailed
 	}
 }
 
@@ -263,7 +357,7 @@ func (m *sim) startInstance(instance int) {
 		m.started = map[string]int{} // another pod: its numbers begin anew
 	}
 	m.rec.Want, m.rec.UID, m.rec.Instance = m.want, m.want.UID(), instance
-	m.rec.StopSince, m.rec.Terminal = time.Time{}, ""
+	m.rec.StopSince, m.rec.Terminal, m.rec.StartTime, m.streaks = time.Time{}, "", m.now, map[string]int{}
 	if m.lastEnded == content(m.want) {
 		m.breaks("an instance starts although the pod had ended with this content")
 	}
@@ -290,11 +384,24 @@ func (m *sim) create(s plan.Step) {
 			m.breaks("name of %s attempt %d is taken", c.Name, c.Attempt)
 		}
 	}
+	m.checkHooks(s.Container)
+	m.checkTurn(s.Container, box.ID)
 	m.ids++
+	id := fmt.Sprintf("c%d", m.ids)
+	c, _ := m.want.Container(s.Container)
+	var preStop *v1.LifecycleHandler
+	if h := c.Lifecycle; h != nil {
+		preStop = h.PreStop
+		if h.PostStart != nil {
+			m.live(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
+		}
+	}
+	delete(m.streaks, s.Container)
 	m.containers = append(m.containers, &simContainer{pod.Container{
-		ID: fmt.Sprintf("c%d", m.ids), Name: s.Container, SandboxID: box.ID, State: pod.StateCreated,
+		ID: id, Name: s.Container, SandboxID: box.ID, State: pod.StateCreated,
 		Attempt: s.Attempt, Restarts: int(s.Attempt), CrashStreak: s.Streak,
 		Hash: m.want.ContainerHash(s.Container), CreatedAt: m.now,
+		Resources: m.want.Resources(s.Container), PreStop: preStop,
 	}})
 }
 
@@ -329,29 +436,24 @@ func (m *sim) start(s plan.Step) {
 	}
 }
 
-// checkPolicy checks that what the policy does not restart is not restarted
-// within an instance, unless its definition changed.
-func (m *sim) checkPolicy(c *simContainer) {
-	key := fmt.Sprintf("%d/%s", m.have().Sandbox.Instance, c.Name)
-	if l := m.lives[key]; l != nil && l.hash == c.Hash && !strings.HasPrefix(c.Name, "init") {
-		switch policy := m.want.Pod.Spec.RestartPolicy; {
-		case policy == v1.RestartPolicyNever, policy == v1.RestartPolicyOnFailure && l.succeeded:
-			m.breaks("%s restarted under %s", c.Name, policy)
-		}
-	} else if l != nil && l.hash == c.Hash && m.want.Pod.Spec.RestartPolicy == v1.RestartPolicyNever {
-		m.breaks("%s restarted under Never", c.Name)
-	}
-	m.lives[key] = &life{id: c.ID, hash: c.Hash}
-}
-
 func (m *sim) exit(c *simContainer, code int32) {
-	if c.State == pod.StateRunning || c.State == pod.StateUnknown {
-		c.State, c.ExitCode, c.FinishedAt = pod.StateExited, code, m.now
-		for _, l := range m.lives {
-			if l.id == c.ID && code == 0 {
-				l.succeeded = true
-			}
+	if c.State != pod.StateRunning && c.State != pod.StateUnknown {
+		return
+	}
+	c.State, c.ExitCode, c.FinishedAt = pod.StateExited, code, m.now
+	for _, l := range m.lives {
+		if l.id == c.ID {
+			l.exit = code
 		}
+	}
+	if m.want == nil {
+		return
+	}
+	if spec, init := m.want.Container(c.Name); init && !pod.Restartable(spec) && code == 0 {
+		if m.turned[c.SandboxID] == nil {
+			m.turned[c.SandboxID] = map[string]bool{}
+		}
+		m.turned[c.SandboxID][c.Name] = true
 	}
 }
 
@@ -367,18 +469,20 @@ func (m *sim) killSandbox(b *simSandbox) {
 // settle goes on until nothing is left to do, moving the clock where the plan
 // waits; it gives up after a number of rounds.
 func (m *sim) settle() (plan.Plan, bool) {
-	for range 60 {
+	for range 80 {
 		p := m.round(-1)
 		switch {
 		case p.Gone || p.Settled && p.WaitFor == "":
 			return p, true
 		case len(p.Steps) == 0 && p.Wait > 0:
 			m.now = m.now.Add(p.Wait)
-		case len(p.Steps) == 0: // an init container runs: let it end well
+		case len(p.Steps) == 0: // init containers end well, probes pass
+			m.health = newHealth()
 			for _, c := range m.containers {
 				if strings.HasPrefix(c.Name, "init") {
 					m.exit(c, 0)
 				}
+				m.health.Started[c.Name] = pod.Verdict{ContainerID: c.ID, OK: c.State == pod.StateRunning}
 			}
 			m.now = m.now.Add(time.Second)
 		}

@@ -71,11 +71,11 @@ func DependencyProblem(p *v1.Pod) (Problem, bool) {
 // Targets returns the keys of the pods that a dependency may mean: that of the
 // name as it is written, then that with the node's suffix. The first one that
 // somebody wants counts.
-func (s *Spec) Targets(d Dependency) [2]Key {
+func (s *Spec) Targets(d Dependency) []Key {
 	as := Key{Namespace: s.Namespace, Name: d.Name}
-	suffixed := as
-	if node := s.Pod.Spec.NodeName; node != "" {
-		suffixed.Name += "-" + node
+	node := s.Pod.Spec.NodeName
+	if node == "" {
+		return []Key{as}
 	}
-	return [2]Key{as, suffixed}
+	return []Key{as, {Namespace: s.Namespace, Name: d.Name + "-" + node}}
 }

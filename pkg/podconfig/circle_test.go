@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -191,7 +192,7 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	c := New(Config{Kept: runs})
 	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs)
 	f, b := c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: written.Pods}}, At: noon})
-	if got := told(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1 B1} (file) A1>b B1" {
+	if got := told(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1,B1} (file) A1>b B1" {
 		t.Error(got)
 	}
 	f, b, _ = c.take(f, message{snapshot: set(written)}, noon)
@@ -202,7 +203,7 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil)
 	f, _ = c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
 	f, b = c.restore(f, 1, Restored{Files: []pod.Standing{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
-	if got := told(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file) RESTORE{C1} (http) C1" {
+	if got := told(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file); RESTORE{C1} (file) C1" {
 		t.Error(got)
 	}
 }
@@ -256,7 +257,7 @@ func TestP21_CirclesHurtNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := map[pod.Key]*pod.Spec{}
 		live(orders(t), func(e event, old, next fold, b Batch) {
-			if again := breakCircles(next.merged.Pods, next.ordered, next.merged.Pods); len(again.instead) > 0 {
+			if again := breakCircles(next.merged.Pods, next.merged.Pods, sorted.List[*pod.Spec]{}); len(again.problems) > 0 {
 				t.Fatalf("%s: circles are left: %v", orderText(next.merged), again.problems)
 			}
 			named := map[string]bool{}

@@ -56,7 +56,7 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	case ok && (b.here(r) || b.have.Sandbox == nil):
 		b.fromRecord(&st, c, r)
 	case !ok && b.removedToRestart(&st):
-	case !ok && !sidecar && !b.restarting && b.initialised && len(b.have.Containers) > 0:
+	case !ok && !sidecar && !b.ruled && b.initialised && len(b.have.Containers) > 0:
 		if b.old[c.Name].State.Terminated != nil {
 			keepEnd(&st, b.old[c.Name])
 		} else {
@@ -180,6 +180,9 @@ func (b *build) neverSeen(st *v1.ContainerStatus) {
 	old := b.old[st.Name]
 	st.State.Waiting = b.waiting()
 	st.LastTerminationState = old.LastTerminationState
+	if old.State.Terminated != nil {
+		st.LastTerminationState = old.State // an init container that runs again
+	}
 	if old.State.Running == nil {
 		return
 	}

@@ -169,7 +169,7 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	b.initialised = b.made || b.lastInitDone()
 	b.over = isFinal(n.Terminal) || isFinal(b.reported())
 	b.ruled = b.endedByRule()
-	b.restarting = b.ruled || b.same && is(b.before.Conditions, v1.AllContainersRestarting)
+	b.restarting = b.ruled || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b
 }
 

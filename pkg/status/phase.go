@@ -8,15 +8,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Rejected stands before the message of a pod that admission refused for good.
+const Rejected = "Pod was rejected: "
+
 // phase decides the phase, and what goes with it: reason and message. A phase
 // that is final stays (C-1.26.15).
 func (b *build) phase(st *v1.PodStatus) {
 	reported := b.reported()
 	switch {
-	case isFinal(b.notes.Terminal):
-		st.Phase, st.Reason, st.Message = b.notes.Terminal, b.notes.TerminalReason, b.notes.TerminalMessage
 	case isFinal(reported):
 		st.Phase = reported
+	case isFinal(b.notes.Terminal):
+		st.Phase = b.notes.Terminal
 	case b.refused() && b.notes.RefusedFinal:
 		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.RefusedReason, "Pod was rejected: "+b.notes.RefusedMessage
 	case b.refused():
@@ -25,6 +28,9 @@ func (b *build) phase(st *v1.PodStatus) {
 		st.Phase, st.Message = v1.PodPending, b.notes.Waits
 	default:
 		st.Phase = b.naturalPhase(st)
+	}
+	if isFinal(st.Phase) && st.Phase == b.notes.Terminal {
+		st.Reason, st.Message = b.notes.TerminalReason, b.notes.TerminalMessage
 	}
 }
 
@@ -43,7 +49,7 @@ func (b *build) reported() v1.PodPhase {
 // end finishes the status of a pod that has ended: nothing waits any more.
 func (b *build) end(st *v1.PodStatus) {
 	if !b.over {
-		b.over = true
+		b.over, b.ruled, b.restarting = true, false, false
 		b.containers(st)
 	}
 	if st.Reason == "" && b.same && b.before.Phase == st.Phase {

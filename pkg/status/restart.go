@@ -16,7 +16,7 @@ const restartingAll = "RestartingAllContainers"
 // restarts reports whether a container that ended so runs again.
 func (b *build) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	again, _ := pod.Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
-	return again || end.Reason == restartingAll || b.restarting
+	return again || end.Reason == restartingAll || b.ruled
 }
 
 // endedByRule reports whether a container of the newest sandbox ended by a rule

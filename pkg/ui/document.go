@@ -77,11 +77,18 @@ type PlanChange struct {
 	Reason  string            `json:"reason"` // why a pod is removed, where its file does not say it
 }
 
-// PlanRestart is what a change restarts: the pod, some containers, or nothing.
+// PlanRestart is what a change restarts: the pod, some containers, or nothing;
+// and what it resizes, which restarts nothing.
 type PlanRestart struct {
-	Pod        bool     `json:"pod"`
-	Containers []string `json:"containers"`
-	Reason     string   `json:"reason"`
+	Pod        bool          `json:"pod"`
+	Containers []string      `json:"containers"`
+	Reason     string        `json:"reason"`
+	Resize     []pod.Resized `json:"resize"`
+}
+
+// restart returns the document of what restarts and what is resized.
+func restart(whole bool, containers []string, reason string, resized []pod.Resized) PlanRestart {
+	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]pod.Resized{}, resized...)}
 }
 
 // PlanConflict is one pod that two places want.
@@ -143,7 +150,7 @@ func (p *MergePlan) add(c engine.Change) {
 		Source:  c.Source,
 		Pod:     PodRef{c.Key.Namespace, c.Key.Name, c.UID},
 		Origin:  Place{c.Origin.File, c.Origin.Line},
-		Restart: PlanRestart{Pod: c.RestartPod, Containers: append([]string{}, c.RestartContainers...)},
+		Restart: restart(c.RestartPod, c.RestartContainers, "", c.Resizes),
 		Fields:  append([]pod.FieldChange{}, c.Fields...),
 		Grace:   c.Grace,
 	}
@@ -212,7 +219,7 @@ func NewPodUpdate(u engine.Update, seq int, full bool) PodUpdate {
 		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Ended, Since: stamp(u.Since), Dropped: u.Dropped,
 	}
 	if u.Op == engine.CONFLICT {
-		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: PlanRestart{Containers: []string{}}, Fields: []pod.FieldChange{}})
+		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: restart(false, nil, "", nil), Fields: []pod.FieldChange{}})
 	}
 	for i, s := range u.Pods {
 		p := UpdatePod{
@@ -222,7 +229,7 @@ func NewPodUpdate(u engine.Update, seq int, full bool) PodUpdate {
 		}
 		diff := u.Difference(i)
 		p.Fields = append(p.Fields, diff.Fields...)
-		p.Restart = PlanRestart{diff.RestartPod, append([]string{}, diff.Containers...), diff.Reason}
+		p.Restart = restart(diff.RestartPod, diff.Containers, diff.Reason, diff.Resizes)
 		if full {
 			p.Object = Shown(s.Pod)
 		}

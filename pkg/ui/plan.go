@@ -115,7 +115,8 @@ func consequence(c PlanChange) string {
 	return ""
 }
 
-// RestartText says what restarts; why is said for a whole pod, and where asked.
+// RestartText says what restarts, and what is resized; why is said for a whole
+// pod, and where asked.
 func RestartText(r PlanRestart, why bool) string {
 	text := "restart: none"
 	switch {
@@ -129,7 +130,22 @@ func RestartText(r PlanRestart, why bool) string {
 	if why && r.Reason != "" {
 		text += " (" + r.Reason + ")"
 	}
-	return text
+	var resized []string
+	for _, c := range r.Resize {
+		var names []string
+		for _, n := range c.Resources {
+			names = append(names, string(n))
+		}
+		resized = append(resized, fmt.Sprintf("container %s (%s)", c.Container, strings.Join(names, ", ")))
+	}
+	switch resize := "resize: " + strings.Join(resized, ", "); {
+	case len(resized) == 0:
+		return text
+	case text == "restart: none":
+		return resize
+	default:
+		return text + "; " + resize
+	}
 }
 
 func flagged(op, what, source, text string) []cell {

@@ -68,7 +68,8 @@ func forecast() engine.Forecast {
 		Changes: []engine.Change{
 			{Op: podconfig.ADD, Key: metrics.Key, New: metrics, Source: "file", Origin: metrics.Origin, UID: metrics.UID()},
 			{Op: podconfig.UPDATE, Key: web.Key, New: web, Source: "file", Origin: web.Origin, UID: web.UID(), RestartContainers: []string{"nginx"}, Reason: "image changed",
-				Fields: []pod.FieldChange{{Path: "spec.containers[nginx].image", Old: "nginx:1.27.1", New: "nginx:1.27.3"}}},
+				Fields:  []pod.FieldChange{{Path: "spec.containers[nginx].image", Old: "nginx:1.27.1", New: "nginx:1.27.3"}},
+				Resizes: []pod.Resized{{Container: "proxy", Resources: []v1.ResourceName{"cpu", "memory"}}}},
 			{Op: podconfig.REMOVE, Key: old.Key, Old: old, Source: "file", Origin: old.Origin, UID: old.UID(), Grace: 30},
 		},
 		Unchanged: 2,
@@ -109,6 +110,7 @@ func TestPlanOfNothing(t *testing.T) {
 
 func TestPlanTellsWhatStaysTheSame(t *testing.T) {
 	t.Parallel()
+	resized := []pod.Resized{{Container: "app", Resources: []v1.ResourceName{"cpu", "memory"}}, {Container: "side", Resources: []v1.ResourceName{"cpu"}}}
 	for _, c := range []struct {
 		restart PlanRestart
 		fields  int
@@ -117,6 +119,8 @@ func TestPlanTellsWhatStaysTheSame(t *testing.T) {
 		{PlanRestart{}, 1, "restart: none"},
 		{PlanRestart{Containers: []string{"a", "b"}, Reason: "image changed"}, 1, "restart: containers a, b"},
 		{PlanRestart{Pod: true, Reason: "hostNetwork changed"}, 1, "restart: pod (hostNetwork changed)"},
+		{PlanRestart{Resize: resized}, 1, "resize: container app (cpu, memory), container side (cpu)"},
+		{PlanRestart{Containers: []string{"a"}, Reason: "image changed", Resize: resized[1:]}, 1, "restart: container a; resize: container side (cpu)"},
 		{PlanRestart{Containers: []string{"a"}, Reason: "the hash of the container differs"}, 0, "restart: container a (the hash of the container differs)"},
 	} {
 		if got := RestartText(c.restart, c.fields == 0); got != c.want {

@@ -45,14 +45,14 @@ func host(name, path string, kind v1.HostPathType) v1.Volume {
 // place is a fresh root and log directory with Volumes over them.
 type place struct {
 	*volume.Volumes
-	root, logs string
+	root, logs, links string
 }
 
 func newPlace(t *testing.T) place {
 	t.Helper()
 	dir := t.TempDir()
-	p := place{root: filepath.Join(dir, "root"), logs: filepath.Join(dir, "logs")}
-	p.Volumes = volume.New(volume.Config{RootDir: p.root, PodLogsDir: p.logs})
+	p := place{root: filepath.Join(dir, "root"), logs: filepath.Join(dir, "logs"), links: filepath.Join(dir, "links")}
+	p.Volumes = volume.New(volume.Config{RootDir: p.root, PodLogsDir: p.logs, ContainerLogsDir: p.links})
 	return p
 }
 

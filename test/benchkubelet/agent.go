@@ -155,7 +155,7 @@ func (b *bench) take(ctx context.Context, m *result.Measure, rounds int, arms ..
 			if err := arms[(i+k)%len(arms)](i); err != nil {
 				return err
 			}
-			if err := lab.Rest(ctx, m, b.span(time.Second, 200*time.Millisecond)); err != nil {
+			if err := lab.Rest(ctx, m, 500*time.Millisecond); err != nil {
 				return err
 			}
 		}

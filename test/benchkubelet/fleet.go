@@ -31,16 +31,16 @@ func (b *bench) measureFleet(ctx context.Context) error {
 	f := &fleet{bench: b, cpu: &result.Measure{}, memory: &result.Measure{}, calls: &result.Measure{}, restart: &result.Measure{}}
 	length := b.window(fleets[1])
 	if b.wants(6) {
-		f.cpu = b.begin(ctx, 6, "idle CPU a minute", fmt.Sprintf("windows of %s: CPU time of the agent's threads, and of containerd beside it", length))
+		f.cpu = b.begin(6, "idle CPU a minute", fmt.Sprintf("windows of %s: CPU time of the agent's threads, and of containerd beside it", length))
 	}
 	if b.wants(7) {
-		f.memory = b.begin(ctx, 7, "memory", "the largest RssAnon and VmRSS in the same windows")
+		f.memory = b.begin(7, "memory", "the largest RssAnon and VmRSS in the same windows")
 	}
 	if b.wants(8) {
-		f.calls = b.begin(ctx, 8, "CRI calls a second, idle", "counted by a proxy on the socket in the same windows; a stream counts once")
+		f.calls = b.begin(8, "CRI calls a second, idle", "counted by a proxy on the socket in the same windows; a stream counts once")
 	}
 	if b.wants(9) {
-		f.restart = b.begin(ctx, 9, "restart of the agent → all reported right", fmt.Sprintf("%d pods, SIGKILL and SIGTERM in turn, exec → kubelet: /healthz is ok and /pods shows all Running; nodectl: its line `All pods reported`, and get pods shows all Running right after; every container is the one it was", fleets[2]))
+		f.restart = b.begin(9, "restart of the agent → all reported right", fmt.Sprintf("%d pods, SIGKILL and SIGTERM in turn, exec → kubelet: /healthz is ok and /pods shows all Running; nodectl: its line `All pods reported`, and get pods shows all Running right after; every container is the one it was", fleets[2]))
 	}
 	return b.take(ctx, f.cpu, b.count(2, 1), each(b.agents, func(a agent, round int) error { return f.turn(ctx, a, round) })...)
 }
@@ -48,7 +48,7 @@ func (b *bench) measureFleet(ctx context.Context) error {
 // window is how long an agent is looked at with so many pods.
 func (b *bench) window(pods int) time.Duration {
 	if pods == 0 {
-		return b.span(30*time.Second, 10*time.Second)
+		return b.span(20*time.Second, 10*time.Second)
 	}
 	return b.span(time.Minute, 10*time.Second)
 }
@@ -69,6 +69,9 @@ func (f *fleet) turn(ctx context.Context, a agent, round int) (err error) {
 				return err
 			}
 			have = pods
+			if pods == 0 && round > 0 {
+				continue // it does not stand in the table
+			}
 			if err := f.idle(ctx, r, front, pods); err != nil {
 				return err
 			}
@@ -86,7 +89,7 @@ func (f *fleet) idle(ctx context.Context, r *running, front *criproxy.Proxy, pod
 		return nil
 	}
 	// What has just started is looked at again by both, and written down.
-	if err := lab.Pause(ctx, f.span(10*time.Second, 2*time.Second)); err != nil {
+	if err := lab.Pause(ctx, f.span(8*time.Second, 2*time.Second)); err != nil {
 		return err
 	}
 	before, begin := result.Calls(front.Counts()), time.Now()
@@ -117,7 +120,7 @@ func (f *fleet) restarts(ctx context.Context, r *running, pods int) error {
 	if err != nil {
 		return err
 	}
-	for i := range f.count(4, 2) {
+	for i := range f.count(3, 2) {
 		if err := r.end([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i%2]); err != nil {
 			return err
 		}
@@ -170,7 +173,7 @@ func (b *bench) everything(ctx context.Context) (map[string]string, error) {
 
 // measureSize is M15.
 func (b *bench) measureSize(ctx context.Context) error {
-	m := b.begin(ctx, 15, "size of the program", "as built for this run, without symbols; nodectl without the container runtime it can carry")
+	m := b.begin(15, "size of the program", "as built for this run, without symbols; nodectl without the container runtime it can carry")
 	for _, p := range []struct{ arm, file string }{{"kubelet", b.kubelet}, {"nodectl", b.nodectl.Binary}} {
 		s, err := os.Stat(p.file)
 		if err != nil {

@@ -30,8 +30,8 @@ var goner = lab.PodShape{EmptyDir: true, Grace: int(grace / time.Second), Args: 
 // minute.
 const goneLimit = 3 * time.Minute
 
-// collection is the period of the kubelet's garbage collection: its manifests go
-// at times spread evenly over one.
+// collection is the period of the kubelet's garbage collection, which begins when
+// it starts: its manifests go at times spread over one.
 const collection = time.Minute
 
 // traces is what one pod has on the machine.
@@ -42,16 +42,16 @@ type traces struct {
 
 // measureGone is M5.
 func (b *bench) measureGone(ctx context.Context) error {
-	m := b.begin(ctx, 5, "manifest gone → nothing left, beyond the grace",
+	m := b.begin(5, "manifest gone → nothing left, beyond the grace",
 		fmt.Sprintf("unlink → no container, sandbox, pod directory, cgroup, network namespace, log directory, less the grace of %s, which the container uses up; pod network, emptyDir; the kubelet's go spread over a period of its garbage collection; raw: StopContainer, StopPodSandbox, RemovePodSandbox", grace))
 	pods := b.count(4, 2)
 	arms := append(each(b.agents, func(a agent, round int) error {
-		return b.turn(ctx, a, fmt.Sprintf("gone-%d", round), b.Node.Endpoint, nil, func(r *running) error { return b.agentGone(ctx, m, r, pods) })
+		return b.turn(ctx, a, fmt.Sprintf("gone-%d", round), b.Node.Endpoint, nil, func(r *running) error { return b.agentGone(ctx, m, r, round, pods) })
 	}), func(round int) error { return b.rawGone(ctx, m, round, pods) })
 	return b.take(ctx, m, b.count(2, 1), arms...)
 }
 
-func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, pods int) error {
+func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, round, pods int) error {
 	left := make([]traces, pods)
 	for i := range left {
 		name := fmt.Sprintf("gone-%d", i)
@@ -67,30 +67,63 @@ func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, po
 			return err
 		}
 	}
-	apart := spacing
 	if _, ok := r.agent.(*kubelet); ok {
-		apart = b.span(collection/time.Duration(pods), time.Second)
+		return b.agentGoneSpread(ctx, m, r, round, left)
 	}
-	g, gctx := errgroup.WithContext(ctx)
 	for i := range left {
-		if err := lab.Pause(gctx, apart); err != nil {
-			break
+		if err := lab.Rest(ctx, m, spacing); err != nil {
+			return err
 		}
 		mark := b.Events.Mark()
 		begin, err := r.dirs.Remove(fmt.Sprintf("gone-%d", i))
 		if err != nil {
-			return errors.Join(err, g.Wait())
+			return err
 		}
-		left, name := left[i], r.name()
-		if apart == spacing { // one at a time, where that is soon over
-			if err := b.awaitGone(gctx, m, name, begin, mark, left); err != nil {
+		o, err := b.awaitGone(ctx, begin, mark, left[i])
+		if err != nil {
+			return err
+		}
+		if err := o.note(m, r.name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agentGoneSpread removes manifests at times spread over a collection, without
+// waiting for one pod's end before the next.
+func (b *bench) agentGoneSpread(ctx context.Context, m *result.Measure, r *running, round int, left []traces) error {
+	apart := b.span(collection/time.Duration(len(left)), time.Second)
+	due := r.Exec.Add(b.span(9*time.Second+time.Duration(round)*2500*time.Millisecond, 4*time.Second))
+	ends := make([]end, len(left))
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		for i, traces := range left {
+			if err := lab.Pause(ctx, time.Until(due.Add(time.Duration(i)*apart))); err != nil {
 				return err
 			}
-			continue
+			mark := b.Events.Mark()
+			begin, err := r.dirs.Remove(fmt.Sprintf("gone-%d", i))
+			if err != nil {
+				return err
+			}
+			g.Go(func() error {
+				var err error
+				ends[i], err = b.awaitGone(ctx, begin, mark, traces)
+				return err
+			})
 		}
-		g.Go(func() error { return b.awaitGone(gctx, m, name, begin, mark, left) })
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return err
 	}
-	return g.Wait()
+	for _, o := range ends {
+		if err := o.note(m, r.name()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tracesOf finds out what a pod has that just started.
@@ -157,9 +190,14 @@ func (b *bench) networkNamespace(ctx context.Context, sandbox string) (string, e
 	return "", fmt.Errorf("sandbox %s has no network namespace of its own", sandbox)
 }
 
-// awaitGone notes when what a pod had is gone, step by step.
-func (b *bench) awaitGone(ctx context.Context, m *result.Measure, arm string, begin time.Time, mark int, left traces) error {
-	var ended, stopped, removed, vanished time.Time
+// end is how a pod goes, step by step.
+type end struct {
+	begin, ended, stopped, removed, vanished time.Time
+}
+
+// awaitGone returns when nothing of a pod is left that was told to go at begin.
+func (b *bench) awaitGone(ctx context.Context, begin time.Time, mark int, left traces) (end, error) {
+	o := end{begin: begin}
 	g, gctx := errgroup.WithContext(ctx)
 	await := func(what string, at *time.Time, match ...func(lab.Seen) bool) {
 		g.Go(func() error {
@@ -175,26 +213,35 @@ func (b *bench) awaitGone(ctx context.Context, m *result.Measure, arm string, be
 			return nil
 		})
 	}
-	await("end of the container", &ended, lab.Stopped(left.container))
-	await("end of the sandbox", &stopped, lab.Stopped(left.sandbox))
-	await("removal", &removed, lab.Deleted(left.container), lab.Deleted(left.sandbox))
+	await("end of the container", &o.ended, lab.Stopped(left.container))
+	await("end of the sandbox", &o.stopped, lab.Stopped(left.sandbox))
+	await("removal", &o.removed, lab.Deleted(left.container), lab.Deleted(left.sandbox))
 	g.Go(func() error {
 		var err error
-		vanished, err = awaitVanished(gctx, left.paths)
+		o.vanished, err = awaitVanished(gctx, left.paths)
 		return err
 	})
-	if err := g.Wait(); err != nil {
-		return err
+	return o, g.Wait()
+}
+
+// note adds a pod's end to an arm, without its grace.
+func (o end) note(m *result.Measure, arm string) error {
+	if took := o.ended.Sub(o.begin); took < grace {
+		return fmt.Errorf("a container of %s ended after %s: before its grace was over", arm, took)
 	}
-	last := removed
-	if vanished.After(last) {
-		last = vanished
+	last := o.removed
+	if o.vanished.After(last) {
+		last = o.vanished
 	}
-	m.Arm(arm + ", container ended").Add(ended.Sub(begin) - grace)
-	m.Arm(arm + ", sandbox stopped").Add(stopped.Sub(begin) - grace)
-	m.Arm(arm + ", both removed").Add(removed.Sub(begin) - grace)
-	m.Arm(arm + ", directories, cgroups, network namespace gone").Add(vanished.Sub(begin) - grace)
-	m.Arm(arm).Add(last.Sub(begin) - grace)
+	for _, step := range []struct {
+		name string
+		at   time.Time
+	}{
+		{", container ended", o.ended}, {", sandbox stopped", o.stopped}, {", both removed", o.removed},
+		{", directories, cgroups, network namespace gone", o.vanished}, {"", last},
+	} {
+		m.Arm(arm + step.name).Add(step.at.Sub(o.begin) - grace)
+	}
 	return nil
 }
 
@@ -236,16 +283,20 @@ func (b *bench) rawGone(ctx context.Context, m *result.Measure, round, pods int)
 		if err != nil {
 			return err
 		}
+		if err := lab.Rest(ctx, m, spacing); err != nil {
+			return err
+		}
 		mark = b.Events.Mark()
 		begin := time.Now()
 		_, err = b.Node.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: p.Container, Timeout: int64(grace / time.Second)})
 		if err := errors.Join(err, b.RemoveSandbox(ctx, p.Sandbox), os.RemoveAll(dir), os.RemoveAll(b.RawLogDir(name))); err != nil {
 			return err
 		}
-		if err := b.awaitGone(ctx, m, "raw", begin, mark, left); err != nil {
+		o, err := b.awaitGone(ctx, begin, mark, left)
+		if err != nil {
 			return err
 		}
-		if err := lab.Rest(ctx, m, spacing); err != nil {
+		if err := o.note(m, "raw"); err != nil {
 			return err
 		}
 	}

@@ -149,7 +149,7 @@ func (k *kubelet) reported(ctx context.Context, p *lab.Process, _ lab.Dirs, pods
 		return time.Time{}, 0, err
 	}
 	flipped := map[string]bool{}
-	err := k.ask(ctx, p, k.ports[1], "/pods", 20*time.Millisecond, func(d *json.Decoder) bool {
+	err := k.ask(ctx, p, k.ports[1], "/pods", 100*time.Millisecond, func(d *json.Decoder) bool {
 		var list podList
 		if d.Decode(&list) != nil {
 			return false

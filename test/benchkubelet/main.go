@@ -137,6 +137,7 @@ type bench struct {
 	agents  []agent // that take part in everything
 	tuned   []agent // that take part in latencies too
 	report  *result.Report
+	noise   result.Noise // before the present step
 }
 
 // wants reports whether a measure is asked for, and not there yet.
@@ -160,11 +161,11 @@ func (b *bench) span(full, quick time.Duration) time.Duration {
 	return full
 }
 
-// begin begins a measure, when the machine is quiet or has been waited for.
-func (b *bench) begin(ctx context.Context, id int, name, method string) *result.Measure {
+// begin begins a measure.
+func (b *bench) begin(id int, name, method string) *result.Measure {
 	lab.Say("M%d: %s", id, name)
 	m := b.report.Begin(id, name, method)
-	m.Noise = b.Noise(ctx, b.span(b.waitQuiet, 0))
+	m.Noise = b.noise
 	return m
 }
 
@@ -203,6 +204,7 @@ func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 			continue
 		}
 		begin := time.Now()
+		b.noise = b.Noise(ctx, b.span(b.waitQuiet, 0))
 		if err := s.run(b, ctx); err != nil {
 			if ctx.Err() != nil {
 				return b.report, errors.New("interrupted")

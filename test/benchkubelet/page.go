@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/nodectl/nodectl/test/bench/result"
@@ -145,8 +144,8 @@ func samples(r *result.Report, m int, arm string) []float64 {
 	if measure == nil {
 		return nil
 	}
-	if i := slices.IndexFunc(measure.Arms, func(a *result.Arm) bool { return a.Name == arm }); i >= 0 {
-		return measure.Arms[i].Samples
+	if a := measure.Lookup(arm); a != nil {
+		return a.Samples
 	}
 	return nil
 }

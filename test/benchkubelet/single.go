@@ -37,16 +37,16 @@ type single struct {
 }
 
 func (b *bench) measureSingle(ctx context.Context) error {
-	s := &single{bench: b, perRound: b.count(5, 2), phase: rand.New(rand.NewPCG(1, 2))}
+	s := &single{bench: b, perRound: b.count(4, 2), phase: rand.New(rand.NewPCG(1, 2))}
 	s.start, s.crash, s.cold = &result.Measure{}, &result.Measure{}, &result.Measure{}
 	if b.wants(1) {
-		s.start = b.begin(ctx, 1, "single start", "rename of a manifest → started_at, on the machine's network, image present; S0 without a volume, S2 with an emptyDir; raw: RunPodSandbox, CreateContainer, StartContainer")
+		s.start = b.begin(1, "single start", "rename of a manifest → started_at, on the machine's network, image present; S0 without a volume, S2 with an emptyDir; raw: RunPodSandbox, CreateContainer, StartContainer")
 	}
 	if b.wants(4) {
-		s.crash = b.begin(ctx, 4, "crash → replacement, first crash", "SIGKILL of the container's process at a random moment → started_at of the next; raw: STOPPED event, CreateContainer, StartContainer")
+		s.crash = b.begin(4, "crash → replacement, first crash", "SIGKILL of the container's process at a random moment → started_at of the next; raw: STOPPED event, CreateContainer, StartContainer")
 	}
 	if b.wants(16) {
-		s.cold = b.begin(ctx, 16, "cold start → first container", "exec of the agent, one manifest (S0) there, a fresh root directory → started_at")
+		s.cold = b.begin(16, "cold start → first container", "exec of the agent, one manifest (S0) there, a fresh root directory → started_at")
 	}
 	arms := append(each(b.latencyAgents(), func(a agent, round int) error {
 		return b.turn(ctx, a, fmt.Sprintf("single-%d", round), b.Node.Endpoint, s.first, func(r *running) error { return s.agent(ctx, r) })

@@ -55,13 +55,10 @@ var rows = []row{
 // arm returns the arm of a row, or nil when it was not measured.
 func (w row) arm(r *result.Report, which int) *result.Arm {
 	m := r.Find(w.measure)
-	if m == nil || w.arms[which] == "" {
+	if m == nil {
 		return nil
 	}
-	if a := m.Arm(w.arms[which]); a.N > 0 {
-		return a
-	}
-	return nil
+	return m.Lookup(w.arms[which])
 }
 
 // figure makes the row's figure; nil when an arm was not measured.

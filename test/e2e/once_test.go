@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -357,8 +358,11 @@ func TestI8_SecretsStayOut(t *testing.T) {
 	if strings.Contains(a.said(), canary) {
 		t.Error("the value is in the log")
 	}
+	// A container of any user writes its termination message: the file is open, the
+	// pod's directory is not.
+	message := regexp.MustCompile(`/pods/[^/]+/containers/[^/]+(/\d+)?$`)
 	err := filepath.Walk(s.root, func(path string, info os.FileInfo, err error) error {
-		if err == nil && info.Mode().Perm()&0o077 != 0 && !strings.Contains(path, "/volumes/") {
+		if err == nil && info.Mode().Perm()&0o077 != 0 && !strings.Contains(path, "/volumes/") && !message.MatchString(path) {
 			t.Errorf("%s is %s", path, info.Mode())
 		}
 		return err

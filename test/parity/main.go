@@ -37,6 +37,7 @@ type options struct {
 	kubelet   string
 	nodectl   string
 	verbose   bool
+	story     bool
 }
 
 func main() { os.Exit(start()) }
@@ -74,6 +75,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.kubelet, "kubelet", filepath.Join(repo, "bin/kubelet/kubelet"), "the kubelet")
 	f.StringVar(&o.nodectl, "nodectl", "", "the nodectl (default: built from this tree)")
 	f.BoolVar(&o.verbose, "v", false, "name the cases as they end, and explained differences")
+	f.BoolVar(&o.story, "story", false, "tell what happened in each case")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -132,6 +134,12 @@ func compareAll(ctx context.Context, o options) (int, error) {
 				return 0, nil // one arm alone, for now
 			}
 			return 0, err
+		}
+	}
+	if o.story {
+		for _, c := range cases {
+			story(os.Stdout, c, records[0])
+			story(os.Stdout, c, records[1])
 		}
 	}
 	report := newReport(cases, records[0], records[1], explained)

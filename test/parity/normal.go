@@ -19,7 +19,7 @@ type normaliser struct {
 var (
 	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
 	uidHex    = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	message   = regexp.MustCompile(`(/containers/[^/ ]+)/[0-9a-f]{8}\b`) // the kubelet's termination logs
+	message   = regexp.MustCompile(`(/containers/[^/ ]+)/([0-9a-f]{8}|[0-9]+)\b`) // termination logs
 	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\b`)
 	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
 	logLine   = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)

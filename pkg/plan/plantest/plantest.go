@@ -23,7 +23,8 @@ import (
 var Now = time.Date(2030, time.January, 1, 12, 0, 0, 0, time.UTC)
 
 // Spec reads a wanted pod. The namespace defaults to "default", the UID to
-// "uid-" and the name; hashes are the real ones.
+// "uid-" and the name; hashes are the real ones. It is from a file, or from the
+// source that its kubernetes.io/config.source names.
 func Spec(text []byte) (*pod.Spec, error) {
 	p := &v1.Pod{}
 	if err := yaml.UnmarshalStrict(text, p); err != nil {
@@ -31,7 +32,8 @@ func Spec(text []byte) (*pod.Spec, error) {
 	}
 	p.Namespace = cmp.Or(p.Namespace, "default")
 	p.UID = cmp.Or(p.UID, types.UID("uid-"+p.Name))
-	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "a/", File: "a/" + p.Name + ".yaml", Line: 1}}
+	source := cmp.Or(p.Annotations[pod.AnnotationConfigSource], "file")
+	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: source, Location: "a/", File: "a/" + p.Name + ".yaml", Line: 1}}
 	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
 	return s, nil
 }

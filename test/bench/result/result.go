@@ -150,10 +150,18 @@ func (m *Measure) Quiet() bool {
 	return m.Noise.Quiet()
 }
 
-// Arm returns the measure's arm of that name, new where there is none.
-func (m *Measure) Arm(name string) *Arm {
+// Lookup returns the measure's arm of that name, or nil.
+func (m *Measure) Lookup(name string) *Arm {
 	if i := slices.IndexFunc(m.Arms, func(a *Arm) bool { return a.Name == name }); i >= 0 {
 		return m.Arms[i]
+	}
+	return nil
+}
+
+// Arm returns the measure's arm of that name, new where there is none.
+func (m *Measure) Arm(name string) *Arm {
+	if a := m.Lookup(name); a != nil {
+		return a
 	}
 	a := &Arm{Name: name}
 	m.Arms = append(m.Arms, a)

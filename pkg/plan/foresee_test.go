@@ -1,0 +1,85 @@
+package plan_test
+
+import (
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+)
+
+func actions(steps []plan.Step) (out []string) {
+	for _, s := range steps {
+		text := string(s.Action)
+		if s.Container != "" {
+			text += " " + s.Container
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// TestC_1_22_1_ForeseesTheWholeStart shows every step of a start with init
+// containers, a sidecar that a startup probe gates, and hooks.
+func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
+	t.Parallel()
+	m := newSim()
+	f := manifest{policy: "Always", containers: 1, inits: 1, sidecars: 1, hooks: true, probes: true, ephemeral: true}
+	m.want = f.spec()
+	m.key = m.want.Key
+	v := m.view()
+	v.NetworkReady, v.Waits = false, "waits for another pod"
+	got := actions(plan.Foresee(v))
+	want := []string{
+		"put-volumes", "run-sandbox",
+		"pull-image debug", "create-container debug", "start-container debug",
+		"pull-image side0", "create-container side0", "start-container side0", "run-hook side0",
+		"pull-image init0", "create-container init0", "start-container init0",
+		"pull-image c0", "create-container c0", "start-container c0", "run-hook c0",
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	if len(m.sandboxes) > 0 || len(m.rec.Lives) > 0 {
+		t.Error("the forecast has written to what it was given")
+	}
+}
+
+// TestC_1_34_6_ForeseesWhatAnEditTouches shows what edits of a running pod do.
+func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
+	t.Parallel()
+	type touch struct {
+		Pod              bool
+		Restart, Resized []string
+	}
+	for name, test := range map[string]struct {
+		edit func(*manifest)
+		want touch
+	}{
+		"nothing":         {func(*manifest) {}, touch{}},
+		"label":           {func(f *manifest) { f.label++ }, touch{}},
+		"image":           {func(f *manifest) { f.image++ }, touch{Restart: []string{"c0"}}},
+		"sidecar":         {func(f *manifest) { f.sideImage++ }, touch{Restart: []string{"side0"}}},
+		"resize":          {func(f *manifest) { f.memory++ }, touch{Resized: []string{"c0"}}},
+		"resize restarts": {func(f *manifest) { f.memory++; f.resize = false }, touch{Restart: []string{"c0"}}},
+		"pod":             {func(f *manifest) { f.hostname++ }, touch{Pod: true}},
+		"init":            {func(f *manifest) { f.initImage++ }, touch{Pod: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newSim()
+			f := manifest{policy: "Always", containers: 2, inits: 1, sidecars: 1, hooks: true, probes: true, resize: true}
+			runUp(m, &f)
+			test.edit(&f)
+			m.want = f.spec()
+			v := m.view()
+			steps := plan.Foresee(v)
+			var got touch
+			got.Pod, got.Restart = plan.Restarts(v.Have, v.Instance, steps)
+			got.Resized = plan.Resized(steps)
+			if diff := gocmp.Diff(test.want, got); diff != "" {
+				t.Errorf("an edit touches (-want +got):\n%s\n%v", diff, actions(steps))
+			}
+		})
+	}
+}

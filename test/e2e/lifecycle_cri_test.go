@@ -1,0 +1,349 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	adapter "github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// A bare is a pod that a test takes through its life by the runtime adapter's
+// verbs, without an agent: what they are worth on a real containerd.
+type bare struct {
+	*stage
+	rt      *adapter.Runtime
+	want    *pod.Spec
+	sandbox *pod.Sandbox
+	links   string
+}
+
+// newBare makes a pod's sandbox. Containers are made by run.
+func newBare(s *stage, name string, containers ...v1.Container) *bare {
+	s.Helper()
+	b := &bare{stage: s, links: filepath.Join(s.dir, "containers")}
+	rt, err := adapter.Dial(adapter.Config{
+		Endpoint: s.node.Endpoint, Node: s.name, RootDir: s.root, PodLogsDir: s.logs, ContainerLogsDir: b.links, CgroupParent: s.node.CgroupParent,
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = rt.Close() })
+	b.rt = rt
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s.full(name), UID: types.UID("uid-" + s.full(name))}}
+	for _, c := range containers {
+		c.Image, c.ImagePullPolicy, c.TerminationMessagePath = node.Stamp, v1.PullIfNotPresent, "/dev/termination-log"
+		p.Spec.Containers = append(p.Spec.Containers, c)
+	}
+	b.want = &pod.Spec{Key: pod.KeyOf(p), Pod: p, Hash: "v1-x", SandboxHash: "v1-x", ContainerHashes: map[string]string{}}
+	id, err := rt.RunSandbox(s.Context(), b.want, 1, 0)
+	if err != nil {
+		s.Fatal(err)
+	}
+	b.sandbox = &pod.Sandbox{ID: id, Instance: 1}
+	return b
+}
+
+// run makes and starts a container of the pod, and returns its ID.
+func (b *bare) run(name string) string {
+	b.Helper()
+	id, err := b.rt.CreateContainer(b.Context(), pod.CreateRequest{Want: b.want, Container: name, Sandbox: b.sandbox})
+	if err == nil {
+		err = b.rt.StartContainer(b.Context(), id)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+// ended returns a container when it has exited.
+func (b *bare) ended(name string) (c pod.Container) {
+	b.Helper()
+	b.eventually(func() error {
+		a, err := b.rt.Pod(b.Context(), b.want.Key)
+		if c = a.Containers[name]; err == nil && c.State != pod.StateExited {
+			err = fmt.Errorf("container %s is %s", name, c.State)
+		}
+		return err
+	})
+	return c
+}
+
+func (b *bare) logFile(name string) string {
+	return filepath.Join(b.logs, b.want.Namespace+"_"+b.want.Name+"_"+b.want.UID(), name, "0.log")
+}
+
+// logged waits until a file of the log holds text.
+func (b *bare) logged(path, text string) {
+	b.Helper()
+	b.eventually(func() error {
+		got, err := os.ReadFile(path)
+		if err == nil && !strings.Contains(string(got), text) {
+			err = fmt.Errorf("%s lacks %q: %q", path, text, got)
+		}
+		return err
+	})
+}
+
+// TestC_1_26_11_MessagesOfARealRuntime: what a container writes is read, its log
+// stands in where it says nothing, and all of it goes with the container.
+func TestC_1_26_11_MessagesOfARealRuntime(t *testing.T) {
+	fallback := v1.TerminationMessageFallbackToLogsOnError
+	b := newBare(parallelStage(t), "message",
+		v1.Container{Name: "says", Args: []string{"write", "/dev/termination-log", "no database", "exit", "3"}},
+		v1.Container{Name: "logs", Args: []string{"print", "the last words", "exit", "4"}, TerminationMessagePolicy: fallback},
+		v1.Container{Name: "fine", Args: []string{"print", "the last words"}, TerminationMessagePolicy: fallback},
+		v1.Container{Name: "cannot", Command: []string{"/no-such-command"}},
+	)
+	for _, name := range []string{"says", "logs", "fine"} {
+		b.run(name)
+	}
+	id, err := b.rt.CreateContainer(b.Context(), pod.CreateRequest{Want: b.want, Container: "cannot", Sandbox: b.sandbox})
+	if err == nil {
+		err = b.rt.StartContainer(b.Context(), id)
+	}
+	if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != "RunContainerError" {
+		t.Errorf("a missing command: %v", err)
+	}
+	says := b.ended("says")
+	if says.Message != "no database\n" || says.ExitCode != 3 {
+		t.Errorf("%+v", says)
+	}
+	if c := b.ended("logs"); !strings.HasPrefix(c.Message, "started ") || !strings.HasSuffix(c.Message, "\nthe last words\n") || c.ExitCode != 4 {
+		t.Errorf("%+v", c)
+	}
+	if c := b.ended("fine"); c.Message != "" || c.Reason != "Completed" {
+		t.Errorf("%+v", c)
+	}
+	if c := b.ended("cannot"); c.Reason != "StartError" || !strings.Contains(c.Message, "no-such-command") {
+		t.Errorf("%+v", c)
+	}
+	link := filepath.Join(b.links, b.want.Name+"_default_says-"+says.ID+".log")
+	b.logged(link, " stdout F started ")
+	files := []string{link, b.logFile("says"), filepath.Join(b.root, "pods", b.want.UID(), "containers", "says", "0")}
+	for _, path := range files {
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := b.rt.RemoveContainer(t.Context(), says.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+}
+
+// TestC_1_23_9_StopSignalOfARealRuntime: the signal that the pod names is the one
+// that arrives, then SIGKILL.
+func TestC_1_23_9_StopSignalOfARealRuntime(t *testing.T) {
+	with := func(s v1.Signal) *v1.Lifecycle { return &v1.Lifecycle{StopSignal: &s} }
+	b := newBare(parallelStage(t), "signal",
+		v1.Container{Name: "usr1", Args: []string{"term", "7", "forever"}, Lifecycle: with(v1.SIGUSR1)},
+		v1.Container{Name: "deaf", Args: []string{"ignore", "forever"}, Lifecycle: with(v1.SIGQUIT)},
+		v1.Container{Name: "none", Args: []string{"forever"}},
+	)
+	for _, c := range []struct {
+		name, signal string
+		code         int32
+	}{{"usr1", "SIGUSR1", 7}, {"deaf", "SIGQUIT", 137}, {"none", "SIGTERM", 0}} {
+		id := b.run(c.name)
+		b.logged(b.logFile(c.name), "started ")
+		began := time.Now()
+		if err := b.rt.StopContainer(t.Context(), id, 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); c.code == 137 && took < 2*time.Second {
+			t.Errorf("%s was killed after %s", c.name, took)
+		}
+		b.logged(b.logFile(c.name), " stdout F "+c.signal+" ")
+		if got := b.ended(c.name); got.ExitCode != c.code {
+			t.Errorf("%+v, want code %d", got, c.code)
+		}
+	}
+}
+
+// TestC_1_34_ResizeOfARealRuntime: what a running container may use changes in
+// its cgroup, up and down, and no limit at all is a change, too.
+func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
+	ask := func(request, cpu, memory string) v1.ResourceRequirements {
+		r := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(request)}, Limits: v1.ResourceList{}}
+		if cpu != "" {
+			r.Limits[v1.ResourceCPU], r.Limits[v1.ResourceMemory] = resource.MustParse(cpu), resource.MustParse(memory)
+		}
+		return r
+	}
+	b := newBare(parallelStage(t), "resize", v1.Container{Name: "main", Args: []string{"alloc", "24", "print", "touched", "forever"}, Resources: ask("100m", "200m", "64Mi")})
+	id := b.run("main")
+	b.logged(b.logFile("main"), "touched")
+	processes := b.node.Processes(id)
+	cgroup := func(v1File, v2File string) string {
+		if unified() {
+			v1File = v2File
+		}
+		return cgroupFile(processes[0].Cgroups, v1File)
+	}
+	for _, c := range []struct{ request, cpu, memory, shares, quota, limit string }{
+		{"100m", "200m", "64Mi", "102", "20000", strconv.Itoa(64 << 20)},
+		{"500m", "1", "128Mi", "512", "100000", strconv.Itoa(128 << 20)},
+		{"250m", "300m", "48Mi", "256", "30000", strconv.Itoa(48 << 20)},
+		{"250m", "", "", "256", "-1", strconv.Itoa(1<<63 - 4096)},
+		{"100m", "200m", "64Mi", "102", "20000", strconv.Itoa(64 << 20)},
+	} {
+		b.want.Pod.Spec.Containers[0].Resources = ask(c.request, c.cpu, c.memory)
+		if err := b.rt.UpdateContainer(t.Context(), id, b.want, "main"); err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		quota, limit := c.quota+" 100000", c.limit
+		if c.cpu == "" {
+			quota, limit = "max 100000", "max"
+		}
+		if got := cgroup("cpu/cpu.cfs_quota_us", "cpu.max"); got != c.quota && got != quota {
+			t.Errorf("%+v: quota %s", c, got)
+		}
+		if got := cgroup("memory/memory.limit_in_bytes", "memory.max"); got != c.limit && got != limit {
+			t.Errorf("%+v: memory limit %s", c, got)
+		}
+		if got := cgroup("cpu/cpu.shares", "cpu.weight"); !unified() && got != c.shares {
+			t.Errorf("%+v: shares %s", c, got)
+		}
+	}
+	// What it uses now is known to the runtime some time after it was touched.
+	b.want.Pod.Spec.Containers[0].Resources = ask("100m", "200m", "16Mi")
+	b.eventually(func() error {
+		err := b.rt.UpdateContainer(t.Context(), id, b.want, "main")
+		if err == nil || !strings.Contains(err.Error(), "memory limit 16Mi is below the ") {
+			return fmt.Errorf("a limit below what is used: %v", err)
+		}
+		return nil
+	})
+	if now := b.node.Processes(id); len(now) != 1 || now[0].Pid != processes[0].Pid {
+		t.Errorf("processes before %v, now %v", processes, now)
+	}
+}
+
+// TestC_1_43_1_RotationOfARealRuntime: the log is renamed, what comes next is in
+// a new file, and no line is lost; a rotation that the runtime cannot follow is
+// taken back.
+func TestC_1_43_1_RotationOfARealRuntime(t *testing.T) {
+	s := parallelStage(t)
+	b := newBare(s, "rotate", v1.Container{Name: "main", Args: []string{"print", "one", "wait", "/x/go", "print", "two", "forever"}})
+	id, err := b.rt.CreateContainer(t.Context(), pod.CreateRequest{
+		Want: b.want, Container: "main", Sandbox: b.sandbox, Mounts: []pod.Mount{{HostPath: s.scratch, ContainerPath: "/x"}},
+	})
+	if err == nil {
+		err = b.rt.StartContainer(t.Context(), id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := b.logFile("main")
+	b.logged(log, " F one\n")
+	r := logs.New(logs.Config{Dir: s.logs, MaxSize: 1})
+	reopen := func(ctx context.Context) error { return b.rt.ReopenLog(ctx, id) }
+	if err := r.Rotate(t.Context(), log, reopen); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.scratch, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.logged(log, " F two\n")
+	rotated, err := filepath.Glob(log + ".*")
+	if err != nil || len(rotated) != 1 {
+		t.Fatalf("rotated: %v, %v", rotated, err)
+	}
+	b.logged(rotated[0], " F one\n")
+	if text, err := os.ReadFile(log); err != nil || strings.Contains(string(text), " F one\n") {
+		t.Errorf("the new log: %q, %v", text, err)
+	}
+
+	if err := b.rt.StopContainer(t.Context(), id, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	b.ended("main")
+	if err := r.Rotate(t.Context(), log, reopen); err == nil {
+		t.Error("the log of an exited container was rotated")
+	}
+	b.logged(log, " F two\n")
+	if err := b.rt.RemoveContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(log)); err != nil || len(left) != 0 {
+		t.Errorf("left of the logs: %v, %v", left, err)
+	}
+}
+
+// TestF31_OutOfMemoryOfARealRuntime: a container that is killed for memory says
+// so; one that loses a process that is not its first goes on.
+func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
+	limit := v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("32Mi")}}
+	b := newBare(parallelStage(t), "oom",
+		v1.Container{Name: "main", Args: []string{"alloc", "64", "forever"}, Resources: limit},
+		v1.Container{Name: "parent", Args: []string{"forever"}, Resources: limit},
+	)
+	b.run("main")
+	parent := b.run("parent")
+	if c := b.ended("main"); c.Reason != "OOMKilled" || c.ExitCode != 137 {
+		t.Errorf("%+v", c)
+	}
+	if code, out, err := b.rt.ExecSync(t.Context(), parent, []string{"/app", "alloc", "64"}, 10*time.Second); err != nil || code != 137 {
+		t.Errorf("a child: code %d, %q, %v", code, out, err)
+	}
+	a, err := b.rt.Pod(t.Context(), b.want.Key)
+	if c := a.Containers["parent"]; err != nil || c.State != pod.StateRunning {
+		t.Errorf("its parent: %+v, %v", c, err)
+	}
+	if err := b.rt.StopContainer(t.Context(), parent, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	// Whatever reason the runtime gives: on cgroup v1 it is the child's.
+	if c := b.ended("parent"); c.ExitCode != 0 {
+		t.Errorf("its parent, stopped: %+v", c)
+	}
+}
+
+// TestEphemeralContainerSeesItsTarget: it is in the process namespace of the
+// container it looks into.
+func TestEphemeralContainerSeesItsTarget(t *testing.T) {
+	b := newBare(parallelStage(t), "debug", v1.Container{Name: "main", Args: []string{"forever"}}, v1.Container{Name: "other", Args: []string{"forever"}})
+	b.want.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{
+		EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", Image: node.Stamp, ImagePullPolicy: v1.PullNever, Args: []string{"forever"}},
+		TargetContainerName:      "main",
+	}}
+	b.want.Pod.Spec.InitContainers = []v1.Container{{
+		Name: "side", Image: node.Stamp, Args: []string{"forever"}, RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways),
+	}}
+	namespace := map[string]string{}
+	for _, name := range []string{"side", "main", "other", "debug"} {
+		processes := b.node.Processes(b.run(name))
+		if len(processes) == 0 {
+			t.Fatalf("%s has no process", name)
+		}
+		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", processes[0].Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		namespace[name] = ns
+	}
+	if namespace["debug"] != namespace["main"] || namespace["debug"] == namespace["other"] || namespace["debug"] == namespace["side"] {
+		t.Errorf("process namespaces: %v", namespace)
+	}
+}
