@@ -150,4 +150,3 @@ func mayRestart(want *pod.Spec, c *v1.Container, l *life) bool {
 func (m *sim) lifeKey(name string) string {
 	return fmt.Sprintf("%d/%s", m.have().Sandbox.Instance, name)
 }
-

@@ -60,3 +60,32 @@ func TestC_1_21_1_C_1_21_2_Restarts(t *testing.T) {
 		}
 	}
 }
+
+// TestC_1_19_6_KilledByAProbe restarts by the policy alone, whatever the code.
+func TestC_1_19_6_KilledByAProbe(t *testing.T) {
+	t.Parallel()
+	never := v1.ContainerRestartPolicyNever
+	ruled := &v1.Container{RestartPolicy: &never, RestartPolicyRules: []v1.ContainerRestartRule{{
+		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{0}},
+	}}}
+	for _, c := range []struct {
+		killed    string
+		policy    v1.RestartPolicy
+		container *v1.Container
+		restart   bool
+		all       bool
+	}{
+		{string(pod.Liveness), v1.RestartPolicyOnFailure, nil, true, false},
+		{string(pod.Startup), "", &v1.Container{}, true, false},
+		{string(pod.Liveness), v1.RestartPolicyNever, nil, false, false},
+		{string(pod.Liveness), v1.RestartPolicyAlways, ruled, false, false},
+		{pod.HookFailed, v1.RestartPolicyOnFailure, nil, false, false},
+		{"", v1.RestartPolicyAlways, ruled, true, true},
+	} {
+		restart, all := pod.Life{Killed: c.killed}.Restarts(c.policy, c.container, 0)
+		if restart != c.restart || all != c.all {
+			t.Errorf("%q under %q: %t, %t", c.killed, c.policy, restart, all)
+		}
+	}
+}

@@ -221,7 +221,7 @@ func (b *build) mayRestart(c *v1.Container, st *v1.ContainerStatus) bool {
 	if b.notes.Terminating || b.over {
 		return false
 	}
-	return st.State.Waiting != nil || st.State.Terminated != nil && b.restarts(c, st.State.Terminated)
+	return st.State.Waiting != nil || st.State.Terminated != nil && b.comesBack(c, st.State.Terminated)
 }
 
 // overrideWaiting says why a container that is to be started, or tried again,

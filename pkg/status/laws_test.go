@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"pgregory.net/rapid"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/plan/plantest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/status"
@@ -64,6 +65,34 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 				t.Fatalf("the same again is another status:\n%s", cmp.Diff(st, again))
 			}
 			before = st
+		}
+	})
+}
+
+// TestI4_FinalOnlyWithPlan holds the phases that containers give to what plan does
+// with the same pod: what plan goes on with is never reported as ended.
+func TestI4_FinalOnlyWithPlan(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		policies := rapid.SampledFrom([]string{"Always", "OnFailure", "Never"})
+		want, err := plantest.Spec(fmt.Appendf(nil, lawful, policies.Draw(t, "policy"), policies.Draw(t, "own"),
+			rapid.SampledFrom([]string{"Restart", "RestartAllContainers"}).Draw(t, "rule")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := plantest.Now
+		have := drawActual(t, want, now)
+		notes := status.Notes{StartTime: now, Instance: 1, Lives: map[string]pod.Life{}}
+		for name, c := range have.Containers {
+			c.Hash = rapid.SampledFrom([]string{want.ContainerHash(name), "v1-old"}).Draw(t, name+"Hash")
+			have.Containers[name] = c
+			notes.Lives[c.ID] = pod.Life{Killed: rapid.SampledFrom([]string{"", string(pod.Liveness)}).Draw(t, name+"Killed")}
+		}
+		v := plan.View{Want: want, Kept: want, Have: have, Instance: 1, Lives: notes.Lives, StartTime: now, Now: now}
+		st := status.Of(want, have, pod.Health{}, v1.PodStatus{}, notes, now)
+		final := st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed
+		if outcome := plan.Outcome(v); final && outcome != string(st.Phase) {
+			t.Fatalf("the status says %s, plan says %q and goes on with %v\n%+v", st.Phase, outcome, plan.Next(v).Steps, st)
 		}
 	})
 }

@@ -111,7 +111,7 @@ func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	switch end := lastEnd(s); {
 	case end == nil, s.State.Waiting != nil && end.ExitCode == 0: // it runs again in a new sandbox
 		t.initPending++
-	case end.ExitCode != 0 && !b.restarts(c, end):
+	case end.ExitCode != 0 && !b.comesBack(c, end):
 		t.initFailed++
 	}
 }
@@ -136,7 +136,7 @@ func (b *build) tallyRegular(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 		t.running++
 	case end != nil:
 		t.stopped++
-		if b.restarts(c, end) {
+		if b.comesBack(c, end) {
 			t.again++
 		}
 		if s.State.Terminated != nil && end.ExitCode == 0 {

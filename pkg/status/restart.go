@@ -13,10 +13,30 @@ import (
 // (C-1.21.3).
 const restartingAll = "RestartingAllContainers"
 
-// restarts reports whether a container that ended so runs again.
-func (b *build) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
-	again, _ := pod.Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
-	return again || end.Reason == restartingAll || b.ruled
+// comesBack reports whether a container runs again that ended so last, as plan
+// decides it (C-1.19.8): a phase that is final must not be reported of a pod that
+// goes on.
+func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) bool {
+	r, ok := b.record(c.Name)
+	switch {
+	case b.ruled || end.Reason == restartingAll:
+		return true
+	case !ok && b.have.Sandbox != nil && b.have.Sandbox.Ready: // as one that never ran
+		return true
+	case ok && (r.State == pod.StateCreated || r.State == pod.StateRunning): // its next life is there
+		return true
+	case ok && b.changed(r):
+		return true
+	}
+	again, _ := b.notes.Lives[r.ID].Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
+	return again
+}
+
+// changed reports whether a container was made from another definition than the
+// wanted one.
+func (b *build) changed(r pod.Container) bool {
+	want := b.want.ContainerHash(r.Name)
+	return r.Hash != "" && want != "" && r.Hash != want && pod.HashVersion(r.Hash) == pod.HashVersion(want)
 }
 
 // endedByRule reports whether a container of the newest sandbox ended by a rule
@@ -28,10 +48,10 @@ func (b *build) endedByRule() bool {
 	spec := &b.want.Pod.Spec
 	ended := func(c v1.Container) bool {
 		r, ok := b.record(c.Name)
-		if !ok || !b.here(r) || r.State != pod.StateExited {
+		if !ok || !b.here(r) || r.State != pod.StateExited || b.changed(r) {
 			return false
 		}
-		_, all := pod.Restarts(spec.RestartPolicy, &c, r.ExitCode)
+		_, all := b.notes.Lives[r.ID].Restarts(spec.RestartPolicy, &c, r.ExitCode)
 		return all
 	}
 	return slices.ContainsFunc(spec.InitContainers, ended) || slices.ContainsFunc(spec.Containers, ended)
