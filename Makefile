@@ -92,6 +92,11 @@ kubelet-bin:
 parity: bundle kubelet-bin
 	cd test/parity && $(GO) run . -out ../../docs/fidelity.md
 
+## bench-kubelet: nodectl against the real kubelet, for docs/benchmarks.md (root)
+.PHONY: bench-kubelet
+bench-kubelet: bundle images kubelet-bin
+	$(GO) run ./test/benchkubelet --docs
+
 ## clean: removes what was built
 .PHONY: clean
 clean:

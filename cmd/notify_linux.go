@@ -31,7 +31,12 @@ const readyPatience = 10 * time.Second
 // run says that the agent serves, feeds the watchdog while it lives, and says
 // when it leaves. It returns at the end of ctx.
 func (s *supervisor) run(ctx context.Context) {
-	if err := s.check(ctx, readyPatience); err != nil && ctx.Err() == nil {
+	defer s.say(daemon.SdNotifyStopping)
+	err := s.check(ctx, readyPatience)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
 		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
 	}
 	s.say(daemon.SdNotifyReady)
@@ -39,7 +44,6 @@ func (s *supervisor) run(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("Watchdog of the service manager not understood", "error", err)
 	}
-	defer s.say(daemon.SdNotifyStopping)
 	if interval <= 0 {
 		<-ctx.Done()
 		return

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pleg"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -66,9 +67,9 @@ func (f fed) feed(t testing.TB, n, bytes int) {
 	}
 }
 
-// fedAgent runs a whole engine and its socket until the test ends. Its runtime is
-// not ready, so that nothing is measured but what the sources say.
-func fedAgent(t testing.TB) (fed, *agent) {
+// fedEngine runs a whole engine until the test ends. Its runtime is not ready, so
+// that nothing is measured but what the sources say.
+func fedEngine(t testing.TB, log *slog.Logger) (fed, *program, *engine.Engine, *pleg.PLEG) {
 	root, err := os.MkdirTemp("", "fed") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
@@ -76,26 +77,33 @@ func fedAgent(t testing.TB) (fed, *agent) {
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	p := newProgram(os.Stdin, os.Stdout, os.Stderr, func(string) string { return "" })
 	p.cfg.RootDir, p.cfg.PodLogsDir, p.cfg.NodeName, p.cfg.SyncFrequency = root, filepath.Join(root, "logs"), "n1", time.Minute
-	log := slog.New(slog.DiscardHandler)
 	rt := critest.New()
 	rt.SetReady(false, false, "not now")
 	f := fed{make(chan source.Snapshot)}
 	runtime := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: p.cfg.PodLogsDir, Log: log})
 	n := &node{p: p, log: log, runtime: runtime, hints: pleg.New(pleg.Config{Runtime: runtime}), records: record.New(root), sets: record.NewSets(root), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
 	e := n.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}))
+	runUntilEnd(t, e.Run)
+	return f, p, e, n.hints
+}
+
+// runUntilEnd runs f beside the test, until that ends.
+func runUntilEnd(t testing.TB, f func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	wg.Go(func() {
-		if err := e.Run(ctx); err != nil {
+		if err := f(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	wg.Go(func() {
-		if err := p.server(e.Live(), log).Serve(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+}
+
+// fedAgent is fedEngine with its socket.
+func fedAgent(t testing.TB) (fed, *agent) {
+	log := slog.New(slog.DiscardHandler)
+	f, p, e, _ := fedEngine(t, log)
+	runUntilEnd(t, p.server(e.Live(), log).Serve)
 	a := p.agent()
 	for begin := time.Now(); ; {
 		var d ui.SourceList

@@ -235,7 +235,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.Want = want
 	w.rec.UID = want.UID()
 	w.rec.Instance = instance
-	w.rec.StartTime = time.Now()
+	w.rec.StartTime = acknowledged(want)
 	w.rec.StopSince = time.Time{}
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 	w.before = v1.PodStatus{}

@@ -46,8 +46,7 @@ var shelfNames = [2]string{"file:/m", "file:/n"}
 func (s *scenery) spec(layer int, file, name string, edits ...func(*v1.Pod)) *pod.Spec {
 	old := mkpod(name, edits...)
 	p := *old
-	p.Hash, p.SandboxHash, p.ContainerHashes = pod.NewHashes(p.Pod)
-	p.Earlier = pod.EarlierHashes(p.Pod)
+	p.Fingerprint(p.Pod)
 	p.DependsOn, _ = pod.ParseDependsOn(p.Pod.Annotations[pod.AnnotationDependsOn])
 	p.Origin = pod.Origin{Source: "file", Location: strings.TrimPrefix(shelfNames[layer], "file:"), File: file, Line: 1}
 	return &p

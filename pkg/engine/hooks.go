@@ -135,16 +135,24 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 
 // await runs stops side by side and returns when all have ended.
 func (w *worker) await(ctx context.Context, stops []*stop, hurry chan struct{}) (plan.Step, error) {
-	news := make(chan stopped) // to this loop, which takes until all have ended
+	news := make(chan stopped)  // to this loop, which takes until all have ended
+	deaf := make(chan struct{}) // closed when it takes no more: a panic ends it early (F8)
+	tell := func(n stopped) {
+		select {
+		case news <- n:
+		case <-deaf:
+		}
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer close(deaf)
 	for i, s := range stops {
 		wg.Go(func() {
 			err := sheltered(func() error {
-				return s.run(ctx, w.cfg, func(err error) { news <- stopped{i: i, hook: true, err: err} })
+				return s.run(ctx, w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
 			})
 			close(s.end)
-			news <- stopped{i: i, err: err}
+			tell(stopped{i: i, err: err})
 		})
 	}
 	errs := make([]error, len(stops))

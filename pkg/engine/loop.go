@@ -82,6 +82,8 @@ type entry struct {
 	want    *pod.Spec // nil: it has to go
 	refused refusal
 	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
+	given   *pod.Spec // the one whose resources it has; nil: it has none yet
+	resize  refusal   // why it does not have those of want
 	seated  bool      // admitted, or running when the agent came
 	ended   bool      // for good: it holds no port any more
 	posted  bool      // it is in the outbox
@@ -262,9 +264,9 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		}
 	}
 	if e == nil {
-		_, runs := l.strays[key]
+		s, runs := l.strays[key]
 		e = l.entry(key)
-		e.seated = runs // it keeps its seat (C-1.31.5)
+		e.seated, e.given = runs, s.spec // it keeps its seat (C-1.31.5)
 	}
 	if e.want == want && e.mail != nil {
 		return
@@ -307,7 +309,7 @@ func (l *loop) admit(ctx context.Context) {
 		case e.want != nil && !e.seated && !e.refused.final:
 			want = append(want, e.want)
 		case e.runs != nil && !e.ended:
-			seated = append(seated, e.runs) // also while it stops
+			seated = append(seated, e.seat()) // also while it stops
 		}
 	}
 	for _, key := range sortedKeys(l.strays) {
@@ -315,13 +317,14 @@ func (l *loop) admit(ctx context.Context) {
 			seated = append(seated, s.spec)
 		}
 	}
+	seated = l.admitResizes(seated)
 	if len(want) == 0 {
 		return
 	}
 	ok, refused := plan.Admit(want, seated, l.cfg.Node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
-		e.seated, e.refused = true, refusal{}
+		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
 		l.send(e, true)
 	}
 	for _, r := range refused {
@@ -394,6 +397,7 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 		health:    e.health,
 		network:   l.runtime.Network,
 		runtime:   l.runtime.Runtime,
+		resize:    e.resize,
 		waits:     l.waits(e),
 		stopWaits: l.stopWaits(e),
 	}

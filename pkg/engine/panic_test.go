@@ -2,9 +2,12 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -122,4 +125,145 @@ func TestF7_BeatSaysThatTheLoopTurns(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A panic over the record while containers are being stopped leaves nobody
+// waiting: the stops go on to their end, then the worker begins anew.
+func TestF8_APanicBetweenHookAndStopHangsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.alter = func(c *Config) { c.Records = &tornRecords{Records: c.Records} }
+		m.src.set(mkpod("db"), mkpod("web", preStopped, image("slow-term-20s")))
+		m.arrive()
+		m.pass(time.Second)
+		m.src.set(mkpod("db"))
+		m.pass(2 * time.Minute)
+		if got := m.phase("web"); got != "gone" {
+			t.Errorf("web is %s", got)
+		}
+		if n := strings.Count(m.log.String(), "panicked; it is tried again"); n != 1 {
+			t.Errorf("%d panics were told", n)
+		}
+		m.src.set()
+		m.pass(time.Minute)
+		m.want()
+	})
+}
+
+// tornRecords panics at the first record that says that a preStop hook has ended.
+type tornRecords struct {
+	Records
+	torn bool
+}
+
+func (d *tornRecords) Save(r pod.Record) error {
+	for _, l := range r.Lives {
+		if l.PreStop && !d.torn {
+			d.torn = true
+			panic("the record of " + r.Name)
+		}
+	}
+	return d.Records.Save(r)
+}
+
+// A pod in quarantine runs on, is shown as it runs, and goes when it is not
+// wanted any more.
+func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		v := &trap{disk: m.disk, name: "web"}
+		m.alter = func(c *Config) { c.Volumes = v }
+		m.src.set(mkpod("web"))
+		m.arrive()
+		m.pass(time.Second)
+		was := m.rt.State()
+		m.disk.mu.Lock()
+		v.left = 3
+		m.disk.mu.Unlock()
+		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }))
+		m.pass(10 * time.Minute)
+		line := m.disk.last(webKey)
+		if line == nil || line.pod.Status.Reason != "Quarantined" || line.pod.Status.Phase != "Running" || !isReady(&line.pod.Status) {
+			t.Errorf("web is reported as %+v", line)
+		}
+		if now := m.rt.State(); now != was {
+			t.Errorf("was\n%s, is\n%s", was, now)
+		}
+		m.src.set()
+		m.pass(time.Minute)
+		m.want()
+	})
+}
+
+// A loop that stands still has no pulse, and has one again when it goes on.
+func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		stuck := &gag{Handler: slog.NewTextHandler(&m.log, nil), at: "Pod is gone", free: make(chan struct{})}
+		cfg := m.config(m.rt.Connect())
+		cfg.Log = slog.New(stuck)
+		ctx, cancel := context.WithCancel(context.Background())
+		e := New(cfg)
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+		pulse := func() error {
+			short, done := context.WithTimeout(ctx, time.Second)
+			defer done()
+			return e.Beat(short)
+		}
+		m.src.set(mkpod("web"))
+		m.pass(time.Second)
+		m.src.set()
+		m.pass(time.Minute)
+		if err := pulse(); err == nil || err.Error() != "the sync loop does not take its turn" {
+			t.Errorf("pulse of a blocked loop: %v", err)
+		}
+		close(stuck.free)
+		if err := pulse(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// gag blocks whoever logs the line at until it is free.
+type gag struct {
+	slog.Handler
+	at   string
+	free chan struct{}
+}
+
+func (g *gag) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == g.at {
+		<-g.free
+	}
+	return g.Handler.Handle(ctx, r)
+}
+
+func (g *gag) WithAttrs([]slog.Attr) slog.Handler { return g }
+
+func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
+	now := time.Now()
+	l := &loop{pods: map[pod.Key]*entry{
+		webKey:                            {key: webKey, worker: &worker{}},
+		{Namespace: "default", Name: "x"}: {},
+	}}
+	for since, want := range map[time.Duration]string{
+		0:                 "",
+		29 * time.Second:  "",
+		31 * time.Second:  "the worker of pod default/web does not decide",
+		-10 * time.Minute: "", // the clock was set back (F14)
+	} {
+		thinking := &l.pods[webKey].worker.thinking
+		if thinking.Store(0); since != 0 {
+			thinking.Store(now.Add(-since).UnixNano())
+		}
+		got := ""
+		if err := l.stuck(now); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("thinking for %s: %q, want %q", since, got, want)
+		}
+	}
 }

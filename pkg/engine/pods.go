@@ -6,8 +6,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/status"
 )
@@ -57,13 +59,27 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	notes := status.Notes{HostIPs: hostIPs}
 	if rec != nil {
 		notes.StartTime, notes.Instance, notes.Terminal = rec.StartTime, rec.Instance, rec.Terminal
+		notes.TerminalReason, notes.TerminalMessage, notes.Lives = rec.TerminalReason, rec.TerminalMessage, rec.Lives
 		notes.Terminating = !rec.StopSince.IsZero()
 	}
 	current := status.Of(spec, a, pod.Health{}, before, notes, now)
 	keepWaiting(&current, before)
 	out := *spec.Pod
 	out.Status = current
+	if notes.Terminating {
+		markStopping(&out, rec.StopSince, plan.Grace(spec, a))
+	}
 	return out
+}
+
+// markStopping gives a pod that stops the marks of one that is deleted, as readers
+// know them: the time by which it has to be gone, and its grace in seconds.
+func markStopping(p *v1.Pod, since time.Time, grace int64) {
+	if p.DeletionTimestamp != nil {
+		return
+	}
+	by := metav1.NewTime(since.Add(time.Duration(grace) * time.Second).Truncate(time.Second))
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &by, &grace
 }
 
 // keepWaiting shows a container that has ended as waiting where the agent said

@@ -24,6 +24,8 @@ type letter struct {
 	health  pod.Health
 	network bool
 	runtime bool // it is ready to make things
+	// resize is why the pod does not get the resources it asks for now.
+	resize refusal
 	// waits and stopWaits name the pod that has to come, or go, before this one.
 	waits, stopWaits string
 }
@@ -350,6 +352,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Refused:      w.letter.refused.message,
 		Waits:        w.letter.waits,
 		StopWaits:    w.letter.stopWaits,
+		ResizeHeld:   w.letter.resize.message,
 		Health:       w.letter.health,
 		Lives:        w.rec.Lives,
 		StartTime:    w.rec.StartTime,
@@ -390,7 +393,7 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 		w.rec.Want, w.recDirty = v.Want, true
 	}
 	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
-		w.rec.StartTime, w.recDirty = v.Now, true
+		w.rec.StartTime, w.recDirty = acknowledged(v.Want), true
 	}
 	switch {
 	case w.rec.Terminal != "":
@@ -407,6 +410,15 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if p.Stopping && w.rec.StopSince.IsZero() {
 		w.rec.StopSince, w.recDirty = v.Now, true
 	}
+}
+
+// acknowledged is since when an instance of want counts: what its API server has
+// heard of it before (C-1.26.17), else now.
+func acknowledged(want *pod.Spec) time.Time {
+	if t := want.Pod.Status.StartTime; want.Origin.Source == "api" && t != nil {
+		return t.Time
+	}
+	return time.Now()
 }
 
 // refuse records a refusal for good as the end of an instance that never was, so
@@ -478,6 +490,8 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		RefusedReason:  w.letter.refused.reason,
 		RefusedMessage: w.letter.refused.message,
 		RefusedFinal:   w.letter.refused.final,
+		ResizeReason:   w.letter.resize.reason,
+		ResizeMessage:  w.letter.resize.message,
 		Waits:          w.letter.waits,
 		Lives:          w.rec.Lives,
 		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
@@ -502,5 +516,8 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	w.before = status.Of(spec, v.Have, w.letter.health, w.before, notes, v.Now)
 	out := *spec.Pod // shares everything but the status with the immutable spec
 	out.Status = w.before
+	if v.Want == nil && !w.rec.StopSince.IsZero() {
+		markStopping(&out, w.rec.StopSince, plan.Grace(v.Kept, v.Have))
+	}
 	return &out
 }

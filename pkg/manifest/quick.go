@@ -32,7 +32,7 @@ func (r *reader) quickPod(c chunk) bool {
 	if _, twice := r.seen[o.id(s.Key)]; twice || len(pod.Unsupported(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
 		return false
 	}
-	author(s)
+	s.Fingerprint(s.Pod)
 	key := s.Key
 	r.makeStatic(s)
 	if len(validatePod(&p)) > 0 {

@@ -58,7 +58,7 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 	for _, u := range append(pod.Unsupported(&p), r.identityProblems(&p)...) {
 		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
 	}
-	author(s)
+	s.Fingerprint(s.Pod)
 	r.makeStatic(s)
 	found := paths{}
 	for _, p := range problems {
@@ -87,14 +87,7 @@ func finished(s *pod.Spec) {
 		s.Hash = h
 		return
 	}
-	author(s)
-}
-
-// author fills in what is kept of a pod as its author set it, before it is
-// defaulted.
-func author(s *pod.Spec) {
-	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(s.Pod)
-	s.Earlier = pod.EarlierHashes(s.Pod)
+	s.Fingerprint(s.Pod)
 }
 
 // dependencies fills in what the pod depends on; a value that says nothing is a

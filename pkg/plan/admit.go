@@ -51,14 +51,7 @@ type Refusal struct {
 // the order of the arguments, but for two pods of one key, of which the first
 // stays.
 func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
-	a := admission{
-		node: node,
-		keys: map[pod.Key]bool{}, uids: map[string]pod.Key{},
-		ports: map[portSlot][]portHolder{}, used: v1.ResourceList{},
-	}
-	for _, spec := range seated {
-		a.seat(spec)
-	}
+	a := newAdmission(node, seated)
 	want = slices.Clone(want)
 	slices.SortStableFunc(want, StartOrder)
 	for _, spec := range want {
@@ -81,6 +74,18 @@ type admission struct {
 	uids  map[string]pod.Key
 	ports map[portSlot][]portHolder
 	used  v1.ResourceList // of what the node lists
+}
+
+func newAdmission(node Node, seated []*pod.Spec) *admission {
+	a := &admission{
+		node: node,
+		keys: map[pod.Key]bool{}, uids: map[string]pod.Key{},
+		ports: map[portSlot][]portHolder{}, used: v1.ResourceList{},
+	}
+	for _, spec := range seated {
+		a.seat(spec)
+	}
+	return a
 }
 
 type portSlot struct {

@@ -60,6 +60,9 @@ type View struct {
 	// StopWaits says which pod, one that depends on this one, has to be gone before
 	// this unwanted one stops; "" when nothing is in the way.
 	StopWaits string
+	// ResizeHeld is why running containers do not get the resources that Want names
+	// (FitResize); "" when they may.
+	ResizeHeld string
 	// Health is what the probes said of the lives that run.
 	Health pod.Health
 	// Lives is the record's, by container ID. May be nil.

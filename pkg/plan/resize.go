@@ -24,6 +24,10 @@ func (s *scene) resize(c pod.Container) {
 		s.replace(c, whyResized)
 		return
 	}
+	if s.ResizeHeld != "" {
+		s.p.WaitFor = s.ResizeHeld
+		return
+	}
 	if s.mayStart(c.Name) {
 		s.add(Step{Action: UpdateContainer, Container: c.Name, ID: c.ID, Why: fmt.Sprintf("%s: %s → %s", whyResized, has, want)})
 	}

@@ -43,68 +43,58 @@ func StaticUID(node, namespace, name string) string {
 	return digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name))
 }
 
-// NewHashes returns the hashes of a pod as its author set it, before anything
-// was defaulted: of everything set (Spec.Hash), of what replaces the pod when
-// it changes (Spec.SandboxHash), and by container name, init containers
-// included, of what replaces that container (Spec.ContainerHashes).
-//
-// They depend on what is asked for alone: neither on the order of keys, nor on
-// formatting, comments, place, explicit empty values, written-out defaults that
-// the table knows, or the spelling of a quantity.
-func NewHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
+// Fingerprint fills in the hashes of s, which is being made, from its pod as its
+// author set it, before anything was defaulted. They depend on what is asked for
+// alone: neither on the order of keys, nor on formatting, comments, place,
+// explicit empty values, written-out defaults that the table knows, or the
+// spelling of a quantity.
+func (s *Spec) Fingerprint(p *v1.Pod) {
 	var buf [2048]byte
 	b := buf[:0]
+	spec := fieldTree().kid("spec")
+	s.Earlier = nil
+	earlier := func(name string, form []byte) {
+		if s.Earlier == nil {
+			s.Earlier = make(map[string]string, len(p.Spec.Containers)+1)
+		}
+		s.Earlier[name] = hashVersion1 + "-" + digest(form)
+	}
 	form := appendSpec(b, withSidecars(p), replacesPod)
 	if class := QOS(&p.Spec); class != v1.PodQOSBestEffort {
+		earlier("", form)
 		form = append(append(form, "qos "...), class...)
 	}
-	sandbox = versioned(form)
-	containers = make(map[string]string, len(p.Spec.InitContainers)+len(p.Spec.Containers))
-	spec := fieldTree().kid("spec")
-	of := func(n *fieldNode, c *v1.Container, k keep) {
+	s.SandboxHash = versioned(form)
+	s.ContainerHashes = make(map[string]string, len(p.Spec.InitContainers)+len(p.Spec.Containers))
+	of := func(n *fieldNode, c *v1.Container, k keep) []byte {
 		form, _ := n.appendStruct(b, reflect.ValueOf(c).Elem(), k)
-		containers[c.Name] = versioned(form)
+		return form
 	}
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; Restartable(c) {
-			of(spec.kid("containers"), c, replacesContainer)
+			s.ContainerHashes[c.Name] = versioned(of(spec.kid("containers"), c, replacesContainer))
 		} else {
-			of(spec.kid("initContainers"), c, replacesInit)
+			s.ContainerHashes[c.Name] = versioned(of(spec.kid("initContainers"), c, replacesInit))
 		}
 	}
-	for i := range p.Spec.Containers {
-		of(spec.kid("containers"), &p.Spec.Containers[i], replacesContainer)
-	}
-	return contentHash(b, p), sandbox, containers
-}
-
-// EarlierHashes returns what earlier rules said of a pod as its author set it,
-// by container name, "" for the sandbox, where NewHashes says something else
-// with more than another version in front; nil where it does not (Spec.Earlier).
-func EarlierHashes(p *v1.Pod) map[string]string {
-	var out map[string]string
-	var buf [2048]byte
-	b := buf[:0]
-	node := fieldTree().kid("spec").kid("containers")
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		if len(c.Resources.Requests)+len(c.Resources.Limits) == 0 {
-			continue
+		s.ContainerHashes[c.Name] = versioned(of(spec.kid("containers"), c, replacesContainer))
+		if len(c.Resources.Requests)+len(c.Resources.Limits) > 0 {
+			earlier(c.Name, of(spec.kid("containers"), c, replacedV1))
 		}
-		if out == nil {
-			out = make(map[string]string, len(p.Spec.Containers)+1)
-		}
-		form, _ := node.appendStruct(b, reflect.ValueOf(c).Elem(), replacedV1)
-		out[c.Name] = hashVersion1 + "-" + digest(form)
 	}
-	if QOS(&p.Spec) == v1.PodQOSBestEffort {
-		return out
-	}
-	if out == nil {
-		out = make(map[string]string, 1)
-	}
-	out[""] = hashVersion1 + "-" + digest(appendSpec(b, p, replacesPod))
-	return out
+	s.Hash = contentHash(b, p)
+}
+
+// NewHashes returns the hashes that Fingerprint makes: of everything set
+// (Spec.Hash), of what replaces the pod when it changes (Spec.SandboxHash), and by
+// container name, init containers included, of what replaces that container
+// (Spec.ContainerHashes).
+func NewHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
+	var s Spec
+	s.Fingerprint(p)
+	return s.Hash, s.SandboxHash, s.ContainerHashes
 }
 
 // withSidecars returns a pod with its sidecars among its containers: an edit of

@@ -56,8 +56,7 @@ func specOf(t testing.TB, text string) *Spec {
 	t.Helper()
 	p := podFrom(t, text)
 	s := &Spec{Key: KeyOf(p), Pod: p}
-	s.Hash, s.SandboxHash, s.ContainerHashes = NewHashes(p)
-	s.Earlier = EarlierHashes(p)
+	s.Fingerprint(p)
 	return s
 }
 

@@ -84,7 +84,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 		have := drawActual(t, want, now)
 		notes := status.Notes{StartTime: now, Instance: 1, Lives: map[string]pod.Life{}}
 		for name, c := range have.Containers {
-			c.Hash = rapid.SampledFrom([]string{want.ContainerHash(name), "v1-old"}).Draw(t, name+"Hash")
+			c.Hash = rapid.SampledFrom([]string{want.ContainerHash(name), pod.HashVersion(want.ContainerHash(name)) + "-old"}).Draw(t, name+"Hash")
 			have.Containers[name] = c
 			notes.Lives[c.ID] = pod.Life{Killed: rapid.SampledFrom([]string{"", string(pod.Liveness)}).Draw(t, name+"Killed")}
 		}

@@ -166,7 +166,7 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.ofAPI()
 	switch {
-	case t.initFailed > 0:
+	case t.initFailed > 0 && !b.made:
 		return v1.PodFailed
 	case ends && !b.alive():
 		if t.stopped > 0 && t.stopped == t.succeeded && t.waiting == 0 {

@@ -23,7 +23,7 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 		return true
 	case !ok && b.have.Sandbox != nil && b.have.Sandbox.Ready: // as one that never ran
 		return true
-	case ok && (r.State == pod.StateCreated || r.State == pod.StateRunning): // its next life is there
+	case ok && r.State != pod.StateExited: // its next life is there, or its end is not known yet
 		return true
 	case ok && b.changed(r):
 		return true

@@ -101,13 +101,22 @@ func (r *running) end(s syscall.Signal) error {
 	return p.End(s)
 }
 
-// empty removes every pod, and what a turn left. It also works after a signal.
+// empty removes every pod, and what a turn left. It also works after a signal,
+// when the runtime may still be busy with a pod that nobody wants any more.
 func (b *bench) empty() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	err := b.Clear(ctx)
-	for _, root := range cgroupRoots() {
-		removeBelow(filepath.Join(root, b.Node.CgroupParent))
+	var err error
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		err = b.Clear(ctx)
+		left := 0
+		for _, root := range cgroupRoots() {
+			left += removeBelow(filepath.Join(root, b.Node.CgroupParent))
+		}
+		if err == nil && left == 0 || time.Now().After(deadline) {
+			break // what is still there, closing the node complains about
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 	// The kubelet mounts its root directory on itself.
 	for _, mount := range slices.Backward(node.Mounts()) {
@@ -134,16 +143,19 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// removeBelow removes the empty cgroups below one. What is not empty stays, and
-// closing the node complains about it.
-func removeBelow(dir string) {
+// removeBelow removes the empty cgroups below one, and returns how many are not.
+func removeBelow(dir string) int {
+	left := 0
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if e.IsDir() {
-			removeBelow(filepath.Join(dir, e.Name()))
-			_ = os.Remove(filepath.Join(dir, e.Name()))
+			left += removeBelow(filepath.Join(dir, e.Name()))
+			if os.Remove(filepath.Join(dir, e.Name())) != nil {
+				left++
+			}
 		}
 	}
+	return left
 }
 
 // take gives every arm its turn in each round: the first round begins with the

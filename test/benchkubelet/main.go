@@ -35,6 +35,7 @@ type options struct {
 	only      []int
 	check     bool
 	goOn      bool
+	from      string
 	tuned     bool
 	out       string
 	docs      bool
@@ -55,12 +56,20 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
-	report, err := measureAll(ctx, o)
+	var report *result.Report
+	if o.from != "" {
+		report, err = result.Read(o.from)
+	} else {
+		report, err = measureAll(ctx, o)
+	}
 	if report != nil {
 		addFigures(report)
 		fmt.Print(page(report))
-		if err == nil { // half a run does not replace a whole one
-			err = errors.Join(report.Write(o.out), publish(o, report))
+		if err == nil && o.from == "" { // half a run does not replace a whole one
+			err = report.Write(o.out)
+		}
+		if err == nil {
+			err = publish(o, report)
 		}
 	}
 	if err != nil {
@@ -80,6 +89,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.quick, "quick", false, "few repetitions and short windows: does it work, not how fast it is")
 	f.StringVar(&only, "only", "", "the measures to take, as 1,4 for M1 and M4 (default all)")
 	f.BoolVar(&o.goOn, "continue", false, "add to the result at --out what it lacks; refused unless machine and programs are the same")
+	f.StringVar(&o.from, "from", "", "a result to print, and to publish with --docs, instead of measuring")
 	f.BoolVar(&o.check, "check", false, "exit 1 when a limit is missed")
 	f.BoolVar(&o.tuned, "tuned", false, "a third agent in M1, M2, M4 and M16: the kubelet as its friends would set it")
 	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/bench-kubelet.json"), "where the result goes, with every sample")

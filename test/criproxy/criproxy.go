@@ -1,13 +1,16 @@
 // Package criproxy stands between a CRI client and a container runtime: a unix
 // socket that passes every call on as it is, counts it, and lets a test do
-// something at the one moment it cares about, as ending the client between a
-// call's effect and its reply.
+// something at the one moment it cares about: end the client between a call's
+// effect and its reply (Hooks), or have calls and events of one pod fail, hang,
+// come late, twice, in another order or not at all (Rule).
 //
-// Tests that kill an agent at every step of a pod's life use it, and so does
-// whoever counts calls.
+// Tests that kill an agent at every step of a pod's life use it, those that
+// show what an agent makes of a runtime that is not well, and whoever counts
+// calls.
 //
-// The one rule: messages are never decoded, so that nothing is lost or added on
-// the way; whoever wants to know what one says decodes it.
+// The one rule: a message is passed on byte for byte, so that nothing is lost or
+// added on the way. It is read, beside that, only where there is a Rule for its
+// method, and written anew only where the rule asks for another message.
 package criproxy
 
 import (
@@ -31,7 +34,7 @@ import (
 // mutating are the CRI methods that change pods. Images are no pods.
 var mutating = []string{
 	"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox",
-	"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer",
+	"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "UpdateContainerResources",
 }
 
 // Mutating reports whether a CRI method, by its bare name, changes pods.
@@ -59,8 +62,10 @@ type Proxy struct {
 	conn   *grpc.ClientConn
 	server *grpc.Server
 	wg     sync.WaitGroup
+	names  *names
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows, and the counters of faults
+	faults  []*Fault
 	counts  map[string]int
 	mutated []string
 	busy    int // mutating calls on their way
@@ -79,7 +84,11 @@ func New(endpoint, path string, hooks Hooks) (*Proxy, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p := &Proxy{hooks: hooks, path: path, conn: conn, counts: make(map[string]int)}
+	names, err := newNames(endpoint)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), conn.Close())
+	}
+	p := &Proxy{hooks: hooks, path: path, conn: conn, names: names, counts: make(map[string]int)}
 	p.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(p.pass),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	p.wg.Go(func() { _ = p.server.Serve(l) }) // its error is that Close was called
@@ -97,7 +106,7 @@ func (p *Proxy) Endpoint() string { return "unix://" + p.path }
 func (p *Proxy) Close() error {
 	p.server.Stop()
 	p.wg.Wait()
-	return p.conn.Close()
+	return errors.Join(p.conn.Close(), p.names.conn.Close())
 }
 
 // Counts returns how often each method was called so far; a stream counts when
@@ -147,7 +156,8 @@ func (p *Proxy) count(method string) Call {
 	return c
 }
 
-// pass carries one call, of whatever kind.
+// pass carries one call. In CRI each has one request, and one answer or a
+// stream of them.
 func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(in)
 	if !ok {
@@ -160,23 +170,56 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
+	var q mem.BufferSlice
+	if err := in.RecvMsg(&q); err != nil {
+		return err
+	}
+	caught := p.catch(ctx, c.Method, method, q)
+	err := caught.before(ctx)
+	if err == nil {
+		err = p.ask(ctx, method, q, in, c, caught)
+	}
+	caught.end(err)
+	return err
+}
+
+// ask passes a request on, and what comes back.
+func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in grpc.ServerStream, c Call, caught hits) error {
+	if caught.any(func(r Rule) bool { return r.Twice }) {
+		var first mem.BufferSlice
+		if err := p.conn.Invoke(ctx, method, q, &first); ctx.Err() != nil {
+			return err
+		}
+	}
 	out, err := p.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { ask(in, out) })
-	for told := false; ; {
+	// An error of these two is io.EOF: the first answer says why.
+	_ = out.SendMsg(q)
+	_ = out.CloseSend()
+	told := func(err error) error {
+		if p.hooks.After != nil {
+			p.hooks.After(c, unlessEOF(err))
+		}
+		return caught.after(ctx)
+	}
+	if c.Method == events {
+		return p.relay(ctx, in, out, told)
+	}
+	for first := true; ; first = false {
 		var m mem.BufferSlice
 		err := out.RecvMsg(&m)
-		if !told && p.hooks.After != nil {
-			told = true
-			p.hooks.After(c, unlessEOF(err))
+		if first {
+			if fault := told(err); fault != nil {
+				return fault
+			}
 		}
 		if err != nil {
 			return unlessEOF(err)
+		}
+		if caught.any(func(r Rule) bool { return r.Empty }) {
+			m = nil
 		}
 		if err := in.SendMsg(m); err != nil {
 			return err
@@ -191,20 +234,6 @@ func unlessEOF(err error) error {
 		return nil
 	}
 	return status.Convert(err).Err()
-}
-
-// ask passes on what the client says.
-func ask(in grpc.ServerStream, out grpc.ClientStream) {
-	for {
-		var m mem.BufferSlice
-		if err := in.RecvMsg(&m); err != nil {
-			_ = out.CloseSend() // the call's own goroutine learns the rest
-			return
-		}
-		if out.SendMsg(m) != nil {
-			return
-		}
-	}
 }
 
 // raw leaves messages as they are.

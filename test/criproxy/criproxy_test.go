@@ -50,7 +50,7 @@ func (r *runtime) GetContainerEvents(_ *cri.GetEventsRequest, s cri.RuntimeServi
 	return nil
 }
 
-func serve(t *testing.T, r *runtime, hooks criproxy.Hooks) (*criproxy.Proxy, cri.RuntimeServiceClient) {
+func serve(t *testing.T, r cri.RuntimeServiceServer, hooks criproxy.Hooks) (*criproxy.Proxy, cri.RuntimeServiceClient) {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "runtime.sock"))

@@ -39,6 +39,10 @@ type Case struct {
 	Restart bool `json:"restart"`
 	// Refused says that neither agent takes the manifests.
 	Refused bool `json:"refused"`
+	// Nodectl lists what happens with nodectl before the manifests are gone, in
+	// order, where it is right that it differs: "app 1 ends", "sandbox 2 is made".
+	// So that an explained difference is not any difference.
+	Nodectl []string `json:"nodectl"`
 	// Script is what is done meanwhile, in order.
 	Script []Action `json:"script"`
 

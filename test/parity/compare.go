@@ -49,6 +49,7 @@ func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
 		}
 	}
 	k.events(both)
+	k.expected(both)
 	for _, name := range both {
 		k.ends(name, a.Pods[name], b.Pods[name])
 		k.progress(name, a.Pods[name], b.Pods[name])
@@ -163,6 +164,26 @@ func (k *comparison) events(pods []string) {
 			}
 		}
 		k.when(ea[:i], e, at, tb)
+	}
+}
+
+// expected compares what happened with nodectl with what the case says of it.
+func (k *comparison) expected(pods []string) {
+	if k.c.Nodectl == nil {
+		return
+	}
+	var got []string
+	for _, e := range eventsOf(k.b, pods) {
+		if e.at < k.b.Gone.Sub(k.b.Zero) {
+			_, what, _ := strings.Cut(e.key, ": ")
+			if len(pods) > 1 {
+				what = e.key
+			}
+			got = append(got, what)
+		}
+	}
+	if !slices.Equal(got, k.c.Nodectl) {
+		k.differ("nodectl", "%s; expected %s", strings.Join(got, ", "), strings.Join(k.c.Nodectl, ", "))
 	}
 }
 

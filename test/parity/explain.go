@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 )
@@ -15,8 +16,8 @@ import (
 type Explanation struct {
 	// Cases are names of cases, * and ? as in file names.
 	Cases []string `json:"cases"`
-	// Aspect is the differences' aspect.
-	Aspect string `json:"aspect"`
+	// Aspects are the differences'.
+	Aspects []string `json:"aspects"`
 	// Match is a regular expression for the rest of a difference. Empty: all.
 	Match string `json:"match"`
 	// Reason is why it is so; or Waits what has to come first: one of waitsFor.
@@ -43,8 +44,8 @@ func readExplained(file string) ([]*Explanation, error) {
 	}
 	var errs []error
 	for i, e := range all {
-		if len(e.Cases) == 0 || e.Aspect == "" || (e.Reason == "") == (e.Waits == "") || e.Waits != "" && !waitsFor[e.Waits] {
-			errs = append(errs, fmt.Errorf("%s: explanation %d lacks cases, an aspect, or one of reason and waits", file, i+1))
+		if len(e.Cases) == 0 || len(e.Aspects) == 0 || (e.Reason == "") == (e.Waits == "") || e.Waits != "" && !waitsFor[e.Waits] {
+			errs = append(errs, fmt.Errorf("%s: explanation %d lacks cases, aspects, or one of reason and waits", file, i+1))
 			continue
 		}
 		if e.match, err = regexp.Compile(e.Match); err != nil {
@@ -56,7 +57,7 @@ func readExplained(file string) ([]*Explanation, error) {
 
 // covers reports whether e explains a difference of a case.
 func (e *Explanation) covers(c string, d Difference) bool {
-	if e.Aspect != d.Aspect || !e.match.MatchString(d.What) {
+	if !slices.Contains(e.Aspects, d.Aspect) || !e.match.MatchString(d.What) {
 		return false
 	}
 	for _, pattern := range e.Cases {

@@ -126,7 +126,7 @@ func TestNormaliserHidesRunsNotFacts(t *testing.T) {
 }
 
 func TestExplanationsAreNarrow(t *testing.T) {
-	e := &Explanation{Cases: []string{"stop-*"}, Aspect: "times", match: regexp.MustCompile("^a: ")}
+	e := &Explanation{Cases: []string{"stop-*"}, Aspects: []string{"times"}, match: regexp.MustCompile("^a: ")}
 	for _, tc := range []struct {
 		name string
 		d    Difference

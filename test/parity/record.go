@@ -24,6 +24,7 @@ type CaseRecord struct {
 	Gone    time.Time             `json:"gone"` // they were taken away
 	End     time.Time             `json:"end"`
 	Pods    map[string]*PodRecord `json:"pods"`
+	Slowest time.Duration         `json:"slowest"`        // call of the runtime to make or start something
 	Said    []string              `json:"said,omitempty"` // by the agent, of manifests it does not take
 }
 
@@ -39,6 +40,7 @@ type PodRecord struct {
 	Runs      []*Run          `json:"runs,omitempty"` // in the order they were created
 	Seen      []Seen          `json:"seen,omitempty"` // what the agent said of it, as it changed
 	Inside    map[string]Look `json:"inside,omitempty"`
+	Slowest   time.Duration   `json:"slowest"`
 	Files     []string        `json:"files,omitempty"` // of its logs, when it was looked at
 }
 
@@ -70,6 +72,7 @@ type Run struct {
 	Resized   []Facts   `json:"resized,omitempty"`
 	Log       string    `json:"log,omitempty"`
 
+	pod  string   // as the node has it
 	path string   // its log's
 	file *os.File // that, held open because the agent may remove it
 }

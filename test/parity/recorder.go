@@ -66,6 +66,7 @@ func (r *recorder) see(ctx context.Context, c call) {
 		s := &Sandbox{ID: c.reply.(*cri.RunPodSandboxResponse).PodSandboxId, Created: c.at, Attempt: q.Config.Metadata.Attempt, Config: sandboxFacts(q.Config)}
 		r.sandboxes[s.ID] = s
 		p := r.pod(q.Config.Metadata.Name)
+		p.Slowest = max(p.Slowest, time.Since(c.at))
 		p.Sandboxes = append(p.Sandboxes, s)
 	case *cri.StopPodSandboxRequest:
 		if s := r.sandboxes[q.PodSandboxId]; s != nil && s.Stopped.IsZero() {
@@ -82,11 +83,18 @@ func (r *recorder) see(ctx context.Context, c call) {
 		run := &Run{
 			ID: c.reply.(*cri.CreateContainerResponse).ContainerId, Sandbox: q.PodSandboxId, Container: q.Config.Metadata.Name,
 			Attempt: q.Config.Metadata.Attempt, Created: c.at, Config: containerFacts(q.Config),
+			pod:  q.SandboxConfig.GetMetadata().GetName(),
 			path: filepath.Join(q.SandboxConfig.GetLogDirectory(), q.Config.LogPath),
 		}
 		r.runs[run.ID] = run
 		p := r.pod(q.SandboxConfig.GetMetadata().GetName())
+		p.Slowest = max(p.Slowest, time.Since(c.at))
 		p.Runs = append(p.Runs, run)
+	case *cri.StartContainerRequest:
+		if run := r.runs[q.ContainerId]; run != nil {
+			p := r.pod(run.pod)
+			p.Slowest = max(p.Slowest, time.Since(c.at))
+		}
 	case *cri.StopContainerRequest:
 		if run := r.runs[q.ContainerId]; run != nil && run.Asked.IsZero() && run.Finished.IsZero() {
 			run.Asked, run.Grace = c.at, q.Timeout
@@ -188,6 +196,43 @@ func (r *recorder) observe(at time.Time, pods []v1.Pod) {
 		r.last[name] = text
 		p.Seen = append(p.Seen, Seen{From: at, To: at, Status: *status})
 	}
+}
+
+// forget begins the record of a pod anew.
+func (r *recorder) forget(pod string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pods, pod)
+	delete(r.last, pod+"-"+nodeName)
+}
+
+// left reports whether the runtime has a sandbox of a case.
+func (r *recorder) left(ctx context.Context, cases []*Case) (bool, error) {
+	list, err := r.runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return false, err
+	}
+	there := map[string]bool{}
+	for _, s := range list.Items {
+		there[s.Metadata.Name] = true
+	}
+	for _, c := range cases {
+		names, err := c.pods()
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(names, func(pod string) bool { return there[pod+"-"+nodeName] }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// started reports whether a container of a pod ever ran.
+func (r *recorder) started(pod string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pods[pod] != nil && slices.ContainsFunc(r.pods[pod].Runs, func(run *Run) bool { return !run.Started.IsZero() })
 }
 
 // running returns the runs of a pod that have started and not ended.

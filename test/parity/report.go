@@ -88,7 +88,7 @@ func (r *report) print(out io.Writer, verbose bool) {
 	fmt.Fprintf(out, "%d cases, %d contract numbers, %d without an unexplained difference\n", len(r.rows), len(r.numbers()), equal)
 	for _, e := range r.explanations {
 		if e.used == 0 {
-			fmt.Fprintf(out, "explains nothing: %v %s %q\n", e.Cases, e.Aspect, e.Match)
+			fmt.Fprintf(out, "explains nothing: %v %v %q\n", e.Cases, e.Aspects, e.Match)
 		}
 	}
 }
@@ -159,7 +159,7 @@ test/parity/explained.yaml. A difference without one fails the run.
 func (r *report) everywhere(b *strings.Builder) {
 	var lines []string
 	for _, e := range r.explanations {
-		if line := fmt.Sprintf("| %s | %s |\n", e.Aspect, cell(e.text())); e.Everywhere && e.used > 0 && !slices.Contains(lines, line) {
+		if line := fmt.Sprintf("| %s | %s |\n", strings.Join(e.Aspects, ", "), cell(e.text())); e.Everywhere && e.used > 0 && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}

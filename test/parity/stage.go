@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +30,7 @@ func newStage(r *run, c *Case) (*stage, error) {
 		run: r, c: c, record: &CaseRecord{Pods: map[string]*PodRecord{}},
 		dir: filepath.Join(r.place.dir, "cases", c.Name), manifests: map[string]string{}, held: map[string]bool{},
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+	if err := errors.Join(os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
 		return nil, err
 	}
 	for _, m := range c.manifests {
@@ -45,6 +46,49 @@ func newStage(r *run, c *Case) (*stage, error) {
 		s.held[a.Drop] = s.held[a.Drop] || !was[a.Drop]
 	}
 	return s, nil
+}
+
+// play does what the case's script says, by a clock that began at base, and takes
+// its manifests away.
+func (s *stage) play(ctx context.Context, base time.Time) error {
+	type step struct {
+		at time.Duration
+		do func() error
+	}
+	steps := []step{{s.c.Look.Duration, func() error { return s.look(ctx) }}}
+	for _, a := range s.c.Script {
+		steps = append(steps, step{a.At.Duration, func() error { return s.act(ctx, a) }})
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return int(a.at - b.at) })
+	steps = append(steps, step{s.c.Watch.Duration, s.removeAll}, step{s.c.Watch.Duration + s.c.After.Duration, func() error { return s.keep(ctx) }})
+	for _, st := range steps {
+		if err := pauseUntil(ctx, base.Add(st.at)); err != nil {
+			return err
+		}
+		if err := st.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.c.Name, err)
+		}
+	}
+	s.progress(s.c.Name)
+	return nil
+}
+
+// keep adds what was recorded to the recording, unless it is more disturbed than
+// what is there.
+func (s *stage) keep(ctx context.Context) error {
+	s.record.End = time.Now()
+	slices.SortStableFunc(s.record.Moments, func(a, b Moment) int { return a.At.Compare(b.At) })
+	for pod := range s.manifests {
+		s.record.Pods[pod] = s.recorder.take(ctx, pod)
+		s.record.Slowest = max(s.record.Slowest, s.record.Pods[pod].Slowest)
+	}
+	s.record.Said = s.said(s.c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.run.record.Cases[s.c.Name]; old == nil || old.Slowest > s.record.Slowest {
+		s.run.record.Cases[s.c.Name] = s.record
+	}
+	return nil
 }
 
 // file is where a pod's manifest is.
@@ -74,6 +118,7 @@ func (s *stage) dropAll() error {
 }
 
 func (s *stage) removeAll() error {
+	s.record.Gone = time.Now()
 	var errs []error
 	for pod := range s.manifests {
 		if err := os.Remove(s.file(pod)); err != nil && !os.IsNotExist(err) {

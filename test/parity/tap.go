@@ -47,6 +47,7 @@ var messages = map[string]func() (request, reply proto.Message){
 	"StopPodSandbox":   func() (_, _ proto.Message) { return &cri.StopPodSandboxRequest{}, &cri.StopPodSandboxResponse{} },
 	"RemovePodSandbox": func() (_, _ proto.Message) { return &cri.RemovePodSandboxRequest{}, &cri.RemovePodSandboxResponse{} },
 	"CreateContainer":  func() (_, _ proto.Message) { return &cri.CreateContainerRequest{}, &cri.CreateContainerResponse{} },
+	"StartContainer":   func() (_, _ proto.Message) { return &cri.StartContainerRequest{}, &cri.StartContainerResponse{} },
 	"StopContainer":    func() (_, _ proto.Message) { return &cri.StopContainerRequest{}, &cri.StopContainerResponse{} },
 	"RemoveContainer":  func() (_, _ proto.Message) { return &cri.RemoveContainerRequest{}, &cri.RemoveContainerResponse{} },
 	"UpdateContainerResources": func() (_, _ proto.Message) {

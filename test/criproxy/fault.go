@@ -1,0 +1,221 @@
+package criproxy
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+// Event is the method of rules that are about single events, not about the call
+// GetContainerEvents that delivers them.
+const Event = "Event"
+
+// A Rule says which calls something happens to, and what. One that says only
+// which watches them.
+type Rule struct {
+	Method    string // bare; "" is every call, and no event
+	Pod       string // a pod's name; "" is any pod, and what is about none
+	Container string // "" is any container, and what is about a pod as a whole
+	Skip      int    // of the calls it fits, so many pass first
+	Times     int    // then it happens to so many; 0 is to all
+
+	// What happens to a call, in this order, before the runtime hears of it; with
+	// After, when the runtime has done it and the client has heard nothing yet.
+	After bool
+	Delay time.Duration
+	Swap  bool  // it waits until the next call that the rule fits was answered, or a second has passed
+	Hang  bool  // until Lift, or until the client gives up
+	Err   error // the answer; after the effect, the real one is lost
+
+	Twice bool // the runtime gets the call twice, the client the second answer
+	Empty bool // the answer is an empty message: an empty list
+
+	// Of an event, Delay delivers it late, behind newer ones; Swap right behind the
+	// next one that the rule fits; Hang halts the stream; Err ends it; and:
+	Drop      bool
+	NoSandbox bool // its sandbox is not in it
+}
+
+// Made is one call, or event, that a rule was about.
+type Made struct {
+	Method, Pod, Container string // Container is "" where it was about a pod as a whole
+	Began, Ended           time.Time
+	Err                    error // what the client heard
+}
+
+// A Fault is a rule in force.
+type Fault struct {
+	Rule
+	lifted chan struct{} // closed by Lift
+
+	// Guarded by the proxy's lock.
+	proxy *Proxy
+	seen  int
+	made  []*Made
+	swap  chan struct{} // of a call that waits for the next one, which closes it
+}
+
+// Fault puts a rule in force. Rules that fit the same call happen to it one
+// after the other, in the order they were put in force.
+func (p *Proxy) Fault(r Rule) *Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := &Fault{Rule: r, proxy: p, lifted: make(chan struct{})}
+	p.faults = append(p.faults, f)
+	return f
+}
+
+// Lift ends the rule; what hangs because of it goes on.
+func (f *Fault) Lift() {
+	f.proxy.mu.Lock()
+	defer f.proxy.mu.Unlock()
+	if i := slices.Index(f.proxy.faults, f); i >= 0 {
+		f.proxy.faults = slices.Delete(f.proxy.faults, i, i+1)
+		close(f.lifted)
+	}
+}
+
+// Calls returns what the rule happened to so far, in the order it came.
+func (f *Fault) Calls() []Made {
+	f.proxy.mu.Lock()
+	defer f.proxy.mu.Unlock()
+	all := make([]Made, len(f.made))
+	for i, m := range f.made {
+		all[i] = *m
+	}
+	return all
+}
+
+// hits are the faults that one call, or event, has met.
+type hits []hit
+
+type hit struct {
+	*Fault
+	made *Made
+}
+
+// catch returns the faults a call meets.
+func (p *Proxy) catch(ctx context.Context, method, full string, q mem.BufferSlice) hits {
+	return p.meet(method, func() (pod, container string) { return p.names.ofRequest(ctx, full, q) })
+}
+
+// meet returns the faults of a method that fit whom it is about. whom is asked
+// without the lock, and only when there is such a fault.
+func (p *Proxy) meet(method string, whom func() (pod, container string)) hits {
+	fits := func(f *Fault) bool { return f.Method == method || f.Method == "" && method != Event }
+	p.mu.Lock()
+	some := slices.ContainsFunc(p.faults, fits)
+	p.mu.Unlock()
+	if !some {
+		return nil
+	}
+	pod, container := whom()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var met hits
+	for _, f := range p.faults {
+		if !fits(f) || f.Pod != "" && f.Pod != pod || f.Container != "" && f.Container != container {
+			continue
+		}
+		if f.seen++; f.seen <= f.Skip || f.Times > 0 && f.seen > f.Skip+f.Times {
+			continue
+		}
+		m := &Made{Method: method, Pod: pod, Container: container, Began: time.Now()}
+		f.made = append(f.made, m)
+		met = append(met, hit{f, m})
+	}
+	return met
+}
+
+func (all hits) any(of func(Rule) bool) bool {
+	return slices.ContainsFunc(all, func(h hit) bool { return of(h.Rule) })
+}
+
+func (all hits) before(ctx context.Context) error { return all.do(ctx, false) }
+func (all hits) after(ctx context.Context) error  { return all.do(ctx, true) }
+
+// do lets the faults of one side of the runtime happen, and returns the answer
+// that one of them gives.
+func (all hits) do(ctx context.Context, after bool) error {
+	for _, h := range all {
+		if h.After != after {
+			continue
+		}
+		if h.Delay > 0 {
+			pause(ctx, h.Delay, nil)
+		}
+		if h.Swap {
+			h.giveWay(ctx)
+		}
+		if h.Hang {
+			pause(ctx, 0, h.lifted)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if h.Err != nil {
+			return h.Err
+		}
+	}
+	return nil
+}
+
+// swapPatience is how long a call waits for the one that is to overtake it.
+const swapPatience = time.Second
+
+// giveWay holds the first of two calls until the second has ended.
+func (h hit) giveWay(ctx context.Context) {
+	h.proxy.mu.Lock()
+	if h.swap != nil { // it is the second
+		h.proxy.mu.Unlock()
+		return
+	}
+	mine := make(chan struct{})
+	h.swap = mine
+	h.proxy.mu.Unlock()
+	pause(ctx, swapPatience, mine)
+}
+
+// end notes what the client heard.
+func (all hits) end(err error) {
+	if len(all) == 0 {
+		return
+	}
+	mu := &all[0].proxy.mu
+	mu.Lock()
+	defer mu.Unlock()
+	for _, h := range all {
+		h.made.Ended, h.made.Err = time.Now(), err
+		if h.swap != nil {
+			close(h.swap)
+			h.swap = nil
+		}
+	}
+}
+
+// pause returns when d is over (never, for 0), over is closed, or ctx ends.
+func pause(ctx context.Context, d time.Duration, over <-chan struct{}) {
+	var due <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-due:
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// later runs f in wg when d is over, unless ctx ends before.
+func later(ctx context.Context, wg *sync.WaitGroup, d time.Duration, f func()) {
+	wg.Go(func() {
+		if pause(ctx, d, nil); ctx.Err() == nil {
+			f()
+		}
+	})
+}

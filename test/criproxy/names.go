@@ -1,0 +1,118 @@
+package criproxy
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// podName is the label by which agents mark whose a container is.
+const podName = "io.kubernetes.pod.name"
+
+// names knows whom messages are about. Messages name most things by IDs alone:
+// whose they are it asks the runtime, on a connection of its own.
+type names struct {
+	conn *grpc.ClientConn
+	rt   cri.RuntimeServiceClient
+
+	mu    sync.Mutex
+	known map[string]owner
+}
+
+type owner struct{ pod, container string }
+
+func newNames(endpoint string) (*names, error) {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	return &names{conn: conn, rt: cri.NewRuntimeServiceClient(conn), known: make(map[string]owner)}, nil
+}
+
+// ofRequest returns whom a request is about: "" for what it does not say.
+func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice) (pod, container string) {
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
+	if err != nil {
+		return "", ""
+	}
+	t, err := protoregistry.GlobalTypes.FindMessageByName(d.(protoreflect.MethodDescriptor).Input().FullName())
+	if err != nil {
+		return "", ""
+	}
+	m := t.New().Interface()
+	if proto.Unmarshal(q.Materialize(), m) != nil {
+		return "", ""
+	}
+	switch m := m.(type) {
+	case *cri.RunPodSandboxRequest:
+		return m.GetConfig().GetMetadata().GetName(), ""
+	case *cri.CreateContainerRequest:
+		return m.GetSandboxConfig().GetMetadata().GetName(), m.GetConfig().GetMetadata().GetName()
+	case *cri.PullImageRequest:
+		return m.GetSandboxConfig().GetMetadata().GetName(), ""
+	case *cri.ListPodSandboxRequest:
+		return m.GetFilter().GetLabelSelector()[podName], ""
+	case *cri.ListContainersRequest:
+		return m.GetFilter().GetLabelSelector()[podName], ""
+	case interface{ GetContainerId() string }:
+		return n.ofID(ctx, m.GetContainerId())
+	case interface{ GetPodSandboxId() string }:
+		return n.ofID(ctx, m.GetPodSandboxId())
+	}
+	return "", ""
+}
+
+// ofEvent returns whom an event is about. A sandbox's own has no container.
+func (n *names) ofEvent(ctx context.Context, m mem.BufferSlice) (pod, container string) {
+	var e cri.ContainerEventResponse
+	if proto.Unmarshal(m.Materialize(), &e) != nil {
+		return "", ""
+	}
+	if pod = e.GetPodSandboxStatus().GetMetadata().GetName(); pod == "" {
+		return n.ofID(ctx, e.GetContainerId())
+	}
+	for _, s := range e.GetContainersStatuses() {
+		if s.GetId() == e.GetContainerId() {
+			return pod, s.GetMetadata().GetName()
+		}
+	}
+	return pod, ""
+}
+
+// ofID returns whose a container or sandbox is.
+func (n *names) ofID(ctx context.Context, id string) (pod, container string) {
+	n.mu.Lock()
+	o, ok := n.known[id]
+	n.mu.Unlock()
+	if !ok {
+		if o, ok = n.ask(ctx, id); ok {
+			n.mu.Lock()
+			n.known[id] = o
+			n.mu.Unlock()
+		}
+	}
+	return o.pod, o.container
+}
+
+func (n *names) ask(ctx context.Context, id string) (owner, bool) {
+	if id == "" {
+		return owner{}, false
+	}
+	c, err := n.rt.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: id}})
+	if err == nil && len(c.Containers) == 1 {
+		return owner{c.Containers[0].Labels[podName], c.Containers[0].GetMetadata().GetName()}, true
+	}
+	b, err := n.rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: id}})
+	if err == nil && len(b.Items) == 1 {
+		return owner{pod: b.Items[0].GetMetadata().GetName()}, true
+	}
+	return owner{}, false
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	namespace = "soak"
+	// version is the annotation that tells one text of a manifest from the next.
+	version = "soak.nodectl.dev/version"
+	// dependsOn orders pods.
+	dependsOn = "nodectl.dev/depends-on"
+)
+
+// A wish is one manifest file, as the soak wrote it last: what the agent is
+// judged by.
+type wish struct {
+	name  string
+	house *house
+	pod   *v1.Pod // the last one that was a manifest; nil for none
+	end   end
+	after *wish // what it depends on; nil for nothing
+	edits int
+	gone  bool // from the directory
+}
+
+// full is the pod's name on its node.
+func (w *wish) full() string { return w.name + "-" + w.house.name }
+
+func (w *wish) version() string { return fmt.Sprint(w.edits) }
+
+// text is the manifest.
+func (w *wish) text() (string, error) {
+	if w.pod.Annotations == nil {
+		w.pod.Annotations = map[string]string{}
+	}
+	w.pod.Annotations[version] = w.version()
+	text, err := yaml.Marshal(w.pod)
+	return strings.Replace(string(text), "\nstatus: {}\n", "\n", 1), err
+}
+
+// settled is how the pod stands in the end; ok is false where that depends on
+// what happened to another in between.
+func (w *wish) settled() (_ end, ok bool) {
+	if w.after == nil {
+		return w.end, true
+	}
+	if w.after.gone {
+		return "", false
+	}
+	on, ok := w.after.settled()
+	until := w.pod.Annotations[dependsOn]
+	switch {
+	case !ok:
+		return "", false
+	case on == runs && !strings.HasSuffix(until, ":done"):
+		return w.end, true
+	case on == succeeds && strings.HasSuffix(until, ":done"):
+		return w.end, true
+	}
+	return "", false
+}
+
+// mortal returns the containers of the pod that may be killed without changing
+// how it ends.
+func (w *wish) mortal() []string {
+	if w.pod == nil || w.pod.Spec.RestartPolicy == v1.RestartPolicyNever {
+		return nil
+	}
+	var names []string
+	for _, c := range slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers) {
+		names = append(names, c.Name)
+	}
+	return names
+}
