@@ -109,6 +109,7 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		LogPath:     s.GetLogPath(),
 		Resources:   notes[pod.AnnotationResources],
 		PreStop:     preStopOf(notes),
+		StopSignal:  signalName(s.GetStopSignal()),
 	}
 	if c.State == pod.StateExited {
 		c.FinishedAt = timeOf(s.GetFinishedAt())

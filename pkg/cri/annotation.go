@@ -90,3 +90,12 @@ func stopSignal(c *v1.Container) runtimeapi.Signal {
 	name := strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(*c.Lifecycle.StopSignal))
 	return runtimeapi.Signal(runtimeapi.Signal_value[name])
 }
+
+// signalName is a signal in the API's words; "" for one that the runtime does not
+// name.
+func signalName(s runtimeapi.Signal) string {
+	if s == runtimeapi.Signal_RUNTIME_DEFAULT {
+		return ""
+	}
+	return strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(s.String())
+}

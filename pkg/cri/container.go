@@ -157,8 +157,8 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtim
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: q.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name},
-		Command:     expandAll(c.Command, vars),
-		Args:        expandAll(c.Args, vars),
+		Command:     pod.ExpandAll(c.Command, vars),
+		Args:        pod.ExpandAll(c.Args, vars),
 		WorkingDir:  c.WorkingDir,
 		Envs:        pairs,
 		Mounts:      mounts,

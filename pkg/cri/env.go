@@ -21,7 +21,7 @@ func environment(q pod.CreateRequest, c *v1.Container, hostIPs []string) ([]v1.E
 	values := map[string]string{}
 	var names []string
 	for _, e := range c.Env {
-		value := expand(e.Value, values)
+		value := pod.Expand(e.Value, values)
 		if e.ValueFrom != nil {
 			var err error
 			if value, err = valueFrom(q, e.ValueFrom, hostIPs); err != nil {

@@ -100,12 +100,35 @@ func (r *Runtime) sandboxConfig(want *pod.Spec, instance int, attempt uint32) (*
 		Annotations:  sandboxAnnotations(want, instance),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: r.cfg.CgroupParent,
+			Sysctls:      sysctls(want.Pod),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: namespaces(want.Pod),
 				Seccomp:          defaultSeccomp(), // C-1.22.12
 			},
 		},
 	}, nil
+}
+
+// sysctls names them as the kernel does, with dots (C-1.22.12).
+func sysctls(p *v1.Pod) map[string]string {
+	if p.Spec.SecurityContext == nil || len(p.Spec.SecurityContext.Sysctls) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(p.Spec.SecurityContext.Sysctls))
+	for _, s := range p.Spec.SecurityContext.Sysctls {
+		m[dotted(s.Name)] = s.Value
+	}
+	return m
+}
+
+// dotted turns a name like net/ipv4/conf/eth0.1/forwarding, whose parts are parted
+// by slashes, into one whose parts are parted by dots, and leaves others alone.
+func dotted(name string) string {
+	i := strings.IndexAny(name, "./")
+	if i < 0 || name[i] == '.' {
+		return name
+	}
+	return strings.NewReplacer("/", ".", ".", "/").Replace(name)
 }
 
 // logDirectory is C-1.22.10's directory of one pod; "" keeps no logs.

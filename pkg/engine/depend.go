@@ -60,7 +60,7 @@ func (l *loop) noteOrder(e *entry) {
 		return
 	}
 	for _, d := range e.runs.DependsOn {
-		for _, key := range l.named(e.key, d) {
+		for _, key := range e.runs.Targets(d) {
 			if l.dependents[key] == nil {
 				l.dependents[key] = make(map[pod.Key]bool)
 			}
@@ -72,14 +72,19 @@ func (l *loop) noteOrder(e *entry) {
 	}
 }
 
-// named returns the keys that a dependency of the pod with key may mean: as it is
-// written, then with the node's suffix.
-func (l *loop) named(key pod.Key, d pod.Dependency) []pod.Key {
-	keys := []pod.Key{{Namespace: key.Namespace, Name: d.Name}}
-	if l.cfg.Node.Name != "" {
-		keys = append(keys, pod.Key{Namespace: key.Namespace, Name: d.Name + "-" + l.cfg.Node.Name})
+// forgetOrder forgets whom e, which is gone, depended on.
+func (l *loop) forgetOrder(e *entry) {
+	if e.runs == nil {
+		return
 	}
-	return keys
+	for _, d := range e.runs.DependsOn {
+		for _, key := range e.runs.Targets(d) {
+			delete(l.dependents[key], e.key)
+			if len(l.dependents[key]) == 0 {
+				delete(l.dependents, key)
+			}
+		}
+	}
 }
 
 // pokeDependents tells those that depend on e that it has come or gone, and those
@@ -98,7 +103,7 @@ func (l *loop) pokeDependencies(e *entry) {
 		return
 	}
 	for _, d := range e.runs.DependsOn {
-		for _, key := range l.named(e.key, d) {
+		for _, key := range e.runs.Targets(d) {
 			if on := l.pods[key]; on != nil && on.mail != nil {
 				l.send(on, false)
 			}
@@ -112,7 +117,7 @@ func (l *loop) waits(e *entry) string {
 		return ""
 	}
 	for _, d := range e.want.DependsOn {
-		on := l.dependency(e.key, d)
+		on := l.dependency(e.want, d)
 		switch {
 		case on == nil:
 			return fmt.Sprintf("waits for pod %s, which no source wants", d.Name)
@@ -124,8 +129,8 @@ func (l *loop) waits(e *entry) string {
 }
 
 // dependency finds the wanted pod that d means.
-func (l *loop) dependency(key pod.Key, d pod.Dependency) *entry {
-	for _, k := range l.named(key, d) {
+func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
+	for _, k := range want.Targets(d) {
 		if on := l.pods[k]; on != nil && on.want != nil {
 			return on
 		}
@@ -156,7 +161,7 @@ func (l *loop) follows(d, e *entry, seen []*entry) bool {
 		return false
 	}
 	for _, on := range d.runs.DependsOn {
-		for _, key := range l.named(d.key, on) {
+		for _, key := range d.runs.Targets(on) {
 			if next := l.pods[key]; next != nil && (next == e || l.follows(next, e, append(seen, d))) {
 				return true
 			}

@@ -122,9 +122,13 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		w.beginInstance(v.Want, s.Instance)
 		err := w.call(ctx, startPatience, nil, func() error {
 			var saved sync.WaitGroup
-			defer saved.Wait()
-			saved.Go(w.save) // beside the call: the sandbox carries its instance's number itself
+			var torn error
+			saved.Go(func() { // beside the call: the sandbox carries its instance's number itself
+				torn = sheltered(func() error { w.save(); return nil })
+			})
 			_, err := rt.RunSandbox(ctx, v.Want, s.Instance, s.Attempt)
+			saved.Wait()
+			rethrow(torn)
 			return err
 		})
 		if err == nil {
@@ -175,6 +179,7 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	switch s.Action {
 	case plan.RemoveContainer:
 		w.expect = false
+		w.setStreak(s)
 		return rt.RemoveContainer(ctx, s.ID)
 	case plan.StopSandbox:
 		return rt.StopSandbox(ctx, s.ID)
@@ -237,6 +242,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.Instance = instance
 	w.rec.StartTime = acknowledged(want)
 	w.rec.StopSince = time.Time{}
+	w.rec.Streaks = nil
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 	w.before = v1.PodStatus{}
 	w.recDirty = true
@@ -265,6 +271,10 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		return err
 	}
 	w.created[s.Container] = id
+	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries it now
+		delete(w.rec.Streaks, s.Container)
+		w.recDirty = true
+	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
 		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
 	}

@@ -25,6 +25,19 @@ func (w *worker) setLife(id string, change func(*pod.Life)) {
 	w.recDirty = true
 }
 
+// setStreak notes the crashes in a row of a container whose record, which carries
+// them, is about to go though another life follows (C-1.21.3).
+func (w *worker) setStreak(s plan.Step) {
+	if s.Streak == 0 {
+		return
+	}
+	if w.rec.Streaks == nil {
+		w.rec.Streaks = make(map[string]int)
+	}
+	w.rec.Streaks[s.Container], w.recDirty = s.Streak, true
+	w.save()
+}
+
 // forgetLives drops what is remembered of containers that are gone.
 func (w *worker) forgetLives(have pod.Actual) {
 	if len(w.rec.Lives) == 0 {

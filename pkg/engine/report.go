@@ -111,6 +111,7 @@ func (l *loop) drop(e *entry, r *report) {
 		close(e.mail)
 	}
 	delete(l.pods, e.key)
+	l.forgetOrder(e)
 	l.log.Info("Pod is gone", "pod", e.key.String())
 }
 

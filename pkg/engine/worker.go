@@ -111,8 +111,8 @@ func (w *worker) run(ctx context.Context) {
 			}
 			continue
 		}
-		w.thinking.Store(time.Now().UnixNano())
 		view := w.view(have)
+		w.thinking.Store(time.Now().UnixNano())
 		p := plan.Next(view)
 		w.remember(view, p)
 		w.thinking.Store(0)
@@ -355,6 +355,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		ResizeHeld:   w.letter.resize.message,
 		Health:       w.letter.health,
 		Lives:        w.rec.Lives,
+		Streaks:      w.rec.Streaks,
 		StartTime:    w.rec.StartTime,
 		MaxBackoff:   w.cfg.MaxBackoff,
 		Now:          time.Now(),

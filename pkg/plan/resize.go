@@ -25,7 +25,7 @@ func (s *scene) resize(c pod.Container) {
 		return
 	}
 	if s.ResizeHeld != "" {
-		s.p.WaitFor = s.ResizeHeld
+		s.waitFor(s.ResizeHeld)
 		return
 	}
 	if s.mayStart(c.Name) {

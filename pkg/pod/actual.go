@@ -114,6 +114,8 @@ type Container struct {
 	LogPath         string // on the node, absolute; "" when it has none
 	// Resources is AnnotationResources: what it was made with.
 	Resources string
+	// StopSignal is the signal that ends it, as the API writes it; "" is unknown.
+	StopSignal string
 	// PreStop is AnnotationPreStop: the hook of a container whose spec is lost.
 	PreStop *v1.LifecycleHandler
 }

@@ -27,6 +27,9 @@ type Record struct {
 	// TerminalReason and TerminalMessage say why, where its containers do not
 	// (DeadlineExceeded).
 	TerminalReason, TerminalMessage string
+	// Streaks holds the crashes in a row before the next life of a container whose
+	// record was removed when all containers were restarted (C-1.21.3), by name.
+	Streaks map[string]int
 	// Lives holds what cannot be observed of a container's life, by container ID.
 	Lives map[string]Life
 }

@@ -64,38 +64,7 @@ func command(r pod.ProbeRequest) []string {
 	}
 	cmd := make([]string, len(r.Probe.Exec.Command))
 	for i, arg := range r.Probe.Exec.Command {
-		cmd[i] = expand(arg, values)
+		cmd[i] = pod.Expand(arg, values)
 	}
 	return cmd
-}
-
-// expand replaces $(NAME) by its value where it has one, leaves it as it is
-// where it has none, and turns $$ into $, as Kubernetes does in commands.
-func expand(s string, values map[string]string) string {
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(s, "$")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		if rest, escaped := strings.CutPrefix(after, "$"); escaped {
-			b.WriteByte('$')
-			s = rest
-			continue
-		}
-		if inner, opened := strings.CutPrefix(after, "("); opened {
-			if name, rest, closed := strings.Cut(inner, ")"); closed {
-				if value, known := values[name]; known {
-					b.WriteString(value)
-				} else {
-					b.WriteString("$(" + name + ")")
-				}
-				s = rest
-				continue
-			}
-		}
-		b.WriteByte('$')
-		s = after
-	}
 }

@@ -37,6 +37,7 @@ type stored struct {
 	TerminalReason  string                `json:"terminalReason,omitempty"`
 	TerminalMessage string                `json:"terminalMessage,omitempty"`
 	Lives           map[string]storedLife `json:"lives,omitempty"`
+	Streaks         map[string]int        `json:"streaks,omitempty"`
 }
 
 type storedLife struct {
@@ -60,6 +61,7 @@ type storedSpec struct {
 	SandboxHash     string            `json:"sandboxHash"`
 	ContainerHashes map[string]string `json:"containerHashes,omitempty"`
 
+	Earlier   map[string]string  `json:"earlierHashes,omitempty"`
 	DependsOn []storedDependency `json:"dependsOn,omitempty"`
 }
 
@@ -88,7 +90,7 @@ func encode(r pod.Record) ([]byte, error) {
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
 		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), Terminal: r.Terminal,
-		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage,
+		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks,
 		Lives: mapped(r.Lives, func(l pod.Life) storedLife { return storedLife(l) }),
 	}
 	if r.Want != nil {
@@ -104,7 +106,7 @@ func encode(r pod.Record) ([]byte, error) {
 func storeSpec(w *pod.Spec) *storedSpec {
 	s := &storedSpec{
 		Namespace: w.Namespace, Name: w.Name, Origin: storedOrigin(w.Origin), Pod: w.Pod,
-		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
+		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier,
 	}
 	for _, d := range w.DependsOn {
 		s.DependsOn = append(s.DependsOn, storedDependency(d))
@@ -115,7 +117,7 @@ func storeSpec(w *pod.Spec) *storedSpec {
 func (w *storedSpec) spec() *pod.Spec {
 	s := &pod.Spec{
 		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
-		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes,
+		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier,
 	}
 	for _, d := range w.DependsOn {
 		s.DependsOn = append(s.DependsOn, pod.Dependency(d))
@@ -159,7 +161,7 @@ func decode(data []byte) (pod.Record, error) {
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
 		StartTime: s.StartTime, StopSince: s.StopSince, Terminal: s.Terminal,
-		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage,
+		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks,
 		Lives: mapped(s.Lives, func(l storedLife) pod.Life { return pod.Life(l) }),
 	}
 	if w := s.Want; w != nil && w.Pod != nil {

@@ -40,6 +40,7 @@ func sample() pod.Record {
 
 		TerminalReason:  "DeadlineExceeded",
 		TerminalMessage: "too long",
+		Streaks:         map[string]int{"c": 3},
 		Lives: map[string]pod.Life{
 			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Resources: "cpu=1/2"},
 		},
@@ -49,6 +50,7 @@ func sample() pod.Record {
 			Hash:            "v1-aa",
 			SandboxHash:     "v1-bb",
 			ContainerHashes: map[string]string{"c": "v1-cc", "init": "v1-dd"},
+			Earlier:         map[string]string{"c": "v1-ee"},
 			DependsOn:       []pod.Dependency{{Name: "db", Until: pod.Ready}},
 			Pod:             samplePod(key),
 		},

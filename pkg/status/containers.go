@@ -127,6 +127,16 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	st.ImageID = r.ImageID
 	st.LastTerminationState = b.lastEnd(st.Name, st.ContainerID)
 	b.resources(st, c, r)
+	if r.StopSignal != "" {
+		st.StopSignal = new(v1.Signal(r.StopSignal))
+	}
+	for _, m := range c.VolumeMounts {
+		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mount.RecursiveReadOnly = new(v1.RecursiveReadOnlyDisabled)
+		}
+		st.VolumeMounts = append(st.VolumeMounts, mount)
+	}
 	switch r.State {
 	case pod.StateRunning:
 		switch b.notes.Lives[r.ID].PostStart {

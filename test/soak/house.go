@@ -187,3 +187,8 @@ func build(ctx context.Context, dir string) (string, error) {
 	}
 	return binary, nil
 }
+
+func (h *house) journal() string { return filepath.Join(h.dirs.Root, "journal.jsonl") }
+
+// scratch is what pods of the house have as volume x.
+func (h *house) scratch() string { return filepath.Join(h.dir, "x") }

@@ -1,12 +1,12 @@
-package cri
+package pod
 
 import "strings"
 
-// expand replaces each $(NAME) of text by vars[NAME] (C-1.38.1). "$$" stands
+// Expand replaces each $(NAME) of text by vars[NAME] (C-1.38.1). "$$" stands
 // for one "$" and ends a reference's meaning, so that "$$(NAME)" is the text
 // "$(NAME)". A name that vars does not have, a reference without its closing
 // parenthesis and every other "$" stay as they are written.
-func expand(text string, vars map[string]string) string {
+func Expand(text string, vars map[string]string) string {
 	var b strings.Builder
 	for {
 		at := strings.IndexByte(text, '$')
@@ -40,13 +40,14 @@ func expand(text string, vars map[string]string) string {
 	}
 }
 
-func expandAll(texts []string, vars map[string]string) []string {
+// ExpandAll is Expand for every text of a list; nil stays nil.
+func ExpandAll(texts []string, vars map[string]string) []string {
 	if texts == nil {
 		return nil
 	}
 	out := make([]string, len(texts))
 	for i, t := range texts {
-		out[i] = expand(t, vars)
+		out[i] = Expand(t, vars)
 	}
 	return out
 }

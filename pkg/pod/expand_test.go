@@ -1,4 +1,4 @@
-package cri
+package pod
 
 import "testing"
 
@@ -28,7 +28,7 @@ func TestC_1_38_1_Expand(t *testing.T) {
 		{"$(DOLLAR)", "$(A)"}, // values are not read again
 		{"100% $(A) $$5", "100% x $5"},
 	} {
-		if got := expand(c.text, vars); got != c.want {
+		if got := Expand(c.text, vars); got != c.want {
 			t.Errorf("expand(%q) = %q, want %q", c.text, got, c.want)
 		}
 	}
@@ -40,7 +40,7 @@ func FuzzExpand(f *testing.F) {
 	f.Add("$(A)$")
 	f.Add("$(A$(B)")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := expand(text, nil)
+		got := Expand(text, nil)
 		if len(got) > len(text) {
 			t.Errorf("expand(%q) = %q grew", text, got)
 		}

@@ -1,0 +1,122 @@
+package invariant
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A History is what the sources of one agent wanted, and when. Whoever changes a
+// source says so here, before it does.
+type History struct {
+	mu      sync.Mutex
+	changes map[string][]change // by the pod's full name, oldest first
+	excused map[string]bool
+}
+
+// change is what became wanted of a pod at a moment: nil for nothing. One that
+// no source can be read by is broken: what was wanted before is wanted still.
+type change struct {
+	at     time.Time
+	pod    *v1.Pod
+	broken bool
+}
+
+func (h *History) add(name string, c change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.changes == nil {
+		h.changes = make(map[string][]change)
+	}
+	c.at = time.Now()
+	h.changes[name] = append(h.changes[name], c)
+}
+
+// Want says that a source is about to want a pod; name is its full name.
+func (h *History) Want(name string, p *v1.Pod) { h.add(name, change{pod: p}) }
+
+// Break says that the pod's source is about to become unreadable.
+func (h *History) Break(name string) { h.add(name, change{broken: true}) }
+
+// Away says that no source wants the pod any more.
+func (h *History) Away(name string) { h.add(name, change{}) }
+
+// Excuse says that the agent may end this pod's containers, and that they need
+// not run in the end: a probe fails, its time is over, its image is missing.
+func (h *History) Excuse(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.excused == nil {
+		h.excused = make(map[string]bool)
+	}
+	h.excused[name] = true
+}
+
+// isExcused also holds for pods of which nothing is known.
+func (h *History) isExcused(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.excused[name] || len(h.changes[name]) == 0
+}
+
+// wanted returns what is wanted now, by full name.
+func (h *History) wanted() map[string]*v1.Pod {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make(map[string]*v1.Pod)
+	for name, list := range h.changes {
+		for _, c := range slices.Backward(list) {
+			if !c.broken {
+				if c.pod != nil {
+					all[name] = c.pod
+				}
+				break
+			}
+		}
+	}
+	return all
+}
+
+// desired reports whether the same pod was wanted from one moment to another,
+// and whether its source could not be read at the end.
+func (h *History) desired(name string, from, to time.Time) (all, broken bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.changes[name] {
+		switch {
+		case c.at.After(to):
+			return all, broken
+		case c.broken:
+			broken = true
+		case c.pod == nil, c.at.After(from):
+			all, broken = false, false
+		default:
+			all, broken = true, false
+		}
+	}
+	return all, broken
+}
+
+// awaySince returns since when the pod is not wanted at a moment: zero while it is.
+func (h *History) awaySince(name string, at time.Time) (since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.changes[name] {
+		if c.at.After(at) {
+			break
+		}
+		if since = (time.Time{}); c.pod == nil && !c.broken {
+			since = c.at
+		}
+	}
+	return since
+}
+
+// changed reports whether anything was said of a pod between two moments.
+func (h *History) changed(name string, from, to time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.changes[name], func(c change) bool { return c.at.After(from) && c.at.Before(to) })
+}

@@ -1,0 +1,213 @@
+// Package invariant checks what nodectl promises, whatever the fault: I1 to I6,
+// I8 and I9 of the README. It does not ask nodectl: it hears the runtime's own
+// events, lists what the runtime shows, reads /proc, the cgroup trees, the mounts
+// and the directories, and holds nodectl's journal against them.
+//
+// A test makes a Witness of its node and a History of what it wants, and calls
+// Settle and Check when it has done its worst; the soak does the same.
+//
+// The one rule: a violation says what, when and whose.
+package invariant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// A Violation is one promise that was broken.
+type Violation struct {
+	Promise string // "I1"
+	At      time.Time
+	Pod     string // its full name; "" for the agent itself
+	What    string
+}
+
+func (v Violation) String() string {
+	pod := v.Pod
+	if pod == "" {
+		pod = "the agent"
+	}
+	return fmt.Sprintf("%s broken at %s: %s: %s", v.Promise, v.At.Format("15:04:05.000"), pod, v.What)
+}
+
+// A Scope is one agent's world: everything on a node that carries one node name.
+type Scope struct {
+	Node    *node.Node
+	Name    string // of the agent's node
+	Witness *Witness
+	History *History
+	Root    string // --root-dir
+	Logs    string // --pod-logs-dir
+
+	// Stops are the calls by which the agent ended things, see Stopping.
+	Stops []criproxy.Made
+	// Pid is the agent's; 0 when none runs.
+	Pid int
+	// Said is what its agents wrote, one line each.
+	Said []string
+	// Secrets are words that may be in manifests and nowhere an agent writes to.
+	Secrets []string
+}
+
+// Stopping names the methods by which an agent ends what lives: a Scope wants
+// the calls of all of them, which a criproxy.Rule without a deed collects.
+var Stopping = []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"}
+
+// Check returns the promises that were broken, I3 apart, which only Settle can
+// judge: it takes time.
+func (s *Scope) Check(ctx context.Context) ([]Violation, error) {
+	now, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lines, err := s.journal()
+	if err != nil {
+		return nil, err
+	}
+	lives := s.Witness.Lives(s.Name)
+	var all []Violation
+	for _, found := range [][]Violation{
+		twice(lives), s.processes(now), s.innocent(lives), rising(lives, s.History), final(lines, s.History), ghosts(lives, s.History),
+		s.bounded(), s.leaks(lives, now), s.secrets(),
+	} {
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// Settle returns nil as soon as what is there is what is wanted (I3), and what
+// is not after a time.
+func (s *Scope) Settle(ctx context.Context, limit time.Duration) error {
+	for deadline := time.Now().Add(limit); ; {
+		open, err := s.unsettled(ctx)
+		if err == nil && len(open) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			for _, v := range open {
+				err = errors.Join(err, errors.New(v.String()))
+			}
+			return fmt.Errorf("after %s: %w", limit, err)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// shown is what the runtime lists of a scope.
+type shown struct {
+	boxes      []*cri.PodSandbox
+	containers []*cri.Container
+}
+
+func (s *Scope) look(ctx context.Context) (now shown, err error) {
+	labels := map[string]string{labelNode: s.Name}
+	b, err := s.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: labels}})
+	if err != nil {
+		return now, err
+	}
+	c, err := s.Node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: labels}})
+	return shown{b.GetItems(), c.GetContainers()}, err
+}
+
+// newest returns the newest record of a pod's container, and how many have ended.
+func (now shown) newest(pod, container string) (newest *cri.Container, ended int) {
+	for _, c := range now.containers {
+		if c.Labels[labelPod] != pod || c.Metadata.GetName() != container {
+			continue
+		}
+		if c.State == cri.ContainerState_CONTAINER_EXITED {
+			ended++
+		}
+		if newest == nil || c.CreatedAt > newest.CreatedAt {
+			newest = c
+		}
+	}
+	return newest, ended
+}
+
+// unsettled returns where what is there is not what is wanted (I3).
+func (s *Scope) unsettled(ctx context.Context) ([]Violation, error) {
+	now, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lines, err := s.journal()
+	if err != nil {
+		return nil, err
+	}
+	last := make(map[string]line)
+	for _, l := range lines {
+		last[l.Pod.Name] = l
+	}
+	var open []Violation
+	want := s.History.wanted()
+	for name, p := range want {
+		if s.History.isExcused(name) {
+			continue
+		}
+		if what := now.differs(name, p, last[name]); what != "" {
+			open = append(open, Violation{"I3", time.Now(), name, what})
+		}
+	}
+	for _, b := range now.boxes {
+		if name := b.Labels[labelPod]; want[name] == nil && !s.History.isExcused(name) {
+			open = append(open, Violation{"I3", time.Now(), name, "is not wanted, and sandbox " + b.Id[:12] + " is there"})
+		}
+	}
+	return open, nil
+}
+
+// differs says how a pod is not as it is wanted; "" when it is.
+func (now shown) differs(name string, p *v1.Pod, said line) string {
+	ready := ""
+	for _, b := range now.boxes {
+		if b.Labels[labelPod] != name || b.State != cri.PodSandboxState_SANDBOX_READY {
+			continue
+		}
+		if ready != "" {
+			return "has two sandboxes"
+		}
+		ready = b.Id
+	}
+	if said.Pod == nil || said.Gone {
+		return "is not reported"
+	}
+	for _, c := range p.Spec.Containers {
+		newest, ended := now.newest(name, c.Name)
+		if newest == nil {
+			return "container " + c.Name + " is not there"
+		}
+		word := said.status(c.Name)
+		switch state := newest.State; {
+		case ended > 1:
+			return fmt.Sprintf("container %s has %d ended records", c.Name, ended)
+		case !strings.HasSuffix(word.ContainerID, newest.Id) && newest.State == cri.ContainerState_CONTAINER_RUNNING:
+			return "container " + c.Name + " is reported as " + word.ContainerID + ", is " + newest.Id
+		case state == cri.ContainerState_CONTAINER_RUNNING && (newest.PodSandboxId != ready || word.State.Running == nil):
+			return "container " + c.Name + " runs in another sandbox, or is not said to run"
+		case state == cri.ContainerState_CONTAINER_RUNNING:
+		case state != cri.ContainerState_CONTAINER_EXITED:
+			return "container " + c.Name + " is " + state.String()
+		case word.State.Running != nil:
+			return "container " + c.Name + " is said to run"
+		case said.Pod.Status.Phase == v1.PodSucceeded || said.Pod.Status.Phase == v1.PodFailed:
+		case p.Spec.RestartPolicy == v1.RestartPolicyNever && word.State.Terminated != nil:
+		case word.State.Waiting == nil || word.State.Waiting.Reason != "CrashLoopBackOff":
+			return "container " + c.Name + " has ended and is not in back-off"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,174 @@
+package invariant
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// The labels by which containers are known.
+const (
+	labelNode = "nodectl.dev/node"
+	labelPod  = "io.kubernetes.pod.name"
+	labelUID  = "io.kubernetes.pod.uid"
+)
+
+// Life is one container's, as the runtime told it.
+type Life struct {
+	ID       string
+	Node     string // the name of its agent's node
+	Pod, UID string // Pod with its node suffix
+	Name     string
+	Attempt  uint32
+	From, To time.Time // From is zero until it lives, To while it lives
+	Exit     int32
+	Reason   string
+}
+
+// String names the life, for a person.
+func (l Life) String() string {
+	return fmt.Sprintf("%s/%s attempt %d (%.12s)", l.Pod, l.Name, l.Attempt, l.ID)
+}
+
+// livesAt reports whether the container lived at a moment.
+func (l Life) livesAt(t time.Time) bool {
+	return !l.From.IsZero() && l.From.Before(t) && (l.To.IsZero() || l.To.After(t))
+}
+
+// A Witness writes down the life of every container of a node from the runtime's
+// events: which came to be, from when to when, and how they ended, also of those
+// whose records are gone. A runtime that goes and comes back is listed, so that
+// what happened meanwhile is known as far as it can be.
+type Witness struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	lives map[string]*Life  // by container ID
+	boxes map[string]string // pod by sandbox ID
+}
+
+// Observe begins to witness a node. It returns when no event of what is done
+// from then on is missed.
+func Observe(n *node.Node) (*Witness, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &Witness{cancel: cancel, lives: make(map[string]*Life), boxes: make(map[string]string)}
+	stream, err := n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	w.wg.Go(func() {
+		for ctx.Err() == nil {
+			if stream != nil {
+				w.hear(stream)
+			}
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
+			if stream, err = n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{}); err == nil {
+				w.list(ctx, n.Runtime)
+			}
+		}
+	})
+	return w, nil
+}
+
+// Close ends the witness.
+func (w *Witness) Close() {
+	w.cancel()
+	w.wg.Wait()
+}
+
+// hear writes down one stream of events.
+func (w *Witness) hear(stream cri.RuntimeService_GetContainerEventsClient) {
+	for {
+		e, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		w.note(e)
+	}
+}
+
+// list writes down what the runtime shows now.
+func (w *Witness) list(ctx context.Context, rt cri.RuntimeServiceClient) {
+	all, err := rt.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return
+	}
+	for _, c := range all.Containers {
+		if s, err := rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id}); err == nil {
+			w.mu.Lock()
+			w.status(s.Status)
+			w.mu.Unlock()
+		}
+	}
+}
+
+func (w *Witness) note(e *cri.ContainerEventResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range e.ContainersStatuses {
+		w.status(s)
+	}
+	if b := e.PodSandboxStatus; b != nil {
+		w.boxes[b.Id] = b.Metadata.GetName()
+	}
+	end := e.ContainerEventType == cri.ContainerEventType_CONTAINER_STOPPED_EVENT ||
+		e.ContainerEventType == cri.ContainerEventType_CONTAINER_DELETED_EVENT
+	if l := w.lives[e.ContainerId]; l != nil && end && l.To.IsZero() {
+		l.To = time.Unix(0, e.CreatedAt)
+	}
+}
+
+// status notes what the runtime says of one container. The lock is held.
+func (w *Witness) status(s *cri.ContainerStatus) {
+	l := w.lives[s.Id]
+	if l == nil {
+		l = &Life{ID: s.Id, Name: s.Metadata.GetName(), Attempt: s.Metadata.GetAttempt(),
+			Node: s.Labels[labelNode], Pod: s.Labels[labelPod], UID: s.Labels[labelUID]}
+		w.lives[s.Id] = l
+	}
+	if s.StartedAt > 0 {
+		l.From = time.Unix(0, s.StartedAt)
+	}
+	if s.FinishedAt > 0 {
+		l.To, l.Exit, l.Reason = time.Unix(0, s.FinishedAt), s.ExitCode, s.Reason
+	}
+}
+
+// Who returns what an ID was of: "nobody" for one that no event told of.
+func (w *Witness) Who(id string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.lives[id]; l != nil {
+		return l.String()
+	}
+	if pod, ok := w.boxes[id]; ok {
+		return "the sandbox of " + pod
+	}
+	return "nobody"
+}
+
+// Lives returns the lives that began under a node name, in their order.
+func (w *Witness) Lives(node string) []Life {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []Life
+	for _, l := range w.lives {
+		if l.Node == node && !l.From.IsZero() {
+			all = append(all, *l)
+		}
+	}
+	slices.SortFunc(all, func(a, b Life) int { return a.From.Compare(b.From) })
+	return all
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+)
+
+// A deed is something that happens to the node. What happens next, and to whom,
+// is drawn from the seed and the manifests alone, never from what the agents
+// made of them: a seed always tells the same story, if not at the same speed.
+type deed struct {
+	name   string
+	weight int
+	do     func(*soak, context.Context) error
+}
+
+// changes are what happens to manifests and containers, and may while an agent is away.
+var changes = []deed{
+	{"new pod", 46, (*soak).add},
+	{"remove", 12, (*soak).remove},
+	{"remove and add again", 3, (*soak).again},
+	{"edit labels", 5, (*soak).editLabels},
+	{"edit a container", 5, (*soak).editContainer},
+	{"edit resources", 5, (*soak).editResources},
+	{"edit the pod", 4, (*soak).editPod},
+	{"break a manifest", 4, (*soak).breakIt},
+	{"kill a container", 10, (*soak).killContainer},
+	{"make ill or well", 4, (*soak).ail},
+}
+
+// faults are what happens to agents and to containerd.
+var faults = []deed{
+	{"agent killed", 6, func(s *soak, ctx context.Context) error { return s.endAgent(ctx, syscall.SIGKILL) }},
+	{"agent asked to leave", 3, func(s *soak, ctx context.Context) error { return s.endAgent(ctx, syscall.SIGTERM) }},
+	{"agent stopped for a while", 3, (*soak).stopAgent},
+	{"connections cut", 3, (*soak).cutConnections},
+	{"calls slow", 4, (*soak).slowDown},
+	{"containerd killed", 1, (*soak).killContainerd},
+}
+
+// faultEvery is how many changes come between two faults, at the median.
+const faultEvery = 12
+
+// act does the next thing.
+func (s *soak) act(ctx context.Context) error {
+	d := s.choose(changes)
+	if s.artist.IntN(faultEvery) == 0 && s.now >= s.pods/20 {
+		d = s.choose(faults)
+	}
+	wait := time.Duration(s.artist.IntN(200)) * time.Millisecond
+	if err := s.do(ctx, d); err != nil {
+		return err
+	}
+	return lab.Pause(ctx, wait)
+}
+
+func (s *soak) choose(from []deed) deed {
+	all := 0
+	for _, d := range from {
+		all += d.weight
+	}
+	n := s.artist.IntN(all)
+	for _, d := range from {
+		if n -= d.weight; n < 0 {
+			return d
+		}
+	}
+	panic("weights do not add up")
+}
+
+func (s *soak) do(ctx context.Context, d deed) error {
+	s.report.Deeds[d.name]++
+	s.tell("%s", d.name)
+	if err := d.do(s, ctx); err != nil {
+		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	return nil
+}
+
+// meanwhile is what happens while an agent or containerd is away.
+func (s *soak) meanwhile(ctx context.Context) error {
+	for range s.artist.IntN(5) {
+		if err := s.do(ctx, s.choose(changes)); err != nil {
+			return err
+		}
+	}
+	return lab.Pause(ctx, time.Duration(s.artist.IntN(1000))*time.Millisecond)
+}
+
+// add writes a manifest that was not there. When there are enough pods, the
+// oldest goes first.
+func (s *soak) add(ctx context.Context) error {
+	if len(s.wishes) >= s.atOnce {
+		if err := s.take(s.wishes[0]); err != nil {
+			return err
+		}
+	}
+	w := &wish{name: fmt.Sprintf("p%d", s.now), house: pick(s.artist, s.houses...)}
+	return s.place(w)
+}
+
+// place draws the pod of a new wish and writes it.
+func (s *soak) place(w *wish) error {
+	s.now++
+	w.pod, w.end = s.artist.draw(w.name, w.house.scratch())
+	if n := len(s.wishes); n > 0 && s.artist.chance(12) {
+		if on := s.wishes[s.artist.IntN(n)]; on.house == w.house && on.end != unwritten {
+			w.after = on
+			w.pod.Annotations = map[string]string{dependsOn: on.name + pick(s.artist, "", ":started", ":ready", ":done")}
+		}
+	}
+	s.wishes = append(s.wishes, w)
+	if s.artist.chance(3) {
+		w.end = unwritten
+		return s.spoil(w)
+	}
+	return s.write(w)
+}
+
+func (s *soak) write(w *wish) error {
+	w.edits++
+	text, err := w.text()
+	if err != nil {
+		return err
+	}
+	s.tell("  %s on %s is to be %s, version %s", w.name, w.house.name, w.end, w.version())
+	return w.house.write(w.name, text, s.artist.chance(10))
+}
+
+func (s *soak) spoil(w *wish) error {
+	s.tell("  %s on %s is spoilt", w.name, w.house.name)
+	return w.house.write(w.name, pick(s.artist, broken...), s.artist.chance(50))
+}
+
+// any returns one of the wishes that ok accepts; nil for none.
+func (s *soak) any(ok func(*wish) bool) *wish {
+	all := slices.DeleteFunc(slices.Clone(s.wishes), func(w *wish) bool { return !ok(w) })
+	if len(all) == 0 {
+		return nil
+	}
+	return pick(s.artist, all...)
+}
+
+func written(w *wish) bool { return w.end != unwritten }
+
+func (s *soak) remove(context.Context) error {
+	if w := s.any(func(*wish) bool { return true }); w != nil {
+		return s.take(w)
+	}
+	return nil
+}
+
+// take removes a manifest.
+func (s *soak) take(w *wish) error {
+	w.gone = true
+	s.wishes = slices.DeleteFunc(s.wishes, func(o *wish) bool { return o == w })
+	s.tell("  %s on %s goes", w.name, w.house.name)
+	return os.Remove(filepath.Join(w.house.dirs.Manifests, w.name+".yaml"))
+}
+
+// again removes a pod and adds another of its name, which has to wait for it.
+func (s *soak) again(ctx context.Context) error {
+	w := s.any(written)
+	if w == nil {
+		return nil
+	}
+	if err := s.take(w); err != nil {
+		return err
+	}
+	if err := lab.Pause(ctx, time.Duration(s.artist.IntN(400))*time.Millisecond); err != nil {
+		return err
+	}
+	return s.place(&wish{name: w.name, house: w.house, edits: w.edits})
+}
+
+// edit changes a pod's manifest, and mends it where it is broken.
+func (s *soak) edit(change func(*v1.Pod)) error {
+	w := s.any(written)
+	if w == nil {
+		return nil
+	}
+	w.pod = w.pod.DeepCopy()
+	change(w.pod)
+	return s.write(w)
+}
+
+func (s *soak) editLabels(context.Context) error {
+	return s.edit(func(p *v1.Pod) { p.Labels = map[string]string{"edited": fmt.Sprint(s.now)} })
+}
+
+func (s *soak) editContainer(context.Context) error {
+	return s.edit(func(p *v1.Pod) {
+		c := &p.Spec.Containers[s.artist.IntN(len(p.Spec.Containers))]
+		c.Env = []v1.EnvVar{{Name: "EDITED", Value: fmt.Sprint(s.now)}}
+	})
+}
+
+func (s *soak) editResources(context.Context) error {
+	return s.edit(func(p *v1.Pod) {
+		c := &p.Spec.Containers[s.artist.IntN(len(p.Spec.Containers))]
+		limit := resource.MustParse(pick(s.artist, "40Mi", "56Mi", "80Mi"))
+		if old, ok := c.Resources.Limits[v1.ResourceMemory]; !ok || old.Value() > 30<<20 { // one that is to run out of it stays so
+			c.Resources.Limits = v1.ResourceList{v1.ResourceMemory: limit}
+		}
+	})
+}
+
+func (s *soak) editPod(context.Context) error {
+	return s.edit(func(p *v1.Pod) { p.Spec.Hostname = fmt.Sprintf("h%d", s.now) })
+}
+
+// breakIt writes something that is no manifest over one; the pod stays as it was.
+func (s *soak) breakIt(context.Context) error {
+	if w := s.any(written); w != nil {
+		return s.spoil(w)
+	}
+	return nil
+}
+
+// killContainer kills a container's first process, if it runs.
+func (s *soak) killContainer(ctx context.Context) error {
+	w := s.any(func(w *wish) bool { return written(w) && len(w.mortal()) > 0 })
+	if w == nil {
+		return nil
+	}
+	name := pick(s.artist, w.mortal()...)
+	s.tell("  %s/%s on %s", w.name, name, w.house.name)
+	r, err := s.lab.Node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+		State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: map[string]string{"io.kubernetes.pod.name": w.full(), "io.kubernetes.container.name": name},
+	}})
+	if err != nil {
+		return nil // containerd is away
+	}
+	for _, c := range r.Containers {
+		for _, p := range s.lab.Node.Processes(c.Id) {
+			if err := syscall.Kill(p.Pid, syscall.SIGKILL); err == nil {
+				s.report.Deeds["  processes killed"]++
+			}
+		}
+	}
+	return nil
+}
+
+// ail makes the file that makes a container's probes fail, or removes it.
+func (s *soak) ail(context.Context) error {
+	w := s.any(func(w *wish) bool { return written(w) && len(w.pod.Spec.Volumes) > 1 })
+	if w == nil {
+		return nil
+	}
+	c := w.pod.Spec.Containers[s.artist.IntN(len(w.pod.Spec.Containers))]
+	file := filepath.Join(w.house.scratch(), w.name+"-"+c.Name)
+	if s.artist.chance(40) {
+		_ = os.Remove(file)
+		return nil
+	}
+	return os.WriteFile(file, nil, 0o600)
+}
+
+// endAgent ends the agent of the house whose agents die, and starts the next.
+func (s *soak) endAgent(ctx context.Context, sig syscall.Signal) error {
+	h := s.houses[1]
+	began := time.Now()
+	return h.end(ctx, sig, func() error {
+		if sig == syscall.SIGTERM {
+			s.report.Leave = max(s.report.Leave, time.Since(began).Seconds())
+		}
+		return s.meanwhile(ctx)
+	})
+}
+
+func (s *soak) stopAgent(ctx context.Context) error {
+	h := pick(s.artist, s.houses...)
+	return h.stopped(ctx, time.Duration(300+s.artist.IntN(2500))*time.Millisecond)
+}
+
+func (s *soak) cutConnections(ctx context.Context) error {
+	h := pick(s.artist, s.houses...)
+	return h.cut(ctx, time.Duration(s.artist.IntN(2000))*time.Millisecond)
+}
+
+// slowDown makes every call slower until the next time, or the end of the round.
+func (s *soak) slowDown(context.Context) error {
+	h := pick(s.artist, s.houses...)
+	h.gate.setSlow(time.Duration(s.artist.IntN(3)) * 300 * time.Millisecond)
+	return nil
+}
+
+// killContainerd kills containerd between two calls, and starts it again.
+func (s *soak) killContainerd(ctx context.Context) error {
+	if err := s.endContainerd(ctx); err != nil {
+		return err
+	}
+	if err := s.meanwhile(ctx); err != nil {
+		return err
+	}
+	_, err := s.runtime.Ensure(ctx)
+	return err
+}
+
+func (s *soak) endContainerd(ctx context.Context) error {
+	for _, h := range s.houses {
+		err := h.gate.shut(ctx, h.proxy)
+		defer h.gate.open()
+		if err != nil {
+			return err
+		}
+	}
+	pid, err := lab.Peer(s.lab.Node.Endpoint)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	for limit := time.Now().Add(20 * time.Second); s.runtime.Running(); {
+		if time.Now().After(limit) {
+			return errors.New("containerd still runs")
+		}
+		if err := lab.Pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}

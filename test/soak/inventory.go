@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// An inventory counts what there is of pods on the machine, by what it is called
+// in the report. Nothing of it is asked of an agent.
+type inventory map[string]int
+
+func (s *soak) inventory(context.Context) inventory {
+	left := s.lab.Node.Look()
+	inv := inventory{
+		"processes": len(left.Processes), "mounts": len(left.Mounts), "cgroups": len(left.Cgroups),
+		"bridge ports": len(left.Links), "packet filter rules": len(left.Rules),
+		"network namespaces": 0, "pod addresses": 0, "sandboxes": 0, "containers": 0,
+	}
+	for _, m := range left.Mounts {
+		if strings.Contains(m, "/netns/") {
+			inv["network namespaces"]++
+		}
+	}
+	for _, p := range left.Pods {
+		if strings.HasPrefix(p, "sandbox") {
+			inv["sandboxes"]++
+		} else {
+			inv["containers"]++
+		}
+	}
+	addresses, _ := filepath.Glob("/run/nodectl/addresses/" + s.lab.Node.Bridge + "/[0-9]*")
+	inv["pod addresses"] = len(addresses)
+	for _, h := range s.houses {
+		inv["log directories"] += entries(h.logs, namespace+"_*")
+		inv["log files"] += entries(h.logs, "*/*/*")
+		inv["log links"] += entries(filepath.Join(h.dir, "containers"), "*")
+		inv["pod directories"] += entries(h.dirs.Root, "pods/*")
+		inv["records"] += entries(h.dirs.Root, "pods/*/record.json")
+		inv["kept manifests"] += entries(h.dirs.Root, "sources/*/*.json")
+		inv["odd files of the agent"] += entries(h.dirs.Root, "*") + entries(h.dirs.Root, "pods/*/*") + entries(h.dirs.Root, "sources/*")
+	}
+	return inv
+}
+
+func entries(dir, pattern string) int {
+	found, _ := filepath.Glob(filepath.Join(dir, pattern))
+	return len(found)
+}
+
+// more returns what there is more of than before.
+func (inv inventory) more(before inventory) []string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(inv)) {
+		if inv[name] > before[name] {
+			lines = append(lines, fmt.Sprintf("I6: %d %s, %d before", inv[name], name, before[name]))
+		}
+	}
+	return lines
+}
+
+// leftBehind says what there is, line by line, for a person.
+func (s *soak) leftBehind() string {
+	var b strings.Builder
+	b.WriteString(s.lab.Node.Look().String())
+	for _, h := range s.houses {
+		for _, pattern := range []string{"pods/*/*", "sources/*/*"} {
+			found, _ := filepath.Glob(filepath.Join(h.dirs.Root, pattern))
+			b.WriteString(strings.Join(append(found, ""), "\n"))
+		}
+		found, _ := filepath.Glob(filepath.Join(h.logs, "*/*/*"))
+		b.WriteString(strings.Join(append(found, ""), "\n"))
+	}
+	return b.String()
+}
+
+// A sample is what the agents and containerd are at a quiet moment, by name.
+type sample map[string]float64
+
+// sample looks at the agents of both houses and at containerd.
+func (s *soak) sample(ctx context.Context) (sample, error) {
+	v := sample{}
+	for _, h := range s.houses {
+		pid := h.agent.PID()
+		_, rss := lab.Memory(pid)
+		v[h.name+" VmRSS, MB, as it stood"] = float64(rss) / mb
+		in, err := h.vitals(ctx)
+		if err != nil {
+			return nil, err
+		}
+		anon, rss := lab.Memory(pid)
+		v[h.name+" RssAnon, MB"], v[h.name+" VmRSS, MB"] = float64(anon)/mb, float64(rss)/mb
+		v[h.name+" heap, MB"], v[h.name+" heap objects"] = in.Heap/mb, in.Objects
+		v[h.name+" goroutines"] = in.Goroutines
+		v[h.name+" threads"] = float64(entries(fmt.Sprintf("/proc/%d/task", pid), "*"))
+		fds, watches := descriptors(pid)
+		v[h.name+" file descriptors"], v[h.name+" inotify watches"] = float64(fds), float64(watches)
+		if info, err := os.Stat(h.journal()); err == nil {
+			v[h.name+" journal, MB"] = float64(info.Size()) / mb
+		}
+	}
+	pid, err := lab.Peer(s.lab.Node.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	anon, _ := lab.Memory(pid)
+	fds, _ := descriptors(pid)
+	v["containerd RssAnon, MB"], v["containerd file descriptors"] = float64(anon)/mb, float64(fds)
+	v["mounts of the machine"] = float64(len(node.Mounts()))
+	return v, nil
+}
+
+const mb = 1e6
+
+// descriptors counts a process's open files, and what its inotify ones watch.
+func descriptors(pid int) (fds, watches int) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // closed
+		}
+		fds++
+		watches += bytes.Count(text, []byte("inotify wd:"))
+	}
+	return fds, watches
+}
