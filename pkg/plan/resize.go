@@ -13,6 +13,9 @@ import (
 // stays. A container that does not run gets them when it starts.
 func (s *scene) resize(c pod.Container) {
 	has := cmp.Or(s.Lives[c.ID].Resources, c.Resources)
+	if has == "" && s.Kept != nil { // made by an agent that did not note it
+		has = s.Kept.Resources(c.Name)
+	}
 	if has == "" {
 		return
 	}

@@ -79,7 +79,7 @@ type Backoff struct {
 func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
 	b := newBuild(want, have, health, before, n, now)
 	st := v1.PodStatus{
-		QOSClass:           qosClass(&want.Pod.Spec),
+		QOSClass:           pod.QOS(&want.Pod.Spec),
 		StartTime:          b.startTime(),
 		ObservedGeneration: max(want.Pod.Generation, b.before.ObservedGeneration),
 	}

@@ -99,7 +99,7 @@ func (s *Scope) leaks(lives []Life, now shown) (found []Violation) {
 			gone[l.UID] = l.Pod
 		}
 	}
-	places := append(node.Mounts(), s.Node.Cgroups()...)
+	places := append(node.Mounts(), s.Node.Look().Cgroups...)
 	for _, pattern := range []string{
 		filepath.Join(s.Root, "pods/*"), filepath.Join(s.Logs, "*"), filepath.Join(filepath.Dir(s.Logs), "containers/*"),
 	} {

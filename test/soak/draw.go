@@ -92,10 +92,10 @@ func (a *artist) sidecar(p *v1.Pod) v1.Container {
 	c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 	c.Args = []string{"write", "/data/side", "up", "forever"}
 	if a.chance(50) {
-		c.StartupProbe = a.probe(exec("exists", "/data/side"), 60)
+		c.StartupProbe = a.probe(command("exists", "/data/side"), 60)
 	}
 	if a.chance(30) {
-		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: exec("print", "bye").Exec}}
+		c.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: command("print", "bye").Exec}}
 	}
 	return c
 }
@@ -143,7 +143,7 @@ func (a *artist) furnish(p *v1.Pod, c *v1.Container, i int) {
 		c.Resources.Requests = v1.ResourceList{v1.ResourceMemory: resource.MustParse("8Mi"), v1.ResourceCPU: resource.MustParse("5m")}
 	}
 	if a.chance(15) {
-		c.Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: exec("append", "/data/hooks").Exec}}
+		c.Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: command("append", "/data/hooks").Exec}}
 	}
 	if a.chance(20) {
 		if c.Lifecycle == nil {
@@ -151,9 +151,9 @@ func (a *artist) furnish(p *v1.Pod, c *v1.Container, i int) {
 		}
 		c.Lifecycle.PreStop = pick(a,
 			&v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 1}},
-			&v1.LifecycleHandler{Exec: exec("sleep", "300ms").Exec},
-			&v1.LifecycleHandler{Exec: exec("exit", "1").Exec},
-			&v1.LifecycleHandler{Exec: exec("forever").Exec})
+			&v1.LifecycleHandler{Exec: command("sleep", "300ms").Exec},
+			&v1.LifecycleHandler{Exec: command("exit", "1").Exec},
+			&v1.LifecycleHandler{Exec: command("forever").Exec})
 	}
 	if a.chance(10) {
 		c.TerminationMessagePolicy = v1.TerminationMessageFallbackToLogsOnError
@@ -164,7 +164,7 @@ func (a *artist) furnish(p *v1.Pod, c *v1.Container, i int) {
 	// Files that make it ill: the soak makes them, by the volume x.
 	ill := fmt.Sprintf("/x/%s-%s", p.Name, c.Name)
 	web, health := fmt.Sprintf(":%d", 8000+i), fmt.Sprintf(":%d", 9000+i)
-	handler := exec("exists", "/data")
+	handler := command("exists", "/data")
 	if !p.Spec.HostNetwork {
 		c.Args = append([]string{"unready", ill, "serve", web, "health", health}, c.Args...)
 		handler = pick(a,
@@ -193,7 +193,7 @@ func (a *artist) probe(h v1.ProbeHandler, failures int32) *v1.Probe {
 	return &v1.Probe{ProbeHandler: h, PeriodSeconds: int32(1 + a.IntN(2)), TimeoutSeconds: 3, FailureThreshold: failures}
 }
 
-func exec(args ...string) v1.ProbeHandler {
+func command(args ...string) v1.ProbeHandler {
 	return v1.ProbeHandler{Exec: &v1.ExecAction{Command: append([]string{"/app"}, args...)}}
 }
 

@@ -45,7 +45,7 @@ func elders(h *house) []*wish {
 		c.ReadinessProbe = probe(v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/ready", Port: intstr.FromInt(8000)}})
 		c.LivenessProbe = probe(v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 9000}})
 		if i == 1 {
-			c.ReadinessProbe = probe(exec("exists", "/data"))
+			c.ReadinessProbe = probe(command("exists", "/data"))
 			c.LivenessProbe = probe(v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt(8000)}})
 		}
 		p.Spec.InitContainers, p.Spec.Containers = []v1.Container{side}, []v1.Container{c, other}

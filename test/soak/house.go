@@ -20,10 +20,10 @@ import (
 // A house is one agent with what belongs to it: a node name, directories, a
 // proxy before containerd.
 type house struct {
-	name  string // of the node
-	dirs  lab.Dirs
-	logs  string
-	dir   string // scratch: hostPath volumes, sockets
+	name string // of the node
+	dirs lab.Dirs
+	logs string
+	dir  string // scratch: hostPath volumes, sockets
 
 	lab    *lab.Lab
 	binary string

@@ -1,0 +1,94 @@
+// Command soak lets nodectl live through thousands of pods, edits, crashes and
+// faults on a real containerd, drawn from a seed, and looks whether it keeps its
+// promises (I1–I4, I6) and whether anything grows (I5). docs/testing.md tells
+// what it found last.
+//
+// Two agents share the containerd, each with its own node name, root and
+// manifests: one lives as long as the run, so that a leak of its own shows; the
+// other one is killed and started again all the time. Pods come and go in
+// rounds. At the end of a round nothing goes wrong any more: every pod has to
+// come to the end that its manifest says, then all go, and what there is of pods
+// anywhere has to be what it was before the first round.
+//
+// The one rule: what is right is known from the manifests, and what there is
+// from containerd, /proc and the disk; an agent is asked only what it says about
+// itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// options are the command's flags.
+type options struct {
+	seed     uint64
+	pods     int
+	limit    time.Duration
+	round    int
+	atOnce   int
+	out      string
+	binary   string
+	logLevel string
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	r, err := soakAll(ctx, o)
+	if r != nil {
+		text := r.text()
+		fmt.Print(text)
+		err = errors.Join(err, os.WriteFile(filepath.Join(o.out, "soak.txt"), []byte(text), 0o644), r.write(filepath.Join(o.out, "soak.json")))
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	case !r.OK:
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("soak", flag.ContinueOnError)
+	f.Uint64Var(&o.seed, "seed", 1, "what happens: the same seed, pods, round and at-once tell the same story")
+	f.IntVar(&o.pods, "pods", 2000, "how many pods there are in all")
+	f.DurationVar(&o.limit, "for", 0, "begin no new round after so long (default: none is left out)")
+	f.IntVar(&o.round, "round", 0, "pods between two times of quiet (default: a 25th of all, 20 to 100)")
+	f.IntVar(&o.atOnce, "at-once", 40, "how many pods there are at a time")
+	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/soak"), "directory for the result, what happened, and the agents' logs")
+	f.StringVar(&o.binary, "binary", "", "the nodectl to test, built with testdata/vitals.go (default: built from this tree)")
+	f.StringVar(&o.logLevel, "log-level", "info", "the agents' --log-level")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	if o.pods < 1 || o.atOnce < 1 {
+		return o, errors.New("--pods and --at-once begin at 1")
+	}
+	if o.round == 0 {
+		o.round = min(max(o.pods/25, 20), 100)
+	}
+	return o, nil
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A report is what a run found.
+type report struct {
+	Time       time.Time         `json:"time"`
+	Took       float64           `json:"seconds"`
+	Seed       uint64            `json:"seed"`
+	Round      int               `json:"podsPerRound"`
+	AtOnce     int               `json:"podsAtOnce"`
+	OK         bool              `json:"ok"`
+	Machine    map[string]string `json:"machine"`
+	Deeds      map[string]int    `json:"deeds"`
+	Violations []string          `json:"violations"`
+	Leave      float64           `json:"slowestLeaveSeconds"`
+	Flips      int               `json:"eldersNotReady"` // how often an elder was reported not ready
+	Said       map[string]int    `json:"warnings"`       // the agents', by message
+	Growth     []growth          `json:"growth"`
+	Rounds     []round           `json:"rounds"`
+}
+
+// A round is what was seen at its end.
+type round struct {
+	Pods      int       `json:"pods"` // so far
+	Took      float64   `json:"seconds"`
+	Settled   float64   `json:"settledAfterSeconds"`
+	Emptied   float64   `json:"emptiedAfterSeconds"`
+	Inventory inventory `json:"inventory"`
+	Sample    sample    `json:"sample"`
+}
+
+func (r round) summary() string {
+	return fmt.Sprintf("steady: heap %.1f MB, RssAnon %.1f MB, %.0f goroutines, %.0f fds",
+		r.Sample["steady heap, MB"], r.Sample["steady RssAnon, MB"], r.Sample["steady goroutines"], r.Sample["steady file descriptors"])
+}
+
+// growth is one figure over the run.
+type growth struct {
+	Name    string  `json:"name"`
+	First   float64 `json:"first"`
+	Last    float64 `json:"last"`
+	High    float64 `json:"high"`
+	Slope   float64 `json:"perThousandPods"`
+	Noise   float64 `json:"noise"` // half of the slope's 95 % interval; 0 where too few rounds tell
+	Allowed float64 `json:"allowed"`
+	OK      bool    `json:"ok"`
+}
+
+// slack is how much a figure may grow over a whole run, whatever its length: the
+// part that first says so.
+var slack = []struct {
+	part  string
+	total float64 // in the figure's unit
+	share float64 // of its first value
+}{
+	{"as it stood", math.Inf(1), 0}, // what the kernel was not given back yet
+	{"journal", 8, 0},               // written anew when it is twice this
+	{"containerd", math.Inf(1), 0},  // not ours: it stands there for information
+	{"heap objects", 3000, 0.10},
+	{"heap", 1, 0.10},
+	{"RssAnon", 3, 0.10},
+	{"VmRSS", 4, 0.10},
+	{"goroutines", 2, 0},
+	{"threads", 4, 0},
+	{"file descriptors", 3, 0},
+	{"", 0, 0}, // everything else is counted, and stays
+}
+
+// finish computes what the rounds say together.
+func (r *report) finish() {
+	r.Took = time.Since(r.Time).Seconds()
+	r.Growth = nil
+	series := map[string][]float64{}
+	var pods []float64
+	for _, it := range r.Rounds {
+		pods = append(pods, float64(it.Pods))
+		for name, v := range it.Sample {
+			series[name] = append(series[name], v)
+		}
+		for name, v := range it.Inventory {
+			series[name] = append(series[name], float64(v))
+		}
+	}
+	r.OK = len(r.Violations) == 0 && len(r.Rounds) > 0
+	for _, name := range slices.Sorted(maps.Keys(series)) {
+		if len(series[name]) != len(pods) {
+			continue
+		}
+		g := grown(name, pods, series[name])
+		r.Growth = append(r.Growth, g)
+		r.OK = r.OK && g.OK
+	}
+}
+
+// warm is the part of the rounds that comes before the first one that counts:
+// caches fill, connections are made.
+func warm(rounds int) int { return (rounds + 4) / 5 }
+
+// grown fits a line to a figure. It has leaked when it grew by more than the
+// slack and by more than the noise.
+func grown(name string, pods, values []float64) growth {
+	g := growth{Name: name, First: values[0], Last: values[len(values)-1], High: slices.Max(values)}
+	skip := 0
+	if len(values) > 2 {
+		skip = warm(len(values))
+	}
+	g.Slope, g.Noise = line(pods[skip:], values[skip:])
+	g.Slope, g.Noise = g.Slope*1000, g.Noise*1000
+	for _, s := range slack {
+		if strings.Contains(name, s.part) {
+			g.Allowed = s.total + s.share*values[skip]
+			break
+		}
+	}
+	over := (pods[len(pods)-1] - pods[skip]) / 1000
+	g.OK = g.Slope*over <= g.Allowed || (g.Noise > 0 && g.Slope <= g.Noise)
+	if math.IsInf(g.Allowed, 1) {
+		g.Allowed = -1 // JSON has no infinity
+	}
+	return g
+}
+
+// line is the least-squares slope of y over x, and half of its 95 % interval.
+func line(x, y []float64) (slope, noise float64) {
+	n := float64(len(x))
+	var mx, my float64
+	for i := range x {
+		mx, my = mx+x[i]/n, my+y[i]/n
+	}
+	var xx, xy float64
+	for i := range x {
+		xx += (x[i] - mx) * (x[i] - mx)
+		xy += (x[i] - mx) * (y[i] - my)
+	}
+	if xx == 0 {
+		return 0, 0
+	}
+	slope = xy / xx
+	if n < 4 {
+		return slope, 0
+	}
+	var rest float64
+	for i := range x {
+		d := y[i] - my - slope*(x[i]-mx)
+		rest += d * d
+	}
+	const t = 2.1 // of Student's distribution, for the 18 rounds or so that there are
+	return slope, t * math.Sqrt(rest/(n-2)/xx)
+}
+
+// message is slog's constant part of a line.
+var message = regexp.MustCompile(`level=(WARN|ERROR).*? msg=("[^"]*"|\S+)|^\S* ?(WARN|ERROR) ([A-Z][^=]*?)( \S+=|$)`)
+
+// listen counts what the agents of a house complained of.
+func (r *report) listen(dir, house string) {
+	logs, _ := filepath.Glob(filepath.Join(dir, house+"-*.log"))
+	for _, name := range logs {
+		f, err := os.Open(name)
+		if err != nil {
+			continue
+		}
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if m := message.FindStringSubmatch(lines.Text()); m != nil {
+				r.Said[house+" "+m[1]+m[3]+" "+strings.Trim(m[2], `"`)+m[4]]++
+			}
+			if strings.Contains(lines.Text(), "panic") && len(r.Violations) < maxViolations {
+				r.Violations = append(r.Violations, "F8: "+filepath.Base(name)+": "+lines.Text())
+			}
+		}
+		_ = f.Close()
+	}
+}
+
+func (r *report) write(name string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
+}
+
+// text is the report for people: what docs/testing.md holds.
+func (r *report) text() string {
+	var b strings.Builder
+	verdict := "no leak, no promise broken"
+	if !r.OK {
+		verdict = fmt.Sprintf("FAILED, %d violations", len(r.Violations))
+	}
+	pods := 0
+	var settled, emptied []float64
+	for _, it := range r.Rounds {
+		pods = it.Pods
+		settled, emptied = append(settled, it.Settled), append(emptied, it.Emptied)
+	}
+	fmt.Fprintf(&b, "%s: seed %d, %d pods, at most %d at once, %d rounds, %s: %s.\n", r.Time.Format("2006-01-02"), r.Seed, pods, r.AtOnce,
+		len(r.Rounds), time.Duration(r.Took*float64(time.Second)).Round(time.Second), verdict)
+	fmt.Fprintf(&b, "%s, %s memory, Linux %s, cgroup %s; %s, runc %s; nodectl %s (%s), %s.\n\n", r.Machine["cpu"], r.Machine["memory"],
+		r.Machine["kernel"], r.Machine["cgroup"], r.Machine["runtime"], r.Machine["runc"], r.Machine["commit"], r.Machine["nodectl"], r.Machine["go"])
+	b.WriteString("| what happened | times |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(r.Deeds)) {
+		fmt.Fprintf(&b, "| %s | %d |\n", strings.TrimSpace(name), r.Deeds[name])
+	}
+	if len(settled) > 0 {
+		fmt.Fprintf(&b, "\nEvery pod where its manifest says: at most %.1f s after the last fault; nothing left: at most %.1f s after the last manifest. "+
+			"Slowest leave on SIGTERM %.2f s. Pods that nothing was done to were reported not ready %d times.\n", slices.Max(settled), slices.Max(emptied), r.Leave, r.Flips)
+	}
+	b.WriteString("\n| figure | first | last | highest | per 1,000 pods | ± | may grow by | |\n|---|---|---|---|---|---|---|---|\n")
+	for _, g := range r.Growth {
+		verdict, allowed := "ok", fmt.Sprintf("%.4g", g.Allowed)
+		if !g.OK {
+			verdict = "**grows**"
+		}
+		if g.Allowed < 0 {
+			verdict, allowed = "", ""
+		}
+		fmt.Fprintf(&b, "| %s | %.4g | %.4g | %.4g | %+.3g | %.2g | %s | %s |\n", g.Name, g.First, g.Last, g.High, g.Slope, g.Noise, allowed, verdict)
+	}
+	b.WriteString("\n| the agents said | times |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(r.Said)) {
+		fmt.Fprintf(&b, "| %s | %d |\n", name, r.Said[name])
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintf(&b, "\n- %s", v)
+	}
+	return b.String() + "\n"
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// soak is one run.
+type soak struct {
+	options
+	lab     *lab.Lab
+	runtime *bundle.Runtime // to start containerd again
+	houses  []*house        // the one whose agent lives, the one whose agents die
+	artist  *artist
+	report  *report
+	diary   *os.File
+
+	wishes  []*wish
+	elders  []*wish
+	first   map[string]bool // the elders' containers
+	before  inventory       // with the elders alone
+	witness *witness
+	now     int // pods drawn so far
+}
+
+// soakAll makes a run on a node of its own, and takes the node away. What was
+// found before an error is returned with it.
+func soakAll(ctx context.Context, o options) (_ *report, err error) {
+	if err := os.RemoveAll(o.out); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return nil, err
+	}
+	lab.Say("seed %d: starting containerd", o.seed)
+	n, err := node.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &soak{
+		options: o,
+		lab:     &lab.Lab{Node: n, Dir: filepath.Join(filepath.Dir(n.RootDir), "soak")},
+		artist:  &artist{Rand: rand.New(rand.NewPCG(o.seed, 0))},
+		report:  &report{Time: time.Now(), Seed: o.seed, Round: o.round, AtOnce: o.atOnce, Deeds: map[string]int{}, Said: map[string]int{}},
+	}
+	defer func() {
+		if left := n.Close(); left != nil {
+			s.violation(left.Error())
+		}
+		s.report.finish()
+	}()
+	if err := s.open(ctx); err != nil {
+		return s.report, errors.Join(err, s.close())
+	}
+	err = s.rounds(ctx)
+	if err == nil {
+		err = s.empty(ctx)
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	return s.report, errors.Join(err, s.close())
+}
+
+func (s *soak) open(ctx context.Context) error {
+	n := s.lab.Node
+	if err := os.MkdirAll(s.lab.Dir, 0o700); err != nil {
+		return err
+	}
+	programs, err := node.Programs()
+	if err != nil {
+		return err
+	}
+	s.runtime = bundle.New(bundle.Config{RootDir: n.RootDir, RunDir: n.RunDir, Programs: programs, Subnet: n.Subnet, Bridge: n.Bridge, Log: slog.New(slog.DiscardHandler)})
+	if s.diary, err = os.Create(filepath.Join(s.out, "diary.txt")); err != nil {
+		return err
+	}
+	if s.binary == "" {
+		lab.Say("building nodectl")
+		if s.binary, err = build(ctx, s.lab.Dir); err != nil {
+			return err
+		}
+	}
+	if s.report.Machine, err = s.lab.Machine(ctx, s.binary); err != nil {
+		return err
+	}
+	for _, name := range []string{"steady", "mortal"} {
+		h, err := s.newHouse(name)
+		if h != nil {
+			s.houses = append(s.houses, h)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.witness = s.watch(ctx)
+	return s.settleElders(ctx)
+}
+
+// close ends what the soak started beside the node.
+func (s *soak) close() error {
+	var errs []error
+	if s.witness != nil {
+		s.witness.close()
+		s.report.Flips = s.witness.flips
+	}
+	for _, h := range s.houses {
+		errs = append(errs, h.leave(syscall.SIGTERM), h.proxy.Close())
+		s.report.listen(s.out, h.name)
+	}
+	if s.diary != nil {
+		errs = append(errs, s.diary.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// tell writes down what the soak does.
+func (s *soak) tell(format string, args ...any) {
+	fmt.Fprintf(s.diary, time.Now().Format("15:04:05.000 ")+format+"\n", args...)
+}
+
+func (s *soak) violation(lines ...string) {
+	for _, l := range lines {
+		lab.Say("VIOLATION %s", l)
+		s.tell("VIOLATION %s", l)
+		s.report.Violations = append(s.report.Violations, fmt.Sprintf("round %d: %s", len(s.report.Rounds)+1, l))
+	}
+}
+
+// maxViolations end a run: what comes after them says nothing new.
+const maxViolations = 40
+
+func (s *soak) rounds(ctx context.Context) error {
+	for s.now < s.pods {
+		began := time.Now()
+		for target := min(s.now+s.round, s.pods); s.now < target; {
+			if err := s.act(ctx); err != nil {
+				return err
+			}
+			if err := s.breathe(ctx); err != nil {
+				return err
+			}
+		}
+		r, err := s.quiet(ctx)
+		if err != nil {
+			return err
+		}
+		r.Took = time.Since(began).Seconds()
+		s.report.Rounds = append(s.report.Rounds, r)
+		lab.Say("round %d, %d/%d pods: %.0f s, quiet after %.1f s, empty after %.1f s; %s",
+			len(s.report.Rounds), s.now, s.pods, r.Took, r.Settled, r.Emptied, r.summary())
+		if len(s.report.Violations) > maxViolations {
+			return fmt.Errorf("more than %d violations", maxViolations)
+		}
+		if s.limit > 0 && time.Since(s.report.Time) > s.limit {
+			return nil
+		}
+	}
+	return nil
+}
+
+// breathe waits while the machine has too much to do. How long it waits changes
+// nothing of what happens next.
+func (s *soak) breathe(ctx context.Context) error {
+	const backlog = 12 // pods that wait for their sandbox, or to go
+	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); {
+		ids, err := s.sandboxes(ctx)
+		if err != nil {
+			return ctx.Err()
+		}
+		behind := 0
+		for _, w := range s.wishes {
+			if end, known := w.settled(); known && end != unwritten && end != stuck && !ids[w.full()] {
+				behind++
+			}
+			delete(ids, w.full())
+		}
+		if behind < backlog && len(ids) < backlog+len(s.elders) {
+			return nil
+		}
+		if err := lab.Pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quiet ends a round: see the package's comment.
+func (s *soak) quiet(ctx context.Context) (round, error) {
+	r := round{Pods: s.now}
+	for _, h := range s.houses {
+		h.gate.setSlow(0)
+		if err := os.RemoveAll(h.scratch()); err != nil {
+			return r, err
+		}
+		if err := os.MkdirAll(h.scratch(), 0o777); err != nil {
+			return r, err
+		}
+		if h.agent.Ended() {
+			return r, fmt.Errorf("the agent of %s ended by itself:\n%s", h.name, h.agent.Tail())
+		}
+	}
+	s.tell("quiet")
+	took, wrong := s.await(ctx, converge, func() []string { return s.unsettled(ctx, slices.Concat(s.elders, s.wishes)) })
+	r.Settled = took.Seconds()
+	s.violation(wrong...)
+	s.violation(s.changedElders(ctx)...)
+	if len(wrong) > 0 {
+		s.keep()
+	}
+	s.tell("all go")
+	for len(s.wishes) > 0 {
+		if err := s.take(s.wishes[0]); err != nil {
+			return r, err
+		}
+	}
+	var inv inventory
+	took, wrong = s.await(ctx, depart, func() []string {
+		inv = s.inventory(ctx)
+		return inv.more(s.before)
+	})
+	r.Emptied, r.Inventory = took.Seconds(), inv
+	s.violation(wrong...)
+	s.violation(s.changedElders(ctx)...)
+	s.violation(s.witness.violations()...)
+	if len(wrong) > 0 {
+		s.keep()
+		s.before = inv // one leak is told once
+	}
+	s.witness.forget()
+	if err := lab.Pause(ctx, time.Second); err != nil {
+		return r, err
+	}
+	var err error
+	r.Sample, err = s.sample(ctx)
+	return r, err
+}
+
+// sandboxes returns the names of the pods that have one that is ready.
+func (s *soak) sandboxes(ctx context.Context) (map[string]bool, error) {
+	r, err := s.lab.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
+		State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
+	}})
+	names := map[string]bool{}
+	for _, b := range r.GetItems() {
+		names[b.Metadata.Name] = true
+	}
+	return names, err
+}
+
+// keep writes down what is there, for whoever finds out what went wrong.
+func (s *soak) keep() {
+	name := filepath.Join(s.out, fmt.Sprintf("round-%03d.txt", len(s.report.Rounds)+1))
+	text := strings.Join(s.report.Violations, "\n") + "\n\n" + s.leftBehind()
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		lab.Say("%v", err)
+	}
+	for _, h := range s.houses {
+		if journal, err := os.ReadFile(h.journal()); err == nil {
+			_ = os.WriteFile(strings.TrimSuffix(name, ".txt")+"-"+h.name+".jsonl", journal, 0o644)
+		}
+	}
+}
+
+// empty lets the elders go: then nothing of any pod is left.
+func (s *soak) empty(ctx context.Context) error {
+	s.wishes, s.elders, s.first = s.elders, nil, nil
+	for len(s.wishes) > 0 {
+		if err := s.take(s.wishes[0]); err != nil {
+			return err
+		}
+	}
+	none := inventory{}
+	for name := range s.before {
+		none[name] = 0
+	}
+	none["cgroups"], none["odd files of the agent"] = s.before["cgroups"], s.before["odd files of the agent"] // groups above the pods; its own files
+	_, wrong := s.await(ctx, depart, func() []string { return s.inventory(ctx).more(none) })
+	s.violation(wrong...)
+	return nil
+}
