@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
@@ -98,8 +99,23 @@ func (s *supervisor) dumped() string {
 	return s.dump
 }
 
+// sayPatience is how long a service manager that does not listen is waited for:
+// it must not keep the agent from leaving (F4).
+const sayPatience = 500 * time.Millisecond
+
 func (s *supervisor) say(state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	if socket == "" {
+		return
+	}
+	conn, err := net.DialTimeout("unixgram", socket, sayPatience)
+	if err == nil {
+		defer conn.Close()
+		if err = conn.SetDeadline(time.Now().Add(sayPatience)); err == nil {
+			_, err = conn.Write([]byte(state))
+		}
+	}
+	if err != nil {
 		s.log.Warn("Service manager not told", "state", state, "error", err)
 	}
 }

@@ -17,6 +17,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
 )
 
 // superior is a service manager's end of NOTIFY_SOCKET.
@@ -240,6 +243,19 @@ func TestF4_WithoutAWatchdog(t *testing.T) {
 	boss.silent(50 * time.Millisecond)
 }
 
+// TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent
+// leaves all the same.
+func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
+	superiorOf(t, 3*time.Millisecond)
+	s := superviseNow(t, (&part{}).beat)
+	await(t, func() bool { return strings.Contains(s.log.String(), "Service manager not told") }, "its socket never was full")
+	begun := time.Now()
+	s.stop()
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("took %s to leave", took)
+	}
+}
+
 // TestF7_ALoopThatIsBlockedIsNotFed takes a whole engine whose sync loop stands
 // still in the middle of a turn: no beat, and the dump shows where it stands.
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
@@ -252,7 +268,7 @@ func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	s := superviseNow(t, e.Beat, hints.Beat)
 	boss.expects("READY=1", "WATCHDOG=1")
 	stuck.on.Store(true)
-	f.feed(t, 0, 0)
+	f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
 	await(t, func() bool { return strings.Contains(s.log.String(), "the sync loop does not take its turn") }, "the loop is not missed")
 	for boss.hears(time.Millisecond) != "" { // said before it stood still
 	}

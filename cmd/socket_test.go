@@ -187,6 +187,14 @@ func said(t testing.TB, d ui.PodUpdate) (n int) {
 // followInOrder reads until the last of the updates, and says when it has read
 // the first line and then every hundred.
 func followInOrder(t *testing.T, a *agent, updates int, arrived chan<- struct{}) {
+	n := 0
+	defer func() { // nobody waits in vain for a reader that has failed
+		for ; n <= updates; n++ {
+			if n%100 == 0 {
+				arrived <- struct{}{}
+			}
+		}
+	}()
 	body, err := a.get(t.Context(), "/v1/updates", selection{}.query())
 	if err != nil {
 		t.Error(err)
@@ -194,16 +202,11 @@ func followInOrder(t *testing.T, a *agent, updates int, arrived chan<- struct{})
 	}
 	defer body.Close()
 	in := bufio.NewReader(body)
-	for n := 0; n <= updates; n++ {
+	for ; n <= updates; n++ {
 		line, err := in.ReadBytes('\n')
 		want := fmt.Appendf(nil, `"hash":"v1-%d"`, n)
 		if err != nil || !bytes.Contains(line, fmt.Appendf(nil, `"seq":%d,`, n+1)) || !bytes.Contains(line, want) {
 			t.Errorf("line %d: %.300s, %v", n, line, err)
-			for ; n <= updates; n++ { // nobody waits for it
-				if n%100 == 0 {
-					arrived <- struct{}{}
-				}
-			}
 			return
 		}
 		if n%100 == 0 {

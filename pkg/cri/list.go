@@ -11,9 +11,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// lists reads sandboxes and containers. Sandboxes first: a container whose
-// sandbox came between the calls is then seen without it, which reads as a
-// pod in need of nothing but another look, never as an empty sandbox.
+// lists reads sandboxes and containers. Sandboxes first: a sandbox that came
+// between the calls is then known by its containers alone, and asked for; the
+// other way round it would look empty.
 func (r *Runtime) lists(ctx context.Context, sel map[string]string) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
 	boxFilter := &runtimeapi.PodSandboxFilter{LabelSelector: sel}
 	a, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: boxFilter})

@@ -117,11 +117,22 @@ func keyOfLabels(l map[string]string) pod.Key {
 // look lists what sel selects and reads the status of each record, since the
 // lists lack addresses, times and exit codes. What vanished between list and
 // status is left out. A key with an unreadable record is left out whole and
-// named in the error: half a pod would be taken for the whole.
+// named in the error: half a pod would be taken for the whole. For the same
+// reason a sandbox that a container names and no list shows is asked for (F26).
 func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
 	boxes, containers, err := r.lists(ctx, sel)
 	if err != nil {
 		return nil, err
+	}
+	listed := make(map[string]bool, len(boxes))
+	for _, b := range boxes {
+		listed[b.GetId()] = true
+	}
+	for _, c := range containers {
+		if id := c.GetPodSandboxId(); id != "" && !listed[id] {
+			listed[id] = true
+			boxes = append(boxes, &runtimeapi.PodSandbox{Id: id, Labels: c.GetLabels()})
+		}
 	}
 	sandboxes := make([]*runtimeapi.PodSandboxStatus, len(boxes))
 	statuses := make([]*runtimeapi.ContainerStatus, len(containers))

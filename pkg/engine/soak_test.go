@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,106 +18,202 @@ import (
 )
 
 // TestI3_RandomLivesConverge lives through random edits, crashes, slow and
-// failing calls, deaths and returns of the agent; when all that is over, what
-// runs is what is wanted (I1, I3, I4).
+// failing calls, failing probes and hooks, panics, deaths and returns of the
+// agent; when all that is over, what runs is what is wanted (I1, I3, I4), and
+// when nothing is wanted any more, nothing is left (I6).
 func TestI3_RandomLivesConverge(t *testing.T) {
-	lives := 25
+	lives := 20
 	if testing.Short() {
 		lives = 10
 	}
 	for seed := range lives {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble(t, func(t *testing.T, m *machine) { randomLife(t, m, rand.New(rand.NewPCG(uint64(seed), 7))) })
+			bubble(t, func(t *testing.T, m *machine) {
+				f := &fate{T: t, m: m, r: rand.New(rand.NewPCG(uint64(seed), 7)), wanted: map[string]*pod.Spec{}}
+				f.live()
+				f.judge()
+				f.end()
+			})
 		})
 	}
 }
 
-func randomLife(t *testing.T, m *machine, r *rand.Rand) {
-	names := []string{"a", "b", "c", "d", "e"}
+// fated are the pods there may be; one may depend on those before it.
+var fated = []string{"a", "b", "c", "d", "e"}
+
+// fate is one random life.
+type fate struct {
+	*testing.T
+	m      *machine
+	r      *rand.Rand
+	wanted map[string]*pod.Spec
+	trap   *trap
+	sprung time.Time // when the trap was set last: three times in a minute is quarantine
+}
+
+func (f *fate) chance(in int) bool { return f.r.IntN(in) == 0 }
+
+func (f *fate) publish() {
+	var all []*pod.Spec
+	for _, n := range fated {
+		if f.wanted[n] != nil {
+			all = append(all, f.wanted[n])
+		}
+	}
+	f.m.src.set(all...)
+}
+
+// draw makes a pod with some of what a pod may have.
+func (f *fate) draw(name string) *pod.Spec {
 	images := []string{"app:1", "app:2", "exit-1-after-3s", "exit-0-after-2s", "slow-term-4s", "remote:1"}
-	wanted := map[string]*pod.Spec{}
-	publish := func() {
-		var all []*pod.Spec
-		for _, n := range names {
-			if wanted[n] != nil {
-				all = append(all, wanted[n])
-			}
+	edits := []func(*v1.Pod){image(images[f.r.IntN(len(images))])}
+	often := &v1.Probe{PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 2, TimeoutSeconds: 1,
+		ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}}
+	for _, may := range []struct {
+		in   int
+		edit func(*v1.Pod)
+	}{
+		{3, initContainer("exit-0-after-1s")},
+		{3, policy(v1.RestartPolicyOnFailure)},
+		{4, hostPort(8080)},
+		{3, func(p *v1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "side", Image: "side:1"})
+		}},
+		{4, sidecar},
+		{4, hooked},
+		{4, func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = often }},
+		{6, func(p *v1.Pod) { p.Spec.Containers[0].LivenessProbe = often }},
+		{6, func(p *v1.Pod) { p.Spec.Containers[0].StartupProbe = often }},
+	} {
+		if f.chance(may.in) {
+			edits = append(edits, may.edit)
 		}
-		m.src.set(all...)
 	}
-	draw := func(name string) *pod.Spec {
-		edits := []func(*v1.Pod){image(images[r.IntN(len(images))])}
-		if r.IntN(3) == 0 {
-			edits = append(edits, initContainer("exit-0-after-1s"))
-		}
-		if r.IntN(3) == 0 {
-			edits = append(edits, policy(v1.RestartPolicyOnFailure))
-		}
-		if r.IntN(4) == 0 {
-			edits = append(edits, hostPort(8080))
-		}
-		if r.IntN(3) == 0 {
-			edits = append(edits, func(p *v1.Pod) {
-				p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "side", Image: "side:1"})
-			})
-		}
-		return mkpod(name, edits...)
+	s := mkpod(name, edits...)
+	if i := slices.Index(fated, name); i > 0 && f.chance(4) {
+		s.DependsOn = []pod.Dependency{{Name: fated[f.r.IntN(i)], Until: []pod.Milestone{pod.Started, pod.Ready}[f.r.IntN(2)]}}
 	}
+	return s
+}
+
+// live does what may be done to a node, a few dozen times.
+func (f *fate) live() {
+	f.trap = &trap{disk: f.m.disk}
+	f.m.alter = func(c *Config) { c.Volumes = f.trap }
 	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "StopPodSandbox", "RemoveContainer", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
-	m.arrive()
+	f.m.arrive()
 	for range 60 {
-		name := names[r.IntN(len(names))]
-		switch r.IntN(12) {
+		name := fated[f.r.IntN(len(fated))]
+		switch f.r.IntN(16) {
 		case 0, 1, 2, 3:
-			wanted[name] = draw(name)
-			publish()
+			f.wanted[name] = f.draw(name)
+			f.publish()
 		case 4, 5:
-			delete(wanted, name)
-			publish()
+			delete(f.wanted, name)
+			f.publish()
 		case 6:
-			m.rt.Fault(critest.Fault{Method: methods[r.IntN(len(methods))], Times: 1 + r.IntN(2), Delay: time.Duration(r.IntN(8000)) * time.Millisecond})
+			f.m.rt.Fault(critest.Fault{Method: methods[f.r.IntN(len(methods))], Times: 1 + f.r.IntN(2), Delay: time.Duration(f.r.IntN(8000)) * time.Millisecond})
 		case 7:
-			m.rt.Fault(critest.Fault{Method: methods[r.IntN(len(methods))], Times: 1 + r.IntN(2), Err: status.Error(codes.Unknown, "no")})
+			f.m.rt.Fault(critest.Fault{Method: methods[f.r.IntN(len(methods))], Times: 1 + f.r.IntN(2), Err: status.Error(codes.Unknown, "no"), DropReply: f.chance(2)})
 		case 8:
-			m.rt.Fault(critest.Fault{Method: "Events", Times: 1 + r.IntN(3), Drop: r.IntN(2) == 0, Repeat: true, NoSandbox: r.IntN(2) == 0})
+			f.m.rt.Fault(critest.Fault{Method: "Events", Times: 1 + f.r.IntN(3), Drop: f.chance(2), Repeat: true, NoSandbox: f.chance(2)})
 		case 9:
-			m.die()
-			m.pass(time.Duration(r.IntN(3000)) * time.Millisecond)
-			m.arrive()
-		case 10:
-			m.rt.Exit(pod.Key{Namespace: "default", Name: name}, "app", 1)
-		case 11:
-			m.pass(time.Duration(r.IntN(20)) * time.Second)
+			f.m.die()
+			f.m.pass(time.Duration(f.r.IntN(3000)) * time.Millisecond)
+			f.m.arrive()
+		case 10, 11:
+			f.m.rt.Exit(pod.Key{Namespace: "default", Name: name}, []string{"app", "proxy", "side"}[f.r.IntN(3)], 1)
+		case 12:
+			f.ail(f.chance(2), f.chance(3), time.Duration(f.r.IntN(40))*time.Second)
+		case 13:
+			f.spring(name)
+		default:
+			f.m.pass(time.Duration(f.r.IntN(20)) * time.Second)
 		}
-		m.pass(time.Duration(r.IntN(1500)) * time.Millisecond)
+		f.m.pass(time.Duration(f.r.IntN(1500)) * time.Millisecond)
 	}
-	m.pass(20 * time.Minute)
-	for _, n := range names {
-		phase := m.phase(n)
-		want := wanted[n]
-		switch {
-		case want == nil:
+	f.ail(false, false, 0)
+	f.m.pass(20 * time.Minute)
+}
+
+// ail makes the probes of every container app fail, or not, and its hooks fail,
+// or take a while.
+func (f *fate) ail(sick, fails bool, takes time.Duration) {
+	d := f.m.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sick["app"] = sick
+	d.hookTakes, d.hookFails = map[string]time.Duration{"app": takes}, map[string]error{}
+	if fails {
+		d.hookFails["app"] = errors.New("no")
+	}
+}
+
+// spring makes the worker of one pod panic, once or twice.
+func (f *fate) spring(name string) {
+	f.trap.mu.Lock()
+	defer f.trap.mu.Unlock()
+	if time.Since(f.sprung) > 2*panicWindow && f.trap.left == 0 {
+		f.trap.name, f.trap.left, f.sprung = name, 1+f.r.IntN(2), time.Now()
+	}
+}
+
+// judge compares what there is with what is wanted.
+func (f *fate) judge() {
+	for _, n := range fated {
+		phase, want := f.m.phase(n), f.wanted[n]
+		if want == nil {
 			if phase != "gone" && phase != "never reported" {
-				t.Errorf("%s is not wanted and %s", n, phase)
+				f.Errorf("%s is not wanted and %s", n, phase)
 			}
 			continue
-		case len(want.Pod.Spec.Containers[0].Ports) > 0 && phase == "Pending":
+		}
+		if phase == "Pending" && f.mayWait(want) {
 			continue
 		}
 		if phase == "Pending" || phase == "gone" || phase == "never reported" {
-			t.Errorf("%s is wanted and %s", n, phase)
+			f.Errorf("%s is wanted and %s", n, phase)
 		}
-		if strings.HasPrefix(want.Pod.Spec.Containers[0].Image, "app") && !strings.Contains(m.rt.State(), "default/"+n+"/app attempt=") {
-			t.Errorf("%s does not run", n)
+		if strings.HasPrefix(want.Pod.Spec.Containers[0].Image, "app") && !running(f.m, n, "app") {
+			f.Errorf("%s does not run", n)
 		}
 		for _, c := range want.Pod.Spec.Containers[1:] {
-			if want.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways && !running(m, n, c.Name) {
-				t.Errorf("%s/%s does not run", n, c.Name)
+			if want.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways && !running(f.m, n, c.Name) {
+				f.Errorf("%s/%s does not run", n, c.Name)
 			}
 		}
+		if proxy(want.Pod) >= 0 && running(f.m, n, "app") && !running(f.m, n, "proxy") {
+			f.Errorf("%s/proxy does not run beside its container", n)
+		}
 	}
-	if t.Failed() {
-		t.Log(m.rt.State())
+	if f.Failed() {
+		f.Log(f.m.rt.State())
+	}
+}
+
+// mayWait reports whether the pod may be Pending for ever: for its port, or for
+// a pod that is not what it waits for.
+func (f *fate) mayWait(want *pod.Spec) bool {
+	if len(want.Pod.Spec.Containers[0].Ports) > 0 {
+		return true
+	}
+	for _, d := range want.DependsOn {
+		on := f.wanted[d.Name]
+		if on == nil || !strings.HasPrefix(on.Pod.Spec.Containers[0].Image, "app") || f.m.phase(d.Name) == "Pending" {
+			return true
+		}
+	}
+	return false
+}
+
+// end takes everything away.
+func (f *fate) end() {
+	clear(f.wanted)
+	f.publish()
+	f.m.pass(5 * time.Minute)
+	f.m.want()
+	if err := f.m.disk.empty(); err != nil {
+		f.Error(err)
 	}
 }
 

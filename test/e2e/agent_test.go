@@ -64,6 +64,7 @@ func (s *stage) serve(more ...string) *agent {
 func (s *stage) start(cmd *exec.Cmd) *agent {
 	s.Helper()
 	a := &agent{stage: s, cmd: cmd, done: make(chan struct{})}
+	s.agents = append(s.agents, a)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		s.Fatal(err)

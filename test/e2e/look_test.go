@@ -273,7 +273,7 @@ const scratchMount = "volumeMounts: [{name: x, mountPath: /x}]"
 // the runtime's events told them.
 func (s *stage) ended(name, container string) []life {
 	var all []life
-	for _, l := range lives.of(s.name) {
+	for _, l := range s.lives.of(s.name) {
 		if l.pod == s.full(name) && l.name == container && !l.to.IsZero() {
 			all = append(all, l)
 		}

@@ -37,6 +37,9 @@ type stage struct {
 	scratch   string // for hostPath volumes and sockets
 	endpoint  string // what the commands are told; "" is front, made when it is needed
 	front     *criproxy.Proxy
+	lives     *witness // of node
+
+	promised // what invariants needs to know
 }
 
 var stages atomic.Int32
@@ -57,12 +60,19 @@ func newStage(t *testing.T, n *node.Node) *stage {
 	s := &stage{
 		T: t, node: n, name: name, dir: dir,
 		root: filepath.Join(dir, "root"), manifests: filepath.Join(dir, "manifests"),
-		logs: filepath.Join(dir, "logs"), scratch: filepath.Join(dir, "scratch"),
+		logs: filepath.Join(dir, "logs"), scratch: filepath.Join(dir, "scratch"), lives: lives,
 	}
 	for _, d := range []string{s.manifests, s.scratch} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if n != shared {
+		var err error
+		if s.lives, err = observe(n); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.lives.close)
 	}
 	t.Cleanup(s.clear)
 	return s
@@ -73,10 +83,8 @@ func newStage(t *testing.T, n *node.Node) *stage {
 func (s *stage) clear() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if n := s.node; n == shared {
-		for _, line := range lives.twice(s.name) {
-			s.Errorf("two lives of one container at once: %s", line)
-		}
+	for _, line := range s.lives.twice(s.name) {
+		s.Error(line)
 	}
 	if s.Failed() {
 		s.Logf("in the end:\n%s", s.everything(ctx))
@@ -111,7 +119,7 @@ func (s *stage) everything(ctx context.Context) string {
 			fmt.Fprintf(&b, "sandbox %.12s %s attempt %d %s\n", box.Id, box.Metadata.Name, box.Metadata.Attempt, box.State)
 		}
 	}
-	for _, l := range lives.of(s.name) {
+	for _, l := range s.lives.of(s.name) {
 		fmt.Fprintf(&b, "%s from %s to %s: %d %s\n", l, l.from.Format(clock), l.to.Format(clock), l.exit, l.reason)
 	}
 	entries, err := journal.Read(filepath.Join(s.root, "journal.jsonl"))
@@ -144,6 +152,7 @@ func (s *stage) through(hooks criproxy.Hooks) *criproxy.Proxy {
 	}
 	s.endpoint = s.front.Endpoint()
 	front := s.front
+	s.listen(front)
 	s.Cleanup(func() {
 		if err := front.Close(); err != nil {
 			s.Error(err)
@@ -162,6 +171,7 @@ func (s *stage) eventually(f func() error) {
 // write puts a manifest in place as careful programs do: whole, by a rename.
 func (s *stage) write(file, text string) {
 	s.Helper()
+	s.noteWrite(file, text)
 	tmp := filepath.Join(s.dir, "."+file)
 	err := os.WriteFile(tmp, []byte(text), 0o600)
 	if err == nil {
@@ -174,6 +184,7 @@ func (s *stage) write(file, text string) {
 
 func (s *stage) remove(file string) {
 	s.Helper()
+	s.noteRemove(file)
 	if err := os.Remove(filepath.Join(s.manifests, file)); err != nil {
 		s.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (s *Scope) Check(ctx context.Context) ([]Violation, error) {
 	lives := s.Witness.Lives(s.Name)
 	var all []Violation
 	for _, found := range [][]Violation{
-		twice(lives), s.processes(now), s.innocent(lives), rising(lives, s.History), final(lines, s.History), ghosts(lives, s.History),
+		Twice(lives), s.processes(now), s.innocent(lives), rising(lives, s.History), final(lines, s.History), ghosts(lives, s.History),
 		s.bounded(), s.leaks(lives, now), s.secrets(),
 	} {
 		all = append(all, found...)

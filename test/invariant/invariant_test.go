@@ -71,10 +71,10 @@ func expect(t *testing.T, what string, found []Violation, want ...string) {
 }
 
 func TestI1_TwoLivesAtOnce(t *testing.T) {
-	expect(t, "one after the other", twice([]Life{lived("web", 0, 1, 2), lived("web", 1, 3, 0)}))
-	expect(t, "overlap", twice([]Life{lived("web", 0, 1, 4), lived("web", 1, 3, 0)}), "I1 3")
-	expect(t, "the first lives on", twice([]Life{lived("web", 0, 1, 0), lived("web", 1, 3, 4)}), "I1 3")
-	expect(t, "another pod", twice([]Life{lived("web", 0, 1, 0), lived("db", 1, 3, 4)}))
+	expect(t, "one after the other", Twice([]Life{lived("web", 0, 1, 2), lived("web", 1, 3, 0)}))
+	expect(t, "overlap", Twice([]Life{lived("web", 0, 1, 4), lived("web", 1, 3, 0)}), "I1 3")
+	expect(t, "the first lives on", Twice([]Life{lived("web", 0, 1, 0), lived("web", 1, 3, 4)}), "I1 3")
+	expect(t, "another pod", Twice([]Life{lived("web", 0, 1, 0), lived("db", 1, 3, 4)}))
 }
 
 func TestI2_I9_EndedThoughWanted(t *testing.T) {

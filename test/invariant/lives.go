@@ -12,8 +12,8 @@ const slack = 10 * time.Second
 
 const clock = "15:04:05.000"
 
-// twice returns every pair of lives of one container that overlap (I1).
-func twice(lives []Life) (found []Violation) {
+// Twice returns every pair of lives of one container that overlap (I1).
+func Twice(lives []Life) (found []Violation) {
 	for i, a := range lives {
 		for _, b := range lives[i+1:] {
 			if a.Pod == b.Pod && a.Name == b.Name && (a.To.IsZero() || b.From.Before(a.To)) {

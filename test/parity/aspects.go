@@ -83,6 +83,28 @@ func state(s v1.ContainerState) string {
 // no longer than brief may be in one alone: the agents are only asked so often,
 // and take their time to notice.
 func sequence(a, b []stretch, brief time.Duration) string {
+	if alike(a, b, brief) || alike(lasting(a, brief), lasting(b, brief), brief) {
+		return ""
+	}
+	return course(a) + "; nodectl " + course(b)
+}
+
+// lasting leaves out what was brief, and joins what it came between.
+func lasting(s []stretch, brief time.Duration) []stretch {
+	var out []stretch
+	for _, x := range s {
+		if last := len(out) - 1; x.length() <= brief {
+			continue
+		} else if last >= 0 && out[last].what == x.what {
+			out[last].to = x.to
+		} else {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func alike(a, b []stretch, brief time.Duration) bool {
 	// The longest course that both have in common, where what is long weighs more.
 	weight := func(s stretch) int { return 1 + int(s.length()/(100*time.Millisecond)) }
 	best := make([][]int, len(a)+1)
@@ -110,10 +132,7 @@ func sequence(a, b []stretch, brief time.Duration) string {
 			j++
 		}
 	}
-	if !differs {
-		return ""
-	}
-	return course(a) + "; nodectl " + course(b)
+	return !differs
 }
 
 func course(s []stretch) string {

@@ -66,10 +66,11 @@ func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
 func reasons(said []string) string {
 	var out []string
 	for _, s := range said {
-		if i := strings.Index(s, "err="); i >= 0 {
-			s = s[i+4:]
-		} else if i := strings.Index(s, "problem="); i >= 0 {
-			s = s[i+8:]
+		for _, from := range []string{"err=", " path="} {
+			if _, rest, ok := strings.Cut(s, from); ok {
+				s = rest
+				break
+			}
 		}
 		if !slices.Contains(out, s) {
 			out = append(out, s)

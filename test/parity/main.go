@@ -169,7 +169,7 @@ func recordArm(ctx context.Context, o options, arm string, cases []*Case) (recor
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, clean()) }()
-	r := &run{place: *p, atOnce: o.atOnce, recorder: newRecorder(p.node.Runtime), progress: func(string) {}}
+	r := &run{place: *p, atOnce: o.atOnce, recorder: newRecorder(p.node.Runtime), rounds: map[string]int{}, progress: func(string) {}}
 	if o.verbose {
 		r.progress = func(name string) { fmt.Fprintf(os.Stderr, "%s %6.1fs %s\n", arm, time.Since(began).Seconds(), name) }
 	}

@@ -23,8 +23,10 @@ type run struct {
 	atOnce   int
 	progress func(string)
 
-	mu      sync.Mutex
 	process *process
+
+	mu     sync.Mutex
+	rounds map[string]int // of each case
 }
 
 // How the cases that see their agent killed are timed, from the moment the last
@@ -254,7 +256,7 @@ func (r *run) said(c *Case) []string {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
-		if !strings.Contains(line, "/"+c.Name+".") && !strings.Contains(line, "="+c.Name+".") {
+		if !strings.Contains(line, "/"+c.Name+".") && !strings.Contains(line, "/"+c.Name+"-") {
 			continue
 		}
 		if i := strings.Index(line, "Manifest"); i > 0 || strings.Contains(line, "an't process manifest") {

@@ -22,12 +22,17 @@ type stage struct {
 	record    *CaseRecord
 	dir       string            // the case's own, $DIR in its manifests
 	manifests map[string]string // by pod
+	round     int               // how often the case was run before
 	held      map[string]bool   // pods whose manifest appears later, or never again
 }
 
 func newStage(r *run, c *Case) (*stage, error) {
+	r.mu.Lock()
+	r.rounds[c.Name]++
+	round := r.rounds[c.Name]
+	r.mu.Unlock()
 	s := &stage{
-		run: r, c: c, record: &CaseRecord{Pods: map[string]*PodRecord{}},
+		run: r, c: c, round: round, record: &CaseRecord{Pods: map[string]*PodRecord{}},
 		dir: filepath.Join(r.place.dir, "cases", c.Name), manifests: map[string]string{}, held: map[string]bool{},
 	}
 	if err := errors.Join(os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
@@ -91,12 +96,15 @@ func (s *stage) keep(ctx context.Context) error {
 	return nil
 }
 
-// file is where a pod's manifest is.
-func (s *stage) file(pod string) string { return filepath.Join(s.place.manifests, pod+".yaml") }
+// file is where a pod's manifest is: in each round elsewhere, so that the pod is a
+// new one to a kubelet, without a past.
+func (s *stage) file(pod string) string {
+	return filepath.Join(s.place.manifests, fmt.Sprintf("%s.%d.yaml", pod, s.round))
+}
 
 // drop puts a manifest in place as an editor or a deployment tool does.
 func (s *stage) drop(pod string) error {
-	staged := filepath.Join(s.place.manifests, "."+pod+".yaml")
+	staged := filepath.Join(s.place.manifests, "."+pod)
 	if err := os.WriteFile(staged, []byte(s.manifests[pod]), 0o600); err != nil {
 		return err
 	}

@@ -7,14 +7,18 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/criproxy"
 )
 
 // A deed is something that happens to the node. What happens next, and to whom,
@@ -47,6 +51,8 @@ var faults = []deed{
 	{"agent stopped for a while", 3, (*soak).stopAgent},
 	{"connections cut", 3, (*soak).cutConnections},
 	{"calls slow", 4, (*soak).slowDown},
+	{"calls fail", 6, (*soak).failCalls},
+	{"events lost", 3, (*soak).loseEvents},
 	{"containerd killed", 1, (*soak).killContainerd},
 }
 
@@ -131,16 +137,22 @@ func (s *soak) place(w *wish) error {
 
 func (s *soak) write(w *wish) error {
 	w.edits++
+	w.vague = w.heir && w.end == stuck
 	text, err := w.text()
 	if err != nil {
 		return err
 	}
 	s.tell("  %s on %s is to be %s, version %s", w.name, w.house.name, w.end, w.version())
+	if w.edits > 1 || w.selfish() { // what is edited may be read late; what ends by itself is ended
+		w.house.scope.History.Excuse(w.full())
+	}
+	w.house.scope.History.Want(w.full(), w.pod)
 	return w.house.write(w.name, text, s.artist.chance(10))
 }
 
 func (s *soak) spoil(w *wish) error {
 	s.tell("  %s on %s is spoilt", w.name, w.house.name)
+	w.house.scope.History.Break(w.full())
 	return w.house.write(w.name, pick(s.artist, broken...), s.artist.chance(50))
 }
 
@@ -167,6 +179,7 @@ func (s *soak) take(w *wish) error {
 	w.gone = true
 	s.wishes = slices.DeleteFunc(s.wishes, func(o *wish) bool { return o == w })
 	s.tell("  %s on %s goes", w.name, w.house.name)
+	w.house.scope.History.Away(w.full())
 	return os.Remove(filepath.Join(w.house.dirs.Manifests, w.name+".yaml"))
 }
 
@@ -182,7 +195,7 @@ func (s *soak) again(ctx context.Context) error {
 	if err := lab.Pause(ctx, time.Duration(s.artist.IntN(400))*time.Millisecond); err != nil {
 		return err
 	}
-	return s.place(&wish{name: w.name, house: w.house, edits: w.edits})
+	return s.place(&wish{name: w.name, house: w.house, edits: w.edits, heir: true})
 }
 
 // edit changes a pod's manifest, and mends it where it is broken.
@@ -222,11 +235,19 @@ func (s *soak) editPod(context.Context) error {
 }
 
 // breakIt writes something that is no manifest over one; the pod stays as it was.
-func (s *soak) breakIt(context.Context) error {
-	if w := s.any(written); w != nil {
-		return s.spoil(w)
+func (s *soak) breakIt(ctx context.Context) error {
+	w := s.any(written)
+	if w == nil {
+		return nil
 	}
-	return nil
+	w.vague = true
+	for limit := time.Now().Add(2 * time.Second); w.vague && time.Now().Before(limit); {
+		if err := lab.Pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+		w.vague = !w.read()
+	}
+	return s.spoil(w)
 }
 
 // killContainer kills a container's first process, if it runs.
@@ -298,6 +319,46 @@ func (s *soak) slowDown(context.Context) error {
 	return nil
 }
 
+// failCalls makes the next calls of one kind fail: before the runtime has heard
+// of them, or when it has done them and nobody will know.
+func (s *soak) failCalls(context.Context) error {
+	h := pick(s.artist, s.houses...)
+	r := criproxy.Rule{
+		Method: pick(s.artist, "RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox",
+			"ListContainers", "ListPodSandbox", "ContainerStatus", "PodSandboxStatus", "ExecSync", "UpdateContainerResources"),
+		Times: 1 + s.artist.IntN(3),
+		After: s.artist.chance(50),
+		Delay: time.Duration(s.artist.IntN(2)) * time.Second,
+		Err:   status.Error(pick(s.artist, codes.Unavailable, codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted), "the soak says no"),
+	}
+	if strings.HasPrefix(r.Method, "List") && s.artist.chance(50) {
+		r.Err, r.Empty, r.Times = nil, true, 1
+	}
+	s.tell("  %s on %s: %+v", r.Method, h.name, r)
+	h.rule(r)
+	return nil
+}
+
+// loseEvents makes the next events come late, in another order, without their
+// sandbox, or never.
+func (s *soak) loseEvents(context.Context) error {
+	h := pick(s.artist, s.houses...)
+	r := criproxy.Rule{Method: criproxy.Event, Times: 1 + s.artist.IntN(10)}
+	switch s.artist.IntN(4) {
+	case 0:
+		r.Drop = true
+	case 1:
+		r.Delay = 3 * time.Second
+	case 2:
+		r.Swap = true
+	default:
+		r.NoSandbox = true
+	}
+	s.tell("  events on %s: %+v", h.name, r)
+	h.rule(r)
+	return nil
+}
+
 // killContainerd kills containerd between two calls, and starts it again.
 func (s *soak) killContainerd(ctx context.Context) error {
 	if err := s.endContainerd(ctx); err != nil {
@@ -325,13 +386,14 @@ func (s *soak) endContainerd(ctx context.Context) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return err
 	}
-	for limit := time.Now().Add(20 * time.Second); s.runtime.Running(); {
-		if time.Now().After(limit) {
-			return errors.New("containerd still runs")
+	for limit := time.Now().Add(20 * time.Second); time.Now().Before(limit); {
+		st, err := s.runtime.Status(ctx)
+		if err != nil || st.PID == 0 {
+			return err
 		}
 		if err := lab.Pause(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return nil
+	return errors.New("containerd still runs")
 }

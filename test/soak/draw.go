@@ -44,9 +44,6 @@ func (a *artist) draw(name, scratch string) (*v1.Pod, end) {
 	p.Spec.RestartPolicy = pick(a, v1.RestartPolicyAlways, v1.RestartPolicyAlways, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
 	p.Spec.HostNetwork = a.chance(60)
 	p.Spec.Volumes = []v1.Volume{volume("data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})}
-	if a.chance(15) {
-		p.Spec.Volumes[0].EmptyDir.Medium = v1.StorageMediumMemory
-	}
 	if a.chance(50) {
 		p.Spec.Volumes = append(p.Spec.Volumes, volume("x", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: scratch}}))
 	}

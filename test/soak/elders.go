@@ -20,11 +20,6 @@ import (
 // (I2).
 const eldersPerHouse = 2
 
-// elderMark is the label that they are known by.
-const elderMark = "soak-elder"
-
-func elderly(p *v1.Pod) bool { return p.Labels[elderMark] != "" }
-
 // elders draws a house's, with every kind of probe between them.
 func elders(h *house) []*wish {
 	probe := func(handler v1.ProbeHandler) *v1.Probe {
@@ -35,7 +30,6 @@ func elders(h *house) []*wish {
 		w := &wish{name: fmt.Sprintf("elder%d", i), house: h, pod: &v1.Pod{}, end: runs}
 		p := w.pod
 		p.APIVersion, p.Kind, p.Name, p.Namespace = "v1", "Pod", w.name, namespace
-		p.Labels = map[string]string{elderMark: "yes"}
 		p.Spec.TerminationGracePeriodSeconds = ptr.To(int64(2))
 		p.Spec.Volumes = []v1.Volume{volume("data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})}
 		side, c, other := container(p, "side"), container(p, "c0"), container(p, "c1")
@@ -59,12 +53,7 @@ func elders(h *house) []*wish {
 func (s *soak) settleElders(ctx context.Context) error {
 	for _, h := range s.houses {
 		for _, w := range elders(h) {
-			w.edits++
-			text, err := w.text()
-			if err == nil {
-				err = h.write(w.name, text, false)
-			}
-			if err != nil {
+			if err := s.write(w); err != nil {
 				return err
 			}
 			s.elders = append(s.elders, w)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/invariant"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -32,6 +33,9 @@ type house struct {
 
 	gate  *gate
 	proxy *criproxy.Proxy
+	rules []*criproxy.Fault // that are in force
+	stops []*criproxy.Fault // of every proxy of this round: how the agent ended things
+	scope invariant.Scope
 	agent *lab.Process
 	lives int // agents so far
 }
@@ -46,6 +50,12 @@ func (s *soak) newHouse(name string) (*house, error) {
 		dir:  filepath.Join(s.lab.Dir, name),
 		logs: filepath.Join(s.lab.Dir, name, "logs"),
 	}
+	h.scope = invariant.Scope{Node: s.lab.Node, Name: name, Witness: s.witness, History: &invariant.History{}, Root: d.Root, Logs: h.logs}
+	for _, dir := range []string{h.logs, h.scratch()} {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return nil, err
+		}
+	}
 	if err := h.connect(); err != nil {
 		return nil, err
 	}
@@ -56,7 +66,50 @@ func (s *soak) newHouse(name string) (*house, error) {
 func (h *house) connect() error {
 	var err error
 	h.proxy, err = criproxy.New(h.lab.Node.Endpoint, filepath.Join(h.dir, "cri.sock"), h.gate.hooks())
+	if err == nil {
+		h.watch()
+	}
 	return err
+}
+
+// watch notes from now on by which calls the agent ends things.
+func (h *house) watch() {
+	for _, method := range invariant.Stopping {
+		h.stops = append(h.stops, h.proxy.Fault(criproxy.Rule{Method: method}))
+	}
+}
+
+// rule puts a rule in force until well.
+func (h *house) rule(r criproxy.Rule) { h.rules = append(h.rules, h.proxy.Fault(r)) }
+
+// well ends all rules, and lets calls be as fast as they are.
+func (h *house) well() {
+	h.gate.setSlow(0)
+	for _, r := range h.rules {
+		r.Lift()
+	}
+	h.rules = nil
+}
+
+// broken returns the promises that this house's agents have broken in the round
+// that ends.
+func (h *house) broken(ctx context.Context) []string {
+	h.scope.Stops, h.scope.Pid = nil, h.agent.PID()
+	for _, f := range h.stops {
+		h.scope.Stops = append(h.scope.Stops, f.Calls()...)
+		f.Lift()
+	}
+	h.stops = nil
+	h.watch()
+	found, err := h.scope.Check(ctx)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var lines []string
+	for _, v := range found {
+		lines = append(lines, v.String())
+	}
+	return lines
 }
 
 // start starts an agent.
@@ -108,6 +161,7 @@ func (h *house) leave(sig syscall.Signal) error {
 
 // cut breaks every connection of the agent to containerd, for a while.
 func (h *house) cut(ctx context.Context, d time.Duration) error {
+	h.well() // rules end with their proxy
 	err := h.gate.shut(ctx, h.proxy)
 	if err == nil {
 		err = h.proxy.Close()

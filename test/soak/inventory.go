@@ -45,7 +45,7 @@ func (s *soak) inventory(context.Context) inventory {
 		inv["log links"] += entries(filepath.Join(h.dir, "containers"), "*")
 		inv["pod directories"] += entries(h.dirs.Root, "pods/*")
 		inv["records"] += entries(h.dirs.Root, "pods/*/record.json")
-		inv["kept manifests"] += entries(h.dirs.Root, "sources/*/*.json")
+		inv["kept manifests"] += entries(h.dirs.Root, "sources/*/*.json") - entries(h.dirs.Root, "sources/*/layer.json")
 		inv["odd files of the agent"] += entries(h.dirs.Root, "*") + entries(h.dirs.Root, "pods/*/*") + entries(h.dirs.Root, "sources/*")
 	}
 	return inv

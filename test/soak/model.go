@@ -7,6 +7,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
 )
 
 const (
@@ -27,6 +30,8 @@ type wish struct {
 	after *wish // what it depends on; nil for nothing
 	edits int
 	gone  bool // from the directory
+	heir  bool // there was one of its name right before, which an absent agent takes for the same
+	vague bool // what comes of it depends on when it was read
 }
 
 // full is the pod's name on its node.
@@ -47,8 +52,8 @@ func (w *wish) text() (string, error) {
 // settled is how the pod stands in the end; ok is false where that depends on
 // what happened to another in between.
 func (w *wish) settled() (_ end, ok bool) {
-	if w.after == nil {
-		return w.end, true
+	if w.vague || w.after == nil {
+		return w.end, !w.vague
 	}
 	if w.after.gone {
 		return "", false
@@ -66,6 +71,17 @@ func (w *wish) settled() (_ end, ok bool) {
 	return "", false
 }
 
+// selfish reports whether the agent may end containers of the pod without
+// anybody having asked for it: a probe or a hook fails, the pod is done and its
+// sidecar goes, or its time is over.
+func (w *wish) selfish() bool {
+	ends := w.end != runs
+	for _, c := range slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers) {
+		ends = ends || c.LivenessProbe != nil || c.StartupProbe != nil || c.Lifecycle != nil && c.Lifecycle.PostStart != nil
+	}
+	return ends
+}
+
 // mortal returns the containers of the pod that may be killed without changing
 // how it ends.
 func (w *wish) mortal() []string {
@@ -77,4 +93,11 @@ func (w *wish) mortal() []string {
 		names = append(names, c.Name)
 	}
 	return names
+}
+
+// read reports whether the agent has told of the newest version.
+func (w *wish) read() bool {
+	all, err := journal.Read(w.house.journal())
+	e, ok := all[pod.Key{Namespace: namespace, Name: w.full()}]
+	return err == nil && ok && e.Pod.Annotations[version] == w.version()
 }

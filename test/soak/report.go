@@ -26,8 +26,7 @@ type report struct {
 	Deeds      map[string]int    `json:"deeds"`
 	Violations []string          `json:"violations"`
 	Leave      float64           `json:"slowestLeaveSeconds"`
-	Flips      int               `json:"eldersNotReady"` // how often an elder was reported not ready
-	Said       map[string]int    `json:"warnings"`       // the agents', by message
+	Said       map[string]int    `json:"warnings"` // the agents', by message
 	Growth     []growth          `json:"growth"`
 	Rounds     []round           `json:"rounds"`
 }
@@ -217,7 +216,7 @@ func (r *report) text() string {
 	}
 	if len(settled) > 0 {
 		fmt.Fprintf(&b, "\nEvery pod where its manifest says: at most %.1f s after the last fault; nothing left: at most %.1f s after the last manifest. "+
-			"Slowest leave on SIGTERM %.2f s. Pods that nothing was done to were reported not ready %d times.\n", slices.Max(settled), slices.Max(emptied), r.Leave, r.Flips)
+			"Slowest leave on SIGTERM %.2f s.\n", slices.Max(settled), slices.Max(emptied), r.Leave)
 	}
 	b.WriteString("\n| figure | first | last | highest | per 1,000 pods | ± | may grow by | |\n|---|---|---|---|---|---|---|---|\n")
 	for _, g := range r.Growth {

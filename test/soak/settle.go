@@ -37,7 +37,7 @@ func (s *soak) await(ctx context.Context, limit time.Duration, look func() []str
 }
 
 // unsettled compares what wishes say with what containerd shows and agents
-// report (I3, and I1 once more).
+// report (I3).
 func (s *soak) unsettled(ctx context.Context, wishes []*wish) []string {
 	boxes, err := s.lab.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
@@ -63,9 +63,6 @@ func (s *soak) unsettled(ctx context.Context, wishes []*wish) []string {
 		}
 		for _, c := range containers.Containers {
 			if c.Labels["io.kubernetes.pod.name"] == w.full() && c.State == cri.ContainerState_CONTAINER_RUNNING {
-				if v.alive[c.Metadata.Name] != nil {
-					wrong = append(wrong, fmt.Sprintf("I1: %s/%s runs twice", w.full(), c.Metadata.Name))
-				}
 				v.alive[c.Metadata.Name] = c
 			}
 		}
@@ -175,4 +172,10 @@ func describe(st v1.PodStatus) string {
 		}
 	}
 	return text
+}
+
+func ready(st v1.PodStatus) bool {
+	return slices.ContainsFunc(st.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/invariant"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -34,8 +35,9 @@ type soak struct {
 	elders  []*wish
 	first   map[string]bool // the elders' containers
 	before  inventory       // with the elders alone
-	witness *witness
-	now     int // pods drawn so far
+	witness *invariant.Witness
+	now     int             // pods drawn so far
+	known   map[string]bool // violations
 }
 
 // soakAll makes a run on a node of its own, and takes the node away. What was
@@ -56,6 +58,7 @@ func soakAll(ctx context.Context, o options) (_ *report, err error) {
 		options: o,
 		lab:     &lab.Lab{Node: n, Dir: filepath.Join(filepath.Dir(n.RootDir), "soak")},
 		artist:  &artist{Rand: rand.New(rand.NewPCG(o.seed, 0))},
+		known:   map[string]bool{},
 		report:  &report{Time: time.Now(), Seed: o.seed, Round: o.round, AtOnce: o.atOnce, Deeds: map[string]int{}, Said: map[string]int{}},
 	}
 	defer func() {
@@ -99,6 +102,9 @@ func (s *soak) open(ctx context.Context) error {
 	if s.report.Machine, err = s.lab.Machine(ctx, s.binary); err != nil {
 		return err
 	}
+	if s.witness, err = invariant.Observe(n); err != nil {
+		return err
+	}
 	for _, name := range []string{"steady", "mortal"} {
 		h, err := s.newHouse(name)
 		if h != nil {
@@ -108,7 +114,6 @@ func (s *soak) open(ctx context.Context) error {
 			return err
 		}
 	}
-	s.witness = s.watch(ctx)
 	return s.settleElders(ctx)
 }
 
@@ -116,8 +121,7 @@ func (s *soak) open(ctx context.Context) error {
 func (s *soak) close() error {
 	var errs []error
 	if s.witness != nil {
-		s.witness.close()
-		s.report.Flips = s.witness.flips
+		s.witness.Close()
 	}
 	for _, h := range s.houses {
 		errs = append(errs, h.leave(syscall.SIGTERM), h.proxy.Close())
@@ -134,8 +138,13 @@ func (s *soak) tell(format string, args ...any) {
 	fmt.Fprintf(s.diary, time.Now().Format("15:04:05.000 ")+format+"\n", args...)
 }
 
+// violation notes what must not be, once.
 func (s *soak) violation(lines ...string) {
 	for _, l := range lines {
+		if s.known[l] {
+			continue
+		}
+		s.known[l] = true
 		lab.Say("VIOLATION %s", l)
 		s.tell("VIOLATION %s", l)
 		s.report.Violations = append(s.report.Violations, fmt.Sprintf("round %d: %s", len(s.report.Rounds)+1, l))
@@ -204,7 +213,7 @@ func (s *soak) breathe(ctx context.Context) error {
 func (s *soak) quiet(ctx context.Context) (round, error) {
 	r := round{Pods: s.now}
 	for _, h := range s.houses {
-		h.gate.setSlow(0)
+		h.well()
 		if err := os.RemoveAll(h.scratch()); err != nil {
 			return r, err
 		}
@@ -237,12 +246,13 @@ func (s *soak) quiet(ctx context.Context) (round, error) {
 	r.Emptied, r.Inventory = took.Seconds(), inv
 	s.violation(wrong...)
 	s.violation(s.changedElders(ctx)...)
-	s.violation(s.witness.violations()...)
+	for _, h := range s.houses {
+		s.violation(h.broken(ctx)...)
+	}
 	if len(wrong) > 0 {
 		s.keep()
 		s.before = inv // one leak is told once
 	}
-	s.witness.forget()
 	if err := lab.Pause(ctx, time.Second); err != nil {
 		return r, err
 	}
@@ -279,7 +289,7 @@ func (s *soak) keep() {
 
 // empty lets the elders go: then nothing of any pod is left.
 func (s *soak) empty(ctx context.Context) error {
-	s.wishes, s.elders, s.first = s.elders, nil, nil
+	s.wishes, s.elders = s.elders, nil
 	for len(s.wishes) > 0 {
 		if err := s.take(s.wishes[0]); err != nil {
 			return err

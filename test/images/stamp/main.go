@@ -2,6 +2,7 @@
 // verbs, carried out one after the other; after the last one it exits 0:
 //
 //	print TEXT         a line on standard output
+//	count N DURATION   N lines "line 1", "line 2" and so on, so far apart
 //	append FILE        one line "unix-nanoseconds hostname" at the file's end, written at once
 //	write FILE TEXT    the file with this line
 //	cat FILE           the file on standard output; exits 1 when it is not there
@@ -94,6 +95,12 @@ func (r *run) do(verb string) {
 	switch verb {
 	case "print":
 		fmt.Println(r.word())
+	case "count":
+		n, pause := r.number(), r.duration()
+		for i := range n {
+			fmt.Println("line", i+1)
+			time.Sleep(pause)
+		}
 	case "append":
 		host, err := os.Hostname()
 		check(err)

@@ -1,0 +1,426 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// network is the pod network's configuration on a node of a scenario's own.
+type network struct {
+	*stage
+	file    string
+	whole   map[string]any
+	edition int
+}
+
+func (s *stage) network() *network {
+	s.Helper()
+	found, err := filepath.Glob(filepath.Join(s.node.RootDir, "*/cni/*.conflist"))
+	if err != nil || len(found) != 1 {
+		s.Fatalf("configurations of the pod network: %v, %v", found, err)
+	}
+	n := &network{stage: s, file: found[0]}
+	text, err := os.ReadFile(n.file)
+	if err == nil {
+		err = json.Unmarshal(text, &n.whole)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
+
+func (n *network) bridge() map[string]any { return n.whole["plugins"].([]any)[0].(map[string]any) }
+func (n *network) ipam() map[string]any   { return n.bridge()["ipam"].(map[string]any) }
+
+// set puts the configuration in force.
+func (n *network) set() {
+	n.Helper()
+	n.edition++
+	edition := fmt.Sprint("edition-", n.edition)
+	n.whole["edition"] = edition
+	text, err := json.Marshal(n.whole)
+	if err == nil {
+		err = os.WriteFile(n.file, text, 0o600)
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.eventually(func() error {
+		r, err := n.node.Runtime.Status(n.Context(), &cri.StatusRequest{Verbose: true})
+		if err == nil && !strings.Contains(fmt.Sprint(r.Info), edition) {
+			err = errors.New("the runtime has not read the network's configuration")
+		}
+		return err
+	})
+}
+
+// addresses are the leases the network's plugin holds.
+func (n *network) addresses() []string {
+	dir := filepath.Join(n.ipam()["dataDir"].(string), n.whole["name"].(string))
+	all, _ := filepath.Glob(filepath.Join(dir, "[0-9]*.*.*.*"))
+	return all
+}
+
+// TestF29_NetworkPlugin: a network that has no address left, whose plugin takes
+// its time, or that fails, holds up the pods that need it, which say so in the
+// plugin's words, and no pod on the host's network; what it is about comes and
+// goes when it can again, and no address is lost however often that happens.
+func TestF29_NetworkPlugin(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, node.New(t))
+	n := s.network()
+	subnet, _, _ := strings.Cut(s.node.Subnet, "/")
+	n.ipam()["ranges"] = [][]map[string]string{{{"subnet": subnet + "/29"}}} // five addresses for pods
+	n.set()
+	s.serve()
+	const room = 5
+	for i := range room {
+		s.write(fmt.Sprint("p", i, ".yaml"), simple(fmt.Sprint("p", i)))
+	}
+	for i := range room {
+		s.awaitRunning(fmt.Sprint("p", i), "main")
+	}
+	s.write("late.yaml", simple("late"))
+	says := func(name, words string) {
+		t.Helper()
+		st := s.awaitStatus(name, "waits with "+words, func(st v1.PodStatus) bool { return strings.Contains(waiting(st, "main").Message, words) })
+		if st.Phase != v1.PodPending {
+			t.Errorf("%s: %s", name, describe(st))
+		}
+	}
+	host := func(name string) {
+		t.Helper()
+		s.write(name+".yaml", manifest(name, []string{container("main", "forever")}, "hostNetwork: true"))
+		s.awaitRunning(name, "main")
+	}
+	says("late", "no IP addresses available")
+	host("host1")
+	s.remove("p0.yaml")
+	s.awaitRunning("late", "main")
+	for range 2 { // twice as many starts as there are addresses
+		for i := range room {
+			name := fmt.Sprint("p", i)
+			if i == 0 {
+				continue
+			}
+			s.remove(name + ".yaml")
+			s.awaitGone(name)
+			s.write(name+".yaml", simple(name))
+		}
+		for i := 1; i < room; i++ {
+			s.awaitRunning(fmt.Sprint("p", i), "main")
+		}
+	}
+	if all := n.addresses(); len(all) != room {
+		t.Errorf("%d addresses are taken by %d pods: %v", len(all), room, all)
+	}
+
+	// The plugin waits for its lock.
+	for i := 1; i < room; i++ {
+		s.remove(fmt.Sprint("p", i, ".yaml"))
+		s.awaitGone(fmt.Sprint("p", i))
+	}
+	lock, err := os.Open(filepath.Join(n.ipam()["dataDir"].(string), n.whole["name"].(string), "lock"))
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("slow.yaml", simple("slow"))
+	s.remove("late.yaml")
+	host("host2")
+	if err := lock.Close(); err != nil { // and the lock is free
+		t.Fatal(err)
+	}
+	s.awaitRunning("slow", "main")
+	s.awaitGone("late")
+
+	// There is no such plugin.
+	n.bridge()["type"] = "missing"
+	n.set()
+	s.write("none.yaml", simple("none"))
+	says("none", `failed to find plugin "missing"`)
+	s.remove("slow.yaml")
+	host("host3")
+	n.bridge()["type"] = "bridge"
+	n.set()
+	s.awaitRunning("none", "main")
+	s.awaitGone("slow")
+	s.invariants()
+	for _, f := range s.files() {
+		s.remove(f)
+	}
+	for _, name := range []string{"none", "host1", "host2", "host3"} {
+		s.awaitGone(name)
+	}
+	if all := n.addresses(); len(all) > 0 {
+		t.Errorf("addresses are left: %v", all)
+	}
+	s.invariants()
+	s.nothingLeft()
+}
+
+// TestF31_OOMKilled: a container that is killed for its memory says so, and
+// restarts; an init container ends its pod; a child of a container that is
+// killed is no concern of the container.
+func TestF31_OOMKilled(t *testing.T) {
+	s := parallelStage(t)
+	const limit = "resources: {limits: {memory: 24Mi}}"
+	s.write("fat.yaml", manifest("fat", []string{container("main", `alloc, "64", forever`, limit)}))
+	s.write("first.yaml", manifest("first", []string{container("main", "forever")},
+		"restartPolicy: Never", "initContainers:", container("init", `alloc, "64"`, limit)))
+	s.write("parent.yaml", manifest("parent", []string{container("main", "append, /x/parent, forever", limit, scratchMount,
+		`readinessProbe: {exec: {command: [/app, alloc, "64"]}, periodSeconds: 1, failureThreshold: 1}`)}, s.scratchVolume()))
+	s.excuse("first") // its container never comes
+	probes := s.through(criproxy.Hooks{}).Fault(criproxy.Rule{Method: "ExecSync"})
+	s.serve()
+	killed := func(end *v1.ContainerStateTerminated) bool {
+		return end != nil && end.Reason == "OOMKilled" && end.ExitCode == 137
+	}
+	s.awaitStatus("fat", "OOMKilled and restarted", func(st v1.PodStatus) bool {
+		c := containerStatus(st, "main")
+		return c.RestartCount > 0 && killed(c.LastTerminationState.Terminated)
+	})
+	st := s.awaitPhase("first", v1.PodFailed)
+	if c := containerStatus(st, "init"); !killed(c.State.Terminated) || c.RestartCount != 0 {
+		t.Errorf("the pod of the init container: %s", describe(st))
+	}
+	main := s.awaitRunning("parent", "main")
+	s.eventually(func() error {
+		if n := len(probes.Calls()); n < 4 {
+			return fmt.Errorf("%d children have lived and died", n)
+		}
+		return nil
+	})
+	s.untouched("parent", main)
+	if st := s.status("parent").Status; ready(st) || containerStatus(st, "main").RestartCount != 0 {
+		t.Errorf("the parent: %s", describe(st))
+	}
+	s.awaitStamps("parent", 1)
+	s.invariants()
+}
+
+// hold makes a process of a container one that does not die: it is traced, and
+// nobody waits for it. As long as it is there the kernel ends no other of its
+// process namespace either. The returned function lets it go.
+func hold(pid int) (free func(), err error) {
+	begun, end, over := make(chan error, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		runtime.LockOSThread() // who traces is a thread
+		defer runtime.UnlockOSThread()
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0)
+		if errno != 0 {
+			begun <- fmt.Errorf("trace %d: %w", pid, errno)
+			return
+		}
+		begun <- nil
+		<-end
+		_, _ = unix.Wait4(pid, nil, unix.WALL, nil) // it is dead: the wait takes it away
+	}()
+	return func() { close(end); <-over }, <-begun
+}
+
+// TestF32_UnkillableProcess: a container that does not die of SIGKILL stays as
+// long as it likes: other pods come and go, the agent leaves in time and comes
+// back, and when the container is gone, so is its pod.
+func TestF32_UnkillableProcess(t *testing.T) {
+	s := parallelStage(t)
+	s.write("stays.yaml", manifest("stays", []string{container("main", "forever", secret)}, "terminationGracePeriodSeconds: 1"))
+	a := s.serve()
+	main := s.awaitRunning("stays", "main")["main"]
+	over := make(chan struct{}) // closed when the command has ended
+	go func() {
+		defer close(over)
+		_, _ = s.node.Runtime.ExecSync(context.Background(), &cri.ExecSyncRequest{ContainerId: main.id, Cmd: []string{"/app", "ignore", "print", "in", "forever"}})
+	}()
+	var free func()
+	s.eventually(func() error {
+		for _, p := range s.node.Processes(main.id) {
+			if slices.Contains(p.Args, "in") {
+				var err error
+				free, err = hold(p.Pid)
+				return err
+			}
+		}
+		return errors.New("the command does not run")
+	})
+	done := sync.OnceFunc(func() { free(); <-over })
+	t.Cleanup(done)
+
+	s.remove("stays.yaml")
+	s.write("other.yaml", simple("other"))
+	s.awaitReady("other", true)
+	s.remove("other.yaml")
+	s.awaitGone("other")
+	<-time.After(3 * time.Second) // its grace is long over, also with what a stop adds to it
+	if c := s.containers("stays"); len(c) != 1 || c[0].State != cri.ContainerState_CONTAINER_RUNNING {
+		t.Fatalf("the container that cannot die is %v", c)
+	}
+	if s.status("stays") == nil {
+		t.Error("the pod is not reported any more")
+	}
+	a.asked.Store(true) // not leave: it waits for the call on its way
+	begin := time.Now()
+	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if <-a.done; time.Since(begin) > 5*time.Second {
+		t.Errorf("the agent took %s to leave", time.Since(begin))
+	}
+	s.serve()
+	s.write("next.yaml", simple("next"))
+	s.awaitReady("next", true)
+	done()
+	s.awaitGone("stays")
+	if all := s.ended("stays", "main"); len(all) != 1 || all[0].exit != 137 {
+		t.Errorf("lives: %+v, want one that was killed", all)
+	}
+	s.invariants()
+}
+
+// TestF33_AllProcessesGone: after a reboot the runtime shows pods whose processes
+// are gone. Those that are wanted run again, in new sandboxes, with the restarts
+// they had; what had ended has ended.
+func TestF33_AllProcessesGone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, node.New(t))
+	s.endpoint = s.node.Endpoint
+	s.write("web.yaml", s.stamping("web"))
+	s.write("pair.yaml", manifest("pair", []string{container("main", "forever"), container("side", "forever")}, "hostNetwork: true"))
+	s.write("job.yaml", manifest("job", []string{container("main", "append, /x/job", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
+	a := s.serve()
+	s.awaitStamps("web", 1)
+	s.crash(s.awaitLives("web", 1)[0].id)
+	before := s.awaitLives("web", 2)[1]
+	s.awaitRunning("pair", "main", "side")
+	s.awaitPhase("job", v1.PodSucceeded)
+	s.awaitStatus("web", "one restart", func(st v1.PodStatus) bool { return ready(st) && containerStatus(st, "main").RestartCount == 1 })
+	box := s.sandbox("web").Id
+	a.kill()
+	s.node.Kill(t)
+	s.eventually(func() error { // shims first, or they clean up
+		left := s.node.Look().Processes
+		for _, line := range left {
+			if pid, err := strconv.Atoi(strings.Fields(line)[0]); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%d processes are left", len(left))
+		}
+		return nil
+	})
+	s.node.Restart(t)
+	s.serve()
+	s.awaitRunning("pair", "main", "side")
+	s.eventually(func() error {
+		now, err := s.runningNow("web", "main")
+		if err == nil && (now["main"].id == before.id || now["main"].attempt <= before.attempt) {
+			err = fmt.Errorf("container main is %+v, was %+v", now["main"], before)
+		}
+		return err
+	})
+	if b := s.sandbox("web"); b.Id == box || b.Metadata.Attempt == 0 {
+		t.Errorf("sandbox %s attempt %d, was %s", b.Id, b.Metadata.Attempt, box)
+	}
+	st := s.awaitReady("web", true)
+	if n := containerStatus(st, "main").RestartCount; n < 2 {
+		t.Errorf("%d restarts, had one", n)
+	}
+	s.awaitPhase("job", v1.PodSucceeded)
+	s.awaitStamps("job", 1)
+	s.invariants()
+	for _, f := range s.files() {
+		s.remove(f)
+	}
+	for _, name := range []string{"web", "pair", "job"} {
+		s.awaitGone(name)
+	}
+	s.nothingLeft()
+}
+
+// TestF34_F35_GoldenValues: what a container asks for is in the kernel's files,
+// by the names and numbers of the cgroups this machine has; and in its OOM score,
+// or the nearest one that the runtime may give.
+func TestF34_F35_GoldenValues(t *testing.T) {
+	s := parallelStage(t)
+	type golden struct {
+		name, resources string
+		v1, v2          map[string]string
+		oom             int // -1: by the machine's memory
+	}
+	all := []golden{
+		{"guaranteed", "{limits: {cpu: 500m, memory: 32Mi}}",
+			map[string]string{"cpu/cpu.shares": "512", "cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000", "memory/memory.limit_in_bytes": "33554432"},
+			map[string]string{"cpu.weight": "59", "cpu.max": "50000 100000", "memory.max": "33554432"}, -997},
+		{"burstable", "{requests: {cpu: '1'}, limits: {memory: 64Mi}}",
+			map[string]string{"cpu/cpu.shares": "1024", "cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "67108864"},
+			map[string]string{"cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "67108864"}, -1},
+		{"least", "{limits: {cpu: 5m}}",
+			map[string]string{"cpu/cpu.shares": "5", "cpu/cpu.cfs_quota_us": "1000"},
+			map[string]string{"cpu.max": "1000 100000", "memory.max": "max"}, -1},
+		{"besteffort", "{}",
+			map[string]string{"cpu/cpu.shares": "2", "cpu/cpu.cfs_quota_us": "-1"},
+			map[string]string{"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max"}, 1000},
+	}
+	for _, g := range all {
+		s.write(g.name+".yaml", manifest(g.name, []string{container("main", "forever", "resources: "+g.resources)}))
+	}
+	s.serve()
+	own := s.daemonOOM()
+	for _, g := range all {
+		p := s.node.Processes(s.awaitRunning(g.name, "main")["main"].id)[0]
+		want := g.v1
+		if unified() {
+			want = g.v2
+		}
+		for file, value := range want {
+			if got := cgroupFile(p.Cgroups, file); got != value {
+				t.Errorf("%s: %s is %s, want %s", g.name, file, got, value)
+			}
+		}
+		score, err := strconv.Atoi(p.OOM)
+		switch {
+		case err != nil:
+			t.Error(err)
+		case g.oom == -1 && (score < 2 || score > 999), g.oom >= 0 && score != g.oom, g.oom < -1 && score != g.oom && score != own:
+			t.Errorf("%s: OOM score %d, the runtime's own is %d", g.name, score, own)
+		}
+	}
+	s.invariants()
+}
+
+// daemonOOM returns the runtime's own score.
+func (s *stage) daemonOOM() int {
+	s.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", s.node.Pid(s.T)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return n
+}

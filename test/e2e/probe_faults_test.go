@@ -1,0 +1,325 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// hostile is a server that probes are sent to, and what it saw.
+type hostile struct {
+	*httptest.Server
+	asked [5]atomic.Int32 // by the place in hostilePaths
+	sent  atomic.Int64    // most bytes of one huge answer
+}
+
+var hostilePaths = []string{"/hang", "/trickle", "/huge", "/redirect", "/reset"}
+
+func newHostile(t *testing.T) *hostile {
+	h := &hostile{}
+	end := make(chan struct{}) // closed when the test ends
+	trickle := func(w http.ResponseWriter, q *http.Request, pause time.Duration) {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-q.Context().Done():
+				return
+			case <-tick.C:
+				_, _ = io.WriteString(w, "x")
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+	}
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if i := slices.Index(hostilePaths, q.URL.Path); i >= 0 {
+			h.asked[i].Add(1)
+		}
+		switch q.URL.Path {
+		case "/hang":
+			trickle(w, q, time.Hour)
+		case "/trickle":
+			trickle(w, q, 50*time.Millisecond)
+		case "/huge":
+			chunk, total := make([]byte, 64<<10), int64(0)
+			for total < 1<<30 {
+				n, err := w.Write(chunk)
+				if total += int64(n); err != nil {
+					break
+				}
+			}
+			for most := h.sent.Load(); total > most && !h.sent.CompareAndSwap(most, total); most = h.sent.Load() {
+			}
+		case "/redirect":
+			http.Redirect(w, q, "http://169.254.169.254/latest/meta-data", http.StatusFound)
+		case "/reset":
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				_ = c.(*net.TCPConn).SetLinger(0)
+				_ = c.Close()
+			}
+		}
+	}))
+	h.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.Start()
+	t.Cleanup(func() { close(end); h.Close() })
+	return h
+}
+
+// TestF80_HostileTargets: a probe whose target hangs, trickles or resets fails; a
+// gigabyte is not read, a way elsewhere is not gone: both are success. Each costs
+// its own container alone, and the agent nothing.
+func TestF80_HostileTargets(t *testing.T) {
+	s := parallelStage(t)
+	h := newHostile(t)
+	host, port, err := net.SplitHostPort(h.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var containers []string
+	for _, path := range hostilePaths {
+		containers = append(containers, container(path[1:], "forever", fmt.Sprintf(
+			"readinessProbe: {httpGet: {host: %q, port: %s, path: %s}, periodSeconds: 1, timeoutSeconds: 1, failureThreshold: 1}", host, port, path)))
+	}
+	s.write("web.yaml", manifest("web", append(containers, container("calm", "forever")), "hostNetwork: true"))
+	s.serve()
+	names := []string{"calm", "hang", "huge", "redirect", "reset", "trickle"}
+	was := s.awaitRunning("web", slices.Clone(names)...)
+	s.eventually(func() error {
+		for i, path := range hostilePaths {
+			if n := h.asked[i].Load(); n < 3 {
+				return fmt.Errorf("%s was asked for %d times", path, n)
+			}
+		}
+		return nil
+	})
+	s.awaitStatus("web", "what each probe says", func(st v1.PodStatus) bool {
+		var up []string
+		for _, c := range st.ContainerStatuses {
+			if c.Ready {
+				up = append(up, c.Name)
+			}
+		}
+		slices.Sort(up)
+		return slices.Equal(up, []string{"calm", "huge", "redirect"})
+	})
+	if n := h.sent.Load(); n >= 64<<20 {
+		t.Errorf("%d bytes of an answer were taken", n)
+	}
+	s.write("next.yaml", simple("next"))
+	s.awaitReady("next", true)
+	s.untouched("web", was)
+	s.invariants()
+}
+
+// TestF81_ManyCommands: of many commands that hang no more run at once than the
+// node allows, nor of one pod than a pod may, whatever else is to be done goes
+// on, and none of them is left when its time is over.
+func TestF81_ManyCommands(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	var now, most atomic.Int32
+	held := p.Fault(criproxy.Rule{Method: "ExecSync", Hang: true})
+	const pods, each = 6, 4 // with two commands a container: 48
+	probe := func(kind string, timeout int) string {
+		return fmt.Sprintf("%s: {exec: {command: [/app, forever]}, periodSeconds: 1, timeoutSeconds: %d, failureThreshold: 99}", kind, timeout)
+	}
+	for i := range pods {
+		var list []string
+		for j := range each {
+			list = append(list, container(fmt.Sprint("c", j), "forever", probe("readinessProbe", 20), probe("livenessProbe", 20)))
+		}
+		name := fmt.Sprint("p", i)
+		s.write(name+".yaml", manifest(name, list, "hostNetwork: true"))
+	}
+	s.serve()
+	running := func() map[string]int {
+		count := make(map[string]int)
+		for _, c := range held.Calls() {
+			if c.Ended.IsZero() {
+				count[c.Pod]++
+				count[""]++
+			}
+		}
+		return count
+	}
+	s.eventually(func() error {
+		n := running()
+		now.Store(int32(n[""]))
+		most.Store(max(most.Load(), now.Load()))
+		for pod, n := range n {
+			if pod != "" && n > 8 {
+				t.Errorf("%d commands of pod %s run at once", n, pod)
+			}
+		}
+		if now.Load() < 32 {
+			return fmt.Errorf("%d commands run at once", now.Load())
+		}
+		return nil
+	})
+	s.write("next.yaml", simple("next"))
+	s.awaitReady("next", true)
+	s.remove("next.yaml")
+	s.awaitGone("next")
+	if n := running()[""]; max(n, int(most.Load())) > 32 {
+		t.Errorf("%d commands run at once", max(n, int(most.Load())))
+	}
+	for i := range pods - 1 {
+		s.remove(fmt.Sprint("p", i, ".yaml"))
+	}
+	for i := range pods - 1 {
+		s.awaitGone(fmt.Sprint("p", i))
+	}
+	last := fmt.Sprint("p", pods-1)
+	s.eventually(func() error { // those of pods that are gone have been called off
+		for pod, n := range running() {
+			if pod != "" && pod != s.full(last) && n > 0 {
+				return fmt.Errorf("%d commands of pod %s are still waited for", n, pod)
+			}
+		}
+		return nil
+	})
+
+	// And now for real: eight commands of the last pod, a second each.
+	var list []string
+	for j := range each {
+		list = append(list, container(fmt.Sprint("c", j), "forever", probe("readinessProbe", 1), probe("livenessProbe", 1)))
+	}
+	held.Lift()
+	watch := p.Fault(criproxy.Rule{Method: "ExecSync"})
+	s.write(last+".yaml", manifest(last, list, "hostNetwork: true"))
+	s.eventually(func() error {
+		if n := len(watch.Calls()); n < 24 {
+			return fmt.Errorf("%d commands ran", n)
+		}
+		return nil
+	})
+	var names []string
+	for j := range each {
+		names = append(names, fmt.Sprint("c", j))
+	}
+	was := s.awaitRunning(last, names...)
+	commands := 0
+	for _, r := range was {
+		commands += len(s.node.Processes(r.id)) - 1
+	}
+	if commands > 8+4 { // some are on their way out
+		t.Errorf("%d commands live in a pod that may have 8", commands)
+	}
+	// Without probes, nothing but the containers is left.
+	list = nil
+	for j := range each {
+		list = append(list, container(fmt.Sprint("c", j), "forever"))
+	}
+	s.write(last+".yaml", manifest(last, list, "hostNetwork: true"))
+	s.eventually(func() error {
+		now, err := s.runningNow(last, slices.Clone(names)...)
+		for name, r := range now {
+			if all := s.node.Processes(r.id); len(all) != 1 {
+				err = errors.Join(err, fmt.Errorf("container %s has %d processes", name, len(all)))
+			}
+		}
+		return err
+	})
+	s.invariants()
+}
+
+// TestF82_HooksOrderAndDeadline: a preStop that hangs ends with the grace; a
+// postStart that fails ends its container, which is tried again; sidecars are
+// there before the rest and go after it; a pod past its deadline ends.
+func TestF82_HooksOrderAndDeadline(t *testing.T) {
+	s := parallelStage(t)
+	s.write("pre.yaml", manifest("pre", []string{
+		container("main", `term, "7", print, armed, forever`, "lifecycle: {preStop: {exec: {command: [/app, forever]}}}"),
+		container("side", `term, "8", print, armed, forever`),
+	}, "terminationGracePeriodSeconds: 4"))
+	s.write("post.yaml", manifest("post", []string{container("main", "append, /x/post, forever", scratchMount,
+		`lifecycle: {postStart: {exec: {command: [/app, exit, "3"]}}}`)}, s.scratchVolume()))
+	s.excuse("post") // the agent ends its container
+	s.write("order.yaml", manifest("order", []string{container("main", `term, "0", sleep, 300ms, print, armed, forever`)},
+		"terminationGracePeriodSeconds: 10", "initContainers:",
+		container("first", "print, armed, forever", "restartPolicy: Always", `startupProbe: {exec: {command: [/app, exists, /app]}, periodSeconds: 1}`),
+		container("init", "sleep, 100ms"),
+		container("second", "print, armed, forever", "restartPolicy: Always")))
+	s.write("dead.yaml", manifest("dead", []string{container("main", "forever")}, "activeDeadlineSeconds: 3"))
+	s.excuse("dead")
+	s.serve()
+
+	s.awaitLog("pre", "main", 0, "armed")
+	s.awaitLog("pre", "side", 0, "armed")
+	s.awaitReady("pre", true)
+	asked := time.Now()
+	s.remove("pre.yaml")
+	s.awaitGone("pre")
+	main, side := s.ended("pre", "main"), s.ended("pre", "side")
+	if len(main) != 1 || len(side) != 1 || main[0].exit != 7 || side[0].exit != 8 {
+		t.Fatalf("main ended as %+v, side as %+v", main, side)
+	}
+	if took := main[0].to.Sub(asked); took < 3500*time.Millisecond || took > 9*time.Second {
+		t.Errorf("a hook that hangs held its container for %s, its grace is 4s", took)
+	}
+	if took := side[0].to.Sub(asked); took > 3*time.Second {
+		t.Errorf("the container beside it took %s", took)
+	}
+
+	s.awaitStatus("post", "its hook failed", func(st v1.PodStatus) bool {
+		c := containerStatus(st, "main")
+		return c.RestartCount >= 1 && c.State.Waiting != nil
+	})
+	if all := s.ended("post", "main"); len(all) == 0 {
+		t.Error("a container whose hook failed did not end")
+	}
+
+	for _, c := range []string{"first", "second", "main"} {
+		s.awaitLog("order", c, 0, "armed")
+	}
+	s.awaitReady("order", true)
+	s.remove("order.yaml")
+	s.awaitGone("order")
+	of := make(map[string]life)
+	for _, c := range []string{"first", "init", "second", "main"} {
+		all := s.ended("order", c)
+		if len(all) != 1 {
+			t.Fatalf("lives of %s: %+v", c, all)
+		}
+		of[c] = all[0]
+	}
+	for _, pair := range [][2]time.Time{
+		{of["first"].from, of["init"].from}, {of["init"].to, of["second"].from}, {of["second"].from, of["main"].from},
+		{of["main"].to, of["second"].to}, {of["second"].to, of["first"].to},
+	} {
+		if pair[1].Before(pair[0]) {
+			t.Errorf("the order of %v", of)
+		}
+	}
+
+	st := s.awaitPhase("dead", v1.PodFailed)
+	if st.Reason != "DeadlineExceeded" || !strings.Contains(st.Message, "deadline") {
+		t.Errorf("the pod past its deadline: %s", describe(st))
+	}
+	s.eventually(func() error {
+		all := s.ended("dead", "main")
+		if len(all) != 1 {
+			return fmt.Errorf("lives: %+v", all)
+		}
+		if lived := all[0].to.Sub(all[0].from); lived > 10*time.Second {
+			t.Errorf("it lived for %s, its deadline is 3s", lived)
+		}
+		return nil
+	})
+	s.invariants()
+}

@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// superior is a service manager's end of NOTIFY_SOCKET.
+type superior struct {
+	*stage
+	conn *net.UnixConn
+	path string
+}
+
+func (s *stage) superior() *superior {
+	s.Helper()
+	b := &superior{stage: s, path: filepath.Join(s.scratch, "notify")}
+	var err error
+	if b.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: b.path}); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = b.conn.Close() })
+	raw, err := b.conn.SyscallConn()
+	if err == nil {
+		err = errors.Join(err, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+		}), err)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return b
+}
+
+// employ makes a command this one's service.
+func (b *superior) employ(cmd *exec.Cmd, watchdog time.Duration) *exec.Cmd {
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+b.path, fmt.Sprint("WATCHDOG_USEC=", watchdog.Microseconds()))
+	return cmd
+}
+
+// hears returns what was said next within limit, and by which process; "" for
+// nothing.
+func (b *superior) hears(limit time.Duration) (string, int) {
+	b.Helper()
+	if err := b.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		b.Fatal(err)
+	}
+	var text, about [256]byte
+	n, m, _, _, err := b.conn.ReadMsgUnix(text[:], about[:])
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "", 0
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	control, err := unix.ParseSocketControlMessage(about[:m])
+	if err != nil || len(control) != 1 {
+		b.Fatalf("%d control messages: %v", len(control), err)
+	}
+	who, err := unix.ParseUnixCredentials(&control[0])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return string(text[:n]), int(who.Pid)
+}
+
+// expects fails unless a says this next.
+func (b *superior) expects(a *agent, want string) {
+	b.Helper()
+	if got, pid := b.hears(patience); got != want || pid != a.cmd.Process.Pid {
+		b.Fatalf("process %d said %q, want %q of %d", pid, got, want, a.cmd.Process.Pid)
+	}
+}
+
+// silent reads past what was said already, then fails on anything said within
+// limit.
+func (b *superior) silent(limit time.Duration) {
+	b.Helper()
+	for said := "x"; said != ""; {
+		said, _ = b.hears(10 * time.Millisecond)
+	}
+	if said, _ := b.hears(limit); said != "" {
+		b.Errorf("heard %q, want nothing", said)
+	}
+}
+
+// TestF7_WatchdogOfAServiceManager: as a service of Type=notify the agent says
+// when it serves, and feeds the watchdog while it lives, also under a runtime that
+// hangs; one that stands still feeds nothing. SIGTERM is answered with STOPPING,
+// and the end within two seconds (F4).
+func TestF7_WatchdogOfAServiceManager(t *testing.T) {
+	const watchdog = 600 * time.Millisecond
+	s := parallelStage(t)
+	var hangs atomic.Bool
+	release := make(chan struct{})
+	free := sync.OnceFunc(func() { hangs.Store(false); close(release) })
+	s.through(criproxy.Hooks{Before: func(criproxy.Call) {
+		if hangs.Load() {
+			<-release
+		}
+	}})
+	t.Cleanup(free)
+	boss := s.superior()
+	s.write("web.yaml", simple("web"))
+	a := s.start(boss.employ(s.command("serve", "-f", s.manifests), watchdog))
+	boss.expects(a, "READY=1")
+	boss.expects(a, "WATCHDOG=1")
+	kept := s.keep()
+	s.awaitReady("web", true)
+
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	boss.silent(2 * watchdog)
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	boss.expects(a, "WATCHDOG=1")
+
+	hangs.Store(true)
+	s.write("new.yaml", simple("new"))
+	for range 4 { // a whole interval, and more
+		boss.expects(a, "WATCHDOG=1")
+	}
+	asked := time.Now()
+	a.asked.Store(true)
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil { // leave would wait for the runtime
+		t.Fatal(err)
+	}
+	last := "WATCHDOG=1"
+	for last == "WATCHDOG=1" {
+		last, _ = boss.hears(patience)
+	}
+	if last != "STOPPING=1" {
+		t.Errorf("the last word was %q", last)
+	}
+	code := a.exit()
+	if took := time.Since(asked); code != 0 || took > 2*time.Second {
+		t.Errorf("exit code %d after %s", code, took)
+	}
+	free()
+	s.untouched("keep", kept)
+}
+
+// TestF7_BlockedLoopIsNotFed: a log that nobody reads stops the sync loop. Then
+// the watchdog is not fed, and what every goroutine was about is in a file; when
+// the log is read again, all goes on.
+func TestF7_BlockedLoopIsNotFed(t *testing.T) {
+	const watchdog = 600 * time.Millisecond
+	s := parallelStage(t)
+	boss := s.superior()
+	log := filepath.Join(s.scratch, "log")
+	if err := unix.Mkfifo(log, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	end, err := os.OpenFile(log, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = end.Close() })
+	raw, err := end.SyscallConn()
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) { _, err = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, 4096) }), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("web.yaml", simple("web"))
+	cmd := boss.employ(s.command("serve", "-f", s.manifests), watchdog)
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `exec "$@" 2>` + log, "sh", cmd.Path}, cmd.Args[1:]...)
+	a := s.start(cmd)
+	boss.expects(a, "READY=1")
+	was := s.awaitRunning("web", "main")
+	s.awaitReady("web", true)
+
+	for i := range 60 { // a line each
+		s.write(fmt.Sprintf("bad%02d.yaml", i), "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {"+strings.Repeat("x", 40)+": 1}\n")
+	}
+	dump := filepath.Join(s.root, "goroutines.txt")
+	s.eventually(func() error {
+		text, err := os.ReadFile(dump)
+		if err == nil && !strings.Contains(string(text), "(*loop).run") {
+			err = fmt.Errorf("the dump does not show the sync loop: %d bytes", len(text))
+		}
+		return err
+	})
+	boss.silent(2 * watchdog)
+	s.untouched("web", was)
+
+	drained := make(chan error, 1)
+	go func() { drained <- drain(end) }()
+	boss.expects(a, "WATCHDOG=1")
+	s.write("next.yaml", simple("next"))
+	s.awaitReady("next", true)
+	a.leave()
+	if err := end.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-drained; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+	s.untouched("web", was)
+}
+
+// drain reads until it fails.
+func drain(f *os.File) error {
+	var b [4096]byte
+	for {
+		if _, err := f.Read(b[:]); err != nil {
+			return err
+		}
+	}
+}
