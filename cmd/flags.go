@@ -82,7 +82,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("pod-cidr", d.PodCIDR, "network of pods on the bundled runtime")
 	f.Duration("max-container-restart-period", d.MaxContainerRestartPeriod, "the longest wait before a crashed container starts again; 1s to 5m")
 	f.String("container-log-max-size", d.ContainerLogMaxSize, "how large a container's log grows before it is rotated")
-	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "how many logs of a container are kept, the one written to included")
+	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "how many logs of a container are kept, the one written to included; at least 2")
 
 	f.StringSlice("node-labels", d.NodeLabels, "labels of this node, which pods may ask for: key=value,...")
 	f.StringSlice("register-with-taints", d.RegisterWithTaints, "taints of this node: key=value:effect,...")

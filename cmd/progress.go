@@ -38,6 +38,9 @@ func (g *progress) Report(p *v1.Pod, _ pod.Origin, gone bool, _ time.Time) error
 	if !gone {
 		l := status.Summary(*p)
 		text = l.Status + " " + l.ReadyText()
+		if p.Status.Phase == v1.PodPending && p.Status.Message != "" { // refused, or waits for another pod
+			text += ": " + p.Status.Message
+		}
 	}
 	if g.said[key] == text {
 		return nil

@@ -57,7 +57,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "nodectl COMMAND [flags]",
-		Short: "Run pods on this machine, from files, URLs and standard input",
+		Short: "Run Kubernetes pods on this machine, without a cluster",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

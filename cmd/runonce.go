@@ -37,8 +37,10 @@ func (p *program) runonceCommand() *cobra.Command {
 		Long: `Start every pod of the manifests, wait, report, and exit; the pods stay. Every
 manifest is checked before anything starts. --until says what is waited for:
 running (every container has started, or has ended well), ready (every pod is
-Ready or has Succeeded), done (every container has ended for good). Exit code 9
-says that a pod failed, 4 that one did not get there in time.`,
+Ready or has Succeeded), done (every container has ended for good; sidecars then
+end by themselves). A pod that depends on another waits for it, among the pods of
+these manifests. Exit code 9 says that a pod failed, 4 that one did not get there
+in time.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup

@@ -5,7 +5,10 @@ package cmd
 import (
 	"context"
 	"log/slog"
+	"os"
+	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +22,13 @@ func (p *program) serveCommand() *cobra.Command {
 		Long: `Keep the pods of this machine the way their sources want them, until told to
 stop. Pods outlive it: the next serve adopts them, untouched. What its sources
 do not want any more is stopped, but only pods that nodectl started on this
-node, and only when the source they came from was read.`,
+node, and only when the source they came from was read.
+
+A pod that is to start after another one says so in its metadata, as annotation
+nodectl.dev/depends-on: NAME[:started|ready|done], with commas between several.
+
+Under systemd (Type=notify), it says when it serves, and feeds the watchdog
+while it lives.`,
 		Args: noArgs,
 		Example: `  nodectl serve -f /etc/nodectl/manifests
   nodectl serve -f base/ -f https://config.example/pods.yaml`,
@@ -31,6 +40,25 @@ node, and only when the source they came from was read.`,
 	complete(cmd, "offline-start", "none", "api")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.serve(cmd.Context()) }
 	return cmd
+}
+
+// gcPercent keeps the heap of an agent that has little to do close to what it
+// needs; the time that takes is too short to be measured. GOGC overrides it.
+const gcPercent = 50
+
+// settleAfter is when a start is over, and what it took can be given back.
+const settleAfter = 10 * time.Second
+
+// settle gives the machine back what only the start has needed.
+func settle(ctx context.Context) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	select {
+	case <-time.After(settleAfter):
+		debug.FreeOSMemory()
+	case <-ctx.Done():
+	}
 }
 
 // serve runs the engine, and beside it what looks after the runtime, until ctx
@@ -65,6 +93,7 @@ func (p *program) serve(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { p.supervise(log, e.Beat, n.hints.Beat).run(beside) })
+	wg.Go(func() { settle(beside) })
 	if err := e.Run(ctx); err != nil {
 		return failed(exitFailure, err)
 	}

@@ -89,7 +89,7 @@ type Config struct {
 
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
-	ReadyCheck    time.Duration // how often the runtime is asked how it is; default 5 s
+	ReadyCheck    time.Duration // how often a runtime that is well is asked how it is; default 15 s
 	Starts        int           // pods starting at once; default the number of cores
 }
 
@@ -109,7 +109,7 @@ func New(cfg Config) *Engine {
 		cfg.SyncFrequency = time.Minute
 	}
 	if cfg.ReadyCheck <= 0 {
-		cfg.ReadyCheck = 5 * time.Second
+		cfg.ReadyCheck = 15 * time.Second
 	}
 	if cfg.Starts <= 0 {
 		cfg.Starts = runtime.GOMAXPROCS(0)

@@ -363,9 +363,9 @@ func TestF26_NothingIsMadeWhileTheRuntimeIsNotReady(t *testing.T) {
 		m.src.set()
 		m.arrive()
 		m.rt.SetReady(false, true, "starting")
-		m.pass(10 * time.Second)
+		m.pass(20 * time.Second)
 		m.src.set(mkpod("web"))
-		m.pass(10 * time.Second)
+		m.pass(20 * time.Second)
 		transcript(t, m, ``)
 	})
 }

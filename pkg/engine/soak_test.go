@@ -22,7 +22,7 @@ import (
 // agent; when all that is over, what runs is what is wanted (I1, I3, I4), and
 // when nothing is wanted any more, nothing is left (I6).
 func TestI3_RandomLivesConverge(t *testing.T) {
-	lives := 20
+	lives := 12
 	if testing.Short() {
 		lives = 10
 	}
@@ -168,7 +168,7 @@ func (f *fate) judge() {
 			}
 			continue
 		}
-		if phase == "Pending" && f.mayWait(want) {
+		if phase != "gone" && phase != "never reported" && !running(f.m, n, "app") && f.mayWait(want) {
 			continue
 		}
 		if phase == "Pending" || phase == "gone" || phase == "never reported" {
@@ -188,18 +188,20 @@ func (f *fate) judge() {
 	}
 	if f.Failed() {
 		f.Log(f.m.rt.State())
+		for _, w := range f.wanted {
+			f.Logf("wanted after %v: %s", w.DependsOn, w.Pod)
+		}
 	}
 }
 
-// mayWait reports whether the pod may be Pending for ever: for its port, or for
-// a pod that is not what it waits for.
+// mayWait reports whether the pod may wait for ever: for its port, or for a pod
+// that does not run.
 func (f *fate) mayWait(want *pod.Spec) bool {
 	if len(want.Pod.Spec.Containers[0].Ports) > 0 {
 		return true
 	}
 	for _, d := range want.DependsOn {
-		on := f.wanted[d.Name]
-		if on == nil || !strings.HasPrefix(on.Pod.Spec.Containers[0].Image, "app") || f.m.phase(d.Name) == "Pending" {
+		if f.wanted[d.Name] == nil || !running(f.m, d.Name, "app") {
 			return true
 		}
 	}

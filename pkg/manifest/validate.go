@@ -114,6 +114,10 @@ func fieldPath(path string) string {
 // regexNote is the part of upstream's messages that only a program wants.
 var regexNote = regexp.MustCompile(`,? *\(?(?:e\.g\. .*, )?regex used for validation is '[^']*'\)?`)
 
+// maxListed is how long, in bytes, a list of all that a field takes may be for a
+// message: there are 65 signals.
+const maxListed = 200
+
 func wording(e *field.Error, detail string, secret bool) string {
 	value := ""
 	if !secret {
@@ -129,6 +133,9 @@ func wording(e *field.Error, detail string, secret bool) string {
 	case field.ErrorTypeNotFound:
 		return with(strings.TrimSpace("not found: "+value), detail)
 	case field.ErrorTypeNotSupported:
+		if len(detail) > maxListed {
+			detail = ""
+		}
 		return with(strings.TrimSpace("unknown value "+value), detail)
 	case field.ErrorTypeTooLong, field.ErrorTypeTooMany:
 		return detail
@@ -174,6 +181,12 @@ func hintFor(e *field.Error) string {
 		return "no volume under spec.volumes has this name"
 	case strings.HasSuffix(path, ".lifecycle.stopSignal") && e.Type == field.ErrorTypeForbidden:
 		return "write spec.os: {name: linux}"
+	case strings.HasSuffix(path, ".lifecycle.stopSignal"):
+		return "write a signal's whole name, as SIGINT or SIGRTMIN+3"
+	case strings.HasSuffix(path, "Probe") && e.Type == field.ErrorTypeRequired:
+		return "write exec, httpGet, tcpSocket or grpc below it"
+	case strings.Contains(path, ".lifecycle.p") && strings.Count(path, ".") == 3 && e.Type == field.ErrorTypeRequired:
+		return "write exec, httpGet or sleep below it"
 	case path == "spec.initContainers[].livenessProbe", path == "spec.initContainers[].readinessProbe",
 		path == "spec.initContainers[].startupProbe", path == "spec.initContainers[].lifecycle":
 		return "restartPolicy: Always makes a sidecar of it, which runs beside the containers"

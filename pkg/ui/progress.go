@@ -13,6 +13,7 @@ func (v *View) Progress(rows [][2]string, took time.Duration) string {
 	for _, r := range rows {
 		table = append(table, []cell{{text: Clean(r[0])}, {text: Clean(r[1])}, {text: fmt.Sprintf("%.1fs", took.Seconds()), tone: faint}})
 	}
+	v.squeeze(table, 1, 3, len("9999.9s"))
 	return lines(v.columns("", []int{3}, table))
 }
 

@@ -246,9 +246,10 @@ func hold(pid int) (free func(), err error) {
 // back, and when the container is gone, so is its pod.
 func TestF32_UnkillableProcess(t *testing.T) {
 	s := parallelStage(t)
-	s.write("stays.yaml", manifest("stays", []string{container("main", "forever", secret)}, "terminationGracePeriodSeconds: 1"))
+	s.write("stays.yaml", manifest("stays", []string{container("main", "ignore, print, armed, forever", secret)}, "terminationGracePeriodSeconds: 1"))
 	a := s.serve()
 	main := s.awaitRunning("stays", "main")["main"]
+	s.awaitLog("stays", "main", 0, "armed")
 	over := make(chan struct{}) // closed when the command has ended
 	go func() {
 		defer close(over)
@@ -332,6 +333,7 @@ func TestF33_AllProcessesGone(t *testing.T) {
 		return nil
 	})
 	s.node.Restart(t)
+	s.eventually(func() error { return s.networkWord(true) }) // the test's own connection knows it is there
 	s.serve()
 	s.awaitRunning("pair", "main", "side")
 	s.eventually(func() error {

@@ -230,7 +230,7 @@ func TestF81_ManyCommands(t *testing.T) {
 		now, err := s.runningNow(last, slices.Clone(names)...)
 		for name, r := range now {
 			if all := s.node.Processes(r.id); len(all) != 1 {
-				err = errors.Join(err, fmt.Errorf("container %s has %d processes", name, len(all)))
+				err = errors.Join(err, fmt.Errorf("container %s has processes %v", name, all))
 			}
 		}
 		return err

@@ -266,7 +266,20 @@ func (k *comparison) lists(aspect, where string, a, b []string) {
 
 // logs compares what containers wrote and where it lies.
 func (k *comparison) logs(name string, p, q *PodRecord) {
-	k.lists("log files", name, k.na.lines(p.Files), k.nb.lines(q.Files))
+	links := func(files []string) (links, others []string) {
+		for _, f := range files {
+			if strings.HasPrefix(f, "/") {
+				links = append(links, f)
+			} else {
+				others = append(others, f)
+			}
+		}
+		return links, others
+	}
+	la, oa := links(k.na.lines(p.Files))
+	lb, ob := links(k.nb.lines(q.Files))
+	k.lists("log links", name, la, lb)
+	k.lists("log files", name, oa, ob)
 	n := 0
 	for _, pair := range k.matching {
 		if !slices.Contains(p.Runs, pair[0]) {

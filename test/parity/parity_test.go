@@ -60,7 +60,8 @@ func TestSequenceForgivesWhatIsBrief(t *testing.T) {
 		"the same":                      {[]stretch{s("x", 0, 3), s("y", 3, 9)}, []stretch{s("x", 0, 2), s("y", 2, 9)}, true},
 		"brief in one alone":            {[]stretch{s("x", 0, 1), s("y", 1, 9)}, []stretch{s("y", 0, 9)}, true},
 		"long in one alone":             {[]stretch{s("x", 0, 4), s("y", 4, 9)}, []stretch{s("y", 0, 9)}, false},
-		"brief in between":              {[]stretch{s("x", 0, 4), s("y", 4, 5), s("x", 5, 9)}, []stretch{s("x", 0, 9)}, false},
+		"brief in between":              {[]stretch{s("x", 0, 4), s("y", 4, 5), s("x", 5, 9)}, []stretch{s("x", 0, 9)}, true},
+		"long in between":               {[]stretch{s("x", 0, 4), s("y", 4, 6), s("x", 6, 9)}, []stretch{s("x", 0, 9)}, false},
 		"another order":                 {[]stretch{s("x", 0, 4), s("y", 4, 9)}, []stretch{s("y", 0, 4), s("x", 4, 9)}, false},
 		"nothing at all against a long": {nil, []stretch{s("x", 0, 4)}, false},
 	} {

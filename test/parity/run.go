@@ -146,10 +146,10 @@ func (r *run) beside(ctx context.Context, cases []*Case, atOnce int) error {
 		if err != nil {
 			return err
 		}
-		base := time.Now()
+		began := time.Now()
 		wg.Go(func() {
 			defer func() { <-seats }()
-			errs[i] = s.play(ctx, base)
+			errs[i] = s.play(ctx, began)
 		})
 	}
 	wg.Wait()
@@ -170,24 +170,24 @@ func (r *run) together(ctx context.Context, cases []*Case) error {
 		}
 		stages = append(stages, s)
 	}
-	base := time.Now()
+	began := time.Now()
 	errs := make([]error, len(stages)+1)
 	var wg sync.WaitGroup
 	for i, s := range stages {
-		s.record.Moments = []Moment{{base.Add(killedAt), "the agent is killed"}, {base.Add(restartedAt), "the agent starts"}}
-		wg.Go(func() { errs[i] = s.play(ctx, base) })
+		s.record.Moments = []Moment{{began.Add(killedAt), "the agent is killed"}, {began.Add(restartedAt), "the agent starts"}}
+		wg.Go(func() { errs[i] = s.play(ctx, began) })
 	}
-	errs[len(stages)] = r.restart(ctx, base)
+	errs[len(stages)] = r.restart(ctx, began)
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-func (r *run) restart(ctx context.Context, base time.Time) error {
-	if err := pauseUntil(ctx, base.Add(killedAt)); err != nil {
+func (r *run) restart(ctx context.Context, began time.Time) error {
+	if err := pauseUntil(ctx, began.Add(killedAt)); err != nil {
 		return err
 	}
 	r.process.end(syscall.SIGKILL)
-	if err := pauseUntil(ctx, base.Add(restartedAt)); err != nil {
+	if err := pauseUntil(ctx, began.Add(restartedAt)); err != nil {
 		return err
 	}
 	p, err := launch(r.agent, r.dir)

@@ -53,9 +53,9 @@ func newStage(r *run, c *Case) (*stage, error) {
 	return s, nil
 }
 
-// play does what the case's script says, by a clock that began at base, and takes
+// play does what the case's script says, by a clock that stood at zero when it began, and takes
 // its manifests away.
-func (s *stage) play(ctx context.Context, base time.Time) error {
+func (s *stage) play(ctx context.Context, began time.Time) error {
 	type step struct {
 		at time.Duration
 		do func() error
@@ -67,7 +67,7 @@ func (s *stage) play(ctx context.Context, base time.Time) error {
 	slices.SortStableFunc(steps, func(a, b step) int { return int(a.at - b.at) })
 	steps = append(steps, step{s.c.Watch.Duration, s.removeAll}, step{s.c.Watch.Duration + s.c.After.Duration, func() error { return s.keep(ctx) }})
 	for _, st := range steps {
-		if err := pauseUntil(ctx, base.Add(st.at)); err != nil {
+		if err := pauseUntil(ctx, began.Add(st.at)); err != nil {
 			return err
 		}
 		if err := st.do(); err != nil {
