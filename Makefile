@@ -97,6 +97,12 @@ parity: bundle kubelet-bin
 bench-kubelet: bundle images kubelet-bin
 	$(GO) run ./test/benchkubelet --docs
 
+## soak: 2,000 random pods, edits, crashes and faults, bin/soak (root, half an hour)
+SOAK ?= --seed 1 --pods 2000
+.PHONY: soak
+soak: bundle images
+	$(GO) run ./test/soak $(SOAK)
+
 ## clean: removes what was built
 .PHONY: clean
 clean:
@@ -105,7 +111,7 @@ clean:
 ## help: these lines
 .PHONY: help
 help:
-	@sed -n 's/^## \([a-z-]*\): /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^## \([a-z-]*\): /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 # System packages that Go cannot bring; silent where they are.
 .PHONY: sysdeps

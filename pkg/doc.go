@@ -8,7 +8,7 @@
 //	plan       what to do next for one pod, and why
 //	cri        the container runtime; pleg: what may have changed there
 //	volume     directories and volumes; record: what cannot be observed
-//	probe      one probe, once; logs: rotation of containers' logs
+//	probe      one probe or hook, once, and when the next is due; logs: rotation
 //	node       what this machine is and has: capacity, allocatable, labels
 //	status     want + have + health → v1.PodStatus
 //	sink/*     where status goes: journal
@@ -26,7 +26,8 @@
 //   - Adapters (cri, volume, logs, probe, node, sources, sinks) know neither each
 //     other nor engine, podconfig, plan and status. cmd/wire*.go alone puts parts together.
 //   - A goroutine is started with WaitGroup.Go by a function that does not return
-//     before it has ended.
+//     before it has ended. A pod's worker recovers from its own panics, and from
+//     those of what it called; nobody else does.
 //
 // The one rule: a change that touches three stations is two changes, or the
 // design is wrong.

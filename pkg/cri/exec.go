@@ -16,11 +16,13 @@ const execSlack = 10 * time.Second
 // ExecSync runs cmd in the container and returns its exit code and output,
 // stdout before stderr. A command that does not end within timeout is
 // ErrExecTimeout; every other error is the runtime's. The end of ctx ends the
-// wait. timeout counts in whole seconds, rounded up, and is at least one.
+// wait, a moment later: containerd never ends a command whose call is broken off
+// while it starts (F81). timeout counts in whole seconds, rounded up, and is at
+// least one.
 func (r *Runtime) ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (int32, []byte, error) {
 	seconds := max(int64((timeout+time.Second-1)/time.Second), 1)
 	limit := time.Duration(seconds)*time.Second + execSlack
-	a, err := bounded(ctx, r, "ExecSync", limit, r.rt.ExecSync,
+	a, err := act(ctx, r, "ExecSync", limit, r.rt.ExecSync,
 		&runtimeapi.ExecSyncRequest{ContainerId: containerID, Cmd: cmd, Timeout: seconds})
 	var call *CallError
 	if errors.As(err, &call) && call.kind == ErrTimeout && !call.ours {

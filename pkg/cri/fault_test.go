@@ -61,7 +61,7 @@ func verbs() []verb {
 		{"ReopenLog", "ReopenContainerLog", "", false, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
 			return r.ReopenLog(ctx, l.containers["c0"])
 		}},
-		{"ExecSync", "ExecSync", "", false, true, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
+		{"ExecSync", "ExecSync", "", false, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
 			_, _, err := r.ExecSync(ctx, l.containers["c0"], []string{"true"}, time.Second)
 			return err
 		}},
@@ -185,7 +185,7 @@ func TestF22_EveryCallHasADeadline(t *testing.T) {
 
 // Only reads, pulls and the wait for a stop end with the caller; what else
 // changes something still gets its time (else: half a sandbox and a reserved
-// name), but not for ever: an agent that is told to leave leaves (F4).
+// name, a command that nobody ends), but not for ever: an agent that is told to leave leaves (F4).
 func TestF4_OnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
 	for _, v := range verbs() {
 		t.Run(v.name+"/hung", func(t *testing.T) {

@@ -298,7 +298,7 @@ func TestB7_AdoptionOfAPodWithEverything(t *testing.T) {
 		how.end(a)
 		a = how.next(a)
 		a.await("All pods reported", "pods=1")
-		for range 3 { // of its probes' periods
+		for range 2 { // its probes go on
 			if st := a.shows("web"); !ready(st) || containerStatus(st, "main").State.Running == nil {
 				t.Errorf("after %s the agent shows %s", how, describe(st))
 			}

@@ -134,7 +134,7 @@ func TestF81_ManyCommands(t *testing.T) {
 	p := s.through(criproxy.Hooks{})
 	var now, most atomic.Int32
 	held := p.Fault(criproxy.Rule{Method: "ExecSync", Hang: true})
-	const pods, each = 6, 4 // with two commands a container: 48
+	const pods, each = 5, 4 // with two commands a container: 40
 	probe := func(kind string, timeout int) string {
 		return fmt.Sprintf("%s: {exec: {command: [/app, forever]}, periodSeconds: 1, timeoutSeconds: %d, failureThreshold: 99}", kind, timeout)
 	}

@@ -19,31 +19,62 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// superior is a service manager's end of NOTIFY_SOCKET.
+// superior is a service manager's end of NOTIFY_SOCKET: it always listens.
 type superior struct {
 	*stage
-	conn *net.UnixConn
 	path string
+
+	mu   sync.Mutex
+	said []notice // and not yet heard
+}
+
+type notice struct {
+	text string
+	pid  int // whose word it is
 }
 
 func (s *stage) superior() *superior {
 	s.Helper()
 	b := &superior{stage: s, path: filepath.Join(s.scratch, "notify")}
-	var err error
-	if b.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: b.path}); err != nil {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: b.path})
+	if err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() { _ = b.conn.Close() })
-	raw, err := b.conn.SyscallConn()
+	raw, err := conn.SyscallConn()
 	if err == nil {
-		err = errors.Join(err, raw.Control(func(fd uintptr) {
+		err = errors.Join(raw.Control(func(fd uintptr) {
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 		}), err)
 	}
 	if err != nil {
 		s.Fatal(err)
 	}
+	var listening sync.WaitGroup
+	listening.Go(func() { b.listen(conn) })
+	s.Cleanup(func() {
+		_ = conn.Close()
+		listening.Wait()
+	})
 	return b
+}
+
+func (b *superior) listen(conn *net.UnixConn) {
+	var text, about [256]byte
+	for {
+		n, m, _, _, err := conn.ReadMsgUnix(text[:], about[:])
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		word := notice{text: string(text[:n])}
+		if control, err := unix.ParseSocketControlMessage(about[:m]); err == nil && len(control) == 1 {
+			if who, err := unix.ParseUnixCredentials(&control[0]); err == nil {
+				word.pid = int(who.Pid)
+			}
+		}
+		b.mu.Lock()
+		b.said = append(b.said, word)
+		b.mu.Unlock()
+	}
 }
 
 // employ makes a command this one's service.
@@ -52,49 +83,46 @@ func (b *superior) employ(cmd *exec.Cmd, watchdog time.Duration) *exec.Cmd {
 	return cmd
 }
 
-// hears returns what was said next within limit, and by which process; "" for
-// nothing.
-func (b *superior) hears(limit time.Duration) (string, int) {
-	b.Helper()
-	if err := b.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		b.Fatal(err)
+// hears returns what is said next within limit; the zero notice for nothing.
+func (b *superior) hears(limit time.Duration) notice {
+	for deadline := time.Now().Add(limit); ; <-time.After(5 * time.Millisecond) {
+		b.mu.Lock()
+		if len(b.said) > 0 {
+			word := b.said[0]
+			b.said = b.said[1:]
+			b.mu.Unlock()
+			return word
+		}
+		b.mu.Unlock()
+		if time.Now().After(deadline) {
+			return notice{}
+		}
 	}
-	var text, about [256]byte
-	n, m, _, _, err := b.conn.ReadMsgUnix(text[:], about[:])
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return "", 0
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	control, err := unix.ParseSocketControlMessage(about[:m])
-	if err != nil || len(control) != 1 {
-		b.Fatalf("%d control messages: %v", len(control), err)
-	}
-	who, err := unix.ParseUnixCredentials(&control[0])
-	if err != nil {
-		b.Fatal(err)
-	}
-	return string(text[:n]), int(who.Pid)
+}
+
+// forget passes over what was said until now.
+func (b *superior) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.said = nil
 }
 
 // expects fails unless a says this next.
 func (b *superior) expects(a *agent, want string) {
 	b.Helper()
-	if got, pid := b.hears(patience); got != want || pid != a.cmd.Process.Pid {
-		b.Fatalf("process %d said %q, want %q of %d", pid, got, want, a.cmd.Process.Pid)
+	if got, want := b.hears(patience), (notice{want, a.cmd.Process.Pid}); got != want {
+		b.Fatalf("heard %+v, want %+v", got, want)
 	}
 }
 
-// silent reads past what was said already, then fails on anything said within
-// limit.
+// silent fails on anything that is said within limit; who was stopped may have
+// been about to speak.
 func (b *superior) silent(limit time.Duration) {
 	b.Helper()
-	for said := "x"; said != ""; {
-		said, _ = b.hears(10 * time.Millisecond)
-	}
-	if said, _ := b.hears(limit); said != "" {
-		b.Errorf("heard %q, want nothing", said)
+	<-time.After(100 * time.Millisecond)
+	b.forget()
+	if got := b.hears(limit); got != (notice{}) {
+		b.Errorf("heard %+v, want nothing", got)
 	}
 }
 
@@ -133,6 +161,7 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 
 	hangs.Store(true)
 	s.write("new.yaml", simple("new"))
+	boss.forget()
 	for range 4 { // a whole interval, and more
 		boss.expects(a, "WATCHDOG=1")
 	}
@@ -141,12 +170,12 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil { // leave would wait for the runtime
 		t.Fatal(err)
 	}
-	last := "WATCHDOG=1"
-	for last == "WATCHDOG=1" {
-		last, _ = boss.hears(patience)
+	last := boss.hears(patience)
+	for last.text == "WATCHDOG=1" {
+		last = boss.hears(patience)
 	}
-	if last != "STOPPING=1" {
-		t.Errorf("the last word was %q", last)
+	if last.text != "STOPPING=1" {
+		t.Errorf("the last word was %+v", last)
 	}
 	code := a.exit()
 	if took := time.Since(asked); code != 0 || took > 2*time.Second {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,18 +28,15 @@ var sysctls = []string{
 // agent and its pods left on the machine, but for the agent's log, which it
 // copies to keep.
 func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() error, err error) {
-	sweepCgroups()
 	n, err := node.Start(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	sweep()
 	if err := importAll(ctx, n); err != nil {
 		return nil, nil, errors.Join(err, n.Close())
 	}
-	dir, err := os.MkdirTemp("/tmp", "parity-"+arm+"-")
-	if err != nil {
-		return nil, nil, errors.Join(err, n.Close())
-	}
+	dir := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), arm)
 	p = &place{
 		node: n, dir: dir, manifests: filepath.Join(dir, "manifests"), root: filepath.Join(dir, "root"),
 		logs: n.LogsDir, cgroup: n.CgroupParent, repo: node.Repo(),
@@ -49,7 +47,7 @@ func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() err
 		defer cancel()
 		text, _ := os.ReadFile(filepath.Join(dir, arm+".log"))
 		errs := []error{os.WriteFile(filepath.Join(keep, arm+".log"), text, 0o644), n.RemovePods(ctx)}
-		errs = append(errs, writeSysctls(was), p.unmount(), p.unlink(), removeCgroups(p.cgroup), n.Close(), os.RemoveAll(dir))
+		errs = append(errs, writeSysctls(was), unmount(p.dir), p.unlink(), removeCgroups(p.cgroup), n.Close(), os.RemoveAll(dir))
 		return errors.Join(errs...)
 	}
 	for _, d := range []string{p.manifests, p.root} {
@@ -85,29 +83,32 @@ func (p *place) paths() map[string]string {
 	}
 }
 
-// unmount takes away what the agent mounted for pods.
-func (p *place) unmount() error {
+// unmount takes away what was mounted below a directory.
+func unmount(dir string) error {
 	var errs []error
 	mounts := node.Mounts()
 	slices.Reverse(mounts)
 	for _, m := range mounts {
-		if strings.HasPrefix(m, p.dir+"/") {
+		if strings.HasPrefix(m, dir+"/") {
 			errs = append(errs, unix.Unmount(m, unix.MNT_DETACH))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// linksDir is where the kubelet has its links, whatever else it is told.
+const linksDir = "/var/log/containers"
+
 // unlink removes the links to logs, which a kubelet has in one place for all.
 func (p *place) unlink() error {
 	var errs []error
-	links, _ := filepath.Glob("/var/log/containers/*")
+	links, _ := filepath.Glob(linksDir + "/*")
 	for _, l := range links {
 		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, p.logs+"/") {
 			errs = append(errs, os.Remove(l))
 		}
 	}
-	_ = os.Remove("/var/log/containers") // unless somebody else has links there
+	_ = os.Remove(linksDir) // unless somebody else has links there
 	return errors.Join(errs...)
 }
 
@@ -169,19 +170,37 @@ func removeCgroups(path string) error {
 	return errors.Join(errs...)
 }
 
-// sweepCgroups removes what a comparison left that was killed: test/node does the
-// rest, but knows of no groups below its own.
-func sweepCgroups() {
+// prefix begins the name of an agent's directory; the process that compares and
+// the agent follow.
+const prefix = "/tmp/parity-"
+
+// sweep removes what comparisons left that were killed: test/node ends their
+// containers, but knows of no groups below its own, nor of their directories.
+func sweep() {
+	dead := func(name, prefix string) bool {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
+		n, err := strconv.Atoi(pid)
+		return err == nil && unix.Kill(n, 0) != nil
+	}
 	for _, root := range cgroupRoots() {
-		dirs, _ := filepath.Glob(filepath.Join(root, "ndt-*"))
+		dirs, _ := filepath.Glob(filepath.Join(root, "ndt-*", "kubepods"))
 		for _, dir := range dirs {
-			name := filepath.Base(dir)
-			pid, _, _ := strings.Cut(strings.TrimPrefix(name, "ndt-"), "-")
-			if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) != nil {
-				if _, err := os.Stat(filepath.Join(dir, "kubepods")); err == nil {
-					_ = removeCgroups("/" + name)
-				}
+			if name := filepath.Base(filepath.Dir(dir)); dead(name, "ndt-") {
+				_ = removeCgroups("/" + name) // somebody else may be sweeping it too
 			}
+		}
+	}
+	dirs, _ := filepath.Glob(prefix + "*-*")
+	for _, dir := range dirs {
+		if dead(dir, prefix) {
+			_ = unmount(dir)
+			_ = os.RemoveAll(dir)
+		}
+	}
+	links, _ := filepath.Glob(linksDir + "/*")
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, "/tmp/ndt-") && dead(to, "/tmp/ndt-") {
+			_ = os.Remove(l)
 		}
 	}
 }

@@ -53,8 +53,8 @@ func newStage(r *run, c *Case) (*stage, error) {
 	return s, nil
 }
 
-// play does what the case's script says, by a clock that stood at zero when it began, and takes
-// its manifests away.
+// play does what the case's script says, at times since it began, and takes its
+// manifests away.
 func (s *stage) play(ctx context.Context, began time.Time) error {
 	type step struct {
 		at time.Duration

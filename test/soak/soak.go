@@ -187,14 +187,14 @@ func (s *soak) rounds(ctx context.Context) error {
 // nothing of what happens next.
 func (s *soak) breathe(ctx context.Context) error {
 	const backlog = 12 // pods that wait for their sandbox, or to go
-	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); {
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
 		ids, err := s.sandboxes(ctx)
 		if err != nil {
 			return ctx.Err()
 		}
 		behind := 0
 		for _, w := range s.wishes {
-			if end, known := w.settled(); known && end != unwritten && end != stuck && !ids[w.full()] {
+			if end, known := w.settled(); known && end == runs && !ids[w.full()] {
 				behind++
 			}
 			delete(ids, w.full())

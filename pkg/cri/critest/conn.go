@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"path"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -59,7 +60,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, q, a any, _ ...grpc.Ca
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
 
-	handle := handlers()[method]
+	handle := handlerOf(method)
 	if handle == nil {
 		return status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	}
@@ -80,15 +81,21 @@ func (c *Conn) Invoke(ctx context.Context, method string, q, a any, _ ...grpc.Ca
 	return nil
 }
 
-// handlers are the server's unary methods by full name.
-func handlers() map[string]grpc.MethodHandler {
-	all := map[string]grpc.MethodHandler{}
-	for _, d := range []grpc.ServiceDesc{runtimeapi.RuntimeService_ServiceDesc, runtimeapi.ImageService_ServiceDesc} {
-		for _, m := range d.Methods {
-			all["/"+d.ServiceName+"/"+m.MethodName] = m.Handler
+// handlerOf finds the server's unary method by its full name; nil when there is
+// none.
+func handlerOf(method string) grpc.MethodHandler {
+	for _, d := range []*grpc.ServiceDesc{&runtimeapi.RuntimeService_ServiceDesc, &runtimeapi.ImageService_ServiceDesc} {
+		name, ours := strings.CutPrefix(method, "/"+d.ServiceName+"/")
+		if !ours {
+			continue
+		}
+		for i := range d.Methods {
+			if d.Methods[i].MethodName == name {
+				return d.Methods[i].Handler
+			}
 		}
 	}
-	return all
+	return nil
 }
 
 // NewStream implements grpc.ClientConnInterface for GetContainerEvents and the

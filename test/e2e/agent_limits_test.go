@@ -1,0 +1,234 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// grouped has a command run in a cgroup of its own, which has this value in a
+// file, by its name in version 1 (with its controller) or 2. It returns the
+// group's directory; the end of the test removes it.
+func (s *stage) grouped(cmd *exec.Cmd, v1File, v2File, value string) string {
+	s.Helper()
+	dir := s.cgroup("/nodectl-agent-"+s.name+"-"+strconv.Itoa(os.Getpid()), v1File, v2File, value)
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `echo $$ >` + dir + `/cgroup.procs && exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
+	return dir
+}
+
+// cgroup makes a group with this value in a file; the end of the test removes it.
+func (s *stage) cgroup(name, v1File, v2File, value string) string {
+	s.Helper()
+	controller, file, _ := strings.Cut(v1File, "/")
+	dir := filepath.Join("/sys/fs/cgroup", controller, name)
+	if unified() {
+		// As the runtime does for its own: a group's controllers are its parent's word.
+		dir, file = filepath.Join("/sys/fs/cgroup", name), v2File
+		for up := filepath.Dir(dir); strings.HasPrefix(up, "/sys/fs/cgroup"); up = filepath.Dir(up) {
+			_ = os.WriteFile(filepath.Join(up, "cgroup.subtree_control"), []byte("+memory +pids"), 0o600)
+		}
+	}
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, file), []byte(value), 0o600)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		s.eventually(func() error {
+			if err := os.Remove(dir); !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			return nil
+		})
+	})
+	return dir
+}
+
+// TestF9_AgentOutOfMemory: an agent lives in little memory; where that is not
+// enough the kernel ends it, and it alone: pods run on, and the next agent takes
+// them over untouched.
+func TestF9_AgentOutOfMemory(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	const pods = 8
+	was := make(map[string]map[string]running)
+	for i := range pods {
+		name := fmt.Sprint("p", i)
+		s.write(name+".yaml", manifest(name, []string{container("main", "forever")}, "hostNetwork: true"))
+		was[name] = nil
+	}
+	small := s.command("serve", "-f", s.manifests)
+	dir := s.grouped(small, "memory/memory.limit_in_bytes", "memory.max", strconv.Itoa(40<<20))
+	a := s.start(small)
+	for name := range was {
+		was[name] = s.awaitRunning(name, "main")
+		s.awaitReady(name, true)
+	}
+	s.quiet(p)
+	before := len(p.Mutations())
+
+	// It is left with what it uses now, then given something large to read.
+	file := filepath.Join(dir, "memory.limit_in_bytes")
+	if unified() {
+		file = filepath.Join(dir, "memory.max")
+	}
+	for limit := 40 << 20; limit > 0; limit -= 1 << 20 {
+		if os.WriteFile(file, []byte(strconv.Itoa(limit)), 0o600) != nil {
+			break // the kernel can take no more
+		}
+	}
+	a.asked.Store(true)
+	s.write("large.yaml", simple("large")+strings.Repeat("# a comment of no use\n", 400_000))
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		t.Fatal("the agent lives without memory")
+	}
+	if ws, ok := a.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
+		t.Errorf("the agent ended with %s, not by the kernel:\n%s", a.cmd.ProcessState, a.said())
+	}
+	for name, w := range was {
+		s.untouched(name, w)
+	}
+	s.remove("large.yaml")
+	s.serve().await("All pods reported", fmt.Sprint("pods=", pods))
+	s.quiet(p)
+	if made := p.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls: %v", made)
+	}
+	for name, w := range was {
+		s.untouched(name, w)
+		if all := s.readiness(name); slices.Contains(all, false) {
+			t.Errorf("readiness of %s was reported as %v", name, all)
+		}
+	}
+}
+
+// TestF11_NoProcessesLeft: where no process can be made no pod starts, and it is
+// tried again with a growing pause, not in a hot loop, and said why; what runs,
+// runs on. With room again all is well.
+func TestF11_NoProcessesLeft(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	own := filepath.Join(s.node.CgroupParent, "f11-"+s.name)
+	dir := s.cgroup(own, "pids/pids.max", "pids.max", "max")
+	t.Cleanup(func() { s.removeGroups(own) })
+	cmd := s.command("serve", "-f", s.manifests)
+	cmd.Args = append(cmd.Args, "--cgroup-root", own)
+	a := s.start(cmd)
+	kept := s.keep()
+	s.awaitReady("keep", true)
+	s.quiet(p)
+	tasks, err := os.ReadFile(filepath.Join(dir, "pids.current"))
+	if err != nil || strings.TrimSpace(string(tasks)) == "0" {
+		t.Fatalf("nothing runs in the group: %s, %v", tasks, err)
+	}
+	max := func(n string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	max(strings.TrimSpace(string(tasks)))
+	before := p.Counts()["RunPodSandbox"]
+	s.write("web.yaml", simple("web"))
+	first := a.await("level=WARN", "Step failed", s.full("web"))
+	<-time.After(5 * time.Second)
+	// Tried at 0, 0.2, 0.6, 1.4, 3 and 6.2 s, and each try takes its time.
+	if n := p.Counts()["RunPodSandbox"] - before; n < 2 || n > 6 {
+		t.Errorf("%d sandboxes were tried", n)
+	}
+	if !strings.Contains(first, "step=run-sandbox") || !strings.Contains(first, "retry=200ms") {
+		t.Errorf("said: %s", first)
+	}
+	st := s.awaitStatus("web", "waiting", func(st v1.PodStatus) bool { return waiting(st, "main").Message != "" })
+	if st.Phase != v1.PodPending || ready(st) {
+		t.Errorf("status: %s", describe(st))
+	}
+	s.untouched("keep", kept)
+
+	max("max")
+	was := s.awaitRunning("web", "main")
+	s.awaitReady("web", true)
+	if n := len(lives.of(s.name)); n != 2 {
+		t.Errorf("%d lives of two containers", n)
+	}
+	s.untouched("keep", kept)
+	s.untouched("web", was)
+	for _, name := range []string{"keep", "web"} {
+		s.remove(name + ".yaml")
+		s.awaitGone(name)
+	}
+	s.nothingLeft()
+}
+
+// removeGroups removes the empty groups of a name in every hierarchy.
+func (s *stage) removeGroups(name string) {
+	all, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", name))
+	for _, dir := range append(all, filepath.Join("/sys/fs/cgroup", name)) {
+		_ = os.Remove(dir)
+	}
+}
+
+// TestF13_ReadOnlyRoot: with a root directory that cannot be written, a new agent
+// still comes up, takes over what runs, starts and ends pods that need nothing on
+// that disk, and says what is the matter; writable again, all is well.
+func TestF13_ReadOnlyRoot(t *testing.T) {
+	s := parallelStage(t)
+	if err := os.Mkdir(s.root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", s.root, "tmpfs", 0, "size=4m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(s.root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	a := s.serve()
+	kept := s.keep()
+	s.awaitReady("keep", true)
+	a.kill()
+	if err := unix.Mount("", s.root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	p := s.front
+	before := len(p.Mutations())
+	a = s.serve()
+	a.await("All pods reported", "pods=1")
+	s.quiet(p)
+	if made := p.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls: %v", made)
+	}
+	s.write("free.yaml", simple("free"))
+	s.awaitRunning("free", "main")
+	a.await("level=WARN", "read-only file system")
+	s.untouched("keep", kept)
+
+	if err := unix.Mount("", s.root, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitReady("free", true)
+	s.untouched("keep", kept)
+	for _, name := range []string{"keep", "free"} {
+		s.remove(name + ".yaml")
+		s.awaitGone(name)
+	}
+	s.nothingLeft()
+}
