@@ -35,12 +35,13 @@ func (p *program) runonceCommand() *cobra.Command {
 		Use:   "runonce",
 		Short: "Start pods, wait for them, report, exit",
 		Long: `Start every pod of the manifests, wait, report, and exit; the pods stay. Every
-manifest is checked before anything starts. --until says what is waited for:
-running (every container has started, or has ended well), ready (every pod is
-Ready or has Succeeded), done (every container has ended for good; sidecars then
-end by themselves). A pod that depends on another waits for it, among the pods of
-these manifests. Exit code 9 says that a pod failed, 4 that one did not get there
-in time.`,
+manifest is checked before anything starts. A pod that depends on another waits
+for it, among the pods of these manifests.
+
+--until says what is waited for: running (every container has started, or has
+ended well), ready (every pod is Ready or has Succeeded), done (every container
+has ended for good; sidecars then end by themselves). Exit code 9 says that a
+pod failed, 4 that one did not get there in time.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -117,6 +118,7 @@ func compareAll(ctx context.Context, o options) (int, error) {
 		// Cases that were not run keep what was recorded of them.
 		file := filepath.Join(o.keep, arm+".json")
 		if old, err := readRecording(file); err == nil && o.match.String() != "" {
+			maps.Copy(record.Paths, old.Paths)
 			for name, c := range old.Cases {
 				if record.Cases[name] == nil {
 					record.Cases[name] = c

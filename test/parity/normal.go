@@ -20,6 +20,7 @@ var (
 	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
 	uidHex    = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	message   = regexp.MustCompile(`(/containers/[^/ ]+)/([0-9a-f]{8}|[0-9]+)\b`) // termination logs
+	clockTime = regexp.MustCompile(`\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\b`)
 	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\b`)
 	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
 	logLine   = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)
@@ -44,6 +45,7 @@ func (n *normaliser) text(s string) string {
 	s = idHex.ReplaceAllString(s, "$$ID")
 	s = uidHex.ReplaceAllString(s, "$$UID")
 	s = message.ReplaceAllString(s, "$1/$$RANDOM")
+	s = clockTime.ReplaceAllString(s, "$$TIME")
 	s = timestamp.ReplaceAllString(s, "$$TIME")
 	s = nanos.ReplaceAllString(s, "$$NS")
 	return subnetAddress.ReplaceAllString(s, "$$IP")

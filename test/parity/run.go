@@ -40,7 +40,7 @@ const (
 // and agents late. A case in which one took longer than this is run again, so
 // many times; the least disturbed run is kept.
 const (
-	disturbed = 1200 * time.Millisecond
+	disturbed = 900 * time.Millisecond
 	again     = 2
 )
 

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -94,15 +95,17 @@ func (r *report) finish() {
 			series[name] = append(series[name], float64(v))
 		}
 	}
-	r.OK = len(r.Violations) == 0 && len(r.Rounds) > 0
 	for _, name := range slices.Sorted(maps.Keys(series)) {
 		if len(series[name]) != len(pods) {
 			continue
 		}
 		g := grown(name, pods, series[name])
 		r.Growth = append(r.Growth, g)
-		r.OK = r.OK && g.OK
+		if !g.OK {
+			r.Violations = append(r.Violations, fmt.Sprintf("I5 or I6: %s grows by %.3g every 1,000 pods", name, g.Slope))
+		}
 	}
+	r.OK = len(r.Violations) == 0 && len(r.Rounds) > 0
 }
 
 // warm is the part of the rounds that comes before the first one that counts:
@@ -211,31 +214,36 @@ func (r *report) text() string {
 		len(r.Rounds), time.Duration(r.Took*float64(time.Second)).Round(time.Second), verdict)
 	fmt.Fprintf(&b, "%s, %s memory, Linux %s, cgroup %s; %s, runc %s; nodectl %s (%s), %s.\n\n", r.Machine["cpu"], r.Machine["memory"],
 		r.Machine["kernel"], r.Machine["cgroup"], r.Machine["runtime"], r.Machine["runc"], r.Machine["commit"], r.Machine["nodectl"], r.Machine["go"])
-	b.WriteString("| what happened | times |\n|---|---|\n")
-	for _, name := range slices.Sorted(maps.Keys(r.Deeds)) {
-		fmt.Fprintf(&b, "| %s | %d |\n", strings.TrimSpace(name), r.Deeds[name])
-	}
+	b.WriteString("What happened: " + tally(r.Deeds) + ".\n")
 	if len(settled) > 0 {
-		fmt.Fprintf(&b, "\nEvery pod where its manifest says: at most %.1f s after the last fault; nothing left: at most %.1f s after the last manifest. "+
-			"Slowest leave on SIGTERM %.2f s.\n", slices.Max(settled), slices.Max(emptied), r.Leave)
+		fmt.Fprintf(&b, "Every pod where its manifest says: at most %.1f s after the last fault; nothing left: at most %.1f s after the last manifest went.\nSlowest leave on SIGTERM: %.2f s.\n",
+			slices.Max(settled), slices.Max(emptied), r.Leave)
 	}
-	b.WriteString("\n| figure | first | last | highest | per 1,000 pods | ± | may grow by | |\n|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&b, "The agents warned: %s.\n\n", tally(r.Said))
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "first\tlast\thighest\tper 1,000 pods\t±\tmay grow by\t\t figure")
 	for _, g := range r.Growth {
 		verdict, allowed := "ok", fmt.Sprintf("%.4g", g.Allowed)
 		if !g.OK {
-			verdict = "**grows**"
+			verdict = "GROWS"
 		}
 		if g.Allowed < 0 {
 			verdict, allowed = "", ""
 		}
-		fmt.Fprintf(&b, "| %s | %.4g | %.4g | %.4g | %+.3g | %.2g | %s | %s |\n", g.Name, g.First, g.Last, g.High, g.Slope, g.Noise, allowed, verdict)
+		fmt.Fprintf(w, "%.4g\t%.4g\t%.4g\t%+.3g\t%.2g\t%s\t%s\t %s\n", g.First, g.Last, g.High, g.Slope, g.Noise, allowed, verdict, g.Name)
 	}
-	b.WriteString("\n| the agents said | times |\n|---|---|\n")
-	for _, name := range slices.Sorted(maps.Keys(r.Said)) {
-		fmt.Fprintf(&b, "| %s | %d |\n", name, r.Said[name])
-	}
+	_ = w.Flush() // to memory
 	for _, v := range r.Violations {
 		fmt.Fprintf(&b, "\n- %s", v)
 	}
 	return b.String() + "\n"
+}
+
+// tally says how often what was.
+func tally(counts map[string]int) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%s %d", strings.TrimSpace(name), counts[name]))
+	}
+	return strings.Join(all, ", ")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -25,10 +26,14 @@ const (
 // how long that took and what it found last.
 func (s *soak) await(ctx context.Context, limit time.Duration, look func() []string) (time.Duration, []string) {
 	began := time.Now()
-	for {
+	for told := began; ; {
 		wrong := look()
 		if len(wrong) == 0 || time.Since(began) > limit {
 			return time.Since(began), wrong
+		}
+		if time.Since(told) > 5*time.Second {
+			told = time.Now()
+			s.tell("  not yet: %s", strings.Join(wrong, "\n    "))
 		}
 		if lab.Pause(ctx, 200*time.Millisecond) != nil {
 			return time.Since(began), wrong
