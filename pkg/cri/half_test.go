@@ -2,6 +2,8 @@ package cri_test
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -36,4 +38,41 @@ func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
 	if diff := cmp.Diff([]pod.Actual{whole}, all); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
+}
+
+// A list of containers that is empty once, beside a list of sandboxes that is
+// not, makes no pod look as if its containers had to be made.
+func TestF26_SandboxWithoutContainersIsAskedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		want := wanted("web", "sleep")
+		start(t, r, want, 0)
+		time.Sleep(2 * time.Second)
+		whole, err := r.Pod(t.Context(), want.Key)
+		if err != nil || len(whole.Containers) != 1 {
+			t.Fatalf("%+v, %v", whole, err)
+		}
+		lift := rt.Fault(critest.Fault{Method: "ListContainers", Empty: true, Times: 1})
+		once, err := r.Pod(t.Context(), want.Key)
+		if diff := cmp.Diff(whole, once); err != nil || diff != "" {
+			t.Errorf("%v\n%s", err, diff)
+		}
+		lift()
+		rt.Fault(critest.Fault{Method: "ListContainers", Empty: true})
+		if twice, err := r.Pod(t.Context(), want.Key); err != nil || len(twice.Containers) != 0 {
+			t.Errorf("what is said twice: %+v, %v", twice, err)
+		}
+		// A pod that is being made is asked about once.
+		rt.Reset()
+		if _, err := r.RunSandbox(t.Context(), wanted("next", "sleep"), 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Pod(t.Context(), wanted("next").Key); err != nil {
+			t.Error(err)
+		}
+		if n := rt.Calls()["ListContainers"]; n != 1 {
+			t.Errorf("%d lists for a look at a new sandbox", n)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -118,9 +119,13 @@ func keyOfLabels(l map[string]string) pod.Key {
 // lists lack addresses, times and exit codes. What vanished between list and
 // status is left out. A key with an unreadable record is left out whole and
 // named in the error: half a pod would be taken for the whole. For the same
-// reason a sandbox that a container names and no list shows is asked for (F26).
+// reason a sandbox that a container names and no list shows is asked for, and
+// sandboxes that show no containers are believed the second time alone (F26).
 func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
 	boxes, containers, err := r.lists(ctx, sel)
+	if err == nil && hollow(boxes, containers, time.Now()) {
+		boxes, containers, err = r.lists(ctx, sel)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -177,6 +182,18 @@ func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]
 		}
 	}
 	return found, withoutBad(found, bad)
+}
+
+// hollow reports whether a ready sandbox that has been there for a while shows
+// no container: one that has just been made has none yet.
+func hollow(boxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, now time.Time) bool {
+	filled := make(map[string]bool, len(containers))
+	for _, c := range containers {
+		filled[c.GetPodSandboxId()] = true
+	}
+	return slices.ContainsFunc(boxes, func(b *runtimeapi.PodSandbox) bool {
+		return b.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && !filled[b.GetId()] && now.Sub(timeOf(b.GetCreatedAt())) > time.Second
+	})
 }
 
 // withoutBad takes the keys of bad out of found and returns their errors as

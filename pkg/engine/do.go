@@ -88,6 +88,12 @@ func makes(s plan.Step) bool {
 func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		w.log.Debug("Step", "step", s.String())
+		switch {
+		case s.Killed != "":
+			w.log.Info("Container is ended", "container", s.Container, "reason", s.Why)
+		case s.Action == plan.CreateContainer && s.Attempt > 0:
+			w.log.Info("Container starts again", "container", s.Container, "attempt", s.Attempt, "reason", s.Why)
+		}
 	}
 	if makes(steps[0]) {
 		return steps[0], w.start(ctx, v, steps[0])

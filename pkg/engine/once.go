@@ -128,8 +128,8 @@ func (l *loop) reportOf(spec *pod.Spec, e *entry) PodReport {
 	r.Status = e.last.pod.Status
 	r.Phase = string(r.Status.Phase)
 	r.Reason, r.Message = r.Status.Reason, r.Status.Message
-	if r.Reason == "" {
-		r.Reason, r.Message = why(&r.Status)
+	if reason, message := why(&r.Status); r.Reason == "" && reason != "" {
+		r.Reason, r.Message = reason, message
 	}
 	return r
 }

@@ -223,7 +223,7 @@ func (s *scene) held() bool {
 	switch {
 	case s.Refused != "" && !s.seated():
 		s.p.WaitFor = s.Refused
-	case s.Waits != "" && !s.seated() && !s.alive():
+	case s.Waits != "" && !s.alive():
 		s.p.WaitFor = s.Waits
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))

@@ -158,7 +158,7 @@ func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay ti
 		return n + 1, delay, time.Time{}
 	}
 	if c.State != pod.StateExited {
-		return n + 1, delay, end.Add(delay)
+		return n + 1, delay, s.dueAfter(end, delay)
 	}
 	return n + 1, delay, s.dueAfter(end, delay)
 }
@@ -184,6 +184,9 @@ func (s *scene) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay)
 func (s *scene) dueAfter(end time.Time, delay time.Duration) time.Time {
 	if end.Sub(s.Now) > delay {
 		return time.Time{}
+	}
+	if end.After(s.Now) { // the clock was set back: never longer than the delay from now
+		end = s.Now
 	}
 	return end.Add(delay)
 }

@@ -11,6 +11,9 @@ import (
 // Rejected stands before the message of a pod that admission refused for good.
 const Rejected = "Pod was rejected: "
 
+// WaitsForPod is the reason of a pod that waits for another (AnnotationDependsOn).
+const WaitsForPod = "WaitsForPod"
+
 // phase decides the phase, and what goes with it: reason and message. A phase
 // that is final stays (C-1.26.15).
 func (b *build) phase(st *v1.PodStatus) {
@@ -21,11 +24,11 @@ func (b *build) phase(st *v1.PodStatus) {
 	case isFinal(b.notes.Terminal):
 		st.Phase = b.notes.Terminal
 	case b.refused() && b.notes.RefusedFinal:
-		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.RefusedReason, "Pod was rejected: "+b.notes.RefusedMessage
+		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.RefusedReason, Rejected+b.notes.RefusedMessage
 	case b.refused():
 		st.Phase, st.Reason, st.Message = v1.PodPending, b.notes.RefusedReason, b.notes.RefusedMessage
 	case b.waitsForPod():
-		st.Phase, st.Message = v1.PodPending, b.notes.Waits
+		st.Phase, st.Reason, st.Message = v1.PodPending, WaitsForPod, b.notes.Waits
 	default:
 		st.Phase = b.naturalPhase(st)
 	}

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/node"
@@ -47,6 +50,7 @@ func (l Life) livesAt(t time.Time) bool {
 // what happened meanwhile is known as far as it can be.
 type Witness struct {
 	cancel context.CancelFunc
+	conn   *grpc.ClientConn // its own: who waits for a runtime keeps nobody else waiting
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -57,11 +61,17 @@ type Witness struct {
 // Observe begins to witness a node. It returns when no event of what is done
 // from then on is missed.
 func Observe(n *node.Node) (*Witness, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &Witness{cancel: cancel, lives: make(map[string]*Life), boxes: make(map[string]string)}
-	stream, err := n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	conn, err := grpc.NewClient(n.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: pause, Multiplier: 1, MaxDelay: pause}}))
 	if err != nil {
-		cancel()
+		return nil, err
+	}
+	rt := cri.NewRuntimeServiceClient(conn)
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &Witness{cancel: cancel, conn: conn, lives: make(map[string]*Life), boxes: make(map[string]string)}
+	stream, err := rt.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	if err != nil {
+		w.Close()
 		return nil, err
 	}
 	w.wg.Go(func() {
@@ -70,22 +80,26 @@ func Observe(n *node.Node) (*Witness, error) {
 				w.hear(stream)
 			}
 			select {
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(pause):
 			case <-ctx.Done():
 				return
 			}
-			if stream, err = n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{}); err == nil {
-				w.list(ctx, n.Runtime)
+			if stream, err = rt.GetContainerEvents(ctx, &cri.GetEventsRequest{}); err == nil {
+				w.list(ctx, rt)
 			}
 		}
 	})
 	return w, nil
 }
 
+// pause is how long the witness waits for a runtime that is away.
+const pause = 50 * time.Millisecond
+
 // Close ends the witness.
 func (w *Witness) Close() {
 	w.cancel()
 	w.wg.Wait()
+	_ = w.conn.Close() // nothing is on its way
 }
 
 // hear writes down one stream of events.

@@ -152,10 +152,13 @@ func logFiles(logs, pod string) []string {
 			found = append(found, name)
 		}
 	}
-	links, _ := filepath.Glob("/var/log/containers/" + pod + "-" + nodeName + "_*")
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, logs+"/") {
-			found = append(found, l+" -> "+strings.TrimPrefix(to, logs+"/"))
+	// The kubelet's links are in one place, nodectl's beside the pods' logs.
+	for _, dir := range []string{linksDir, filepath.Join(filepath.Dir(logs), "containers")} {
+		links, _ := filepath.Glob(filepath.Join(dir, pod+"-"+nodeName+"_*"))
+		for _, l := range links {
+			if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, logs+"/") {
+				found = append(found, filepath.Join(linksDir, filepath.Base(l))+" -> "+strings.TrimPrefix(to, logs+"/"))
+			}
 		}
 	}
 	return found

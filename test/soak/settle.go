@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,20 +16,24 @@ import (
 	"github.com/nodectl/nodectl/test/bench/lab"
 )
 
-// How long a node may take, once nothing goes wrong any more. The machine may be
-// busy; the report says how long it took.
+// How long a node may take to get one thing less wrong, once nothing goes wrong
+// any more. The machine may be busy; the report says how long it took in all.
 const (
-	converge = 90 * time.Second
+	converge = 60 * time.Second
 	depart   = 60 * time.Second
 )
 
-// await calls look until it finds nothing wrong, for at most limit, and returns
-// how long that took and what it found last.
+// await calls look until it finds nothing wrong, for as long as it finds less and
+// less, and returns how long that took and what it found last.
 func (s *soak) await(ctx context.Context, limit time.Duration, look func() []string) (time.Duration, []string) {
 	began := time.Now()
-	for told := began; ; {
+	progress, told, fewest := began, began, math.MaxInt
+	for {
 		wrong := look()
-		if len(wrong) == 0 || time.Since(began) > limit {
+		if len(wrong) < fewest {
+			progress, fewest = time.Now(), len(wrong)
+		}
+		if len(wrong) == 0 || time.Since(progress) > limit {
 			return time.Since(began), wrong
 		}
 		if time.Since(told) > 5*time.Second {
