@@ -38,7 +38,7 @@ func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.Client
 		if err != nil {
 			return unlessEOF(err)
 		}
-		met := p.meet(Event, func() (pod, container string) { return p.names.ofEvent(ctx, m) })
+		met := p.meet(Event, func() whom { return p.names.ofEvent(ctx, m) })
 		now := []mem.BufferSlice{m}
 		for _, h := range met {
 			switch {

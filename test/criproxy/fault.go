@@ -42,6 +42,7 @@ type Rule struct {
 // Made is one call, or event, that a rule was about.
 type Made struct {
 	Method, Pod, Container string // Container is "" where it was about a pod as a whole
+	ID                     string // the container's or the sandbox's that it named; "" for none
 	Began, Ended           time.Time
 	Err                    error // what the client heard
 }
@@ -99,12 +100,12 @@ type hit struct {
 
 // catch returns the faults a call meets.
 func (p *Proxy) catch(ctx context.Context, method, full string, q mem.BufferSlice) hits {
-	return p.meet(method, func() (pod, container string) { return p.names.ofRequest(ctx, full, q) })
+	return p.meet(method, func() whom { return p.names.ofRequest(ctx, full, q) })
 }
 
-// meet returns the faults of a method that fit whom it is about. whom is asked
+// meet returns the faults of a method that fit whom it is about. ask is called
 // without the lock, and only when there is such a fault.
-func (p *Proxy) meet(method string, whom func() (pod, container string)) hits {
+func (p *Proxy) meet(method string, ask func() whom) hits {
 	fits := func(f *Fault) bool { return f.Method == method || f.Method == "" && method != Event }
 	p.mu.Lock()
 	some := slices.ContainsFunc(p.faults, fits)
@@ -112,18 +113,18 @@ func (p *Proxy) meet(method string, whom func() (pod, container string)) hits {
 	if !some {
 		return nil
 	}
-	pod, container := whom()
+	about := ask()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var met hits
 	for _, f := range p.faults {
-		if !fits(f) || f.Pod != "" && f.Pod != pod || f.Container != "" && f.Container != container {
+		if !fits(f) || f.Pod != "" && f.Pod != about.pod || f.Container != "" && f.Container != about.container {
 			continue
 		}
 		if f.seen++; f.seen <= f.Skip || f.Times > 0 && f.seen > f.Skip+f.Times {
 			continue
 		}
-		m := &Made{Method: method, Pod: pod, Container: container, Began: time.Now()}
+		m := &Made{Method: method, Pod: about.pod, Container: about.container, ID: about.id, Began: time.Now()}
 		f.made = append(f.made, m)
 		met = append(met, hit{f, m})
 	}

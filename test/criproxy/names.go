@@ -29,6 +29,12 @@ type names struct {
 
 type owner struct{ pod, container string }
 
+// whom is what a message is about: "" for what it does not say.
+type whom struct {
+	owner
+	id string // the container's or the sandbox's that it names
+}
+
 func newNames(endpoint string) (*names, error) {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -37,58 +43,60 @@ func newNames(endpoint string) (*names, error) {
 	return &names{conn: conn, rt: cri.NewRuntimeServiceClient(conn), known: make(map[string]owner)}, nil
 }
 
-// ofRequest returns whom a request is about: "" for what it does not say.
-func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice) (pod, container string) {
+// ofRequest returns whom a request is about.
+func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice) whom {
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
 	if err != nil {
-		return "", ""
+		return whom{}
 	}
 	t, err := protoregistry.GlobalTypes.FindMessageByName(d.(protoreflect.MethodDescriptor).Input().FullName())
 	if err != nil {
-		return "", ""
+		return whom{}
 	}
 	m := t.New().Interface()
 	if proto.Unmarshal(q.Materialize(), m) != nil {
-		return "", ""
+		return whom{}
 	}
+	pod, container := "", ""
 	switch m := m.(type) {
 	case *cri.RunPodSandboxRequest:
-		return m.GetConfig().GetMetadata().GetName(), ""
+		pod = m.GetConfig().GetMetadata().GetName()
 	case *cri.CreateContainerRequest:
-		return m.GetSandboxConfig().GetMetadata().GetName(), m.GetConfig().GetMetadata().GetName()
+		pod, container = m.GetSandboxConfig().GetMetadata().GetName(), m.GetConfig().GetMetadata().GetName()
 	case *cri.PullImageRequest:
-		return m.GetSandboxConfig().GetMetadata().GetName(), ""
+		pod = m.GetSandboxConfig().GetMetadata().GetName()
 	case *cri.ListPodSandboxRequest:
-		return m.GetFilter().GetLabelSelector()[podName], ""
+		pod = m.GetFilter().GetLabelSelector()[podName]
 	case *cri.ListContainersRequest:
-		return m.GetFilter().GetLabelSelector()[podName], ""
+		pod = m.GetFilter().GetLabelSelector()[podName]
 	case interface{ GetContainerId() string }:
 		return n.ofID(ctx, m.GetContainerId())
 	case interface{ GetPodSandboxId() string }:
 		return n.ofID(ctx, m.GetPodSandboxId())
 	}
-	return "", ""
+	return whom{owner: owner{pod, container}}
 }
 
 // ofEvent returns whom an event is about. A sandbox's own has no container.
-func (n *names) ofEvent(ctx context.Context, m mem.BufferSlice) (pod, container string) {
+func (n *names) ofEvent(ctx context.Context, m mem.BufferSlice) whom {
 	var e cri.ContainerEventResponse
 	if proto.Unmarshal(m.Materialize(), &e) != nil {
-		return "", ""
+		return whom{}
 	}
-	if pod = e.GetPodSandboxStatus().GetMetadata().GetName(); pod == "" {
+	pod := e.GetPodSandboxStatus().GetMetadata().GetName()
+	if pod == "" {
 		return n.ofID(ctx, e.GetContainerId())
 	}
 	for _, s := range e.GetContainersStatuses() {
 		if s.GetId() == e.GetContainerId() {
-			return pod, s.GetMetadata().GetName()
+			return whom{owner{pod, s.GetMetadata().GetName()}, s.GetId()}
 		}
 	}
-	return pod, ""
+	return whom{owner{pod: pod}, e.GetContainerId()}
 }
 
 // ofID returns whose a container or sandbox is.
-func (n *names) ofID(ctx context.Context, id string) (pod, container string) {
+func (n *names) ofID(ctx context.Context, id string) whom {
 	n.mu.Lock()
 	o, ok := n.known[id]
 	n.mu.Unlock()
@@ -99,7 +107,7 @@ func (n *names) ofID(ctx context.Context, id string) (pod, container string) {
 			n.mu.Unlock()
 		}
 	}
-	return o.pod, o.container
+	return whom{o, id}
 }
 
 func (n *names) ask(ctx context.Context, id string) (owner, bool) {

@@ -157,6 +157,7 @@ func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 			t.Errorf("life %d is attempt %d", i, l.attempt)
 		}
 	}
+	s.invariants()
 }
 
 // TestF32_IgnoresSIGTERM: a container that does not end by itself is killed when
@@ -186,6 +187,7 @@ func TestF32_IgnoresSIGTERM(t *testing.T) {
 		t.Errorf("the other container ended as %+v", polite)
 	}
 	s.untouched("other", other)
+	s.invariants()
 }
 
 // TestC_1_29_Readiness: each kind of probe makes a pod Ready, and not Ready
@@ -250,4 +252,5 @@ func TestF80_ProbeThatHangs(t *testing.T) {
 	if p := s.node.Processes(was["main"].id); len(p) > 0 {
 		t.Errorf("processes left: %v", p)
 	}
+	s.invariants()
 }

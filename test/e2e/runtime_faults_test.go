@@ -87,11 +87,8 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 		hung = append(hung, p.Fault(criproxy.Rule{Pod: bad.full(name), Hang: true}))
 	}
 	slow := p.Fault(criproxy.Rule{Pod: bad.full("slow"), Delay: 2 * time.Second})
-	bad.crash(stuck.id)
-	for _, name := range []string{"hung", "slow"} {
-		bad.write(name+".yaml", simple(name))
-	}
-	for _, f := range append(hung, slow) {
+	asked := func(f *criproxy.Fault) {
+		t.Helper()
 		bad.eventually(func() error {
 			if len(f.Calls()) == 0 {
 				return errors.New("nothing was asked about " + f.Pod)
@@ -99,6 +96,14 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 			return nil
 		})
 	}
+	bad.crash(stuck.id)
+	bad.write("hung.yaml", simple("hung"))
+	for _, f := range hung {
+		asked(f)
+	}
+	<-time.After(6 * time.Second) // a start that hangs has its place among those that start for five
+	bad.write("slow.yaml", simple("slow"))
+	asked(slow)
 	const samples = 10
 	var starts, restarts [2]time.Duration // the slowest: of so few, p99 is the last
 	for i := range samples {
@@ -151,8 +156,8 @@ func sequence(f *criproxy.Fault) []string {
 	return all
 }
 
-// TestF23_SlowRuntime: with a runtime that takes two seconds for every call, pods
-// come and go late, but by the very calls it takes otherwise: none twice, none
+// TestF23_SlowRuntime: with a runtime that takes two seconds for every call, or
+// one, pods come and go late, but by the very calls it takes otherwise: none twice, none
 // beside another of the same pod, and no storm of reading.
 func TestF23_SlowRuntime(t *testing.T) {
 	s := parallelStage(t)
@@ -178,6 +183,8 @@ func TestF23_SlowRuntime(t *testing.T) {
 			t.Errorf("calls for pod %s: %v, want %v", name, got, want)
 		}
 	}
+	slow.Lift()
+	slow = p.Fault(criproxy.Rule{Delay: time.Second}) // the rest takes long enough
 	for _, name := range pods {
 		s.remove(name + ".yaml")
 	}

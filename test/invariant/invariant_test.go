@@ -79,7 +79,7 @@ func TestI1_TwoLivesAtOnce(t *testing.T) {
 
 func TestI2_I9_EndedThoughWanted(t *testing.T) {
 	stop := func(h *History, second int) []Violation {
-		s := Scope{History: h, Stops: []criproxy.Made{{Method: "StopContainer", Pod: "web", Container: "main", Began: at(second)}}}
+		s := Scope{History: h, Stops: []criproxy.Made{{Method: "StopContainer", Pod: "web", ID: lived("web", 0, 2, 9).ID, Began: at(second)}}}
 		return s.innocent([]Life{lived("web", 0, 2, 9)})
 	}
 	expect(t, "wanted", stop(history("+1"), 5), "I2 5")
@@ -88,6 +88,10 @@ func TestI2_I9_EndedThoughWanted(t *testing.T) {
 	expect(t, "edited", stop(history("+1", "+4"), 5))
 	expect(t, "has ended", stop(history("+1"), 10))
 	expect(t, "not yet away", stop(history("+1", "-6"), 5), "I2 5")
+	s := Scope{History: history("+1"), Stops: []criproxy.Made{{Method: "StopPodSandbox", Pod: "web", ID: "box", Began: at(5)}}}
+	inside, other := lived("web", 0, 2, 9), lived("web", 1, 2, 9)
+	inside.Box, other.Box = "box", "newer"
+	expect(t, "one of two sandboxes", s.innocent([]Life{inside, other}), "I2 5")
 	excused := history("+1")
 	excused.Excuse("web")
 	expect(t, "excused", stop(excused, 5))

@@ -33,7 +33,7 @@ func (s *Scope) innocent(lives []Life) (found []Violation) {
 			continue
 		}
 		for _, l := range lives {
-			if l.Pod != call.Pod || call.Container != "" && l.Name != call.Container || !l.livesAt(call.Began) {
+			if call.ID != l.ID && call.ID != l.Box || !l.livesAt(call.Began) {
 				continue
 			}
 			wanted, broken := s.History.desired(l.Pod, l.From, call.Began)

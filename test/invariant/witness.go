@@ -24,7 +24,7 @@ const (
 
 // Life is one container's, as the runtime told it.
 type Life struct {
-	ID       string
+	ID, Box  string // Box is its sandbox's
 	Node     string // the name of its agent's node
 	Pod, UID string // Pod with its node suffix
 	Name     string
@@ -122,7 +122,7 @@ func (w *Witness) list(ctx context.Context, rt cri.RuntimeServiceClient) {
 	for _, c := range all.Containers {
 		if s, err := rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id}); err == nil {
 			w.mu.Lock()
-			w.status(s.Status)
+			w.status(s.Status, c.PodSandboxId)
 			w.mu.Unlock()
 		}
 	}
@@ -132,7 +132,7 @@ func (w *Witness) note(e *cri.ContainerEventResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range e.ContainersStatuses {
-		w.status(s)
+		w.status(s, e.GetPodSandboxStatus().GetId())
 	}
 	if b := e.PodSandboxStatus; b != nil {
 		w.boxes[b.Id] = b.Metadata.GetName()
@@ -145,12 +145,15 @@ func (w *Witness) note(e *cri.ContainerEventResponse) {
 }
 
 // status notes what the runtime says of one container. The lock is held.
-func (w *Witness) status(s *cri.ContainerStatus) {
+func (w *Witness) status(s *cri.ContainerStatus, box string) {
 	l := w.lives[s.Id]
 	if l == nil {
 		l = &Life{ID: s.Id, Name: s.Metadata.GetName(), Attempt: s.Metadata.GetAttempt(),
 			Node: s.Labels[labelNode], Pod: s.Labels[labelPod], UID: s.Labels[labelUID]}
 		w.lives[s.Id] = l
+	}
+	if box != "" {
+		l.Box = box
 	}
 	if s.StartedAt > 0 {
 		l.From = time.Unix(0, s.StartedAt)
