@@ -15,7 +15,7 @@ import (
 
 // startPatience is how long a call that starts something may hold a start slot:
 // a runtime that hangs over one pod must not hold the others (F22).
-const startPatience = 5 * time.Second
+const startPatience = time.Second
 
 // reasonMount is why volumes that cannot be put in place keep a pod waiting.
 const reasonMount = "FailedMount"
@@ -184,7 +184,6 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	rt := w.cfg.Runtime
 	switch s.Action {
 	case plan.RemoveContainer:
-		w.expect = false
 		w.setStreak(s)
 		return rt.RemoveContainer(ctx, s.ID)
 	case plan.StopSandbox:

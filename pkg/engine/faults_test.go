@@ -229,7 +229,7 @@ func TestRemovedWhileWaitingForASlot(t *testing.T) {
 		m.src.set(mkpod("a"), mkpod("b"))
 		m.arrive()
 		m.src.set(mkpod("a"), mkpod("b"), mkpod("c"))
-		m.pass(time.Second)
+		m.pass(time.Second / 2) // less than a start that is slow keeps its slot
 		m.src.set(mkpod("a"), mkpod("b"))
 		m.pass(time.Second)
 		if got := m.phase("c"); got != "gone" {

@@ -67,12 +67,13 @@ func TestF2_KilledBetweenCreateAndStart(t *testing.T) {
 			if st := s.status("web").Status; containerStatus(st, "main").RestartCount != 0 {
 				t.Errorf("status: %s", describe(st))
 			}
-			wanted, other := s.stamps("main"), s.stamps("other")
+			wanted, other := "main", "other"
 			if name == "edited" {
 				wanted, other = other, wanted
 			}
-			if wanted != 1 || other != 0 {
-				t.Errorf("what is wanted started %d times, what is not %d times", wanted, other)
+			s.awaitStamps(wanted, 1)
+			if n := s.stamps(other); n != 0 {
+				t.Errorf("what is not wanted started %d times", n)
 			}
 		})
 	}
