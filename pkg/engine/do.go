@@ -15,7 +15,7 @@ import (
 
 // startPatience is how long a call that starts something may hold a start slot:
 // a runtime that hangs over one pod must not hold the others (F22).
-const startPatience = time.Second
+const startPatience = 5 * time.Second
 
 // reasonMount is why volumes that cannot be put in place keep a pod waiting.
 const reasonMount = "FailedMount"
