@@ -33,7 +33,7 @@ func TestF83_CrashLoop(t *testing.T) {
 		var r running
 		s.eventually(func() error {
 			for _, c := range s.containers("loop") {
-				if p := s.node.Processes(c.Id); c.Metadata.Name == "calm" && len(p) == 1 {
+				if p := s.node.Processes(c.Id); c.Metadata.Name == "calm" && c.State == cri.ContainerState_CONTAINER_RUNNING && len(p) == 1 {
 					r = running{c.Id, c.Metadata.Attempt, p[0].Pid, p[0].Started}
 					return nil
 				}
