@@ -89,7 +89,7 @@ func look() node.Left {
 	left := shared.Look()
 	if interrupted.Load() {
 		removeEmptyGroups(left.Cgroups)
-		endStillborn(left.Processes)
+		endStillborn(left)
 		left = shared.Look()
 	}
 	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool { return strings.HasSuffix(g, shared.CgroupParent) })
@@ -100,17 +100,18 @@ func look() node.Left {
 // started for.
 var stillborn = regexp.MustCompile(`^(\d+) .*containerd-shim-runc-v2 .*-id ([0-9a-f]{64})\b`)
 
-// endStillborn ends shims whose sandbox nobody ever heard of: RunPodSandbox was
-// broken off after the shim's start and before its task's, and containerd forgets
-// those. A shim of which any event told is left for the test to fail on.
-func endStillborn(processes []string) {
-	for _, line := range processes {
+// endStillborn ends shims that containerd does not know any more: a call that
+// makes or ends a sandbox was broken off between the shim and its task, and
+// containerd forgets those, so that no client can end them. A shim whose sandbox
+// CRI still lists is left for the test to fail on, and so is anything else.
+func endStillborn(left node.Left) {
+	for _, line := range left.Processes {
 		m := stillborn.FindStringSubmatch(line)
-		if m == nil || lives.who(m[2]) != "nobody" {
+		if m == nil || slices.ContainsFunc(left.Pods, func(p string) bool { return strings.Contains(p, m[2]) }) {
 			continue
 		}
 		if pid, err := strconv.Atoi(m[1]); err == nil {
-			fmt.Fprintf(os.Stderr, "e2e: a broken-off RunPodSandbox left its shim behind, which is ended: %s\n", line)
+			fmt.Fprintf(os.Stderr, "e2e: a broken-off call left its shim behind, which is ended: %s (%s)\n", line, lives.who(m[2]))
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
