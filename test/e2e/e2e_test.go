@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		// Scenarios mostly wait.
-		if err := f.Value.Set("6"); err != nil {
+		if err := f.Value.Set("4"); err != nil {
 			return fail(err)
 		}
 	}
