@@ -16,19 +16,17 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/program"
 )
 
 // measureCount is how many measures there are.
@@ -47,19 +45,10 @@ type options struct {
 	traceFile string
 }
 
-func main() { os.Exit(run()) }
+func main() { program.Main(parse, run) }
 
-func run() int {
-	o, err := parse(os.Args[1:])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 2
-	}
-	// A second signal changes nothing: cleaning up has its own deadlines, and
-	// some senders signal the process and then its group.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-
+// run measures and prints; with --check a missed limit is not fine.
+func run(ctx context.Context, o options) (fine bool, err error) {
 	report, err := measureAll(ctx, o)
 	if report != nil {
 		fmt.Print(markdown(report))
@@ -67,14 +56,7 @@ func run() int {
 			err = report.Write(o.out)
 		}
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 1
-	}
-	if o.check && report.Missed() > 0 {
-		return 1
-	}
-	return 0
+	return err == nil && (!o.check || report.Missed() == 0), err
 }
 
 func parse(args []string) (options, error) {
@@ -90,11 +72,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.keepLogs, "keep-logs", "", "directory for the agent's logs")
 	f.StringVar(&o.logLevel, "log-level", "info", "the agent's --log-level; debug costs time")
 	f.StringVar(&o.traceFile, "trace", "", "file for the agents' CRI calls in measures 1 to 4; costs time")
-	if err := f.Parse(args); err != nil {
+	if err := program.Flags(f, args); err != nil {
 		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
 	for s := range strings.SplitSeq(only, ",") {
 		if s == "" {

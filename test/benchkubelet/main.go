@@ -16,17 +16,16 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/program"
 )
 
 // options are the command's flags.
@@ -45,17 +44,10 @@ type options struct {
 	keepLogs  string
 }
 
-func main() { os.Exit(run()) }
+func main() { program.Main(parse, run) }
 
-func run() int {
-	o, err := parse(os.Args[1:])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 2
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-
+// run measures and prints; with --check a missed limit is not fine.
+func run(ctx context.Context, o options) (fine bool, err error) {
 	var report *result.Report
 	if o.from != "" {
 		report, err = result.Read(o.from)
@@ -72,14 +64,7 @@ func run() int {
 			err = publish(o, report)
 		}
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 1
-	}
-	if o.check && report.Missed() > 0 {
-		return 1
-	}
-	return 0
+	return err == nil && (!o.check || report.Missed() == 0), err
 }
 
 func parse(args []string) (options, error) {
@@ -98,11 +83,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.kubelet, "kubelet", filepath.Join(node.Repo(), "bin/kubelet/kubelet"), "the kubelet to measure")
 	f.DurationVar(&o.waitQuiet, "wait-quiet", 20*time.Second, "how long each measure waits for a quiet machine before it starts all the same")
 	f.StringVar(&o.keepLogs, "keep-logs", "", "directory for the agents' logs")
-	if err := f.Parse(args); err != nil {
+	if err := program.Flags(f, args); err != nil {
 		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
 	for s := range strings.SplitSeq(only, ",") {
 		if s == "" {

@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,8 +43,12 @@ func Mutating(method string) bool { return slices.Contains(mutating, method) }
 
 // A Call is one call on its way.
 type Call struct {
-	Method string // bare: "RunPodSandbox"
-	N      int    // among the mutating calls, from 1 in the order they came; 0 for any other
+	Method  string    // bare: "RunPodSandbox"
+	N       int       // among the mutating calls, from 1 in the order they came; 0 for any other
+	Time    time.Time // when it came
+	Context context.Context
+	Request mem.BufferSlice // as it came
+	Answer  mem.BufferSlice // as it came, of a stream the first; nil before it did
 }
 
 // Hooks are told of calls, each on the call's own goroutine; nil ones are not.
@@ -163,16 +168,17 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	if !ok {
 		return status.Error(codes.Internal, "a call without a method")
 	}
-	c := p.count(method)
-	defer p.answered(c)
-	if p.hooks.Before != nil {
-		p.hooks.Before(c)
-	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
 	var q mem.BufferSlice
 	if err := in.RecvMsg(&q); err != nil {
 		return err
+	}
+	c := p.count(method)
+	defer p.answered(c)
+	c.Time, c.Context, c.Request = time.Now(), ctx, q
+	if p.hooks.Before != nil {
+		p.hooks.Before(c)
 	}
 	caught := p.catch(ctx, c.Method, method, q)
 	err := caught.before(ctx)
@@ -198,8 +204,9 @@ func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in gr
 	// An error of these two is io.EOF: the first answer says why.
 	_ = out.SendMsg(q)
 	_ = out.CloseSend()
-	told := func(err error) error {
+	told := func(m mem.BufferSlice, err error) error {
 		if p.hooks.After != nil {
+			c.Answer = m
 			p.hooks.After(c, unlessEOF(err))
 		}
 		return caught.after(ctx)
@@ -211,7 +218,7 @@ func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in gr
 		var m mem.BufferSlice
 		err := out.RecvMsg(&m)
 		if first {
-			if fault := told(err); fault != nil {
+			if fault := told(m, err); fault != nil {
 				return fault
 			}
 		}

@@ -13,9 +13,9 @@ import (
 // events is the call that delivers events.
 const events = "GetContainerEvents"
 
-// relay passes on the events of one stream. told is called with the error of the
-// first one.
-func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.ClientStream, told func(error) error) error {
+// relay passes on the events of one stream. told is called with the first one,
+// or the error in its place.
+func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.ClientStream, told func(mem.BufferSlice, error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var late sync.WaitGroup
 	defer late.Wait()
@@ -31,7 +31,7 @@ func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.Client
 		var m mem.BufferSlice
 		err := out.RecvMsg(&m)
 		if first {
-			if fault := told(err); fault != nil {
+			if fault := told(m, err); fault != nil {
 				return fault
 			}
 		}

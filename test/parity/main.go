@@ -19,14 +19,14 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"syscall"
 	"time"
 
+	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/program"
 )
 
 // options are the command's flags.
@@ -41,27 +41,14 @@ type options struct {
 	story     bool
 }
 
-func main() { os.Exit(start()) }
-
-func start() int {
-	o, err := parse(os.Args[1:])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 2
-	}
-	// A second signal changes nothing: cleaning up has its own deadlines.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	unexplained, err := compareAll(ctx, o)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 1
-	}
-	if unexplained > 0 {
-		fmt.Fprintf(os.Stderr, "%d differences are not explained\n", unexplained)
-		return 1
-	}
-	return 0
+func main() {
+	program.Main(parse, func(ctx context.Context, o options) (fine bool, err error) {
+		unexplained, err := compareAll(ctx, o)
+		if unexplained > 0 {
+			fmt.Fprintf(os.Stderr, "%d differences are not explained\n", unexplained)
+		}
+		return unexplained == 0, err
+	})
 }
 
 func parse(args []string) (options, error) {
@@ -77,11 +64,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.nodectl, "nodectl", "", "the nodectl (default: built from this tree)")
 	f.BoolVar(&o.verbose, "v", false, "name the cases as they end, and explained differences")
 	f.BoolVar(&o.story, "story", false, "tell what happened in each case")
-	if err := f.Parse(args); err != nil {
+	if err := program.Flags(f, args); err != nil {
 		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
 	var err error
 	if o.match, err = regexp.Compile(*match); err != nil {
@@ -175,12 +159,12 @@ func recordArm(ctx context.Context, o options, arm string, cases []*Case) (recor
 	if o.verbose {
 		r.progress = func(name string) { fmt.Fprintf(os.Stderr, "%s %6.1fs %s\n", arm, time.Since(began).Seconds(), name) }
 	}
-	tap, err := newTap(p.node.Endpoint, filepath.Join(p.node.RunDir, "tap.sock"), r.recorder.see)
+	front, err := criproxy.New(p.node.Endpoint, filepath.Join(p.node.RunDir, "tap.sock"), tap(r.recorder.see))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, tap.close()) }()
-	r.endpoint = tap.endpoint()
+	defer func() { err = errors.Join(err, front.Close()) }()
+	r.endpoint = front.Endpoint()
 	switch arm {
 	case "kubelet":
 		r.agent = &kubelet{place: r.place, program: program}

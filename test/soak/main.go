@@ -21,12 +21,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/program"
 )
 
 // options are the command's flags.
@@ -41,30 +40,17 @@ type options struct {
 	logLevel string
 }
 
-func main() { os.Exit(run()) }
+func main() { program.Main(parse, run) }
 
-func run() int {
-	o, err := parse(os.Args[1:])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 2
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+// run soaks, prints and keeps what came of it.
+func run(ctx context.Context, o options) (fine bool, err error) {
 	r, err := soakAll(ctx, o)
 	if r != nil {
 		text := r.text()
 		fmt.Print(text)
 		err = errors.Join(err, os.WriteFile(filepath.Join(o.out, "soak.txt"), []byte(text), 0o644), r.write(filepath.Join(o.out, "soak.json")))
 	}
-	switch {
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "error:", err)
-		return 1
-	case !r.OK:
-		return 1
-	}
-	return 0
+	return err == nil && r.OK, err
 }
 
 func parse(args []string) (options, error) {
@@ -78,11 +64,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/soak"), "directory for the result, what happened, and the agents' logs")
 	f.StringVar(&o.binary, "binary", "", "the nodectl to test, built with testdata/vitals.go (default: built from this tree)")
 	f.StringVar(&o.logLevel, "log-level", "info", "the agents' --log-level")
-	if err := f.Parse(args); err != nil {
+	if err := program.Flags(f, args); err != nil {
 		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
 	if o.pods < 1 || o.atOnce < 1 {
 		return o, errors.New("--pods and --at-once begin at 1")
