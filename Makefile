@@ -51,6 +51,11 @@ test-unit: sysdeps cross
 	$(GO) vet ./...
 	$(GO) test -race ./cmd/... ./docs/... ./pkg/... ./hack/...
 
+## test-long: the long forms of scenarios on a real containerd (root, a quarter of an hour)
+.PHONY: test-long
+test-long: build images test-cluster-bin
+	NODECTL_E2E_LONG=1 $(GO) test -count=1 -timeout 1h ./test/e2e
+
 ## fuzz: every fuzz target for FUZZTIME (2s)
 FUZZTIME ?= 2s
 .PHONY: fuzz
@@ -66,6 +71,11 @@ test-e2e: build images test-cluster-bin
 		exit 1; \
 	fi
 	$(GO) test -count=1 ./test/...
+
+## test-vm: cgroup v2 and the unit under systemd, in a virtual machine (root, qemu)
+.PHONY: test-vm
+test-vm: build images
+	hack/vm/run
 
 ## lint: golangci-lint, goreleaser check, govulncheck
 .PHONY: lint

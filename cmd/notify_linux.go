@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/nodectl/nodectl/pkg/engine"
 )
 
 // supervisor speaks to the service manager that started this agent (systemd's
@@ -120,7 +122,12 @@ func (s *supervisor) say(state string) {
 	}
 }
 
-// supervise is the supervisor of a serving agent.
-func (p *program) supervise(log *slog.Logger, checks ...func(context.Context) error) *supervisor {
-	return &supervisor{log: log, checks: checks, dump: filepath.Join(p.cfg.RootDir, "goroutines.txt")}
+// supervise is the supervisor of a serving agent: it lives while its sync loop and
+// workers do, and what drains the runtime's events.
+func (n *node) supervise(e *engine.Engine) *supervisor {
+	return &supervisor{
+		log:    n.log,
+		checks: []func(context.Context) error{e.Beat, n.hints.Beat},
+		dump:   filepath.Join(n.p.cfg.RootDir, "goroutines.txt"),
+	}
 }

@@ -80,6 +80,7 @@ func (p *program) serve(ctx context.Context) error {
 		return err
 	}
 	log.Info("Serving", "node", p.cfg.NodeName, "root", p.cfg.RootDir, "runtime", n.runtime.Endpoint(), "version", readVersion().Version)
+	tellCgroups(log)
 	n.importFirst(ctx)
 	beside, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -92,8 +93,9 @@ func (p *program) serve(ctx context.Context) error {
 			log.Error("Local socket not served; pods go on without", "error", err)
 		}
 	})
-	wg.Go(func() { p.supervise(log, e.Beat, n.hints.Beat).run(beside) })
+	wg.Go(func() { n.supervise(e).run(beside) })
 	wg.Go(func() { settle(beside) })
+	wg.Go(func() { tellDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {
 		return failed(exitFailure, err)
 	}

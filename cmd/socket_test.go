@@ -69,7 +69,7 @@ func (f fed) feed(t testing.TB, n, bytes int) {
 
 // fedEngine runs a whole engine until the test ends. Its runtime is not ready, so
 // that nothing is measured but what the sources say.
-func fedEngine(t testing.TB, log *slog.Logger) (fed, *program, *engine.Engine, *pleg.PLEG) {
+func fedEngine(t testing.TB, log *slog.Logger) (fed, *program, *engine.Engine, hints) {
 	root, err := os.MkdirTemp("", "fed") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)

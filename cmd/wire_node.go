@@ -47,11 +47,18 @@ type node struct {
 	records *record.Records
 	sets    *record.Sets
 	images  *bundle.Images
-	hints   *pleg.PLEG
+	hints   hints
 	journal *journal.Journal
 	kept    []pod.Record
 	facts   plan.Node // what admission judges by
 	before  map[pod.Key]v1.PodStatus
+}
+
+// hints say what may have changed on the runtime, and whether they still hear of
+// it; pleg.PLEG is where they come from.
+type hints interface {
+	engine.Hints
+	Beat(context.Context) error
 }
 
 // openNode locks the root directory and finds the runtime, starting the bundled

@@ -56,7 +56,7 @@ var rules = []struct {
 	{"k8s.io/client-go/...", []string{"pkg/source/apiserver", "test/..."}, "API servers are spoken to at the edge"},
 	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
 	{"k8s.io/kubelet/...", nil, "nothing of the kubelet is taken over"},
-	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/config"}, "arithmetic of admission; nothing that acts"},
+	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config"}, "arithmetic of resources; nothing that acts"},
 	{"k8s.io/klog/...", []string{"cmd"}, "klog is bridged, not used"},
 	{"k8s.io/cri-api/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
 	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/source/etcd", "test/..."}, "CRI and etcd are spoken to at the edge"},

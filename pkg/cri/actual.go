@@ -15,6 +15,7 @@ import (
 type shown struct {
 	sandboxes  []sandboxRecord
 	containers []containerRecord
+	print      uint64 // see Relist
 }
 
 type sandboxRecord struct {

@@ -16,6 +16,8 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -42,8 +44,9 @@ type Config struct {
 	// "<RootDir>/pods/<uid>/containers/<container>/<attempt>" (C-1.26.11). Empty
 	// keeps and reads none.
 	RootDir string
-	// CgroupParent is the cgroup that pods are made under; empty leaves it to
-	// the runtime.
+	// CgroupParent is the cgroup that pods are made under, as a path ("/pods"),
+	// whatever the runtime's driver, or as a slice where that is systemd; empty
+	// leaves it to the runtime.
 	CgroupParent string
 	// RuntimeHandler names the runtime's handler for sandboxes; empty is its
 	// default.
@@ -92,6 +95,11 @@ type Runtime struct {
 	img    runtimeapi.ImageServiceClient
 	conn   *grpc.ClientConn // nil when made by New
 	memory int64            // bytes; 0 when unknown
+
+	seen sync.Map // pod.Key → uint64, see Seen
+
+	parent atomic.Pointer[string] // CgroupParent as the runtime names it; nil: as it is
+	placed atomic.Bool            // the runtime that answers now was asked for that
 }
 
 const (

@@ -19,9 +19,13 @@ const readers = 4
 
 // Pods returns every pod that carries our node's label, ordered by key, each
 // read now. When the status of some records cannot be read, it returns the
-// pods it could read in full together with the error.
+// pods it could read in full together with the error; with nil pods, an error
+// means that nothing was listed.
 func (r *Runtime) Pods(ctx context.Context) ([]pod.Actual, error) {
 	found, err := r.look(ctx, r.selector())
+	if found == nil {
+		return nil, err
+	}
 	actuals := make([]pod.Actual, 0, len(found))
 	for key, s := range found {
 		actuals = append(actuals, s.actual(key))
@@ -39,13 +43,20 @@ func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
 	if err != nil {
 		return pod.Actual{Key: key}, err
 	}
+	if sum := found[key].print; sum != 0 {
+		r.seen.Store(key, sum)
+	} else {
+		r.seen.Delete(key)
+	}
 	return found[key].actual(key), nil
 }
 
-// Ready returns what the runtime says of itself now.
+// Ready returns what the runtime says of itself now. One that cannot make pods
+// where they are to be is not ready.
 func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
+		r.placed.Store(false) // who answers next may be another
 		return pod.RuntimeReady{}, err
 	}
 	ready := pod.RuntimeReady{RuntimeMessage: "the runtime does not say", NetworkMessage: "the runtime does not say"}
@@ -59,6 +70,11 @@ func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 			ready.Runtime, ready.RuntimeMessage = c.GetStatus(), msg
 		case runtimeapi.NetworkReady:
 			ready.Network, ready.NetworkMessage = c.GetStatus(), msg
+		}
+	}
+	if ready.Runtime {
+		if err := r.place(ctx); err != nil {
+			ready.Runtime, ready.RuntimeMessage = false, err.Error()
 		}
 	}
 	return ready, nil
@@ -88,7 +104,6 @@ func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The sum does not depend on the runtime's order.
 	prints := map[pod.Key]uint64{}
 	for _, b := range boxes {
 		prints[keyOfLabels(b.GetLabels())] += fingerprint("s", b.GetId(), b.GetState().String())
@@ -99,6 +114,17 @@ func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	return prints, nil
 }
 
+// Seen returns the fingerprint that a pod had when Pod last read it, 0 when it was
+// not there: what a relist finds of it is news to whoever called Pod only if it
+// differs.
+func (r *Runtime) Seen(key pod.Key) uint64 {
+	sum, _ := r.seen.Load(key)
+	n, _ := sum.(uint64)
+	return n
+}
+
+// fingerprint is one record's part in the sum that is its pod's fingerprint: the
+// order in which the runtime lists records does not show.
 func fingerprint(words ...string) uint64 {
 	h := fnv.New64a()
 	for _, w := range words {
@@ -168,6 +194,7 @@ func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]
 		} else if sandboxes[i] != nil {
 			s := found[key]
 			s.sandboxes = append(s.sandboxes, sandboxOf(sandboxes[i]))
+			s.print += fingerprint("s", sandboxes[i].GetId(), sandboxes[i].GetState().String())
 			found[key] = s
 		}
 	}
@@ -178,6 +205,7 @@ func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]
 		} else if statuses[i] != nil {
 			s := found[key]
 			s.containers = append(s.containers, r.containerOf(c.GetPodSandboxId(), statuses[i]))
+			s.print += fingerprint("c", statuses[i].GetId(), statuses[i].GetState().String())
 			found[key] = s
 		}
 	}

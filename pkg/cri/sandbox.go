@@ -39,6 +39,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, want *pod.Spec, instance int, 
 		if id := r.finished(ctx, want, attempt, err); id != "" {
 			return id, nil
 		}
+		r.placed.Store(false) // it may be for the place
 		return "", cannot(reason, err)
 	}
 	return a.GetPodSandboxId(), nil
@@ -99,7 +100,7 @@ func (r *Runtime) sandboxConfig(want *pod.Spec, instance int, attempt uint32) (*
 		Labels:       r.sandboxLabels(want),
 		Annotations:  sandboxAnnotations(want, instance),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: r.cfg.CgroupParent,
+			CgroupParent: r.cgroupParent(),
 			Sysctls:      sysctls(want.Pod),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: namespaces(want.Pod),

@@ -3,11 +3,14 @@ package engine
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // stories are lives of pods; each is told once without a fault, and then once
@@ -46,6 +49,57 @@ var stories = map[string]func(m *machine, kills func()){
 		m.src.set(mkpod("web", two, image("app:2")))
 		live()
 	},
+	"start and stop with hooks": func(m *machine, live func()) {
+		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
+		m.src.set(mkpod("web", hooked, image("slow-term-2s")))
+		live()
+		if life := m.lifeOf("app"); !m.hookRan(life) {
+			m.t.Errorf("the postStart hook of %s did not run", life)
+		}
+		begun := time.Now()
+		m.src.set()
+		live()
+		if !slices.ContainsFunc(m.disk.ran(), func(h hookRun) bool { return !h.at.Before(begun) }) {
+			m.t.Error("the preStop hook did not run")
+		}
+	},
+	"sidecars": func(m *machine, live func()) {
+		m.src.set(mkpod("web", initContainer("exit-0-after-1s"), sidecar, sidecarNamed("log"), image("slow-term-2s")))
+		live()
+		begun := len(m.rt.Transcript())
+		m.src.set()
+		live()
+		m.inOrder(m.rt.Transcript()[:begun], "StartContainer", "init", "proxy", "log", "app")
+		m.inOrder(m.rt.Transcript()[begun:], "StopContainer", "app", "log", "proxy")
+	},
+	"killed by a probe": func(m *machine, live func()) {
+		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
+		m.probesFail(firstLife)
+		m.again()
+		m.src.set(mkpod("web", preStopped, probed(pod.Liveness, 9), image("slow-term-2s")))
+		live()
+	},
+	"resize": func(m *machine, live func()) {
+		m.on(cores("4"))
+		m.again()
+		web := mkpod("web", cpu("1"))
+		m.src.set(web)
+		live()
+		m.src.set(resized(web, cpu("2")))
+		live()
+		if got := m.rt.Resources(webKey, "app").GetCpuShares(); got != 2048 {
+			m.t.Errorf("%d cpu shares", got)
+		}
+	},
+	"restart all": func(m *machine, live func()) {
+		m.exits(5*time.Second, 88)
+		m.src.set(mkpod("web", initContainer("exit-0"), sidecar, beside("side", "side:1"),
+			own("app", v1.ContainerRestartPolicyNever, onExit(88, v1.ContainerRestartRuleActionRestartAllContainers))))
+		live()
+		if strings.Contains(m.rt.State(), "attempt=0 running") || strings.Contains(m.rt.State(), "attempt=0 exited") {
+			m.t.Errorf("runtime:\n%s", m.rt.State())
+		}
+	},
 	"remove and add again": func(m *machine, live func()) {
 		m.src.set(mkpod("web", image("slow-term-2s")))
 		live()
@@ -54,6 +108,54 @@ var stories = map[string]func(m *machine, kills func()){
 		m.src.set(mkpod("web", image("slow-term-2s")))
 		live()
 	},
+}
+
+// sidecarNamed is sidecar by another name.
+func sidecarNamed(name string) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		sidecar(p)
+		p.Spec.InitContainers[len(p.Spec.InitContainers)-1].Name = name
+	}
+}
+
+// again replaces the agent by one that is made as alter says, before anything is
+// wanted.
+func (m *machine) again() {
+	m.leave()
+	m.arrive()
+}
+
+// lifeOf returns the ID of a container of pod web, as reported.
+func (m *machine) lifeOf(container string) string {
+	m.t.Helper()
+	for _, c := range m.disk.last(webKey).pod.Status.ContainerStatuses {
+		if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && c.Name == container {
+			return id
+		}
+	}
+	m.t.Errorf("container %s is not reported", container)
+	return ""
+}
+
+// hookRan reports whether a hook of this life was begun.
+func (m *machine) hookRan(life string) bool {
+	return slices.ContainsFunc(m.disk.ran(), func(h hookRun) bool { return h.id == life })
+}
+
+// inOrder checks that the containers of web were first met by a verb in the
+// order of their names.
+func (m *machine) inOrder(transcript []string, verb string, names ...string) {
+	m.t.Helper()
+	var got []string
+	for _, line := range transcript {
+		f := strings.Fields(line)
+		if name := strings.TrimPrefix(f[2], "default/web/"); f[1] == verb && !slices.Contains(got, name) {
+			got = append(got, name)
+		}
+	}
+	if !slices.Equal(got, names) {
+		m.t.Errorf("%s met %v, want %v", verb, got, names)
+	}
 }
 
 // chapter is how long each part of a story is given.

@@ -54,7 +54,7 @@ func (s stage) reached(m pod.Milestone) bool {
 	return s >= stageStarted
 }
 
-// noteOrder remembers whom e depends on.
+// noteOrder remembers whom e depends on; forgetOrder comes before e.runs changes.
 func (l *loop) noteOrder(e *entry) {
 	if e.runs == nil {
 		return
@@ -67,7 +67,7 @@ func (l *loop) noteOrder(e *entry) {
 			l.dependents[key][e.key] = true
 		}
 	}
-	if e.want == nil {
+	if e.goes() {
 		l.pokeDependencies(e)
 	}
 }
@@ -131,7 +131,7 @@ func (l *loop) waits(e *entry) string {
 // dependency finds the wanted pod that d means.
 func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 	for _, k := range want.Targets(d) {
-		if on := l.pods[k]; on != nil && on.want != nil {
+		if on := l.pods[k]; on != nil && (on.want != nil || on.next != nil) {
 			return on
 		}
 	}
@@ -141,12 +141,12 @@ func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 // stopWaits says which pod, one that depends on e and goes as well, has to be
 // gone before e stops; "" when none. One that stays holds nothing up.
 func (l *loop) stopWaits(e *entry) string {
-	if e.want != nil {
+	if !e.goes() {
 		return ""
 	}
 	for _, key := range sortedKeys(l.dependents[e.key]) {
 		d := l.pods[key]
-		if d == nil || d.want != nil || !l.follows(d, e, nil) || l.follows(e, d, nil) {
+		if d == nil || !d.goes() || d.ended || !l.follows(d, e) || l.follows(e, d) {
 			continue // a circle, made of specs of different times, holds nothing up
 		}
 		return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", key.Name)
@@ -154,18 +154,26 @@ func (l *loop) stopWaits(e *entry) string {
 	return ""
 }
 
-// follows reports whether d depends on e, itself or through others; seen are the
-// pods on the way to d.
-func (l *loop) follows(d, e *entry, seen []*entry) bool {
-	if d.runs == nil || slices.Contains(seen, d) {
-		return false
-	}
-	for _, on := range d.runs.DependsOn {
-		for _, key := range d.runs.Targets(on) {
-			if next := l.pods[key]; next != nil && (next == e || l.follows(next, e, append(seen, d))) {
-				return true
+// goes reports whether a pod is on its way out.
+func (e *entry) goes() bool { return e.want == nil || deleting(e.want) }
+
+// follows reports whether d depends on e, itself or through others.
+func (l *loop) follows(d, e *entry) bool {
+	seen := make(map[*entry]bool)
+	var walk func(*entry) bool
+	walk = func(d *entry) bool {
+		if d.runs == nil || seen[d] {
+			return false
+		}
+		seen[d] = true
+		for _, on := range d.runs.DependsOn {
+			for _, key := range d.runs.Targets(on) {
+				if next := l.pods[key]; next != nil && (next == e || walk(next)) {
+					return true
+				}
 			}
 		}
+		return false
 	}
-	return false
+	return walk(d)
 }

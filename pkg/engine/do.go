@@ -13,10 +13,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// startPatience is how long a call that starts something may hold a start slot:
-// a runtime that hangs over one pod must not hold the others (F22).
-const startPatience = 5 * time.Second
-
 // reasonMount is why volumes that cannot be put in place keep a pod waiting.
 const reasonMount = "FailedMount"
 
@@ -39,8 +35,9 @@ const (
 // failure that no back-off of the plan covers.
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	for i := 0; i < len(p.Steps); {
-		if w.takeMail() {
-			return stale, 0 // the plan was made for another spec
+		w.takeMail()
+		if w.letter.want != v.Want || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
+			return stale, 0 // the plan was made for another spec, or another node
 		}
 		if makes(p.Steps[i]) && !w.letter.runtime {
 			return idle, 0 // news of the runtime is a letter
@@ -55,7 +52,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		switch {
 		case ctx.Err() != nil:
 			return idle, 0
-		case errors.Is(err, errSuperseded):
+		case errors.Is(err, errStale):
 			return stale, 0
 		case err != nil:
 			return failed, w.stepFailed(step, err)
@@ -71,6 +68,12 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		w.freeSlot(ctx) // the look at what started needs none
 	}
 	return acted, 0
+}
+
+// heldMeanwhile reports whether something has come up, since the plan was made,
+// that keeps the pod from starting.
+func (w *worker) heldMeanwhile(v plan.View) bool {
+	return w.letter.waits != "" && v.Waits == "" || w.letter.refused != (refusal{}) && v.Refused == ""
 }
 
 // makes reports whether a step makes something.
@@ -119,14 +122,14 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	case plan.PutVolumes:
 		w.beginInstance(v.Want, s.Instance)
 		w.save()
-		err := w.cfg.Volumes.Put(v.Want, s.Instance)
+		err := w.call(ctx, w.gate.patience(), nil, func() error { return w.cfg.Volumes.Put(v.Want, s.Instance) })
 		if err == nil && w.trouble[""].Reason == reasonMount {
 			delete(w.trouble, "")
 		}
 		return err
 	case plan.RunSandbox:
 		w.beginInstance(v.Want, s.Instance)
-		err := w.call(ctx, startPatience, nil, func() error {
+		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
 			var torn error
 			saved.Go(func() { // beside the call: the sandbox carries its instance's number itself
@@ -157,10 +160,11 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	case plan.UpdateContainer:
 		return w.update(ctx, v.Want, s.Container, id)
 	}
-	if w.rec.Lives[id].PostStart == pod.HookDue {
+	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
+		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
 		w.save() // before it runs: an agent that dies now leaves word that the hook is due
 	}
-	err := w.call(ctx, startPatience, nil, func() error { return rt.StartContainer(ctx, id) })
+	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
 		delete(w.trouble, s.Container)
 	}
@@ -169,7 +173,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 
 // update gives a running container other resources.
 func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
-	err := w.call(ctx, startPatience, nil, func() error { return w.cfg.Runtime.UpdateContainer(ctx, id, want, container) })
+	err := w.make(ctx, func() error { return w.cfg.Runtime.UpdateContainer(ctx, id, want, container) })
 	if err != nil {
 		return err
 	}
@@ -197,6 +201,16 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 		return w.forget(s.UID)
 	}
 	return fmt.Errorf("unknown step %q", s.Action)
+}
+
+// make is call for what starts something: no news cuts it short.
+func (w *worker) make(ctx context.Context, f func() error) error {
+	begun := time.Now()
+	err := w.call(ctx, w.gate.patience(), nil, f)
+	if err == nil {
+		w.gate.took(time.Since(begun))
+	}
+	return err
 }
 
 // call makes a call to the runtime, which may take long: after patience the
@@ -267,7 +281,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		Mounts:    mounts,
 	}
 	var id string
-	err = w.call(ctx, startPatience, nil, func() error {
+	err = w.make(ctx, func() error {
 		var err error
 		id, err = w.cfg.Runtime.CreateContainer(ctx, r)
 		return err
@@ -280,30 +294,33 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		delete(w.rec.Streaks, s.Container)
 		w.recDirty = true
 	}
-	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
-	}
 	return nil
 }
 
-// pull makes an image present. A newer spec cancels it, and only it: every
-// other call runs to its end.
+// pull makes an image present. A newer spec by which the container is another one,
+// or goes, cancels it.
 func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) error {
 	pullCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	superseded := false
-	err := w.call(ctx, pullPatience, func() { superseded = true; cancel() }, func() error {
+	news := func() {
+		if w.outlived(want, container) {
+			superseded = true
+			cancel()
+		}
+	}
+	err := w.call(ctx, pullPatience, news, func() error {
 		return w.cfg.Runtime.PullImage(pullCtx, want, container)
 	})
 	if superseded {
-		return errSuperseded
+		return errStale
 	}
 	return err
 }
 
-// errSuperseded ends a pull, or a wait for a slot, whose spec is no longer
-// wanted; it is no failure.
-var errSuperseded = errors.New("a newer spec arrived")
+// errStale ends a plan that does not fit any more: a newer spec arrived, or a hook
+// has failed. It is no failure of the step: the worker looks again.
+var errStale = errors.New("the plan is out of date")
 
 // forget removes what is left of the pod; its record is then empty, and nothing
 // writes it again.
@@ -326,15 +343,20 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 		w.log.Debug("Runtime does not answer", "step", s.String())
 		return w.failed()
 	}
+	if !makes(s) {
+		delay := w.failed()
+		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
+		return delay
+	}
 	t := w.trouble[s.Container]
 	if w.failing[s.Container] != s.Action {
 		w.failing[s.Container], t.Count = s.Action, 0
 	}
 	t.Count++
-	t.Reason, t.Message = "FailedStep", err.Error()
+	t.Reason, t.Message, t.Final = "FailedStep", err.Error(), false
 	var start *pod.StartError
 	if errors.As(err, &start) {
-		t.Reason, t.Message = start.Reason, start.Err.Error()
+		t.Reason, t.Message, t.Final = start.Reason, start.Err.Error(), start.Final
 	} else if s.Action == plan.PutVolumes {
 		t.Reason = reasonMount
 	}
@@ -344,9 +366,6 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	}
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
-	if !makes(s) {
-		return w.failed()
-	}
 	w.trouble[s.Container] = t
 	return 0
 }
@@ -368,7 +387,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 		case l, ok := <-w.mail:
 			if ok && w.read(l) {
 				w.gate.withdraw(ctx, t)
-				return errSuperseded
+				return errStale
 			}
 		case <-ctx.Done():
 			return ctx.Err()

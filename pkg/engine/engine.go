@@ -91,6 +91,8 @@ type Config struct {
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often a runtime that is well is asked how it is; default 15 s
 	Starts        int           // pods starting at once; default the number of cores
+
+	next func(plan.View) plan.Plan // plan.Next; a test holds it up
 }
 
 // Engine keeps pods the way their sources want them. Make one with New; call
@@ -116,6 +118,9 @@ func New(cfg Config) *Engine {
 	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = "containerd"
+	}
+	if cfg.next == nil {
+		cfg.next = plan.Next
 	}
 	live := newLive(nil)
 	if cfg.PodConfig != nil { // Once has none

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"context"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -16,6 +18,8 @@ type gate struct {
 	requests    chan *ticket
 	withdrawals chan *ticket
 	releases    chan struct{}
+
+	usual atomic.Int64 // how long a call lasts that starts something, in nanoseconds; 0: none has ended
 
 	// Owned by run.
 	free    int
@@ -51,6 +55,38 @@ func (g *gate) run(ctx context.Context) {
 		for g.free > 0 && g.waiting.Len() > 0 {
 			g.free--
 			heap.Pop(&g.waiting).(*ticket).grant <- struct{}{}
+		}
+	}
+}
+
+// The bounds of patience.
+const (
+	leastPatience = 500 * time.Millisecond
+	mostPatience  = 5 * time.Second
+)
+
+// patience is how long a call that starts something may hold a start slot: a
+// runtime that hangs over one pod must not hold the others (F22), and one that is
+// slow with all of them must not be asked for more at once. So it follows how
+// long such calls last.
+func (g *gate) patience() time.Duration {
+	usual := time.Duration(g.usual.Load())
+	if usual == 0 {
+		return mostPatience
+	}
+	return min(leastPatience+4*usual, mostPatience)
+}
+
+// took notes how long a call lasted that started something.
+func (g *gate) took(d time.Duration) {
+	for {
+		old := g.usual.Load()
+		now := max(int64(d), 1)
+		if old != 0 {
+			now = old + (now-old)/8
+		}
+		if g.usual.CompareAndSwap(old, max(now, 1)) {
+			return
 		}
 	}
 }

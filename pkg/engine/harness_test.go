@@ -308,6 +308,7 @@ type disk struct {
 	shut    bool          // the journal is full too
 	killed  bool          // who writes now is not there any more
 	slow    time.Duration // that writing a set takes
+	stuck   time.Duration // that putting volumes takes, for a pod that has some
 	records map[pod.Key]pod.Record
 	sets    map[string]map[string]pod.Standing // by layer and file; nil: nothing of the sources is kept
 	volumes map[string]bool                    // "uid/instance"
@@ -384,6 +385,9 @@ func (s setsOf) Save(layer string, _ time.Time, changed []pod.Standing) error {
 }
 
 func (d *disk) Put(want *pod.Spec, instance int) error {
+	if len(want.Pod.Spec.Volumes) > 0 {
+		time.Sleep(d.stuck)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full && len(want.Pod.Spec.Volumes) > 0 {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -65,7 +66,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	superseded := false
-	err := w.call(ctx, startPatience, func() {
+	err := w.call(ctx, w.gate.patience(), func() {
 		if w.outlived(v.Want, s.Container) {
 			superseded = true
 			giveUp()
@@ -73,16 +74,17 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	}, func() error { return w.cfg.Prober.Hook(hookCtx, hookRequest(v, s, id)) })
 	switch {
 	case superseded:
-		return errSuperseded
+		return errStale
 	case ctx.Err() != nil:
 		return ctx.Err() // the hook stays due: the next agent runs it
 	case err != nil:
 		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
 		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookFailed })
 		w.trouble[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
-	default:
-		w.setLife(id, func(l *pod.Life) { l.PostStart = "" })
+		w.save()
+		return errStale // the next plan ends it, before anything else starts
 	}
+	w.setLife(id, func(l *pod.Life) { l.PostStart = "" })
 	w.save()
 	return nil
 }
@@ -130,11 +132,11 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	w.save()
 	stops := make([]*stop, len(steps))
 	over := make(map[string]<-chan struct{}, len(steps))
-	hurry := make(chan struct{}) // closed when there is no time left
+	haste := &haste{news: make(chan struct{})}
 	for i, s := range steps {
 		end := make(chan struct{})
 		over[s.Container] = end
-		stops[i] = &stop{Step: s, end: end, hurry: hurry, request: hookRequest(v, s, s.ID), hooked: w.rec.Lives[s.ID].PreStop}
+		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID), hooked: w.rec.Lives[s.ID].PreStop}
 	}
 	for _, s := range stops {
 		for _, name := range s.After {
@@ -143,11 +145,12 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 			}
 		}
 	}
-	return w.await(ctx, stops, hurry)
+	return w.await(ctx, stops, haste, w.overdue(v))
 }
 
-// await runs stops side by side and returns when all have ended.
-func (w *worker) await(ctx context.Context, stops []*stop, hurry chan struct{}) (plan.Step, error) {
+// await runs stops side by side and returns when all have ended. overdue is when
+// they should have.
+func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue <-chan time.Time) (plan.Step, error) {
 	news := make(chan stopped)  // to this loop, which takes until all have ended
 	deaf := make(chan struct{}) // closed when it takes no more: a panic ends it early (F8)
 	tell := func(n stopped) {
@@ -169,7 +172,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, hurry chan struct{}) 
 		})
 	}
 	errs := make([]error, len(stops))
-	mail, hurried, changed := w.mail, false, false
+	mail := w.mail
 	for left := len(stops); left > 0; {
 		select {
 		case n := <-news:
@@ -186,15 +189,16 @@ func (w *worker) await(ctx context.Context, stops []*stop, hurry chan struct{}) 
 				left--
 				errs[n.i] = n.err
 			}
+		case <-overdue:
+			w.tellOverdue(ctx)
 		case l, ok := <-mail:
 			if !ok {
 				mail = nil
 				continue
 			}
-			changed = w.read(l) || changed
-			if !hurried && w.forced() {
-				hurried = true
-				close(hurry)
+			w.read(l)
+			if want := w.letter.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
+				haste.end(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
 			}
 		}
 	}
@@ -204,17 +208,37 @@ func (w *worker) await(ctx context.Context, stops []*stop, hurry chan struct{}) 
 			return stops[i].Step, err
 		}
 	}
-	if changed {
-		return stops[0].Step, errSuperseded // the rest of the plan was made for another spec
-	}
 	return stops[0].Step, nil
 }
 
-// forced reports whether the newest letter asks for an end at once: a deletion
-// without grace (C-1.16.12).
-func (w *worker) forced() bool {
-	want := w.letter.want
-	return deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil && *want.Pod.DeletionGracePeriodSeconds == 0
+// haste tells the stops under way by when all has to be over: their time only
+// shrinks.
+type haste struct {
+	mu    sync.Mutex
+	until time.Time     // zero: each has its own grace
+	news  chan struct{} // closed when until has come down
+}
+
+// end brings the end forward to until, where that is earlier.
+func (h *haste) end(until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until.IsZero() || until.Before(h.until) {
+		h.until = until
+		close(h.news)
+		h.news = make(chan struct{})
+	}
+}
+
+// deadline returns own, or what it was brought forward to, and a channel that is
+// closed when that may have changed.
+func (h *haste) deadline(own time.Time) (time.Time, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.until.IsZero() && h.until.Before(own) {
+		own = h.until
+	}
+	return own, h.news
 }
 
 // stop is one container on its way to its end.
@@ -224,17 +248,23 @@ type stop struct {
 	hooked  bool              // its hook ran already
 	turns   []<-chan struct{} // closed when the containers it comes after have ended
 	end     chan struct{}     // closed when this one has
-	hurry   <-chan struct{}
+	haste   *haste
 }
 
 // run ends the container. hooked is told how its hook ended.
 func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
-	begun := time.Now()
-	patient, cancel := context.WithDeadline(ctx, begun.Add(time.Duration(s.Grace)*time.Second))
+	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
+	patient, cancel := context.WithCancel(ctx)
+	var timer sync.WaitGroup
+	timer.Go(func() {
+		s.outlast(patient, own)
+		cancel()
+	})
+	defer timer.Wait()
 	defer cancel()
 	if s.Hook != nil && !s.hooked {
-		var err error
-		if !s.wait(patient, func(c context.Context) { err = cfg.Prober.Hook(c, s.request) }) {
+		err := cfg.Prober.Hook(patient, s.request)
+		if err != nil && patient.Err() != nil {
 			err = errors.Join(err, context.DeadlineExceeded)
 		}
 		hooked(err)
@@ -242,62 +272,57 @@ func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
 	for _, turn := range s.turns {
 		select {
 		case <-turn:
-		case <-s.hurry:
 		case <-patient.Done():
 		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	left := time.Duration(s.Grace)*time.Second - time.Since(begun).Truncate(time.Second)
-	select {
-	case <-s.hurry:
-		left = 0
-	default:
-	}
-	return s.kill(ctx, cfg.Runtime, max(left, minStop))
+	return s.kill(ctx, cfg.Runtime, own)
 }
 
-// wait does f under a context that ends with time, or in a hurry; it reports
-// whether f ended by itself.
-func (s *stop) wait(ctx context.Context, f func(context.Context)) bool {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { done <- sheltered(func() error { f(ctx); return nil }) })
-	select {
-	case err := <-done:
-		rethrow(err)
-		return true
-	case <-s.hurry:
-	case <-ctx.Done():
+// outlast returns when the time is over that the stop has for all but the kill,
+// or at the end of ctx.
+func (s *stop) outlast(ctx context.Context, own time.Time) {
+	for {
+		at, news := s.haste.deadline(own)
+		over := time.NewTimer(time.Until(at))
+		select {
+		case <-over.C:
+			return
+		case <-ctx.Done():
+			over.Stop()
+			return
+		case <-news:
+			over.Stop()
+		}
 	}
-	cancel()
-	rethrow(<-done)
-	return false
 }
 
-// kill asks the runtime for the end, and once more, with no time to lose, when a
-// hurry comes in between.
-func (s *stop) kill(ctx context.Context, rt Runtime, grace time.Duration) error {
-	done := make(chan error, 1)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { done <- sheltered(func() error { return rt.StopContainer(ctx, s.ID, grace) }) })
-	if grace > minStop {
+// kill asks the runtime for the end within what is left, in whole seconds, and
+// again when that becomes less.
+func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	done := make(chan error, 1) // the first end counts: the container is gone, or it is tried again
+	asked := time.Duration(math.MaxInt64)
+	for {
+		at, news := s.haste.deadline(own)
+		if left := max((time.Until(at) + time.Second - 1).Truncate(time.Second), minStop); left < asked {
+			asked = left
+			calls.Go(func() {
+				err := sheltered(func() error { return rt.StopContainer(ctx, s.ID, left) })
+				select {
+				case done <- err:
+				default:
+				}
+			})
+		}
 		select {
 		case err := <-done:
 			rethrow(err)
 			return err
-		case <-s.hurry:
-			if err := rt.StopContainer(ctx, s.ID, minStop); err != nil {
-				return err
-			}
+		case <-news:
 		}
 	}
-	err := <-done
-	rethrow(err)
-	return err
 }

@@ -22,7 +22,7 @@ func (l *loop) housekeep(ctx context.Context) {
 func (l *loop) count(ctx context.Context) {
 	l.take(ctx, func() (c census) {
 		c.pods, c.err = l.cfg.Runtime.Pods(ctx)
-		if c.err == nil || len(c.pods) > 0 {
+		if c.pods != nil {
 			var err error
 			if c.records, err = l.cfg.Records.All(); err != nil {
 				l.log.Warn("Records not read", "error", err)
@@ -37,6 +37,7 @@ func (l *loop) count(ctx context.Context) {
 func (l *loop) lookFor(ctx context.Context) {
 	keys := sortedKeys(l.hinted)
 	l.take(ctx, func() (c census) {
+		c.pods = []pod.Actual{}
 		for _, key := range keys {
 			a, err := l.cfg.Runtime.Pod(ctx, key)
 			switch {
@@ -73,13 +74,14 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		// Pods that could not be read are looked for again; the others count.
 		l.log.Warn("Runtime not read", "error", c.err)
 		l.unknown = true
-		if len(c.pods) == 0 {
+		if c.pods == nil {
 			return
 		}
 	}
 	for _, r := range recordsOf(c) {
 		s := stray{uid: r.UID}
-		s.stops = !r.StopSince.IsZero()
+		s.stops, s.ended = !r.StopSince.IsZero(), r.Terminal != ""
+		s.alive = c.err != nil // what could not be read may run
 		if s.spec = r.Want; r.Want != nil {
 			s.layer = r.Want.Origin.Layer()
 		}
@@ -145,7 +147,7 @@ func (l *loop) note(key pod.Key, s stray) {
 		l.strays[key] = old
 		return
 	case known:
-		s.spec = old.spec
+		s.spec, s.ended = old.spec, old.ended
 	}
 	s.first = !l.begun
 	l.strays[key] = s

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestF10_SetIsWrittenOnceThereIsRoom: a source may say nothing new for weeks.
-func TestF10_SetIsWrittenOnceThereIsRoom(t *testing.T) {
+// TestF12_SetIsWrittenOnceThereIsRoom: a source may say nothing new for weeks.
+func TestF12_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
 		m.disk.refuse(true)
@@ -33,8 +33,8 @@ func TestF10_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 	})
 }
 
-// TestF10_SetIsWrittenWhenTheAgentLeaves: the last try.
-func TestF10_SetIsWrittenWhenTheAgentLeaves(t *testing.T) {
+// TestF12_SetIsWrittenWhenTheAgentLeaves: the last try.
+func TestF12_SetIsWrittenWhenTheAgentLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
 		m.disk.refuse(true)

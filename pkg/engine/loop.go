@@ -80,6 +80,7 @@ type entry struct {
 	seq     uint64
 	uid     string    // of a stray
 	want    *pod.Spec // nil: it has to go
+	next    *pod.Spec // wanted once it is gone; nil: nothing is
 	refused refusal
 	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
 	given   *pod.Spec // the one whose resources it has; nil: it has none yet
@@ -185,8 +186,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
-// handleBatch dispatches PodUpdates by op as the kubelet's loop does
-// (C-1.14.5). What a worker gets is the newest spec of its pod in any case.
+// handleBatch gives the worker of every pod that an update names the newest spec
+// of its pod, whatever the update's op is (C-1.14.5).
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
@@ -258,26 +259,35 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		if e == nil {
 			return
 		}
+		e.next = nil
 	} else if e == nil || l.held[key] {
 		if want = l.due(ctx, key, want); want == nil {
 			return
 		}
 	}
+	over := false
 	if e == nil {
 		s, runs := l.strays[key]
 		e = l.entry(key)
 		e.seated, e.given = runs, s.spec // it keeps its seat (C-1.31.5)
+		over = s.over() && s.is(want)
 	}
 	if e.want == want && e.mail != nil {
 		return
 	}
-	if e.ended && want != nil && (!e.refused.final || want.UID() != e.runs.UID()) {
-		e.seated, e.ended = false, false // it may run again: admission decides
+	if e.want == nil && want != nil && e.mail != nil { // what goes does not come back: another one follows it (F49)
+		e.next = want
+		return
+	}
+	if e.ended && want != nil && e.mayRunAgain(want) {
+		e.seated, e.ended = false, false // admission decides
 		e.refused.final = false
 	}
+	l.forgetOrder(e)
 	e.want = want
 	if want != nil {
 		e.runs = want
+		e.ended = e.ended || over
 	} else {
 		e.refused = refusal{}
 		if e.mail == nil { // refused from the start: nothing to stop
@@ -288,6 +298,14 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	delete(l.strays, key)
 	l.noteOrder(e)
 	l.send(e, true)
+}
+
+// mayRunAgain reports whether an edit may bring back a pod that has ended.
+func (e *entry) mayRunAgain(want *pod.Spec) bool {
+	if e.runs == nil || want.UID() != e.runs.UID() {
+		return true
+	}
+	return !e.refused.final && plan.Revives(e.runs, want)
 }
 
 func (l *loop) entry(key pod.Key) *entry {
@@ -313,11 +331,11 @@ func (l *loop) admit(ctx context.Context) {
 		}
 	}
 	for _, key := range sortedKeys(l.strays) {
-		if s := l.strays[key]; s.spec != nil {
+		if s := l.strays[key]; s.spec != nil && !s.over() {
 			seated = append(seated, s.spec)
 		}
 	}
-	seated = l.admitResizes(seated)
+	seated = l.admitEdits(seated)
 	if len(want) == 0 {
 		return
 	}

@@ -68,6 +68,7 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	out.Status = current
 	if notes.Terminating {
 		markStopping(&out, rec.StopSince, plan.Grace(spec, a))
+		markOverdue(&out, a, rec.StopSince, plan.Grace(spec, a), now)
 	}
 	return out
 }

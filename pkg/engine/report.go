@@ -25,12 +25,16 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.setTargets(ctx, e, nil)
 		l.drop(e, &r)
 		l.pokeDependents(e)
+		if e.next != nil {
+			l.want(ctx, e.key, e.next)
+		}
 		l.admit(ctx)
 		return
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
 		e.ended = true
-		l.admit(ctx) // its ports are free
+		l.pokeDependencies(e) // they may go now
+		l.admit(ctx)          // its ports are free
 	}
 	l.setTargets(ctx, e, r.targets)
 	if now := stageOf(&r); now != e.stage {

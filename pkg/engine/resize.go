@@ -8,30 +8,41 @@ import (
 // seat is the spec by which a pod takes room on the node: the one whose resources
 // it was given.
 func (e *entry) seat() *pod.Spec {
-	if e.given != nil && e.given.UID() == e.runs.UID() {
+	if e.given != nil {
 		return e.given
 	}
 	return e.runs
 }
 
-// admitResizes judges the seated pods that ask for other resources than they were
-// given, in the order in which they came, and returns the seats after that. One
-// that has to wait is judged again whenever admission is (C-1.34.3).
-func (l *loop) admitResizes(seats []*pod.Spec) []*pod.Spec {
+// admitEdits judges the seated pods that were edited, in the order in which they
+// came, and returns the seats after that: those that ask for other resources
+// (C-1.34.3), and those that another instance has to replace. What has to wait goes
+// on as it is, and is judged again whenever admission is.
+func (l *loop) admitEdits(seats []*pod.Spec) []*pod.Spec {
 	for i, seat := range seats {
 		e := l.pods[seat.Key]
 		if e == nil || e.want == nil || !e.seated || e.want == seat {
 			continue
 		}
-		reason, message := plan.FitResize(e.want, seat, without(seats, i), l.cfg.Node)
-		if reason == "" {
+		var resize, refused refusal
+		if plan.Replaces(seat, e.want) {
+			if _, no := plan.Admit([]*pod.Spec{e.want}, without(seats, i), l.cfg.Node); len(no) > 0 {
+				refused = refusal{reason: no[0].Reason, message: no[0].Message}
+			}
+		} else {
+			resize.reason, resize.message = plan.FitResize(e.want, seat, without(seats, i), l.cfg.Node)
+		}
+		if resize == (refusal{}) && refused == (refusal{}) {
 			seats[i], e.given = e.want, e.want
 		}
-		if now := (refusal{reason: reason, message: message}); e.resize != now {
-			e.resize = now
-			if reason != "" {
-				l.log.Warn("Resize held", "pod", e.key.String(), "reason", reason, "message", message)
+		if e.resize != resize || e.refused != refused {
+			if resize != (refusal{}) && e.resize != resize {
+				l.log.Warn("Resize held", "pod", e.key.String(), "reason", resize.reason, "message", resize.message)
 			}
+			if refused != (refusal{}) && e.refused != refused {
+				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message)
+			}
+			e.resize, e.refused = resize, refused
 			l.send(e, true)
 		}
 	}

@@ -153,7 +153,7 @@ func TestC_1_2_9_DeletedPodStopsOnceAndStaysAway(t *testing.T) {
 	})
 }
 
-func TestF10_SetsOnAFullDiskDelayNobody(t *testing.T) {
+func TestF12_SetsOnAFullDiskDelayNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
 		m.disk.refuse(true)

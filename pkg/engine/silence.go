@@ -14,6 +14,7 @@ type present struct {
 	shown string    // the UID that the runtime shows; "" where it shows nothing
 	alive bool      // something of it runs
 	stops bool      // a stop of it had begun
+	ended bool      // it was written down that it has ended for good
 }
 
 // delay is what keeps a wanted pod as it is: the silence of a layer. Nil is
@@ -99,6 +100,9 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 	}
 	return d.as
 }
+
+// over reports whether a pod has ended for good: it takes no room on the node.
+func (p present) over() bool { return p.ended && !p.alive }
 
 // known reports whether what runs is what was written down.
 func (p present) known() bool { return p.spec != nil && (p.shown == "" || p.shown == p.spec.UID()) }

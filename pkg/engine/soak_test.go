@@ -168,7 +168,8 @@ func (f *fate) judge() {
 			}
 			continue
 		}
-		if phase != "gone" && phase != "never reported" && !running(f.m, n, "app") && f.mayWait(want) {
+		// Who waits is not there yet, or goes on as it was before the edit.
+		if phase == "Pending" && f.mayWait(want) || phase != "gone" && phase != "never reported" && !running(f.m, n, "app") && f.mayWait(want) {
 			continue
 		}
 		if phase == "Pending" || phase == "gone" || phase == "never reported" {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -36,27 +35,6 @@ type refusal struct {
 	final           bool // the pod has Failed: it is not judged again
 }
 
-// report is what a worker tells the sync loop after it looked.
-type report struct {
-	key    pod.Key
-	seq    uint64 // of the entry whose worker speaks
-	gen    uint64 // of the letter it acted on
-	busy   bool   // the plan has steps: what is shown is not yet what is wanted
-	pod    *v1.Pod
-	origin pod.Origin
-	fresh  bool // the status differs from the one reported before
-	gone   bool
-	seated bool // the runtime shows something of it
-	ended  bool // for good: it holds no port any more
-	// settled says that the plan waits for nothing but news.
-	settled bool
-	saved   bool // the record was written, or could not be: saveErr
-	saveErr error
-	final   bool // a person has to mend something before this pod can start
-	targets []target
-	logs    []logFile // of the containers that run
-}
-
 // worker owns one pod: it looks, asks plan.Next, does the steps, and looks
 // again when it has acted.
 type worker struct {
@@ -79,7 +57,8 @@ type worker struct {
 	slot      bool
 	failures  int                    // of looking, stopping and removing, in a row
 	failing   map[string]plan.Action // what the trouble of this name is about
-	expect    bool                   // the last look showed something, and it was not removed since
+	expect    bool                   // a look showed something, and it was not removed since
+	doubt     time.Time              // since when looks show nothing of it all the same
 	lastSteps string                 // done last
 	repeats   int                    // of lastSteps, in a row
 	panics    []time.Time            // of the last minute
@@ -113,7 +92,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		view := w.view(have)
 		w.thinking.Store(time.Now().UnixNano())
-		p := plan.Next(view)
+		p := w.cfg.next(view)
 		w.remember(view, p)
 		w.thinking.Store(0)
 		if p.Gone {
@@ -168,9 +147,18 @@ const emptyPause = time.Second
 // believe reports whether a look may be acted on: a runtime that shows nothing of
 // a pod it showed before, and that this worker has not removed, is asked twice.
 func (w *worker) believe(have pod.Actual) bool {
-	doubt := have.Empty() && w.expect
-	w.expect = !have.Empty()
-	return !doubt
+	switch {
+	case !have.Empty():
+		w.expect, w.doubt = true, time.Time{}
+	case w.expect && w.doubt.IsZero():
+		w.doubt = time.Now()
+		return false
+	case w.expect && time.Since(w.doubt) < emptyPause:
+		return false
+	default:
+		w.expect, w.doubt = false, time.Time{}
+	}
+	return true
 }
 
 // waitForNews blocks until a letter is newer than the one on which the pod was
@@ -328,9 +316,7 @@ func (w *worker) save() {
 func (w *worker) view(have pod.Actual) plan.View {
 	w.raiseAttempts(have)
 	w.forgetLives(have)
-	if w.rec.Instance == 0 && have.Sandbox != nil {
-		w.rec.Instance, w.recDirty = have.Sandbox.Instance, true
-	}
+	w.catchUp(have)
 	want := w.letter.want
 	if w.rec.UID == "" {
 		if want != nil {
@@ -366,6 +352,20 @@ func (w *worker) view(have pod.Actual) plan.View {
 	return v
 }
 
+// catchUp takes the runtime's word for a newer instance than the record's, which
+// could not be written then: what it says is of the one before.
+func (w *worker) catchUp(have pod.Actual) {
+	b := have.Sandbox
+	if b == nil || b.Instance <= w.rec.Instance || w.rec.UID != "" && w.rec.UID != have.UID {
+		return
+	}
+	if w.rec.Instance > 0 {
+		w.rec.Want, w.rec.StartTime, w.rec.Streaks = nil, time.Time{}, nil
+	}
+	w.rec.Instance, w.rec.StopSince, w.recDirty = b.Instance, time.Time{}, true
+	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
+}
+
 // raiseAttempts keeps the numbers that only rise ahead of what the runtime
 // shows, so that they outlive the removal of what carried them.
 func (w *worker) raiseAttempts(have pod.Actual) {
@@ -390,7 +390,8 @@ func (w *worker) raiseAttempts(have pod.Actual) {
 // remember puts into the record what this look decided: the spec the instance
 // stands for, its end, and since when it stops.
 func (w *worker) remember(v plan.View, p plan.Plan) {
-	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
+	// An edit that is held is none yet: the next agent must not take it for given.
+	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance && v.ResizeHeld == "" {
 		w.rec.Want, w.recDirty = v.Want, true
 	}
 	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
@@ -432,93 +433,3 @@ func (w *worker) refuse(want *pod.Spec) {
 
 // deleting reports whether a pod's source shows it as being deleted.
 func deleting(want *pod.Spec) bool { return want != nil && want.Pod.DeletionTimestamp != nil }
-
-// tell computes the status and reports it; it returns false at the end.
-func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
-	r := report{
-		key:     w.key,
-		seq:     w.seq,
-		busy:    len(p.Steps) > 0 || p.Stopping,
-		gen:     w.letter.gen,
-		gone:    p.Gone,
-		seated:  !v.Have.Empty(),
-		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
-		settled: p.Settled && !w.recDirty, // a record that could not be written is tried again
-		saved:   w.saveTried,
-		saveErr: w.saveErr,
-	}
-	spec := v.Want
-	if spec == nil {
-		spec = v.Kept
-	}
-	switch {
-	case spec != nil:
-		r.origin = spec.Origin
-		r.pod = w.statusOf(spec, v, p)
-	default:
-		r.pod = &v1.Pod{}
-		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
-	}
-	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod, w.saveTried = r.pod, false
-	if spec != nil {
-		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stopping || w.rec.Terminal != "")
-	}
-	if w.cfg.Logs != nil {
-		r.logs = logsOf(v.Have)
-	}
-	for _, t := range w.trouble {
-		r.final = r.final || finalReasons[t.Reason]
-	}
-	select {
-	case w.reports <- r:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// finalReasons are waiting reasons that only a person can end.
-var finalReasons = map[string]bool{
-	"ErrImageNeverPull":          true,
-	"InvalidImageName":           true,
-	"CreateContainerConfigError": true,
-}
-
-func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
-	notes := status.Notes{
-		Trouble:        v.Trouble,
-		RefusedReason:  w.letter.refused.reason,
-		RefusedMessage: w.letter.refused.message,
-		RefusedFinal:   w.letter.refused.final,
-		ResizeReason:   w.letter.resize.reason,
-		ResizeMessage:  w.letter.resize.message,
-		Waits:          w.letter.waits,
-		Lives:          w.rec.Lives,
-		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
-		StartTime:   w.rec.StartTime,
-		Instance:    w.rec.Instance,
-		Terminal:    w.rec.Terminal,
-		HostIPs:     w.cfg.HostIPs,
-		RuntimeName: w.cfg.RuntimeName,
-		Terminating: v.Want == nil || deleting(v.Want),
-	}
-	for name, b := range p.Backoff {
-		if notes.Backoff == nil {
-			notes.Backoff = make(map[string]status.Backoff, len(p.Backoff))
-		}
-		notes.Backoff[name] = status.Backoff(b)
-	}
-	if !w.letter.runtime {
-		notes.NetworkWait = "container runtime is not ready"
-	} else if !v.NetworkReady {
-		notes.NetworkWait = "network is not ready"
-	}
-	w.before = status.Of(spec, v.Have, w.letter.health, w.before, notes, v.Now)
-	out := *spec.Pod // shares everything but the status with the immutable spec
-	out.Status = w.before
-	if v.Want == nil && !w.rec.StopSince.IsZero() {
-		markStopping(&out, w.rec.StopSince, plan.Grace(v.Kept, v.Have))
-	}
-	return &out
-}

@@ -12,7 +12,8 @@ import (
 // get no more than this.
 type Observer interface {
 	// Pods returns every pod on the runtime that carries our node's label, each
-	// read now. Order is by key.
+	// read now. Order is by key. What could be read comes with the error that says
+	// what could not; nil pods mean that nothing is known.
 	Pods(ctx context.Context) ([]pod.Actual, error)
 	// Pod returns one pod, read now; an empty Actual (with its Key) when the
 	// runtime shows nothing of it.
@@ -32,7 +33,7 @@ type Actor interface {
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	// PullImage makes the image of want's container present by its pull policy:
-	// ImageStatus, then PullImage where needed. It alone honours the end of ctx.
+	// ImageStatus, then PullImage where needed. The end of ctx ends it.
 	PullImage(ctx context.Context, want *pod.Spec, container string) error
 	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
 	StartContainer(ctx context.Context, id string) error

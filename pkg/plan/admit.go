@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -63,6 +64,28 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 		ok = append(ok, spec)
 	}
 	return ok, refused
+}
+
+// StartOrder compares two pods by who starts first: the one of higher priority
+// (critical pods have the highest, from 2,000,000,000 on), then the one that
+// stands earlier (file, line), then by key. It is 0 only for pods of one key and
+// place.
+func StartOrder(a, b *pod.Spec) int {
+	return cmp.Or(
+		-cmp.Compare(Priority(a), Priority(b)),
+		strings.Compare(a.Origin.File, b.Origin.File),
+		cmp.Compare(a.Origin.Line, b.Origin.Line),
+		a.Key.Compare(b.Key),
+	)
+}
+
+// Priority returns the pod's priority, 0 where it has none. Critical pods have
+// 2,000,000,000 and more (C-1.4.2).
+func Priority(s *pod.Spec) int32 {
+	if s.Pod.Spec.Priority == nil {
+		return 0
+	}
+	return *s.Pod.Spec.Priority
 }
 
 // sourceAPI is the kind of source whose pods are not static.

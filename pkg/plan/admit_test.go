@@ -132,22 +132,6 @@ func TestStartOrder(t *testing.T) {
 	}
 }
 
-func TestSweepNamesWhatNobodyKeeps(t *testing.T) {
-	t.Parallel()
-	box := &pod.Sandbox{ID: "s"}
-	have := []pod.Actual{
-		{Key: pod.Key{Namespace: "b", Name: "x"}, Sandbox: box},
-		{Key: pod.Key{Namespace: "a", Name: "kept"}, Sandbox: box},
-		{Key: pod.Key{Namespace: "a", Name: "empty"}},
-		{Key: pod.Key{Namespace: "a", Name: "x"}, Dead: []pod.Container{{ID: "c"}}},
-	}
-	got := plan.Sweep(have, func(a pod.Actual) bool { return a.Name == "kept" })
-	want := []pod.Key{{Namespace: "a", Name: "x"}, {Namespace: "b", Name: "x"}}
-	if !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
-
 func TestC_1_23_1_GraceSources(t *testing.T) {
 	t.Parallel()
 	kept := portPod("a", 0)

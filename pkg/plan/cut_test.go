@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -56,6 +57,22 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 			f.own, f.rule, f.sidecars, f.ephemeral = "Never", "RestartAllContainers", 1, true
 			runUp(m, f)
 			m.exitAll("c0", 1)
+		},
+		"restart all edited in back-off":    func(m *sim, f *manifest) { inBackoff(m, f); f.image++; m.want = f.spec() },
+		"restart all taken out in back-off": func(m *sim, f *manifest) { inBackoff(m, f); f.rule = ""; m.want = f.spec() },
+		"restart all while a container is dropped": func(m *sim, f *manifest) {
+			f.own, f.rule, f.sidecars = "Never", "RestartAllContainers", 1
+			runUp(m, f)
+			m.exitAll("c0", 1)
+			f.containers--
+			m.want = f.spec()
+		},
+		"reboot in init": func(m *sim, f *manifest) {
+			f.policy, f.own = "Never", "Always"
+			m.want = f.spec()
+			m.round(-1)
+			m.round(-1)
+			m.killSandbox(m.sandboxes[0])
 		},
 		"deadline": func(m *sim, f *manifest) {
 			f.sidecars, f.hooks = 1, true
@@ -110,6 +127,20 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 	}
 }
 
+// inBackoff lets a container restart all twice, so that it waits.
+func inBackoff(m *sim, f *manifest) {
+	f.own, f.rule, f.sidecars = "Never", "RestartAllContainers", 1
+	runUp(m, f)
+	m.exitAll("c0", 1)
+	if _, ok := m.settle(); !ok {
+		panic("not up again")
+	}
+	m.exitAll("c0", 1)
+	if p := m.round(-1); !p.RestartingAll || p.Wait == 0 {
+		panic("no back-off: " + p.String())
+	}
+}
+
 func runUp(m *sim, f *manifest) {
 	m.want = f.spec()
 	if _, ok := m.settle(); !ok {
@@ -123,5 +154,35 @@ func (m *sim) exitAll(prefix string, code int32) {
 		if strings.HasPrefix(c.Name, prefix) {
 			m.exit(c, code)
 		}
+	}
+}
+
+// TestC_1_5_8_LeftoverHoldsNothingUp: a container that the pod does not have any
+// more and that cannot be removed keeps nobody from being started again.
+func TestC_1_5_8_LeftoverHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	m := newSim()
+	f := manifest{policy: "Always", containers: 2}
+	runUp(m, &f)
+	f.containers--
+	m.want = f.spec()
+	m.exitAll("c0", 1)
+	stuck := 0
+	m.fail = func(s plan.Step) bool {
+		stays := s.Action == plan.RemoveContainer && s.Container == "c1"
+		if stays {
+			stuck++
+		}
+		return stays
+	}
+	for range 4 {
+		m.round(-1)
+	}
+	have := m.have()
+	if c := have.Containers["c0"]; c.State != pod.StateRunning || c.Restarts != 1 {
+		t.Errorf("c0 is %s, restarted %d times", c.State, c.Restarts)
+	}
+	if c := have.Containers["c1"]; c.State != pod.StateExited || stuck == 0 || len(m.broken) > 0 {
+		t.Errorf("c1 is %s, %d removals failed, broken %v", c.State, stuck, m.broken)
 	}
 }

@@ -51,7 +51,7 @@ func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containe
 			return true, nil
 		case s.Action == RunSandbox && !have.Empty() && have.UID != "" && instance == 0:
 			return true, nil
-		case s.Action == CreateContainer && (s.Why == whyEdited || s.Why == whyResized) && !slices.Contains(containers, s.Container):
+		case s.Action == CreateContainer && s.Anew && !slices.Contains(containers, s.Container):
 			containers = append(containers, s.Container)
 		}
 	}

@@ -43,6 +43,7 @@ type viewYAML struct {
 	Health       map[string]string      `json:"health"` // by container ID: words of "ready live started", "-" before a failure
 	Lives        map[string]pod.Life    `json:"lives"`  // by container ID
 	Streaks      map[string]int         `json:"streaks"`
+	Restarting   bool                   `json:"restartingAll"`
 	Started      string                 `json:"started"` // how long ago, default an hour; or never
 	MaxBackoff   string                 `json:"maxBackoff"`
 }
@@ -91,7 +92,7 @@ func TestNextGoldens(t *testing.T) {
 	}
 }
 
-// describe is all that Next and Outcome say of a view.
+// describe is all that Next says of a view.
 func describe(v plan.View) string {
 	p := plan.Next(v)
 	var b strings.Builder
@@ -105,10 +106,10 @@ func describe(v plan.View) string {
 	if p.RestartingAll {
 		b.WriteString("(restarting all)\n")
 	}
-	if p.Ended != (plan.Ended{}) {
+	if p.Ended.Reason != "" {
 		fmt.Fprintf(&b, "(ended %s %s: %s)\n", p.Ended.Phase, p.Ended.Reason, p.Ended.Message)
 	}
-	if phase := plan.Outcome(v); phase != "" {
+	if phase := p.Ended.Phase; phase != "" {
 		fmt.Fprintf(&b, "(outcome %s)\n", phase)
 	}
 	if n := plan.Instance(v); v.Want != nil && n != v.Instance {
@@ -134,7 +135,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		Want: want, Kept: want, Have: have,
 		Attempts: y.Attempts, Terminal: y.Terminal,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
-		Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits, ResizeHeld: y.ResizeHeld, Lives: y.Lives, Streaks: y.Streaks,
+		Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits, ResizeHeld: y.ResizeHeld, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
 		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,
 	}
 	v.Health, err = readHealth(y.Health, have)

@@ -6,35 +6,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// doomed says why a running container has to be ended: what Life.Killed will
-// say, "" when it may live. A kill that was begun is brought to its end, also by
-// the agent after the one that began it.
-func (s *scene) doomed(c pod.Container) string {
-	spec, _ := s.Want.Container(c.Name)
-	life := s.Lives[c.ID]
-	failed := func(probe *v1.Probe, verdicts map[string]pod.Verdict) bool {
-		v, ok := verdicts[c.Name]
-		return probe != nil && ok && v.ContainerID == c.ID && !v.OK
-	}
-	switch {
-	case life.Killed != "":
-		return life.Killed
-	case life.PostStart == pod.HookFailed:
-		return pod.HookFailed
-	case failed(spec.LivenessProbe, s.Health.Live):
-		return string(pod.Liveness)
-	case failed(spec.StartupProbe, s.Health.Started):
-		return string(pod.Startup)
-	}
-	return ""
-}
-
-// killedByProbe reports whether the agent ended this life because of a probe.
-func (s *scene) killedByProbe(c pod.Container) bool {
-	k := s.Lives[c.ID].Killed
-	return k == string(pod.Liveness) || k == string(pod.Startup)
-}
-
 // postStart returns the hook that runs after container name has started; nil
 // when it has none.
 func (s *scene) postStart(name string) *v1.LifecycleHandler {

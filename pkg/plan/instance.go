@@ -14,6 +14,25 @@ import (
 // one (its spec, its end) until this one starts.
 func Instance(v View) int { return newScene(v).target }
 
+// Replaces reports whether want runs as another pod than what was made from made:
+// under another UID, or edited in what replaces the whole pod.
+func Replaces(made, want *pod.Spec) bool {
+	if made == nil || want == nil {
+		return false
+	}
+	return made.UID() != want.UID() || (&scene{View: View{Want: want, Kept: made}}).podChanged(made.SandboxHash)
+}
+
+// Revives reports whether want may bring back a pod that was made from made and
+// has ended (C-1.26.15); what its containers were made from has the last word.
+// Nothing brings back one of an API server.
+func Revives(made, want *pod.Spec) bool {
+	if made == nil || want == nil || want.Origin.Source == sourceAPI {
+		return false
+	}
+	return (&scene{View: View{Want: want, Kept: made}}).contentChanged()
+}
+
 // newest is the highest instance number that the record or the runtime knows.
 func (s *scene) newest() int {
 	n := s.Instance
@@ -44,36 +63,42 @@ func (s *scene) instances() []int {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// whyOver says why the newest instance is not the one Want runs as; "" when it
-// is, or when there is none.
+// whyAnew says why Want runs as another instance than the newest; "" when it runs
+// as that one, or there is none. The sandbox speaks of the newest instance, or the
+// record where that knows of a later one: whose volumes were put and whose sandbox
+// was not made yet, or is gone.
 //
-// The newest instance is the recorded one without a sandbox (its volumes were
-// put and its sandbox was not made yet, or it is gone), or the newest
-// sandbox's. StopSince and Terminal speak of the recorded one alone.
-func (s *scene) whyOver() string {
+//	 who speaks         | the newest is over, because
+//	--------------------+------------------------------------------------------
+//	 runtime, record    | it has another UID
+//	 sandbox or record  | it was made from another definition of the pod
+//	 the record, of the | it was being stopped
+//	 one it knows       | it had ended, and its content was edited (C-1.26.15)
+func (s *scene) whyAnew() string {
 	want, b := s.Want, s.Have.Sandbox
-	if s.Have.UID != "" && s.Have.UID != want.UID() {
-		return "pod uid changed"
-	}
 	byRecord := b == nil || s.instanceOf(b) < s.Instance
-	if byRecord && s.Instance == 0 {
-		return ""
+	recorded := byRecord || s.instanceOf(b) == s.Instance
+	made := "" // the hash it was made with
+	switch {
+	case !byRecord:
+		made = b.SandboxHash
+	case s.Kept != nil:
+		made = s.Kept.SandboxHash
 	}
 	switch {
-	case !byRecord && s.podChanged(b.SandboxHash):
-		return s.changedText("pod definition changed")
+	case s.Have.UID != "" && s.Have.UID != want.UID():
+		return "pod uid changed"
+	case byRecord && s.Instance == 0: // there is none
+		return ""
 	case byRecord && s.Kept != nil && s.Kept.UID() != want.UID():
 		return "pod uid changed"
-	case byRecord && s.Kept != nil && s.podChanged(s.Kept.SandboxHash):
+	case s.podChanged(made):
 		return s.changedText("pod definition changed")
-	}
-	if recorded := byRecord || s.instanceOf(b) == s.Instance; !recorded {
+	case !recorded:
 		return ""
-	}
-	switch {
 	case !s.StopSince.IsZero():
 		return "pod is wanted again while it stops"
-	case s.Terminal != "" && want.Origin.Source != sourceAPI && s.contentChanged(): // C-1.26.15
+	case s.Terminal != "" && want.Origin.Source != sourceAPI && s.contentChanged():
 		return s.changedText("definition changed after the pod had ended")
 	}
 	return ""
@@ -116,7 +141,7 @@ func (s *scene) contentChanged() bool {
 		return s.contentDiffersFromRecords()
 	}
 	for name := range s.Want.ContainerHashes {
-		if _, ok := s.Kept.ContainerHashes[name]; !ok || s.Kept.Resources(name) != s.Want.Resources(name) {
+		if _, ok := s.Kept.ContainerHashes[name]; !ok || len(pod.ResourcesChanged(s.Kept.Resources(name), s.Want.Resources(name))) > 0 {
 			return true
 		}
 	}

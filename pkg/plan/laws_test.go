@@ -98,7 +98,7 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 	word := rapid.SampledFrom([]string{
 		"round", "round", "round", "kill", "kill", "exit", "exit", "sandbox", "image", "initImage", "pod", "label",
 		"containers", "remove", "want", "clock", "clockBack", "record", "fail", "network", "unknown", "uid",
-		"revert", "revert", "ghost", "hook", "startup", "startup", "liveness", "sideImage", "memory", "grace",
+		"revert", "revert", "ghost", "hook", "startup", "startup", "liveness", "sideImage", "memory", "grace", "rule",
 	}).Draw(t, "event")
 	m.log = append(m.log, word)
 	defer func() {
@@ -141,6 +141,10 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 			map[string]map[string]pod.Verdict{"startup": health.Started, "liveness": health.Live}[word][c.Name] = verdict
 			m.health = health
 		}
+	case "rule":
+		if f.own != "" {
+			f.rule = map[string]string{"": "RestartAllContainers"}[f.rule]
+		}
 	case "sideImage":
 		f.sideImage++
 	case "memory":
@@ -174,7 +178,7 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 		// The record is lost while the runtime says as much: numbers and ends
 		// are known from the containers alone.
 		if b := m.have().Sandbox; b != nil && b.Instance == m.rec.Instance && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
-			m.rec, m.streaks = pod.Record{}, map[string]int{}
+			m.rec, m.streaks, m.all = pod.Record{}, map[string]int{}, false
 			m.forgetNumbers()
 		}
 	case "fail":

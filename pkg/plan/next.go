@@ -8,57 +8,42 @@ import (
 )
 
 // Next says what to do now for one pod. It is a ladder: the first rung that
-// matches writes the whole plan.
+// matches writes the whole plan. Each rung is the function of its name.
 //
-//	 # | state of the pod                                      | plan
-//	---+-------------------------------------------------------+---------------------------------------------
-//	 1 | unwanted or being deleted, something is left          | stop all, stop and remove sandboxes, take
-//	   |                                                       | volumes, forget
-//	   |   it lives, and a pod that depends on it has to go    | wait
-//	   |   first                                               |
-//	   | unwanted, nothing is left                             | gone
-//	   | being deleted, nothing is left                        | wait for its source to let go of it
-//	 2 | another pod's UID is on the node                      | stop and remove it; its volumes go
-//	 3 | a second life: an older record that has not ended, a  | stop it; older records are removed as well
-//	   | container that lives outside the newest sandbox, an   |
-//	   | older sandbox that is ready                           |
-//	 4 | ended for good, unchanged: recorded so, or computed   | stop what still lives (sidecars too) and the
-//	   | by Outcome, or its active deadline is over            | sandbox; keep the dead, then settled
-//	 5 | no ready sandbox of the wanted instance:              |
-//	   |   refused, waits for another pod, in trouble, or the  | wait
-//	   |   network is not ready                                |
-//	   |   nothing may restart, and something of it has run    | stop what still lives; it then ends in 4
-//	   |   none, ended, or the newest instance is over         | stop the old one, take the volumes of what is
-//	   |   (edited, being removed, ended and edited)           | over, put volumes, run sandbox
-//	 6 | ready sandbox                                         |
-//	   |   a container that the spec does not have             | stop and remove it
-//	   |   volumes not in place                                | put volumes; in trouble: nothing is started
-//	   |   a container ended and its rule restarts all         | kill and remove all but ephemeral ones, that
-//	   |                                                       | one last, when its back-off is over
-//	   |   ephemeral container without a record                | start
-//	   |   init container whose turn it is                     |
-//	   |     none, created, lost, failed                       | start; pod fails where it may not restart
-//	   |     running                                           | wait for it
-//	   |     has completed; a sidecar has started: running,    | the next one's turn; after the last the pod
-//	   |     postStart done, startup probe passed              | is initialised
-//	   |   sidecars that had their turn, this one's included,  |
-//	   |   and when initialised each regular container, in     |
-//	   |   order, each by itself:                              |
-//	   |     none, or one of an instance that is over          | start
-//	   |     its definition changed                            | stop, start; no back-off
-//	   |     running                                           |
-//	   |       liveness or startup probe failed                | stop; start, when its policy allows and it is
-//	   |                                                       | not in back-off
-//	   |       postStart failed                                | stop, then as exited
-//	   |       postStart is due                                | run the hook
-//	   |       resources changed                               | update; or by its resize policy stop, start
-//	   |       else                                            | keep
-//	   |     created here                                      | start
-//	   |     state unknown                                     | stop, then as failed
-//	   |     exited; rules, its policy or the pod's allow      | start when back-off is over
-//	   |     exited for good                                   | keep
-//	   |   dead records but one a container, older sandboxes   | remove
-//	   |   nothing of these                                    | settled
+//	 rung        | state of the pod                               | plan
+//	-------------+------------------------------------------------+-----------------------------------------
+//	 unwanted    | no spec, or being deleted                      | stop all, stop and remove sandboxes, take
+//	             |                                                | volumes, forget
+//	             |   a pod that depends on it has to go first     | wait
+//	             |   nothing is left                              | gone; while it is being deleted, wait
+//	 stranger    | a pod with another UID has the name            | stop and remove it; its volumes go
+//	 doubled     | a second life: an older record that has not    | stop it; older records are removed as
+//	             | ended, a container that lives outside the      | well
+//	             | newest sandbox, an older sandbox that is ready |
+//	 ended       | it has ended for good: so recorded or known to | stop what still lives, sidecars too, and
+//	             | its API server, by its containers, or by its   | the sandbox; keep the dead; then settled
+//	             | active deadline                                |
+//	 replaced    | another instance is due (it was edited, came   | stop it; while the next one would be
+//	             | back while it stopped, or has ended and was    | held, and no stop has begun, wait
+//	             | edited), and something of this one lives       |
+//	 finished    | no ready sandbox of the instance; something of | stop what still lives: then it has ended
+//	             | it has run, and nothing may restart            |
+//	 held        | no ready sandbox: refused, waits for another   | wait
+//	             | pod, in trouble, or the network is not ready   |
+//	 bare        | no ready sandbox                               | stop the old one, take the volumes of
+//	             |                                                | what is over, put volumes, run sandbox
+//	 restartsAll | a container ended, and its rule restarts all;  | kill and remove all but ephemeral ones,
+//	             | or such a restart has begun                    | that one last, after its back-off
+//	 runs        | a ready sandbox                                |
+//	             |   a container that the spec does not have      | stop it; at the end of the plan, remove
+//	             |   volumes not in place                         | put them; in trouble, start nothing
+//	             |   ephemeral container without a record         | start
+//	             |   init containers, sidecars                    | by their turn: see initContainers
+//	             |   sidecars that had their turn and, when the   | each by itself: see container
+//	             |   pod is initialised, containers, in order     |
+//	             |   dead records but one a container, older      | remove
+//	             |   sandboxes                                    |
+//	             |   nothing of these                             | settled
 //
 // To start is to pull, create, start and run the postStart hook; to stop is to
 // run the preStop hook and to stop, sidecars after what they serve. Before its
@@ -73,10 +58,14 @@ func Next(v View) Plan {
 	for _, rung := range []func(*scene) bool{
 		(*scene).unwanted,
 		(*scene).stranger,
-		(*scene).secondLife,
+		(*scene).doubled,
 		(*scene).ended,
-		(*scene).sandboxless,
-		(*scene).containers,
+		(*scene).replaced,
+		(*scene).finished,
+		(*scene).held,
+		(*scene).bare,
+		(*scene).restartsAll,
+		(*scene).runs,
 	} {
 		if rung(s) {
 			break
@@ -87,8 +76,8 @@ func Next(v View) Plan {
 	return s.p
 }
 
-// unwanted is rung 1. What carries the marks of the pod goes last: a pod whose
-// record was lost is still found, and its volumes taken, until then.
+// unwanted ends what nobody wants. What carries the marks of the pod goes last: a
+// pod whose record was lost is still found, and its volumes taken, until then.
 func (s *scene) unwanted() bool {
 	deleting := s.deleting()
 	if s.Want != nil && !deleting {
@@ -114,13 +103,8 @@ func (s *scene) unwanted() bool {
 	return true
 }
 
-// deleting reports whether the pod is wanted no more than its source still
-// shows it: a pod that an API server deletes gracefully (C-1.2.9). It never
-// starts again.
-func (s *scene) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
-
-// stranger is rung 2: the key is held by a pod with another UID, which stops by
-// its own kept spec before the wanted one starts (stricter than C-1.16.19).
+// stranger ends a pod with another UID that has the name. It stops by its own kept
+// spec before the wanted one starts (stricter than C-1.16.19).
 func (s *scene) stranger() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
@@ -130,8 +114,8 @@ func (s *scene) stranger() bool {
 	return true
 }
 
-// secondLife is rung 3 (I1). The newest record and the newest sandbox stay.
-func (s *scene) secondLife() bool {
+// doubled ends second lives (I1). The newest record and the newest sandbox stay.
+func (s *scene) doubled() bool {
 	for _, c := range s.Have.Dead {
 		if c.State != pod.StateExited {
 			const why = "a newer life of this container exists"
@@ -160,16 +144,14 @@ func (s *scene) secondLife() bool {
 	return len(s.p.Steps) > 0
 }
 
-// ended is rung 4: a terminal instance never runs again (I4, C-1.16.22). Its
-// dead containers stay, for logs and status, until the pod is unwanted.
+// ended keeps what has ended for good from running again (I4, C-1.16.22). Its dead
+// containers stay, for logs and status, until the pod is unwanted.
 func (s *scene) ended() bool {
 	end := s.end()
 	if end.Phase == "" {
 		return false
 	}
-	if end.Reason != "" {
-		s.p.Ended = end
-	}
+	s.p.Ended = end
 	why := "pod has ended: " + cmp.Or(end.Reason, end.Phase)
 	s.stopAlive(why)
 	if b := s.Have.Sandbox; b != nil && b.Ready {
@@ -179,24 +161,59 @@ func (s *scene) ended() bool {
 	return true
 }
 
-// sandboxless is rung 5 (C-1.19.1, C-1.19.3). The old sandbox and its dead
-// containers stay until new ones exist: they carry the numbers that only rise.
-func (s *scene) sandboxless() bool {
+// replaced ends the instance that another one is to follow. It is not stopped for
+// one that could not start; a stop that has begun is not taken back. What follows
+// is planned when it is over, by what is so then.
+func (s *scene) replaced() bool {
+	if s.anew == "" || !s.alive() {
+		return false
+	}
+	if s.StopSince.IsZero() && s.held() {
+		return true
+	}
+	s.p.Stopping = true
+	s.stopAlive(s.anew)
+	return true
+}
+
+// finished ends what is left of an instance that lost its sandbox and of which
+// nothing may restart (C-1.19.3).
+func (s *scene) finished() bool {
+	if s.sandbox != nil || s.anew != "" || !s.hasRun() || s.restartable() {
+		return false
+	}
+	s.stopAlive("sandbox has ended and restartPolicy is Never")
+	return true
+}
+
+// held says that the sandbox may not be made now, and why.
+func (s *scene) held() bool {
 	if s.sandbox != nil {
 		return false
 	}
-	if s.over == "" && s.hasRun() && !s.restartable() {
-		const why = "sandbox has ended and restartPolicy is Never"
-		s.stopAlive(why)
-		return true
+	trouble := s.Trouble[""]
+	switch {
+	case s.Refused != "" && !s.seated():
+		s.p.WaitFor = s.Refused
+	case s.Waits != "" && !s.alive(): // what runs waits for no other pod: what follows it does
+		s.p.WaitFor = s.Waits
+	case trouble.Until.After(s.Now):
+		s.wait(trouble.Until, troubleText("pod", trouble))
+	case !s.NetworkReady && !s.Want.Pod.Spec.HostNetwork:
+		s.p.WaitFor = "network is not ready"
+	default:
+		return false
 	}
-	if s.held() {
-		return true
+	return true
+}
+
+// bare makes the sandbox (C-1.19.1). The old one and its dead containers stay until
+// new ones exist: they carry the numbers that only rise.
+func (s *scene) bare() bool {
+	if s.sandbox != nil {
+		return false
 	}
 	why := s.whyRun()
-	// What has ended already is not being stopped: an edit that is taken back
-	// before its instance starts leaves a terminal pod as it was (I4).
-	s.p.Stopping = s.over != "" && s.alive()
 	s.stopAlive(why)
 	if b := s.Have.Sandbox; b != nil {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
@@ -210,28 +227,6 @@ func (s *scene) sandboxless() bool {
 		s.add(Step{Action: PutVolumes, Instance: s.target, Why: why})
 	}
 	s.add(Step{Action: RunSandbox, Instance: s.target, Attempt: s.nextAttempt(""), Why: why})
-	return true
-}
-
-// held reports, and says in the plan, that the sandbox may not be made now.
-// A stop that has begun is not held up: nothing takes it back.
-func (s *scene) held() bool {
-	if !s.StopSince.IsZero() && s.over != "" && s.alive() {
-		return false
-	}
-	trouble := s.Trouble[""]
-	switch {
-	case s.Refused != "" && !s.seated():
-		s.p.WaitFor = s.Refused
-	case s.Waits != "" && !s.alive():
-		s.p.WaitFor = s.Waits
-	case trouble.Until.After(s.Now):
-		s.wait(trouble.Until, troubleText("pod", trouble))
-	case !s.NetworkReady && !s.Want.Pod.Spec.HostNetwork:
-		s.p.WaitFor = "network is not ready"
-	default:
-		return false
-	}
 	return true
 }
 
@@ -252,8 +247,8 @@ func (s *scene) seated() bool {
 func (s *scene) whyRun() string {
 	b := s.Have.Sandbox
 	switch {
-	case s.over != "":
-		return s.over
+	case s.anew != "":
+		return s.anew
 	case b == nil && s.nextAttempt("") == 0:
 		return "pod is new"
 	case b == nil:

@@ -1,5 +1,5 @@
 // Package plan decides. Next says what to do now for one pod, one action a
-// step, and why; Admit says which pods may start; Sweep says what nobody wants.
+// step, and why; Admit says which pods may start.
 //
 // It sits between what is wanted (podconfig) and what is there (the runtime):
 // the engine's workers read, ask Next, do the steps and read again.
@@ -71,6 +71,9 @@ type View struct {
 	// were removed to restart all containers: what the last RemoveContainer step
 	// with a Streak said, until that container is created again. May be nil.
 	Streaks map[string]int
+	// RestartingAll is what the plan before this one said: a restart of all that has
+	// begun is brought to its end, whatever the rules say by now.
+	RestartingAll bool
 	// StartTime is when the instance was first acknowledged: activeDeadlineSeconds
 	// counts from it (C-1.26.17). Zero is not known yet.
 	StartTime time.Time
@@ -118,6 +121,8 @@ type Step struct {
 	Killed string
 	UID    string // TakeVolumes, Forget: whose directories; it may be another pod's than the wanted one's
 	Why    string
+	// Anew says that a CreateContainer follows an edit, not an end.
+	Anew bool
 	// Together marks steps that may run at once with their marked neighbours
 	// (the stops of one pod's containers).
 	Together bool
@@ -143,16 +148,17 @@ type Plan struct {
 	// RestartingAll says that a restart rule has all containers removed, to start
 	// from the first init container on (C-1.21.3).
 	RestartingAll bool
-	// Ended is how the instance ends other than by its containers: the phase,
-	// reason and message to be recorded (activeDeadlineSeconds); zero when it does
-	// not.
+	// Ended is what is to be recorded of an instance that has ended for good; zero
+	// while it lives, is to be replaced or is not wanted. What is recorded already
+	// has the last word.
 	Ended Ended
 	// Backoff holds, by container name, until when a crashed container is held
 	// back and the delay it was given (C-1.22.5).
 	Backoff map[string]Backoff
 }
 
-// Ended is an end of an instance that its containers do not show.
+// Ended is the end of an instance: its phase, Succeeded or Failed, and why, where
+// its containers do not say (DeadlineExceeded).
 type Ended struct{ Phase, Reason, Message string }
 
 // Backoff is one crash back-off: the delay and its end.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,9 +14,8 @@ import (
 )
 
 const (
-	always    = v1.RestartPolicyAlways
-	onFailure = v1.RestartPolicyOnFailure
-	never     = v1.RestartPolicyNever
+	always = v1.RestartPolicyAlways
+	never  = v1.RestartPolicyNever
 )
 
 // scene is a View, what the ladder derives from it once, and the plan being
@@ -24,9 +24,9 @@ type scene struct {
 	View
 	// target is the instance that Want runs as, or is to start as.
 	target int
-	// over is why the newest instance is over, so that target is a new one; ""
-	// when it goes on.
-	over string
+	// anew is why target is a new instance: why the newest one is over; "" when
+	// that goes on.
+	anew string
 	// sandbox is the ready sandbox of target; nil when one has to be made.
 	sandbox *pod.Sandbox
 	// home is the instance of every sandbox by its ID.
@@ -47,7 +47,7 @@ func newScene(v View) *scene {
 		return s
 	}
 	s.target = max(1, s.newest())
-	if s.over = s.whyOver(); s.over != "" {
+	if s.anew = s.whyAnew(); s.anew != "" {
 		s.target++
 	}
 	if b := v.Have.Sandbox; b != nil && b.Ready && s.instanceOf(b) == s.target {
@@ -158,4 +158,41 @@ func sortedContainers(have pod.Actual) []pod.Container {
 	return slices.SortedFunc(maps.Values(have.Containers), func(a, b pod.Container) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
 	})
+}
+
+// everyContainer returns all records, by name, older ones after newer ones.
+func (s *scene) everyContainer() []pod.Container {
+	all := append(sortedContainers(s.Have), s.Have.Dead...)
+	slices.SortStableFunc(all, func(a, b pod.Container) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// madeFrom is the spec of the pod on the node, as far as it is known.
+func (s *scene) madeFrom() *pod.Spec {
+	for _, spec := range []*pod.Spec{s.Kept, s.Want} {
+		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
+			return spec
+		}
+	}
+	return nil
+}
+
+// deleting reports whether the pod is wanted no more than its source still
+// shows it: a pod that an API server deletes gracefully (C-1.2.9). It never
+// starts again.
+func (s *scene) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
+
+// knows reports whether the wanted pod has a container of this name.
+func (s *scene) knows(name string) bool {
+	c, _ := s.Want.Container(name)
+	return c != nil
+}
+
+func (s *scene) isEphemeral(name string) bool {
+	return slices.ContainsFunc(s.Want.Pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name })
+}
+
+// troubleText says that something is tried again later, and why not now.
+func troubleText(what string, t pod.Trouble) string {
+	return fmt.Sprintf("%s is tried again: %s", what, cmp.Or(t.Reason, t.Message))
 }

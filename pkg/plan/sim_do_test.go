@@ -20,6 +20,9 @@ func (m *sim) do(s plan.Step) bool {
 			m.volumes[s.Instance] = true
 			return true
 		}
+		if !m.network {
+			m.breaks("sandbox of instance %d while the network is down", s.Instance)
+		}
 		if !m.volumes[s.Instance] {
 			m.breaks("sandbox of instance %d before its volumes", s.Instance)
 		}
@@ -74,7 +77,7 @@ func (m *sim) do(s plan.Step) bool {
 			m.breaks("forgotten while something is left: %v %v", m.have(), m.volumes)
 		}
 		m.rec, m.started, m.ended = pod.Record{}, map[string]int{}, map[int]string{}
-		m.lastEnded, m.lives, m.streaks = "", map[string]*life{}, map[string]int{}
+		m.lastEnded, m.lives, m.streaks, m.all = "", map[string]*life{}, map[string]int{}, false
 	}
 	return true
 }

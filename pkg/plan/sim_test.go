@@ -33,6 +33,7 @@ type sim struct {
 	// The worker's record, and what it knows only while it lives.
 	rec     pod.Record
 	streaks map[string]int
+	all     bool // all containers are being restarted
 	trouble map[string]pod.Trouble
 	health  pod.Health
 	// lastGrace is the most that a step of the stop that goes on was given.
@@ -153,7 +154,7 @@ func (m *sim) view() plan.View {
 	v := plan.View{
 		Want: m.want, Kept: m.rec.Want, Have: have, Instance: m.rec.Instance, Attempts: maps.Clone(m.rec.Attempts),
 		Terminal: string(m.rec.Terminal), Trouble: m.trouble, StopSince: m.rec.StopSince,
-		Health: m.health, Lives: maps.Clone(m.rec.Lives), Streaks: maps.Clone(m.streaks), StartTime: m.rec.StartTime,
+		Health: m.health, Lives: maps.Clone(m.rec.Lives), Streaks: maps.Clone(m.streaks), RestartingAll: m.all, StartTime: m.rec.StartTime,
 		NetworkReady: m.network, Now: m.now,
 	}
 	v.VolumesReady = m.volumes[plan.Instance(v)]
@@ -204,14 +205,15 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 	if v.Want != nil && plan.Instance(v) == v.Instance {
 		m.rec.Want = v.Want
 	}
-	if phase := plan.Outcome(v); phase != "" {
+	if phase := p.Ended.Phase; phase != "" {
+		if m.rec.Terminal != "" && phase != string(m.rec.Terminal) {
+			m.breaks("ended %v, recorded %s", p.Ended, m.rec.Terminal)
+		}
 		m.rec.Terminal = v1.PodPhase(phase)
 		m.ended[plan.Instance(v)] = content(v.Want)
 		m.lastEnded = content(v.Want)
 	}
-	if p.Ended.Phase != string(m.rec.Terminal) && p.Ended != (plan.Ended{}) {
-		m.breaks("ended %v, recorded %s", p.Ended, m.rec.Terminal)
-	}
+	m.all = p.RestartingAll
 	if p.Stopping && m.rec.StopSince.IsZero() {
 		m.rec.StopSince, m.lastGrace = m.now, math.MaxInt64
 	}

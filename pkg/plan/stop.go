@@ -1,10 +1,7 @@
 package plan
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -72,7 +69,7 @@ func (s *scene) grace() int64 {
 			g = min(g, *made.Pod.DeletionGracePeriodSeconds)
 		}
 	}
-	if s.StopSince.IsZero() || s.Want != nil && s.over == "" && !s.deleting() {
+	if s.StopSince.IsZero() || s.Want != nil && s.anew == "" && !s.deleting() {
 		return g
 	}
 	return g - max(0, int64(s.Now.Sub(s.StopSince).Seconds()))
@@ -100,16 +97,6 @@ func (s *scene) stopStep(c pod.Container, why string, grace int64) Step {
 }
 
 func (s *scene) stop(c pod.Container, why string) { s.add(s.stopStep(c, why, s.grace())) }
-
-// madeFrom is the spec of the pod on the node, as far as it is known.
-func (s *scene) madeFrom() *pod.Spec {
-	for _, spec := range []*pod.Spec{s.Kept, s.Want} {
-		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
-			return spec
-		}
-	}
-	return nil
-}
 
 func (s *scene) remove(c pod.Container, why string) {
 	s.add(Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why})
@@ -191,51 +178,4 @@ func (s *scene) tearDown(why string) {
 	for _, b := range slices.Backward(sandboxes) {
 		s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: why})
 	}
-}
-
-// everyContainer returns all records, by name, older ones after newer ones.
-func (s *scene) everyContainer() []pod.Container {
-	all := append(sortedContainers(s.Have), s.Have.Dead...)
-	slices.SortStableFunc(all, func(a, b pod.Container) int { return strings.Compare(a.Name, b.Name) })
-	return all
-}
-
-// tidy removes what no decision and no status needs: of each container all dead
-// records but the newest (C-1.33.1, but at once), and older sandboxes that hold
-// no newest record any more.
-func (s *scene) tidy() {
-	needed := map[string]bool{} // sandbox IDs
-	for name, c := range s.Have.Containers {
-		if s.knows(name) {
-			needed[c.SandboxID] = true
-		}
-	}
-	doomed := map[string]bool{}
-	for _, b := range s.Have.Older {
-		doomed[b.ID] = !b.Ready && !needed[b.ID]
-	}
-	kept := map[string]bool{} // names whose one dead record was passed
-	for _, c := range s.Have.Dead {
-		newest, ok := s.record(c.Name)
-		// Behind a life that a probe ended the one before it is needed: see probeCrash.
-		last := ok && (newest.State != pod.StateExited || s.killedByProbe(newest) && s.comesBack(newest))
-		keep := last && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
-		if keep {
-			kept[c.Name] = true
-			continue
-		}
-		if c.State == pod.StateExited {
-			s.remove(c, "dead and not the newest")
-		}
-	}
-	for _, b := range slices.Backward(s.Have.Older) {
-		if doomed[b.ID] {
-			s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: "a newer sandbox has taken over"})
-		}
-	}
-}
-
-// troubleText says that something is tried again later, and why not now.
-func troubleText(what string, t pod.Trouble) string {
-	return fmt.Sprintf("%s is tried again: %s", what, cmp.Or(t.Reason, t.Message))
 }

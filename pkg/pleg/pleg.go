@@ -40,6 +40,9 @@ type Runtime interface {
 	// Relist returns a value per pod that changes when something of the pod
 	// comes, goes or changes its state.
 	Relist(ctx context.Context) (map[pod.Key]uint64, error)
+	// Seen returns that value as it was when the engine last read the pod; 0 when
+	// it never did, or nothing was there.
+	Seen(key pod.Key) uint64
 }
 
 // Config is what a PLEG is made of.
@@ -58,6 +61,7 @@ type Config struct {
 type PLEG struct {
 	cfg  Config
 	busy atomic.Int64 // since when one event is put down, Unix nanoseconds; 0: none is
+	wall func() time.Time
 }
 
 // New returns a PLEG; nothing runs before Hints is ranged over.
@@ -71,7 +75,7 @@ func New(cfg Config) *PLEG {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &PLEG{cfg: cfg}
+	return &PLEG{cfg: cfg, wall: wall}
 }
 
 // Hints yields keys of pods about which something may have changed: first every

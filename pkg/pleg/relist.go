@@ -32,11 +32,11 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 
 	var known map[pod.Key]uint64
 	var last time.Time // start of the last relist that worked
-	seen := wall()     // when the clock was last looked at
+	seen := p.wall()   // when the clock was last looked at
 	for {
 		began := time.Now()
 		if now, err := p.cfg.Runtime.Relist(ctx); err == nil {
-			mark(d, known, now)
+			mark(d, known, now, p.cfg.Runtime.Seen)
 			known, last = now, began
 		} else if ctx.Err() == nil {
 			p.cfg.Log.Debug("Relist failed", "error", err)
@@ -57,17 +57,18 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 				due = true
 			case <-tick.C:
 				// Half a period early rather than one late.
-				due = time.Since(last) >= p.cfg.Relist-period/2 || overslept(seen, wall(), period)
+				due = time.Since(last) >= p.cfg.Relist-period/2 || overslept(seen, p.wall(), period)
 			}
-			seen = wall()
+			seen = p.wall()
 		}
 	}
 }
 
-// mark adds the pods whose fingerprints differ.
-func mark(d *dirty, before, now map[pod.Key]uint64) {
+// mark adds the pods whose fingerprints differ, but for those that were read since
+// they changed.
+func mark(d *dirty, before, now map[pod.Key]uint64, seen func(pod.Key) uint64) {
 	for key, value := range now {
-		if old, ok := before[key]; !ok || old != value {
+		if old, ok := before[key]; (!ok || old != value) && seen(key) != value {
 			d.add(key)
 		}
 	}

@@ -1,8 +1,15 @@
 package pleg
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 func TestF5_GapIsNoticed(t *testing.T) {
@@ -15,4 +22,92 @@ func TestF5_GapIsNoticed(t *testing.T) {
 			t.Errorf("overslept(gap %s) = %v, want %v", c.gap, got, c.want)
 		}
 	}
+}
+
+// lists is a runtime whose lists are counted, and of which the next takes a time:
+// the process stands still in it.
+type lists struct {
+	Runtime
+	n     atomic.Int32
+	still atomic.Int64 // nanoseconds
+}
+
+func (l *lists) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
+	l.n.Add(1)
+	time.Sleep(time.Duration(l.still.Swap(0)))
+	return l.Runtime.Relist(ctx)
+}
+
+// TestF5_GapForcesARelist: after a gap in its own time nothing that was heard is
+// believed to be all. A machine that slept shows it on the clock on the wall
+// alone, since its timers slept too; a process that was stopped shows it on both.
+func TestF5_GapForcesARelist(t *testing.T) {
+	for name, c := range map[string]struct {
+		ahead time.Duration // of the clock on the wall, from half a minute on
+		want  int32         // relists within the ten seconds after that
+	}{
+		"no gap":                     {0, 0},
+		"a moment":                   {5 * time.Second, 0},
+		"the machine slept":          {8 * time.Hour, 1},
+		"the clock was set back":     {-8 * time.Hour, 0},
+		"it slept for half a period": {15 * time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, p := listing(t)
+				var ahead atomic.Int64
+				p.wall = func() time.Time { return wall().Add(time.Duration(ahead.Load())) }
+				hear(t, p)
+				time.Sleep(30*time.Second + time.Millisecond) // past a look at the clock
+				l.n.Store(0)
+				ahead.Store(int64(c.ahead))
+				time.Sleep(11 * time.Second)
+				synctest.Wait()
+				if got := l.n.Load(); got != c.want {
+					t.Errorf("%d relists after the gap, want %d", got, c.want)
+				}
+				time.Sleep(9 * time.Second)
+				synctest.Wait()
+				if got := l.n.Load(); got != c.want {
+					t.Errorf("%d relists a while after it, want %d: one gap is one relist", got, c.want)
+				}
+			})
+		})
+	}
+	t.Run("the process was stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l, p := listing(t)
+			hear(t, p)
+			time.Sleep(30 * time.Second)
+			l.n.Store(0)
+			l.still.Store(int64(25 * time.Second)) // in the next relist, which is due after a minute
+			time.Sleep(45 * time.Second)
+			synctest.Wait()
+			if got := l.n.Load(); got != 1 {
+				t.Fatalf("%d relists before it goes on, want the one in which it stands", got)
+			}
+			time.Sleep(11 * time.Second)
+			synctest.Wait()
+			if got := l.n.Load(); got != 2 {
+				t.Errorf("%d relists, want another one when it has gone on", got)
+			}
+		})
+	})
+}
+
+func listing(t *testing.T) (*lists, *PLEG) {
+	l := &lists{Runtime: critest.New().CRI(cri.Config{Node: "n1"})}
+	return l, New(Config{Runtime: l})
+}
+
+// hear takes the hints of p until the bubble's test ends.
+func hear(t *testing.T, p *PLEG) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range p.Hints(ctx) {
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
 }

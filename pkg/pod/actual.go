@@ -153,6 +153,7 @@ type Trouble struct {
 	Reason, Message string
 	Count           int       // failures in a row
 	Until           time.Time // not tried before; zero: at once
+	Final           bool      // waiting cannot mend it: a person has to
 }
 
 // ErrUnavailable is what every verb and look of the runtime adapter wraps when

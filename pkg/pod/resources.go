@@ -32,8 +32,8 @@ func (s *Spec) Container(name string) (c *v1.Container, init bool) {
 }
 
 // Resources returns what a container asks for, one "name=request/limit" for each
-// resource, by name, joined by commas: "cpu=100m/200m,memory=/64Mi". Two
-// containers that ask for the same have the same text. It is "none" for a
+// resource, by name, joined by commas: "cpu=100m/200m,memory=/64Mi", as
+// they are written: ResourcesChanged compares two of them. It is "none" for a
 // container that asks for nothing, and "", which is not known, for a name the pod
 // does not have.
 func (s *Spec) Resources(name string) string {
@@ -74,12 +74,16 @@ func ResourcesText(r v1.ResourceRequirements) string {
 }
 
 // ResourcesChanged returns the names of the resources in which two texts of
-// Spec.Resources differ, in order.
+// Spec.Resources differ, in order. Amounts are compared, not their spelling: 1Gi
+// is 1073741824.
 func ResourcesChanged(a, b string) []v1.ResourceName {
+	if a == b {
+		return nil
+	}
 	left, right := resourceFields(a), resourceFields(b)
 	var out []v1.ResourceName
 	for n, v := range left {
-		if w, ok := right[n]; !ok || w != v {
+		if w, ok := right[n]; !ok || !sameAmounts(v, w) {
 			out = append(out, n)
 		}
 	}
@@ -90,6 +94,22 @@ func ResourcesChanged(a, b string) []v1.ResourceName {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// sameAmounts compares two fields, "request/limit".
+func sameAmounts(a, b string) bool {
+	aRequest, aLimit, _ := strings.Cut(a, "/")
+	bRequest, bLimit, _ := strings.Cut(b, "/")
+	return sameAmount(aRequest, bRequest) && sameAmount(aLimit, bLimit)
+}
+
+func sameAmount(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, errA := resource.ParseQuantity(a)
+	y, errB := resource.ParseQuantity(b)
+	return errA == nil && errB == nil && x.Cmp(y) == 0
 }
 
 func resourceFields(text string) map[v1.ResourceName]string {
@@ -147,14 +167,14 @@ func resizes(old, new *Spec) map[string][]v1.ResourceName {
 		if was == nil || init && !Restartable(was) {
 			continue
 		}
-		a, b := ResourcesText(was.Resources), ResourcesText(c.Resources)
-		if a == b {
+		changed := ResourcesChanged(ResourcesText(was.Resources), ResourcesText(c.Resources))
+		if len(changed) == 0 {
 			continue
 		}
 		if out == nil {
 			out = map[string][]v1.ResourceName{}
 		}
-		out[c.Name] = ResourcesChanged(a, b)
+		out[c.Name] = changed
 	}
 	return out
 }

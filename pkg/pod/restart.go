@@ -37,13 +37,18 @@ func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart
 // Restarts is pod.Restarts for this life of a container: after a kill by a probe
 // the policy alone decides, and does not ask for the exit code (C-1.19.6).
 func (l Life) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
-	if l.Killed != string(Liveness) && l.Killed != string(Startup) {
+	if !l.ByProbe() {
 		return Restarts(policy, c, exitCode)
 	}
 	if c != nil && c.RestartPolicy != nil {
 		policy = v1.RestartPolicy(*c.RestartPolicy)
 	}
 	return policy != v1.RestartPolicyNever, false
+}
+
+// ByProbe reports whether the agent ended this life because of a probe.
+func (l Life) ByProbe() bool {
+	return l.Killed == string(Liveness) || l.Killed == string(Startup)
 }
 
 // ruleMatches reports whether a restart rule speaks of an exit code.

@@ -54,9 +54,11 @@ func (p *Prober) grpcCheck(ctx context.Context, r pod.ProbeRequest, timeout time
 	}
 	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx,
 		&grpc_health_v1.HealthCheckRequest{Service: service})
-	switch {
-	case err != nil && ctx.Err() == nil && refused.Load() != nil:
-		return &pod.ProbeFailure{Message: because(refused.Load(), within(timeout))}
+	switch op := refused.Load(); {
+	case err != nil && op != nil && starved(op):
+		return errStarved
+	case err != nil && ctx.Err() == nil && op != nil:
+		return &pod.ProbeFailure{Message: because(op, within(timeout))}
 	case err != nil:
 		return &pod.ProbeFailure{Message: grpcTrouble(status.Code(err), timeout)}
 	case answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING:

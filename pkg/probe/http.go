@@ -42,6 +42,8 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	switch {
 	case invalidHeader(err):
 		return errHeader
+	case starved(err):
+		return errStarved
 	case err != nil:
 		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
 	}

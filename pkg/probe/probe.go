@@ -17,6 +17,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -122,7 +123,10 @@ func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) e
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
+	switch {
+	case starved(err):
+		return errStarved
+	case err != nil:
 		return &pod.ProbeFailure{Message: because(err, within(timeout))}
 	}
 	conn.Close()
@@ -174,6 +178,14 @@ func namedPort(c *v1.Container, name string) (int, bool) {
 		}
 	}
 	return 0, false
+}
+
+// errStarved is the prober's own trouble: no container is to blame that this
+// process or machine can open nothing more (F10).
+var errStarved = errors.New("no file descriptor is left for a connection")
+
+func starved(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // within words a probe's timeout.

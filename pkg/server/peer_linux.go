@@ -31,6 +31,15 @@ func peerOf(c net.Conn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
+// descriptors is how many file descriptors this process may have.
+func descriptors() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024
+	}
+	return int(min(limit.Cur, 1<<20))
+}
+
 // short returns a name for path that fits into a socket's address, which has 108
 // bytes. It holds until done.
 func short(path string) (name string, done func(), err error) {

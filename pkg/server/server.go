@@ -39,9 +39,14 @@ type Config struct {
 
 	Log *slog.Logger
 
-	Streams  int           // at a time; default 256
-	Requests int           // at a time, streams besides; default 64
+	Streams  int           // at a time; default 256, or half the connections
+	Requests int           // at a time, streams besides; default 64, or a quarter of them
 	Patience time.Duration // how long a reader may take over one line; default 30 s
+
+	// Connections at a time, whether they ask for anything or not; default 512, or
+	// half of what this process may open: readers are hung up before the agent has
+	// no file descriptor left for its pods (F10).
+	Connections int
 }
 
 // Server answers on one socket. Make one with New; call Serve once.
@@ -51,6 +56,8 @@ type Server struct {
 	routes []route
 
 	streams, requests atomic.Int64
+	conns             atomic.Int64
+	crowded           atomic.Bool // that there are too many connections was said
 	// busy is held for reading by every request, and for writing by Serve when it
 	// ends: it waits for the last one.
 	busy   sync.RWMutex
@@ -59,11 +66,14 @@ type Server struct {
 
 // New returns a Server. It touches nothing.
 func New(cfg Config) *Server {
+	if cfg.Connections <= 0 {
+		cfg.Connections = min(512, descriptors()/2)
+	}
 	if cfg.Streams <= 0 {
-		cfg.Streams = 256
+		cfg.Streams = min(256, cfg.Connections/2)
 	}
 	if cfg.Requests <= 0 {
-		cfg.Requests = 64
+		cfg.Requests = min(64, cfg.Connections/4)
 	}
 	if cfg.Patience <= 0 {
 		cfg.Patience = 30 * time.Second
@@ -93,6 +103,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ConnContext:       withPeer,
+		ConnState:         s.count,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -109,6 +120,24 @@ func (s *Server) Serve(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// count counts connections and hangs up those that are too many.
+func (s *Server) count(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if s.conns.Add(1) <= int64(s.cfg.Connections) {
+			return
+		}
+		_ = c.Close()
+		if !s.crowded.Swap(true) {
+			s.log.Warn("Too many readers on the local socket; more are hung up", "limit", s.cfg.Connections)
+		}
+	case http.StateClosed:
+		if s.conns.Add(-1) < int64(s.cfg.Connections)/2 {
+			s.crowded.Store(false)
+		}
+	}
 }
 
 // shut closes everything: those who listen have a moment to take their last

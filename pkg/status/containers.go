@@ -3,6 +3,8 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"time"
 	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,15 +17,28 @@ const (
 	containerCreating = "ContainerCreating"
 	podInitializing   = "PodInitializing"
 	crashLoopBackOff  = "CrashLoopBackOff"
-	errImagePull      = "ErrImagePull"
 	imagePullBackOff  = "ImagePullBackOff"
 	postStartHook     = "PostStartHookError"
 	statusUnknown     = "ContainerStatusUnknown"
 	completed         = "Completed"
 )
 
-// exitLost is the exit code of a container whose end nobody saw (C-1.26.1).
-const exitLost = 137
+// exitLost is the exit code of a container whose end nobody saw (C-1.26.1), and
+// notLocated what is said of one that has to have an end.
+const (
+	exitLost   = 137
+	notLocated = "The container could not be located when the pod was terminated"
+)
+
+// A first failure to pull has its own word for pullTold: by then the kubelet has
+// looked again, and says that it backs off. firstPull is how long it does (C-1.39).
+const (
+	pullTold  = time.Second
+	firstPull = 10 * time.Second
+)
+
+// pullErrors are the words of a pull that failed.
+var pullErrors = []string{"ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed"}
 
 // podMessages is how many bytes of termination messages a pod's status carries;
 // each container has an equal part (C-1.26.11).
@@ -41,7 +56,7 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	default:
 		b.neverSeen(&st)
 	}
-	b.overrideWaiting(&st, r, b.mayRestart(c, &st))
+	b.overrideWaiting(&st, c, r, b.mayRestart(c, &st))
 	b.judge(&st, c, r)
 	return st
 }
@@ -77,7 +92,7 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	}
 	end := st.State.Terminated
 	done := end != nil && end.ExitCode == 0
-	b.overrideWaiting(&st, r, b.mayRestart(c, &st) && (sidecar || !done))
+	b.overrideWaiting(&st, c, r, b.mayRestart(c, &st) && (sidecar || !done))
 	if sidecar {
 		b.judge(&st, c, r)
 	} else {
@@ -101,7 +116,7 @@ func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	default:
 		b.neverSeen(&st)
 	}
-	b.overrideWaiting(&st, r, st.State.Waiting != nil && !b.notes.Terminating)
+	b.overrideWaiting(&st, c, r, st.State.Waiting != nil && !b.notes.Terminating)
 	return st
 }
 
@@ -139,12 +154,12 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	}
 	switch r.State {
 	case pod.StateRunning:
-		switch b.notes.Lives[r.ID].PostStart {
-		case pod.HookDue: // not running before the hook has ended (C-1.22.6)
-			st.State.Waiting = b.waiting()
-		case pod.HookFailed:
+		switch hook := b.notes.Lives[r.ID].PostStart; {
+		case hook == pod.HookDue && c.Lifecycle != nil && c.Lifecycle.PostStart != nil:
+			st.State.Waiting = b.waiting() // not running before the hook has ended (C-1.22.6)
+		case hook == pod.HookFailed:
 			st.State.Waiting = hookFailed()
-		default:
+		default: // one that was taken away is not waited for
 			st.State.Running = &v1.ContainerStateRunning{StartedAt: seconds(r.StartedAt)}
 		}
 	case pod.StateExited:
@@ -154,7 +169,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 			st.State.Waiting = &v1.ContainerStateWaiting{}
 			return
 		}
-		st.State.Terminated = lost("The container could not be located when the pod was terminated")
+		st.State.Terminated = lost(notLocated)
 		st.State.Terminated.StartedAt = seconds(r.StartedAt)
 		st.State.Terminated.ContainerID = st.ContainerID
 		st.RestartCount = max(st.RestartCount, int32(r.Restarts)+1)
@@ -219,7 +234,7 @@ func (b *build) waiting() *v1.ContainerStateWaiting {
 		w.Message = b.notes.Waits
 	case trouble.Reason != "":
 		w.Message = trouble.Reason + ": " + trouble.Message
-	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && (b.have.Sandbox == nil || !b.have.Sandbox.Ready):
+	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && !b.up():
 		w.Message = b.notes.NetworkWait
 	}
 	return w
@@ -236,7 +251,7 @@ func (b *build) mayRestart(c *v1.Container, st *v1.ContainerStatus) bool {
 
 // overrideWaiting says why a container that is to be started, or tried again,
 // does not run (C-1.26.6). Its end becomes the last one.
-func (b *build) overrideWaiting(st *v1.ContainerStatus, r pod.Container, due bool) {
+func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.Container, due bool) {
 	if !due {
 		return
 	}
@@ -250,9 +265,10 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, r pod.Container, due boo
 		}
 	} else if trouble.Reason != "" {
 		w = &v1.ContainerStateWaiting{Reason: trouble.Reason, Message: trouble.Message}
-		if trouble.Reason == errImagePull && trouble.Count > 1 {
+		told := trouble.Count > 1 || !trouble.Until.IsZero() && trouble.Until.Sub(b.now) <= firstPull-pullTold
+		if told && slices.Contains(pullErrors, trouble.Reason) {
 			w.Reason = imagePullBackOff
-			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", st.Image, errImagePull, trouble.Message)
+			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.Image, trouble.Reason, trouble.Message)
 		}
 	} else if st.State.Terminated != nil && b.notes.Lives[r.ID].Killed == pod.HookFailed {
 		w = hookFailed()

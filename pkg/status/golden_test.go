@@ -121,6 +121,7 @@ func describe(p *v1.Pod, st v1.PodStatus) string {
 	if st.PodIP != "" || st.HostIP != "" {
 		fmt.Fprintf(&b, "pod %q %v host %q %v\n", st.PodIP, st.PodIPs, st.HostIP, st.HostIPs)
 	}
+	b.WriteString(describeResources("", st.AllocatedResources, st.Resources))
 	for _, c := range st.InitContainerStatuses {
 		b.WriteString("init " + describeContainer(c))
 	}
@@ -152,17 +153,23 @@ func describeContainer(c v1.ContainerStatus) string {
 	if c.Ready {
 		b.WriteString(" ready")
 	}
-	if allocated := (v1.ResourceRequirements{Requests: c.AllocatedResources}); len(c.AllocatedResources) > 0 {
-		b.WriteString("\n  allocated " + pod.ResourcesText(allocated))
-	}
-	if c.Resources != nil && len(c.Resources.Requests)+len(c.Resources.Limits) > 0 {
-		b.WriteString("\n  has " + pod.ResourcesText(*c.Resources))
-	}
-	b.WriteString("\n  " + describeState(c.State) + "\n")
+	b.WriteString("\n" + describeResources("  ", c.AllocatedResources, c.Resources))
+	b.WriteString("  " + describeState(c.State) + "\n")
 	if c.LastTerminationState.Terminated != nil {
 		b.WriteString("  before: " + describeState(c.LastTerminationState) + "\n")
 	}
 	return b.String()
+}
+
+func describeResources(indent string, allocated v1.ResourceList, has *v1.ResourceRequirements) string {
+	var text string
+	if len(allocated) > 0 {
+		text = indent + "allocated " + pod.ResourcesText(v1.ResourceRequirements{Requests: allocated}) + "\n"
+	}
+	if has != nil && len(has.Requests)+len(has.Limits) > 0 {
+		text += indent + "has " + pod.ResourcesText(*has) + "\n"
+	}
+	return text
 }
 
 func describeState(s v1.ContainerState) string {

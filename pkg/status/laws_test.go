@@ -3,6 +3,7 @@ package status_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,11 @@ spec:
   - {name: init, image: i}
   containers:
   - {name: a, image: a, readinessProbe: {exec: {command: [x]}}}
-  - {name: b, image: b, restartPolicy: %s, restartPolicyRules: [{action: %s, exitCodes: {operator: In, values: [1]}}]}
+  - name: b
+    image: b
+    restartPolicy: %s
+    restartPolicyRules: [{action: %s, exitCodes: {operator: In, values: [1]}}]
+    lifecycle: {postStart: {exec: {command: [x]}}}
   ephemeralContainers:
   - {name: e, image: e}
 `
@@ -69,8 +74,9 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 	})
 }
 
-// TestI4_FinalOnlyWithPlan holds the phases that containers give to what plan does
-// with the same pod: what plan goes on with is never reported as ended.
+// TestI4_FinalOnlyWithPlan holds the status to what plan does with the same pod:
+// what plan goes on with is never reported as ended, and what runs and has no hook
+// waits for none.
 func TestI4_FinalOnlyWithPlan(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -80,19 +86,48 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		kept := want
+		if rapid.Bool().Draw(t, "edited") { // by an agent with other hashes
+			if kept, err = plantest.Spec(fmt.Appendf(nil, strings.ReplaceAll(lawful, "image: b", "image: b0"), "Never", "Never", "Restart")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rapid.Bool().Draw(t, "initNever") {
+			never := v1.ContainerRestartPolicyNever
+			want.Pod.Spec.InitContainers[1].RestartPolicy = &never
+		}
 		now := plantest.Now
 		have := drawActual(t, want, now)
 		notes := status.Notes{StartTime: now, Instance: 1, Lives: map[string]pod.Life{}}
-		for name, c := range have.Containers {
-			c.Hash = rapid.SampledFrom([]string{want.ContainerHash(name), pod.HashVersion(want.ContainerHash(name)) + "-old"}).Draw(t, name+"Hash")
+		health := pod.Health{Started: map[string]pod.Verdict{}}
+		ended := rapid.Bool().Draw(t, "ended")
+		for _, name := range names {
+			c, ok := have.Containers[name]
+			switch {
+			case ended && have.Sandbox != nil:
+				c = pod.Container{ID: name, Name: name, SandboxID: "s", State: pod.StateExited, ExitCode: c.ExitCode}
+			case !ok:
+				continue
+			}
+			hash := want.ContainerHash(name)
+			c.Hash = rapid.SampledFrom([]string{hash, pod.HashVersion(hash) + "-old", "v0-old"}).Draw(t, name+"Hash")
 			have.Containers[name] = c
-			notes.Lives[c.ID] = pod.Life{Killed: rapid.SampledFrom([]string{"", string(pod.Liveness)}).Draw(t, name+"Killed")}
+			notes.Lives[c.ID] = pod.Life{
+				Killed:    rapid.SampledFrom([]string{"", "", string(pod.Liveness)}).Draw(t, name+"Killed"),
+				PostStart: rapid.SampledFrom([]string{"", pod.HookDue}).Draw(t, name+"Hook"),
+			}
+			health.Started[name] = pod.Verdict{ContainerID: c.ID, OK: true}
 		}
-		v := plan.View{Want: want, Kept: want, Have: have, Instance: 1, Lives: notes.Lives, StartTime: now, Now: now}
-		st := status.Of(want, have, pod.Health{}, v1.PodStatus{}, notes, now)
+		v := plan.View{Want: want, Kept: kept, Have: have, Health: health, Instance: 1, Lives: notes.Lives, StartTime: now, Now: now}
+		st := status.Of(want, have, health, v1.PodStatus{}, notes, now)
 		final := st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed
 		if outcome := plan.Outcome(v); final && outcome != string(st.Phase) {
 			t.Fatalf("the status says %s, plan says %q and goes on with %v\n%+v", st.Phase, outcome, plan.Next(v).Steps, st)
+		}
+		for _, c := range st.ContainerStatuses {
+			if c.Name != "b" && have.Containers[c.Name].State == pod.StateRunning && c.State.Running == nil {
+				t.Fatalf("%s runs and has no hook; the status says %+v", c.Name, c.State)
+			}
 		}
 	})
 }
@@ -132,17 +167,18 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 // drawActual draws any runtime, also one that lost records.
 func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 	have := pod.Actual{Key: want.Key, UID: want.UID(), Containers: map[string]pod.Container{}}
-	if !rapid.Bool().Draw(t, "sandbox") {
-		return have
+	sandboxes := []string{"s", "s0"}
+	if rapid.Bool().Draw(t, "sandbox") {
+		have.Sandbox = &pod.Sandbox{ID: "s", Instance: 1, Attempt: 1, Ready: rapid.Bool().Draw(t, "ready")}
+		have.Older = []pod.Sandbox{{ID: "s0", Instance: 1}}
 	}
-	have.Sandbox = &pod.Sandbox{ID: "s", Instance: 1, Ready: rapid.Bool().Draw(t, "ready")}
 	for _, name := range names {
 		if !rapid.Bool().Draw(t, name) {
 			continue
 		}
 		n := rapid.IntRange(0, 3).Draw(t, name+"Restarts")
 		have.Containers[name] = pod.Container{
-			ID: fmt.Sprintf("%s%d", name, n), Name: name, SandboxID: "s", Restarts: n,
+			ID: fmt.Sprintf("%s%d", name, n), Name: name, SandboxID: rapid.SampledFrom(sandboxes).Draw(t, name+"Sandbox"), Restarts: n,
 			State:     pod.ContainerState(rapid.IntRange(0, 3).Draw(t, name+"State")),
 			ExitCode:  int32(rapid.IntRange(0, 1).Draw(t, name+"Exit")),
 			StartedAt: now.Add(-time.Minute),

@@ -88,6 +88,7 @@ func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus,
 	if isFinal(st.Phase) {
 		b.end(&st)
 	}
+	b.podResources(&st)
 	b.addresses(&st)
 	st.Conditions = b.conditions(&st)
 	return st
@@ -292,21 +293,9 @@ func familyFirst(ips, host []string) []string {
 		return ips
 	}
 	out := slices.Clone(ips)
-	first := family(host[0])
-	slices.SortStableFunc(out, func(x, y string) int {
-		return boolOrder(family(x) == first, family(y) == first)
-	})
+	other := func(ip string) int { return family(ip) ^ family(host[0]) }
+	slices.SortStableFunc(out, func(x, y string) int { return other(x) - other(y) })
 	return out
-}
-
-func boolOrder(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // family is 1 for IPv6, 0 for IPv4.

@@ -114,10 +114,20 @@ func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	switch end := lastEnd(s); {
 	case end == nil, s.State.Waiting != nil && end.ExitCode == 0: // it runs again in a new sandbox
 		t.initPending++
-	case end.ExitCode != 0 && !b.comesBack(c, end):
+	case end.ExitCode != 0 && b.standing(c.Name) && !b.comesBack(c, end):
 		t.initFailed++
 	}
 }
+
+// standing reports whether what container name came to can still be its last
+// word: in another sandbox init begins anew (C-1.20.9), if plan makes one.
+func (b *build) standing(name string) bool {
+	r, _ := b.record(name)
+	return b.up() && b.here(r)
+}
+
+// up reports whether the newest sandbox is ready.
+func (b *build) up() bool { return b.have.Sandbox != nil && b.have.Sandbox.Ready }
 
 func (t *tally) sidecar(s *v1.ContainerStatus) {
 	switch {
@@ -197,16 +207,18 @@ func (b *build) alive() bool {
 			return true
 		}
 	}
-	return b.have.Sandbox != nil && b.have.Sandbox.Ready
+	return b.up()
 }
 
 // closeBooks gives every container of a pod that has ended an end, where it had
-// its turn (C-1.27.10).
+// its turn (C-1.27.10). Of a static pod with init containers a regular one has to
+// have had it: the last init container may have ended well because it was stopped.
 func (b *build) closeBooks(st *v1.PodStatus) {
 	turn := func(s v1.ContainerStatus) bool {
 		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
 	}
-	if b.initialised || slices.ContainsFunc(st.ContainerStatuses, turn) {
+	let := len(st.InitContainerStatuses) == 0 || b.ofAPI() && b.initialised
+	if let || slices.ContainsFunc(st.ContainerStatuses, turn) {
 		for i := range st.ContainerStatuses {
 			closeBook(&st.ContainerStatuses[i])
 		}
@@ -230,7 +242,7 @@ func closeBook(s *v1.ContainerStatus) {
 	}
 	end := s.LastTerminationState.Terminated
 	if end == nil {
-		end = lost("The container could not be located when the pod was terminated")
+		end = lost(notLocated)
 	}
 	s.State = v1.ContainerState{Terminated: end}
 	s.LastTerminationState = v1.ContainerState{}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -20,7 +21,7 @@ func (b *build) actuated(r pod.Container) string {
 // has to wait.
 func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	allocated, has := c.Resources, c.Resources
-	if text := b.actuated(r); text != "" && text != pod.ResourcesText(c.Resources) {
+	if text := b.actuated(r); text != "" && len(pod.ResourcesChanged(text, pod.ResourcesText(c.Resources))) > 0 {
 		given := pod.ParseResources(text)
 		given.Claims = c.Resources.Claims
 		if b.notes.ResizeReason != "" {
@@ -30,6 +31,37 @@ func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Contain
 		}
 	}
 	st.AllocatedResources, st.Resources = allocated.Requests, &has
+}
+
+// podResources says what the pod as a whole has: the sums over its containers, as
+// the kubelet says of static pods. Who has not been let in has nothing.
+func (b *build) podResources(st *v1.PodStatus) {
+	if b.refused() || len(st.ContainerStatuses) == 0 {
+		return
+	}
+	p := *b.want.Pod
+	if b.notes.ResizeReason != "" { // what has to wait was not given
+		p.Spec.InitContainers = withResources(p.Spec.InitContainers, st.InitContainerStatuses)
+		p.Spec.Containers = withResources(p.Spec.Containers, st.ContainerStatuses)
+	}
+	st.AllocatedResources = resource.PodRequests(&p, resource.PodResourcesOptions{})
+	st.Resources = &v1.ResourceRequirements{
+		Requests: st.AllocatedResources,
+		Limits:   resource.PodLimits(&p, resource.PodResourcesOptions{}),
+	}
+}
+
+// withResources returns the containers with the resources that they have by their
+// statuses, where one says it.
+func withResources(list []v1.Container, have []v1.ContainerStatus) []v1.Container {
+	list = slices.Clone(list)
+	for _, s := range have {
+		i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == s.Name })
+		if i >= 0 && s.Resources != nil {
+			list[i].Resources = *s.Resources
+		}
+	}
+	return list
 }
 
 // resizing returns the condition of a resize that is not over; nil when there is

@@ -21,7 +21,7 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 	switch {
 	case b.ruled || end.Reason == restartingAll:
 		return true
-	case !ok && b.have.Sandbox != nil && b.have.Sandbox.Ready: // as one that never ran
+	case !ok && b.up(): // as one that never ran
 		return true
 	case ok && r.State != pod.StateExited: // its next life is there, or its end is not known yet
 		return true
@@ -32,15 +32,16 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 	return again
 }
 
-// changed reports whether a container was made from another definition than the
-// wanted one.
+// changed reports whether a container may have been made from another definition
+// than the wanted one. What the hash of another version says only plan can tell.
 func (b *build) changed(r pod.Container) bool {
 	want := b.want.ContainerHash(r.Name)
-	return r.Hash != "" && want != "" && r.Hash != want && pod.HashVersion(r.Hash) == pod.HashVersion(want)
+	return r.Hash != "" && want != "" && r.Hash != want
 }
 
 // endedByRule reports whether a container of the newest sandbox ended by a rule
-// that restarts them all. Its record is the last that such a restart removes.
+// that restarts them all. Its record is the last that such a restart removes; an
+// edit of it meanwhile ends no restart that has begun.
 func (b *build) endedByRule() bool {
 	if b.notes.Terminating || b.over {
 		return false
@@ -48,7 +49,7 @@ func (b *build) endedByRule() bool {
 	spec := &b.want.Pod.Spec
 	ended := func(c v1.Container) bool {
 		r, ok := b.record(c.Name)
-		if !ok || !b.here(r) || r.State != pod.StateExited || b.changed(r) {
+		if !ok || !b.here(r) || r.State != pod.StateExited {
 			return false
 		}
 		_, all := b.notes.Lives[r.ID].Restarts(spec.RestartPolicy, &c, r.ExitCode)

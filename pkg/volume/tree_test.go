@@ -140,7 +140,7 @@ func TestTakeRemovesAnyTree(t *testing.T) {
 }
 
 // A tree deeper than any path, with more directories than may be open.
-func TestF10_TakeRemovesDeepTrees(t *testing.T) {
+func TestTakeRemovesDeepTrees(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(base, "1"), 0o755))

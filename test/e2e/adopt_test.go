@@ -27,8 +27,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// long asks for the long forms of these tests: every end at every step, 30 s of
-// SIGSTOP, 50 pods.
+// long asks for the long forms of some tests, see make test-long: every ending at
+// every step, 30 s of SIGSTOP, 50 pods under a containerd that is killed.
 var long = os.Getenv("NODECTL_E2E_LONG") != ""
 
 // An ending is how an agent stops being there.
@@ -202,17 +202,17 @@ func (s *stage) steady(name string) {
 // runs twice, the pod, once ready, stays so, and nothing is left of it.
 func TestF1_AdoptedAtEveryStepOfALife(t *testing.T) {
 	t.Parallel()
-	for n := range wholeStart {
+	for n := range len(wholeStop) + 1 { // the stop also removes the record of the life that crashed
 		for e := range endings {
 			if !long && e != n%len(endings) {
 				continue
 			}
 			turn := func(k int) ending { return endings[(e+k)%len(endings)] }
-			t.Run(fmt.Sprintf("%s after call %d", turn(0), n+1), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s at step %d", turn(0), n+1), func(t *testing.T) {
 				s := parallelStage(t)
 				i := s.interrupter()
-				a := s.startInterrupted(i, n+1, turn(0))
-				a = s.restartInterrupted(i, a, n%len(wholeRestart)+1, turn(1))
+				a := s.startInterrupted(i, n%len(wholeStart)+1, turn(0))
+				a = s.restartInterrupted(i, a, (n+n/len(endings))%len(wholeRestart)+1, turn(1)) // each step by each ending, also in short
 				s.stopInterrupted(i, a, n+1, turn(2))
 			})
 		}
@@ -295,6 +295,7 @@ func TestB7_AdoptionOfAPodWithEverything(t *testing.T) {
 	s.quiet(p)
 	before := len(p.Mutations())
 	for _, how := range append(endings, killed) {
+		s.steady("web") // each agent begins a new journal
 		how.end(a)
 		a = how.next(a)
 		a.await("All pods reported", "pods=1")
@@ -305,6 +306,9 @@ func TestB7_AdoptionOfAPodWithEverything(t *testing.T) {
 			<-time.After(500 * time.Millisecond)
 		}
 		s.untouched("web", was)
+		if all := s.readiness("web"); how != stood && slices.Contains(all, false) { // from its first line on
+			t.Errorf("after %s readiness was reported as %v", how, all)
+		}
 	}
 	if made := p.Mutations()[before:]; len(made) > 0 {
 		t.Errorf("mutating calls: %v", made)

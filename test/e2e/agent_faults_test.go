@@ -87,15 +87,12 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	s.endpoint = "unix://" + sock
 	made, gone := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	front, err := criproxy.New(s.node.Endpoint, sock, criproxy.Hooks{After: func(c criproxy.Call, _ error) {
+	front := s.proxy(sock, criproxy.Hooks{After: func(c criproxy.Call, _ error) {
 		if c.Method == "RunPodSandbox" {
 			once.Do(func() { close(made) })
 			<-gone // nobody hears
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.write("web.yaml", simple("web"))
 	a := s.serve()
 	select {
@@ -104,13 +101,11 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 		t.Error("no sandbox was asked for")
 	}
 	box := s.sandbox("web").Id
-	var wg sync.WaitGroup
-	wg.Go(func() { err = front.Close() })
+	closed := make(chan error, 1)
+	go func() { closed <- front.Close() }()
 	a.await("Container runtime is not ready")
 	close(gone)
-	if wg.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	s.must(<-closed)
 	again := s.through(criproxy.Hooks{})
 	s.awaitReady("web", true)
 	if now := s.sandbox("web").Id; now != box {
@@ -265,15 +260,11 @@ func TestF16_PodOfTheFormerVersion(t *testing.T) {
 }
 
 // TestF6_StoppedAgentAndTheRuntime: an agent that stands still takes no events,
-// and containerd waits for it, for whoever asks (containerd's, not ours to mend).
-// Whatever it did meanwhile, all of it goes on when the agent ends, as its service
-// manager's watchdog ends it, and the next agent has lost nothing.
+// and when what lies between is full containerd waits for it, for whoever asks
+// (containerd's, not ours to mend). All of it goes on when the agent ends, as its
+// service manager's watchdog ends it, and the next agent has lost nothing.
 func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 	t.Parallel()
-	others := 40
-	if long {
-		others = 200 // what lies between the two is full at about 130
-	}
 	n := node.New(t)
 	s := newStage(t, n)
 	s.endpoint = n.Endpoint
@@ -293,42 +284,58 @@ func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 	if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	// containerd holds back a hundred events. Each is as large as what it tells of:
+	// with these words, few more fit into what lies between.
+	const others, held = 200, 100
+	words := map[string]string{"words": strings.Repeat("x", 4<<10)}
 	made := make(chan error) // of one container
 	go func() {
 		for i := range others {
 			_, err := n.Runtime.CreateContainer(t.Context(), &cri.CreateContainerRequest{
 				PodSandboxId: box.PodSandboxId, SandboxConfig: config,
 				Config: &cri.ContainerConfig{
-					Metadata: &cri.ContainerMetadata{Name: "c", Attempt: uint32(i)}, Image: &cri.ImageSpec{Image: node.Stamp}, Args: []string{"forever"},
+					Metadata: &cri.ContainerMetadata{Name: "c", Attempt: uint32(i)}, Image: &cri.ImageSpec{Image: node.Stamp}, Args: []string{"forever"}, Annotations: words,
 				},
 			})
-			made <- err
+			select {
+			case made <- err:
+			case <-t.Context().Done():
+				return
+			}
 		}
 	}()
-	stalls := 0
-	for i := range others {
+	// one reports whether another container is made in time.
+	i := 0
+	one := func(limit time.Duration) bool {
 		select {
 		case err := <-made:
-			if err != nil {
+			if i++; err != nil {
 				t.Fatalf("container %d: %v", i, err)
 			}
-			continue
-		case <-time.After(5 * time.Second):
-		}
-		if stalls++; stalls > 1 {
-			t.Fatalf("container %d is not made, and no agent stands in its way", i)
-		}
-		t.Logf("the runtime stands still at container %d", i)
-		if _, err := n.Runtime.ListContainers(t.Context(), &cri.ListContainersRequest{}); err != nil {
-			t.Error(err)
-		}
-		a.killNow()
-		if err := <-made; err != nil {
-			t.Fatalf("container %d: %v", i, err)
+			return true
+		case <-time.After(limit):
+			return false
 		}
 	}
-	if stalls == 0 {
-		a.killNow()
+	for i < held { // one that takes long is no stall yet
+		if !one(patience) {
+			t.Fatalf("container %d is not made", i)
+		}
+	}
+	for one(2 * time.Second) {
+		if i == others {
+			t.Fatalf("%d containers were not enough to make the runtime wait", others)
+		}
+	}
+	t.Logf("the runtime stands still at container %d", i)
+	if _, err := n.Runtime.ListContainers(t.Context(), &cri.ListContainersRequest{}); err != nil {
+		t.Error(err)
+	}
+	a.killNow()
+	for range min(10, others-i) { // enough to see that it goes on
+		if !one(patience) {
+			t.Fatalf("container %d is not made, and no agent stands in its way", i)
+		}
 	}
 	s.untouched("keep", kept)
 	s.write("new.yaml", simple("new"))

@@ -78,6 +78,7 @@ func (s *stage) start(cmd *exec.Cmd) *agent {
 		close(a.done)
 	})
 	s.Cleanup(func() {
+		s.judge()
 		select {
 		case <-a.done:
 			if !a.asked.Load() {

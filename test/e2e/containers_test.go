@@ -19,6 +19,7 @@ func TestImageMissing(t *testing.T) {
 	never := strings.NewReplacer("nodectl.dev/test/stamp:1", "nodectl.dev/test/never:1", "IfNotPresent", "Never").
 		Replace(container("never", "forever"))
 	s.write("half.yaml", manifest("half", []string{away, never, container("main", "forever")}))
+	s.excuse("half") // two of its containers never come
 	s.write("whole.yaml", simple("whole"))
 	a := s.serve()
 	s.awaitRunning("half", "main")
@@ -157,7 +158,6 @@ func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 			t.Errorf("life %d is attempt %d", i, l.attempt)
 		}
 	}
-	s.invariants()
 }
 
 // TestF32_IgnoresSIGTERM: a container that does not end by itself is killed when
@@ -187,7 +187,6 @@ func TestF32_IgnoresSIGTERM(t *testing.T) {
 		t.Errorf("the other container ended as %+v", polite)
 	}
 	s.untouched("other", other)
-	s.invariants()
 }
 
 // TestC_1_29_Readiness: each kind of probe makes a pod Ready, and not Ready
@@ -252,5 +251,4 @@ func TestF80_ProbeThatHangs(t *testing.T) {
 	if p := s.node.Processes(was["main"].id); len(p) > 0 {
 		t.Errorf("processes left: %v", p)
 	}
-	s.invariants()
 }

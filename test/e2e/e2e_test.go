@@ -19,9 +19,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -89,40 +87,11 @@ func look() node.Left {
 	left := shared.Look()
 	if interrupted.Load() {
 		removeEmptyGroups(left.Cgroups)
-		endStillborn(left)
+		lives.endStillborn(left)
 		left = shared.Look()
 	}
 	left.Cgroups = slices.DeleteFunc(left.Cgroups, func(g string) bool { return strings.HasSuffix(g, shared.CgroupParent) })
 	return left
-}
-
-// stillborn is a shim's process as node.Left shows it: PID and the ID it was
-// started for.
-var stillborn = regexp.MustCompile(`^(\d+) .*containerd-shim-runc-v2 .*-id ([0-9a-f]{64})\b`)
-
-// endStillborn ends shims that containerd does not know any more: a call that
-// makes or ends a sandbox was broken off between the shim and its task, and
-// containerd forgets those, so that no client can end them. A shim whose sandbox
-// CRI still lists is left for the test to fail on, and so is anything else.
-func endStillborn(left node.Left) {
-	for _, line := range left.Processes {
-		m := stillborn.FindStringSubmatch(line)
-		if m == nil || slices.ContainsFunc(left.Pods, func(p string) bool { return strings.Contains(p, m[2]) }) {
-			continue
-		}
-		if pid, err := strconv.Atoi(m[1]); err == nil {
-			fmt.Fprintf(os.Stderr, "e2e: a broken-off call left its shim behind, which is ended: %s (%s)\n", line, lives.who(m[2]))
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
-}
-
-// removeEmptyGroups removes cgroups in which nothing runs: the kernel refuses
-// the others.
-func removeEmptyGroups(groups []string) {
-	for _, g := range slices.Backward(groups) {
-		_ = os.Remove(g)
-	}
 }
 
 // build builds the program as it is released, without the runtime in it;

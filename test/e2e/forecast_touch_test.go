@@ -92,7 +92,7 @@ func TestMergeTouchesNothing(t *testing.T) {
 		for method, n := range s.front.Counts() {
 			n -= counts[method]
 			asked += n
-			if reads := strings.HasPrefix(method, "List") || strings.HasSuffix(method, "Status") || method == "Version" || method == "GetContainerEvents"; n > 0 && !reads {
+			if reads := strings.HasPrefix(method, "List") || strings.HasSuffix(method, "Status") || method == "Version" || method == "RuntimeConfig" || method == "GetContainerEvents"; n > 0 && !reads {
 				t.Errorf("%d calls of %s", n, method)
 			}
 		}

@@ -46,7 +46,6 @@ func TestF28_ForeignPods(t *testing.T) {
 			t.Errorf("foreign container is %s", st.State)
 		}
 	}
-	s.invariants()
 }
 
 // runForeign makes a pod by CRI alone, which the end of the test takes away.

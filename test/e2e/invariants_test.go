@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,9 +14,10 @@ import (
 // promised is what a scenario notes down for invariants.
 type promised struct {
 	history invariant.History
-	owners  map[string]string // pod's full name by manifest
-	stops   []*criproxy.Fault // they happen to nothing: they collect calls
+	owners  map[string]*v1.Pod // what a manifest wants, under its full name
+	stops   []*criproxy.Fault  // they happen to nothing: they collect calls
 	agents  []*agent
+	judged  bool // the scenario's end has called invariants
 }
 
 // canary is a secret word: an agent may read it in a manifest, and must never
@@ -36,29 +38,39 @@ func (s *stage) listen(p *criproxy.Proxy) {
 // changes nothing.
 func (s *stage) noteWrite(file, text string) {
 	if s.owners == nil {
-		s.owners = make(map[string]string)
+		s.owners = make(map[string]*v1.Pod)
 	}
-	old, known := s.owners[file]
-	var p v1.Pod
-	if yaml.Unmarshal([]byte(text), &p) != nil || p.Kind != "Pod" || p.Name == "" {
-		if known {
-			s.history.Break(old)
+	old := s.owners[file]
+	p := &v1.Pod{}
+	if yaml.Unmarshal([]byte(text), p) != nil || p.Kind != "Pod" || p.Name == "" {
+		if old != nil {
+			s.history.Break(old.Name)
 		}
 		return
 	}
-	name := s.full(p.Name)
-	if known && old != name {
-		s.history.Away(old)
+	p.Name = s.full(p.Name)
+	if old != nil && old.Name != p.Name {
+		s.noteRemove(file)
 	}
-	s.owners[file] = name
-	s.history.Want(name, &p)
+	s.owners[file] = p
+	s.history.Want(p.Name, p)
 }
 
+// noteRemove notes that a manifest is about to go. Another one that wants the
+// same pod takes over.
 func (s *stage) noteRemove(file string) {
-	if name, known := s.owners[file]; known {
-		s.history.Away(name)
-		delete(s.owners, file)
+	old := s.owners[file]
+	if old == nil {
+		return
 	}
+	delete(s.owners, file)
+	for _, heir := range s.owners {
+		if heir.Name == old.Name {
+			s.history.Want(heir.Name, heir)
+			return
+		}
+	}
+	s.history.Away(old.Name)
 }
 
 // excuse says that the agent may end a pod's containers, and that it need not
@@ -69,16 +81,24 @@ func (s *stage) excuse(names ...string) {
 	}
 }
 
-// invariants waits until everything is as it is wanted, and fails for every
-// promise that was broken on the way. A scenario ends with it, while its agent
-// lives.
+// judge is invariants, once: the end of every scenario, while its last agent lives,
+// if it has one. One that has failed is judged already.
+func (s *stage) judge() {
+	if !s.judged && !s.Failed() {
+		s.judged = true
+		s.invariants()
+	}
+}
+
+// invariants fails for every promise that was broken until now. Where an agent
+// lives, it waits until everything is as it is wanted first. No scenario opts out
+// of it; excuse names pods that a scenario makes the agent end.
 func (s *stage) invariants() {
 	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience) // at the end, the test's own is over
+	defer cancel()
 	scope := invariant.Scope{
 		Node: s.node, Name: s.name, Witness: s.lives.Witness, History: &s.history, Root: s.root, Logs: s.logs, Secrets: []string{canary},
-	}
-	if err := scope.Settle(s.Context(), patience); err != nil {
-		s.Error(err)
 	}
 	for _, a := range s.agents {
 		scope.Said = append(scope.Said, strings.Split(a.said(), "\n")...)
@@ -88,12 +108,18 @@ func (s *stage) invariants() {
 			scope.Pid = a.cmd.Process.Pid
 		}
 	}
+	s.forgive()
+	if scope.Pid > 0 {
+		if err := scope.Settle(ctx, patience); err != nil {
+			s.Error(err)
+		}
+	}
 	for _, f := range s.stops {
 		scope.Stops = append(scope.Stops, f.Calls()...)
 	}
-	found, err := scope.Check(s.Context())
+	found, err := scope.Check(ctx)
 	if err != nil {
-		s.Fatal(err)
+		s.Error(err)
 	}
 	for _, v := range found {
 		s.Error(v)

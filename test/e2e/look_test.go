@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,21 +107,21 @@ func (s *stage) runningNow(name string, containers ...string) (map[string]runnin
 		if _, double := now[c.Metadata.Name]; double {
 			s.Errorf("pod %s: two containers %s run", name, c.Metadata.Name)
 		}
-		p := s.node.Processes(c.Id)
-		if len(p) == 0 {
-			return nil, fmt.Errorf("pod %s: container %s has no process", name, c.Metadata.Name)
-		}
-		main := slices.MinFunc(p, func(a, b node.Process) int { return a.Pid - b.Pid }) // others are probes
-		now[c.Metadata.Name] = running{c.Id, c.Metadata.Attempt, main.Pid, main.Started}
+		now[c.Metadata.Name] = running{id: c.Id, attempt: c.Metadata.Attempt}
 	}
-	var names []string
-	for c := range now {
-		names = append(names, c)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(now))
 	slices.Sort(containers)
 	if !slices.Equal(names, containers) {
 		return now, fmt.Errorf("pod %s: containers %v run, want %v", name, names, containers)
+	}
+	for c, r := range now {
+		p := s.node.Processes(r.id)
+		if len(p) == 0 {
+			return nil, fmt.Errorf("pod %s: container %s has no process", name, c)
+		}
+		main := slices.MinFunc(p, func(a, b node.Process) int { return a.Pid - b.Pid }) // others are probes
+		r.pid, r.started = main.Pid, main.Started
+		now[c] = r
 	}
 	return now, nil
 }

@@ -248,6 +248,7 @@ func TestF42_DirectoryMissing(t *testing.T) {
 		}
 		return nil
 	})
+	s.noteRemove("other.yaml")
 	if err := os.Remove(filepath.Join(away, "other.yaml")); err != nil {
 		t.Fatal(err)
 	}
@@ -307,6 +308,7 @@ func TestRejectedPodNeverRuns(t *testing.T) {
 	s := parallelStage(t)
 	bad := manifest("bad", []string{container("main", "forever")}, "volumes: [{name: c, secret: {secretName: c}}]")
 	s.write("two.yaml", bad+"---\n"+simple("good"))
+	s.excuse("bad") // it never comes
 	a := s.serve()
 	s.awaitRunning("good", "main")
 	a.once("Manifest rejected", "two.yaml:6:", "spec.volumes[0].secret")

@@ -169,6 +169,5 @@ func TestF29_NetworkPlugin(t *testing.T) {
 	if all := n.addresses(); len(all) > 0 {
 		t.Errorf("addresses are left: %v", all)
 	}
-	s.invariants()
 	s.nothingLeft()
 }

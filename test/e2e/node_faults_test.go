@@ -58,7 +58,6 @@ func TestF31_OOMKilled(t *testing.T) {
 		t.Errorf("the parent: %s", describe(st))
 	}
 	s.awaitStamps("parent", 1)
-	s.invariants()
 }
 
 // hold makes a process of a container one that does not die: it is traced, and
@@ -83,8 +82,9 @@ func hold(pid int) (free func(), err error) {
 }
 
 // TestF32_UnkillableProcess: a container that does not die of SIGKILL stays as
-// long as it likes: other pods come and go, the agent leaves in time and comes
-// back, and when the container is gone, so is its pod.
+// long as it likes, and its pod says so after twice its grace: other pods come and
+// go, the agent leaves in time and comes back, and when the container is gone, so
+// is its pod.
 func TestF32_UnkillableProcess(t *testing.T) {
 	s := parallelStage(t)
 	s.write("stays.yaml", manifest("stays", []string{container("main", "ignore, print, armed, forever", secret)}, "terminationGracePeriodSeconds: 1"))
@@ -115,7 +115,18 @@ func TestF32_UnkillableProcess(t *testing.T) {
 	s.awaitReady("other", true)
 	s.remove("other.yaml")
 	s.awaitGone("other")
-	<-time.After(3 * time.Second) // its grace is long over, also with what a stop adds to it
+	// A stop has two seconds at least, and so four are twice its grace.
+	overdue := func(st v1.PodStatus) bool {
+		return st.Reason == "StopOverdue" && strings.HasSuffix(st.Message, ": main")
+	}
+	s.awaitStatus("stays", "overdue", overdue)
+	a.once("level=WARN", "Container does not end", s.full("stays"), "age=4s")
+	if p := s.status("stays"); p.DeletionTimestamp == nil || p.Status.Phase != v1.PodRunning {
+		t.Errorf("deleted at %v: %s", p.DeletionTimestamp, describe(p.Status))
+	}
+	if r := s.run("get", "pods"); !strings.Contains(r.out, "Terminating") {
+		t.Errorf("get pods:\n%s", r.out)
+	}
 	if c := s.containers("stays"); len(c) != 1 || c[0].State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Fatalf("the container that cannot die is %v", c)
 	}
@@ -130,9 +141,13 @@ func TestF32_UnkillableProcess(t *testing.T) {
 	if <-a.done; time.Since(begin) > 5*time.Second {
 		t.Errorf("the agent took %s to leave", time.Since(begin))
 	}
-	s.serve()
+	a = s.serve()
 	s.write("next.yaml", simple("next"))
 	s.awaitReady("next", true)
+	a.once("level=WARN", "Container does not end", s.full("stays"))
+	if st := s.status("stays").Status; !overdue(st) {
+		t.Errorf("for the next agent: %s", describe(st))
+	}
 	done()
 	s.awaitGone("stays")
 	if all := s.ended("stays", "main"); len(all) != 1 || all[0].exit != 137 {
@@ -230,7 +245,14 @@ func TestF34_F35_GoldenValues(t *testing.T) {
 	for _, g := range all {
 		s.write(g.name+".yaml", manifest(g.name, []string{container("main", "forever", "resources: "+g.resources)}))
 	}
-	s.serve()
+	a := s.serve()
+	s.awaitRunning("guaranteed", "main")
+	if n := len(a.linesWith("level=WARN", "cgroup v1")); (n == 1) == unified() || n > 1 {
+		t.Errorf("that it is cgroup v1 was said %d times", n)
+	}
+	if n := s.front.Counts()["RuntimeConfig"]; n != 1 {
+		t.Errorf("the runtime was asked %d times for its cgroup driver", n)
+	}
 	own := s.daemonOOM()
 	for _, g := range all {
 		p := s.node.Processes(s.awaitRunning(g.name, "main")["main"].id)[0]
@@ -251,6 +273,34 @@ func TestF34_F35_GoldenValues(t *testing.T) {
 			t.Errorf("%s: OOM score %d, the runtime's own is %d", g.name, score, own)
 		}
 	}
+	s.invariants()
+}
+
+// TestF34_SliceOnACgroupfsRuntime: a cgroup root that the runtime's driver cannot
+// take is said once, with what to set instead, before anything is made; what runs,
+// runs on.
+func TestF34_SliceOnACgroupfsRuntime(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve()
+	kept := s.keep()
+	s.awaitReady("keep", true)
+	a.leave()
+	s.write("next.yaml", simple("next"))
+	before := len(s.front.Mutations())
+	cmd := s.command("serve", "-f", s.manifests)
+	cmd.Args = append(cmd.Args, "--cgroup-root", "/pods.slice")
+	a = s.start(cmd)
+	a.await("level=WARN", "Container runtime is not ready", "driver is cgroupfs", "set --cgroup-root /pods,")
+	<-time.After(2 * time.Second) // it asks again every second
+	a.once("level=WARN", "Container runtime is not ready")
+	s.untouched("keep", kept)
+	if made := s.front.Mutations()[before:]; len(made) > 0 {
+		t.Errorf("mutating calls: %v", made)
+	}
+	a.leave()
+	s.serve()
+	s.awaitReady("next", true)
+	s.untouched("keep", kept)
 	s.invariants()
 }
 

@@ -125,6 +125,9 @@ func TestRunonce_PodsStay(t *testing.T) {
 	}
 	s.untouched("web", was)
 	a.leave()
+	for _, f := range s.files() {
+		s.noteRemove(f) // what --down is told is as good
+	}
 	s.runonce(0, "--down")
 	s.awaitGone("web")
 	s.awaitGone("job")
@@ -229,6 +232,7 @@ func TestRunonce_SweepsNothing(t *testing.T) {
 	s.write("other.yaml", simple("other"))
 	s.runonce(0)
 	s.untouched("web", was)
+	s.noteRemove("other.yaml") // what --down is told is as good
 	s.runonce(0, "--down")
 	s.awaitGone("other")
 	s.untouched("web", was)

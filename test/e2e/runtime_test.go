@@ -31,10 +31,7 @@ func TestF20_RuntimeSocketAbsent(t *testing.T) {
 	if n := len(a.linesWith("level=WARN")); n != 1 {
 		t.Errorf("%d warnings instead of one", n)
 	}
-	front, err := criproxy.New(s.node.Endpoint, sock, criproxy.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	front := s.proxy(sock, criproxy.Hooks{})
 	was := s.awaitRunning("web", "main")
 	s.awaitReady("web", true)
 	if err := front.Close(); err != nil {
@@ -50,11 +47,9 @@ func TestF20_RuntimeSocketAbsent(t *testing.T) {
 	s.remove("web.yaml")
 	<-time.After(time.Second)
 	s.untouched("web", was)
-	if front, err = criproxy.New(s.node.Endpoint, sock, criproxy.Hooks{}); err != nil {
-		t.Fatal(err)
-	}
+	front = s.proxy(sock, criproxy.Hooks{})
 	t.Cleanup(func() { _ = front.Close() })
-	s.awaitRunning("next", "main")
+	s.awaitReady("next", true)
 	s.awaitGone("web")
 }
 
@@ -68,6 +63,7 @@ func TestF21_ContainerdKilled(t *testing.T) {
 	// A runc that ends with containerd leaves an empty cgroup behind.
 	t.Cleanup(func() { removeEmptyGroups(n.Look().Cgroups) })
 	s := newStage(t, n)
+	s.interrupts()
 	s.endpoint = n.Endpoint
 	var names []string
 	for i := range 10 {

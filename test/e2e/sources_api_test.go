@@ -137,6 +137,28 @@ func TestF70_F73_APIServer(t *testing.T) {
 			s.Errorf("slow was started %d times", n)
 		}
 	})
+	s.scene("a deletion that shortens one that is under way", func() {
+		p := s.apiPod("deaf", "ignore", "print", "armed", "forever")
+		*p.Spec.TerminationGracePeriodSeconds = 300
+		c.CreatePod(s.T, p)
+		s.awaitRunning("deaf", "main")
+		s.awaitLog("deaf", "main", 0, "armed")
+		c.DeletePod(s.T, "default", s.full("deaf"), 300)
+		s.awaitLog("deaf", "main", 0, "SIGTERM")
+		again := time.Now()
+		c.DeletePod(s.T, "default", s.full("deaf"), 1)
+		s.eventually(func() error {
+			if len(s.ended("deaf", "main")) == 0 {
+				return errors.New("deaf runs")
+			}
+			return nil
+		})
+		if end := s.ended("deaf", "main")[0]; end.exit != 137 || end.to.Before(again) {
+			s.Errorf("deaf ended at %s with %d, want 137 after %s", end.to.Format(clock), end.exit, again.Format(clock))
+		}
+		c.DeletePod(s.T, "default", s.full("deaf"), 0)
+		s.awaitGone("deaf")
+	})
 	s.scene("F73 the same name again while the old one ends", func() {
 		c.CreatePod(s.T, s.apiPod("twin", "ignore", "print", "armed", "forever"))
 		old := s.awaitRunning("twin", "main")

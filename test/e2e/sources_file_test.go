@@ -329,7 +329,7 @@ func TestF47_F49_StormsAndFlips(t *testing.T) {
 	kept := s.keep()
 	s.awaitRunning("web", "main")
 	for i := range 2000 {
-		path := filepath.Join(s.manifests, fmt.Sprintf("note%d.yaml", i%50))
+		path := filepath.Join(s.manifests, fmt.Sprintf("note-%c%c.yaml", 'a'+i%50/10, 'a'+i%10)) // each its own in what the agent says (I5)
 		s.must(os.WriteFile(path, []byte("# nothing\n"), 0o600))
 		if i%3 == 0 {
 			s.must(os.Remove(path))

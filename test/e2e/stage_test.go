@@ -40,6 +40,7 @@ type stage struct {
 	lives     *witness // of node
 
 	promised // what invariants needs to know
+	belongings
 }
 
 var stages atomic.Int32
@@ -51,8 +52,9 @@ func parallelStage(t *testing.T) *stage {
 	return newStage(t, shared)
 }
 
-// newStage makes a stage. At the end of the test its pods are taken away by CRI,
-// and nothing else of it may be left.
+// newStage makes a stage. At the end of the test, while its last agent lives, all
+// promises are checked (see invariants); then its pods are taken away by CRI, and
+// nothing else of it may be left.
 func newStage(t *testing.T, n *node.Node) *stage {
 	t.Helper()
 	name := fmt.Sprintf("e%d", stages.Add(1))
@@ -81,6 +83,7 @@ func newStage(t *testing.T, n *node.Node) *stage {
 // clear ends what the scenario left running, and complains about what it should
 // not have left.
 func (s *stage) clear() {
+	s.judge()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, line := range s.lives.twice(s.name) {
@@ -108,6 +111,7 @@ func (s *stage) clear() {
 	if err := os.RemoveAll(s.dir); err != nil {
 		s.Error(err)
 	}
+	s.nothingStrays()
 }
 
 // everything says what there is of the stage's pods, for a person who has to find
@@ -146,26 +150,42 @@ func (s *stage) ours() *cri.ListPodSandboxRequest {
 // is in the middle of something.
 func (s *stage) through(hooks criproxy.Hooks) *criproxy.Proxy {
 	s.Helper()
-	var err error
-	if s.front, err = criproxy.New(s.node.Endpoint, filepath.Join(s.scratch, "cri.sock"), hooks); err != nil {
-		s.Fatal(err)
-	}
-	s.endpoint = s.front.Endpoint()
-	front := s.front
-	s.listen(front)
+	front := s.proxy(filepath.Join(s.scratch, "cri.sock"), hooks)
+	s.front, s.endpoint = front, front.Endpoint()
 	s.Cleanup(func() {
 		if err := front.Close(); err != nil {
 			s.Error(err)
 		}
 	})
-	return s.front
+	return front
+}
+
+// proxy puts a proxy on a socket, which its caller closes. What goes through it is
+// noted for the scenario's end.
+func (s *stage) proxy(sock string, hooks criproxy.Hooks) *criproxy.Proxy {
+	s.Helper()
+	p, err := criproxy.New(s.node.Endpoint, sock, s.noting(hooks))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.listen(p)
+	return p
 }
 
 // eventually calls f until it returns nil, and fails the scenario with its last
 // error when that takes too long.
 func (s *stage) eventually(f func() error) {
 	s.Helper()
-	node.Eventually(s.T, patience, f)
+	for deadline := time.Now().Add(patience); ; {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("after %s: %v", patience, err)
+		}
+		<-time.After(20 * time.Millisecond) // to look costs the machine more than most of what is waited for
+	}
 }
 
 // write puts a manifest in place as careful programs do: whole, by a rename.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"time"
 
 	"github.com/nodectl/nodectl/test/invariant"
@@ -34,6 +35,13 @@ func (w *witness) close() { w.Close() }
 
 // who returns what an ID was of.
 func (w *witness) who(id string) string { return w.Who(id) }
+
+// ofStage reports whether an ID is that of a pod, or a container, of a node name's.
+func (w *witness) ofStage(id, node string) bool {
+	pod := strings.TrimPrefix(w.who(id), "the sandbox of ")
+	pod, _, _ = strings.Cut(pod, "/")
+	return strings.HasSuffix(pod, "-"+node)
+}
 
 // of returns the lives that began under a node name, in their order.
 func (w *witness) of(node string) []life {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // A History is what the sources of one agent wanted, and when. Whoever changes a
@@ -17,11 +18,13 @@ type History struct {
 }
 
 // change is what became wanted of a pod at a moment: nil for nothing. One that
-// no source can be read by is broken: what was wanted before is wanted still.
+// no source can be read by is broken: what was wanted before is wanted still. One
+// that is tagged differs from what was wanted before in labels and annotations
+// alone: nothing that was promised of the pod ends with it.
 type change struct {
-	at     time.Time
-	pod    *v1.Pod
-	broken bool
+	at             time.Time
+	pod            *v1.Pod
+	broken, tagged bool
 }
 
 func (h *History) add(name string, c change) {
@@ -31,11 +34,28 @@ func (h *History) add(name string, c change) {
 		h.changes = make(map[string][]change)
 	}
 	c.at = time.Now()
+	c.tagged = c.pod != nil && same(newest(h.changes[name]), c.pod)
 	h.changes[name] = append(h.changes[name], c)
 }
 
+// newest returns what list says is wanted: nil for nothing.
+func newest(list []change) *v1.Pod {
+	for _, c := range slices.Backward(list) {
+		if !c.broken {
+			return c.pod
+		}
+	}
+	return nil
+}
+
+// same reports whether an edit of one pod to another restarts nothing, whatever
+// the agent that reads it makes of edits.
+func same(a, b *v1.Pod) bool {
+	return a != nil && a.UID == b.UID && equality.Semantic.DeepEqual(a.Spec, b.Spec)
+}
+
 // Want says that a source is about to want a pod; name is its full name.
-func (h *History) Want(name string, p *v1.Pod) { h.add(name, change{pod: p}) }
+func (h *History) Want(name string, p *v1.Pod) { h.add(name, change{pod: p.DeepCopy()}) }
 
 // Break says that the pod's source is about to become unreadable.
 func (h *History) Break(name string) { h.add(name, change{broken: true}) }
@@ -67,13 +87,8 @@ func (h *History) wanted() map[string]*v1.Pod {
 	defer h.mu.Unlock()
 	all := make(map[string]*v1.Pod)
 	for name, list := range h.changes {
-		for _, c := range slices.Backward(list) {
-			if !c.broken {
-				if c.pod != nil {
-					all[name] = c.pod
-				}
-				break
-			}
+		if p := newest(list); p != nil {
+			all[name] = p
 		}
 	}
 	return all
@@ -90,6 +105,8 @@ func (h *History) desired(name string, from, to time.Time) (all, broken bool) {
 			return all, broken
 		case c.broken:
 			broken = true
+		case c.tagged:
+			broken = false
 		case c.pod == nil, c.at.After(from):
 			all, broken = false, false
 		default:
@@ -114,9 +131,10 @@ func (h *History) awaySince(name string, at time.Time) (since time.Time) {
 	return since
 }
 
-// changed reports whether anything was said of a pod between two moments.
+// changed reports whether anything was said of a pod between two moments but
+// what it is tagged with.
 func (h *History) changed(name string, from, to time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.ContainsFunc(h.changes[name], func(c change) bool { return c.at.After(from) && c.at.Before(to) })
+	return slices.ContainsFunc(h.changes[name], func(c change) bool { return !c.tagged && c.at.After(from) && c.at.Before(to) })
 }

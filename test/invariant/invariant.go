@@ -84,13 +84,15 @@ func (s *Scope) Check(ctx context.Context) ([]Violation, error) {
 	return all, nil
 }
 
-// Settle returns nil as soon as what is there is what is wanted (I3), and what
-// is not after a time.
+// Settle returns nil as soon as what is there is what is wanted (I3) and nothing is
+// left of what has gone (I6), and what is not so after a time.
 func (s *Scope) Settle(ctx context.Context, limit time.Duration) error {
 	for deadline := time.Now().Add(limit); ; {
 		open, err := s.unsettled(ctx)
 		if err == nil && len(open) == 0 {
-			return nil
+			if open, err = s.left(ctx); err == nil && len(open) == 0 {
+				return nil
+			}
 		}
 		if time.Now().After(deadline) {
 			for _, v := range open {
@@ -104,6 +106,15 @@ func (s *Scope) Settle(ctx context.Context, limit time.Duration) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// left returns what is left of pods that are gone (I6).
+func (s *Scope) left(ctx context.Context) ([]Violation, error) {
+	now, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.leaks(s.Witness.Lives(s.Name), now), nil
 }
 
 // shown is what the runtime lists of a scope.

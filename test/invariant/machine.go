@@ -99,6 +99,9 @@ func (s *Scope) leaks(lives []Life, now shown) (found []Violation) {
 			gone[l.UID] = l.Pod
 		}
 	}
+	if len(gone) == 0 {
+		return nil
+	}
 	places := append(node.Mounts(), s.Node.Look().Cgroups...)
 	for _, pattern := range []string{
 		filepath.Join(s.Root, "pods/*"), filepath.Join(s.Logs, "*"), filepath.Join(filepath.Dir(s.Logs), "containers/*"),

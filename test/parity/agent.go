@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,14 @@ import (
 
 // nodeName is what both agents call their node.
 const nodeName = "parity"
+
+// What both are told, so that the cases need not wait for it.
+const (
+	logSize     = "100Ki" // of a log that is not rotated yet
+	keptLogs    = 3
+	longestWait = 30 * time.Second // before a container that crashes is started again
+	taint       = "parity.example"
+)
 
 // place is where one agent runs: nothing in it is another's.
 type place struct {
@@ -86,8 +95,14 @@ authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%%, imagefs.available: 0%%, nodefs.inodesFree: 0%%, imagefs.inodesFree: 0%%}
 imageGCHighThresholdPercent: 100
+containerLogMaxSize: %s
+containerLogMaxFiles: %d
+containerLogMonitorInterval: 3s
+crashLoopBackOff: {maxContainerRestartPeriod: %s}
+registerWithTaints: [{key: %s, effect: NoSchedule}, {key: %[10]s, effect: NoExecute}]
 featureGates: {ContainerStopSignals: true}
-`, k.manifests, k.logs, k.endpoint, k.cgroup, k.port, k.readOnly)
+`, k.manifests, k.logs, k.endpoint, k.cgroup, k.port, k.readOnly,
+		logSize, keptLogs, longestWait, taint)
 	file := filepath.Join(k.dir, "kubelet.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
@@ -125,7 +140,9 @@ func (n *nodectl) version() (string, error) {
 
 func (n *nodectl) command() (*exec.Cmd, error) {
 	cmd := exec.Command(n.program, "serve", "-f", n.manifests, "--root-dir", n.root, "--runtime-endpoint", n.endpoint,
-		"--pod-logs-dir", n.logs, "--cgroup-root", n.cgroup, "--node-name", nodeName, "--log-level", "debug")
+		"--pod-logs-dir", n.logs, "--cgroup-root", n.cgroup, "--node-name", nodeName, "--log-level", "debug",
+		"--container-log-max-size", logSize, "--container-log-max-files", strconv.Itoa(keptLogs),
+		"--max-container-restart-period", longestWait.String(), "--register-with-taints", taint+":NoSchedule,"+taint+":NoExecute")
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NODECTL_") || strings.HasPrefix(v, "CONTAINER_RUNTIME_ENDPOINT=")
 	})

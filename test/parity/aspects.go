@@ -19,12 +19,7 @@ func (k *comparison) progress(name string, p, q *PodRecord) {
 			k.differ(aspect, "%s: %s: %s", name, what, d)
 		}
 	}
-	compare("phase", "phase", func(s *v1.PodStatus) string {
-		if s.Reason != "" {
-			return string(s.Phase) + " (" + s.Reason + ")"
-		}
-		return string(s.Phase)
-	})
+	compare("phase", "phase", phase)
 	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled, "AllContainersRestarting"} {
 		compare("conditions", string(kind), func(s *v1.PodStatus) string {
 			for _, c := range s.Conditions {
@@ -65,6 +60,13 @@ func containersOf(records ...*PodRecord) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+func phase(s *v1.PodStatus) string {
+	if s.Reason != "" {
+		return string(s.Phase) + " (" + s.Reason + ")"
+	}
+	return string(s.Phase)
 }
 
 func state(s v1.ContainerState) string {
@@ -146,10 +148,8 @@ func course(s []stretch) string {
 // last compares what the agents say of a pod at the end of its time.
 func (k *comparison) last(name string, p, q *PodRecord) {
 	final := func(c *CaseRecord, p *PodRecord, n *normaliser) Facts {
-		for i := len(p.Seen) - 1; i >= 0; i-- {
-			if p.Seen[i].From.Before(c.Gone) {
-				return n.status(p.Seen[i].Status)
-			}
+		if s := p.final(c); s != nil {
+			return n.status(*s)
 		}
 		return Facts{}
 	}
@@ -198,8 +198,8 @@ func aspectOf(path string) string {
 	return "asked for"
 }
 
-// asked compares what the runtime was asked for: of every pod the first sandbox,
-// of every container each life.
+// asked compares what the runtime was asked for: each sandbox of the pod, each life
+// of its containers. What differs in the same way in all of them is said once.
 func (k *comparison) asked(name string, p, q *PodRecord) {
 	split := func(where string, a, b Facts) {
 		parts := map[string][2]Facts{}
@@ -218,16 +218,13 @@ func (k *comparison) asked(name string, p, q *PodRecord) {
 			k.facts(aspect, where, parts[aspect][0], parts[aspect][1])
 		}
 	}
-	if len(p.Sandboxes) > 0 && len(q.Sandboxes) > 0 {
-		split(name+": sandbox", k.na.facts(p.Sandboxes[0].Config), k.nb.facts(q.Sandboxes[0].Config))
+	for i := range min(len(p.Sandboxes), len(q.Sandboxes)) {
+		split(name+": sandbox", k.na.facts(p.Sandboxes[i].Config), k.nb.facts(q.Sandboxes[i].Config))
 	}
-	said := map[string]bool{}
 	for _, pair := range k.matching {
-		if !slices.Contains(p.Runs, pair[0]) || said[pair[0].Container] {
-			continue
+		if slices.Contains(p.Runs, pair[0]) {
+			split(name+": "+pair[0].Container, k.na.facts(pair[0].Config), k.nb.facts(pair[1].Config))
 		}
-		said[pair[0].Container] = true
-		split(name+": "+pair[0].Container, k.na.facts(pair[0].Config), k.nb.facts(pair[1].Config))
 	}
 }
 
@@ -240,7 +237,7 @@ func (k *comparison) insides(name string, p, q *PodRecord) {
 			continue // it ran with one alone: said among the events
 		}
 		where := name + ": " + c
-		for _, f := range slices.Sorted(maps.Keys(a.Files)) {
+		for _, f := range slices.Sorted(maps.Keys(union(a.Files, b.Files))) {
 			k.lists(f, where, k.na.lines(strings.Split(a.Files[f], "\n")), k.nb.lines(strings.Split(b.Files[f], "\n")))
 		}
 		k.lists("env", where, k.na.lines(a.Env), k.nb.lines(b.Env))
@@ -280,12 +277,10 @@ func (k *comparison) logs(name string, p, q *PodRecord) {
 	lb, ob := links(k.nb.lines(q.Files))
 	k.lists("log links", name, la, lb)
 	k.lists("log files", name, oa, ob)
-	n := 0
 	for _, pair := range k.matching {
 		if !slices.Contains(p.Runs, pair[0]) {
 			continue
 		}
-		n++
 		if a, b := k.na.log(pair[0].Log), k.nb.log(pair[1].Log); a != b && pair[0].Finished.IsZero() == pair[1].Finished.IsZero() {
 			k.differ("output", "%s: %s, attempt %d, wrote %q; nodectl's %q", name, pair[0].Container, pair[0].Attempt, a, b)
 		}

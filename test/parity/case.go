@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,9 +41,11 @@ type Case struct {
 	Restart bool `json:"restart"`
 	// Refused says that neither agent takes the manifests.
 	Refused bool `json:"refused"`
-	// Nodectl lists what happens with nodectl before the manifests are gone, in
-	// order, where it is right that it differs: "app 1 ends", "sandbox 2 is made".
-	// So that an explained difference is not any difference.
+	// Nodectl says what nodectl does before the manifests are gone, where it is
+	// right that it differs: in order what happens, "sandbox 2 is made", "app 1 ends
+	// with 137 Error", and when, counted from the first container's start, "app 2
+	// starts at 6s", give or take Within; then how the pod and each container are at
+	// last. So that an explained difference is not any difference.
 	Nodectl []string `json:"nodectl"`
 	// Script is what is done meanwhile, in order.
 	Script []Action `json:"script"`
@@ -56,6 +60,7 @@ type Action struct {
 	Replace []Replacement   `json:"replace"` // in the manifests, which are then written anew
 	Remove  string          `json:"remove"`  // the pod whose manifest goes; it is not put back
 	Drop    string          `json:"drop"`    // the pod whose manifest appears now, and not at once
+	Copy    string          `json:"copy"`    // the pod whose manifest appears a second time, as another file
 	Kill    string          `json:"kill"`    // "pod/container": its process gets SIGKILL
 	Create  string          `json:"create"`  // a file in the case's directory $DIR
 	Delete  string          `json:"delete"`  // that file
@@ -106,7 +111,8 @@ func readCases(dir string, match *regexp.Regexp) ([]*Case, error) {
 }
 
 func readCase(name string, text []byte) (*Case, error) {
-	documents := strings.Split("\n"+string(bytes.TrimSpace(text))+"\n", "\n---\n")
+	all := strings.ReplaceAll(string(bytes.TrimSpace(text)), "$ALLBUTONE", strconv.Itoa(runtime.NumCPU()-1)) // CPUs
+	documents := strings.Split("\n"+all+"\n", "\n---\n")
 	c := &Case{Name: name, manifests: documents[1:]}
 	if err := yaml.UnmarshalStrict([]byte(documents[0]), c); err != nil {
 		return nil, err
@@ -126,6 +132,11 @@ func readCase(name string, text []byte) (*Case, error) {
 	for _, n := range c.Contract {
 		if !contractNumber.MatchString(n) {
 			return nil, fmt.Errorf("%q is no contract number", n)
+		}
+	}
+	for _, line := range c.Nodectl {
+		if _, err := parseExpectation(line); err != nil {
+			return nil, err
 		}
 	}
 	for i, a := range c.Script {
@@ -165,6 +176,8 @@ func (a Action) describe() string {
 		return "remove " + a.Remove
 	case a.Drop != "":
 		return "drop " + a.Drop
+	case a.Copy != "":
+		return "copy " + a.Copy
 	case a.Kill != "":
 		return "kill " + a.Kill
 	case a.Create != "":

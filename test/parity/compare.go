@@ -82,14 +82,18 @@ func reasons(said []string) string {
 	return strings.Join(out, "; ")
 }
 
+// differ adds a difference, unless it is known.
 func (k *comparison) differ(aspect, format string, args ...any) {
-	k.found = append(k.found, Difference{aspect, fmt.Sprintf(format, args...)})
+	if d := (Difference{aspect, fmt.Sprintf(format, args...)}); !slices.Contains(k.found, d) {
+		k.found = append(k.found, d)
+	}
 }
 
 // An event is the start or the end of one life of a container, or the making of
 // a sandbox.
 type event struct {
 	key  string // the same with both agents
+	how  string // it ended
 	pod  string
 	kind byte // start, end, box
 	at   time.Duration
@@ -98,22 +102,22 @@ type event struct {
 // eventsOf returns what happened in a case, in order.
 func eventsOf(c *CaseRecord, pods []string) []event {
 	var out []event
-	add := func(kind byte, pod, key string, at time.Time) {
-		out = append(out, event{pod + ": " + key, pod, kind, at.Sub(c.Zero)})
+	add := func(kind byte, pod, key, how string, at time.Time) {
+		out = append(out, event{pod + ": " + key, how, pod, kind, at.Sub(c.Zero)})
 	}
 	for _, name := range pods {
 		p := c.Pods[name]
 		for i, s := range p.Sandboxes {
-			add('b', name, fmt.Sprintf("sandbox %d is made", i+1), s.Created)
+			add('b', name, fmt.Sprintf("sandbox %d is made", i+1), "", s.Created)
 		}
 		for _, r := range lives(p) {
 			if r.Started.IsZero() {
-				add('s', name, r.name+" is made and does not start", r.Created)
+				add('s', name, r.name+" is made and does not start", "", r.Created)
 				continue
 			}
-			add('s', name, r.name+" starts", r.Started)
+			add('s', name, r.name+" starts", "", r.Started)
 			if !r.Finished.IsZero() {
-				add('e', name, r.name+" ends", r.Finished)
+				add('e', name, r.name+" ends", fmt.Sprintf("%d %s", r.Exit, r.Reason), r.Finished)
 			}
 		}
 	}
@@ -165,26 +169,6 @@ func (k *comparison) events(pods []string) {
 			}
 		}
 		k.when(ea[:i], e, at, tb)
-	}
-}
-
-// expected compares what happened with nodectl with what the case says of it.
-func (k *comparison) expected(pods []string) {
-	if k.c.Nodectl == nil {
-		return
-	}
-	var got []string
-	for _, e := range eventsOf(k.b, pods) {
-		if e.at < k.b.Gone.Sub(k.b.Zero) {
-			_, what, _ := strings.Cut(e.key, ": ")
-			if len(pods) > 1 {
-				what = e.key
-			}
-			got = append(got, what)
-		}
-	}
-	if !slices.Equal(got, k.c.Nodectl) {
-		k.differ("nodectl", "%s; expected %s", strings.Join(got, ", "), strings.Join(k.c.Nodectl, ", "))
 	}
 }
 

@@ -25,6 +25,9 @@ type Explanation struct {
 	Waits  string `json:"waits"`
 	// Everywhere says it of all pods, once, and not in each row.
 	Everywhere bool `json:"everywhere"`
+	// Sometimes is of what need not be in every run; other explanations that
+	// explain nothing fail a whole run.
+	Sometimes bool `json:"sometimes"`
 
 	match *regexp.Regexp
 	used  int

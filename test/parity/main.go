@@ -7,8 +7,8 @@
 // (test/node), their processes, directories and cgroups. All of it is gone at
 // the end, also after an error or a signal.
 //
-// The one rule: every difference is explained in explained.yaml, by a person, or
-// the run fails.
+// The one rule: every difference is explained in explained.yaml, by a person, and
+// every explanation there explains one, or the run fails.
 package main
 
 import (
@@ -43,11 +43,18 @@ type options struct {
 
 func main() {
 	program.Main(parse, func(ctx context.Context, o options) (fine bool, err error) {
-		unexplained, err := compareAll(ctx, o)
+		report, err := compareAll(ctx, o)
+		if report == nil {
+			return err == nil, err
+		}
+		unexplained, idle := report.unexplained(), len(report.idle())
 		if unexplained > 0 {
 			fmt.Fprintf(os.Stderr, "%d differences are not explained\n", unexplained)
 		}
-		return unexplained == 0, err
+		if idle > 0 {
+			fmt.Fprintf(os.Stderr, "%d explanations explain nothing\n", idle)
+		}
+		return unexplained == 0 && idle == 0, err
 	})
 }
 
@@ -76,28 +83,31 @@ func parse(args []string) (options, error) {
 	if o.arms, ok = arms[*arm]; !ok {
 		return o, fmt.Errorf("--arm: %q is no arm", *arm)
 	}
+	if o.out != "" && *match != "" {
+		return o, errors.New("--out: the table is of all cases")
+	}
 	return o, nil
 }
 
 // compareAll records what was asked for, compares both recordings and writes the
-// table. It returns how many differences nobody explained.
-func compareAll(ctx context.Context, o options) (int, error) {
+// table. There is no report when one arm was recorded alone.
+func compareAll(ctx context.Context, o options) (*report, error) {
 	here := filepath.Join(node.Repo(), "test/parity")
 	cases, err := readCases(filepath.Join(here, "cases"), o.match)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	explained, err := readExplained(filepath.Join(here, "explained.yaml"))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if err := os.MkdirAll(o.keep, 0o755); err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, arm := range o.arms {
 		record, err := recordArm(ctx, o, arm, cases)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", arm, err)
+			return nil, fmt.Errorf("%s: %w", arm, err)
 		}
 		// Cases that were not run keep what was recorded of them.
 		file := filepath.Join(o.keep, arm+".json")
@@ -110,16 +120,16 @@ func compareAll(ctx context.Context, o options) (int, error) {
 			}
 		}
 		if err := record.write(file); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	var records [2]*Recording
 	for i, arm := range []string{"kubelet", "nodectl"} {
 		if records[i], err = readRecording(filepath.Join(o.keep, arm+".json")); err != nil {
 			if len(o.arms) == 1 && errors.Is(err, os.ErrNotExist) {
-				return 0, nil // one arm alone, for now
+				return nil, nil // one arm alone, for now
 			}
-			return 0, err
+			return nil, err
 		}
 	}
 	if o.story {
@@ -129,13 +139,14 @@ func compareAll(ctx context.Context, o options) (int, error) {
 		}
 	}
 	report := newReport(cases, records[0], records[1], explained)
+	report.whole = o.match.String() == ""
 	if o.out != "" {
 		if err := os.WriteFile(o.out, []byte(report.markdown()), 0o644); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	report.print(os.Stdout, o.verbose)
-	return report.unexplained(), nil
+	return report, nil
 }
 
 // recordArm runs one agent with all cases, on a node of its own.

@@ -71,49 +71,247 @@ func TestSequenceForgivesWhatIsBrief(t *testing.T) {
 	}
 }
 
-// twoRuns makes a case's record of one container that lives and lives again.
-func twoRuns(zero time.Time, first, ends, second float64, exit int32) *CaseRecord {
-	at := func(s float64) time.Time { return zero.Add(time.Duration(s * float64(time.Second))) }
-	running := []v1.ContainerStatus{{Name: "app", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
-	return &CaseRecord{Zero: zero, Gone: at(20), End: at(25), Pods: map[string]*PodRecord{"a": {
-		Seen: []Seen{{From: at(0.2), To: at(20), Status: v1.PodStatus{ContainerStatuses: running}}},
-		Runs: []*Run{
-			{Container: "app", Created: at(first), Started: at(first), Finished: at(ends), Exit: exit, Reason: "Error"},
-			{Container: "app", Created: at(second), Started: at(second), Attempt: 1},
+const second = time.Second
+
+// recorded makes the record of a pod whose container fails after five seconds and is
+// started again after nine, with a value of every kind that is compared.
+func recorded(zero time.Time) *CaseRecord {
+	at := func(s float64) time.Time { return zero.Add(time.Duration(s * float64(second))) }
+	said := func(from, to float64, cs v1.ContainerStatus) Seen {
+		cs.Name = "app"
+		ready := v1.ConditionFalse
+		if cs.Ready {
+			ready = v1.ConditionTrue
+		}
+		yes := cs.Ready
+		cs.Started = &yes
+		return Seen{From: at(from), To: at(to), Status: v1.PodStatus{
+			Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}, ContainerStatuses: []v1.ContainerStatus{cs},
+		}}
+	}
+	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
+	waiting := v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	failed := func() v1.ContainerState {
+		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}
+	}
+	container := func() Facts {
+		return Facts{
+			"args[0]": "forever", "envs[A].value": "1", "mounts[/d].readonly": "true", "linux.resources.cpu_shares": "2",
+			"linux.security_context.privileged": "true", "labels.l": "1", "annotations.a": "1", "log_path": "app/0.log",
+		}
+	}
+	return &CaseRecord{Zero: zero, Gone: at(20), End: at(90), Pods: map[string]*PodRecord{"a": {
+		Seen: []Seen{
+			said(0.2, 5, v1.ContainerStatus{Ready: true, State: running}),
+			said(5, 9, v1.ContainerStatus{State: waiting, LastTerminationState: failed()}),
+			said(9, 20, v1.ContainerStatus{Ready: true, State: running, LastTerminationState: failed(), RestartCount: 1}),
 		},
+		Sandboxes: []*Sandbox{{Created: at(0.1), Config: Facts{
+			"hostname": "a", "dns_config.servers[0]": "10.0.0.1", "port_mappings[0].host_port": "80", "linux.sysctls.x": "1", "linux.cgroup_parent": "/a",
+		}}},
+		Runs: []*Run{
+			{Container: "app", Created: at(1), Started: at(1), Finished: at(5), Exit: 3, Reason: "Error", Config: container(), Log: "one"},
+			{Container: "app", Created: at(9), Started: at(9), Attempt: 1, Config: container()},
+		},
+		Inside: map[string]Look{"app": {
+			Files:  map[string]string{"/etc/hosts": "127.0.0.1 localhost", "/etc/resolv.conf": "nameserver 10.0.0.1", "/etc/hostname": "a"},
+			Env:    []string{"A=1"},
+			Mounts: []string{"/d ext4 / ro"},
+			Cgroup: Facts{"container cpu.shares": "2"},
+			Proc:   Facts{"Uid": "0"},
+		}},
+		Files: []string{"default_a_1/app/0.log", "/var/log/containers/a_default_app -> default_a_1/app/0.log"},
 	}}}
 }
 
-func TestCompareSeesWhatDiffers(t *testing.T) {
-	c := &Case{Name: "a", manifests: []string{"metadata: {name: a}"}, Within: metav1.Duration{Duration: defaultWithin}}
+func recordedCase() *Case {
+	return &Case{
+		Name: "a", manifests: []string{"metadata: {name: a}"},
+		Within: metav1.Duration{Duration: defaultWithin}, After: metav1.Duration{Duration: collected},
+	}
+}
+
+func aspects(found []Difference) []string {
+	var all []string
+	for _, d := range found {
+		all = append(all, d.Aspect)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Whatever is compared: one thing is different, and that one is told.
+func TestCompareSeesEveryAspect(t *testing.T) {
 	zero := time.Unix(1000, 0)
-	none := newNormaliser(&Recording{})
-	base := twoRuns(zero, 1, 5, 6, 3)
-	late := twoRuns(zero, 1, 5, 10, 3)
-	other := twoRuns(zero, 1, 5, 6, 4)
-	before := twoRuns(zero, 1, 5, 4, 3)
-	lost := twoRuns(zero, 1, 5, 6, 3)
-	lost.Pods["a"].Runs = lost.Pods["a"].Runs[:1]
-	refused := &CaseRecord{Zero: zero, Gone: base.Gone, Pods: map[string]*PodRecord{"a": {}}}
-	for name, tc := range map[string]struct {
-		b      *CaseRecord
-		aspect string
+	later := func(t *time.Time, d time.Duration) { *t = t.Add(d) }
+	status := func(p *PodRecord) *v1.PodStatus { return &p.Seen[1].Status }
+	app := func(p *PodRecord) *v1.ContainerStatus { return &status(p).ContainerStatuses[0] }
+	config := func(p *PodRecord) Facts { return p.Runs[1].Config } // also of a second life
+	look := func(p *PodRecord, change func(*Look)) {
+		l := p.Inside["app"]
+		change(&l)
+		p.Inside["app"] = l
+	}
+	for _, tc := range []struct {
+		aspects string
+		change  func(p *PodRecord)
 	}{
-		"itself, an hour later":           {twoRuns(zero.Add(time.Hour), 1.1, 5.2, 6.1, 3), ""},
-		"a later restart":                 {late, "times"},
-		"another exit code":               {other, "exits"},
-		"a restart before the end":        {before, "order"},
-		"no restart":                      {lost, "events"},
-		"a manifest that was not taken":   {refused, "refused"},
-		"a pod nobody recorded at all, b": {&CaseRecord{Zero: zero, Gone: base.Gone, Pods: map[string]*PodRecord{}}, "recorded"},
+		{"", func(p *PodRecord) {}},
+		{"", func(p *PodRecord) { later(&p.Runs[1].Started, second) }}, // within what is forgiven
+		{"times", func(p *PodRecord) { later(&p.Runs[1].Started, 4*second) }},
+		{"order times", func(p *PodRecord) { later(&p.Runs[1].Started, -5*second) }},
+		{"events", func(p *PodRecord) { p.Runs = p.Runs[:1] }},
+		{"events", func(p *PodRecord) { p.Runs[1].Started = time.Time{} }},
+		{"events", func(p *PodRecord) {
+			p.Sandboxes = append(p.Sandboxes, &Sandbox{Created: zero.Add(second), Removed: zero.Add(2 * second)})
+		}},
+		{"exits", func(p *PodRecord) { p.Runs[0].Exit = 4 }},
+		{"exits", func(p *PodRecord) { p.Runs[0].Reason = "OOMKilled" }},
+		{"restarts", func(p *PodRecord) { p.Runs[1].Attempt = 2 }},
+		{"stops", func(p *PodRecord) { p.Runs[0].Asked = zero.Add(4 * second) }},
+		{"stops", func(p *PodRecord) { p.Runs[0].Grace = 30 }},
+		{"phase", func(p *PodRecord) { status(p).Phase = v1.PodPending }},
+		{"phase", func(p *PodRecord) { status(p).Reason = "Evicted" }},
+		{"conditions", func(p *PodRecord) { status(p).Conditions[0].Status = v1.ConditionTrue }},
+		{"conditions", func(p *PodRecord) { status(p).Conditions[0].Reason = "ContainersNotReady" }},
+		{"conditions", func(p *PodRecord) { status(p).Conditions[0].Type = v1.PodInitialized }},
+		{"states", func(p *PodRecord) { app(p).State.Waiting.Reason = "ErrImagePull" }},
+		{"last states", func(p *PodRecord) { app(p).LastTerminationState.Terminated.ExitCode = 4 }},
+		{"ready", func(p *PodRecord) { app(p).Ready = true }},
+		{"started", func(p *PodRecord) { *app(p).Started = true }},
+		{"restarts", func(p *PodRecord) { app(p).RestartCount = 5 }},
+		{"status", func(p *PodRecord) { p.Seen[2].Status.QOSClass = v1.PodQOSBurstable }},
+		{"asked for", func(p *PodRecord) { config(p)["args[0]"] = "sleep" }},
+		{"env", func(p *PodRecord) { config(p)["envs[A].value"] = "2" }},
+		{"env", func(p *PodRecord) { look(p, func(l *Look) { l.Env = nil }) }},
+		{"mounts", func(p *PodRecord) { config(p)["mounts[/d].readonly"] = "false" }},
+		{"mounts", func(p *PodRecord) { look(p, func(l *Look) { l.Mounts = append(l.Mounts, "/e ext4 / ro") }) }},
+		{"cgroup", func(p *PodRecord) { config(p)["linux.resources.cpu_shares"] = "3" }},
+		{"cgroup", func(p *PodRecord) { delete(p.Sandboxes[0].Config, "linux.cgroup_parent") }},
+		{"cgroup", func(p *PodRecord) { look(p, func(l *Look) { l.Cgroup = nil }) }},
+		{"identity", func(p *PodRecord) { config(p)["linux.security_context.run_as_user"] = "1" }},
+		{"identity", func(p *PodRecord) { look(p, func(l *Look) { l.Proc = Facts{"Uid": "1"} }) }},
+		{"labels", func(p *PodRecord) { config(p)["labels.l"] = "2" }},
+		{"annotations", func(p *PodRecord) { config(p)["annotations.b"] = "2" }},
+		{"hostname", func(p *PodRecord) { p.Sandboxes[0].Config["hostname"] = "b" }},
+		{"resolv.conf", func(p *PodRecord) { delete(p.Sandboxes[0].Config, "dns_config.servers[0]") }},
+		{"ports", func(p *PodRecord) { p.Sandboxes[0].Config["port_mappings[0].host_port"] = "81" }},
+		{"sysctls", func(p *PodRecord) { p.Sandboxes[0].Config["linux.sysctls.x"] = "2" }},
+		{"/etc/hosts", func(p *PodRecord) { look(p, func(l *Look) { l.Files["/etc/hosts"] += "\n10.0.0.1 x" }) }},
+		{"/etc/resolv.conf", func(p *PodRecord) { look(p, func(l *Look) { l.Files["/etc/resolv.conf"] = "" }) }},
+		{"/etc/hostname", func(p *PodRecord) { look(p, func(l *Look) { delete(l.Files, "/etc/hostname") }) }},
+		{"log files", func(p *PodRecord) { p.Files[0] = "default_a_1/app/1.log" }},
+		{"log files", func(p *PodRecord) { config(p)["log_path"] = "1.log" }},
+		{"log links", func(p *PodRecord) { p.Files = p.Files[:1] }},
+		{"output", func(p *PodRecord) { p.Runs[0].Log = "two" }},
+		{"kept left", func(p *PodRecord) { p.Runs[0].Removed = zero.Add(6 * second) }},
+		{"left", func(p *PodRecord) { p.Sandboxes[0].Removed = zero.Add(30 * second) }},
 	} {
-		found := compareCase(c, base, tc.b, none, none)
-		if tc.aspect == "" && len(found) > 0 || tc.aspect != "" && !slices.ContainsFunc(found, func(d Difference) bool { return d.Aspect == tc.aspect }) {
-			t.Errorf("%s: want %q, found %v", name, tc.aspect, found)
+		b := recorded(zero)
+		tc.change(b.Pods["a"])
+		none := newNormaliser(&Recording{})
+		found := compareCase(recordedCase(), recorded(zero.Add(-time.Hour)), b, none, none)
+		if got := strings.Join(aspects(found), " "); got != tc.aspects {
+			t.Errorf("want %q, found %v", tc.aspects, found)
+		}
+		// And of whichever of the two it is.
+		found = compareCase(recordedCase(), b, recorded(zero), none, none)
+		if got := strings.Join(aspects(found), " "); got != tc.aspects {
+			t.Errorf("the other way round: want %q, found %v", tc.aspects, found)
 		}
 	}
-	if found := compareCase(c, refused, refused, none, none); len(found) != 1 || found[0].Aspect != "recorded" {
-		t.Errorf("a pod that neither takes counts as %v", found)
+}
+
+func TestCompareSeesWhoTakesAManifest(t *testing.T) {
+	zero := time.Unix(1000, 0)
+	none := newNormaliser(&Recording{})
+	taken := recorded(zero)
+	refused := &CaseRecord{Zero: zero, Gone: taken.Gone, Pods: map[string]*PodRecord{"a": {}}}
+	unknown := &CaseRecord{Zero: zero, Gone: taken.Gone, Pods: map[string]*PodRecord{}}
+	for _, tc := range []struct {
+		a, b    *CaseRecord
+		refused bool
+		want    string
+	}{
+		{taken, refused, false, "refused"},
+		{refused, taken, false, "refused"},
+		{refused, taken, true, "refused"},
+		{taken, unknown, false, "recorded"},
+		{refused, refused, false, "recorded"},
+		{refused, refused, true, ""},
+		{taken, taken, true, "recorded"},
+	} {
+		c := recordedCase()
+		c.Refused = tc.refused
+		if got := aspects(compareCase(c, tc.a, tc.b, none, none)); strings.Join(got, " ") != tc.want && !slices.Contains(got, tc.want) {
+			t.Errorf("want %q, found %v", tc.want, got)
+		}
+	}
+}
+
+func TestWhatIsExpectedOfNodectl(t *testing.T) {
+	right := []string{
+		"sandbox 1 is made", "app 1 starts", "app 1 ends with 3 Error at 4s", "app 2 starts at 8s",
+		"the pod is Running, ready True", "app is running, restarts 1, last terminated 3 Error",
+	}
+	with := func(i int, line string) []string {
+		lines := slices.Clone(right)
+		lines[i] = line
+		return lines
+	}
+	for _, tc := range []struct {
+		lines []string
+		fits  bool
+	}{
+		{right, true},
+		{right[:5], false},
+		{with(0, "sandbox 2 is made"), false},
+		{with(2, "app 1 ends with 3 Error at 2s"), false},
+		{with(2, "app 1 ends with 4 Error"), false},
+		{with(4, "the pod is Running, ready False"), false},
+		{with(5, "app is running, restarts 2, last terminated 3 Error"), false},
+	} {
+		c := recordedCase()
+		c.Nodectl = tc.lines
+		none := newNormaliser(&Recording{})
+		found := compareCase(c, recorded(time.Unix(1000, 0)), recorded(time.Unix(2000, 0)), none, none)
+		if got := len(found) == 0; got != tc.fits {
+			t.Errorf("%q: %v", tc.lines, found)
+		}
+	}
+}
+
+func TestReportCountsWhatIsOpen(t *testing.T) {
+	zero := time.Unix(1000, 0)
+	other := recorded(zero)
+	other.Pods["a"].Runs[0].Exit = 4
+	cases := func(rec *CaseRecord) map[string]*CaseRecord { return map[string]*CaseRecord{"a": rec} }
+	a, b, c := &Recording{Cases: cases(recorded(zero))}, &Recording{Cases: cases(recorded(zero))}, &Recording{Cases: cases(other)}
+	exits := func() *Explanation {
+		return &Explanation{Cases: []string{"a"}, Aspects: []string{"exits"}, Reason: "so be it", match: regexp.MustCompile("")}
+	}
+	for _, tc := range []struct {
+		nodectl     *Recording
+		explained   []*Explanation
+		open, idle  int
+		says, never string
+	}{
+		{b, nil, 0, 0, ": 1 are equal, 0 different for reasons", "without a reason"},
+		{c, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
+		{c, []*Explanation{exits()}, 0, 0, ": 0 are equal, 1 different for reasons", "without a reason"},
+		{b, []*Explanation{exits()}, 0, 1, ": 1 are equal, 0 different for reasons", "so be it"},
+		{&Recording{}, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
+	} {
+		r := newReport([]*Case{recordedCase()}, a, tc.nodectl, tc.explained)
+		if r.whole = true; r.unexplained() != tc.open || len(r.idle()) != tc.idle {
+			t.Errorf("%d open and %d idle, want %d and %d", r.unexplained(), len(r.idle()), tc.open, tc.idle)
+		}
+		if text := r.markdown(); !strings.Contains(text, tc.says) || strings.Contains(text, tc.never) {
+			t.Errorf("want %q and not %q in:\n%s", tc.says, tc.never, text)
+		}
+		if r.whole = false; len(r.idle()) != 0 {
+			t.Error("an explanation of cases that were not run is called idle")
+		}
 	}
 }
 

@@ -102,13 +102,18 @@ func (s *stage) file(pod string) string {
 	return filepath.Join(s.place.manifests, fmt.Sprintf("%s.%d.yaml", pod, s.round))
 }
 
-// drop puts a manifest in place as an editor or a deployment tool does.
-func (s *stage) drop(pod string) error {
+// copied is a second file with a pod's manifest; it comes after the first one.
+func (s *stage) copied(pod string) string { return strings.TrimSuffix(s.file(pod), "yaml") + "z.yaml" }
+
+func (s *stage) drop(pod string) error { return s.put(pod, s.file(pod)) }
+
+// put puts a manifest in place as an editor or a deployment tool does.
+func (s *stage) put(pod, file string) error {
 	staged := filepath.Join(s.place.manifests, "."+pod)
 	if err := os.WriteFile(staged, []byte(s.manifests[pod]), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(staged, s.file(pod))
+	return os.Rename(staged, file)
 }
 
 func (s *stage) dropAll() error {
@@ -129,8 +134,10 @@ func (s *stage) removeAll() error {
 	s.record.Gone = time.Now()
 	var errs []error
 	for pod := range s.manifests {
-		if err := os.Remove(s.file(pod)); err != nil && !os.IsNotExist(err) {
-			errs = append(errs, err)
+		for _, file := range []string{s.copied(pod), s.file(pod)} {
+			if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -163,10 +170,15 @@ func (s *stage) act(ctx context.Context, a Action) error {
 	case a.Drop != "":
 		s.held[a.Drop] = false
 		return s.drop(a.Drop)
+	case a.Copy != "":
+		return s.put(a.Copy, s.copied(a.Copy))
 	case a.Create != "":
 		return os.WriteFile(filepath.Join(s.dir, a.Create), []byte("here\n"), 0o644)
 	case a.Delete != "":
-		return os.Remove(filepath.Join(s.dir, a.Delete))
+		if err := os.Remove(filepath.Join(s.dir, a.Delete)); !os.IsNotExist(err) {
+			return err
+		}
+		return nil // that it is not there is what the comparison shows
 	case a.Kill != "":
 		pod, container, _ := strings.Cut(a.Kill, "/")
 		for _, r := range s.recorder.running(pod) {

@@ -48,6 +48,7 @@ type Runtime struct {
 	making     map[string]bool // names of sandboxes that are being made for nobody
 	ready      [2]condition    // runtime, network
 	noEvents   bool
+	driver     *runtimeapi.CgroupDriver // nil: a runtime that does not say
 	faults     []*fault
 	log        []string
 	calls      map[string]int
@@ -133,6 +134,13 @@ func (rt *Runtime) SetReady(runtime, network bool, message string) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.ready = [2]condition{{runtime, message}, {network, message}}
+}
+
+// SetCgroupDriver makes it a runtime that says how it names cgroups.
+func (rt *Runtime) SetCgroupDriver(d runtimeapi.CgroupDriver) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.driver = &d
 }
 
 // NoEvents makes it a runtime without GetContainerEvents.

@@ -33,6 +33,16 @@ func (rt *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimea
 	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: conditions}}, nil
 }
 
+// RuntimeConfig implements CRI.
+func (rt *Runtime) RuntimeConfig(ctx context.Context, q *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.driver == nil {
+		return rt.UnimplementedRuntimeServiceServer.RuntimeConfig(ctx, q)
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *rt.driver}}, nil
+}
+
 // RunPodSandbox implements CRI.
 func (rt *Runtime) RunPodSandbox(_ context.Context, q *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	rt.mu.Lock()

@@ -10,6 +10,18 @@ import (
 // reports whether the pod is initialised. Those before the one whose turn it is
 // have had theirs: of them only sidecars are looked after, and started again
 // where nothing is left of them (C-1.20.7).
+//
+//	 the one whose turn it is            | plan
+//	-------------------------------------+-------------------------------------------
+//	 has no record in this sandbox       | start
+//	 sidecar                             | see container; the next one's turn when it
+//	                                     | runs, its postStart hook has succeeded and
+//	                                     | its startup probe has passed
+//	 created, state unknown, failed      | start; where it may not restart the pod has
+//	                                     | failed
+//	 running                             | wait for it
+//	 has completed                       | start the next one; after the last the pod
+//	                                     | is initialised
 func (s *scene) initContainers() (initialised bool) {
 	list := s.Want.Pod.Spec.InitContainers
 	turn := s.turn()
@@ -88,7 +100,7 @@ func (s *scene) initTurn(c pod.Container) {
 	case c.State == pod.StateUnknown:
 		s.lost(c)
 	case s.containerChanged(c):
-		s.start(c.Name, 0, whyEdited)
+		s.create(Step{Container: c.Name, Anew: true, Why: whyEdited})
 	default:
 		s.restart(c)
 	}

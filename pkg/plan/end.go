@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"cmp"
+	"time"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -17,9 +20,15 @@ const (
 // the active deadline (C-1.26.16).
 func Outcome(v View) string { return newScene(v).end().Phase }
 
+// end is how the wanted instance has ended; zero while it goes on.
 func (s *scene) end() Ended {
 	switch {
-	case s.Want == nil || s.over != "":
+	case s.Want == nil:
+		return Ended{}
+	case s.endedAtServer():
+		st := s.Want.Pod.Status
+		return Ended{Phase: string(st.Phase), Reason: st.Reason, Message: st.Message}
+	case s.anew != "":
 		return Ended{}
 	case s.Terminal != "" && s.target == s.Instance:
 		return Ended{Phase: s.Terminal}
@@ -29,6 +38,13 @@ func (s *scene) end() Ended {
 		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 	}
 	return Ended{Phase: phase}
+}
+
+// endedAtServer reports whether an API server has seen the pod end: nothing of it
+// runs again here, whatever this node knows of it (C-1.16.6, C-1.26.15).
+func (s *scene) endedAtServer() bool {
+	phase := s.Want.Pod.Status.Phase
+	return s.Want.Origin.Source == sourceAPI && (phase == succeeded || phase == failed)
 }
 
 // naturalEnd is the phase that the containers speak of. Sidecars and ephemeral
@@ -57,13 +73,13 @@ func (s *scene) naturalEnd() string {
 // initFailed reports whether the init container whose turn it is failed and may
 // not be tried again (C-1.20.11).
 func (s *scene) initFailed() bool {
-	if s.initialised() {
+	if s.sandbox == nil || s.initialised() { // in another sandbox init begins anew (C-1.20.9)
 		return false
 	}
 	list := s.Want.Pod.Spec.InitContainers
 	for i := len(list) - 1; i >= 0; i-- {
 		c, ok := s.record(list[i].Name)
-		if !ok || s.sandbox != nil && !s.here(c) {
+		if !ok || !s.here(c) {
 			continue
 		}
 		return !pod.Restartable(&list[i]) && c.State == pod.StateExited && c.ExitCode != 0 && !s.containerChanged(c) && !s.comesBack(c)
@@ -84,4 +100,49 @@ func (s *scene) lastWords() string {
 		}
 	}
 	return succeeded
+}
+
+// deadline returns when the wanted instance has been active for too long; ok is
+// false when it may be for ever, or when nobody knows since when it is. A pod
+// that has not begun, for it waits for the network or for another pod, is not
+// active.
+func (s *scene) deadline() (at time.Time, ok bool) {
+	d := s.Want.Pod.Spec.ActiveDeadlineSeconds
+	known := s.anew == "" && s.Instance == s.target && !s.StartTime.IsZero()
+	if d == nil || !known {
+		return time.Time{}, false
+	}
+	return s.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
+}
+
+// overtime reports whether the deadline ends the instance. One whose containers
+// ended before it, in phase, was in time.
+func (s *scene) overtime(phase string) bool {
+	at, ok := s.deadline()
+	if !ok || s.Now.Before(at) {
+		return false
+	}
+	if phase == "" {
+		return true
+	}
+	for i := range s.Want.Pod.Spec.Containers {
+		if c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name); ok && c.State == pod.StateExited && !c.FinishedAt.Before(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitDeadline lets a pod that lives on look again at its deadline.
+func (s *scene) awaitDeadline() {
+	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.Ended.Phase != "" {
+		return
+	}
+	if at, ok := s.deadline(); ok {
+		what := "active deadline"
+		if s.p.Wait == 0 { // what news may end sooner is more to the point
+			what = cmp.Or(s.p.WaitFor, what)
+		}
+		s.wait(at, what)
+	}
 }

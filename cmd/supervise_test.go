@@ -1,0 +1,47 @@
+//go:build linux
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+)
+
+// stalled are hints whose drain stands still.
+type stalled struct{ hints }
+
+func (stalled) Beat(context.Context) error { return errors.New("the drain stands still") }
+
+// TestF7_ServeAsksEveryPart takes what serve feeds the watchdog by: the engine's
+// beat and that of the drain of the runtime's events, each needed by itself.
+func TestF7_ServeAsksEveryPart(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	_, p, e, living := fedEngine(t, log)
+	asleep := engine.New(engine.Config{}) // nobody runs it
+	for _, c := range []struct {
+		name   string
+		engine *engine.Engine
+		hints  hints
+		limit  time.Duration
+		want   string
+	}{
+		{"all live", e, living, patience, ""},
+		{"the drain stands still", e, stalled{living}, patience, "the drain stands still"},
+		{"the loop stands still", asleep, living, 100 * time.Millisecond, "the sync loop does not take its turn"},
+	} {
+		n := &node{p: p, log: log, hints: c.hints}
+		got := ""
+		if err := n.supervise(c.engine).check(t.Context(), c.limit); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// rootSlice is where the systemd driver puts what names no parent.
+const rootSlice = "system.slice"
+
+// place finds out how this runtime names the cgroup that pods are made under:
+// once, until it was away or could not make a sandbox (C-1.41.4). An error says
+// what to change; a runtime that does not say is taken at the configuration's
+// word.
+func (r *Runtime) place(ctx context.Context) error {
+	if r.placed.Load() {
+		return nil
+	}
+	a, err := read(ctx, r, "RuntimeConfig", r.rt.RuntimeConfig, &runtimeapi.RuntimeConfigRequest{})
+	switch {
+	case errors.Is(err, errors.ErrUnsupported): // before containerd 2 and CRI-O 1.28
+		r.parent.Store(&r.cfg.CgroupParent)
+	case err != nil:
+		r.cfg.Log.Debug("Cgroup driver not known", "error", err)
+		return nil
+	default:
+		parent, err := parentFor(r.cfg.CgroupParent, a.GetLinux())
+		if err != nil {
+			return err
+		}
+		r.parent.Store(&parent)
+	}
+	r.placed.Store(true)
+	return nil
+}
+
+// cgroupParent is the cgroup parent in the runtime's own form.
+func (r *Runtime) cgroupParent() string {
+	if p := r.parent.Load(); p != nil {
+		return *p
+	}
+	return r.cfg.CgroupParent
+}
+
+// parentFor returns parent as the driver of linux takes it.
+func parentFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (string, error) {
+	isSlice := strings.HasSuffix(parent, ".slice")
+	switch {
+	case linux == nil:
+	case linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD && !isSlice:
+		return slice(parent)
+	case linux.GetCgroupDriver() == runtimeapi.CgroupDriver_CGROUPFS && isSlice:
+		return "", fmt.Errorf("--cgroup-root %s is a slice, and the runtime's cgroup driver is cgroupfs: set --cgroup-root %s, "+
+			"or SystemdCgroup = true in containerd's configuration and restart it", parent, strings.TrimSuffix(parent, ".slice"))
+	}
+	return parent, nil
+}
+
+var sliceName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+// slice names a cgroup as systemd does, where each slice carries the names of
+// those it is in: /a/b is /a.slice/a-b.slice. A dash of a name's own would mean
+// another level, and becomes an underscore, as the kubelet has it (C-1.41.1).
+func slice(cgroup string) (string, error) {
+	if cgroup == "" {
+		return "/" + rootSlice, nil
+	}
+	at, name := "/", ""
+	for part := range strings.SplitSeq(strings.Trim(path.Clean(cgroup), "/"), "/") {
+		if !sliceName.MatchString(part) || strings.HasSuffix(part, ".slice") {
+			return "", fmt.Errorf("the runtime's cgroup driver is systemd, and --cgroup-root %s does not make a slice: "+
+				"name one, as --cgroup-root /pods.slice", cgroup)
+		}
+		if name != "" {
+			name += "-"
+		}
+		name += strings.ReplaceAll(part, "-", "_")
+		at = path.Join(at, name+".slice")
+	}
+	return at, nil
+}

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// dependents are three pods, each after another milestone of db.
+func dependents(edits ...func(*v1.Pod)) []*pod.Spec {
+	var all []*pod.Spec
+	for name, until := range map[string]pod.Milestone{"early": pod.Started, "mid": pod.Ready, "late": pod.Done} {
+		s := mkpod(name, edits...)
+		s.DependsOn = []pod.Dependency{{Name: "db", Until: until}}
+		all = append(all, s)
+	}
+	return all
+}
+
+// begun returns when the sandbox of a pod was asked for, "" for never.
+func begun(m *machine, name string) string {
+	for _, line := range m.rt.Transcript() {
+		if f := strings.Fields(line); f[1] == "RunPodSandbox" && f[2] == "default/"+name {
+			return f[0]
+		}
+	}
+	return ""
+}
+
+// P21: started is when its containers run, not its init containers; ready is its
+// readiness, and done its end.
+func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		db := mkpod("db", initContainer("exit-0-after-2s"), image("exit-0-after-10s"), policy(v1.RestartPolicyOnFailure), func(p *v1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe = often()
+			p.Spec.Containers[0].ReadinessProbe.InitialDelaySeconds = 4
+		})
+		m.src.set(append(dependents(), db)...)
+		m.arrive()
+		m.pass(11 * time.Second)
+		w := m.disk.last(pod.Key{Namespace: "default", Name: "late"}).pod.Status.ContainerStatuses[0].State.Waiting
+		if w == nil || !strings.Contains(w.Message, "waits for pod db to be done") {
+			t.Errorf("late is %+v", w)
+		}
+		m.pass(time.Minute)
+		for name, want := range map[string]string{"db": "0s", "early": "2s", "mid": "6s", "late": "12s"} {
+			if got := begun(m, name); got != want {
+				t.Errorf("%s began at %q, want %q", name, got, want)
+			}
+		}
+		if got := m.phase("late"); got != "Running" {
+			t.Errorf("late is %s", got)
+		}
+	})
+}
+
+// P21: a pod that has Failed has not been done; once its edit has run well, it is.
+func TestP21_AFailureIsNoMilestone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		job := func(img string) *pod.Spec { return mkpod("db", image(img), policy(v1.RestartPolicyNever)) }
+		web := after("web", pod.Dependency{Name: "db", Until: pod.Done})
+		m.src.set(web, job("exit-1-after-1s"))
+		m.arrive()
+		m.pass(10 * time.Minute)
+		if got := begun(m, "web"); got != "" || m.phase("db") != "Failed" {
+			t.Errorf("web began at %s, db is %s", got, m.phase("db"))
+		}
+		m.src.set(web, job("exit-0-after-1s"))
+		m.pass(10 * time.Second)
+		if got := begun(m, "web"); got != "10m1s" {
+			t.Errorf("web began at %s", got)
+		}
+	})
+}
+
+// P21: where all go, those that depend on the others go first, whatever the
+// milestone, and each is gone before the next is asked to stop.
+func TestP21_ReverseStopWhateverTheMilestone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		all := append(dependents(image("slow-term-3s")), mkpod("db"))
+		m.src.set(slices.DeleteFunc(slices.Clone(all), func(s *pod.Spec) bool { return s.Name == "late" })...)
+		m.arrive()
+		m.pass(time.Second)
+		m.src.set(all...)
+		m.pass(time.Second)
+		m.rt.Reset()
+		m.src.set()
+		m.pass(time.Minute)
+		m.want()
+		var stops []string
+		for _, line := range m.rt.Transcript() {
+			f := strings.Fields(line)
+			if f[1] == "StopContainer" {
+				stops = append(stops, f[0]+" "+f[2])
+			}
+		}
+		slices.Sort(stops[:min(2, len(stops))])
+		if want := []string{"0s default/early/app", "0s default/mid/app", "3s default/db/app"}; !slices.Equal(stops, want) {
+			t.Errorf("stops %q, want %q", stops, want)
+		}
+		if err := m.disk.empty(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// reasonOverdue is the status reason of a pod that has been stopping for twice its
+// grace and still has a container: one that even SIGKILL does not end (F32).
+const reasonOverdue = "StopOverdue"
+
+// overdueAt is when a stop that began at since, with grace in seconds, should long
+// be over.
+func overdueAt(since time.Time, grace int64) time.Time {
+	return since.Add(2 * max(time.Duration(grace)*time.Second, minStop))
+}
+
+// markOverdue gives a pod that stops the reason why that takes so long, where it
+// does, and returns the containers that are left. One that has ended keeps the
+// reason of its end.
+func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now time.Time) (left []string) {
+	ended := p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
+	if ended || since.IsZero() || now.Before(overdueAt(since, grace)) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(have.Containers)) {
+		if s := have.Containers[name].State; s == pod.StateRunning || s == pod.StateUnknown {
+			left = append(left, name)
+		}
+	}
+	if left != nil {
+		p.Status.Reason = reasonOverdue
+		p.Status.Message = fmt.Sprintf("told to end at %s with %d s of grace, and not ended: %s",
+			since.UTC().Format(time.RFC3339), grace, strings.Join(left, ", "))
+	}
+	return left
+}
+
+// noteOverdue marks a pod that stops where it is overdue, and says so once.
+func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
+	left := markOverdue(p, v.Have, w.rec.StopSince, plan.Grace(v.Kept, v.Have), v.Now)
+	if left != nil && (w.lastPod == nil || w.lastPod.Status.Reason != reasonOverdue) {
+		w.log.Warn("Container does not end; it is waited for",
+			"containers", strings.Join(left, ","), "age", v.Now.Sub(w.rec.StopSince).Round(time.Second).String())
+	}
+}
+
+// overdue is when the status of a pod whose stop is under way changes by time
+// alone; nil for never.
+func (w *worker) overdue(v plan.View) <-chan time.Time {
+	if w.rec.StopSince.IsZero() {
+		return nil
+	}
+	left := time.Until(overdueAt(w.rec.StopSince, plan.Grace(v.Kept, v.Have)))
+	if left <= 0 {
+		return nil // it was told when the stop began
+	}
+	return time.After(left)
+}
+
+// tellOverdue reports in the middle of a stop.
+func (w *worker) tellOverdue(ctx context.Context) {
+	have, err := w.cfg.Runtime.Pod(ctx, w.key)
+	if err != nil || have.Empty() {
+		return // the look after the stop says what became of it
+	}
+	v := w.view(have)
+	if p := plan.Next(v); p.Stopping {
+		w.tell(ctx, v, p)
+	}
+}

@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// TestF32_StopOverdueIsSaid: a container that does not end is named in its pod's
+// status after twice the grace, in the middle of the stop, and once in each
+// agent's log, however often it is tried again; what looks from beside sees it too.
+func TestF32_StopOverdueIsSaid(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		web := pod.Key{Namespace: "default", Name: "web"}
+		side := func(p *v1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "side", Image: "side:1", ImagePullPolicy: v1.PullIfNotPresent})
+		}
+		m.src.set(mkpod("web", side, graceSeconds(10)))
+		m.arrive()
+		lift := m.rt.Fault(critest.Fault{Method: "StopContainer", Container: "app", Hang: true})
+		m.src.set()
+		m.settle()
+		told := time.Now()
+		m.pass(20*time.Second - time.Millisecond)
+		if st := m.disk.last(web).pod.Status; st.Reason != "" {
+			t.Errorf("before twice its grace: %s %s", st.Reason, st.Message)
+		}
+		m.pass(2 * time.Millisecond)
+		p := m.disk.last(web).pod
+		if want := "told to end at " + told.UTC().Format(time.RFC3339) + " with 10 s of grace, and not ended: app"; p.Status.Reason != "StopOverdue" ||
+			p.Status.Message != want || p.Status.Phase != v1.PodRunning || p.DeletionTimestamp == nil {
+			t.Errorf("after it: %s, reason %s\n%s\nwant\n%s", p.Status.Phase, p.Status.Reason, p.Status.Message, want)
+		}
+		have, err := m.config(m.rt.Connect()).Runtime.Pods(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, _ := m.disk.All()
+		if seen := Pods(&have, nil, kept, nil, time.Now()); len(seen) != 1 || seen[0].Status.Reason != "StopOverdue" || seen[0].Status.Message != p.Status.Message {
+			t.Errorf("from beside: %+v", seen)
+		}
+		said := func() int { return strings.Count(m.log.String(), "Container does not end; it is waited for") }
+		if !strings.Contains(m.log.String(), "containers=app age=20s") {
+			t.Error("its age was not said")
+		}
+		m.pass(time.Hour) // the call's own deadline passes again and again
+		if n := said(); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+		if st := m.disk.last(web).pod.Status; st.Reason != "StopOverdue" {
+			t.Errorf("an hour later: %q", st.Reason)
+		}
+		m.leave()
+		m.arrive()
+		if n := said(); n != 2 {
+			t.Errorf("said %d times by two agents", n)
+		}
+		lift()
+		m.pass(5 * time.Minute)
+		if got := m.phase("web"); got != "gone" {
+			t.Errorf("when it ended at last: %s", got)
+		}
+	})
+}
+
+// TestF32_StopInTimeIsNotOverdue: a stop that takes all of its grace, or has none,
+// is as it should be.
+func TestF32_StopInTimeIsNotOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("a", image("ignore-term"), graceSeconds(30)), mkpod("b", image("ignore-term"), graceSeconds(0)))
+		m.arrive()
+		m.src.set()
+		m.pass(time.Hour)
+		if a, b := m.phase("a"), m.phase("b"); a != "gone" || b != "gone" {
+			t.Errorf("a %s, b %s", a, b)
+		}
+		for _, l := range m.disk.lines {
+			if l.pod.Status.Reason == "StopOverdue" {
+				t.Errorf("%s was called overdue", l.pod.Name)
+			}
+		}
+	})
+}

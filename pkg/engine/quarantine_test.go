@@ -1,0 +1,56 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Only panics within a minute add up: any number of them that are further apart
+// is told and gone over, the third within one minute is too much.
+func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		at   []time.Duration
+		want bool // it is in quarantine after the last
+	}{
+		"a minute apart":            {[]time.Duration{0, 60 * time.Second, 120 * time.Second, 180 * time.Second}, false},
+		"the first is forgotten":    {[]time.Duration{0, 40 * time.Second, 60 * time.Second}, false},
+		"the last three count":      {[]time.Duration{0, 40 * time.Second, 60 * time.Second, 99 * time.Second}, true},
+		"within less than a minute": {[]time.Duration{0, 30 * time.Second, 59 * time.Second}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				v := &trap{disk: m.disk, name: "web"}
+				m.alter = func(c *Config) { c.Volumes = v }
+				m.src.set(mkpod("web"))
+				m.arrive()
+				m.pass(time.Second)
+				began := time.Now()
+				for i, at := range c.at {
+					m.pass(at - time.Since(began))
+					if i == len(c.at)-1 && strings.Contains(m.stands("web"), "Quarantined") {
+						t.Fatal("it was in quarantine before its last panic")
+					}
+					m.disk.mu.Lock()
+					v.left = 1
+					m.disk.mu.Unlock()
+					m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"edit": fmt.Sprint(i)} })) // a reason to look
+					m.settle()
+				}
+				m.pass(5 * time.Second)
+				if got := strings.Contains(m.stands("web"), "Quarantined"); got != c.want {
+					t.Errorf("web is %q", m.stands("web"))
+				}
+				if n := strings.Count(m.log.String(), "Worker of the pod panicked"); n != len(c.at) {
+					t.Errorf("%d panics, want %d", n, len(c.at))
+				}
+				m.want("default/web sandbox attempt=0 ready", "default/web/app attempt=0 running")
+			})
+		})
+	}
+}

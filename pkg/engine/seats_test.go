@@ -1,0 +1,259 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// ofServer makes a pod one of an API server.
+func ofServer(s *pod.Spec) *pod.Spec {
+	s.Origin.Source, s.Origin.Location = "api", "/s"
+	return s
+}
+
+func labelled(value string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Labels = map[string]string{"a": value} }
+}
+
+func in(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
+
+// Nothing can be read of the only pod of a node: it is left alone, and others
+// start.
+func TestF22_TheOnlyPodOfANodeHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("a"))
+		m.arrive()
+		m.leave()
+		m.rt.Fault(critest.Fault{Method: "ContainerStatus", Pod: in("a"), Hang: true})
+		m.rt.Reset()
+		m.src.set(mkpod("a"), mkpod("b"))
+		m.arrive()
+		m.pass(time.Minute)
+		if got := m.phase("b"); got != "Running" {
+			t.Errorf("b = %s beside a pod that cannot be read", got)
+		}
+		if i := indexOf(m.rt.Transcript(), "default/a"); i >= 0 {
+			t.Errorf("something was done about a pod nobody can read: %q", m.rt.Transcript())
+		}
+	})
+}
+
+// A resize that is held is held by the next agent too: nobody gave it.
+func TestC_1_34_2_HeldResizeIsHeldByTheNextAgent(t *testing.T) {
+	for what, much := range map[string]string{"Deferred": "3", "Infeasible": "5"} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				m.on(cores("4"))
+				a, b := mkpod("a", cpu("1")), mkpod("b", cpu("2"))
+				m.src.set(a, b)
+				m.arrive()
+				m.src.set(resized(a, cpu(much)), b)
+				m.pass(time.Minute)
+				m.leave()
+				m.arrive()
+				m.pass(time.Minute)
+				if got := resizeCondition(t, m, "a"); got != "PodResizePending "+what {
+					t.Errorf("condition %q after a restart of the agent", got)
+				}
+				if n := m.rt.Calls()["UpdateContainerResources"]; n > 0 {
+					t.Error("what does not fit was given")
+				}
+			})
+		})
+	}
+}
+
+// A pod that has ended takes no port and no share from who comes after it: not
+// when the agent starts, not when somebody labels it.
+func TestC_1_31_APodThatHasEndedHoldsNothing(t *testing.T) {
+	job := func(edits ...func(*v1.Pod)) *pod.Spec {
+		return ofServer(mkpod("job", append(edits, hostPort(8080), image("exit-0"), policy(v1.RestartPolicyNever))...))
+	}
+	next := ofServer(mkpod("next", hostPort(8080)))
+	t.Run("the agent starts", func(t *testing.T) {
+		bubble(t, func(t *testing.T, m *machine) {
+			m.src.set(job())
+			m.arrive()
+			m.pass(time.Minute)
+			m.leave()
+			m.src.set(job(), next)
+			m.arrive()
+			m.pass(time.Minute)
+			m.expect("job", "Succeeded", true)
+			m.expect("next", "Running", true)
+		})
+	})
+	t.Run("it is labelled", func(t *testing.T) {
+		bubble(t, func(t *testing.T, m *machine) {
+			m.src.set(job())
+			m.arrive()
+			m.pass(time.Minute)
+			m.src.set(job(labelled("1")), next)
+			m.pass(time.Minute)
+			m.expect("job", "Succeeded", true)
+			m.expect("next", "Running", true)
+		})
+	})
+}
+
+// P21: what a pod depends on stops after it also when that pod is wanted again
+// meanwhile.
+func TestP21_DependencyStopsThoughItsDependentComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		web := func() *pod.Spec {
+			s := mkpod("web", image("slow-term-20s"))
+			s.DependsOn = []pod.Dependency{{Name: "db", Until: pod.Started}}
+			return s
+		}
+		m.src.set(web(), mkpod("db"))
+		m.arrive()
+		m.pass(10 * time.Second)
+		m.src.set()
+		m.pass(5 * time.Second)
+		m.src.set(web())
+		m.pass(time.Minute)
+		m.expect("db", "gone", false)
+		m.src.set(web(), mkpod("db"))
+		m.pass(time.Minute)
+		m.expect("web", "Running", true)
+	})
+}
+
+// A disk that hangs holds no start slot.
+func TestF22_VolumesThatHangHoldNobodyElse(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.disk.stuck = time.Hour
+		mounts := func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/mnt"}}}}
+		}
+		m.src.set(mkpod("a", mounts), mkpod("b", mounts))
+		m.arrive()
+		m.src.set(mkpod("a", mounts), mkpod("b", mounts), mkpod("c"))
+		m.pass(30 * time.Second)
+		if got := m.phase("c"); got != "Running" {
+			t.Errorf("c = %s", got)
+		}
+	})
+}
+
+// An edit that comes during a postStart hook is carried out before what was
+// planned for after it.
+func TestEditDuringAHookIsNotForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		two := func(img string) *pod.Spec {
+			return mkpod("web", func(p *v1.Pod) {
+				p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 20}}}
+				p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "side", Image: img, ImagePullPolicy: v1.PullIfNotPresent})
+			})
+		}
+		m.disk.hookTakes = map[string]time.Duration{"app": 20 * time.Second}
+		m.src.set(two("side:1"))
+		m.arrive()
+		m.pass(10 * time.Second)
+		m.src.set(two("side:2"))
+		m.pass(time.Minute)
+		made := 0
+		for _, line := range m.rt.Transcript() {
+			if strings.Contains(line, "CreateContainer default/web/side") {
+				made++
+			}
+		}
+		if made != 1 {
+			t.Errorf("side was made %d times: %q", made, m.rt.Transcript())
+		}
+		m.expect("web", "Running", true)
+	})
+}
+
+// Labels cancel no pull.
+func TestC_1_39_LabelsDoNotCancelAPull(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.rt.Fault(critest.Fault{Method: "PullImage", Delay: time.Minute})
+		m.src.set(mkpod("web", image("remote:1")))
+		m.arrive()
+		for i := range 5 {
+			m.pass(10 * time.Second)
+			m.src.set(mkpod("web", image("remote:1"), labelled(strings.Repeat("x", i+1))))
+		}
+		m.pass(20 * time.Second)
+		if n := m.rt.Calls()["PullImage"]; n != 1 {
+			t.Errorf("%d pulls", n)
+		}
+		m.expect("web", "Running", true)
+	})
+}
+
+// F12: a record of an instance before the one that runs, left by a disk that was
+// full, ends nothing.
+func TestF12_RecordOfAnInstanceBeforeIsNotBelieved(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		job := func(img string) *pod.Spec {
+			return mkpod("job", hostPort(8080), image(img), policy(v1.RestartPolicyNever))
+		}
+		m.src.set(job("exit-0"))
+		m.arrive()
+		m.pass(time.Minute)
+		m.disk.mu.Lock()
+		m.disk.full = true
+		m.disk.mu.Unlock()
+		m.src.set(job("app:1"))
+		m.pass(time.Minute)
+		m.expect("job", "Running", true)
+		m.die()
+		m.disk.refuse(false)
+		m.src.set(job("app:1"), mkpod("next", hostPort(8080)))
+		m.arrive()
+		m.pass(time.Minute)
+		m.expect("job", "Running", true)
+		m.expect("next", "Pending NodePorts", false)
+		if r := m.disk.records[in("job")]; r.Terminal != "" || r.Instance != 2 {
+			t.Errorf("record: instance %d, %q", r.Instance, r.Terminal)
+		}
+	})
+}
+
+// C-1.31: an edit that needs another instance is judged as a new pod is; refused,
+// it leaves what runs alone, and is carried out when what it lacks is there.
+func TestC_1_31_EditThatDoesNotFitWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		other := func(p *v1.Pod) { p.Spec.Hostname = "other" }
+		m.src.set(mkpod("a", hostPort(8080)), mkpod("b", hostPort(9090)))
+		m.arrive()
+		m.pass(time.Second)
+		m.rt.Reset()
+		m.src.set(mkpod("a", hostPort(8080)), mkpod("b", hostPort(8080), other))
+		m.pass(time.Minute)
+		if lines := m.rt.Transcript(); len(lines) > 0 {
+			t.Errorf("an edit that does not fit was carried out: %q", lines)
+		}
+		m.expect("b", "Running", true)
+		m.src.set(mkpod("b", hostPort(8080), other))
+		m.pass(time.Minute)
+		if !slices.ContainsFunc(m.rt.Transcript(), func(l string) bool { return strings.Contains(l, "RunPodSandbox default/b attempt=1") }) {
+			t.Errorf("it was not carried out when it fitted: %q", m.rt.Transcript())
+		}
+		m.expect("b", "Running", true)
+	})
+}
+
+// A held edit costs nobody the old port.
+func TestC_1_31_HeldEditKeepsTheOldPort(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		other := func(p *v1.Pod) { p.Spec.Hostname = "other" }
+		a := mkpod("a", hostPort(8080))
+		m.src.set(a, mkpod("b", hostPort(9090)))
+		m.arrive()
+		m.src.set(a, mkpod("b", hostPort(8080), other))
+		m.pass(time.Minute)
+		m.src.set(a, mkpod("b", hostPort(8080), other), mkpod("c", hostPort(9090)))
+		m.pass(time.Minute)
+		m.expect("c", "Pending NodePorts", false)
+	})
+}

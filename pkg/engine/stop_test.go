@@ -1,0 +1,34 @@
+package engine
+
+import (
+	"testing"
+	"time"
+)
+
+// A container without a hook is with the runtime already when its deletion
+// becomes one without grace: the runtime is asked a second time, with the least
+// there is (C-1.23.5), and the stop under way ends with it.
+func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		web := of("api", "/k", mkpod("web", image("ignore-term"), graceSeconds(600)))
+		m.src.name = "api:/k"
+		m.src.set(web)
+		m.arrive()
+		m.rt.Reset()
+		m.src.set(deletedAt(web, 600))
+		m.pass(10 * time.Second)
+		m.want("default/web sandbox attempt=0 ready", "default/web/app attempt=0 running")
+		m.src.set(deletedAt(web, 0))
+		m.pass(time.Minute)
+		transcript(t, m, `
+0s StopContainer default/web/app attempt=0 grace=600
+10s StopContainer default/web/app attempt=0 grace=2
+12s StopPodSandbox default/web attempt=0
+12s RemoveContainer default/web/app attempt=0
+12s RemovePodSandbox default/web attempt=0`)
+		if got := m.disk.ran(); len(got) != 0 {
+			t.Errorf("%d hooks ran", len(got))
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// report is what a worker tells the sync loop after it looked.
+type report struct {
+	key    pod.Key
+	seq    uint64 // of the entry whose worker speaks
+	gen    uint64 // of the letter it acted on
+	busy   bool   // the plan has steps: what is shown is not yet what is wanted
+	pod    *v1.Pod
+	origin pod.Origin
+	fresh  bool // the status differs from the one reported before
+	gone   bool
+	ended  bool // for good: it holds no port any more
+	// settled says that the plan waits for nothing but news.
+	settled bool
+	saved   bool // the record was written, or could not be: saveErr
+	saveErr error
+	final   bool // a person has to mend something before this pod can start
+	targets []target
+	logs    []logFile // of the containers that run
+}
+
+// tell computes the status and reports it; it returns false at the end.
+func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
+	r := report{
+		key:     w.key,
+		seq:     w.seq,
+		busy:    len(p.Steps) > 0 || p.Stopping,
+		gen:     w.letter.gen,
+		gone:    p.Gone,
+		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
+		settled: p.Settled,
+		saved:   w.saveTried,
+		saveErr: w.saveErr,
+	}
+	spec := v.Want
+	if spec == nil {
+		spec = v.Kept
+	}
+	switch {
+	case spec != nil:
+		r.origin = spec.Origin
+		r.pod = w.statusOf(spec, v, p)
+	default:
+		r.pod = &v1.Pod{}
+		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
+	}
+	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
+	w.lastPod, w.saveTried = r.pod, false
+	if spec != nil {
+		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stopping || w.rec.Terminal != "")
+	}
+	if w.cfg.Logs != nil {
+		r.logs = logsOf(v.Have)
+	}
+	for _, t := range w.trouble {
+		r.final = r.final || t.Final
+	}
+	select {
+	case w.reports <- r:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
+	notes := status.Notes{
+		Trouble:        v.Trouble,
+		RefusedReason:  w.letter.refused.reason,
+		RefusedMessage: w.letter.refused.message,
+		RefusedFinal:   w.letter.refused.final,
+		ResizeReason:   w.letter.resize.reason,
+		ResizeMessage:  w.letter.resize.message,
+		Waits:          w.letter.waits,
+		Lives:          w.rec.Lives,
+		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
+		StartTime:   w.rec.StartTime,
+		Instance:    w.rec.Instance,
+		Terminal:    w.rec.Terminal,
+		HostIPs:     w.cfg.HostIPs,
+		RuntimeName: w.cfg.RuntimeName,
+		Terminating: v.Want == nil || deleting(v.Want),
+	}
+	for name, b := range p.Backoff {
+		if notes.Backoff == nil {
+			notes.Backoff = make(map[string]status.Backoff, len(p.Backoff))
+		}
+		notes.Backoff[name] = status.Backoff(b)
+	}
+	if !w.letter.runtime {
+		notes.NetworkWait = "container runtime is not ready"
+	} else if !v.NetworkReady {
+		notes.NetworkWait = "network is not ready"
+	}
+	w.before = status.Of(spec, v.Have, w.letter.health, w.before, notes, v.Now)
+	out := *spec.Pod // shares everything but the status with the immutable spec
+	out.Status = w.before
+	if v.Want == nil && !w.rec.StopSince.IsZero() {
+		markStopping(&out, w.rec.StopSince, plan.Grace(v.Kept, v.Have))
+	}
+	if p.Stopping {
+		w.noteOverdue(&out, v)
+	}
+	return &out
+}

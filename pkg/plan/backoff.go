@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// The crash back-off's constants (C-1.22.5).
+const (
+	firstDelay = 10 * time.Second
+	maxDelay   = 5 * time.Minute
+)
+
+// crash returns the crash streak of the next life of an exited container, the
+// delay before it, and when that is over.
+//
+// The first crash restarts at once; crash n+1 in a row waits 10 s · 2^(n-1), at
+// most 5 min or the node's own cap, from the end of the life before (C-1.22.5,
+// Appendix B2). A life of twice the cap or more begins the count anew, and so do
+// other resources. The streak is on the container, so that a new agent goes on
+// to the second (unlike C-1.32.4). A clock that was set back by more than the
+// delay ends it: an end that lies in the future says nothing about how long ago
+// it was (F14).
+func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
+	end := c.FinishedAt
+	if end.IsZero() { // a runtime that does not say when
+		end = c.CreatedAt
+	}
+	if s.Lives[c.ID].ByProbe() {
+		return s.probeCrash(c, end)
+	}
+	n := s.streak(c, c.FinishedAt)
+	if n == 0 {
+		return 1, 0, time.Time{}
+	}
+	delay = s.delay(n)
+	return n + 1, delay, s.dueAfter(end, delay)
+}
+
+// probeCrash is crash for a life that a probe ends, or has ended, at end. As for
+// the kubelet, whose back-off looks at the newest record that has exited, and
+// does so while this one stops, the delay counts from the end of the life before
+// it: only a life that is shorter than its delay waits, and then for all of it,
+// from its own end. The life before it is no more than a record that tidy
+// removes once this one waits.
+func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
+	n := s.streak(c, end)
+	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
+		return d.Name == c.Name && d.State == pod.StateExited
+	})
+	switch {
+	case i < 0 && (n == 0 || c.State != pod.StateExited): // nothing has exited before
+		return n, 0, time.Time{}
+	case n == 0:
+		return 1, 0, time.Time{}
+	}
+	delay = s.delay(n)
+	if i >= 0 && end.Sub(s.Have.Dead[i].FinishedAt) >= delay {
+		return n + 1, delay, time.Time{}
+	}
+	return n + 1, delay, s.dueAfter(end, delay)
+}
+
+// streak counts the crashes in a row before a life that ended at end.
+func (s *scene) streak(c pod.Container, end time.Time) int {
+	forgotten := !c.StartedAt.IsZero() && end.Sub(c.StartedAt) >= 2*s.maxDelay()
+	resized := c.Resources != "" && len(pod.ResourcesChanged(c.Resources, s.Want.Resources(c.Name))) > 0
+	if forgotten || resized {
+		return 0
+	}
+	return max(c.CrashStreak, 0)
+}
+
+func (s *scene) delay(n int) time.Duration {
+	return min(firstDelay<<min(n-1, 10), s.maxDelay())
+}
+
+func (s *scene) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay) }
+
+// dueAfter is when a delay after end is over; zero, for at once, where end lies
+// further in the future than any delay can explain.
+func (s *scene) dueAfter(end time.Time, delay time.Duration) time.Time {
+	if end.Sub(s.Now) > delay {
+		return time.Time{}
+	}
+	if end.After(s.Now) { // the clock was set back: never longer than the delay from now
+		end = s.Now
+	}
+	return end.Add(delay)
+}
+
+// backOff says that an exited container waits.
+func (s *scene) backOff(c pod.Container, delay time.Duration, due time.Time) {
+	if s.p.Backoff == nil {
+		s.p.Backoff = make(map[string]Backoff, 1)
+	}
+	s.p.Backoff[c.Name] = Backoff{Delay: delay, Until: due}
+	s.wait(due, fmt.Sprintf("back-off %s restarting failed container=%s", delay, c.Name))
+}

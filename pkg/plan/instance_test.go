@@ -1,0 +1,78 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// TestC_1_26_15_WhatAnEditAsksFor: which edits replace a pod, which bring one back
+// that has ended, and that both are what Next does.
+func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
+	t.Parallel()
+	base := manifest{policy: "Never", containers: 2, inits: 1, sidecars: 1}
+	for name, test := range map[string]struct {
+		edit              func(*manifest)
+		replaces, revives bool
+	}{
+		"nothing":    {func(*manifest) {}, false, false},
+		"label":      {func(f *manifest) { f.label++ }, false, false},
+		"grace":      {func(f *manifest) { f.grace++ }, false, false},
+		"image":      {func(f *manifest) { f.image++ }, false, true},
+		"sidecar":    {func(f *manifest) { f.sideImage++ }, false, true},
+		"memory":     {func(f *manifest) { f.memory++ }, false, true},
+		"containers": {func(f *manifest) { f.containers++ }, false, true},
+		"init":       {func(f *manifest) { f.initImage++ }, true, true},
+		"pod":        {func(f *manifest) { f.hostname++ }, true, true},
+		"uid":        {func(f *manifest) { f.uid++ }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := base
+			made := f.spec()
+			test.edit(&f)
+			want := f.spec()
+			if got := plan.Replaces(made, want); got != test.replaces {
+				t.Errorf("replaces: %t", got)
+			}
+			if got := plan.Revives(made, want); got != test.revives {
+				t.Errorf("revives: %t", got)
+			}
+			m, f := newSim(), base
+			runUp(m, &f)
+			m.exitAll("c", 0)
+			if _, ok := m.settle(); !ok {
+				t.Fatal("does not end")
+			}
+			m.want = want
+			if n := plan.Next(m.view()).Steps; len(n) > 0 != test.revives {
+				t.Errorf("revives %t, and the plan is %v", test.revives, n)
+			}
+			served := *want
+			served.Origin.Source = "api"
+			if plan.Revives(made, &served) {
+				t.Error("a pod of an API server is brought back")
+			}
+		})
+	}
+	if s := base.spec(); plan.Replaces(nil, s) || plan.Revives(nil, s) || plan.Replaces(s, nil) || plan.Revives(s, nil) {
+		t.Error("a spec that is not there changes")
+	}
+}
+
+// TestP17_HashOfOtherRulesReplacesNothing: after an upgrade fields are compared.
+func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
+	t.Parallel()
+	f := manifest{policy: "Always", containers: 1}
+	made, want := *f.spec(), f.spec()
+	made.SandboxHash = "v0-old"
+	made.ContainerHashes = map[string]string{"c0": "v0-old"}
+	if plan.Replaces(&made, want) || plan.Revives(&made, want) {
+		t.Error("nobody edited it")
+	}
+	f.hostname++
+	if edited := f.spec(); pod.HashVersion(edited.SandboxHash) == "v0" || !plan.Replaces(&made, edited) {
+		t.Error("an edit beside an upgrade is one")
+	}
+}

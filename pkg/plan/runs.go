@@ -1,0 +1,181 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// restartsAll obeys a rule that restarts all containers (C-1.21.3): all but the
+// ephemeral ones are killed and removed, and the pod, in its sandbox, begins at
+// its first init container. What ended so goes last: until then it says what is
+// to be done, although it be edited. Its back-off, which an edit ends, holds it
+// there, and its streak outlives it in Streaks.
+func (s *scene) restartsAll() bool {
+	var sources, others []pod.Container // whose rule matched, and the rest
+	for _, list := range [][]v1.Container{s.Want.Pod.Spec.Containers, s.Want.Pod.Spec.InitContainers} {
+		for i := range list {
+			switch c, ok := s.Have.Containers[list[i].Name]; {
+			case !ok:
+			case s.endsAll(c):
+				sources = append(sources, c)
+			default:
+				others = append(others, c)
+			}
+		}
+	}
+	why := "all containers are being restarted"
+	switch {
+	case len(sources) > 0:
+		why = fmt.Sprintf("container %s exited with %d, which restarts all", sources[0].Name, sources[0].ExitCode)
+	case !s.RestartingAll || len(others) == 0:
+		return false
+	}
+	s.p.RestartingAll = true
+	s.leftovers()
+	for _, c := range others {
+		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+			step := s.stopStep(c, why, 0)
+			step.Together = true
+			s.add(step)
+		}
+	}
+	for _, c := range slices.Backward(s.Have.Dead) {
+		if !s.isEphemeral(c.Name) {
+			s.remove(c, why)
+		}
+	}
+	for _, c := range others {
+		s.remove(c, why)
+	}
+	s.removeSources(sources, why)
+	return true
+}
+
+// removeSources removes the containers that have all restarted, when no back-off
+// holds one of them: that begins the pod anew.
+func (s *scene) removeSources(sources []pod.Container, why string) {
+	var removals []Step
+	held := false
+	for _, c := range sources {
+		step := Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why}
+		if !s.containerChanged(c) { // an edit forgets its crashes
+			var delay time.Duration
+			var due time.Time
+			if step.Streak, delay, due = s.crash(c); due.After(s.Now) {
+				s.backOff(c, delay, due)
+				held = true
+			}
+		}
+		removals = append(removals, step)
+	}
+	if !held {
+		s.p.Steps = append(s.p.Steps, removals...)
+	}
+}
+
+// endsAll reports whether a rule restarts all containers because of c's end.
+func (s *scene) endsAll(c pod.Container) bool {
+	_, all := s.restarts(c)
+	return all && c.State == pod.StateExited && s.here(c)
+}
+
+// runs looks after the containers of a pod that has its sandbox. What is in the
+// way of one does not hold the others.
+func (s *scene) runs() bool {
+	left := s.leftovers()
+	s.volumes()
+	s.ephemeral()
+	if s.initContainers() {
+		for i := range s.Want.Pod.Spec.Containers {
+			s.container(s.Want.Pod.Spec.Containers[i].Name)
+		}
+	}
+	for _, c := range left { // last: one that cannot be removed is in nobody's way
+		s.remove(c, whyLeftover)
+	}
+	s.tidy()
+	return true
+}
+
+const whyLeftover = "container is not in the pod any more"
+
+// leftovers stops the containers that the spec does not have any more, and returns
+// them.
+func (s *scene) leftovers() (left []pod.Container) {
+	for _, c := range sortedContainers(s.Have) {
+		if s.knows(c.Name) {
+			continue
+		}
+		left = append(left, c)
+		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+			s.stop(c, whyLeftover)
+		}
+	}
+	return left
+}
+
+// volumes puts the instance's volumes in place again under a sandbox that is
+// ready: what says that they are was lost.
+func (s *scene) volumes() {
+	if s.VolumesReady {
+		return
+	}
+	if t := s.Trouble[""]; t.Until.After(s.Now) {
+		s.wait(t.Until, troubleText("pod", t))
+		return
+	}
+	s.add(Step{Action: PutVolumes, Instance: s.target, Why: "volumes are not in place"})
+}
+
+// ephemeral starts ephemeral containers once; none has another life, and none
+// has a say in anything (C-1.19.4).
+func (s *scene) ephemeral() {
+	for i := range s.Want.Pod.Spec.EphemeralContainers {
+		name := s.Want.Pod.Spec.EphemeralContainers[i].Name
+		switch c, ok := s.record(name); {
+		case !ok:
+			s.start(name, 0, "ephemeral container has not run yet")
+		case c.State == pod.StateCreated:
+			s.startCreated(c)
+		}
+	}
+}
+
+// tidy removes what no decision and no status needs: of each container all dead
+// records but the newest (C-1.33.1, but at once), and older sandboxes that hold
+// no newest record any more.
+func (s *scene) tidy() {
+	needed := map[string]bool{} // sandbox IDs
+	for name, c := range s.Have.Containers {
+		if s.knows(name) {
+			needed[c.SandboxID] = true
+		}
+	}
+	doomed := map[string]bool{}
+	for _, b := range s.Have.Older {
+		doomed[b.ID] = !b.Ready && !needed[b.ID]
+	}
+	kept := map[string]bool{} // names whose one dead record was passed
+	for _, c := range s.Have.Dead {
+		newest, ok := s.record(c.Name)
+		last := ok && newest.State != pod.StateExited
+		keep := last && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
+		if keep {
+			kept[c.Name] = true
+			continue
+		}
+		if c.State == pod.StateExited {
+			s.remove(c, "dead and not the newest")
+		}
+	}
+	for _, b := range slices.Backward(s.Have.Older) {
+		if doomed[b.ID] {
+			s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: "a newer sandbox has taken over"})
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package pleg
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// oneEvent is a runtime whose stream has one event and ends.
+type oneEvent struct{ Runtime }
+
+func (oneEvent) Events(context.Context) iter.Seq2[cri.Event, error] {
+	return func(yield func(cri.Event, error) bool) {
+		yield(cri.Event{Type: cri.EventStarted, Key: pod.Key{Namespace: "default", Name: "web"}}, nil)
+	}
+}
+
+// An event that was taken and is not put down is a drain that stands still: the
+// runtime stalls behind it. It has a pulse again when it goes on.
+func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
+	p := New(Config{Runtime: oneEvent{}})
+	d := &dirty{keys: map[pod.Key]struct{}{}, wake: make(chan struct{}, 1)}
+	if err := p.Beat(t.Context()); err != nil {
+		t.Errorf("before the first event: %v", err)
+	}
+	d.mu.Lock() // who puts an event down is held up
+	drained := make(chan error)
+	go func() { drained <- p.read(t.Context(), d, make(chan struct{}, 1), make(chan struct{}, 1)) }()
+	for begin := time.Now(); p.busy.Load() == 0; runtime.Gosched() {
+		if time.Since(begin) > 10*time.Second {
+			d.mu.Unlock()
+			t.Fatal("it does not say that it is busy")
+		}
+	}
+	if err := p.Beat(t.Context()); err != nil {
+		t.Errorf("over an event that was just taken: %v", err)
+	}
+	p.busy.Add(-int64(drainLimit)) // it has been long
+	if err := p.Beat(t.Context()); err == nil || err.Error() != "the event stream is not drained" {
+		t.Errorf("over an event that is not put down: %v", err)
+	}
+	d.mu.Unlock()
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	if err := p.Beat(t.Context()); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	if keys := d.take(); len(keys) != 1 {
+		t.Errorf("put down %v", keys)
+	}
+}
+
+// Nothing to drain, a runtime that is down and a caller that does not come back
+// are not the drain's death.
+func TestF7_WaitingIsNotStandingStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := critest.New()
+		r := rt.CRI(cri.Config{Node: "n1"})
+		p := New(Config{Runtime: r})
+		ctx, cancel := context.WithCancel(t.Context())
+		stuck, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for range p.Hints(ctx) {
+				<-stuck
+			}
+		}()
+		lives := func(when string) {
+			t.Helper()
+			for range 10 {
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if err := p.Beat(ctx); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+		}
+		lives("nothing happens")
+		for i := range 3 {
+			web := &v1.Pod{}
+			web.Namespace, web.Name, web.UID = "default", fmt.Sprint("web", i), types.UID(fmt.Sprint("uid", i))
+			if _, err := r.RunSandbox(ctx, &pod.Spec{Key: pod.KeyOf(web), Pod: web}, 1, 0); err != nil {
+				t.Fatal(err)
+			}
+			lives("the caller does not come back")
+			rt.Crash()
+			lives("the runtime is down")
+			if err := rt.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			lives("the runtime is back")
+		}
+		close(stuck)
+		cancel()
+		<-done
+	})
+}

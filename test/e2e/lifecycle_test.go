@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// TestC_1_29_18_FailedProbesRestart: a container whose liveness probe fails, and
+// one whose startup probe does not succeed in time, is ended with the probe's own
+// grace instead of the pod's, and lives again; its neighbour lives on.
+func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
+	s := parallelStage(t)
+	kinds := []string{"live", "begin"}
+	for _, name := range kinds {
+		probe := map[string]string{"live": "livenessProbe", "begin": "startupProbe"}[name] +
+			": {exec: {command: [/app, exists, /x/well]}, periodSeconds: 1, failureThreshold: 1, terminationGracePeriodSeconds: 1}"
+		s.write(name+".yaml", manifest(name, []string{
+			container("main", "ignore, append, /x/"+name+", forever", scratchMount, probe), container("side", "forever"),
+		}, s.scratchVolume(), "terminationGracePeriodSeconds: 60"))
+		s.excuse(name) // the agent ends its container
+	}
+	s.serve()
+	asked := make(map[string]time.Time)
+	sides := make(map[string]running)
+	for _, name := range kinds {
+		s.awaitLog(name, "main", 0, "SIGTERM")
+		sides[name] = s.awaitRunning(name, "main", "side")["side"]
+		text, err := s.log(name, "main", 0)
+		m := regexp.MustCompile(`SIGTERM (\d+)`).FindStringSubmatch(text)
+		if err != nil || m == nil {
+			t.Fatalf("log of %s: %q, %v", name, text, err)
+		}
+		at, err := strconv.ParseInt(m[1], 10, 64)
+		s.must(err)
+		asked[name] = time.Unix(0, at)
+	}
+	s.touch("well") // while both still have their grace
+	for _, name := range kinds {
+		st := s.awaitStatus(name, "restarted and ready", func(st v1.PodStatus) bool {
+			return ready(st) && containerStatus(st, "main").RestartCount == 1
+		})
+		if end := containerStatus(st, "main").LastTerminationState.Terminated; end == nil || end.ExitCode != 137 {
+			t.Errorf("%s: last end %+v", name, end)
+		}
+		all := s.ended(name, "main")
+		if len(all) != 1 {
+			t.Fatalf("%s: lives that are over: %+v", name, all)
+		}
+		if grace := all[0].to.Sub(asked[name]); grace < 900*time.Millisecond || grace > 10*time.Second {
+			t.Errorf("%s was killed %s after its SIGTERM, the probe's grace is 1s and the pod's 60s", name, grace)
+		}
+		if now := s.awaitRunning(name, "main", "side"); now["side"] != sides[name] {
+			t.Errorf("%s: side was %+v, is %+v", name, sides[name], now["side"])
+		}
+		s.awaitStamps(name, 2)
+	}
+}
+
+// TestC_1_34_ResizeByTheAgent: an edit of resources changes a running container's
+// cgroup and no process, and the status says so while it is on its way and when it
+// is done; where the container's policy asks for it, that one restarts; what the
+// node can never give is said and changes nothing.
+func TestC_1_34_ResizeByTheAgent(t *testing.T) {
+	s := parallelStage(t)
+	p := s.through(criproxy.Hooks{})
+	text := func(cpu, memory, side string) string {
+		of := func(cpu, memory string) string {
+			return "resources: {limits: {cpu: " + cpu + ", memory: " + memory + "}}"
+		}
+		return manifest("web", []string{
+			container("main", "forever", of(cpu, memory)),
+			container("side", "forever", of("100m", side), "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]"),
+		})
+	}
+	s.write("web.yaml", text("200m", "64Mi", "32Mi"))
+	s.serve()
+	was := s.awaitRunning("web", "main", "side")
+	s.awaitReady("web", true)
+	groups := s.node.Processes(was["main"].id)[0].Cgroups
+	// has waits until the kernel, and then the status, say that main has this much.
+	has := func(cpu, memory string) {
+		t.Helper()
+		quota, limit := map[string]string{"200m": "20000", "300m": "30000"}[cpu], map[string]string{"64Mi": "67108864", "96Mi": "100663296"}[memory]
+		files := map[string]string{"cpu/cpu.cfs_quota_us": quota, "memory/memory.limit_in_bytes": limit}
+		if unified() {
+			files = map[string]string{"cpu.max": quota + " 100000", "memory.max": limit}
+		}
+		for file, want := range files {
+			s.eventually(func() error {
+				if got := cgroupFile(groups, file); got != want {
+					return fmt.Errorf("%s is %s, want %s", file, got, want)
+				}
+				return nil
+			})
+		}
+		s.awaitStatus("web", cpu+" and "+memory+" given", func(st v1.PodStatus) bool {
+			c := containerStatus(st, "main")
+			if c.Resources == nil || resizeWord(st) != "" {
+				return false
+			}
+			return c.AllocatedResources.Cpu().String() == cpu && c.AllocatedResources.Memory().String() == memory &&
+				c.Resources.Limits.Cpu().String() == cpu && c.Resources.Limits.Memory().String() == memory
+		})
+	}
+	has("200m", "64Mi")
+
+	slow := p.Fault(criproxy.Rule{Method: "UpdateContainerResources", Delay: 500 * time.Millisecond})
+	s.write("web.yaml", text("300m", "96Mi", "32Mi"))
+	s.awaitStatus("web", "being resized", func(st v1.PodStatus) bool { return resizeWord(st) == "PodResizeInProgress " })
+	has("300m", "96Mi")
+	slow.Lift()
+	s.untouched("web", was)
+
+	s.write("web.yaml", text("300m", "96Mi", "48Mi"))
+	var now map[string]running
+	s.eventually(func() (err error) {
+		if now, err = s.runningNow("web", "main", "side"); err == nil && now["side"].id == was["side"].id {
+			err = fmt.Errorf("side was not restarted for its memory")
+		}
+		return err
+	})
+	if now["main"] != was["main"] || now["side"].attempt != 1 {
+		t.Errorf("was %+v, is %+v", was, now)
+	}
+
+	s.write("web.yaml", text("9000", "96Mi", "48Mi"))
+	s.awaitStatus("web", "more than the node has", func(st v1.PodStatus) bool { return resizeWord(st) == "PodResizePending Infeasible" })
+	s.untouched("web", now)
+	s.write("web.yaml", text("200m", "64Mi", "48Mi"))
+	has("200m", "64Mi")
+	s.untouched("web", now)
+}
+
+// resizeWord returns what a status says of a resize that is not over: the
+// condition and its reason; "" for none.
+func resizeWord(st v1.PodStatus) string {
+	for _, c := range st.Conditions {
+		if (c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress) && c.Status == v1.ConditionTrue {
+			return string(c.Type) + " " + c.Reason
+		}
+	}
+	return ""
+}
+
+// TestP21_DependsOnARealRuntime: a pod starts when what it depends on is ready, or
+// done, and not before; where all go, what was depended on stops last.
+func TestP21_DependsOnARealRuntime(t *testing.T) {
+	s := parallelStage(t)
+	on := func(text, dependency string) string {
+		return strings.Replace(text, "metadata: {", "metadata: {annotations: {nodectl.dev/depends-on: '"+dependency+"'}, ", 1)
+	}
+	const slowly = `ignore, print, armed, forever` // it takes its grace to end
+	s.write("front.yaml", on(manifest("front", []string{container("main", slowly)}, "terminationGracePeriodSeconds: 1"), "web"))
+	s.write("web.yaml", on(manifest("web", []string{container("main", slowly)}, "terminationGracePeriodSeconds: 1"), "db:ready, migrate:done"))
+	s.write("migrate.yaml", manifest("migrate", []string{container("main", "wait, /x/migrate", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
+	s.write("db.yaml", manifest("db", []string{container("main", "forever", scratchMount,
+		"readinessProbe: {exec: {command: [/app, exists, /x/db]}, periodSeconds: 1}")}, s.scratchVolume()))
+	s.serve()
+	s.awaitRunning("db", "main")
+	s.awaitRunning("migrate", "main")
+	waits := func(name, words string) {
+		t.Helper()
+		s.awaitStatus(name, "waits", func(st v1.PodStatus) bool { return strings.Contains(waiting(st, "main").Message, words) })
+		if n := len(s.sandboxes()); n != 2 {
+			t.Errorf("%d sandboxes, want those of db and migrate", n)
+		}
+	}
+	waits("web", s.full("db")+" to be ready")
+	s.touch("db")
+	s.awaitReady("db", true)
+	waits("web", s.full("migrate"))
+	waits("front", s.full("web"))
+	s.touch("migrate")
+	for _, name := range []string{"web", "front"} {
+		s.awaitRunning(name, "main")
+		s.awaitLog(name, "main", 0, "armed")
+	}
+	order := func(of func(life) time.Time) []string {
+		at := make(map[string]time.Time)
+		for _, l := range s.lives.of(s.name) {
+			at[strings.TrimSuffix(l.pod, "-"+s.name)] = of(l)
+		}
+		delete(at, "migrate")
+		return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return at[a].Compare(at[b]) })
+	}
+	if got := order(func(l life) time.Time { return l.from }); !slices.Equal(got, []string{"db", "web", "front"}) {
+		t.Errorf("they started in the order %v", got)
+	}
+	if done := s.ended("migrate", "main"); len(done) != 1 || s.awaitLives("web", 1)[0].from.Before(done[0].to) {
+		t.Errorf("web began before %+v had ended", done)
+	}
+	// Of those that depend on it first: one that goes alone waits for nobody.
+	all := []string{"front", "web", "migrate", "db"}
+	for _, name := range all {
+		s.remove(name + ".yaml")
+	}
+	for _, name := range all {
+		s.awaitGone(name)
+	}
+	if got := order(func(l life) time.Time { return l.to }); !slices.Equal(got, []string{"front", "web", "db"}) {
+		t.Errorf("they ended in the order %v", got)
+	}
+	s.nothingLeft()
+}

@@ -1,0 +1,286 @@
+//go:build vm
+
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// TestF7_UnitAsSystemdReadsIt: systemd finds nothing wrong in the unit, and has
+// understood it as it is meant.
+func TestF7_UnitAsSystemdReadsIt(t *testing.T) {
+	if said := output(t, "systemd-analyze", "verify", "--man=no", unitFile); said != "" {
+		t.Error(said)
+	}
+	for name, want := range map[string]string{
+		"FragmentPath": unitFile, "Type": "notify", "NotifyAccess": "main", "WatchdogUSec": "30s", "KillMode": "process",
+		"Delegate": "yes", "OOMScoreAdjust": "-999", "Restart": "always", "RestartUSec": "1s", "StartLimitIntervalUSec": "0",
+		"TimeoutStartUSec": "2min", "TimeoutStopUSec": "10s", "LimitNOFILE": "65536", "TasksMax": "infinity",
+	} {
+		if got := property(t, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestF7_ActiveByReadyAlone: while the agent's process is there and has not said
+// READY=1, its unit is no more than activating; as soon as it has, it is active.
+// The process is stopped before it becomes nodectl, and goes on when it was looked at.
+func TestF7_ActiveByReadyAlone(t *testing.T) {
+	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	late := "[Service]\nExecStart=\nExecStart=/bin/sh -c 'kill -STOP $$$$; exec /usr/bin/nodectl serve'\n"
+	if err := os.WriteFile(dropIn, []byte(late), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	plain := func() {
+		_ = os.Remove(dropIn)
+		systemctl(t, "daemon-reload")
+	}
+	t.Cleanup(func() { _ = os.Remove(dropIn) })
+	systemctl(t, "daemon-reload")
+	systemctl(t, "start", "--no-block", "nodectl")
+	var pid int
+	node.Eventually(t, patience, func() error {
+		pid = number(t, "MainPID")
+		if s := processState(pid); s != "T" {
+			return fmt.Errorf("process %d is in state %q", pid, s)
+		}
+		return nil
+	})
+	if got := property(t, "ActiveState"); got != "activating" {
+		t.Errorf("before READY=1: %s", got)
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	awaitProperty(t, "ActiveState", "active")
+	t.Logf("active %s after nodectl began, which unpacked and started its runtime first", time.Since(begin).Round(10*time.Millisecond))
+	if got := number(t, "MainPID"); got != pid {
+		t.Errorf("active is %d, started was %d", got, pid)
+	}
+	output(t, "nodectl", "get", "pods")
+	systemctl(t, "stop", "nodectl")
+	plain()
+	begin = time.Now()
+	systemctl(t, "start", "nodectl")
+	t.Logf("started again in %s", time.Since(begin).Round(10*time.Millisecond))
+}
+
+// processState returns the letter of /proc/PID/stat: "" for no such process.
+func processState(pid int) string {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	letter, _, _ := strings.Cut(rest, " ")
+	return letter
+}
+
+// TestF34_F35_UnderSystemd: a pod's limits and OOM scores are what its manifest
+// asks for, in groups that are not the unit's; the agent itself is the last one the
+// kernel kills for memory.
+func TestF34_F35_UnderSystemd(t *testing.T) {
+	begin := time.Now()
+	before := serving(t)
+	t.Logf("%d pods ready after %s", len(asks), time.Since(begin).Round(10*time.Millisecond))
+	checkKernel(t)
+	alone(t)
+	for _, pid := range []string{property(t, "MainPID"), strconv.Itoa(containerd(t))} {
+		score, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+		if err != nil || strings.TrimSpace(string(score)) != "-999" {
+			t.Errorf("process %s: OOM score %s (%v), want -999", pid, score, err)
+		}
+	}
+	for name, life := range before {
+		id, _, _ := strings.Cut(life, " ")
+		for _, p := range (&node.Node{}).Processes(id) {
+			if strings.Contains(strings.Join(p.Cgroups, " "), ".service") {
+				t.Errorf("%s: process %d is in group %v, of a service", name, p.Pid, p.Cgroups)
+			}
+		}
+	}
+}
+
+// TestF34_LimitsOutliveWhatSystemdDoes: systemd, which owns the tree of groups, is
+// told to read its units again, to start itself again, to use and no more use
+// controllers: limits of pods stay.
+func TestF34_LimitsOutliveWhatSystemdDoes(t *testing.T) {
+	before := serving(t)
+	for _, args := range [][]string{
+		{"systemctl", "daemon-reload"},
+		{"systemd-run", "--wait", "-p", "CPUWeight=50", "-p", "MemoryMax=64M", "-p", "TasksMax=20", "true"},
+		{"systemctl", "set-property", "--runtime", "system.slice", "CPUWeight=200", "MemoryMax=2G"},
+		{"systemctl", "set-property", "--runtime", "system.slice", "CPUWeight=", "MemoryMax=infinity"},
+		{"systemctl", "daemon-reload"},
+		{"systemctl", "daemon-reexec"},
+	} {
+		output(t, args[0], args[1:]...)
+		checkKernel(t)
+		if t.Failed() {
+			t.Fatalf("after %s", strings.Join(args, " "))
+		}
+	}
+	untouched(t, before)
+}
+
+// awaitNext returns when systemd has started the unit once more than before, and
+// it is active.
+func awaitNext(t testing.TB, restarts int) {
+	t.Helper()
+	node.Eventually(t, patience, func() error {
+		if n, state := number(t, "NRestarts"), property(t, "ActiveState"); n != restarts+1 || state != "active" {
+			return fmt.Errorf("%s after %d restarts, had %d", state, n, restarts)
+		}
+		return nil
+	})
+	for _, a := range asks {
+		awaitPod(t, a.name, "ready", ready)
+	}
+}
+
+// TestF1_KilledUnderSystemd: SIGKILL to all that is in the unit, again and again,
+// costs no container anything; systemd starts the agent again.
+func TestF1_KilledUnderSystemd(t *testing.T) {
+	before, runtime := serving(t), containerd(t)
+	for range 3 {
+		restarts := number(t, "NRestarts")
+		begin := time.Now()
+		systemctl(t, "kill", "-s", "KILL", "nodectl")
+		awaitNext(t, restarts)
+		t.Logf("active again, all pods reported, after %s", time.Since(begin).Round(10*time.Millisecond))
+		untouched(t, before)
+	}
+	if now := containerd(t); now != runtime {
+		t.Errorf("containerd was %d, is %d", runtime, now)
+	}
+	alone(t)
+}
+
+// TestF7_WatchdogEndsWhatStandsStill: systemd ends an agent that stands still, by
+// WatchdogSec of the unit, and starts another one; containers notice nothing.
+func TestF7_WatchdogEndsWhatStandsStill(t *testing.T) {
+	before, restarts, begin := serving(t), number(t, "NRestarts"), time.Now()
+	pid := number(t, "MainPID")
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	awaitNext(t, restarts)
+	took := time.Since(begin)
+	t.Logf("another agent is active after %s", took.Round(100*time.Millisecond))
+	if took < 20*time.Second || took > 60*time.Second { // fed every 10 s, then 30 s without
+		t.Errorf("the watchdog took %s", took)
+	}
+	said := journal(t, begin)
+	for _, want := range []string{"Watchdog timeout (limit 30s)", "Failed with result 'watchdog'", "goroutine "} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the journal does not say %q:\n%.4000s", want, said)
+		}
+	}
+	if now := number(t, "MainPID"); now == pid {
+		t.Errorf("process %d is still the agent", pid)
+	}
+	untouched(t, before)
+}
+
+// TestF4_StopLeavesPods: a stopped unit leaves its pods and their runtime as they
+// are, also a runtime that the agent had to start again; systemd finds nothing in
+// the unit to complain about, and the next agent adopts all.
+func TestF4_StopLeavesPods(t *testing.T) {
+	before, begin := serving(t), time.Now()
+	old := containerd(t)
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	node.Eventually(t, patience, func() error {
+		if now := containerd(t); now == 0 || now == old {
+			return errors.New("containerd was not started again")
+		}
+		return nil
+	})
+	again := containerd(t)
+	alone(t)
+
+	stopping := time.Now()
+	systemctl(t, "stop", "nodectl")
+	t.Logf("stopped in %s", time.Since(stopping).Round(10*time.Millisecond))
+	for name, want := range map[string]string{"ActiveState": "inactive", "Result": "success", "ExecMainCode": "1", "ExecMainStatus": "0"} {
+		if got := property(t, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	if left := unitGroup(t); len(left) > 0 {
+		t.Errorf("left in the unit's group: %v", left)
+	}
+	if now := containerd(t); now != again {
+		t.Errorf("containerd was %d, is %d", again, now)
+	}
+	node.Eventually(t, patience, func() error { // a containerd that was just started reads what runs
+		if n := len(lives(t)); n != len(before) {
+			return fmt.Errorf("the runtime shows %d, want %d", n, len(before))
+		}
+		return nil
+	})
+	systemctl(t, "start", "nodectl")
+	for _, a := range asks {
+		awaitPod(t, a.name, "ready", ready)
+	}
+	untouched(t, before)
+	for line := range strings.Lines(journal(t, begin)) {
+		for _, complaint := range []string{"remains running", "left-over process", "Killing process", "timed out"} {
+			if strings.Contains(line, complaint) {
+				t.Error(line)
+			}
+		}
+	}
+}
+
+// TestF16_UpgradeByRestart: another binary is put in the old one's place and the
+// unit restarted, as packages do it.
+func TestF16_UpgradeByRestart(t *testing.T) {
+	before, pid := serving(t), number(t, "MainPID")
+	if err := replace("/usr/bin/nodectl"); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	systemctl(t, "restart", "nodectl")
+	t.Logf("restarted in %s", time.Since(begin).Round(10*time.Millisecond))
+	if now := number(t, "MainPID"); now == pid {
+		t.Error("the old agent goes on")
+	}
+	for _, a := range asks {
+		awaitPod(t, a.name, "ready", ready)
+	}
+	untouched(t, before)
+	checkKernel(t)
+	alone(t)
+}
+
+// replace puts a copy of a program in its place, as dpkg does.
+func replace(path string) error {
+	from, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
