@@ -261,7 +261,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.Instance = instance
 	w.rec.StartTime = acknowledged(want)
 	w.rec.StopSince = time.Time{}
-	w.rec.Streaks = nil
+	w.rec.Streaks, w.rec.RestartingAll = nil, false
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 	w.before = v1.PodStatus{}
 	w.recDirty = true

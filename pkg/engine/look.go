@@ -191,7 +191,7 @@ func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step
 	v := plan.View{
 		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
 		Terminal: string(r.Terminal), StopSince: r.StopSince, Lives: r.Lives, StartTime: r.StartTime,
-		Streaks: r.Streaks, Now: f.now,
+		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now,
 	}
 	if v.Instance == 0 && a.Sandbox != nil {
 		v.Instance = a.Sandbox.Instance

@@ -35,7 +35,7 @@ type loop struct {
 	reports chan report
 	census  chan census
 	beats   chan chan error
-	rotated chan struct{} // capacity 1: a rotation is over
+	rotated chan error // capacity 1: a rotation is over; the last that went wrong in it
 
 	gate     *gate
 	prober   *prober
@@ -70,6 +70,7 @@ type loop struct {
 	hinted   map[pod.Key]bool // pods somebody hinted at and nobody knows
 	held     map[pod.Key]bool // wanted pods that wait for a layer to speak
 	diskTold bool             // records cannot be written, and that was said
+	logsTold bool             // logs cannot be rotated, and that was said
 	reported bool             // every pod found or wanted at the start was reported
 	seq, gen uint64
 }
@@ -85,10 +86,11 @@ type entry struct {
 	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
 	given   *pod.Spec // the one whose resources it has; nil: it has none yet
 	resize  refusal   // why it does not have those of want
-	seated  bool      // admitted, or running when the agent came
-	ended   bool      // for good: it holds no port any more
-	posted  bool      // it is in the outbox
-	stage   stage     // how far it was when it was last looked at
+	grant   grant
+	seated  bool  // admitted, or running when the agent came
+	ended   bool  // for good: it holds no port any more
+	posted  bool  // it is in the outbox
+	stage   stage // how far it was when it was last looked at
 	gen     uint64
 	mail    chan letter // nil: no worker
 	health  pod.Health
@@ -122,7 +124,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		ready:    make(chan pod.RuntimeReady),
 		reports:  make(chan report),
 		census:   make(chan census),
-		rotated:  make(chan struct{}, 1),
+		rotated:  make(chan error, 1),
 		gate:     newGate(e.cfg.Starts),
 		prober:   newProber(e.cfg.Prober, e.log),
 		reporter: newReporter(e.cfg.Sinks, e.log),
@@ -321,7 +323,7 @@ func (l *loop) admit(ctx context.Context) {
 	var want, seated []*pod.Spec
 	for _, e := range l.sorted() {
 		switch {
-		case deleting(e.want) && !e.seated: // it was never here and never will be: it takes no seat
+		case (deleting(e.want) || hasEnded(e.want)) && !e.seated: // it was never here and never will be: it takes no seat
 			e.seated, e.ended, e.refused = true, true, refusal{}
 			l.send(e, true)
 		case e.want != nil && !e.seated && !e.refused.final:
@@ -410,7 +412,8 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 	}
 	e.mail <- letter{
 		gen:       e.gen,
-		want:      e.want,
+		want:      e.granted(),
+		asked:     e.want,
 		refused:   e.refused,
 		health:    e.health,
 		network:   l.runtime.Network,

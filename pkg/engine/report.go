@@ -46,18 +46,6 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 }
 
-// noteDisk says once that records cannot be written, and once that they can be
-// again; one line for the node, not one for each pod.
-func (l *loop) noteDisk(err error) {
-	switch {
-	case err != nil && !l.diskTold:
-		l.log.Warn("Records not written; pods go on without", "error", err)
-	case err == nil && l.diskTold:
-		l.log.Info("Records are written again")
-	}
-	l.diskTold = err != nil
-}
-
 // noteAllReported says once that the start is over: every wanted pod was looked
 // at and reported.
 func (l *loop) noteAllReported() {

@@ -14,6 +14,22 @@ func (e *entry) seat() *pod.Spec {
 	return e.runs
 }
 
+// grant is a spec with the resources of another one.
+type grant struct{ asked, given, spec *pod.Spec }
+
+// granted is the wanted spec with the resources that the pod is given: others than
+// it asks for while a resize is held, also for a container that starts meanwhile
+// (C-1.34.1).
+func (e *entry) granted() *pod.Spec {
+	if e.resize == (refusal{}) || e.want == nil || e.given == nil {
+		return e.want
+	}
+	if e.grant.asked != e.want || e.grant.given != e.given {
+		e.grant = grant{e.want, e.given, e.want.WithResourcesOf(e.given)}
+	}
+	return e.grant.spec
+}
+
 // admitEdits judges the seated pods that were edited, in the order in which they
 // came, and returns the seats after that: those that ask for other resources
 // (C-1.34.3), and those that another instance has to replace. What has to wait goes

@@ -28,8 +28,9 @@ func logsOf(have pod.Actual) []logFile {
 // time. A round that is not over when the next is due lets that one pass.
 func (l *loop) rotate(ctx context.Context) {
 	select {
-	case <-l.rotated:
+	case err := <-l.rotated:
 		l.rotating = false
+		l.noteLogs(err)
 	default:
 	}
 	if l.cfg.Logs == nil || l.rotating {
@@ -46,14 +47,16 @@ func (l *loop) rotate(ctx context.Context) {
 	}
 	l.rotating = true
 	l.workers.Go(func() {
-		defer func() { l.rotated <- struct{}{} }() // there is room: one round at a time
+		var failed error
+		defer func() { l.rotated <- failed }() // there is room: one round at a time
 		for _, f := range files {
 			if ctx.Err() != nil {
 				return
 			}
 			err := l.cfg.Logs.Rotate(ctx, f.path, func(ctx context.Context) error { return l.cfg.Runtime.ReopenLog(ctx, f.containerID) })
 			if err != nil && ctx.Err() == nil {
-				l.log.Warn("Log not rotated", "log", f.path, "error", err)
+				l.log.Debug("Log not rotated", "log", f.path, "error", err)
+				failed = err
 			}
 		}
 	})

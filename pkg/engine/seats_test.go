@@ -257,3 +257,50 @@ func TestC_1_31_HeldEditKeepsTheOldPort(t *testing.T) {
 		m.expect("c", "Pending NodePorts", false)
 	})
 }
+
+// C-1.34.1: a container that starts while its pod's resize is held gets what the
+// pod was given.
+func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("4"))
+		a, b := mkpod("a", cpu("1")), mkpod("b", cpu("2"))
+		m.src.set(a, b)
+		m.arrive()
+		m.src.set(resized(a, cpu("3")), b)
+		m.pass(time.Second)
+		m.rt.Exit(in("a"), "app", 1)
+		m.pass(time.Minute)
+		status := m.disk.last(in("a")).pod.Status
+		if got := resizeCondition(t, m, "a"); got != "PodResizePending Deferred" {
+			t.Errorf("condition %q", got)
+		}
+		if n := status.ContainerStatuses[0].RestartCount; n != 1 {
+			t.Fatalf("%d restarts", n)
+		}
+		if has := status.ContainerStatuses[0].AllocatedResources.Cpu(); has.String() != "1" {
+			t.Errorf("it was given %s cores by its crash", has)
+		}
+		if asked := m.disk.last(in("a")).pod.Spec.Containers[0].Resources.Requests.Cpu(); asked.String() != "3" {
+			t.Errorf("its spec is said to ask for %s", asked)
+		}
+		m.src.set(resized(a, cpu("3")))
+		m.pass(time.Minute)
+		if n := m.rt.Calls()["UpdateContainerResources"]; n != 1 {
+			t.Errorf("%d updates when there is room", n)
+		}
+	})
+}
+
+// A pod that has ended, as its API server knows, is not run by an agent that has
+// never heard of it, and takes nobody's seat.
+func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		job := ofServer(mkpod("job", hostPort(8080), policy(v1.RestartPolicyNever)))
+		job.Pod.Status.Phase = v1.PodSucceeded
+		m.src.set(job, ofServer(mkpod("next", hostPort(8080))))
+		m.arrive()
+		m.pass(time.Minute)
+		m.expect("job", "Succeeded", false)
+		m.expect("next", "Running", true)
+	})
+}

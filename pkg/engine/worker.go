@@ -19,6 +19,7 @@ import (
 type letter struct {
 	gen     uint64
 	want    *pod.Spec // nil: the pod has to go
+	asked   *pod.Spec // want, but with the resources that it asks for and is not given
 	refused refusal
 	health  pod.Health
 	network bool
@@ -338,13 +339,14 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Refused:      w.letter.refused.message,
 		Waits:        w.letter.waits,
 		StopWaits:    w.letter.stopWaits,
-		ResizeHeld:   w.letter.resize.message,
 		Health:       w.letter.health,
 		Lives:        w.rec.Lives,
 		Streaks:      w.rec.Streaks,
-		StartTime:    w.rec.StartTime,
-		MaxBackoff:   w.cfg.MaxBackoff,
-		Now:          time.Now(),
+
+		RestartingAll: w.rec.RestartingAll,
+		StartTime:     w.rec.StartTime,
+		MaxBackoff:    w.cfg.MaxBackoff,
+		Now:           time.Now(),
 	}
 	if want != nil {
 		v.VolumesReady = w.cfg.Volumes.Ready(want, plan.Instance(v))
@@ -360,7 +362,7 @@ func (w *worker) catchUp(have pod.Actual) {
 		return
 	}
 	if w.rec.Instance > 0 {
-		w.rec.Want, w.rec.StartTime, w.rec.Streaks = nil, time.Time{}, nil
+		w.rec.Want, w.rec.StartTime, w.rec.Streaks, w.rec.RestartingAll = nil, time.Time{}, nil, false
 	}
 	w.rec.Instance, w.rec.StopSince, w.recDirty = b.Instance, time.Time{}, true
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
@@ -390,8 +392,7 @@ func (w *worker) raiseAttempts(have pod.Actual) {
 // remember puts into the record what this look decided: the spec the instance
 // stands for, its end, and since when it stops.
 func (w *worker) remember(v plan.View, p plan.Plan) {
-	// An edit that is held is none yet: the next agent must not take it for given.
-	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance && v.ResizeHeld == "" {
+	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
 		w.rec.Want, w.recDirty = v.Want, true
 	}
 	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
@@ -401,13 +402,15 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	case w.rec.Terminal != "":
 	case w.letter.refused.final && v.Have.Empty() && v.Want != nil:
 		w.refuse(v.Want)
-	case p.Ended != plan.Ended{}:
+	case p.Ended.Phase != "":
+		if w.rec.Instance == 0 { // its API server knows the end of what was never here
+			w.beginInstance(v.Want, 1)
+		}
 		w.rec.Terminal, w.recDirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
-	case !p.Stopping:
-		if phase := plan.Outcome(v); phase != "" {
-			w.rec.Terminal, w.recDirty = v1.PodPhase(phase), true
-		}
+	}
+	if w.rec.RestartingAll != p.RestartingAll {
+		w.rec.RestartingAll, w.recDirty = p.RestartingAll, true
 	}
 	if p.Stopping && w.rec.StopSince.IsZero() {
 		w.rec.StopSince, w.recDirty = v.Now, true
@@ -429,6 +432,15 @@ func (w *worker) refuse(want *pod.Spec) {
 	w.beginInstance(want, max(w.rec.Instance, 1))
 	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.letter.refused.reason
 	w.rec.TerminalMessage = status.Rejected + w.letter.refused.message
+}
+
+// hasEnded reports whether a pod's API server knows that it has ended.
+func hasEnded(want *pod.Spec) bool {
+	if want == nil || want.Origin.Source != "api" {
+		return false
+	}
+	phase := want.Pod.Status.Phase
+	return phase == v1.PodSucceeded || phase == v1.PodFailed
 }
 
 // deleting reports whether a pod's source shows it as being deleted.

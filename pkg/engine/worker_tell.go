@@ -44,7 +44,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		saved:   w.saveTried,
 		saveErr: w.saveErr,
 	}
-	spec := v.Want
+	spec := w.letter.asked
 	if spec == nil {
 		spec = v.Kept
 	}

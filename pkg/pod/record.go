@@ -30,6 +30,8 @@ type Record struct {
 	// Streaks holds the crashes in a row before the next life of a container whose
 	// record was removed when all containers were restarted (C-1.21.3), by name.
 	Streaks map[string]int
+	// RestartingAll says that a restart of all containers has begun (C-1.21.3).
+	RestartingAll bool
 	// Lives holds what cannot be observed of a container's life, by container ID.
 	Lives map[string]Life
 }

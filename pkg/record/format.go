@@ -38,6 +38,7 @@ type stored struct {
 	TerminalMessage string                `json:"terminalMessage,omitempty"`
 	Lives           map[string]storedLife `json:"lives,omitempty"`
 	Streaks         map[string]int        `json:"streaks,omitempty"`
+	RestartingAll   bool                  `json:"restartingAll,omitempty"`
 }
 
 type storedLife struct {
@@ -90,7 +91,7 @@ func encode(r pod.Record) ([]byte, error) {
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
 		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), Terminal: r.Terminal,
-		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks,
+		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, RestartingAll: r.RestartingAll,
 		Lives: mapped(r.Lives, func(l pod.Life) storedLife { return storedLife(l) }),
 	}
 	if r.Want != nil {
@@ -161,7 +162,7 @@ func decode(data []byte) (pod.Record, error) {
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
 		StartTime: s.StartTime, StopSince: s.StopSince, Terminal: s.Terminal,
-		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks,
+		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, RestartingAll: s.RestartingAll,
 		Lives: mapped(s.Lives, func(l storedLife) pod.Life { return pod.Life(l) }),
 	}
 	if w := s.Want; w != nil && w.Pod != nil {

@@ -41,6 +41,7 @@ func sample() pod.Record {
 		TerminalReason:  "DeadlineExceeded",
 		TerminalMessage: "too long",
 		Streaks:         map[string]int{"c": 3},
+		RestartingAll:   true,
 		Lives: map[string]pod.Life{
 			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Resources: "cpu=1/2"},
 		},

@@ -95,7 +95,7 @@ func TestF83_CrashLoop(t *testing.T) {
 // no trouble to anybody, and neither is one that is a link to elsewhere.
 func TestF84_RotationLosesNoLine(t *testing.T) {
 	s := parallelStage(t)
-	const lines = 2500
+	const lines = 2200 // logs are looked at every ten seconds
 	s.write("chatty.yaml", manifest("chatty", []string{
 		container("main", fmt.Sprintf("count, %q, 10ms, print, done, forever", fmt.Sprint(lines)), secret),
 		container("fast", fmt.Sprintf("count, %q, 0s, print, done, count, %q, 10ms, forever", "4000", fmt.Sprint(lines))),

@@ -141,6 +141,7 @@ func TestRunonce_PodsStay(t *testing.T) {
 // says why.
 func TestRunonce_Ends(t *testing.T) {
 	s := parallelStage(t)
+	s.excuse("done", "fails", "never", "slow") // --cleanup ends them
 	file := "pod.yaml"
 	s.write(file, manifest("done", []string{container("main", "sleep, 300ms")}, "restartPolicy: Never",
 		"initContainers:", container("init", "sleep, 100ms")))

@@ -28,7 +28,7 @@ func TestF20_RuntimeSocketAbsent(t *testing.T) {
 	s.write("web.yaml", simple("web"))
 	a := s.serve()
 	a.await("level=WARN", "Container runtime is not ready", sock)
-	if n := len(a.linesWith("level=WARN")); n != 1 {
+	if n := len(a.linesWith("level=WARN", "Container runtime")); n != 1 {
 		t.Errorf("%d warnings instead of one", n)
 	}
 	front := s.proxy(sock, criproxy.Hooks{})

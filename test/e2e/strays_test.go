@@ -78,7 +78,9 @@ func (s *stage) noteNetwork(c criproxy.Call) {
 
 // strays returns what of the scenario's is on the machine though CRI lists nothing
 // that it could belong to: network namespaces, shims, cgroups.
-func (s *stage) strays(ctx context.Context) (left node.Left, err error) {
+func (s *stage) strays() (left node.Left, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	all := s.node.Look() // first: what comes to be meanwhile is not seen, or listed
 	listed := make(map[string]bool)
 	boxes, err := s.node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
@@ -119,21 +121,14 @@ func (s *stage) strays(ctx context.Context) (left node.Left, err error) {
 // nothingStrays fails for what the scenario has left behind, see strays. The
 // runtime may take things away a little later than it says.
 func (s *stage) nothingStrays() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
+	s.eventually(func() error {
 		s.forgive()
-		left, err := s.strays(ctx)
-		if err == nil && left.Empty() {
-			return
+		left, err := s.strays()
+		if err == nil && !left.Empty() {
+			err = fmt.Errorf("the scenario left behind what CRI does not list:\n%s", left)
 		}
-		select {
-		case <-ctx.Done():
-			s.Errorf("the scenario left behind what CRI does not list:\n%s%v", left, err)
-			return
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+		return err
+	})
 }
 
 // interrupts says that the scenario breaks off calls that the runtime works on.
@@ -157,9 +152,7 @@ func (s *stage) forgive() {
 	if !forgiven {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if left, err := s.strays(ctx); err == nil {
+	if left, err := s.strays(); err == nil {
 		removeEmptyGroups(left.Cgroups)
 		s.lives.endStillborn(left)
 	}

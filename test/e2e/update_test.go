@@ -254,6 +254,7 @@ func TestF49_RemovedAndAddedAgain(t *testing.T) {
 		return manifest("web", []string{container("main", fmt.Sprintf("print, life-%d, forever", i))})
 	}
 	s.write("web.yaml", text(0))
+	s.excuse("web") // what is begun while an edit is on its way, ends for it
 	s.serve()
 	s.awaitRunning("web", "main")
 	const flips = 10
