@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -245,28 +243,6 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	}
 }
 
-// beginInstance notes the instance that is about to start.
-func (w *worker) beginInstance(want *pod.Spec, instance int) {
-	if w.rec.Instance == instance && w.rec.Want != nil && w.rec.UID == want.UID() {
-		return
-	}
-	if old := w.rec.UID; old != "" && old != want.UID() {
-		if err := w.cfg.Volumes.Forget(w.key, old); err != nil {
-			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
-		}
-		w.rec.Attempts = make(map[string]uint32)
-	}
-	w.rec.Want = want
-	w.rec.UID = want.UID()
-	w.rec.Instance = instance
-	w.rec.StartTime = acknowledged(want)
-	w.rec.StopSince = time.Time{}
-	w.rec.Streaks, w.rec.RestartingAll = nil, false
-	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
-	w.before = v1.PodStatus{}
-	w.recDirty = true
-}
-
 func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	mounts, err := w.cfg.Volumes.Mounts(v.Want, v.Have.Sandbox.Instance, s.Container)
 	if err != nil {
@@ -321,20 +297,6 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 // errStale ends a plan that does not fit any more: a newer spec arrived, or a hook
 // has failed. It is no failure of the step: the worker looks again.
 var errStale = errors.New("the plan is out of date")
-
-// forget removes what is left of the pod; its record is then empty, and nothing
-// writes it again.
-func (w *worker) forget(uid string) error {
-	if uid != "" {
-		if err := w.cfg.Volumes.Forget(w.key, uid); err != nil {
-			return err
-		}
-	}
-	w.rec = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
-	w.recDirty = false
-	w.before = v1.PodStatus{}
-	return nil
-}
 
 // stepFailed turns a failure into what the next plan, and a person, will see. It
 // returns when to look again, zero for at once.

@@ -80,6 +80,25 @@ func TestP21_AFailureIsNoMilestone(t *testing.T) {
 	})
 }
 
+// P21: nor has one started that has Failed, though all that ran in it ended well.
+func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		limit := int64(5)
+		db := mkpod("db", image("slow-term-1s"), func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &limit })
+		m.src.set(db)
+		m.arrive()
+		m.pass(10 * time.Second)
+		m.src.set(append(dependents(), db)...)
+		m.pass(10 * time.Minute)
+		for _, name := range []string{"early", "mid", "late"} {
+			if got := begun(m, name); got != "" || m.phase("db") != "Failed" {
+				t.Errorf("%s began at %s, db is %s", name, got, m.phase("db"))
+			}
+		}
+	})
+}
+
 // P21: where all go, those that depend on the others go first, whatever the
 // milestone, and each is gone before the next is asked to stop.
 func TestP21_ReverseStopWhateverTheMilestone(t *testing.T) {

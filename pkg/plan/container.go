@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -23,7 +24,7 @@ import (
 //	            |                                         | no back-off holds it
 //	            | postStart failed                        | stop, then as exited
 //	            | postStart is due                        | run the hook; then as below
-//	            | resources changed, and may now          | update; or by its resize policy stop, start
+//	            | resources changed                       | update; or by its resize policy stop, start
 //	            | else                                    | keep
 //	 created    | in this sandbox                         | start
 //	            | in another                              | remove, start
@@ -125,10 +126,6 @@ func (s *scene) resize(c pod.Container) {
 	if len(changed) == 0 {
 		return
 	}
-	if s.ResizeHeld != "" {
-		s.waitFor(s.ResizeHeld)
-		return
-	}
 	if spec, _ := s.Want.Container(c.Name); pod.ResizeRestarts(spec, changed) {
 		s.replace(c, whyResized)
 		return
@@ -211,6 +208,10 @@ func (s *scene) run(name, id, why string) {
 	}
 }
 
+// reworded is when a first failure to start, 10 s before the next try, is told in
+// another word: status is made anew then (ImagePullBackOff, C-1.39).
+const reworded = time.Second
+
 // mayStart reports whether container name may be started now; what is in the
 // way of one does not hold the others.
 func (s *scene) mayStart(name string) bool {
@@ -218,7 +219,11 @@ func (s *scene) mayStart(name string) bool {
 		return false // volumes says what is waited for
 	}
 	if t := s.Trouble[name]; t.Until.After(s.Now) {
-		s.wait(t.Until, troubleText("container "+name, t))
+		text := troubleText("container "+name, t)
+		s.wait(t.Until, text)
+		if told := t.Until.Add(reworded - firstDelay); t.Count == 1 && told.After(s.Now) {
+			s.wait(told, text)
+		}
 		return false
 	}
 	return true

@@ -39,7 +39,6 @@ type viewYAML struct {
 	Refused      string                 `json:"refused"`
 	Waits        string                 `json:"waits"`
 	StopWaits    string                 `json:"stopWaits"`
-	ResizeHeld   string                 `json:"resizeHeld"`
 	Health       map[string]string      `json:"health"` // by container ID: words of "ready live started", "-" before a failure
 	Lives        map[string]pod.Life    `json:"lives"`  // by container ID
 	Streaks      map[string]int         `json:"streaks"`
@@ -135,7 +134,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		Want: want, Kept: want, Have: have,
 		Attempts: y.Attempts, Terminal: y.Terminal,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
-		Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits, ResizeHeld: y.ResizeHeld, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
+		Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
 		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,
 	}
 	v.Health, err = readHealth(y.Health, have)

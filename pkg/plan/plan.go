@@ -20,7 +20,8 @@ import (
 
 // View is all that one worker has read about its pod.
 type View struct {
-	// Want is the newest spec; nil says that the pod has to go.
+	// Want is the newest spec, with the resources that the pod is given (FitResize);
+	// nil says that the pod has to go.
 	Want *pod.Spec
 	// Kept is the spec the running instance was made from, as the pod's record
 	// keeps it; nil when unknown. Grace comes from it when the pod has to go.
@@ -60,9 +61,6 @@ type View struct {
 	// StopWaits says which pod, one that depends on this one, has to be gone before
 	// this unwanted one stops; "" when nothing is in the way.
 	StopWaits string
-	// ResizeHeld is why running containers do not get the resources that Want names
-	// (FitResize); "" when they may.
-	ResizeHeld string
 	// Health is what the probes said of the lives that run.
 	Health pod.Health
 	// Lives is the record's, by container ID. May be nil.

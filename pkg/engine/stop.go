@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// minStop is the least a container is given to end, whatever its hook has used
+// up (C-1.23.5).
+const minStop = 2 * time.Second
+
+// stopped is what the goroutine of one stop tells the worker: that its hook has
+// ended, then that all has.
+type stopped struct {
+	i    int
+	hook bool
+	err  error
+}
+
+// stopContainers ends containers, each by its preStop hook, its turn, and a stop
+// of what remains of its grace (C-1.23.3, C-1.23.4). A letter that leaves less
+// time shortens what is under way; nothing cancels it. It returns the first step
+// that failed.
+func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
+	for _, s := range steps {
+		if s.Killed != "" {
+			w.setLife(s.ID, func(l *pod.Life) { l.Killed = s.Killed })
+		}
+	}
+	w.save()
+	stops := make([]*stop, len(steps))
+	over := make(map[string]<-chan struct{}, len(steps))
+	haste := &haste{news: make(chan struct{})}
+	for i, s := range steps {
+		end := make(chan struct{})
+		over[s.Container] = end
+		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID), hooked: w.rec.Lives[s.ID].PreStop}
+	}
+	for _, s := range stops {
+		for _, name := range s.After {
+			if end, here := over[name]; here {
+				s.turns = append(s.turns, end)
+			}
+		}
+	}
+	return w.await(ctx, stops, haste, w.overdue(v))
+}
+
+// await runs stops side by side and returns when all have ended. overdue is when
+// they should have.
+func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue <-chan time.Time) (plan.Step, error) {
+	news := make(chan stopped)  // to this loop, which takes until all have ended
+	deaf := make(chan struct{}) // closed when it takes no more: a panic ends it early (F8)
+	tell := func(n stopped) {
+		select {
+		case news <- n:
+		case <-deaf:
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(deaf)
+	for i, s := range stops {
+		wg.Go(func() {
+			err := sheltered(func() error {
+				return s.run(ctx, w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
+			})
+			close(s.end)
+			tell(stopped{i: i, err: err})
+		})
+	}
+	errs := make([]error, len(stops))
+	mail := w.mail
+	for left := len(stops); left > 0; {
+		select {
+		case n := <-news:
+			id := stops[n.i].ID
+			switch {
+			case n.hook && n.err != nil && ctx.Err() != nil: // the agent leaves: it did not end
+			case n.hook:
+				if n.err != nil {
+					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
+				}
+				w.setLife(id, func(l *pod.Life) { l.PreStop = true })
+				w.save()
+			default:
+				left--
+				errs[n.i] = n.err
+			}
+		case <-overdue:
+			w.tellOverdue(ctx)
+		case l, ok := <-mail:
+			if !ok {
+				mail = nil
+				continue
+			}
+			w.read(l)
+			if want := w.letter.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
+				haste.end(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
+			}
+		}
+	}
+	for i, err := range errs {
+		if err != nil {
+			rethrow(err)
+			return stops[i].Step, err
+		}
+	}
+	return stops[0].Step, nil
+}
+
+// haste tells the stops under way by when all has to be over: their time only
+// shrinks.
+type haste struct {
+	mu    sync.Mutex
+	until time.Time     // zero: each has its own grace
+	news  chan struct{} // closed when until has come down
+}
+
+// end brings the end forward to until, where that is earlier.
+func (h *haste) end(until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until.IsZero() || until.Before(h.until) {
+		h.until = until
+		close(h.news)
+		h.news = make(chan struct{})
+	}
+}
+
+// deadline returns own, or what it was brought forward to, and a channel that is
+// closed when that may have changed.
+func (h *haste) deadline(own time.Time) (time.Time, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.until.IsZero() && h.until.Before(own) {
+		own = h.until
+	}
+	return own, h.news
+}
+
+// stop is one container on its way to its end.
+type stop struct {
+	plan.Step
+	request pod.HookRequest
+	hooked  bool              // its hook ran already
+	turns   []<-chan struct{} // closed when the containers it comes after have ended
+	end     chan struct{}     // closed when this one has
+	haste   *haste
+}
+
+// run ends the container. hooked is told how its hook ended.
+func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
+	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
+	patient, cancel := context.WithCancel(ctx)
+	var timer sync.WaitGroup
+	timer.Go(func() {
+		s.outlast(patient, own)
+		cancel()
+	})
+	defer timer.Wait()
+	defer cancel()
+	if s.Hook != nil && !s.hooked {
+		err := cfg.Prober.Hook(patient, s.request)
+		if err != nil && patient.Err() != nil {
+			err = errors.Join(err, context.DeadlineExceeded)
+		}
+		hooked(err)
+	}
+	for _, turn := range s.turns {
+		select {
+		case <-turn:
+		case <-patient.Done():
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.kill(ctx, cfg.Runtime, own)
+}
+
+// outlast returns when the time is over that the stop has for all but the kill,
+// or at the end of ctx.
+func (s *stop) outlast(ctx context.Context, own time.Time) {
+	for {
+		at, news := s.haste.deadline(own)
+		over := time.NewTimer(time.Until(at))
+		select {
+		case <-over.C:
+			return
+		case <-ctx.Done():
+			over.Stop()
+			return
+		case <-news:
+			over.Stop()
+		}
+	}
+}
+
+// kill asks the runtime for the end within what is left, in whole seconds, and
+// again when that becomes less.
+func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	done := make(chan error, 1) // the first end counts: the container is gone, or it is tried again
+	asked := time.Duration(math.MaxInt64)
+	for {
+		at, news := s.haste.deadline(own)
+		if left := max((time.Until(at) + time.Second - 1).Truncate(time.Second), minStop); left < asked {
+			asked = left
+			calls.Go(func() {
+				err := sheltered(func() error { return rt.StopContainer(ctx, s.ID, left) })
+				select {
+				case done <- err:
+				default:
+				}
+			})
+		}
+		select {
+		case err := <-done:
+			rethrow(err)
+			return err
+		case <-news:
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// waitForNews blocks until a letter is newer than the one on which the pod was
+// found gone; the loop may be about to forget this worker, and pokes for it may
+// lie in the box.
+func (w *worker) waitForNews(ctx context.Context) bool {
+	w.freeSlot(ctx)
+	for gen := w.letter.gen; w.letter.gen == gen; {
+		if !w.wait(ctx, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// wait blocks until there is mail, d has passed (never, for d = 0), or the end;
+// it returns false at the end.
+func (w *worker) wait(ctx context.Context, d time.Duration) bool {
+	var due <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case l, ok := <-w.mail:
+		if ok {
+			w.read(l)
+		}
+		return ok
+	case <-due:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pause blocks until d has passed, whoever pokes; only another spec, or the end,
+// cuts it short. It returns false at the end.
+func (w *worker) pause(ctx context.Context, d time.Duration) bool {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	for {
+		select {
+		case l, ok := <-w.mail:
+			if !ok {
+				return false
+			}
+			if w.read(l) {
+				return true
+			}
+		case <-over.C:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// takeMail reads what lies in the box without waiting, and reports whether it
+// asks for another pod than the letter before.
+func (w *worker) takeMail() (changed bool) {
+	select {
+	case l, ok := <-w.mail:
+		return ok && w.read(l)
+	default:
+		return false
+	}
+}
+
+func (w *worker) read(l letter) (changed bool) {
+	changed = l.want != w.letter.want
+	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
+		clear(w.trouble) // another text deserves another try
+	}
+	w.letter = l
+	return changed
+}
+
+// failed counts a failure and returns how long to wait before the next try.
+func (w *worker) failed() time.Duration {
+	w.failures++
+	return retryDelay(w.failures)
+}
+
+// retryDelay is 200 ms, doubling to 10 s.
+func retryDelay(failures int) time.Duration {
+	return min(200*time.Millisecond<<min(failures-1, 10), 10*time.Second)
+}

@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// saveRetry is how long a record that could not be written is left alone.
+const saveRetry = time.Minute
+
+// loadRecord reads the record of the instance the runtime shows, or else of the
+// pod that is wanted, or else of the one that was found on disk.
+func (w *worker) loadRecord(uid string) {
+	if uid == "" && w.letter.want != nil {
+		uid = w.letter.want.UID()
+	}
+	if uid == "" {
+		uid = w.uid
+	}
+	rec, ok, err := w.cfg.Records.Load(w.key, uid)
+	if err != nil {
+		w.log.Warn("Record not read", "error", err)
+	}
+	if ok {
+		w.rec = rec
+	} else {
+		w.rec = pod.Record{Key: w.key, UID: uid}
+	}
+	if w.rec.Attempts == nil {
+		w.rec.Attempts = make(map[string]uint32)
+	}
+}
+
+// forgetRest removes what an agent that died early may have left of a pod that
+// nothing else shows.
+func (w *worker) forgetRest() {
+	if w.uid == "" {
+		return
+	}
+	if err := w.cfg.Volumes.Forget(w.key, w.uid); err != nil {
+		w.log.Warn("Directory of the pod not removed", "error", err)
+	}
+	w.uid = ""
+}
+
+// save writes the record when it changed. A record that cannot be written costs
+// field differences, never a container: the worker goes on.
+func (w *worker) save() {
+	if !w.recDirty || w.rec.UID == "" || w.rec.Instance == 0 {
+		return // nothing of it exists yet
+	}
+	w.saveTried = true
+	if w.saveErr = w.cfg.Records.Save(w.rec); w.saveErr == nil {
+		w.recDirty = false
+	}
+}
+
+// catchUp takes the runtime's word for a newer instance than the record's, which
+// could not be written then: what it says is of the one before.
+func (w *worker) catchUp(have pod.Actual) {
+	b := have.Sandbox
+	if b == nil || b.Instance <= w.rec.Instance || w.rec.UID != "" && w.rec.UID != have.UID {
+		return
+	}
+	if w.rec.Instance > 0 {
+		w.rec.Want, w.rec.StartTime, w.rec.Streaks, w.rec.RestartingAll = nil, time.Time{}, nil, false
+	}
+	w.rec.Instance, w.rec.StopSince, w.recDirty = b.Instance, time.Time{}, true
+	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
+}
+
+// raiseAttempts keeps the numbers that only rise ahead of what the runtime
+// shows, so that they outlive the removal of what carried them.
+func (w *worker) raiseAttempts(have pod.Actual) {
+	raise := func(name string, next uint32) {
+		if next > w.rec.Attempts[name] {
+			w.rec.Attempts[name] = next
+			w.recDirty = true
+		}
+	}
+	if have.Sandbox != nil {
+		raise("", have.Sandbox.Attempt+1)
+	}
+	for name, c := range have.Containers {
+		if c.State == pod.StateCreated {
+			raise(name, c.Attempt) // it has not lived
+		} else {
+			raise(name, c.Attempt+1)
+		}
+	}
+}
+
+// remember puts into the record what this look decided: the spec the instance
+// stands for, its end, and since when it stops.
+func (w *worker) remember(v plan.View, p plan.Plan) {
+	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
+		w.rec.Want, w.recDirty = v.Want, true
+	}
+	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
+		w.rec.StartTime, w.recDirty = acknowledged(v.Want), true
+	}
+	switch {
+	case w.rec.Terminal != "":
+	case w.letter.refused.final && v.Have.Empty() && v.Want != nil:
+		w.refuse(v.Want)
+	case p.Ended.Phase != "":
+		if w.rec.Instance == 0 { // its API server knows the end of what was never here
+			w.beginInstance(v.Want, 1)
+		}
+		w.rec.Terminal, w.recDirty = v1.PodPhase(p.Ended.Phase), true
+		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
+	}
+	if w.rec.RestartingAll != p.RestartingAll {
+		w.rec.RestartingAll, w.recDirty = p.RestartingAll, true
+	}
+	if p.Stopping && w.rec.StopSince.IsZero() {
+		w.rec.StopSince, w.recDirty = v.Now, true
+	}
+}
+
+// acknowledged is since when an instance of want counts: what its API server has
+// heard of it before (C-1.26.17), else now.
+func acknowledged(want *pod.Spec) time.Time {
+	if t := want.Pod.Status.StartTime; want.Origin.Source == "api" && t != nil {
+		return t.Time
+	}
+	return time.Now()
+}
+
+// refuse records a refusal for good as the end of an instance that never was, so
+// that no later agent judges the pod again.
+func (w *worker) refuse(want *pod.Spec) {
+	w.beginInstance(want, max(w.rec.Instance, 1))
+	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.letter.refused.reason
+	w.rec.TerminalMessage = status.Rejected + w.letter.refused.message
+}
+
+// beginInstance notes the instance that is about to start.
+func (w *worker) beginInstance(want *pod.Spec, instance int) {
+	if w.rec.Instance == instance && w.rec.Want != nil && w.rec.UID == want.UID() {
+		return
+	}
+	if old := w.rec.UID; old != "" && old != want.UID() {
+		if err := w.cfg.Volumes.Forget(w.key, old); err != nil {
+			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
+		}
+		w.rec.Attempts = make(map[string]uint32)
+	}
+	w.rec.Want = want
+	w.rec.UID = want.UID()
+	w.rec.Instance = instance
+	w.rec.StartTime = acknowledged(want)
+	w.rec.StopSince = time.Time{}
+	w.rec.Streaks, w.rec.RestartingAll = nil, false
+	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
+	w.before = v1.PodStatus{}
+	w.recDirty = true
+}
+
+// forget removes what is left of the pod; its record is then empty, and nothing
+// writes it again.
+func (w *worker) forget(uid string) error {
+	if uid != "" {
+		if err := w.cfg.Volumes.Forget(w.key, uid); err != nil {
+			return err
+		}
+	}
+	w.rec = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
+	w.recDirty = false
+	w.before = v1.PodStatus{}
+	return nil
+}
+
+// setLife changes what is remembered of one life of a container.
+func (w *worker) setLife(id string, change func(*pod.Life)) {
+	if w.rec.Lives == nil {
+		w.rec.Lives = make(map[string]pod.Life)
+	}
+	l := w.rec.Lives[id]
+	change(&l)
+	w.rec.Lives[id] = l
+	w.recDirty = true
+}
+
+// setStreak notes the crashes in a row of a container whose record, which carries
+// them, is about to go though another life follows (C-1.21.3).
+func (w *worker) setStreak(s plan.Step) {
+	if s.Streak == 0 {
+		return
+	}
+	if w.rec.Streaks == nil {
+		w.rec.Streaks = make(map[string]int)
+	}
+	w.rec.Streaks[s.Container], w.recDirty = s.Streak, true
+	w.save()
+}
+
+// forgetLives drops what is remembered of containers that are gone.
+func (w *worker) forgetLives(have pod.Actual) {
+	if len(w.rec.Lives) == 0 {
+		return
+	}
+	there := make(map[string]bool, len(have.Containers)+len(have.Dead))
+	for _, c := range have.Containers {
+		there[c.ID] = true
+	}
+	for _, c := range have.Dead {
+		there[c.ID] = true
+	}
+	for id := range w.rec.Lives {
+		if !there[id] {
+			delete(w.rec.Lives, id)
+			w.recDirty = true
+		}
+	}
+}
