@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -302,126 +301,11 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	l.send(e, true)
 }
 
-// mayRunAgain reports whether an edit may bring back a pod that has ended.
-func (e *entry) mayRunAgain(want *pod.Spec) bool {
-	if e.runs == nil || want.UID() != e.runs.UID() {
-		return true
-	}
-	return !e.refused.final && plan.Revives(e.runs, want)
-}
-
 func (l *loop) entry(key pod.Key) *entry {
 	l.seq++
 	e := &entry{key: key, seq: l.seq}
 	l.pods[key] = e
 	return e
-}
-
-// admit judges every wanted pod that has no seat yet; one that is refused is
-// judged again whenever the set changes or a pod has gone (C-1.31).
-func (l *loop) admit(ctx context.Context) {
-	var want, seated []*pod.Spec
-	for _, e := range l.sorted() {
-		switch {
-		case (deleting(e.want) || hasEnded(e.want)) && !e.seated: // it was never here and never will be: it takes no seat
-			e.seated, e.ended, e.refused = true, true, refusal{}
-			l.send(e, true)
-		case e.want != nil && !e.seated && !e.refused.final:
-			want = append(want, e.want)
-		case e.runs != nil && !e.ended:
-			seated = append(seated, e.seat()) // also while it stops
-		}
-	}
-	for _, key := range sortedKeys(l.strays) {
-		if s := l.strays[key]; s.spec != nil && !s.over() {
-			seated = append(seated, s.spec)
-		}
-	}
-	seated = l.admitEdits(seated)
-	if len(want) == 0 {
-		return
-	}
-	ok, refused := plan.Admit(want, seated, l.cfg.Node)
-	for _, spec := range ok {
-		e := l.pods[spec.Key]
-		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
-		l.send(e, true)
-	}
-	for _, r := range refused {
-		e := l.pods[r.Spec.Key]
-		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
-			e.refused = now
-			e.ended = r.Final
-			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message)
-			l.send(e, true)
-		}
-	}
-}
-
-// send puts an entry into the outbox: its worker gets the newest letter at the
-// end of this turn. news says that the letter tells more than that it is time to
-// look.
-func (l *loop) send(e *entry, news bool) {
-	if news {
-		l.gen++
-		e.gen = l.gen
-	}
-	if !e.posted {
-		e.posted = true
-		l.outbox = append(l.outbox, e)
-	}
-}
-
-// post empties the outbox.
-func (l *loop) post(ctx context.Context) {
-	for _, e := range l.outbox {
-		e.posted = false
-		if l.pods[e.key] == e {
-			l.deliver(ctx, e)
-		}
-	}
-	l.outbox = l.outbox[:0]
-}
-
-// deliver puts the newest letter into the box of the pod's worker, which it
-// starts where there is none. It never waits: a letter not yet read is replaced.
-func (l *loop) deliver(ctx context.Context, e *entry) {
-	if e.want != nil && !e.seated && e.refused == (refusal{}) {
-		return // admission decides first
-	}
-	if e.mail == nil {
-		e.mail = make(chan letter, 1)
-		w := &worker{
-			loop:    l,
-			key:     e.key,
-			seq:     e.seq,
-			uid:     e.uid,
-			mail:    e.mail,
-			log:     l.log.With("pod", e.key.String()),
-			trouble: make(map[string]pod.Trouble),
-			created: make(map[string]string),
-			failing: make(map[string]plan.Action),
-			before:  l.cfg.Before[e.key],
-		}
-		e.worker = w
-		l.workers.Go(func() { w.live(ctx) })
-	}
-	select {
-	case <-e.mail:
-	default:
-	}
-	e.mail <- letter{
-		gen:       e.gen,
-		want:      e.granted(),
-		asked:     e.want,
-		refused:   e.refused,
-		health:    e.health,
-		network:   l.runtime.Network,
-		runtime:   l.runtime.Runtime,
-		resize:    e.resize,
-		waits:     l.waits(e),
-		stopWaits: l.stopWaits(e),
-	}
 }
 
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {

@@ -13,28 +13,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// letter is all that the sync loop has to tell a worker: always everything,
-// always the newest, so that losing or repeating one is harmless.
-type letter struct {
-	gen     uint64
-	want    *pod.Spec // nil: the pod has to go
-	asked   *pod.Spec // want, but with the resources that it asks for and is not given
-	refused refusal
-	health  pod.Health
-	network bool
-	runtime bool // it is ready to make things
-	// resize is why the pod does not get the resources it asks for now.
-	resize refusal
-	// waits and stopWaits name the pod that has to come, or go, before this one.
-	waits, stopWaits string
-}
-
-// refusal is admission's word; the zero one lets the pod in.
-type refusal struct {
-	reason, message string
-	final           bool // the pod has Failed: it is not judged again
-}
-
 // worker owns one pod: it looks, asks plan.Next, does the steps, and looks
 // again when it has acted.
 type worker struct {

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -67,4 +69,53 @@ func (l *loop) admitEdits(seats []*pod.Spec) []*pod.Spec {
 
 func without(seats []*pod.Spec, i int) []*pod.Spec {
 	return append(append(make([]*pod.Spec, 0, len(seats)), seats[:i]...), seats[i+1:]...)
+}
+
+// mayRunAgain reports whether an edit may bring back a pod that has ended.
+func (e *entry) mayRunAgain(want *pod.Spec) bool {
+	if e.runs == nil || want.UID() != e.runs.UID() {
+		return true
+	}
+	return !e.refused.final && plan.Revives(e.runs, want)
+}
+
+// admit judges every wanted pod that has no seat yet; one that is refused is
+// judged again whenever the set changes or a pod has gone (C-1.31).
+func (l *loop) admit(ctx context.Context) {
+	var want, seated []*pod.Spec
+	for _, e := range l.sorted() {
+		switch {
+		case (deleting(e.want) || hasEnded(e.want)) && !e.seated: // it was never here and never will be: it takes no seat
+			e.seated, e.ended, e.refused = true, true, refusal{}
+			l.send(e, true)
+		case e.want != nil && !e.seated && !e.refused.final:
+			want = append(want, e.want)
+		case e.runs != nil && !e.ended:
+			seated = append(seated, e.seat()) // also while it stops
+		}
+	}
+	for _, key := range sortedKeys(l.strays) {
+		if s := l.strays[key]; s.spec != nil && !s.over() {
+			seated = append(seated, s.spec)
+		}
+	}
+	seated = l.admitEdits(seated)
+	if len(want) == 0 {
+		return
+	}
+	ok, refused := plan.Admit(want, seated, l.cfg.Node)
+	for _, spec := range ok {
+		e := l.pods[spec.Key]
+		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
+		l.send(e, true)
+	}
+	for _, r := range refused {
+		e := l.pods[r.Spec.Key]
+		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
+			e.refused = now
+			e.ended = r.Final
+			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message)
+			l.send(e, true)
+		}
+	}
 }
