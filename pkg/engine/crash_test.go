@@ -76,7 +76,7 @@ var stories = map[string]func(m *machine, kills func()){
 		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
 		m.probesFail(firstLife)
 		m.again()
-		m.src.set(mkpod("web", preStopped, probed(pod.Liveness, 9), image("slow-term-2s")))
+		m.src.set(mkpod("web", preStopped, probed(pod.Liveness, 9), image("slow-term-2s"), policy(v1.RestartPolicyOnFailure))) // it ends with 0
 		live()
 	},
 	"resize": func(m *machine, live func()) {

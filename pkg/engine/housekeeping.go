@@ -158,12 +158,7 @@ func lives(a pod.Actual) bool {
 	if a.Sandbox != nil && a.Sandbox.Ready {
 		return true
 	}
-	for _, c := range a.Containers {
-		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
-			return true
-		}
-	}
-	return false
+	return containersRun(a)
 }
 
 // goes reports whether runonce takes this pod away.

@@ -304,3 +304,24 @@ func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
 		m.expect("next", "Running", true)
 	})
 }
+
+// C-1.26.13: a pod that may never restart and is replaced because it was edited has
+// not failed in between.
+func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		job := func(host string) *pod.Spec {
+			return mkpod("job", policy(v1.RestartPolicyNever), func(p *v1.Pod) { p.Spec.Hostname = host })
+		}
+		m.src.set(job("a"))
+		m.arrive()
+		m.pass(time.Minute)
+		m.src.set(job("b"))
+		m.pass(time.Minute)
+		m.expect("job", "Running", true)
+		for _, l := range m.disk.lines {
+			if p := l.pod.Status.Phase; p != v1.PodPending && p != v1.PodRunning {
+				t.Errorf("it was said to be %s: %+v", p, l.pod.Status.ContainerStatuses)
+			}
+		}
+	})
+}

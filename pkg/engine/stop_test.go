@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A container without a hook is with the runtime already when its deletion
-// becomes one without grace: the runtime is asked a second time, with the least
-// there is (C-1.23.5), and the stop under way ends with it.
+// A container without a hook is with the runtime already when its deletion gets
+// less grace, and then none: the runtime is asked again, at last with the least
+// there is (C-1.23.5), and the stops under way end with it. More grace is not given.
 func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -19,14 +19,19 @@ func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
 		m.src.set(deletedAt(web, 600))
 		m.pass(10 * time.Second)
 		m.want("default/web sandbox attempt=0 ready", "default/web/app attempt=0 running")
+		m.src.set(deletedAt(web, 100))
+		m.pass(10 * time.Second)
+		m.src.set(deletedAt(web, 500))
+		m.pass(10 * time.Second)
 		m.src.set(deletedAt(web, 0))
 		m.pass(time.Minute)
 		transcript(t, m, `
 0s StopContainer default/web/app attempt=0 grace=600
-10s StopContainer default/web/app attempt=0 grace=2
-12s StopPodSandbox default/web attempt=0
-12s RemoveContainer default/web/app attempt=0
-12s RemovePodSandbox default/web attempt=0`)
+10s StopContainer default/web/app attempt=0 grace=100
+30s StopContainer default/web/app attempt=0 grace=2
+32s StopPodSandbox default/web attempt=0
+32s RemoveContainer default/web/app attempt=0
+32s RemovePodSandbox default/web attempt=0`)
 		if got := m.disk.ran(); len(got) != 0 {
 			t.Errorf("%d hooks ran", len(got))
 		}

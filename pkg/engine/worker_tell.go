@@ -75,6 +75,16 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	}
 }
 
+// containersRun reports whether a container of the pod may run.
+func containersRun(have pod.Actual) bool {
+	for _, c := range have.Containers {
+		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
 		Trouble:        v.Trouble,
@@ -92,6 +102,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		HostIPs:     w.cfg.HostIPs,
 		RuntimeName: w.cfg.RuntimeName,
 		Terminating: v.Want == nil || deleting(v.Want),
+	}
+	if next := plan.Instance(v); v.Want != nil && next != w.rec.Instance && !containersRun(v.Have) {
+		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", "" // the old one has been stopped
 	}
 	for name, b := range p.Backoff {
 		if notes.Backoff == nil {

@@ -13,14 +13,10 @@ const (
 	failed    = "Failed"
 )
 
-// Outcome returns the phase, "Succeeded" or "Failed", that the wanted instance
-// has ended in for good, and "" while it lives, is to be replaced or is not
-// wanted. It is the recorded one where there is one; else it follows from the
-// containers, so that a lost record runs nothing again (C-1.26.13, I4), and from
-// the active deadline (C-1.26.16).
-func Outcome(v View) string { return newScene(v).end().Phase }
-
-// end is how the wanted instance has ended; zero while it goes on.
+// end is how the wanted instance has ended for good: as it is recorded, else as
+// its containers (C-1.26.13, I4: a lost record runs nothing again) or its active
+// deadline (C-1.26.16) say. It is zero while the instance goes on, is to be replaced,
+// or is not wanted.
 func (s *scene) end() Ended {
 	switch {
 	case s.Want == nil:
@@ -73,13 +69,13 @@ func (s *scene) naturalEnd() string {
 // initFailed reports whether the init container whose turn it is failed and may
 // not be tried again (C-1.20.11).
 func (s *scene) initFailed() bool {
-	if s.sandbox == nil || s.initialised() { // in another sandbox init begins anew (C-1.20.9)
+	if s.initialised() {
 		return false
 	}
 	list := s.Want.Pod.Spec.InitContainers
 	for i := len(list) - 1; i >= 0; i-- {
 		c, ok := s.record(list[i].Name)
-		if !ok || !s.here(c) {
+		if !ok || !s.here(c) { // in another sandbox init begins anew (C-1.20.9)
 			continue
 		}
 		return !pod.Restartable(&list[i]) && c.State == pod.StateExited && c.ExitCode != 0 && !s.containerChanged(c) && !s.comesBack(c)

@@ -287,8 +287,10 @@ func (k *comparison) logs(name string, p, q *PodRecord) {
 	}
 }
 
-// collected is how long the kubelet's garbage may lie.
-const collected = 65 * time.Second
+const (
+	noticed   = 2 * time.Second  // after an end both agents have seen it
+	collected = 65 * time.Second // how long the kubelet's garbage may lie
+)
 
 // left compares how many dead lives of a container are kept, and what is there
 // of a pod that is gone, where the kubelet had the time to collect it.
@@ -296,7 +298,7 @@ func (k *comparison) left(name string, p, q *PodRecord) {
 	kept := func(c *CaseRecord, p *PodRecord, at time.Time) Facts {
 		facts := Facts{}
 		for _, r := range p.Runs {
-			if !r.Finished.IsZero() && r.Finished.Before(at.Add(-k.c.Within.Duration)) && (r.Removed.IsZero() || r.Removed.After(at)) {
+			if !r.Finished.IsZero() && r.Finished.Before(at.Add(-noticed)) && (r.Removed.IsZero() || r.Removed.After(at)) {
 				n, _ := strconv.Atoi(facts["dead lives of "+r.Container])
 				facts["dead lives of "+r.Container] = strconv.Itoa(n + 1)
 			}

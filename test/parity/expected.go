@@ -76,7 +76,7 @@ func (k *comparison) done(pods []string) []expectation {
 	}
 	for _, pod := range pods {
 		s := k.b.Pods[pod].final(k.b)
-		if s == nil {
+		if s == nil || gone(k.b.Pods[pod], k.b) {
 			continue
 		}
 		ready := ""
@@ -89,6 +89,12 @@ func (k *comparison) done(pods []string) []expectation {
 		}
 	}
 	return done
+}
+
+// gone reports whether an agent said nothing more of a pod when the case's
+// manifests were taken away.
+func gone(p *PodRecord, c *CaseRecord) bool {
+	return p.Seen[len(p.Seen)-1].To.Before(c.Gone.Add(-noticed))
 }
 
 // final returns what an agent said last before a case's manifests were gone, and

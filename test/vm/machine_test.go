@@ -29,6 +29,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -83,10 +84,25 @@ func number(t testing.TB, name string) int {
 	return n
 }
 
+// eventually calls f until it returns nil, not often: the processor may be slow.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %v", patience, err)
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+}
+
 // awaitProperty returns when the unit's property has the value.
 func awaitProperty(t testing.TB, name, want string) {
 	t.Helper()
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		if got := property(t, name); got != want {
 			return fmt.Errorf("%s is %s, want %s", name, got, want)
 		}
@@ -94,8 +110,8 @@ func awaitProperty(t testing.TB, name, want string) {
 	})
 }
 
-// journal returns what systemd and nodectl wrote about the unit since then.
-func journal(t testing.TB, since time.Time) string {
+// logged returns what systemd and nodectl wrote about the unit since then.
+func logged(t testing.TB, since time.Time) string {
 	t.Helper()
 	return output(t, "journalctl", "--no-pager", "-o", "short-precise", "-u", "nodectl", "--since", fmt.Sprintf("@%d.%06d", since.Unix(), since.Nanosecond()/1000))
 }
@@ -179,20 +195,16 @@ func ready(p *v1.Pod) bool {
 	})
 }
 
-// pod returns what nodectl says of a pod: nil for nothing.
+// pod returns what nodectl reported last of a pod: nil for nothing.
 func pod(t testing.TB, name string) *v1.Pod {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "nodectl", "get", "pods", "-o", "json").Output()
-	if err != nil {
-		t.Fatalf("nodectl get pods: %v", err)
-	}
-	var all v1.PodList
-	if err := json.Unmarshal(out, &all); err != nil {
+	all, err := journal.Read(filepath.Join(root, "journal.jsonl"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	for i, p := range all.Items {
-		if p.Name == name+"-"+nodeName {
-			return &all.Items[i]
+	for key, e := range all {
+		if key.Name == name+"-"+nodeName {
+			return e.Pod
 		}
 	}
 	return nil
@@ -202,7 +214,7 @@ func pod(t testing.TB, name string) *v1.Pod {
 func awaitPod(t testing.TB, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
 	var p *v1.Pod
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		if p = pod(t, name); p == nil {
 			return fmt.Errorf("pod %s: %s: not there", name, what)
 		}

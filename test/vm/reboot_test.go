@@ -117,7 +117,7 @@ func afterReboot(t *testing.T, was memory) {
 			t.Fatal(err)
 		}
 	}
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		if left := lives(t); len(left) > 0 {
 			return fmt.Errorf("left: %v", left)
 		}

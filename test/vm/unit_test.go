@@ -36,7 +36,7 @@ func TestF7_ActiveByReadyAlone(t *testing.T) {
 	systemctl(t, "daemon-reload")
 	systemctl(t, "start", "--no-block", "nodectl")
 	var pid int
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		pid = number(t, "MainPID")
 		if s := processState(pid); s != "T" {
 			return fmt.Errorf("process %d is in state %q", pid, s)
@@ -140,7 +140,7 @@ func TestF34_LimitsOutliveWhatSystemdDoes(t *testing.T) {
 // it is active.
 func awaitNext(t testing.TB, restarts int) {
 	t.Helper()
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		if n, state := number(t, "NRestarts"), property(t, "ActiveState"); n != restarts+1 || state != "active" {
 			return fmt.Errorf("%s after %d restarts, had %d", state, n, restarts)
 		}
@@ -183,7 +183,7 @@ func TestF7_WatchdogEndsWhatStandsStill(t *testing.T) {
 	if took < 20*time.Second || took > 60*time.Second { // fed every 10 s, then 30 s without
 		t.Errorf("the watchdog took %s", took)
 	}
-	said := journal(t, begin)
+	said := logged(t, begin)
 	for _, want := range []string{"Watchdog timeout (limit 30s)", "Failed with result 'watchdog'", "goroutine "} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the journal does not say %q:\n%.4000s", want, said)
@@ -204,7 +204,7 @@ func TestF4_StopLeavesPods(t *testing.T) {
 	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		if now := containerd(t); now == 0 || now == old {
 			return errors.New("containerd was not started again")
 		}
@@ -227,7 +227,7 @@ func TestF4_StopLeavesPods(t *testing.T) {
 	if now := containerd(t); now != again {
 		t.Errorf("containerd was %d, is %d", again, now)
 	}
-	node.Eventually(t, patience, func() error { // a containerd that was just started reads what runs
+	eventually(t, func() error { // a containerd that was just started reads what runs
 		if n := len(lives(t)); n != len(before) {
 			return fmt.Errorf("the runtime shows %d, want %d", n, len(before))
 		}
@@ -238,7 +238,7 @@ func TestF4_StopLeavesPods(t *testing.T) {
 		awaitPod(t, a.name, "ready", ready)
 	}
 	untouched(t, before)
-	for line := range strings.Lines(journal(t, begin)) {
+	for line := range strings.Lines(logged(t, begin)) {
 		for _, complaint := range []string{"remains running", "left-over process", "Killing process", "timed out"} {
 			if strings.Contains(line, complaint) {
 				t.Error(line)
