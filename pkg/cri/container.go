@@ -114,7 +114,7 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 // RemoveContainer removes the container's record and file system, and with them
 // its logs, its termination message and the link to its log (C-1.33.5). A
 // container that is not there is removed.
-func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
+func (r *Runtime) RemoveContainer(ctx context.Context, id string, keepLog bool) error {
 	var was *runtimeapi.ContainerStatus // what is not known of it stays until the pod goes
 	if r.cfg.RootDir != "" || r.cfg.PodLogsDir != "" {
 		a, err := read(ctx, r, "ContainerStatus", r.rt.ContainerStatus, &runtimeapi.ContainerStatusRequest{ContainerId: id})
@@ -127,7 +127,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 		return err
 	}
 	if was != nil {
-		r.clear(was)
+		r.clear(was, keepLog)
 	}
 	return nil
 }

@@ -203,7 +203,7 @@ func TestRelistChangesWithStateAlone(t *testing.T) {
 		}
 		rt.Exit(want.Key, "c0", 1)
 		changed("exit")
-		if err := r.RemoveContainer(t.Context(), l.containers["c0"]); err != nil {
+		if err := r.RemoveContainer(t.Context(), l.containers["c0"], false); err != nil {
 			t.Fatal(err)
 		}
 		changed("removal")

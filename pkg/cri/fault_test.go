@@ -53,7 +53,7 @@ func verbs() []verb {
 			return r.StopContainer(ctx, l.containers["c0"], 30*time.Second)
 		}},
 		{"RemoveContainer", "RemoveContainer", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
-			return r.RemoveContainer(ctx, l.containers["c0"])
+			return r.RemoveContainer(ctx, l.containers["c0"], false)
 		}},
 		{"UpdateContainer", "UpdateContainerResources", "", false, false, func(ctx context.Context, r *cri.Runtime, l life, w *pod.Spec) error {
 			return r.UpdateContainer(ctx, l.containers["c0"], w, "c0")
@@ -244,7 +244,7 @@ func TestStopContainerShortenedByASecondCall(t *testing.T) {
 func TestStoppingWhatIsNotThere(t *testing.T) {
 	r := critest.New().CRI(cri.Config{Node: "n1"})
 	for name, err := range map[string]error{
-		"StopContainer": r.StopContainer(t.Context(), "x", 0), "RemoveContainer": r.RemoveContainer(t.Context(), "x"),
+		"StopContainer": r.StopContainer(t.Context(), "x", 0), "RemoveContainer": r.RemoveContainer(t.Context(), "x", false),
 		"StopSandbox": r.StopSandbox(t.Context(), "x"), "RemoveSandbox": r.RemoveSandbox(t.Context(), "x"),
 	} {
 		if err != nil {

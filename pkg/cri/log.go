@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -96,13 +98,16 @@ func (r *Runtime) link(id string, box *runtimeapi.PodSandboxConfig, c *runtimeap
 }
 
 // clear removes what a container's life has left on disk: its log and what was
-// rotated of it, the link and the termination message. What cannot be removed
-// goes with the pod.
-func (r *Runtime) clear(was *runtimeapi.ContainerStatus) {
+// rotated of it, the link and the termination message. With keepLog its log stays,
+// and those of lives before it go. What cannot be removed goes with the pod.
+func (r *Runtime) clear(was *runtimeapi.ContainerStatus, keepLog bool) {
 	labels, m := was.GetLabels(), was.GetMetadata()
 	var failed []error
 	if rel, ok := r.belowLogs(was.GetLogPath()); ok {
 		failed = append(failed, removeBelow(r.cfg.PodLogsDir, filepath.Dir(rel), func(name string) bool {
+			if keepLog {
+				return logNumber(name) < logNumber(filepath.Base(rel))
+			}
 			return name == filepath.Base(rel) || strings.HasPrefix(name, filepath.Base(rel)+".")
 		}))
 	}
@@ -117,6 +122,17 @@ func (r *Runtime) clear(was *runtimeapi.ContainerStatus) {
 			r.cfg.Log.Warn("File of a removed container left behind", "container", m.GetName(), "error", err)
 		}
 	}
+}
+
+// logNumber is the attempt whose log, or part of it, a file is; of any other file it
+// is above all.
+func logNumber(name string) int {
+	n, _, _ := strings.Cut(name, ".log")
+	attempt, err := strconv.Atoi(n)
+	if err != nil {
+		return math.MaxInt
+	}
+	return attempt
 }
 
 // belowLogs returns path from PodLogsDir on; ok is false when it is not there.

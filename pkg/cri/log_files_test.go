@@ -41,7 +41,7 @@ func TestC_1_33_5_FilesGoWithTheContainer(t *testing.T) {
 	n.put(n.logFile("c0", 11), "another life's")
 	n.put(filepath.Join(n.links, "foreign-"+l.containers["c0"]+".log"), "another's")
 	for _, id := range []string{l.containers["c0"], l.containers["c0"], "x"} {
-		if err := n.RemoveContainer(t.Context(), id); err != nil {
+		if err := n.RemoveContainer(t.Context(), id, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,6 +53,26 @@ func TestC_1_33_5_FilesGoWithTheContainer(t *testing.T) {
 		"pods/default_web_uid-web/c1/1.log",
 		"root/pods/uid-web/containers/c1/1",
 	}, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+// C-1.21.3: a container that is removed to restart all leaves its newest log, and
+// no older one.
+func TestC_1_21_3_LogStaysWhenAllRestart(t *testing.T) {
+	n := newNode(t)
+	l := start(t, n.Runtime, talkative("", "sleep"), 10)
+	for _, path := range []string{n.logFile("c0", 9), n.logFile("c0", 9) + ".20260102-030405.gz", n.logFile("c0", 10) + ".20260102-030405.gz", n.logFile("c0", 11)} {
+		n.put(path, "old")
+	}
+	if err := n.RemoveContainer(t.Context(), l.containers["c0"], true); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{
+		"pods/default_web_uid-web/c0/10.log",
+		"pods/default_web_uid-web/c0/10.log.20260102-030405.gz",
+		"pods/default_web_uid-web/c0/11.log",
+	}, files(t, filepath.Dir(n.root))); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 }
@@ -70,7 +90,7 @@ func TestC_1_33_5_NothingIsRemovedThroughALink(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(dir), os.Symlink(outside, dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.RemoveContainer(t.Context(), l.containers["c0"]); err != nil {
+	if err := n.RemoveContainer(t.Context(), l.containers["c0"], false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(outside, "0.log")); err != nil {
@@ -94,7 +114,7 @@ func TestF83_ACrashLoopLeavesNoFiles(t *testing.T) {
 		}
 		n.rt.Exit(want.Key, "c0", 1)
 		if lives = append(lives, id); len(lives) > 1 {
-			if err := n.RemoveContainer(t.Context(), lives[0]); err != nil {
+			if err := n.RemoveContainer(t.Context(), lives[0], false); err != nil {
 				t.Fatal(err)
 			}
 			lives = lives[1:]

@@ -187,7 +187,7 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	switch s.Action {
 	case plan.RemoveContainer:
 		w.setStreak(s)
-		return rt.RemoveContainer(ctx, s.ID)
+		return rt.RemoveContainer(ctx, s.ID, s.KeepLog)
 	case plan.StopSandbox:
 		return rt.StopSandbox(ctx, s.ID)
 	case plan.RemoveSandbox:

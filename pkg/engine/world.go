@@ -40,7 +40,9 @@ type Actor interface {
 	// StopContainer asks the container to end, and kills it after grace. It
 	// returns when it has ended.
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
-	RemoveContainer(ctx context.Context, id string) error
+	// RemoveContainer removes a container that does not run, with its log; with
+	// keepLog the log of this life stays, and goes with the pod (C-1.33.5).
+	RemoveContainer(ctx context.Context, id string, keepLog bool) error
 	// UpdateContainer gives the running container the resources that want names
 	// for it (C-1.34).
 	UpdateContainer(ctx context.Context, id string, want *pod.Spec, container string) error

@@ -117,8 +117,10 @@ type Step struct {
 	// Killed is what the life's record says of a StopContainer that a probe or a
 	// hook asks for.
 	Killed string
-	UID    string // TakeVolumes, Forget: whose directories; it may be another pod's than the wanted one's
-	Why    string
+	// KeepLog says that the log of a container that is removed stays (C-1.21.3).
+	KeepLog bool
+	UID     string // TakeVolumes, Forget: whose directories; it may be another pod's than the wanted one's
+	Why     string
 	// Anew says that a CreateContainer follows an edit, not an end.
 	Anew bool
 	// Together marks steps that may run at once with their marked neighbours
@@ -212,6 +214,9 @@ func (s Step) String() string {
 	}
 	if len(s.After) > 0 {
 		b.WriteString(" after=" + strings.Join(s.After, ","))
+	}
+	if s.KeepLog {
+		b.WriteString(" keep-log")
 	}
 	if s.Killed != "" {
 		b.WriteString(" killed=" + s.Killed)

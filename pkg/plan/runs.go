@@ -53,6 +53,9 @@ func (s *scene) restartsAll() bool {
 		s.remove(c, why)
 	}
 	s.removeSources(sources, why)
+	for i := range s.p.Steps {
+		s.p.Steps[i].KeepLog = s.p.Steps[i].Action == RemoveContainer
+	}
 	return true
 }
 

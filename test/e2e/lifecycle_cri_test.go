@@ -142,7 +142,7 @@ func TestC_1_26_11_MessagesOfARealRuntime(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := b.rt.RemoveContainer(t.Context(), says.ID); err != nil {
+	if err := b.rt.RemoveContainer(t.Context(), says.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range files {
@@ -283,7 +283,7 @@ func TestC_1_43_1_RotationOfARealRuntime(t *testing.T) {
 		t.Error("the log of an exited container was rotated")
 	}
 	b.logged(log, " F two\n")
-	if err := b.rt.RemoveContainer(t.Context(), id); err != nil {
+	if err := b.rt.RemoveContainer(t.Context(), id, false); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(log)); err != nil || len(left) != 0 {
