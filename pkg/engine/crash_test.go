@@ -216,7 +216,8 @@ func tell(t *testing.T, story func(*machine, func()), kills map[int]bool) (end s
 		end = shape(m)
 		calls = len(m.rt.Transcript())
 		for i, line := range m.rt.Transcript() {
-			if strings.Contains(line, "->") && !strings.Contains(line, "Unavailable") {
+			cut := len(kills) > 0 && strings.HasSuffix(line, "Canceled") // beside the call after which the agent was killed
+			if strings.Contains(line, "->") && !strings.Contains(line, "Unavailable") && !cut {
 				t.Errorf("call %d failed: %s", i+1, line)
 			}
 		}

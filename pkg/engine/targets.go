@@ -8,7 +8,8 @@ import (
 
 // probeTargets lists the probes of the containers, sidecars among them, that run
 // now; st is what is reported of the pod. A pod that ends keeps its readiness
-// probes: the others have no say any more (C-1.29.11).
+// probes: the others have no say any more (C-1.29.11). Of a pod that shows no
+// address nothing is asked over the network: it would be the node that answers.
 func probeTargets(spec *pod.Spec, have pod.Actual, st *v1.PodStatus, ending bool) []target {
 	var list []target
 	add := func(c *v1.Container, shown []v1.ContainerStatus) {
@@ -29,7 +30,12 @@ func probeTargets(spec *pod.Spec, have pod.Actual, st *v1.PodStatus, ending bool
 			}
 		}
 		for _, kind := range []pod.ProbeKind{pod.Startup, pod.Liveness, pod.Readiness} {
-			if t.kind = kind; t.probe() != nil && (!ending || kind == pod.Readiness) {
+			t.kind = kind
+			p := t.probe()
+			if p == nil || ending && kind != pod.Readiness {
+				continue
+			}
+			if t.podIP != "" || p.Exec != nil || spec.Pod.Spec.HostNetwork {
 				list = append(list, t)
 			}
 		}

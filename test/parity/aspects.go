@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -238,13 +239,30 @@ func (k *comparison) insides(name string, p, q *PodRecord) {
 		}
 		where := name + ": " + c
 		for _, f := range slices.Sorted(maps.Keys(union(a.Files, b.Files))) {
-			k.lists(f, where, k.na.lines(strings.Split(a.Files[f], "\n")), k.nb.lines(strings.Split(b.Files[f], "\n")))
+			k.lists(f, where, k.na.lines(linesOf(f, a.Files[f])), k.nb.lines(linesOf(f, b.Files[f])))
 		}
 		k.lists("env", where, k.na.lines(a.Env), k.nb.lines(b.Env))
 		k.lists("mounts", where, k.na.lines(a.Mounts), k.nb.lines(b.Mounts))
 		k.facts("cgroup", where, k.na.facts(a.Cgroup), k.nb.facts(b.Cgroup))
 		k.facts("identity", where, k.na.facts(a.Proc), k.nb.facts(b.Proc))
 	}
+}
+
+// linesOf returns the lines of a container's file; those that are just so in the
+// node's own are marked.
+func linesOf(file, text string) []string {
+	lines := strings.Split(text, "\n")
+	if file != "/etc/hosts" {
+		return lines
+	}
+	own, _ := os.ReadFile(file)
+	of := strings.Split(string(own), "\n")
+	for i, l := range lines {
+		if l != "" && slices.Contains(of, l) {
+			lines[i] = "the node's: " + l
+		}
+	}
+	return lines
 }
 
 // lists compares two sorted lists of lines.

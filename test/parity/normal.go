@@ -18,6 +18,7 @@ type normaliser struct {
 
 var (
 	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
+	podHex    = regexp.MustCompile(`/pod([0-9a-f]{32}|[0-9a-f-]{36})\b`) // cgroups
 	uidHex    = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	message   = regexp.MustCompile(`(/containers/[^/ ]+)/([0-9a-f]{8}|[0-9]+)\b`) // termination logs
 	clockTime = regexp.MustCompile(`\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\b`)
@@ -44,6 +45,7 @@ func newNormaliser(r *Recording) *normaliser {
 func (n *normaliser) text(s string) string {
 	s = strings.NewReplacer(n.paths...).Replace(s)
 	s = idHex.ReplaceAllString(s, "$$ID")
+	s = podHex.ReplaceAllString(s, "/pod$$UID")
 	s = uidHex.ReplaceAllString(s, "$$UID")
 	s = message.ReplaceAllString(s, "$1/$$RANDOM")
 	s = clockTime.ReplaceAllString(s, "$$TIME")

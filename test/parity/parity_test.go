@@ -317,8 +317,8 @@ func TestReportCountsWhatIsOpen(t *testing.T) {
 
 func TestNormaliserHidesRunsNotFacts(t *testing.T) {
 	n := newNormaliser(&Recording{Paths: map[string]string{"/tmp/x/root": "$ROOT", "/tmp/x": "$X", "10.9.8.": "$SUBNET."}})
-	in := "/tmp/x/root/pods/00112233445566778899aabbccddeeff/containers/app/0a1b2c3d " + strings.Repeat("ab", 32) + " 10.9.8.7 port 8080"
-	const want = "$ROOT/pods/$UID/containers/app/$RANDOM $ID $IP port 8080"
+	in := "/tmp/x/root/pods/00112233445566778899aabbccddeeff/containers/app/0a1b2c3d " + strings.Repeat("ab", 32) + " 10.9.8.7 port 8080 /pod" + strings.Repeat("e", 32) + "/x 0.log.20260102-030405.gz"
+	const want = "$ROOT/pods/$UID/containers/app/$RANDOM $ID $IP port 8080 /pod$UID/x 0.log.$TIME.gz"
 	if got := n.text(in); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
