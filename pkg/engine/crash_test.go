@@ -93,7 +93,7 @@ var stories = map[string]func(m *machine, kills func()){
 	},
 	"restart all": func(m *machine, live func()) {
 		m.exits(5*time.Second, 88)
-		m.src.set(mkpod("web", initContainer("exit-0"), sidecar, beside("side", "side:1"),
+		m.src.set(mkpod("web", initContainer("exit-0"), beside("side", "side:1"),
 			own("app", v1.ContainerRestartPolicyNever, onExit(88, v1.ContainerRestartRuleActionRestartAllContainers))))
 		live()
 		if strings.Contains(m.rt.State(), "attempt=0 running") || strings.Contains(m.rt.State(), "attempt=0 exited") {
@@ -166,6 +166,7 @@ const chapter = 90 * time.Second
 func TestF1_KillAfterEveryCall(t *testing.T) {
 	for name, story := range stories {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			want, calls := tell(t, story, nil)
 			if calls < 4 {
 				t.Fatalf("the story took %d calls: it was not played", calls)

@@ -71,8 +71,8 @@ func (w *worker) run(ctx context.Context) {
 		view := w.view(have)
 		w.thinking.Store(time.Now().UnixNano())
 		p := w.cfg.next(view)
-		w.remember(view, p)
 		w.thinking.Store(0)
+		w.remember(view, p)
 		if p.Gone {
 			w.forgetRest()
 		}

@@ -313,24 +313,42 @@ const (
 // left compares how many dead lives of a container are kept, and what is there
 // of a pod that is gone, where the kubelet had the time to collect it.
 func (k *comparison) left(name string, p, q *PodRecord) {
-	kept := func(c *CaseRecord, p *PodRecord, at time.Time) Facts {
-		facts := Facts{}
-		for _, r := range p.Runs {
-			if !r.Finished.IsZero() && r.Finished.Before(at.Add(-noticed)) && (r.Removed.IsZero() || r.Removed.After(at)) {
-				n, _ := strconv.Atoi(facts["dead lives of "+r.Container])
-				facts["dead lives of "+r.Container] = strconv.Itoa(n + 1)
-			}
+	compare := func(aspect string, atA, atB time.Time) {
+		a, freshA := kept(p, atA)
+		b, freshB := kept(q, atB)
+		for what := range union(freshA, freshB) {
+			delete(a, what)
+			delete(b, what)
 		}
-		for _, s := range p.Sandboxes {
-			if s.Removed.IsZero() || s.Removed.After(at) {
-				n, _ := strconv.Atoi(facts["sandboxes"])
-				facts["sandboxes"] = strconv.Itoa(n + 1)
-			}
-		}
-		return facts
+		k.facts(aspect, name, a, b)
 	}
-	k.facts("kept", name, kept(k.a, p, k.a.Gone), kept(k.b, q, k.b.Gone))
+	compare("kept", k.a.Gone, k.b.Gone)
 	if k.c.After.Duration >= collected {
-		k.facts("left", name, kept(k.a, p, k.a.End), kept(k.b, q, k.b.End))
+		compare("left", k.a.End, k.b.End)
 	}
+}
+
+// kept counts what there was of a pod at a moment; fresh are the counts that an
+// agent cannot have seen to yet, as a life had just ended.
+func kept(p *PodRecord, at time.Time) (facts, fresh Facts) {
+	facts, fresh = Facts{}, Facts{}
+	count := func(what string) {
+		n, _ := strconv.Atoi(facts[what])
+		facts[what] = strconv.Itoa(n + 1)
+	}
+	for _, r := range p.Runs {
+		what := "dead lives of " + r.Container
+		if r.Finished.IsZero() || r.Finished.After(at) || !r.Removed.IsZero() && r.Removed.Before(at) {
+			continue
+		}
+		if count(what); at.Sub(r.Finished) < noticed {
+			fresh[what] = "just now"
+		}
+	}
+	for _, s := range p.Sandboxes {
+		if s.Removed.IsZero() || s.Removed.After(at) {
+			count("sandboxes")
+		}
+	}
+	return facts, fresh
 }
