@@ -101,7 +101,6 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	for _, f := range hung {
 		asked(f)
 	}
-	<-time.After(3 * time.Second) // a start that hangs has its place among those that start for a few times what a start takes
 	bad.write("slow.yaml", simple("slow"))
 	asked(slow)
 	const samples = 10
@@ -114,7 +113,9 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	}
 	t.Logf("slowest start %s beside nobody, %s beside the fault; slowest restart %s and %s", starts[0], starts[1], restarts[0], restarts[1])
 	for what, took := range map[string][2]time.Duration{"start": starts, "restart": restarts} {
-		if took[1] > 2*took[0]+time.Second {
+		// Two hung starts hold the start slots of two cores once, for some four times
+		// as long as a call usually takes.
+		if took[1] > 2*took[0]+2*time.Second {
 			t.Errorf("the slowest %s took %s, without the fault %s", what, took[1], took[0])
 		}
 	}

@@ -249,8 +249,8 @@ var asks = []struct {
 }{
 	{"guaranteed", "{limits: {cpu: 500m, memory: 32Mi}}",
 		map[string]string{"cpu.weight": "59", "cpu.max": "50000 100000", "memory.max": "33554432"}, "-997"},
-	{"burstable", "{requests: {cpu: '1'}, limits: {memory: 64Mi}}",
-		map[string]string{"cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "67108864"}, ""},
+	{"burstable", "{requests: {cpu: 250m}, limits: {memory: 64Mi}}",
+		map[string]string{"cpu.weight": "35", "cpu.max": "max 100000", "memory.max": "67108864"}, ""},
 	{"besteffort", "{}",
 		map[string]string{"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max"}, "1000"},
 }
