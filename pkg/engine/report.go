@@ -37,12 +37,24 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.admit(ctx)          // its ports are free
 	}
 	l.setTargets(ctx, e, r.targets)
+	l.adoptStarted(ctx, e)
 	if now := stageOf(&r); now != e.stage {
 		e.stage = now
 		l.pokeDependents(e)
 	}
 	if r.fresh {
 		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
+	}
+}
+
+// adoptStarted takes an agent's word, from before this one came, that a container
+// has passed its startup probe: nobody asks again.
+func (l *loop) adoptStarted(ctx context.Context, e *entry) {
+	for _, t := range e.targets {
+		name := t.container.Name
+		if t.kind == pod.Startup && t.started && e.health.Started[name].ContainerID != t.containerID {
+			l.handleVerdict(ctx, verdict{key: e.key, container: name, kind: pod.Startup, Verdict: pod.Verdict{ContainerID: t.containerID, OK: true}})
+		}
 	}
 }
 
