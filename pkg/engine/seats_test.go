@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -318,10 +319,19 @@ func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 		m.src.set(job("b"))
 		m.pass(time.Minute)
 		m.expect("job", "Running", true)
+		count := int32(0)
 		for _, l := range m.disk.lines {
 			if p := l.pod.Status.Phase; p != v1.PodPending && p != v1.PodRunning {
 				t.Errorf("it was said to be %s: %+v", p, l.pod.Status.ContainerStatuses)
 			}
+			c := l.pod.Status.ContainerStatuses[0]
+			if c.RestartCount < count {
+				t.Errorf("its restarts fall from %d to %d", count, c.RestartCount)
+			}
+			if end := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); end != nil && end.ExitCode == 137 {
+				t.Errorf("it was said to be lost: %+v", c)
+			}
+			count = c.RestartCount
 		}
 	})
 }

@@ -149,7 +149,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 		if err := w.cfg.Volumes.Forget(w.key, old); err != nil {
 			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
 		}
-		w.rec.Attempts = make(map[string]uint32)
+		w.rec.Attempts, w.before = make(map[string]uint32), v1.PodStatus{}
 	}
 	w.rec.Want = want
 	w.rec.UID = want.UID()
@@ -158,7 +158,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.StopSince = time.Time{}
 	w.rec.Streaks, w.rec.RestartingAll = nil, false
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
-	w.before = v1.PodStatus{}
+	w.before = counts(w.before)
 	w.recDirty = true
 }
 

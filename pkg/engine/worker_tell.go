@@ -75,6 +75,19 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	}
 }
 
+// counts is what of a status holds of the next instance of its pod: the counts that
+// only rise.
+func counts(of v1.PodStatus) (kept v1.PodStatus) {
+	only := func(list []v1.ContainerStatus) (counts []v1.ContainerStatus) {
+		for _, c := range list {
+			counts = append(counts, v1.ContainerStatus{Name: c.Name, RestartCount: c.RestartCount})
+		}
+		return counts
+	}
+	kept.InitContainerStatuses, kept.ContainerStatuses = only(of.InitContainerStatuses), only(of.ContainerStatuses)
+	return kept
+}
+
 // containersRun reports whether a container of the pod may run.
 func containersRun(have pod.Actual) bool {
 	for _, c := range have.Containers {
@@ -104,7 +117,11 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
 	if next := plan.Instance(v); v.Want != nil && next != w.rec.Instance && !containersRun(v.Have) {
-		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", "" // the old one has been stopped
+		// The old one has been stopped: what was said of it does not hold of the next.
+		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
+		if !w.rec.StopSince.IsZero() {
+			notes.StartTime = w.rec.StopSince
+		}
 	}
 	for name, b := range p.Backoff {
 		if notes.Backoff == nil {

@@ -161,7 +161,7 @@ func TestF1_KilledUnderSystemd(t *testing.T) {
 		systemctl(t, "kill", "-s", "KILL", "nodectl")
 		awaitNext(t, restarts)
 		t.Logf("active again, all pods reported, after %s", time.Since(begin).Round(10*time.Millisecond))
-		untouched(t, before)
+		adopted(t, before)
 	}
 	if now := containerd(t); now != runtime {
 		t.Errorf("containerd was %d, is %d", runtime, now)
@@ -192,7 +192,7 @@ func TestF7_WatchdogEndsWhatStandsStill(t *testing.T) {
 	if now := number(t, "MainPID"); now == pid {
 		t.Errorf("process %d is still the agent", pid)
 	}
-	untouched(t, before)
+	adopted(t, before)
 }
 
 // TestF4_StopLeavesPods: a stopped unit leaves its pods and their runtime as they
@@ -237,7 +237,7 @@ func TestF4_StopLeavesPods(t *testing.T) {
 	for _, a := range asks {
 		awaitPod(t, a.name, "ready", ready)
 	}
-	untouched(t, before)
+	adopted(t, before)
 	for line := range strings.Lines(logged(t, begin)) {
 		for _, complaint := range []string{"remains running", "left-over process", "Killing process", "timed out"} {
 			if strings.Contains(line, complaint) {
@@ -263,7 +263,7 @@ func TestF16_UpgradeByRestart(t *testing.T) {
 	for _, a := range asks {
 		awaitPod(t, a.name, "ready", ready)
 	}
-	untouched(t, before)
+	adopted(t, before)
 	checkKernel(t)
 	alone(t)
 }
