@@ -200,6 +200,7 @@ func TestF7_WatchdogEndsWhatStandsStill(t *testing.T) {
 // the unit to complain about, and the next agent adopts all.
 func TestF4_StopLeavesPods(t *testing.T) {
 	before, begin := serving(t), time.Now()
+	systemctl(t, "enable", "nodectl") // or systemd forgets how it ended
 	old := containerd(t)
 	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
