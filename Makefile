@@ -76,7 +76,7 @@ test-e2e: build images test-cluster-bin
 ## test-vm: cgroup v2 and the unit under systemd, in a virtual machine (root, qemu)
 .PHONY: test-vm
 test-vm: build images
-	hack/vm/run
+	hack/vm/run ''
 
 ## lint: golangci-lint, goreleaser check, govulncheck
 .PHONY: lint
