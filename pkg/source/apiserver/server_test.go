@@ -145,6 +145,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.asked = append(s.asked, r)
 	answer, cut := s.answer, s.cut
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	sent := 0 // of the log, as it is now: what is told from here on is for this watch
+	for sent < len(s.log) && s.log[sent].rv <= from {
+		sent++
+	}
 	close(s.more)
 	s.more = make(chan struct{})
 	s.mu.Unlock()
@@ -153,7 +158,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path != "/api/v1/pods":
 		w.WriteHeader(http.StatusNotFound)
 	case r.URL.Query().Get("watch") == "true":
-		s.watch(w, r, cut)
+		s.watch(w, r, cut, sent)
 	default:
 		s.list(w, r)
 	}
@@ -227,16 +232,13 @@ func (s *server) encodeEvent(l logged) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)
 }
 
-func (s *server) watch(w http.ResponseWriter, r *http.Request, cut int) {
+func (s *server) watch(w http.ResponseWriter, r *http.Request, cut, sent int) {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	seconds, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
 	over := time.After(time.Duration(seconds) * time.Second)
 	w.Header().Set("Content-Type", s.mediaType(";stream=watch"))
 	s.mu.Lock()
-	sent := 0
-	for sent < len(s.log) && s.log[sent].rv <= from {
-		sent++
-	}
+	sent = min(sent, len(s.log))
 	if from < s.compacted {
 		s.mu.Unlock()
 		w.WriteHeader(http.StatusGone)
