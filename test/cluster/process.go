@@ -225,15 +225,31 @@ func repository() string {
 	return "."
 }
 
-// freeAddress returns a loopback address nobody listens at. Its port is not one
-// the kernel hands out by itself, so it stays free while a program restarts.
+// taken are the names that keep this process's ports from other tests.
+var taken struct {
+	sync.Mutex
+	names []net.Listener
+}
+
+// freeAddress returns a loopback address nobody listens at, and which no other
+// test is given while this process lives. Its port is not one the kernel hands out
+// by itself, so it stays free while a program restarts.
 func freeAddress() (string, error) {
 	for range 200 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(12000+rand.IntN(20000)))
-		l, err := net.Listen("tcp", address)
+		port := strconv.Itoa(12000 + rand.IntN(20000))
+		name, err := net.Listen("unix", "@nodectl-test-port-"+port) // it goes with the process
 		if err != nil {
 			continue
 		}
+		address := net.JoinHostPort("127.0.0.1", port)
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			_ = name.Close() // it was never used
+			continue
+		}
+		taken.Lock()
+		taken.names = append(taken.names, name)
+		taken.Unlock()
 		return address, l.Close()
 	}
 	return "", errors.New("no port is free")
