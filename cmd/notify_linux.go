@@ -6,13 +6,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime/pprof"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-
-	"github.com/nodectl/nodectl/pkg/engine"
 )
 
 // supervisor speaks to the service manager that started this agent (systemd's
@@ -119,15 +116,5 @@ func (s *supervisor) say(state string) {
 	}
 	if err != nil {
 		s.log.Warn("Service manager not told", "state", state, "error", err)
-	}
-}
-
-// supervise is the supervisor of a serving agent: it lives while its sync loop and
-// workers do, and what drains the runtime's events.
-func (n *node) supervise(e *engine.Engine) *supervisor {
-	return &supervisor{
-		log:    n.log,
-		checks: []func(context.Context) error{e.Beat, n.hints.Beat},
-		dump:   filepath.Join(n.p.cfg.RootDir, "goroutines.txt"),
 	}
 }

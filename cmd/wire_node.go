@@ -347,3 +347,13 @@ func isBridge(name string) bool {
 	}
 	return false
 }
+
+// supervise is the supervisor of a serving agent: it lives while its sync loop and
+// workers do, and what drains the runtime's events.
+func (n *node) supervise(e *engine.Engine) *supervisor {
+	return &supervisor{
+		log:    n.log,
+		checks: []func(context.Context) error{e.Beat, n.hints.Beat},
+		dump:   filepath.Join(n.p.cfg.RootDir, "goroutines.txt"),
+	}
+}
