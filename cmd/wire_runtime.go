@@ -63,7 +63,7 @@ func (p *program) dial(endpoint string) (*cri.Runtime, error) {
 	return cri.Dial(cri.Config{
 		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
 		ContainerLogsDir: p.logLinks(), RootDir: p.cfg.RootDir,
-		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), HostIPs: hostIPs(), Log: p.logger(slog.LevelWarn),
+		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), Log: p.logger(slog.LevelWarn),
 	})
 }
 

@@ -149,11 +149,11 @@ func TestF34_DriverIsAskedOnce(t *testing.T) {
 		rt.SetCgroupDriver(cgroupfs)
 		lift := rt.Fault(critest.Fault{Method: "RunPodSandbox", Times: 1, Err: status.Error(codes.Unknown, "no such cgroup")})
 		defer lift()
-		if _, err := r.RunSandbox(t.Context(), wanted("web", "app:1"), 1, 0); err == nil {
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("web", "app:1"), Instance: 1, Attempt: 0}); err == nil {
 			t.Fatal("it was made")
 		}
 		asked("after a sandbox that failed", 1, true)
-		if _, err := r.RunSandbox(t.Context(), wanted("web", "app:1"), 1, 0); err != nil {
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("web", "app:1"), Instance: 1, Attempt: 0}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(p.named, " "); got != "/pods.slice /pods" {

@@ -28,7 +28,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 	if c == nil {
 		return "", unconfigurable(fmt.Errorf("pod %s has no container %q", q.Want.Key, q.Container))
 	}
-	box, err := r.sandboxConfig(q.Want, q.Sandbox.Instance, q.Sandbox.Attempt)
+	box, err := r.sandboxConfig(pod.SandboxRequest{Want: q.Want, Instance: q.Sandbox.Instance, Attempt: q.Sandbox.Attempt, Place: q.Place})
 	if err != nil {
 		return "", unconfigurable(err)
 	}
@@ -139,13 +139,9 @@ func unconfigurable(err error) error {
 // containerConfig is the whole container as CRI takes it, the image by its
 // name in the manifest.
 func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtimeapi.ContainerConfig, error) {
-	env, err := environment(q, c, r.cfg.HostIPs)
-	if err != nil {
-		return nil, err
-	}
-	vars := make(map[string]string, len(env))
-	pairs := make([]*runtimeapi.KeyValue, len(env))
-	for i, e := range env {
+	vars := make(map[string]string, len(q.Env))
+	pairs := make([]*runtimeapi.KeyValue, len(q.Env))
+	for i, e := range q.Env {
 		vars[e.Name] = e.Value
 		pairs[i] = &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)}
 	}

@@ -54,9 +54,6 @@ type Config struct {
 	// NodeMemory is the machine's memory in bytes, for the OOM score of
 	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
 	NodeMemory int64
-	// HostIPs answers status.hostIP and, on the host network, status.podIP in
-	// env; may be empty.
-	HostIPs []string
 	// OnCall is told the name of every call before it is made ("ListContainers");
 	// may be nil. It is called from many goroutines.
 	OnCall func(method string)

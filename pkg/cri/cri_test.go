@@ -46,7 +46,7 @@ type life struct {
 func start(t testing.TB, r *cri.Runtime, want *pod.Spec, attempt uint32) life {
 	t.Helper()
 	ctx := t.Context()
-	id, err := r.RunSandbox(ctx, want, 1, attempt)
+	id, err := r.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: 1, Attempt: attempt})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type verb struct {
 func verbs() []verb {
 	return []verb{
 		{"RunSandbox", "RunPodSandbox", "FailedCreatePodSandBox", false, false, func(ctx context.Context, r *cri.Runtime, _ life, w *pod.Spec) error {
-			_, err := r.RunSandbox(ctx, w, 2, 9)
+			_, err := r.RunSandbox(ctx, pod.SandboxRequest{Want: w, Instance: 2, Attempt: 9})
 			return err
 		}},
 		{"StopSandbox", "StopPodSandbox", "", true, false, func(ctx context.Context, r *cri.Runtime, l life, _ *pod.Spec) error {
@@ -291,18 +291,18 @@ func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 		r := rt.CRI(cri.Config{Node: "n1"})
 		want := wanted("web", "sleep")
 		rt.Fault(critest.Fault{Method: "RunPodSandbox", Late: true, Delay: 130 * time.Second, Times: 1})
-		if _, err := r.RunSandbox(t.Context(), want, 1, 0); !errors.Is(err, cri.ErrTimeout) {
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0}); !errors.Is(err, cri.ErrTimeout) {
 			t.Fatalf("error %v", err)
 		}
 		if a, err := r.Pod(t.Context(), want.Key); err != nil || !a.Empty() {
 			t.Fatalf("%+v, %v", a, err)
 		}
 		// The name is taken as long as it is being made.
-		if _, err := r.RunSandbox(t.Context(), want, 1, 0); err == nil || !strings.Contains(err.Error(), "failed to reserve sandbox name") {
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0}); err == nil || !strings.Contains(err.Error(), "failed to reserve sandbox name") {
 			t.Fatalf("error %v", err)
 		}
 		time.Sleep(11 * time.Second)
-		id, err := r.RunSandbox(t.Context(), want, 1, 0)
+		id, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +313,7 @@ func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 		if err := r.StopSandbox(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.RunSandbox(t.Context(), want, 1, 0); err == nil {
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0}); err == nil {
 			t.Error("a sandbox that is not ready is taken over")
 		}
 		if err := rt.Check(); err != nil {
@@ -328,10 +328,10 @@ func TestF3_LostReplyOfASandbox(t *testing.T) {
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "sleep")
 	rt.Fault(critest.Fault{Method: "RunPodSandbox", DropReply: true, Times: 1})
-	if _, err := r.RunSandbox(t.Context(), want, 1, 0); !errors.Is(err, cri.ErrUnavailable) {
+	if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0}); !errors.Is(err, cri.ErrUnavailable) {
 		t.Fatalf("error %v", err)
 	}
-	if id, err := r.RunSandbox(t.Context(), want, 1, 0); err != nil || id == "" {
+	if id, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0}); err != nil || id == "" {
 		t.Errorf("the second call: %q, %v", id, err)
 	}
 	if n := strings.Count(rt.State(), "sandbox"); n != 1 {
@@ -345,7 +345,7 @@ func TestF35_OOMScoreIsExplained(t *testing.T) {
 		"error during container init: nsexec-0[1]: failed to update /proc/self/oom_score_adj: Permission denied\n: unknown"
 	rt := critest.New()
 	rt.Fault(critest.Fault{Err: status.Error(codes.Unknown, raw)})
-	_, err := rt.CRI(cri.Config{Node: "n1"}).RunSandbox(t.Context(), wanted("web", "sleep"), 1, 0)
+	_, err := rt.CRI(cri.Config{Node: "n1"}).RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("web", "sleep"), Instance: 1, Attempt: 0})
 	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "set restrict_oom_score_adj = true") {
 		t.Errorf("%v", err)
 	}
@@ -374,13 +374,13 @@ func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
 	rt := critest.New()
 	rt.SetReady(true, false, "")
 	r := rt.CRI(cri.Config{Node: "n1"})
-	_, err := r.RunSandbox(t.Context(), wanted("web", "sleep"), 1, 0)
+	_, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("web", "sleep"), Instance: 1, Attempt: 0})
 	if err == nil || !strings.Contains(err.Error(), "cni plugin not initialized") {
 		t.Errorf("%v", err)
 	}
 	onHost := wanted("host", "sleep")
 	onHost.Pod.Spec.HostNetwork = true
-	if _, err := r.RunSandbox(t.Context(), onHost, 1, 0); err != nil {
+	if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: onHost, Instance: 1, Attempt: 0}); err != nil {
 		t.Errorf("host network: %v", err)
 	}
 }

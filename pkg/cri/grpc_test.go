@@ -137,7 +137,7 @@ func TestHungCallOverGRPC(t *testing.T) {
 	rt := critest.New()
 	r := dial(t, cri.Config{Endpoint: critest.Serve(t, rt), Timeouts: cri.Timeouts{Call: 200 * time.Millisecond}})
 	rt.Fault(critest.Fault{Method: "RunPodSandbox", Hang: true})
-	_, err := r.RunSandbox(t.Context(), wanted("web", "sleep"), 1, 0)
+	_, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("web", "sleep"), Instance: 1, Attempt: 0})
 	if !errors.Is(err, cri.ErrTimeout) || !strings.Contains(err.Error(), "did not answer RunPodSandbox within 200ms") {
 		t.Errorf("error %v", err)
 	}
@@ -165,7 +165,7 @@ func TestF24_ListsPast16MiB(t *testing.T) {
 	want := wanted("web", "sleep")
 	want.Pod.Annotations = map[string]string{"padding": strings.Repeat("x", 3<<20)}
 	for i := range uint32(6) {
-		id, err := r.RunSandbox(t.Context(), want, 1, i)
+		id, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: i})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "sleep")
-	box, err := r.RunSandbox(t.Context(), want, 1, 0)
+	box, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestF26_SandboxWithoutContainersIsAskedTwice(t *testing.T) {
 		}
 		// A pod that is being made is asked about once.
 		rt.Reset()
-		if _, err := r.RunSandbox(t.Context(), wanted("next", "sleep"), 1, 0); err != nil {
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("next", "sleep"), Instance: 1, Attempt: 0}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.Pod(t.Context(), wanted("next").Key); err != nil {

@@ -36,7 +36,7 @@ func TestC_1_22_6_EveryKindOfContainerIsMade(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1"})
 		want := everyKind()
-		box, err := r.RunSandbox(t.Context(), want, 1, 0)
+		box, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 		if err != nil {
 			t.Fatal(err)
 		}

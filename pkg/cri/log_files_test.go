@@ -102,7 +102,7 @@ func TestC_1_33_5_NothingIsRemovedThroughALink(t *testing.T) {
 func TestF83_ACrashLoopLeavesNoFiles(t *testing.T) {
 	n := newNode(t)
 	want := talkative(v1.TerminationMessageFallbackToLogsOnError, "exit-1")
-	box, err := n.RunSandbox(t.Context(), want, 1, 0)
+	box, err := n.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,7 +221,7 @@ func TestC_1_26_11_LargeLogs(t *testing.T) {
 func TestC_1_26_11_TheRuntimesWordsComeFirst(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "no-such-command")
-	box, err := n.RunSandbox(t.Context(), want, 1, 0)
+	box, err := n.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 	t.Run("a volume in its place", func(t *testing.T) {
 		n := newNode(t)
 		want := talkative("", "sleep")
-		box, err := n.RunSandbox(t.Context(), want, 1, 0)
+		box, err := n.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +300,7 @@ func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 func TestC_1_26_11_StrangeNamesMakeNoFile(t *testing.T) {
 	for _, uid := range []types.UID{"", ".", "..", "../../x", "a/b"} {
 		n := newNode(t)
-		made, err := n.RunSandbox(t.Context(), wanted("box"), 1, 0)
+		made, err := n.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("box"), Instance: 1, Attempt: 0})
 		if err != nil {
 			t.Fatal(err)
 		}

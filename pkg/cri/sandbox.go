@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +17,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// RunSandbox makes and starts the sandbox of want and returns its ID. What
+// RunSandbox makes and starts the sandbox of a pod and returns its ID. What
 // fails comes back as *pod.StartError with reason FailedCreatePodSandBox
 // (C-1.22.2), except that a runtime which does not answer is ErrUnavailable. A
 // sandbox that the runtime finished after its answer was awaited in vain is taken
 // over, now or by the next call with the same attempt (F3).
-func (r *Runtime) RunSandbox(ctx context.Context, want *pod.Spec, instance int, attempt uint32) (string, error) {
+func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string, error) {
 	const reason = "FailedCreatePodSandBox"
-	config, err := r.sandboxConfig(want, instance, attempt)
+	want, attempt := q.Want, q.Attempt
+	config, err := r.sandboxConfig(q)
 	if err != nil {
 		return "", &pod.StartError{Reason: reason, Err: err}
 	}
@@ -84,23 +86,24 @@ func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
 // sandboxConfig is the whole sandbox as CRI takes it. CreateContainer hands it
 // over again: it depends on nothing but the spec, the instance, the attempt
 // and the node's files, so that both calls say the same.
-func (r *Runtime) sandboxConfig(want *pod.Spec, instance int, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxConfig, error) {
+	want := q.Want
 	dns, err := dnsConfig(want.Pod, hostResolvConf)
 	if err != nil {
 		return nil, err
 	}
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
-			Name: want.Name, Namespace: want.Namespace, Uid: want.UID(), Attempt: attempt,
+			Name: want.Name, Namespace: want.Namespace, Uid: want.UID(), Attempt: q.Attempt,
 		},
 		Hostname:     hostname(want.Pod),
 		LogDirectory: r.logDirectory(want),
 		DnsConfig:    dns,
 		PortMappings: portMappings(want.Pod),
 		Labels:       r.sandboxLabels(want),
-		Annotations:  sandboxAnnotations(want, instance),
+		Annotations:  sandboxAnnotations(want, q.Instance),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: r.cgroupParent(),
+			CgroupParent: cmp.Or(q.Place.CgroupParent, r.cgroupParent()),
 			Sysctls:      sysctls(want.Pod),
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 				NamespaceOptions: namespaces(want.Pod),

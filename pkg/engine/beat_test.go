@@ -78,14 +78,14 @@ type still struct {
 	free       chan struct{}
 }
 
-func (s *still) Put(want *pod.Spec, instance int) error {
+func (s *still) Put(ctx context.Context, want *pod.Spec, place pod.Place, instance int) error {
 	if s.put && want.Name == "web" {
 		<-s.free
 	}
-	return s.disk.Put(want, instance)
+	return s.disk.Put(ctx, want, place, instance)
 }
 
-func (s *still) Ready(want *pod.Spec, instance int) bool {
+func (s *still) Ready(want *pod.Spec, instance int) (bool, time.Time) {
 	if s.ready && want.Name == "web" {
 		<-s.free
 	}

@@ -120,7 +120,11 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	case plan.PutVolumes:
 		w.beginInstance(v.Want, s.Instance)
 		w.save()
-		err := w.call(ctx, w.gate.patience(), nil, func() error { return w.cfg.Volumes.Put(v.Want, s.Instance) })
+		place, err := w.place(v.Want)
+		if err != nil {
+			return err
+		}
+		err = w.call(ctx, w.gate.patience(), nil, func() error { return w.cfg.Volumes.Put(ctx, v.Want, place, s.Instance) })
 		if err == nil && w.trouble[""].Reason == reasonMount {
 			delete(w.trouble, "")
 		}
@@ -133,7 +137,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 			saved.Go(func() { // beside the call: the sandbox carries its instance's number itself
 				torn = sheltered(func() error { w.save(); return nil })
 			})
-			_, err := rt.RunSandbox(ctx, v.Want, s.Instance, s.Attempt)
+			err := w.runSandbox(ctx, v.Want, s)
 			saved.Wait()
 			rethrow(torn)
 			return err
@@ -194,6 +198,11 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 		w.expect = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
+		if w.cfg.Cgroups != nil {
+			if err := w.cfg.Cgroups.Take(s.UID); err != nil {
+				return err
+			}
+		}
 		return w.cfg.Volumes.Take(s.UID, s.Instance)
 	case plan.Forget:
 		return w.forget(s.UID)
@@ -243,18 +252,76 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	}
 }
 
-func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
-	mounts, err := w.cfg.Volumes.Mounts(v.Want, v.Have.Sandbox.Instance, s.Container)
-	if err != nil {
-		return &pod.StartError{Reason: "CreateContainerConfigError", Err: err}
+// place returns what the node gives the pod: users of its own are given with the
+// first call.
+func (w *worker) place(want *pod.Spec) (pod.Place, error) {
+	var p pod.Place
+	if w.cfg.Cgroups != nil {
+		p.CgroupParent = w.cfg.Cgroups.Parent(want)
 	}
-	r := pod.CreateRequest{
-		Want:      v.Want,
-		Container: s.Container,
-		Sandbox:   v.Have.Sandbox,
-		Attempt:   s.Attempt,
-		Streak:    s.Streak,
-		Mounts:    mounts,
+	if want.Pod.Spec.HostUsers == nil || *want.Pod.Spec.HostUsers {
+		return p, nil
+	}
+	const reason = "FailedCreatePodSandBox"
+	if w.cfg.Users == nil {
+		return p, &pod.StartError{Reason: reason, Err: errors.New("this node has no users to give to pods"), Final: true}
+	}
+	users, err := w.cfg.Users.Give(want.UID())
+	if err != nil {
+		return p, &pod.StartError{Reason: reason, Err: err}
+	}
+	p.Users = users
+	return p, nil
+}
+
+// runSandbox makes the pod's cgroup and its sandbox in it.
+func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) error {
+	place, err := w.place(want)
+	if err != nil {
+		return err
+	}
+	if w.cfg.Cgroups != nil {
+		if place.CgroupParent, err = w.cfg.Cgroups.Put(want); err != nil {
+			return &pod.StartError{Reason: "FailedCreatePodContainer", Err: err}
+		}
+	}
+	_, err = w.cfg.Runtime.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: s.Instance, Attempt: s.Attempt, Place: place})
+	return err
+}
+
+// request puts together all that a container is made of.
+func (w *worker) request(v plan.View, s plan.Step) (r pod.CreateRequest, err error) {
+	r = pod.CreateRequest{Want: v.Want, Container: s.Container, Sandbox: v.Have.Sandbox, Attempt: s.Attempt, Streak: s.Streak}
+	if r.Place, err = w.place(v.Want); err != nil {
+		return r, err
+	}
+	from := pod.Sources{
+		Node: pod.NodeFacts{HostIPs: w.cfg.HostIPs, Allocatable: w.cfg.Node.Allocatable},
+		File: func(volume, path string) ([]byte, error) {
+			return w.cfg.Volumes.File(v.Want, r.Sandbox.Instance, volume, path)
+		},
+	}
+	if w.cfg.Services != nil && v.Want.Origin.Source == "api" {
+		if from.Services, err = w.cfg.Services(v.Want.Namespace); err != nil {
+			return r, err
+		}
+	}
+	if r.Env, err = pod.Environment(r, from); err != nil {
+		return r, err
+	}
+	r.Mounts, err = w.cfg.Volumes.Mounts(r)
+	return r, err
+}
+
+func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
+	var r pod.CreateRequest
+	var err error
+	if r, err = w.request(v, s); err != nil {
+		var cannot *pod.StartError
+		if errors.As(err, &cannot) {
+			return err
+		}
+		return &pod.StartError{Reason: "CreateContainerConfigError", Err: err}
 	}
 	var id string
 	err = w.make(ctx, func() error {

@@ -66,6 +66,8 @@ type Config struct {
 	Runtime   Runtime
 	Hints     Hints
 	Volumes   Volumes
+	Cgroups   Cgroups // nil: pods have no cgroups of their own
+	Users     Users   // nil: no pod has users of its own
 	Records   Records
 	Sets      Sets // nil: nothing of the sources is written down
 	Prober    Prober
@@ -84,6 +86,11 @@ type Config struct {
 	// the agent before, only on their source's own: a pod of an API server may run
 	// elsewhere by now. What runs of them is kept all the same.
 	NeedWord map[string]bool
+
+	// Services returns the services of a namespace, and those that every pod is told,
+	// whose addresses go into the environments of an API server's pods; an error says
+	// that they are not known yet (C-1.38.1). nil: there are none.
+	Services func(namespace string) ([]*v1.Service, error)
 
 	Logs Logs // nil: logs are not rotated
 

@@ -384,7 +384,7 @@ func (s setsOf) Save(layer string, _ time.Time, changed []pod.Standing) error {
 	return nil
 }
 
-func (d *disk) Put(want *pod.Spec, instance int) error {
+func (d *disk) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	if len(want.Pod.Spec.Volumes) > 0 {
 		time.Sleep(d.stuck)
 	}
@@ -397,13 +397,17 @@ func (d *disk) Put(want *pod.Spec, instance int) error {
 	return nil
 }
 
-func (d *disk) Ready(want *pod.Spec, instance int) bool {
+func (d *disk) Ready(want *pod.Spec, instance int) (bool, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)]
+	return d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)], time.Time{}
 }
 
-func (d *disk) Mounts(*pod.Spec, int, string) ([]pod.Mount, error) { return nil, nil }
+func (d *disk) Mounts(pod.CreateRequest) ([]pod.Mount, error) { return nil, nil }
+
+func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
+
+func (d *disk) Over(*pod.Spec, int) (string, error) { return "", nil }
 
 func (d *disk) Take(uid string, instance int) error {
 	d.mu.Lock()

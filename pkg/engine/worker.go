@@ -188,7 +188,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Now:           time.Now(),
 	}
 	if want != nil {
-		v.VolumesReady = w.cfg.Volumes.Ready(want, plan.Instance(v))
+		v.VolumesReady, v.VolumesUntil = w.cfg.Volumes.Ready(want, plan.Instance(v))
 	}
 	return v
 }

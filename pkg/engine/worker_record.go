@@ -162,10 +162,26 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.recDirty = true
 }
 
+// giveBack returns what the node gave the pod: its cgroup and its users.
+func (w *worker) giveBack(uid string) error {
+	if w.cfg.Cgroups != nil {
+		if err := w.cfg.Cgroups.Take(uid); err != nil {
+			return err
+		}
+	}
+	if w.cfg.Users != nil {
+		return w.cfg.Users.Take(uid)
+	}
+	return nil
+}
+
 // forget removes what is left of the pod; its record is then empty, and nothing
 // writes it again.
 func (w *worker) forget(uid string) error {
 	if uid != "" {
+		if err := w.giveBack(uid); err != nil {
+			return err
+		}
 		if err := w.cfg.Volumes.Forget(w.key, uid); err != nil {
 			return err
 		}

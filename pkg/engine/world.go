@@ -28,8 +28,8 @@ type Observer interface {
 // comes back as *pod.StartError; stopping or removing what is not there is
 // success.
 type Actor interface {
-	// RunSandbox makes and starts the sandbox of want, and returns its ID.
-	RunSandbox(ctx context.Context, want *pod.Spec, instance int, attempt uint32) (string, error)
+	// RunSandbox makes and starts the sandbox of a pod, and returns its ID.
+	RunSandbox(ctx context.Context, r pod.SandboxRequest) (string, error)
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	// PullImage makes the image of want's container present by its pull policy:
@@ -66,13 +66,21 @@ type Hints interface {
 // Volumes puts in place what an instance needs on disk, and takes it away. Its
 // operations are synchronous and safe to repeat.
 type Volumes interface {
-	// Put makes the directories and volumes of one instance.
-	Put(want *pod.Spec, instance int) error
-	// Ready reports whether Put has been done for this instance.
-	Ready(want *pod.Spec, instance int) bool
-	// Mounts returns the mounts of one container of an instance that is in
-	// place.
-	Mounts(want *pod.Spec, instance int, container string) ([]pod.Mount, error)
+	// Put makes the directories and volumes of one instance, and brings those that
+	// show config objects, labels or tokens up to date.
+	Put(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
+	// Ready reports whether Put has been done for this instance as it is wanted now.
+	// until is when that ends by time alone (a token is to be renewed), zero for
+	// never.
+	Ready(want *pod.Spec, instance int) (ok bool, until time.Time)
+	// File returns a file of a volume of an instance that is in place (C-1.38.4).
+	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
+	// Mounts returns the mounts of one container of an instance that is in place;
+	// r has its environment.
+	Mounts(r pod.CreateRequest) ([]pod.Mount, error)
+	// Over says which limit of its disk the instance exceeds, "" for none: measured
+	// now (C-1.35.9).
+	Over(want *pod.Spec, instance int) (string, error)
 	// Take removes the volumes of one instance of the pod with uid. It never
 	// follows a link out of the pod's directory nor crosses a mount.
 	Take(uid string, instance int) error
@@ -82,6 +90,27 @@ type Volumes interface {
 	// Sweep removes the directories of all pods whose UIDs keep does not name,
 	// and returns the UIDs it removed.
 	Sweep(keep map[string]bool) ([]string, error)
+}
+
+// Cgroups keeps one cgroup for each pod (C-1.41). Nothing is ever touched that does
+// not carry our mark.
+type Cgroups interface {
+	// Put makes the pod's cgroup, or gives it the limits that want asks for, and
+	// returns its name as the runtime's driver takes it.
+	Put(want *pod.Spec) (parent string, err error)
+	// Parent returns that name; it touches nothing.
+	Parent(want *pod.Spec) string
+	// Take removes the cgroups of the pod with uid, of whatever class, once nothing
+	// runs in them.
+	Take(uid string) error
+}
+
+// Users hands out blocks of user IDs to pods with hostUsers: false (C-1.42).
+type Users interface {
+	// Give returns the pod's block: the one it has, or a new one.
+	Give(uid string) (*pod.Users, error)
+	// Take gives it back.
+	Take(uid string) error
 }
 
 // Records keeps what cannot be observed, one small file a pod. Losing one costs

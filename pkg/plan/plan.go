@@ -42,8 +42,10 @@ type View struct {
 	// ended in; "" while it lives. A terminal instance never runs again (I4).
 	Terminal string
 	// VolumesReady says that the volumes of (Want, the instance to start) are
-	// in place.
+	// in place and show what Want is bound to.
 	VolumesReady bool
+	// VolumesUntil is when that ends by time alone; zero is never.
+	VolumesUntil time.Time
 	// Trouble holds failures by container name; "" is the sandbox or the pod as
 	// a whole (volumes included).
 	Trouble map[string]pod.Trouble

@@ -123,16 +123,19 @@ func (s *scene) leftovers() (left []pod.Container) {
 }
 
 // volumes puts the instance's volumes in place again under a sandbox that is
-// ready: what says that they are was lost.
+// ready: what they show has changed, or what says that they are was lost.
 func (s *scene) volumes() {
 	if s.VolumesReady {
+		if s.VolumesUntil.After(s.Now) {
+			s.wait(s.VolumesUntil, "volumes are out of date then")
+		}
 		return
 	}
 	if t := s.Trouble[""]; t.Until.After(s.Now) {
 		s.wait(t.Until, troubleText("pod", t))
 		return
 	}
-	s.add(Step{Action: PutVolumes, Instance: s.target, Why: "volumes are not in place"})
+	s.add(Step{Action: PutVolumes, Instance: s.target, Why: "volumes are not up to date"})
 }
 
 // ephemeral starts ephemeral containers once; none has another life, and none

@@ -91,7 +91,7 @@ func TestF7_WaitingIsNotStandingStill(t *testing.T) {
 		for i := range 3 {
 			web := &v1.Pod{}
 			web.Namespace, web.Name, web.UID = "default", fmt.Sprint("web", i), types.UID(fmt.Sprint("uid", i))
-			if _, err := r.RunSandbox(ctx, &pod.Spec{Key: pod.KeyOf(web), Pod: web}, 1, 0); err != nil {
+			if _, err := r.RunSandbox(ctx, pod.SandboxRequest{Want: &pod.Spec{Key: pod.KeyOf(web), Pod: web}, Instance: 1, Attempt: 0}); err != nil {
 				t.Fatal(err)
 			}
 			lives("the caller does not come back")

@@ -31,7 +31,7 @@ func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "app", Image: "busybox:1", Command: command}}},
 	}
 	want := &pod.Spec{Key: pod.KeyOf(p), Pod: p}
-	id, err := r.RunSandbox(t.Context(), want, 1, 0)
+	id, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,11 +174,17 @@ type StartError struct {
 func (e *StartError) Error() string { return e.Reason + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Mount is one bind mount of a container, ready to hand to the runtime.
+// Mount is one mount of a container, ready to hand to the runtime.
 type Mount struct {
 	HostPath, ContainerPath string
 	ReadOnly                bool
+	RecursiveReadOnly       bool   // ReadOnly is set too
 	Propagation             string // "", None, HostToContainer, Bidirectional
+	Relabel                 bool   // give it the container's SELinux label
+	Users                   *Users // map the owners of its files; nil: as they are
+	// Image is the reference of an image volume, SubPath a directory in it; HostPath
+	// is empty then.
+	Image, SubPath string
 }
 
 // CreateRequest is one container to make.
@@ -188,7 +194,11 @@ type CreateRequest struct {
 	Sandbox   *Sandbox
 	Attempt   uint32 // the restart count
 	Streak    int    // crashes in a row before this life
-	Mounts    []Mount
+	Place     Place
+	// Env is the whole environment with values in place (Environment), Mounts are
+	// all mounts but that of the termination message.
+	Env    []v1.EnvVar
+	Mounts []Mount
 }
 
 // RuntimeReady is the runtime's word about itself.

@@ -1,6 +1,9 @@
 package pod
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // fieldRows is the table. A field that a later version honours changes here,
 // and nowhere else, between "rejects the pod" and "takes effect".
@@ -69,33 +72,125 @@ func metadataRows() []Field {
 	}
 }
 
+// volumeKinds are the kinds of volumes that no version brings to a node: they need
+// a driver, or are withdrawn.
+var volumeKinds = []string{
+	"gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "iscsi", "glusterfs", "rbd", "flexVolume", "cinder", "cephfs",
+	"flocker", "fc", "azureFile", "vsphereVolume", "quobyte", "azureDisk", "photonPersistentDisk", "portworxVolume", "scaleIO",
+	"storageos", "csi", "ephemeral",
+}
+
 func volumeRows() []Field {
 	rows := []Field{
-		{Path: "spec.volumes", Unordered: true, Note: "emptyDir and hostPath"},
+		{Path: "spec.volumes", Unordered: true},
 		honour("spec.volumes[].name", RestartPod),
 		honour("spec.volumes[].hostPath", RestartPod),
 		honour("spec.volumes[].hostPath.path", RestartPod),
 		{Path: "spec.volumes[].hostPath.type", Restart: RestartPod, Default: ""},
 		honour("spec.volumes[].emptyDir", RestartPod),
-		only("spec.volumes[].emptyDir.medium", RestartPod, "only the node's disk", oneOf("")),
-		reject("spec.volumes[].emptyDir.sizeLimit", "remove it: the volume then has the size of the disk below the root directory"),
+		only("spec.volumes[].emptyDir.medium", RestartPod, `"", Memory, HugePages or HugePages-<size>`, medium),
+		{Path: "spec.volumes[].emptyDir.sizeLimit", Restart: RestartPod, Note: "the size of a tmpfs; on the node's disk a pod that writes more is evicted (C-1.35.9)"},
+		{Path: "spec.volumes[].image", Restart: RestartPod, Note: "where the runtime has image volumes"},
+		honour("spec.volumes[].image.reference", RestartPod),
+		honour("spec.volumes[].image.pullPolicy", RestartNone),
+		{Path: "spec.volumes[].persistentVolumeClaim", Restart: RestartPod, Note: "a claim in the manifests: a directory of this node, kept when the pod goes"},
+		honour("spec.volumes[].persistentVolumeClaim.claimName", RestartPod),
+		honour("spec.volumes[].persistentVolumeClaim.readOnly", RestartPod),
 	}
-	for _, kind := range []string{
-		"gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "secret", "nfs", "iscsi", "glusterfs",
-		"persistentVolumeClaim", "rbd", "flexVolume", "cinder", "cephfs", "flocker", "downwardAPI", "fc",
-		"azureFile", "configMap", "vsphereVolume", "quobyte", "azureDisk", "photonPersistentDisk",
-		"projected", "portworxVolume", "scaleIO", "storageos", "csi", "ephemeral", "image",
-	} {
-		rows = append(rows, reject("spec.volumes[]."+kind, "this version has emptyDir and hostPath volumes"))
+	rows = append(rows, below("spec.volumes[].configMap", append(fileRows(".name"), honour(".optional", RestartPod)))...)
+	rows = append(rows, below("spec.volumes[].secret", append(fileRows(".secretName"), honour(".optional", RestartPod)))...)
+	rows = append(rows, below("spec.volumes[].downwardAPI", append(downwardRows(), Field{Path: ".defaultMode", Restart: RestartPod, Default: int32(0o644)}))...)
+	const sources = "spec.volumes[].projected.sources[]"
+	rows = append(rows,
+		honour("spec.volumes[].projected", RestartPod),
+		honour("spec.volumes[].projected.sources", RestartPod),
+		Field{Path: "spec.volumes[].projected.defaultMode", Restart: RestartPod, Default: int32(0o644)},
+		refuse(sources+".serviceAccountToken", "a static pod has no service account", "remove it, or take a secret"),
+		refuse(sources+".clusterTrustBundle", "trust bundles live in an API server", "take a configMap"),
+		refuse(sources+".podCertificate", "certificates for pods are an API server's", "take a secret"),
+	)
+	for _, kind := range []string{".configMap", ".secret"} {
+		rows = append(rows, below(sources+kind, append(itemRows(".name"), honour(".optional", RestartPod)))...)
+	}
+	rows = append(rows, below(sources+".downwardAPI", downwardRows())...)
+	for _, kind := range volumeKinds {
+		rows = append(rows, refuse("spec.volumes[]."+kind, "this kind of volume needs a driver that nodectl does not have", "take emptyDir, hostPath, configMap, secret, downwardAPI, projected, image or persistentVolumeClaim"))
+	}
+	return rows
+}
+
+// fileRows are the rows of a volume whose files are an object's keys.
+func fileRows(name string) []Field {
+	return append(itemRows(name), Field{Path: ".defaultMode", Restart: RestartPod, Default: int32(0o644)})
+}
+
+func itemRows(name string) []Field {
+	return []Field{
+		honour("", RestartPod),
+		honour(name, RestartPod),
+		honour(".items", RestartPod),
+		honour(".items[].key", RestartPod),
+		honour(".items[].path", RestartPod),
+		honour(".items[].mode", RestartPod),
+	}
+}
+
+func downwardRows() []Field {
+	rows := []Field{
+		honour("", RestartPod),
+		honour(".items", RestartPod),
+		honour(".items[].path", RestartPod),
+		honour(".items[].mode", RestartPod),
+	}
+	return append(rows, below(".items[]", selectorRows(RestartPod))...)
+}
+
+// selectorRows are the rows of what asks for a field of the pod or a container.
+func selectorRows(restart RestartScope) []Field {
+	return []Field{
+		honour(".fieldRef", restart),
+		{Path: ".fieldRef.apiVersion", Restart: restart, Default: "v1"},
+		honour(".fieldRef.fieldPath", restart),
+		honour(".resourceFieldRef", restart),
+		honour(".resourceFieldRef.containerName", restart),
+		honour(".resourceFieldRef.resource", restart),
+		honour(".resourceFieldRef.divisor", restart),
+	}
+}
+
+func medium(v any) string {
+	m := fmt.Sprint(v)
+	if m == "" || m == "Memory" || m == "HugePages" || strings.HasPrefix(m, "HugePages-") {
+		return ""
+	}
+	return fmt.Sprintf("medium %q is unknown", m)
+}
+
+// securityRows are the rows that the security contexts of pods and containers
+// share.
+func securityRows(restart RestartScope) []Field {
+	rows := []Field{
+		honour("", restart),
+		honour(".seLinuxOptions", restart),
+		honour(".seLinuxOptions.user", restart),
+		honour(".seLinuxOptions.role", restart),
+		honour(".seLinuxOptions.type", restart),
+		honour(".seLinuxOptions.level", restart),
+		refuse(".windowsOptions", "this node runs Linux", "remove it"),
+		honour(".runAsUser", restart),
+		honour(".runAsGroup", restart),
+		honour(".runAsNonRoot", restart),
+	}
+	for _, profile := range []string{".seccompProfile", ".appArmorProfile"} {
+		rows = append(rows, honour(profile, restart), honour(profile+".type", restart), honour(profile+".localhostProfile", restart))
 	}
 	return rows
 }
 
 func specRows() []Field {
 	const (
-		oneNode   = "pods are bound to this node by being here"
-		imageUser = "remove it; containers then run as their images say, unprivileged"
-		required  = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+		oneNode  = "pods are bound to this node by being here"
+		required = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 	)
 	rows := []Field{
 		refuse("spec.ephemeralContainers", "a static pod has no ephemeral containers", "write it under spec.containers"),
@@ -109,26 +204,26 @@ func specRows() []Field {
 		only("spec.automountServiceAccountToken", RestartNone, "a static pod has no service account: write false or leave it out", oneOf("false")),
 		{Path: "spec.nodeName", Note: "empty or this node"},
 		honour("spec.hostNetwork", RestartPod),
-		reject("spec.hostPID", ""),
-		reject("spec.hostIPC", ""),
-		only("spec.shareProcessNamespace", RestartNone, "only false", oneOf("false")),
-		honour("spec.securityContext", RestartPod),
+		honour("spec.hostPID", RestartPod),
+		honour("spec.hostIPC", RestartPod),
+		{Path: "spec.shareProcessNamespace", Restart: RestartPod, Default: false},
 	}
-	for _, name := range []string{"seLinuxOptions", "windowsOptions", "runAsUser", "runAsGroup", "runAsNonRoot", "supplementalGroups", "supplementalGroupsPolicy", "fsGroup"} {
-		rows = append(rows, reject("spec.securityContext."+name, imageUser))
-	}
+	rows = append(rows, below("spec.securityContext", securityRows(RestartPod))...)
 	rows = append(rows,
+		honour("spec.securityContext.supplementalGroups", RestartPod),
+		Field{Path: "spec.securityContext.supplementalGroupsPolicy", Restart: RestartPod, Default: "Merge", Note: "Strict where the runtime has it"},
+		honour("spec.securityContext.fsGroup", RestartPod),
+		Field{Path: "spec.securityContext.fsGroupChangePolicy", Restart: RestartPod, Default: "Always"},
+		Field{Path: "spec.securityContext.seLinuxChangePolicy", Restart: RestartPod, Note: "volumes are relabelled by the runtime, with either value"},
 		Field{Path: "spec.securityContext.sysctls", Unordered: true, Note: "those of the pod's own namespaces that are safe or allowed (C-1.31)"},
 		honour("spec.securityContext.sysctls[].name", RestartPod),
 		honour("spec.securityContext.sysctls[].value", RestartPod),
 	)
-	for _, name := range []string{"fsGroupChangePolicy", "seccompProfile", "appArmorProfile", "seLinuxChangePolicy"} {
-		rows = append(rows, reject("spec.securityContext."+name, imageUser))
-	}
 	rows = append(rows,
-		reject("spec.imagePullSecrets", "bring the image as an archive, or take a registry without a login"),
+		Field{Path: "spec.imagePullSecrets", Note: "of type kubernetes.io/dockerconfigjson or dockercfg; one that is missing is passed over"},
+		honour("spec.imagePullSecrets[].name", RestartNone),
 		honour("spec.hostname", RestartPod),
-		reject("spec.subdomain", ""),
+		honour("spec.subdomain", RestartPod),
 		honour("spec.affinity", RestartNone),
 		honour("spec.affinity.nodeAffinity", RestartNone),
 		Field{Path: required, Note: "held against this node's labels when the pod comes (C-1.31)"},
@@ -149,7 +244,9 @@ func specRows() []Field {
 		honour("spec.tolerations[].value", RestartNone),
 		honour("spec.tolerations[].effect", RestartNone),
 		inert("spec.tolerations[].tolerationSeconds", "evicting pods from a tainted node is an API server's work"),
-		reject("spec.hostAliases", ""),
+		honour("spec.hostAliases", RestartPod),
+		honour("spec.hostAliases[].ip", RestartPod),
+		honour("spec.hostAliases[].hostnames", RestartPod),
 		only("spec.priorityClassName", RestartNone, "PriorityClass objects live in an API server: write spec.priority", priorityClass),
 		honour("spec.priority", RestartNone),
 		honour("spec.dnsConfig", RestartPod),
@@ -160,19 +257,22 @@ func specRows() []Field {
 		honour("spec.dnsConfig.options[].value", RestartPod),
 		Field{Path: "spec.readinessGates", Note: "without an API server nobody sets the condition, and the pod is never Ready"},
 		honour("spec.readinessGates[].conditionType", RestartNone),
-		reject("spec.runtimeClassName", "remove it: the runtime's default handler runs the pod"),
+		Field{Path: "spec.runtimeClassName", Restart: RestartPod, Note: "the name of a handler of the runtime, or what --runtime-class says of it"},
 		inert("spec.enableServiceLinks", "there are no services whose addresses could be passed on"),
 		inert("spec.preemptionPolicy", "no pod is stopped to make room for another"),
-		reject("spec.overhead", ""),
+		only("spec.overhead", RestartPod, "cpu and memory", oneOf("cpu", "memory")),
 		inert("spec.topologySpreadConstraints", "on one node there is nothing to spread over"),
-		only("spec.setHostnameAsFQDN", RestartNone, "only false", oneOf("false")),
+		Field{Path: "spec.setHostnameAsFQDN", Restart: RestartPod, Default: false},
 		honour("spec.os", RestartNone),
 		Field{Path: "spec.os.name", Note: "a pod for another system than this node's is not admitted (C-1.31)"},
-		only("spec.hostUsers", RestartNone, "only true", oneOf("true")),
+		Field{Path: "spec.hostUsers", Restart: RestartPod, Default: true, Note: "false where the runtime has user namespaces"},
 		refuse("spec.schedulingGates", "a static pod is bound to its node already", "remove it"),
 		reject("spec.resourceClaims", ""),
-		reject("spec.resources", "write requests and limits for each container"),
-		reject("spec.hostnameOverride", "spec.hostname is supported"),
+		Field{Path: "spec.resources", Restart: RestartPod, Note: "of the pod as a whole; an edit replaces it"},
+		only("spec.resources.limits", RestartPod, "cpu, memory and huge pages", podResource),
+		only("spec.resources.requests", RestartPod, "cpu, memory and huge pages", podResource),
+		reject("spec.resources.claims", ""),
+		honour("spec.hostnameOverride", RestartPod),
 		refuse("spec.schedulingGroup", "a static pod is bound to its node already", "remove it"),
 	)
 	return rows
@@ -201,4 +301,20 @@ func priorityClass(v any) string {
 		return ""
 	}
 	return fmt.Sprintf("priority class %q is unknown: without an API server there are only system-node-critical and system-cluster-critical", v)
+}
+
+// podResource accepts the resources that a pod as a whole can be given.
+func podResource(v any) string {
+	if name := fmt.Sprint(v); name != "cpu" && name != "memory" && !strings.HasPrefix(name, "hugepages-") {
+		return fmt.Sprintf("resource %q is %s", name, NotYet)
+	}
+	return ""
+}
+
+// containerResource accepts the resources that a container can be given.
+func containerResource(v any) string {
+	if fmt.Sprint(v) == "ephemeral-storage" {
+		return ""
+	}
+	return podResource(v)
 }

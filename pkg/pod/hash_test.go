@@ -412,6 +412,14 @@ func TestRestart_EveryRow(t *testing.T) {
 			}
 		}
 		fill(u, 1)
+		for u.Kind() == reflect.Pointer {
+			u = u.Elem()
+		}
+		if f.Default != nil && fmt.Sprint(u.Interface()) == fmt.Sprint(f.Default) { // which would be no change
+			if fill(u, 2); u.Kind() == reflect.Bool {
+				u.SetBool(!f.Default.(bool))
+			}
+		}
 		hash, sandbox, containers := NewHashes(&without)
 		hash2, sandbox2, containers2 := NewHashes(&with)
 		if hash == hash2 {

@@ -77,6 +77,9 @@ type Spec struct {
 	// the sandbox, where it was something else: what runs since before an upgrade
 	// is recognised by it.
 	Earlier map[string]string
+	// Data is what the pod is bound to, nil where it names no config object. It is no
+	// part of Hash.
+	Data *Data
 	// DependsOn is what has to be so before this pod starts, from annotation
 	// AnnotationDependsOn; the pods it names stop after it.
 	DependsOn []Dependency
@@ -158,11 +161,11 @@ func (p Problem) Place() string {
 	return s
 }
 
-// Object is a ConfigMap or Secret as a source wrote it.
+// Object is a config object as a source wrote it.
 type Object struct {
 	Key
-	Kind   string // "ConfigMap" or "Secret"
+	Kind   string // KindConfigMap, KindSecret or KindClaim
 	Origin Origin
 	Hash   string // of the content, so that a change shows
-	Object any    // *v1.ConfigMap or *v1.Secret
+	Object any    // *v1.ConfigMap, *v1.Secret or *v1.PersistentVolumeClaim
 }

@@ -15,6 +15,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -77,7 +79,7 @@ type placed struct {
 // Put makes the directories and volumes of one instance. It may be repeated:
 // what is in place, and what containers have put into it, stays. A pod without
 // volumes needs nothing on disk. An error names the volume and is for a person.
-func (v *Volumes) Put(want *pod.Spec, instance int) error {
+func (v *Volumes) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	dir, all, err := v.place(want, instance)
 	if err != nil || len(all) == 0 {
 		return err
@@ -102,15 +104,16 @@ func (v *Volumes) Put(want *pod.Spec, instance int) error {
 }
 
 // Ready reports whether Put was completed for this instance.
-func (v *Volumes) Ready(want *pod.Spec, instance int) bool {
+func (v *Volumes) Ready(want *pod.Spec, instance int) (ok bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
-	return err == nil && (len(all) == 0 || v.marked(dir))
+	return err == nil && (len(all) == 0 || v.marked(dir)), time.Time{}
 }
 
 // Mounts returns the mounts of one container of an instance that is in place,
 // in the order of its volumeMounts. An error is a mistake in the spec, or says
 // that a volume is no longer there: the runtime would make an empty one.
-func (v *Volumes) Mounts(want *pod.Spec, instance int, container string) ([]pod.Mount, error) {
+func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
+	want, instance, container := r.Want, r.Sandbox.Instance, r.Container
 	_, all, err := v.place(want, instance)
 	if err != nil {
 		return nil, err
@@ -247,3 +250,11 @@ func (v *Volumes) forgetMark(dir string) {
 func diskRefuses(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EDQUOT)
 }
+
+// File returns a file of one of the volumes of an instance that is in place.
+func (v *Volumes) File(want *pod.Spec, instance int, volume, path string) ([]byte, error) {
+	return nil, fmt.Errorf("volume %s: files of volumes are not read", volume)
+}
+
+// Over says which limit of its disk the instance exceeds, "" for none.
+func (v *Volumes) Over(want *pod.Spec, instance int) (string, error) { return "", nil }

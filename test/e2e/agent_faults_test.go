@@ -144,12 +144,12 @@ func TestF3_SandboxAfterItsDeadline(t *testing.T) {
 	if err := b.rt.StopSandbox(t.Context(), b.sandbox.ID); err != nil {
 		t.Fatal(err)
 	}
-	late, err := rt.RunSandbox(t.Context(), b.want, 1, 1)
+	late, err := rt.RunSandbox(t.Context(), pod.SandboxRequest{Want: b.want, Instance: 1, Attempt: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	free()
-	again, err := rt.RunSandbox(t.Context(), b.want, 1, 1)
+	again, err := rt.RunSandbox(t.Context(), pod.SandboxRequest{Want: b.want, Instance: 1, Attempt: 1})
 	if err != nil || again != late {
 		t.Errorf("asked again: %s, %v, want %s", again, err, late)
 	}
@@ -215,7 +215,7 @@ func TestF16_PodOfTheFormerVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = rt.Close() })
-			box, err := rt.RunSandbox(t.Context(), old, 1, 0)
+			box, err := rt.RunSandbox(t.Context(), pod.SandboxRequest{Want: old, Instance: 1, Attempt: 0})
 			for _, name := range []string{"init", "main", "side"} {
 				var id string
 				if err == nil {

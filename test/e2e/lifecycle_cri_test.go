@@ -51,7 +51,7 @@ func newBare(s *stage, name string, containers ...v1.Container) *bare {
 		p.Spec.Containers = append(p.Spec.Containers, c)
 	}
 	b.want = &pod.Spec{Key: pod.KeyOf(p), Pod: p, Hash: "v1-x", SandboxHash: "v1-x", ContainerHashes: map[string]string{}}
-	id, err := rt.RunSandbox(s.Context(), b.want, 1, 0)
+	id, err := rt.RunSandbox(s.Context(), pod.SandboxRequest{Want: b.want, Instance: 1, Attempt: 0})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func TestI3_UnsettledUntilItIsAsWanted(t *testing.T) {
 	run := func(on string) string {
 		r, spec := rt.CRI(adapter.Config{Node: on}), &pod.Spec{Key: pod.Key{Namespace: "default", Name: "web-" + on}, Pod: web.DeepCopy()}
 		spec.Pod.Name, spec.Pod.UID = spec.Name, web.UID+"-"+web.UID
-		id, err := r.RunSandbox(t.Context(), spec, 1, 0)
+		id, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: spec, Instance: 1, Attempt: 0})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package cri
+package pod
 
 import (
 	"strings"
@@ -6,12 +6,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-func envRequest(p *v1.Pod) pod.CreateRequest {
-	return pod.CreateRequest{Want: &pod.Spec{Key: pod.KeyOf(p), Pod: p}, Sandbox: &pod.Sandbox{IPs: []string{"10.88.0.5", "fd00::5"}}}
+func envRequest(p *v1.Pod) CreateRequest {
+	return CreateRequest{Want: &Spec{Key: KeyOf(p), Pod: p}, Sandbox: &Sandbox{IPs: []string{"10.88.0.5", "fd00::5"}}}
 }
 
 func fieldOf(path string) *v1.EnvVarSource {

@@ -1,4 +1,4 @@
-package cri
+package pod
 
 import (
 	"errors"
@@ -7,21 +7,33 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// environment is the container's env list with values in place: each entry may
-// refer to the ones before it (C-1.38.1). A later entry of the same name
-// replaces the value. A source that cannot be read here is an error.
-func environment(q pod.CreateRequest, c *v1.Container, hostIPs []string) ([]v1.EnvVar, error) {
+// Sources is what an environment is made of beside the pod.
+type Sources struct {
+	Node NodeFacts
+	// Services are those whose addresses the pod is told (C-1.38.1), in any order.
+	Services []*v1.Service
+	// File returns a file in a volume of the pod (C-1.38.4).
+	File func(volume, path string) ([]byte, error)
+}
+
+// Environment is the environment of the container that q asks for, with values in
+// place: each entry may refer to the ones before it (C-1.38.1). A later entry of
+// the same name replaces the value. A source that cannot be read is an error.
+func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
+	c, _ := q.Want.Container(q.Container)
+	if c == nil {
+		return nil, fmt.Errorf("pod %s has no container %q", q.Want.Key, q.Container)
+	}
+	hostIPs := from.Node.HostIPs
 	if len(c.EnvFrom) > 0 {
 		return nil, errors.New("envFrom is not supported")
 	}
 	values := map[string]string{}
 	var names []string
 	for _, e := range c.Env {
-		value := pod.Expand(e.Value, values)
+		value := Expand(e.Value, values)
 		if e.ValueFrom != nil {
 			var err error
 			if value, err = valueFrom(q, e.ValueFrom, hostIPs); err != nil {
@@ -40,7 +52,7 @@ func environment(q pod.CreateRequest, c *v1.Container, hostIPs []string) ([]v1.E
 	return out, nil
 }
 
-func valueFrom(q pod.CreateRequest, from *v1.EnvVarSource, hostIPs []string) (string, error) {
+func valueFrom(q CreateRequest, from *v1.EnvVarSource, hostIPs []string) (string, error) {
 	if from.FieldRef == nil {
 		return "", errors.New("only fieldRef is supported in valueFrom")
 	}
@@ -48,7 +60,7 @@ func valueFrom(q pod.CreateRequest, from *v1.EnvVarSource, hostIPs []string) (st
 }
 
 // field is the value of one downward API field (C-1.38.3).
-func field(q pod.CreateRequest, path string, hostIPs []string) (string, error) {
+func field(q CreateRequest, path string, hostIPs []string) (string, error) {
 	p := q.Want.Pod
 	if name, key, ok := subscript(path); ok {
 		switch name {
