@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,10 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		if makes(p.Steps[i]) && !w.letter.runtime {
 			return idle, 0 // news of the runtime is a letter
 		}
+		if p.Stopping && p.Steps[i].Action != plan.PullImage {
+			w.noteStopping()
+		}
+		w.lastUpdate = !slices.ContainsFunc(p.Steps[i+1:], func(s plan.Step) bool { return s.Action == plan.UpdateContainer })
 		n := 1
 		if p.Steps[i].Together {
 			for i+n < len(p.Steps) && p.Steps[i+n].Together {
@@ -173,9 +178,21 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// update gives a running container other resources.
+// update gives a running container other resources: the pod's cgroup grows before
+// the first container does, and shrinks after the last one (C-1.34.5).
 func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
-	err := w.make(ctx, func() error { return w.cfg.Runtime.UpdateContainer(ctx, id, want, container) })
+	err := w.make(ctx, func() error {
+		if w.cfg.Cgroups == nil {
+			return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
+		}
+		if err := w.cfg.Cgroups.Raise(want); err != nil {
+			return err
+		}
+		return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
+	})
+	if err == nil && w.cfg.Cgroups != nil && w.lastUpdate {
+		_, err = w.cfg.Cgroups.Put(want)
+	}
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@
 //	wake      1  Live → one reader of it; full: the reader is about to look anyway
 //	beats     0  Beat → sync loop, which answers on a channel with room
 //	rotated   1  the round that looks at logs → sync loop; there is one round at a time
+//	measured  1  the round that looks at disks → sync loop; there is one round at a time
 //	outbox    –  not a channel: the letters of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -237,14 +238,25 @@ type wishes struct {
 	name string
 	mu   sync.Mutex
 	pods []*pod.Spec
-	err  error
-	tell chan struct{}
+	// objects are in a file of their own.
+	objects []*pod.Object
+	err     error
+	tell    chan struct{}
 }
 
 func newWishes() *wishes { return &wishes{name: "file:/m", tell: make(chan struct{}, 1)} }
 
 // set replaces the set.
 func (w *wishes) set(pods ...*pod.Spec) { w.change(pods, nil) }
+
+// hold replaces the config objects.
+func (w *wishes) hold(objects ...*pod.Object) {
+	w.mu.Lock()
+	w.objects = objects
+	pods := w.pods
+	w.mu.Unlock()
+	w.change(pods, nil)
+}
 
 // fail makes the source unable to look.
 func (w *wishes) fail(err error) { w.change(nil, err) }
@@ -276,13 +288,16 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 		}
 		for rev := uint64(1); ; rev++ {
 			w.mu.Lock()
-			pods, err := w.pods, w.err
+			pods, objects, err := w.pods, w.objects, w.err
 			w.mu.Unlock()
 			snap := source.Snapshot{Revision: rev}
 			var files []source.File
 			for _, p := range pods {
 				snap.Changed = append(snap.Changed, p.Key)
 				files = append(files, source.File{File: p.Origin.File, Pods: []*pod.Spec{p}})
+			}
+			if len(objects) > 0 {
+				files = append(files, source.File{File: "/m/objects.yaml", Objects: objects})
 			}
 			snap.Files = source.FilesOf(files...)
 			if err != nil {
@@ -311,7 +326,9 @@ type disk struct {
 	stuck   time.Duration // that putting volumes takes, for a pod that has some
 	records map[pod.Key]pod.Record
 	sets    map[string]map[string]pod.Standing // by layer and file; nil: nothing of the sources is kept
-	volumes map[string]bool                    // "uid/instance"
+	volumes map[string]string                  // "uid/instance" → the data they show
+	puts    int                                // calls of Put
+	over    map[string]string                  // by UID: which limit the pod exceeds
 	journal map[pod.Key]*statusLine
 	lines   []statusLine
 	sick    map[string]bool // containers whose probes fail, by name
@@ -322,7 +339,7 @@ type disk struct {
 }
 
 func newDisk() *disk {
-	return &disk{records: map[pod.Key]pod.Record{}, volumes: map[string]bool{}, journal: map[pod.Key]*statusLine{}, sick: map[string]bool{}}
+	return &disk{records: map[pod.Key]pod.Record{}, volumes: map[string]string{}, journal: map[pod.Key]*statusLine{}, sick: map[string]bool{}}
 }
 
 // refuse fills the disk, the journal's too, or makes room.
@@ -393,21 +410,32 @@ func (d *disk) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int)
 	if d.full && len(want.Pod.Spec.Volumes) > 0 {
 		return errFull
 	}
-	d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)] = true
+	d.puts++
+	d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)] = shows(want)
 	return nil
 }
 
 func (d *disk) Ready(want *pod.Spec, instance int) (bool, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)], time.Time{}
+	shown, put := d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)]
+	return put && shown == shows(want), time.Time{}
+}
+
+// shows is what the volumes of a pod show.
+func shows(want *pod.Spec) string {
+	return want.Data.Hash(func(string, string) bool { return true })
 }
 
 func (d *disk) Mounts(pod.CreateRequest) ([]pod.Mount, error) { return nil, nil }
 
 func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
 
-func (d *disk) Over(*pod.Spec, int) (string, error) { return "", nil }
+func (d *disk) Over(want *pod.Spec, _ int) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.over[want.UID()], nil
+}
 
 func (d *disk) Take(uid string, instance int) error {
 	d.mu.Lock()

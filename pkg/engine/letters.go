@@ -68,6 +68,7 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 		network:   l.runtime.Network,
 		runtime:   l.runtime.Runtime,
 		resize:    e.resize,
+		evicted:   e.evicted,
 		waits:     l.waits(e),
 		stopWaits: l.stopWaits(e),
 	}
@@ -82,7 +83,8 @@ type letter struct {
 	refused refusal
 	health  pod.Health
 	network bool
-	runtime bool // it is ready to make things
+	runtime bool     // it is ready to make things
+	evicted overfull // an instance that has to end
 	// resize is why the pod does not get the resources it asks for now.
 	resize refusal
 	// waits and stopWaits name the pod that has to come, or go, before this one.

@@ -35,6 +35,8 @@ type loop struct {
 	census  chan census
 	beats   chan chan error
 	rotated chan error // capacity 1: a rotation is over; the last that went wrong in it
+	// measured has capacity 1: disks were looked at; what exceeds its limits.
+	measured chan []overfull
 
 	gate     *gate
 	prober   *prober
@@ -54,24 +56,25 @@ type loop struct {
 	// finished ends the loop when it returns true; nil never ends it.
 	finished func() bool
 
-	state    *podconfig.Merged
-	pods     map[pod.Key]*entry
-	strays   map[pod.Key]stray
-	runtime  pod.RuntimeReady
-	adopted  bool             // the runtime was read once: seats and strays are known
-	late     bool             // layerPatience is over
-	whole    bool             // the first census read every pod
-	found    map[string]bool  // UIDs it saw
-	begun    bool             // adopted, and the layers have had their time to speak
-	counting bool             // a census is under way
-	rotating bool             // logs are being looked at
-	unknown  bool             // anything may be there that nobody knows
-	hinted   map[pod.Key]bool // pods somebody hinted at and nobody knows
-	held     map[pod.Key]bool // wanted pods that wait for a layer to speak
-	diskTold bool             // records cannot be written, and that was said
-	logsTold bool             // logs cannot be rotated, and that was said
-	reported bool             // every pod found or wanted at the start was reported
-	seq, gen uint64
+	state     *podconfig.Merged
+	pods      map[pod.Key]*entry
+	strays    map[pod.Key]stray
+	runtime   pod.RuntimeReady
+	adopted   bool             // the runtime was read once: seats and strays are known
+	late      bool             // layerPatience is over
+	whole     bool             // the first census read every pod
+	found     map[string]bool  // UIDs it saw
+	begun     bool             // adopted, and the layers have had their time to speak
+	counting  bool             // a census is under way
+	rotating  bool             // logs are being looked at
+	measuring bool             // disks are being looked at
+	unknown   bool             // anything may be there that nobody knows
+	hinted    map[pod.Key]bool // pods somebody hinted at and nobody knows
+	held      map[pod.Key]bool // wanted pods that wait for a layer to speak
+	diskTold  bool             // records cannot be written, and that was said
+	logsTold  bool             // logs cannot be rotated, and that was said
+	reported  bool             // every pod found or wanted at the start was reported
+	seq, gen  uint64
 }
 
 // entry is one pod the loop knows.
@@ -85,6 +88,7 @@ type entry struct {
 	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
 	given   *pod.Spec // the one whose resources it has; nil: it has none yet
 	resize  refusal   // why it does not have those of want
+	evicted overfull  // why it has to end; the zero one: it has not
 	grant   grant
 	seated  bool  // admitted, or running when the agent came
 	ended   bool  // for good: it holds no port any more
@@ -124,6 +128,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		reports:  make(chan report),
 		census:   make(chan census),
 		rotated:  make(chan error, 1),
+		measured: make(chan []overfull, 1),
 		gate:     newGate(e.cfg.Starts),
 		prober:   newProber(e.cfg.Prober, e.log),
 		reporter: newReporter(e.cfg.Sinks, e.log),
@@ -164,6 +169,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.housekeep(ctx)
 		case <-rotation.C:
 			l.rotate(ctx)
+			l.measure(ctx)
 		case beat := <-l.beats:
 			beat <- l.stuck(time.Now())
 		case <-patience.C:

@@ -131,6 +131,9 @@ func (l *loop) reportOf(spec *pod.Spec, e *entry) PodReport {
 	if reason, message := why(&r.Status); r.Reason == "" && reason != "" {
 		r.Reason, r.Message = reason, message
 	}
+	if b := e.last.behind; b.Reason != "" {
+		r.Reason, r.Message = b.Reason, b.Message
+	}
 	return r
 }
 
@@ -158,6 +161,8 @@ func judge(s *v1.PodStatus, e *entry, until Until) string {
 		return "" // it shows what was, not what is wanted
 	case s.Phase == v1.PodFailed, e.last.final:
 		return ResultFailed
+	case e.last.behind.Reason != "":
+		return "" // it runs as it was before the edit
 	case s.Phase == v1.PodSucceeded:
 		return ResultDone
 	}

@@ -82,7 +82,7 @@ func (l *loop) noteAllReported() {
 }
 
 // sweepDirectories removes, beside the loop, what agents that died left on the
-// disk of pods that nobody knows any more (I6).
+// disk, and of cgroups, of pods that nobody knows any more (I6).
 func (l *loop) sweepDirectories() {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {
@@ -104,6 +104,15 @@ func (l *loop) sweepDirectories() {
 		}
 		if len(removed) > 0 {
 			l.log.Info("Directories of unknown pods removed", "uids", removed)
+		}
+		if l.cfg.Cgroups == nil {
+			return
+		}
+		if removed, err = l.cfg.Cgroups.Sweep(keep); err != nil {
+			l.log.Warn("Cgroups of unknown pods not removed", "error", err)
+		}
+		if len(removed) > 0 {
+			l.log.Info("Cgroups of unknown pods removed", "uids", removed)
 		}
 	})
 }

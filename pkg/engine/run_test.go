@@ -542,10 +542,11 @@ func TestI6_DirectoriesOfUnknownPodsGo(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
 		m.arrive()
-		m.disk.volumes["uid-unknown/1"] = true
+		m.disk.volumes["uid-unknown/1"] = ""
 		m.leave()
 		m.arrive()
-		if m.disk.volumes["uid-unknown/1"] || !m.disk.volumes["uid-web/1"] {
+		_, unknown := m.disk.volumes["uid-unknown/1"]
+		if _, web := m.disk.volumes["uid-web/1"]; unknown || !web {
 			t.Errorf("volumes %v", m.disk.volumes)
 		}
 	})

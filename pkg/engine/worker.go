@@ -33,14 +33,16 @@ type worker struct {
 	before    v1.PodStatus
 	lastPod   *v1.Pod
 	slot      bool
-	failures  int                    // of looking, stopping and removing, in a row
-	failing   map[string]plan.Action // what the trouble of this name is about
-	expect    bool                   // a look showed something, and it was not removed since
-	doubt     time.Time              // since when looks show nothing of it all the same
-	lastSteps string                 // done last
-	repeats   int                    // of lastSteps, in a row
-	panics    []time.Time            // of the last minute
-	thinking  atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
+	// lastUpdate says that no UpdateContainer follows the step that is done.
+	lastUpdate bool
+	failures   int                    // of looking, stopping and removing, in a row
+	failing    map[string]plan.Action // what the trouble of this name is about
+	expect     bool                   // a look showed something, and it was not removed since
+	doubt      time.Time              // since when looks show nothing of it all the same
+	lastSteps  string                 // done last
+	repeats    int                    // of lastSteps, in a row
+	panics     []time.Time            // of the last minute
+	thinking   atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -186,6 +188,9 @@ func (w *worker) view(have pod.Actual) plan.View {
 		StartTime:     w.rec.StartTime,
 		MaxBackoff:    w.cfg.MaxBackoff,
 		Now:           time.Now(),
+	}
+	if o := w.letter.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
+		v.Evicted = o.message
 	}
 	if want != nil {
 		v.VolumesReady, v.VolumesUntil = w.cfg.Volumes.Ready(want, plan.Instance(v))

@@ -118,8 +118,16 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	if w.rec.RestartingAll != p.RestartingAll {
 		w.rec.RestartingAll, w.recDirty = p.RestartingAll, true
 	}
-	if p.Stopping && w.rec.StopSince.IsZero() {
-		w.rec.StopSince, w.recDirty = v.Now, true
+	if p.Stops() {
+		w.noteStopping()
+	}
+}
+
+// noteStopping records since when the instance is being stopped. A plan that pulls
+// first stops nothing before that is done.
+func (w *worker) noteStopping() {
+	if w.rec.StopSince.IsZero() {
+		w.rec.StopSince, w.recDirty = time.Now(), true
 	}
 }
 

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -13,10 +15,12 @@ import (
 
 // report is what a worker tells the sync loop after it looked.
 type report struct {
-	key    pod.Key
-	seq    uint64 // of the entry whose worker speaks
-	gen    uint64 // of the letter it acted on
-	busy   bool   // the plan has steps: what is shown is not yet what is wanted
+	key  pod.Key
+	seq  uint64 // of the entry whose worker speaks
+	gen  uint64 // of the letter it acted on
+	busy bool   // the plan has steps: what is shown is not yet what is wanted
+	// behind is why an edit is not made yet; the zero one: nothing is in its way.
+	behind pod.Trouble
 	pod    *v1.Pod
 	origin pod.Origin
 	fresh  bool // the status differs from the one reported before
@@ -28,7 +32,10 @@ type report struct {
 	saveErr error
 	final   bool // a person has to mend something before this pod can start
 	targets []target
-	logs    []logFile // of the containers that run
+	// limited says that the disk of this instance has to be measured.
+	limited  bool
+	instance int
+	logs     []logFile // of the containers that run
 }
 
 // tell computes the status and reports it; it returns false at the end.
@@ -43,6 +50,9 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		settled: p.Settled,
 		saved:   w.saveTried,
 		saveErr: w.saveErr,
+
+		instance: w.rec.Instance,
+		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
 	}
 	spec := w.letter.asked
 	if spec == nil {
@@ -59,10 +69,16 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
 	w.lastPod, w.saveTried = r.pod, false
 	if spec != nil {
-		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stopping || w.rec.Terminal != "")
+		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}
 	if w.cfg.Logs != nil {
 		r.logs = logsOf(v.Have)
+	}
+	if p.Behind {
+		r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
+		for _, name := range slices.Backward(slices.Sorted(maps.Keys(w.trouble))) {
+			r.behind = w.trouble[name]
+		}
 	}
 	for _, t := range w.trouble {
 		r.final = r.final || t.Final

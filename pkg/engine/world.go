@@ -98,11 +98,18 @@ type Cgroups interface {
 	// Put makes the pod's cgroup, or gives it the limits that want asks for, and
 	// returns its name as the runtime's driver takes it.
 	Put(want *pod.Spec) (parent string, err error)
-	// Parent returns that name; it touches nothing.
+	// Raise gives the pod's cgroup what grows, and lowers nothing: before the first
+	// container of a resize gets its share (C-1.34.5). Put comes after the last one.
+	Raise(want *pod.Spec) error
+	// Parent returns the name of the pod's cgroup, "" where it has none of ours: a pod
+	// of an agent before. It touches nothing.
 	Parent(want *pod.Spec) string
 	// Take removes the cgroups of the pod with uid, of whatever class, once nothing
 	// runs in them.
 	Take(uid string) error
+	// Sweep removes the cgroups of all pods whose UIDs keep does not name, and returns
+	// the UIDs it removed.
+	Sweep(keep map[string]bool) ([]string, error)
 }
 
 // Users hands out blocks of user IDs to pods with hostUsers: false (C-1.42).

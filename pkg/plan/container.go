@@ -19,7 +19,7 @@ import (
 //	 its record | when                                    | plan
 //	------------+-----------------------------------------+------------------------------------------
 //	 none       | or one of an instance that is over      | start
-//	 any        | its definition changed                  | stop, start; no back-off
+//	 any        | its definition changed                  | pull, stop, start; no back-off
 //	 running    | liveness or startup probe failed        | stop; start, where its policy allows and
 //	            |                                         | no back-off holds it
 //	            | postStart failed                        | stop, then as exited
@@ -136,8 +136,15 @@ func (s *scene) resize(c pod.Container) {
 }
 
 // replace starts a container anew for another reason than its end: by whatever
-// policy, and with its crashes forgotten.
+// policy, and with its crashes forgotten. What runs goes on until the image of the
+// next life is here: one that cannot be pulled, or anything else that keeps it from
+// starting, costs nothing that runs.
 func (s *scene) replace(c pod.Container, why string) {
+	if !s.mayStart(c.Name) {
+		s.p.Behind = true
+		return
+	}
+	s.add(Step{Action: PullImage, Container: c.Name, Why: why})
 	switch c.State {
 	case pod.StateExited:
 	case pod.StateCreated:
@@ -145,7 +152,7 @@ func (s *scene) replace(c pod.Container, why string) {
 	default:
 		s.stop(c, why)
 	}
-	s.create(Step{Container: c.Name, Anew: true, Why: why})
+	s.made(Step{Container: c.Name, Anew: true, Why: why})
 }
 
 // startCreated starts what was made and not started: the agent or the runtime
@@ -194,6 +201,11 @@ func (s *scene) create(step Step) {
 		return
 	}
 	s.add(Step{Action: PullImage, Container: step.Container, Why: step.Why})
+	s.made(step)
+}
+
+// made is create with the image here.
+func (s *scene) made(step Step) {
 	step.Action, step.Attempt = CreateContainer, s.nextAttempt(step.Container)
 	s.add(step)
 	s.run(step.Container, "", step.Why)

@@ -30,6 +30,9 @@ func (s *scene) end() Ended {
 		return Ended{Phase: s.Terminal}
 	}
 	phase := s.naturalEnd()
+	if s.Evicted != "" && phase == "" {
+		return Ended{Phase: failed, Reason: "Evicted", Message: s.Evicted}
+	}
 	if s.overtime(phase) {
 		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 	}

@@ -37,6 +37,8 @@ type viewYAML struct {
 	StopSince    string                 `json:"stopSince"` // how long ago
 	NetworkDown  bool                   `json:"networkDown"`
 	Refused      string                 `json:"refused"`
+	Evicted      string                 `json:"evicted"`
+	VolumesDue   string                 `json:"volumesDue"` // in how long they are out of date
 	Waits        string                 `json:"waits"`
 	StopWaits    string                 `json:"stopWaits"`
 	Health       map[string]string      `json:"health"` // by container ID: words of "ready live started", "-" before a failure
@@ -134,7 +136,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		Want: want, Kept: want, Have: have,
 		Attempts: y.Attempts, Terminal: y.Terminal,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
-		Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
+		Refused: y.Refused, Evicted: y.Evicted, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
 		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,
 	}
 	v.Health, err = readHealth(y.Health, have)
@@ -170,6 +172,13 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 			return v, err
 		}
 		v.StopSince = plantest.Now.Add(-d)
+	}
+	if y.VolumesDue != "" {
+		d, err := time.ParseDuration(y.VolumesDue)
+		if err != nil {
+			return v, err
+		}
+		v.VolumesUntil = plantest.Now.Add(d)
 	}
 	for name, tr := range y.Trouble {
 		d, err := time.ParseDuration(cmp.Or(tr.In, "0s"))

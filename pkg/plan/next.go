@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -21,11 +23,11 @@ import (
 //	             | ended, a container that lives outside the      | well
 //	             | newest sandbox, an older sandbox that is ready |
 //	 ended       | it has ended for good: so recorded or known to | stop what still lives, sidecars too, and
-//	             | its API server, by its containers, or by its   | the sandbox; keep the dead; then settled
-//	             | active deadline                                |
-//	 replaced    | another instance is due (it was edited, came   | stop it; while the next one would be
-//	             | back while it stopped, or has ended and was    | held, and no stop has begun, wait
-//	             | edited), and something of this one lives       |
+//	             | its API server, by its containers, by its      | the sandbox; keep the dead; then settled
+//	             | active deadline, or it was evicted             |
+//	 replaced    | another instance is due (it was edited, came   | pull other images, stop it; while the
+//	             | back while it stopped, or has ended and was    | next one would be held, and no stop has
+//	             | edited), and something of this one lives       | begun, wait
 //	 finished    | no ready sandbox of the instance; something of | stop what still lives: then it has ended
 //	             | it has run, and nothing may restart            |
 //	 held        | no ready sandbox: refused, waits for another   | wait
@@ -168,11 +170,31 @@ func (s *scene) replaced() bool {
 	if s.anew == "" || !s.alive() {
 		return false
 	}
-	if s.StopSince.IsZero() && s.held() {
+	if s.StopSince.IsZero() && (s.held() || !s.pullFirst()) {
+		s.p.Behind = true
 		return true
 	}
 	s.p.Stopping = true
 	s.stopAlive(s.anew)
+	return true
+}
+
+// pullFirst brings the images that an edit asks for before anything is stopped for
+// it, and reports whether nothing is in the way of that.
+func (s *scene) pullFirst() bool {
+	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
+		for i := range list {
+			if s.Kept != nil {
+				if was, _ := s.Kept.Container(list[i].Name); was != nil && was.Image == list[i].Image {
+					continue
+				}
+			}
+			if !s.mayStart(list[i].Name) {
+				return false
+			}
+			s.add(Step{Action: PullImage, Container: list[i].Name, Why: s.anew})
+		}
+	}
 	return true
 }
 

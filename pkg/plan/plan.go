@@ -55,6 +55,9 @@ type View struct {
 	// NetworkReady says that the runtime's pod network works. Pods on the host
 	// network do not wait for it.
 	NetworkReady bool
+	// Evicted is why the instance has to end for good: which limit of its disk it
+	// exceeds (C-1.35.9); "" when it may go on.
+	Evicted string
 	// Refused is why admission does not let this pod start; "" when it may.
 	Refused string
 	// Waits says which pod has to start, be ready or be done before this one's
@@ -145,6 +148,9 @@ type Plan struct {
 	// Stopping says that the steps end the running instance (the pod has to go
 	// or is replaced): the worker records since when.
 	Stopping bool
+	// Behind says that something of the wanted pod runs as it was before an edit,
+	// until what keeps the edit from being made is over.
+	Behind bool
 	// Gone says that the pod is unwanted and nothing of it is left.
 	Gone bool
 	// RestartingAll says that a restart rule has all containers removed, to start
@@ -157,6 +163,12 @@ type Plan struct {
 	// Backoff holds, by container name, until when a crashed container is held
 	// back and the delay it was given (C-1.22.5).
 	Backoff map[string]Backoff
+}
+
+// Stops reports whether the running instance is being ended now: a Stopping plan
+// that pulls first ends nothing before that is done.
+func (p Plan) Stops() bool {
+	return p.Stopping && (len(p.Steps) == 0 || p.Steps[0].Action != PullImage)
 }
 
 // Ended is the end of an instance: its phase, Succeeded or Failed, and why, where

@@ -11,6 +11,8 @@ import (
 const (
 	// minGrace is the shortest stop (C-1.23.5).
 	minGrace = 2
+	// evictionGrace is what a pod gets that exceeds a limit of its disk (C-1.35.9).
+	evictionGrace = 1
 	// defaultGrace is the API's, for what runs and carries nothing.
 	defaultGrace = 30
 )
@@ -68,6 +70,9 @@ func (s *scene) grace() int64 {
 		if made := s.madeFrom(); made != nil && made.Pod.DeletionGracePeriodSeconds != nil {
 			g = min(g, *made.Pod.DeletionGracePeriodSeconds)
 		}
+	}
+	if s.Evicted != "" {
+		g = min(g, evictionGrace)
 	}
 	if s.StopSince.IsZero() || s.Want != nil && s.anew == "" && !s.deleting() {
 		return g

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,7 +120,10 @@ func (s *stage) runningNow(name string, containers ...string) (map[string]runnin
 		if len(p) == 0 {
 			return nil, fmt.Errorf("pod %s: container %s has no process", name, c)
 		}
-		main := slices.MinFunc(p, func(a, b node.Process) int { return a.Pid - b.Pid }) // others are probes
+		// The oldest: others are probes, and process IDs begin anew at some time.
+		main := slices.MinFunc(p, func(a, b node.Process) int {
+			return cmp.Or(cmp.Compare(len(a.Started), len(b.Started)), cmp.Compare(a.Started, b.Started), cmp.Compare(a.Pid, b.Pid))
+		})
 		r.pid, r.started = main.Pid, main.Started
 		now[c] = r
 	}

@@ -15,6 +15,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
@@ -95,6 +96,7 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	for _, name := range all {
 		s.awaitReady(name, true)
 		s.awaitSet(name)
+		s.awaitRecorded(name, "main")
 	}
 	s.setsAreSecret(canary, encoded)
 
@@ -333,4 +335,20 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	s.awaitGone("lost")
 	s.untouched("runs", runs)
 	s.untouched("keep", kept)
+}
+
+// awaitRecorded returns when the pod's record counts the newest life of a container:
+// what takes the container's own record away then takes no number.
+func (s *stage) awaitRecorded(name, container string) {
+	s.Helper()
+	life := s.awaitRunning(name, container)[container]
+	s.eventually(func() error {
+		all, err := record.Look(s.root)
+		for _, r := range all {
+			if r.Name == s.full(name) && r.Attempts[container] > life.attempt {
+				return nil
+			}
+		}
+		return fmt.Errorf("the record of %s does not count its container: %v", name, err)
+	})
 }

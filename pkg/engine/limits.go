@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// overfull is an instance of a pod that exceeds a limit of its disk.
+type overfull struct {
+	key      pod.Key
+	uid      string
+	instance int
+	message  string // which, for a person; "" for none
+}
+
+// limited reports whether a pod may exceed a limit that nothing but measuring
+// enforces: the size of an emptyDir on the node's disk (C-1.35.9).
+func limited(p *v1.Pod) bool {
+	for i := range p.Spec.Volumes {
+		if e := p.Spec.Volumes[i].EmptyDir; e != nil && e.Medium == v1.StorageMediumDefault && e.SizeLimit != nil && !e.SizeLimit.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// measure looks at the disks of the pods that have such limits, beside the loop and
+// one at a time, and evicts those that exceed them. A round that is not over when
+// the next is due lets that one pass; without such pods there is none.
+func (l *loop) measure(ctx context.Context) {
+	select {
+	case found := <-l.measured:
+		l.measuring = false
+		for _, o := range found {
+			l.evict(o)
+		}
+	default:
+	}
+	if l.measuring {
+		return
+	}
+	type place struct {
+		spec *pod.Spec
+		overfull
+	}
+	var places []place
+	for _, e := range l.pods {
+		if e.want != nil && !e.ended && e.last != nil && e.last.limited {
+			places = append(places, place{e.want, overfull{key: e.key, uid: e.want.UID(), instance: e.last.instance}})
+		}
+	}
+	if len(places) == 0 {
+		return
+	}
+	l.measuring = true
+	l.workers.Go(func() {
+		var found []overfull
+		defer func() { l.measured <- found }() // there is room: one round at a time
+		for _, p := range places {
+			if ctx.Err() != nil {
+				return
+			}
+			message, err := l.cfg.Volumes.Over(p.spec, p.instance)
+			if err != nil {
+				l.log.Debug("Volumes not measured", "pod", p.key.String(), "error", err)
+			}
+			if p.message = message; message != "" {
+				found = append(found, p.overfull)
+			}
+		}
+	})
+}
+
+// evict has a pod ended that exceeds a limit. What was measured of another pod of
+// its name, or of an instance before, says nothing.
+func (l *loop) evict(o overfull) {
+	e := l.pods[o.key]
+	if e == nil || e.want == nil || e.want.UID() != o.uid || e.evicted == o {
+		return
+	}
+	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)
+	e.evicted = o
+	l.send(e, true)
+}
