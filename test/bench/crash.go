@@ -81,7 +81,7 @@ func (b *bench) crashRaw(ctx context.Context, m *result.Measure, i int, wait tim
 func (b *bench) crashAgent(ctx context.Context, m *result.Measure, d lab.Dirs, i int, wait time.Duration) error {
 	name := fmt.Sprintf("crash-%02d", i)
 	mark := b.Events.Mark()
-	if _, err := b.drop(d, name, false); err != nil {
+	if _, err := b.drop(d, name, lab.PodShape{}); err != nil {
 		return err
 	}
 	up, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(name+"-"+lab.NodeName))

@@ -21,7 +21,7 @@ const spacing = 400 * time.Millisecond
 func (b *bench) measureDrop(ctx context.Context) (err error) {
 	type shape struct {
 		measure *result.Measure
-		dir     bool
+		volumes bool
 	}
 	var shapes []shape
 	if b.wants(1) {
@@ -29,8 +29,8 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 			"pod network, image present; raw: RunPodSandbox, CreateContainer, StartContainer"), false})
 	}
 	if b.wants(2) {
-		shapes = append(shapes, shape{b.measure(2, "the same with an emptyDir",
-			"raw: mkdir and a mount beside that"), true})
+		shapes = append(shapes, shape{b.measure(2, "the same with an emptyDir, a configMap, a secret and a projected volume",
+			"raw: directories, two tmpfs, their files and four mounts beside that"), true})
 	}
 	var begin []*result.Measure
 	for _, s := range shapes {
@@ -55,19 +55,19 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 			name := fmt.Sprintf("drop%d-%02d", s.measure.ID, i)
 			before := lab.CPU(a.PID())
 			shape := lab.RawShape{}
-			if s.dir {
-				shape.Dir = filepath.Join(b.Dir, "raw", name)
+			if s.volumes {
+				shape.Volumes = filepath.Join(b.Dir, "raw", name)
 			}
 			if err := b.sampleRaw(ctx, s.measure, "raw", name, shape); err != nil {
 				return err
 			}
 			s.measure.Arm("agent's CPU while raw starts and removes a pod").Add(lab.CPU(a.PID()) - before)
 			before = lab.CPU(a.PID())
-			if err := b.sampleDrop(ctx, s.measure, d, name, s.dir); err != nil {
+			if err := b.sampleDrop(ctx, s.measure, d, name, lab.PodShape{Volumes: s.volumes}); err != nil {
 				return err
 			}
 			s.measure.Arm("agent's CPU while it starts and removes a pod").Add(lab.CPU(a.PID()) - before)
-			if s.dir {
+			if s.volumes {
 				continue
 			}
 			// What the filter costs, for whoever would leave it out of "raw".
@@ -79,11 +79,11 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 	}
 	for _, s := range shapes {
 		limit := 1.25
-		if s.dir {
+		if s.volumes {
 			limit = 1.35
 		}
 		s.measure.Ratio("nodectl / raw", "nodectl", "raw", limit)
-		if !s.dir {
+		if !s.volumes {
 			s.measure.Ratio("nodectl / raw without seccomp", "nodectl", "raw without seccomp", 0)
 		}
 	}
@@ -104,16 +104,16 @@ func (b *bench) sampleRaw(ctx context.Context, m *result.Measure, arm, name stri
 	for i, call := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		m.Arm(arm + ", " + call).Add(p.Calls[i])
 	}
-	if err := b.RemoveSandbox(ctx, p.Sandbox); err != nil {
+	if err := firstError(b.RemoveSandbox(ctx, p.Sandbox), p.RemoveVolumes()); err != nil {
 		return err
 	}
 	return lab.Rest(ctx, m, spacing)
 }
 
 // sampleDrop drops one manifest, waits for its container, and takes it away.
-func (b *bench) sampleDrop(ctx context.Context, m *result.Measure, d lab.Dirs, name string, emptyDir bool) error {
+func (b *bench) sampleDrop(ctx context.Context, m *result.Measure, d lab.Dirs, name string, shape lab.PodShape) error {
 	mark := b.Events.Mark()
-	begin, err := b.drop(d, name, emptyDir)
+	begin, err := b.drop(d, name, shape)
 	if err != nil {
 		return err
 	}
@@ -162,8 +162,8 @@ func firstError(errs ...error) error {
 
 // drop puts the manifest of one pod in place, and returns the moment before it
 // appeared.
-func (b *bench) drop(d lab.Dirs, name string, emptyDir bool) (time.Time, error) {
-	if err := d.Stage(name, lab.Manifest(name, lab.PodShape{EmptyDir: emptyDir})); err != nil {
+func (b *bench) drop(d lab.Dirs, name string, shape lab.PodShape) (time.Time, error) {
+	if err := d.Stage(name, lab.Manifest(name, shape)); err != nil {
 		return time.Time{}, err
 	}
 	return d.Drop(name)

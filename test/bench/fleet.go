@@ -46,7 +46,7 @@ func (b *bench) measureNode(ctx context.Context) (err error) {
 	}
 	lab.Say("starting %d pods", fleetPods)
 	for i := range fleetPods {
-		if _, err := b.drop(d, fmt.Sprintf("fleet-%02d", i), false); err != nil {
+		if _, err := b.drop(d, fmt.Sprintf("fleet-%02d", i), lab.PodShape{}); err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,7 @@ func (b *bench) sampleOnce(ctx context.Context, m *result.Measure, round int) er
 		return err
 	}
 	for i := range oncePods {
-		if _, err := b.drop(d, fmt.Sprintf("once-%d-%02d", round, i), false); err != nil {
+		if _, err := b.drop(d, fmt.Sprintf("once-%d-%02d", round, i), lab.PodShape{}); err != nil {
 			return err
 		}
 	}

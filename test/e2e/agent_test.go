@@ -33,6 +33,9 @@ type agent struct {
 	lines []string
 }
 
+// cgroupRoot is below which the stage's pods are.
+func (s *stage) cgroupRoot() string { return s.node.CgroupParent + "/" + s.name }
+
 // command returns nodectl with the flags that keep it on this stage, told
 // nothing by this process's environment.
 func (s *stage) command(args ...string) *exec.Cmd {
@@ -41,7 +44,7 @@ func (s *stage) command(args ...string) *exec.Cmd {
 		s.through(criproxy.Hooks{})
 	}
 	args = append(args, "--root-dir", s.root, "--runtime-endpoint", s.endpoint, "--pod-logs-dir", s.logs,
-		"--cgroup-root", s.node.CgroupParent, "--node-name", s.name)
+		"--cgroup-root", s.cgroupRoot(), "--node-name", s.name)
 	cmd := exec.Command(nodectl, args...)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "NODECTL_") && !strings.HasPrefix(v, "CONTAINER_RUNTIME_ENDPOINT=") {

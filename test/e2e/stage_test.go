@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -103,11 +105,16 @@ func (s *stage) clear() {
 			s.Errorf("take pod %s away: %v", b.Metadata.GetName(), err)
 		}
 	}
-	for _, m := range node.Mounts() {
-		if strings.HasPrefix(m, s.dir+"/") {
+	for _, m := range slices.Backward(node.Mounts()) {
+		switch {
+		case strings.HasPrefix(m, s.root+"/pods/"): // volumes of the pods that were taken away
+			s.must(unix.Unmount(m, unix.MNT_DETACH))
+		case strings.HasPrefix(m, s.dir+"/"):
 			s.Errorf("mount left behind: %s", m)
 		}
 	}
+	s.node.RemovePodGroups(s.name)
+	s.node.RemoveTiers(s.name)
 	if err := os.RemoveAll(s.dir); err != nil {
 		s.Error(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -189,12 +190,16 @@ func Mounts() []string {
 	return points
 }
 
-// cgroups returns the groups below the node's in every hierarchy, and its own.
+// tiers are the groups that agents make for pods to be in, and leave standing.
+var tiers = []string{"burstable", "besteffort", "kubepods", "kubepods-burstable.slice", "kubepods-besteffort.slice", "kubepods.slice"}
+
+// cgroups returns the groups below the node's in every hierarchy, and its own, but
+// for those that agents leave standing.
 func (n *Node) cgroups() []string {
 	var found []string
 	for _, root := range cgroupRoots() {
 		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent), func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
+			if err == nil && d.IsDir() && !slices.Contains(tiers, d.Name()) {
 				found = append(found, path)
 			}
 			return nil
@@ -203,12 +208,45 @@ func (n *Node) cgroups() []string {
 	return found
 }
 
+// RemoveTiers removes, below group in the node's own, what agents left standing, and
+// group itself; what holds anything else stays.
+func (n *Node) RemoveTiers(group string) {
+	for _, root := range cgroupRoots() {
+		at := filepath.Join(root, n.CgroupParent, group)
+		var dirs []string
+		_ = filepath.WalkDir(at, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && (path == at || slices.Contains(tiers, d.Name())) {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+		for _, dir := range slices.Backward(dirs) {
+			_ = os.Remove(dir)
+		}
+	}
+}
+
+// RemovePodGroups removes, below group in the node's own, the empty groups of pods that
+// were taken away while no agent was there to do it.
+func (n *Node) RemovePodGroups(group string) {
+	for _, root := range cgroupRoots() {
+		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent, group), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && podGroup.MatchString(d.Name()) {
+				_ = os.Remove(path)
+				return fs.SkipDir
+			}
+			return nil
+		})
+	}
+}
+
+var podGroup = regexp.MustCompile(`^(kubepods.*-)?pod[0-9A-Za-z_.-]+(\.slice)?$`)
+
 // removeCgroups removes the node's own, empty groups: whoever makes pods in
 // them is not asked to.
 func (n *Node) removeCgroups() {
-	for _, root := range cgroupRoots() {
-		_ = os.Remove(filepath.Join(root, n.CgroupParent))
-	}
+	n.RemovePodGroups("")
+	n.RemoveTiers("")
 }
 
 func cgroupRoots() []string {

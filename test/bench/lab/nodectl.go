@@ -55,6 +55,7 @@ func (d Dirs) Remove(name string) (time.Time, error) {
 // PodShape is what is not the same in every pod that agents start.
 type PodShape struct {
 	EmptyDir    bool
+	Volumes     bool // an emptyDir, a configMap, a secret and a projected volume of both
 	HostNetwork bool
 	Grace       int    // seconds; 0 is 5
 	Args        string // of the container, between commas; "" is "forever"
@@ -84,7 +85,35 @@ spec:
     image: `+node.Stamp+`
     args: [%s]
 `, s.Grace, s.Args)
-	if s.EmptyDir {
+	switch {
+	case s.Volumes:
+		text += `    volumeMounts:
+    - {name: data, mountPath: /data}
+    - {name: config, mountPath: /config}
+    - {name: secret, mountPath: /secret}
+    - {name: all, mountPath: /all}
+  volumes:
+  - {name: data, emptyDir: {}}
+  - {name: config, configMap: {name: ` + name + `}}
+  - {name: secret, secret: {secretName: ` + name + `}}
+  - name: all
+    projected:
+      sources:
+      - configMap: {name: ` + name + `}
+      - secret: {name: ` + name + `}
+      - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: ` + name + `, namespace: ` + Namespace + `}
+data: {page.html: "` + RawConfig + `"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: ` + name + `, namespace: ` + Namespace + `}
+stringData: {password: "` + RawSecret + `"}
+`
+	case s.EmptyDir:
 		text += `    volumeMounts: [{name: data, mountPath: /data}]
   volumes: [{name: data, emptyDir: {}}]
 `

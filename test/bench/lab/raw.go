@@ -35,6 +35,7 @@ type RawPod struct {
 // RawShape is what is not the same in every raw pod.
 type RawShape struct {
 	Dir         string   // made and mounted where not empty
+	Volumes     string   // a directory in which the volumes of PodShape.Volumes are made, where not empty
 	Unconfined  bool     // without the seccomp filter that the agent asks for
 	HostNetwork bool     // in the machine's network
 	Args        []string // of the container; none are "forever"
@@ -64,7 +65,7 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 		Hostname:     name,
 		LogDirectory: l.RawLogDir(name),
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    l.Node.CgroupParent,
+			CgroupParent:    l.Node.CgroupParent + "/kubepods/besteffort/pod" + name,
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: shape.namespaces(), Seccomp: p.seccomp},
 		},
 	}
@@ -77,6 +78,16 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 		}
 		p.mounts = []*cri.Mount{{HostPath: shape.Dir, ContainerPath: "/data"}}
 	}
+	if shape.Volumes != "" {
+		if err := p.makeVolumes(); err != nil {
+			return nil, err
+		}
+	}
+	hosts := filepath.Join(l.Dir, "raw-hosts")
+	if err := os.WriteFile(hosts, []byte("127.0.0.1\tlocalhost\n"), 0o644); err != nil {
+		return nil, err
+	}
+	p.mounts = append(p.mounts, &cri.Mount{HostPath: hosts, ContainerPath: "/etc/hosts"})
 	begin := time.Now()
 	s, err := l.Node.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config})
 	if err != nil {
@@ -84,6 +95,49 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 	}
 	p.Sandbox, p.Calls[0] = s.PodSandboxId, time.Since(begin)
 	return p, l.StartRawContainer(ctx, p, 0)
+}
+
+// What the config objects of a pod of the benchmark hold.
+const (
+	RawConfig = "<h1>the page of the benchmark</h1>"
+	RawSecret = "the password of the benchmark"
+)
+
+// makeVolumes makes by plain system calls what an agent makes of
+// PodShape.Volumes: two directories, and two file systems in memory.
+func (p *RawPod) makeVolumes() error {
+	files := map[string]string{"config/page.html": RawConfig, "secret/password": RawSecret, "all/page.html": RawConfig, "all/password": RawSecret, "all/name": p.config.Metadata.Name}
+	for _, name := range []string{"data", "config", "secret", "all"} {
+		dir := filepath.Join(p.shape.Volumes, name)
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+		if name == "secret" || name == "all" {
+			if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+				return fmt.Errorf("mount %s: %w", dir, err)
+			}
+		}
+		p.mounts = append(p.mounts, &cri.Mount{HostPath: dir, ContainerPath: "/" + name})
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(p.shape.Volumes, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveVolumes takes away what makeVolumes made.
+func (p *RawPod) RemoveVolumes() error {
+	if p.shape.Volumes == "" {
+		return nil
+	}
+	for _, name := range []string{"secret", "all"} {
+		if err := syscall.Unmount(filepath.Join(p.shape.Volumes, name), 0); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(p.shape.Volumes)
 }
 
 // StartRawContainer makes and starts the pod's container, for the first time or
