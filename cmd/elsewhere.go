@@ -39,7 +39,20 @@ func (p *program) getCommand() *cobra.Command {
 	}
 	pods := onLinux("pods", "Show the pods of this node, of every namespace")
 	pods.Aliases = []string{"pod", "po"}
-	cmd.AddCommand(pods, p.getSourcesCommand())
+	volumes := onLinux("volumes", "Show the volumes that claims are bound to")
+	volumes.Aliases = []string{"volume", "pvc"}
+	cmd.AddCommand(pods, p.getSourcesCommand(), volumes)
+	return cmd
+}
+
+func (p *program) deleteCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete",
+		Short: "Remove what nothing else removes",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsSubcommand,
+	}
+	cmd.AddCommand(onLinux("volume", "Remove volumes that claims are bound to, with all that is in them"))
 	return cmd
 }
 

@@ -19,7 +19,7 @@ func globalSettings() []string {
 // sourceSettings names the settings of whoever reads sources.
 func sourceSettings() []string {
 	return []string{"filename", "recursive", "file-check-frequency", "http-check-frequency", "manifest-url-header", "manifest-url-header-file",
-		"manifest-url-cacert", "manifest-url-cert", "manifest-url-key", "validate"}
+		"manifest-url-cacert", "manifest-url-cert", "manifest-url-key", "validate", "source-policy"}
 }
 
 // clusterSettings names the settings of the sources that runonce has not.
@@ -32,14 +32,15 @@ func serveSettings() []string { return []string{"offline-start", "insecure-manif
 
 // agentSettings names the settings of whoever runs pods.
 func agentSettings() []string {
-	return append([]string{"sync-frequency", "image-dir", "pod-cidr"}, nodeSettings()...)
+	return append([]string{"sync-frequency", "image-dir", "max-parallel-image-pulls",
+		"image-credential-provider-config", "image-credential-provider-bin-dir", "pod-cidr"}, nodeSettings()...)
 }
 
 // nodeSettings names what says which pods may start on this node, and what they
 // find here.
 func nodeSettings() []string {
-	return []string{"node-labels", "register-with-taints", "max-pods", "system-reserved", "kube-reserved", "allowed-unsafe-sysctls",
-		"max-container-restart-period", "container-log-max-size", "container-log-max-files"}
+	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
+		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files"}
 }
 
 // settingFlags defines a flag for every setting of config.Config, and --config.
@@ -65,6 +66,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("file-check-frequency", d.FileCheckFrequency, "how often files are read again unasked")
 	f.Duration("http-check-frequency", d.HTTPCheckFrequency, "how often URLs are read")
 	f.String("validate", d.Validate, "unknown and duplicate fields: strict, warn or ignore")
+	f.String("source-policy", d.SourcePolicy, "what pods of each source may ask for; see docs/source-policy.md")
 
 	f.String("kubeconfig", d.Kubeconfig, "take the pods bound to this node from this API server too")
 	f.StringSlice("etcd-endpoints", d.EtcdEndpoints, "take manifests from this etcd too, one a key")
@@ -79,27 +81,38 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that others can write to")
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is looked at unasked")
 	f.String("image-dir", d.ImageDir, "image archives, imported before anything is pulled (default <root-dir>/images)")
+	f.Int("max-parallel-image-pulls", d.MaxParallelImagePulls, "how many images are pulled from one registry at a time")
+	f.String("image-credential-provider-config", d.ImageCredentialProviderConfig, "credential providers, as the kubelet's: a CredentialProviderConfig, or a directory of them")
+	f.String("image-credential-provider-bin-dir", d.ImageCredentialProviderBinDir, "their programs")
 	f.String("pod-cidr", d.PodCIDR, "network of pods on the bundled runtime")
 	f.Duration("max-container-restart-period", d.MaxContainerRestartPeriod, "the longest wait before a crashed container starts again; 1s to 5m")
 	f.String("container-log-max-size", d.ContainerLogMaxSize, "how large a container's log grows before it is rotated")
 	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "how many logs of a container are kept, the one written to included; at least 2")
 
+	f.StringSlice("cluster-dns", d.ClusterDNS, "DNS servers of the cluster, for pods whose dnsPolicy asks for them")
+	f.String("cluster-domain", d.ClusterDomain, "domain of the cluster: cluster.local")
+	f.String("resolv-conf", d.ResolvConf, "resolver configuration that pods start from; an empty one gives them no servers")
+
 	f.StringSlice("node-labels", d.NodeLabels, "labels of this node, which pods may ask for: key=value,...")
 	f.StringSlice("register-with-taints", d.RegisterWithTaints, "taints of this node: key=value:effect,...")
 	f.Int("max-pods", d.MaxPods, "how many pods may be here; 0 is no limit")
+	f.Int("pod-pids-limit", d.PodPidsLimit, "how many processes one pod may have; -1 is no limit")
 	f.StringSlice("system-reserved", d.SystemReserved, "what pods do not get, for the system: cpu=500m,memory=1Gi,...")
 	f.StringSlice("kube-reserved", d.KubeReserved, "the same, for nodectl and the container runtime")
+	f.StringSlice("runtime-class", d.RuntimeClasses, "handlers of runtime classes: gvisor=runsc,...; a class that is not listed names its handler")
 	f.StringSlice("allowed-unsafe-sysctls", d.AllowedUnsafeSysctls, "sysctls that pods may set beside the safe ones: kernel.msg*,...")
 	for _, w := range [][2]string{
 		{"config", "FILE"}, {"log-level", "LEVEL"}, {"color", "WHEN"}, {"root-dir", "DIR"}, {"runtime-endpoint", "SOCKET"},
 		{"pod-logs-dir", "DIR"}, {"cgroup-root", "PATH"}, {"node-name", "NAME"}, {"filename", "PATH"},
-		{"manifest-url-header", "HEADER"}, {"manifest-url-header-file", "FILE"}, {"validate", "HOW"},
+		{"manifest-url-header", "HEADER"}, {"manifest-url-header-file", "FILE"}, {"validate", "HOW"}, {"source-policy", "FILE"},
 		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"},
+		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
 		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
-		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"register-with-taints", "TAINTS"},
-		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"allowed-unsafe-sysctls", "NAMES"},
+		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"cluster-dns", "ADDRESSES"}, {"cluster-domain", "DOMAIN"}, {"resolv-conf", "FILE"},
+		{"register-with-taints", "TAINTS"},
+		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
 	} {
 		word(f, w[0], w[1])
 	}

@@ -29,7 +29,7 @@ func (p *program) getCommand() *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(p.getPodsCommand(), p.getSourcesCommand())
+	cmd.AddCommand(p.getPodsCommand(), p.getSourcesCommand(), p.getVolumesCommand())
 	return cmd
 }
 

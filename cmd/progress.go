@@ -3,28 +3,39 @@
 package cmd
 
 import (
+	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// progress tells a person how pods get on: one line for each change, or on a
-// terminal one line per pod that is kept up to date. It is an engine.Sink.
+// progress tells a person how pods and pulls get on: one line for each change, or on
+// a terminal one line per pod and pull that is kept up to date. It is an engine.Sink.
 type progress struct {
 	p     *program
-	live  bool
+	live  bool // pods have lines that are kept up to date
 	began time.Time
 	keys  []pod.Key
+	foot  *liveLines // nil off a terminal
+
+	mu    sync.Mutex
 	said  map[pod.Key]string
-	drawn int // lines on the screen
+	pulls string // their lines
 }
 
 func newProgress(p *program, set *podconfig.Merged) *progress {
-	g := &progress{p: p, live: p.err.terminal() && set.Pods.Len() <= 20, began: time.Now(), said: make(map[pod.Key]string)}
+	g := &progress{p: p, began: time.Now(), said: make(map[pod.Key]string)}
+	if p.err.terminal() {
+		g.live, g.foot = set.Pods.Len() <= 20, newLiveLines(p.err)
+	}
 	for spec := range set.Pods.All() {
 		g.keys = append(g.keys, spec.Key)
 	}
@@ -42,6 +53,8 @@ func (g *progress) Report(p *v1.Pod, _ pod.Origin, gone bool, _ time.Time) error
 			text += ": " + p.Status.Message
 		}
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.said[key] == text {
 		return nil
 	}
@@ -54,15 +67,101 @@ func (g *progress) Report(p *v1.Pod, _ pod.Origin, gone bool, _ time.Time) error
 	return nil
 }
 
-// draw writes all lines anew over those drawn before.
+// draw writes all lines anew over those drawn before. The mutex is held.
 func (g *progress) draw() {
-	var rows [][2]string
-	for _, key := range g.keys {
-		rows = append(rows, [2]string{key.String(), g.said[key]})
+	text := ""
+	if g.live {
+		var rows [][2]string
+		for _, key := range g.keys {
+			rows = append(rows, [2]string{key.String(), g.said[key]})
+		}
+		text = g.p.err.Progress(rows, time.Since(g.began))
 	}
-	g.p.say(g.p.err.Redraw(g.drawn) + g.p.err.Progress(rows, time.Since(g.began)))
-	g.drawn = len(rows)
+	g.foot.show(text + g.pulls)
+}
+
+// event implements pullLines: off a terminal, one line for each.
+func (g *progress) event(e image.Event) {
+	if g.foot != nil {
+		return
+	}
+	text := "pulling"
+	if e.Over && e.Err == nil {
+		text = "pulled"
+	} else if e.Over {
+		text = "not pulled"
+	}
+	g.p.say(g.p.err.Progress([][2]string{{"image " + e.Image, text}}, time.Since(g.began)))
+}
+
+// lines implements pullLines.
+func (g *progress) lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+	if g.foot == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	text := pullText(g.p, pulls, far)
+	if text != "" || g.pulls != "" {
+		g.pulls = text
+		g.draw()
+	}
+	return true
 }
 
 // end leaves the screen as it is.
-func (g *progress) end() { g.drawn = 0 }
+func (g *progress) end() {
+	if g.foot != nil {
+		g.foot.end()
+	}
+}
+
+// mostPulls is how many pulls have lines of their own.
+const mostPulls = 10
+
+// pullText returns one line for each pull: how far it is, and since when.
+func pullText(p *program, pulls []image.Pull, far map[string]bundle.Download) string {
+	var b strings.Builder
+	for i, pull := range pulls {
+		if i == mostPulls {
+			b.WriteString(p.err.Progress([][2]string{{fmt.Sprintf("and %d images more", len(pulls)-i), "pulling"}}, time.Since(pull.Since)))
+			break
+		}
+		text := "pulling"
+		if d, ok := far[pull.Image]; ok {
+			text = fmt.Sprintf("pulling %s of %s", megabytes(d.Bytes), megabytes(d.Total))
+		} else if pull.Waiting {
+			text = "waiting for other images of its registry"
+		}
+		b.WriteString(p.err.Progress([][2]string{{"image " + pull.Image, text}}, time.Since(pull.Since)))
+	}
+	return b.String()
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+// serveLines shows pulls below serve's log, on a terminal. Off it, the log says all.
+type serveLines struct {
+	p    *program
+	foot *liveLines // nil off a terminal
+}
+
+func newServeLines(p *program) *serveLines {
+	s := &serveLines{p: p}
+	if p.err.terminal() {
+		s.foot = newLiveLines(p.err)
+	}
+	return s
+}
+
+// event implements pullLines.
+func (s *serveLines) event(image.Event) {}
+
+// lines implements pullLines.
+func (s *serveLines) lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+	if s.foot == nil {
+		return false
+	}
+	s.foot.show(pullText(s.p, pulls, far))
+	return true
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/source/apiserver"
 )
 
 // Main runs nodectl with the arguments and streams of this process and returns
@@ -35,7 +36,8 @@ type program struct {
 	settings *pflag.FlagSet // every setting of config.Config
 	cfg      config.Config  // as loaded before a command runs
 	origins  map[string]origin
-	given    [][2]string // absolute paths of sources and what was given for them
+	given    [][2]string       // absolute paths of sources and what was given for them
+	api      *apiserver.Source // once the sources were made; nil where no API server is one
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {

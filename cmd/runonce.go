@@ -90,7 +90,9 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 		p.say(p.err.Notice(err.Error()))
 	}
 	progress := newProgress(p, set)
+	leave := n.pulls(wait, progress)
 	report, err := n.engine(nil, progress).Once(wait, set, f.goal())
+	leave()
 	progress.end()
 	if f.cleanup {
 		if lost := n.cleanup(set, log); lost != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 )
 
-// scriptRuntime serves an in-memory container runtime on a socket.
+// scriptRuntime serves an in-memory container runtime on a socket, and names a
+// cgroup for its pods.
 func scriptRuntime(ts *testscript.TestScript, _ bool, _ []string) {
 	dir, err := os.MkdirTemp("", "cri") // a socket's path may have 107 bytes
 	ts.Check(err)
@@ -19,4 +20,26 @@ func scriptRuntime(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(err)
 	ts.Defer(stop)
 	ts.Setenv("RUNTIME", "unix://"+socket)
+	root := "/nodectl-" + filepath.Base(dir) // scripts run side by side, and pods have real cgroups
+	ts.Setenv("NODECTL_CGROUP_ROOT", root)
+	ts.Defer(func() {
+		for _, of := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			dirs, err := filepath.Glob(of + root)
+			ts.Check(err)
+			for _, dir := range dirs {
+				removeCgroups(dir)
+			}
+		}
+	})
+}
+
+// removeCgroups removes a cgroup and those in it; in this runtime nothing runs.
+func removeCgroups(dir string) {
+	children, _ := os.ReadDir(dir)
+	for _, e := range children {
+		if e.IsDir() {
+			removeCgroups(filepath.Join(dir, e.Name()))
+		}
+	}
+	_ = os.Remove(dir)
 }

@@ -71,7 +71,7 @@ func (p *program) serve(ctx context.Context) error {
 	}
 	defer n.close()
 	p.absolute()
-	r := reading{kept: p.keptSpecs(n.kept), restored: n.lastGood(), lasting: true, log: log}
+	r := reading{kept: p.keptSpecs(n.kept), restored: n.lastGood(), lasting: true, acts: true, log: log}
 	if p.cfg.InsecureManifestPermissions {
 		r.permissions = file.Ignore
 	}
@@ -87,6 +87,7 @@ func (p *program) serve(ctx context.Context) error {
 	defer wg.Wait()
 	defer stop()
 	wg.Go(func() { n.lookAfter(beside) })
+	defer n.pulls(beside, newServeLines(p))()
 	e := n.engine(config)
 	wg.Go(func() {
 		if err := p.server(e.Live(), log).Serve(beside); err != nil {

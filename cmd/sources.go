@@ -36,17 +36,24 @@ type reading struct {
 	// lasting leaves out nothing; without it only sources are read that a set can
 	// be taken from once: no API server and no etcd.
 	lasting bool
-	log     *slog.Logger
+	// acts says that pods are run, and not only told of: what their environments need
+	// of an API server is read too.
+	acts bool
+	log  *slog.Logger
 }
 
 // podConfig returns what reads the configured sources: each -f is a layer, then
 // etcd, then the API server.
 func (p *program) podConfig(r reading) (*podconfig.PodConfig, error) {
+	policy, err := p.sourcePolicy()
+	if err != nil {
+		return nil, err
+	}
 	sources, err := p.sources(r)
 	if err != nil {
 		return nil, err
 	}
-	return podconfig.New(podconfig.Config{Sources: sources, Mode: r.mode, Kept: r.kept, Restored: r.restored, Log: r.log}), nil
+	return podconfig.New(podconfig.Config{Sources: held(sources, policy), Visible: visible(policy), Mode: r.mode, Kept: r.kept, Restored: r.restored, Log: r.log}), nil
 }
 
 // sources returns the layers in order.
@@ -87,10 +94,11 @@ func (p *program) sources(r reading) ([]source.Source, error) {
 		all = append(all, s)
 	}
 	if p.cfg.Kubeconfig != "" {
-		s, err := p.apiSource(r.log)
+		s, err := p.apiSource(r)
 		if err != nil {
 			return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
 		}
+		p.api = s
 		all = append(all, s)
 	}
 	return all, nil
@@ -143,13 +151,21 @@ func (p *program) etcdSource(log *slog.Logger) (source.Source, error) {
 }
 
 // apiSource returns the source of the API server.
-func (p *program) apiSource(log *slog.Logger) (source.Source, error) {
+func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 	return apiserver.New(apiserver.Config{
-		Kubeconfig: p.cfg.Kubeconfig, Node: p.cfg.NodeName, Log: log, UserAgent: "nodectl/" + readVersion().Version,
+		Kubeconfig: p.cfg.Kubeconfig, Node: p.cfg.NodeName, Services: r.acts, Log: r.log, UserAgent: "nodectl/" + readVersion().Version,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			return manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
 		},
 	})
+}
+
+// services returns what knows the services of the API server; nil without one.
+func (p *program) services() func(namespace string) ([]*v1.Service, error) {
+	if p.api == nil {
+		return nil
+	}
+	return p.api.Services
 }
 
 // parser returns how the manifests of one layer are read.

@@ -21,7 +21,8 @@ var errClosed = errors.New("standard output is closed")
 type output struct {
 	*ui.View
 	file *os.File
-	held *heldText // where text goes instead while a screen is shown; else nil
+	held *heldText  // where text goes instead while a screen is shown; else nil
+	live *liveLines // what stands below all text, on a terminal; else nil
 }
 
 func newOutput(f *os.File) *output {
@@ -50,6 +51,14 @@ func (o *output) Write(b []byte) (int, error) {
 	if o.held != nil {
 		return o.held.Write(b)
 	}
+	if o.live != nil {
+		return o.live.Write(b)
+	}
+	return o.write(b)
+}
+
+// write writes to the stream itself.
+func (o *output) write(b []byte) (int, error) {
 	n, err := o.file.Write(b)
 	if isClosedPipe(err) {
 		return n, errClosed

@@ -18,6 +18,7 @@ func (p *program) commands() []*cobra.Command {
 		p.serveCommand(),
 		p.runonceCommand(),
 		p.getCommand(),
+		p.deleteCommand(),
 		p.runtimeCommand(),
 		p.configCommand(),
 		p.completionCommand(),

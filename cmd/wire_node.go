@@ -15,8 +15,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/logs"
 	machine "github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -26,6 +28,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/probe"
 	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/pkg/sink/journal"
+	"github.com/nodectl/nodectl/pkg/userns"
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
@@ -47,10 +50,13 @@ type node struct {
 	records *record.Records
 	sets    *record.Sets
 	images  *bundle.Images
+	puller  *image.Puller
+	news    *pullNews
 	hints   hints
 	journal *journal.Journal
 	kept    []pod.Record
-	facts   plan.Node // what admission judges by
+	facts   plan.Node       // what admission judges by
+	limits  v1.ResourceList // what all pods together are held to
 	before  map[pod.Key]v1.PodStatus
 }
 
@@ -64,7 +70,7 @@ type hints interface {
 // openNode locks the root directory and finds the runtime, starting the bundled
 // one where it is the one to use. close gives both back; pods stay.
 func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err error) {
-	n := &node{p: p, log: log}
+	n := &node{p: p, log: log, news: newPullNews()}
 	defer func() {
 		if err != nil {
 			n.close()
@@ -88,7 +94,7 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 		}
 		return nil, failed(exitFailure, err)
 	}
-	if n.facts, err = p.facts(); err != nil {
+	if n.facts, n.limits, err = p.facts(); err != nil {
 		return nil, err
 	}
 	if err = n.findRuntime(ctx); err != nil {
@@ -106,15 +112,15 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 }
 
 // facts returns what admission judges by: this machine, and what the
-// configuration says of it.
-func (p *program) facts() (plan.Node, error) {
+// configuration says of it; and what all pods together are held to.
+func (p *program) facts() (plan.Node, v1.ResourceList, error) {
 	f, err := machine.Read(p.cfg.RootDir)
 	if err != nil {
-		return plan.Node{}, failed(exitFailure, err)
+		return plan.Node{}, nil, failed(exitFailure, err)
 	}
 	allocatable, err := f.Allocatable(p.cfg.Reserved())
 	if err != nil {
-		return plan.Node{}, failed(exitUsage, err, "--system-reserved and --kube-reserved say what pods do not get")
+		return plan.Node{}, nil, failed(exitUsage, err, "--system-reserved and --kube-reserved say what pods do not get")
 	}
 	return plan.Node{
 		Name:        p.cfg.NodeName,
@@ -125,7 +131,7 @@ func (p *program) facts() (plan.Node, error) {
 		Sysctls:     p.cfg.Sysctls(),
 		Allocatable: allocatable,
 		MaxPods:     p.cfg.MaxPods,
-	}, nil
+	}, f.Enforced(p.cfg.Reserved()), nil
 }
 
 // lastGood returns what each source last wanted, as the agent before this one
@@ -154,6 +160,9 @@ func (n *node) findRuntime(ctx context.Context) error {
 	}
 	if n.runtime, err = p.dial(endpoint); err != nil {
 		return failed(exitUsage, err)
+	}
+	if n.puller, err = p.puller(n.runtime, n.news.hear, n.log); err != nil {
+		return failed(exitUsage, err, "--image-credential-provider-config names who is asked for registries' credentials")
 	}
 	n.images = bundle.NewImages(bundle.ImagesConfig{
 		Dir:      p.imageDir(),
@@ -206,9 +215,11 @@ func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine
 	p := n.p
 	return engine.New(engine.Config{
 		PodConfig:     config,
-		Runtime:       n.runtime,
+		Runtime:       pulling{n.runtime, n.puller},
 		Hints:         n.hints,
-		Volumes:       volume.New(volume.Config{RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, ContainerLogsDir: p.logLinks(), Log: n.log}),
+		Volumes:       n.volumes(),
+		Cgroups:       n.cgroups(),
+		Users:         userns.New(userns.Config{Root: p.cfg.RootDir, MaxPods: p.cfg.MaxPods}),
 		Records:       n.records,
 		Sets:          n.sets,
 		NeedWord:      p.needWord(),
@@ -218,9 +229,32 @@ func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine
 		Before:        n.before,
 		Node:          n.facts,
 		HostIPs:       hostIPs(),
+		Services:      p.services(),
 		Logs:          logs.New(logs.Config{Dir: p.cfg.PodLogsDir, MaxSize: p.cfg.LogMaxBytes(), MaxFiles: p.cfg.ContainerLogMaxFiles}),
 		MaxBackoff:    p.cfg.MaxContainerRestartPeriod,
 		SyncFrequency: p.cfg.SyncFrequency,
+	})
+}
+
+// volumes puts volumes of pods in place.
+func (n *node) volumes() *volume.Volumes {
+	return volume.New(volume.Config{
+		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.logLinks(), Log: n.log,
+		ClusterDomain: n.p.cfg.ClusterDomain, Allocatable: n.facts.Allocatable, SELinux: volume.SELinuxEnabled(),
+		RecursiveReadOnly: func() bool { return n.runtime.RecursiveReadOnly("") },
+	})
+}
+
+// cgroups keeps pods' cgroups below the one that the configuration names. Only root
+// may: any other agent's pods are where its runtime puts them.
+func (n *node) cgroups() engine.Cgroups {
+	if os.Geteuid() != 0 {
+		n.log.Info("Pods have no cgroups of their own: only root may make them")
+		return nil
+	}
+	return cgroup.New(cgroup.Config{
+		Root: n.p.cfg.CgroupRoot, Node: n.p.cfg.NodeName, RootDir: n.p.cfg.RootDir,
+		Driver: n.runtime.Driver, Limits: n.limits, PodPIDs: int64(n.p.cfg.PodPidsLimit), Log: n.log,
 	})
 }
 

@@ -64,6 +64,8 @@ func (p *program) dial(endpoint string) (*cri.Runtime, error) {
 		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
 		ContainerLogsDir: p.logLinks(), RootDir: p.cfg.RootDir,
 		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), Log: p.logger(slog.LevelWarn),
+		RuntimeClasses: p.cfg.Classes(), SeccompDir: filepath.Join(p.cfg.RootDir, "seccomp"),
+		ClusterDNS: p.cfg.ClusterDNS, ClusterDomain: p.cfg.ClusterDomain, ResolvConf: &p.cfg.ResolvConf,
 	})
 }
 

@@ -29,15 +29,18 @@ var rules = []struct {
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
 	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
-	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
+	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
 	{module + "pkg/source/apiserver", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/etcd", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/file", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/http", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/source/stdin", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/policy/...", []string{"cmd"}, "a policy stands between a source and podconfig; neither knows"},
 	{module + "pkg/cri/...", []string{"cmd", "pkg/cri/...", "pkg/pleg", "test/..."}, "adapters never import each other; the engine has an interface"},
 	{module + "pkg/node/...", []string{"cmd"}, "the engine gets facts, in plan.Node"},
 	{module + "pkg/volume/...", []string{"cmd"}, "adapters never import each other"},
+	{module + "pkg/image/...", []string{"cmd", "test/..."}, "adapters never import each other; it pulls through an interface"},
+	{module + "pkg/cgroup/...", []string{"cmd"}, "adapters never import each other; the engine has an interface"},
 	{module + "pkg/logs/...", []string{"cmd"}, "adapters never import each other"},
 	{module + "pkg/probe/...", []string{"cmd", "pkg/engine"}, "adapters never import each other"},
 	{module + "pkg/record/...", []string{"cmd"}, "the engine has an interface for it"},
@@ -56,20 +59,23 @@ var rules = []struct {
 	{"k8s.io/client-go/...", []string{"pkg/source/apiserver", "test/..."}, "API servers are spoken to at the edge"},
 	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
 	{"k8s.io/kubelet/...", nil, "nothing of the kubelet is taken over"},
-	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config"}, "arithmetic of resources; nothing that acts"},
+	{"k8s.io/pod-security-admission/...", []string{"pkg/policy"}, "Pod Security's checks, used in one place"},
+	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config", "pkg/cgroup", "pkg/cri"}, "arithmetic of resources; nothing that acts"},
 	{"k8s.io/klog/...", []string{"cmd"}, "klog is bridged, not used"},
 	{"k8s.io/cri-api/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
 	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/source/etcd", "test/..."}, "CRI and etcd are spoken to at the edge"},
 	{"go.etcd.io/...", []string{"pkg/source/etcd", "test/..."}, "etcd is spoken to in one place"},
 	{"go.uber.org/zap/...", []string{"test/..."}, "log/slog"},
 	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "containerd is known to whoever brings it"},
+	{"github.com/opencontainers/...", []string{"pkg/cgroup"}, "cgroups are made in one place"},
+	{"github.com/godbus/...", nil, "systemd is spoken to by the cgroup library and by go-systemd"},
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
 	{"github.com/stretchr/...", nil, "tests compare values"},
 	{"testing", []string{"pkg/cri/critest", "pkg/source/sourcetest", "test/..."}, "what ships does not know tests"},
 }
 
 // pure names the packages that decide or describe: no clock, no lock.
-var pure = []string{"pkg/pod", "pkg/sorted", "pkg/manifest", "pkg/podconfig", "pkg/plan", "pkg/status"}
+var pure = []string{"pkg/pod", "pkg/sorted", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/plan", "pkg/status"}
 
 // banned are words that name nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

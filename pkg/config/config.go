@@ -50,7 +50,8 @@ type Config struct {
 	ManifestURLKey        string        `mapstructure:"manifest-url-key"`
 	FileCheckFrequency    time.Duration `mapstructure:"file-check-frequency"`
 	HTTPCheckFrequency    time.Duration `mapstructure:"http-check-frequency"`
-	Validate              string        `mapstructure:"validate"` // strict, warn, ignore
+	Validate              string        `mapstructure:"validate"`      // strict, warn, ignore
+	SourcePolicy          string        `mapstructure:"source-policy"` // a file; "" is none
 
 	Kubeconfig       string   `mapstructure:"kubeconfig"`     // "" is no api source
 	EtcdEndpoints    []string `mapstructure:"etcd-endpoints"` // none is no etcd source
@@ -61,17 +62,25 @@ type Config struct {
 	EtcdUser         string   `mapstructure:"etcd-user"`
 	EtcdPasswordFile string   `mapstructure:"etcd-password-file"`
 
-	SyncFrequency               time.Duration `mapstructure:"sync-frequency"`
-	ImageDir                    string        `mapstructure:"image-dir"`     // "" is RootDir/images
-	PodCIDR                     string        `mapstructure:"pod-cidr"`      // pod network of the bundled runtime
-	OfflineStart                string        `mapstructure:"offline-start"` // none, api
-	InsecureManifestPermissions bool          `mapstructure:"insecure-manifest-permissions"`
+	SyncFrequency                 time.Duration `mapstructure:"sync-frequency"`
+	ImageDir                      string        `mapstructure:"image-dir"`                        // "" is RootDir/images
+	MaxParallelImagePulls         int           `mapstructure:"max-parallel-image-pulls"`         // from one registry
+	ImageCredentialProviderConfig string        `mapstructure:"image-credential-provider-config"` // a file or directory; "" is none
+	ImageCredentialProviderBinDir string        `mapstructure:"image-credential-provider-bin-dir"`
+	PodCIDR                       string        `mapstructure:"pod-cidr"`    // pod network of the bundled runtime
+	ClusterDNS                    []string      `mapstructure:"cluster-dns"` // addresses; none is no cluster's DNS
+	ClusterDomain                 string        `mapstructure:"cluster-domain"`
+	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get nobody's servers
+	OfflineStart                  string        `mapstructure:"offline-start"` // none, api
+	InsecureManifestPermissions   bool          `mapstructure:"insecure-manifest-permissions"`
 
 	NodeLabels                []string      `mapstructure:"node-labels"`          // "key=value"
 	RegisterWithTaints        []string      `mapstructure:"register-with-taints"` // "key=value:effect"
 	MaxPods                   int           `mapstructure:"max-pods"`             // 0 is no limit
+	PodPidsLimit              int           `mapstructure:"pod-pids-limit"`       // of one pod; less than 1 is no limit
 	SystemReserved            []string      `mapstructure:"system-reserved"`      // "cpu=500m"
 	KubeReserved              []string      `mapstructure:"kube-reserved"`
+	RuntimeClasses            []string      `mapstructure:"runtime-class"`                // "name=handler"
 	AllowedUnsafeSysctls      []string      `mapstructure:"allowed-unsafe-sysctls"`       // names, and beginnings that end in *
 	ContainerLogMaxSize       string        `mapstructure:"container-log-max-size"`       // a quantity: "10Mi"
 	ContainerLogMaxFiles      int           `mapstructure:"container-log-max-files"`      // of one container, the one written to included
@@ -82,19 +91,22 @@ type Config struct {
 // stays empty: whoever fills the Config puts the host name there.
 func Default() Config {
 	return Config{
-		Color:              "auto",
-		RootDir:            "/var/lib/nodectl",
-		PodLogsDir:         "/var/log/pods",
-		CgroupRoot:         "/",
-		FileCheckFrequency: 20 * time.Second,
-		HTTPCheckFrequency: 20 * time.Second,
-		Validate:           "strict",
-		EtcdPrefix:         DefaultEtcdPrefix,
-		OfflineStart:       "none",
-		SyncFrequency:      time.Minute,
-		PodCIDR:            "10.88.0.0/16",
+		Color:                 "auto",
+		RootDir:               "/var/lib/nodectl",
+		PodLogsDir:            "/var/log/pods",
+		CgroupRoot:            "/",
+		FileCheckFrequency:    20 * time.Second,
+		HTTPCheckFrequency:    20 * time.Second,
+		Validate:              "strict",
+		EtcdPrefix:            DefaultEtcdPrefix,
+		OfflineStart:          "none",
+		SyncFrequency:         time.Minute,
+		MaxParallelImagePulls: 3,
+		PodCIDR:               "10.88.0.0/16",
+		ResolvConf:            "/etc/resolv.conf",
 
 		MaxPods:                   110,
+		PodPidsLimit:              -1,
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: 5 * time.Minute,
@@ -132,12 +144,19 @@ func (c Config) Check() error {
 		{"etcd-user", together(c.EtcdUser, c.EtcdPasswordFile, "etcd-password-file")},
 		{"offline-start", oneOf(c.OfflineStart, "none", "api")},
 		{"sync-frequency", positive(c.SyncFrequency)},
+		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, 1<<10)},
+		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
 		{"pod-cidr", network(c.PodCIDR)},
+		{"cluster-dns", addresses(c.ClusterDNS)},
+		{"cluster-domain", domain(c.ClusterDomain)},
+		{"resolv-conf", resolvConf(c.ResolvConf)},
 		{"node-labels", wrong(labels(c.NodeLabels))},
 		{"register-with-taints", wrong(taints(c.RegisterWithTaints))},
 		{"max-pods", between(c.MaxPods, 0, 1<<20)},
+		{"pod-pids-limit", between(c.PodPidsLimit, -1, 1<<22)},
 		{"system-reserved", wrong(reserved(c.SystemReserved))},
 		{"kube-reserved", wrong(reserved(c.KubeReserved))},
+		{"runtime-class", wrong(classes(c.RuntimeClasses))},
 		{"allowed-unsafe-sysctls", sysctls(c.AllowedUnsafeSysctls)},
 		{"container-log-max-size", wrong(size(c.ContainerLogMaxSize))},
 		{"container-log-max-files", between(c.ContainerLogMaxFiles, 2, 1<<10)},
@@ -276,6 +295,29 @@ func network(v string) string {
 		return fmt.Sprintf("%q is not a network, as 10.88.0.0/16", v)
 	}
 	return ""
+}
+
+func addresses(list []string) string {
+	for _, v := range list {
+		if ip, err := netip.ParseAddr(v); err != nil || ip.Zone() != "" {
+			return fmt.Sprintf("%q is not an IP address, as 10.96.0.10", v)
+		}
+	}
+	return ""
+}
+
+func domain(v string) string {
+	if problems := validation.IsDNS1123Subdomain(v); v != "" && len(problems) > 0 {
+		return fmt.Sprintf("%q is not a domain, as cluster.local: %s", v, problems[0])
+	}
+	return ""
+}
+
+func resolvConf(v string) string {
+	if v == "" {
+		return ""
+	}
+	return absolute(v)
 }
 
 func positive(d time.Duration) string {

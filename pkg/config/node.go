@@ -157,3 +157,21 @@ func between[T cmp.Ordered](v, least, most T) string {
 	}
 	return ""
 }
+
+// Classes returns RuntimeClasses by name.
+func (c Config) Classes() map[string]string {
+	all, _ := classes(c.RuntimeClasses)
+	return all
+}
+
+func classes(list []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, item := range items(list) {
+		name, handler, ok := strings.Cut(item, "=")
+		if !ok || len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(handler)) > 0 {
+			return nil, fmt.Errorf("%q is not of the form class=handler", item)
+		}
+		all[name] = handler
+	}
+	return all, nil
+}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -111,6 +112,9 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		Resources:   notes[pod.AnnotationResources],
 		PreStop:     preStopOf(notes),
 		StopSignal:  signalName(s.GetStopSignal()),
+	}
+	if u := s.GetUser().GetLinux(); u != nil {
+		c.User = &v1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
 	}
 	if c.State == pod.StateExited {
 		c.FinishedAt = timeOf(s.GetFinishedAt())

@@ -36,7 +36,7 @@ func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]strin
 		notes[annotationDeletionGrace] = strconv.FormatInt(*grace, 10)
 	}
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
-		note(notes, pod.AnnotationPreStop, withoutSecrets(c.Lifecycle.PreStop))
+		note(notes, pod.AnnotationPreStop, withoutHeaders(c.Lifecycle.PreStop))
 	}
 	if len(c.Ports) > 0 {
 		note(notes, annotationPorts, c.Ports)
@@ -50,9 +50,9 @@ func note(notes map[string]string, name string, value any) {
 	}
 }
 
-// withoutSecrets is h without the headers that show who asks: whoever may list
+// withoutHeaders is h without the headers that show who asks: whoever may list
 // containers reads annotations.
-func withoutSecrets(h *v1.LifecycleHandler) *v1.LifecycleHandler {
+func withoutHeaders(h *v1.LifecycleHandler) *v1.LifecycleHandler {
 	if h.HTTPGet == nil {
 		return h
 	}

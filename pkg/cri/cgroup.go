@@ -14,6 +14,15 @@ import (
 // rootSlice is where the systemd driver puts what names no parent.
 const rootSlice = "system.slice"
 
+// slicePart ends the names of systemd's groups.
+const slicePart = ".slice"
+
+// place is how the runtime that answers names cgroups.
+type place struct {
+	parent  string // Config.CgroupParent in its form
+	systemd bool   // its driver is systemd
+}
+
 // place finds out how this runtime names the cgroup that pods are made under:
 // once, until it was away or could not make a sandbox (C-1.41.4). An error says
 // what to change; a runtime that does not say is taken at the configuration's
@@ -25,41 +34,58 @@ func (r *Runtime) place(ctx context.Context) error {
 	a, err := read(ctx, r, "RuntimeConfig", r.rt.RuntimeConfig, &runtimeapi.RuntimeConfigRequest{})
 	switch {
 	case errors.Is(err, errors.ErrUnsupported): // before containerd 2 and CRI-O 1.28
-		r.parent.Store(&r.cfg.CgroupParent)
+		r.where.Store(&place{parent: r.cfg.CgroupParent, systemd: strings.HasSuffix(r.cfg.CgroupParent, slicePart)})
 	case err != nil:
 		r.cfg.Log.Debug("Cgroup driver not known", "error", err)
 		return nil
 	default:
-		parent, err := parentFor(r.cfg.CgroupParent, a.GetLinux())
+		p, err := placeFor(r.cfg.CgroupParent, a.GetLinux())
 		if err != nil {
 			return err
 		}
-		r.parent.Store(&parent)
+		r.where.Store(&p)
 	}
 	r.placed.Store(true)
 	return nil
 }
 
+// Driver reports whether the runtime's cgroup driver is systemd; else it is
+// cgroupfs (C-1.41.4). A runtime that cannot be asked, or whose driver does not
+// take the cgroup root, is an error.
+func (r *Runtime) Driver(ctx context.Context) (systemd bool, err error) {
+	if err := r.place(ctx); err != nil {
+		return false, err
+	}
+	if p := r.where.Load(); p != nil {
+		return p.systemd, nil
+	}
+	return false, errors.New("the container runtime does not say which cgroup driver it has")
+}
+
 // cgroupParent is the cgroup parent in the runtime's own form.
 func (r *Runtime) cgroupParent() string {
-	if p := r.parent.Load(); p != nil {
-		return *p
+	if p := r.where.Load(); p != nil {
+		return p.parent
 	}
 	return r.cfg.CgroupParent
 }
 
-// parentFor returns parent as the driver of linux takes it.
-func parentFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (string, error) {
-	isSlice := strings.HasSuffix(parent, ".slice")
-	switch {
-	case linux == nil:
-	case linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD && !isSlice:
-		return slice(parent)
-	case linux.GetCgroupDriver() == runtimeapi.CgroupDriver_CGROUPFS && isSlice:
-		return "", fmt.Errorf("--cgroup-root %s is a slice, and the runtime's cgroup driver is cgroupfs: set --cgroup-root %s, "+
-			"or SystemdCgroup = true in containerd's configuration and restart it", parent, strings.TrimSuffix(parent, ".slice"))
+// placeFor returns parent as the driver of linux takes it.
+func placeFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (p place, err error) {
+	isSlice := strings.HasSuffix(parent, slicePart)
+	p = place{parent: parent, systemd: isSlice}
+	if linux == nil {
+		return p, nil
 	}
-	return parent, nil
+	p.systemd = linux.GetCgroupDriver() == runtimeapi.CgroupDriver_SYSTEMD
+	switch {
+	case p.systemd && !isSlice:
+		p.parent, err = slice(parent)
+	case !p.systemd && isSlice:
+		err = fmt.Errorf("--cgroup-root %s is a slice, and the runtime's cgroup driver is cgroupfs: set --cgroup-root %s, "+
+			"or SystemdCgroup = true in containerd's configuration and restart it", parent, strings.TrimSuffix(parent, slicePart))
+	}
+	return p, err
 }
 
 var sliceName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)

@@ -89,10 +89,18 @@ func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {
 					!strings.Contains(ready.RuntimeMessage, "driver is "+strings.ToLower(c.driver.String())) {
 					t.Errorf("%q under %s: ready %t: %s", c.root, c.driver, ready.Runtime, ready.RuntimeMessage)
 				}
+				if _, err := r.Driver(t.Context()); err == nil || !strings.Contains(err.Error(), c.fix) {
+					t.Errorf("%q under %s: driver: %v", c.root, c.driver, err)
+				}
 				return
 			}
 			if !ready.Runtime || ready.RuntimeMessage != "" {
 				t.Errorf("%q under %s: not ready: %s", c.root, c.driver, ready.RuntimeMessage)
+			}
+			// The pod's own cgroup is named by the same driver.
+			isSystemd := c.driver == systemd || c.driver == silent && strings.HasSuffix(c.root, ".slice")
+			if got, err := r.Driver(t.Context()); err != nil || got != isSystemd {
+				t.Errorf("%q under %s: systemd %t, %v", c.root, c.driver, got, err)
 			}
 			start(t, r, wanted("web", "app:1"), 0)
 			for _, named := range p.named {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -56,13 +58,18 @@ func fullPod() *pod.Spec {
 	}
 }
 
+// webImage is the image that fullPod's container is made from.
+func webImage() *runtimeapi.Image { return &runtimeapi.Image{Id: "sha256:0e0e"} }
+
 func testRuntime() *Runtime {
-	return New(Config{Node: "n1", PodLogsDir: "/logs", CgroupParent: "/pods", NodeMemory: 1 << 30}, nil, nil)
+	r := New(Config{Node: "n1", PodLogsDir: "/logs", CgroupParent: "/pods", NodeMemory: 1 << 30}, nil, nil)
+	r.node, r.machine = &node{}, machine{memory: 1 << 30} // not this one
+	return r
 }
 
 func TestC_1_22_12_SandboxConfig(t *testing.T) {
 	r := testRuntime()
-	c, err := r.sandboxConfig(fullPod(), 3, 2)
+	c, err := r.sandboxConfig(pod.SandboxRequest{Want: fullPod(), Instance: 3, Attempt: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +77,7 @@ func TestC_1_22_12_SandboxConfig(t *testing.T) {
 
 	host := fullPod()
 	host.Pod.Spec.HostNetwork, host.Pod.Spec.HostPID, host.Pod.Spec.HostIPC = true, true, true
-	if c, err = r.sandboxConfig(host, 3, 2); err != nil {
+	if c, err = r.sandboxConfig(pod.SandboxRequest{Want: host, Instance: 3, Attempt: 2}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "sandbox-host.json", c)
@@ -80,56 +87,76 @@ func TestC_1_22_11_ContainerConfig(t *testing.T) {
 	r := testRuntime()
 	q := pod.CreateRequest{
 		Want: fullPod(), Container: "app", Sandbox: &pod.Sandbox{}, Attempt: 7, Streak: 2,
+		Env: []v1.EnvVar{{Name: "PORT", Value: "8080"}, {Name: "ADDR", Value: ":8080"}},
 		Mounts: []pod.Mount{
 			{HostPath: "/a", ContainerPath: "/data"},
 			{HostPath: "/b", ContainerPath: "/ro", ReadOnly: true, Propagation: "HostToContainer"},
 			{HostPath: "/c", ContainerPath: "/both", Propagation: "Bidirectional"},
 		},
 	}
-	c, err := r.containerConfig(q, &q.Want.Pod.Spec.Containers[0])
+	c, err := r.containerConfig(q, &q.Want.Pod.Spec.Containers[0], webImage())
 	if err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "container.json", c)
 }
 
-// A container made again differs in its attempt and in nothing else
-// (CVE-2019-11245: a second path to the same thing forgot the user).
-func TestRestartIsTheSameContainer(t *testing.T) {
+// CVE-2019-11245: a container made again differs in its attempt and in nothing
+// else; a second path to the same thing forgot the user.
+func TestCVE_2019_11245_RestartIsTheSameContainer(t *testing.T) {
 	r := testRuntime()
-	q := pod.CreateRequest{Want: fullPod(), Container: "app", Sandbox: &pod.Sandbox{}}
-	text := func() string {
-		c, err := r.containerConfig(q, &q.Want.Pod.Spec.Containers[0])
-		if err != nil {
-			t.Fatal(err)
+	for name, want := range map[string]*pod.Spec{"full": fullPod(), "secured": securedPod()} {
+		q := pod.CreateRequest{Want: want, Container: "app", Sandbox: &pod.Sandbox{}, Place: pod.Place{Users: &pod.Users{HostID: 65536, Length: 65536}}}
+		img := &runtimeapi.Image{Id: "sha256:0e0e", Uid: &runtimeapi.Int64Value{Value: 65532}}
+		text := func(attempt uint32) string {
+			q.Attempt = attempt
+			c, err := r.containerConfig(q, &want.Pod.Spec.Containers[0], img)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Metadata.Attempt = 0
+			c.LogPath = strings.Replace(c.LogPath, fmt.Sprintf("app/%d.log", attempt), "app/0.log", 1)
+			c.Annotations[pod.AnnotationRestartCount] = "0"
+			return string(canonical(t, c))
 		}
-		c.Metadata.Attempt = 0
-		c.LogPath = strings.Replace(c.LogPath, "app/1.log", "app/0.log", 1)
-		c.Annotations[pod.AnnotationRestartCount] = "0"
-		return string(canonical(t, c))
-	}
-	first := text()
-	q.Attempt = 1
-	if again := text(); again != first {
-		t.Errorf("first:\n%s\nagain:\n%s", first, again)
+		first := text(0)
+		for _, attempt := range []uint32{1, 2, 70} {
+			if again := text(attempt); again != first {
+				t.Errorf("%s: first:\n%s\nagain:\n%s", name, first, again)
+			}
+		}
 	}
 }
 
-func TestC_1_38_6_Hostname(t *testing.T) {
-	long := strings.Repeat("a", 61) + "-.tail"
+// The whole name goes to the sandbox where the pod asks for it, and not past what
+// the kernel takes.
+func TestC_1_38_6_HostnameOfTheSandbox(t *testing.T) {
+	r := testRuntime()
+	r.cfg.ClusterDomain = "cluster.local"
 	for _, c := range []struct {
-		meta, spec string
-		host       bool
-		want       string
+		name  string
+		spec  v1.PodSpec
+		want  string
+		wrong string
 	}{
-		{meta: "web", want: "web"},
-		{meta: "web", spec: "other", want: "other"},
-		{meta: long, want: strings.Repeat("a", 61)},
-		{meta: "web", spec: "other", host: true, want: ""},
+		{name: "the pod's name", want: "web-n1"},
+		{name: "its own", spec: v1.PodSpec{Hostname: "other"}, want: "other"},
+		{name: "with a subdomain", spec: v1.PodSpec{Hostname: "other", Subdomain: "sub"}, want: "other"},
+		{name: "as a whole", spec: v1.PodSpec{Subdomain: "sub", SetHostnameAsFQDN: ptr.To(true)}, want: "web-n1.sub.shop.svc.cluster.local"},
+		{name: "on the node's network", spec: v1.PodSpec{Hostname: "other", HostNetwork: true}},
+		{name: "too long", spec: v1.PodSpec{Subdomain: strings.Repeat("s", 60), SetHostnameAsFQDN: ptr.To(true)}, wrong: "is too long (64 characters is the max"},
 	} {
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.meta}, Spec: v1.PodSpec{Hostname: c.spec, HostNetwork: c.host}}
-		if got := hostname(p); got != c.want {
-			t.Errorf("%+v: %q", c, got)
+		want := fullPod()
+		want.Pod.Spec = c.spec
+		got, err := r.sandboxConfig(pod.SandboxRequest{Want: want})
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			continue
+		}
+		if err != nil || got.Hostname != c.want {
+			t.Errorf("%s: %q, %v", c.name, got.GetHostname(), err)
 		}
 	}
 }

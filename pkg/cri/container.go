@@ -32,19 +32,26 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 	if err != nil {
 		return "", unconfigurable(err)
 	}
-	config, err := r.containerConfig(q, c)
+	img, err := r.present(ctx, c.Image)
+	if err != nil {
+		return "", err
+	}
+	config, err := r.containerConfig(q, c, img)
 	if err != nil {
 		return "", unconfigurable(err)
 	}
 	if err := r.joinTarget(ctx, q, config); err != nil {
 		return "", err
 	}
-	img, err := r.image(ctx, config.GetImage().GetUserSpecifiedImage())
-	if err != nil {
-		return "", cannot(reasonCreate, err)
-	}
-	if img != nil {
-		config.Image.Image = img.GetId()
+	for _, m := range config.Mounts {
+		if m.Image == nil {
+			continue
+		}
+		img, err := r.present(ctx, m.Image.UserSpecifiedImage)
+		if err != nil {
+			return "", err
+		}
+		m.Image.Image = img.GetId()
 	}
 	if m := r.messageMount(q, c); m != nil {
 		config.Mounts = append(config.Mounts, m)
@@ -56,6 +63,20 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 	}
 	r.link(a.GetContainerId(), box, config)
 	return a.GetContainerId(), nil
+}
+
+// present returns what the runtime knows of an image that was made present before:
+// whom it runs as is not known of any other.
+func (r *Runtime) present(ctx context.Context, name string) (*runtimeapi.Image, error) {
+	name = withTag(name)
+	img, err := r.image(ctx, name)
+	if err != nil {
+		return nil, cannot(reasonCreate, err)
+	}
+	if img.GetId() == "" {
+		return nil, &pod.StartError{Reason: reasonCreate, Err: fmt.Errorf("image %s is not present any more", name)}
+	}
+	return img, nil
 }
 
 // joinTarget lets an ephemeral container see the processes of the container it
@@ -82,8 +103,9 @@ func (r *Runtime) joinTarget(ctx context.Context, q pod.CreateRequest, config *r
 	if len(a.GetContainers()) == 0 {
 		return &pod.StartError{Reason: reasonConfig, Err: fmt.Errorf("target container %s does not run", target)}
 	}
-	ns := config.Linux.SecurityContext.NamespaceOptions
-	ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, a.GetContainers()[0].GetId()
+	if ns := config.Linux.SecurityContext.NamespaceOptions; ns.Pid == runtimeapi.NamespaceMode_CONTAINER { // else it sees them as it is
+		ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, a.GetContainers()[0].GetId()
+	}
 	return nil
 }
 
@@ -136,23 +158,26 @@ func unconfigurable(err error) error {
 	return &pod.StartError{Reason: reasonConfig, Err: err, Final: true}
 }
 
-// containerConfig is the whole container as CRI takes it, the image by its
-// name in the manifest.
-func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtimeapi.ContainerConfig, error) {
+// containerConfig is the whole container as CRI takes it, made from img; the images
+// of its mounts by their names in the manifest.
+func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *runtimeapi.Image) (*runtimeapi.ContainerConfig, error) {
 	vars := make(map[string]string, len(q.Env))
 	pairs := make([]*runtimeapi.KeyValue, len(q.Env))
 	for i, e := range q.Env {
 		vars[e.Name] = e.Value
 		pairs[i] = &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)}
 	}
-	mounts, err := mounts(q.Mounts)
+	mounts, err := r.node.mounts(q)
 	if err != nil {
 		return nil, err
 	}
-	name := withTag(c.Image)
+	security, err := r.node.containerSecurity(q.Want.Pod, c, q.Place.Users, img)
+	if err != nil {
+		return nil, err
+	}
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: q.Attempt},
-		Image:       &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name},
+		Image:       &runtimeapi.ImageSpec{Image: img.GetId(), UserSpecifiedImage: withTag(c.Image)},
 		Command:     pod.ExpandAll(c.Command, vars),
 		Args:        pod.ExpandAll(c.Args, vars),
 		WorkingDir:  c.WorkingDir,
@@ -165,13 +190,8 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtim
 		Tty:         c.TTY,
 		StopSignal:  stopSignal(c),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: resources(q.Want.Pod, c, r.memory),
-			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-				NamespaceOptions: namespaces(q.Want.Pod),
-				Seccomp:          defaultSeccomp(),
-				MaskedPaths:      maskedPaths(),
-				ReadonlyPaths:    readonlyPaths(),
-			},
+			Resources:       r.machine.resources(q.Want.Pod, c),
+			SecurityContext: security,
 		},
 	}
 	config.Labels[pod.LabelContainerName] = c.Name
@@ -181,32 +201,30 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container) (*runtim
 	return config, nil
 }
 
-// maskedPaths are the files of /proc and /sys that tell of the machine or let
-// it be attacked; a container sees nothing there. They have to be named:
-// containerd takes a missing list for an empty one.
-func maskedPaths() []string {
-	return []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
-		"/sys/devices/virtual/powercap", "/sys/firmware",
-	}
-}
-
-// readonlyPaths are the parts of /proc through which the machine is changed.
-func readonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-}
-
-func mounts(in []pod.Mount) ([]*runtimeapi.Mount, error) {
+// mounts are the mounts of q in CRI's words.
+func (n *node) mounts(q pod.CreateRequest) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
-	for _, m := range in {
+	for _, m := range q.Mounts {
 		p, err := propagation(m.Propagation)
 		if err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.ContainerPath, err)
 		}
-		out = append(out, &runtimeapi.Mount{
-			HostPath: m.HostPath, ContainerPath: m.ContainerPath, Readonly: m.ReadOnly, Propagation: p,
-		})
+		mount := &runtimeapi.Mount{
+			HostPath: m.HostPath, ContainerPath: m.ContainerPath, Propagation: p,
+			Readonly: m.ReadOnly || m.RecursiveReadOnly, RecursiveReadOnly: m.RecursiveReadOnly,
+			SelinuxRelabel: m.Relabel && n.selinux,
+			UidMappings:    mappings(m.Users), GidMappings: mappings(m.Users),
+		}
+		switch {
+		case m.Image != "" && m.HostPath != "", m.Image == "" && (m.SubPath != "" || m.HostPath == ""):
+			return nil, fmt.Errorf("mount %s is neither of a path nor of an image", m.ContainerPath)
+		case m.RecursiveReadOnly && p != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+			return nil, fmt.Errorf("mount %s: recursive read-only mode does not go with propagation %s", m.ContainerPath, m.Propagation)
+		case m.Image != "":
+			mount.Image = &runtimeapi.ImageSpec{Image: m.Image, UserSpecifiedImage: m.Image, Annotations: q.Want.Pod.Annotations}
+			mount.ImageSubPath = m.SubPath
+		}
+		out = append(out, mount)
 	}
 	return out, nil
 }

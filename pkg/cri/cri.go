@@ -48,9 +48,25 @@ type Config struct {
 	// whatever the runtime's driver, or as a slice where that is systemd; empty
 	// leaves it to the runtime.
 	CgroupParent string
-	// RuntimeHandler names the runtime's handler for sandboxes; empty is its
-	// default.
+	// RuntimeHandler names the runtime's handler for the sandboxes of pods without a
+	// class; empty is its default.
 	RuntimeHandler string
+	// RuntimeClasses are the handlers of classes (spec.runtimeClassName). A class
+	// that is not in it names a handler itself.
+	RuntimeClasses map[string]string
+	// SeccompDir is the directory in which pods' seccomp profiles lie; empty has
+	// none, and a pod that names one cannot be made.
+	SeccompDir string
+	// ClusterDomain is the end of the full names of pods with a subdomain (C-1.38.6),
+	// and of what pods on the cluster's DNS find by a short name (C-1.38.7).
+	ClusterDomain string
+	// ClusterDNS are the addresses of the cluster's DNS servers; none where there is
+	// no cluster.
+	ClusterDNS []string
+	// ResolvConf is the file that pods' resolver configuration starts from; nil is
+	// /etc/resolv.conf, and "" says that there is none: pods ask nobody but their own
+	// loopback (C-1.38.7).
+	ResolvConf *string
 	// NodeMemory is the machine's memory in bytes, for the OOM score of
 	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
 	NodeMemory int64
@@ -87,16 +103,20 @@ func (t Timeouts) orDefaults() Timeouts {
 // pods: every answer is read from the runtime when asked. Its methods may be
 // called from many goroutines.
 type Runtime struct {
-	cfg    Config
-	rt     runtimeapi.RuntimeServiceClient
-	img    runtimeapi.ImageServiceClient
-	conn   *grpc.ClientConn // nil when made by New
-	memory int64            // bytes; 0 when unknown
+	cfg  Config
+	rt   runtimeapi.RuntimeServiceClient
+	img  runtimeapi.ImageServiceClient
+	conn *grpc.ClientConn // nil when made by New
+	node *node
+
+	machine machine
 
 	seen sync.Map // pod.Key → uint64, see Seen
 
-	parent atomic.Pointer[string] // CgroupParent as the runtime names it; nil: as it is
-	placed atomic.Bool            // the runtime that answers now was asked for that
+	where  atomic.Pointer[place] // how the runtime names cgroups; nil: not known
+	placed atomic.Bool           // the runtime that answers now was asked for that
+
+	features atomic.Pointer[features] // of the runtime that answers now; nil: not known
 }
 
 const (
@@ -137,7 +157,7 @@ func Dial(cfg Config) (*Runtime, error) {
 // process.
 func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageServiceClient) *Runtime {
 	cfg.Timeouts = cfg.Timeouts.orDefaults()
-	for _, dir := range []*string{&cfg.PodLogsDir, &cfg.ContainerLogsDir, &cfg.RootDir} {
+	for _, dir := range []*string{&cfg.PodLogsDir, &cfg.ContainerLogsDir, &cfg.RootDir, &cfg.SeccompDir} {
 		if *dir != "" {
 			*dir = filepath.Clean(*dir) // paths are compared with what the runtime says
 		}
@@ -145,9 +165,9 @@ func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageSer
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Runtime{cfg: cfg, rt: rt, img: img, memory: cfg.NodeMemory}
-	if r.memory == 0 {
-		r.memory = nodeMemory()
+	r := &Runtime{cfg: cfg, rt: rt, img: img, machine: thisMachine(), node: newNode(cfg.SeccompDir)}
+	if cfg.NodeMemory > 0 {
+		r.machine.memory = cfg.NodeMemory
 	}
 	return r
 }

@@ -2,12 +2,15 @@ package cri
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // The resolver's limits (C-1.38.8); what is past them is cut.
@@ -15,27 +18,71 @@ const (
 	maxNameservers = 3
 	maxSearches    = 32
 	maxSearchChars = 2048
+	maxSearchName  = 253 // resolvers abort over longer ones
 )
 
-func hostResolvConf() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }
+// hostResolvConf is the file that a pod gets as it is where nothing asks for another.
+const hostResolvConf = "/etc/resolv.conf"
 
-// dnsConfig is the pod's resolver configuration; nil gives the pod the host's
-// file as it is. Without a cluster there are no cluster servers, so that every
-// policy but None starts from the host's file (C-1.38.7); the pod's dnsConfig
-// is put behind it (C-1.38.8).
-func dnsConfig(p *v1.Pod, host func() ([]byte, error)) (*runtimeapi.DNSConfig, error) {
-	extra := p.Spec.DNSConfig
-	none := p.Spec.DNSPolicy == v1.DNSNone
-	if extra == nil && !none {
-		return nil, nil
+// dns is what pods' resolver configurations are made of beside the pods (C-1.38.7).
+type dns struct {
+	servers []string // of the cluster; none where there is no cluster
+	domain  string   // of the cluster; may be ""
+	file    string   // the host's configuration; "" for none
+	read    func(file string) ([]byte, error)
+}
+
+func (r *Runtime) dns() dns {
+	d := dns{servers: r.cfg.ClusterDNS, domain: r.cfg.ClusterDomain, file: hostResolvConf, read: readResolvConf}
+	if r.cfg.ResolvConf != nil {
+		d.file = *r.cfg.ResolvConf
 	}
-	c := &runtimeapi.DNSConfig{}
-	if !none {
-		text, err := host()
+	return d
+}
+
+func readResolvConf(file string) ([]byte, error) {
+	const most = 10 << 20
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && len(text) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", file, most)
+	}
+	return text, err
+}
+
+// config is the pod's resolver configuration; nil gives the pod the host's file as it
+// is. Where there are cluster servers, the cluster's policies name them and the
+// cluster's domains before the host's; else these policies mean the host's
+// configuration (C-1.38.7). The pod's dnsConfig is put behind it (C-1.38.8). cut
+// says what was past the limits, a sentence each.
+func (d dns) config(p *v1.Pod) (c *runtimeapi.DNSConfig, cut []string, err error) {
+	extra, policy := p.Spec.DNSConfig, p.Spec.DNSPolicy
+	none := policy == v1.DNSNone
+	cluster := len(d.servers) > 0 && (policy == v1.DNSClusterFirstWithHostNet || policy == v1.DNSClusterFirst && !p.Spec.HostNetwork)
+	if extra == nil && !none && !cluster && d.file == hostResolvConf {
+		return nil, nil, nil
+	}
+	c = &runtimeapi.DNSConfig{}
+	if d.file != "" && !none {
+		text, err := d.read(d.file)
 		if err != nil {
-			return nil, fmt.Errorf("read the host's DNS configuration: %w", err)
+			return nil, nil, fmt.Errorf("read the host's DNS configuration: %w", err)
 		}
 		c = parseResolvConf(string(text))
+	}
+	switch {
+	case none:
+	case cluster:
+		if d.domain != "" {
+			c.Searches = slices.Concat([]string{p.Namespace + ".svc." + d.domain, "svc." + d.domain, d.domain}, c.Searches)
+		}
+		c.Servers, c.Options = slices.Clone(d.servers), []string{"ndots:5"}
+	case d.file == "":
+		c.Servers, c.Searches = []string{"127.0.0.1"}, []string{"."}
 	}
 	if extra != nil {
 		c.Servers = append(c.Servers, extra.Nameservers...)
@@ -45,51 +92,77 @@ func dnsConfig(p *v1.Pod, host func() ([]byte, error)) (*runtimeapi.DNSConfig, e
 			if o.Value != nil && *o.Value != "" {
 				text += ":" + *o.Value
 			}
-			c.Options = slices.DeleteFunc(c.Options, func(old string) bool {
-				name, _, _ := strings.Cut(old, ":")
-				return name == o.Name
-			})
-			c.Options = append(c.Options, text)
+			c.Options = withOption(c.Options, text)
 		}
 	}
-	c.Servers = firstOfEach(c.Servers)
-	c.Searches = firstOfEach(c.Searches)
-	c.Servers = c.Servers[:min(len(c.Servers), maxNameservers)]
-	c.Searches = c.Searches[:min(len(c.Searches), maxSearches)]
+	c.Servers, c.Searches = firstOfEach(c.Servers), firstOfEach(c.Searches)
+	return c, limit(c), nil
+}
+
+// limit cuts what is past the resolver's limits, and says so.
+func limit(c *runtimeapi.DNSConfig) (cut []string) {
+	if len(c.Servers) > maxNameservers {
+		c.Servers = c.Servers[:maxNameservers]
+		cut = append(cut, "too many nameservers; those that count are: "+strings.Join(c.Servers, " "))
+	}
+	had := len(c.Searches)
+	c.Searches = c.Searches[:min(had, maxSearches)]
+	c.Searches = slices.DeleteFunc(c.Searches, func(s string) bool { return len(s) > maxSearchName })
 	for len(strings.Join(c.Searches, " ")) > maxSearchChars {
 		c.Searches = c.Searches[:len(c.Searches)-1]
 	}
-	return c, nil
+	if len(c.Searches) < had {
+		cut = append(cut, "too many or too long search domains; those that count are: "+strings.Join(c.Searches, " "))
+	}
+	return cut
+}
+
+// tellCut says what of a pod's resolver configuration does not count.
+func (r *Runtime) tellCut(p *v1.Pod) {
+	_, cut, _ := r.dns().config(p) // an error was told where it counted
+	for _, what := range cut {
+		r.cfg.Log.Warn("Resolver limits exceeded", "pod", pod.KeyOf(p).String(), "reason", "DNSConfigForming", "message", what)
+	}
 }
 
 // parseResolvConf reads a resolver file: servers and options add up, the last
-// search line wins, trailing dots go (C-1.38.9).
+// search line and the last option of a name win, trailing dots go (C-1.38.9).
 func parseResolvConf(text string) *runtimeapi.DNSConfig {
 	c := &runtimeapi.DNSConfig{}
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
-		if len(words) < 2 {
-			if len(words) == 1 && words[0] == "search" {
-				c.Searches = nil
-			}
+		if len(words) == 0 {
 			continue
 		}
 		switch words[0] {
 		case "nameserver":
-			c.Servers = append(c.Servers, words[1])
+			if len(words) > 1 {
+				c.Servers = append(c.Servers, words[1])
+			}
 		case "search":
 			c.Searches = nil
 			for _, s := range words[1:] {
 				if s != "." {
-					s = strings.TrimSuffix(s, ".")
+					c.Searches = append(c.Searches, strings.TrimSuffix(s, "."))
 				}
-				c.Searches = append(c.Searches, s)
 			}
 		case "options":
-			c.Options = append(c.Options, words[1:]...)
+			for _, o := range words[1:] {
+				c.Options = withOption(c.Options, o)
+			}
 		}
 	}
 	return c
+}
+
+// withOption appends an option, "name" or "name:value", in place of one of its name.
+func withOption(options []string, option string) []string {
+	name, _, _ := strings.Cut(option, ":")
+	options = slices.DeleteFunc(options, func(old string) bool {
+		was, _, _ := strings.Cut(old, ":")
+		return was == name
+	})
+	return append(options, option)
 }
 
 func firstOfEach(in []string) []string {

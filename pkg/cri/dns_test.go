@@ -3,40 +3,76 @@ package cri
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const hostFile = `# a comment
 search old.example
 nameserver 192.0.2.1
-search corp.example. home.example
+options timeout:1 ndots:1
+search corp.example. . home.example
 nameserver 192.0.2.2
+nameserver
 options ndots:2 rotate
 `
 
-func TestC_1_38_8_DNS(t *testing.T) {
-	five := "5"
+func dnsOf(file string, servers ...string) dns {
+	d := dns{file: file, servers: servers, read: func(string) ([]byte, error) { return []byte(hostFile), nil }}
+	if len(servers) > 0 {
+		d.domain = "cluster.local"
+	}
+	return d
+}
+
+func TestC_1_38_7_DNS(t *testing.T) {
+	five, empty := "5", ""
 	extra := &v1.PodDNSConfig{
 		Nameservers: []string{"192.0.2.1", "192.0.2.9", "192.0.2.10"}, Searches: []string{"home.example", "my.example"},
-		Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: &five}, {Name: "edns0"}},
+		Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: &five}, {Name: "edns0"}, {Name: "timeout", Value: &empty}},
 	}
+	const host, cluster = "[192.0.2.1 192.0.2.2] [corp.example home.example] [timeout:1 ndots:2 rotate]",
+		"[10.96.0.10 fd00::10] [ns.svc.cluster.local svc.cluster.local cluster.local corp.example home.example] [ndots:5]"
+	no, with := dnsOf(hostResolvConf), dnsOf(hostResolvConf, "10.96.0.10", "fd00::10")
+	nameless := with
+	nameless.domain = ""
 	for name, c := range map[string]struct {
+		dns  dns
 		spec v1.PodSpec
 		want string
 	}{
-		"default":           {v1.PodSpec{DNSPolicy: v1.DNSDefault}, "the host's"},
-		"cluster first":     {v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, "the host's"}, // C-1.38.7: no cluster
-		"with host network": {v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, "the host's"},
-		"none":              {v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: extra}, "[192.0.2.1 192.0.2.9 192.0.2.10] [home.example my.example] [ndots:5 edns0]"},
+		"default":                  {no, v1.PodSpec{DNSPolicy: v1.DNSDefault}, "the host's"},
+		"no cluster":               {no, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, "the host's"},
+		"no cluster, host network": {no, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, "the host's"},
+		"none":                     {no, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: extra}, "[192.0.2.1 192.0.2.9 192.0.2.10] [home.example my.example] [ndots:5 edns0 timeout]"},
+		"none, cluster":            {with, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: extra}, "[192.0.2.1 192.0.2.9 192.0.2.10] [home.example my.example] [ndots:5 edns0 timeout]"},
 		"appended": {
-			v1.PodSpec{DNSPolicy: v1.DNSDefault, DNSConfig: extra},
-			"[192.0.2.1 192.0.2.2 192.0.2.9] [corp.example home.example my.example] [rotate ndots:5 edns0]",
+			no, v1.PodSpec{DNSPolicy: v1.DNSDefault, DNSConfig: extra},
+			"[192.0.2.1 192.0.2.2 192.0.2.9] [corp.example home.example my.example] [rotate ndots:5 edns0 timeout]",
 		},
+		"cluster":                   {with, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, cluster},
+		"cluster, host network":     {with, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, HostNetwork: true}, "the host's"},
+		"cluster with host network": {with, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, cluster},
+		"cluster, default":          {with, v1.PodSpec{DNSPolicy: v1.DNSDefault}, "the host's"},
+		"cluster without a domain":  {nameless, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, "[10.96.0.10 fd00::10] [corp.example home.example] [ndots:5]"},
+		"cluster, appended": {
+			with, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, DNSConfig: extra},
+			"[10.96.0.10 fd00::10 192.0.2.1] [ns.svc.cluster.local svc.cluster.local cluster.local corp.example home.example my.example] [ndots:5 edns0 timeout]",
+		},
+		"another file":         {dnsOf("/run/resolv.conf"), v1.PodSpec{DNSPolicy: v1.DNSDefault}, host},
+		"another file, first":  {dnsOf("/run/resolv.conf"), v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, host},
+		"no file":              {dnsOf(""), v1.PodSpec{DNSPolicy: v1.DNSDefault}, "[127.0.0.1] [.] []"},
+		"no file, no cluster":  {dnsOf(""), v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, "[127.0.0.1] [.] []"},
+		"no file, but cluster": {dnsOf("", "10.96.0.10"), v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, "[10.96.0.10] [ns.svc.cluster.local svc.cluster.local cluster.local] [ndots:5]"},
+		"no file, none":        {dnsOf(""), v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"192.0.2.9"}}}, "[192.0.2.9] [] []"},
 	} {
-		got, err := dnsConfig(&v1.Pod{Spec: c.spec}, func() ([]byte, error) { return []byte(hostFile), nil })
+		got, _, err := c.dns.config(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: c.spec})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,26 +84,82 @@ func TestC_1_38_8_DNS(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, text, c.want)
 		}
 	}
+	if got := fmt.Sprint(with.servers); got != "[10.96.0.10 fd00::10]" {
+		t.Errorf("one pod's servers are left with the next: %s", got)
+	}
 }
 
 func TestC_1_38_8_DNSLimits(t *testing.T) {
-	var many []string
-	for i := range 40 {
-		many = append(many, fmt.Sprintf("s%d.%s.example", i, strings.Repeat("x", 60)))
+	name := func(i, length int) string {
+		text := fmt.Sprintf("s%d.", i)
+		return text + strings.Repeat("x", length-len(text))
 	}
-	c, err := dnsConfig(&v1.Pod{Spec: v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Searches: many}}}, nil)
-	if err != nil {
-		t.Fatal(err)
+	names := func(n, length int) (out []string) {
+		for i := range n {
+			out = append(out, name(i, length))
+		}
+		return out
 	}
-	if n := len(strings.Join(c.Searches, " ")); n > 2048 || len(c.Searches) > 32 || len(c.Searches) < 25 {
-		t.Errorf("%d searches with %d characters", len(c.Searches), n)
+	for title, c := range map[string]struct {
+		extra    v1.PodDNSConfig
+		searches []string
+		servers  int
+		cut      string
+	}{
+		"within":        {v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "a"}, Searches: names(32, 60)}, names(32, 60), 3, ""},
+		"servers":       {v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}, nil, 3, "too many nameservers; those that count are: a b c"},
+		"searches":      {v1.PodDNSConfig{Searches: names(40, 10)}, names(32, 10), 0, "too many or too long search"},
+		"characters":    {v1.PodDNSConfig{Searches: names(32, 64)}, names(31, 64), 0, "too many or too long search"}, // 32 * 65 - 1 > 2048
+		"all of them":   {v1.PodDNSConfig{Searches: names(31, 65)[:31]}, names(31, 65), 0, ""},                       // 31 * 66 - 1 = 2045
+		"253":           {v1.PodDNSConfig{Searches: []string{name(1, 253)}}, []string{name(1, 253)}, 0, ""},
+		"254":           {v1.PodDNSConfig{Searches: []string{name(1, 254), "b"}}, []string{"b"}, 0, "those that count are: b"},
+		"counted first": {v1.PodDNSConfig{Searches: append([]string{name(1, 254)}, names(32, 10)...)}, names(31, 10), 0, "too many or too long search"},
+	} {
+		p := &v1.Pod{Spec: v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &c.extra}}
+		got, cut, err := dnsOf("").config(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := strings.Join(cut, "\n")
+		if fmt.Sprint(got.Searches) != fmt.Sprint(c.searches) || len(got.Servers) != c.servers || !strings.Contains(told, c.cut) || (told == "") != (c.cut == "") {
+			t.Errorf("%s: %d searches, %d servers, told %q", title, len(got.Searches), len(got.Servers), told)
+		}
 	}
 }
 
-func TestDNSWithoutHostFile(t *testing.T) {
-	gone := errors.New("gone")
-	_, err := dnsConfig(&v1.Pod{Spec: v1.PodSpec{DNSConfig: &v1.PodDNSConfig{}}}, func() ([]byte, error) { return nil, gone })
-	if !errors.Is(err, gone) {
-		t.Error(err)
+func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
+	var log strings.Builder
+	r := &Runtime{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"},
+		Spec:       v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}},
+	}
+	r.tellCut(p)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "pod=ns/p reason=DNSConfigForming") {
+		t.Errorf("told %q", got)
+	}
+}
+
+func TestC_1_38_9_ResolvConfFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	r := &Runtime{cfg: Config{ResolvConf: &file}}
+	p := &v1.Pod{Spec: v1.PodSpec{DNSPolicy: v1.DNSDefault}}
+	if _, _, err := r.dns().config(p); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := os.WriteFile(file, []byte(hostFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, _, err := r.dns().config(p); err != nil || fmt.Sprint(c.GetServers()) != "[192.0.2.1 192.0.2.2]" {
+		t.Errorf("%v, %v", c, err)
+	}
+	if err := os.Truncate(file, 11<<20); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.dns().config(p); err == nil {
+		t.Error("a file of 11 MiB is read")
+	}
+	if c, _, err := (&Runtime{}).dns().config(p); c != nil || err != nil {
+		t.Errorf("a pod that asks for nothing: %v, %v", c, err)
 	}
 }

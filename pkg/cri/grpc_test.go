@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // These run over a real gRPC connection on a unix socket.

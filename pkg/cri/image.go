@@ -2,8 +2,10 @@ package cri
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 
@@ -23,8 +25,8 @@ const (
 )
 
 // PullImage makes the image of want's container present by its pull policy
-// (C-1.39.2). The end of ctx ends the pull; ctx's error then comes back, no
-// StartError.
+// (C-1.39.2), without credentials; an agent has an image.Puller in front of it.
+// The end of ctx ends the pull; ctx's error then comes back, no StartError.
 func (r *Runtime) PullImage(ctx context.Context, want *pod.Spec, container string) error {
 	c, _ := want.Container(container)
 	if c == nil {
@@ -35,28 +37,66 @@ func (r *Runtime) PullImage(ctx context.Context, want *pod.Spec, container strin
 	}
 	name := withTag(c.Image)
 	if c.ImagePullPolicy != v1.PullAlways {
-		img, err := r.image(ctx, name)
+		id, err := r.FindImage(ctx, want, name)
 		switch {
-		case err != nil:
-			return imageError(ctx, reasonInspect, fmt.Errorf("look for image %s: %w", name, err))
-		case img != nil:
-			return nil
+		case err != nil || id != "":
+			return err
 		case c.ImagePullPolicy == v1.PullNever:
 			return &pod.StartError{Reason: reasonNeverPull, Err: fmt.Errorf("image %s is not present and imagePullPolicy is Never", name), Final: true}
 		}
 	}
-	_, err := bounded(ctx, r, "PullImage", r.cfg.Timeouts.Pull, r.img.PullImage,
-		&runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}})
+	_, err := r.FetchImage(ctx, want, name, "", "")
+	return err
+}
+
+// FindImage returns the ID of the image of that name as want's pod would get it,
+// "" when it is not present. A runtime that cannot say is a StartError with
+// reason ImageInspectError; one that does not answer is ErrUnavailable.
+func (r *Runtime) FindImage(ctx context.Context, want *pod.Spec, name string) (string, error) {
+	img, err := r.imageStatus(ctx, imageSpec(want, name))
 	if err != nil {
-		return imageError(ctx, pullReason(err), pullError(name, err))
+		return "", imageError(ctx, reasonInspect, fmt.Errorf("look for image %s: %w", name, err))
 	}
-	return nil
+	return img.GetId(), nil
+}
+
+// FetchImage pulls an image for want's pod and returns its ID; without a user and
+// a password, without credentials. The end of ctx ends it: ctx's error then comes
+// back. Other failures are StartErrors with the runtime's own reason where CRI has
+// a word for it, else ErrImagePull (C-1.22.9), and tell no credentials.
+func (r *Runtime) FetchImage(ctx context.Context, want *pod.Spec, name, user, password string) (string, error) {
+	q := &runtimeapi.PullImageRequest{
+		Image: imageSpec(want, name),
+		SandboxConfig: &runtimeapi.PodSandboxConfig{ // whose pull it is; a runtime may pull by that
+			Metadata:    &runtimeapi.PodSandboxMetadata{Name: want.Name, Namespace: want.Namespace, Uid: want.UID()},
+			Labels:      r.sandboxLabels(want),
+			Annotations: want.Pod.Annotations,
+		},
+	}
+	if user != "" || password != "" {
+		q.Auth = &runtimeapi.AuthConfig{Username: user, Password: password}
+	}
+	a, err := bounded(ctx, r, "PullImage", r.cfg.Timeouts.Pull, r.img.PullImage, q)
+	if err != nil {
+		err = withoutCredentials(err, user, password)
+		return "", imageError(ctx, pullReason(err), pullError(name, err))
+	}
+	return a.GetImageRef(), nil
+}
+
+// imageSpec names an image as the kubelet does: with the pod's annotations.
+func imageSpec(want *pod.Spec, name string) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{Image: name, Annotations: want.Pod.Annotations}
 }
 
 // image returns what the runtime knows of an image, nil when it is not
 // present.
 func (r *Runtime) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
-	a, err := read(ctx, r, "ImageStatus", r.img.ImageStatus, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	return r.imageStatus(ctx, &runtimeapi.ImageSpec{Image: name})
+}
+
+func (r *Runtime) imageStatus(ctx context.Context, image *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	a, err := read(ctx, r, "ImageStatus", r.img.ImageStatus, &runtimeapi.ImageStatusRequest{Image: image})
 	if err != nil {
 		return nil, unlessGone(err)
 	}
@@ -105,6 +145,39 @@ func pullError(name string, err error) error {
 		cause = strings.TrimPrefix(cause, ref.String()+": ")
 	}
 	return fmt.Errorf("pull image %s: %w", name, &CallError{Method: call.Method, Msg: cause, kind: call.kind})
+}
+
+// credentialText is what in a registry's or a runtime's words may let somebody in:
+// a user and password in a URL, what a query or a header carries, a token.
+var credentialText = regexp.MustCompile(`//[^/\s"@]+@` +
+	`|(?i:\b(bearer|basic)\s+[a-z0-9._~+/=-]{8,})` +
+	`|(?i:\b((access|refresh|identity|registry)?_?token|password|passwd|secret|signature|sig|x-amz-[a-z-]+|credential)(=|["']\s*:\s*["'])[^&\s"',}]+)` +
+	`|\beyJ[A-Za-z0-9_-]{8,}[A-Za-z0-9._-]*`)
+
+// withoutCredentials returns a failed call with what credentials its text holds taken
+// out: registries repeat what they are asked, and runtimes repeat registries.
+func withoutCredentials(err error, user, password string) error {
+	var call *CallError
+	if !errors.As(err, &call) {
+		return err
+	}
+	hidden := *call
+	hidden.Msg = credentialText.ReplaceAllStringFunc(call.Msg, func(s string) string {
+		if strings.HasPrefix(s, "//") {
+			return "//***@"
+		}
+		if i := strings.IndexAny(s, " =:"); i > 0 {
+			return s[:i+1] + "***"
+		}
+		return "***"
+	})
+	pair := base64.RawStdEncoding.EncodeToString([]byte(user + ":" + password))
+	for _, secret := range []string{pair, url.QueryEscape(password), password} {
+		if len(secret) >= 4 { // a shorter one would be told by what is missing
+			hidden.Msg = strings.ReplaceAll(hidden.Msg, secret, "***")
+		}
+	}
+	return &hidden
 }
 
 // withTag adds the default tag to a name that has neither tag nor digest

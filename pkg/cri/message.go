@@ -43,7 +43,10 @@ func (r *Runtime) messageMount(q pod.CreateRequest, c *v1.Container) *runtimeapi
 		r.cfg.Log.Warn("Termination message file not made", "pod", q.Want.Key.String(), "container", c.Name, "error", err)
 		return nil
 	}
-	return &runtimeapi.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath}
+	return &runtimeapi.Mount{
+		HostPath: path, ContainerPath: c.TerminationMessagePath, SelinuxRelabel: r.node.selinux,
+		UidMappings: mappings(q.Place.Users), GidMappings: mappings(q.Place.Users),
+	}
 }
 
 // newMessageFile makes an empty file that every user may write; the directories

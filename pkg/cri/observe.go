@@ -57,8 +57,10 @@ func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
 		r.placed.Store(false) // who answers next may be another
+		r.features.Store(nil)
 		return pod.RuntimeReady{}, err
 	}
+	r.features.Store(featuresOf(a))
 	ready := pod.RuntimeReady{RuntimeMessage: "the runtime does not say", NetworkMessage: "the runtime does not say"}
 	for _, c := range a.GetStatus().GetConditions() {
 		msg := ""

@@ -1,13 +1,13 @@
 package cri
 
 import (
-	"bufio"
-	"os"
+	"math"
 	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	podresource "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -25,34 +25,119 @@ const (
 	milliPerCPU   = 1000
 )
 
-// resources are the limits the kernel enforces on one container. memory is the
-// machine's, in bytes.
-func resources(p *v1.Pod, c *v1.Container, memory int64) *runtimeapi.LinuxContainerResources {
-	res := &runtimeapi.LinuxContainerResources{
-		CpuShares:   shares(request(c, v1.ResourceCPU).MilliValue()),
-		OomScoreAdj: oomScore(p, c, memory),
+// machine is what the numbers of containers depend on beside their pods.
+type machine struct {
+	memory    int64    // bytes, 0 when the kernel does not say
+	unified   bool     // cgroup v2
+	swap      bool     // the kernel limits swap
+	hugePages []string // sizes it has, as it names them: "2MB"
+}
+
+// resources are the limits the kernel enforces on one container, as the kubelet
+// sends them. Where the container has no limit of its own, the pod's counts.
+func (m machine) resources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	limit := func(name v1.ResourceName) resource.Quantity {
+		q := c.Resources.Limits[name]
+		if q.IsZero() && p.Spec.Resources != nil {
+			q = p.Spec.Resources.Limits[name]
+		}
+		return q
 	}
-	if limit, ok := c.Resources.Limits[v1.ResourceCPU]; ok && !limit.IsZero() {
-		res.CpuPeriod = period
-		res.CpuQuota = max(limit.MilliValue()*period/milliPerCPU, minQuota)
+	ask, ok := c.Resources.Requests[v1.ResourceCPU]
+	if !ok {
+		ask = limit(v1.ResourceCPU)
 	}
-	if limit, ok := c.Resources.Limits[v1.ResourceMemory]; ok {
-		res.MemoryLimitInBytes = limit.Value()
+	res := m.limits(ask, limit(v1.ResourceCPU), limit(v1.ResourceMemory))
+	res.OomScoreAdj = oomScore(p, c, m.memory)
+	res.HugepageLimits = m.hugepageLimits(p, c)
+	switch { // C-1.41.9: none of it is swapped out
+	case !m.swap:
+	case m.unified:
+		res.Unified["memory.swap.max"] = "0"
+	default:
+		res.MemorySwapLimitInBytes = res.MemoryLimitInBytes // memory and swap together
 	}
 	return res
+}
+
+// limits turns amounts into what the kernel counts in (C-1.22.14). Without a limit
+// there is no quota, but its period is said.
+func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxContainerResources {
+	res := &runtimeapi.LinuxContainerResources{
+		CpuShares:          shares(ask.MilliValue()),
+		CpuPeriod:          period,
+		MemoryLimitInBytes: memory.Value(),
+	}
+	if !cpu.IsZero() {
+		res.CpuQuota = max(cpu.MilliValue()*period/milliPerCPU, minQuota)
+	}
+	if m.unified {
+		res.Unified = map[string]string{"memory.oom.group": "1"} // C-1.41.8
+	}
+	return res
+}
+
+// sandboxResources are what the whole pod costs, for runtimes that size a machine
+// by it: its overhead, and all its containers without that.
+func (m machine) sandboxResources(p *v1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
+	opts := podresource.PodResourcesOptions{ExcludeOverhead: true}
+	asks, limits := podresource.PodRequests(p, opts), podresource.PodLimits(p, opts)
+	ask, ok := asks[v1.ResourceCPU]
+	if !ok {
+		ask = limits[v1.ResourceCPU]
+	}
+	overhead = &runtimeapi.LinuxContainerResources{}
+	if o := p.Spec.Overhead; o != nil {
+		overhead = m.limits(o[v1.ResourceCPU], o[v1.ResourceCPU], o[v1.ResourceMemory])
+	}
+	return overhead, m.limits(ask, limits[v1.ResourceCPU], limits[v1.ResourceMemory])
+}
+
+// hugepageLimits names every size that the kernel has; what neither the container
+// nor its pod has a limit for is none.
+func (m machine) hugepageLimits(p *v1.Pod, c *v1.Container) []*runtimeapi.HugepageLimit {
+	limits := make(map[string]uint64)
+	note := func(list v1.ResourceList) {
+		for name, q := range list {
+			if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
+				if bytes, err := resource.ParseQuantity(size); err == nil {
+					limits[pageSize(bytes.Value())] = uint64(q.Value())
+				}
+			}
+		}
+	}
+	if p.Spec.Resources != nil {
+		note(p.Spec.Resources.Limits)
+	}
+	note(c.Resources.Limits)
+	var out []*runtimeapi.HugepageLimit
+	for _, size := range m.hugePages {
+		out = append(out, &runtimeapi.HugepageLimit{PageSize: size, Limit: limits[size]})
+	}
+	return out
+}
+
+// pageSize names a size of pages as the kernel's files do: "2MB", "1GB".
+func pageSize(bytes int64) string {
+	units := []string{"B", "KB", "MB", "GB"}
+	i := 0
+	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
+		bytes /= 1024
+	}
+	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
 func shares(milli int64) int64 {
 	return min(max(milli*sharesPerCPU/milliPerCPU, minShares), maxShares)
 }
 
-// request is what the container asks for; a limit alone asks for itself.
-func request(c *v1.Container, name v1.ResourceName) *resource.Quantity {
-	if q, ok := c.Resources.Requests[name]; ok {
-		return &q
+// memoryRequest is what the container asks for; a limit alone asks for itself.
+func memoryRequest(c *v1.Container) int64 {
+	q, ok := c.Resources.Requests[v1.ResourceMemory]
+	if !ok {
+		q = c.Resources.Limits[v1.ResourceMemory]
 	}
-	q := c.Resources.Limits[name]
-	return &q
+	return q.Value()
 }
 
 // oomScore is the container's oom_score_adj (C-1.22.13).
@@ -60,70 +145,45 @@ func oomScore(p *v1.Pod, c *v1.Container, memory int64) int64 {
 	if p.Spec.PriorityClassName == "system-node-critical" {
 		return oomGuaranteed
 	}
-	switch qos(p) {
+	switch pod.QOS(&p.Spec) {
 	case v1.PodQOSGuaranteed:
 		return oomGuaranteed
 	case v1.PodQOSBestEffort:
 		return oomBestEffort
 	}
-	score := burstableScore(c, memory)
-	for i := range p.Spec.InitContainers {
-		if ic := &p.Spec.InitContainers[i]; ic.Name == c.Name && pod.Restartable(ic) {
-			// A sidecar is not killed before the container it serves.
-			for j := range p.Spec.Containers {
-				score = min(score, burstableScore(&p.Spec.Containers[j], memory))
-			}
-		}
-	}
-	return score
-}
-
-func burstableScore(c *v1.Container, memory int64) int64 {
 	if memory <= 0 {
 		return oomBestEffort - 1
 	}
-	score := oomBestEffort - 1000*request(c, v1.ResourceMemory).Value()/memory
+	asked := memoryRequest(c)
+	for i := range p.Spec.InitContainers {
+		if ic := &p.Spec.InitContainers[i]; ic.Name == c.Name && pod.Restartable(ic) {
+			// A sidecar is not killed before the containers it serves.
+			asked = max(asked, leastRequest(p))
+		}
+	}
+	score := oomBestEffort - 1000*(asked+unassigned(p))/memory
 	return min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
 }
 
-// qos is the pod's class by cpu and memory alone: none asks for anything, all
-// are limited to just what they ask for, or something between.
-func qos(p *v1.Pod) v1.PodQOSClass {
-	asks, exact := false, true
-	for _, list := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-				limit := list[i].Resources.Limits[name]
-				want := request(&list[i], name)
-				asks = asks || !want.IsZero() || !limit.IsZero()
-				exact = exact && !limit.IsZero() && limit.Cmp(*want) == 0
-			}
-		}
+// leastRequest is the memory that the smallest of the pod's containers asks for.
+func leastRequest(p *v1.Pod) int64 {
+	least := int64(math.MaxInt64)
+	for i := range p.Spec.Containers {
+		least = min(least, memoryRequest(&p.Spec.Containers[i]))
 	}
-	switch {
-	case !asks:
-		return v1.PodQOSBestEffort
-	case exact:
-		return v1.PodQOSGuaranteed
-	}
-	return v1.PodQOSBurstable
+	return least
 }
 
-// nodeMemory is the machine's memory in bytes, 0 when the kernel does not say.
-func nodeMemory() int64 {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
+// unassigned is each container's part of the memory that the pod as a whole asks
+// for beyond what its containers do.
+func unassigned(p *v1.Pod) int64 {
+	if p.Spec.Resources == nil {
 		return 0
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "MemTotal:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return kib << 10
-		}
+	whole, ok := p.Spec.Resources.Requests[v1.ResourceMemory]
+	if !ok || whole.IsZero() {
+		return 0
 	}
-	return 0
+	sum := podresource.AggregateContainerRequests(p, podresource.PodResourcesOptions{})[v1.ResourceMemory]
+	return (whole.Value() - sum.Value()) / int64(len(p.Spec.Containers)+len(p.Spec.InitContainers))
 }

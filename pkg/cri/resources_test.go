@@ -2,10 +2,16 @@ package cri
 
 import (
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -25,22 +31,132 @@ func asking(name, cpuRequest, cpuLimit, memRequest, memLimit string) v1.Containe
 	return c
 }
 
+// TestC_1_22_14_CPUAndMemory: the period is said where there is no quota too.
 func TestC_1_22_14_CPUAndMemory(t *testing.T) {
 	for _, c := range []struct{ cpuRequest, cpuLimit, memLimit, want string }{
-		{"", "", "", "shares=2 quota=0/0 memory=0"},
-		{"1m", "", "", "shares=2 quota=0/0 memory=0"},
-		{"100m", "", "", "shares=102 quota=0/0 memory=0"},
+		{"", "", "", "shares=2 quota=0/100000 memory=0"},
+		{"1m", "", "", "shares=2 quota=0/100000 memory=0"},
+		{"100m", "", "", "shares=102 quota=0/100000 memory=0"},
 		{"1", "2", "64Mi", "shares=1024 quota=200000/100000 memory=67108864"},
 		{"", "500m", "", "shares=512 quota=50000/100000 memory=0"}, // a limit alone is the request
 		{"0", "5m", "", "shares=2 quota=1000/100000 memory=0"},     // the quota's floor
-		{"1000", "", "", "shares=262144 quota=0/0 memory=0"},
-		{"1", "0", "", "shares=1024 quota=0/0 memory=0"},
+		{"1000", "", "", "shares=262144 quota=0/100000 memory=0"},
+		{"1", "0", "", "shares=1024 quota=0/100000 memory=0"},
 	} {
 		con := asking("a", c.cpuRequest, c.cpuLimit, "", c.memLimit)
-		r := resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}, &con, 1<<30)
+		r := machine{memory: 1 << 30}.resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}, &con)
 		got := fmt.Sprintf("shares=%d quota=%d/%d memory=%d", r.CpuShares, r.CpuQuota, r.CpuPeriod, r.MemoryLimitInBytes)
 		if got != c.want {
 			t.Errorf("request %q limit %q memory %q: %s, want %s", c.cpuRequest, c.cpuLimit, c.memLimit, got, c.want)
+		}
+	}
+}
+
+// said is what of resources is not about time and memory.
+func said(r *runtimeapi.LinuxContainerResources) string {
+	var parts []string
+	for _, l := range r.HugepageLimits {
+		parts = append(parts, fmt.Sprintf("%s=%d", l.PageSize, l.Limit))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Unified)) {
+		parts = append(parts, name+"="+r.Unified[name])
+	}
+	return fmt.Sprintf("swap=%d %s", r.MemorySwapLimitInBytes, strings.Join(parts, " "))
+}
+
+// TestC_1_41_8_WhatTheKernelHas: pages of each size, swap and the OOM killer are
+// spoken of as this kernel has them.
+func TestC_1_41_8_WhatTheKernelHas(t *testing.T) {
+	sizes := []string{"1GB", "2MB"}
+	pages := asking("a", "1", "1", "64Mi", "64Mi")
+	pages.Resources.Limits["hugepages-2Mi"] = resource.MustParse("4Mi")
+	for _, c := range []struct {
+		name    string
+		machine machine
+		c       v1.Container
+		want    string
+	}{
+		{"v1", machine{hugePages: sizes}, pages, "swap=0 1GB=0 2MB=4194304"},
+		{"v1, limits swap", machine{swap: true}, pages, "swap=67108864 "},
+		{"v1, limits swap, no limit", machine{swap: true}, asking("a", "1", "", "", ""), "swap=0 "},
+		{"v2", machine{unified: true}, pages, "swap=0 memory.oom.group=1"},
+		{"v2, limits swap", machine{unified: true, swap: true, hugePages: sizes[:1]}, pages, "swap=0 1GB=0 memory.oom.group=1 memory.swap.max=0"},
+	} {
+		got := said(c.machine.resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{c.c}}}, &c.c))
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// whole returns a pod with resources of its own.
+func whole(of v1.Container, list ...v1.Container) *v1.Pod {
+	return &v1.Pod{Spec: v1.PodSpec{Resources: &of.Resources, Containers: list}}
+}
+
+// TestC_1_34_7_PodLevelResources: what a container has no limit for, its pod's
+// limit is for.
+func TestC_1_34_7_PodLevelResources(t *testing.T) {
+	of := asking("", "1", "2", "512Mi", "1Gi")
+	of.Resources.Limits["hugepages-2Mi"] = resource.MustParse("2Mi")
+	own := asking("own", "100m", "200m", "", "64Mi")
+	own.Resources.Limits["hugepages-2Mi"] = resource.MustParse("6Mi")
+	none := asking("none", "", "", "", "")
+	p := whole(of, own, none)
+	for i, want := range []string{
+		"shares=102 quota=20000 memory=67108864 2MB=6291456",
+		"shares=2048 quota=200000 memory=1073741824 2MB=2097152",
+	} {
+		r := machine{hugePages: []string{"2MB"}}.resources(p, &p.Spec.Containers[i])
+		got := fmt.Sprintf("shares=%d quota=%d memory=%d 2MB=%d", r.CpuShares, r.CpuQuota, r.MemoryLimitInBytes, r.HugepageLimits[0].Limit)
+		if got != want {
+			t.Errorf("container %d: %s, want %s", i, got, want)
+		}
+	}
+}
+
+// TestC_1_41_2_SandboxResources: the sandbox is told what its pod costs.
+func TestC_1_41_2_SandboxResources(t *testing.T) {
+	always := v1.ContainerRestartPolicyAlways
+	sidecar := asking("side", "50m", "100m", "", "16Mi")
+	sidecar.RestartPolicy = &always
+	text := func(r *runtimeapi.LinuxContainerResources) string {
+		return fmt.Sprintf("shares=%d quota=%d/%d memory=%d oom=%d %s", r.CpuShares, r.CpuQuota, r.CpuPeriod, r.MemoryLimitInBytes, r.OomScoreAdj, said(r))
+	}
+	for _, c := range []struct {
+		name                string
+		machine             machine
+		pod                 v1.PodSpec
+		overhead, resources string
+	}{
+		{
+			"nothing", machine{swap: true, hugePages: []string{"2MB"}}, v1.PodSpec{Containers: []v1.Container{asking("a", "", "", "", "")}},
+			"shares=0 quota=0/0 memory=0 oom=0 swap=0 ", "shares=2 quota=0/100000 memory=0 oom=0 swap=0 ",
+		},
+		{ // the sidecar runs beside the container: 550m, 600m, 80Mi; the init container alone needs more memory
+			"sums", machine{}, v1.PodSpec{
+				InitContainers: []v1.Container{sidecar, asking("init", "100m", "100m", "", "128Mi")},
+				Containers:     []v1.Container{asking("a", "500m", "500m", "", "64Mi")},
+				Overhead:       v1.ResourceList{v1.ResourceCPU: resource.MustParse("250m"), v1.ResourceMemory: resource.MustParse("8Mi")},
+			},
+			"shares=256 quota=25000/100000 memory=8388608 oom=0 swap=0 ",
+			"shares=563 quota=60000/100000 memory=150994944 oom=0 swap=0 ",
+		},
+		{
+			"v2", machine{unified: true}, v1.PodSpec{Containers: []v1.Container{asking("a", "", "1", "", "")}},
+			"shares=0 quota=0/0 memory=0 oom=0 swap=0 ", "shares=1024 quota=100000/100000 memory=0 oom=0 swap=0 memory.oom.group=1",
+		},
+		{
+			"pod level", machine{}, whole(asking("", "2", "3", "", "1Gi"), asking("a", "1", "", "", "")).Spec,
+			"shares=0 quota=0/0 memory=0 oom=0 swap=0 ", "shares=2048 quota=300000/100000 memory=1073741824 oom=0 swap=0 ",
+		},
+	} {
+		overhead, resources := c.machine.sandboxResources(&v1.Pod{Spec: c.pod})
+		if got := text(overhead); got != c.overhead {
+			t.Errorf("%s: overhead %q, want %q", c.name, got, c.overhead)
+		}
+		if got := text(resources); got != c.resources {
+			t.Errorf("%s: resources %q, want %q", c.name, got, c.resources)
 		}
 	}
 }
@@ -66,6 +182,17 @@ func TestC_1_22_13_OOMScore(t *testing.T) {
 		"sidecar no worse than the served": {v1.PodSpec{
 			InitContainers: []v1.Container{sidecar}, Containers: []v1.Container{asking("a", "", "", "2Gi", "")},
 		}, "side", 500},
+		// 1Gi of 4Gi for the pod; its containers ask for 512Mi and nothing: each gets half
+		// of the other 512Mi.
+		"pod level, with a request": {whole(asking("", "", "", "1Gi", ""), asking("a", "", "", "512Mi", ""), asking("b", "", "", "", "")).Spec, "a", 813},
+		"pod level, without":        {whole(asking("", "", "", "1Gi", ""), asking("a", "", "", "512Mi", ""), asking("b", "", "", "", "")).Spec, "b", 938},
+		"pod level, guaranteed":     {whole(asking("", "1", "1", "1Gi", "1Gi"), asking("a", "", "", "", "")).Spec, "a", -997},
+		"pod level, cpu alone":      {whole(asking("", "1", "", "", ""), asking("a", "", "", "1Gi", "")).Spec, "a", 750},
+		"pod level, sidecar": {func() v1.PodSpec {
+			s := whole(asking("", "", "", "3Gi", ""), asking("a", "", "", "1Gi", "")).Spec
+			s.InitContainers = []v1.Container{sidecar} // as the container: 1Gi, and half of the other 2Gi
+			return s
+		}(), "side", 500},
 	} {
 		p := &v1.Pod{Spec: c.pod}
 		of, _ := (&pod.Spec{Pod: p}).Container(c.of)
@@ -78,5 +205,23 @@ func TestC_1_22_13_OOMScore(t *testing.T) {
 func TestNodeMemoryIsRead(t *testing.T) {
 	if got := nodeMemory(); got < 64<<20 {
 		t.Errorf("nodeMemory = %d bytes", got)
+	}
+}
+
+// TestHugePageSizesAreRead: named as the kernel names their cgroup files.
+func TestHugePageSizesAreRead(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"hugepages-64kB", "hugepages-2048kB", "hugepages-1048576kB", "hugepages-kB", "other"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := hugePages(dir)
+	slices.Sort(got)
+	if want := []string{"1GB", "2MB", "64KB"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := hugePages(filepath.Join(dir, "none")); got != nil {
+		t.Errorf("of a kernel without: %v", got)
 	}
 }

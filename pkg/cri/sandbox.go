@@ -19,9 +19,10 @@ import (
 
 // RunSandbox makes and starts the sandbox of a pod and returns its ID. What
 // fails comes back as *pod.StartError with reason FailedCreatePodSandBox
-// (C-1.22.2), except that a runtime which does not answer is ErrUnavailable. A
-// sandbox that the runtime finished after its answer was awaited in vain is taken
-// over, now or by the next call with the same attempt (F3).
+// (C-1.22.2), except that a runtime which does not answer is ErrUnavailable; it is
+// final where this runtime cannot run the pod at all. A sandbox that the runtime
+// finished after its answer was awaited in vain is taken over, now or by the next
+// call with the same attempt (F3).
 func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string, error) {
 	const reason = "FailedCreatePodSandBox"
 	want, attempt := q.Want, q.Attempt
@@ -29,6 +30,11 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 	if err != nil {
 		return "", &pod.StartError{Reason: reason, Err: err}
 	}
+	handler := r.Handler(want.Pod.Spec.RuntimeClassName)
+	if err := r.suits(ctx, want.Pod, handler); err != nil {
+		return "", err
+	}
+	r.tellCut(want.Pod)
 	if dir := config.GetLogDirectory(); dir != "" {
 		// World-readable, as the kubelet's, so that log collectors can follow.
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -36,7 +42,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 		}
 	}
 	a, err := act(ctx, r, "RunPodSandbox", r.cfg.Timeouts.Call, r.rt.RunPodSandbox,
-		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: r.cfg.RuntimeHandler})
+		&runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 	if err != nil {
 		if id := r.finished(ctx, want, attempt, err); id != "" {
 			return id, nil
@@ -88,27 +94,35 @@ func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
 // and the node's files, so that both calls say the same.
 func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxConfig, error) {
 	want := q.Want
-	dns, err := dnsConfig(want.Pod, hostResolvConf)
+	dns, _, err := r.dns().config(want.Pod)
 	if err != nil {
 		return nil, err
 	}
+	security, err := sandboxSecurity(want.Pod, q.Place.Users)
+	if err != nil {
+		return nil, err
+	}
+	hostname, _, err := pod.Hostname(want.Pod, r.cfg.ClusterDomain)
+	if err != nil {
+		return nil, err
+	}
+	overhead, resources := r.machine.sandboxResources(want.Pod)
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: want.Name, Namespace: want.Namespace, Uid: want.UID(), Attempt: q.Attempt,
 		},
-		Hostname:     hostname(want.Pod),
+		Hostname:     hostname,
 		LogDirectory: r.logDirectory(want),
 		DnsConfig:    dns,
 		PortMappings: portMappings(want.Pod),
 		Labels:       r.sandboxLabels(want),
 		Annotations:  sandboxAnnotations(want, q.Instance),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: cmp.Or(q.Place.CgroupParent, r.cgroupParent()),
-			Sysctls:      sysctls(want.Pod),
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: namespaces(want.Pod),
-				Seccomp:          defaultSeccomp(), // C-1.22.12
-			},
+			CgroupParent:    cmp.Or(q.Place.CgroupParent, r.cgroupParent()),
+			Sysctls:         sysctls(want.Pod),
+			SecurityContext: security,
+			Overhead:        overhead,
+			Resources:       resources,
 		},
 	}, nil
 }
@@ -178,49 +192,6 @@ func sandboxAnnotations(want *pod.Spec, instance int) map[string]string {
 		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
 	}
 	return notes
-}
-
-// hostname is C-1.38.6's, without the overrides that manifests may not use
-// yet. On the host network the runtime takes the node's own.
-func hostname(p *v1.Pod) string {
-	const longest = 63
-	if p.Spec.HostNetwork {
-		return ""
-	}
-	name := p.Spec.Hostname
-	if name == "" {
-		name = p.Name
-	}
-	if len(name) > longest {
-		name = strings.TrimRight(name[:longest], "-.")
-	}
-	return name
-}
-
-// namespaces says what the pod shares with the node and among its containers.
-func namespaces(p *v1.Pod) *runtimeapi.NamespaceOption {
-	ns := &runtimeapi.NamespaceOption{
-		Network: runtimeapi.NamespaceMode_POD,
-		Pid:     runtimeapi.NamespaceMode_CONTAINER,
-		Ipc:     runtimeapi.NamespaceMode_POD,
-	}
-	if p.Spec.HostNetwork {
-		ns.Network = runtimeapi.NamespaceMode_NODE
-	}
-	if p.Spec.HostIPC {
-		ns.Ipc = runtimeapi.NamespaceMode_NODE
-	}
-	switch share := p.Spec.ShareProcessNamespace; {
-	case p.Spec.HostPID:
-		ns.Pid = runtimeapi.NamespaceMode_NODE
-	case share != nil && *share:
-		ns.Pid = runtimeapi.NamespaceMode_POD
-	}
-	return ns
-}
-
-func defaultSeccomp() *runtimeapi.SecurityProfile {
-	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
 // portMappings are the host ports of the pod's long-running containers. On the

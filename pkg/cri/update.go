@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -24,16 +23,19 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 	if c == nil {
 		return fmt.Errorf("resize: pod %s has no container %q", want.Key, container)
 	}
-	res := resources(want.Pod, c, r.memory)
+	res := r.machine.resources(want.Pod, c)
 	if res.MemoryLimitInBytes > 0 {
-		if err := r.fits(ctx, id, c.Resources.Limits[v1.ResourceMemory]); err != nil {
+		if err := r.fits(ctx, id, res.MemoryLimitInBytes); err != nil {
 			return err
 		}
 	} else {
 		res.MemoryLimitInBytes = unlimited
+		if r.machine.swap && !r.machine.unified {
+			res.MemorySwapLimitInBytes = unlimited // it may not be less
+		}
 	}
 	if res.CpuQuota == 0 {
-		res.CpuPeriod, res.CpuQuota = period, unlimited
+		res.CpuQuota = unlimited
 	}
 	_, err := act(ctx, r, "UpdateContainerResources", r.cfg.Timeouts.Call, r.rt.UpdateContainerResources,
 		&runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: res})
@@ -42,18 +44,18 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 
 // fits says why the container cannot live within limit. Where the runtime does
 // not know what it uses, the kernel has the word.
-func (r *Runtime) fits(ctx context.Context, id string, limit resource.Quantity) error {
+func (r *Runtime) fits(ctx context.Context, id string, limit int64) error {
 	a, err := read(ctx, r, "ContainerStats", r.rt.ContainerStats, &runtimeapi.ContainerStatsRequest{ContainerId: id})
 	if err != nil {
 		return nil
 	}
 	// The working set: what else it uses are files' pages, which the kernel takes back.
 	used := int64(a.GetStats().GetMemory().GetWorkingSetBytes().GetValue())
-	if used < limit.Value() {
+	if used < limit {
 		return nil
 	}
 	return fmt.Errorf("resize: memory limit %s is below the %s that container %s uses now",
-		limit.String(), resource.NewQuantity(used, resource.BinarySI), a.GetStats().GetAttributes().GetMetadata().GetName())
+		resource.NewQuantity(limit, resource.BinarySI), resource.NewQuantity(used, resource.BinarySI), a.GetStats().GetAttributes().GetMetadata().GetName())
 }
 
 // ReopenLog makes the runtime write the running container's log to a new file

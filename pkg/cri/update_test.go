@@ -66,7 +66,7 @@ func TestC_1_34_4_UpdateGivesTheNumbersOfACreate(t *testing.T) {
 				if r.CpuQuota <= 0 { // no limit, said in either way
 					r.CpuQuota, r.CpuPeriod = 0, 0
 				}
-				r.MemoryLimitInBytes = max(r.MemoryLimitInBytes, 0)
+				r.MemoryLimitInBytes, r.MemorySwapLimitInBytes = max(r.MemoryLimitInBytes, 0), max(r.MemorySwapLimitInBytes, 0)
 			}
 			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("resources (-created +updated):\n%s", diff)
@@ -86,6 +86,28 @@ func TestC_1_34_4_ALimitThatIsGoneIsTakenAway(t *testing.T) {
 	}
 	if got := rt.Resources(before.Key, "c0"); got.CpuQuota != -1 || got.MemoryLimitInBytes != -1 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A container without a limit of its own has its pod's, in place too.
+func TestC_1_34_7_UpdateKeepsThePodsLimit(t *testing.T) {
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	before := asking("100m", "", "")
+	before.Pod.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi")}}
+	after := asking("200m", "", "")
+	after.Pod.Spec.Resources = before.Pod.Spec.Resources
+	l := start(t, r, before, 0)
+	rt.SetMemory(before.Key, "c0", 32<<20)
+	if err := r.UpdateContainer(t.Context(), l.containers["c0"], after, "c0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := rt.Resources(before.Key, "c0"); got.MemoryLimitInBytes != 64<<20 || got.CpuShares != 204 {
+		t.Errorf("%v", got)
+	}
+	rt.SetMemory(before.Key, "c0", 65<<20)
+	if err := r.UpdateContainer(t.Context(), l.containers["c0"], after, "c0"); err == nil || !strings.Contains(err.Error(), "memory limit 64Mi is below the 65Mi") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,7 +37,12 @@ func proxy(p *v1.Pod) int {
 func hasSidecar(p place) bool { return lives0(p) && proxy(p.spec.Pod) >= 0 }
 
 func dependsOn(name string) func(*v1.Pod) {
-	return func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationDependsOn: name} }
+	return func(p *v1.Pod) {
+		annotations := map[string]string{}
+		maps.Copy(annotations, p.Annotations)
+		annotations[pod.AnnotationDependsOn] = name
+		p.Annotations = annotations
+	}
 }
 
 // lifecycleRows are the generator's rows of resources, hooks, sidecars and orders

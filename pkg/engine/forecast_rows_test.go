@@ -291,5 +291,6 @@ func (s *scenery) rows() map[string]func() []expectation {
 		},
 	}
 	maps.Copy(rows, s.lifecycleRows())
+	maps.Copy(rows, s.dataRows())
 	return rows
 }

@@ -38,6 +38,8 @@ type scenery struct {
 	files  map[string]bool        // files of this round
 	news   int
 	past   []string // names of pods that were removed
+	lack   []lacking
+	undo   []func() // at the next round
 }
 
 var shelfNames = [2]string{"file:/m", "file:/n"}
@@ -99,7 +101,7 @@ func (s *scenery) plain(want func(place) bool) (place, bool) {
 			}
 		}
 	}
-	all = slices.DeleteFunc(all, func(p place) bool { return count[p.spec.Key] != 1 || !want(p) })
+	all = slices.DeleteFunc(all, func(p place) bool { return count[p.spec.Key] != 1 || s.lacks(p.spec) || !want(p) })
 	if len(all) == 0 {
 		return place{}, false
 	}
@@ -133,6 +135,9 @@ func (s *scenery) mend() {
 		seen := map[pod.Key]bool{}
 		for _, name := range slices.Sorted(maps.Keys(l.files)) {
 			f := l.files[name]
+			if len(f.Objects) > 0 {
+				continue
+			}
 			if len(f.Problems) > 0 || len(f.Pods) == 0 || slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return len(p.DependsOn) > 0 }) {
 				delete(l.files, name)
 				continue
@@ -226,6 +231,15 @@ func says(f Forecast, key pod.Key) string {
 	}
 	if slices.ContainsFunc(f.State.Problems, func(p pod.Problem) bool { return strings.HasPrefix(p.Msg, "pod "+key.String()+" depends on itself: ") }) {
 		words = append(words, "reject")
+	}
+	object := conf(key.Name)
+	if slices.ContainsFunc(f.State.Problems, func(p pod.Problem) bool {
+		return strings.HasPrefix(p.Msg, fmt.Sprintf("configmap %q is not among ", object))
+	}) {
+		words = append(words, "reject")
+	}
+	if slices.ContainsFunc(f.State.Problems, func(p pod.Problem) bool { return strings.HasPrefix(p.Msg, "ConfigMap default/"+object+" is immutable") }) {
+		words = append(words, "held")
 	}
 	if slices.ContainsFunc(f.Notices, func(n string) bool { return strings.HasPrefix(n, "pod "+key.String()+" depends on pod ") }) {
 		words = append(words, "waits")
@@ -321,10 +335,18 @@ func (s *scenery) round(rows []string, drawn map[string]int) {
 	}
 	all := s.rows()
 	s.lock(func() {
+		for _, undo := range s.undo {
+			undo()
+		}
+		s.undo = nil
 		for s.healthy() < 12 {
-			got := all["M1"]()
-			drawn["M1"]++
-			expect = append(expect, expectation{"M1", got[0].key, got[0].says})
+			row := "M1"
+			if s.layers[1].err == nil && s.r.IntN(2) == 0 {
+				row = "M41"
+			}
+			got := all[row]()
+			drawn[row]++
+			expect = append(expect, expectation{row, got[0].key, got[0].says})
 		}
 		for range 1 + s.r.IntN(3) {
 			row := rows[s.r.IntN(len(rows))]
@@ -425,7 +447,7 @@ func semanticsRows(t *testing.T) []string {
 func TestForecast_RandomPlansAreExecuted(t *testing.T) {
 	rows := semanticsRows(t)
 	drawn := map[string]int{}
-	for story := range 5 {
+	for story := range 80 {
 		bubble(t, func(t *testing.T, m *machine) {
 			m.src = nil
 			m.disk.keepSets()

@@ -112,14 +112,13 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 	for _, s := range saved.Pods {
 		old[s.Key] = s
 	}
-	objects := objectChanges(saved.objects, state.Objects.Slice())
 	for want := range state.Pods.All() {
 		was := old[want.Key]
 		if was == nil {
 			f.add(want)
 			continue
 		}
-		f.update(want, was, objects)
+		f.update(want, saved.bound(was, want, state))
 	}
 	for _, s := range saved.Pods {
 		if state.Pod(s.Key) != nil {
@@ -295,23 +294,18 @@ func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, r.Want)
 	c.Op, c.Steps = podconfig.DELETE, f.steps(want, a, r)
 	if r.Want != nil {
-		c.Fields = pod.Differences(r.Want.Pod, want.Pod)
+		c.Fields = fieldsBetween(r.Want, want)
 	}
 	c.Grace = graceOf(c.Steps, grace(want, sandboxGrace(a)))
 	f.Changes = append(f.Changes, c)
 }
 
 // update records want where it differs from the spec before.
-func (f *Forecast) update(want, was *pod.Spec, objects []objectChange) {
+func (f *Forecast) update(want, was *pod.Spec) {
 	c := changeOf(want, was)
-	c.Fields = pod.Differences(was.Pod, want.Pod)
-	c.RestartPod, c.RestartContainers, c.Reason = pod.Restart(was, want)
+	c.Fields = fieldsBetween(was, want)
+	c.RestartPod, c.RestartContainers, c.Reason = pod.RestartByData(was, want)
 	c.Resizes = pod.Resizes(was, want)
-	for _, o := range objects {
-		if o.usedBy(want.Pod) {
-			c.Fields = append(c.Fields, o.fields...)
-		}
-	}
 	f.change(c)
 }
 
@@ -322,10 +316,10 @@ func (f *Forecast) update(want, was *pod.Spec, objects []objectChange) {
 func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	was := r.Want
 	c := changeOf(want, was)
-	c.Fields = pod.Differences(was.Pod, want.Pod)
+	c.Fields = fieldsBetween(was, want)
 	f.restarts(&c, want, a, r)
 	if c.Restarts() {
-		whole, containers, why := pod.Restart(was, want)
+		whole, containers, why := pod.RestartByData(was, want)
 		if c.Reason = why; whole != c.RestartPod || !slices.Equal(containers, c.RestartContainers) {
 			c.Reason = hashReason(c)
 		}

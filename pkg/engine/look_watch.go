@@ -83,10 +83,16 @@ func (u Update) Difference(i int) Difference {
 }
 
 func difference(old, new *pod.Spec) Difference {
-	d := Difference{Fields: pod.Differences(old.Pod, new.Pod)}
-	d.RestartPod, d.Containers, d.Reason = pod.Restart(old, new)
+	d := Difference{Fields: fieldsBetween(old, new)}
+	d.RestartPod, d.Containers, d.Reason = pod.RestartByData(old, new)
 	d.Resizes = pod.Resizes(old, new)
 	return d
+}
+
+// fieldsBetween returns what differs between two versions of a pod, and between
+// what they are bound to.
+func fieldsBetween(old, new *pod.Spec) []pod.FieldChange {
+	return append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)
 }
 
 // IsPods reports whether the update is a PodUpdate, not a word about one.

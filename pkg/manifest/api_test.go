@@ -168,22 +168,21 @@ func TestC_1_19_4_APIPodBringsItsEphemeralContainers(t *testing.T) {
 
 func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 	t.Parallel()
-	user, seconds := int64(1), int64(30)
+	seconds := int64(30)
 	for path, edit := range map[string]func(*v1.Pod){
-		"spec.volumes[0].projected": func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "kube-api-access-x", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}}}
+		"spec.volumes[0].persistentVolumeClaim": func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		},
-		"spec.containers[0].securityContext": func(p *v1.Pod) { p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{RunAsUser: &user} },
+		"spec.volumes[0].csi": func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "x"}}}}
+		},
+		"spec.resourceClaims": func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} },
 		"spec.ephemeralContainers[0].volumeDevices": func(p *v1.Pod) {
 			p.Spec.EphemeralContainers = make([]v1.EphemeralContainer, 1)
 			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
-		"spec.imagePullSecrets":                        func(p *v1.Pod) { p.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "s"}} },
-		"spec.nodeName":                                func(p *v1.Pod) { p.Spec.NodeName = "n2" },
-		"spec.containers[0].env[0].valueFrom": func(p *v1.Pod) {
-			p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
-		},
+		"spec.nodeName": func(p *v1.Pod) { p.Spec.NodeName = "n2" },
 	} {
 		p := servedPod(t)
 		edit(p)

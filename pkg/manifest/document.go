@@ -12,7 +12,13 @@ import (
 )
 
 // lists are the list kinds, each with the kind of its items; "" is any.
-var lists = map[string]string{"List": "", "PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret"}
+var lists = map[string]string{"List": "", "PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret",
+	"PersistentVolumeClaimList": "PersistentVolumeClaim"}
+
+// isConfig reports whether kind is that of a config object.
+func isConfig(kind string) bool {
+	return kind == pod.KindConfigMap || kind == pod.KindSecret || kind == pod.KindClaim
+}
 
 // document reads one document.
 func (r *reader) document(d doc) {
@@ -34,7 +40,7 @@ func (r *reader) document(d doc) {
 
 func notObject(line, col int, got string) *pod.Problem {
 	return &pod.Problem{Line: line, Column: col, Msg: "expected an object with apiVersion and kind, got " + got,
-		Hint: "a manifest holds Pods, ConfigMaps, Secrets or a List of them"}
+		Hint: "a manifest holds Pods, ConfigMaps, Secrets, PersistentVolumeClaims or a List of them"}
 }
 
 func kindOf(v any) string {
@@ -115,6 +121,8 @@ func (r *reader) single(o object, implied string) {
 		r.configMap(o)
 	case "Secret":
 		r.secret(o)
+	case "PersistentVolumeClaim":
+		r.claim(o)
 	}
 }
 
@@ -130,7 +138,7 @@ func (r *reader) header(o *object, implied string) bool {
 	}
 	o.kind = kind
 	_, isList := lists[kind]
-	known := kind == "Pod" || kind == "ConfigMap" || kind == "Secret"
+	known := kind == "Pod" || isConfig(kind)
 	switch {
 	case !hasKind:
 		hint := kindsHint
@@ -167,7 +175,7 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 		r.out.Whole = true
 		return
 	}
-	if o.kind == "ConfigMap" || o.kind == "Secret" {
+	if isConfig(o.kind) {
 		return
 	}
 	if key, ok := r.key(o); ok {
@@ -201,7 +209,7 @@ func (r *reader) finalName(name string) string {
 	return name + "-" + r.o.Node
 }
 
-const kindsHint = "nodectl reads the kinds Pod, ConfigMap, Secret and List"
+const kindsHint = "nodectl reads the kinds Pod, ConfigMap, Secret, PersistentVolumeClaim and List"
 
 func kindHint(kind string) string {
 	const reads = kindsHint
@@ -214,14 +222,14 @@ func kindHint(kind string) string {
 		return "nodectl runs Pods: take template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
 	case "Service", "Ingress", "NetworkPolicy":
 		return reads + "; a container's hostPort opens a port on the node"
-	case "PersistentVolumeClaim", "PersistentVolume", "StorageClass":
-		return reads + "; a hostPath volume keeps data on the node"
+	case "PersistentVolume", "StorageClass":
+		return reads + "; a claim is a directory of the node"
 	case "Namespace":
 		return reads + "; namespaces need not be made"
 	case "Kustomization", "Component":
 		return "render it first: kustomize build DIR | nodectl … -f -"
 	}
-	if best := nearest(kind, []string{"Pod", "ConfigMap", "Secret", "List", "PodList", "ConfigMapList", "SecretList"}); best != "" {
+	if best := nearest(kind, []string{"Pod", "ConfigMap", "Secret", "PersistentVolumeClaim", "List", "PodList", "ConfigMapList", "SecretList", "PersistentVolumeClaimList"}); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
 	}
 	return reads

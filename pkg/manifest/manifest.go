@@ -48,7 +48,7 @@ type Options struct {
 const maxProblems = 20
 
 // Parse reads one file's bytes: YAML or JSON, any number of documents, each a
-// Pod, ConfigMap, Secret or a list of them. It never fails and never panics:
+// Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never fails and never panics:
 // what is wrong is in the file's Problems, in the order of their places, and
 // one wrong object does not lose the others.
 //

@@ -1,7 +1,10 @@
 package manifest
 
 import (
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +34,8 @@ func (r *reader) configMap(o object) {
 			}
 		}
 	}
-	r.config(o, &m, m.ObjectMeta, problems, map[string]any{"labels": m.Labels, "data": m.Data, "binaryData": m.BinaryData})
+	content := map[string]any{"labels": m.Labels, "data": m.Data, "binaryData": m.BinaryData}
+	r.config(o, &m, m.ObjectMeta, problems, frozen(content, m.Immutable))
 }
 
 // secret reads a Secret. Its stringData goes into data, as an API server does
@@ -59,10 +63,70 @@ func (r *reader) secret(o object) {
 			}
 		}
 	}
-	r.config(o, &s, s.ObjectMeta, problems, map[string]any{"labels": s.Labels, "type": s.Type, "data": s.Data})
+	content := map[string]any{"labels": s.Labels, "type": s.Type, "data": s.Data}
+	r.config(o, &s, s.ObjectMeta, problems, frozen(content, s.Immutable))
 }
 
-// config records a ConfigMap or Secret, or its problems.
+// frozen returns content, which says where it is never to change.
+func frozen(content map[string]any, immutable *bool) map[string]any {
+	if immutable != nil && *immutable {
+		content["immutable"] = true
+	}
+	return content
+}
+
+// claim reads a PersistentVolumeClaim. Here it becomes a directory: what a
+// directory cannot be is rejected by the field's name; of which class it is, and
+// what an API server wrote into its status, means nothing.
+func (r *reader) claim(o object) {
+	var c v1.PersistentVolumeClaim
+	problems, ok := r.decode(o, &c, false)
+	if ok {
+		tidy(&c.ObjectMeta)
+		c.Kind, c.APIVersion = "PersistentVolumeClaim", "v1"
+		problems = append(problems, notADirectory(o, &c.Spec)...)
+		found := paths{}
+		for _, p := range problems {
+			found[p.Path] = true
+		}
+		corev1.SetObjectDefaults_PersistentVolumeClaim(&c)
+		c.Status = v1.PersistentVolumeClaimStatus{}
+		var in core.PersistentVolumeClaim
+		if err := corev1.Convert_v1_PersistentVolumeClaim_To_core_PersistentVolumeClaim(&c, &in, nil); err != nil {
+			problems = append(problems, o.problem("", "not a PersistentVolumeClaim", ""))
+		} else {
+			errs := validation.ValidatePersistentVolumeClaim(&in, validation.ValidationOptionsForPersistentVolumeClaimCreate())
+			for _, p := range fieldProblems(errs, false) {
+				p.Path = strings.Replace(p.Path, "spec.resources[", "spec.resources.requests[", 1)
+				if !found.covers(o.path + p.Path) {
+					problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
+				}
+			}
+		}
+	}
+	r.config(o, &c, c.ObjectMeta, problems, map[string]any{"labels": c.Labels, "spec": c.Spec})
+}
+
+// notADirectory returns what a claim asks for that no directory can be.
+func notADirectory(o object, spec *v1.PersistentVolumeClaimSpec) []pod.Problem {
+	asks := map[string]bool{
+		"spec.dataSource":                spec.DataSource != nil,
+		"spec.dataSourceRef":             spec.DataSourceRef != nil,
+		"spec.selector":                  spec.Selector != nil,
+		"spec.volumeAttributesClassName": spec.VolumeAttributesClassName != nil && *spec.VolumeAttributesClassName != "",
+		"spec.volumeMode":                spec.VolumeMode != nil && *spec.VolumeMode == v1.PersistentVolumeBlock,
+		"spec.volumeName":                spec.VolumeName != "",
+	}
+	var out []pod.Problem
+	for _, path := range slices.Sorted(maps.Keys(asks)) {
+		if asks[path] {
+			out = append(out, o.problem(path, "a claim is a directory of this node, and this asks for another volume", "remove the field"))
+		}
+	}
+	return out
+}
+
+// config records a config object, or its problems.
 func (r *reader) config(o object, obj any, meta metav1.ObjectMeta, problems []pod.Problem, content any) {
 	if len(problems) > 0 {
 		for _, p := range atMost(problems) {

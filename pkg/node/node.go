@@ -17,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
+// resourcePID is the kubelet's name for process IDs.
+const resourcePID v1.ResourceName = "pid"
+
 // Facts is what a machine is and has.
 type Facts struct {
 	OS, Arch string // as GOOS and GOARCH
@@ -24,6 +27,7 @@ type Facts struct {
 	// Capacity lists cpu, memory, ephemeral-storage, and each size of huge pages
 	// that the kernel has, with none set aside too.
 	Capacity v1.ResourceList
+	PIDs     int64 // how many processes and threads the kernel lets there be
 }
 
 // Labels returns the labels of a node of this name: those every node has
@@ -69,4 +73,25 @@ func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error)
 	}
 	left[v1.ResourceMemory] = memory
 	return left, nil
+}
+
+// Enforced returns what all pods together are held to: the capacity without what is
+// reserved, nothing where that is less, and process IDs (C-1.41.6). Unlike what is
+// allocatable, memory is the whole: huge pages are taken out of it by those that use
+// them.
+func (f Facts) Enforced(reserved ...v1.ResourceList) v1.ResourceList {
+	left := f.Capacity.DeepCopy()
+	if f.PIDs > 0 {
+		left[resourcePID] = *resource.NewQuantity(f.PIDs, resource.DecimalSI)
+	}
+	for name, q := range left {
+		for _, list := range reserved {
+			q.Sub(list[name])
+		}
+		if q.Sign() < 0 {
+			q.Set(0)
+		}
+		left[name] = q
+	}
+	return left
 }

@@ -66,3 +66,21 @@ func TestC_1_41_6_Allocatable(t *testing.T) {
 		t.Errorf("the capacity itself changed:\n%s", diff)
 	}
 }
+
+// TestC_1_41_6_Enforced: what the tree of cgroups is held to is what is not
+// reserved; huge pages are part of the memory, and process IDs count.
+func TestC_1_41_6_Enforced(t *testing.T) {
+	t.Parallel()
+	f := Facts{Capacity: list("cpu", "4", "memory", "8Gi", "hugepages-2Mi", "1Gi"), PIDs: 4000}
+	got := f.Enforced(list("cpu", "500m", "memory", "1Gi", "pid", "1000"), list("cpu", "5", "memory", "1Gi"))
+	want := map[string]string{"cpu": "0", "memory": "6Gi", "hugepages-2Mi": "1Gi", "pid": "3k"}
+	if diff := cmp.Diff(want, texts(got)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(list("cpu", "4", "memory", "8Gi", "hugepages-2Mi", "1Gi"), f.Capacity); diff != "" {
+		t.Errorf("the capacity itself changed:\n%s", diff)
+	}
+	if _, ok := (Facts{}).Enforced()[resourcePID]; ok {
+		t.Error("an unknown number of processes is a limit")
+	}
+}

@@ -36,7 +36,8 @@ func read(proc, sys, dir string) (Facts, error) {
 	count(v1.ResourceMemory, resource.BinarySI, n, e)
 	n, e = disk(dir)
 	count(v1.ResourceEphemeralStorage, resource.BinarySI, n, e)
-	if err = cmp.Or(err, hugePages(sys, f.Capacity)); err != nil {
+	f.PIDs, e = processIDs(proc)
+	if err = cmp.Or(err, e, hugePages(sys, f.Capacity)); err != nil {
 		return Facts{}, fmt.Errorf("look at this machine: %w", err)
 	}
 	return f, nil
@@ -95,6 +96,28 @@ func memory(proc string) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s: no MemTotal", path)
+}
+
+// processIDs returns the lesser of the kernel's two limits, 0 where it has none.
+func processIDs(proc string) (least int64, err error) {
+	for _, name := range []string{"pid_max", "threads-max"} {
+		path := filepath.Join(proc, "sys/kernel", name)
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", path, err)
+		}
+		if least == 0 || n < least {
+			least = n
+		}
+	}
+	return least, nil
 }
 
 // hugePages adds each size that the kernel has; a kernel without any has no

@@ -42,6 +42,9 @@ func TestThisMachine(t *testing.T) {
 	if want := says("uname", "-r"); f.Kernel != want {
 		t.Errorf("kernel %q, uname says %q", f.Kernel, want)
 	}
+	if want := min(number(says("sysctl", "-n", "kernel.pid_max")), number(says("sysctl", "-n", "kernel.threads-max"))); f.PIDs != want {
+		t.Errorf("%d processes, want %d", f.PIDs, want)
+	}
 	blocks := strings.Fields(says("df", "--block-size=1", "--output=size", dir))
 	for name, want := range map[v1.ResourceName]int64{
 		v1.ResourceCPU:              number(says("getconf", "_NPROCESSORS_ONLN")),
@@ -73,6 +76,8 @@ func machine(t *testing.T, files map[string]string) (proc, sys string) {
 func rich() map[string]string {
 	return map[string]string{
 		"proc/sys/kernel/osrelease":                                "5.15.0-1084-gcp\n",
+		"proc/sys/kernel/pid_max":                                  "4194304\n",
+		"proc/sys/kernel/threads-max":                              "3000\n",
 		"proc/meminfo":                                             "MemFree:        19927204 kB\nMemTotal:       16384 kB\n",
 		"sys/devices/system/cpu/online":                            "0-3,8,10-11\n",
 		"sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages":    "3\n",
@@ -93,6 +98,9 @@ func TestAnotherMachine(t *testing.T) {
 	if diff := cmp.Diff(want, texts(f.Capacity)); diff != "" {
 		t.Error(diff)
 	}
+	if f.PIDs != 3000 {
+		t.Errorf("%d processes, want the lesser limit", f.PIDs)
+	}
 	if f.Kernel != "5.15.0-1084-gcp" {
 		t.Errorf("kernel %q", f.Kernel)
 	}
@@ -107,7 +115,7 @@ func TestAMachineThatSaysLess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cpu := f.Capacity[v1.ResourceCPU]; cpu.Value() != int64(runtime.NumCPU()) || len(f.Capacity) != 3 {
+	if cpu := f.Capacity[v1.ResourceCPU]; cpu.Value() != int64(runtime.NumCPU()) || len(f.Capacity) != 3 || f.PIDs != 0 {
 		t.Errorf("capacity %v", texts(f.Capacity))
 	}
 }
@@ -121,6 +129,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		{"proc/meminfo", "MemTotal: much kB\n", "meminfo"},
 		{"sys/devices/system/cpu/online", "0-\n", "online"},
 		{"sys/devices/system/cpu/online", "3-1\n", `"3-1" is no span`},
+		{"proc/sys/kernel/pid_max", "many", "pid_max"},
 		{"sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "x", "hugepages-2048kB"},
 	} {
 		files := rich()

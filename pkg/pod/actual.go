@@ -116,6 +116,8 @@ type Container struct {
 	Resources string
 	// StopSignal is the signal that ends it, as the API writes it; "" is unknown.
 	StopSignal string
+	// User is who its first process is; nil where the runtime does not say.
+	User *v1.LinuxContainerUser
 	// PreStop is AnnotationPreStop: the hook of a container whose spec is lost.
 	PreStop *v1.LifecycleHandler
 }

@@ -125,6 +125,9 @@ func (o ObjectID) compare(p ObjectID) int {
 	return cmp.Or(strings.Compare(o.Kind, p.Kind), strings.Compare(o.Name, p.Name))
 }
 
+// String returns "configmap/web".
+func (o ObjectID) String() string { return strings.ToLower(o.Kind) + "/" + o.Name }
+
 // Data is what a pod is bound to: the config objects it names, as they stood when
 // it was merged. It is immutable. A nil Data has nothing.
 type Data struct {
@@ -132,44 +135,60 @@ type Data struct {
 	// Sums tells what the objects held without telling it, in order. It is what a
 	// record keeps of Data.
 	Sums []ObjectSum
-}
-
-// ObjectSum tells the content of a config object apart from another.
-type ObjectSum struct {
-	Kind string            `json:"kind"`
-	Name string            `json:"name"`
-	Hash string            `json:"hash"` // Object.Hash
-	Keys map[string]KeySum `json:"keys,omitempty"`
-}
-
-// KeySum is the size of one value and a sum that tells it apart.
-type KeySum struct {
-	Bytes int    `json:"bytes"`
-	Sum   string `json:"sum"`
+	// Unbound holds the hashes that the spec had before it was bound, by container
+	// name, "" for the sandbox; nil where binding changed none.
+	Unbound map[string]string
 }
 
 // NewData returns what a pod is bound to by these objects, of which no two have
 // one kind and name; nil for none.
-func NewData(objects []*Object) *Data {
+func NewData(objects []*Object) *Data { return new(Summer).Data(objects, nil) }
+
+// NewSavedData is NewData with sums for the objects of which no more was saved.
+func NewSavedData(objects []*Object, sums []ObjectSum) *Data {
+	d := NewData(objects)
+	if len(sums) == 0 {
+		return d
+	}
+	if d == nil {
+		d = &Data{}
+	}
+	d.Sums = append(d.Sums, sums...)
+	slices.SortFunc(d.Sums, func(a, b ObjectSum) int { return a.id().compare(b.id()) })
+	return d
+}
+
+// Summer makes Data and reads each object once, however many pods name it. The
+// zero value is ready; it belongs to one goroutine.
+type Summer struct{ known map[*Object]ObjectSum }
+
+// Data is NewData for a pod that was bound to before, which may be nil.
+func (m *Summer) Data(objects []*Object, before *Data) *Data {
 	if len(objects) == 0 {
 		return nil
 	}
 	d := &Data{objects: make(map[ObjectID]*Object, len(objects))}
 	for _, o := range objects {
 		d.objects[ObjectID{o.Kind, o.Name}] = o
-		sum := ObjectSum{Kind: o.Kind, Name: o.Name, Hash: o.Hash}
-		for key, value := range o.Values() {
-			if sum.Keys == nil {
-				sum.Keys = map[string]KeySum{}
-			}
-			sum.Keys[key] = KeySum{Bytes: len(value), Sum: digest(value)}
-		}
-		d.Sums = append(d.Sums, sum)
+		d.Sums = append(d.Sums, m.sum(o, before))
 	}
-	slices.SortFunc(d.Sums, func(a, b ObjectSum) int {
-		return ObjectID{a.Kind, a.Name}.compare(ObjectID{b.Kind, b.Name})
-	})
+	slices.SortFunc(d.Sums, func(a, b ObjectSum) int { return a.id().compare(b.id()) })
 	return d
+}
+
+func (m *Summer) sum(o *Object, before *Data) ObjectSum {
+	sum, known := m.known[o]
+	if !known && before.Object(o.Kind, o.Name) == o {
+		sum, known = before.sum(ObjectID{o.Kind, o.Name})
+	}
+	if !known {
+		sum = SumOf(o)
+	}
+	if m.known == nil {
+		m.known = map[*Object]ObjectSum{}
+	}
+	m.known[o] = sum
+	return sum
 }
 
 // Values returns what a ConfigMap or Secret holds by key; of a key that stands
@@ -190,81 +209,124 @@ func (o *Object) Values() map[string][]byte {
 	return nil
 }
 
+// Has reports whether a ConfigMap or Secret holds key.
+func (o *Object) Has(key string) bool {
+	has := false
+	switch obj := o.Object.(type) {
+	case *v1.ConfigMap:
+		if _, has = obj.Data[key]; !has {
+			_, has = obj.BinaryData[key]
+		}
+	case *v1.Secret:
+		_, has = obj.Data[key]
+	}
+	return has
+}
+
+// Immutable reports whether a ConfigMap or Secret says that its data never change.
+func (o *Object) Immutable() bool {
+	switch obj := o.Object.(type) {
+	case *v1.ConfigMap:
+		return obj.Immutable != nil && *obj.Immutable
+	case *v1.Secret:
+		return obj.Immutable != nil && *obj.Immutable
+	}
+	return false
+}
+
+// Object returns the object of that kind and name, nil when the pod is not bound to
+// one, or its contents were not kept.
+func (d *Data) Object(kind, name string) *Object {
+	if d == nil {
+		return nil
+	}
+	return d.objects[ObjectID{kind, name}]
+}
+
+// Known reports whether the contents are known, and not their sums alone.
+func (d *Data) Known() bool { return d == nil || len(d.objects) == len(d.Sums) }
+
 // Values returns what the ConfigMap or Secret of that kind and name holds; ok is
 // false when the pod is not bound to one.
 func (d *Data) Values(kind, name string) (values map[string][]byte, ok bool) {
-	if d == nil || d.objects[ObjectID{kind, name}] == nil {
+	o := d.Object(kind, name)
+	if o == nil {
 		return nil, false
 	}
-	return d.objects[ObjectID{kind, name}].Values(), true
+	return o.Values(), true
 }
 
 // Secret returns the Secret called name, nil when the pod is not bound to one.
 func (d *Data) Secret(name string) *v1.Secret {
-	if d == nil || d.objects[ObjectID{KindSecret, name}] == nil {
-		return nil
+	if o := d.Object(KindSecret, name); o != nil {
+		s, _ := o.Object.(*v1.Secret)
+		return s
 	}
-	s, _ := d.objects[ObjectID{KindSecret, name}].Object.(*v1.Secret)
-	return s
+	return nil
 }
 
 // Claim returns the claim called name, nil when the pod is not bound to one.
 func (d *Data) Claim(name string) *v1.PersistentVolumeClaim {
-	if d == nil || d.objects[ObjectID{KindClaim, name}] == nil {
-		return nil
+	if o := d.Object(KindClaim, name); o != nil {
+		c, _ := o.Object.(*v1.PersistentVolumeClaim)
+		return c
 	}
-	c, _ := d.objects[ObjectID{KindClaim, name}].Object.(*v1.PersistentVolumeClaim)
-	return c
-}
-
-// Same reports whether two pods are bound to the same content.
-func (d *Data) Same(o *Data) bool {
-	if d == o {
-		return true
-	}
-	return slices.EqualFunc(d.sums(), o.sums(), func(a, b ObjectSum) bool {
-		return a.Kind == b.Kind && a.Name == b.Name && a.Hash == b.Hash
-	})
-}
-
-func (d *Data) sums() []ObjectSum {
-	if d == nil {
-		return nil
-	}
-	return d.Sums
+	return nil
 }
 
 // Hash tells the content of the objects named apart from another content.
 func (d *Data) Hash(which func(kind, name string) bool) string {
-	sum := sha256.New()
-	for _, s := range d.sums() {
-		if s.Kind != KindClaim && which(s.Kind, s.Name) {
-			fmt.Fprintf(sum, "%s %s %s\n", s.Kind, s.Name, s.Hash)
-		}
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:16])
+	hash, _ := d.hash(func(id ObjectID) bool { return which(id.Kind, id.Name) })
+	return hash
 }
 
-// Bind returns s bound to d. Where the pod asks for it (AnnotationRestartOnChange)
-// the hashes of its parts cover what each of them uses.
+// hash is Hash, and how many objects went into it.
+func (d *Data) hash(which func(ObjectID) bool) (hash string, count int) {
+	sum := sha256.New()
+	for _, s := range d.sums() {
+		if s.Kind != KindClaim && which(s.id()) {
+			fmt.Fprintf(sum, "%s %s %s\n", s.Kind, s.Name, s.Hash)
+			count++
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16]), count
+}
+
+// Bind returns s bound to d, and to nothing else any more. Where the pod asks for
+// it (AnnotationRestartOnChange) the hashes of its parts cover what each of them
+// uses.
 func (s *Spec) Bind(d *Data) *Spec {
 	out := *s
 	out.Data = d
-	if d == nil || s.Pod.Annotations[AnnotationRestartOnChange] != "true" {
+	if s.Data != nil && s.Data.Unbound != nil {
+		out.ContainerHashes = maps.Clone(s.Data.Unbound)
+		out.SandboxHash = out.ContainerHashes[""]
+		delete(out.ContainerHashes, "")
+	}
+	if d == nil {
 		return &out
 	}
-	uses := s.uses()
-	out.ContainerHashes = maps.Clone(s.ContainerHashes)
-	for name, hash := range s.ContainerHashes {
-		if used := uses[name]; len(used) > 0 && hash != "" {
-			sum := d.Hash(func(kind, object string) bool { return used[ObjectID{kind, object}] })
+	bound := *d // whose hashes are this pod's
+	bound.Unbound, out.Data = nil, &bound
+	if s.Pod.Annotations[AnnotationRestartOnChange] != "true" {
+		return &out
+	}
+	bound.Unbound = maps.Clone(out.ContainerHashes)
+	if bound.Unbound == nil {
+		bound.Unbound = map[string]string{}
+	}
+	bound.Unbound[""] = out.SandboxHash
+	uses := out.uses()
+	out.ContainerHashes = maps.Clone(out.ContainerHashes)
+	for name, hash := range out.ContainerHashes {
+		if sum, n := d.hash(func(id ObjectID) bool { return uses[name][id] }); n > 0 && hash != "" {
 			out.ContainerHashes[name] = hashVersion + "-" + digest([]byte(hash+" "+sum))
 		}
 	}
 	for i := range s.Pod.Spec.InitContainers {
 		c := &s.Pod.Spec.InitContainers[i]
-		if !Restartable(c) && out.ContainerHashes[c.Name] != s.ContainerHashes[c.Name] {
-			out.SandboxHash = hashVersion + "-" + digest([]byte(out.SandboxHash+" "+out.ContainerHashes[c.Name]))
+		if hash := out.ContainerHashes[c.Name]; !Restartable(c) && hash != bound.Unbound[c.Name] && out.SandboxHash != "" {
+			out.SandboxHash = hashVersion + "-" + digest([]byte(out.SandboxHash+" "+hash))
 		}
 	}
 	return &out

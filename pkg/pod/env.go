@@ -3,10 +3,13 @@ package pod
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Sources is what an environment is made of beside the pod.
@@ -19,64 +22,179 @@ type Sources struct {
 }
 
 // Environment is the environment of the container that q asks for, with values in
-// place: each entry may refer to the ones before it (C-1.38.1). A later entry of
-// the same name replaces the value. A source that cannot be read is an error.
+// place: envFrom in order, then env in order, a later entry in place of an earlier one of
+// the same name, then the variables of services whose names are free (C-1.38.1).
+// What is optional and missing is passed over. A source that cannot be read is an
+// error; no error carries a value.
 func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
 	c, _ := q.Want.Container(q.Container)
 	if c == nil {
 		return nil, fmt.Errorf("pod %s has no container %q", q.Want.Key, q.Container)
 	}
-	hostIPs := from.Node.HostIPs
-	if len(c.EnvFrom) > 0 {
-		return nil, errors.New("envFrom is not supported")
-	}
-	values := map[string]string{}
-	var names []string
-	for _, e := range c.Env {
-		value := Expand(e.Value, values)
-		if e.ValueFrom != nil {
-			var err error
-			if value, err = valueFrom(q, e.ValueFrom, hostIPs); err != nil {
-				return nil, fmt.Errorf("env %s: %w", e.Name, err)
-			}
+	services := serviceVariables(q.Want.Pod, from.Services)
+	e := environment{q: q, from: from, vars: maps.Clone(services), own: map[string]bool{}}
+	for i := range c.EnvFrom {
+		if err := e.addAll(&c.EnvFrom[i]); err != nil {
+			return nil, err
 		}
-		if _, seen := values[e.Name]; !seen {
-			names = append(names, e.Name)
-		}
-		values[e.Name] = value
 	}
-	out := make([]v1.EnvVar, len(names))
-	for i, n := range names {
-		out[i] = v1.EnvVar{Name: n, Value: values[n]}
+	for i := range c.Env {
+		v := &c.Env[i]
+		value, found, err := Expand(v.Value, e.vars), true, error(nil)
+		if v.Value == "" && v.ValueFrom != nil {
+			value, found, err = e.valueFrom(v.ValueFrom)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			e.set(v.Name, value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		if !e.own[name] {
+			e.set(name, services[name])
+		}
+	}
+	out := make([]v1.EnvVar, len(e.names))
+	for i, n := range e.names {
+		if n == "" || strings.ContainsAny(n, "=\x00") || !utf8.ValidString(n) {
+			return nil, fmt.Errorf("%q cannot be the name of an environment variable", n)
+		}
+		if strings.Contains(e.vars[n], "\x00") || !utf8.ValidString(e.vars[n]) {
+			return nil, fmt.Errorf("the value of environment variable %q is not UTF-8 text", n)
+		}
+		out[i] = v1.EnvVar{Name: n, Value: e.vars[n]}
 	}
 	return out, nil
 }
 
-func valueFrom(q CreateRequest, from *v1.EnvVarSource, hostIPs []string) (string, error) {
-	if from.FieldRef == nil {
-		return "", errors.New("only fieldRef is supported in valueFrom")
+// environment is one that is being put together.
+type environment struct {
+	q     CreateRequest
+	from  Sources
+	vars  map[string]string // what a $(NAME) finds: services' below own
+	own   map[string]bool   // names that the container's author has given a value
+	names []string          // own, in the order in which they came
+}
+
+func (e *environment) set(name, value string) {
+	if !e.own[name] {
+		e.own[name] = true
+		e.names = append(e.names, name)
 	}
-	return field(q, from.FieldRef.FieldPath, hostIPs)
+	e.vars[name] = value
+}
+
+// addAll sets a variable for each key of an object. A ConfigMap's binaryData are no
+// text, and not taken.
+func (e *environment) addAll(f *v1.EnvFromSource) error {
+	var values map[string]string
+	var found bool
+	var err error
+	switch {
+	case f.ConfigMapRef != nil:
+		values, found, err = e.values(KindConfigMap, f.ConfigMapRef.Name, f.ConfigMapRef.Optional)
+	case f.SecretRef != nil:
+		values, found, err = e.values(KindSecret, f.SecretRef.Name, f.SecretRef.Optional)
+	}
+	if err != nil || !found {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		e.set(f.Prefix+key, values[key])
+	}
+	return nil
+}
+
+// values returns what an object holds as text. found is false for one that is
+// optional and missing.
+func (e *environment) values(kind, name string, optional *bool) (values map[string]string, found bool, err error) {
+	if d := e.q.Want.Data; d != nil && d.objects[ObjectID{kind, name}] != nil {
+		switch o := d.objects[ObjectID{kind, name}].Object.(type) {
+		case *v1.ConfigMap:
+			return o.Data, true, nil
+		case *v1.Secret:
+			values = make(map[string]string, len(o.Data))
+			for k, v := range o.Data {
+				values[k] = string(v)
+			}
+			return values, true, nil
+		}
+	}
+	if optional != nil && *optional {
+		return nil, false, nil
+	}
+	return nil, false, fmt.Errorf("%s %q not found", strings.ToLower(kind), name)
+}
+
+// valueFrom returns the value of a variable from elsewhere. found is false for one
+// that is optional and missing.
+func (e *environment) valueFrom(from *v1.EnvVarSource) (value string, found bool, err error) {
+	switch {
+	case from.FieldRef != nil:
+		value, err = e.field(from.FieldRef.FieldPath)
+		return value, err == nil, err
+	case from.ResourceFieldRef != nil:
+		value, err = e.resource(from.ResourceFieldRef)
+		return value, err == nil, err
+	case from.ConfigMapKeyRef != nil:
+		r := from.ConfigMapKeyRef
+		return e.key(KindConfigMap, r.Name, r.Key, r.Optional)
+	case from.SecretKeyRef != nil:
+		r := from.SecretKeyRef
+		return e.key(KindSecret, r.Name, r.Key, r.Optional)
+	case from.FileKeyRef != nil:
+		return e.file(from.FileKeyRef)
+	}
+	return "", false, errors.New("valueFrom names no source that is supported")
+}
+
+func (e *environment) key(kind, name, key string, optional *bool) (value string, found bool, err error) {
+	values, found, err := e.values(kind, name, optional)
+	if err != nil || !found {
+		return "", false, err
+	}
+	if value, found = values[key]; found || optional != nil && *optional {
+		return value, found, nil
+	}
+	return "", false, fmt.Errorf("couldn't find key %s in %s %s/%s", key, kind, e.q.Want.Namespace, name)
+}
+
+// file is C-1.38.4. As for the kubelet, an empty value is a missing one, and optional
+// excuses a missing key but no missing file.
+func (e *environment) file(f *v1.FileKeySelector) (value string, found bool, err error) {
+	if e.from.File == nil {
+		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", f.VolumeName)
+	}
+	text, err := e.from.File(f.VolumeName, f.Path)
+	if err != nil {
+		return "", false, fmt.Errorf("couldn't parse env file: %w", err)
+	}
+	if value, err = parseEnvFile(text, f.Key); err != nil {
+		return "", false, fmt.Errorf("couldn't parse env file %q: %w", f.Path, err)
+	}
+	if value == "" && (f.Optional == nil || !*f.Optional) {
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q", f.Key, f.Path)
+	}
+	return value, value != "", nil
+}
+
+// resource is ResourceField as an environment has it. Of an init container that is
+// asked for by name, the kubelet knows no limits but its own.
+func (e *environment) resource(sel *v1.ResourceFieldSelector) (string, error) {
+	p := e.q.Want.Pod
+	allocatable := limitsBelow(p, e.from.Node.Allocatable)
+	if _, init := e.q.Want.Container(sel.ContainerName); init {
+		allocatable = nil
+	}
+	return ResourceField(p, e.q.Container, sel, allocatable)
 }
 
 // field is the value of one downward API field (C-1.38.3).
-func field(q CreateRequest, path string, hostIPs []string) (string, error) {
-	p := q.Want.Pod
-	if name, key, ok := subscript(path); ok {
-		switch name {
-		case "metadata.labels":
-			return p.Labels[key], nil
-		case "metadata.annotations":
-			return p.Annotations[key], nil
-		}
-	}
+func (e *environment) field(path string) (string, error) {
+	p, hostIPs := e.q.Want.Pod, e.from.Node.HostIPs
 	switch path {
-	case "metadata.name":
-		return p.Name, nil
-	case "metadata.namespace":
-		return p.Namespace, nil
-	case "metadata.uid":
-		return string(p.UID), nil
 	case "spec.nodeName":
 		return p.Spec.NodeName, nil
 	case "spec.serviceAccountName":
@@ -85,11 +203,27 @@ func field(q CreateRequest, path string, hostIPs []string) (string, error) {
 		return addresses(path, hostIPs)
 	case "status.podIP", "status.podIPs":
 		if p.Spec.HostNetwork {
-			return addresses(path, hostIPs)
+			return addresses(path, ofEachFamily(hostIPs, hostIPs))
 		}
-		return addresses(path, q.Sandbox.IPs)
+		return addresses(path, ofEachFamily(e.q.Sandbox.IPs, hostIPs))
 	}
-	return "", fmt.Errorf("field %q is not supported", path)
+	return DownwardField(p, path)
+}
+
+// ofEachFamily returns the first address of each family, the node's family first.
+func ofEachFamily(ips, hostIPs []string) []string {
+	four := func(ip string) bool {
+		a, err := netip.ParseAddr(ip)
+		return err == nil && a.Unmap().Is4()
+	}
+	first := len(hostIPs) == 0 || four(hostIPs[0])
+	var out []string
+	for _, family := range []bool{first, !first} {
+		if i := slices.IndexFunc(ips, func(ip string) bool { return four(ip) == family }); i >= 0 {
+			out = append(out, ips[i])
+		}
+	}
+	return out
 }
 
 // addresses is the first address, or all of them for a field in the plural.
@@ -101,11 +235,4 @@ func addresses(path string, ips []string) (string, error) {
 		return strings.Join(ips, ","), nil
 	}
 	return ips[0], nil
-}
-
-// subscript splits "metadata.labels['key']".
-func subscript(path string) (name, key string, ok bool) {
-	name, key, ok = strings.Cut(path, "['")
-	key, closed := strings.CutSuffix(key, "']")
-	return name, key, ok && closed && len(validation.IsQualifiedName(key)) == 0
 }

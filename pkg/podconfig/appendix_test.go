@@ -247,7 +247,7 @@ func play(t *testing.T, mode Mode, withHash bool, layers string, prior, input []
 	for _, name := range names {
 		start = append(start, NewLayer(name+":"+name, nil))
 	}
-	f := newFold(start, nil)
+	f := newFold(start, nil, nil)
 	var updates []PodUpdate
 	for i, s := range append(prior, input...) {
 		var specs []*pod.Spec

@@ -59,7 +59,7 @@ type feed struct {
 }
 
 func newFeed() *feed {
-	return &feed{config: New(Config{}), fold: newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil)}
+	return &feed{config: New(Config{}), fold: newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)}
 }
 
 // take merges a reading and returns how many pods it told of.

@@ -68,14 +68,6 @@ func (c circles) keys() []ident {
 	return ids
 }
 
-// stands returns the version that stands of a pod that does not as it is written.
-func (c circles) stands(id ident) []*pod.Spec {
-	if s := c.instead[id.key]; s != nil {
-		return []*pod.Spec{s}
-	}
-	return nil
-}
-
 // node is one pod that depends on others.
 type node struct {
 	spec *pod.Spec

@@ -131,7 +131,7 @@ func TestP21_CirclesAreRejected(t *testing.T) {
 			t.Parallel()
 			config := New(Config{Kept: c.kept})
 			layers := []Layer{NewLayer(one, nil), NewLayer(two, nil)}
-			f := newFold(layers, c.kept)
+			f := newFold(layers, c.kept, nil)
 			for i, s := range c.steps {
 				f, _, _ = config.take(f, message{layer: slices.Index([]string{one, two}, s.layer), snapshot: set(s.files...)}, noon)
 				if got := orderText(f.merged); got != s.want {
@@ -190,7 +190,7 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	runs := ordering(one, "a", "A1>b", "B1").Pods
 	written := ordering(one, "a", "A1>b", "B2>a", "C1>c")
 	c := New(Config{Kept: runs})
-	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs)
+	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs, nil)
 	f, b := c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: written.Pods}}, At: noon})
 	if got := told(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1,B1} (file) A1>b B1" {
 		t.Error(got)
@@ -200,7 +200,7 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 		t.Error(got)
 	}
 	// A second layer's set closes a circle with what the first one's restored.
-	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil)
+	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
 	f, _ = c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
 	f, b = c.restore(f, 1, Restored{Files: []pod.Standing{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
 	if got := told(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file); RESTORE{C1} (file) C1" {
@@ -307,14 +307,14 @@ func TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst(t *testing.T) {
 		kept := orders(t)[0].snapshot.Files.At(0).Pods
 		play := func(events ...event) fold {
 			c := New(Config{Kept: kept})
-			f := newFold([]Layer{NewLayer(one, kept), NewLayer(two, kept)}, kept)
+			f := newFold([]Layer{NewLayer(one, kept), NewLayer(two, kept)}, kept, nil)
 			for _, e := range events {
 				f, _, _ = c.take(f, message{layer: e.layer, snapshot: e.snapshot}, noon)
 			}
 			return f
 		}
 		a, b := play(first, second), play(second, first)
-		once := newFold(a.layers, kept)
+		once := newFold(a.layers, kept, nil)
 		for _, other := range []fold{b, once} {
 			if orderText(a.merged) != orderText(other.merged) || problemText(a.merged.Problems) != problemText(other.merged.Problems) {
 				t.Fatalf("%s\n%s\nor\n%s\n%s", orderText(a.merged), problemText(a.merged.Problems), orderText(other.merged), problemText(other.merged.Problems))

@@ -22,7 +22,7 @@ import (
 // layer was heard, in the same batch; it is first once.
 func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
 	c := New(Config{})
-	f := newFold([]Layer{NewLayer(one, nil)}, nil)
+	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
 	var got []string
 	for _, s := range []source.Snapshot{set(file(one, "a", "A1")), set(file(one, "a", "A2"))} {
 		var b Batch
@@ -286,7 +286,7 @@ func permutations(names []string) [][]string {
 func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 	var b source.Builder
 	c := New(Config{})
-	f := newFold([]Layer{NewLayer(one, nil)}, nil)
+	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
 	var disk, wantImage, uid string
 	const broken = "broken"
 	have := make(map[pod.Key]*pod.Spec)

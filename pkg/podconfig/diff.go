@@ -154,12 +154,12 @@ func opFor(old, new *pod.Spec) Op {
 		return ADD
 	case new == nil:
 		return REMOVE
-	case different(old, new):
+	case different(old, new), !old.Data.Same(new.Data):
 		if new.Pod.DeletionTimestamp != nil {
 			return DELETE
 		}
 		return UPDATE
-	case !sameStatus(old, new) || old.Origin.Layer() != new.Origin.Layer() || old.Origin.File != new.Origin.File:
+	case !sameStatus(old, new) || old.Data.Known() != new.Data.Known() || old.Origin.Layer() != new.Origin.Layer() || old.Origin.File != new.Origin.File:
 		return RECONCILE
 	}
 	return ""

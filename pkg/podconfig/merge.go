@@ -15,7 +15,7 @@ import (
 // were heard. Pods that depend on themselves, through others or not, are
 // problems, and left out.
 func Merge(layers []Layer) *Merged {
-	return newFold(layers, nil).merged
+	return newFold(layers, nil, nil).merged
 }
 
 // fold is a merge that can take one step of one layer at the cost of what
@@ -32,24 +32,31 @@ type fold struct {
 	// layer's second word on, the set before that word.
 	winners, ordered, before sorted.List[*pod.Spec]
 	circles                  circles
+
+	// Of pods that name config objects: kept is what an agent before this one kept,
+	// until a layer's second word.
+	bindings bindings
+	visible  Visible
+	kept     sorted.List[*pod.Spec]
 }
 
 // newFold merges layers from nothing. kept is what runs, as an agent before this
-// one kept it.
-func newFold(layers []Layer, kept []*pod.Spec) fold {
+// one kept it; visible is Config's.
+func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 	var pods, objects []ident
 	for _, l := range layers {
 		pods = append(pods, allIdents(l.pods)...)
 		objects = append(objects, allIdents(l.objects)...)
 	}
-	f := fold{layers: layers, merged: &Merged{}, before: sorted.From(kept, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })}
-	f, _ = f.remerge(sortedIdents(pods), sortedIdents(objects), changes{true, true})
+	f := fold{layers: layers, visible: visible, merged: &Merged{}, before: sorted.From(kept, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })}
+	f.kept = f.before
+	f, _ = f.remerge(sortedIdents(pods), sortedIdents(objects), changes{true, true, true})
 	return f
 }
 
 // changes says which of the lists that are put together from all layers are out
-// of date.
-type changes struct{ problems, skipped bool }
+// of date, and whether a layer says anything else of what it may bring.
+type changes struct{ problems, skipped, spoke bool }
 
 // step returns the fold after layer i became l, and the pods that differ in the
 // merged state. When l is one step on from the layer the fold holds, only what
@@ -64,9 +71,9 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	f.layers = slices.Clone(f.layers)
 	f.layers[i] = l
 	if old.state.Heard {
-		f.before = f.merged.Pods
+		f.before, f.kept = f.merged.Pods, sorted.List[*pod.Spec]{}
 	}
-	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped)})
+	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), old.state.tells(l.state)})
 }
 
 // remerge returns the fold with pods and objects (sorted) merged anew from its
@@ -76,9 +83,9 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
 	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) *table[*pod.Object] { return &l.objects })
 	m.Objects = o.merged
-	circled := f.circles.problems
+	circled, refused := f.circles.problems, f.bindings.problems
 	f, pods = f.order(p)
-	m.Pods = sorted.Patch(f.winners, f.circles.keys(), compareItem[*pod.Spec], f.circles.stands)
+	f, m.Pods, pods = f.bind(pods, objects, c.spoke)
 	if p.lost || o.lost {
 		f.podConflicts, f.objectConflicts = p.conflicts, o.conflicts
 		m.Conflicts = append(p.conflicts.Slice(), o.conflicts.Slice()...)
@@ -96,8 +103,8 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 			m.Skipped = append(m.Skipped, l.skipped...)
 		}
 	}
-	if c.problems || !same(circled, f.circles.problems) {
-		m.Problems = slices.Clone(f.circles.problems)
+	if c.problems || !same(circled, f.circles.problems) || !same(refused, f.bindings.problems) {
+		m.Problems = slices.Concat(f.circles.problems, f.bindings.problems)
 		for _, l := range f.layers {
 			m.Problems = append(m.Problems, l.problems...)
 		}

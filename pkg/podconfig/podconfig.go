@@ -35,10 +35,18 @@ type Config struct {
 	// in a broken file of which the set has nothing. A set of a layer that is not
 	// configured is ignored. It must not change after New.
 	Restored map[string]Restored
+	// Visible says whether pods of one kind of source see the config objects of
+	// another; nil: each kind sees its own alone. It must give the same answer
+	// always.
+	Visible Visible
 	// Log gets one debug line a message; nil is nowhere. Whatever a person has
 	// to know is in the batches.
 	Log *slog.Logger
 }
+
+// Visible reports whether pods of one kind of source see the config objects of
+// another.
+type Visible func(podSource, objectSource string) bool
 
 // PodConfig reads sources and merges what they say. Its goroutines live inside
 // Batches and Once.
@@ -48,13 +56,14 @@ type PodConfig struct {
 	kept     []*pod.Spec
 	restored map[string]Restored
 	mode     Mode
+	visible  Visible
 	log      *slog.Logger
 	sync     chan struct{} // cap 1, sent by Sync, received by Batches; when full, that request is served by the same SET
 }
 
 // New returns a PodConfig. Nothing is read before Batches or Once.
 func New(c Config) *PodConfig {
-	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, log: c.Log, sync: make(chan struct{}, 1)}
+	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, visible: c.Visible, log: c.Log, sync: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -95,7 +104,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 		for i, s := range c.sources {
 			readers.Go(func() { c.read(ctx, i, s, messages) })
 		}
-		f := newFold(c.asked(time.Now()), c.kept)
+		f := newFold(c.asked(time.Now()), c.kept, c.visible)
 		for i, l := range f.layers {
 			r, known := c.restored[l.state.Name]
 			if !known || ctx.Err() != nil {
@@ -158,12 +167,13 @@ func (c *PodConfig) Sync() {
 // its Restored set stands. Once is called once, and not beside Batches.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
 	start := time.Now()
-	layers := c.asked(start)
-	for i, l := range layers {
+	f := newFold(c.asked(start), c.kept, c.visible)
+	for i, l := range f.layers {
 		if r, known := c.restored[l.state.Name]; known {
-			layers[i] = l.Restore(r)
+			f, _ = f.step(i, l.Restore(r))
 		}
 	}
+	layers := slices.Clone(f.layers)
 	var readers sync.WaitGroup
 	for i, s := range c.sources {
 		readers.Go(func() {
@@ -180,7 +190,10 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 		})
 	}
 	readers.Wait()
-	return newFold(layers, c.kept).merged
+	for i, l := range layers {
+		f, _ = f.step(i, l)
+	}
+	return f.merged
 }
 
 // firstWord returns the first message of a source.
@@ -241,17 +254,24 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	layer := f.layers[i].Restore(r)
 	next, changed := f.step(i, layer)
 	u := PodUpdate{Op: RESTORE, Source: layer.state.Source, Location: layer.state.Location}
-	// All are new: earlier layers win, later ones have not spoken. But what is new
-	// may make a circle with what an earlier layer restored.
+	// Earlier layers win, later ones have not spoken: so the layer's own are all
+	// new. But what is new may make a circle with what an earlier layer restored, and
+	// may be what an earlier layer's pods are bound to.
 	var others []ident
 	for _, id := range changed {
-		if f.merged.Pod(id.key) != nil {
-			others = append(others, id)
-		} else if s := next.merged.Pod(id.key); s != nil {
+		if s := next.merged.Pod(id.key); s != nil && f.merged.Pod(id.key) == nil && s.Origin.Layer() == layer.state.Name {
 			u.Pods = append(u.Pods, s)
+		} else {
+			others = append(others, id)
 		}
 	}
-	b := Batch{Updates: append(diffPods(f.merged, next.merged, others), u), State: next.merged, Layer: layer.state.Name, Stands: layer.stands}
+	updates := diffPods(f.merged, next.merged, others)
+	for i := range updates {
+		if updates[i].Op == ADD { // of an earlier layer, which had to wait for an object
+			updates[i].Op = RESTORE
+		}
+	}
+	b := Batch{Updates: append(updates, u), State: next.merged, Layer: layer.state.Name, Stands: layer.stands}
 	b.Updates = c.mode.Tell(b)
 	c.log.Debug("Source restored", "layer", layer.state.Name, "pods", layer.state.Pods, "last_good", r.At)
 	return next, b

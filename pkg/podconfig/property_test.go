@@ -188,7 +188,7 @@ func live(events []event, each func(e event, old, next fold, b Batch)) fold {
 	for _, name := range layerNames {
 		start = append(start, NewLayer(name, nil))
 	}
-	f := newFold(start, nil)
+	f := newFold(start, nil, nil)
 	for i, e := range events {
 		now := noon.Add(time.Duration(i) * time.Second)
 		var next fold

@@ -1,6 +1,8 @@
 package podconfig
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -61,10 +63,11 @@ func (r *reading) file(l *Layer, old, new *source.File) {
 		none.File = old.File
 		new = &none
 	}
-	if !same(old.Problems, new.Problems) || !same(old.Broken, new.Broken) {
+	before := l.stood(new.File)
+	new = held(before, new)
+	if was, _ := sorted.Find(l.troubles, new.File, trouble.compareTo); !same(was.problems, new.Problems) || !same(was.broken, new.Broken) {
 		r.trouble(new)
 	}
-	before := l.stood(new.File)
 	stood := before
 	if kept := l.kept.specs[new.File]; len(kept) > 0 && !l.state.Heard && !healthy(new) {
 		stood.Pods = kept
@@ -183,6 +186,35 @@ func share[T item](before, now []T) []T {
 		if old := known[identOf(v)]; old != zero && identical(old, v) {
 			out[head+i] = old
 		}
+	}
+	return out
+}
+
+// held returns f with each object that may not change as it stood before, and a
+// problem where it reads otherwise. As in an API server, what says that it is
+// immutable can be taken away, and written anew, but not edited.
+func held(before pod.Standing, f *source.File) *source.File {
+	out := f
+	for _, o := range before.Objects {
+		if !o.Immutable() {
+			continue
+		}
+		i := slices.IndexFunc(f.Objects, func(now *pod.Object) bool { return identOf(now) == identOf(o) })
+		if i < 0 || f.Objects[i] == o || f.Objects[i].Immutable() && pod.SumOf(o).Hash == pod.SumOf(f.Objects[i]).Hash {
+			continue
+		}
+		if out == f {
+			edited := *f
+			edited.Objects, edited.Problems = slices.Clone(f.Objects), slices.Clip(f.Problems)
+			out = &edited
+		}
+		at := f.Objects[i].Origin
+		out.Objects[i] = o
+		out.Problems = append(out.Problems, pod.Problem{
+			File: cmp.Or(at.File, at.Location), Line: at.Line, Path: "immutable",
+			Msg:  fmt.Sprintf("%s %s is immutable, and stays as it was", o.Kind, o.Key),
+			Hint: "give what is new another name and have the pods name that, or take the object away and write it again",
+		})
 	}
 	return out
 }

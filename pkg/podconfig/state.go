@@ -68,11 +68,11 @@ type Restored struct {
 // Merged is the state of all layers, merged. It is immutable, and shares with
 // the state before it whatever did not change.
 type Merged struct {
-	Pods      sorted.List[*pod.Spec]   // winners, sorted by key
+	Pods      sorted.List[*pod.Spec]   // winners, sorted by key, bound to the config objects they name
 	Objects   sorted.List[*pod.Object] // config objects, first layer wins, sorted by kind and key
 	Layers    []LayerState             // in layer order
 	Conflicts []Conflict               // sorted by key
-	Problems  []pod.Problem            // rejections, sorted by file, line, column; of whole files, pods, and circles of pods
+	Problems  []pod.Problem            // rejections, sorted by file, line, column; of whole files, pods, circles of pods, and references to nothing
 	Skipped   []pod.Problem            // what sources passed over, with reasons
 }
 
@@ -102,7 +102,7 @@ func (l LayerState) Stale() bool { return l.Error != "" && (l.Heard || l.Restore
 
 // Conflict is one pod that two places want: the loser is kept out and named.
 type Conflict struct {
-	Kind   string // "Pod", "ConfigMap" or "Secret"
+	Kind   string // "Pod", or the kind of a config object
 	Key    pod.Key
 	Winner pod.Origin
 	Loser  pod.Origin
@@ -113,6 +113,13 @@ type Conflict struct {
 func (m *Merged) Pod(key pod.Key) *pod.Spec {
 	s, _ := findPod(m.Pods, key)
 	return s
+}
+
+// Object returns the config object of that kind and key that the first layer holds,
+// nil when none does. What a pod is bound to may be a later layer's (Config.Visible).
+func (m *Merged) Object(kind string, key pod.Key) *pod.Object {
+	o, _ := sorted.Find(m.Objects, ident{kind, key}, compareItem[*pod.Object])
+	return o
 }
 
 // Heard reports whether layer name is configured and whether it has yielded a

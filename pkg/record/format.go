@@ -64,6 +64,26 @@ type storedSpec struct {
 
 	Earlier   map[string]string  `json:"earlierHashes,omitempty"`
 	DependsOn []storedDependency `json:"dependsOn,omitempty"`
+	Data      *storedData        `json:"data,omitempty"`
+}
+
+// storedData is what a pod was bound to, told apart and not told: contents are in
+// the sets alone.
+type storedData struct {
+	Objects []storedSum       `json:"objects,omitempty"`
+	Unbound map[string]string `json:"unboundHashes,omitempty"`
+}
+
+type storedSum struct {
+	Kind string                  `json:"kind"`
+	Name string                  `json:"name"`
+	Hash string                  `json:"hash"`
+	Keys map[string]storedKeySum `json:"keys,omitempty"`
+}
+
+type storedKeySum struct {
+	Bytes int    `json:"bytes"`
+	Sum   string `json:"sum"`
 }
 
 type storedOrigin struct {
@@ -112,6 +132,13 @@ func storeSpec(w *pod.Spec) *storedSpec {
 	for _, d := range w.DependsOn {
 		s.DependsOn = append(s.DependsOn, storedDependency(d))
 	}
+	if d := w.Data; d != nil {
+		s.Data = &storedData{Unbound: d.Unbound}
+		for _, o := range d.Sums {
+			keys := mapped(o.Keys, func(k pod.KeySum) storedKeySum { return storedKeySum(k) })
+			s.Data.Objects = append(s.Data.Objects, storedSum{Kind: o.Kind, Name: o.Name, Hash: o.Hash, Keys: keys})
+		}
+	}
 	return s
 }
 
@@ -122,6 +149,13 @@ func (w *storedSpec) spec() *pod.Spec {
 	}
 	for _, d := range w.DependsOn {
 		s.DependsOn = append(s.DependsOn, pod.Dependency(d))
+	}
+	if d := w.Data; d != nil {
+		s.Data = &pod.Data{Unbound: d.Unbound}
+		for _, o := range d.Objects {
+			keys := mapped(o.Keys, func(k storedKeySum) pod.KeySum { return pod.KeySum(k) })
+			s.Data.Sums = append(s.Data.Sums, pod.ObjectSum{Kind: o.Kind, Name: o.Name, Hash: o.Hash, Keys: keys})
+		}
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -54,6 +56,13 @@ func sample() pod.Record {
 			Earlier:         map[string]string{"c": "v1-ee"},
 			DependsOn:       []pod.Dependency{{Name: "db", Until: pod.Ready}},
 			Pod:             samplePod(key),
+			Data: &pod.Data{
+				Sums: []pod.ObjectSum{
+					{Kind: pod.KindConfigMap, Name: "a", Hash: "v2-1"},
+					{Kind: pod.KindSecret, Name: "b", Hash: "v2-2", Keys: map[string]pod.KeySum{"k": {Bytes: 3, Sum: "4"}, "l": {}}},
+				},
+				Unbound: map[string]string{"": "v2-5", "c": "v2-6"},
+			},
 		},
 	}
 }
@@ -97,7 +106,7 @@ func samplePod(key pod.Key) *v1.Pod {
 
 // same compares records: a Pod as the API does, times as instants.
 func same(a, b pod.Record) string {
-	return cmp.Diff(a, b, cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) }))
+	return cmp.Diff(a, b, cmpopts.IgnoreUnexported(pod.Data{}), cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) }))
 }
 
 func recordPath(root, uid string) string { return filepath.Join(root, "pods", uid, "record.json") }
@@ -113,9 +122,9 @@ func TestRoundTripIsExact(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
 	want := sample()
-	for _, v := range []any{want, *want.Want, want.Want.Origin} {
+	for _, v := range []any{want, *want.Want, want.Want.Origin, *want.Want.Data, want.Want.Data.Sums[1], want.Want.Data.Sums[1].Keys["k"]} {
 		for i, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
-			if reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
+			if f.IsExported() && reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
 				t.Errorf("field %d of %T, %s, is not in the sample: is it in the file?", i, v, f.Name)
 			}
 		}
@@ -399,5 +408,45 @@ func BenchmarkFirstSave(b *testing.B) {
 		if err := r.Save(rec); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestI8_RecordsKeepSumsAlone: what a pod is bound to is told apart after a restart,
+// and its contents are not in the record.
+func TestI8_RecordsKeepSumsAlone(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "root")
+	const canary = "canary-7f3a"
+	key := pod.Key{Namespace: "default", Name: "web-n1"}
+	of := func(value string) []*pod.Object {
+		name := pod.Key{Namespace: "default", Name: "db"}
+		return []*pod.Object{
+			{Key: name, Kind: pod.KindSecret, Object: &v1.Secret{Data: map[string][]byte{"password": []byte(value)}}},
+			{Key: name, Kind: pod.KindConfigMap, Object: &v1.ConfigMap{Data: map[string]string{"motd": value}}},
+		}
+	}
+	spec := &pod.Spec{Key: key, Hash: "v1-a", Pod: samplePod(key)}
+	rec := pod.Record{Key: key, UID: "5f1c", Instance: 1, Want: spec.Bind(pod.NewData(of(canary)))}
+	mustSave(t, record.New(root), rec)
+	text, err := os.ReadFile(recordPath(root, "5f1c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))} {
+		if strings.Contains(string(text), form) {
+			t.Errorf("the record has %q in it", form)
+		}
+	}
+	got, ok, err := record.New(root).Load(key, "5f1c")
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	data := got.Want.Data
+	if !data.Same(pod.NewData(of(canary))) || data.Same(pod.NewData(of("another"))) || data.Known() {
+		t.Errorf("data %+v", data)
+	}
+	every := func(string, string) bool { return true }
+	if data.Hash(every) != pod.NewData(of(canary)).Hash(every) {
+		t.Error("the hash is another after a restart")
 	}
 }

@@ -137,10 +137,12 @@ var errNoSet = errors.New("it is no part of a set")
 // there is not.
 func emptyObject(kind string) any {
 	switch kind {
-	case "ConfigMap":
+	case pod.KindConfigMap:
 		return &v1.ConfigMap{}
-	case "Secret":
+	case pod.KindSecret:
 		return &v1.Secret{}
+	case pod.KindClaim:
+		return &v1.PersistentVolumeClaim{}
 	}
 	return nil
 }

@@ -42,6 +42,8 @@ func standing(file string, n int) pod.Standing {
 		Objects: []*pod.Object{
 			{Key: conf, Kind: "Secret", Origin: origin, Hash: "v1-d", Object: &v1.Secret{ObjectMeta: meta, Data: map[string][]byte{"k": []byte(secret)}}},
 			{Key: conf, Kind: "ConfigMap", Origin: origin, Hash: "v1-e", Object: &v1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"k": secret}}},
+			{Key: conf, Kind: "PersistentVolumeClaim", Origin: origin, Hash: "v1-f", Object: &v1.PersistentVolumeClaim{ObjectMeta: meta,
+				Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}}}},
 		},
 	}
 }

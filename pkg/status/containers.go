@@ -145,6 +145,9 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	if r.StopSignal != "" {
 		st.StopSignal = new(v1.Signal(r.StopSignal))
 	}
+	if r.User != nil {
+		st.User = &v1.ContainerUser{Linux: r.User}
+	}
 	for _, m := range c.VolumeMounts {
 		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
@@ -281,7 +284,7 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.C
 	}
 	st.State = v1.ContainerState{Waiting: w}
 	if r.ID == "" { // there is none, the one that ended is forgotten
-		st.ContainerID, st.ImageID, st.AllocatedResources, st.Resources = "", "", nil, nil
+		st.ContainerID, st.ImageID, st.AllocatedResources, st.Resources, st.User = "", "", nil, nil, nil
 	}
 }
 
@@ -323,7 +326,7 @@ func cut(message string, limit int) string {
 func keepEnd(st *v1.ContainerStatus, old v1.ContainerStatus) {
 	st.State, st.LastTerminationState = old.State, old.LastTerminationState
 	st.ContainerID, st.ImageID = old.ContainerID, old.ImageID
-	st.AllocatedResources, st.Resources = old.AllocatedResources, old.Resources
+	st.AllocatedResources, st.Resources, st.User = old.AllocatedResources, old.Resources, old.User
 	st.Image = cmp.Or(old.Image, st.Image)
 }
 

@@ -31,6 +31,13 @@ type secret struct {
 	Data              map[string]string `json:"data,omitempty"`
 }
 
+// claim is a claim as it is shown where no status belongs.
+type claim struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              v1.PersistentVolumeClaimSpec `json:"spec"`
+}
+
 // podObject is a Pod as it is shown where no status belongs.
 type podObject struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -97,6 +104,9 @@ func configObject(o *pod.Object, showSecrets bool) any {
 			}
 		}
 		return s
+	case *v1.PersistentVolumeClaim:
+		c := object.DeepCopy()
+		return claim{metav1.TypeMeta{APIVersion: "v1", Kind: pod.KindClaim}, c.ObjectMeta, c.Spec}
 	}
 	return o.Object
 }

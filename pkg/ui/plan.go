@@ -190,9 +190,11 @@ const arrow = " -> "
 // fromTo shows both values, each on at most side cells unless that is 0. What
 // is not there is "(none)".
 func fromTo(f pod.FieldChange, side int) string {
-	const redacted, end = "(redacted, ", ")"
-	if strings.HasPrefix(f.Old, redacted) && strings.HasPrefix(f.New, redacted) {
-		return strings.TrimSuffix(f.Old, end) + arrow + strings.TrimPrefix(f.New, redacted)
+	const end = ")"
+	for _, head := range []string{"(redacted, ", "("} {
+		if sized(f.Old, head) && sized(f.New, head) {
+			return strings.TrimSuffix(f.Old, end) + arrow + strings.TrimPrefix(f.New, head)
+		}
 	}
 	show := func(s string) string {
 		switch s = Clean(s); {
@@ -204,6 +206,14 @@ func fromTo(f pod.FieldChange, side int) string {
 		return s
 	}
 	return show(f.Old) + arrow + show(f.New)
+}
+
+// sized reports whether text stands for a value by its size, as head does.
+func sized(text, head string) bool {
+	rest, ok := strings.CutPrefix(text, head)
+	number, bytes := strings.CutSuffix(rest, " bytes)")
+	_, err := strconv.Atoi(number)
+	return ok && bytes && err == nil
 }
 
 // String returns the sum on one line, without what is zero.

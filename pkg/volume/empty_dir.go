@@ -1,40 +1,78 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
 
 // emptyDir is a directory that lives as long as its instance: it outlives the
-// containers and the agent, and a new instance gets a fresh one (C-1.37.3).
-type emptyDir struct{}
+// containers and the agent, and a new instance gets a fresh one (C-1.37.3). In
+// memory it does not outlive the machine.
+type emptyDir struct{ *v1.EmptyDirVolumeSource }
 
-func (emptyDir) dir() string { return "kubernetes.io~empty-dir" }
+func (e emptyDir) traits() traits {
+	return traits{dir: dirEmptyDir, relabel: true, mounted: e.Medium != v1.StorageMediumDefault}
+}
 
-func (emptyDir) path(_ v1.Volume, own string) string { return own }
+func (emptyDir) path(own string) string { return own }
 
-// put makes the directory for every user of every container (0777, as the
-// kubelet's); the directories above it keep the host's users out.
-func (emptyDir) put(p placed, again bool) error {
-	if m := p.EmptyDir.Medium; m != v1.StorageMediumDefault {
-		return fmt.Errorf("emptyDir medium %s is not supported", m)
-	}
-	err := os.Mkdir(p.path, 0o777)
-	if errors.Is(err, os.ErrExist) {
-		info, err := os.Lstat(p.path)
-		switch {
-		case err != nil:
-			return err
-		case !info.IsDir():
-			return fmt.Errorf("%s is not a directory", p.path)
-		case again:
-			return nil // a container may have changed the mode of what it uses
-		}
-	} else if err != nil {
+func (e emptyDir) put(_ context.Context, p placed, s *setting) error {
+	made, err := makeVolume(p.path, s.again)
+	if err != nil {
 		return err
 	}
-	return os.Chmod(p.path, 0o777)
+	if e.Medium != v1.StorageMediumDefault {
+		if made, err = e.mount(p.path, s); err != nil {
+			return err
+		}
+	}
+	if !made && s.again {
+		return nil // a container may have changed the group of what it uses
+	}
+	return setGroup(p.path, s.group(), nil, false)
+}
+
+// mount mounts the file system that the medium stands for, where it is not.
+func (e emptyDir) mount(path string, s *setting) (made bool, err error) {
+	switch m := string(e.Medium); {
+	case e.Medium == v1.StorageMediumMemory:
+		return s.mountMemory(path, s.memorySize(e.SizeLimit))
+	case e.Medium == v1.StorageMediumHugePages, strings.HasPrefix(m, string(v1.StorageMediumHugePagesPrefix)):
+		size, err := hugePageSize(s.want.Pod, m)
+		if err != nil {
+			return false, err
+		}
+		return mountHugePages(path, size)
+	}
+	return false, fmt.Errorf("unknown storage medium %q", e.Medium)
+}
+
+// makeVolume makes the directory of a volume for every user of every container
+// (0777, as the kubelet's); the directories above it keep the host's users out.
+// again says that a directory that is there stays as it is.
+func makeVolume(path string, again bool) (made bool, err error) {
+	err = os.Mkdir(path, 0o777)
+	if errors.Is(err, os.ErrExist) {
+		info, err := os.Lstat(path)
+		switch {
+		case err != nil:
+			return false, err
+		case !info.IsDir():
+			return false, fmt.Errorf("%s is not a directory", path)
+		case again:
+			return false, nil // a container may have changed the mode of what it uses
+		}
+		mounted, err := overmounted(path)
+		if err != nil || mounted {
+			return false, err
+		}
+	} else if err != nil {
+		return false, err
+	}
+	return true, os.Chmod(path, 0o777)
 }

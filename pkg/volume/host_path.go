@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,11 +14,11 @@ import (
 
 // hostPath shows a path of the host. Its contents are the host's: they are
 // looked at, where its type says so made, and never removed.
-type hostPath struct{}
+type hostPath struct{ *v1.HostPathVolumeSource }
 
-func (hostPath) dir() string { return "" }
+func (hostPath) traits() traits { return traits{} }
 
-func (hostPath) path(v v1.Volume, _ string) string { return v.HostPath.Path }
+func (h hostPath) path(string) string { return h.Path }
 
 // put checks, and where the type says so makes, what the path has to be
 // (C-1.37.5). Without a type nothing is checked. Links are followed.
@@ -28,12 +29,12 @@ func (hostPath) path(v v1.Volume, _ string) string { return v.HostPath.Path }
 //	Directory          error          a directory
 //	File               error          a regular file
 //	Socket, CharDevice, BlockDevice   error, else that
-func (hostPath) put(p placed, _ bool) error {
+func (h hostPath) put(context.Context, placed, *setting) error {
 	want := v1.HostPathUnset
-	if p.HostPath.Type != nil {
-		want = *p.HostPath.Type
+	if h.Type != nil {
+		want = *h.Type
 	}
-	path := p.HostPath.Path
+	path := h.Path
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("hostPath %s: has to be an absolute path", path)
 	}

@@ -1,117 +1,101 @@
 package volume
 
 import (
-	"bufio"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// openChild opens the directory name in parent. It is no link, and on the same
-// mount as parent: the kernel sees to both (openat2), and where it is too old,
-// the number of the mount is compared after opening.
-func openChild(parent *os.File, name string) (*os.File, error) {
-	fd, err := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	path := filepath.Join(parent.Name(), name)
-	switch {
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-		return openChildOld(parent, name)
-	case errors.Is(err, unix.EXDEV):
-		return nil, &MountedError{Path: path}
-	case err != nil:
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// openChildOld is openChild for kernels before 5.6 and for sandboxes that do
-// not know openat2.
-func openChildOld(parent *os.File, name string) (*os.File, error) {
-	path := filepath.Join(parent.Name(), name)
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	child := os.NewFile(uintptr(fd), path)
-	there, err := mountID(parent)
-	if err == nil {
-		var here string
-		if here, err = mountID(child); err == nil && here != there {
-			err = &MountedError{Path: path}
-		}
-	}
-	if err != nil {
-		child.Close()
-		return nil, err
-	}
-	return child, nil
-}
-
-// mountID returns the number of the mount that an open file is on.
-func mountID(f *os.File) (string, error) {
-	text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(f.Fd())))
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return strings.TrimSpace(id), nil
-		}
-	}
-	return "", fmt.Errorf("the kernel does not tell what mount %s is on", f.Name())
-}
-
-// mountedAt returns a *MountedError when path, or something beneath it, is a
-// mount point. Where the table of mounts cannot be read it says nothing: the
-// way down still enters none.
-func mountedAt(path string) error {
+// mountsBelow returns what is mounted on path and beneath, in the order of the
+// kernel's table. Where the table cannot be read it says nothing: the way down still
+// enters no mount.
+func mountsBelow(path string) []*mountinfo.Info {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
 		return nil // what is not there holds no mount; what cannot be read is said on the way down
 	}
-	real = filepath.Join(real, filepath.Base(path))
-	f, err := os.Open("/proc/self/mountinfo")
+	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(real, filepath.Base(path))))
 	if err != nil {
 		return nil
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		// 36 35 98:0 /root /mount/point options …
-		fields := strings.SplitN(lines.Text(), " ", 6)
-		if len(fields) < 6 {
-			continue
+	return all
+}
+
+// mountedAt returns a *MountedError when path, or something beneath it, is a
+// mount point.
+func mountedAt(path string) error {
+	for _, m := range mountsBelow(path) {
+		return &MountedError{Path: m.Mountpoint}
+	}
+	return nil
+}
+
+// unmountOwn unmounts what we have mounted beneath path, the directory of a pod or of
+// one instance of it; uid is the pod's directory. When something else is mounted there
+// it returns a *MountedError and has unmounted nothing.
+func (v *Volumes) unmountOwn(uid, path string) error {
+	all := mountsBelow(path)
+	if len(all) == 0 {
+		return nil
+	}
+	pods, err := filepath.EvalSymlinks(v.pods)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if rel, ok := strings.CutPrefix(m.Mountpoint, filepath.Join(pods, uid)+"/"); !ok || !isOwn(rel, m) {
+			return &MountedError{Path: m.Mountpoint}
 		}
-		point := unescape(fields[4])
-		if rest, ok := strings.CutPrefix(point, real); ok && (rest == "" || rest[0] == '/') {
-			return &MountedError{Path: point}
+	}
+	for _, m := range all {
+		if err := unmount(m.Mountpoint); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// unescape undoes the octal escapes of the table of mounts.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(c))
-				i += 3
-				continue
-			}
+// isOwn reports whether a mount is one that we make: a volume in memory, or a part of
+// a volume. rel is where it is under the pod's directory. None of ours lies in
+// another.
+func isOwn(rel string, m *mountinfo.Info) bool {
+	part := strings.Split(rel, "/")
+	switch {
+	case len(part) == 4 && part[1] == volumesDir:
+		switch part[2] {
+		case dirEmptyDir, dirSecret, dirDownward, dirProjected:
+			return m.Root == "/" && (m.FSType == "tmpfs" || m.FSType == "hugetlbfs")
 		}
-		b.WriteByte(s[i])
+	case len(part) == 5:
+		return part[1] == subPathsDir
 	}
-	return b.String()
+	return false
+}
+
+// unmount unmounts all that is mounted on path itself; nothing mounted, or no such
+// path, is success. A mount that is busy goes when it is no longer used.
+func unmount(path string) error {
+	for range maxTries {
+		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		switch {
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil
+		case err != nil:
+			return &os.PathError{Op: "unmount", Path: path, Err: err}
+		}
+	}
+	return &MountedError{Path: path}
+}
+
+// SELinuxEnabled reports whether the node has SELinux.
+func SELinuxEnabled() bool {
+	var fs unix.Statfs_t
+	return unix.Statfs("/sys/fs/selinux", &fs) == nil && fs.Type == unix.SELINUX_MAGIC
 }

@@ -77,6 +77,72 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 	}
 }
 
+// What we have mounted is unmounted, deepest or not, busy or not; what a container has
+// mounted in it holds all of it.
+func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
+	p := newPlace(t)
+	s := bound(withUID(spec(memory("m", "1Mi"), empty("e"), secretVolume("sec", "pass")), uid), secretObject("pass", map[string]string{"k": "v"}))
+	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "m", MountPath: "/a", SubPath: "part"}, {Name: "sec", MountPath: "/b", SubPath: "k"}, {Name: "e", MountPath: "/c", SubPath: "x/y"}}
+	all := func() {
+		t.Helper()
+		p.put(t, s, 1)
+		if _, err := p.Mounts(s, 1, "c"); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(mounts(t, p.root)); n != 5 {
+			t.Fatalf("%d mounts, want two in memory and three parts", n)
+		}
+	}
+	outside := t.TempDir()
+	canary := filepath.Join(outside, "canary")
+	write(t, canary, "host's")
+	part := p.instance(1) + "/volume-subpaths/m/c/0"
+	for _, target := range []string{p.emptyDir(1, "m") + "/mnt", part + "/mnt", p.emptyDir(1, "e"), p.instance(1) + "/volumes/mine"} {
+		all()
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount(outside, target, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		before := len(mounts(t, p.root))
+		_, sweepErr := p.Sweep(nil)
+		for what, err := range map[string]error{"Take": p.Take(uid, 1), "Forget": p.Forget(key, uid), "Sweep": sweepErr} {
+			var mounted *volume.MountedError
+			if !errors.As(err, &mounted) || mounted.Path != target {
+				t.Errorf("%s: %s: got %v, want that it is mounted", target, what, err)
+			}
+		}
+		if now := len(mounts(t, p.root)); now != before || !exists(t, canary) {
+			t.Errorf("%s: %d of %d mounts are left, canary %t", target, now, before, exists(t, canary))
+		}
+		if err := unix.Unmount(target, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, take := range map[string]func() error{
+		"Take": func() error { return p.Take(uid, 1) }, "Forget": func() error { return p.Forget(key, uid) },
+		"Sweep": func() error { _, err := p.Sweep(nil); return err },
+	} {
+		all()
+		busy, err := os.Create(part + "/busy")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = take()
+		busy.Close()
+		if err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
+			t.Errorf("%s: %v; left %v", what, err, mounts(t, p.root))
+		}
+	}
+	// Only the instance that goes.
+	p.put(t, s, 1)
+	p.put(t, s, 2)
+	if err := p.Take(uid, 1); err != nil || !p.Ready(s, 2) || len(mounts(t, p.root)) != 2 {
+		t.Errorf("instance 2 lost something: %v, %v", err, mounts(t, p.root))
+	}
+}
+
 // The pods directory may be a file system of its own, or a link to one.
 func TestPodsOnAFileSystemOfTheirOwn(t *testing.T) {
 	p := newPlace(t)

@@ -14,8 +14,9 @@ import (
 
 // Take removes the volumes of one instance of the pod with uid: its directory,
 // with all that its containers have left there. It never follows a link out of
-// it. When something is mounted beneath, nothing is removed and the error wraps
-// a *MountedError. What is not there is success.
+// it. What we have mounted is unmounted; when something else is mounted beneath,
+// nothing is unmounted or removed and the error wraps a *MountedError. What is not
+// there is success.
 func (v *Volumes) Take(uid string, instance int) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
@@ -31,7 +32,7 @@ func (v *Volumes) Take(uid string, instance int) error {
 // take removes an instance's directory, the marker first: what is half removed
 // is not ready.
 func (v *Volumes) take(dir, uid, name string) error {
-	if err := mountedAt(filepath.Join(dir, name)); err != nil {
+	if err := v.unmountOwn(uid, filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	v.forgetMark(filepath.Join(dir, name))
@@ -61,7 +62,7 @@ func (v *Volumes) Forget(key pod.Key, uid string) error {
 }
 
 func (v *Volumes) forget(dir, uid, logs string) error {
-	if err := mountedAt(dir); err != nil {
+	if err := v.unmountOwn(uid, dir); err != nil {
 		return err
 	}
 	if v.logs != "" {
@@ -156,7 +157,7 @@ func (v *Volumes) sweep(uid string) error {
 	if err != nil {
 		return err
 	}
-	if err := mountedAt(dir); err != nil {
+	if err := v.unmountOwn(uid, dir); err != nil {
 		return err
 	}
 	return removeTree(v.pods, uid)

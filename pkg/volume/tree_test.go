@@ -194,17 +194,6 @@ func TestTakeOfALinkRemovesTheLink(t *testing.T) {
 	}
 }
 
-func TestUnescape(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		`/a`: "/a", `/a\040b`: "/a b", `/\134\011`: "/\\\t", `/x\04`: `/x\04`, `\`: `\`, `/\999`: `/\999`,
-	} {
-		if got := unescape(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
-	}
-}
-
 // A mount that appears after the table of mounts was read is not entered
 // either, whichever way directories are opened.
 func TestTheWayDownNeverCrossesAMount(t *testing.T) {
@@ -259,5 +248,53 @@ func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// Kernels that do not know openat2 follow no link in a volume, but our own to what it
+// shows now.
+func TestC_1_37_7_SubPathsOnOldKernels(t *testing.T) {
+	t.Parallel()
+	path, outside := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(outside, "canary"), nil, 0o644))
+	must(t, os.MkdirAll(filepath.Join(path, "a", "b"), 0o755))
+	must(t, os.WriteFile(filepath.Join(path, "a", "b", "c"), nil, 0o644))
+	must(t, os.Symlink(outside, filepath.Join(path, "out")))
+	must(t, os.Symlink("a", filepath.Join(path, "in")))
+	dir, err := openVolume(path)
+	must(t, err)
+	defer dir.Close()
+	for name, want := range map[string]error{
+		"a": nil, "a/b/c": nil, "out": errOutside, "in": errOutside, "out/canary": errOutside, "in/b": errOutside, "none": os.ErrNotExist, "a/none/x": os.ErrNotExist, "a/b/c/d": unix.ENOTDIR,
+	} {
+		f, err := openBeneathOld(dir, name)
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+		if err == nil {
+			var st unix.Stat_t
+			must(t, unix.Fstat(int(f.Fd()), &st))
+			if !isSame(&st, filepath.Join(path, name)) {
+				t.Errorf("%s: another file", name)
+			}
+			f.Close()
+		}
+	}
+	shown := t.TempDir()
+	root, err := os.OpenRoot(shown)
+	must(t, err)
+	defer root.Close()
+	w := writer{root: root}
+	must(t, w.write(files{"key": {data: []byte("v"), mode: 0o644}, "d/key": {mode: 0o644}}))
+	dir2, err := openVolume(shown)
+	must(t, err)
+	defer dir2.Close()
+	for _, name := range []string{"key", "d", "d/key"} {
+		f, err := openBeneathOld(dir2, name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		f.Close()
 	}
 }

@@ -7,8 +7,13 @@
 //	<root>/pods/<uid>/                     the pod (its record lies here too)
 //	<root>/pods/<uid>/containers/          termination messages, one file a container's life, which cri makes
 //	<root>/pods/<uid>/<instance>/          one life of it
-//	<root>/pods/<uid>/<instance>/ready     Put was completed
-//	<root>/pods/<uid>/<instance>/volumes/kubernetes.io~empty-dir/<name>
+//	<root>/pods/<uid>/<instance>/ready     Put was completed, and of what
+//	<root>/pods/<uid>/<instance>/etc-hosts
+//	<root>/pods/<uid>/<instance>/volumes/<kind>/<name>
+//	<root>/pods/<uid>/<instance>/volume-subpaths/<volume>/<container>/<number>   mounts of parts of volumes
+//	<root>/volumes/<namespace>/<claim>/    claims, which outlive every pod
+//
+// What may be secret lies on file systems in memory only, mounted below "volumes".
 //
 // The one rule: nothing is ever removed outside a pod's own directories, not
 // through a link, not across a mount. What a hostPath shows is the host's.
@@ -32,8 +37,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// marker is the file that says that Put was completed for its instance.
-const marker = "ready"
+// The names below an instance's directory.
+const (
+	marker      = "ready" // the file that says that Put was completed
+	volumesDir  = "volumes"
+	subPathsDir = "volume-subpaths"
+	hostsFile   = "etc-hosts"
+)
 
 // Config is what Volumes are made of.
 type Config struct {
@@ -42,19 +52,43 @@ type Config struct {
 	// ContainerLogsDir is where cri links to containers' logs (C-1.22.10); empty
 	// leaves links alone.
 	ContainerLogsDir string
-	Log              *slog.Logger
+	ClusterDomain    string          // in the names of pods with a subdomain
+	Allocatable      v1.ResourceList // what the node gives to pods
+	SELinux          bool            // the node has it: see SELinuxEnabled
+	// RecursiveReadOnly says whether the runtime can make a mount read-only with all
+	// that is mounted beneath (C-1.37.8); nil is no.
+	RecursiveReadOnly func() bool
+	// Token returns a token of the pod's service account, and when it has to be
+	// renewed (C-1.38.11); nil where there is no API server.
+	Token func(ctx context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjection) (token string, renew time.Time, err error)
+	// TrustBundle returns the certificates of a bundle; nil where there is no API
+	// server.
+	TrustBundle func(ctx context.Context, s *v1.ClusterTrustBundleProjection) (string, error)
+	Log         *slog.Logger
 }
 
 // Volumes puts volumes in place and takes them away. It may be used by many
 // goroutines, each for pods of its own.
 type Volumes struct {
-	pods, logs, links string
-	log               *slog.Logger
+	root, pods, logs, links string
+	domain                  string
+	allocatable             v1.ResourceList
+	selinux                 bool
+	recursive               func() bool
+	token                   func(context.Context, *pod.Spec, *v1.ServiceAccountTokenProjection) (string, time.Time, error)
+	trustBundle             func(context.Context, *v1.ClusterTrustBundleProjection) (string, error)
+	log                     *slog.Logger
+	step                    func() // see writer
+
+	once   sync.Once
+	bootID string // see boot
 
 	mu sync.Mutex
-	// noted holds the directories of instances that keep nothing on disk and
-	// whose marker could not be written, because the disk is full or read-only.
-	noted map[string]bool
+	// noted holds the marks of instances that keep nothing on disk and whose marker
+	// could not be written, because the disk is full or read-only.
+	noted map[string]mark
+	// prints holds what was last computed for an instance's directory.
+	prints map[string]printed
 }
 
 // New returns Volumes under c.RootDir. It touches nothing.
@@ -63,105 +97,80 @@ func New(c Config) *Volumes {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	recursive := c.RecursiveReadOnly
+	if recursive == nil {
+		recursive = func() bool { return false }
+	}
 	return &Volumes{
-		pods: filepath.Join(c.RootDir, "pods"), logs: c.PodLogsDir, links: c.ContainerLogsDir,
-		log: log, noted: make(map[string]bool),
+		root: c.RootDir, pods: filepath.Join(c.RootDir, "pods"), logs: c.PodLogsDir, links: c.ContainerLogsDir,
+		domain: c.ClusterDomain, allocatable: c.Allocatable, selinux: c.SELinux,
+		recursive: recursive, token: c.Token, trustBundle: c.TrustBundle,
+		log: log, noted: map[string]mark{}, prints: map[string]printed{},
 	}
 }
 
 // placed is one volume of a pod with its kind and its place on the host.
 type placed struct {
-	v1.Volume
+	*v1.Volume
+	traits
 	kind kind
 	path string
 }
 
 // Put makes the directories and volumes of one instance. It may be repeated:
-// what is in place, and what containers have put into it, stays. A pod without
+// what is in place, and what containers have put into it, stays, and what shows
+// config objects, the pod's fields or tokens is brought up to date. A pod without
 // volumes needs nothing on disk. An error names the volume and is for a person.
-func (v *Volumes) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int) error {
+func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	dir, all, err := v.place(want, instance)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	again := v.marked(dir)
+	_, again := v.marked(dir)
+	s := &setting{Volumes: v, want: want, again: again}
 	kept := false // whether the instance keeps something on disk
 	for _, p := range all {
-		if p.kind.dir() != "" {
+		if p.dir != "" {
 			kept = true
 			if err := os.MkdirAll(filepath.Dir(p.path), 0o700); err != nil {
 				return fmt.Errorf("volume %s: %w", p.Name, err)
 			}
 		}
-		if err := p.kind.put(p, again); err != nil {
+		if err := p.kind.put(ctx, p, s); err != nil {
 			return fmt.Errorf("volume %s: %w", p.Name, err)
 		}
 	}
-	if again {
-		return nil
-	}
-	return v.mark(dir, kept)
+	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(dir, want), Until: s.until})
 }
 
-// Ready reports whether Put was completed for this instance.
+// Ready reports whether Put was completed for this instance, as its spec and data
+// stand and since the machine started, and whether the volumes in memory are still
+// there. until is when that ends by time alone, zero for never. It is asked often:
+// it costs one small file and two looks at each volume in memory.
 func (v *Volumes) Ready(want *pod.Spec, instance int) (ok bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
-	return err == nil && (len(all) == 0 || v.marked(dir)), time.Time{}
-}
-
-// Mounts returns the mounts of one container of an instance that is in place,
-// in the order of its volumeMounts. An error is a mistake in the spec, or says
-// that a volume is no longer there: the runtime would make an empty one.
-func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
-	want, instance, container := r.Want, r.Sandbox.Instance, r.Container
-	_, all, err := v.place(want, instance)
 	if err != nil {
-		return nil, err
+		return false, time.Time{}
 	}
-	c, _ := want.Container(container)
-	if c == nil {
-		return nil, fmt.Errorf("the pod has no container %s", container)
+	if len(all) == 0 {
+		return true, time.Time{}
 	}
-	byName := make(map[string]placed, len(all))
+	m, ok := v.marked(dir)
+	if !ok || m.Version != markVersion || m.Boot != v.boot() || m.Volumes != v.print(dir, want) {
+		return false, time.Time{}
+	}
 	for _, p := range all {
-		byName[p.Name] = p
-	}
-	var mounts []pod.Mount
-	for _, m := range c.VolumeMounts {
-		p, ok := byName[m.Name]
-		if !ok {
-			return nil, fmt.Errorf("container %s mounts volume %s, which the pod does not have", container, m.Name)
+		if !p.mounted {
+			continue
 		}
-		mount, err := p.mount(m)
-		if err != nil {
-			return nil, fmt.Errorf("container %s, volume %s: %w", container, m.Name, err)
-		}
-		mounts = append(mounts, mount)
-	}
-	return mounts, nil
-}
-
-// mount words one volumeMount for the runtime (C-1.37.8).
-func (p placed) mount(m v1.VolumeMount) (pod.Mount, error) {
-	switch {
-	case m.SubPath != "" || m.SubPathExpr != "":
-		return pod.Mount{}, errors.New("subPath is not supported")
-	case m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled:
-		return pod.Mount{}, errors.New("recursiveReadOnly: Enabled is not supported")
-	}
-	if p.kind.dir() != "" {
-		if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
-			return pod.Mount{}, fmt.Errorf("%s is no longer there", p.path)
+		if there, err := overmounted(p.path); err != nil || !there {
+			return false, time.Time{}
 		}
 	}
-	mount := pod.Mount{HostPath: p.path, ContainerPath: m.MountPath, ReadOnly: m.ReadOnly}
-	if !filepath.IsAbs(m.MountPath) {
-		mount.ContainerPath = "/" + m.MountPath
+	if !m.Until.IsZero() && !time.Now().Before(m.Until) {
+		return false, time.Time{}
 	}
-	if m.MountPropagation != nil {
-		mount.Propagation = string(*m.MountPropagation)
-	}
-	return mount, nil
+	return true, m.Until
 }
 
 // place returns the directory of an instance and its volumes, each with its
@@ -175,17 +184,17 @@ func (v *Volumes) place(want *pod.Spec, instance int) (dir string, all []placed,
 		return "", nil, fmt.Errorf("instance %d of pod %s does not exist", instance, want.Key)
 	}
 	dir = filepath.Join(podDir, strconv.Itoa(instance))
-	for _, vol := range want.Pod.Spec.Volumes {
+	for i := range want.Pod.Spec.Volumes {
+		vol := &want.Pod.Spec.Volumes[i]
 		if err := oneName(vol.Name); err != nil {
 			return "", nil, fmt.Errorf("volume %q: %w", vol.Name, err)
 		}
-		k := kindOf(vol)
-		if k == nil {
-			return "", nil, fmt.Errorf("volume %s: only emptyDir and hostPath volumes are supported", vol.Name)
+		k, err := v.kindOf(want, vol)
+		if err != nil {
+			return "", nil, fmt.Errorf("volume %s: %w", vol.Name, err)
 		}
-		p := placed{Volume: vol, kind: k}
-		p.path = k.path(vol, filepath.Join(dir, "volumes", k.dir(), vol.Name))
-		all = append(all, p)
+		t := k.traits()
+		all = append(all, placed{Volume: vol, traits: t, kind: k, path: k.path(filepath.Join(dir, volumesDir, t.dir, vol.Name))})
 	}
 	return dir, all, nil
 }
@@ -211,50 +220,3 @@ func oneName(name string) error {
 	}
 	return nil
 }
-
-// marked reports whether the instance in dir was put in place.
-func (v *Volumes) marked(dir string) bool {
-	if info, err := os.Lstat(filepath.Join(dir, marker)); err == nil && info.Mode().IsRegular() {
-		return true
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.noted[dir]
-}
-
-// mark writes down that the instance in dir is in place. A full or read-only
-// disk does not hold back an instance that keeps nothing on it: that one is
-// noted in memory, and put again by the next agent (F12, F13).
-func (v *Volumes) mark(dir string, kept bool) error {
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, marker), nil, 0o600)
-	}
-	if err == nil || kept || !diskRefuses(err) {
-		return err
-	}
-	v.log.Warn("Volumes not noted on disk", "dir", dir, "error", err)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.noted[dir] = true
-	return nil
-}
-
-// forgetMark makes the instance in dir not ready in memory.
-func (v *Volumes) forgetMark(dir string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.noted, dir)
-}
-
-func diskRefuses(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EDQUOT)
-}
-
-// File returns a file of one of the volumes of an instance that is in place.
-func (v *Volumes) File(want *pod.Spec, instance int, volume, path string) ([]byte, error) {
-	return nil, fmt.Errorf("volume %s: files of volumes are not read", volume)
-}
-
-// Over says which limit of its disk the instance exceeds, "" for none.
-func (v *Volumes) Over(want *pod.Spec, instance int) (string, error) { return "", nil }

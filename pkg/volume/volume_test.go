@@ -1,15 +1,21 @@
 package volume_test
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -52,8 +58,50 @@ func newPlace(t *testing.T) place {
 	t.Helper()
 	dir := t.TempDir()
 	p := place{root: filepath.Join(dir, "root"), logs: filepath.Join(dir, "logs"), links: filepath.Join(dir, "links")}
-	p.Volumes = volume.New(volume.Config{RootDir: p.root, PodLogsDir: p.logs, ContainerLogsDir: p.links})
+	p.Volumes = volume.New(p.config())
+	t.Cleanup(func() { unmountAll(t, p.root) })
 	return p
+}
+
+func (p place) config() volume.Config {
+	return volume.Config{RootDir: p.root, PodLogsDir: p.logs, ContainerLogsDir: p.links}
+}
+
+// unmountAll unmounts what is mounted at path and beneath, as a test leaves it.
+func unmountAll(t *testing.T, path string) {
+	t.Helper()
+	all := mounts(t, path)
+	slices.Reverse(all)
+	for _, m := range all {
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// mounts is what the kernel has mounted at path and beneath.
+func mounts(t *testing.T, path string) []*mountinfo.Info {
+	t.Helper()
+	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Put, Ready and Mounts are those of a pod that has the node's users and no sandbox
+// of interest.
+func (p place) Put(s *pod.Spec, instance int) error {
+	return p.Volumes.Put(context.Background(), s, pod.Place{}, instance)
+}
+
+func (p place) Ready(s *pod.Spec, instance int) bool {
+	ok, _ := p.Volumes.Ready(s, instance)
+	return ok
+}
+
+func (p place) Mounts(s *pod.Spec, instance int, container string) ([]pod.Mount, error) {
+	return p.Volumes.Mounts(pod.CreateRequest{Want: s, Container: container, Sandbox: &pod.Sandbox{Instance: instance}})
 }
 
 func (p place) put(t *testing.T, s *pod.Spec, instance int) {
@@ -138,7 +186,9 @@ func TestC_1_37_3_EmptyDirLivesAsLongAsItsInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A restarted agent, a restarted container: what is there stays as it is.
-	volume.New(volume.Config{RootDir: p.root}).Put(s, 1)
+	if err := (place{Volumes: volume.New(volume.Config{RootDir: p.root})}).Put(s, 1); err != nil {
+		t.Fatal(err)
+	}
 	p.put(t, s, 1)
 	if info, err := os.Stat(p.emptyDir(1, "data")); err != nil || info.Mode().Perm() != 0o700 || !exists(t, file) {
 		t.Errorf("after Put again: %v, %v, file there: %t", info.Mode(), err, exists(t, file))
@@ -221,9 +271,9 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 		return err
 	}
 	for want, m := range map[string]v1.VolumeMount{
-		"container c mounts volume other, which the pod does not have":          {Name: "other", MountPath: "/x"},
-		"container c, volume data: subPath is not supported":                    {Name: "data", MountPath: "/x", SubPath: "a"},
-		"container c, volume data: recursiveReadOnly: Enabled is not supported": {Name: "data", MountPath: "/x", RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)},
+		"container c mounts volume other, which the pod does not have":                         {Name: "other", MountPath: "/x"},
+		"container c, volume data: recursiveReadOnly: Enabled is not supported by the runtime": {Name: "data", MountPath: "/x", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)},
+		"container c, volume data: recursiveReadOnly: Enabled needs readOnly: true":            {Name: "data", MountPath: "/x", RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)},
 	} {
 		if err := mount(m); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %q", err, want)
@@ -239,8 +289,8 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 		t.Errorf("an emptyDir that is gone: got %v", err)
 	}
 	for want, v := range map[string]v1.Volume{
-		"volume n: only emptyDir and hostPath volumes are supported": {Name: "n", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
-		"volume m: emptyDir medium Memory is not supported":          {Name: "m", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}},
+		"volume n: this kind of volume is not supported": {Name: "n", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}},
+		`volume m: unknown storage medium "Floppy"`:      {Name: "m", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Floppy"}}},
 	} {
 		bad := withUID(spec(v), "other")
 		if err := p.Put(bad, 1); err == nil || err.Error() != want || p.Ready(bad, 1) {
@@ -317,8 +367,12 @@ func BenchmarkPut(b *testing.B) {
 	v := volume.New(volume.Config{RootDir: b.TempDir()})
 	dir := b.TempDir()
 	for i := 0; b.Loop(); i++ {
-		if err := v.Put(withUID(spec(empty("a"), empty("b"), host("h", dir, v1.HostPathDirectory)), fmt.Sprint("u", i)), 1); err != nil {
+		if err := v.Put(b.Context(), withUID(spec(empty("a"), empty("b"), host("h", dir, v1.HostPathDirectory)), fmt.Sprint("u", i)), pod.Place{}, 1); err != nil {
 			b.Fatal(err)
 		}
 	}
+}
+
+func logTo(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

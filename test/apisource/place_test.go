@@ -44,9 +44,9 @@ import (
 const rejects = "test/reject"
 
 // newSource returns the source as commands make it.
-func newSource(t testing.TB, kubeconfig, node string) *apiserver.Source {
+func newSource(t testing.TB, kubeconfig, node string, change ...func(*apiserver.Config)) *apiserver.Source {
 	t.Helper()
-	s, err := apiserver.New(apiserver.Config{
+	cfg := apiserver.Config{
 		Kubeconfig: kubeconfig, Node: node, UserAgent: "nodectl/test",
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Spec: func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
@@ -55,7 +55,11 @@ func newSource(t testing.TB, kubeconfig, node string) *apiserver.Source {
 			}
 			return manifest.FromAPI(p, manifest.Options{Source: "api", Location: kubeconfig, File: file, Node: node})
 		},
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s, err := apiserver.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

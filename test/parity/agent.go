@@ -30,6 +30,8 @@ const (
 	keptLogs    = 3
 	longestWait = 30 * time.Second // before a container that crashes is started again
 	taint       = "parity.example"
+	pidsLimit   = 4096 // of one pod
+	domain      = "parity.test"
 )
 
 // place is where one agent runs: nothing in it is another's.
@@ -42,6 +44,9 @@ type place struct {
 	logs      string // the pods' logs
 	cgroup    string // above all its pods
 	repo      string
+	registry  string  // where images can be pulled from
+	digest    string  // of those images
+	server    *server // nil: pods come from files
 }
 
 // An agent is one of the two programs.
@@ -69,6 +74,11 @@ func (k *kubelet) version() (string, error) {
 }
 
 func (k *kubelet) command() (*exec.Cmd, error) {
+	return k.start(fmt.Sprintf("staticPodPath: %s\nregisterWithTaints: [{key: %s, effect: NoSchedule}, {key: %[2]s, effect: NoExecute}]\n", k.manifests, taint))
+}
+
+// start returns the program with more of a configuration, and more arguments.
+func (k *kubelet) start(more string, args ...string) (*exec.Cmd, error) {
 	var err error
 	if k.port == 0 {
 		if k.port, k.readOnly, err = freePorts(); err != nil {
@@ -77,7 +87,6 @@ func (k *kubelet) command() (*exec.Cmd, error) {
 	}
 	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-staticPodPath: %s
 podLogsDir: %s
 containerRuntimeEndpoint: %s
 cgroupDriver: cgroupfs
@@ -99,16 +108,17 @@ containerLogMaxSize: %s
 containerLogMaxFiles: %d
 containerLogMonitorInterval: 3s
 crashLoopBackOff: {maxContainerRestartPeriod: %s}
-registerWithTaints: [{key: %s, effect: NoSchedule}, {key: %[10]s, effect: NoExecute}]
+podPidsLimit: %d
+clusterDomain: %s
 featureGates: {ContainerStopSignals: true}
-`, k.manifests, k.logs, k.endpoint, k.cgroup, k.port, k.readOnly,
-		logSize, keptLogs, longestWait, taint)
+%s`, k.logs, k.endpoint, k.cgroup, k.port, k.readOnly, logSize, keptLogs, longestWait, pidsLimit, domain, more)
 	file := filepath.Join(k.dir, "kubelet.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return exec.Command(k.program, "--config", file, "--root-dir", k.root, "--cert-dir", filepath.Join(k.dir, "pki"),
-		"--hostname-override", nodeName, "--v", "2"), nil
+	args = append([]string{"--config", file, "--root-dir", k.root, "--cert-dir", filepath.Join(k.dir, "pki"),
+		"--hostname-override", nodeName, "--v", "2"}, args...)
+	return exec.Command(k.program, args...), nil
 }
 
 func (k *kubelet) pods(ctx context.Context) ([]v1.Pod, error) {
@@ -142,7 +152,8 @@ func (n *nodectl) command() (*exec.Cmd, error) {
 	cmd := exec.Command(n.program, "serve", "-f", n.manifests, "--root-dir", n.root, "--runtime-endpoint", n.endpoint,
 		"--pod-logs-dir", n.logs, "--cgroup-root", n.cgroup, "--node-name", nodeName, "--log-level", "debug",
 		"--container-log-max-size", logSize, "--container-log-max-files", strconv.Itoa(keptLogs),
-		"--max-container-restart-period", longestWait.String(), "--register-with-taints", taint+":NoSchedule,"+taint+":NoExecute")
+		"--max-container-restart-period", longestWait.String(), "--register-with-taints", taint+":NoSchedule,"+taint+":NoExecute",
+		"--pod-pids-limit", strconv.Itoa(pidsLimit), "--cluster-domain", domain)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "NODECTL_") || strings.HasPrefix(v, "CONTAINER_RUNTIME_ENDPOINT=")
 	})

@@ -222,6 +222,12 @@ func (k *comparison) asked(name string, p, q *PodRecord) {
 	for i := range min(len(p.Sandboxes), len(q.Sandboxes)) {
 		split(name+": sandbox", k.na.facts(p.Sandboxes[i].Config), k.nb.facts(q.Sandboxes[i].Config))
 	}
+	for _, what := range slices.Sorted(maps.Keys(p.Refused)) {
+		if q.Refused[what] != nil {
+			split(name+": "+what+" that was refused", k.na.facts(p.Refused[what]), k.nb.facts(q.Refused[what]))
+		}
+	}
+	k.lists("pulls", name, k.na.lines(p.Pulls), k.nb.lines(q.Pulls))
 	for _, pair := range k.matching {
 		if slices.Contains(p.Runs, pair[0]) {
 			split(name+": "+pair[0].Container, k.na.facts(pair[0].Config), k.nb.facts(pair[1].Config))
@@ -245,6 +251,10 @@ func (k *comparison) insides(name string, p, q *PodRecord) {
 		k.lists("mounts", where, k.na.lines(a.Mounts), k.nb.lines(b.Mounts))
 		k.facts("cgroup", where, k.na.facts(a.Cgroup), k.nb.facts(b.Cgroup))
 		k.facts("identity", where, k.na.facts(a.Proc), k.nb.facts(b.Proc))
+		k.facts("namespaces", where, a.Namespaces, b.Namespaces)
+		k.facts("sysctls", where, k.na.facts(a.Sysctls), k.nb.facts(b.Sysctls))
+		k.lists("files", where, k.na.lines(a.Volumes), k.nb.lines(b.Volumes))
+		k.lists("devices", where, k.na.lines(a.Devices), k.nb.lines(b.Devices))
 	}
 }
 

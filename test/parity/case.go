@@ -18,8 +18,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Case is one file of cases/: a header, and the manifests of one or more pods,
-// separated by "---". Every manifest of a case is a file of its own to the agent.
+// A Case is one file of cases/: a header, the manifests of one or more pods, and of
+// the config objects they name, separated by "---". Every manifest of a case is a
+// file of its own to the agent. In all of them $DIR is the case's own directory,
+// $REGISTRY a registry that has every image named so, but for those called none,
+// and $DIGEST is their digest.
 type Case struct {
 	// Name is the file's, without .yaml. The names of the case's pods begin with it.
 	Name string `json:"-"`
@@ -39,6 +42,14 @@ type Case struct {
 	Within metav1.Duration `json:"within"`
 	// Restart puts the case among those whose agent is killed and started again.
 	Restart bool `json:"restart"`
+	// API says that the kubelet refuses such a pod from a file: there the same
+	// objects and pods come through a real API server, bound to its node.
+	API bool `json:"api"`
+	// Alone is a case that runs beside no other, with a look at the groups above all
+	// pods, whose settings are made from the pods that there are.
+	Alone bool `json:"alone"`
+	// Prepare is what lies in $DIR from the beginning, in order.
+	Prepare []Thing `json:"prepare"`
 	// Refused says that neither agent takes the manifests.
 	Refused bool `json:"refused"`
 	// Nodectl says what nodectl does before the manifests are gone, where it is
@@ -50,7 +61,8 @@ type Case struct {
 	// Script is what is done meanwhile, in order.
 	Script []Action `json:"script"`
 
-	manifests []string
+	manifests []string // of pods
+	objects   []string // of what they name
 }
 
 // An Action is one thing that is done to a running case; exactly one of its
@@ -113,7 +125,17 @@ func readCases(dir string, match *regexp.Regexp) ([]*Case, error) {
 func readCase(name string, text []byte) (*Case, error) {
 	all := strings.ReplaceAll(string(bytes.TrimSpace(text)), "$ALLBUTONE", strconv.Itoa(runtime.NumCPU()-1)) // CPUs
 	documents := strings.Split("\n"+all+"\n", "\n---\n")
-	c := &Case{Name: name, manifests: documents[1:]}
+	c := &Case{Name: name}
+	for _, d := range documents[1:] {
+		switch kind, _, err := identify(d); {
+		case err != nil:
+			return nil, err
+		case kind == "Pod":
+			c.manifests = append(c.manifests, d)
+		default:
+			c.objects = append(c.objects, d)
+		}
+	}
 	if err := yaml.UnmarshalStrict([]byte(documents[0]), c); err != nil {
 		return nil, err
 	}
@@ -144,8 +166,25 @@ func readCase(name string, text []byte) (*Case, error) {
 			return nil, fmt.Errorf("script: %s is out of order, or not while the case is watched", a.At.Duration)
 		}
 	}
+	for _, o := range c.objects {
+		if kind, n, _ := identify(o); n != c.Name && !strings.HasPrefix(n, c.Name+"-") {
+			return nil, fmt.Errorf("%s %q: the name of a case's object begins with the case's", kind, n)
+		}
+	}
 	_, err := c.pods()
 	return c, err
+}
+
+// identify returns the kind and the name of a manifest; without a kind it is a pod's.
+func identify(manifest string) (kind, name string, err error) {
+	var it metav1.PartialObjectMetadata
+	if err := yaml.Unmarshal([]byte(manifest), &it); err != nil {
+		return "", "", err
+	}
+	if it.Kind == "" {
+		it.Kind = "Pod"
+	}
+	return it.Kind, it.Name, nil
 }
 
 // pods returns the names of the case's pods, as their manifests have them.

@@ -48,6 +48,7 @@ func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
 			both = append(both, name)
 		}
 	}
+	k.facts("cgroup", "above all pods", a.Tiers, b.Tiers)
 	k.events(both)
 	k.expected(both)
 	for _, name := range both {

@@ -76,6 +76,7 @@ func element(i int, v any) string {
 	return strconv.Itoa(i)
 }
 
+// sandboxFacts takes a sandbox's configuration apart, containerFacts a container's.
 func sandboxFacts(c *cri.PodSandboxConfig) Facts { return flatten("", c) }
 
 func containerFacts(c *cri.ContainerConfig) Facts { return flatten("", c) }

@@ -41,6 +41,8 @@ func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string
 	for line := range strings.Lines(string(mounts)) {
 		l.Mounts = append(l.Mounts, mountLine(line))
 	}
+	l.Volumes, l.Devices = volumeFiles(proc, string(mounts)), devices(proc)
+	l.Sysctls, l.Namespaces = sysctlFacts(pid), namespaceLinks(proc)
 	status, err := os.ReadFile(proc + "status")
 	if err != nil {
 		return l, err
@@ -52,9 +54,9 @@ func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string
 			l.Proc[k] = strings.Join(strings.Fields(v), " ")
 		}
 	}
-	for _, name := range []string{"oom_score_adj", "cmdline"} {
+	for _, name := range []string{"oom_score_adj", "cmdline", "uid_map", "gid_map", "setgroups"} {
 		text, _ := os.ReadFile(proc + name)
-		l.Proc[name] = strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " "))
+		l.Proc[name] = strings.Join(strings.Fields(strings.ReplaceAll(string(text), "\x00", " ")), " ")
 	}
 	l.Proc["cwd"], _ = os.Readlink(proc + "cwd")
 	groups, err := os.ReadFile(proc + "cgroup")
@@ -93,16 +95,13 @@ func mountLine(line string) string {
 	}
 	root, point, options, kind := f[3], f[4], f[5], f[dash+1]
 	shared := ""
-	if dash > 6 {
-		shared = " propagated"
+	for _, o := range f[6:dash] { // "shared:12", "master:3": who is in the group is each run's
+		group, _, _ := strings.Cut(o, ":")
+		shared += " " + group
 	}
 	super := ""
 	if kind == "tmpfs" {
-		for o := range strings.SplitSeq(f[dash+3], ",") {
-			if strings.HasPrefix(o, "size=") {
-				super = " " + o
-			}
-		}
+		super = " " + f[dash+3]
 	}
 	if kind == "overlay" || kind == "proc" || kind == "sysfs" || kind == "cgroup" {
 		root = "/"
@@ -113,7 +112,8 @@ func mountLine(line string) string {
 // cgroupSettings are the files of a group that say what it may use.
 var cgroupSettings = []string{
 	"memory.limit_in_bytes", "memory.soft_limit_in_bytes", "memory.oom_control",
-	"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpuset.cpus", "pids.max", "hugetlb.2MB.limit_in_bytes",
+	"memory.memsw.limit_in_bytes", "memory.swappiness", "cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us",
+	"cpuset.cpus", "cpuset.mems", "cpuset.sched_load_balance", "pids.max", "hugetlb.*.limit_in_bytes",
 	"memory.max", "memory.min", "memory.high", "cpu.max", "cpu.weight",
 }
 
@@ -128,13 +128,30 @@ func cgroupFacts(groups string) Facts {
 		controllers, path := f[1], f[2]
 		first, _, _ := strings.Cut(controllers, ",")
 		facts["path of "+first] = path
-		for _, set := range cgroupSettings {
-			for _, level := range []struct{ name, path string }{{"container", path}, {"pod", filepath.Dir(path)}} {
-				text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controllers, level.path, set))
-				if err == nil {
-					facts[level.name+" "+set] = strings.TrimSpace(strings.SplitN(string(text), "\n", 2)[0])
-				}
+		facts.group("container", filepath.Join("/sys/fs/cgroup", controllers, path))
+		facts.group("pod", filepath.Join("/sys/fs/cgroup", controllers, filepath.Dir(path)))
+	}
+	return facts
+}
+
+// group adds the settings that a group has, in one hierarchy.
+func (f Facts) group(name, dir string) {
+	for _, set := range cgroupSettings {
+		files, _ := filepath.Glob(filepath.Join(dir, set))
+		for _, file := range files {
+			if text, err := os.ReadFile(file); err == nil {
+				f[name+" "+filepath.Base(file)] = strings.TrimSpace(strings.SplitN(string(text), "\n", 2)[0])
 			}
+		}
+	}
+}
+
+// tierFacts reads the groups above all pods.
+func tierFacts(cgroup string) Facts {
+	facts := Facts{}
+	for _, root := range cgroupRoots() {
+		for _, tier := range []string{"", "kubepods", "kubepods/burstable", "kubepods/besteffort"} {
+			facts.group("$CGROUP/"+tier, filepath.Join(root, cgroup, tier))
 		}
 	}
 	return facts

@@ -105,7 +105,7 @@ func compareAll(ctx context.Context, o options) (*report, error) {
 		return nil, err
 	}
 	for _, arm := range o.arms {
-		record, err := recordArm(ctx, o, arm, cases)
+		record, err := recordBoth(ctx, o, arm, cases)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", arm, err)
 		}
@@ -149,6 +149,27 @@ func compareAll(ctx context.Context, o options) (*report, error) {
 	return report, nil
 }
 
+// recordBoth records all cases with one agent. A kubelet is two, as those cases
+// in which pods come through an API server have one of their own.
+func recordBoth(ctx context.Context, o options, arm string, cases []*Case) (*Recording, error) {
+	through := func(c *Case) bool { return c.API }
+	files := slices.DeleteFunc(slices.Clone(cases), through)
+	if arm == "nodectl" || len(files) == len(cases) {
+		return recordArm(ctx, o, arm, cases)
+	}
+	api, err := recordArm(ctx, o, "kubelet-api", slices.DeleteFunc(slices.Clone(cases), func(c *Case) bool { return !c.API }))
+	if err != nil || len(files) == 0 {
+		return api, err
+	}
+	record, err := recordArm(ctx, o, arm, files)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(record.Paths, api.Paths)
+	maps.Copy(record.Cases, api.Cases)
+	return record, nil
+}
+
 // recordArm runs one agent with all cases, on a node of its own.
 func recordArm(ctx context.Context, o options, arm string, cases []*Case) (record *Recording, err error) {
 	began := time.Now()
@@ -176,13 +197,27 @@ func recordArm(ctx context.Context, o options, arm string, cases []*Case) (recor
 	}
 	defer func() { err = errors.Join(err, front.Close()) }()
 	r.endpoint = front.Endpoint()
+	shop, err := openRegistry(cases)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, shop.close()) }()
+	r.registry, r.digest = shop.address, shop.digest
+	var end func()
 	switch arm {
+	case "kubelet-api":
+		if r.server, end, err = startServer(ctx, p.dir); err != nil {
+			return nil, err
+		}
+		defer end()
+		r.agent = &registered{kubelet{place: r.place, program: program}}
 	case "kubelet":
 		r.agent = &kubelet{place: r.place, program: program}
 	default:
 		r.agent = newNodectl(r.place, program)
 	}
 	r.record = &Recording{Arm: arm, Began: began, Cases: map[string]*CaseRecord{}, Paths: r.place.paths()}
+	r.record.Paths[r.registry] = "$REGISTRY"
 	if r.record.Version, err = r.agent.version(); err != nil {
 		return nil, err
 	}

@@ -23,7 +23,8 @@ var (
 	message   = regexp.MustCompile(`(/containers/[^/ ]+)/([0-9a-f]{8}|[0-9]+)\b`) // termination logs
 	clockTime = regexp.MustCompile(`\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\b`)
 	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\b`)
-	rotated   = regexp.MustCompile(`\.\d{8}-\d{6}\b`) // logs
+	volume    = regexp.MustCompile(`\.\.\d{4}(_\d\d){5}\.\d+`) // what ..data points to
+	rotated   = regexp.MustCompile(`\.\d{8}-\d{6}\b`)          // logs
 	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
 	logLine   = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)
 )
@@ -50,6 +51,7 @@ func (n *normaliser) text(s string) string {
 	s = message.ReplaceAllString(s, "$1/$$RANDOM")
 	s = clockTime.ReplaceAllString(s, "$$TIME")
 	s = timestamp.ReplaceAllString(s, "$$TIME")
+	s = volume.ReplaceAllString(s, "..$$TIME")
 	s = rotated.ReplaceAllString(s, ".$$TIME")
 	s = nanos.ReplaceAllString(s, "$$NS")
 	return subnetAddress.ReplaceAllString(s, "$$IP")

@@ -50,10 +50,13 @@ func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() err
 		errs = append(errs, writeSysctls(was), unmount(p.dir), p.unlink(), removeCgroups(p.cgroup), n.Close(), os.RemoveAll(dir))
 		return errors.Join(errs...)
 	}
-	for _, d := range []string{p.manifests, p.root} {
+	for _, d := range []string{p.manifests, p.root, filepath.Join(p.root, "seccomp/parity")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, nil, errors.Join(err, clean())
 		}
+	}
+	if err := os.WriteFile(filepath.Join(p.root, "seccomp/parity/allow.json"), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600); err != nil {
+		return nil, nil, errors.Join(err, clean())
 	}
 	// A kubelet wants its cgroup to be there; nodectl has it in common.
 	for _, root := range cgroupRoots() {

@@ -24,8 +24,9 @@ type CaseRecord struct {
 	Gone    time.Time             `json:"gone"` // they were taken away
 	End     time.Time             `json:"end"`
 	Pods    map[string]*PodRecord `json:"pods"`
-	Slowest time.Duration         `json:"slowest"`        // call of the runtime to make or start something
-	Said    []string              `json:"said,omitempty"` // by the agent, of manifests it does not take
+	Slowest time.Duration         `json:"slowest"`         // call of the runtime to make or start something
+	Said    []string              `json:"said,omitempty"`  // by the agent, of manifests it does not take
+	Tiers   Facts                 `json:"tiers,omitempty"` // the groups above all pods
 }
 
 // A Moment is when the script did something.
@@ -42,6 +43,10 @@ type PodRecord struct {
 	Inside    map[string]Look `json:"inside,omitempty"`
 	Slowest   time.Duration   `json:"slowest"`
 	Files     []string        `json:"files,omitempty"` // of its logs, when it was looked at
+	// Refused is what the runtime was asked for at first and did not make, with its
+	// error, by container; "sandbox" is the pod's.
+	Refused map[string]Facts `json:"refused,omitempty"`
+	Pulls   []string         `json:"pulls,omitempty"` // images, as whom, and what came of it; each once
 }
 
 // A Sandbox is one, as the runtime has it.
@@ -91,6 +96,11 @@ type Look struct {
 	Mounts []string          `json:"mounts,omitempty"`
 	Cgroup Facts             `json:"cgroup,omitempty"`
 	Proc   Facts             `json:"proc,omitempty"`
+
+	Volumes    []string `json:"volumes,omitempty"` // every file of what is mounted
+	Devices    []string `json:"devices,omitempty"`
+	Sysctls    Facts    `json:"sysctls,omitempty"`
+	Namespaces Facts    `json:"namespaces,omitempty"`
 }
 
 func readRecording(file string) (*Recording, error) {

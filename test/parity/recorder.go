@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -60,12 +62,16 @@ func (r *recorder) see(ctx context.Context, c call) {
 	defer r.mu.Unlock()
 	switch q := c.request.(type) {
 	case *cri.RunPodSandboxRequest:
+		p, config := r.pod(q.GetConfig().GetMetadata().GetName()), sandboxFacts(q.Config)
+		if q.RuntimeHandler != "" {
+			config["runtime_handler"] = q.RuntimeHandler
+		}
 		if c.err != nil {
+			p.refused("sandbox", config, c.err)
 			return
 		}
-		s := &Sandbox{ID: c.reply.(*cri.RunPodSandboxResponse).PodSandboxId, Created: c.at, Attempt: q.Config.Metadata.Attempt, Config: sandboxFacts(q.Config)}
+		s := &Sandbox{ID: c.reply.(*cri.RunPodSandboxResponse).PodSandboxId, Created: c.at, Attempt: q.Config.Metadata.Attempt, Config: config}
 		r.sandboxes[s.ID] = s
-		p := r.pod(q.Config.Metadata.Name)
 		p.Slowest = max(p.Slowest, time.Since(c.at))
 		p.Sandboxes = append(p.Sandboxes, s)
 	case *cri.StopPodSandboxRequest:
@@ -76,8 +82,14 @@ func (r *recorder) see(ctx context.Context, c call) {
 		if s := r.sandboxes[q.PodSandboxId]; s != nil && c.err == nil {
 			s.Removed = time.Now()
 		}
+	case *cri.PullImageRequest:
+		p := r.pod(q.GetSandboxConfig().GetMetadata().GetName())
+		if line := pullLine(q, c.err); !slices.Contains(p.Pulls, line) {
+			p.Pulls = append(p.Pulls, line)
+		}
 	case *cri.CreateContainerRequest:
 		if c.err != nil {
+			r.pod(q.GetSandboxConfig().GetMetadata().GetName()).refused(q.GetConfig().GetMetadata().GetName(), containerFacts(q.Config), c.err)
 			return
 		}
 		run := &Run{
@@ -108,6 +120,32 @@ func (r *recorder) see(ctx context.Context, c call) {
 			run.Resized = append(run.Resized, flatten("linux", q.Linux))
 		}
 	}
+}
+
+// refused keeps what the runtime did not make when it was first asked.
+func (p *PodRecord) refused(what string, config Facts, err error) {
+	if p.Refused == nil {
+		p.Refused = map[string]Facts{}
+	}
+	if p.Refused[what] == nil {
+		config["error"] = grpcstatus.Convert(err).Message()
+		p.Refused[what] = config
+	}
+}
+
+// pullLine is what an agent pulled.
+func pullLine(q *cri.PullImageRequest, err error) string {
+	line := q.GetImage().GetImage()
+	if q.GetImage().GetRuntimeHandler() != "" {
+		line += " for " + q.Image.RuntimeHandler
+	}
+	if a := q.GetAuth(); a != nil {
+		line += fmt.Sprintf(" as %s:%s%s of %s", a.Username, a.Password, a.Auth, a.ServerAddress)
+	}
+	if err != nil {
+		line += ": " + grpcstatus.Code(err).String()
+	}
+	return line
 }
 
 // status asks the runtime how a container is, and writes down what is final.

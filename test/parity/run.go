@@ -44,8 +44,8 @@ const (
 	again     = 2
 )
 
-// cases runs all cases: those that leave the agent alone, so many at once; and
-// then the others together.
+// cases runs all cases: those that leave the agent alone, so many at once, or one
+// after the other; and then the others together.
 func (r *run) cases(ctx context.Context, all []*Case) error {
 	p, err := launch(r.agent, r.dir)
 	if err != nil {
@@ -71,9 +71,12 @@ func (r *run) cases(ctx context.Context, all []*Case) error {
 	if err := pause(ctx, 10*time.Second); err != nil {
 		return err
 	}
-	quiet, restart := split(all)
+	quiet, restart, alone := split(all)
 	for i := 0; i <= again && err == nil; i++ {
 		err = r.round(polling, r.still(quiet), func(cases []*Case) error { return r.beside(polling, cases, max(1, r.atOnce>>i)) })
+	}
+	for i := 0; i <= again && err == nil; i++ {
+		err = r.round(polling, r.still(alone), func(cases []*Case) error { return r.beside(polling, cases, 1) })
 	}
 	for i := 0; i <= again && err == nil; i++ {
 		err = r.round(polling, r.still(restart), func(cases []*Case) error { return r.together(polling, cases) })
@@ -115,11 +118,14 @@ func (r *run) still(cases []*Case) []*Case {
 	return left
 }
 
-func split(all []*Case) (quiet, restart []*Case) {
+func split(all []*Case) (quiet, restart, alone []*Case) {
 	for _, c := range all {
-		if c.Restart {
+		switch {
+		case c.Restart:
 			restart = append(restart, c)
-		} else {
+		case c.Alone:
+			alone = append(alone, c)
+		default:
 			quiet = append(quiet, c)
 		}
 	}
@@ -127,7 +133,7 @@ func split(all []*Case) (quiet, restart []*Case) {
 	slices.SortStableFunc(quiet, func(a, b *Case) int {
 		return int(b.Watch.Duration + b.After.Duration - a.Watch.Duration - a.After.Duration)
 	})
-	return quiet, restart
+	return quiet, restart, alone
 }
 
 // beside runs cases, so many at once, each begun when the one before it runs.
@@ -227,11 +233,14 @@ func (r *run) begin(ctx context.Context, c *Case) (*stage, error) {
 	for pod := range s.manifests {
 		r.recorder.forget(pod)
 	}
+	if err := r.removeImages(ctx, c); err != nil {
+		return nil, err
+	}
 	s.record.Zero = time.Now()
 	if err := s.dropAll(); err != nil {
 		return nil, err
 	}
-	for time.Since(s.record.Zero) < settled {
+	for time.Since(s.record.Zero) < settled && !c.Refused {
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}

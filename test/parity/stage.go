@@ -10,9 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	v1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // A stage is one running case.
@@ -22,6 +19,7 @@ type stage struct {
 	record    *CaseRecord
 	dir       string            // the case's own, $DIR in its manifests
 	manifests map[string]string // by pod
+	objects   []string          // what they name
 	round     int               // how often the case was run before
 	held      map[string]bool   // pods whose manifest appears later, or never again
 }
@@ -38,12 +36,19 @@ func newStage(r *run, c *Case) (*stage, error) {
 	if err := errors.Join(os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
 		return nil, err
 	}
+	if err := c.prepare(s.dir); err != nil {
+		return nil, err
+	}
+	words := strings.NewReplacer("$DIR", s.dir, "$REGISTRY", r.place.registry, "$DIGEST", r.place.digest)
 	for _, m := range c.manifests {
-		var p v1.Pod
-		if err := yaml.Unmarshal([]byte(m), &p); err != nil {
+		_, name, err := identify(m)
+		if err != nil {
 			return nil, err
 		}
-		s.manifests[p.Name] = strings.ReplaceAll(m, "$DIR", s.dir)
+		s.manifests[name] = words.Replace(m)
+	}
+	for _, o := range c.objects {
+		s.objects = append(s.objects, words.Replace(o))
 	}
 	was := map[string]bool{}
 	for _, a := range c.Script {
@@ -87,7 +92,12 @@ func (s *stage) keep(ctx context.Context) error {
 		s.record.Pods[pod] = s.recorder.take(ctx, pod)
 		s.record.Slowest = max(s.record.Slowest, s.record.Pods[pod].Slowest)
 	}
-	s.record.Said = s.said(s.c)
+	s.record.Said = append(s.record.Said, s.said(s.c)...)
+	for _, o := range s.objects {
+		if err := s.remove(o, s.objectFile(o)); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.run.record.Cases[s.c.Name]; old == nil || old.Slowest > s.record.Slowest {
@@ -105,15 +115,38 @@ func (s *stage) file(pod string) string {
 // copied is a second file with a pod's manifest; it comes after the first one.
 func (s *stage) copied(pod string) string { return strings.TrimSuffix(s.file(pod), "yaml") + "z.yaml" }
 
-func (s *stage) drop(pod string) error { return s.put(pod, s.file(pod)) }
+func (s *stage) drop(pod string) error { return s.put(s.manifests[pod], s.file(pod)) }
 
-// put puts a manifest in place as an editor or a deployment tool does.
-func (s *stage) put(pod, file string) error {
-	staged := filepath.Join(s.place.manifests, "."+pod)
-	if err := os.WriteFile(staged, []byte(s.manifests[pod]), 0o600); err != nil {
+// put puts a manifest in place as an editor or a deployment tool does; or sends it
+// to the API server, whose refusal is an answer like another.
+func (s *stage) put(manifest, file string) error {
+	if s.server != nil {
+		said, err := s.server.put(manifest)
+		s.record.Said = append(s.record.Said, said...)
+		return err
+	}
+	staged := filepath.Join(s.place.manifests, "."+filepath.Base(file))
+	if err := os.WriteFile(staged, []byte(manifest), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(staged, file)
+}
+
+// remove takes a manifest away.
+func (s *stage) remove(manifest, file string) error {
+	if s.server != nil {
+		return s.server.remove(manifest)
+	}
+	if err := os.Remove(file); !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// objectFile is where an object's manifest is; it comes before the pods'.
+func (s *stage) objectFile(manifest string) string {
+	kind, name, _ := identify(manifest)
+	return s.file("0-" + strings.ToLower(kind) + "-" + name)
 }
 
 func (s *stage) dropAll() error {
@@ -121,6 +154,9 @@ func (s *stage) dropAll() error {
 	names, err := s.c.pods()
 	if err != nil {
 		return err
+	}
+	for _, o := range s.objects {
+		errs = append(errs, s.put(o, s.objectFile(o)))
 	}
 	for _, pod := range names {
 		if !s.held[pod] {
@@ -133,11 +169,9 @@ func (s *stage) dropAll() error {
 func (s *stage) removeAll() error {
 	s.record.Gone = time.Now()
 	var errs []error
-	for pod := range s.manifests {
+	for pod, m := range s.manifests {
 		for _, file := range []string{s.copied(pod), s.file(pod)} {
-			if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
-				errs = append(errs, err)
-			}
+			errs = append(errs, s.remove(m, file))
 		}
 	}
 	return errors.Join(errs...)
@@ -163,15 +197,28 @@ func (s *stage) act(ctx context.Context, a Action) error {
 				}
 			}
 		}
+		for i, o := range s.objects {
+			was := o
+			for _, r := range a.Replace {
+				o = strings.ReplaceAll(o, r.Old, r.New)
+			}
+			if o == was {
+				continue
+			}
+			s.objects[i] = o
+			if err := s.put(o, s.objectFile(o)); err != nil {
+				return err
+			}
+		}
 		return nil
 	case a.Remove != "":
 		s.held[a.Remove] = true
-		return os.Remove(s.file(a.Remove))
+		return s.remove(s.manifests[a.Remove], s.file(a.Remove))
 	case a.Drop != "":
 		s.held[a.Drop] = false
 		return s.drop(a.Drop)
 	case a.Copy != "":
-		return s.put(a.Copy, s.copied(a.Copy))
+		return s.put(s.manifests[a.Copy], s.copied(a.Copy))
 	case a.Create != "":
 		return os.WriteFile(filepath.Join(s.dir, a.Create), []byte("here\n"), 0o644)
 	case a.Delete != "":
@@ -202,6 +249,9 @@ func (s *stage) kill(ctx context.Context, id string) error {
 
 // look looks into all running containers of the case.
 func (s *stage) look(ctx context.Context) error {
+	if s.c.Alone {
+		s.record.Tiers = tierFacts(s.place.cgroup)
+	}
 	for pod := range s.manifests {
 		looks := map[string]Look{}
 		for _, r := range s.recorder.running(pod) {
@@ -211,6 +261,7 @@ func (s *stage) look(ctx context.Context) error {
 			}
 			looks[r.Container] = l
 		}
+		nameNamespaces(looks)
 		s.recorder.inside(pod, looks, logFiles(s.place.logs, pod))
 	}
 	return nil

@@ -27,6 +27,7 @@ type kind struct {
 
 var calls = map[string]kind{
 	"RunPodSandbox":            {request: &cri.RunPodSandboxRequest{}, reply: &cri.RunPodSandboxResponse{}},
+	"PullImage":                {request: &cri.PullImageRequest{}, reply: &cri.PullImageResponse{}},
 	"StopPodSandbox":           {before: true, request: &cri.StopPodSandboxRequest{}},
 	"RemovePodSandbox":         {request: &cri.RemovePodSandboxRequest{}, reply: &cri.RemovePodSandboxResponse{}},
 	"CreateContainer":          {request: &cri.CreateContainerRequest{}, reply: &cri.CreateContainerResponse{}},

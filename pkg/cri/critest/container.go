@@ -39,7 +39,7 @@ func (rt *Runtime) CreateContainer(_ context.Context, q *runtimeapi.CreateContai
 	rt.checkContainer(b, m)
 	rt.serial++
 	c := &container{
-		id:        fmt.Sprintf("container-%s-%s-%d-%d", b.config.GetMetadata().GetName(), m.GetName(), m.GetAttempt(), rt.serial),
+		id: fmt.Sprintf("container-%s-%s-%d-%d", b.config.GetMetadata().GetName(), m.GetName(), m.GetAttempt(), rt.serial), serial: rt.serial,
 		sandboxID: b.id, sandbox: b.config, config: q.GetConfig(), does: rt.behaviourOf(q.GetConfig()),
 		state: runtimeapi.ContainerState_CONTAINER_CREATED, created: time.Now().UnixNano(), done: make(chan struct{}),
 	}
@@ -215,6 +215,7 @@ func (rt *Runtime) containerStatus(c *container) *runtimeapi.ContainerStatus {
 		ImageRef: imageID(rt.imageName(c.config.GetImage().GetImage())), Labels: maps.Clone(c.config.GetLabels()),
 		Annotations: maps.Clone(c.config.GetAnnotations()), Mounts: c.config.GetMounts(),
 		Resources: &runtimeapi.ContainerResources{Linux: c.limits()}, StopSignal: c.config.GetStopSignal(),
+		User: rt.user(c),
 	}
 	s.ImageId = s.ImageRef
 	if dir, file := c.sandbox.GetLogDirectory(), c.config.GetLogPath(); dir != "" && file != "" {

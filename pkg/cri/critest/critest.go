@@ -37,30 +37,33 @@ type Runtime struct {
 
 	start time.Time
 
-	mu         sync.Mutex // guards all below; never held while waiting
-	serial     int
-	sandboxes  map[string]*sandbox
-	containers map[string]*container
-	images     map[string]bool // by name; absent: the name decides
-	behave     func(*runtimeapi.ContainerConfig) (Behaviour, bool)
-	execs      func(Exec) (Behaviour, bool)
-	execLog    []Exec
-	making     map[string]bool // names of sandboxes that are being made for nobody
-	ready      [2]condition    // runtime, network
-	noEvents   bool
-	driver     *runtimeapi.CgroupDriver // nil: a runtime that does not say
-	faults     []*fault
-	log        []string
-	calls      map[string]int
-	after      func(int, string)
-	broken     []error
-	counts     map[string]uint32 // newest attempt by uid and container
-	subs       map[*subscriber]bool
-	held       []heldEvent   // published while nobody listened
-	room       chan struct{} // closed and replaced whenever a subscriber takes an event
-	life       context.Context
-	kill       context.CancelFunc
-	servers    map[string]*server // by socket path
+	mu           sync.Mutex // guards all below; never held while waiting
+	serial       int
+	sandboxes    map[string]*sandbox
+	containers   map[string]*container
+	images       map[string]bool // by name; absent: the name decides
+	behave       func(*runtimeapi.ContainerConfig) (Behaviour, bool)
+	execs        func(Exec) (Behaviour, bool)
+	execLog      []Exec
+	making       map[string]bool // names of sandboxes that are being made for nobody
+	ready        [2]condition    // runtime, network
+	noEvents     bool
+	driver       *runtimeapi.CgroupDriver // nil: a runtime that does not say
+	handlers     []*runtimeapi.RuntimeHandler
+	imageUsers   map[string]*runtimeapi.Image // by name; no more than the user in it
+	faults       []*fault
+	groupsPolicy bool
+	log          []string
+	calls        map[string]int
+	after        func(int, string)
+	broken       []error
+	counts       map[string]uint32 // newest attempt by uid and container
+	subs         map[*subscriber]bool
+	held         []heldEvent   // published while nobody listened
+	room         chan struct{} // closed and replaced whenever a subscriber takes an event
+	life         context.Context
+	kill         context.CancelFunc
+	servers      map[string]*server // by socket path
 }
 
 type condition struct {
@@ -70,7 +73,9 @@ type condition struct {
 
 type sandbox struct {
 	id      string
+	serial  int
 	config  *runtimeapi.PodSandboxConfig
+	handler string
 	ready   bool
 	created int64
 	ip      string
@@ -78,6 +83,7 @@ type sandbox struct {
 
 type container struct {
 	id, sandboxID string
+	serial        int
 	sandbox       *runtimeapi.PodSandboxConfig // for its names, which outlive the sandbox
 	config        *runtimeapi.ContainerConfig
 	does          Behaviour
@@ -103,6 +109,7 @@ func New() *Runtime {
 		sandboxes:  map[string]*sandbox{},
 		containers: map[string]*container{},
 		images:     map[string]bool{},
+		imageUsers: map[string]*runtimeapi.Image{},
 		ready:      [2]condition{{ok: true}, {ok: true}},
 		calls:      map[string]int{},
 		making:     map[string]bool{},

@@ -51,7 +51,10 @@ func (rt *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusReque
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
 	rt.images[name] = true // from now on found by its ID
-	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: imageID(name), RepoTags: []string{name}}}, nil
+	user := rt.imageUsers[name]
+	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{
+		Id: imageID(name), RepoTags: []string{name}, Uid: user.GetUid(), Username: user.GetUsername(),
+	}}, nil
 }
 
 // PullImage implements CRI: names that begin with "missing" are in no

@@ -30,7 +30,10 @@ func (rt *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimea
 		}
 		conditions = append(conditions, c)
 	}
-	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: conditions}}, nil
+	return &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: conditions}, RuntimeHandlers: rt.handlers,
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: rt.groupsPolicy},
+	}, nil
 }
 
 // RuntimeConfig implements CRI.
@@ -63,11 +66,14 @@ func (rt *Runtime) RunPodSandbox(_ context.Context, q *runtimeapi.RunPodSandboxR
 	if owner != "" {
 		return nil, status.Errorf(codes.Unknown, "failed to reserve sandbox name %q: name %q is reserved for %q", name, name, owner)
 	}
+	if err := rt.checkHandler(q.GetRuntimeHandler()); err != nil {
+		return nil, err
+	}
 	rt.checkSandbox(q.GetConfig())
 	rt.serial++
 	b := &sandbox{
 		id: fmt.Sprintf("sandbox-%s-%d-%d", m.GetName(), m.GetAttempt(), rt.serial), config: q.GetConfig(),
-		ready: true, created: time.Now().UnixNano(),
+		serial: rt.serial, handler: q.GetRuntimeHandler(), ready: true, created: time.Now().UnixNano(),
 	}
 	if !hostNetwork(b.config) {
 		if !rt.ready[1].ok {
@@ -142,7 +148,7 @@ func (rt *Runtime) PodSandboxStatus(_ context.Context, q *runtimeapi.PodSandboxS
 
 func (b *sandbox) status() *runtimeapi.PodSandboxStatus {
 	return &runtimeapi.PodSandboxStatus{
-		Id: b.id, Metadata: b.config.GetMetadata(), State: b.state(), CreatedAt: b.created,
+		Id: b.id, RuntimeHandler: b.handler, Metadata: b.config.GetMetadata(), State: b.state(), CreatedAt: b.created,
 		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: b.ip},
 		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
 			Options: b.config.GetLinux().GetSecurityContext().GetNamespaceOptions(),

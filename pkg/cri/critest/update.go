@@ -30,7 +30,7 @@ func (rt *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upd
 		from int64
 	}{
 		{&now.CpuShares, next.GetCpuShares()}, {&now.CpuPeriod, next.GetCpuPeriod()}, {&now.CpuQuota, next.GetCpuQuota()},
-		{&now.MemoryLimitInBytes, next.GetMemoryLimitInBytes()},
+		{&now.MemoryLimitInBytes, next.GetMemoryLimitInBytes()}, {&now.MemorySwapLimitInBytes, next.GetMemorySwapLimitInBytes()},
 	} {
 		if n.from != 0 {
 			*n.to = n.from

@@ -1,10 +1,11 @@
 // Package apiserver reads the pods that an API server has bound to this node:
 // one complete list, then a watch, and a list again whenever the watch leaves
-// room for doubt.
+// room for doubt. Beside them it reads what they need from their server: the
+// ConfigMaps and Secrets they name, each by itself, services, and tokens.
 //
-// Each pod is one source.File, named by the kubeconfig, namespace and name. Any
-// answer that is not a complete one of the API is "I could not look": the last
-// good set stands.
+// Each pod and each object is one source.File, named by the kubeconfig, namespace
+// and name. Any answer that is not a complete one of the API is "I could not
+// look": the last good set stands.
 //
 // The one rule: a pod goes when the server says that it was deleted, or when two
 // complete lists, a moment apart, lack it; never because of silence, and never
@@ -18,6 +19,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,6 +35,8 @@ const (
 	lastRetry  = 30 * time.Second
 	// confirmAfter lies between two lists that must agree on what is gone.
 	confirmAfter = 2 * time.Second
+	// firstAnswer is how long pods wait for the first answer of what they name.
+	firstAnswer = time.Second
 	// lingerFor is how long events are gathered before they make a snapshot.
 	lingerFor = 5 * time.Millisecond
 	// A watch is asked for this long, and as long again at most.
@@ -57,6 +61,8 @@ type Config struct {
 	// why; beside a Spec they are notices. It is called by one goroutine at a
 	// time and may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
+	// Services has services read while there are pods (Source.Services).
+	Services bool
 	// Log hears, at debug, of lists and watches; nil is silence.
 	Log *slog.Logger
 	// UserAgent is sent with every request.
@@ -67,8 +73,15 @@ type Config struct {
 type Source struct {
 	cfg Config
 	// The constants above; tests have less time.
-	retry, rarest, confirm, linger, watched, grace time.Duration
-	pageSize                                       int
+	retry, rarest, confirm, linger, first, watched, grace time.Duration
+	pageSize                                              int
+
+	gate sync.Mutex // guards way; files are read under it, and nothing is sent
+	way  *access    // as it was last; nil before the first request
+
+	mu       sync.Mutex                        // guards what follows
+	services map[string]map[string]*v1.Service // by namespace and name; nil: not known
+	tokens   map[tokenKey]*token
 }
 
 var _ source.Source = (*Source)(nil)
@@ -91,7 +104,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, pageSize: 500,
-		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, watched: watchFor, grace: watchGrace,
+		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, first: firstAnswer, watched: watchFor, grace: watchGrace,
 	}
 	if _, err := s.access(nil); err != nil {
 		return nil, err
@@ -110,8 +123,17 @@ func (s *Source) file(k pod.Key) string { return s.cfg.Kubeconfig + "#" + k.Stri
 // list and waits for nothing else (unlike C-1.8.1). It never ends by itself.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
+		defer s.leave()
+		var readers sync.WaitGroup
+		defer readers.Wait()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
 		r := &run{Source: s, yield: yield, pods: newPods(s)}
-		defer r.leave()
+		r.objects = newObjects(func(read func(context.Context)) (end func()) {
+			ctx, end := context.WithCancel(ctx)
+			readers.Go(func() { read(ctx) })
+			return end
+		})
 		for ctx.Err() == nil {
 			err := r.round(ctx)
 			if r.left || ctx.Err() != nil {
@@ -120,7 +142,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			if err != nil {
 				r.fail(err)
 			}
-			if r.left || !sleep(ctx, r.delay(err)) {
+			if r.left || !r.rest(ctx, r.delay(&r.pause, r.retry, err)) {
 				return
 			}
 		}
@@ -132,8 +154,8 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 type run struct {
 	*Source
 	*pods
+	*objects
 	yield func(source.Snapshot, error) bool
-	way   *access
 	pause time.Duration // before the newest round
 	said  string        // the error that was yielded last, "" after a set
 	heard bool          // a set was yielded
@@ -147,6 +169,9 @@ func (r *run) round(ctx context.Context) error {
 		return err
 	}
 	if !r.heard || r.set.Dirty() {
+		if !r.await(ctx) {
+			return context.Canceled
+		}
 		r.flush()
 	}
 	for !r.left {
@@ -169,12 +194,13 @@ func (r *run) look(ctx context.Context) error {
 	if len(doubt) == 0 {
 		r.replace(first, nil, r.flush)
 		r.seen = first.rv
+		r.settle()
 		return nil
 	}
 	if older(first.rv, r.seen) {
 		r.fail(errBackInTime)
 	}
-	if r.left || !sleep(ctx, r.confirm) {
+	if r.left || !r.rest(ctx, r.confirm) {
 		return context.Canceled
 	}
 	second, err := r.list(ctx)
@@ -193,39 +219,26 @@ func (r *run) look(ctx context.Context) error {
 	r.replace(second, gone, r.flush)
 	// What happened between the two comes again as events.
 	r.seen = first.rv
+	r.settle()
 	return nil
 }
 
 // list asks for the complete list.
-func (r *run) list(ctx context.Context) (listing, error) {
-	if err := r.enter(); err != nil {
-		return listing{}, err
+func (r *run) list(ctx context.Context) (picture, error) {
+	way, err := r.enter()
+	if err != nil {
+		return picture{}, err
 	}
 	start := time.Now()
-	l, err := r.way.list(ctx, r.cfg.Node, r.pageSize)
-	r.cfg.Log.Debug("Listed pods", "kubeconfig", r.cfg.Kubeconfig, "pods", len(l.pods), "resourceVersion", l.rv, "took", time.Since(start), "failed", err != nil)
-	return l, err
-}
-
-// enter brings the way in up to date with the kubeconfig.
-func (r *run) enter() error {
-	way, err := r.access(r.way)
-	if err != nil {
-		return err
+	l, err := way.list(ctx, podsOf(r.cfg.Node), r.pageSize)
+	all := picture{rv: l.rv}
+	for _, o := range l.objects {
+		if p, is := o.(*v1.Pod); is {
+			all.pods = append(all.pods, p)
+		}
 	}
-	if r.way != nil && r.way != way {
-		r.way.client.CloseIdleConnections()
-		r.cfg.Log.Debug("Kubeconfig changed", "kubeconfig", r.cfg.Kubeconfig)
-	}
-	r.way = way
-	return nil
-}
-
-// leave ends what a run holds.
-func (r *run) leave() {
-	if r.way != nil {
-		r.way.client.CloseIdleConnections()
-	}
+	r.cfg.Log.Debug("Listed pods", "kubeconfig", r.cfg.Kubeconfig, "pods", len(all.pods), "resourceVersion", l.rv, "took", time.Since(start), "failed", err != nil)
+	return all, err
 }
 
 // flush yields the set as it is now.
@@ -233,6 +246,7 @@ func (r *run) flush() {
 	if r.left {
 		return
 	}
+	r.tellSilent()
 	r.said, r.heard = "", true
 	r.left = !r.yield(r.snapshot(), nil)
 }
@@ -247,12 +261,13 @@ func (r *run) fail(err error) {
 }
 
 // delay returns how long to wait before the next round: longer and longer, and
-// spread so that a fleet does not come back in step.
-func (r *run) delay(err error) time.Duration {
-	r.pause = min(max(2*r.pause, r.retry), r.rarest)
-	d := r.pause/2 + rand.N(r.pause)
+// spread so that a fleet does not come back in step. pause is what it was before,
+// first the shortest.
+func (s *Source) delay(pause *time.Duration, first time.Duration, err error) time.Duration {
+	*pause = min(max(2**pause, first), s.rarest)
+	d := *pause/2 + rand.N(*pause)
 	if refused := (*refusal)(nil); errors.As(err, &refused) {
-		d = max(d, min(refused.retryAfter, r.rarest))
+		d = max(d, min(refused.retryAfter, s.rarest))
 	}
 	return d
 }

@@ -11,8 +11,6 @@ import (
 	"net/url"
 	"strconv"
 	"time"
-
-	v1 "k8s.io/api/core/v1"
 )
 
 const (
@@ -35,6 +33,7 @@ var errGone = errors.New("HTTP 410: the server no longer keeps that state")
 // refusal is an answer that is not 200.
 type refusal struct {
 	host       string
+	what       string // is refused
 	status     int
 	retryAfter time.Duration
 }
@@ -46,7 +45,9 @@ func (r *refusal) Error() string {
 	case r.status == http.StatusUnauthorized:
 		text += ": the server does not accept our credentials (expired or revoked?)"
 	case r.status == http.StatusForbidden:
-		text += ": the server does not let us list and watch this node's pods"
+		text += ": the server does not let us " + r.what
+	case r.status == http.StatusNotFound && r.what != watchPods:
+		text += ": what it takes to " + r.what + " is not there"
 	case r.status == http.StatusNotFound:
 		text += ": no Kubernetes API is there"
 	case r.status == http.StatusNotAcceptable:
@@ -61,10 +62,30 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// list asks for all pods of node as they are now: a quorum read, so that no
-// answer is older than one before it unless the server's data is. It is whole or
-// an error.
-func (a *access) list(ctx context.Context, node string, pageSize int) (listing, error) {
+// collection is objects that can be listed and watched.
+type collection struct {
+	kind
+	path     []string // below the server's URL
+	selector string   // of fields; "" for all
+	what     string   // what a server that answers 403 does not let us do
+}
+
+const watchPods = "list and watch this node's pods"
+
+// podsOf is the pods that are bound to a node.
+func podsOf(node string) collection {
+	return collection{podKind(), []string{"api", "v1", "pods"}, "spec.nodeName=" + node, watchPods}
+}
+
+// listing is one complete list.
+type listing struct {
+	rv      string
+	objects []object
+}
+
+// list asks for all of c as it is now: a quorum read, so that no answer is older
+// than one before it unless the server's data is. It is whole or an error.
+func (a *access) list(ctx context.Context, c collection, pageSize int) (listing, error) {
 	var all listing
 	next := ""
 	for range maxPages {
@@ -72,18 +93,16 @@ func (a *access) list(ctx context.Context, node string, pageSize int) (listing, 
 		if next != "" {
 			query.Set("continue", next)
 		}
-		page, err := a.page(ctx, node, query)
+		page, err := a.page(ctx, c, query)
 		switch {
 		case err != nil:
 			return listing{}, err
-		case all.rv != "" && all.rv != page.ResourceVersion:
+		case all.rv != "" && all.rv != page.rv:
 			return listing{}, errors.New(a.host + ": the list changed while it was read")
 		}
-		all.rv = page.ResourceVersion
-		for i := range page.Items {
-			all.pods = append(all.pods, &page.Items[i])
-		}
-		if next = page.Continue; next == "" {
+		all.rv = page.rv
+		all.objects = append(all.objects, page.objects...)
+		if next = page.next; next == "" {
 			return all, nil
 		}
 	}
@@ -91,35 +110,45 @@ func (a *access) list(ctx context.Context, node string, pageSize int) (listing, 
 }
 
 // page asks for one page of a list.
-func (a *access) page(ctx context.Context, node string, query url.Values) (*v1.PodList, error) {
+func (a *access) page(ctx context.Context, c collection, query url.Values) (page, error) {
 	ctx, stop := context.WithTimeout(ctx, askFor)
 	defer stop()
-	response, err := a.ask(ctx, node, query)
+	response, err := a.get(ctx, c, query)
 	if err != nil {
-		return nil, err
+		return page{}, err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, bodyLimit+1))
+	body, err := a.body(response, bodyLimit)
+	switch {
+	case err != nil:
+		return page{}, err
+	case len(bytes.TrimSpace(body)) == 0:
+		return page{}, errors.New(a.host + ": empty answer")
+	}
+	l, err := decodeList(c.kind, mediaType(response), body)
+	if err != nil {
+		return page{}, fmt.Errorf("%s: %w", a.host, err)
+	}
+	return l, nil
+}
+
+// body reads an answer of limit bytes at most, and closes it.
+func (a *access) body(response *http.Response, limit int64) ([]byte, error) {
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	switch {
 	case err != nil:
 		return nil, a.explain(err)
-	case len(body) > bodyLimit:
-		return nil, fmt.Errorf("%s: the list is larger than %d MiB", a.host, bodyLimit>>20)
-	case len(bytes.TrimSpace(body)) == 0:
-		return nil, errors.New(a.host + ": empty answer")
+	case int64(len(body)) > limit:
+		return nil, fmt.Errorf("%s: the answer is larger than %d MiB", a.host, limit>>20)
 	}
-	l, err := decodeList(mediaType(response), body)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a.host, err)
-	}
-	return l, nil
+	return body, nil
 }
 
 // watch asks for what changes after resource version rv, for so long. A nil
 // error means that the server agreed. errGone means that a list has to come
 // first.
-func (a *access) watch(ctx context.Context, node, rv string, asked time.Duration) (*stream, error) {
-	response, err := a.ask(ctx, node, url.Values{
+func (a *access) watch(ctx context.Context, c collection, rv string, asked time.Duration) (*stream, error) {
+	response, err := a.get(ctx, c, url.Values{
 		"watch":               {"true"},
 		"allowWatchBookmarks": {"true"},
 		"resourceVersion":     {rv},
@@ -131,35 +160,55 @@ func (a *access) watch(ctx context.Context, node, rv string, asked time.Duration
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStream(mediaType(response), response.Body)
+	s, err := newStream(c.kind, mediaType(response), response.Body)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", a.host, err), response.Body.Close())
 	}
 	return s, nil
 }
 
-// ask sends one request; a nil error means 200, with the body to be read.
-func (a *access) ask(ctx context.Context, node string, query url.Values) (*http.Response, error) {
-	u := a.pods
-	query.Set("fieldSelector", "spec.nodeName="+node)
-	u.RawQuery = query.Encode()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+// get asks for what is in c.
+func (a *access) get(ctx context.Context, c collection, query url.Values) (*http.Response, error) {
+	if c.selector != "" {
+		query.Set("fieldSelector", c.selector)
+	}
+	accept := protobufType
+	if query.Has("watch") {
+		accept += ";stream=watch"
+	}
+	return a.ask(ctx, request{method: http.MethodGet, path: c.path, query: query, accept: accept + "," + jsonType, what: c.what})
+}
+
+// request is what a server is asked.
+type request struct {
+	method string
+	path   []string
+	query  url.Values
+	accept string
+	json   []byte // the body; nil for none
+	what   string // as collection.what
+}
+
+// ask sends one request; a nil error means 200 or 201, with the body to be read.
+func (a *access) ask(ctx context.Context, q request) (*http.Response, error) {
+	u := a.root.JoinPath(q.path...)
+	u.RawQuery = q.query.Encode()
+	request, err := http.NewRequestWithContext(ctx, q.method, u.String(), bytes.NewReader(q.json))
 	if err != nil {
 		return nil, errors.New(a.host + ": not a URL")
 	}
-	stream := ""
-	if query.Has("watch") {
-		stream = ";stream=watch"
+	request.Header.Set("Accept", q.accept)
+	if q.json != nil {
+		request.Header.Set("Content-Type", jsonType)
 	}
-	request.Header.Set("Accept", protobufType+stream+","+jsonType)
 	response, err := a.client.Do(request)
 	if err != nil {
 		return nil, a.explain(err)
 	}
-	if response.StatusCode == http.StatusOK {
+	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusCreated {
 		return response, nil
 	}
-	refused := &refusal{host: a.host, status: response.StatusCode}
+	refused := &refusal{host: a.host, what: q.what, status: response.StatusCode}
 	if n, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && n > 0 {
 		refused.retryAfter = time.Duration(min(n, 3600)) * time.Second
 	}

@@ -8,9 +8,9 @@ import (
 	"errors"
 	"io"
 
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -36,66 +36,72 @@ func unwrap(data []byte) (kind string, object []byte, err error) {
 	return u.Kind, u.Raw, nil
 }
 
+// page is a part of a list.
+type page struct {
+	rv, next string
+	objects  []object
+}
+
 // decodeList returns a page of a list. It has a resource version: a list without
 // one is not the whole of it.
-func decodeList(mediaType string, body []byte) (*v1.PodList, error) {
-	var l v1.PodList
-	kind := ""
+func decodeList(k kind, mediaType string, body []byte) (page, error) {
+	l, objects := k.list()
+	is, name := "", k.name+"List"
 	switch mediaType {
 	case protobufType:
-		k, object, err := unwrap(body)
+		kind, object, err := unwrap(body)
 		if err != nil {
-			return nil, err
+			return page{}, err
 		}
-		if kind = k; kind == "PodList" && l.Unmarshal(object) != nil {
-			return nil, errPartial
+		if is = kind; is == name && l.Unmarshal(object) != nil {
+			return page{}, errPartial
 		}
 	case jsonType:
-		var is metav1.TypeMeta
-		if json.Unmarshal(body, &is) != nil {
-			return nil, errPartial
+		var t metav1.TypeMeta
+		if json.Unmarshal(body, &t) != nil {
+			return page{}, errPartial
 		}
-		if kind = is.Kind; kind == "PodList" && json.Unmarshal(body, &l) != nil {
-			return nil, errPartial
+		if is = t.Kind; is == name && json.Unmarshal(body, l) != nil {
+			return page{}, errPartial
 		}
 	}
 	switch {
-	case kind != "PodList":
-		return nil, errNotAPI
-	case l.ResourceVersion == "" || l.ResourceVersion == "0":
-		return nil, errPartial
+	case is != name:
+		return page{}, errNotAPI
+	case l.GetResourceVersion() == "" || l.GetResourceVersion() == "0":
+		return page{}, errPartial
 	}
-	return &l, nil
+	return page{l.GetResourceVersion(), l.GetContinue(), objects()}, nil
 }
 
-// event is one word of a watch: a pod, or why there are no more of them.
+// event is one word of a watch: an object, or why there are no more of them.
 type event struct {
-	kind watch.EventType
-	pod  *v1.Pod
-	err  error
+	kind   watch.EventType
+	object object
+	err    error
 }
 
 // stream is the answer to a watch.
 type stream struct {
 	body  io.Closer
 	frame func() (kind watch.EventType, object []byte, err error)
-	pod   func(object []byte) (*v1.Pod, error)
+	read  func(object []byte) (object, error)
 	code  func(object []byte) int32 // of a Status
 }
 
 // newStream returns the stream of body, which it owns if the error is nil.
-func newStream(mediaType string, body io.ReadCloser) (*stream, error) {
+func newStream(k kind, mediaType string, body io.ReadCloser) (*stream, error) {
 	switch mediaType {
 	case protobufType:
 		r := bufio.NewReader(body)
-		return &stream{body, func() (watch.EventType, []byte, error) { return protobufFrame(r) }, protobufPod, protobufCode}, nil
+		return &stream{body, func() (watch.EventType, []byte, error) { return protobufFrame(r) }, k.protobuf, protobufCode}, nil
 	case jsonType:
 		limited := &io.LimitedReader{R: body}
 		d := json.NewDecoder(limited)
 		return &stream{body, func() (watch.EventType, []byte, error) {
 			limited.N = eventLimit
 			return jsonFrame(d)
-		}, jsonPod, jsonCode}, nil
+		}, k.json, jsonCode}, nil
 	}
 	return nil, errNotAPI
 }
@@ -112,11 +118,11 @@ func (s *stream) next() event {
 	}
 	switch kind {
 	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
-		p, err := s.pod(object)
-		return event{kind: kind, pod: p, err: err}
+		o, err := s.read(object)
+		return event{kind: kind, object: o, err: err}
 	case watch.Error:
 		if code := s.code(object); code != 410 {
-			return event{err: &refusal{host: "watch", status: int(code)}}
+			return event{err: &refusal{host: "watch", what: "go on watching", status: int(code)}}
 		}
 		return event{err: errGone}
 	}
@@ -143,13 +149,13 @@ func protobufFrame(r io.Reader) (watch.EventType, []byte, error) {
 	return watch.EventType(e.Type), e.Object.Raw, nil
 }
 
-func protobufPod(object []byte) (*v1.Pod, error) {
-	kind, object, err := unwrap(object)
-	p := &v1.Pod{}
-	if err != nil || kind != "Pod" || p.Unmarshal(object) != nil {
+func (k kind) protobuf(data []byte) (object, error) {
+	name, data, err := unwrap(data)
+	o := k.empty()
+	if err != nil || name != k.name || o.Unmarshal(data) != nil {
 		return nil, errPartial
 	}
-	return p, nil
+	return o, nil
 }
 
 func protobufCode(object []byte) int32 {
@@ -169,13 +175,13 @@ func jsonFrame(d *json.Decoder) (watch.EventType, []byte, error) {
 	return watch.EventType(e.Type), e.Object.Raw, nil
 }
 
-func jsonPod(object []byte) (*v1.Pod, error) {
-	p := &v1.Pod{}
-	if json.Unmarshal(object, p) != nil || p.Kind != "Pod" {
+func (k kind) json(data []byte) (object, error) {
+	o := k.empty()
+	if json.Unmarshal(data, o) != nil || o.GetObjectKind().GroupVersionKind().Kind != k.name {
 		return nil, errPartial
 	}
-	p.TypeMeta = metav1.TypeMeta{}
-	return p, nil
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return o, nil
 }
 
 func jsonCode(object []byte) int32 {

@@ -15,7 +15,8 @@ import (
 // been cut because the server's data was replaced. The error says why the watch
 // was refused.
 func (r *run) follow(ctx context.Context) (again bool, err error) {
-	if err := r.enter(); err != nil {
+	way, err := r.enter()
+	if err != nil {
 		return false, err
 	}
 	asked := (r.watched + rand.N(r.watched)).Truncate(time.Second)
@@ -27,7 +28,7 @@ func (r *run) follow(ctx context.Context) (again bool, err error) {
 	var reader sync.WaitGroup
 	defer reader.Wait()
 	defer stop()
-	stream, err := r.way.watch(ctx, r.cfg.Node, r.seen, asked)
+	stream, err := way.watch(ctx, podsOf(r.cfg.Node), r.seen, asked)
 	switch {
 	case errors.Is(err, errGone):
 		return false, nil
@@ -61,20 +62,27 @@ func (r *run) follow(ctx context.Context) (again bool, err error) {
 	return errors.Is(end, io.EOF) && lasted >= asked, nil
 }
 
-// drain takes events into the set and yields it when no more of them come at
-// once. It returns why there are none any more.
+// drain takes events, and what is told of objects, into the set and yields it when
+// no more of them come at once. It returns why there are none any more.
 func (r *run) drain(ctx context.Context, events <-chan event) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	linger.Stop()
-	lingers := false
+	lingers, waits := false, false
 	for !r.left {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-linger.C:
-			lingers = false
+			if d := r.wait(); d > 0 { // a pod names what is being asked for
+				linger.Reset(d)
+				waits = true
+				continue
+			}
+			lingers, waits = false, false
 			r.flush()
+		case n := <-r.news:
+			r.hear(n)
 		case e := <-events:
 			if e.err != nil {
 				if r.set.Dirty() {
@@ -83,10 +91,11 @@ func (r *run) drain(ctx context.Context, events <-chan event) error {
 				return e.err
 			}
 			r.take(e, r.flush)
-			if r.set.Dirty() && !lingers {
-				linger.Reset(r.linger)
-				lingers = true
-			}
+			r.settle()
+		}
+		if r.set.Dirty() && (!lingers || waits && r.wait() == 0) {
+			linger.Reset(r.linger)
+			lingers, waits = true, false
 		}
 	}
 	return nil

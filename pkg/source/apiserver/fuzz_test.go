@@ -26,8 +26,8 @@ func FuzzList(f *testing.F) {
 		if asJSON {
 			mediaType = jsonType
 		}
-		l, err := decodeList(mediaType, data)
-		if err == nil && (l.ResourceVersion == "" || l.ResourceVersion == "0") {
+		l, err := decodeList(podKind(), mediaType, data)
+		if err == nil && (l.rv == "" || l.rv == "0") {
 			t.Errorf("a list without a version: %+v", l)
 		}
 		if asJSON && err == nil && !json.Valid(data) {
@@ -40,7 +40,7 @@ func FuzzList(f *testing.F) {
 func FuzzWatch(f *testing.F) {
 	for _, s := range []*server{{}, {json: true}} {
 		var data []byte
-		for _, l := range []logged{{1, watch.Added, boundPod("one", "x")}, {2, watch.Bookmark, &v1.Pod{}}, {3, watch.Error, nil}} {
+		for _, l := range []logged{{rv: 1, kind: watch.Added, pod: boundPod("one", "x")}, {rv: 2, kind: watch.Bookmark, pod: &v1.Pod{}}, {rv: 3, kind: watch.Error}} {
 			data = append(data, s.encodeEvent(l)...)
 			f.Add(s.json, data)
 		}
@@ -51,7 +51,7 @@ func FuzzWatch(f *testing.F) {
 		if asJSON {
 			mediaType = jsonType
 		}
-		s, err := newStream(mediaType, io.NopCloser(bytes.NewReader(data)))
+		s, err := newStream(podKind(), mediaType, io.NopCloser(bytes.NewReader(data)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func FuzzWatch(f *testing.F) {
 			if e.err != nil {
 				return
 			}
-			if e.pod == nil || e.kind == "" {
+			if e.object == nil || e.kind == "" {
 				t.Fatalf("event %+v", e)
 			}
 		}

@@ -26,7 +26,7 @@ import (
 // described it.
 type access struct {
 	sum    [sha256.Size]byte // of all that was read
-	pods   url.URL           // of the pods of all namespaces
+	root   url.URL           // what all paths are below
 	host   string            // scheme, host and port, for people
 	client *http.Client
 }
@@ -59,11 +59,36 @@ func (s *Source) access(was *access) (*access, error) {
 	if err != nil {
 		return nil, pod.Problem{File: path, Path: "clusters[].cluster.server", Msg: "is not a URL"}
 	}
-	a := &access{sum: sum, pods: *server.JoinPath("api", "v1", "pods"), host: server.Scheme + "://" + server.Host}
+	a := &access{sum: sum, root: *server, host: server.Scheme + "://" + server.Host}
 	if a.client, err = client(rc); err != nil {
 		return nil, pod.Problem{File: path, Msg: "cannot be used: " + plain(err)}
 	}
 	return a, nil
+}
+
+// enter returns the way in, brought up to date with the kubeconfig.
+func (s *Source) enter() (*access, error) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	way, err := s.access(s.way)
+	if err != nil {
+		return nil, err
+	}
+	if s.way != nil && s.way != way {
+		s.way.client.CloseIdleConnections()
+		s.cfg.Log.Debug("Kubeconfig changed", "kubeconfig", s.cfg.Kubeconfig)
+	}
+	s.way = way
+	return way, nil
+}
+
+// leave gives back the connections that nobody uses.
+func (s *Source) leave() {
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.way != nil {
+		s.way.client.CloseIdleConnections()
+	}
 }
 
 // digest returns one sum of several texts.

@@ -149,11 +149,11 @@ func TestF70_OutageKeepsPodsAndReturnCostsOneList(t *testing.T) {
 // Waiting doubles from about 0.8 s to about 30 s, is spread, and starts anew
 // after a watch that lasted.
 func TestF70_BackOffGrowsAndIsSpread(t *testing.T) {
-	r := &run{Source: &Source{retry: firstRetry, rarest: lastRetry}}
+	s, pause := &Source{retry: firstRetry, rarest: lastRetry}, time.Duration(0)
 	spread := map[time.Duration]bool{}
 	for i := range 12 {
 		want := min(firstRetry<<i, lastRetry)
-		got := r.delay(errPartial)
+		got := s.delay(&pause, s.retry, errPartial)
 		if got < want/2 || got > want*3/2 {
 			t.Errorf("wait %d is %v, want about %v", i, got, want)
 		}
@@ -162,10 +162,10 @@ func TestF70_BackOffGrowsAndIsSpread(t *testing.T) {
 	if len(spread) < 10 {
 		t.Errorf("waits are not spread: %v", spread)
 	}
-	if got := (&run{Source: r.Source}).delay(&refusal{status: 429, retryAfter: 20 * time.Second}); got != 20*time.Second {
+	if got := s.delay(new(time.Duration), s.retry, &refusal{status: 429, retryAfter: 20 * time.Second}); got != 20*time.Second {
 		t.Errorf("a server that asks for 20 s is asked after %v", got)
 	}
-	if got := (&run{Source: r.Source}).delay(&refusal{status: 429, retryAfter: time.Hour}); got != lastRetry {
+	if got := s.delay(new(time.Duration), s.retry, &refusal{status: 429, retryAfter: time.Hour}); got != lastRetry {
 		t.Errorf("a server that asks for an hour is asked after %v", got)
 	}
 }
@@ -260,7 +260,7 @@ func TestSteadyEventsAreNotWithheld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor}
 		sets := 0
-		r := &run{Source: src, pods: newPods(src), yield: func(source.Snapshot, error) bool { sets++; return true }}
+		r := &run{Source: src, pods: newPods(src), objects: newObjects(nil), yield: func(source.Snapshot, error) bool { sets++; return true }}
 		events := make(chan event) // cap 0: the feeder sends, drain receives
 		var feeder sync.WaitGroup
 		feeder.Go(func() {
@@ -268,7 +268,7 @@ func TestSteadyEventsAreNotWithheld(t *testing.T) {
 				p := boundPod("one", "x")
 				p.ResourceVersion, p.UID = string(rune('1'+i%9)), "u"
 				p.ResourceVersion = strings.Repeat("1", 1+i)
-				events <- event{kind: "MODIFIED", pod: p}
+				events <- event{kind: "MODIFIED", object: p}
 				<-time.After(time.Millisecond)
 			}
 			events <- event{err: errors.New("over")}

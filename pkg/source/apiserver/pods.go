@@ -19,6 +19,10 @@ type pods struct {
 	buried map[types.UID]struct{} // deleted since the last list; no UID lives twice
 	opened map[string]struct{}    // files emptied since the last snapshot
 	seen   string                 // where the next watch begins
+	names  map[string][]objectID  // what the pods name, by name of source.File
+	users  map[objectID]int       // how many files name it; none is not in it
+
+	touched map[objectID]struct{} // whose users may be others than before
 }
 
 // version says which state of which pod something was made of.
@@ -27,8 +31,8 @@ type version struct {
 	rv  string // "" when it may be of another history of the server
 }
 
-// listing is one complete list.
-type listing struct {
+// picture is one complete list of pods.
+type picture struct {
 	rv   string
 	pods []*v1.Pod
 }
@@ -38,7 +42,10 @@ type listing struct {
 const maxBuried = 4096
 
 func newPods(s *Source) *pods {
-	return &pods{Source: s, known: map[string]version{}, buried: map[types.UID]struct{}{}, opened: map[string]struct{}{}}
+	return &pods{
+		Source: s, known: map[string]version{}, buried: map[types.UID]struct{}{}, opened: map[string]struct{}{},
+		names: map[string][]objectID{}, users: map[objectID]int{}, touched: map[objectID]struct{}{},
+	}
 }
 
 // snapshot returns the set.
@@ -57,7 +64,7 @@ func (p *pods) wanted(v *v1.Pod) bool {
 
 // doubts returns what l would take away, by name of source.File: pods that it
 // lacks or has under another UID, with their UIDs here.
-func (p *pods) doubts(l listing) map[string]types.UID {
+func (p *pods) doubts(l picture) map[string]types.UID {
 	there := make(map[string]types.UID, len(l.pods))
 	for _, v := range l.pods {
 		if p.wanted(v) {
@@ -75,7 +82,7 @@ func (p *pods) doubts(l listing) map[string]types.UID {
 
 // replace makes the set what l says, but for pods in doubt that are not gone:
 // the watch tells what became of them.
-func (p *pods) replace(l listing, gone map[string]types.UID, flush func()) {
+func (p *pods) replace(l picture, gone map[string]types.UID, flush func()) {
 	clear(p.buried)
 	doubt := p.doubts(l)
 	for file, uid := range doubt {
@@ -96,26 +103,29 @@ func (p *pods) replace(l listing, gone map[string]types.UID, flush func()) {
 // take makes the set what it is after e. Events that are old or come twice
 // change nothing.
 func (p *pods) take(e event, flush func()) {
-	v := e.pod
+	v, is := e.object.(*v1.Pod)
+	if !is {
+		return
+	}
 	if !older(v.ResourceVersion, p.seen) && v.ResourceVersion != "" {
 		defer func() { p.seen = v.ResourceVersion }()
 	}
 	file := p.file(pod.KeyOf(v))
-	is, known := p.known[file]
+	was, known := p.known[file]
 	switch e.kind {
 	case watch.Bookmark:
 	case watch.Deleted:
-		if known && is.uid == v.UID && !older(v.ResourceVersion, is.rv) {
+		if known && was.uid == v.UID && !older(v.ResourceVersion, was.rv) {
 			p.remove(file, v.UID)
 		}
 	case watch.Added, watch.Modified:
 		_, dead := p.buried[v.UID]
-		old := dead || older(v.ResourceVersion, is.rv) || !known && older(v.ResourceVersion, p.seen)
+		old := dead || older(v.ResourceVersion, was.rv) || !known && older(v.ResourceVersion, p.seen)
 		switch {
 		case old:
 		case p.wanted(v):
 			p.put(v, flush)
-		case known && is.uid == v.UID:
+		case known && was.uid == v.UID:
 			p.remove(file, v.UID)
 		}
 	}
@@ -141,7 +151,9 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 	}
 	if spec != nil {
 		f.Pods = []*pod.Spec{spec}
+		p.name(file, objectsOf(spec.Pod))
 	} else {
+		p.name(file, nil)
 		f.Broken = []pod.Key{pod.KeyOf(v)}
 		f.Problems, said = said, nil
 		if len(f.Problems) == 0 {
@@ -169,6 +181,25 @@ func (p *pods) remove(file string, uid types.UID) {
 	p.buried[uid] = struct{}{}
 	p.opened[file] = struct{}{}
 	p.set.Remove(file)
+	p.name(file, nil)
+	p.forgetTokens(uid)
+}
+
+// name notes what a file's pod names.
+func (p *pods) name(file string, ids []objectID) {
+	for _, id := range p.names[file] {
+		if p.users[id]--; p.users[id] == 0 {
+			delete(p.users, id)
+		}
+		p.touched[id] = struct{}{}
+	}
+	for _, id := range ids {
+		p.users[id]++
+		p.touched[id] = struct{}{}
+	}
+	if p.names[file] = ids; len(ids) == 0 {
+		delete(p.names, file)
+	}
 }
 
 // older reports whether resource version a is certainly of a time before b.

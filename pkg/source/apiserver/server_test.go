@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -43,6 +44,7 @@ type server struct {
 	rv        int
 	uids      int
 	pods      map[pod.Key]*v1.Pod
+	others    map[string]map[pod.Key]object // by plural
 	log       []logged
 	compacted int                                               // older watches are Gone
 	cut       int                                               // watches that began before this many cuts end
@@ -50,13 +52,16 @@ type server struct {
 	answer    func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
 	asked     []*http.Request
 	pageSize  int
-	all       bool // field selectors mean nothing
+	all       bool           // field selectors mean nothing
+	live      map[string]int // watches that go on, by plural
 }
 
 type logged struct {
-	rv   int
-	kind watch.EventType
-	pod  *v1.Pod
+	rv    int
+	kind  watch.EventType
+	pod   *v1.Pod
+	what  string // the plural of other; "" of a pod
+	other object
 }
 
 func newServer(t testing.TB) *server {
@@ -66,7 +71,7 @@ func newServer(t testing.TB) *server {
 }
 
 func newServerAt(t testing.TB, h *httptest.Server) *server {
-	s := &server{Server: h, more: make(chan struct{}), rv: 100, pods: map[pod.Key]*v1.Pod{}}
+	s := &server{Server: h, more: make(chan struct{}), rv: 100, pods: map[pod.Key]*v1.Pod{}, others: map[string]map[pod.Key]object{}, live: map[string]int{}}
 	h.Config.Handler = s
 	t.Cleanup(func() {
 		s.change(func() { s.cut++; s.answer = nil })
@@ -108,7 +113,7 @@ func (s *server) puts(p *v1.Pod) {
 	}
 	p.ResourceVersion = strconv.Itoa(s.rv)
 	s.pods[pod.KeyOf(p)] = p
-	s.log = append(s.log, logged{s.rv, kind, p})
+	s.log = append(s.log, logged{rv: s.rv, kind: kind, pod: p})
 }
 
 // drops deletes a pod; held under change.
@@ -121,7 +126,7 @@ func (s *server) drops(k pod.Key) {
 	p = p.DeepCopy()
 	p.ResourceVersion = strconv.Itoa(s.rv)
 	delete(s.pods, k)
-	s.log = append(s.log, logged{s.rv, watch.Deleted, p})
+	s.log = append(s.log, logged{rv: s.rv, kind: watch.Deleted, pod: p})
 }
 
 func (s *server) put(pods ...*v1.Pod) {
@@ -155,14 +160,19 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	switch {
 	case answer != nil && answer(w, r):
-	case r.URL.Path != "/api/v1/pods":
+	case !s.knows(r):
 		w.WriteHeader(http.StatusNotFound)
-	case r.URL.Query().Get("watch") == "true":
+	case watches(r):
 		s.watch(w, r, cut, sent)
+	case plural(r) != "pods":
+		s.listOthers(w, r)
 	default:
 		s.list(w, r)
 	}
 }
+
+// plural is what r asks for.
+func plural(r *http.Request) string { return path.Base(r.URL.Path) }
 
 func (s *server) mine(p *v1.Pod, r *http.Request) bool {
 	return s.all || r.URL.Query().Get("fieldSelector") == "spec.nodeName="+p.Spec.NodeName
@@ -216,6 +226,8 @@ func (s *server) encodeEvent(l logged) []byte {
 	case s.json && l.kind == watch.Error:
 		status.Kind, status.APIVersion = "Status", "v1"
 		e.Object.Raw = must(json.Marshal(&status))
+	case l.what != "":
+		e.Object.Raw = s.encodeOther(l.what, l.other)
 	case s.json:
 		p := l.pod.DeepCopy()
 		p.Kind, p.APIVersion = "Pod", "v1"
@@ -246,11 +258,13 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, cut, sent int) {
 	}
 	w.WriteHeader(http.StatusOK)
 	w.(http.Flusher).Flush()
+	s.live[plural(r)]++
+	defer s.change(func() { s.live[plural(r)]-- })
 	for {
 		more, cutNow, clean := s.more, s.cut, s.clean
 		var out []byte
 		for ; sent < len(s.log); sent++ {
-			if l := s.log[sent]; l.pod == nil || s.mine(l.pod, r) || l.kind == watch.Bookmark {
+			if l := s.log[sent]; s.fits(l, r) {
 				out = append(out, s.encodeEvent(l)...)
 			}
 		}
@@ -300,6 +314,25 @@ func (s *server) waits(t testing.TB, n int, is func(*http.Request) bool) *http.R
 	}
 }
 
+// until waits for the server to be so.
+func (s *server) until(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	deadline := time.After(sourcetest.Patience)
+	for {
+		s.mu.Lock()
+		more, is := s.more, so()
+		s.mu.Unlock()
+		if is {
+			return
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 func (s *server) count(is func(*http.Request) bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,8 +352,9 @@ func (s *server) requests() []*http.Request {
 	return slices.Clone(s.asked)
 }
 
-func isList(r *http.Request) bool  { return !isWatch(r) }
-func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
+func isList(r *http.Request) bool  { return plural(r) == "pods" && !watches(r) }
+func isWatch(r *http.Request) bool { return plural(r) == "pods" && watches(r) }
+func watches(r *http.Request) bool { return r.URL.Query().Get("watch") == "true" }
 
 // watched returns once n watches were asked for, the last of them.
 func (s *server) watched(t testing.TB, n int) *http.Request { return s.waits(t, n, isWatch) }
@@ -381,7 +415,7 @@ func newSource(t testing.TB, path string, change ...func(*Config)) *Source {
 		t.Fatal(err)
 	}
 	src.retry, src.rarest = 5*time.Millisecond, 20*time.Millisecond
-	src.confirm, src.linger = 10*time.Millisecond, 30*time.Millisecond
+	src.confirm, src.linger, src.first = 10*time.Millisecond, 30*time.Millisecond, sourcetest.Patience
 	return src
 }
 

@@ -54,7 +54,7 @@ func TestF71_BookmarksMoveTheStart(t *testing.T) {
 	s.change(func() {
 		s.rv = 500
 		mark := &v1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "500"}}
-		s.log = append(s.log, logged{500, watch.Bookmark, mark})
+		s.log = append(s.log, logged{rv: 500, kind: watch.Bookmark, pod: mark})
 	})
 	query := s.watched(t, 2).URL.Query()
 	if query.Get("resourceVersion") != "500" || query.Get("allowWatchBookmarks") != "true" {
@@ -83,10 +83,10 @@ func TestF71_OldAndDuplicateEventsAreHarmless(t *testing.T) {
 		again := append([]logged{}, s.log...)
 		late := *again[0].pod
 		late.ResourceVersion = "7" // of before everything
-		again = append(again, logged{0, watch.Deleted, &late}, logged{0, watch.Modified, &late})
+		again = append(again, logged{rv: 0, kind: watch.Deleted, pod: &late}, logged{rv: 0, kind: watch.Modified, pod: &late})
 		stranger := boundPod("stranger", "x")
 		stranger.ResourceVersion, stranger.UID = "8", "dead long since"
-		s.log = append(s.log, append(again, logged{0, watch.Added, stranger})...)
+		s.log = append(s.log, append(again, logged{rv: 0, kind: watch.Added, pod: stranger})...)
 		s.puts(boundPod("three", "x"))
 	})
 	w = l.Set()

@@ -1,0 +1,149 @@
+//go:build linux
+
+package cmd
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/image"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// pulling is a runtime whose images come from a Puller: with the pods' and the
+// node's credentials, shared, and in turns.
+type pulling struct {
+	*cri.Runtime
+	puller *image.Puller
+}
+
+// PullImage implements engine.Actor.
+func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string) error {
+	return r.puller.PullImage(ctx, want, container)
+}
+
+// pulls has images pulled, and what to shows of it up to date, until ctx ends or
+// leave is called, which waits for the last pull.
+func (n *node) pulls(ctx context.Context, to pullLines) (leave func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { n.puller.Run(ctx) })
+	wg.Go(func() { n.news.follow(ctx, n.puller, bundle.NewDownloads(n.runtime.Endpoint()), to) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// pullNews are beginnings and ends of pulls that were not told yet.
+type pullNews struct {
+	wake   chan struct{} // capacity 1: there are some
+	mu     sync.Mutex
+	events []image.Event
+}
+
+func newPullNews() *pullNews { return &pullNews{wake: make(chan struct{}, 1)} }
+
+// hear takes an event in, and never waits.
+func (n *pullNews) hear(e image.Event) {
+	n.mu.Lock()
+	n.events = append(n.events, e)
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (n *pullNews) take() []image.Event {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := n.events
+	n.events = nil
+	return all
+}
+
+// pullLines is where pulls are shown.
+type pullLines interface {
+	// event is told each beginning and end, in order.
+	event(image.Event)
+	// lines gets all pulls as they are now, and how far those are of which that is
+	// known; none at the end. It reports whether anybody looks.
+	lines(pulls []image.Pull, far map[string]bundle.Download) bool
+}
+
+// pullsEvery is how often lines about pulls are kept up to date.
+const pullsEvery = 500 * time.Millisecond
+
+// follow tells to of pulls until ctx ends. While there are none, or nobody looks, it
+// does nothing.
+func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, to pullLines) {
+	defer downloads.Close()
+	for {
+		select {
+		case <-n.wake:
+		case <-ctx.Done():
+			to.lines(nil, nil)
+			return
+		}
+		for {
+			for _, e := range n.take() {
+				to.event(e)
+			}
+			pulls := puller.Pulls()
+			looked := to.lines(pulls, n.far(ctx, downloads, pulls))
+			if !looked || len(pulls) == 0 {
+				break
+			}
+			select {
+			case <-time.After(pullsEvery):
+			case <-n.wake:
+			case <-ctx.Done():
+				to.lines(nil, nil)
+				return
+			}
+		}
+	}
+}
+
+// far returns how far pulls are; what the runtime does not tell is not there.
+func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls []image.Pull) map[string]bundle.Download {
+	var names []string
+	for _, p := range pulls {
+		if !p.Waiting {
+			names = append(names, p.Image)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	far, _ := downloads.Look(ctx, names) // CRI tells none; that is no trouble
+	return far
+}
+
+// puller returns what makes images present; told hears of pulls.
+func (p *program) puller(runtime *cri.Runtime, told func(image.Event), log *slog.Logger) (*image.Puller, error) {
+	cfg := image.Config{
+		Runtime:     runtime,
+		Dir:         filepath.Join(p.cfg.RootDir, "image_manager"),
+		PerRegistry: p.cfg.MaxParallelImagePulls,
+		Told:        told,
+		Log:         log,
+	}
+	home, _ := os.UserHomeDir() // a service may have none
+	cfg.DockerConfigs = image.DockerConfigs(p.cfg.RootDir, home)
+	if p.cfg.ImageCredentialProviderConfig != "" {
+		var err error
+		cfg.Providers, err = image.LoadProviders(p.cfg.ImageCredentialProviderConfig, p.cfg.ImageCredentialProviderBinDir)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return image.New(cfg), nil
+}

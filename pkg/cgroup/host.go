@@ -1,0 +1,139 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	cgroups "github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/fs"
+	"github.com/opencontainers/cgroups/manager"
+)
+
+// host is where this machine has its cgroups.
+type host struct {
+	unified bool
+	// roots are the hierarchies by what they control, "" for that of cgroup v2.
+	roots map[string]string
+	// sizes are those of huge pages, where they can be limited.
+	sizes []string
+	pids  bool // processes can be
+}
+
+// findHost looks at the machine.
+func findHost() (*host, error) {
+	h := &host{unified: cgroups.IsCgroup2UnifiedMode(), roots: map[string]string{}}
+	var have []string
+	if h.unified {
+		const root = "/sys/fs/cgroup"
+		text, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+		if err != nil {
+			return nil, fmt.Errorf("look for cgroups: %w", err)
+		}
+		h.roots[""] = root
+		have = strings.Fields(string(text))
+	} else {
+		const probe = "/x"
+		m, err := fs.NewManager(&cgroups.Cgroup{Path: probe, Resources: &cgroups.Resources{SkipDevices: true}}, nil)
+		if err != nil {
+			return nil, fmt.Errorf("look for cgroups: %w", err)
+		}
+		for controller, dir := range m.GetPaths() {
+			h.roots[controller] = strings.TrimSuffix(dir, probe)
+			have = append(have, controller)
+		}
+	}
+	for _, needed := range []string{"cpu", "memory"} {
+		if !slices.Contains(have, needed) {
+			return nil, fmt.Errorf("the kernel's %s cgroup controller is not there: mount or enable it", needed)
+		}
+	}
+	h.pids = slices.Contains(have, "pids")
+	if slices.Contains(have, "hugetlb") {
+		h.sizes = cgroups.HugePageSizes()
+	}
+	return h, nil
+}
+
+// paths is where a cgroup is, by what its hierarchy controls.
+func (h *host) paths(cgroup string) map[string]string {
+	all := make(map[string]string, len(h.roots))
+	for controller, root := range h.roots {
+		all[controller] = filepath.Join(root, cgroup)
+	}
+	return all
+}
+
+// dirs is paths, each once: hierarchies may control more than one thing.
+func (h *host) dirs(cgroup string) []string {
+	var all []string
+	for _, root := range h.roots {
+		all = append(all, filepath.Join(root, cgroup))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// manager is the library's hold on a cgroup, or on those of its directories that
+// only names.
+func (h *host) manager(n name, systemd bool, only []string) (cgroups.Manager, error) {
+	at := n.path(systemd)
+	c := &cgroups.Cgroup{Systemd: systemd, Path: at, Resources: &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}}
+	if systemd {
+		c.Path, c.Name, c.Parent = "", path.Base(at), path.Base(path.Dir(at))
+		if c.Parent == "/" {
+			c.Parent = "-.slice"
+		}
+	}
+	paths := h.paths(at)
+	for controller, dir := range paths {
+		if only != nil && !slices.Contains(only, dir) {
+			delete(paths, controller)
+		}
+	}
+	return manager.NewWithPaths(c, paths)
+}
+
+// has reads what is limited now. A number that cannot be read counts as no limit,
+// so that nothing is taken for growth that is none.
+func (h *host) has(cgroup string) (limits, error) {
+	paths := h.paths(cgroup)
+	if h.unified {
+		return readV2(paths[""])
+	}
+	return readV1(paths["cpu"], paths["memory"])
+}
+
+func readV1(cpu, memory string) (l limits, err error) {
+	l.shares = uint64(number(cpu, "cpu.shares", &err))
+	l.quota = number(cpu, "cpu.cfs_quota_us", &err)
+	l.memory = number(memory, "memory.limit_in_bytes", &err)
+	return l, err
+}
+
+// readV2 gives shares as of their weight: the least that it may have been.
+func readV2(dir string) (l limits, err error) {
+	l.shares = uint64(number(dir, "cpu.weight", &err))
+	l.shares = minShares + ((l.shares-1)*(maxShares-minShares)+maxWeight-2)/(maxWeight-1)
+	l.quota = number(dir, "cpu.max", &err)
+	l.memory = number(dir, "memory.max", &err)
+	return l, err
+}
+
+// number is the first number in a cgroup's file, unlimited for "max".
+func number(dir, file string, failed *error) int64 {
+	text, err := cgroups.ReadFile(dir, file)
+	if err != nil {
+		*failed = errors.Join(*failed, err)
+		return unlimited
+	}
+	var n int64
+	if _, err := fmt.Sscan(text, &n); err != nil {
+		return unlimited // "max", and more than any machine has
+	}
+	return n
+}

@@ -1,0 +1,288 @@
+package cgroup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// attribute is the extended attribute that says whose a cgroup is. On a cgroup of
+// ours "trusted.nodectl.pod<uid>" says that the one of that name in it is about to
+// be made: what has that name and no mark is ours too, half made.
+const attribute = "trusted.nodectl"
+
+// owner is whose a cgroup is.
+type owner int
+
+const (
+	nobodys  owner = iota // there is none
+	unmarked              // somebody's
+	theirs                // another nodectl's
+	ours
+)
+
+// marks says which cgroups are ours. The mark is on the cgroup itself and goes with
+// it; where the kernel takes no such attribute, a file lists those that would carry
+// it.
+type marks struct {
+	id   string // of this node and root directory
+	file string
+	set  func(path, name string, value []byte) error // an extended attribute
+
+	mu   sync.Mutex
+	list map[string]entry // by path; nil before it was read
+}
+
+// entry is a cgroup that has no attribute.
+type entry struct {
+	Inode uint64 `json:"inode"` // 0: about to be made
+	Mark  string `json:"mark"`
+}
+
+// listed is the file. Cgroups end with the kernel that has them.
+type listed struct {
+	Boot    string           `json:"boot"`
+	Cgroups map[string]entry `json:"cgroups"`
+}
+
+func newMarks(node, rootDir string) *marks {
+	real, err := filepath.EvalSymlinks(rootDir)
+	if err != nil {
+		real = filepath.Clean(rootDir)
+	}
+	sum := sha256.Sum256([]byte(real))
+	return &marks{
+		id:   node + " " + hex.EncodeToString(sum[:8]),
+		file: filepath.Join(rootDir, "cgroups.json"),
+		set:  func(path, name string, value []byte) error { return unix.Lsetxattr(path, name, value, 0) },
+	}
+}
+
+// value is the mark of a cgroup whose pod asks for so much CPU time.
+func (m *marks) value(milli int64) string { return m.id + " " + strconv.FormatInt(milli, 10) }
+
+// read reports whose mark a value is, and what its pod asks for.
+func (m *marks) read(value string) (owner, int64) {
+	rest, ok := strings.CutPrefix(value, m.id+" ")
+	if !ok {
+		return theirs, 0
+	}
+	milli, _ := strconv.ParseInt(rest, 10, 64)
+	return ours, milli
+}
+
+// owner reports whose the cgroup in dir is, and what its pod asks for.
+func (m *marks) owner(dir string) (owner, int64, error) {
+	value, err := attributeOf(dir, attribute)
+	switch {
+	case err == nil:
+		o, milli := m.read(value)
+		return o, milli, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nobodys, 0, nil
+	case !missing(err):
+		return 0, 0, err
+	}
+	var s unix.Stat_t
+	if err := unix.Lstat(dir, &s); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nobodys, 0, nil
+		}
+		return 0, 0, &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.load(); err != nil {
+		return 0, 0, err
+	}
+	if e, ok := m.list[dir]; ok && (e.Inode == 0 || e.Inode == s.Ino) {
+		o, milli := m.read(e.Mark)
+		return o, milli, nil
+	}
+	if value, err := attributeOf(filepath.Dir(dir), claimOf(dir)); err == nil {
+		if o, milli := m.read(value); o == ours {
+			return o, milli, nil
+		}
+	}
+	return unmarked, 0, nil
+}
+
+// claim writes down, before they are made, that cgroups in cgroups of ours are
+// about to be. Of one elsewhere nothing is said: nobody else's cgroup is changed.
+func (m *marks) claim(dirs []string, milli int64) error {
+	var in []string
+	for _, dir := range dirs {
+		o, _, err := m.owner(filepath.Dir(dir))
+		if err != nil {
+			return err
+		}
+		if o == ours {
+			in = append(in, dir)
+		}
+	}
+	return m.write(in, func(dir string) error {
+		return m.set(filepath.Dir(dir), claimOf(dir), []byte(m.value(milli)))
+	}, func(string) entry { return entry{Mark: m.value(milli)} })
+}
+
+// mark marks cgroups that are there.
+func (m *marks) mark(dirs []string, milli int64) error {
+	err := m.write(dirs, func(dir string) error {
+		return m.set(dir, attribute, []byte(m.value(milli)))
+	}, func(dir string) entry {
+		var s unix.Stat_t
+		_ = unix.Lstat(dir, &s) // one that has gone meanwhile is nobody's
+		return entry{Inode: s.Ino, Mark: m.value(milli)}
+	})
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		_ = unix.Lremovexattr(filepath.Dir(dir), claimOf(dir)) // most were never claimed
+	}
+	return nil
+}
+
+// write sets an attribute for each of dirs; those for which the kernel takes none
+// are listed.
+func (m *marks) write(dirs []string, set func(dir string) error, e func(dir string) entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed := false
+	for _, dir := range dirs {
+		err := set(dir)
+		switch {
+		case err == nil, errors.Is(err, fs.ErrNotExist):
+		case refused(err):
+			if err := m.load(); err != nil {
+				return err
+			}
+			m.list[dir] = e(dir)
+			changed = true
+		default:
+			return &os.PathError{Op: "mark", Path: dir, Err: err}
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return m.save()
+}
+
+// forget drops what is known of cgroups that are gone.
+func (m *marks) forget(dirs []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed := false
+	for _, dir := range dirs {
+		_ = unix.Lremovexattr(filepath.Dir(dir), claimOf(dir))
+		if _, ok := m.list[dir]; ok {
+			delete(m.list, dir)
+			changed = true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return m.save()
+}
+
+// settle drops claims in dir that nothing came of.
+func (m *marks) settle(dir string) {
+	size, err := unix.Llistxattr(dir, nil)
+	if err != nil || size == 0 {
+		return
+	}
+	names := make([]byte, size+1024)
+	if size, err = unix.Llistxattr(dir, names); err != nil {
+		return
+	}
+	for attr := range strings.SplitSeq(string(names[:size]), "\x00") {
+		child, ok := strings.CutPrefix(attr, attribute+".")
+		if !ok {
+			continue
+		}
+		value, err := attributeOf(dir, attr)
+		if o, _ := m.read(value); err != nil || o != ours {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(dir, child)); errors.Is(err, fs.ErrNotExist) {
+			_ = unix.Lremovexattr(dir, attr)
+		}
+	}
+}
+
+// load reads the file once; mu is held. One of another boot says nothing.
+func (m *marks) load() error {
+	if m.list != nil {
+		return nil
+	}
+	data, err := os.ReadFile(m.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var l listed
+	if err == nil {
+		if err := json.Unmarshal(data, &l); err != nil {
+			return fmt.Errorf("read %s: %w", m.file, err)
+		}
+	}
+	m.list = make(map[string]entry)
+	if l.Boot == bootID() {
+		for dir, e := range l.Cgroups {
+			m.list[dir] = e
+		}
+	}
+	return nil
+}
+
+// save replaces the file; mu is held. It need not outlive the machine.
+func (m *marks) save() error {
+	data, err := json.Marshal(listed{bootID(), m.list})
+	if err != nil {
+		return err
+	}
+	tmp := m.file + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, m.file)
+}
+
+func bootID() string {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text))
+}
+
+func claimOf(dir string) string { return attribute + "." + filepath.Base(dir) }
+
+// attributeOf reads a short extended attribute.
+func attributeOf(path, name string) (string, error) {
+	value := make([]byte, 512)
+	n, err := unix.Lgetxattr(path, name, value)
+	if err != nil {
+		return "", &os.PathError{Op: "getxattr", Path: path, Err: err}
+	}
+	return string(value[:n]), nil
+}
+
+// missing reports whether the cgroup is there, without the attribute.
+func missing(err error) bool {
+	return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ERANGE) || refused(err)
+}
+
+// refused reports whether the kernel does not take such attributes here, or not
+// from this process.
+func refused(err error) bool {
+	return errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+}

@@ -1,0 +1,93 @@
+package cgroup
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// The kubelet's names (C-1.41.1).
+const (
+	kubepods   = "kubepods"
+	burstable  = "burstable"
+	bestEffort = "besteffort"
+	podPrefix  = "pod"
+
+	sliceSuffix = ".slice"
+)
+
+// classes are those that pods may have.
+func classes() []v1.PodQOSClass {
+	return []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
+}
+
+// name is a cgroup by its parts, from the root of its hierarchy on.
+type name []string
+
+func (n name) below(part string) name { return append(n[:len(n):len(n)], part) }
+
+// path is the name as a driver has it, and where it is below a hierarchy. Each of
+// systemd's slices carries the names of those it is in; a dash of a part's own would
+// mean another level.
+func (n name) path(systemd bool) string {
+	if !systemd {
+		return "/" + path.Join(n...)
+	}
+	at, slice := "/", ""
+	for _, part := range n {
+		if slice != "" {
+			slice += "-"
+		}
+		slice += strings.ReplaceAll(part, "-", "_")
+		at = path.Join(at, slice+sliceSuffix)
+	}
+	return at
+}
+
+// uidOf is the UID in the last part of a pod's path; ok is false for what is no
+// pod's. No UID has an underscore.
+func uidOf(base string, systemd bool) (uid string, ok bool) {
+	if systemd {
+		if base, ok = strings.CutSuffix(base, sliceSuffix); !ok {
+			return "", false
+		}
+		base = base[strings.LastIndexByte(base, '-')+1:]
+		base = strings.ReplaceAll(base, "_", "-")
+	}
+	uid, ok = strings.CutPrefix(base, podPrefix)
+	return uid, ok && checkUID(uid) == nil
+}
+
+// A UID becomes part of a path and of a unit's name: whoever writes manifests
+// chooses it.
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,127}$`)
+
+func checkUID(uid string) error {
+	if !uidForm.MatchString(uid) {
+		return fmt.Errorf("uid %.80q cannot name a cgroup: letters, digits, dots and dashes can", uid)
+	}
+	return nil
+}
+
+var partForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+
+// parseRoot reads --cgroup-root. A slice says its parts between its dashes.
+func parseRoot(root string, systemd bool) (name, error) {
+	root = path.Clean("/" + root)
+	if root == "/" || systemd && root == "/-.slice" {
+		return nil, nil
+	}
+	parts := strings.Split(root[1:], "/")
+	if base, ok := strings.CutSuffix(path.Base(root), sliceSuffix); ok && systemd {
+		parts = strings.Split(base, "-")
+	}
+	for _, part := range parts {
+		if !partForm.MatchString(part) || systemd && strings.HasSuffix(part, sliceSuffix) {
+			return nil, fmt.Errorf("--cgroup-root %s: %q cannot be part of a cgroup's name", root, part)
+		}
+	}
+	return parts, nil
+}

@@ -1,0 +1,149 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	cgroups "github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+)
+
+// pause is how often a cgroup is looked at that does not go.
+const pause = 10 * time.Millisecond
+
+// remove removes what of a pod's cgroup is ours, and what is in it, as soon as no
+// process is. It gives up after wait.
+func (c *Cgroups) remove(t *tree, n name, wait time.Duration) error {
+	mine, err := c.owned(t, n)
+	if err != nil || len(mine) == 0 {
+		return err
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(pause) {
+		err := c.destroy(t, n, mine)
+		if err == nil {
+			return c.marks.forget(mine)
+		}
+		if left, _ := processes(mine); len(left) > 0 {
+			err = fmt.Errorf("still in cgroup %s: %s", n.path(t.systemd), strings.Join(left, ", "))
+		}
+		if !time.Now().Before(deadline) {
+			return err
+		}
+	}
+}
+
+// owned returns those directories of a cgroup that are ours.
+func (c *Cgroups) owned(t *tree, n name) (mine []string, err error) {
+	for _, dir := range t.host.dirs(n.path(t.systemd)) {
+		o, _, err := c.marks.owner(dir)
+		if err != nil {
+			return nil, err
+		}
+		if o == ours {
+			mine = append(mine, dir)
+		}
+	}
+	return mine, nil
+}
+
+// destroy removes directories of a cgroup that nothing runs in. No process ends by
+// it: systemd, which would see to that, is asked only when there is none.
+func (c *Cgroups) destroy(t *tree, n name, dirs []string) error {
+	if !t.systemd {
+		var failed error
+		for _, dir := range dirs {
+			failed = errors.Join(failed, removeTree(dir))
+		}
+		return failed
+	}
+	if left, err := processes(dirs); err != nil || len(left) > 0 {
+		return errors.Join(errors.New("it is not empty"), err)
+	}
+	m, err := t.host.manager(n, true, dirs)
+	if err != nil {
+		return err
+	}
+	return m.Destroy()
+}
+
+// removeTree removes a directory of cgroups and all below it.
+func removeTree(dir string) error {
+	err := unix.Rmdir(dir)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	children, readErr := os.ReadDir(dir)
+	if readErr != nil {
+		return errors.Join(&os.PathError{Op: "rmdir", Path: dir, Err: err}, readErr)
+	}
+	nested := false
+	for _, e := range children {
+		if e.IsDir() {
+			nested = true
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if nested {
+		err = unix.Rmdir(dir)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// prune removes what is above pods when the last one has gone, as far as it is ours
+// and empty; mu is held. What stays does no harm, and the next Put finds it.
+func (c *Cgroups) prune(t *tree) {
+	if len(t.pods) > 0 {
+		return
+	}
+	for _, n := range slices.Backward(t.upper()) {
+		mine, err := c.owned(t, n)
+		if err != nil || len(mine) == 0 || slices.ContainsFunc(mine, occupied) {
+			continue
+		}
+		if err := c.destroy(t, n, mine); err == nil {
+			_ = c.marks.forget(mine) // what is listed and gone is nobody's
+		}
+	}
+	t.limited, t.shared = false, -1
+}
+
+// occupied reports whether a cgroup has others in it, or processes.
+func occupied(dir string) bool {
+	children, err := os.ReadDir(dir)
+	if err != nil || slices.ContainsFunc(children, fs.DirEntry.IsDir) {
+		return true
+	}
+	left, err := processes([]string{dir})
+	return err != nil || len(left) > 0
+}
+
+// processes names those in cgroups and in all below them, "12 (sh)".
+func processes(dirs []string) (all []string, err error) {
+	seen := map[int]bool{}
+	for _, dir := range dirs {
+		pids, failed := cgroups.GetAllPids(dir)
+		if failed != nil && !errors.Is(failed, fs.ErrNotExist) && !errors.Is(failed, unix.ENODEV) { // it has not gone
+			err = errors.Join(err, failed)
+		}
+		for _, pid := range pids {
+			if seen[pid] {
+				continue
+			}
+			seen[pid] = true
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			all = append(all, fmt.Sprintf("%d (%s)", pid, strings.TrimSpace(string(comm))))
+		}
+	}
+	return all, err
+}

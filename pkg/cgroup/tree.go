@@ -1,0 +1,387 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// tree is what one driver has below the cgroup root.
+type tree struct {
+	host    *host
+	systemd bool
+	root    name              // above kubepods
+	pods    map[string]member // those of ours, by UID
+	limited bool              // kubepods was given its limits
+	shared  int64             // milli CPUs that the burstable tier was given shares for; -1: none
+}
+
+// member is what its tier has to know of a pod.
+type member struct {
+	class v1.PodQOSClass
+	milli int64 // CPU time it asks for
+	known bool  // this agent has put it there; else one before
+}
+
+func memberOf(p *v1.Pod) member { return member{pod.QOS(&p.Spec), milliRequest(p), true} }
+
+func (t *tree) all() name { return t.root.below(kubepods) }
+
+func (t *tree) tier(class v1.PodQOSClass) name {
+	switch class {
+	case v1.PodQOSBurstable:
+		return t.all().below(burstable)
+	case v1.PodQOSBestEffort:
+		return t.all().below(bestEffort)
+	}
+	return t.all()
+}
+
+// upper returns all that is above pods, from the top on.
+func (t *tree) upper() (all []name) {
+	for i := range t.root {
+		all = append(all, t.root[:i+1])
+	}
+	return append(all, t.tiers()...)
+}
+
+func (t *tree) tiers() (all []name) {
+	for _, class := range classes() {
+		all = append(all, t.tier(class))
+	}
+	return all
+}
+
+func (t *tree) pod(class v1.PodQOSClass, uid string) name {
+	return t.tier(class).below(podPrefix + uid)
+}
+
+// tree returns the tree of a driver, read from the kernel once; mu is held.
+func (c *Cgroups) tree(systemd bool) (*tree, error) {
+	if t := c.trees[systemd]; t != nil {
+		return t, nil
+	}
+	h, err := c.host()
+	if err != nil {
+		return nil, err
+	}
+	root, err := parseRoot(c.cfg.Root, systemd)
+	if err != nil {
+		return nil, err
+	}
+	t := &tree{host: h, systemd: systemd, root: root, pods: map[string]member{}, shared: -1}
+	for _, class := range classes() {
+		for _, dir := range h.dirs(t.tier(class).path(systemd)) {
+			if err := c.look(t, class, dir); err != nil {
+				return nil, err
+			}
+		}
+	}
+	c.trees[systemd] = t
+	return t, nil
+}
+
+// look notes the pods of ours in one directory of a tier.
+func (c *Cgroups) look(t *tree, class v1.PodQOSClass, dir string) error {
+	children, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range children {
+		uid, ok := uidOf(e.Name(), t.systemd)
+		if !ok || !e.IsDir() {
+			continue
+		}
+		o, milli, err := c.marks.owner(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		if o == ours {
+			t.pods[uid] = member{class: class, milli: max(milli, t.pods[uid].milli)}
+		}
+	}
+	return nil
+}
+
+// enter puts a pod on its tier, after all that is above it: from here on nobody
+// takes that away. undo is for a pod that could not be made.
+func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.above(t); err != nil {
+		return nil, err
+	}
+	was, known := t.pods[uid]
+	back := func() {
+		if t.pods[uid] = was; !known {
+			delete(t.pods, uid)
+		}
+		_ = c.share(t) // the next pod's to mend
+		c.prune(t)
+	}
+	t.pods[uid] = m
+	if err := c.share(t); err != nil {
+		back()
+		return nil, err
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		back()
+	}, nil
+}
+
+// leave removes a pod from all tiers, and its tier's share.
+func (c *Cgroups) leave(t *tree, uid string, wait time.Duration) error {
+	if err := c.removeAll(t, uid, wait); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.drop(t, uid)
+}
+
+func (c *Cgroups) removeAll(t *tree, uid string, wait time.Duration) error {
+	for _, class := range classes() {
+		if err := c.remove(t, t.pod(class, uid), wait); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop forgets a pod whose cgroups have gone; mu is held.
+func (c *Cgroups) drop(t *tree, uid string) error {
+	if _, ok := t.pods[uid]; !ok {
+		return nil
+	}
+	delete(t.pods, uid)
+	if len(t.pods) == 0 {
+		c.prune(t)
+		return nil
+	}
+	return c.share(t)
+}
+
+// above makes what the pods are in, where it is not there and ours; mu is held.
+func (c *Cgroups) above(t *tree) error {
+	for i := range t.root {
+		if err := c.ancestor(t, t.root[:i+1]); err != nil {
+			return err
+		}
+	}
+	made, err := c.ensure(t, t.all())
+	if err != nil {
+		return err
+	}
+	if made || !t.limited {
+		c.limit(t)
+	}
+	for _, n := range t.tiers()[1:] {
+		made, err := c.ensure(t, n)
+		if err != nil {
+			return err
+		}
+		if made || t.shared < 0 {
+			if err := c.set(t, n, ofTier(0, t.host.sizes)); err != nil {
+				return err
+			}
+			t.shared = -1
+		}
+	}
+	return nil
+}
+
+// limit gives all pods together what the node has for them. They may use more
+// memory now than that: then it is tried again with the next pod, as nobody's start
+// depends on it.
+func (c *Cgroups) limit(t *tree) {
+	l := ofNode(c.cfg.Limits, t.host.sizes)
+	if !t.host.pids {
+		l.pids = 0
+	}
+	err := c.set(t, t.all(), l)
+	t.limited = err == nil
+	if err == nil {
+		return
+	}
+	c.cfg.Log.Warn("Pods are not limited to what is allocatable", "cgroup", t.all().path(t.systemd), "error", err)
+	l.memory = 0
+	_ = c.set(t, t.all(), l) // it was said
+}
+
+// share gives the burstable tier the shares that its pods ask for in all
+// (C-1.41.3); mu is held.
+func (c *Cgroups) share(t *tree) error {
+	var sum int64
+	for _, m := range t.pods {
+		if m.class == v1.PodQOSBurstable {
+			sum += m.milli
+		}
+	}
+	if sum == t.shared {
+		return nil
+	}
+	if err := c.set(t, t.tier(v1.PodQOSBurstable), limits{shares: shares(sum)}); err != nil {
+		return err
+	}
+	t.shared = sum
+	return nil
+}
+
+// ancestor makes a part of the cgroup root that is not there. What is there is
+// left as it is.
+func (c *Cgroups) ancestor(t *tree, n name) error {
+	var fresh []string
+	for _, dir := range t.host.dirs(n.path(t.systemd)) {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			fresh = append(fresh, dir)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return c.create(t, n, fresh, 0)
+}
+
+// ensure makes one of the cgroups above pods, or takes it over where it is empty.
+// made says that there is something new.
+func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
+	fresh, alien, err := c.sort(t, n)
+	if err != nil {
+		return false, err
+	}
+	for _, dir := range alien {
+		if used, err := c.used(t, dir); err != nil {
+			return false, err
+		} else if used != "" {
+			return false, &ForeignError{Dir: dir, Holds: used}
+		}
+	}
+	if len(alien) > 0 {
+		c.cfg.Log.Info("Empty cgroup is taken over", "cgroup", n.path(t.systemd))
+		if err := c.marks.mark(alien, 0); err != nil {
+			return false, err
+		}
+	}
+	if len(fresh) > 0 {
+		err = c.create(t, n, fresh, 0)
+	}
+	return len(fresh)+len(alien) > 0, err
+}
+
+// make makes or mends a pod's cgroup and sets its limits.
+func (c *Cgroups) make(t *tree, n name, l limits, milli int64) error {
+	fresh, alien, err := c.sort(t, n)
+	if err != nil {
+		return err
+	}
+	if len(alien) > 0 {
+		return &ForeignError{Dir: alien[0], Pod: true}
+	}
+	if len(fresh) > 0 {
+		if err := c.create(t, n, fresh, milli); err != nil {
+			return err
+		}
+	}
+	// All of them: what was half made gets its mark, and a resize is written down.
+	if err := c.marks.mark(t.host.dirs(n.path(t.systemd)), milli); err != nil {
+		return err
+	}
+	return c.set(t, n, l)
+}
+
+// sort finds out which directories of a cgroup are not there, and which are not ours.
+func (c *Cgroups) sort(t *tree, n name) (fresh, alien []string, err error) {
+	for _, dir := range t.host.dirs(n.path(t.systemd)) {
+		o, _, err := c.marks.owner(dir)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case o == nobodys:
+			fresh = append(fresh, dir)
+		case o == unmarked:
+			alien = append(alien, dir)
+		case o == theirs:
+			return nil, nil, &ForeignError{Dir: dir, Theirs: true}
+		}
+	}
+	return fresh, alien, nil
+}
+
+// used says what is in a cgroup above pods beside the tiers; "" where it is empty.
+func (c *Cgroups) used(t *tree, dir string) (string, error) {
+	if left, err := processes([]string{dir}); err != nil {
+		return "", err
+	} else if len(left) > 0 {
+		return "process " + left[0], nil
+	}
+	children, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range children {
+		if !e.IsDir() {
+			continue
+		}
+		child := filepath.Join(dir, e.Name())
+		ours := slices.ContainsFunc(t.tiers()[1:], func(n name) bool {
+			return slices.Contains(t.host.dirs(n.path(t.systemd)), child)
+		})
+		if !ours {
+			return e.Name(), nil
+		}
+		if used, err := c.used(t, child); used != "" || err != nil {
+			return used, err
+		}
+	}
+	return "", nil
+}
+
+// create makes a cgroup in all hierarchies, and marks what of it is fresh.
+func (c *Cgroups) create(t *tree, n name, fresh []string, milli int64) error {
+	if err := c.marks.claim(fresh, milli); err != nil {
+		return err
+	}
+	m, err := t.host.manager(n, t.systemd, nil)
+	if err != nil {
+		return err
+	}
+	if err := m.Apply(-1); err != nil { // nobody is put into it
+		return fmt.Errorf("make cgroup %s: %w", n.path(t.systemd), err)
+	}
+	for _, dir := range fresh {
+		// Where there is nothing to set the library makes none, the runtime would, and
+		// it would not be ours.
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return c.marks.mark(fresh, milli)
+}
+
+// set writes limits.
+func (c *Cgroups) set(t *tree, n name, l limits) error {
+	if !t.host.pids && l.pids < 0 {
+		l.pids = 0
+	}
+	m, err := t.host.manager(n, t.systemd, nil)
+	if err != nil {
+		return err
+	}
+	if err := m.Set(l.resources(t.host.unified)); err != nil {
+		return fmt.Errorf("limit cgroup %s: %w", n.path(t.systemd), err)
+	}
+	return nil
+}

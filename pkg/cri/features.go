@@ -1,0 +1,97 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// features is what a runtime says that it can.
+type features struct {
+	handlers     map[string]*runtimeapi.RuntimeHandlerFeatures // by name; "" is the default
+	strictGroups bool
+}
+
+func featuresOf(a *runtimeapi.StatusResponse) *features {
+	f := &features{
+		handlers:     make(map[string]*runtimeapi.RuntimeHandlerFeatures, len(a.GetRuntimeHandlers())),
+		strictGroups: a.GetFeatures().GetSupplementalGroupsPolicy(),
+	}
+	for _, h := range a.GetRuntimeHandlers() {
+		f.handlers[h.GetName()] = h.GetFeatures()
+	}
+	return f
+}
+
+// RecursiveReadOnly reports whether the runtime said, when Ready asked it last,
+// that the handler makes mounts read-only with all below them (C-1.37.8).
+func (r *Runtime) RecursiveReadOnly(handler string) bool {
+	f := r.features.Load()
+	return f != nil && f.handlers[handler].GetRecursiveReadOnlyMounts()
+}
+
+// UserNamespaces reports whether the runtime said, when Ready asked it last, that
+// the handler can give a pod users of its own (C-1.42.3).
+func (r *Runtime) UserNamespaces(handler string) bool {
+	f := r.features.Load()
+	return f != nil && f.handlers[handler].GetUserNamespaces()
+}
+
+// Handler returns the runtime's handler for a pod of that class: what the
+// configuration says of the class, else the class itself. Without a class it is
+// the configuration's, "" for the runtime's own default.
+func (r *Runtime) Handler(class *string) string {
+	if class == nil || *class == "" {
+		return r.cfg.RuntimeHandler
+	}
+	if handler, ok := r.cfg.RuntimeClasses[*class]; ok {
+		return handler
+	}
+	return *class
+}
+
+// suits returns why this runtime cannot run the pod with that handler. It is asked
+// now, for those few pods that want something of it that not every one can.
+func (r *Runtime) suits(ctx context.Context, p *v1.Pod, handler string) error {
+	class := p.Spec.RuntimeClassName
+	named := class != nil && *class != ""
+	sc := p.Spec.SecurityContext
+	strict := sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
+	if !named && !strict && !ownUsers(p) {
+		return nil
+	}
+	const reason = "FailedCreatePodSandBox"
+	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return cannot(reason, err)
+	}
+	f := featuresOf(a)
+	r.features.Store(f)
+	if err := f.suit(class, named, strict, ownUsers(p), handler); err != nil {
+		return &pod.StartError{Reason: reason, Err: err, Final: true}
+	}
+	return nil
+}
+
+func (f *features) suit(class *string, named, strict, users bool, handler string) error {
+	switch of, there := f.handlers[handler]; {
+	case named && !there && len(f.handlers) > 0: // one that lists none has its own word
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(f.handlers)), func(n string) bool { return n == "" })
+		return fmt.Errorf("runtimeClassName %s: the runtime has no handler %q; it has: %s", *class, handler, strings.Join(names, ", "))
+	case users && !of.GetUserNamespaces() && named:
+		return fmt.Errorf("can't set `spec.hostUsers: false`, RuntimeClass handler %q does not support user namespaces", handler)
+	case users && !of.GetUserNamespaces():
+		return errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
+	case strict && !f.strictGroups:
+		return errors.New("supplementalGroupsPolicy Strict is not supported by the runtime")
+	}
+	return nil
+}

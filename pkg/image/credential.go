@@ -1,0 +1,257 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"net"
+	"net/url"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// credential is what a registry may let somebody in by.
+type credential struct {
+	user, password string
+	secret         *secretRef // whose it is; nil for the node's, which serves every pod
+}
+
+// secretRef names a pull secret.
+type secretRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+}
+
+// logins are credentials by what they are for: a registry, or a path in it.
+type logins map[string]login
+
+// login is what Docker's configuration files hold for one registry.
+type login struct{ user, password string }
+
+// UnmarshalJSON reads Docker's two forms: apart, or as base64(user:password).
+func (l *login) UnmarshalJSON(js []byte) error {
+	var raw struct {
+		Username, Password, Auth string
+	}
+	if err := json.Unmarshal(js, &raw); err != nil {
+		return errMalformed
+	}
+	l.user, l.password = raw.Username, raw.Password
+	if raw.Auth == "" {
+		return nil
+	}
+	plain, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(raw.Auth), "="))
+	user, password, ok := strings.Cut(string(plain), ":")
+	if err != nil || !ok {
+		return errMalformed
+	}
+	l.user, l.password = user, password
+	return nil
+}
+
+// errMalformed stands for errors that would repeat what they are about.
+var errMalformed = errors.New("no docker configuration")
+
+// readLogins reads a config.json, or a .dockercfg, which has no outer object.
+func readLogins(js []byte, old bool) (logins, error) {
+	var l logins
+	var err error
+	if old {
+		err = json.Unmarshal(js, &l)
+	} else {
+		var outer struct{ Auths logins }
+		err = json.Unmarshal(js, &outer)
+		l = outer.Auths
+	}
+	if err != nil {
+		return nil, errMalformed
+	}
+	return l, nil
+}
+
+// ring is a list of credentials in the order they are tried: what is more
+// specific first.
+type ring []keyed
+
+type keyed struct {
+	pattern string // host with globs, and a path
+	credential
+}
+
+func (r *ring) add(l logins, secret *secretRef) {
+	for _, where := range slices.Sorted(maps.Keys(l)) {
+		full := where
+		if !strings.HasPrefix(where, "https://") && !strings.HasPrefix(where, "http://") {
+			full = "https://" + where
+		}
+		u, err := url.Parse(full)
+		if err != nil {
+			continue
+		}
+		p := u.Path
+		if strings.HasPrefix(p, "/v1/") || strings.HasPrefix(p, "/v2/") { // the registry itself
+			p = p[len("/v1"):]
+		}
+		if p == "/" {
+			p = ""
+		}
+		*r = append(*r, keyed{u.Host + p, credential{l[where].user, l[where].password, secret}})
+	}
+	slices.SortStableFunc(*r, func(a, b keyed) int { return cmp.Compare(b.pattern, a.pattern) })
+}
+
+// dockerHub is what Docker's own files call docker.io.
+const dockerHub = "index.docker.io"
+
+// lookup returns the credentials that match a repository (C-1.39.5).
+func (r ring) lookup(n name) []credential {
+	var found, hub []credential
+	for _, k := range r {
+		switch {
+		case matches(k.pattern, n.repo):
+			found = append(found, k.credential)
+		case k.pattern == dockerHub:
+			hub = append(hub, k.credential)
+		}
+	}
+	if len(found) == 0 && n.registry == "docker.io" {
+		return hub
+	}
+	return found
+}
+
+// matches reports whether a repository is of those that a pattern stands for: the
+// host part for part, with globs; the port; and a prefix of the path.
+func matches(pattern, repo string) bool {
+	p, err := url.Parse("https://" + pattern)
+	if err != nil {
+		return false
+	}
+	t, err := url.Parse("https://" + repo)
+	if err != nil {
+		return false
+	}
+	globs, port := hostParts(p.Host)
+	parts, at := hostParts(t.Host)
+	if port != at || len(globs) != len(parts) || !strings.HasPrefix(t.Path, p.Path) {
+		return false
+	}
+	for i, glob := range globs {
+		if ok, err := path.Match(glob, parts[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func hostParts(hostport string) (parts []string, port string) {
+	host, port, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host, port = hostport, ""
+	}
+	return strings.Split(host, "."), port
+}
+
+// secretCredentials returns what the pod's own pull secrets have for an image.
+func (p *Puller) secretCredentials(want *pod.Spec, n name) []credential {
+	var r ring
+	for _, ref := range want.Pod.Spec.ImagePullSecrets {
+		s := want.Data.Secret(ref.Name)
+		if s == nil {
+			continue // pull secrets are optional
+		}
+		key, old := v1.DockerConfigJsonKey, false
+		switch s.Type {
+		case v1.SecretTypeDockerConfigJson:
+		case v1.SecretTypeDockercfg:
+			key, old = v1.DockerConfigKey, true
+		default:
+			continue
+		}
+		if len(s.Data[key]) == 0 {
+			continue
+		}
+		l, err := readLogins(s.Data[key], old)
+		if err != nil {
+			p.cfg.Log.Warn("Pull secret not used", "namespace", want.Namespace, "secret", ref.Name, "error", err)
+			continue
+		}
+		r.add(l, &secretRef{Namespace: want.Namespace, Name: ref.Name, UID: string(s.UID)})
+	}
+	return r.lookup(n)
+}
+
+// credentials returns all that there is for an image, in the order it is tried: the
+// pod's secrets, the node's docker configuration, the node's providers. Without any
+// the image is pulled without.
+func (p *Puller) credentials(ctx context.Context, n name, secrets []credential) []credential {
+	all := slices.Clone(secrets)
+	all = append(all, p.nodeLogins().lookup(n)...)
+	all = append(all, p.cfg.Providers.lookup(ctx, n, p.cfg.Log)...)
+	var distinct []credential
+	for _, c := range all {
+		same := func(o credential) bool { return o.user == c.user && o.password == c.password }
+		if !slices.ContainsFunc(distinct, same) {
+			distinct = append(distinct, c)
+		}
+	}
+	return distinct
+}
+
+// DockerConfigs returns where the kubelet looks for the node's docker
+// configuration, in its order; not in the working directory, which is whoever's
+// this was started from. home may be "".
+func DockerConfigs(rootDir, home string) []string {
+	var all []string
+	for _, dir := range []string{rootDir, homeDir(home, ".docker"), "/.docker"} {
+		if dir != "" {
+			all = append(all, filepath.Join(dir, "config.json"))
+		}
+	}
+	for _, dir := range []string{rootDir, homeDir(home, ""), "/"} {
+		if dir != "" {
+			all = append(all, filepath.Join(dir, ".dockercfg"))
+		}
+	}
+	return all
+}
+
+func homeDir(home, below string) string {
+	if home == "" {
+		return ""
+	}
+	return filepath.Join(home, below)
+}
+
+// nodeLogins reads the node's docker configuration as it is now.
+func (p *Puller) nodeLogins() ring {
+	var r ring
+	for _, file := range p.cfg.DockerConfigs {
+		js, err := readTrusted(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var l logins
+		if err == nil {
+			l, err = readLogins(js, filepath.Base(file) == ".dockercfg")
+		}
+		if err != nil {
+			p.cfg.Log.Warn("Docker configuration not used", "file", file, "error", err)
+			continue
+		}
+		r.add(l, nil)
+		break
+	}
+	return r
+}

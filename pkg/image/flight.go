@@ -1,0 +1,262 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// errClosed is what a pull ends with that Run did not live to see.
+var errClosed = errors.New("images are not pulled any more")
+
+// flightKey tells apart what is pulled, and as whom.
+type flightKey [sha256.Size]byte
+
+// A flight is one pull that any number of pods wait for. Its goroutine is Run's.
+type flight struct {
+	Pull  // Waiting is guarded by Puller.mu
+	key   flightKey
+	want  *pod.Spec // of the pod that came first
+	name  name
+	creds []credential
+
+	waiters int // guarded by Puller.mu; with the last one the flight goes
+	ctx     context.Context
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when err is known
+	err     error
+}
+
+// turns are the turns at one registry.
+type turns struct {
+	free  chan struct{} // one token for each turn that is taken
+	users int           // flights that have one or wait for one; guarded by Puller.mu
+}
+
+// Run pulls what PullImage asks for until ctx ends. It returns when the last pull
+// has ended; PullImage then fails.
+func (p *Puller) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		select {
+		case <-p.wake:
+			for _, f := range p.queued(false) {
+				wg.Go(func() { p.fly(ctx, f) })
+			}
+		case <-ctx.Done():
+			for _, f := range p.queued(true) {
+				p.land(f, errClosed)
+			}
+			return
+		}
+	}
+}
+
+// queued takes what is queued; last says that nobody will ask again.
+func (p *Puller) queued(last bool) []*flight {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.queue
+	p.queue, p.closed = nil, last
+	return q
+}
+
+// Pulls returns what is being pulled now, the oldest first.
+func (p *Puller) Pulls() []Pull {
+	p.mu.Lock()
+	var all []Pull
+	for _, f := range p.flights {
+		all = append(all, f.Pull)
+	}
+	p.mu.Unlock()
+	slices.SortFunc(all, func(a, b Pull) int {
+		if c := a.Since.Compare(b.Since); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Image, b.Image)
+	})
+	return all
+}
+
+// share waits for the flight that pulls n by creds; the first one to ask begins it.
+func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) error {
+	key := keyOf(n, creds)
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return errClosed
+	}
+	f := p.flights[key]
+	if f == nil {
+		f = &flight{
+			Pull: Pull{Image: n.image, Since: time.Now(), Waiting: true},
+			key:  key, want: want, name: n, creds: creds, done: make(chan struct{}),
+		}
+		f.ctx, f.cancel = context.WithCancel(context.Background()) // it outlives its first caller; Run ends it
+		p.flights[key] = f
+		p.queue = append(p.queue, f)
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+	f.waiters++
+	p.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f.waiters--; f.waiters == 0 {
+		p.forget(f) // who comes now begins another one
+		f.cancel()
+	}
+	return ctx.Err()
+}
+
+// forget makes f no flight to join. The mutex is held.
+func (p *Puller) forget(f *flight) {
+	if p.flights[f.key] == f {
+		delete(p.flights, f.key)
+	}
+}
+
+// fly is the life of a flight.
+func (p *Puller) fly(ctx context.Context, f *flight) {
+	stop := context.AfterFunc(ctx, f.cancel)
+	defer stop()
+	if f.ctx.Err() != nil { // nobody waited long enough
+		p.land(f, f.ctx.Err())
+		return
+	}
+	p.cfg.Told(Event{Pull: f.Pull})
+	p.cfg.Log.Info("Pulling image", "image", f.Image)
+	err := p.pull(f)
+	switch took := time.Since(f.Since).Round(time.Millisecond); {
+	case f.ctx.Err() != nil:
+		p.cfg.Log.Info("Image pull given up", "image", f.Image, "took", took)
+	case err == nil:
+		p.cfg.Log.Info("Image pulled", "image", f.Image, "took", took)
+	}
+	p.land(f, err)
+	p.cfg.Told(Event{Pull: f.Pull, Over: true, Err: err})
+}
+
+// land ends a flight for all who wait for it.
+func (p *Puller) land(f *flight, err error) {
+	p.mu.Lock()
+	p.forget(f)
+	p.mu.Unlock()
+	f.cancel()
+	f.err = err
+	close(f.done)
+}
+
+// pull waits for a turn at the registry, pulls, and writes down who did. That it
+// will pull is written down before: an image that is there without a record is
+// free for all.
+func (p *Puller) pull(f *flight) error {
+	if err := p.turn(f); err != nil {
+		return err
+	}
+	defer p.pass(f)
+	if err := p.records.intend(f.name); err != nil {
+		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("pull image %s: %w", f.Image, err)}
+	}
+	id, used, err := p.fetch(f)
+	if err == nil {
+		err = p.records.pulled(id, f.name, used)
+		if err != nil { // the intent stays: it is not free for all
+			p.cfg.Log.Warn("Image pull not recorded; the registry will be asked again", "image", f.Image, "error", err)
+			return nil
+		}
+	}
+	p.records.done(f.name)
+	return err
+}
+
+// fetch tries the credentials in their order (C-1.39.5), or none where there are
+// none, and returns the one that served.
+func (p *Puller) fetch(f *flight) (id string, used credential, err error) {
+	creds := f.creds
+	if len(creds) == 0 {
+		creds = []credential{{}}
+	}
+	var texts []string
+	var failed *pod.StartError
+	for _, c := range creds {
+		id, err := p.cfg.Runtime.FetchImage(f.ctx, f.want, f.Image, c.user, c.password)
+		if err == nil {
+			return id, c, nil
+		}
+		if !errors.As(err, &failed) || f.ctx.Err() != nil {
+			return "", c, err
+		}
+		if text := failed.Err.Error(); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 1 {
+		return "", credential{}, failed
+	}
+	return "", credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
+}
+
+// turn waits until the registry may be asked for one image more.
+func (p *Puller) turn(f *flight) error {
+	p.mu.Lock()
+	t := p.turns[f.name.registry]
+	if t == nil {
+		t = &turns{free: make(chan struct{}, p.cfg.PerRegistry)}
+		p.turns[f.name.registry] = t
+	}
+	t.users++
+	p.mu.Unlock()
+	select {
+	case t.free <- struct{}{}:
+		p.mu.Lock()
+		f.Waiting = false
+		p.mu.Unlock()
+		return nil
+	case <-f.ctx.Done():
+		p.leave(f)
+		return f.ctx.Err()
+	}
+}
+
+// pass gives the turn to the next one.
+func (p *Puller) pass(f *flight) {
+	p.mu.Lock()
+	t := p.turns[f.name.registry]
+	p.mu.Unlock()
+	<-t.free
+	p.leave(f)
+}
+
+func (p *Puller) leave(f *flight) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.turns[f.name.registry]
+	if t.users--; t.users == 0 {
+		delete(p.turns, f.name.registry)
+	}
+}
+
+func keyOf(n name, creds []credential) flightKey {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%q", n.image)
+	for _, c := range creds {
+		fmt.Fprintf(sum, "%q%q%t", c.user, c.password, c.secret != nil)
+	}
+	return flightKey(sum.Sum(nil))
+}

@@ -1,0 +1,337 @@
+package image
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Providers are the node's credential providers: programs that are asked for the
+// credentials of images (C-1.39.5).
+type Providers struct {
+	all []*provider
+}
+
+// provider is one of them, as the kubelet's CredentialProviderConfig describes it.
+type provider struct {
+	Name                 string           `json:"name"`
+	MatchImages          []string         `json:"matchImages"`
+	DefaultCacheDuration *metav1.Duration `json:"defaultCacheDuration"`
+	APIVersion           string           `json:"apiVersion"`
+	Args                 []string         `json:"args"`
+	Env                  []struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	} `json:"env"`
+	TokenAttributes any `json:"tokenAttributes"`
+
+	program string
+
+	mu    sync.Mutex
+	cache map[string]answer // by image, registry, or everything
+	asked map[string]*asking
+}
+
+// answer is what a provider said, and until when that holds.
+type answer struct {
+	logins logins
+	until  time.Time
+}
+
+// asking is a question that others wait for too.
+type asking struct {
+	done   chan struct{} // closed when the rest is known
+	logins logins
+	err    error
+}
+
+// everything is the cache's key of an answer for all images.
+const everything = "*"
+
+// protocol is the API group whose messages are spoken.
+const protocol = "credentialprovider.kubelet.k8s.io/"
+
+// LoadProviders reads the kubelet's CredentialProviderConfig, a file or a directory
+// of such files, whose programs lie in dir.
+func LoadProviders(config, dir string) (*Providers, error) {
+	files := []string{config}
+	if info, err := os.Stat(config); err != nil {
+		return nil, err
+	} else if info.IsDir() {
+		if files, err = configFiles(config); err != nil {
+			return nil, err
+		}
+	}
+	var p Providers
+	for _, file := range files {
+		text, err := readTrusted(file)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+		var c struct {
+			metav1.TypeMeta `json:",inline"`
+			Providers       []*provider `json:"providers"`
+		}
+		if err := yaml.UnmarshalStrict(text, &c); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+		if c.Kind != "CredentialProviderConfig" || !strings.HasPrefix(c.APIVersion, "kubelet.config.k8s.io/v1") {
+			return nil, fmt.Errorf("read %s: it is no CredentialProviderConfig of kubelet.config.k8s.io/v1", file)
+		}
+		for _, one := range c.Providers {
+			if one == nil {
+				return nil, fmt.Errorf("read %s: a provider is empty", file)
+			}
+			if slices.ContainsFunc(p.all, func(o *provider) bool { return o.Name == one.Name }) {
+				return nil, fmt.Errorf("read %s: provider %q is there twice", file, one.Name)
+			}
+			if err := one.check(dir); err != nil {
+				return nil, fmt.Errorf("read %s: provider %q: %w", file, one.Name, err)
+			}
+			p.all = append(p.all, one)
+		}
+	}
+	if len(p.all) == 0 {
+		return nil, fmt.Errorf("read %s: no provider in it", config)
+	}
+	return &p, nil
+}
+
+func configFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir) // in order
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".json" || ext == ".yaml" || ext == ".yml") {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+// check returns what is wrong with a provider, and finds its program.
+func (p *provider) check(dir string) error {
+	if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \x00") {
+		return errors.New("its name is not that of a file")
+	}
+	if version, ok := strings.CutPrefix(p.APIVersion, protocol); !ok || !slices.Contains([]string{"v1", "v1beta1", "v1alpha1"}, version) {
+		return fmt.Errorf("apiVersion %q is not %sv1", p.APIVersion, protocol)
+	}
+	if len(p.MatchImages) == 0 {
+		return errors.New("matchImages is empty")
+	}
+	for _, m := range p.MatchImages {
+		if _, err := url.Parse("https://" + m); err != nil {
+			return fmt.Errorf("matchImages: %q is no image", m)
+		}
+	}
+	if p.DefaultCacheDuration == nil || p.DefaultCacheDuration.Duration < 0 {
+		return errors.New("defaultCacheDuration is missing, or less than nothing")
+	}
+	if p.TokenAttributes != nil {
+		return errors.New("tokenAttributes is not supported: there are no service accounts' tokens for providers here")
+	}
+	p.program = filepath.Join(dir, p.Name)
+	p.cache, p.asked = map[string]answer{}, map[string]*asking{}
+	return p.executable()
+}
+
+func (p *provider) executable() error {
+	info, err := os.Stat(p.program)
+	if err != nil {
+		return err
+	}
+	if err := trusted(info); err != nil {
+		return fmt.Errorf("%s: %w", p.program, err)
+	}
+	if info.Mode().Perm()&0o111 == 0 {
+		return fmt.Errorf("%s: it is not executable", p.program)
+	}
+	return nil
+}
+
+// lookup asks the providers that know an image's registry. One that fails is as if
+// it had nothing.
+func (p *Providers) lookup(ctx context.Context, n name, log *slog.Logger) []credential {
+	if p == nil {
+		return nil
+	}
+	var r ring
+	for _, one := range p.all {
+		if !slices.ContainsFunc(one.MatchImages, func(m string) bool { return matches(m, n.repo) }) {
+			continue
+		}
+		l, err := one.get(ctx, n)
+		if err != nil {
+			log.Warn("Credential provider gave nothing", "provider", one.Name, "image", n.repo, "error", err)
+			continue
+		}
+		r.add(l, nil)
+	}
+	return r.lookup(n)
+}
+
+// get returns a provider's answer: one that still holds, one that another pod is
+// waiting for, or a new one.
+func (p *provider) get(ctx context.Context, n name) (logins, error) {
+	for {
+		p.mu.Lock()
+		for _, key := range []string{n.repo, n.registry, everything} {
+			if a, ok := p.cache[key]; ok && time.Now().Before(a.until) {
+				p.mu.Unlock()
+				return a.logins, nil
+			}
+		}
+		if q := p.asked[n.repo]; q != nil {
+			p.mu.Unlock()
+			select {
+			case <-q.done:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			if errors.Is(q.err, errAskerLeft) {
+				continue
+			}
+			return q.logins, q.err
+		}
+		q := &asking{done: make(chan struct{})}
+		p.asked[n.repo] = q
+		p.mu.Unlock()
+		q.logins, q.err = p.ask(ctx, n)
+		p.mu.Lock()
+		delete(p.asked, n.repo)
+		p.mu.Unlock()
+		close(q.done)
+		return q.logins, q.err
+	}
+}
+
+// errAskerLeft says that a provider was not asked to the end: nobody's answer.
+var errAskerLeft = errors.New("the pod that asked is not wanted any more")
+
+// ask runs the program and keeps its answer for as long as it holds.
+func (p *provider) ask(ctx context.Context, n name) (logins, error) {
+	out, err := p.run(ctx, n.repo)
+	if err != nil {
+		return nil, err
+	}
+	var a struct {
+		metav1.TypeMeta `json:",inline"`
+		CacheKeyType    string           `json:"cacheKeyType"`
+		CacheDuration   *metav1.Duration `json:"cacheDuration"`
+		Auth            map[string]struct {
+			Username string `json:"username"`
+			Password string `json:"password"`
+		} `json:"auth"`
+	}
+	if json.Unmarshal(out, &a) != nil { // its text may hold a part of the answer
+		return nil, errors.New("its answer is no JSON of the protocol")
+	}
+	if a.Kind != "CredentialProviderResponse" || a.APIVersion != p.APIVersion {
+		return nil, errors.New("its answer is not a CredentialProviderResponse of " + p.APIVersion)
+	}
+	key, ok := map[string]string{"Image": n.repo, "Registry": n.registry, "Global": everything}[a.CacheKeyType]
+	if !ok {
+		return nil, errors.New("its answer has no cacheKeyType of the protocol")
+	}
+	l := make(logins, len(a.Auth))
+	for where, c := range a.Auth {
+		l[where] = login{c.Username, c.Password}
+	}
+	p.keep(key, l, cmp.Or(a.CacheDuration, p.DefaultCacheDuration).Duration)
+	return l, nil
+}
+
+// keep remembers an answer, and forgets those that hold no more.
+func (p *provider) keep(key string, l logins, holds time.Duration) {
+	if holds <= 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for k, a := range p.cache {
+		if !now.Before(a.until) {
+			delete(p.cache, k)
+		}
+	}
+	p.cache[key] = answer{l, now.Add(holds)}
+}
+
+// providerLimit is how long a provider may take, as with the kubelet.
+const providerLimit = time.Minute
+
+// run asks the program about one repository. What it writes to standard error goes
+// nowhere: it may be anything.
+func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
+	if err := p.executable(); err != nil {
+		return nil, err
+	}
+	question, err := json.Marshal(struct {
+		metav1.TypeMeta `json:",inline"`
+		Image           string `json:"image"`
+	}{metav1.TypeMeta{Kind: "CredentialProviderRequest", APIVersion: p.APIVersion}, repo})
+	if err != nil {
+		return nil, err
+	}
+	within, cancel := context.WithTimeout(ctx, providerLimit)
+	defer cancel()
+	cmd := exec.CommandContext(within, p.program, p.Args...)
+	out := &bounded{stop: cancel}
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(question), out
+	cmd.Env = os.Environ()
+	for _, e := range p.Env {
+		cmd.Env = append(cmd.Env, e.Name+"="+e.Value) // the last one counts
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it starts goes with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err = cmd.Run()
+	switch {
+	case out.over:
+		return nil, fmt.Errorf("its answer is larger than %d bytes", longest)
+	case ctx.Err() != nil:
+		return nil, errAskerLeft
+	case within.Err() != nil:
+		return nil, fmt.Errorf("it did not answer within %s", providerLimit)
+	case err != nil:
+		return nil, fmt.Errorf("run it: %w", err)
+	}
+	return out.b, nil
+}
+
+// bounded is a buffer for as much as an answer may hold. It is no bytes.Buffer by
+// embedding: that reads by itself, without bounds.
+type bounded struct {
+	b    []byte
+	stop func()
+	over bool
+}
+
+func (w *bounded) Write(p []byte) (int, error) {
+	if w.over || len(w.b)+len(p) > longest {
+		w.over = true
+		w.stop()
+		return 0, errors.New("too much")
+	}
+	w.b = append(w.b, p...)
+	return len(p), nil
+}

@@ -1,0 +1,278 @@
+package image
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// records are what is written down of pulls (C-1.39.6), in two directories:
+// "pulling" has a file for each image whose pull has begun, "pulled" one for each
+// image that was pulled. Images without either were there before, or were imported:
+// every pod may use them. No file holds a credential: a salted hash tells it again.
+type records struct {
+	dir string
+	mu  sync.Mutex     // one at a time changes or reads files
+	now map[string]int // how many pull an image now, by name
+}
+
+// record is who pulled one image.
+type record struct {
+	Image string            `json:"image"` // the runtime's ID
+	Repos map[string]access `json:"repos"` // by the name it was pulled under
+}
+
+// access says who may use what was pulled under one name.
+type access struct {
+	Node    bool         `json:"node,omitempty"` // every pod
+	Secrets []secretUsed `json:"secrets,omitempty"`
+}
+
+// secretUsed is a pull secret that once served.
+type secretUsed struct {
+	secretRef
+	Salt string `json:"salt"`
+	Hash string `json:"hash"`
+}
+
+// mostSecrets bounds what is written down for one image.
+const mostSecrets = 100
+
+func newRecords(dir string) *records { return &records{dir: dir, now: map[string]int{}} }
+
+// mayUse reports whether a pod with these pull secrets may use an image that is
+// there under that name.
+func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, err := r.load(id)
+	if err != nil {
+		return false, err
+	}
+	if rec == nil {
+		_, err := os.Stat(r.file("pulling", n.image))
+		if errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+		return false, err
+	}
+	a := rec.Repos[n.repo]
+	if a.Node {
+		return true, nil
+	}
+	for _, c := range secrets {
+		if i := slices.IndexFunc(a.Secrets, func(u secretUsed) bool { return u.is(c) }); i >= 0 {
+			if a.Secrets[i].Hash != sum(a.Secrets[i].Salt, c) || a.Secrets[i].secretRef != *c.secret {
+				err = r.add(rec, n, c)
+			}
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// is reports whether a pod that has c may use what u served for: it is the same
+// credential, or the same Secret with another one by now. A Secret without a UID is
+// known by its content only: its name is anybody's.
+func (u secretUsed) is(c credential) bool {
+	return u.Hash == sum(u.Salt, c) || c.secret.UID != "" && u.secretRef == *c.secret
+}
+
+// intend writes down that an image is going to be pulled.
+func (r *records) intend(n name) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.now[n.image]++; r.now[n.image] > 1 {
+		return nil
+	}
+	err := r.write(r.file("pulling", n.image), n.image)
+	if err != nil {
+		r.forget(n)
+	}
+	return err
+}
+
+// done takes back what intend wrote.
+func (r *records) done(n name) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.forget(n) == 0 {
+		_ = os.Remove(r.file("pulling", n.image)) // what stays costs a question to the registry
+	}
+}
+
+func (r *records) forget(n name) int {
+	r.now[n.image]--
+	left := r.now[n.image]
+	if left == 0 {
+		delete(r.now, n.image)
+	}
+	return left
+}
+
+// pulled writes down that c served to pull an image.
+func (r *records) pulled(id string, n name, c credential) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, err := r.load(id)
+	if err != nil || rec == nil { // what is damaged is written anew, for this one credential
+		rec = &record{Image: id}
+	}
+	return r.add(rec, n, c)
+}
+
+// add writes down that c is good for an image. The mutex is held.
+func (r *records) add(rec *record, n name, c credential) error {
+	if rec.Repos == nil {
+		rec.Repos = map[string]access{}
+	}
+	a := rec.Repos[n.repo]
+	switch {
+	case a.Node:
+		return nil
+	case c.secret == nil:
+		a = access{Node: true}
+	default:
+		a.Secrets = slices.DeleteFunc(a.Secrets, func(u secretUsed) bool { return u.secretRef == *c.secret })
+		salt := rand.Text()
+		a.Secrets = append(a.Secrets, secretUsed{*c.secret, salt, sum(salt, c)})
+		a.Secrets = a.Secrets[max(0, len(a.Secrets)-mostSecrets):]
+	}
+	rec.Repos[n.repo] = a
+	return r.write(r.file("pulled", rec.Image), rec)
+}
+
+// sum tells a credential from others without telling it.
+func sum(salt string, c credential) string {
+	mac := hmac.New(sha256.New, []byte(salt))
+	fmt.Fprintf(mac, "%q %q", c.user, c.password)
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// file returns where something about an image is kept: whatever its name holds.
+func (r *records) file(kind, image string) string {
+	return filepath.Join(r.dir, kind, fmt.Sprintf("sha256-%x.json", sha256.Sum256([]byte(image))))
+}
+
+// load returns the record of an image, nil when there is none.
+func (r *records) load(id string) (*record, error) {
+	js, err := os.ReadFile(r.file("pulled", id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	rec := &record{}
+	if err := json.Unmarshal(js, rec); err != nil || rec.Image != id {
+		return nil, fmt.Errorf("record of image %s is damaged", id)
+	}
+	return rec, nil
+}
+
+// write replaces a file, whole or not at all.
+func (r *records) write(file string, v any) (err error) {
+	js, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(js)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
+
+// left returns the names of the images whose pull an agent before this one has
+// begun and not seen end.
+func (r *records) left() ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dir := filepath.Join(r.dir, "pulling")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		var image string
+		js, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if strings.HasPrefix(e.Name(), ".") || err != nil || json.Unmarshal(js, &image) != nil || r.file("pulling", image) != filepath.Join(dir, e.Name()) {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // half written: nothing was pulled yet
+			continue
+		}
+		names = append(names, image)
+	}
+	return names, nil
+}
+
+// unknown writes down that an image was pulled by somebody who is not known: nobody
+// may use it without asking the registry.
+func (r *records) unknown(id, image string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id != "" {
+		rec, err := r.load(id)
+		if err == nil && rec == nil {
+			err = r.write(r.file("pulled", id), &record{Image: id})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return os.Remove(r.file("pulling", image))
+}
+
+// settle finds out, once, what became of pulls whose end nobody saw: their images,
+// which may be there under other names too, are not free for all.
+func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
+	p.settling.Lock()
+	defer p.settling.Unlock()
+	if p.settled {
+		return nil
+	}
+	left, err := p.records.left()
+	if err != nil {
+		return fmt.Errorf("read records of image pulls: %w", err)
+	}
+	for _, image := range left {
+		id, err := p.cfg.Runtime.FindImage(ctx, want, image)
+		if err != nil {
+			return err
+		}
+		if err := p.records.unknown(id, image); err != nil {
+			return fmt.Errorf("write records of image pulls: %w", err)
+		}
+	}
+	p.settled = true
+	return nil
+}

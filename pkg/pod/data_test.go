@@ -1,0 +1,389 @@
+package pod
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// namesObjects are the API's types that name a ConfigMap, a Secret or a claim; the
+// value is what its Name field is called.
+var namesObjects = map[reflect.Type]string{
+	reflect.TypeFor[v1.ConfigMapVolumeSource]():             "Name",
+	reflect.TypeFor[v1.SecretVolumeSource]():                "SecretName",
+	reflect.TypeFor[v1.ConfigMapProjection]():               "Name",
+	reflect.TypeFor[v1.SecretProjection]():                  "Name",
+	reflect.TypeFor[v1.ConfigMapEnvSource]():                "Name",
+	reflect.TypeFor[v1.SecretEnvSource]():                   "Name",
+	reflect.TypeFor[v1.ConfigMapKeySelector]():              "Name",
+	reflect.TypeFor[v1.SecretKeySelector]():                 "Name",
+	reflect.TypeFor[v1.PersistentVolumeClaimVolumeSource](): "ClaimName",
+	reflect.TypeFor[v1.LocalObjectReference]():              "Name",
+	reflect.TypeFor[v1.SecretReference]():                   "Name",
+}
+
+// drivers are volumes that no row of the table of fields honours: they are rejected by
+// their own name before anybody asks what they name.
+var drivers = []string{
+	"rbd", "flexVolume", "cephfs", "iscsi", "csi", "scaleIO", "storageos", "azureFile", "cinder", "ephemeral",
+	"gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "glusterfs", "flocker", "fc", "azureDisk",
+	"vsphereVolume", "quobyte", "photonPersistentDisk", "portworxVolume",
+}
+
+// fillAll sets one of everything in v, and names of objects to their paths, which it
+// returns.
+func fillAll(v reflect.Value, path string, out map[string]string) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fillAll(v.Elem(), path, out)
+	case reflect.Slice:
+		if v.Type().Elem() == reflect.TypeFor[v1.Volume]() { // each kind is a volume of its own
+			kinds := reflect.TypeFor[v1.VolumeSource]()
+			v.Set(reflect.MakeSlice(v.Type(), kinds.NumField(), kinds.NumField()))
+			for i := range kinds.NumField() {
+				if name, _, _ := strings.Cut(kinds.Field(i).Tag.Get("json"), ","); !slices.Contains(drivers, name) {
+					fillAll(v.Index(i).FieldByName("VolumeSource").Field(i), fmt.Sprintf("%s[%d].%s", path, i, name), out)
+				}
+			}
+			return
+		}
+		if v.Type().Elem().Kind() == reflect.Struct {
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			fillAll(v.Index(0), path+"[0]", out)
+		}
+	case reflect.Struct:
+		if _, plain := elem(v.Type()); plain {
+			return
+		}
+		if name, is := namesObjects[v.Type()]; is && v.Type() != reflect.TypeFor[v1.LocalObjectReference]() || is && !embeds(path, out) {
+			object := fmt.Sprintf("o%d", len(out))
+			v.FieldByName(name).SetString(object)
+			out[path] = object
+		}
+		for _, f := range jsonFields(v.Type(), nil) {
+			fillAll(v.FieldByIndex(f.index), path+"."+f.name, out)
+		}
+	}
+}
+
+// embeds reports whether path is one that is written down already: a selector embeds
+// the reference that it is.
+func embeds(path string, out map[string]string) bool { return out[path] != "" }
+
+// TestC_1_38_RefsNamesEveryReference sets everything a PodSpec has, and finds each
+// type of the API that names an object among the Refs.
+func TestC_1_38_RefsNamesEveryReference(t *testing.T) {
+	t.Parallel()
+	var p v1.Pod
+	want := map[string]string{}
+	fillAll(reflect.ValueOf(&p.Spec).Elem(), "spec", want)
+	got := map[string]string{}
+	for _, r := range Refs(&p) {
+		if strings.HasSuffix(r.Path, ".key") {
+			continue // an item of a volume that is named itself
+		}
+		got[r.Path] = r.Name
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-the API +Refs):\n%s", diff)
+	}
+	if len(want) < 17 {
+		t.Errorf("only %d references found: %v", len(want), want)
+	}
+	for _, name := range drivers {
+		honoured := slices.ContainsFunc(Fields(), func(f Field) bool { return f.Path == "spec.volumes[]."+name && f.Support == Honoured })
+		if honoured {
+			t.Errorf("volume %s is honoured, and what it names is not looked for", name)
+		}
+	}
+}
+
+// TestC_1_38_RefsOfItems: each key that a volume asks for is one of its own, optional
+// as the volume is; a pull secret is optional always (C-1.39.5).
+func TestC_1_38_RefsOfItems(t *testing.T) {
+	t.Parallel()
+	yes := true
+	items := []v1.KeyToPath{{Key: "a", Path: "x"}, {Key: "b", Path: "y"}}
+	p := &v1.Pod{Spec: v1.PodSpec{
+		Volumes: []v1.Volume{
+			{Name: "m", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, Items: items[:1], Optional: &yes}}},
+			{Name: "p", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
+				{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "s"}, Items: items}},
+			}}}},
+		},
+		ImagePullSecrets: []v1.LocalObjectReference{{Name: ""}, {Name: "pull"}},
+	}}
+	var got []string
+	for _, r := range Refs(p) {
+		got = append(got, fmt.Sprintf("%s %s/%s.%s %t %s", r.Path, r.Kind, r.Name, r.Key, r.Optional, r.Volume))
+	}
+	want := []string{
+		"spec.volumes[0].configMap ConfigMap/c. true m",
+		"spec.volumes[0].configMap.items[0].key ConfigMap/c.a true m",
+		"spec.volumes[1].projected.sources[0].secret Secret/s. false p",
+		"spec.volumes[1].projected.sources[0].secret.items[0].key Secret/s.a false p",
+		"spec.volumes[1].projected.sources[0].secret.items[1].key Secret/s.b false p",
+		"spec.imagePullSecrets[1] Secret/pull. true ",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func mapOf(name string, data map[string]string) *Object {
+	return &Object{Key: Key{Namespace: "default", Name: name}, Kind: KindConfigMap, Object: &v1.ConfigMap{Data: data}}
+}
+
+func secretOf(name string, data map[string]string) *Object {
+	s := &v1.Secret{Data: map[string][]byte{}}
+	for k, v := range data {
+		s.Data[k] = []byte(v)
+	}
+	return &Object{Key: Key{Namespace: "default", Name: name}, Kind: KindSecret, Object: s}
+}
+
+func claimOf(name, size string) *Object {
+	return &Object{Key: Key{Namespace: "default", Name: name}, Kind: KindClaim, Object: &v1.PersistentVolumeClaim{Spec: v1.PersistentVolumeClaimSpec{
+		Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}},
+	}}}
+}
+
+// shop is a pod with an init container, a sidecar and two containers: "app" mounts
+// the ConfigMap m and reads the Secret s, "init" mounts the ConfigMap i, "side" reads
+// the ConfigMap o where there is one, "free" mounts the claim d.
+func shop(restart string) *Spec {
+	always, maybe := v1.ContainerRestartPolicyAlways, true
+	from := func(name string) v1.LocalObjectReference { return v1.LocalObjectReference{Name: name} }
+	p := &v1.Pod{Spec: v1.PodSpec{
+		InitContainers: []v1.Container{
+			{Name: "init", Image: "i", VolumeMounts: []v1.VolumeMount{{Name: "init", MountPath: "/x"}}},
+			{Name: "side", Image: "s", RestartPolicy: &always, EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: from("o"), Optional: &maybe}}}},
+		},
+		Containers: []v1.Container{
+			{Name: "app", Image: "a", VolumeMounts: []v1.VolumeMount{{Name: "conf", MountPath: "/x"}},
+				EnvFrom: []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{LocalObjectReference: from("s")}}}},
+			{Name: "free", Image: "f", VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/x"}}},
+		},
+		Volumes: []v1.Volume{
+			{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: from("m")}}},
+			{Name: "init", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: from("i")}}},
+			{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "d"}}},
+		},
+		ImagePullSecrets: []v1.LocalObjectReference{from("pull")},
+	}}
+	p.Namespace, p.Name, p.UID = "default", "shop", "uid"
+	if restart != "" {
+		p.Annotations = map[string]string{AnnotationRestartOnChange: restart}
+	}
+	s := &Spec{Key: KeyOf(p), Pod: p}
+	s.Fingerprint(p)
+	return s
+}
+
+func stock(m, s, i, o, d, pull string) []*Object {
+	out := []*Object{mapOf("m", map[string]string{"k": m}), secretOf("s", map[string]string{"k": s}), mapOf("i", map[string]string{"k": i}), claimOf("d", d)}
+	if o != "" {
+		out = append(out, mapOf("o", map[string]string{"k": o}))
+	}
+	if pull != "" {
+		out = append(out, secretOf("pull", map[string]string{"k": pull}))
+	}
+	return out
+}
+
+// TestBindChangesExactlyTheHashesItSays: with the annotation, and only with it, a
+// change of what a container uses is a change of that container, of an init container's
+// of the pod.
+func TestBindChangesExactlyTheHashesItSays(t *testing.T) {
+	t.Parallel()
+	start := stock("1", "1", "1", "", "1Gi", "")
+	for name, c := range map[string]struct {
+		now  []*Object
+		want []string // whose hash differs; "" for the sandbox's
+	}{
+		"nothing":                   {stock("1", "1", "1", "", "1Gi", ""), nil},
+		"a mounted one":             {stock("2", "1", "1", "", "1Gi", ""), []string{"app"}},
+		"one of the environment":    {stock("1", "2", "1", "", "1Gi", ""), []string{"app"}},
+		"an init container's":       {stock("1", "1", "2", "", "1Gi", ""), []string{"", "init"}},
+		"an optional one that came": {stock("1", "1", "1", "2", "1Gi", ""), []string{"side"}},
+		"a claim":                   {stock("1", "1", "1", "", "2Gi", ""), nil},
+		"a pull secret":             {stock("1", "1", "1", "", "1Gi", "2"), nil},
+		"all":                       {stock("2", "2", "2", "2", "2Gi", "2"), []string{"", "app", "init", "side"}},
+	} {
+		for _, annotation := range []string{"true", "", "yes"} {
+			spec := shop(annotation)
+			was, now := spec.Bind(NewData(start)), spec.Bind(NewData(c.now))
+			var got []string
+			if was.SandboxHash != now.SandboxHash {
+				got = append(got, "")
+			}
+			for _, container := range slices.Sorted(maps.Keys(spec.ContainerHashes)) {
+				if was.ContainerHash(container) != now.ContainerHash(container) {
+					got = append(got, container)
+				}
+			}
+			want := c.want
+			if annotation != "true" {
+				want = nil
+				if !maps.Equal(now.ContainerHashes, spec.ContainerHashes) || now.SandboxHash != spec.SandboxHash {
+					t.Errorf("%s, annotation %q: bound to hashes of its own", name, annotation)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, annotation %q: changes %q, want %q", name, annotation, got, want)
+			}
+			if now.Hash != spec.Hash || now.Pod != spec.Pod {
+				t.Errorf("%s: another pod", name)
+			}
+		}
+	}
+}
+
+// TestBindingTwiceIsBindingOnce: whatever a spec was bound to before, also as a
+// record knows it.
+func TestBindingTwiceIsBindingOnce(t *testing.T) {
+	t.Parallel()
+	spec := shop("true")
+	one, two := NewData(stock("1", "1", "1", "1", "1Gi", "")), NewData(stock("2", "2", "2", "2", "2Gi", ""))
+	once := spec.Bind(one)
+	kept := *spec.Bind(two)
+	kept.Data = &Data{Sums: kept.Data.Sums, Unbound: kept.Data.Unbound}
+	for name, again := range map[string]*Spec{"bound": spec.Bind(two).Bind(one), "as a record knows it": kept.Bind(one), "the same": once.Bind(one)} {
+		if !maps.Equal(again.ContainerHashes, once.ContainerHashes) || again.SandboxHash != once.SandboxHash || !again.Data.Same(once.Data) {
+			t.Errorf("%s: %v %s, want %v %s", name, again.ContainerHashes, again.SandboxHash, once.ContainerHashes, once.SandboxHash)
+		}
+	}
+	if free := once.Bind(nil); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) || free.SandboxHash != spec.SandboxHash || free.Data != nil {
+		t.Errorf("bound to nothing: %+v", free)
+	}
+	if free := spec.Bind(NewData([]*Object{mapOf("other", nil)})); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) {
+		t.Error("an object that no container uses is in their hashes")
+	}
+}
+
+// TestC_1_38_SameIsSameContent: what a pod gets of an object counts, and nothing else.
+func TestC_1_38_SameIsSameContent(t *testing.T) {
+	t.Parallel()
+	with := func(o *Object, edit func(any)) *Object { edit(o.Object); return o }
+	base := func() *Object { return secretOf("s", map[string]string{"k": "v"}) }
+	yes := true
+	same := map[string]*Object{
+		"labels":    with(base(), func(o any) { o.(*v1.Secret).Labels = map[string]string{"a": "b"} }),
+		"immutable": with(base(), func(o any) { o.(*v1.Secret).Immutable = &yes }),
+		"hash":      func() *Object { o := base(); o.Hash = "another reading"; return o }(),
+	}
+	other := map[string]*Object{
+		"value": secretOf("s", map[string]string{"k": "w"}),
+		"key":   secretOf("s", map[string]string{"l": "v"}),
+		"more":  secretOf("s", map[string]string{"k": "v", "l": ""}),
+		"type":  with(base(), func(o any) { o.(*v1.Secret).Type = v1.SecretTypeDockerConfigJson }),
+		"name":  secretOf("t", map[string]string{"k": "v"}),
+		"kind":  mapOf("s", map[string]string{"k": "v"}),
+	}
+	a := NewData([]*Object{base()})
+	for name, o := range same {
+		if !a.Same(NewData([]*Object{o})) {
+			t.Errorf("%s is another content", name)
+		}
+	}
+	for name, o := range other {
+		if a.Same(NewData([]*Object{o})) {
+			t.Errorf("%s is the same content", name)
+		}
+	}
+	if a.Same(nil) || !(*Data)(nil).Same(nil) || !a.Same(&Data{Sums: a.Sums}) {
+		t.Error("nothing, or sums alone")
+	}
+}
+
+// TestI8_DataDifferencesTellNoSecret: what is shown of objects that differ, by what is
+// known of them.
+func TestI8_DataDifferencesTellNoSecret(t *testing.T) {
+	t.Parallel()
+	const canary = "canary-7f3a"
+	sums := func(objects []*Object) *Data { return &Data{Sums: NewData(objects).Sums} }
+	was, now := stock("old", canary, "1", "", "1Gi", ""), stock("new text", canary+canary, "1", "", "2Gi", "")
+	binary := &Object{Key: Key{Namespace: "default", Name: "m"}, Kind: KindConfigMap, Object: &v1.ConfigMap{BinaryData: map[string][]byte{"k": {0xff, 0xfe}}}}
+	for name, c := range map[string]struct {
+		old, new *Data
+		want     []string
+	}{
+		"the same": {NewData(was), NewData(was), nil},
+		"known": {NewData(was), NewData(now), []string{
+			"configmap/m.data[k]: old -> new text",
+			"persistentvolumeclaim/d.spec.resources.requests[storage]: 1Gi -> 2Gi",
+			"secret/s.data[k]: (redacted, 11 bytes) -> (redacted, 22 bytes)",
+		}},
+		"by sums": {sums(was), NewData(now), []string{
+			"configmap/m.data[k]: (3 bytes) -> (8 bytes)",
+			"persistentvolumeclaim/d: (there) -> (there)",
+			"secret/s.data[k]: (redacted, 11 bytes) -> (redacted, 22 bytes)",
+		}},
+		"no text": {NewData(was[:1]), NewData([]*Object{binary}), []string{"configmap/m.data[k]: (3 bytes) -> (2 bytes)"}},
+		"a key came, a key went": {NewData([]*Object{mapOf("m", map[string]string{"a": "1"})}), NewData([]*Object{mapOf("m", map[string]string{"b": "2"})}), []string{
+			"configmap/m.data[a]: 1 -> ", "configmap/m.data[b]:  -> 2",
+		}},
+		"an optional one came":           {NewData(was), NewData(stock("old", canary, "1", "x", "1Gi", "")), []string{"configmap/o.data[k]:  -> x"}},
+		"one with nothing in it came":    {nil, NewData([]*Object{mapOf("o", nil)}), []string{"configmap/o:  -> (there)"}},
+		"a Secret went":                  {NewData(was[1:2]), nil, []string{"secret/s.data[k]: (redacted, 11 bytes) -> "}},
+		"what the pod does not name":     {nil, NewData([]*Object{mapOf("other", nil)}), nil},
+		"sizes alone, of the same size":  {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s", Keys: map[string]KeySum{"k": {Bytes: 11}}}}}, NewData(was[1:2]), nil},
+		"sizes alone, of another size":   {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s", Keys: map[string]KeySum{"k": {Bytes: 1}}}}}, NewData(was[1:2]), []string{"secret/s.data[k]: (redacted, 1 bytes) -> (redacted, 11 bytes)"}},
+		"sizes alone, one key not there": {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s"}}}, NewData(was[1:2]), []string{"secret/s.data[k]:  -> (redacted, 11 bytes)"}},
+	} {
+		old, new := *shop(""), *shop("")
+		old.Data, new.Data = c.old, c.new
+		var got []string
+		for _, f := range DataDifferences(&old, &new) {
+			got = append(got, fmt.Sprintf("%s: %s -> %s", f.Path, f.Old, f.New))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if strings.Contains(fmt.Sprint(got), canary) {
+			t.Errorf("%s: a secret is told: %v", name, got)
+		}
+	}
+}
+
+// TestRestartByDataNamesTheObject: what restarts and why, also where one of the
+// two carries no hashes.
+func TestRestartByDataNamesTheObject(t *testing.T) {
+	t.Parallel()
+	bare := func(s *Spec) *Spec {
+		out := *s
+		out.SandboxHash, out.ContainerHashes = "", nil
+		return &out
+	}
+	was := stock("1", "1", "1", "", "1Gi", "")
+	for name, c := range map[string]struct {
+		annotation string
+		now        []*Object
+		want       string
+	}{
+		"nothing":             {"true", was, "false [] "},
+		"not asked for":       {"", stock("2", "2", "2", "", "2Gi", ""), "false [] "},
+		"a container's":       {"true", stock("2", "1", "1", "", "1Gi", ""), "false [app] configmap/m changed"},
+		"two of a container":  {"true", stock("2", "2", "1", "", "1Gi", ""), "false [app] configmap/m, secret/s changed"},
+		"a sidecar's":         {"true", stock("1", "1", "1", "1", "1Gi", ""), "false [side] configmap/o changed"},
+		"an init container's": {"true", stock("1", "1", "2", "", "1Gi", ""), "true [] configmap/i changed"},
+		"a claim":             {"true", stock("1", "1", "1", "", "2Gi", ""), "false [] "},
+	} {
+		spec := shop(c.annotation)
+		old, now := spec.Bind(NewData(was)), spec.Bind(NewData(c.now))
+		for how, old := range map[string]*Spec{"by hash": old, "by content": bare(old)} {
+			whole, containers, why := RestartByData(old, now)
+			if got := fmt.Sprint(whole, " ", containers, " ", why); got != c.want {
+				t.Errorf("%s, %s: %q, want %q", name, how, got, c.want)
+			}
+		}
+	}
+}

@@ -1,0 +1,318 @@
+package podconfig
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
+)
+
+// bindings is what binds pods to the config objects they name: which pods name
+// which objects, and which pods could not be bound. The zero value is none.
+type bindings struct {
+	names   sorted.List[naming]  // by pod; of pods that name any
+	users   sorted.List[user]    // by object, then pod
+	refused sorted.List[refusal] // by pod
+	// problems is what is wrong with the refused, in their order.
+	problems []pod.Problem
+}
+
+// naming is the objects that a pod names, sorted.
+type naming struct {
+	pod     ident
+	objects []ident
+}
+
+func (n naming) compareTo(id ident) int { return n.pod.compare(id) }
+
+// user is one pod that names one object.
+type user struct{ object, pod ident }
+
+func (u user) compareTo(object ident) int { return u.object.compare(object) }
+
+// refusal is a pod that lacks an object it cannot run without. It has no problem
+// while a source that may bring the object has not spoken.
+type refusal struct {
+	pod      ident
+	problems []pod.Problem
+}
+
+func (r refusal) compareTo(id ident) int { return r.pod.compare(id) }
+
+// bind returns the fold with these pods, which may stand otherwise than before, and
+// all pods that name one of these objects bound anew; spoke says that a layer may
+// have them now which it did not tell of before. set is the pods that stand then,
+// changed those of them that differ.
+func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.List[*pod.Spec], changed []ident) {
+	set = f.merged.Pods
+	ids := pods
+	for _, object := range objects {
+		for _, u := range sorted.Run(f.bindings.users, object, user.compareTo) {
+			ids = append(slices.Clip(ids), u.pod)
+		}
+	}
+	if spoke {
+		for r := range f.bindings.refused.All() {
+			ids = append(slices.Clip(ids), r.pod)
+		}
+	}
+	if len(ids) == 0 {
+		return f, set, nil
+	}
+	ids = sortedIdents(ids)
+	binder := binder{fold: &f}
+	stands := make(map[ident][]*pod.Spec, len(ids))
+	refused := make(map[ident][]refusal)
+	named := make(map[ident][]naming)
+	for _, id := range ids {
+		was, now := f.merged.Pod(id.key), f.written(id)
+		if now != nil {
+			refs := pod.Refs(now.Pod)
+			if len(refs) > 0 {
+				named[id] = []naming{{id, objectsOf(now, refs)}}
+			}
+			bound, r := binder.bound(now, was, refs)
+			if r != nil {
+				refused[id] = []refusal{*r}
+			}
+			now = bound
+		}
+		if now != nil {
+			stands[id] = []*pod.Spec{now}
+		}
+		if now != was {
+			changed = append(changed, id)
+		}
+	}
+	f.bindings = f.bindings.replace(ids, named, refused)
+	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(stands)), changed
+}
+
+// written returns the pod as a layer wrote it, or as it stands because of a circle;
+// nil for none.
+func (f fold) written(id ident) *pod.Spec {
+	if s, done := f.circles.instead[id.key]; done {
+		return s
+	}
+	s, _ := findPod(f.winners, id.key)
+	return s
+}
+
+// replace returns the bindings with what ids name, and who of them is refused.
+func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ident][]refusal) bindings {
+	gone, come := make(map[ident][]ident), make(map[ident][]ident) // pods, by object
+	var touched, renamed []ident
+	for _, id := range ids {
+		var before, after []ident
+		if old, known := sorted.Find(b.names, id, naming.compareTo); known {
+			before = old.objects
+		}
+		for _, n := range named[id] {
+			after = n.objects
+		}
+		if slices.Equal(before, after) {
+			continue
+		}
+		renamed = append(renamed, id)
+		for _, object := range before {
+			gone[object] = append(gone[object], id)
+		}
+		for _, object := range after {
+			come[object] = append(come[object], id)
+		}
+		touched = append(append(touched, before...), after...)
+	}
+	if len(renamed) > 0 {
+		b.names = sorted.Patch(b.names, renamed, naming.compareTo, from(named))
+		b.users = sorted.Patch(b.users, sortedIdents(touched), user.compareTo, func(object ident) []user {
+			users := slices.Clone(sorted.Run(b.users, object, user.compareTo))
+			users = slices.DeleteFunc(users, func(u user) bool { return slices.Contains(gone[object], u.pod) })
+			for _, id := range come[object] {
+				users = append(users, user{object, id})
+			}
+			slices.SortFunc(users, func(a, b user) int { return a.pod.compare(b.pod) })
+			return users
+		})
+	}
+	if len(refused) == 0 && b.refused.Len() == 0 {
+		return b
+	}
+	b.refused = sorted.Patch(b.refused, ids, refusal.compareTo, from(refused))
+	var problems []pod.Problem
+	for r := range b.refused.All() {
+		problems = append(problems, r.problems...)
+	}
+	if !same(problems, b.problems) {
+		b.problems = problems
+	}
+	return b
+}
+
+// objectsOf returns what refs of s name, sorted, each once.
+func objectsOf(s *pod.Spec, refs []pod.Ref) []ident {
+	var out []ident
+	for _, r := range refs {
+		out = append(out, ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}})
+	}
+	return sortedIdents(out)
+}
+
+// binder binds the pods of one step.
+type binder struct {
+	fold   *fold
+	summer pod.Summer
+}
+
+// bound returns what stands for s, whose refs these are: s bound to what it names,
+// or, where that is not to be had, what stood before, bound to what it was bound to
+// (I9), and why; nil when nothing did. The pods of an API server are bound to what
+// there is: they wait, as the kubelet has them wait; so is a pod that is being
+// deleted, which has to stop.
+func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
+	if len(refs) == 0 && s.Data == nil {
+		return s, nil
+	}
+	var objects []*pod.Object
+	var problems []pod.Problem
+	missing := false
+	found := make(map[ident]*pod.Object, len(refs))
+	told := make(map[string]bool)
+	waits := s.Origin.Source == sourceAPI || s.Pod.DeletionTimestamp != nil
+	for _, r := range refs {
+		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
+		o, known := found[id]
+		if !known {
+			o = b.fold.object(s.Origin.Source, id)
+			if found[id] = o; o != nil {
+				objects = append(objects, o)
+			}
+		}
+		if r.Optional || waits || o != nil && (r.Key == "" || o.Has(r.Key)) {
+			continue
+		}
+		missing = true
+		msg, hint, final := b.fold.lacks(s.Origin.Source, id, r, o)
+		if final && !told[msg] {
+			told[msg] = true
+			problems = append(problems, pod.Problem{
+				File: cmp.Or(s.Origin.File, s.Origin.Location), Line: s.Origin.Line, Path: r.Path, Msg: msg, Hint: hint,
+			})
+		}
+	}
+	if missing {
+		if was == nil {
+			was, _ = findPod(b.fold.kept, s.Key)
+		}
+		return was, &refusal{ident{kindPod, s.Key}, problems}
+	}
+	var before *pod.Data
+	if was != nil {
+		before = was.Data
+	}
+	data := b.summer.Data(objects, before)
+	if was == nil {
+		return s.Bind(data), nil
+	}
+	now := s.Bind(data)
+	if data.Same(before) && before.Known() && sameBinding(was, now) {
+		return was, nil // which shares memory with what was told
+	}
+	return now, nil
+}
+
+// sourceAPI is the kind of the layer that is an API server.
+const sourceAPI = "api"
+
+// sameBinding reports whether two specs that are bound to the same differ in
+// nothing but being two.
+func sameBinding(a, b *pod.Spec) bool {
+	return a.Pod == b.Pod && a.Key == b.Key && a.Origin == b.Origin && a.Hash == b.Hash && a.SandboxHash == b.SandboxHash &&
+		maps.Equal(a.ContainerHashes, b.ContainerHashes)
+}
+
+// object returns the config object that a pod of this kind of source sees: the one
+// of the first layer, of those it may see, that has one; nil for none.
+func (f *fold) object(source string, id ident) *pod.Object {
+	for i := range f.layers {
+		l := &f.layers[i]
+		if !f.sees(source, l.state.Source) {
+			continue
+		}
+		if won := l.objects.winner(id); won != nil {
+			return won.value
+		}
+	}
+	return nil
+}
+
+// sees reports whether the pods of one kind of source see the objects of another.
+func (f *fold) sees(pods, objects string) bool {
+	if f.visible == nil {
+		return pods == objects
+	}
+	return f.visible(pods, objects)
+}
+
+// lacks says in words what a pod of this kind of source cannot have. o is the
+// object, where the key alone is missing. final is false while a source that may
+// have it has not said its first word.
+func (f *fold) lacks(source string, id ident, r pod.Ref, o *pod.Object) (msg, hint string, final bool) {
+	name := fmt.Sprintf("%s %q", strings.ToLower(r.Kind), r.Name)
+	if r.Kind == pod.KindClaim {
+		name = fmt.Sprintf("claim %q", r.Name)
+	}
+	if o != nil {
+		return fmt.Sprintf("%s, at %s, has no key %q", name, o.Origin, r.Key), "write the key into it, or optional: true into the reference", true
+	}
+	var silent, elsewhere string
+	for i := range f.layers {
+		l := &f.layers[i].state
+		switch sees := f.sees(source, l.Source); {
+		case sees && l.silent():
+			return "", "", false
+		case sees && !l.Heard && silent == "":
+			silent = ", of which " + l.Name + " could not be read"
+		case !sees && elsewhere == "":
+			if won := f.layers[i].objects.winner(id); won != nil {
+				elsewhere = l.Source
+			}
+		}
+	}
+	if elsewhere != "" {
+		return fmt.Sprintf("%s lies %s, and pods of %s sources do not see it", name, lies(elsewhere), source),
+			"give the object and the pod to one kind of source, or allow it by the source policy", true
+	}
+	hint = fmt.Sprintf("write the %s for namespace %s beside the pod", r.Kind, id.key.Namespace)
+	if r.Kind != pod.KindClaim {
+		hint += ", or optional: true into the reference"
+	}
+	return fmt.Sprintf("%s is not among the objects of %s sources%s", name, source, silent), hint, true
+}
+
+// lies says where a source's objects are.
+func lies(source string) string {
+	switch source {
+	case "file":
+		return "in a file"
+	case "http":
+		return "behind a URL"
+	case "stdin":
+		return "on standard input"
+	case sourceAPI:
+		return "in an API server"
+	}
+	return "in " + source
+}
+
+// silent reports whether a layer has not said a word of any kind yet.
+func (l LayerState) silent() bool { return !l.Heard && l.Error == "" && !l.Ended }
+
+// tells reports whether two states of a layer say different things of what it may
+// bring.
+func (l LayerState) tells(o LayerState) bool {
+	return l.Heard != o.Heard || l.Ended != o.Ended || (l.Error == "") != (o.Error == "")
+}

@@ -1,0 +1,524 @@
+package podconfig
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// namingFile reads pods in the notation of wanted, each with "=" and what it names
+// behind it: "A1=x,y.k,?z,!s,#d" names the ConfigMaps x, of y the key k, and z,
+// which is optional; the Secret s; and the claim d.
+func namingFile(layer, name string, things ...string) source.File {
+	var specs []*pod.Spec
+	var objects []*pod.Object
+	for _, text := range things {
+		if thing, content, is := strings.Cut(text, ":"); is {
+			objects = append(objects, thingOf(layer, name, thing, content))
+			continue
+		}
+		text, refs, _ := strings.Cut(text, "=")
+		specs = append(specs, hashed(with(wanted(text), func(p *v1.Pod) {
+			for ref := range strings.SplitSeq(refs, ",") {
+				refer(p, ref)
+			}
+		})))
+	}
+	return source.File{File: name, Pods: in(layer, name, specs...), Objects: objects}
+}
+
+func refer(p *v1.Pod, ref string) {
+	if ref == "" {
+		return
+	}
+	ref, optional := strings.CutPrefix(ref, "?")
+	maybe := &optional
+	c := &p.Spec.Containers[0]
+	name, key, keyed := strings.Cut(strings.TrimLeft(ref, "!#"), ".")
+	of := v1.LocalObjectReference{Name: name}
+	switch {
+	case ref[0] == '#':
+		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+	case ref[0] == '!' && keyed:
+		c.Env = append(c.Env, v1.EnvVar{Name: ref, ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: of, Key: key, Optional: maybe}}})
+	case ref[0] == '!':
+		c.EnvFrom = append(c.EnvFrom, v1.EnvFromSource{SecretRef: &v1.SecretEnvSource{LocalObjectReference: of, Optional: maybe}})
+	case keyed:
+		c.Env = append(c.Env, v1.EnvVar{Name: ref, ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: of, Key: key, Optional: maybe}}})
+	default:
+		c.EnvFrom = append(c.EnvFrom, v1.EnvFromSource{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: of, Optional: maybe}})
+	}
+}
+
+// thingOf reads a config object: "x" with content "1" is the ConfigMap x whose key k
+// holds 1, "!s" a Secret, "#d" a claim; a content that ends in "!" never changes, and
+// one of "-" has no key.
+func thingOf(layer, file, thing, content string) *pod.Object {
+	kind, location, _ := strings.Cut(layer, ":")
+	content, immutable := strings.CutSuffix(content, "!")
+	o := &pod.Object{
+		Key: pod.Key{Namespace: "default", Name: strings.TrimLeft(thing, "!#")}, Hash: fmt.Sprint("v1-", content, immutable),
+		Origin: pod.Origin{Source: kind, Location: location, File: file, Line: 1},
+	}
+	meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
+	values := map[string]string{"k": content}
+	if content == "-" {
+		values = nil
+	}
+	switch thing[0] {
+	case '!':
+		data := map[string][]byte{}
+		for k, v := range values {
+			data[k] = []byte(v)
+		}
+		o.Kind, o.Object = pod.KindSecret, &v1.Secret{ObjectMeta: meta, Data: data, Immutable: &immutable}
+	case '#':
+		o.Kind, o.Object = pod.KindClaim, &v1.PersistentVolumeClaim{ObjectMeta: meta, Spec: v1.PersistentVolumeClaimSpec{StorageClassName: &content}}
+	default:
+		o.Kind, o.Object = pod.KindConfigMap, &v1.ConfigMap{ObjectMeta: meta, Data: values, Immutable: &immutable}
+	}
+	return o
+}
+
+// boundText writes pods in the notation of wanted, each with what it is bound to.
+func boundText(pods []*pod.Spec) string {
+	var out []string
+	for _, s := range pods {
+		text := notation(s)
+		if s.Data != nil {
+			var all []string
+			for _, sum := range s.Data.Sums {
+				all = append(all, sumText(s.Data, sum))
+			}
+			text += "{" + strings.Join(all, " ") + "}"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " ")
+}
+
+func sumText(d *pod.Data, sum pod.ObjectSum) string {
+	o := d.Object(sum.Kind, sum.Name)
+	switch {
+	case o == nil:
+		return sum.Name + "?" // the sum alone
+	case sum.Kind == pod.KindClaim:
+		return "#" + sum.Name + *d.Claim(sum.Name).Spec.StorageClassName
+	}
+	return sum.Name + string(o.Values()["k"])
+}
+
+// TestC_1_38_2_PodsAreBoundToWhatTheyName: what becomes of pods and of what they name,
+// over files, layers and kinds of source. What lacks something is rejected, and what
+// stood before stands (I9).
+func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		layer string
+		files []source.File
+		err   error
+		want  string
+	}
+	a := func(things ...string) source.File { return namingFile(one, "a", things...) }
+	b := func(things ...string) source.File { return namingFile(one, "b", things...) }
+	x := func(things ...string) source.File { return namingFile(two, "x", things...) }
+	w := func(things ...string) source.File { return namingFile(web, "w", things...) }
+	from := func(layer, want string, files ...source.File) step {
+		return step{layer: layer, files: files, want: want}
+	}
+	quiet := step{layer: two} // a layer that has nothing, and says so
+	const none = "a:1 configmap \"x\" is not among the objects of file sources"
+	for name, c := range map[string]struct {
+		kept     []*pod.Spec
+		steps    []step
+		problems string
+	}{
+		"everything there": {nil, []step{quiet, from(one, "A1{x1 #d3 s2}", a("A1=x.k,!s,#d"), b("x:1", "!s:2", "#d:3"))}, ""},
+		"it names nothing": {nil, []step{quiet, from(one, "A1", a("A1", "x:1"))}, ""},
+		"left out until what it names is there": {nil, []step{quiet,
+			from(one, "B1", a("A1=x", "B1")), from(one, "A1{x1} B1", a("A1=x", "B1"), b("x:1")),
+		}, ""},
+		"left out, and said": {nil, []step{quiet, from(one, "B1", a("A1=x,y.k,x.k", "B1"))},
+			none + "\na:1 configmap \"y\" is not among the objects of file sources"},
+		"a Secret, and a claim": {nil, []step{quiet, from(one, "", a("A1=!s,#d"))},
+			"a:1 secret \"s\" is not among the objects of file sources\na:1 claim \"d\" is not among the objects of file sources"},
+		"another kind of the same name is another object": {nil, []step{quiet, from(one, "", a("A1=x", "!x:1", "#x:1"))}, none},
+		"optional":                    {nil, []step{quiet, from(one, "A1{y1}", a("A1=?x,?!s.k,?y.other", "y:1"))}, ""},
+		"a key that is not there":     {nil, []step{quiet, from(one, "", a("A1=x.other", "x:1"))}, "a:1 configmap \"x\", at a:1, has no key \"other\""},
+		"a key goes: what stood does": {nil, []step{quiet, from(one, "A1{x1}", a("A1=x.k", "x:1")), from(one, "A1{x1}", a("A1=x.k", "x:-"))}, "a:1 configmap \"x\", at a:1, has no key \"k\""},
+		"I9 the object is taken away": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x"), b("x:1")), from(one, "A1{x1}", a("A1=x")), from(one, "A1{x1}", a("A1=x"), b("y:1")),
+		}, none},
+		"I9 it comes back as another": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x"), b("x:1")), from(one, "A1{x1}", a("A1=x")), from(one, "A1{x2}", a("A1=x"), b("x:2")),
+		}, ""},
+		"I9 the object's file is broken": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x"), b("x:1")), from(one, "A1{x1}", a("A1=x"), broken("b")),
+		}, "b:1 unexpected end of file"},
+		"I9 an edit names what is missing": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x", "x:1")), from(one, "A1{x1}", a("A2=y", "x:2")), from(one, "A2{y3}", a("A2=y", "x:2", "y:3")),
+		}, ""},
+		"I9 what stands is as it was": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x", "x:1")), from(one, "A1{x1}", a("A2=y", "x:2")), from(one, "A1{x2}", a("A1=x", "x:2")),
+		}, ""},
+		"its manifest is taken away": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x", "x:1")), from(one, "A1{x1}", a("A1=x")), from(one, "", a()), from(one, "", a("A1=x")),
+		}, none},
+		"the content changes": {nil, []step{quiet, from(one, "A1{x1} B1", a("A1=x", "B1", "x:1")), from(one, "A1{x2} B1", a("A1=x", "B1", "x:2"))}, ""},
+		"an optional one comes and goes": {nil, []step{quiet,
+			from(one, "A1", a("A1=?x")), from(one, "A1{x1}", a("A1=?x", "x:1")), from(one, "A1", a("A1=?x")),
+		}, ""},
+		"what is immutable stays": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x"), b("x:1!")), from(one, "A1{x1}", a("A1=x"), b("x:2!")), from(one, "A1{x1}", a("A1=x"), b("x:2")),
+		}, "b:1 ConfigMap default/x is immutable, and stays as it was"},
+		"what is immutable can be taken away": {nil, []step{quiet,
+			from(one, "A1{s1}", a("A1=!s"), b("!s:1!")), from(one, "A1{s1}", a("A1=!s")), from(one, "A1{s2}", a("A1=!s"), b("!s:2!")),
+		}, ""},
+		"what is immutable is as it was again": {nil, []step{quiet,
+			from(one, "A1{x1}", a("A1=x"), b("x:1!")), from(one, "A1{x1}", a("A1=x"), b("x:2!")), from(one, "A1{x1}", a("A1=x"), b("x:1!")),
+		}, ""},
+		"the first layer that has it": {nil, []step{
+			from(one, "", a("A1=x,y", "x:1")), from(two, "A1{x1 y2}", x("x:2", "y:2")), from(one, "A1{x2 y2}", a("A1=x,y")),
+		}, ""},
+		"another kind of source does not have it": {nil, []step{quiet, from(one, "", a("x:1")), from(web, "", w("A1=x"))},
+			"w:1 configmap \"x\" lies in a file, and pods of http sources do not see it"},
+		"one object a kind of source":                            {nil, []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1")), from(web, "A1{x1} B1{x2}", w("B1=x", "x:2"))}, ""},
+		"while a layer is silent nobody says that it has it not": {nil, []step{from(one, "B1", a("A1=x", "B1"))}, ""},
+		"once it has spoken":                                     {nil, []step{from(one, "", a("A1=x")), from(two, "", x())}, none},
+		"once it has failed":                                     {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}}, none + ", of which " + two + " could not be read"},
+		"its word after all":                                     {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}, from(two, "A1{x1}", x("x:1"))}, ""},
+		"I9 what runs stands":                                    {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x?}", a("A2=y"))}, "a:1 configmap \"y\" is not among the objects of file sources"},
+		"what runs, and is had":                                  {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1"))}, ""},
+		"C-1.2.9 one that is being deleted has to stop":          {nil, []step{quiet, from(one, "A1'", a("A1'=x"))}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config := New(Config{Kept: c.kept})
+			f := newFold([]Layer{NewLayer(one, c.kept), NewLayer(two, c.kept), NewLayer(web, c.kept)}, c.kept, nil)
+			for i, s := range c.steps {
+				f, _, _ = config.take(f, message{layer: slices.Index(layerNames, s.layer), snapshot: set(s.files...), err: s.err}, noon)
+				if got := boundText(f.merged.Pods.Slice()); got != s.want {
+					t.Errorf("step %d: %q, want %q", i, got, s.want)
+				}
+			}
+			if diff := cmp.Diff(c.problems, problemText(f.merged.Problems)); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+			for _, p := range f.merged.Problems {
+				if strings.Contains(p.Msg, "objects of") && (!strings.HasPrefix(p.Path, "spec.") || p.Hint == "") {
+					t.Errorf("problem %+v", p)
+				}
+			}
+		})
+	}
+}
+
+// bound returns a pod as an agent wrote it down: bound to sums.
+func bound(s *pod.Spec, objects ...*pod.Object) []*pod.Spec {
+	return []*pod.Spec{s.Bind(&pod.Data{Sums: pod.NewData(objects).Sums})}
+}
+
+// TestC_1_2_7_AnotherContentIsAnUpdate: another content is an UPDATE of a pod that is
+// the same but for it; what reads the same is the same spec.
+func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
+	t.Parallel()
+	config := New(Config{})
+	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
+	var states []*Merged
+	var batches []Batch
+	for _, things := range [][]string{{"A1=x", "B1=y", "x:1", "y:1"}, {"A1=x", "B1=y", "x:2", "y:1"}, {"A1=x", "B1=y", "x:2", "y:1", "z:1"}, {"A1=x", "B1=y", "y:1"}} {
+		var b Batch
+		f, b, _ = config.take(f, message{snapshot: set(namingFile(one, "a", things...))}, noon)
+		states, batches = append(states, f.merged), append(batches, b)
+	}
+	for i, want := range []string{"ADD{A1,B1} (file)", "UPDATE{A1} (file)", "—", "—"} {
+		check(t, fmt.Sprintf("batch %d", i), told(batches[i].Updates), want)
+	}
+	was, now := batches[1].Updates[0].Old[0], batches[1].Updates[0].Pods[0]
+	if was == now || was.Pod != now.Pod || was.Hash != now.Hash || was.Data.Same(now.Data) {
+		t.Errorf("from %+v to %+v", was, now)
+	}
+	for i, m := range states[1:] {
+		if m.Pod(pod.Key{Namespace: "default", Name: "b"}) != states[0].Pod(pod.Key{Namespace: "default", Name: "b"}) {
+			t.Errorf("state %d has another spec of b", i+1)
+		}
+	}
+}
+
+// TestI9_ContentsThatAreKnownAgainAreTold: a pod that stood on sums and is bound to
+// contents that have them is a RECONCILE, by which whoever needs the contents has
+// them.
+func TestI9_ContentsThatAreKnownAgainAreTold(t *testing.T) {
+	t.Parallel()
+	kept := bound(namingFile(one, "a", "A1=x").Pods[0], thingOf(one, "b", "x", "1"))
+	config := New(Config{Kept: kept})
+	f := newFold([]Layer{NewLayer(one, kept)}, kept, nil)
+	f, _, _ = config.take(f, message{snapshot: set(namingFile(one, "a", "A1=x"))}, noon)
+	check(t, "before", boundText(f.merged.Pods.Slice()), "A1{x?}")
+	f, b, _ := config.take(f, message{snapshot: set(namingFile(one, "a", "A1=x"), namingFile(one, "b", "x:1"))}, noon)
+	check(t, "after", boundText(f.merged.Pods.Slice()), "A1{x1}")
+	check(t, "told", told(b.Updates), "RECONCILE{A1} (file)")
+}
+
+// TestC_1_38_2_PodsOfAnAPIServerWait: they are bound to what there is.
+func TestC_1_38_2_PodsOfAnAPIServerWait(t *testing.T) {
+	t.Parallel()
+	const api = "api:https://server"
+	config := New(Config{})
+	f := newFold([]Layer{NewLayer(one, nil), NewLayer(api, nil)}, nil, nil)
+	f, _, _ = config.take(f, message{snapshot: set(namingFile(one, "a", "x:1", "y:1"))}, noon)
+	f, _, _ = config.take(f, message{layer: 1, snapshot: set(namingFile(api, "p", "A1=x,y.k,!s", "y:2"))}, noon)
+	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{y2}")
+	check(t, "problems", problemText(f.merged.Problems), "")
+}
+
+// TestAPolicySaysWhoSeesWhat: Visible, and no other word, decides.
+func TestAPolicySaysWhoSeesWhat(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	config := New(Config{Visible: func(pods, objects string) bool {
+		asked = append(asked, pods+" "+objects)
+		return pods == "http" && objects == "file"
+	}})
+	f := newFold([]Layer{NewLayer(one, nil), NewLayer(web, nil)}, nil, config.visible)
+	f, _, _ = config.take(f, message{snapshot: set(namingFile(one, "a", "x:1", "A1=x"))}, noon)
+	f, _, _ = config.take(f, message{layer: 1, snapshot: set(namingFile(web, "w", "B1=x", "x:2"))}, noon)
+	check(t, "set", boundText(f.merged.Pods.Slice()), "B1{x1}")
+	check(t, "problems", problemText(f.merged.Problems), "a:1 configmap \"x\" lies in a file, and pods of file sources do not see it")
+	if len(asked) == 0 {
+		t.Error("nobody asked")
+	}
+}
+
+// TestC_1_3_8_RestoredPodsAreBound: over a restart with silent sources pods are bound
+// as before, also to what another layer of the kind holds; the layer that speaks then
+// has its way.
+func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
+	t.Parallel()
+	config := New(Config{})
+	f := newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
+	f, b := config.restore(f, 0, stood(namingFile(one, "a", "A1=x", "B1=y", "x:1")))
+	check(t, "one", told(b.Updates), "RESTORE{A1} (file)")
+	f, b = config.restore(f, 1, stood(namingFile(two, "b", "C1", "y:2")))
+	check(t, "two", told(b.Updates), "RESTORE{B1} (file); RESTORE{C1} (file)")
+	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1} B1{y2} C1")
+	f, b, _ = config.take(f, message{layer: 1, snapshot: set(namingFile(two, "b", "C1"))}, noon)
+	check(t, "the object is gone", told(b.Updates), "ADD{} (file)")
+	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1} B1{y2} C1")
+	check(t, "nothing is said while a layer is silent", problemText(f.merged.Problems), "")
+	f, _, _ = config.take(f, message{err: errors.New("timeout")}, noon)
+	check(t, "problems", problemText(f.merged.Problems), "a:2 configmap \"y\" is not among the objects of file sources, of which "+one+" could not be read")
+}
+
+// TestRestartHashesAreNotStacked: a pod that stands as it was written down, bound,
+// is bound anew as one that was never bound.
+func TestRestartHashesAreNotStacked(t *testing.T) {
+	t.Parallel()
+	plain := hashed(with(wanted("A1"), func(p *v1.Pod) {
+		p.Annotations = map[string]string{pod.AnnotationRestartOnChange: "true"}
+		refer(p, "x")
+	}))
+	plain.SandboxHash, plain.ContainerHashes = "v2-sandbox", map[string]string{"main": "v2-main"}
+	spec := in(one, "a", plain)[0]
+	object := thingOf(one, "b", "x", "1")
+	kept := bound(spec, object)
+	config := New(Config{Kept: kept})
+	f := newFold([]Layer{NewLayer(one, kept)}, kept, nil)
+	f, _, _ = config.take(f, message{snapshot: set(broken("a"), source.File{File: "b", Objects: []*pod.Object{object}})}, noon)
+	want, got := spec.Bind(pod.NewData([]*pod.Object{object})), f.merged.Pods.At(0)
+	if want.ContainerHashes["main"] == "v2-main" || !maps.Equal(want.ContainerHashes, got.ContainerHashes) || want.SandboxHash != got.SandboxHash {
+		t.Errorf("hashes %v, want %v", got.ContainerHashes, want.ContainerHashes)
+	}
+	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1}")
+}
+
+// namings draws words of three layers about five pods and what they name, and what
+// some of them are restored from.
+func namings(t *rapid.T) []event {
+	var events []event
+	if rapid.Bool().Draw(t, "restored") {
+		for i, l := range live(namingWords(t), nil).layers {
+			if rapid.IntRange(0, 3).Draw(t, "forgotten") > 0 {
+				events = append(events, event{layer: i, restored: &Restored{Files: l.standing.Slice(), At: noon.Add(-time.Hour)}})
+			}
+		}
+	}
+	return append(events, namingWords(t)...)
+}
+
+func namingWords(t *rapid.T) []event {
+	var events []event
+	for range rapid.IntRange(1, 10).Draw(t, "words") {
+		layer := rapid.IntRange(0, 2).Draw(t, "layer")
+		if rapid.IntRange(0, 7).Draw(t, "fails") == 0 {
+			events = append(events, event{layer: layer, err: errors.New("timeout")})
+			continue
+		}
+		var pods, objects []string
+		for _, name := range "ABCDE" {
+			if rapid.IntRange(0, 2).Draw(t, "there") == 0 {
+				continue
+			}
+			refs := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"x", "y", "?z", "x.k", "?y.k", "!s", "!s.k", "#d"}), 0, 2, rapid.ID).Draw(t, "refs")
+			pods = append(pods, fmt.Sprintf("%c%d=%s", name, rapid.IntRange(1, 2).Draw(t, "version"), strings.Join(refs, ",")))
+		}
+		for _, name := range []string{"x", "y", "z", "!s", "#d"} {
+			if content := rapid.SampledFrom([]string{"", "1", "2", "-", "3!", "4!"}).Draw(t, "content"); content != "" {
+				objects = append(objects, name+":"+content)
+			}
+		}
+		l := layerNames[layer]
+		files := []source.File{namingFile(l, l+"a", pods...), namingFile(l, l+"b", objects...)}
+		if i := rapid.IntRange(0, 5).Draw(t, "breaks"); i < len(files) {
+			files[i] = broken(files[i].File)
+		}
+		events = append(events, event{layer: layer, snapshot: set(files...)})
+	}
+	return events
+}
+
+// restoring turns what led to a restored layer into what is told of it: each ADD is a
+// RESTORE, the layer's own comes last and may be empty.
+func restoring(layer int, updates []PodUpdate) []PodUpdate {
+	kind, location, _ := strings.Cut(layerNames[layer], ":")
+	own := PodUpdate{Op: RESTORE, Source: kind, Location: location}
+	var out []PodUpdate
+	for _, u := range updates {
+		switch {
+		case u.Op == ADD && u.Location == location:
+			own.Pods = u.Pods
+			continue
+		case u.Op == ADD:
+			u.Op = RESTORE
+		}
+		out = append(out, u)
+	}
+	return append(out, own)
+}
+
+// expected is what the rules say of one pod, as plainly as they are written: what it
+// is bound to, and whether it lacks anything.
+func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
+	var objects []*pod.Object
+	seen := map[ident]*pod.Object{}
+	for _, r := range pod.Refs(s.Pod) {
+		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
+		if _, done := seen[id]; !done {
+			seen[id] = nil
+			for _, l := range layers {
+				if o := l.objects.winner(id); o != nil && l.state.Source == s.Origin.Source {
+					seen[id], objects = o.value, append(objects, o.value)
+					break
+				}
+			}
+		}
+		o := seen[id]
+		if !r.Optional && (o == nil || r.Key != "" && o.Values()[r.Key] == nil) {
+			lacks = true
+		}
+	}
+	return pod.NewData(objects), lacks
+}
+
+// TestI9_BindingRemovesNothing: after every word each pod that is wanted is bound to
+// what the rules say or, where it lacks something, stands as it stood; none goes
+// because an object did; and what the cheap way finds is what the full one does.
+func TestI9_BindingRemovesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		live(namings(t), func(e event, old, next fold, b Batch) {
+			for s := range next.winners.All() {
+				was, now := old.merged.Pod(s.Key), next.merged.Pod(s.Key)
+				data, lacks := expected(next.layers, s)
+				switch {
+				case was != nil && now == nil:
+					t.Fatalf("%s was there, is wanted, and was taken", s.Key)
+				case lacks && now != was:
+					t.Fatalf("%s lacks something, and is not what it was", s.Key)
+				case !lacks && (now == nil || now.Pod != s.Pod || !now.Data.Same(data) || !now.Data.Known()):
+					t.Fatalf("%s has all it names, and is %+v", s.Key, now)
+				case !lacks && was != nil && was.Pod == now.Pod && was.Origin == now.Origin && was.Data.Same(now.Data) && was != now:
+					t.Fatalf("%s did not change, and is another", s.Key)
+				}
+			}
+			full := newFold(next.layers, nil, nil)
+			if diff := cmp.Diff(problemText(full.merged.Problems), problemText(next.merged.Problems)); diff != "" {
+				t.Fatalf("problems (-full +incremental):\n%s", diff)
+			}
+			if x, y := fmt.Sprint(full.bindings.names.Slice(), full.bindings.users.Slice()), fmt.Sprint(next.bindings.names.Slice(), next.bindings.users.Slice()); x != y {
+				t.Fatalf("full %s\nincremental %s", x, y)
+			}
+			for s := range full.merged.Pods.All() {
+				if now := next.merged.Pod(s.Key); now == nil || now.Pod != s.Pod || !now.Data.Same(s.Data) {
+					t.Fatalf("%s: full %+v, incremental %+v", s.Key, s, now)
+				}
+			}
+			if diff := cmp.Diff(boundText(full.merged.Pods.Slice()), boundText(slices.DeleteFunc(next.merged.Pods.Slice(), func(s *pod.Spec) bool { return full.merged.Pod(s.Key) == nil }))); diff != "" {
+				t.Fatalf("set (-full +incremental):\n%s", diff)
+			}
+			updates := Diff(old.merged, next.merged)
+			if e.restored != nil {
+				updates = restoring(e.layer, updates)
+			}
+			if diff := cmp.Diff(told(updates), told(b.Updates)); diff != "" {
+				t.Fatalf("updates (-full +incremental):\n%s", diff)
+			}
+		})
+	})
+}
+
+// TestAChangedObjectCostsItsPods: however many pods name other objects.
+func TestAChangedObjectCostsItsPods(t *testing.T) {
+	cost := func(n int) float64 {
+		layer := NewLayer(one, nil)
+		var b source.Builder
+		for i := range n {
+			f := namingFile(one, fmt.Sprintf("p%05d", i), "A1=x", "x:1")
+			for _, s := range f.Pods {
+				s.Pod.Name = fmt.Sprintf("p%05d", i)
+				s.Name = s.Pod.Name
+				s.Pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = fmt.Sprintf("x%05d", i)
+			}
+			for _, o := range f.Objects {
+				o.Name = fmt.Sprintf("x%05d", i)
+			}
+			b.Put(f, nil)
+		}
+		c := New(Config{})
+		f := newFold([]Layer{layer}, nil, nil)
+		f, _, _ = c.take(f, message{snapshot: b.Snapshot()}, noon)
+		if f.merged.Pods.Len() != n || f.bindings.refused.Len() > 0 {
+			t.Fatalf("%d of %d pods", f.merged.Pods.Len(), n)
+		}
+		edits := 100
+		return testing.AllocsPerRun(20, func() {
+			edits++
+			o := thingOf(one, "p00007", "x", fmt.Sprint(edits))
+			o.Name = "x00007"
+			file, _ := sorted.Find(b.Snapshot().Files, "p00007", compareFile)
+			file.Objects = []*pod.Object{o}
+			b.Put(file, nil)
+			var batch Batch
+			f, batch, _ = c.take(f, message{snapshot: b.Snapshot()}, noon.Add(time.Second))
+			if got := told(batch.Updates); !strings.HasPrefix(got, "UPDATE{P000071} ") {
+				t.Fatal(got)
+			}
+		})
+	}
+	few, many := cost(50), cost(5000)
+	if many > 3*few {
+		t.Errorf("%.0f allocations among 50 pods, %.0f among 5,000", few, many)
+	}
+}

@@ -1,0 +1,244 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/pod-security-admission/api"
+	podsecurity "k8s.io/pod-security-admission/policy"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// maxProblems is how many problems of one pod are shown.
+const maxProblems = 20
+
+// root is a host path that pods may mount, and all below it.
+type root struct {
+	prefix   string // clean
+	readOnly bool
+}
+
+// holds reports whether clean lies at or below the root.
+func (r root) holds(clean string) bool {
+	return clean == r.prefix || r.prefix == "/" || strings.HasPrefix(clean, r.prefix+"/")
+}
+
+// judge returns what a rule does not allow of a pod.
+func (r *rule) judge(security podsecurity.Evaluator, p *v1.Pod) []pod.Problem {
+	problems := r.judgeNamespace(p.Namespace)
+	problems = append(problems, r.judgeSecurity(security, p)...)
+	problems = append(problems, r.judgeHostPaths(&p.Spec)...)
+	return append(problems, r.judgeImages(&p.Spec)...)
+}
+
+// refusal returns one problem: what is not allowed, and why.
+func (r *rule) refusal(path, what, why, hint string) pod.Problem {
+	return pod.Problem{Path: path, Msg: fmt.Sprintf("source policy rule %q does not allow %s: %s", r.name, what, why), Hint: hint}
+}
+
+func (r *rule) judgeNamespace(namespace string) []pod.Problem {
+	if r.namespaces == nil || anyOf(*r.namespaces, namespace) {
+		return nil
+	}
+	return []pod.Problem{r.refusal("metadata.namespace", "namespace "+quote(namespace), "no pattern of namespaces matches", allowed(*r.namespaces))}
+}
+
+// judgeSecurity holds a pod to the rule's Pod Security level. This node runs
+// Linux, so what the level eases for pods of another system it does not ease here.
+func (r *rule) judgeSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Problem {
+	if r.level.Level == api.LevelPrivileged || anyOf(r.exempt, p.Namespace) {
+		return nil
+	}
+	spec := &p.Spec
+	if spec.OS != nil && spec.OS.Name != v1.Linux {
+		linux := *spec
+		linux.OS, spec = nil, &linux
+	}
+	var problems []pod.Problem
+	for _, result := range security.EvaluatePod(r.level, &p.ObjectMeta, spec) {
+		if result.Allowed {
+			continue
+		}
+		id, reason, _ := strings.Cut(result.ForbiddenReason, idEnd)
+		why := fmt.Sprintf("pod security level %s, check %s", r.level.Level, id)
+		if result.ForbiddenDetail != "" {
+			why += ": " + short(result.ForbiddenDetail)
+		}
+		problems = append(problems, r.refusal(checkPath(id), cmp.Or(short(reason), podsecurity.UnknownForbiddenReason), why, ""))
+	}
+	return problems
+}
+
+// idEnd stands between a check's ID and its reason.
+const idEnd = "\x00"
+
+// newEvaluator returns Kubernetes' own checks, which tell their IDs.
+func newEvaluator() (podsecurity.Evaluator, error) {
+	checks := podsecurity.DefaultChecks()
+	for i, check := range checks {
+		versions := slices.Clone(check.Versions)
+		for j, v := range versions {
+			versions[j].CheckPod = func(meta *metav1.ObjectMeta, spec *v1.PodSpec) podsecurity.CheckResult {
+				result := v.CheckPod(meta, spec)
+				result.ForbiddenReason = string(check.ID) + idEnd + result.ForbiddenReason
+				return result
+			}
+		}
+		checks[i].Versions = versions
+	}
+	return podsecurity.NewEvaluator(checks, nil)
+}
+
+// checkPath returns the field that a check is about, where it is about one.
+func checkPath(id string) string {
+	switch id {
+	case "hostPathVolumes", "restrictedVolumes":
+		return "spec.volumes"
+	case "sysctls":
+		return "spec.securityContext.sysctls"
+	}
+	return "spec"
+}
+
+// judgeHostPaths compares paths as they are written: links below a root are not
+// followed here.
+func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
+	if r.hostPaths == nil {
+		return nil
+	}
+	var problems []pod.Problem
+	for i := range spec.Volumes {
+		v := &spec.Volumes[i]
+		if v.HostPath == nil {
+			continue
+		}
+		at := fmt.Sprintf("spec.volumes[%d].hostPath.path", i)
+		what := "host path " + quote(v.HostPath.Path)
+		under, why := r.root(v.HostPath.Path)
+		if under == nil {
+			problems = append(problems, r.refusal(at, what, why, allowed(prefixes(*r.hostPaths))))
+			continue
+		}
+		if !under.readOnly {
+			continue
+		}
+		for _, c := range containers(spec) {
+			for j := range c.mounts {
+				if m := &c.mounts[j]; m.Name == v.Name && !m.ReadOnly {
+					problems = append(problems, r.refusal(fmt.Sprintf("%s.volumeMounts[%d].readOnly", c.path, j), "to write to "+what,
+						"what lies below "+quote(under.prefix)+" is for reading only", "write readOnly: true"))
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// root returns the nearest of the rule's roots above a path; nil and the reason
+// when there is none.
+func (r *rule) root(hostPath string) (*root, string) {
+	if !strings.HasPrefix(hostPath, "/") {
+		return nil, "it is not absolute"
+	}
+	if slices.Contains(strings.Split(hostPath, "/"), "..") {
+		return nil, "it holds .."
+	}
+	clean := path.Clean(hostPath)
+	var nearest *root
+	for i := range *r.hostPaths {
+		if at := &(*r.hostPaths)[i]; at.holds(clean) && (nearest == nil || len(at.prefix) > len(nearest.prefix)) {
+			nearest = at
+		}
+	}
+	return nearest, "no prefix of hostPaths lies above it"
+}
+
+func (r *rule) judgeImages(spec *v1.PodSpec) []pod.Problem {
+	if r.images == nil {
+		return nil
+	}
+	var problems []pod.Problem
+	judge := func(at, name string) {
+		named, err := normalized(name)
+		why := ""
+		switch {
+		case err != nil:
+			why = err.Error()
+		case slices.ContainsFunc(*r.images, func(i image) bool { return i.holds(named) }):
+			return
+		case named.String() == name:
+			why = "no pattern of images matches"
+		default:
+			why = "no pattern of images matches " + quote(named.String())
+		}
+		problems = append(problems, r.refusal(at, "image "+quote(name), why, ""))
+	}
+	for i := range spec.Volumes {
+		if v := spec.Volumes[i].Image; v != nil {
+			judge(fmt.Sprintf("spec.volumes[%d].image.reference", i), v.Reference)
+		}
+	}
+	for _, c := range containers(spec) {
+		judge(c.path+".image", c.image)
+	}
+	return problems
+}
+
+// container is what is judged of one, of whatever kind.
+type container struct {
+	path, image string
+	mounts      []v1.VolumeMount
+}
+
+// containers returns all containers of a pod, in the order of the API's fields.
+func containers(spec *v1.PodSpec) []container {
+	var out []container
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		out = append(out, container{fmt.Sprintf("spec.initContainers[%d]", i), c.Image, c.VolumeMounts})
+	}
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		out = append(out, container{fmt.Sprintf("spec.containers[%d]", i), c.Image, c.VolumeMounts})
+	}
+	for i := range spec.EphemeralContainers {
+		c := &spec.EphemeralContainers[i]
+		out = append(out, container{fmt.Sprintf("spec.ephemeralContainers[%d]", i), c.Image, c.VolumeMounts})
+	}
+	return out
+}
+
+func prefixes(roots []root) []string {
+	var out []string
+	for _, r := range roots {
+		out = append(out, r.prefix)
+	}
+	return out
+}
+
+// allowed is the hint that tells what may be written.
+func allowed(list []string) string {
+	if len(list) == 0 {
+		return "the policy allows none"
+	}
+	return short("allowed: " + strings.Join(list, ", "))
+}
+
+// quote returns what an author wrote as messages show it: escaped, and short.
+func quote(s string) string { return strconv.Quote(short(s)) }
+
+// short cuts off what nobody reads.
+func short(s string) string {
+	const most = 200
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,165 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// Source returns inner with every pod in it held to p. kind and location say
+// which source it is, the location of a path absolute.
+//
+// A pod that is not allowed is Broken, with a Problem for everything that its
+// rule does not allow; a config object in a namespace that is not allowed is left
+// out, with a Problem. All else, errors included, is inner's, by pointer. A pod of
+// an API server that is being deleted is not judged: it has to stop.
+func Source(inner source.Source, p *Policy, kind, location string) source.Source {
+	return &held{inner: inner, policy: p, rule: p.rule(kind, location), kind: kind, location: location}
+}
+
+// held is a source that is held to a rule.
+type held struct {
+	inner          source.Source
+	policy         *Policy
+	rule           *rule // nil: nothing is allowed
+	kind, location string
+}
+
+// Name implements source.Source.
+func (h *held) Name() string { return h.inner.Name() }
+
+// Sets implements source.Source. A snapshot costs the files in it that changed.
+func (h *held) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		var read, told sorted.List[source.File]
+		for s, err := range h.inner.Sets(ctx) {
+			if err == nil {
+				told = h.files(read, told, s.Files)
+				read, s.Files = s.Files, told
+			}
+			if !yield(s, err) {
+				return
+			}
+		}
+	}
+}
+
+// files returns what is told of now, when read was read before and told of it
+// was told. While everything is allowed that is now itself.
+func (h *held) files(read, told, now sorted.List[source.File]) sorted.List[source.File] {
+	var names, bad []string
+	judged := map[string][]source.File{}
+	for old, new := range sorted.Diff(read, now, source.CompareFiles) {
+		switch {
+		case new == nil:
+			names = append(names, old.File)
+		case old == nil || !same(old, new):
+			f, allowed := h.file(*new)
+			names, judged[f.File] = append(names, f.File), []source.File{f}
+			if !allowed {
+				bad = append(bad, f.File)
+			}
+		}
+	}
+	if told.Is(read) {
+		told, names = now, bad
+	}
+	return sorted.Patch(told, names, compareFile, func(name string) []source.File { return judged[name] })
+}
+
+func compareFile(f source.File, name string) int { return strings.Compare(f.File, name) }
+
+// same reports whether two readings of a file are one.
+func same(a, b *source.File) bool {
+	return a.Whole == b.Whole && one(a.Pods, b.Pods) && one(a.Objects, b.Objects) && one(a.Problems, b.Problems) && one(a.Broken, b.Broken)
+}
+
+func one[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// file returns a file without what is not allowed in it, and whether all is.
+func (h *held) file(f source.File) (_ source.File, allowed bool) {
+	var problems []pod.Problem
+	var broken []pod.Key
+	pods := keep(f.Pods, func(s *pod.Spec) bool {
+		found := h.pod(s)
+		if len(found) > 0 {
+			problems, broken = append(problems, found...), append(broken, s.Key)
+		}
+		return len(found) == 0
+	})
+	objects := keep(f.Objects, func(o *pod.Object) bool {
+		found := h.object(o)
+		problems = append(problems, found...)
+		return len(found) == 0
+	})
+	if len(problems) == 0 {
+		return f, true
+	}
+	f.Pods, f.Objects = pods, objects
+	f.Problems = slices.Concat(f.Problems, problems)
+	f.Broken = slices.Concat(f.Broken, broken)
+	return f, false
+}
+
+// keep returns the values that are allowed; all itself when all are.
+func keep[T any](all []T, allowed func(T) bool) []T {
+	for i, v := range all {
+		if !allowed(v) {
+			out := slices.Clone(all[:i])
+			for _, v := range all[i+1:] {
+				if allowed(v) {
+					out = append(out, v)
+				}
+			}
+			return out
+		}
+	}
+	return all
+}
+
+// pod returns what is not allowed of a pod.
+func (h *held) pod(s *pod.Spec) []pod.Problem {
+	var problems []pod.Problem
+	switch {
+	case h.kind == "api" && s.Pod.DeletionTimestamp != nil:
+	case h.rule == nil:
+		problems = h.unspoken()
+	default:
+		problems = h.rule.judge(h.policy.security, s.Pod)
+	}
+	if rest := len(problems) - maxProblems; rest > 0 {
+		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})
+	}
+	return placed(problems, s.Origin)
+}
+
+// object returns what is not allowed of a config object.
+func (h *held) object(o *pod.Object) []pod.Problem {
+	if h.rule == nil {
+		return placed(h.unspoken(), o.Origin)
+	}
+	return placed(h.rule.judgeNamespace(o.Namespace), o.Origin)
+}
+
+// unspoken is the problem of all that comes from a source without a rule.
+func (h *held) unspoken() []pod.Problem {
+	return []pod.Problem{{
+		Msg:  fmt.Sprintf("source policy has no rule for source %s %s, and no default", h.kind, quote(h.location)),
+		Hint: "write one in " + h.policy.file,
+	}}
+}
+
+// placed puts problems at the place that a pod or an object comes from.
+func placed(problems []pod.Problem, o pod.Origin) []pod.Problem {
+	for i := range problems {
+		problems[i].File, problems[i].Line = cmp.Or(o.File, o.Location), o.Line
+	}
+	return problems
+}

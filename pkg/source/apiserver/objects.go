@@ -1,0 +1,289 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// objectID names a ConfigMap or Secret.
+type objectID struct {
+	kind string
+	pod.Key
+}
+
+func (o objectID) String() string { return strings.ToLower(o.kind) + "/" + o.Key.String() }
+
+func (o objectID) compare(p objectID) int {
+	return cmp.Or(strings.Compare(o.kind, p.kind), o.Key.Compare(p.Key))
+}
+
+// objectsOf returns the ConfigMaps and Secrets that p names and that can be, each
+// once.
+func objectsOf(p *v1.Pod) []objectID {
+	var out []objectID
+	for _, r := range pod.Refs(p) {
+		readable := r.Kind == pod.KindConfigMap || r.Kind == pod.KindSecret
+		if readable && len(validation.IsDNS1123Subdomain(r.Name)) == 0 && len(validation.IsDNS1123Label(p.Namespace)) == 0 {
+			out = append(out, objectID{r.Kind, pod.Key{Namespace: p.Namespace, Name: r.Name}})
+		}
+	}
+	slices.SortFunc(out, objectID.compare)
+	return slices.Compact(out)
+}
+
+// collection is the object alone, as a node may read it.
+func (o objectID) collection() collection {
+	k, plural := configMapKind(), "configmaps"
+	if o.kind == pod.KindSecret {
+		k, plural = secretKind(), "secrets"
+	}
+	return collection{
+		k, []string{"api", "v1", "namespaces", o.Namespace, plural},
+		fields.OneTermEqualSelector("metadata.name", o.Name).String(), "read " + o.String(),
+	}
+}
+
+// objects is what beside pods is being read: each object that some pod names by a
+// goroutine of its own, which lives as long as that is so (C-1.38.10). It belongs
+// to the goroutine that ranges over Sets.
+type objects struct {
+	begin   func(read func(context.Context)) (end func())
+	news    chan told // capacity 0: readers send, the goroutine of Sets receives; readers wait
+	readers map[objectID]*reader
+	waiting map[*reader]struct{} // of which nothing is known, and pods wait
+	until   time.Time            // they wait no longer
+	service *reader              // of services; nil for none
+}
+
+// reader is what is known of one goroutine that reads.
+type reader struct {
+	id       objectID
+	end      func()
+	known    bool // whether the object is there
+	failures int
+}
+
+// told is one word of a reader: the object, or none where it is not there, or why
+// that could not be said.
+type told struct {
+	from   *reader
+	object *pod.Object
+	err    error
+}
+
+func newObjects(begin func(read func(context.Context)) (end func())) *objects {
+	return &objects{begin: begin, news: make(chan told), readers: map[objectID]*reader{}, waiting: map[*reader]struct{}{}}
+}
+
+// start has one more goroutine read; tell is how it tells, until its context ends.
+func (o *objects) start(r *reader, patience time.Duration, read func(ctx context.Context, tell func(*pod.Object, error))) {
+	if now := time.Now(); len(o.waiting) == 0 || now.After(o.until) {
+		o.until = now.Add(patience)
+	}
+	o.waiting[r] = struct{}{}
+	r.end = o.begin(func(ctx context.Context) {
+		read(ctx, func(object *pod.Object, err error) {
+			select {
+			case o.news <- told{r, object, err}:
+			case <-ctx.Done():
+			}
+		})
+	})
+}
+
+// wait returns how long pods are still to wait for first answers.
+func (o *objects) wait() time.Duration {
+	if len(o.waiting) == 0 {
+		return 0
+	}
+	return max(0, time.Until(o.until))
+}
+
+// settle has what the pods name read, and nothing else.
+func (r *run) settle() {
+	for id := range r.touched {
+		read, wanted := r.readers[id], r.users[id] > 0
+		switch {
+		case wanted && read == nil:
+			read = &reader{id: id}
+			r.readers[id] = read
+			r.start(read, r.first, func(ctx context.Context, tell func(*pod.Object, error)) { r.readObject(ctx, id, tell) })
+		case !wanted && read != nil:
+			r.drop(read)
+			delete(r.readers, id)
+			r.set.Remove(r.objectFile(id))
+		}
+	}
+	clear(r.touched)
+	switch wanted := r.cfg.Services && len(r.known) > 0; {
+	case wanted && r.service == nil:
+		r.service = &reader{}
+		r.start(r.service, r.first, r.readServices)
+	case !wanted && r.service != nil:
+		r.drop(r.service)
+		r.service = nil
+	}
+}
+
+func (r *run) drop(read *reader) {
+	read.end()
+	delete(r.waiting, read)
+}
+
+// hear takes what a reader tells into the set. While an object cannot be read, what
+// was read of it before stands.
+func (r *run) hear(n told) {
+	read := n.from
+	if read == r.service {
+		delete(r.waiting, read)
+		return
+	}
+	if r.readers[read.id] != read { // it was ended
+		return
+	}
+	file := r.objectFile(read.id)
+	switch {
+	case n.err != nil:
+		// A node may read what its pods name a moment after it hears of them.
+		if read.failures++; read.failures > 1 {
+			delete(r.waiting, read)
+		}
+		if !read.known && read.failures > 1 {
+			r.set.Put(unread(file, n.err.Error()), nil)
+		}
+		return
+	case n.object == nil:
+		r.set.Remove(file)
+	default:
+		r.set.Put(source.File{File: file, Objects: []*pod.Object{n.object}}, nil)
+	}
+	read.known, read.failures = true, 0
+	delete(r.waiting, read)
+}
+
+// tellSilent says of the objects of which nothing is known yet that they could not
+// be read, so that nobody takes them for gone.
+func (r *run) tellSilent() {
+	for read := range r.waiting {
+		if file := r.objectFile(read.id); read != r.service && !r.set.Has(file) {
+			r.set.Put(unread(file, "the server has not answered yet"), nil)
+		}
+	}
+	clear(r.waiting)
+}
+
+func unread(file, why string) source.File {
+	return source.File{File: file, Whole: true, Problems: []pod.Problem{{File: file, Msg: "cannot be read: " + why}}}
+}
+
+// await waits for first answers. It reports whether ctx goes on.
+func (r *run) await(ctx context.Context) bool {
+	for r.wait() > 0 {
+		timer := time.NewTimer(r.wait())
+		select {
+		case n := <-r.news:
+			r.hear(n)
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// rest is sleep that hears what is told meanwhile.
+func (r *run) rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case n := <-r.news:
+			r.hear(n)
+		case <-timer.C:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// objectFile returns the name of the source.File of an object.
+func (s *Source) objectFile(id objectID) string { return s.cfg.Kubeconfig + "#" + id.String() }
+
+// readObject tells of one object until ctx ends, or until it is one that says that
+// it never changes. One list that lacks what was there has to be confirmed by
+// another, as for pods (F71).
+func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Object, error)) {
+	there, doubted := false, false
+	say := func(o object) verdict {
+		there, doubted = o != nil, false
+		if o == nil {
+			tell(nil, nil)
+			return goOn
+		}
+		said := s.objectOf(id, o)
+		tell(said, nil)
+		if said.Immutable() {
+			return enough
+		}
+		return goOn
+	}
+	is := func(o object) bool { return o.GetName() == id.Name && o.GetNamespace() == id.Namespace }
+	s.keep(ctx, id.collection(), listener{
+		list: func(all []object) verdict {
+			at := slices.IndexFunc(all, is)
+			switch {
+			case at >= 0:
+				return say(all[at])
+			case there && !doubted:
+				doubted = true
+				return again
+			}
+			return say(nil)
+		},
+		event: func(e event) verdict {
+			switch {
+			case !is(e.object):
+				return goOn
+			case e.kind == watch.Deleted:
+				return say(nil)
+			}
+			return say(e.object)
+		},
+		failed: func(err error) {
+			s.cfg.Log.Debug("Object not read", "object", id.String(), "error", err)
+			tell(nil, err)
+		},
+	})
+}
+
+// objectOf returns what pods are bound to. Who wrote what when is no part of it.
+func (s *Source) objectOf(id objectID, o object) *pod.Object {
+	o.SetManagedFields(nil)
+	out := &pod.Object{
+		Key: id.Key, Kind: id.kind, Object: o,
+		Origin: pod.Origin{Source: "api", Location: s.cfg.Kubeconfig, File: s.objectFile(id)},
+	}
+	switch o := o.(type) {
+	case *v1.ConfigMap:
+		out.Hash = pod.HashObject(map[string]any{"data": o.Data, "binaryData": o.BinaryData, "immutable": out.Immutable()})
+	case *v1.Secret:
+		out.Hash = pod.HashObject(map[string]any{"type": fmt.Sprint(o.Type), "data": o.Data, "immutable": out.Immutable()})
+	}
+	return out
+}

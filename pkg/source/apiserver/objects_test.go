@@ -1,0 +1,291 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+)
+
+func configMap(name, content string) *v1.ConfigMap {
+	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"k": content}}
+}
+
+func secret(name, content string) *v1.Secret {
+	return &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string][]byte{"k": []byte(content)}}
+}
+
+// naming has a pod name ConfigMaps, and Secrets with a "!" before them.
+func naming(names ...string) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		for _, name := range names {
+			from := v1.EnvFromSource{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}}}
+			if is, secret := strings.CutPrefix(name, "!"); secret {
+				from = v1.EnvFromSource{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: is}}}
+			}
+			p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, from)
+		}
+	}
+}
+
+// holds returns the objects of a set as "configmap/default/a=content", and files
+// that cannot be read as "!configmap/default/a".
+func holds(w sourcetest.Word) string {
+	var out []string
+	for f := range w.Files.All() {
+		_, name, _ := strings.Cut(f.File, "#")
+		if f.Whole {
+			out = append(out, "!"+name)
+		}
+		for _, o := range f.Objects {
+			text := name + "=" + string(o.Values()["k"])
+			if o.Origin.Source != "api" || o.Origin.File != f.File || name != strings.ToLower(o.Kind)+"/"+o.Key.String() {
+				text += fmt.Sprintf(" from %+v", o)
+			}
+			out = append(out, text)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func (s *server) asksFor(what string) int {
+	return s.count(func(r *http.Request) bool { return plural(r) == what })
+}
+
+// becomes waits for a set with these objects.
+func becomes(t *testing.T, l *sourcetest.Listener, want string) sourcetest.Word {
+	t.Helper()
+	for deadline := time.Now().Add(sourcetest.Patience); ; {
+		w := l.Set()
+		if got := holds(w); got == want {
+			return w
+		} else if time.Now().After(deadline) {
+			t.Fatalf("objects %q, want %q", got, want)
+		}
+	}
+}
+
+// What a pod names comes with it, in one set, asked for one by one as a node may;
+// a change of it comes, and that it goes, and that it comes back.
+func TestC_1_38_10_ObjectsComeWithThePodsThatNameThem(t *testing.T) {
+	for _, json := range []bool{false, true} {
+		s := newServer(t)
+		s.json = json
+		s.keep("configmaps", configMap("a", "1"), configMap("stranger", "x"))
+		s.keep("secrets", secret("a", "2"))
+		s.put(boundPod("one", "x", naming("a", "!a", "a", "missing", "Not_A_Name", "../secrets")))
+		l := sourcetest.Listen(t, s.source(t))
+		w := l.Set()
+		w.Holds(t, "one")
+		if got, want := holds(w), "configmap/default/a=1 secret/default/a=2"; got != want {
+			t.Fatalf("objects %q, want %q", got, want)
+		}
+		for f := range w.Files.All() {
+			for _, o := range f.Objects {
+				if m, is := o.Object.(*v1.ConfigMap); is && m.ManagedFields != nil {
+					t.Error("who wrote which field is kept")
+				}
+			}
+		}
+		for _, r := range s.requests() {
+			if name := r.URL.Query().Get("fieldSelector"); plural(r) != "pods" &&
+				(!strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/default/") || name != "metadata.name=a" && name != "metadata.name=missing") {
+				t.Errorf("asked for %s", r.URL)
+			}
+		}
+		s.until(t, "three watches", func() bool { return s.live["configmaps"] == 2 && s.live["secrets"] == 1 })
+		s.keep("configmaps", configMap("a", "3"))
+		changed := becomes(t, l, "configmap/default/a=3 secret/default/a=2")
+		if changed.Pod("one") != w.Pod("one") {
+			t.Error("the pod is another pointer")
+		}
+		s.lose("secrets", "a")
+		becomes(t, l, "configmap/default/a=3")
+		s.keep("configmaps", configMap("missing", "4"))
+		becomes(t, l, "configmap/default/a=3 configmap/default/missing=4")
+	}
+}
+
+// An object is read from when the first pod names it until the last one goes.
+func TestC_1_38_10_ObjectsAreReadWhileSomePodNamesThem(t *testing.T) {
+	s := newServer(t)
+	s.keep("configmaps", configMap("a", "1"))
+	s.put(boundPod("one", "x", naming("a")))
+	l := sourcetest.Listen(t, s.source(t))
+	becomes(t, l, "configmap/default/a=1")
+	s.until(t, "a watch", func() bool { return s.live["configmaps"] == 1 })
+	s.watched(t, 1)
+	s.put(boundPod("two", "x", naming("a")))
+	becomes(t, l, "configmap/default/a=1").Holds(t, "one", "two")
+	s.drop("one")
+	becomes(t, l, "configmap/default/a=1").Holds(t, "two")
+	if n := s.asksFor("configmaps"); n != 2 {
+		t.Errorf("%d requests for one object, want a list and a watch", n)
+	}
+	s.drop("two")
+	becomes(t, l, "").Holds(t)
+	s.until(t, "the watch ends", func() bool { return s.live["configmaps"] == 0 })
+	s.put(boundPod("one", "y", naming("a")))
+	becomes(t, l, "configmap/default/a=1").Holds(t, "one")
+	s.put(boundPod("one", "y")) // names it no more
+	becomes(t, l, "").Holds(t, "one")
+	s.until(t, "the watch ends again", func() bool { return s.live["configmaps"] == 0 })
+}
+
+func TestC_1_38_10_ImmutableObjectsAreNotWatched(t *testing.T) {
+	s := newServer(t)
+	fixed, yes := configMap("a", "1"), true
+	fixed.Immutable = &yes
+	s.keep("configmaps", fixed, configMap("b", "1"))
+	s.put(boundPod("one", "x", naming("a", "b")))
+	l := sourcetest.Listen(t, s.source(t))
+	becomes(t, l, "configmap/default/a=1 configmap/default/b=1")
+	s.until(t, "one watch", func() bool { return s.live["configmaps"] == 1 })
+	becameFixed := configMap("b", "2")
+	becameFixed.Immutable = &yes
+	s.keep("configmaps", becameFixed)
+	becomes(t, l, "configmap/default/a=1 configmap/default/b=2")
+	s.until(t, "no watch", func() bool { return s.live["configmaps"] == 0 })
+	if n := s.asksFor("configmaps"); n != 3 {
+		t.Errorf("%d requests, want two lists and one watch", n)
+	}
+}
+
+// What the server does not let us read is not there, is told, and is read once we
+// may; a pod does not wait for it.
+func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
+	s := newServer(t)
+	s.keep("secrets", secret("a", "hunter2"))
+	s.put(boundPod("one", "x", naming("!a")))
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "secrets" {
+			http.Error(w, "hunter2", http.StatusForbidden)
+		}
+		return plural(r) == "secrets"
+	})
+	l := sourcetest.Listen(t, s.source(t))
+	w := l.Set()
+	if got := holds(w); got != "!secret/default/a" {
+		t.Fatalf("objects %q", got)
+	}
+	for f := range w.Files.All() {
+		for _, p := range f.Problems {
+			if !strings.Contains(p.Msg, "HTTP 403: the server does not let us read secret/default/a") || strings.Contains(p.Msg, "hunter2") {
+				t.Errorf("problem %q", p.Msg)
+			}
+		}
+	}
+	w.Holds(t, "!", "one")
+	s.says(nil)
+	becomes(t, l, "secret/default/a=hunter2")
+}
+
+// A server that says nothing of an object holds pods up for a moment only, and
+// nobody takes the object for gone.
+func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
+	s := newServer(t)
+	s.keep("configmaps", configMap("a", "1"))
+	s.put(boundPod("one", "x", naming("a")), boundPod("two", "x"))
+	hang := make(chan struct{}) // closed when the server answers again
+	s.says(func(_ http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "configmaps" {
+			select {
+			case <-hang:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	})
+	src := s.source(t)
+	src.first = 50 * time.Millisecond
+	l := sourcetest.Listen(t, src)
+	w := l.Set()
+	w.Holds(t, "!", "one", "two")
+	if got := holds(w); got != "!configmap/default/a" {
+		t.Errorf("objects %q", got)
+	}
+	s.put(boundPod("three", "x"))
+	l.Set().Holds(t, "!", "one", "three", "two")
+	close(hang)
+	becomes(t, l, "configmap/default/a=1")
+}
+
+// An outage leaves what was read; what changed meanwhile comes after it.
+func TestF70_OutageKeepsObjects(t *testing.T) {
+	s := newServer(t)
+	s.keep("configmaps", configMap("a", "1"), configMap("b", "1"))
+	s.put(boundPod("one", "x", naming("a", "b")))
+	l := sourcetest.Listen(t, s.source(t))
+	becomes(t, l, "configmap/default/a=1 configmap/default/b=1")
+	s.until(t, "two watches", func() bool { return s.live["configmaps"] == 2 })
+	s.fails(http.StatusServiceUnavailable)
+	_ = l.Error()
+	before := s.asksFor("configmaps")
+	s.waits(t, before+5, func(r *http.Request) bool { return plural(r) == "configmaps" })
+	s.change(func() {
+		s.keeps("configmaps", configMap("a", "2"))
+		s.loses("configmaps", "b")
+		s.answer = nil
+	})
+	for {
+		w := l.Set()
+		if got := holds(w); got == "configmap/default/a=2" {
+			w.Holds(t, "one")
+			return
+		} else if !strings.HasPrefix(got, "configmap/default/a=") {
+			t.Fatalf("objects %q", got)
+		}
+	}
+}
+
+// One list that lacks an object which was there takes nothing away.
+func TestF71_OneListLosesNoObject(t *testing.T) {
+	s := newServer(t)
+	s.keep("configmaps", configMap("a", "1"))
+	s.put(boundPod("one", "x", naming("a")))
+	l := sourcetest.Listen(t, s.source(t))
+	becomes(t, l, "configmap/default/a=1")
+	s.until(t, "a watch", func() bool { return s.live["configmaps"] == 1 })
+	lists := func(r *http.Request) bool { return plural(r) == "configmaps" && !watches(r) }
+	had := s.count(lists)
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if !lists(r) || s.count(lists) > had+1 {
+			return false
+		}
+		w.Header().Set("Content-Type", protobufType)
+		_, _ = w.Write(wrap("ConfigMapList", must((&v1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "900"}}).Marshal())))
+		return true
+	})
+	s.waits(t, had+2, lists)
+	s.put(boundPod("two", "x"))
+	for w := l.Set(); w.Pod("two") == nil || w.Pod("one") == nil; w = l.Set() {
+		if got := holds(w); got != "configmap/default/a=1" {
+			t.Fatalf("objects %q", got)
+		}
+	}
+	s.says(func(_ http.ResponseWriter, _ *http.Request) bool { return false })
+	s.change(func() { delete(s.others["configmaps"], pod.Key{Namespace: "default", Name: "a"}) })
+	s.says(nil)
+	becomes(t, l, "") // two lists agree
+}
+
+// A pod that the source cannot have rejects nothing else, and asks for nothing.
+func TestC_1_38_10_RejectedPodsAskForNothing(t *testing.T) {
+	s := newServer(t)
+	s.keep("configmaps", configMap("a", "1"))
+	s.put(boundPod("one", "x", naming("a"), func(p *v1.Pod) { p.Annotations[rejects] = "no" }), boundPod("two", "x"))
+	l := sourcetest.Listen(t, s.source(t))
+	l.Set().Holds(t, "?one", "two")
+	if n := s.asksFor("configmaps"); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+}

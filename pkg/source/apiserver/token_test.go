@@ -1,0 +1,290 @@
+package apiserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+)
+
+// issuer gives out tokens "hunter2-1", "hunter2-2" and so on.
+type issuer struct {
+	mu     sync.Mutex // guards what follows
+	asked  []string   // "path body"
+	status int
+	life   int64
+}
+
+func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	body := must(io.ReadAll(r.Body))
+	i.asked = append(i.asked, r.Method+" "+r.URL.Path+" "+string(body))
+	if i.status != 0 {
+		http.Error(w, "hunter2", i.status)
+		return
+	}
+	var ask authenticationv1.TokenRequest
+	if err := json.Unmarshal(body, &ask); err != nil {
+		panic(err)
+	}
+	ask.Spec.ExpirationSeconds = &i.life
+	ask.Status.Token = fmt.Sprintf("hunter2-%d", len(i.asked))
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(must(json.Marshal(&ask)))
+}
+
+func (i *issuer) set(status int, life int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.status, i.life = status, life
+}
+
+func (i *issuer) requests() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.asked
+}
+
+func issues(t *testing.T, s *server) *issuer {
+	i := &issuer{life: 3600}
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "token" {
+			i.ServeHTTP(w, r)
+		}
+		return plural(r) == "token"
+	})
+	t.Cleanup(s.CloseClientConnections)
+	return i
+}
+
+func owner(account, uid string) *pod.Spec {
+	p := boundPod("one", "x")
+	p.UID, p.Spec.ServiceAccountName = types.UID("uid-"+uid), account
+	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+}
+
+func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
+	s := newServer(t)
+	i := issues(t, s)
+	src := s.source(t)
+	defer src.leave()
+	hour := int64(3600)
+	of := &v1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: &hour}
+	start := time.Now()
+	text, renew, err := src.Token(t.Context(), owner("builder", "1"), of)
+	if err != nil || text != "hunter2-1" {
+		t.Fatalf("token %q, %v", text, err)
+	}
+	if after := renew.Sub(start); after > 48*time.Minute+time.Second || after < 48*time.Minute-10*time.Second {
+		t.Errorf("a token of an hour is renewed after %v", after)
+	}
+	want := `POST /api/v1/namespaces/default/serviceaccounts/builder/token {"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{},` +
+		`"spec":{"audiences":["vault"],"expirationSeconds":3600,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"one","uid":"uid-1"}},"status":{"token":"","expirationTimestamp":null}}`
+	if got := i.requests(); len(got) != 1 || got[0] != want {
+		t.Errorf("asked %q, want %q", got, want)
+	}
+	again := func(want string, spec *pod.Spec, of *v1.ServiceAccountTokenProjection) {
+		t.Helper()
+		if text, _, err := src.Token(t.Context(), spec, of); err != nil || text != want {
+			t.Errorf("token %q, %v, want %q", text, err, want)
+		}
+	}
+	again("hunter2-1", owner("builder", "1"), of)
+	again("hunter2-2", owner("builder", "2"), of) // another life of the pod
+	again("hunter2-3", owner("builder", "1"), &v1.ServiceAccountTokenProjection{Audience: "vault"})
+	again("hunter2-4", owner("", "1"), &v1.ServiceAccountTokenProjection{})
+	if got := i.requests(); !strings.HasPrefix(got[3], "POST /api/v1/namespaces/default/serviceaccounts/default/token") || !strings.Contains(got[3], `"audiences":null`) {
+		t.Errorf("asked %q", got[3])
+	}
+	key := tokenKey{"uid-1", "vault", 3600}
+	src.tokens[key].renew = time.Now()
+	again("hunter2-5", owner("builder", "1"), of)
+	src.forgetTokens("uid-1")
+	again("hunter2-2", owner("builder", "2"), of)
+	again("hunter2-6", owner("builder", "1"), of)
+
+	i.set(0, 30*24*3600)
+	start = time.Now()
+	if _, renew, err = src.Token(t.Context(), owner("builder", "3"), of); err != nil || renew.Sub(start) > 24*time.Hour+time.Second || renew.Sub(start) < 24*time.Hour-10*time.Second {
+		t.Errorf("a token of a month is renewed after %v, %v", renew.Sub(start), err)
+	}
+}
+
+// A token that cannot be renewed serves for as long as it lives; nothing of it is
+// told.
+func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
+	var log bytes.Buffer
+	s := newServer(t)
+	i := issues(t, s)
+	src := s.source(t, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	defer src.leave()
+	of := &v1.ServiceAccountTokenProjection{}
+	if _, _, err := src.Token(t.Context(), owner("builder", "1"), of); err != nil {
+		t.Fatal(err)
+	}
+	for status, says := range map[int]string{
+		403: "HTTP 403: the server does not let us get a token of service account default/builder for pod one",
+		404: "HTTP 404: what it takes to get a token of service account default/builder for pod one is not there",
+		500: "HTTP 500: the server fails",
+	} {
+		i.set(status, 0)
+		had := src.tokens[tokenKey{uid: "uid-1"}]
+		had.renew, had.end = time.Now(), time.Now().Add(time.Minute)
+		text, renew, err := src.Token(t.Context(), owner("builder", "1"), of)
+		if in := time.Until(renew); err != nil || text != "hunter2-1" || in <= 0 || in > tokenAgain {
+			t.Errorf("token %q, again in %v, %v", text, in, err)
+		}
+		had.renew, had.end = time.Now(), time.Now().Add(time.Second)
+		if _, renew, _ := src.Token(t.Context(), owner("builder", "1"), of); !renew.Equal(had.end) {
+			t.Errorf("a token that ends in a second is asked for again in %v", time.Until(renew))
+		}
+		had.end = time.Now()
+		if text, _, err = src.Token(t.Context(), owner("builder", "1"), of); err == nil || text != "" || !strings.HasSuffix(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("token %q, %v, want %q", text, err, says)
+		}
+	}
+	if strings.Contains(log.String(), "hunter2") || !strings.Contains(log.String(), "Token not renewed") {
+		t.Errorf("log %q", log.String())
+	}
+}
+
+func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
+	s := newServer(t)
+	src := s.source(t)
+	defer src.leave()
+	answer := func(mediaType, body string) {
+		s.says(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", mediaType)
+			_, _ = w.Write([]byte(body))
+			return true
+		})
+	}
+	for _, c := range []struct{ mediaType, body, want string }{
+		{"text/html", "hunter2", "not from a Kubernetes API"},
+		{jsonType, `{"hunter2`, "damaged or not complete"},
+		{jsonType, `{}`, "holds no token"},
+		{jsonType, `{"spec": {"expirationSeconds": 3600}}`, "holds no token"},
+		{jsonType, `{"status": {"token": "hunter2"}}`, "holds no token"},
+		{jsonType, `{"spec": {"expirationSeconds": -1}, "status": {"token": "hunter2"}}`, "holds no token"},
+		{jsonType, `{"status": {"token": "` + strings.Repeat("hunter2", 1<<18) + `"}}`, "larger than 1 MiB"},
+	} {
+		answer(c.mediaType, c.body)
+		text, _, err := src.Token(t.Context(), owner("builder", "1"), &v1.ServiceAccountTokenProjection{})
+		if text != "" || err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%.40s: token %.20q, %v", c.body, text, err)
+		}
+	}
+	if _, _, err := src.Token(t.Context(), owner("../pods/x", "1"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "cannot be a service account") {
+		t.Errorf("a path as an account: %v", err)
+	}
+	answer(jsonType, `{"spec": {"expirationSeconds": 9223372036854775807}, "status": {"token": "t"}}`)
+	if _, renew, err := src.Token(t.Context(), owner("builder", "1"), &v1.ServiceAccountTokenProjection{}); err != nil || time.Until(renew) < 23*time.Hour {
+		t.Errorf("a token for ever: renewed in %v, %v", time.Until(renew), err)
+	}
+}
+
+// The tokens of a pod are forgotten when it goes.
+func TestC_1_38_11_TokensGoWithTheirPod(t *testing.T) {
+	s := newServer(t)
+	s.put(boundPod("one", "x"))
+	issues(t, s)
+	src := s.source(t)
+	l := sourcetest.Listen(t, src)
+	spec := l.Set().Pod("one")
+	if _, _, err := src.Token(t.Context(), spec, &v1.ServiceAccountTokenProjection{}); err != nil {
+		t.Fatal(err)
+	}
+	s.drop("one")
+	l.Set().Holds(t)
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if len(src.tokens) != 0 {
+		t.Errorf("%d tokens", len(src.tokens))
+	}
+}
+
+func TestTrustBundles(t *testing.T) {
+	s := newServer(t)
+	src := s.source(t)
+	defer src.leave()
+	block := func(der string) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(der)}))
+	}
+	bundle := func(name, signer, text string) certificatesv1beta1.ClusterTrustBundle {
+		return certificatesv1beta1.ClusterTrustBundle{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": strings.ReplaceAll(name, ":", "-")}},
+			Spec:       certificatesv1beta1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text},
+		}
+	}
+	all := []certificatesv1beta1.ClusterTrustBundle{
+		bundle("plain", "", "a comment\n"+block("b")+block("a")+block("b")),
+		bundle("x:1", "example.com/x", block("c")), bundle("x:2", "example.com/x", block("b")+block("c")), bundle("y", "example.com/y", block("d")),
+	}
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		w.Header().Set("Content-Type", jsonType)
+		if plural(r) == "clustertrustbundles" {
+			if got := r.URL.Query().Get("fieldSelector"); !strings.HasPrefix(got, "spec.signerName=example.com/") {
+				t.Errorf("selector %q", got)
+			}
+			_, _ = w.Write(must(json.Marshal(certificatesv1beta1.ClusterTrustBundleList{Items: all})))
+			return true
+		}
+		for _, b := range all {
+			if r.URL.Path == "/apis/certificates.k8s.io/v1beta1/clustertrustbundles/"+b.Name {
+				_, _ = w.Write(must(json.Marshal(b)))
+				return true
+			}
+		}
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	})
+	text := func(s string) *string { return &s }
+	yes, everything := true, &metav1.LabelSelector{}
+	for title, c := range map[string]struct {
+		of   v1.ClusterTrustBundleProjection
+		want string // or of the error
+	}{
+		"by name":           {v1.ClusterTrustBundleProjection{Name: text("plain")}, block("a") + block("b")},
+		"by a signer's":     {v1.ClusterTrustBundleProjection{Name: text("x:1")}, block("c")},
+		"missing":           {v1.ClusterTrustBundleProjection{Name: text("none")}, "what it takes to read cluster trust bundle none is not there"},
+		"missing, optional": {v1.ClusterTrustBundleProjection{Name: text("none"), Optional: &yes}, ""},
+		"a path":            {v1.ClusterTrustBundleProjection{Name: text("../x")}, `"../x" cannot be a cluster trust bundle`},
+		"signer":            {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: everything}, block("b") + block("c")},
+		"labels":            {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "x-1"}}}, block("c")},
+		"no labels":         {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x")}, `no cluster trust bundle of signer "example.com/x" is selected`},
+		"no labels, may":    {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), Optional: &yes}, ""},
+		"neither":           {v1.ClusterTrustBundleProjection{}, "a cluster trust bundle has a name or a signer"},
+		"wrong selector": {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}},
+		}}, "label selector of a cluster trust bundle"},
+	} {
+		got, err := src.TrustBundle(t.Context(), &c.of)
+		if err != nil {
+			if got != "" || c.want == "" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %q, %v", title, got, err)
+			}
+		} else if got != c.want {
+			t.Errorf("%s: %q, want %q", title, got, c.want)
+		}
+	}
+}

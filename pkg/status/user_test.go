@@ -1,0 +1,51 @@
+package status_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan/plantest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// Who a container runs as is told as the runtime says it, of containers of every
+// kind, and stays with the end of one whose record is gone.
+func TestC_1_26_1_UserOfAContainer(t *testing.T) {
+	t.Parallel()
+	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +
+		"  containers: [{name: a, image: a}, {name: b, image: b}]\n  ephemeralContainers: [{name: e, image: e}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := &v1.LinuxContainerUser{UID: 1000, GID: 2000, SupplementalGroups: []int64{2000, 3000}}
+	have := pod.Actual{Key: want.Key, UID: want.UID(), Sandbox: &pod.Sandbox{ID: "s", Ready: true}, Containers: map[string]pod.Container{}}
+	for _, name := range []string{"init", "a", "b", "e"} {
+		c := pod.Container{ID: name, Name: name, SandboxID: "s", State: pod.StateExited}
+		if name != "b" { // of which the runtime does not say
+			c.User = user
+		}
+		have.Containers[name] = c
+	}
+	all := func(st v1.PodStatus) map[string]*v1.ContainerUser {
+		got := map[string]*v1.ContainerUser{}
+		for _, list := range [][]v1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+			for _, s := range list {
+				got[s.Name] = s.User
+			}
+		}
+		return got
+	}
+	told := &v1.ContainerUser{Linux: user}
+	says := map[string]*v1.ContainerUser{"init": told, "a": told, "b": nil, "e": told}
+	st := status.Of(want, have, pod.Health{}, v1.PodStatus{}, status.Notes{}, plantest.Now)
+	if diff := cmp.Diff(says, all(st)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	have.Containers = map[string]pod.Container{}
+	if diff := cmp.Diff(says, all(status.Of(want, have, pod.Health{}, st, status.Notes{}, plantest.Now))); diff != "" {
+		t.Errorf("when the records are gone (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,179 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const etcHosts = "/etc/hosts"
+
+// Mounts returns the mounts of one container of an instance that is in place,
+// in the order of its volumeMounts, and that of its /etc/hosts where it is managed.
+// An error is a mistake in the spec, or says that a volume is no longer there: the
+// runtime would make an empty one.
+func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
+	want, name := r.Want, r.Container
+	dir, all, err := v.place(want, r.Sandbox.Instance)
+	if err != nil {
+		return nil, err
+	}
+	c, _ := want.Container(name)
+	if c == nil {
+		return nil, fmt.Errorf("the pod has no container %s", name)
+	}
+	var mounts []pod.Mount
+	ownHosts := false
+	for i, m := range c.VolumeMounts {
+		at := slices.IndexFunc(all, func(p placed) bool { return p.Name == m.Name })
+		if at < 0 {
+			return nil, fmt.Errorf("container %s mounts volume %s, which the pod does not have", name, m.Name)
+		}
+		mount, err := v.mount(dir, all[at], c, i, r.Env)
+		if err != nil {
+			return nil, fmt.Errorf("container %s, volume %s: %w", name, m.Name, err)
+		}
+		ownHosts = ownHosts || path.Clean(mount.ContainerPath) == etcHosts
+		mounts = append(mounts, mount)
+	}
+	if !ownHosts && (want.Pod.Spec.HostNetwork || len(r.Sandbox.IPs) > 0) {
+		hosts, err := v.hosts(dir, want, r.Sandbox.IPs)
+		if err != nil {
+			return nil, fmt.Errorf("/etc/hosts of the pod: %w", err)
+		}
+		mounts = append(mounts, hosts...)
+	}
+	for i := range mounts {
+		mounts[i].Users = r.Place.Users
+	}
+	return mounts, nil
+}
+
+// mount words the volumeMount of number i for the runtime (C-1.37.8).
+func (v *Volumes) mount(dir string, p placed, c *v1.Container, i int, env []v1.EnvVar) (pod.Mount, error) {
+	m := &c.VolumeMounts[i]
+	mount := pod.Mount{
+		HostPath: p.path, ContainerPath: m.MountPath,
+		ReadOnly: m.ReadOnly || p.readOnly, Relabel: p.relabel && v.selinux,
+	}
+	if !path.IsAbs(m.MountPath) {
+		mount.ContainerPath = "/" + m.MountPath
+	}
+	if m.MountPropagation != nil {
+		mount.Propagation = string(*m.MountPropagation)
+	}
+	var err error
+	if mount.RecursiveReadOnly, err = v.recursiveReadOnly(m); err != nil {
+		return mount, err
+	}
+	sub, err := subPath(m, env)
+	if err != nil {
+		return mount, err
+	}
+	if p.Image != nil {
+		mount.Image, mount.SubPath = p.Image.Reference, sub
+		return mount, nil
+	}
+	if err := p.there(); err != nil {
+		return mount, err
+	}
+	if sub != "" {
+		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub); err != nil {
+			return mount, fmt.Errorf("subPath %q: %w", sub, err)
+		}
+	}
+	return mount, nil
+}
+
+// there says so when the volume is not where it was put.
+func (p placed) there() error {
+	if p.HostPath != nil {
+		return nil // it is the host's, and may be anything
+	}
+	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s is no longer there", p.path)
+	}
+	if p.mounted {
+		if there, err := overmounted(p.path); err != nil || !there {
+			return fmt.Errorf("%s is no longer mounted", p.path)
+		}
+	}
+	return nil
+}
+
+// recursiveReadOnly reports whether what is mounted beneath a mount has to be
+// read-only too.
+func (v *Volumes) recursiveReadOnly(m *v1.VolumeMount) (bool, error) {
+	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
+		return false, nil
+	}
+	mode := *m.RecursiveReadOnly
+	switch {
+	case !m.ReadOnly:
+		return false, fmt.Errorf("recursiveReadOnly: %s needs readOnly: true", mode)
+	case m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone:
+		return false, fmt.Errorf("recursiveReadOnly: %s does not go with mountPropagation: %s", mode, *m.MountPropagation)
+	case mode == v1.RecursiveReadOnlyIfPossible:
+		return v.recursive(), nil
+	case mode != v1.RecursiveReadOnlyEnabled:
+		return false, fmt.Errorf("recursiveReadOnly: %q is not known", mode)
+	case !v.recursive():
+		return false, fmt.Errorf("recursiveReadOnly: %s is not supported by the runtime", mode)
+	}
+	return true, nil
+}
+
+// subPath is the part of a volume that is mounted, "" for all of it. Names of the
+// container's environment are put in place (C-1.37.7); each has to have a value.
+func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
+	sub := m.SubPath
+	if m.SubPathExpr != "" {
+		values := map[string]string{}
+		for _, e := range env {
+			values[e.Name] = e.Value
+		}
+		if missing := unresolved(m.SubPathExpr, values); len(missing) > 0 {
+			return "", fmt.Errorf("subPathExpr: missing value for %s", strings.Join(missing, ", "))
+		}
+		sub = pod.Expand(m.SubPathExpr, values)
+	}
+	if sub == "" {
+		return "", nil
+	}
+	switch {
+	case path.IsAbs(sub):
+		return "", fmt.Errorf("subPath %q must not be an absolute path", sub)
+	case slices.Contains(strings.Split(sub, "/"), ".."):
+		return "", fmt.Errorf("subPath %q must not contain '..'", sub)
+	case strings.ContainsRune(sub, 0):
+		return "", errors.New("subPath must not contain a zero byte")
+	}
+	if sub = path.Clean(sub); sub == "." {
+		return "", nil
+	}
+	return sub, nil
+}
+
+// unresolved returns the names in expr that have no value, or an empty one.
+func unresolved(expr string, values map[string]string) (missing []string) {
+	for rest := expr; ; {
+		_, after, ok := strings.Cut(rest, "$(")
+		name, _, closed := strings.Cut(after, ")")
+		if !ok || !closed {
+			slices.Sort(missing)
+			return slices.Compact(missing)
+		}
+		rest = after
+		// What is escaped does not change with the name's value.
+		if values[name] == "" && pod.Expand(expr, map[string]string{name: "a"}) != pod.Expand(expr, map[string]string{name: "b"}) {
+			missing = append(missing, name)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package volume
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+// setGroup gives a volume and all it holds to the pod's group (fsGroup), as the
+// kubelet does: the group may read and write, or read only, files made later get
+// the group too. A volume whose own directory is as it should be is left alone where
+// policy says so. No link is followed and no mount beneath is entered.
+func setGroup(path string, group *int64, policy *v1.PodFSGroupChangePolicy, readOnly bool) error {
+	if group == nil {
+		return nil
+	}
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if policy != nil && *policy == v1.FSGroupChangeOnRootMismatch {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+			return err
+		}
+		bits := groupBits(true, readOnly)
+		if int64(st.Gid) == *group && st.Mode&bits == bits {
+			return nil
+		}
+	}
+	return setGroupBelow(dir, *group, readOnly)
+}
+
+// setGroupBelow is setGroup for an open directory. It comes last itself: one that is
+// as it should be was finished.
+func setGroupBelow(dir *os.File, group int64, readOnly bool) error {
+	err := walk(dir, 0, func(parent *os.File, name string, st *unix.Stat_t) error {
+		return setGroupOf(parent, name, group, readOnly)
+	})
+	if err != nil {
+		return err
+	}
+	return setGroupOf(dir, "", group, readOnly)
+}
+
+// groupBits are the rights that a group gets.
+func groupBits(dir, readOnly bool) uint32 {
+	bits := uint32(0o660)
+	if readOnly {
+		bits = 0o440
+	}
+	if dir {
+		bits |= 0o110 | unix.S_ISGID
+	}
+	return bits
+}
+
+// setGroupOf gives the entry of that name in parent, or parent itself where name is
+// "", to the group. It is one descriptor from the look to the change: what is
+// swapped meanwhile is not reached.
+func setGroupOf(parent *os.File, name string, group int64, readOnly bool) error {
+	path := filepath.Join(parent.Name(), name)
+	fd := int(parent.Fd())
+	if name != "" {
+		var err error
+		fd, err = unix.Openat(fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		defer unix.Close(fd)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if err := unix.Fchownat(fd, "", -1, int(group), unix.AT_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "chown", Path: path, Err: err}
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind == unix.S_IFLNK {
+		return nil
+	}
+	mode := st.Mode&^unix.S_IFMT | groupBits(kind == unix.S_IFDIR, readOnly)
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode); err != nil {
+		return &os.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return nil
+}

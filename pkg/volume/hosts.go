@@ -1,0 +1,58 @@
+package volume
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// hosts writes the pod's /etc/hosts (C-1.38.5), where it is not as it should be, and
+// returns its mount. It is written in place: containers that run have it mounted. On
+// a disk that takes nothing, a pod without aliases goes without and has the runtime's
+// (F12, F13).
+func (v *Volumes) hosts(dir string, want *pod.Spec, podIPs []string) ([]pod.Mount, error) {
+	var node []byte
+	if want.Pod.Spec.HostNetwork {
+		var err error
+		if node, err = os.ReadFile(etcHosts); err != nil {
+			return nil, err
+		}
+	}
+	path := filepath.Join(dir, hostsFile)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = writeInPlace(path, pod.HostsFile(want, podIPs, node, v.domain))
+	}
+	switch {
+	case err == nil:
+		return []pod.Mount{{HostPath: path, ContainerPath: etcHosts, Relabel: v.selinux}}, nil
+	case diskRefuses(err) && len(want.Pod.Spec.HostAliases) == 0:
+		v.log.Warn("Hosts file not written: the pod has the runtime's", "path", path, "error", err)
+		return nil, nil
+	}
+	return nil, err
+}
+
+// writeInPlace has the file at path, 0644, hold text.
+func writeInPlace(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	have := make([]byte, len(text)+1)
+	n, _ := f.ReadAt(have, 0)
+	if !bytes.Equal(have[:n], text) {
+		if err := f.Truncate(0); err != nil {
+			return err
+		}
+		if _, err := f.WriteAt(text, 0); err != nil {
+			return err
+		}
+	}
+	return f.Chmod(0o644)
+}

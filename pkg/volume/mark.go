@@ -1,0 +1,153 @@
+package volume
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// markVersion is the form of a mark: another one is put again.
+const markVersion = 1
+
+// mark is what the marker of an instance holds: what was put in place and when it is
+// no longer enough.
+type mark struct {
+	Version int       `json:"version"`
+	Boot    string    `json:"boot"`    // of the machine: its memory went with it
+	Volumes string    `json:"volumes"` // Volumes.print
+	Until   time.Time `json:"until,omitzero"`
+}
+
+// marked returns the mark of the instance in dir; ok is false when it was never put
+// in place. A mark that cannot be read is one of no version.
+func (v *Volumes) marked(dir string) (m mark, ok bool) {
+	path := filepath.Join(dir, marker)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+		text, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(text, &m) != nil {
+			return mark{}, true
+		}
+		return m, true
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	m, ok = v.noted[dir]
+	return m, ok
+}
+
+// mark writes down that the instance in dir is in place. A full or read-only
+// disk does not hold back an instance that keeps nothing on it: that one is
+// noted in memory, and put again by the next agent (F12, F13).
+func (v *Volumes) mark(dir string, kept bool, m mark) error {
+	if have, ok := v.marked(dir); ok && have == m {
+		return nil
+	}
+	text, err := json.Marshal(m)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = replaceFile(filepath.Join(dir, marker), text, 0o600)
+	}
+	if err == nil || kept || !diskRefuses(err) {
+		return err
+	}
+	v.log.Warn("Volumes not noted on disk", "dir", dir, "error", err)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.noted[dir] = m
+	return nil
+}
+
+// forgetMark makes the instance in dir not ready in memory.
+func (v *Volumes) forgetMark(dir string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.noted, dir)
+	delete(v.prints, dir)
+}
+
+func diskRefuses(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EDQUOT)
+}
+
+// boot returns what tells this start of the machine from others, "" where the kernel
+// does not say.
+func (v *Volumes) boot() string {
+	v.once.Do(func() {
+		text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err == nil {
+			v.bootID = strings.TrimSpace(string(text))
+		}
+	})
+	return v.bootID
+}
+
+// printed is the print of one spec.
+type printed struct {
+	want  *pod.Spec
+	print string
+}
+
+// print tells what the volumes of want have to be like, its data included, apart from
+// anything else. It is computed once for a spec.
+func (v *Volumes) print(dir string, want *pod.Spec) string {
+	v.mu.Lock()
+	last := v.prints[dir]
+	v.mu.Unlock()
+	if last.want == want {
+		return last.print
+	}
+	p := printed{want: want, print: v.fingerprint(want)}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.prints[dir] = p
+	return p.print
+}
+
+func (v *Volumes) fingerprint(want *pod.Spec) string {
+	sum := sha256.New()
+	for i := range want.Pod.Spec.Volumes {
+		vol := &want.Pod.Spec.Volumes[i]
+		text, err := json.Marshal(vol)
+		fmt.Fprintf(sum, "%q %v\n", text, err)
+		for _, item := range downwardItems(vol) {
+			value, err := v.field(want.Pod, item)
+			fmt.Fprintf(sum, "%q %v\n", value, err)
+		}
+	}
+	used := map[pod.ObjectID]bool{}
+	for _, r := range pod.Refs(want.Pod) {
+		if r.Volume != "" {
+			used[pod.ObjectID{Kind: r.Kind, Name: r.Name}] = true
+		}
+	}
+	fmt.Fprintln(sum, want.Data.Hash(func(kind, name string) bool { return used[pod.ObjectID{Kind: kind, Name: name}] }))
+	return hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+// downwardItems are the fields of the pod that a volume shows.
+func downwardItems(vol *v1.Volume) (items []v1.DownwardAPIVolumeFile) {
+	if vol.DownwardAPI != nil {
+		items = append(items, vol.DownwardAPI.Items...)
+	}
+	if vol.Projected != nil {
+		for _, s := range vol.Projected.Sources {
+			if s.DownwardAPI != nil {
+				items = append(items, s.DownwardAPI.Items...)
+			}
+		}
+	}
+	return items
+}

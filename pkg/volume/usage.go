@@ -1,0 +1,76 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// errOver ends the measuring of a volume that is over its limit.
+var errOver = errors.New("over the limit")
+
+// Over says which volume on the disk exceeds its sizeLimit, "" for none: measured
+// now, in blocks as du counts them, and no further than to the limit (C-1.35.9). A
+// volume that cannot be measured because it is too deep counts as one that exceeds it.
+func (v *Volumes) Over(want *pod.Spec, instance int) (string, error) {
+	_, all, err := v.place(want, instance)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range all {
+		e := p.EmptyDir
+		if e == nil || e.Medium != v1.StorageMediumDefault || e.SizeLimit == nil || e.SizeLimit.Sign() <= 0 {
+			continue
+		}
+		err := measure(p.path, e.SizeLimit.Value())
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case errors.Is(err, errOver):
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", p.Name, e.SizeLimit.String()), nil
+		case errors.Is(err, errTooDeep):
+			return fmt.Sprintf("Usage of EmptyDir volume %q cannot be measured: %s. ", p.Name, err), nil
+		case err != nil:
+			return "", fmt.Errorf("volume %s: %w", p.Name, err)
+		}
+	}
+	return "", nil
+}
+
+// measure returns errOver when a tree takes more bytes of the disk than limit.
+func measure(path string, limit int64) error {
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var top unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &top); err != nil {
+		return err
+	}
+	linked := map[uint64]bool{}
+	used := top.Blocks * 512
+	add := func(_ *os.File, _ string, st *unix.Stat_t) error {
+		if st.Dev != top.Dev {
+			return nil
+		}
+		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			if linked[st.Ino] {
+				return nil
+			}
+			linked[st.Ino] = true
+		}
+		if used += st.Blocks * 512; used > limit {
+			return errOver
+		}
+		return nil
+	}
+	if used > limit {
+		return errOver
+	}
+	return walk(dir, 0, add)
+}

@@ -1,0 +1,252 @@
+package apisource
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source/apiserver"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// create makes an object of the core group in namespace default.
+func create(t *testing.T, c *cluster.Cluster, what, text string) {
+	t.Helper()
+	if err := c.Client(t).Post().Namespace("default").Resource(what).Body([]byte(text)).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func patch(t *testing.T, c *cluster.Cluster, what, name, text string) {
+	t.Helper()
+	err := c.Client(t).Patch(types.MergePatchType).Namespace("default").Resource(what).Name(name).Body([]byte(text)).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, c *cluster.Cluster, what, name string) {
+	t.Helper()
+	if err := c.Client(t).Delete().Namespace("default").Resource(what).Name(name).Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holds returns the objects of a set, and what of it cannot be read.
+func holds(w sourcetest.Word) string {
+	var out []string
+	for f := range w.Files.All() {
+		_, name, _ := strings.Cut(f.File, "#")
+		if f.Whole {
+			out = append(out, fmt.Sprintf("!%s: %v", name, f.Problems))
+		}
+		for _, o := range f.Objects {
+			out = append(out, name+"="+string(o.Values()["k"]))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func becomes(t *testing.T, l *sourcetest.Listener, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(sourcetest.Patience); ; {
+		if got := holds(l.Set()); got == want {
+			return
+		} else if time.Now().After(deadline) {
+			t.Fatalf("objects %q, want %q", got, want)
+		}
+	}
+}
+
+// naming is a pod that names ConfigMap a and Secret a, and optionally b.
+func naming(node, name string) *v1.Pod {
+	p, yes, a := cluster.Pod(node, name), true, v1.LocalObjectReference{Name: "a"}
+	p.Spec.ServiceAccountName = "builder"
+	// The server gives a node tokens for the audiences that its pods' volumes name.
+	p.Spec.Volumes = []v1.Volume{{Name: "token", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
+		Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Audience: "vault", Path: "token"}}},
+	}}}}
+	p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{
+		{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: a}},
+		{SecretRef: &v1.SecretEnvSource{LocalObjectReference: a}},
+		{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "b"}, Optional: &yes}},
+	}
+	return p
+}
+
+// A node's own credentials are enough for all that its pods need: each object by
+// itself, services, tokens and trust bundles; and for nothing of another node's.
+func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.RBAC(), cluster.APIs("certificates.k8s.io/v1beta1"),
+		cluster.APIServerArgs("--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true"))
+	c.CreateNode(t, "n1")
+	create(t, c, "configmaps", `{"metadata": {"name": "a"}, "data": {"k": "1"}}`)
+	create(t, c, "secrets", `{"metadata": {"name": "a"}, "stringData": {"k": "hunter2"}}`)
+	create(t, c, "serviceaccounts", `{"metadata": {"name": "builder"}}`)
+	create(t, c, "services", `{"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}`)
+	create(t, c, "services", `{"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": [{"port": 80}]}}`)
+	c.CreatePod(t, naming("n1", "one"))
+
+	var log bytes.Buffer
+	src := newSource(t, c.NodeKubeconfig(t, "n1"), "n1", func(cfg *apiserver.Config) {
+		cfg.Services, cfg.Log = true, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	l := sourcetest.Listen(t, src)
+	w := l.Set()
+	if got, want := holds(w), "configmap/default/a=1 secret/default/a=hunter2"; got != want {
+		t.Errorf("with the first set come %q, want %q", got, want)
+	}
+	patch(t, c, "configmaps", "a", `{"data": {"k": "2"}}`)
+	becomes(t, l, "configmap/default/a=2 secret/default/a=hunter2")
+	create(t, c, "configmaps", `{"metadata": {"name": "b"}, "immutable": true, "data": {"k": "3"}}`)
+	becomes(t, l, "configmap/default/a=2 configmap/default/b=3 secret/default/a=hunter2")
+	remove(t, c, "secrets", "a")
+	becomes(t, l, "configmap/default/a=2 configmap/default/b=3")
+
+	create(t, c, "secrets", `{"metadata": {"name": "late"}, "stringData": {"k": "4"}}`)
+	late := cluster.Pod("n1", "late")
+	late.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "late"}}
+	c.CreatePod(t, late)
+	becomes(t, l, "configmap/default/a=2 configmap/default/b=3 secret/default/late=4")
+
+	services, err := src.Services("default")
+	var names []string
+	for _, s := range services {
+		names = append(names, s.Name)
+	}
+	if got := strings.Join(names, " "); err != nil || got != "kubernetes web" && got != "web" {
+		t.Errorf("services %q, %v", got, err)
+	}
+	tokens(t, c, src, w.Pod("one"))
+	trust(t, c, src)
+
+	l.Leave()
+	l.Ended()
+	if text := log.String(); strings.Contains(text, "HTTP 403") || strings.Contains(text, "hunter2") {
+		t.Errorf("log:\n%s", text)
+	}
+	other := newSource(t, c.NodeKubeconfig(t, "n2"), "n2")
+	c.CreateNode(t, "n2")
+	c.CreatePod(t, cluster.Pod("n2", "two"))
+	sourcetest.Listen(t, other).Set().Holds(t, "two")
+	if _, _, err := other.Token(t.Context(), w.Pod("one"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "HTTP 403") {
+		t.Errorf("another node gets the pod's token: %v", err)
+	}
+}
+
+// tokens: the server says of the token what was asked for.
+func tokens(t *testing.T, c *cluster.Cluster, src *apiserver.Source, spec *pod.Spec) {
+	t.Helper()
+	seconds := int64(1200)
+	start := time.Now()
+	of := &v1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: &seconds}
+	text, renew, err := src.Token(t.Context(), spec, of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var claims struct {
+		Aud        []string
+		Exp, Iat   int64
+		Sub        string
+		Kubernetes struct{ Pod struct{ Name, UID string } } `json:"kubernetes.io"`
+	}
+	parts := strings.Split(text, ".")
+	body, err := base64.RawURLEncoding.DecodeString(parts[min(1, len(parts)-1)])
+	if err != nil || json.Unmarshal(body, &claims) != nil {
+		t.Fatalf("the token is no token: %v", err)
+	}
+	if claims.Sub != "system:serviceaccount:default:builder" || claims.Aud[0] != "vault" || claims.Exp-claims.Iat != seconds ||
+		claims.Kubernetes.Pod.Name != "one" || claims.Kubernetes.Pod.UID != spec.UID() {
+		t.Errorf("token says %+v", claims)
+	}
+	if in := renew.Sub(start); in < 940*time.Second || in > 965*time.Second {
+		t.Errorf("a token of 20 minutes is renewed after %v", in)
+	}
+	if again, _, err := src.Token(t.Context(), spec, of); err != nil || again != text {
+		t.Errorf("asked again at once: another token, %v", err)
+	}
+	stranger := *spec
+	stranger.Pod = spec.Pod.DeepCopy()
+	stranger.Pod.UID = "gone"
+	if _, _, err := src.Token(t.Context(), &stranger, of); err == nil {
+		t.Error("a token for a pod that is gone")
+	}
+}
+
+func trust(t *testing.T, c *cluster.Cluster, src *apiserver.Source) {
+	t.Helper()
+	authority, err := os.ReadFile(c.Authority.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, signer := range map[string]string{"plain": "", "example.com:x:1": "example.com/x"} {
+		text, err := json.Marshal(map[string]any{
+			"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+			"metadata": map[string]any{"name": name, "labels": map[string]string{"a": "b"}},
+			"spec":     map[string]string{"signerName": signer, "trustBundle": string(authority)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = c.Client(t).Post().AbsPath("/apis/certificates.k8s.io/v1beta1/clustertrustbundles").SetHeader("Content-Type", "application/json").
+			Body(text).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name, signer, yes := "plain", "example.com/x", true
+	labels := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	for _, of := range []*v1.ClusterTrustBundleProjection{{Name: &name}, {SignerName: &signer, LabelSelector: labels}} {
+		if got, err := src.TrustBundle(t.Context(), of); err != nil || got != string(authority) {
+			t.Errorf("%+v: %q, %v", of, got, err)
+		}
+	}
+	name = "none"
+	if got, err := src.TrustBundle(t.Context(), &v1.ClusterTrustBundleProjection{Name: &name, Optional: &yes}); got != "" || err != nil {
+		t.Errorf("an optional bundle that is not there: %q, %v", got, err)
+	}
+}
+
+// Through podconfig a pod is bound to what it names, waits for what is missing, and
+// is bound again when that appears and when it changes.
+func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t)
+	create(t, c, "configmaps", `{"metadata": {"name": "a"}, "data": {"k": "1"}}`)
+	c.CreatePod(t, naming("n1", "one"))
+	next := ops(t, newSource(t, c.AdminKubeconfig(t), "n1"))
+	becomes := func(op, want string) {
+		t.Helper()
+		spec := next(op)
+		got := ""
+		for _, kind := range []string{pod.KindConfigMap, pod.KindSecret} {
+			if values, ok := spec.Data.Values(kind, "a"); ok {
+				got += kind + "=" + string(values["k"]) + " "
+			}
+		}
+		if got != want {
+			t.Errorf("%s: bound to %q, want %q", op, got, want)
+		}
+	}
+	becomes("ADD one", "ConfigMap=1 ")
+	create(t, c, "secrets", `{"metadata": {"name": "a"}, "stringData": {"k": "2"}}`)
+	becomes("UPDATE one", "ConfigMap=1 Secret=2 ")
+	patch(t, c, "secrets", "a", `{"stringData": {"k": "3"}}`)
+	becomes("UPDATE one", "ConfigMap=1 Secret=3 ")
+	remove(t, c, "configmaps", "a")
+	becomes("UPDATE one", "Secret=3 ")
+}

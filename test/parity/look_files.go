@@ -1,0 +1,202 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of a file that is longer than shortFile only the sum is kept; more than manyFiles
+// of one volume are not listed.
+const (
+	shortFile = 4 << 10
+	manyFiles = 500
+)
+
+// volumeFiles lists every file of what is mounted into a container beside the
+// kernel's own file systems: path, kind, mode, owner, and what is in it.
+func volumeFiles(proc, mounts string) []string {
+	var all []string
+	for line := range strings.Lines(mounts) {
+		f := strings.Fields(line)
+		if len(f) < 5 || f[4] == "/" || f[4] != "/dev/termination-log" && within(f[4], "/proc", "/sys", "/dev") {
+			continue
+		}
+		root := proc + "root"
+		count := 0
+		_ = filepath.WalkDir(root+unescape(f[4]), func(path string, _ fs.DirEntry, err error) error {
+			if count++; count > manyFiles {
+				return fs.SkipAll
+			}
+			if err != nil {
+				all = append(all, strings.TrimPrefix(path, root)+" "+err.Error())
+				return nil
+			}
+			all = append(all, strings.TrimPrefix(path, root)+" "+describeFile(path))
+			return nil
+		})
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// unescape undoes how mountinfo writes what a path may not have there.
+func unescape(path string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
+}
+
+func within(path string, dirs ...string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return path == d || strings.HasPrefix(path, d+"/") })
+}
+
+func describeFile(path string) string {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return err.Error()
+	}
+	owner := fmt.Sprintf("%04o %d:%d", st.Mode&0o7777, st.Uid, st.Gid)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return "dir " + owner
+	case unix.S_IFLNK:
+		to, _ := os.Readlink(path)
+		return fmt.Sprintf("link %d:%d -> %s", st.Uid, st.Gid, to)
+	case unix.S_IFREG:
+		if filepath.Base(path) == "hosts" || filepath.Base(path) == "resolv.conf" || filepath.Base(path) == "hostname" {
+			return "file " + owner // what is in it is looked at line by line
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "file " + owner + " " + err.Error()
+		}
+		if len(text) > shortFile || !utf8.Valid(text) {
+			return fmt.Sprintf("file %s %d bytes %.8x", owner, len(text), sha256.Sum256(text))
+		}
+		return fmt.Sprintf("file %s %q", owner, text)
+	case unix.S_IFCHR, unix.S_IFBLK:
+		return fmt.Sprintf("device %s %#o %d:%d", owner, st.Mode&unix.S_IFMT, unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	case unix.S_IFIFO:
+		return "pipe " + owner
+	case unix.S_IFSOCK:
+		return "socket " + owner
+	}
+	return "unknown " + owner
+}
+
+// devices lists what is in a container's /dev.
+func devices(proc string) []string {
+	var all []string
+	entries, _ := os.ReadDir(proc + "root/dev")
+	for _, e := range entries {
+		all = append(all, "/dev/"+e.Name()+" "+describeFile(proc+"root/dev/"+e.Name()))
+	}
+	return all
+}
+
+// lookedSysctls are those that belong to a namespace, and not to the machine.
+var lookedSysctls = []string{
+	"kernel/shm_rmid_forced", "kernel/shmmax", "kernel/shmall", "kernel/shmmni", "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem",
+	"kernel/hostname", "kernel/domainname",
+	"net/ipv4/ip_local_port_range", "net/ipv4/tcp_syncookies", "net/ipv4/ping_group_range", "net/ipv4/ip_unprivileged_port_start",
+	"net/ipv4/ip_local_reserved_ports", "net/ipv4/tcp_keepalive_time", "net/ipv4/tcp_keepalive_intvl", "net/ipv4/tcp_keepalive_probes",
+	"net/ipv4/tcp_fin_timeout", "net/ipv4/ip_forward",
+}
+
+// sysctlFacts reads them as the container has them, host and domain name among
+// them. They show the namespaces of the thread that reads, which goes into the
+// container's and comes back: a thread that ended would take along the programs it
+// has started (Pdeathsig).
+func sysctlFacts(pid int) Facts {
+	f := Facts{}
+	runtime.LockOSThread()
+	var home []int
+	for _, ns := range []string{"net", "ipc", "uts"} {
+		was, err := enter(fmt.Sprintf("/proc/self/task/%d/ns/%s", unix.Gettid(), ns), fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
+		if err != nil {
+			f["error"] = err.Error()
+			break
+		}
+		home = append(home, was)
+	}
+	if f["error"] == "" {
+		for _, s := range lookedSysctls {
+			if text, err := os.ReadFile("/proc/sys/" + s); err == nil {
+				f[strings.ReplaceAll(s, "/", ".")] = strings.Join(strings.Fields(string(text)), " ")
+			}
+		}
+	}
+	for _, fd := range home {
+		if err := unix.Setns(fd, 0); err != nil {
+			panic("a thread is lost in a container: " + err.Error())
+		}
+		_ = unix.Close(fd)
+	}
+	runtime.UnlockOSThread()
+	return f
+}
+
+// enter goes from a namespace into another, and returns the one it was in.
+func enter(from, to string) (home int, err error) {
+	if home, err = unix.Open(from, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return 0, err
+	}
+	fd, err := unix.Open(to, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Setns(fd, 0)
+		_ = unix.Close(fd)
+	}
+	if err != nil {
+		_ = unix.Close(home)
+	}
+	return home, err
+}
+
+// namespaceLinks returns which namespaces a process is in.
+func namespaceLinks(proc string) Facts {
+	f := Facts{}
+	for _, ns := range []string{"net", "ipc", "uts", "pid", "user", "cgroup"} {
+		to, _ := os.Readlink(proc + "ns/" + ns)
+		if own, _ := os.Readlink("/proc/self/ns/" + ns); own == to {
+			to = "the node's"
+		}
+		f[ns] = to
+	}
+	return f
+}
+
+// nameNamespaces puts numbers in place of the namespaces of a pod's containers:
+// what says which of them share one.
+func nameNamespaces(looks map[string]Look) {
+	names := map[string]string{}
+	for _, c := range slices.Sorted(maps.Keys(looks)) {
+		for _, ns := range looks[c].Namespaces.keys() {
+			link := looks[c].Namespaces[ns]
+			if link == "the node's" {
+				continue
+			}
+			if names[link] == "" {
+				names[link] = fmt.Sprintf("%d of the pod", 1+countOf(names, ns))
+			}
+			looks[c].Namespaces[ns] = names[link]
+		}
+	}
+}
+
+func countOf(names map[string]string, ns string) int {
+	n := 0
+	for link := range names {
+		if strings.HasPrefix(link, ns+":") {
+			n++
+		}
+	}
+	return n
+}

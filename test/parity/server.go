@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// A server is an API server with an etcd, for what a kubelet does not take from
+// a file.
+type server struct {
+	admin      *rest.RESTClient
+	kubeconfig string // the node's
+}
+
+// startServer starts one; what clean ends is all of it.
+func startServer(ctx context.Context, dir string) (s *server, clean func(), err error) {
+	t := &bench{ctx: ctx, dir: dir}
+	defer func() {
+		if said := recover(); said != nil {
+			t.end()
+			err = fmt.Errorf("API server: %v", said)
+		}
+	}()
+	c := cluster.Start(t, cluster.APIs("storage.k8s.io/v1", "resource.k8s.io/v1"))
+	return &server{admin: c.Client(t), kubeconfig: c.NodeKubeconfig(t, nodeName)}, t.end, nil
+}
+
+// A bench is what package cluster takes for a test.
+type bench struct {
+	testing.TB // nil: what is not below is not called
+	ctx        context.Context
+	dir        string
+	undo       []func()
+}
+
+func (b *bench) Helper()                        {}
+func (b *bench) Context() context.Context       { return b.ctx }
+func (b *bench) Failed() bool                   { return false }
+func (b *bench) Logf(format string, a ...any)   { fmt.Fprintf(os.Stderr, format+"\n", a...) }
+func (b *bench) Errorf(format string, a ...any) { b.Logf(format, a...) }
+func (b *bench) Error(a ...any)                 { b.Logf("%s", fmt.Sprint(a...)) }
+func (b *bench) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
+func (b *bench) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+func (b *bench) Cleanup(f func())               { b.undo = append(b.undo, f) }
+
+func (b *bench) TempDir() string {
+	dir, err := os.MkdirTemp(b.dir, "cluster")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return dir
+}
+
+func (b *bench) end() {
+	for _, f := range slices.Backward(b.undo) {
+		f()
+	}
+}
+
+// patience is how long a pod that is being deleted may keep its name.
+const patience = time.Minute
+
+// put makes an object, or makes it what the manifest says. A pod is bound to the
+// node, and has the name that a pod from a file has. said is why the server does
+// not take it.
+func (s *server) put(manifest string) (said []string, err error) {
+	path, name, body, err := object(manifest)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		err := s.admin.Post().AbsPath(path).Body(body).Do(ctx).Error()
+		if apierrors.IsAlreadyExists(err) && filepath.Base(path) != "pods" {
+			err = s.admin.Put().AbsPath(path, name).Body(body).Do(ctx).Error()
+		}
+		switch {
+		case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+			return []string{err.Error()}, nil
+		case !apierrors.IsAlreadyExists(err):
+			return nil, err
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return nil, fmt.Errorf("%s is still there: %w", name, err)
+		}
+	}
+}
+
+// remove deletes an object; a pod goes as its node lets it.
+func (s *server) remove(manifest string) error {
+	path, name, _, err := object(manifest)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err = s.admin.Delete().AbsPath(path, name).Do(ctx).Error(); apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// object returns where a manifest's object belongs in the API, and its JSON.
+func object(manifest string) (path, name string, body []byte, err error) {
+	var tree map[string]any
+	if err := yaml.Unmarshal([]byte(manifest), &tree); err != nil {
+		return "", "", nil, err
+	}
+	kind, name, err := identify(manifest)
+	if err != nil {
+		return "", "", nil, err
+	}
+	tree["kind"] = kind
+	if kind == "Pod" {
+		name += "-" + nodeName
+		spec, _ := tree["spec"].(map[string]any)
+		if meta, ok := tree["metadata"].(map[string]any); ok && spec != nil {
+			meta["name"], spec["nodeName"] = name, nodeName
+			spec["automountServiceAccountToken"] = false
+		}
+	}
+	if tree["apiVersion"] == nil {
+		tree["apiVersion"] = "v1"
+	}
+	path = "/api/v1/namespaces/default/" + strings.ToLower(kind) + "s"
+	body, err = json.Marshal(tree)
+	return path, name, body, err
+}
+
+// A registered kubelet is one with an API server, and without files.
+type registered struct {
+	kubelet
+}
+
+func (k *registered) name() string { return "kubelet-api" }
+
+func (k *registered) command() (*exec.Cmd, error) {
+	// What it watches is read in a moment; what is mounted follows when it looks at
+	// a pod again.
+	return k.start("syncFrequency: 2s\nregisterNode: true\n", "--kubeconfig", k.server.kubeconfig)
+}
