@@ -20,8 +20,9 @@ func helpText(cmd *cobra.Command) string {
 	if about == "" {
 		about = cmd.Short + "."
 	}
-	b.WriteString(about + "\n\n")
+	b.WriteString(about + "\n")
 	if cmd.HasParent() {
+		b.WriteString("\n")
 		line := cmd.UseLine()
 		if cmd.HasAvailableSubCommands() {
 			line = cmd.CommandPath() + " COMMAND [flags]"

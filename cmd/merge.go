@@ -110,6 +110,9 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	}
 	defer done()
 	r := reading{kept: p.keptSpecs(look.Kept), permissions: file.Say, lasting: true, log: log}
+	if look.Against != nil {
+		r.kept = look.Against.Pods // what is rejected stands as it was saved
+	}
 	if look.Observer != nil {
 		sets, err := p.lastSets()
 		if err != nil {

@@ -131,6 +131,7 @@ func (p *program) facts() (plan.Node, v1.ResourceList, error) {
 		Sysctls:     p.cfg.Sysctls(),
 		Allocatable: allocatable,
 		MaxPods:     p.cfg.MaxPods,
+		NoAppArmor:  f.OS == "linux" && !f.AppArmor,
 	}, f.Enforced(p.cfg.Reserved()), nil
 }
 

@@ -24,7 +24,9 @@ import (
 // required_plugins: without them a containerd whose CRI is broken would go on
 // running and never answer. restrict_oom_score_adj: where the score may not be
 // lowered (no CAP_SYS_RESOURCE), a container gets the nearest one allowed
-// instead of an error.
+// instead of an error. max_concurrent_downloads: containerd would count the layers of
+// all registries together, so that one that hangs held up all others (M21); whoever
+// pulls here takes turns at each registry.
 const configuration = `version = 4
 root = '{{.Root}}/root'
 state = '{{.Run}}/state'
@@ -70,6 +72,9 @@ disabled_plugins = [
 
   [plugins.'io.containerd.cri.v1.images'.registry]
     config_path = '{{.Root}}/certs.d'
+
+[plugins.'io.containerd.transfer.v1.local']
+  max_concurrent_downloads = 0
 
 [[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
   platform = '{{.Platform}}'

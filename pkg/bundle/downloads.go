@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
-	content "github.com/containerd/containerd/api/services/content/v1"
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	"github.com/distribution/reference"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -59,8 +59,8 @@ func (d *Downloads) Look(ctx context.Context, images []string) (map[string]Downl
 	}
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace), callLimit)
 	defer cancel()
-	api := content.NewContentClient(d.conn)
-	all, err := api.ListStatuses(ctx, &content.ListStatusesRequest{})
+	api := contentapi.NewContentClient(d.conn)
+	all, err := api.ListStatuses(ctx, &contentapi.ListStatusesRequest{})
 	if err != nil {
 		d.mute = status.Code(err) == codes.Unimplemented
 		return nil, err
@@ -93,15 +93,19 @@ func (d *Downloads) Look(ctx context.Context, images []string) (map[string]Downl
 
 // arrivingManifest returns the digest of the one manifest of an image's repository some
 // of whose layers are arriving, "" when there is none, or more.
-func arrivingManifest(ctx context.Context, api content.ContentClient, image string, arriving map[string]int64) (string, error) {
+func arrivingManifest(ctx context.Context, api contentapi.ContentClient, image string, arriving map[string]int64) (string, error) {
 	ref, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return "", err
 	}
-	// containerd notes on all content where it came from, and on manifests what
+	host, err := url.Parse("//" + reference.Domain(ref))
+	if err != nil {
+		return "", err
+	}
+	// containerd notes on all content what host it came from, and on manifests what
 	// they hold.
-	source := "containerd.io/distribution.source." + reference.Domain(ref)
-	list, err := api.List(ctx, &content.ListContentRequest{Filters: []string{fmt.Sprintf("labels.%q", source)}})
+	source := "containerd.io/distribution.source." + host.Hostname()
+	list, err := api.List(ctx, &contentapi.ListContentRequest{Filters: []string{fmt.Sprintf("labels.%q", source)}})
 	if err != nil {
 		return "", err
 	}
@@ -118,7 +122,7 @@ func arrivingManifest(ctx context.Context, api content.ContentClient, image stri
 			if !slices.Contains(strings.Split(info.GetLabels()[source], ","), reference.Path(ref)) {
 				continue
 			}
-			for label, digest := range maps.All(info.GetLabels()) {
+			for label, digest := range info.GetLabels() {
 				if _, ok := arriving[digest]; ok && strings.HasPrefix(label, "containerd.io/gc.ref.content.l.") {
 					digests = append(digests, info.GetDigest())
 					break
@@ -133,9 +137,9 @@ func arrivingManifest(ctx context.Context, api content.ContentClient, image stri
 }
 
 // far adds up the layers of a manifest: those that are there, and those arriving.
-func far(ctx context.Context, api content.ContentClient, digest string, arriving map[string]int64) (Download, error) {
+func far(ctx context.Context, api contentapi.ContentClient, digest string, arriving map[string]int64) (Download, error) {
 	var d Download
-	read, err := api.Read(ctx, &content.ReadContentRequest{Digest: digest})
+	read, err := api.Read(ctx, &contentapi.ReadContentRequest{Digest: digest})
 	if err != nil {
 		return d, err
 	}
@@ -167,7 +171,7 @@ func far(ctx context.Context, api content.ContentClient, digest string, arriving
 			d.Bytes += bytes
 			continue
 		}
-		_, err := api.Info(ctx, &content.InfoRequest{Digest: layer.Digest})
+		_, err := api.Info(ctx, &contentapi.InfoRequest{Digest: layer.Digest})
 		switch status.Code(err) {
 		case codes.OK:
 			d.Bytes += layer.Size

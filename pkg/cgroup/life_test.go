@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -10,10 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -35,6 +38,32 @@ func TestC_1_41_2_PodOnThisKernel(t *testing.T) {
 		want(t, at+" processes", value(t, at, "pids.max"), 77)
 		if got := names(t, g.cfg.Root); len(got) != 5 { // the one of the class before has gone
 			t.Errorf("%q", got)
+		}
+	}
+}
+
+// TestC_1_41_6_LimitsChangeWithTheAgent: one that starts with other reserves gives
+// all pods those; where they use more memory already, everything else counts.
+func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
+	var log strings.Builder
+	g := cgroupsOf(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	put(t, g, shape(t, "a", bestEffortPod))
+	all := g.cfg.Root + "/kubepods"
+	for _, c := range []struct{ cpu, memory, shares, limit, said string }{
+		{"1", "512Mi", "1024", "536870912", ""},
+		{"500m", "1", "512", "536870912", "Pods are not limited to what is allocatable"}, // less than the kernel's own part
+		{"250m", "256Mi", "256", "268435456", ""},
+	} {
+		log.Reset()
+		g = again(g)
+		g.cfg.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse(c.cpu), v1.ResourceMemory: resource.MustParse(c.memory)}
+		for range 2 {
+			put(t, g, shape(t, "a", bestEffortPod))
+			want(t, "shares", value(t, all, "cpu.shares"), c.shares)
+			want(t, "memory", value(t, all, "memory.limit_in_bytes"), c.limit)
+		}
+		if got := log.String(); (c.said == "") != (got == "") || !strings.Contains(got, c.said) {
+			t.Errorf("%s is said, want %q", got, c.said)
 		}
 	}
 }
@@ -155,6 +184,39 @@ func TestI6_SweepKeepsWhatIsKnown(t *testing.T) {
 	want(t, "all", removed, []string{"new"})
 	want(t, "error", err, nil)
 	want(t, "nothing is left", names(t, g.cfg.Root), []string{})
+}
+
+// TestI6_SweepBesideStarts: pods that start while strays are looked for stay whole.
+func TestI6_SweepBesideStarts(t *testing.T) {
+	g := cgroupsOf(t)
+	var pods []*pod.Spec
+	for i := range 8 {
+		pods = append(pods, shape(t, fmt.Sprintf("p%d", i), burstablePod))
+		put(t, g, pods[i])
+	}
+	for range 10 {
+		g = again(g)
+		var wg sync.WaitGroup
+		for _, s := range pods {
+			wg.Go(func() {
+				if _, err := g.Put(s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Go(func() {
+			if _, err := g.Sweep(nil); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+	}
+	expect := []string{"", "/kubepods", "/kubepods/besteffort", "/kubepods/burstable"}
+	for _, s := range pods {
+		expect = append(expect, "/kubepods/burstable/pod"+s.UID())
+	}
+	want(t, "there are", names(t, g.cfg.Root), expect)
+	want(t, "shares of 8 × 250m", value(t, g.cfg.Root+"/kubepods/burstable", "cpu.shares"), 2048)
 }
 
 // TestF3_HalfMadeIsMended: what an agent leaves that dies after any step of Put.
@@ -317,6 +379,10 @@ func TestC_1_41_3_AnySequence(t *testing.T) {
 		{`{containers: [{name: a, resources: {requests: {memory: 1Mi}}}]}`, "/burstable", 0},
 	}
 	rapid.Check(t, func(r *rapid.T) {
+		g = again(g)
+		if _, err := g.Sweep(nil); err != nil { // of the one before
+			r.Fatal(err)
+		}
 		here := map[string]int{}
 		uid := rapid.SampledFrom([]string{"a", "b-1", "c"})
 		for range rapid.IntRange(1, 12).Draw(r, "steps") {
@@ -371,9 +437,5 @@ func TestC_1_41_3_AnySequence(t *testing.T) {
 				}
 			}
 		}
-		if _, err := again(g).Sweep(nil); err != nil {
-			r.Fatal(err)
-		}
-		g = again(g)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -255,5 +256,36 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	}
 	if _, err := bare(again(g)).Put(a); err == nil || !strings.Contains(err.Error(), "cgroups.json") {
 		t.Errorf("damaged: %v", err)
+	}
+}
+
+// TestF34_NothingIsWrittenElsewhere: neither on a cgroup root that somebody else
+// made, nor of what another agent is about to make.
+func TestF34_NothingIsWrittenElsewhere(t *testing.T) {
+	g := cgroupsOf(t)
+	mkdir(t, g.cfg.Root, ".")
+	set := g.marks.set
+	g.marks.set = func(path, name string, value []byte) error {
+		if slices.Contains(rootDirs(t, g.cfg.Root), path) {
+			t.Errorf("%s is set on %s", name, path)
+		}
+		return set(path, name, value)
+	}
+	put(t, g, shape(t, "a", burstablePod))
+	tier := rootDirs(t, g.cfg.Root)[0] + "/kubepods/burstable"
+	if err := unix.Lsetxattr(tier, "trusted.nodectl.podb", []byte("n2 0123456789abcdef 0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again(g).Sweep(map[string]bool{"a": true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := attributeOf(tier, "trusted.nodectl.podb"); err != nil {
+		t.Error(err)
+	}
+	if err := os.Mkdir(tier+"/podb", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if o, _, err := g.marks.owner(tier + "/podb"); o != unmarked || err != nil {
+		t.Errorf("owner %d, %v", o, err)
 	}
 }

@@ -113,6 +113,11 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		PreStop:     preStopOf(notes),
 		StopSignal:  signalName(s.GetStopSignal()),
 	}
+	for _, m := range s.GetMounts() {
+		if m.GetRecursiveReadOnly() {
+			c.Recursive = append(c.Recursive, m.GetContainerPath())
+		}
+	}
 	if u := s.GetUser().GetLinux(); u != nil {
 		c.User = &v1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
 	}

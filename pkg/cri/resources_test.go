@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -223,5 +225,42 @@ func TestHugePageSizesAreRead(t *testing.T) {
 	}
 	if got := hugePages(filepath.Join(dir, "none")); got != nil {
 		t.Errorf("of a kernel without: %v", got)
+	}
+}
+
+// updates is a runtime that notes what a container is given.
+type updates struct {
+	runtimeapi.RuntimeServiceClient
+	got *runtimeapi.LinuxContainerResources
+}
+
+func (u *updates) UpdateContainerResources(_ context.Context, q *runtimeapi.UpdateContainerResourcesRequest, _ ...grpc.CallOption) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	u.got = q.GetLinux()
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// TestC_1_34_4_SwapGoesWithTheMemoryLimit: on cgroup v1 a limit of both that stayed
+// would be below the new one, and be refused.
+func TestC_1_34_4_SwapGoesWithTheMemoryLimit(t *testing.T) {
+	con := asking("a", "1", "", "", "")
+	want := &pod.Spec{Pod: &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}}
+	for _, c := range []struct {
+		name string
+		m    machine
+		want string
+	}{
+		{"v1", machine{swap: true}, "memory=-1 swap=-1 "},
+		{"v1 without", machine{}, "memory=-1 swap=0 "},
+		{"v2", machine{unified: true, swap: true}, "memory=-1 swap=0 memory.oom.group=1 memory.swap.max=0"},
+	} {
+		u := &updates{}
+		r := New(Config{Node: "n1"}, u, nil)
+		r.machine = c.m
+		if err := r.UpdateContainer(t.Context(), "x", want, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("memory=%d %s", u.got.MemoryLimitInBytes, said(u.got)); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
 	}
 }

@@ -216,7 +216,7 @@ func (s *scenery) rows() map[string]func() []expectation {
 		},
 		"M23": func() []expectation {
 			p, ok := s.plain(lives0)
-			if !ok || len(s.files) > 1 { // a layer that fails hides what else was drawn
+			if !ok || len(s.files) > 1 || s.layers[1-p.layer].err != nil { // a layer that fails hides what else was drawn
 				return nil
 			}
 			s.layers[p.layer].err = fmt.Errorf("no answer")

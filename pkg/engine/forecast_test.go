@@ -447,7 +447,7 @@ func semanticsRows(t *testing.T) []string {
 func TestForecast_RandomPlansAreExecuted(t *testing.T) {
 	rows := semanticsRows(t)
 	drawn := map[string]int{}
-	for story := range 80 {
+	for story := range 5 {
 		bubble(t, func(t *testing.T, m *machine) {
 			m.src = nil
 			m.disk.keepSets()

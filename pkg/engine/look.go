@@ -118,6 +118,10 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 			f.add(want)
 			continue
 		}
+		if want == was { // it is rejected as it is written, and stands as it was
+			f.Unchanged++
+			continue
+		}
 		f.update(want, saved.bound(was, want, state))
 	}
 	for _, s := range saved.Pods {

@@ -59,7 +59,8 @@ const maxProblems = 20
 // could be read. An explicit empty list is an empty set, an empty file is a
 // problem (F40).
 //
-// The second result holds the warnings of Warn.
+// The second result holds the warnings of Warn, and a notice for each field of a
+// static pod's spec that changes nothing (pod.Ignored).
 func Parse(data []byte, o Options) (source.File, []pod.Problem) { return parse(data, o, true) }
 
 // parse is Parse; without quick it never takes the short way, which must not

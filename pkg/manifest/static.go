@@ -59,6 +59,7 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
 	}
 	s.Fingerprint(s.Pod)
+	ignored := pod.Ignored(&p)
 	r.makeStatic(s)
 	found := paths{}
 	for _, p := range problems {
@@ -73,7 +74,24 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 			found[o.path+f.Path] = true
 		}
 	}
+	if len(problems) == 0 {
+		r.notices(o, ignored)
+	}
 	return s, problems
+}
+
+// notices says which fields of a pod change nothing here, each where it is written.
+func (r *reader) notices(o object, ignored []pod.Problem) {
+	for i, n := range ignored {
+		line, col := o.at.key(n.Path)
+		n = pod.Problem{File: r.o.File, Line: line, Column: col, Msg: o.path + n.Path + " " + n.Msg}
+		if rest := len(ignored) - i; i == maxProblems && rest > 1 {
+			n.Msg = fmt.Sprintf("%d more fields of this pod are ignored", rest)
+			r.warnings = append(r.warnings, n)
+			return
+		}
+		r.warnings = append(r.warnings, n)
+	}
 }
 
 // finished fills in what is known of a pod that was defaulted elsewhere. One

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	podapi "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/capabilities"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -21,6 +22,8 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	if err != nil {
 		return []pod.Problem{{Msg: "not a Pod: " + err.Error()}}
 	}
+	// The kubelet allows it too; who must not have it is said by a source policy.
+	capabilities.Setup(true, 0)
 	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
 	errs := validation.ValidatePodCreate(in, opts)
 	if len(errs) == 0 {

@@ -28,6 +28,7 @@ type Facts struct {
 	// that the kernel has, with none set aside too.
 	Capacity v1.ResourceList
 	PIDs     int64 // how many processes and threads the kernel lets there be
+	AppArmor bool  // the kernel confines processes by AppArmor profiles
 }
 
 // Labels returns the labels of a node of this name: those every node has

@@ -30,6 +30,7 @@ func read(proc, sys, dir string) (Facts, error) {
 		err = cmp.Or(err, e)
 	}
 	f.Kernel, err = kernel(proc)
+	f.AppArmor = appArmor(sys)
 	n, e := processors(sys)
 	count(v1.ResourceCPU, resource.DecimalSI, n, e)
 	n, e = memory(proc)
@@ -46,6 +47,16 @@ func read(proc, sys, dir string) (Facts, error) {
 func kernel(proc string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(proc, "sys/kernel/osrelease"))
 	return strings.TrimSpace(string(data)), err
+}
+
+// appArmor asks as container runtimes do: what they would not use is not there. Where
+// it cannot be asked, it is not there either.
+func appArmor(sys string) bool {
+	if _, err := os.Stat(filepath.Join(sys, "kernel/security/apparmor")); err != nil {
+		return false
+	}
+	data, err := os.ReadFile(filepath.Join(sys, "module/apparmor/parameters/enabled"))
+	return err == nil && bytes.HasPrefix(data, []byte("Y"))
 }
 
 // processors counts those that are online, whichever of them this process may

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,6 +104,29 @@ func TestAnotherMachine(t *testing.T) {
 	}
 	if f.Kernel != "5.15.0-1084-gcp" {
 		t.Errorf("kernel %q", f.Kernel)
+	}
+}
+
+// TestC_1_31_AppArmor: it is there where a runtime would use it.
+func TestC_1_31_AppArmor(t *testing.T) {
+	t.Parallel()
+	const enabled, mounted = "sys/module/apparmor/parameters/enabled", "sys/kernel/security/apparmor/profiles"
+	for _, c := range []struct {
+		files map[string]string
+		want  bool
+	}{
+		{nil, false},
+		{map[string]string{enabled: "Y\n", mounted: ""}, true},
+		{map[string]string{enabled: "N\n", mounted: ""}, false},
+		{map[string]string{enabled: "Y\n"}, false},
+		{map[string]string{mounted: ""}, false},
+	} {
+		files := rich()
+		maps.Copy(files, c.files)
+		proc, sys := machine(t, files)
+		if f, err := read(proc, sys, t.TempDir()); err != nil || f.AppArmor != c.want {
+			t.Errorf("%v: %v, %v", c.files, f.AppArmor, err)
+		}
 	}
 }
 

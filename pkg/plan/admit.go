@@ -28,6 +28,8 @@ type Node struct {
 	Allocatable v1.ResourceList
 	// MaxPods is how many pods may be here; 0 is no limit.
 	MaxPods int
+	// NoAppArmor says that the kernel confines nothing by AppArmor profiles.
+	NoAppArmor bool
 }
 
 // Refusal is why a pod may not start. Reason is the kubelet's word (C-1.31).
@@ -140,7 +142,7 @@ func (a *admission) seat(spec *pod.Spec) {
 // UID twice.
 func (a *admission) judge(spec *pod.Spec) (reason, message string) {
 	for _, rule := range []func(*pod.Spec) (reason, message string){
-		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints,
+		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
 	} {
 		if reason, message = rule(spec); reason != "" {
 			return reason, message

@@ -180,3 +180,32 @@ func (a *admission) taints(spec *pod.Spec) (reason, message string) {
 	}
 	return "", ""
 }
+
+// appArmor refuses a pod that asks for an AppArmor profile where the kernel has
+// none (C-1.31, row 5): nothing would confine it.
+func (a *admission) appArmor(spec *pod.Spec) (reason, message string) {
+	if a.node.NoAppArmor && needsAppArmor(spec.Pod) {
+		return "AppArmor", "the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"
+	}
+	return "", ""
+}
+
+// needsAppArmor reports whether the pod, or a container of it, has a profile other
+// than Unconfined: in its fields, or in the annotations that were before them.
+func needsAppArmor(p *v1.Pod) bool {
+	confined := func(profile *v1.AppArmorProfile) bool {
+		return profile != nil && profile.Type != v1.AppArmorProfileTypeUnconfined
+	}
+	of := func(sc *v1.SecurityContext) bool { return sc != nil && confined(sc.AppArmorProfile) }
+	if sc := p.Spec.SecurityContext; sc != nil && confined(sc.AppArmorProfile) {
+		return true
+	}
+	for key, profile := range p.Annotations {
+		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && profile != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.Spec.InitContainers, func(c v1.Container) bool { return of(c.SecurityContext) }) ||
+		slices.ContainsFunc(p.Spec.Containers, func(c v1.Container) bool { return of(c.SecurityContext) }) ||
+		slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return of(c.SecurityContext) })
+}

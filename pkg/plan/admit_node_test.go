@@ -106,6 +106,8 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 		{"a sidecar beside the containers", "file", asks("cpu: 1500m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}]", "OutOfcpu: not enough cpu on this node: requested: 2500m, used: 0, capacity: 2"},
 		{"an init container beside the sidecar before it", "file", asks("cpu: 100m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}, {name: b, image: i, resources: {requests: {cpu: 1500m}}}]", "OutOfcpu: not enough cpu on this node: requested: 2500m, used: 0, capacity: 2"},
 		{"overhead", "file", asks("cpu: 1900m") + ", overhead: {cpu: 200m}", "OutOfcpu: not enough cpu on this node: requested: 2100m, used: 0, capacity: 2"},
+		{"pod-level huge pages", "file", "resources: {requests: {hugepages-2Mi: 6Mi}, limits: {hugepages-2Mi: 6Mi}}", "OutOfhugepages-2Mi: not enough hugepages-2Mi on this node: requested: 6Mi, used: 0, capacity: 4Mi"},
+		{"overhead beside pod-level requests", "file", "resources: {requests: {memory: 1000Mi}}, overhead: {memory: 25Mi}", "OutOfmemory: not enough memory on this node: requested: 1025Mi, used: 0, capacity: 1Gi"},
 		{"pod-level requests", "file", "resources: {requests: {cpu: 3}}", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
 
 		{"node selector", "file", "nodeSelector: {disk: hdd}", ""},

@@ -118,6 +118,9 @@ type Container struct {
 	StopSignal string
 	// User is who its first process is; nil where the runtime does not say.
 	User *v1.LinuxContainerUser
+	// Recursive are the paths of its mounts that are read-only with all that is
+	// mounted beneath.
+	Recursive []string
 	// PreStop is AnnotationPreStop: the hook of a container whose spec is lost.
 	PreStop *v1.LifecycleHandler
 }

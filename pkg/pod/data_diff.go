@@ -181,7 +181,7 @@ func Redacted(n int) string { return fmt.Sprintf("(redacted, %d bytes)", n) }
 // pod asks for it (AnnotationRestartOnChange), and named as the reason.
 func RestartByData(old, new *Spec) (podLevel bool, containers []string, reason string) {
 	podLevel, containers, reason = Restart(old, new)
-	changed := DataChanged(old, new)
+	changed := slices.DeleteFunc(DataChanged(old, new), func(id ObjectID) bool { return id.Kind == KindClaim })
 	if len(changed) == 0 {
 		return podLevel, containers, reason
 	}
@@ -199,7 +199,7 @@ func RestartByData(old, new *Spec) (podLevel bool, containers []string, reason s
 	for _, name := range slices.Sorted(maps.Keys(uses)) {
 		c, init := new.Container(name)
 		was, _ := old.Container(name)
-		if c == nil || was == nil || slices.Contains(containers, name) || !slices.ContainsFunc(changed, func(id ObjectID) bool { return uses[name][id] && id.Kind != KindClaim }) {
+		if c == nil || was == nil || slices.Contains(containers, name) || !slices.ContainsFunc(changed, func(id ObjectID) bool { return uses[name][id] }) {
 			continue
 		}
 		if init && !Restartable(c) {

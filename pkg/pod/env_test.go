@@ -98,8 +98,9 @@ func TestC_1_38_1_EnvironmentInOrder(t *testing.T) {
 		{Name: "IP", ValueFrom: fieldOf("status.podIP")},
 		{Name: "URL", Value: "http://$(IP)/"},
 		{Name: "EMPTY"},
+		{Name: "BOTH", Value: "value", ValueFrom: fieldOf("metadata.name")}, // no server lets it pass
 	}}, Sources{})
-	if want := "B=$(A)\nA=12\nC=1-$(A)\nD=$(A)\nIP=10.88.0.5\nURL=http://10.88.0.5/\nEMPTY=\n"; got != want || err != nil {
+	if want := "B=$(A)\nA=12\nC=1-$(A)\nD=$(A)\nIP=10.88.0.5\nURL=http://10.88.0.5/\nEMPTY=\nBOTH=value\n"; got != want || err != nil {
 		t.Errorf("%v, got\n%swant\n%s", err, got, want)
 	}
 }

@@ -66,6 +66,9 @@ type Field struct {
 	// Default is the value that says the same as leaving the field out; written
 	// out, it is no change. nil when there is none.
 	Default any
+	// Served is the value of an Inert field that an API server writes by itself, as
+	// text: nobody is told that it is ignored.
+	Served string
 	// Unordered says that the order of the list's elements means nothing.
 	Unordered bool
 	// Counts says whether a list's element takes part in what an edit restarts;
@@ -218,6 +221,7 @@ type fieldNode struct {
 	// presence: a pointer that is set says something even when all behind it
 	// is empty, as in "emptyDir: {}".
 	presence bool
+	inert    bool         // it is Inert, or something below it is
 	kids     []*fieldNode // in the order of the API type
 	sorted   []*fieldNode // by name
 }
@@ -277,6 +281,8 @@ func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
 		}
 		kid.grow(ft, rows)
 		kid.path = own
+		kid.inert = kid.inert || kid.row != nil && kid.row.Support == Inert
+		n.inert = n.inert || kid.inert
 		n.kids = append(n.kids, kid)
 	}
 	n.sorted = slices.SortedFunc(slices.Values(n.kids), func(a, b *fieldNode) int { return strings.Compare(a.name, b.name) })

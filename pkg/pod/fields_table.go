@@ -3,6 +3,8 @@ package pod
 import (
 	"fmt"
 	"strings"
+
+	v1 "k8s.io/api/core/v1"
 )
 
 // fieldRows is the table. A field that a later version honours changes here,
@@ -237,7 +239,7 @@ func specRows() []Field {
 		inert("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", "a preference among nodes, and there is one"),
 		inert("spec.affinity.podAffinity", "a scheduler's: the kubelet does not hold it against a node's pods either"),
 		inert("spec.affinity.podAntiAffinity", "a scheduler's: the kubelet does not hold it against a node's pods either"),
-		inert("spec.schedulerName", oneNode+"; no scheduler takes part"),
+		Field{Path: "spec.schedulerName", Support: Inert, Note: oneNode + "; no scheduler takes part", Served: v1.DefaultSchedulerName},
 		Field{Path: "spec.tolerations", Note: "of NoExecute taints, when the pod comes (C-1.31); static pods tolerate them all"},
 		honour("spec.tolerations[].key", RestartNone),
 		honour("spec.tolerations[].operator", RestartNone),
@@ -258,8 +260,8 @@ func specRows() []Field {
 		Field{Path: "spec.readinessGates", Note: "without an API server nobody sets the condition, and the pod is never Ready"},
 		honour("spec.readinessGates[].conditionType", RestartNone),
 		Field{Path: "spec.runtimeClassName", Restart: RestartPod, Note: "the name of a handler of the runtime, or what --runtime-class says of it"},
-		inert("spec.enableServiceLinks", "there are no services whose addresses could be passed on"),
-		inert("spec.preemptionPolicy", "no pod is stopped to make room for another"),
+		Field{Path: "spec.enableServiceLinks", Support: Inert, Note: "there are no services whose addresses could be passed on", Served: "true"},
+		Field{Path: "spec.preemptionPolicy", Support: Inert, Note: "no pod is stopped to make room for another", Served: string(v1.PreemptLowerPriority)},
 		only("spec.overhead", RestartPod, "cpu and memory", oneOf("cpu", "memory")),
 		inert("spec.topologySpreadConstraints", "on one node there is nothing to spread over"),
 		Field{Path: "spec.setHostnameAsFQDN", Restart: RestartPod, Default: false},

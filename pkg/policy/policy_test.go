@@ -129,6 +129,24 @@ func TestEveryRule(t *testing.T) {
 	}
 }
 
+// TestPatternsAreStars: * and nothing else is special.
+func TestPatternsAreStars(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"*", "x", true}, {"a*", "a", true}, {"*a", "a", true}, {"a*a", "a", false}, {"a*a", "aa", true}, {"*-edge", "x-edge-y", false}, {"*-edge", "x-edge-y-edge", true},
+		{"a*b*c", "a-b-c", true}, {"a*b*c", "acb", false}, {"a*b*c", "a-c-b-c", true}, {"**", "x", true}, {"a?", "ab", false}, {"[a]", "a", false}, {".", "a", false}, {"a*", "ba", false},
+	} {
+		s := podOf(t, "metadata: {namespace: x}")
+		s.Pod.Namespace = c.name
+		if got := refused(t, edge(t, fmt.Sprintf("namespaces: [%q]", c.pattern)), s) == nil; got != c.want {
+			t.Errorf("%s stands for %s: %t", c.pattern, c.name, got)
+		}
+	}
+}
+
 // TestAllThatIsWrongIsTold: one pod, all its mistakes, and no more than anybody
 // reads.
 func TestAllThatIsWrongIsTold(t *testing.T) {

@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -151,7 +152,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	for _, m := range c.VolumeMounts {
 		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
 		if m.ReadOnly {
-			mount.RecursiveReadOnly = new(v1.RecursiveReadOnlyDisabled)
+			mount.RecursiveReadOnly = new(recursive(m, r))
 		}
 		st.VolumeMounts = append(st.VolumeMounts, mount)
 	}
@@ -179,6 +180,19 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	default:
 		st.State.Waiting = &v1.ContainerStateWaiting{}
 	}
+}
+
+// recursive says whether what is mounted beneath a read-only mount is read-only too,
+// as the runtime has it.
+func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
+	at := m.MountPath
+	if !path.IsAbs(at) {
+		at = "/" + at
+	}
+	if slices.Contains(r.Recursive, at) {
+		return v1.RecursiveReadOnlyEnabled
+	}
+	return v1.RecursiveReadOnlyDisabled
 }
 
 // lastEnd returns how the life before container id ended: by the newest dead

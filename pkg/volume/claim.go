@@ -42,7 +42,7 @@ type claim struct {
 }
 
 func (v *Volumes) claim(namespace string, s *v1.PersistentVolumeClaimVolumeSource) (kind, error) {
-	dir, err := claimDir(v.root, namespace, s.ClaimName)
+	dir, err := claimDir(v.cfg.RootDir, namespace, s.ClaimName)
 	return claim{dir: dir, namespace: namespace, name: s.ClaimName, readOnly: s.ReadOnly}, err
 }
 

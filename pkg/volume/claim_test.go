@@ -23,6 +23,7 @@ func claimVolume(name, claim string, readOnly bool) v1.Volume {
 
 // A claim is a directory that outlives every pod and is removed by a person only.
 func TestClaimsOutlivePods(t *testing.T) {
+	needRoot(t)
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	p := newPlace(t)
@@ -109,6 +110,7 @@ func TestClaimsOfNobody(t *testing.T) {
 // While something is mounted in a claim nothing of it is removed, and what its links
 // lead to never is.
 func TestRemoveClaimNeverLeavesIt(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	outside := t.TempDir()
 	write(t, outside+"/canary", "host's")
@@ -119,14 +121,16 @@ func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 	if err := os.Symlink(outside, data+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, data+"/mnt/hidden", "")
-	mount(t, outside, data+"/mnt", "", unix.MS_BIND, "")
-	var mounted *volume.MountedError
-	if err := volume.RemoveClaim(p.root, "default", "data"); !errors.As(err, &mounted) || mounted.Path != data+"/mnt" || !exists(t, data+"/own/file") {
-		t.Errorf("remove: %v, want that %s is mounted and nothing removed", err, data+"/mnt")
-	}
-	if err := unix.Unmount(data+"/mnt", 0); err != nil {
-		t.Fatal(err)
+	for _, target := range []string{data + "/mnt", filepath.Dir(data) + "/beside"} {
+		write(t, target+"/hidden", "")
+		mount(t, outside, target, "", unix.MS_BIND, "")
+		var mounted *volume.MountedError
+		if err := volume.RemoveClaim(p.root, "default", "data"); !errors.As(err, &mounted) || mounted.Path != target || !exists(t, data+"/own/file") {
+			t.Errorf("remove: %v, want that %s is mounted and nothing removed", err, target)
+		}
+		if err := unix.Unmount(target, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := volume.RemoveClaim(p.root, "default", "data"); err != nil || exists(t, data) || !exists(t, outside+"/canary") {
 		t.Errorf("remove: %v", err)
@@ -136,6 +140,7 @@ func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 // The group of a claim's files: with each new instance, or only where the claim's own
 // directory is not as it should be. Links lead nowhere else, and mounts are not entered.
 func TestC_1_37_5_FSGroupOfClaims(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	outside := t.TempDir()
 	write(t, outside+"/canary", "host's")

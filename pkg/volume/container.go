@@ -61,7 +61,7 @@ func (v *Volumes) mount(dir string, p placed, c *v1.Container, i int, env []v1.E
 	m := &c.VolumeMounts[i]
 	mount := pod.Mount{
 		HostPath: p.path, ContainerPath: m.MountPath,
-		ReadOnly: m.ReadOnly || p.readOnly, Relabel: p.relabel && v.selinux,
+		ReadOnly: m.ReadOnly || p.readOnly, Relabel: p.relabel && v.cfg.SELinux,
 	}
 	if !path.IsAbs(m.MountPath) {
 		mount.ContainerPath = "/" + m.MountPath
@@ -115,16 +115,17 @@ func (v *Volumes) recursiveReadOnly(m *v1.VolumeMount) (bool, error) {
 		return false, nil
 	}
 	mode := *m.RecursiveReadOnly
+	possible := v.cfg.RecursiveReadOnly != nil && v.cfg.RecursiveReadOnly()
 	switch {
 	case !m.ReadOnly:
 		return false, fmt.Errorf("recursiveReadOnly: %s needs readOnly: true", mode)
 	case m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone:
 		return false, fmt.Errorf("recursiveReadOnly: %s does not go with mountPropagation: %s", mode, *m.MountPropagation)
 	case mode == v1.RecursiveReadOnlyIfPossible:
-		return v.recursive(), nil
+		return possible, nil
 	case mode != v1.RecursiveReadOnlyEnabled:
 		return false, fmt.Errorf("recursiveReadOnly: %q is not known", mode)
-	case !v.recursive():
+	case !possible:
 		return false, fmt.Errorf("recursiveReadOnly: %s is not supported by the runtime", mode)
 	}
 	return true, nil

@@ -128,6 +128,7 @@ func TestF13_HostsFileOnAReadOnlyDisk(t *testing.T) {
 
 // What each kind says of its mounts: who may write, who labels, whose users.
 func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	c := p.config()
 	c.SELinux, c.RecursiveReadOnly = true, func() bool { return true }

@@ -17,6 +17,7 @@ import (
 
 // A file of an emptyDir is read, and nothing else is, whatever a container puts there.
 func TestC_1_38_4_FileOfAVolume(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	p := newPlace(t)
 	outside := t.TempDir()
@@ -61,6 +62,7 @@ func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 
 // C-1.35.9: what an emptyDir takes of the disk is counted as du does it.
 func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	p := newPlace(t)
 	limited := func(name, limit string) v1.Volume {

@@ -25,11 +25,11 @@ func (v *Volumes) hosts(dir string, want *pod.Spec, podIPs []string) ([]pod.Moun
 	path := filepath.Join(dir, hostsFile)
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = writeInPlace(path, pod.HostsFile(want, podIPs, node, v.domain))
+		err = writeInPlace(path, pod.HostsFile(want, podIPs, node, v.cfg.ClusterDomain))
 	}
 	switch {
 	case err == nil:
-		return []pod.Mount{{HostPath: path, ContainerPath: etcHosts, Relabel: v.selinux}}, nil
+		return []pod.Mount{{HostPath: path, ContainerPath: etcHosts, Relabel: v.cfg.SELinux}}, nil
 	case diskRefuses(err) && len(want.Pod.Spec.HostAliases) == 0:
 		v.log.Warn("Hosts file not written: the pod has the runtime's", "path", path, "error", err)
 		return nil, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,12 +71,13 @@ func (v *Volumes) mark(dir string, kept bool, m mark) error {
 	return nil
 }
 
-// forgetMark makes the instance in dir not ready in memory.
+// forgetMark makes the instance in dir, or all of the pod in dir, not ready in memory.
 func (v *Volumes) forgetMark(dir string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	delete(v.noted, dir)
-	delete(v.prints, dir)
+	maps.DeleteFunc(v.noted, func(noted string, _ mark) bool {
+		return noted == dir || strings.HasPrefix(noted, dir+string(filepath.Separator))
+	})
 }
 
 func diskRefuses(err error) bool {
@@ -94,29 +96,9 @@ func (v *Volumes) boot() string {
 	return v.bootID
 }
 
-// printed is the print of one spec.
-type printed struct {
-	want  *pod.Spec
-	print string
-}
-
 // print tells what the volumes of want have to be like, its data included, apart from
-// anything else. It is computed once for a spec.
-func (v *Volumes) print(dir string, want *pod.Spec) string {
-	v.mu.Lock()
-	last := v.prints[dir]
-	v.mu.Unlock()
-	if last.want == want {
-		return last.print
-	}
-	p := printed{want: want, print: v.fingerprint(want)}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.prints[dir] = p
-	return p.print
-}
-
-func (v *Volumes) fingerprint(want *pod.Spec) string {
+// anything else.
+func (v *Volumes) print(want *pod.Spec) string {
 	sum := sha256.New()
 	for i := range want.Pod.Spec.Volumes {
 		vol := &want.Pod.Spec.Volumes[i]

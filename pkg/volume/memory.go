@@ -59,7 +59,7 @@ func swapIsOn() bool {
 // node gives to pods, what the pod may use, and what the volume asks for
 // (C-1.37.10); 0 when none is known.
 func (s *setting) memorySize(limit *resource.Quantity) int64 {
-	size := s.allocatable.Memory().Value()
+	size := s.cfg.Allocatable.Memory().Value()
 	smaller := func(n int64) {
 		if n > 0 && (size <= 0 || n < size) {
 			size = n

@@ -39,6 +39,7 @@ func limited(memory string) v1.ResourceRequirements {
 
 // The size of a volume in memory is the smallest of all that bounds it.
 func TestC_1_37_10_SizeInMemory(t *testing.T) {
+	needRoot(t)
 	for i, tt := range []struct {
 		allocatable, limit     string
 		containers, init, side []string
@@ -96,6 +97,7 @@ func TestC_1_37_10_SizeInMemory(t *testing.T) {
 
 // Put again leaves what is mounted, and what containers wrote there, as it is.
 func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	s := bound(withUID(spec(memory("m", "1Mi"), secretVolume("sec", "pass")), uid), secretObject("pass", map[string]string{"k": "v"}))
 	p.put(t, s, 1)
@@ -123,6 +125,7 @@ func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 // A machine that was started anew has lost what lay in memory; so has a node where
 // somebody unmounted it.
 func TestReadyNoticesWhatLeftMemory(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	s := bound(withUID(spec(memory("m", "1Mi"), secretVolume("sec", "pass"), empty("data")), uid), secretObject("pass", map[string]string{"k": "v"}))
 	p.put(t, s, 1)
@@ -143,6 +146,11 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 			t.Errorf("not ready after Put")
 		}
 	}
+	if err := os.RemoveAll(p.emptyDir(1, "data")); err != nil || p.Ready(s, 1) {
+		t.Errorf("ready without its directory (%v)", err)
+	}
+	p.put(t, s, 1)
+	write(t, filepath.Join(p.emptyDir(1, "data"), "file"), "kept")
 	// The mark of another start of the machine.
 	mark := filepath.Join(p.instance(1), "ready")
 	text, err := os.ReadFile(mark)
@@ -171,6 +179,7 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 
 // What a Secret holds never lies on a disk.
 func TestSecretsLieInMemoryOnly(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	const canary = "cAnArY-7f3a"
 	c := p.config()
@@ -226,8 +235,27 @@ func TestSecretsLieInMemoryOnly(t *testing.T) {
 	}
 }
 
+// Whatever is mounted where a Secret is to lie: what is no tmpfs gets none of it.
+func TestSecretsAreNotWrittenToAnotherFileSystem(t *testing.T) {
+	needRoot(t)
+	p := newPlace(t)
+	s := bound(withUID(spec(secretVolume("sec", "pass")), uid), secretObject("pass", map[string]string{"k": "canary"}))
+	dir := p.volume("kubernetes.io~secret", "sec")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount(t, "none", dir, "ramfs", 0, "")
+	if err := p.Put(s, 1); err == nil || !strings.HasSuffix(err.Error(), "is not in memory") || p.Ready(s, 1) {
+		t.Errorf("got %v, want that it is not in memory", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("written: %v %v", entries, err)
+	}
+}
+
 // Nothing runs for volumes: 110 pods with four each add no goroutine.
 func TestVolumesAddNoGoroutine(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	before := runtime.NumGoroutine()
 	var all []*pod.Spec
@@ -253,6 +281,7 @@ func TestVolumesAddNoGoroutine(t *testing.T) {
 
 // Huge pages are those that the containers ask for.
 func TestC_1_37_5_HugePages(t *testing.T) {
+	needRoot(t)
 	huge := func(medium string) v1.Volume {
 		return vol("h", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMedium(medium)}})
 	}

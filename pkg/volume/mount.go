@@ -28,8 +28,8 @@ func mountsBelow(path string) []*mountinfo.Info {
 // mountedAt returns a *MountedError when path, or something beneath it, is a
 // mount point.
 func mountedAt(path string) error {
-	for _, m := range mountsBelow(path) {
-		return &MountedError{Path: m.Mountpoint}
+	if all := mountsBelow(path); len(all) > 0 {
+		return &MountedError{Path: all[0].Mountpoint}
 	}
 	return nil
 }

@@ -12,12 +12,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// mount mounts and sees to it that nothing stays mounted.
-func mount(t *testing.T, source, target, kind string, flags uintptr, data string) {
+// needRoot passes over a test that mounts, or gives files to others.
+func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount: this test needs a real mount")
 	}
+}
+
+// mount mounts and sees to it that nothing stays mounted.
+func mount(t *testing.T, source, target, kind string, flags uintptr, data string) {
+	t.Helper()
+	needRoot(t)
 	if err := unix.Mount(source, target, kind, flags, data); err != nil {
 		t.Fatalf("mount on %s: %v", target, err)
 	}
@@ -80,6 +86,7 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 // What we have mounted is unmounted, deepest or not, busy or not; what a container has
 // mounted in it holds all of it.
 func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
+	needRoot(t)
 	p := newPlace(t)
 	s := bound(withUID(spec(memory("m", "1Mi"), empty("e"), secretVolume("sec", "pass")), uid), secretObject("pass", map[string]string{"k": "v"}))
 	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "m", MountPath: "/a", SubPath: "part"}, {Name: "sec", MountPath: "/b", SubPath: "k"}, {Name: "e", MountPath: "/c", SubPath: "x/y"}}

@@ -47,10 +47,10 @@ func (s *setting) source(ctx context.Context, p *v1.VolumeProjection, mode *int3
 	case p.DownwardAPI != nil:
 		return s.fields(p.DownwardAPI.Items, mode)
 	case p.ServiceAccountToken != nil:
-		if s.token == nil {
+		if s.cfg.Token == nil {
 			return nil, errors.New("serviceAccountToken: there is no API server to ask for a token")
 		}
-		token, renew, err := s.token(ctx, s.want, p.ServiceAccountToken)
+		token, renew, err := s.cfg.Token(ctx, s.want, p.ServiceAccountToken)
 		if err != nil {
 			return nil, fmt.Errorf("serviceAccountToken: %w", err)
 		}
@@ -59,10 +59,10 @@ func (s *setting) source(ctx context.Context, p *v1.VolumeProjection, mode *int3
 		}
 		return s.owned(p.ServiceAccountToken.Path, token, mode), nil
 	case p.ClusterTrustBundle != nil:
-		if s.trustBundle == nil {
+		if s.cfg.TrustBundle == nil {
 			return nil, errors.New("clusterTrustBundle: there is no API server to ask for it")
 		}
-		bundle, err := s.trustBundle(ctx, p.ClusterTrustBundle)
+		bundle, err := s.cfg.TrustBundle(ctx, p.ClusterTrustBundle)
 		if err != nil {
 			return nil, fmt.Errorf("clusterTrustBundle: %w", err)
 		}

@@ -242,7 +242,7 @@ func (v *Volumes) field(p *v1.Pod, item v1.DownwardAPIVolumeFile) (string, error
 	case item.FieldRef != nil:
 		return pod.DownwardField(p, item.FieldRef.FieldPath)
 	case item.ResourceFieldRef != nil:
-		return pod.ResourceField(p, "", item.ResourceFieldRef, v.allocatable)
+		return pod.ResourceField(p, "", item.ResourceFieldRef, v.cfg.Allocatable)
 	}
 	return "", nil
 }

@@ -126,6 +126,7 @@ func wantTree(t *testing.T, dir string, want ...string) {
 // Every volume of files is byte for byte as the kubelet writes it, whatever the
 // agent's umask.
 func TestC_1_37_6_TreesOfFiles(t *testing.T) {
+	needRoot(t)
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	p := newPlace(t)
@@ -191,6 +192,7 @@ func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 
 // With fsGroup the group may read what is shown and write what is not.
 func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
+	needRoot(t)
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	p := newPlace(t)
@@ -216,10 +218,19 @@ func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 		"Lrwxrwxrwx 0:2000 ..data -> ..TIME",
 		`-r--r----- 0:2000 ..TIME/in/word "s3cret"`,
 		"Lrwxrwxrwx 0:2000 in -> ..data/in")
+	// What containers have changed stays.
+	for _, name := range []string{"data", "mem"} {
+		if err := errors.Join(os.Chown(p.emptyDir(1, name), 7, 7), os.Chmod(p.emptyDir(1, name), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		p.put(t, s, 1)
+		wantTree(t, p.emptyDir(1, name), "drwx------ 7:7 .")
+	}
 }
 
 // A changed object is shown, all files at once; what it no longer holds goes.
 func TestC_1_37_6_ChangedObjectIsShown(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	p := newPlace(t)
 	s := withUID(spec(configMapVolume("cm", "conf")), uid)
@@ -246,6 +257,7 @@ func TestC_1_37_6_ChangedObjectIsShown(t *testing.T) {
 
 // Only what a volume shows makes it out of date.
 func TestReadyNoticesWhatVolumesShow(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	p := newPlace(t)
 	make := func(labels map[string]string, limit string, data ...*pod.Object) *pod.Spec {
@@ -280,6 +292,7 @@ func TestReadyNoticesWhatVolumesShow(t *testing.T) {
 }
 
 func TestPutSaysWhatIsMissing(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	items := []v1.KeyToPath{{Key: "none", Path: "x"}}
 	cm, sec := configMapVolume("v", "conf"), secretVolume("v", "pass")
@@ -346,6 +359,7 @@ func TestPathsOfFilesStayInTheirVolume(t *testing.T) {
 
 // Keys are as hostile as paths: an object whose keys were never validated.
 func TestKeysStayInTheirVolume(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	for _, name := range []string{"../x", "/x", "..", "..data", "..2026_01_01_00_00_00.1/x"} {
 		p := newPlace(t)
@@ -358,6 +372,7 @@ func TestKeysStayInTheirVolume(t *testing.T) {
 
 // An object of the largest size, and one of very many keys.
 func TestHugeObjects(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	p := newPlace(t)
 	many := map[string]string{}
@@ -377,6 +392,7 @@ func TestHugeObjects(t *testing.T) {
 
 // C-1.38.11: a token is its user's alone, and written anew when it is due.
 func TestC_1_38_11_Tokens(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		context *v1.PodSecurityContext
@@ -419,10 +435,15 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		if ok, _ := p.Volumes.Ready(s, 1); ok {
 			t.Errorf("%s: ready with a token that is due", name)
 		}
-		// While none is given, the old one stays.
+		// While none is given, the old one stays, and other volumes do not wait for it.
 		failure = errors.New("no")
-		if err := p.Put(s, 1); err == nil || err.Error() != "volume v: serviceAccountToken: no" {
+		more := withUID(spec(projectedVolume("v", tokenSource("token")), configMapVolume("cm", "conf")), uid)
+		more.Pod.Spec.SecurityContext = tt.context
+		if err := p.Put(bound(more, configMapObject("conf", map[string]string{"a": "b"})), 1); err == nil || err.Error() != "volume v: serviceAccountToken: no" {
 			t.Errorf("%s: %v", name, err)
+		}
+		if !exists(t, filepath.Join(p.volume("kubernetes.io~configmap", "cm"), "a")) {
+			t.Errorf("%s: a ConfigMap waits for a token", name)
 		}
 		if text, err := os.ReadFile(filepath.Join(p.volume("kubernetes.io~projected", "v"), "token")); string(text) != "token 2" {
 			t.Errorf("%s: %q %v, want the second token", name, text, err)
@@ -437,6 +458,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 
 // Containers of several users, or of one that the image gives, all read the token.
 func TestC_1_38_11_TokenOfSeveralUsers(t *testing.T) {
+	needRoot(t)
 	t.Parallel()
 	p := newPlace(t)
 	c := p.config()
@@ -462,6 +484,7 @@ func TestC_1_38_11_TokenOfSeveralUsers(t *testing.T) {
 
 // Where another volume is mounted inside one of files, its directory is there.
 func TestNestedMountPointsAreMade(t *testing.T) {
+	needRoot(t)
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	p := newPlace(t)

@@ -65,7 +65,8 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 	if err := v.unmountOwn(uid, dir); err != nil {
 		return err
 	}
-	if v.logs != "" {
+	v.forgetMark(dir)
+	if v.cfg.PodLogsDir != "" {
 		if err := v.removeLogs(logs); err != nil {
 			return err
 		}
@@ -88,24 +89,24 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 // removeLogs removes the links into a pod's log directory, then the directory:
 // whoever ends on the way finds it again.
 func (v *Volumes) removeLogs(name string) error {
-	if err := v.removeLinks(filepath.Join(v.logs, name) + string(filepath.Separator)); err != nil {
+	if err := v.removeLinks(filepath.Join(v.cfg.PodLogsDir, name) + string(filepath.Separator)); err != nil {
 		return err
 	}
-	return removeTree(v.logs, name)
+	return removeTree(v.cfg.PodLogsDir, name)
 }
 
 // removeLinks removes the links whose targets begin with into. What else lies
 // beside them is others'.
 func (v *Volumes) removeLinks(into string) error {
-	if v.links == "" {
+	if v.cfg.ContainerLogsDir == "" {
 		return nil
 	}
-	entries, err := os.ReadDir(v.links)
+	entries, err := os.ReadDir(v.cfg.ContainerLogsDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, e := range entries {
-		link := filepath.Join(v.links, e.Name())
+		link := filepath.Join(v.cfg.ContainerLogsDir, e.Name())
 		if target, err := os.Readlink(link); err != nil || !strings.HasPrefix(target, into) {
 			continue
 		}
@@ -142,8 +143,8 @@ func (v *Volumes) Sweep(keep map[string]bool) (removed []string, err error) {
 
 // sweep removes one pod's directory, and the log directories that carry its UID.
 func (v *Volumes) sweep(uid string) error {
-	if v.logs != "" {
-		logs, err := filepath.Glob(filepath.Join(v.logs, "*_*_"+uid))
+	if v.cfg.PodLogsDir != "" {
+		logs, err := filepath.Glob(filepath.Join(v.cfg.PodLogsDir, "*_*_"+uid))
 		if err != nil {
 			return err
 		}

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -70,15 +71,10 @@ type Config struct {
 // Volumes puts volumes in place and takes them away. It may be used by many
 // goroutines, each for pods of its own.
 type Volumes struct {
-	root, pods, logs, links string
-	domain                  string
-	allocatable             v1.ResourceList
-	selinux                 bool
-	recursive               func() bool
-	token                   func(context.Context, *pod.Spec, *v1.ServiceAccountTokenProjection) (string, time.Time, error)
-	trustBundle             func(context.Context, *v1.ClusterTrustBundleProjection) (string, error)
-	log                     *slog.Logger
-	step                    func() // see writer
+	cfg  Config
+	pods string // the directory of pods
+	log  *slog.Logger
+	step func() // see writer
 
 	once   sync.Once
 	bootID string // see boot
@@ -87,8 +83,6 @@ type Volumes struct {
 	// noted holds the marks of instances that keep nothing on disk and whose marker
 	// could not be written, because the disk is full or read-only.
 	noted map[string]mark
-	// prints holds what was last computed for an instance's directory.
-	prints map[string]printed
 }
 
 // New returns Volumes under c.RootDir. It touches nothing.
@@ -97,16 +91,7 @@ func New(c Config) *Volumes {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	recursive := c.RecursiveReadOnly
-	if recursive == nil {
-		recursive = func() bool { return false }
-	}
-	return &Volumes{
-		root: c.RootDir, pods: filepath.Join(c.RootDir, "pods"), logs: c.PodLogsDir, links: c.ContainerLogsDir,
-		domain: c.ClusterDomain, allocatable: c.Allocatable, selinux: c.SELinux,
-		recursive: recursive, token: c.Token, trustBundle: c.TrustBundle,
-		log: log, noted: map[string]mark{}, prints: map[string]printed{},
-	}
+	return &Volumes{cfg: c, pods: filepath.Join(c.RootDir, "pods"), log: log, noted: map[string]mark{}}
 }
 
 // placed is one volume of a pod with its kind and its place on the host.
@@ -120,7 +105,8 @@ type placed struct {
 // Put makes the directories and volumes of one instance. It may be repeated:
 // what is in place, and what containers have put into it, stays, and what shows
 // config objects, the pod's fields or tokens is brought up to date. A pod without
-// volumes needs nothing on disk. An error names the volume and is for a person.
+// volumes needs nothing on disk. A volume that cannot be put does not hold up the
+// others. An error names the volume and is for a person.
 func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	dir, all, err := v.place(want, instance)
 	if err != nil || len(all) == 0 {
@@ -129,24 +115,30 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 	_, again := v.marked(dir)
 	s := &setting{Volumes: v, want: want, again: again}
 	kept := false // whether the instance keeps something on disk
+	var failed []error
 	for _, p := range all {
+		var err error
 		if p.dir != "" {
 			kept = true
-			if err := os.MkdirAll(filepath.Dir(p.path), 0o700); err != nil {
-				return fmt.Errorf("volume %s: %w", p.Name, err)
-			}
+			err = os.MkdirAll(filepath.Dir(p.path), 0o700)
 		}
-		if err := p.kind.put(ctx, p, s); err != nil {
-			return fmt.Errorf("volume %s: %w", p.Name, err)
+		if err == nil {
+			err = p.kind.put(ctx, p, s)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("volume %s: %w", p.Name, err))
 		}
 	}
-	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(dir, want), Until: s.until})
+	if len(failed) > 0 {
+		return utilerrors.NewAggregate(failed)
+	}
+	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until})
 }
 
 // Ready reports whether Put was completed for this instance, as its spec and data
-// stand and since the machine started, and whether the volumes in memory are still
-// there. until is when that ends by time alone, zero for never. It is asked often:
-// it costs one small file and two looks at each volume in memory.
+// stand and since the machine started, and whether its volumes are still there. until
+// is when that ends by time alone, zero for never. It is asked often: it costs a sum,
+// one small file and a few looks at each volume.
 func (v *Volumes) Ready(want *pod.Spec, instance int) (ok bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
 	if err != nil {
@@ -156,14 +148,11 @@ func (v *Volumes) Ready(want *pod.Spec, instance int) (ok bool, until time.Time)
 		return true, time.Time{}
 	}
 	m, ok := v.marked(dir)
-	if !ok || m.Version != markVersion || m.Boot != v.boot() || m.Volumes != v.print(dir, want) {
+	if !ok || m.Version != markVersion || m.Boot != v.boot() || m.Volumes != v.print(want) {
 		return false, time.Time{}
 	}
 	for _, p := range all {
-		if !p.mounted {
-			continue
-		}
-		if there, err := overmounted(p.path); err != nil || !there {
+		if p.dir != "" && p.there() != nil {
 			return false, time.Time{}
 		}
 	}

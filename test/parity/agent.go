@@ -44,9 +44,9 @@ type place struct {
 	logs      string // the pods' logs
 	cgroup    string // above all its pods
 	repo      string
-	registry  string  // where images can be pulled from
-	digest    string  // of those images
-	server    *server // nil: pods come from files
+	registry  string            // where images can be pulled from
+	digests   map[string]string // of those images
+	server    *server           // nil: pods come from files
 }
 
 // An agent is one of the two programs.

@@ -22,7 +22,7 @@ import (
 // the config objects they name, separated by "---". Every manifest of a case is a
 // file of its own to the agent. In all of them $DIR is the case's own directory,
 // $REGISTRY a registry that has every image named so, but for those called none,
-// and $DIGEST is their digest.
+// and $DIGEST is the digest of the one it names.
 type Case struct {
 	// Name is the file's, without .yaml. The names of the case's pods begin with it.
 	Name string `json:"-"`

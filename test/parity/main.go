@@ -202,7 +202,7 @@ func recordArm(ctx context.Context, o options, arm string, cases []*Case) (recor
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, shop.close()) }()
-	r.registry, r.digest = shop.address, shop.digest
+	r.registry, r.digests = shop.address, shop.digests
 	var end func()
 	switch arm {
 	case "kubelet-api":

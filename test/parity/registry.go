@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -28,7 +29,7 @@ import (
 // password that are called so.
 type shop struct {
 	address string
-	digest  string // of the image
+	digests map[string]string // of its images, by name
 	server  *http.Server
 	done    chan error
 }
@@ -37,14 +38,15 @@ type shop struct {
 var image = regexp.MustCompile(`\$REGISTRY/([a-z/-]+)(:[a-z0-9-]+)?`)
 
 // openRegistry opens a registry with every image that a case names of it, but
-// those whose name says that there is none. All are the stamp.
+// those whose name says that there is none. All are the stamp, each with a label of
+// its own: to remove an image is to remove all names of it.
 func openRegistry(cases []*Case) (*shop, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	s := &shop{address: l.Addr().String(), done: make(chan error, 1)}
+	s := &shop{address: l.Addr().String(), digests: map[string]string{}, done: make(chan error, 1)}
 	s.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		user, password, _ := q.BasicAuth()
 		if strings.HasPrefix(q.URL.Path, "/v2/private/") && (user != "user" || password != "password") {
@@ -92,11 +94,20 @@ func (s *shop) push(rest string) error {
 	if err != nil {
 		return err
 	}
+	config, err := stamp.ConfigFile()
+	if err != nil {
+		return err
+	}
+	own := config.Config
+	own.Labels = map[string]string{"parity": rest}
+	if stamp, err = mutate.Config(stamp, own); err != nil {
+		return err
+	}
 	digest, err := stamp.Digest()
 	if err != nil {
 		return err
 	}
-	s.digest = digest.String()
+	s.digests[rest] = digest.String()
 	to, err := name.ParseReference(s.address+"/"+rest, name.Insecure)
 	if err != nil {
 		return err
@@ -118,10 +129,9 @@ func (r *run) removeImages(ctx context.Context, c *Case) error {
 		if err := r.removeImage(ctx, r.registry+"/"+rest); err != nil {
 			return err
 		}
-		if repository, _, _ := strings.Cut(rest, ":"); r.digest != "" {
-			if err := r.removeImage(ctx, r.registry+"/"+repository+"@"+r.digest); err != nil {
-				return err
-			}
+		repository, _, _ := strings.Cut(rest, ":")
+		if err := r.removeImage(ctx, r.registry+"/"+repository+"@"+r.digests[rest]); err != nil {
+			return err
 		}
 	}
 	return nil

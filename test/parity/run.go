@@ -244,6 +244,9 @@ func (r *run) begin(ctx context.Context, c *Case) (*stage, error) {
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}
+		if err := r.process.ended(); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", c.Name, err, r.logTail(20))
+		}
 		for pod := range s.manifests {
 			if r.recorder.started(pod) {
 				return s, nil

@@ -39,7 +39,11 @@ func newStage(r *run, c *Case) (*stage, error) {
 	if err := c.prepare(s.dir); err != nil {
 		return nil, err
 	}
-	words := strings.NewReplacer("$DIR", s.dir, "$REGISTRY", r.place.registry, "$DIGEST", r.place.digest)
+	digest := ""
+	for _, rest := range named([]*Case{c}) {
+		digest = r.digests[rest]
+	}
+	words := strings.NewReplacer("$DIR", s.dir, "$REGISTRY", r.registry, "$DIGEST", digest)
 	for _, m := range c.manifests {
 		_, name, err := identify(m)
 		if err != nil {

@@ -265,11 +265,18 @@ func (r *Registry) giveToken(w http.ResponseWriter, q *http.Request) {
 // giveLayer gives a layer as its fault and the registry's speed would have it.
 func (r *Registry) giveLayer(w http.ResponseWriter, q *http.Request, fault Fault) {
 	answer := httptest.NewRecorder()
-	r.store.ServeHTTP(answer, q)
+	whole := q.Clone(q.Context())
+	whole.Header.Del("Range") // the store has no open ends
+	r.store.ServeHTTP(answer, whole)
 	b := answer.Body.Bytes()
 	if fault == Corrupt {
 		b = bytes.Clone(b)
 		b[len(b)/2] ^= 0xff
+	}
+	from := 0
+	if n, _ := fmt.Sscanf(q.Header.Get("Range"), "bytes=%d-", &from); n == 1 && from > 0 && from < len(b) { // what a client has not got yet
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(b)-1, len(b)))
+		answer.Code, b = http.StatusPartialContent, b[from:]
 	}
 	w.Header().Set("Content-Length", fmt.Sprint(len(b)))
 	w.WriteHeader(answer.Code)

@@ -219,6 +219,31 @@ func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
 	becomes(t, l, "configmap/default/a=1")
 }
 
+// A pod that comes later waits for what it names as the first ones do, and holds
+// up nothing for longer than a moment.
+func TestC_1_38_10_LaterPodsWaitForWhatTheyName(t *testing.T) {
+	s := newServer(t)
+	s.keep("configmaps", configMap("a", "1"))
+	answer := make(chan struct{}) // closed when the server answers
+	s.says(func(_ http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "configmaps" {
+			<-answer
+		}
+		return false
+	})
+	l := sourcetest.Listen(t, s.source(t))
+	l.Set().Holds(t)
+	s.watched(t, 1)
+	s.put(boundPod("one", "x", naming("a")))
+	s.waits(t, 1, func(r *http.Request) bool { return plural(r) == "configmaps" })
+	time.AfterFunc(5*30*time.Millisecond, func() { close(answer) }) // five times the linger
+	w := l.Set()
+	w.Holds(t, "one")
+	if got := holds(w); got != "configmap/default/a=1" {
+		t.Errorf("with the pod come %q", got)
+	}
+}
+
 // An outage leaves what was read; what changed meanwhile comes after it.
 func TestF70_OutageKeepsObjects(t *testing.T) {
 	s := newServer(t)
@@ -227,6 +252,19 @@ func TestF70_OutageKeepsObjects(t *testing.T) {
 	l := sourcetest.Listen(t, s.source(t))
 	becomes(t, l, "configmap/default/a=1 configmap/default/b=1")
 	s.until(t, "two watches", func() bool { return s.live["configmaps"] == 2 })
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "configmaps" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return plural(r) == "configmaps"
+	})
+	s.waits(t, s.asksFor("configmaps")+6, func(r *http.Request) bool { return plural(r) == "configmaps" })
+	s.put(boundPod("two", "x"))
+	if w := l.Set(); holds(w) != "configmap/default/a=1 configmap/default/b=1" {
+		t.Errorf("while they cannot be read: %q", holds(w))
+	}
+	s.drop("two")
+	l.Set().Holds(t, "one")
 	s.fails(http.StatusServiceUnavailable)
 	_ = l.Error()
 	before := s.asksFor("configmaps")
@@ -272,9 +310,11 @@ func TestF71_OneListLosesNoObject(t *testing.T) {
 			t.Fatalf("objects %q", got)
 		}
 	}
-	s.says(func(_ http.ResponseWriter, _ *http.Request) bool { return false })
-	s.change(func() { delete(s.others["configmaps"], pod.Key{Namespace: "default", Name: "a"}) })
-	s.says(nil)
+	s.until(t, "a watch again", func() bool { return s.live["configmaps"] == 1 })
+	s.change(func() { // without a word
+		delete(s.others["configmaps"], pod.Key{Namespace: "default", Name: "a"})
+		s.cut++
+	})
 	becomes(t, l, "") // two lists agree
 }
 

@@ -259,6 +259,8 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, cut, sent int) {
 	w.WriteHeader(http.StatusOK)
 	w.(http.Flusher).Flush()
 	s.live[plural(r)]++
+	close(s.more)
+	s.more = make(chan struct{})
 	defer s.change(func() { s.live[plural(r)]-- })
 	for {
 		more, cutNow, clean := s.more, s.cut, s.clean

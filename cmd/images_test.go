@@ -1,0 +1,200 @@
+//go:build linux
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/image"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// gated is a runtime whose pulls wait until they may go on.
+type gated chan struct{}
+
+func (gated) FindImage(context.Context, *pod.Spec, string) (string, error) { return "", nil }
+
+func (g gated) FetchImage(ctx context.Context, _ *pod.Spec, name, _, _ string) (string, error) {
+	select {
+	case <-g:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if strings.Contains(name, "missing") {
+		return "", &pod.StartError{Reason: "ErrImagePull", Err: errors.New("not found")}
+	}
+	return "id", nil
+}
+
+// told returns what was written to a stream.
+func told(t *testing.T, o *output) string {
+	t.Helper()
+	b, err := os.ReadFile(o.file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// written returns a program whose conversation goes to a file.
+func written(t *testing.T) *program {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &program{err: newOutput(f)}
+}
+
+// pullTwo pulls r.io/app:1 and r.io/missing:1 one after the other, told to lines;
+// during is called while each is under way.
+func pullTwo(t *testing.T, to pullLines, during func()) {
+	t.Helper()
+	gate, news := make(gated), newPullNews()
+	n := &node{news: news, puller: image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Told: news.hear})}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.puller.Run(ctx) })
+	wg.Go(func() { news.follow(ctx, n.puller, bundle.NewDownloads("unix:///nowhere.sock"), to) })
+	for _, name := range []string{"r.io/app:1", "r.io/missing:1"} {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: name}}}}
+		done := make(chan error, 1) // the pull sends its end
+		wg.Go(func() { done <- n.puller.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p}, "c") })
+		during()
+		gate <- struct{}{}
+		if err := <-done; (err == nil) != (name == "r.io/app:1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// awaitText waits until f says so.
+func awaitText(t *testing.T, f func() bool) {
+	t.Helper()
+	for !f() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("it never came")
+		}
+	}
+}
+
+// Off a terminal a pull has one line when it begins and one when it ends, and
+// nothing that only a terminal understands.
+func TestPullsOffATerminal(t *testing.T) {
+	t.Parallel()
+	p := written(t)
+	g := newProgress(p, &podconfig.Merged{})
+	n := 0
+	pullTwo(t, g, func() {
+		n++
+		awaitText(t, func() bool { return strings.Count(told(t, p.err), "pulling") == n })
+	})
+	g.end()
+	text := told(t, p.err)
+	var words []string
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		words = append(words, strings.Join(f[:len(f)-1], " ")) // the last one is the time
+	}
+	if got := strings.Join(words, "\n"); strings.Contains(text, "\x1b") ||
+		got != "image r.io/app:1 pulling\nimage r.io/app:1 pulled\nimage r.io/missing:1 pulling\nimage r.io/missing:1 not pulled" {
+		t.Errorf("%q", text)
+	}
+}
+
+// On a terminal a pull's line stands below all else, is kept up to date, and is gone
+// with the pull.
+func TestPullsOnATerminal(t *testing.T) {
+	t.Parallel()
+	p := written(t)
+	s := &serveLines{p: p, foot: newLiveLines(p.err)}
+	n := 0
+	pullTwo(t, s, func() {
+		n++
+		name := []string{"r.io/app:1", "r.io/missing:1"}[n-1]
+		awaitText(t, func() bool { return strings.Contains(shown(told(t, p.err)), "image "+name+"  pulling") })
+		if _, err := io.WriteString(p.err, "a line of the log\n"); err != nil {
+			t.Error(err)
+		}
+		if got := shown(told(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"  pulling") || strings.Count(got, "\n") != n+1 {
+			t.Errorf("%q", got)
+		}
+	})
+	if got := shown(told(t, p.err)); got != strings.Repeat("a line of the log\n", 2) {
+		t.Errorf("at the end: %q", got)
+	}
+}
+
+// Nothing is looked at while nothing is pulled.
+func TestPullsAreFollowedWithoutPolls(t *testing.T) {
+	t.Parallel()
+	p := written(t)
+	s := &counted{serveLines: serveLines{p: p, foot: newLiveLines(p.err)}}
+	news := newPullNews()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*pullsEvery)
+	defer cancel()
+	news.follow(ctx, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), s)
+	if s.n != 1 {
+		t.Errorf("%d looks, want the one at the end", s.n)
+	}
+}
+
+type counted struct {
+	serveLines
+	n int
+}
+
+func (c *counted) lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+	c.n++
+	return c.serveLines.lines(pulls, far)
+}
+
+func TestPullText(t *testing.T) {
+	t.Parallel()
+	p := written(t)
+	now := time.Now()
+	pulls := []image.Pull{{Image: "r.io/app:1", Since: now.Add(-time.Minute)}, {Image: "r.io/b:1", Since: now, Waiting: true}}
+	got := pullText(p, pulls, map[string]bundle.Download{"r.io/app:1": {Bytes: 12_340_000, Total: 45_600_000}})
+	if got != "image r.io/app:1  pulling 12.3 MB of 45.6 MB  60.0s\nimage r.io/b:1  waiting for other images of its registry  0.0s\n" {
+		t.Errorf("%q", got)
+	}
+	if got := pullText(p, make([]image.Pull, 25), nil); strings.Count(got, "\n") != 11 || !strings.Contains(got, "and 15 images more") {
+		t.Errorf("%q", got)
+	}
+	if got := pullText(p, nil, nil); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+// shown is what a terminal shows of text: lines, and the two sequences of
+// ui.View.Redraw.
+func shown(text string) string {
+	var lines []string
+	for text != "" {
+		if rest, ok := strings.CutPrefix(text, "\x1b[1A\x1b[2K"); ok {
+			lines, text = lines[:len(lines)-1], rest
+			continue
+		}
+		line, rest, _ := strings.Cut(text, "\n")
+		lines, text = append(lines, line+"\n"), rest
+	}
+	return strings.Join(lines, "")
+}

@@ -1,0 +1,34 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+)
+
+// TestC_1_31_AppArmor: a pod that asks for a profile does not start where the kernel
+// has none (row 5); one that asks for no more than Unconfined does.
+func TestC_1_31_AppArmor(t *testing.T) {
+	t.Parallel()
+	const no = "AppArmor: the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"
+	for text, want := range map[string]string{
+		"": "",
+		"securityContext: {appArmorProfile: {type: Unconfined}}":                                                        "",
+		"securityContext: {appArmorProfile: {type: RuntimeDefault}}":                                                    no,
+		"containers: [{name: c, image: i, securityContext: {appArmorProfile: {type: Localhost, localhostProfile: p}}}]": no,
+		"containers: [{name: c, image: i, securityContext: {appArmorProfile: {type: Unconfined}}}]":                     "",
+		"initContainers: [{name: a, image: i, securityContext: {appArmorProfile: {type: RuntimeDefault}}}]":             no,
+		"ephemeralContainers: [{name: e, image: i, securityContext: {appArmorProfile: {type: RuntimeDefault}}}]":        no,
+		"|annotations: {container.apparmor.security.beta.kubernetes.io/c: localhost/p}":                                 no,
+		"|annotations: {container.apparmor.security.beta.kubernetes.io/c: unconfined}":                                  "",
+		"os: {name: windows}, securityContext: {appArmorProfile: {type: RuntimeDefault}}|labels: {a: b}":                no,
+	} {
+		p := sized(t, "p", "file", text)
+		if got := verdict(p, nil, plan.Node{NoAppArmor: true}); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		if got := verdict(p, nil, plan.Node{}); got != "" {
+			t.Errorf("%s, with AppArmor or unknown: %q", text, got)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+//go:build linux
+
+package support
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// outside is what a node stands in: a directory, and what probes reach. It is out of
+// the node's bubble.
+type outside struct {
+	dir, root string
+	log       *lines
+	fills     []string // names in manifests, and what they become
+
+	seen struct {
+		sync.Mutex
+		requests []string
+		accepted int
+		asked    []string
+	}
+}
+
+// newOutside makes what text names: a port of a server that is not named does not
+// exist.
+func newOutside(t *testing.T, text string) *outside {
+	o := &outside{dir: t.TempDir(), log: &lines{}}
+	o.root = filepath.Join(o.dir, "root")
+	o.fills = []string{"$DIR", o.dir}
+	t.Cleanup(func() { unmount(t, o.dir) })
+	for name, content := range map[string]string{"resolv.conf": "nameserver 192.0.2.53\nsearch node.test\n", "seccomp/p.json": "{}"} {
+		path := filepath.Join(o.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Contains(text, "$HTTP") {
+		o.web(t)
+	}
+	if strings.Contains(text, "$TCP") {
+		o.tcp(t)
+	}
+	if strings.Contains(text, "$GRPC") {
+		o.grpc(t)
+	}
+	return o
+}
+
+// fill puts values in place of names.
+func (o *outside) fill(text string) string { return strings.NewReplacer(o.fills...).Replace(text) }
+
+// web is a server that notes what it is asked, with TLS on a port of its own.
+func (o *outside) web(t *testing.T) {
+	note := func(w http.ResponseWriter, r *http.Request) {
+		at := r.Context().Value(http.LocalAddrContextKey).(net.Addr).String()
+		host, _, _ := net.SplitHostPort(at)
+		scheme := "http"
+		if r.TLS != nil {
+			scheme = "https"
+		}
+		o.seen.Lock()
+		defer o.seen.Unlock()
+		o.seen.requests = append(o.seen.requests, scheme+" "+host+" "+r.URL.Path+" "+r.Header.Get("X-Who"))
+	}
+	for _, name := range []string{"$HTTPS", "$HTTP"} { // the longer name first
+		s := httptest.NewUnstartedServer(http.HandlerFunc(note))
+		l, err := net.Listen("tcp", "0.0.0.0:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Listener.Close()
+		s.Listener = l
+		if name == "$HTTPS" {
+			s.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+			s.StartTLS()
+		} else {
+			s.Start()
+		}
+		t.Cleanup(s.Close)
+		o.fills = append(o.fills, name, portOf(l))
+	}
+}
+
+func (o *outside) tcp(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.3:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	o.fills = append(o.fills, "$TCP", portOf(l))
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+			o.seen.Lock()
+			o.seen.accepted++
+			o.seen.Unlock()
+		}
+	})
+}
+
+// grpc is a server whose service "shop" is well, and nothing else.
+func (o *outside) grpc(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, h := grpc.NewServer(), health.NewServer()
+	h.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	h.SetServingStatus("shop", healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(s, h)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Serve(l) })
+	t.Cleanup(func() { s.Stop(); wg.Wait() })
+	o.fills = append(o.fills, "$GRPC", portOf(l))
+}
+
+func portOf(l net.Listener) string { return strconv.Itoa(l.Addr().(*net.TCPAddr).Port) }
+
+// asked reports whether the web server was asked this.
+func (o *outside) asked(request string) bool {
+	o.seen.Lock()
+	defer o.seen.Unlock()
+	return slices.Contains(o.seen.requests, request)
+}
+
+func (o *outside) accepted() int {
+	o.seen.Lock()
+	defer o.seen.Unlock()
+	return o.seen.accepted
+}
+
+func v1LabelSelector(s *metav1.LabelSelector) string { return metav1.FormatLabelSelector(s) }

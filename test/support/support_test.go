@@ -1,0 +1,380 @@
+//go:build linux
+
+// Package support shows of every field of a pod that it does what docs/support.md
+// says of it, and writes that page.
+//
+// A proof is a pod that sets fields and a look at where they take effect: in what the
+// container runtime is asked for, in files, in the pod's status, in what a probe asks.
+// Each is looked at once more without each of its fields, and has to fail then.
+package support
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/manifest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// proof is a pod that sets fields, and where each of them shows.
+type proof struct {
+	name string
+	// rows are the fields' paths, parted by blanks. Those that begin with "c." are a
+	// container's: the proof is made for each kind of container.
+	rows string
+	// same are those of the rows whose value here is their default: they are changed
+	// where the others are taken away.
+	same string
+	// meta, spec and container are parts of the manifest, in YAML; the container
+	// is the one under test. with are objects beside the pod.
+	meta, spec, container, with string
+	// sidecar says that an init container has to be one.
+	sidecar bool
+	// notInit and notEphemeral leave out a kind of container.
+	notInit, notEphemeral bool
+	// api says that the pod is an API server's.
+	api bool
+	// look says what is not as the fields have it.
+	look func(*node) error
+}
+
+// kinds of containers, and where they stand.
+var kinds = map[string]string{"container": "containers", "init container": "initContainers", "ephemeral container": "ephemeralContainers"}
+
+// made is a proof with its manifest.
+type made struct {
+	proof
+	id       string   // its name, with the kind of container
+	kind     string   // of container
+	paths    []string // full
+	defaults []string // those of them that are the default
+	doc      map[string]any
+	text     string
+}
+
+// expand makes proofs for each kind of container.
+func expand(all []proof) (out []made) {
+	for _, p := range all {
+		of := []string{"container"}
+		if strings.HasPrefix(p.rows, "c.") {
+			if !p.notInit {
+				of = append(of, "init container")
+			}
+			if !p.notEphemeral {
+				of = append(of, "ephemeral container")
+			}
+		}
+		for _, kind := range of {
+			out = append(out, make1(p, kind))
+		}
+	}
+	return out
+}
+
+func make1(p proof, kind string) made {
+	m := made{proof: p, id: p.name, kind: kind}
+	if strings.HasPrefix(p.rows, "c.") {
+		m.id = kind + ": " + p.name
+	}
+	m.api = m.api || kind == "ephemeral container"
+	full := func(rows string) (paths []string) {
+		for _, row := range strings.Fields(rows) {
+			if rest, ok := strings.CutPrefix(row, "c."); ok {
+				row = "spec." + kinds[kind] + "[]." + rest
+			}
+			paths = append(paths, row)
+		}
+		return paths
+	}
+	m.paths, m.defaults = full(p.rows), full(p.same)
+	spec := yamlOf(p.spec)
+	container := merged(map[string]any{"name": "main", "image": "app:1"}, yamlOf(p.container))
+	if p.sidecar && kind == "init container" {
+		container["restartPolicy"] = "Always"
+	}
+	list, _ := spec[kinds[kind]].([]any)
+	spec[kinds[kind]] = append(list, container)
+	if kind != "container" && spec["containers"] == nil {
+		spec["containers"] = []any{map[string]any{"name": "beside", "image": "app:1"}}
+	}
+	m.doc = map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "spec": spec,
+		"metadata": merged(map[string]any{"name": "p"}, yamlOf(p.meta)),
+	}
+	m.text = fmt.Sprint(p.meta, p.spec, p.container, p.with)
+	return m
+}
+
+// rejected is a manifest that is none.
+type rejected struct{ problems []pod.Problem }
+
+func (r rejected) Error() string { return fmt.Sprintf("rejected: %v", r.problems) }
+
+// read reads the manifest as its source does.
+func (m made) read(o *outside, doc map[string]any) (source.File, error) {
+	opts := manifest.Options{Node: "n1", Source: "file", Location: "/m", File: "/m/p.yaml", Static: true}
+	if m.api {
+		opts.Source, opts.Location, opts.File = "api", "/kubeconfig", "/kubeconfig"
+	}
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return source.File{}, err
+	}
+	filled := o.fill(string(text))
+	var file source.File
+	if m.with != "" || !m.api {
+		docs := m.with
+		if !m.api {
+			docs = filled + "\n---\n" + m.with
+		}
+		file, _ = manifest.Parse([]byte(docs), opts)
+	}
+	if m.api {
+		var p v1.Pod
+		if err := json.Unmarshal([]byte(filled), &p); err != nil {
+			return file, err
+		}
+		if p.UID == "" {
+			p.UID = "3f0c"
+		}
+		if p.Namespace == "" {
+			p.Namespace = "default"
+		}
+		p.Spec.NodeName = "n1"
+		corev1.SetObjectDefaults_Pod(&p)
+		spec, problems := manifest.FromAPI(&p, opts)
+		if file.Problems = append(file.Problems, problems...); spec != nil {
+			file.Pods = []*pod.Spec{spec}
+		}
+	}
+	if file.File = opts.File; len(file.Problems) > 0 {
+		return file, rejected{file.Problems}
+	}
+	return file, nil
+}
+
+// attempt looks at one manifest.
+func (m made) attempt(t *testing.T, doc map[string]any) error {
+	t.Helper()
+	o := newOutside(t, m.text)
+	err := run(t, o, m.container0(), doc, func(doc map[string]any) (source.File, error) { return m.read(o, doc) }, m.look)
+	if t.Failed() {
+		t.Logf("the agent's log:\n%s", o.log)
+	}
+	return err
+}
+
+func (m made) container0() string {
+	if name, ok := yamlOf(m.proof.container)["name"].(string); ok {
+		return name
+	}
+	return "main"
+}
+
+// TestFields shows each field that is supported, and that each look depends on it.
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for _, m := range expand(proofs()) {
+		t.Run(m.id, func(t *testing.T) {
+			t.Parallel()
+			if err := m.attempt(t, m.doc); err != nil {
+				t.Fatalf("%v", err)
+			}
+			for _, path := range m.paths {
+				t.Run("without "+path, func(t *testing.T) { m.without(t, path) })
+			}
+		})
+	}
+}
+
+// without looks once more, without the field, and where that is no pod, or the field
+// has its default, with another value of it.
+func (m made) without(t *testing.T, path string) {
+	if !slices.Contains(m.defaults, path) {
+		doc, found := edited(m.doc, path, nil)
+		if !found {
+			t.Fatal("the manifest does not have it")
+		}
+		err := m.attempt(t, doc)
+		var r rejected
+		switch {
+		case err == nil:
+			t.Fatal("the look does not depend on it")
+		case !errors.As(err, &r):
+			return
+		}
+	}
+	doc, found := edited(m.doc, path, other)
+	if !found {
+		return // nothing but being there
+	}
+	if err := m.attempt(t, doc); err == nil {
+		t.Errorf("the look does not depend on its value")
+	}
+}
+
+// other is another value of the same type; nil for what is no plain value.
+func other(v any) any {
+	switch v := v.(type) {
+	case string:
+		return v + "x"
+	case float64:
+		return v + 1
+	case bool:
+		return !v
+	}
+	return nil
+}
+
+// edited returns the manifest with every value at path changed by f; without it, for a
+// nil f. found says whether anything was.
+func edited(doc map[string]any, path string, f func(any) any) (out map[string]any, found bool) {
+	out = merged(doc, nil)
+	var walk func(v any, steps []string)
+	walk = func(v any, steps []string) {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return
+		}
+		name, list := strings.CutSuffix(steps[0], "[]")
+		at, there := m[name]
+		switch {
+		case !there:
+		case len(steps) == 1 && f == nil:
+			delete(m, name)
+			found = true
+		case len(steps) == 1:
+			if now := f(at); now != nil {
+				m[name] = now
+				found = true
+			}
+		case list:
+			items, _ := at.([]any)
+			for _, item := range items {
+				walk(item, steps[1:])
+			}
+		default:
+			walk(at, steps[1:])
+		}
+	}
+	walk(out, strings.Split(path, "."))
+	return out, found
+}
+
+// merged is a deep copy of a with b over it; lists are merged item by item.
+func merged(a, b map[string]any) map[string]any {
+	out := maps.Clone(a)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for k, v := range out {
+		out[k] = over(v, nil)
+	}
+	for k, v := range b {
+		out[k] = over(out[k], v)
+	}
+	return out
+}
+
+func over(a, b any) any {
+	switch b := b.(type) {
+	case nil:
+		switch a := a.(type) {
+		case map[string]any:
+			return merged(a, nil)
+		case []any:
+			return items(a, nil)
+		}
+		return a
+	case map[string]any:
+		of, _ := a.(map[string]any)
+		return merged(of, b)
+	case []any:
+		of, _ := a.([]any)
+		return items(of, b)
+	default:
+		return b
+	}
+}
+
+func items(a, b []any) []any {
+	out := make([]any, max(len(a), len(b)))
+	for i := range out {
+		switch {
+		case i >= len(a):
+			out[i] = over(nil, b[i])
+		case i >= len(b):
+			out[i] = over(a[i], nil)
+		default:
+			out[i] = over(a[i], b[i])
+		}
+	}
+	return out
+}
+
+// yamlOf reads a mapping in YAML, with or without its braces.
+func yamlOf(text string) map[string]any {
+	out := map[string]any{}
+	if text = strings.TrimSpace(text); text == "" {
+		return out
+	}
+	if !strings.HasPrefix(text, "{") {
+		text = "{" + text + "}"
+	}
+	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+		panic(fmt.Sprintf("%s: %v", text, err))
+	}
+	return out
+}
+
+// is says how two values differ.
+func is[T any](what string, got, want T) error {
+	if diff := cmp.Diff(want, got); diff != "" {
+		return fmt.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+	return nil
+}
+
+// holds says what is not so.
+func holds(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// TestEveryRowHasAProof: each field that the table says is supported has a look at it,
+// and nothing has one that the table does not have.
+func TestEveryRowHasAProof(t *testing.T) {
+	t.Parallel()
+	want := map[string]bool{}
+	for _, f := range slices.Concat(pod.Fields(), pod.APIFields()) {
+		if f.Support == pod.Honoured {
+			want[f.Path] = false
+		}
+	}
+	for _, m := range expand(proofs()) {
+		for _, path := range slices.Concat(m.paths, m.defaults) {
+			if _, ok := want[path]; !ok {
+				t.Errorf("%s: the table does not support %s", m.id, path)
+			}
+			want[path] = true
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(want)) {
+		if !want[path] {
+			t.Errorf("nothing shows %s", path)
+		}
+	}
+}
