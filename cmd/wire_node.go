@@ -239,11 +239,15 @@ func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine
 
 // volumes puts volumes of pods in place.
 func (n *node) volumes() *volume.Volumes {
-	return volume.New(volume.Config{
+	cfg := volume.Config{
 		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.logLinks(), Log: n.log,
 		ClusterDomain: n.p.cfg.ClusterDomain, Allocatable: n.facts.Allocatable, SELinux: volume.SELinuxEnabled(),
-		RecursiveReadOnly: func() bool { return n.runtime.RecursiveReadOnly("") },
-	})
+		RecursiveReadOnly: func(class *string) bool { return n.runtime.RecursiveReadOnly(n.runtime.Handler(class)) },
+	}
+	if api := n.p.api; api != nil {
+		cfg.Token, cfg.TrustBundle = api.Token, api.TrustBundle
+	}
+	return volume.New(cfg)
 }
 
 // cgroups keeps pods' cgroups below the one that the configuration names. Only root

@@ -149,7 +149,10 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	at := put(t, g, shape(t, "a", burstablePod))
 	mkdir(t, at, "container/nested")
 	end := inside(t, at+"/container")
+	mkdir(t, at, "empty")
+	before := names(t, g.cfg.Root)
 	err := g.Take("a")
+	want(t, "while it runs", names(t, g.cfg.Root), before)
 	if err == nil || !strings.Contains(err.Error(), "(sleep)") || !strings.Contains(err.Error(), "/poda") || !strings.Contains(err.Error(), "pod a:") {
 		t.Errorf("error %v", err)
 	}

@@ -52,9 +52,9 @@ func TestC_1_41_1_Names(t *testing.T) {
 	}
 }
 
-// TestF_UIDsThatAreNoNames: a UID is an outsider's text; no path is made of one that
+// TestUIDsThatAreNoNames: a UID is an outsider's text; no path is made of one that
 // could lead elsewhere, or to another pod's.
-func TestF_UIDsThatAreNoNames(t *testing.T) {
+func TestUIDsThatAreNoNames(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, uid := range []string{"", ".", "..", "../x", "a/b", "/etc", "a_b", "a b", "a\n", "-a", "a\x00", strings.Repeat("a", 129), "ä", "a.slice/b", "$(x)", "a%"} {
 		if _, err := g.Put(shape(t, uid, guaranteed)); err == nil || !strings.Contains(err.Error(), "cannot name a cgroup") {

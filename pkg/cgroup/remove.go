@@ -52,24 +52,24 @@ func (c *Cgroups) owned(t *tree, n name) (mine []string, err error) {
 	return mine, nil
 }
 
-// destroy removes directories of a cgroup that nothing runs in. No process ends by
-// it: systemd, which would see to that, is asked only when there is none.
+// destroy removes directories of a cgroup that nothing runs in, all or, while
+// something does, none: systemd would end it, and half a cgroup limits nothing.
 func (c *Cgroups) destroy(t *tree, n name, dirs []string) error {
-	if !t.systemd {
-		var failed error
-		for _, dir := range dirs {
-			failed = errors.Join(failed, removeTree(dir))
-		}
-		return failed
-	}
 	if left, err := processes(dirs); err != nil || len(left) > 0 {
 		return errors.Join(errors.New("it is not empty"), err)
 	}
-	m, err := t.host.manager(n, true, dirs)
-	if err != nil {
-		return err
+	if t.systemd {
+		m, err := t.host.manager(n, true, dirs)
+		if err != nil {
+			return err
+		}
+		return m.Destroy()
 	}
-	return m.Destroy()
+	var failed error
+	for _, dir := range dirs {
+		failed = errors.Join(failed, removeTree(dir))
+	}
+	return failed
 }
 
 // removeTree removes a directory of cgroups and all below it.
@@ -118,14 +118,10 @@ func (c *Cgroups) prune(t *tree) {
 	t.limited, t.shared = false, -1
 }
 
-// occupied reports whether a cgroup has others in it, or processes.
+// occupied reports whether a cgroup has others in it.
 func occupied(dir string) bool {
 	children, err := os.ReadDir(dir)
-	if err != nil || slices.ContainsFunc(children, fs.DirEntry.IsDir) {
-		return true
-	}
-	left, err := processes([]string{dir})
-	return err != nil || len(left) > 0
+	return err != nil || slices.ContainsFunc(children, fs.DirEntry.IsDir)
 }
 
 // processes names those in cgroups and in all below them, "12 (sh)".

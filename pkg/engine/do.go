@@ -191,7 +191,7 @@ func (w *worker) update(ctx context.Context, want *pod.Spec, container, id strin
 		return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
 	})
 	if err == nil && w.cfg.Cgroups != nil && w.lastUpdate {
-		_, err = w.cfg.Cgroups.Put(want)
+		err = w.cfg.Cgroups.Lower(want)
 	}
 	if err != nil {
 		return err

@@ -99,8 +99,10 @@ type Cgroups interface {
 	// returns its name as the runtime's driver takes it.
 	Put(want *pod.Spec) (parent string, err error)
 	// Raise gives the pod's cgroup what grows, and lowers nothing: before the first
-	// container of a resize gets its share (C-1.34.5). Put comes after the last one.
+	// container of a resize gets its share (C-1.34.5). Lower comes after the last one
+	// and gives it what shrinks. Neither makes one.
 	Raise(want *pod.Spec) error
+	Lower(want *pod.Spec) error
 	// Parent returns the name of the pod's cgroup, "" where it has none of ours: a pod
 	// of an agent before. It touches nothing.
 	Parent(want *pod.Spec) string

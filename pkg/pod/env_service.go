@@ -3,7 +3,6 @@ package pod
 import (
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +44,11 @@ func addService(vars map[string]string, s *v1.Service) {
 			protocol = string(v1.ProtocolTCP)
 		}
 		small := strings.ToLower(protocol)
-		url := small + "://" + net.JoinHostPort(host, port)
+		at := host + ":" + port
+		if strings.Contains(host, ":") {
+			at = "[" + host + "]:" + port
+		}
+		url := small + "://" + at
 		if i == 0 {
 			vars[name+"_SERVICE_PORT"] = port
 			vars[name+"_PORT"] = url

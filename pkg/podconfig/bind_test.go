@@ -7,15 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -201,6 +198,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		"once it has failed":                                     {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}}, none + ", of which " + two + " could not be read"},
 		"its word after all":                                     {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}, from(two, "A1{x1}", x("x:1"))}, ""},
 		"I9 what runs stands":                                    {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x?}", a("A2=y"))}, "a:1 configmap \"y\" is not among the objects of file sources"},
+		"what ran and was taken away does not come back":         {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "", a()), from(one, "", a("A2=x"))}, none},
 		"what runs, and is had":                                  {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1"))}, ""},
 		"C-1.2.9 one that is being deleted has to stop":          {nil, []step{quiet, from(one, "A1'", a("A1'=x"))}, ""},
 	} {
@@ -343,182 +341,4 @@ func TestRestartHashesAreNotStacked(t *testing.T) {
 		t.Errorf("hashes %v, want %v", got.ContainerHashes, want.ContainerHashes)
 	}
 	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1}")
-}
-
-// namings draws words of three layers about five pods and what they name, and what
-// some of them are restored from.
-func namings(t *rapid.T) []event {
-	var events []event
-	if rapid.Bool().Draw(t, "restored") {
-		for i, l := range live(namingWords(t), nil).layers {
-			if rapid.IntRange(0, 3).Draw(t, "forgotten") > 0 {
-				events = append(events, event{layer: i, restored: &Restored{Files: l.standing.Slice(), At: noon.Add(-time.Hour)}})
-			}
-		}
-	}
-	return append(events, namingWords(t)...)
-}
-
-func namingWords(t *rapid.T) []event {
-	var events []event
-	for range rapid.IntRange(1, 10).Draw(t, "words") {
-		layer := rapid.IntRange(0, 2).Draw(t, "layer")
-		if rapid.IntRange(0, 7).Draw(t, "fails") == 0 {
-			events = append(events, event{layer: layer, err: errors.New("timeout")})
-			continue
-		}
-		var pods, objects []string
-		for _, name := range "ABCDE" {
-			if rapid.IntRange(0, 2).Draw(t, "there") == 0 {
-				continue
-			}
-			refs := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"x", "y", "?z", "x.k", "?y.k", "!s", "!s.k", "#d"}), 0, 2, rapid.ID).Draw(t, "refs")
-			pods = append(pods, fmt.Sprintf("%c%d=%s", name, rapid.IntRange(1, 2).Draw(t, "version"), strings.Join(refs, ",")))
-		}
-		for _, name := range []string{"x", "y", "z", "!s", "#d"} {
-			if content := rapid.SampledFrom([]string{"", "1", "2", "-", "3!", "4!"}).Draw(t, "content"); content != "" {
-				objects = append(objects, name+":"+content)
-			}
-		}
-		l := layerNames[layer]
-		files := []source.File{namingFile(l, l+"a", pods...), namingFile(l, l+"b", objects...)}
-		if i := rapid.IntRange(0, 5).Draw(t, "breaks"); i < len(files) {
-			files[i] = broken(files[i].File)
-		}
-		events = append(events, event{layer: layer, snapshot: set(files...)})
-	}
-	return events
-}
-
-// restoring turns what led to a restored layer into what is told of it: each ADD is a
-// RESTORE, the layer's own comes last and may be empty.
-func restoring(layer int, updates []PodUpdate) []PodUpdate {
-	kind, location, _ := strings.Cut(layerNames[layer], ":")
-	own := PodUpdate{Op: RESTORE, Source: kind, Location: location}
-	var out []PodUpdate
-	for _, u := range updates {
-		switch {
-		case u.Op == ADD && u.Location == location:
-			own.Pods = u.Pods
-			continue
-		case u.Op == ADD:
-			u.Op = RESTORE
-		}
-		out = append(out, u)
-	}
-	return append(out, own)
-}
-
-// expected is what the rules say of one pod, as plainly as they are written: what it
-// is bound to, and whether it lacks anything.
-func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
-	var objects []*pod.Object
-	seen := map[ident]*pod.Object{}
-	for _, r := range pod.Refs(s.Pod) {
-		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
-		if _, done := seen[id]; !done {
-			seen[id] = nil
-			for _, l := range layers {
-				if o := l.objects.winner(id); o != nil && l.state.Source == s.Origin.Source {
-					seen[id], objects = o.value, append(objects, o.value)
-					break
-				}
-			}
-		}
-		o := seen[id]
-		if !r.Optional && (o == nil || r.Key != "" && o.Values()[r.Key] == nil) {
-			lacks = true
-		}
-	}
-	return pod.NewData(objects), lacks
-}
-
-// TestI9_BindingRemovesNothing: after every word each pod that is wanted is bound to
-// what the rules say or, where it lacks something, stands as it stood; none goes
-// because an object did; and what the cheap way finds is what the full one does.
-func TestI9_BindingRemovesNothing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		live(namings(t), func(e event, old, next fold, b Batch) {
-			for s := range next.winners.All() {
-				was, now := old.merged.Pod(s.Key), next.merged.Pod(s.Key)
-				data, lacks := expected(next.layers, s)
-				switch {
-				case was != nil && now == nil:
-					t.Fatalf("%s was there, is wanted, and was taken", s.Key)
-				case lacks && now != was:
-					t.Fatalf("%s lacks something, and is not what it was", s.Key)
-				case !lacks && (now == nil || now.Pod != s.Pod || !now.Data.Same(data) || !now.Data.Known()):
-					t.Fatalf("%s has all it names, and is %+v", s.Key, now)
-				case !lacks && was != nil && was.Pod == now.Pod && was.Origin == now.Origin && was.Data.Same(now.Data) && was != now:
-					t.Fatalf("%s did not change, and is another", s.Key)
-				}
-			}
-			full := newFold(next.layers, nil, nil)
-			if diff := cmp.Diff(problemText(full.merged.Problems), problemText(next.merged.Problems)); diff != "" {
-				t.Fatalf("problems (-full +incremental):\n%s", diff)
-			}
-			if x, y := fmt.Sprint(full.bindings.names.Slice(), full.bindings.users.Slice()), fmt.Sprint(next.bindings.names.Slice(), next.bindings.users.Slice()); x != y {
-				t.Fatalf("full %s\nincremental %s", x, y)
-			}
-			for s := range full.merged.Pods.All() {
-				if now := next.merged.Pod(s.Key); now == nil || now.Pod != s.Pod || !now.Data.Same(s.Data) {
-					t.Fatalf("%s: full %+v, incremental %+v", s.Key, s, now)
-				}
-			}
-			if diff := cmp.Diff(boundText(full.merged.Pods.Slice()), boundText(slices.DeleteFunc(next.merged.Pods.Slice(), func(s *pod.Spec) bool { return full.merged.Pod(s.Key) == nil }))); diff != "" {
-				t.Fatalf("set (-full +incremental):\n%s", diff)
-			}
-			updates := Diff(old.merged, next.merged)
-			if e.restored != nil {
-				updates = restoring(e.layer, updates)
-			}
-			if diff := cmp.Diff(told(updates), told(b.Updates)); diff != "" {
-				t.Fatalf("updates (-full +incremental):\n%s", diff)
-			}
-		})
-	})
-}
-
-// TestAChangedObjectCostsItsPods: however many pods name other objects.
-func TestAChangedObjectCostsItsPods(t *testing.T) {
-	cost := func(n int) float64 {
-		layer := NewLayer(one, nil)
-		var b source.Builder
-		for i := range n {
-			f := namingFile(one, fmt.Sprintf("p%05d", i), "A1=x", "x:1")
-			for _, s := range f.Pods {
-				s.Pod.Name = fmt.Sprintf("p%05d", i)
-				s.Name = s.Pod.Name
-				s.Pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = fmt.Sprintf("x%05d", i)
-			}
-			for _, o := range f.Objects {
-				o.Name = fmt.Sprintf("x%05d", i)
-			}
-			b.Put(f, nil)
-		}
-		c := New(Config{})
-		f := newFold([]Layer{layer}, nil, nil)
-		f, _, _ = c.take(f, message{snapshot: b.Snapshot()}, noon)
-		if f.merged.Pods.Len() != n || f.bindings.refused.Len() > 0 {
-			t.Fatalf("%d of %d pods", f.merged.Pods.Len(), n)
-		}
-		edits := 100
-		return testing.AllocsPerRun(20, func() {
-			edits++
-			o := thingOf(one, "p00007", "x", fmt.Sprint(edits))
-			o.Name = "x00007"
-			file, _ := sorted.Find(b.Snapshot().Files, "p00007", compareFile)
-			file.Objects = []*pod.Object{o}
-			b.Put(file, nil)
-			var batch Batch
-			f, batch, _ = c.take(f, message{snapshot: b.Snapshot()}, noon.Add(time.Second))
-			if got := told(batch.Updates); !strings.HasPrefix(got, "UPDATE{P000071} ") {
-				t.Fatal(got)
-			}
-		})
-	}
-	few, many := cost(50), cost(5000)
-	if many > 3*few {
-		t.Errorf("%.0f allocations among 50 pods, %.0f among 5,000", few, many)
-	}
 }

@@ -36,7 +36,7 @@ func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
 		if at < 0 {
 			return nil, fmt.Errorf("container %s mounts volume %s, which the pod does not have", name, m.Name)
 		}
-		mount, err := v.mount(dir, all[at], c, i, r.Env)
+		mount, err := v.mount(want, dir, all[at], c, i, r.Env)
 		if err != nil {
 			return nil, fmt.Errorf("container %s, volume %s: %w", name, m.Name, err)
 		}
@@ -57,7 +57,7 @@ func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
 }
 
 // mount words the volumeMount of number i for the runtime (C-1.37.8).
-func (v *Volumes) mount(dir string, p placed, c *v1.Container, i int, env []v1.EnvVar) (pod.Mount, error) {
+func (v *Volumes) mount(want *pod.Spec, dir string, p placed, c *v1.Container, i int, env []v1.EnvVar) (pod.Mount, error) {
 	m := &c.VolumeMounts[i]
 	mount := pod.Mount{
 		HostPath: p.path, ContainerPath: m.MountPath,
@@ -70,7 +70,7 @@ func (v *Volumes) mount(dir string, p placed, c *v1.Container, i int, env []v1.E
 		mount.Propagation = string(*m.MountPropagation)
 	}
 	var err error
-	if mount.RecursiveReadOnly, err = v.recursiveReadOnly(m); err != nil {
+	if mount.RecursiveReadOnly, err = v.recursiveReadOnly(want.Pod.Spec.RuntimeClassName, m); err != nil {
 		return mount, err
 	}
 	sub, err := subPath(m, env)
@@ -110,12 +110,12 @@ func (p placed) there() error {
 
 // recursiveReadOnly reports whether what is mounted beneath a mount has to be
 // read-only too.
-func (v *Volumes) recursiveReadOnly(m *v1.VolumeMount) (bool, error) {
+func (v *Volumes) recursiveReadOnly(class *string, m *v1.VolumeMount) (bool, error) {
 	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return false, nil
 	}
 	mode := *m.RecursiveReadOnly
-	possible := v.cfg.RecursiveReadOnly != nil && v.cfg.RecursiveReadOnly()
+	possible := v.cfg.RecursiveReadOnly != nil && v.cfg.RecursiveReadOnly(class)
 	switch {
 	case !m.ReadOnly:
 		return false, fmt.Errorf("recursiveReadOnly: %s needs readOnly: true", mode)

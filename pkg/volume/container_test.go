@@ -131,7 +131,7 @@ func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
 	c := p.config()
-	c.SELinux, c.RecursiveReadOnly = true, func() bool { return true }
+	c.SELinux, c.RecursiveReadOnly = true, func(*string) bool { return true }
 	p.Volumes = volume.New(c)
 	s := withUID(spec(empty("e"), memory("m", "1Mi"), host("h", "/", ""), configMapVolume("cm", "conf"), secretVolume("sec", "pass"),
 		downwardVolume("d", "metadata.name"), projectedVolume("p"), vol("i", v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "x:1"}}), claimVolume("cl", "data", false), claimVolume("cr", "data", true)), uid)
@@ -181,7 +181,7 @@ func TestC_1_37_8_RecursiveReadOnlyThatCannotBe(t *testing.T) {
 	for _, supported := range []bool{true, false} {
 		p := newPlace(t)
 		c := p.config()
-		c.RecursiveReadOnly = func() bool { return supported }
+		c.RecursiveReadOnly = func(*string) bool { return supported }
 		p.Volumes = volume.New(c)
 		s := withUID(spec(empty("e")), uid)
 		p.put(t, s, 1)

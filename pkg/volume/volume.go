@@ -58,7 +58,7 @@ type Config struct {
 	SELinux          bool            // the node has it: see SELinuxEnabled
 	// RecursiveReadOnly says whether the runtime can make a mount read-only with all
 	// that is mounted beneath (C-1.37.8); nil is no.
-	RecursiveReadOnly func() bool
+	RecursiveReadOnly func(runtimeClass *string) bool
 	// Token returns a token of the pod's service account, and when it has to be
 	// renewed (C-1.38.11); nil where there is no API server.
 	Token func(ctx context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjection) (token string, renew time.Time, err error)

@@ -18,6 +18,7 @@ type Thing struct {
 	Pipe   string `json:"pipe"`
 	Char   string `json:"char"`  // the null device
 	Block  string `json:"block"` // the first loop device
+	Mount  string `json:"mount"` // a directory with a mount of its own that is shared
 	Link   string `json:"link"`
 	To     string `json:"to"`    // of a link
 	Text   string `json:"text"`  // of a file
@@ -42,6 +43,9 @@ func (t Thing) make(dir string) error {
 	switch {
 	case t.Dir != "":
 		name, err = t.Dir, os.MkdirAll(in(t.Dir), 0o755)
+	case t.Mount != "":
+		name = t.Mount
+		err = errors.Join(os.MkdirAll(in(name), 0o755), unix.Mount("tmpfs", in(name), "tmpfs", 0, "size=1m,mode=0755"), unix.Mount("", in(name), "", unix.MS_SHARED, ""))
 	case t.File != "":
 		name, err = t.File, os.WriteFile(in(t.File), []byte(t.Text), 0o644)
 	case t.Socket != "":

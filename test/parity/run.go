@@ -271,7 +271,7 @@ func (r *run) said(c *Case) []string {
 		if !strings.Contains(line, "/"+c.Name+".") && !strings.Contains(line, "/"+c.Name+"-") {
 			continue
 		}
-		if i := strings.Index(line, "Manifest"); i > 0 || strings.Contains(line, "an't process manifest") {
+		if i := strings.Index(line, "Manifest"); i > 0 || strings.Contains(line, "an't process ") {
 			found = append(found, line)
 		}
 	}

@@ -49,7 +49,6 @@ type node struct {
 	key       pod.Key
 	doc       map[string]any // the manifest's pod
 	parse     func(map[string]any) (source.File, error)
-	edits     int
 
 	mu    sync.Mutex
 	last  *v1.Pod
@@ -102,7 +101,7 @@ func (n *node) serve() (leave func()) {
 		Hints:     pleg.New(pleg.Config{Runtime: runtime}),
 		Volumes: volume.New(volume.Config{
 			RootDir: n.root, PodLogsDir: filepath.Join(n.dir, "logs"), ClusterDomain: "cluster.test", Allocatable: allocatable,
-			RecursiveReadOnly: func() bool { return runtime.RecursiveReadOnly("") }, Token: token, TrustBundle: bundle,
+			RecursiveReadOnly: func(class *string) bool { return runtime.RecursiveReadOnly(runtime.Handler(class)) }, Token: token, TrustBundle: bundle,
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
 		Records: record.New(n.root),
@@ -168,7 +167,11 @@ func (n *node) pass(d time.Duration) {
 
 // edit changes the manifest.
 func (n *node) edit(spec string) error {
-	doc := merged(n.doc, map[string]any{"spec": yamlOf(n.fill(spec))})
+	return n.become(merged(n.doc, map[string]any{"spec": yamlOf(n.fill(spec))}))
+}
+
+// become has another manifest.
+func (n *node) become(doc map[string]any) error {
 	file, err := n.parse(doc)
 	if err != nil {
 		return err
@@ -312,6 +315,9 @@ func token(_ context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjectio
 // bundle tells which certificates were asked for.
 func bundle(_ context.Context, s *v1.ClusterTrustBundleProjection) (string, error) {
 	if s.Name != nil && *s.Name == "absent" {
+		if s.Optional != nil && *s.Optional {
+			return "", nil
+		}
 		return "", errors.New("no such bundle")
 	}
 	text := ""

@@ -3,6 +3,7 @@
 package support
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -30,9 +31,7 @@ type outside struct {
 
 	seen struct {
 		sync.Mutex
-		requests []string
-		accepted int
-		asked    []string
+		by map[string][]string // requests, by the kind of server
 	}
 }
 
@@ -76,9 +75,7 @@ func (o *outside) web(t *testing.T) {
 		if r.TLS != nil {
 			scheme = "https"
 		}
-		o.seen.Lock()
-		defer o.seen.Unlock()
-		o.seen.requests = append(o.seen.requests, scheme+" "+host+" "+r.URL.Path+" "+r.Header.Get("X-Who"))
+		o.note("http", scheme+" "+host+" "+r.URL.Path+" "+r.Header.Get("X-Who"))
 	}
 	for _, name := range []string{"$HTTPS", "$HTTP"} { // the longer name first
 		s := httptest.NewUnstartedServer(http.HandlerFunc(note))
@@ -95,7 +92,7 @@ func (o *outside) web(t *testing.T) {
 			s.Start()
 		}
 		t.Cleanup(s.Close)
-		o.fills = append(o.fills, name, portOf(l))
+		o.fills = append(o.fills, ports(name, l)...)
 	}
 }
 
@@ -106,7 +103,7 @@ func (o *outside) tcp(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	t.Cleanup(func() { l.Close(); wg.Wait() })
-	o.fills = append(o.fills, "$TCP", portOf(l))
+	o.fills = append(o.fills, ports("$TCP", l)...)
 	wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -114,9 +111,7 @@ func (o *outside) tcp(t *testing.T) {
 				return
 			}
 			c.Close()
-			o.seen.Lock()
-			o.seen.accepted++
-			o.seen.Unlock()
+			o.note("tcp", "a connection")
 		}
 	})
 }
@@ -127,29 +122,41 @@ func (o *outside) grpc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, h := grpc.NewServer(), health.NewServer()
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, q any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		o.note("grpc", q.(*healthpb.HealthCheckRequest).GetService())
+		return next(ctx, q)
+	}))
+	h := health.NewServer()
 	h.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	h.SetServingStatus("shop", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(s, h)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Serve(l) })
 	t.Cleanup(func() { s.Stop(); wg.Wait() })
-	o.fills = append(o.fills, "$GRPC", portOf(l))
+	o.fills = append(o.fills, ports("$GRPC", l)...)
 }
 
-func portOf(l net.Listener) string { return strconv.Itoa(l.Addr().(*net.TCPAddr).Port) }
-
-// asked reports whether the web server was asked this.
-func (o *outside) asked(request string) bool {
-	o.seen.Lock()
-	defer o.seen.Unlock()
-	return slices.Contains(o.seen.requests, request)
+// ports are what a port's name becomes: a number, in quotes or not.
+func ports(name string, l net.Listener) []string {
+	n := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return []string{`"` + name + `"`, n, name, n}
 }
 
-func (o *outside) accepted() int {
+// note keeps a request.
+func (o *outside) note(server, request string) {
 	o.seen.Lock()
 	defer o.seen.Unlock()
-	return o.seen.accepted
+	if o.seen.by == nil {
+		o.seen.by = map[string][]string{}
+	}
+	o.seen.by[server] = append(o.seen.by[server], request)
+}
+
+// asked is what a server was asked.
+func (o *outside) asked(server string) []string {
+	o.seen.Lock()
+	defer o.seen.Unlock()
+	return slices.Clone(o.seen.by[server])
 }
 
 func v1LabelSelector(s *metav1.LabelSelector) string { return metav1.FormatLabelSelector(s) }

@@ -43,6 +43,8 @@ type proof struct {
 	sidecar bool
 	// notInit and notEphemeral leave out a kind of container.
 	notInit, notEphemeral bool
+	// later are rows that the pod has only once it runs.
+	later string
 	// api says that the pod is an API server's.
 	api bool
 	// look says what is not as the fields have it.
@@ -102,6 +104,9 @@ func make1(p proof, kind string) made {
 	container := merged(map[string]any{"name": "main", "image": "app:1"}, yamlOf(p.container))
 	if p.sidecar && kind == "init container" {
 		container["restartPolicy"] = "Always"
+	}
+	if m.api && spec["tolerations"] == nil && !strings.Contains(p.rows, "tolerations") {
+		spec["tolerations"] = []any{map[string]any{"operator": "Exists"}}
 	}
 	list, _ := spec[kinds[kind]].([]any)
 	spec[kinds[kind]] = append(list, container)
@@ -168,7 +173,20 @@ func (m made) read(o *outside, doc map[string]any) (source.File, error) {
 func (m made) attempt(t *testing.T, doc map[string]any) error {
 	t.Helper()
 	o := newOutside(t, m.text)
-	err := run(t, o, m.container0(), doc, func(doc map[string]any) (source.File, error) { return m.read(o, doc) }, m.look)
+	first := doc
+	for _, path := range strings.Fields(m.later) {
+		first, _ = edited(first, path, nil)
+	}
+	look := m.look
+	if m.later != "" {
+		look = func(n *node) error {
+			if err := n.become(doc); err != nil {
+				return err
+			}
+			return m.look(n)
+		}
+	}
+	err := run(t, o, m.container0(), first, func(doc map[string]any) (source.File, error) { return m.read(o, doc) }, look)
 	if t.Failed() {
 		t.Logf("the agent's log:\n%s", o.log)
 	}

@@ -1,0 +1,79 @@
+//go:build linux
+
+package support
+
+import (
+	"errors"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// serverProofs are those of pods from an API server.
+func serverProofs() []proof {
+	const (
+		sources = "spec.volumes[].projected.sources[]"
+		trust   = sources + ".clusterTrustBundle"
+		labels  = trust + ".labelSelector"
+	)
+	in := func(source string) string { return "volumes: [{name: v, projected: {sources: [{" + source + "}]}}]" }
+	all := []proof{
+		{
+			name: "token", rows: sources + ".serviceAccountToken " + sources + ".serviceAccountToken.audience " + sources + ".serviceAccountToken.expirationSeconds " + sources + ".serviceAccountToken.path spec.serviceAccountName",
+			spec: in("serviceAccountToken: {audience: shop, expirationSeconds: 700, path: token}") + ", serviceAccountName: me", container: mounted,
+			look: func(n *node) error { return is("file", n.file("/v", "token"), `0644 of me for "shop", 700 s`) },
+		},
+		{
+			name: "trust bundle by name", rows: trust + " " + trust + ".name " + trust + ".path", spec: in("clusterTrustBundle: {name: ca, path: ca.crt}"), container: mounted,
+			look: func(n *node) error { return is("file", n.file("/v", "ca.crt"), "0644 named ca") },
+		},
+		{
+			name: "trust bundle that may be missing", rows: trust + ".optional", spec: in("clusterTrustBundle: {name: absent, path: ca.crt, optional: true}"), container: mounted,
+			look: func(n *node) error { return n.made() },
+		},
+		{
+			name: "trust bundle by signer", container: mounted,
+			rows: strings.Join([]string{trust + ".signerName", labels, labels + ".matchLabels", labels + ".matchExpressions", labels + ".matchExpressions[].key", labels + ".matchExpressions[].operator", labels + ".matchExpressions[].values"}, " "),
+			spec: in("clusterTrustBundle: {signerName: s.test/a, path: ca.crt, labelSelector: {matchLabels: {a: b}, matchExpressions: [{key: c, operator: In, values: [d]}]}}"),
+			look: func(n *node) error {
+				return is("file", n.file("/v", "ca.crt"), "0644 signed by s.test/a with a=b,c in (d)")
+			},
+		},
+		{
+			name: "no service links", rows: "spec.enableServiceLinks", spec: "enableServiceLinks: false",
+			look: func(n *node) error {
+				_, told := n.env()["DB_SERVICE_HOST"]
+				return holds(n.ctr() != nil && !told, "environment %v", n.env())
+			},
+		},
+		{
+			name: "ephemeral containers", rows: "spec.ephemeralContainers spec.ephemeralContainers[].targetContainerName",
+			spec: "ephemeralContainers: [{name: look, image: 'app:1', targetContainerName: main}]",
+			look: func(n *node) error {
+				n.container = "look"
+				n.pass(minute)
+				return is("processes", n.security().GetNamespaceOptions().GetPid(), runtimeapi.NamespaceMode_TARGET)
+			},
+		},
+		{
+			name: "readiness gates of a server", rows: "spec.readinessGates", spec: "readinessGates: [{conditionType: example.test/gate}]",
+			look: func(n *node) error {
+				c := n.condition(v1.PodReady)
+				return holds(c.Status == v1.ConditionFalse && strings.Contains(c.Message, `"example.test/gate"`), "condition %+v", c)
+			},
+		},
+		{
+			name: "deletion", rows: "metadata.deletionTimestamp metadata.deletionGracePeriodSeconds", later: "metadata.deletionTimestamp metadata.deletionGracePeriodSeconds",
+			meta: "deletionTimestamp: '2026-01-02T03:04:05Z', deletionGracePeriodSeconds: 9", container: "command: [ignore, term]",
+			look: func(n *node) error {
+				n.pass(minute)
+				return errors.Join(holds(len(n.calls("grace=9")) > 0, "calls: %v", n.calls("")))
+			},
+		},
+	}
+	for i := range all {
+		all[i].api = true
+	}
+	return all
+}
