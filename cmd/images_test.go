@@ -67,9 +67,11 @@ func pullTwo(t *testing.T, to pullLines, during func()) {
 	gate, news := make(gated), newPullNews()
 	n := &node{news: news, puller: image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Told: news.hear})}
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	var wg sync.WaitGroup
-	defer wg.Wait()
+	defer func() {
+		cancel()
+		wg.Wait()
+	}()
 	wg.Go(func() { n.puller.Run(ctx) })
 	wg.Go(func() { news.follow(ctx, n.puller, bundle.NewDownloads("unix:///nowhere.sock"), to) })
 	for _, name := range []string{"r.io/app:1", "r.io/missing:1"} {
@@ -84,18 +86,6 @@ func pullTwo(t *testing.T, to pullLines, during func()) {
 	}
 }
 
-// awaitText waits until f says so.
-func awaitText(t *testing.T, f func() bool) {
-	t.Helper()
-	for !f() {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("it never came")
-		}
-	}
-}
-
 // Off a terminal a pull has one line when it begins and one when it ends, and
 // nothing that only a terminal understands.
 func TestPullsOffATerminal(t *testing.T) {
@@ -105,7 +95,7 @@ func TestPullsOffATerminal(t *testing.T) {
 	n := 0
 	pullTwo(t, g, func() {
 		n++
-		awaitText(t, func() bool { return strings.Count(told(t, p.err), "pulling") == n })
+		await(t, func() bool { return strings.Count(told(t, p.err), "pulling") == n }, "the pull is not told")
 	})
 	g.end()
 	text := told(t, p.err)
@@ -130,11 +120,11 @@ func TestPullsOnATerminal(t *testing.T) {
 	pullTwo(t, s, func() {
 		n++
 		name := []string{"r.io/app:1", "r.io/missing:1"}[n-1]
-		awaitText(t, func() bool { return strings.Contains(shown(told(t, p.err)), "image "+name+"  pulling") })
+		await(t, func() bool { return strings.Contains(shown(told(t, p.err)), "image "+name+"   pulling") }, "the pull is not told")
 		if _, err := io.WriteString(p.err, "a line of the log\n"); err != nil {
 			t.Error(err)
 		}
-		if got := shown(told(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"  pulling") || strings.Count(got, "\n") != n+1 {
+		if got := shown(told(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"   pulling") || strings.Count(got, "\n") != n+1 {
 			t.Errorf("%q", got)
 		}
 	})
@@ -173,7 +163,7 @@ func TestPullText(t *testing.T) {
 	now := time.Now()
 	pulls := []image.Pull{{Image: "r.io/app:1", Since: now.Add(-time.Minute)}, {Image: "r.io/b:1", Since: now, Waiting: true}}
 	got := pullText(p, pulls, map[string]bundle.Download{"r.io/app:1": {Bytes: 12_340_000, Total: 45_600_000}})
-	if got != "image r.io/app:1  pulling 12.3 MB of 45.6 MB  60.0s\nimage r.io/b:1  waiting for other images of its registry  0.0s\n" {
+	if got != "image r.io/app:1   pulling 12.3 MB of 45.6 MB   60.0s\nimage r.io/b:1   waiting for other images of its registry   0.0s\n" {
 		t.Errorf("%q", got)
 	}
 	if got := pullText(p, make([]image.Pull, 25), nil); strings.Count(got, "\n") != 11 || !strings.Contains(got, "and 15 images more") {

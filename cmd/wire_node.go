@@ -48,7 +48,7 @@ type node struct {
 	bundled *bundle.Runtime // nil for a runtime that is not ours
 	runtime *cri.Runtime
 	records *record.Records
-	sets    *record.Sets
+	sets    *record.Split
 	images  *bundle.Images
 	puller  *image.Puller
 	news    *pullNews
@@ -105,7 +105,7 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 	if n.kept, err = n.records.All(); err != nil {
 		log.Warn("Some records were not read", "error", err)
 	}
-	n.sets = record.NewSets(root)
+	n.sets = p.keptSets()
 	n.journal = journal.New(filepath.Join(root, "journal.jsonl"), log)
 	n.before = p.statuses(log)
 	return n, nil

@@ -6,7 +6,10 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -74,9 +77,36 @@ func (p *program) kept() ([]pod.Record, error) {
 	return record.Look(p.cfg.RootDir)
 }
 
+// keptSets is where the last good set of each layer is kept: below the root
+// directory. Secrets of an API server are not written to a disk, unless pods are to
+// start on them without the server: they are kept as long as the machine runs.
+func (p *program) keptSets() *record.Split {
+	var memory *record.Sets
+	run := bundle.RunDir(p.cfg.RootDir)
+	if inMemory(run) {
+		memory = record.NewSets(run)
+	}
+	apart := func(layer string, s pod.Standing) bool {
+		return strings.HasPrefix(layer, "api:") && p.cfg.OfflineStart != "api" &&
+			slices.ContainsFunc(s.Objects, func(o *pod.Object) bool { return o.Kind == pod.KindSecret })
+	}
+	return record.NewSplit(record.NewSets(p.cfg.RootDir), memory, apart)
+}
+
+// inMemory reports whether what is written below dir ends with the machine.
+func inMemory(dir string) bool {
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil {
+			return fs.Type == unix.TMPFS_MAGIC
+		}
+	}
+	return false
+}
+
 // lastSets reads the last good set of each of the agent's layers.
 func (p *program) lastSets() (map[string]podconfig.Restored, error) {
-	sets, err := record.LookSets(p.cfg.RootDir)
+	sets, err := record.LookSplit(p.cfg.RootDir, bundle.RunDir(p.cfg.RootDir))
 	return setsByLayer(sets), err
 }
 

@@ -99,7 +99,7 @@ func New(cfg Config) *Runtime {
 	return &Runtime{
 		root:     filepath.Join(cfg.RootDir, "runtime"),
 		unpacked: filepath.Join(cfg.RootDir, "bundle"),
-		run:      cmp.Or(cfg.RunDir, runDir(cfg.RootDir)),
+		run:      cmp.Or(cfg.RunDir, RunDir(cfg.RootDir)),
 		archive:  cfg.Archive,
 		programs: cfg.Programs,
 		subnet:   cmp.Or(cfg.Subnet, DefaultSubnet),
@@ -109,9 +109,10 @@ func New(cfg Config) *Runtime {
 	}
 }
 
-// runDir returns a directory that is short whatever root is: containerd keeps
+// RunDir returns the directory of what an agent with this root directory keeps until
+// the machine ends. It is short whatever root is: containerd keeps
 // the shims' sockets below it, whose paths must not grow past 107 bytes.
-func runDir(root string) string {
+func RunDir(root string) string {
 	sum := sha256.Sum256([]byte(filepath.Clean(root)))
 	return filepath.Join("/run/nodectl", hex.EncodeToString(sum[:4]))
 }

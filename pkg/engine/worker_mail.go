@@ -75,8 +75,8 @@ func (w *worker) takeMail() (changed bool) {
 
 func (w *worker) read(l letter) (changed bool) {
 	changed = l.want != w.letter.want
-	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
-		clear(w.trouble) // another text deserves another try
+	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash || !l.want.Data.Same(w.letter.want.Data)) {
+		clear(w.trouble) // another text, or other data, deserves another try
 	}
 	w.letter = l
 	return changed

@@ -29,7 +29,7 @@ func (r *reader) quickPod(c chunk) bool {
 	line, _ := c.lineOf(at)
 	o := object{kind: "Pod", at: &place{line: line}}
 	s := &pod.Spec{Key: r.keyOf(p.Namespace, p.Name), Origin: r.origin(o), Pod: &p}
-	if _, twice := r.seen[o.id(s.Key)]; twice || len(pod.Unsupported(&p))+len(pod.Ignored(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
+	if _, twice := r.seen[o.id(s.Key)]; twice || len(pod.Unsupported(&p))+len(pod.Ignored(&p))+len(pod.Refs(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
 		return false
 	}
 	s.Fingerprint(s.Pod)

@@ -59,6 +59,13 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
 	}
 	s.Fingerprint(s.Pod)
+	for _, ref := range pod.Refs(&p) {
+		if s.Positions == nil {
+			s.Positions = map[string]pod.Position{}
+		}
+		line, col := o.at.find(ref.Path)
+		s.Positions[ref.Path] = pod.Position{Line: line, Column: col}
+	}
 	ignored := pod.Ignored(&p)
 	r.makeStatic(s)
 	found := paths{}

@@ -189,7 +189,10 @@ func (s *scene) contentDiffersFromRecords() bool {
 
 // changedText names the fields that changed, where the kept spec tells.
 func (s *scene) changedText(what string) string {
-	if _, _, reason := pod.Restart(s.Kept, s.Want); reason != "" {
+	if s.Kept == nil {
+		return what
+	}
+	if _, _, reason := pod.RestartByData(s.Kept, s.Want); reason != "" {
 		return reason
 	}
 	return what

@@ -1,5 +1,10 @@
 package pod
 
+import (
+	"slices"
+	"strings"
+)
+
 // APIFields returns the rows that differ for pods from an API server: what the
 // server, its admission or the scheduler has dealt with before the pod was
 // bound to this node asks nothing of it any more, and what only a static pod
@@ -43,5 +48,27 @@ func apiRows() []Field {
 		inert("spec.priorityClassName", "admission has turned it into spec.priority"),
 		{Path: "spec.readinessGates", Note: "the conditions are the server's"},
 	}
-	return append(rows, containerRows("spec.ephemeralContainers[].", RestartNone)...)
+	return append(rows, ephemeralRows()...)
+}
+
+// notEphemeral are the fields that no API server lets an ephemeral container have.
+var notEphemeral = []string{
+	"ports", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle",
+	"volumeMounts[].subPath", "volumeMounts[].subPathExpr",
+}
+
+// ephemeralRows are the rows of an ephemeral container: those of a container, but
+// for what it cannot have.
+func ephemeralRows() []Field {
+	const at = "spec.ephemeralContainers[]."
+	rows := slices.DeleteFunc(containerRows(at, RestartNone), func(f Field) bool {
+		path := strings.TrimPrefix(f.Path, at)
+		return slices.ContainsFunc(notEphemeral, func(not string) bool {
+			return path == not || strings.HasPrefix(path, not+".") || strings.HasPrefix(path, not+"[]")
+		})
+	})
+	for _, name := range notEphemeral {
+		rows = append(rows, inert(at+name, "no API server lets an ephemeral container have it"))
+	}
+	return rows
 }

@@ -106,6 +106,10 @@ func probeRows(at string) []Field {
 	rows := []Field{honour("", RestartNone)}
 	rows = append(rows, execRows()...)
 	rows = append(rows, httpRows()...)
+	grace := honour(".terminationGracePeriodSeconds", RestartNone)
+	if at == string(Readiness)+"Probe" {
+		grace = refuse(grace.Path, "a readiness probe ends no container", "write it under livenessProbe or startupProbe")
+	}
 	return below(at, append(rows,
 		honour(".tcpSocket", RestartNone),
 		honour(".tcpSocket.port", RestartNone),
@@ -118,7 +122,7 @@ func probeRows(at string) []Field {
 		honour(".periodSeconds", RestartNone),
 		honour(".successThreshold", RestartNone),
 		honour(".failureThreshold", RestartNone),
-		honour(".terminationGracePeriodSeconds", RestartNone),
+		grace,
 	))
 }
 

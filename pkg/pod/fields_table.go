@@ -216,7 +216,7 @@ func specRows() []Field {
 		Field{Path: "spec.securityContext.supplementalGroupsPolicy", Restart: RestartPod, Default: "Merge", Note: "Strict where the runtime has it"},
 		honour("spec.securityContext.fsGroup", RestartPod),
 		Field{Path: "spec.securityContext.fsGroupChangePolicy", Restart: RestartPod, Default: "Always"},
-		Field{Path: "spec.securityContext.seLinuxChangePolicy", Restart: RestartPod, Note: "volumes are relabelled by the runtime, with either value"},
+		Field{Path: "spec.securityContext.seLinuxChangePolicy", Support: Inert, Note: "volumes are relabelled by the runtime, with either value"},
 		Field{Path: "spec.securityContext.sysctls", Unordered: true, Note: "those of the pod's own namespaces that are safe or allowed (C-1.31)"},
 		honour("spec.securityContext.sysctls[].name", RestartPod),
 		honour("spec.securityContext.sysctls[].value", RestartPod),

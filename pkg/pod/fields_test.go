@@ -1,21 +1,16 @@
 package pod
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
-
-var update = flag.Bool("update", false, "rewrite what is generated from the table of fields")
 
 // walkTypes calls visit for every field of t and below, by path, and goes
 // below a field where visit returns true. It reads the types by itself: it
@@ -257,26 +252,6 @@ func limit(p *v1.Pod, name v1.ResourceName) {
 	container(p).Resources.Limits = v1.ResourceList{name: resource.MustParse("1")}
 }
 
-const fieldsPage = "../../docs/fields.md"
-
-// TestDocs_FieldsPage holds docs/fields.md equal to the table.
-func TestDocs_FieldsPage(t *testing.T) {
-	t.Parallel()
-	want := fieldsMarkdown()
-	if *update {
-		if err := os.WriteFile(fieldsPage, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(fieldsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(got), want); diff != "" {
-		t.Errorf("docs/fields.md is not what the table says; go test ./pkg/pod -update writes it (-page +table):\n%s", diff)
-	}
-}
-
 // TestRule0_APIRowsSpeakForFieldsOfTheTable sets the field of every row for pods
 // from an API server.
 func TestRule0_APIRowsSpeakForFieldsOfTheTable(t *testing.T) {
@@ -316,49 +291,4 @@ func refusedAbove(rows map[string]Field, path string) bool {
 		}
 	}
 	return false
-}
-
-func fieldsMarkdown() string {
-	var b strings.Builder
-	b.WriteString(`# Pod fields
-
-What this version of nodectl does with every field of a Pod manifest. Made from the table in ` + "`pkg/pod`" + ` by ` + "`go test ./pkg/pod -update`" + `.
-
-- **honoured**: takes effect. **rejected**: a pod that asks for it is refused, by the field's name; leaving it empty asks for nothing. **inert**: accepted, and nothing follows from it.
-- **An edit restarts** what the last column says: the *container* it stands in, the whole *pod*, or nothing. *resize* restarts nothing where the resources of a running container can be changed (see ` + "`resizePolicy`" + `), and the pod where its QoS class changes.
-- A rejected or inert field speaks for everything below it.
-
-| field | support | an edit restarts | note |
-|---|---|---|---|
-`)
-	rows := Fields()
-	for i, f := range rows {
-		restart := "–"
-		switch {
-		case i+1 < len(rows) && (strings.HasPrefix(rows[i+1].Path, f.Path+".") || strings.HasPrefix(rows[i+1].Path, f.Path+"[].")):
-			restart = "" // its fields say it
-		case f.Support == Honoured && f.Restart != RestartNone:
-			restart = f.Restart.String()
-		}
-		note := f.Note
-		if f.Why != "" {
-			note = strings.TrimSuffix(f.Why+": "+f.Note, ": ")
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Path, f.Support, restart, strings.ReplaceAll(note, "|", `\|`))
-	}
-	b.WriteString(`
-## Pods from an API server
-
-The server has defaulted, admitted and bound them, so that these fields ask for something else there. Of such a pod a container's name and image restart the container, a change of resources resizes it, and another UID replaces the pod; nothing else restarts anything. Below ` + "`spec.ephemeralContainers[]`" + ` all is as below ` + "`spec.containers[]`" + `, and an edit restarts nothing.
-
-| field | support | note |
-|---|---|---|
-`)
-	for _, f := range APIFields() {
-		if strings.HasPrefix(f.Path, "spec.ephemeralContainers[].") && f.Path != "spec.ephemeralContainers[].targetContainerName" {
-			continue
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Path, f.Support, f.Note)
-	}
-	return b.String()
 }

@@ -6,7 +6,8 @@ import v1 "k8s.io/api/core/v1"
 // is the same for the sandbox and every container in it.
 type Place struct {
 	// CgroupParent is the pod's own cgroup, as the runtime's driver names it:
-	// "/kubepods/burstable/pod<uid>" or "kubepods-burstable-pod<uid>.slice". Empty
+	// "/kubepods/burstable/pod<uid>" or
+	// "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice". Empty
 	// leaves it to the runtime adapter.
 	CgroupParent string
 	// Users is the block of users of a pod with hostUsers: false; nil for a pod that

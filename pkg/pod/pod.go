@@ -80,6 +80,9 @@ type Spec struct {
 	// Data is what the pod is bound to, nil where it names no config object. It is no
 	// part of Hash.
 	Data *Data
+	// Positions says where references to config objects stand in the file, by their
+	// field paths (Ref.Path). It may be nil: nothing but messages needs it.
+	Positions map[string]Position
 	// DependsOn is what has to be so before this pod starts, from annotation
 	// AnnotationDependsOn; the pods it names stop after it.
 	DependsOn []Dependency
@@ -104,6 +107,9 @@ const (
 	Ready   Milestone = "ready"   // its condition Ready is True, or it has Succeeded
 	Done    Milestone = "done"    // it has Succeeded
 )
+
+// Position is a place in a file, from 1.
+type Position struct{ Line, Column int }
 
 // UID returns the pod's UID as text.
 func (s *Spec) UID() string { return string(s.Pod.UID) }

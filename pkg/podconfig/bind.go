@@ -49,15 +49,15 @@ func (r refusal) compareTo(id ident) int { return r.pod.compare(id) }
 // changed those of them that differ.
 func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.List[*pod.Spec], changed []ident) {
 	set = f.merged.Pods
-	ids := pods
+	ids := slices.Clone(pods)
 	for _, object := range objects {
 		for _, u := range sorted.Run(f.bindings.users, object, user.compareTo) {
-			ids = append(slices.Clip(ids), u.pod)
+			ids = append(ids, u.pod)
 		}
 	}
 	if spoke {
 		for r := range f.bindings.refused.All() {
-			ids = append(slices.Clip(ids), r.pod)
+			ids = append(ids, r.pod)
 		}
 	}
 	if len(ids) == 0 {
@@ -104,7 +104,8 @@ func (f fold) written(id ident) *pod.Spec {
 
 // replace returns the bindings with what ids name, and who of them is refused.
 func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ident][]refusal) bindings {
-	gone, come := make(map[ident][]ident), make(map[ident][]ident) // pods, by object
+	come := make(map[ident][]ident) // pods, by object
+	moved := make(map[ident]bool)
 	var touched, renamed []ident
 	for _, id := range ids {
 		var before, after []ident
@@ -117,10 +118,7 @@ func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ide
 		if slices.Equal(before, after) {
 			continue
 		}
-		renamed = append(renamed, id)
-		for _, object := range before {
-			gone[object] = append(gone[object], id)
-		}
+		renamed, moved[id] = append(renamed, id), true
 		for _, object := range after {
 			come[object] = append(come[object], id)
 		}
@@ -130,7 +128,7 @@ func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ide
 		b.names = sorted.Patch(b.names, renamed, naming.compareTo, from(named))
 		b.users = sorted.Patch(b.users, sortedIdents(touched), user.compareTo, func(object ident) []user {
 			users := slices.Clone(sorted.Run(b.users, object, user.compareTo))
-			users = slices.DeleteFunc(users, func(u user) bool { return slices.Contains(gone[object], u.pod) })
+			users = slices.DeleteFunc(users, func(u user) bool { return moved[u.pod] })
 			for _, id := range come[object] {
 				users = append(users, user{object, id})
 			}
@@ -199,7 +197,8 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 		if final && !told[msg] {
 			told[msg] = true
 			problems = append(problems, pod.Problem{
-				File: cmp.Or(s.Origin.File, s.Origin.Location), Line: s.Origin.Line, Path: r.Path, Msg: msg, Hint: hint,
+				File: cmp.Or(s.Origin.File, s.Origin.Location), Line: cmp.Or(s.Positions[r.Path].Line, s.Origin.Line), Column: s.Positions[r.Path].Column,
+				Path: r.Path, Msg: msg, Hint: hint,
 			})
 		}
 	}

@@ -193,3 +193,31 @@ func TestAChangedObjectCostsItsPods(t *testing.T) {
 		t.Errorf("%.0f allocations among 50 pods, %.0f among 5,000", few, many)
 	}
 }
+
+// TestOneObjectOfManyPods: an object that thousands of pods name is read once, and
+// comes, changes and goes in no time.
+func TestOneObjectOfManyPods(t *testing.T) {
+	const n = 20000
+	var specs []*pod.Spec
+	for i, s := range slices.Repeat(namingFile(one, "a", "A1=x").Pods, n) {
+		c := *s
+		p := *s.Pod
+		p.Name = fmt.Sprintf("p%05d", i)
+		c.Pod, c.Name = &p, p.Name
+		specs = append(specs, &c)
+	}
+	large := strings.Repeat("x", 1<<19)
+	c := New(Config{})
+	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
+	start := time.Now()
+	for i, things := range [][]string{{"x:" + large}, {"x:" + large + "2"}, nil, {"x:" + large}} {
+		pods := source.File{File: "a", Pods: specs}
+		f, _, _ = c.take(f, message{snapshot: set(pods, namingFile(one, "b", things...))}, noon)
+		if lacks := len(f.merged.Problems) == n; f.merged.Pods.Len() != n || lacks != (things == nil) {
+			t.Fatalf("step %d: %d pods, %d problems", i, f.merged.Pods.Len(), len(f.merged.Problems))
+		}
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}

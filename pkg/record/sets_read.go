@@ -70,7 +70,7 @@ func (r *setReader) read() {
 	if r.set.At.IsZero() {
 		r.set.At = newest.UTC()
 	}
-	slices.SortFunc(r.set.Files, func(a, b pod.Standing) int { return strings.Compare(a.File, b.File) })
+	slices.SortFunc(r.set.Files, compareStandings)
 }
 
 // one reads one file and reports whether it was good.
@@ -141,3 +141,5 @@ func readPlain(path string) ([]byte, error) {
 	}
 	return os.ReadFile(path)
 }
+
+func compareStandings(a, b pod.Standing) int { return strings.Compare(a.File, b.File) }

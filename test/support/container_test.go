@@ -178,14 +178,9 @@ func environmentProofs() []proof {
 		},
 		{
 			name: "variable of a field", rows: "c.env[].valueFrom c.env[].valueFrom.fieldRef c.env[].valueFrom.fieldRef.apiVersion c.env[].valueFrom.fieldRef.fieldPath",
-			same: "c.env[].valueFrom.fieldRef.apiVersion", notEphemeral: true,
+			same:      "c.env[].valueFrom.fieldRef.apiVersion",
 			container: "env: [{name: A, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: metadata.namespace}}}]",
 			look:      func(n *node) error { return n.envIs("A", "default") },
-		},
-		{
-			name: "variable of a field, ephemeral", rows: "spec.ephemeralContainers[].env[].valueFrom spec.ephemeralContainers[].env[].valueFrom.fieldRef spec.ephemeralContainers[].env[].valueFrom.fieldRef.fieldPath", api: true,
-			spec: "ephemeralContainers: [{name: e, image: 'app:1', env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}]}]",
-			look: func(n *node) error { n.container = "e"; return n.envIs("A", "default") },
 		},
 		{
 			name: "variable of a resource", rows: "c.env[].valueFrom.resourceFieldRef c.env[].valueFrom.resourceFieldRef.containerName c.env[].valueFrom.resourceFieldRef.resource c.env[].valueFrom.resourceFieldRef.divisor",
@@ -206,10 +201,16 @@ func environmentProofs() []proof {
 			},
 		},
 		{
-			name: "variable of a file that may be missing", rows: "c.env[].valueFrom.fileKeyRef.optional",
-			spec:      "volumes: [{name: v, emptyDir: {}}]",
+			name: "variable that may be missing in a file", rows: "c.env[].valueFrom.fileKeyRef.optional",
+			spec:      "volumes: [{name: v, emptyDir: {}}], initContainers: [{name: writer, image: 'app:1', command: [sleep, '5'], volumeMounts: [{name: v, mountPath: /v}]}]",
 			container: "env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: f, key: K, optional: true}}}]",
-			look:      func(n *node) error { return n.made() },
+			look: func(n *node) error {
+				if err := n.write("writer", "/v", "f", "L='one'\n"); err != nil {
+					return err
+				}
+				n.pass(time.Minute)
+				return n.made()
+			},
 		},
 		{
 			name: "variables of a ConfigMap", rows: "c.envFrom c.envFrom[].prefix c.envFrom[].configMapRef c.envFrom[].configMapRef.name",

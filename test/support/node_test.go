@@ -9,8 +9,10 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,7 +58,7 @@ type node struct {
 }
 
 // gone is long enough for a pod to stop.
-const gone = 2 * time.Hour
+const gone = 2 * time.Minute
 
 // run has f look at the pod of doc, once nothing moves any more, and takes the pod away
 // again.
@@ -290,12 +292,16 @@ func (w *wish) set(f source.File) {
 
 func (w *wish) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		var b source.Builder
-		for {
+		known := map[pod.Key]bool{}
+		for rev := uint64(1); ; rev++ {
 			w.mu.Lock()
-			b.Put(w.file, nil)
+			file := w.file
 			w.mu.Unlock()
-			if !yield(b.Snapshot(), nil) {
+			for _, p := range file.Pods {
+				known[p.Key] = true
+			}
+			changed := slices.SortedFunc(maps.Keys(known), pod.Key.Compare)
+			if !yield(source.Snapshot{Revision: rev, Changed: changed, Files: source.FilesOf(file)}, nil) {
 				return
 			}
 			select {

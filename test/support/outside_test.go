@@ -5,6 +5,8 @@ package support
 import (
 	"context"
 	"crypto/tls"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -85,6 +87,7 @@ func (o *outside) web(t *testing.T) {
 		}
 		s.Listener.Close()
 		s.Listener = l
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of those who take one port for the other
 		if name == "$HTTPS" {
 			s.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 			s.StartTLS()

@@ -67,6 +67,10 @@ func probeProofs() (all []proof) {
 	for _, kind := range []string{"liveness", "readiness", "startup"} {
 		at := "c." + kind + "Probe"
 		in := func(text string) string { return kind + "Probe: {" + text + "}" }
+		failing := "look"
+		if kind == "startup" { // one success is all it takes
+			failing = "'false'"
+		}
 		of := handlers(at, in, func(n *node) { n.pass(15 * time.Second) })
 		of = append(of,
 			proof{
@@ -110,13 +114,13 @@ func probeProofs() (all []proof) {
 				},
 			},
 			proof{
-				name: "failures", rows: at + ".failureThreshold", container: in("exec: {command: [look]}, periodSeconds: 1, failureThreshold: 20"),
+				name: "failures", rows: at + ".failureThreshold", container: in("exec: {command: [" + failing + "]}, periodSeconds: 1, failureThreshold: 20"),
 				look: func(n *node) error {
 					n.rt.OnExec(func(critest.Exec) (critest.Behaviour, bool) { return critest.Behaviour{Ends: true, Code: 1}, true })
 					n.pass(10 * time.Second)
 					early := fails(kind, n)
 					n.pass(15 * time.Second)
-					return holds(!early && fails(kind, n), "early %v, later %v", early, fails(kind, n))
+					return holds(!early && fails(kind, n), "early %v, later %v, asked %d times: %v", early, fails(kind, n), n.ran(strings.Trim(failing, "'")), n.calls(""))
 				},
 			},
 		)

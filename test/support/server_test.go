@@ -57,10 +57,14 @@ func serverProofs() []proof {
 			},
 		},
 		{
-			name: "readiness gates of a server", rows: "spec.readinessGates", spec: "readinessGates: [{conditionType: example.test/gate}]",
+			name: "readiness gates of a server", rows: "spec.readinessGates", status: "conditions: [{type: example.test/gate, status: 'False'}]",
+			spec: "readinessGates: [{conditionType: example.test/gate}]",
 			look: func(n *node) error {
-				c := n.condition(v1.PodReady)
-				return holds(c.Status == v1.ConditionFalse && strings.Contains(c.Message, `"example.test/gate"`), "condition %+v", c)
+				if err := is("ready", n.condition(v1.PodReady).Status, v1.ConditionFalse); err != nil {
+					return err
+				}
+				open := yamlOf("status: {conditions: [{status: 'True'}]}")
+				return errors.Join(n.become(merged(n.doc, open)), is("ready then", n.condition(v1.PodReady).Status, v1.ConditionTrue))
 			},
 		},
 		{

@@ -19,7 +19,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	podapi "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/core"
 	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodectl/nodectl/pkg/manifest"
@@ -38,7 +42,7 @@ type proof struct {
 	same string
 	// meta, spec and container are parts of the manifest, in YAML; the container
 	// is the one under test. with are objects beside the pod.
-	meta, spec, container, with string
+	meta, spec, status, container, with string
 	// sidecar says that an init container has to be one.
 	sidecar bool
 	// notInit and notEphemeral leave out a kind of container.
@@ -117,6 +121,9 @@ func make1(p proof, kind string) made {
 		"apiVersion": "v1", "kind": "Pod", "spec": spec,
 		"metadata": merged(map[string]any{"name": "p"}, yamlOf(p.meta)),
 	}
+	if p.status != "" {
+		m.doc["status"] = yamlOf(p.status)
+	}
 	m.text = fmt.Sprint(p.meta, p.spec, p.container, p.with)
 	return m
 }
@@ -158,6 +165,9 @@ func (m made) read(o *outside, doc map[string]any) (source.File, error) {
 		}
 		p.Spec.NodeName = "n1"
 		corev1.SetObjectDefaults_Pod(&p)
+		if file.Problems = served(&p); len(file.Problems) > 0 {
+			return file, rejected{file.Problems}
+		}
 		spec, problems := manifest.FromAPI(&p, opts)
 		if file.Problems = append(file.Problems, problems...); spec != nil {
 			file.Pods = []*pod.Spec{spec}
@@ -169,12 +179,25 @@ func (m made) read(o *outside, doc map[string]any) (source.File, error) {
 	return file, nil
 }
 
+// served is what an API server says against the pod before anybody hears of it.
+func served(p *v1.Pod) (out []pod.Problem) {
+	var in core.Pod
+	if err := corev1.Convert_v1_Pod_To_core_Pod(p, &in, nil); err != nil {
+		return []pod.Problem{{Msg: err.Error()}}
+	}
+	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
+	for _, e := range validation.ValidatePodSpec(&in.Spec, &in.ObjectMeta, field.NewPath("spec"), opts) {
+		out = append(out, pod.Problem{Path: e.Field, Msg: e.ErrorBody()})
+	}
+	return out
+}
+
 // attempt looks at one manifest.
 func (m made) attempt(t *testing.T, doc map[string]any) error {
 	t.Helper()
 	o := newOutside(t, m.text)
 	first := doc
-	for _, path := range strings.Fields(m.later) {
+	for path := range strings.FieldsSeq(m.later) {
 		first, _ = edited(first, path, nil)
 	}
 	look := m.look
@@ -373,26 +396,42 @@ func holds(ok bool, format string, args ...any) error {
 }
 
 // TestEveryRowHasAProof: each field that the table says is supported has a look at it,
-// and nothing has one that the table does not have.
+// and nothing has one that the table does not have. What is said of pods from an API
+// server is shown with such a pod.
 func TestEveryRowHasAProof(t *testing.T) {
 	t.Parallel()
-	want := map[string]bool{}
-	for _, f := range slices.Concat(pod.Fields(), pod.APIFields()) {
-		if f.Support == pod.Honoured {
-			want[f.Path] = false
+	static, server := map[string]bool{}, map[string]bool{} // whether a proof was seen
+	for rows, table := range map[*map[string]bool][]pod.Field{&static: pod.Fields(), &server: pod.APIFields()} {
+		for _, f := range table {
+			if f.Support == pod.Honoured {
+				(*rows)[f.Path] = false
+			}
 		}
 	}
 	for _, m := range expand(proofs()) {
-		for _, path := range slices.Concat(m.paths, m.defaults) {
-			if _, ok := want[path]; !ok {
+		for _, path := range m.paths {
+			_, inTable := static[path]
+			_, ofServer := server[path]
+			switch {
+			case m.api && ofServer:
+				server[path] = true
+			case inTable:
+				static[path] = true
+			default:
 				t.Errorf("%s: the table does not support %s", m.id, path)
 			}
-			want[path] = true
+		}
+		for _, path := range slices.Concat(m.defaults, strings.Fields(m.later)) {
+			if !slices.Contains(m.paths, path) {
+				t.Errorf("%s: %s is none of its rows", m.id, path)
+			}
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(want)) {
-		if !want[path] {
-			t.Errorf("nothing shows %s", path)
+	for _, rows := range []map[string]bool{static, server} {
+		for _, path := range slices.Sorted(maps.Keys(rows)) {
+			if !rows[path] {
+				t.Errorf("nothing shows %s", path)
+			}
 		}
 	}
 }

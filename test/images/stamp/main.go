@@ -6,6 +6,7 @@
 //	append FILE        one line "unix-nanoseconds hostname" at the file's end, written at once
 //	write FILE TEXT    the file with this line
 //	cat FILE           the file on standard output; exits 1 when it is not there
+//	show FILE          the same where the file is there, else nothing
 //	env NAME           the variable's value on standard output
 //	exists FILE        exits 1 when the file is not there
 //	wait FILE          returns when the file is there
@@ -14,6 +15,9 @@
 //	unready FILE       while the file is there, GET /ready is 503
 //	health ADDRESS     serves the gRPC health service from now on, for the service
 //	                   stamp and as a whole, with what /ready says
+//	swap PATH TARGET   returns never: PATH is an empty directory, then a link to
+//	                   TARGET, then the directory again, as fast as it can be
+//	mount DIR          a tmpfs over the directory
 //	sleep DURATION
 //	alloc MIB          touches that much memory and keeps it
 //	ignore             from now on a signal does nothing but a line
@@ -116,6 +120,14 @@ func (r *run) do(verb string) {
 		text, err := os.ReadFile(r.word())
 		check(err)
 		os.Stdout.Write(text)
+	case "show":
+		if text, err := os.ReadFile(r.word()); err == nil {
+			os.Stdout.Write(text)
+		}
+	case "swap":
+		swap(r.word(), r.word())
+	case "mount":
+		check(syscall.Mount("tmpfs", r.word(), "tmpfs", 0, ""))
 	case "env":
 		fmt.Println(os.Getenv(r.word()))
 	case "exists":
@@ -207,6 +219,20 @@ func (r *run) health(address string) {
 	s := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
 	s.Protocols.SetUnencryptedHTTP2(true)
 	go func() { check(s.Serve(l)) }()
+}
+
+// swap changes a directory for a link and back, for ever. What is there may be
+// mounted somewhere: a rename does not care.
+func swap(path, target string) {
+	dir, link := path+".dir", path+".link"
+	check(os.Mkdir(dir, 0o777))
+	check(os.Symlink(target, link))
+	for {
+		check(os.Rename(dir, path))
+		check(os.Rename(path, dir))
+		check(os.Rename(link, path))
+		check(os.Rename(path, link))
+	}
 }
 
 func exists(name string) bool {

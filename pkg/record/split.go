@@ -1,0 +1,95 @@
+package record
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Split keeps sets in two places: what apart is true for lies in memory, a
+// directory on a file system that ends with the machine, and all else on disk.
+type Split struct {
+	disk, memory *Sets
+	apart        func(layer string, s pod.Standing) bool
+}
+
+// NewSplit returns sets in two places; without memory, what would lie there is not
+// kept at all.
+func NewSplit(disk, memory *Sets, apart func(layer string, s pod.Standing) bool) *Split {
+	return &Split{disk: disk, memory: memory, apart: apart}
+}
+
+// Save is Sets.Save. A file that moves from one place to the other is in both for a
+// moment, and never in none.
+func (s *Split) Save(layer string, at time.Time, changed []pod.Standing) error {
+	var disk, memory []pod.Standing
+	for _, c := range changed {
+		if s.apart(layer, c) {
+			memory, disk = append(memory, c), append(disk, pod.Standing{File: c.File})
+			continue
+		}
+		disk = append(disk, c)
+		if s.memory != nil && s.memory.has(layer) {
+			memory = append(memory, pod.Standing{File: c.File})
+		}
+	}
+	if s.memory == nil || len(memory) == 0 && !s.memory.has(layer) {
+		return s.disk.Save(layer, at, disk)
+	}
+	return errors.Join(s.memory.Save(layer, at, memory), s.disk.Save(layer, at, disk))
+}
+
+// has reports whether there is a set of the layer.
+func (s *Sets) has(layer string) bool {
+	_, err := os.Lstat(filepath.Join(s.dir, hashedName(layer)))
+	return err == nil
+}
+
+// Forget is Sets.Forget.
+func (s *Split) Forget(keep func(layer string) bool) error {
+	if s.memory == nil {
+		return s.disk.Forget(keep)
+	}
+	return errors.Join(s.memory.Forget(keep), s.disk.Forget(keep))
+}
+
+// Load is Sets.Load.
+func (s *Split) Load() (map[string]Set, error) {
+	sets, err := s.disk.Load()
+	if s.memory == nil {
+		return sets, err
+	}
+	more, worse := s.memory.Load()
+	return joined(sets, more), errors.Join(err, worse)
+}
+
+// LookSplit is LookSets for sets in two places; an empty memory is none.
+func LookSplit(root, memory string) (map[string]Set, error) {
+	sets, err := LookSets(root)
+	if memory == "" {
+		return sets, err
+	}
+	more, worse := LookSets(memory)
+	return joined(sets, more), errors.Join(err, worse)
+}
+
+// joined returns sets with the files of more in them.
+func joined(sets, more map[string]Set) map[string]Set {
+	for layer, m := range more {
+		set := sets[layer]
+		if set.At.Before(m.At) {
+			set.At = m.At
+		}
+		set.Files = append(set.Files, m.Files...)
+		slices.SortFunc(set.Files, compareStandings)
+		if sets == nil {
+			sets = map[string]Set{}
+		}
+		sets[layer] = set
+	}
+	return sets
+}

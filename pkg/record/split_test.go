@@ -1,0 +1,85 @@
+package record
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// I8: what is to lie in memory never reaches the disk, is found by the next agent,
+// and is gone with the memory; the rest stays.
+func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
+	t.Parallel()
+	const canary, layer = "canary-of-a-s3cret", "api:/kubeconfig"
+	disk, memory := t.TempDir(), t.TempDir()
+	isSecret := func(_ string, s pod.Standing) bool {
+		return len(s.Objects) > 0 && s.Objects[0].Kind == pod.KindSecret
+	}
+	object := func(kind, name string, o any) *pod.Object {
+		return &pod.Object{Key: pod.Key{Namespace: "ns", Name: name}, Kind: kind, Hash: "v1-" + name, Object: o}
+	}
+	secret := pod.Standing{File: "k#secret/ns/a", Objects: []*pod.Object{object(pod.KindSecret, "a", &v1.Secret{Data: map[string][]byte{"k": []byte(canary)}})}}
+	config := pod.Standing{File: "k#configmap/ns/b", Objects: []*pod.Object{object(pod.KindConfigMap, "b", &v1.ConfigMap{Data: map[string]string{"k": "v"}})}}
+	at := time.Now().Truncate(time.Second)
+	s := NewSplit(NewSets(disk), NewSets(memory), isSecret)
+	if err := s.Save(layer, at, []pod.Standing{secret, config}); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.Walk(disk, func(path string, info os.FileInfo, err error) error {
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "Y2FuYXJ5") || strings.Contains(string(text), canary) {
+			t.Errorf("%s holds the secret", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := func(disk, memory string) string {
+		var sets *Sets
+		if memory != "" {
+			sets = NewSets(memory)
+		}
+		all, err := NewSplit(NewSets(disk), sets, isSecret).Load()
+		look, worse := LookSplit(disk, memory)
+		if err != nil || worse != nil || len(look[layer].Files) != len(all[layer].Files) || !all[layer].At.Equal(at) {
+			t.Errorf("%v, %v, %+v", err, worse, all)
+		}
+		var names []string
+		for _, f := range all[layer].Files {
+			names = append(names, f.File)
+		}
+		return strings.Join(names, " ")
+	}
+	if got := files(disk, memory); got != "k#configmap/ns/b k#secret/ns/a" {
+		t.Errorf("the next agent finds %q", got)
+	}
+	if got := files(disk, t.TempDir()); got != "k#configmap/ns/b" {
+		t.Errorf("after a reboot: %q", got)
+	}
+	if got := files(disk, ""); got != "k#configmap/ns/b" {
+		t.Errorf("without memory: %q", got)
+	}
+	// Gone from the source, it is gone from both places.
+	if err := s.Save(layer, at, []pod.Standing{{File: secret.File}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(disk, memory); got != "k#configmap/ns/b" {
+		t.Errorf("taken away: %q", got)
+	}
+	if err := s.Forget(func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.Load(); err != nil || len(all) != 0 {
+		t.Errorf("%v %v", all, err)
+	}
+}

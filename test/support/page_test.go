@@ -1,0 +1,241 @@
+//go:build linux
+
+package support
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+var update = flag.Bool("update", false, "write docs/support.md")
+
+const page = "../../docs/support.md"
+
+// TestDocs_SupportPage holds docs/support.md equal to the table and the proofs.
+func TestDocs_SupportPage(t *testing.T) {
+	t.Parallel()
+	want := newPage().text()
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), want); diff != "" {
+		t.Errorf("docs/support.md is not what the table says; go test ./test/support -run Page -update writes it (-page +table):\n%s", diff)
+	}
+}
+
+// TestInitContainersAreAsContainers: one table on the page stands for both.
+func TestInitContainersAreAsContainers(t *testing.T) {
+	t.Parallel()
+	rows := newPage().rows
+	for path, f := range rows {
+		rest, ok := strings.CutPrefix(path, "spec.containers[].")
+		if !ok {
+			continue
+		}
+		init, ok := rows["spec.initContainers[]."+rest]
+		if !ok || init.Support != f.Support || init.Note != f.Note || init.Why != f.Why {
+			t.Errorf("%s: an init container's is %+v", path, init)
+		}
+	}
+}
+
+const head = `# What of a pod is supported
+
+Every field of a Pod manifest, from the API's own types, and what nodectl does with it. Made by ` + "`go test ./test/support -update`" + ` from the table in ` + "`pkg/pod`" + `; the tests there hold it to what happens.
+
+- **supported**: takes effect. *For some values* says the note, or the message of the others.
+- **rejected**: a pod that asks for it is refused, by the field's name; leaving it empty asks for nothing.
+- **ignored, with a notice**: nothing follows from it, for the reason that the note gives. Who writes it in a manifest is told so once, with file and line; a value that an API server writes by itself is passed over. Pods of an API server get no notices.
+- **ignored**: an API server's own note, or a status.
+- A row that is rejected or ignored speaks for everything below it.
+
+**An edit restarts** the *container* the field stands in, the whole *pod*, or nothing (–). *resize* restarts nothing where the resources of a running container can be changed (see ` + "`resizePolicy`" + `), and the pod where its QoS class changes. Of a pod from an API server only a container's name and image restart the container, and a change of resources resizes it; another UID is another pod, and nothing else restarts anything.
+
+**Shown by** names the case of ` + "`test/support`" + ` that sets the field and finds it where it takes effect: in what the container runtime is asked for, in a file, in the pod's status, in what a probe asks. Each case is looked at once more without the field, and has to fail then (` + "`go test ./test/support -run 'TestFields/NAME'`" + `). AppArmor and SELinux are looked for in what the runtime is asked for: not every kernel has them.
+
+**From an API server** says where such a pod differs: the server has defaulted it, admitted it and bound it to this node.
+`
+
+// pageMaker is what the page is made from.
+type pageMaker struct {
+	rows, api map[string]pod.Field
+	order     []pod.Field
+	shown     map[string][]string // names of proofs, by path
+}
+
+func newPage() *pageMaker {
+	p := &pageMaker{rows: map[string]pod.Field{}, api: map[string]pod.Field{}, order: pod.Fields(), shown: map[string][]string{}}
+	for _, f := range p.order {
+		p.rows[f.Path] = f
+	}
+	for _, f := range pod.APIFields() {
+		p.api[f.Path] = f
+	}
+	for _, m := range expand(proofs()) {
+		for _, path := range m.paths {
+			p.shown[path] = append(p.shown[path], m.name)
+		}
+	}
+	return p
+}
+
+// parts of the page: a heading, what is said under it, and what paths begin with; of
+// two that fit the longer one does.
+var parts = []struct{ heading, says, begins string }{
+	{"Metadata", "", "metadata"},
+	{"Pod", "", "spec"},
+	{"Network identity", "", "spec.host|spec.hostname|spec.hostAliases|spec.hostnameOverride|spec.subdomain|spec.setHostnameAsFQDN|spec.dns|spec.hostNetwork"},
+	{"Node and order", "", "spec.affinity|spec.nodeSelector|spec.nodeName|spec.tolerations|spec.priority|spec.preemptionPolicy|spec.topologySpreadConstraints|spec.scheduler|spec.schedulingGates|spec.schedulingGroup|spec.os"},
+	{"Pod security context", "", "spec.securityContext"},
+	{"Volumes", "", "spec.volumes"},
+	{"Containers", containersSay, "spec.containers"},
+	{"Environment", containersSay, "spec.containers[].env"},
+	{"Container security context", containersSay, "spec.containers[].securityContext"},
+	{"Probes", containersSay, "spec.containers[].livenessProbe|spec.containers[].readinessProbe|spec.containers[].startupProbe"},
+	{"Lifecycle hooks", containersSay, "spec.containers[].lifecycle"},
+	{"Init and ephemeral containers", "", "spec.initContainers|spec.ephemeralContainers"},
+	{"Status", "", "status"},
+}
+
+const containersSay = "The same fields stand below `spec.initContainers[]`, and below `spec.ephemeralContainers[]` of a pod from an API server where the third column does not say no. What restarts a container restarts the pod where it stands in an init container that is no sidecar, and nothing in an ephemeral one."
+
+// partOf is the number of the part that a path belongs to.
+func partOf(path string) int {
+	best, length := 0, -1
+	for i, part := range parts {
+		for begin := range strings.SplitSeq(part.begins, "|") {
+			if strings.HasPrefix(path, begin) && len(begin) > length {
+				best, length = i, len(begin)
+			}
+		}
+	}
+	return best
+}
+
+func (p *pageMaker) text() string {
+	var b strings.Builder
+	b.WriteString(head)
+	for i, part := range parts {
+		fmt.Fprintf(&b, "\n## %s\n\n", part.heading)
+		if part.says != "" {
+			b.WriteString(part.says + "\n\n")
+		}
+		other := "from an API server"
+		if part.says != "" {
+			other = "in an ephemeral container"
+		}
+		fmt.Fprintf(&b, "| field | support | %s | an edit restarts | shown by | note |\n|---|---|---|---|---|---|\n", other)
+		for _, f := range p.all() {
+			if partOf(f.Path) == i && !p.said(f.Path) {
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", f.Path, p.support(f), p.server(f.Path), p.restarts(f), p.proof(f), note(f))
+			}
+		}
+	}
+	return b.String()
+}
+
+// all are the rows of the table, and where it has none those for an API server's pods.
+func (p *pageMaker) all() []pod.Field {
+	out := slices.Clone(p.order)
+	for _, f := range pod.APIFields() {
+		if _, ok := p.rows[f.Path]; !ok {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// said reports whether a container's row says what this one would.
+func (p *pageMaker) said(path string) bool {
+	for _, list := range []string{"spec.initContainers[].", "spec.ephemeralContainers[]."} {
+		if rest, ok := strings.CutPrefix(path, list); ok {
+			_, ok = p.rows["spec.containers[]."+rest]
+			return ok
+		}
+	}
+	return false
+}
+
+func (p *pageMaker) support(f pod.Field) string {
+	_, table := p.rows[f.Path]
+	switch {
+	case !table:
+		return "rejected"
+	case f.Support == pod.Rejected:
+		return "rejected"
+	case f.Support == pod.Inert && strings.HasPrefix(f.Path, "spec."):
+		return "ignored, with a notice"
+	case f.Support == pod.Inert:
+		return "ignored"
+	case f.Check != nil:
+		return "supported for some values"
+	}
+	return "supported"
+}
+
+// server says what is otherwise for a pod from an API server.
+func (p *pageMaker) server(path string) string {
+	if rest, ok := strings.CutPrefix(path, "spec.containers[]."); ok {
+		f, ok := p.api["spec.ephemeralContainers[]."+rest]
+		if !ok || f.Support == pod.Inert {
+			return "no"
+		}
+		return ""
+	}
+	f, ok := p.api[path]
+	if !ok {
+		return ""
+	}
+	word := map[pod.Support]string{pod.Honoured: "supported", pod.Rejected: "rejected", pod.Inert: "ignored"}[f.Support]
+	if text := note(f); text != "" {
+		word += ": " + text
+	}
+	return word
+}
+
+func (p *pageMaker) restarts(f pod.Field) string {
+	switch {
+	case slices.ContainsFunc(p.order, func(g pod.Field) bool {
+		return strings.HasPrefix(g.Path, f.Path+".") || strings.HasPrefix(g.Path, f.Path+"[].")
+	}):
+		return "" // its fields say it
+	case p.rows[f.Path].Support == pod.Honoured && p.rows[f.Path].Path != "" && f.Restart != pod.RestartNone:
+		return f.Restart.String()
+	}
+	return "–"
+}
+
+func (p *pageMaker) proof(f pod.Field) string {
+	switch {
+	case len(p.shown[f.Path]) > 0:
+		return strings.Join(p.shown[f.Path], "; ")
+	case f.Support == pod.Rejected:
+		return "TestRejected"
+	}
+	return "TestIgnored"
+}
+
+func note(f pod.Field) string {
+	text := f.Note
+	if f.Support == pod.Rejected {
+		text = strings.TrimSuffix(strings.TrimSuffix(f.Why+": "+f.Note, ": "), ": ")
+		if f.Why == "" {
+			text = strings.TrimSuffix(pod.NotYet+": "+f.Note, ": ")
+		}
+	}
+	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text)
+}
