@@ -81,7 +81,7 @@ func fedEngine(t testing.TB, log *slog.Logger) (fed, *program, *engine.Engine, h
 	rt.SetReady(false, false, "not now")
 	f := fed{make(chan source.Snapshot)}
 	runtime := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: p.cfg.PodLogsDir, Log: log})
-	n := &node{p: p, log: log, runtime: runtime, hints: pleg.New(pleg.Config{Runtime: runtime}), records: record.New(root), sets: record.NewSets(root), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
+	n := &node{p: p, log: log, runtime: runtime, hints: pleg.New(pleg.Config{Runtime: runtime}), records: record.New(root), sets: p.keptSets(), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
 	e := n.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}))
 	runUntilEnd(t, e.Run)
 	return f, p, e, n.hints

@@ -16,7 +16,7 @@ func (l *loop) logState(now *podconfig.Merged) {
 		l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	}
 	for _, p := range appeared(before.Skipped, now.Skipped) {
-		l.log.Info("File skipped", "file", p.File, "reason", p.Msg)
+		l.log.Info("Passed over", "place", p.Place(), "reason", p.Msg)
 	}
 	for i, layer := range now.Layers {
 		old, restored := "", false

@@ -148,8 +148,11 @@ func (p *Puller) fly(ctx context.Context, f *flight) {
 	case err == nil:
 		p.cfg.Log.Info("Image pulled", "image", f.Image, "took", took)
 	}
-	p.land(f, err)
+	p.mu.Lock()
+	p.forget(f) // it is no pull any more when that is told, and told when anybody goes on
+	p.mu.Unlock()
 	p.cfg.Told(Event{Pull: f.Pull, Over: true, Err: err})
+	p.land(f, err)
 }
 
 // land ends a flight for all who wait for it.

@@ -124,7 +124,8 @@ func TestRoundTripIsExact(t *testing.T) {
 	want := sample()
 	for _, v := range []any{want, *want.Want, want.Want.Origin, *want.Want.Data, want.Want.Data.Sums[1], want.Want.Data.Sums[1].Keys["k"]} {
 		for i, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
-			if f.IsExported() && reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
+			// Positions are for messages about what was just read.
+			if f.IsExported() && f.Name != "Positions" && reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
 				t.Errorf("field %d of %T, %s, is not in the sample: is it in the file?", i, v, f.Name)
 			}
 		}

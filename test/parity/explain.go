@@ -11,8 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An Explanation is why a person finds that some differences are right, or what
-// they wait for.
+// An Explanation is why a person finds that some differences are right.
 type Explanation struct {
 	// Cases are names of cases, * and ? as in file names.
 	Cases []string `json:"cases"`
@@ -20,9 +19,10 @@ type Explanation struct {
 	Aspects []string `json:"aspects"`
 	// Match is a regular expression for the rest of a difference. Empty: all.
 	Match string `json:"match"`
-	// Reason is why it is so; or Waits what has to come first: one of waitsFor.
+	// Reason is why it is so.
 	Reason string `json:"reason"`
-	Waits  string `json:"waits"`
+	// API limits it to the cases that come through an API server.
+	API bool `json:"api"`
 	// Everywhere says it of all pods, once, and not in each row.
 	Everywhere bool `json:"everywhere"`
 	// Sometimes is of what need not be in every run; other explanations that
@@ -32,9 +32,6 @@ type Explanation struct {
 	match *regexp.Regexp
 	used  int
 }
-
-// waitsFor are the parts of nodectl that come with a later issue.
-var waitsFor = map[string]bool{"volumes": true, "env": true, "identity": true, "cgroup tree": true}
 
 func readExplained(file string) ([]*Explanation, error) {
 	text, err := os.ReadFile(file)
@@ -47,8 +44,8 @@ func readExplained(file string) ([]*Explanation, error) {
 	}
 	var errs []error
 	for i, e := range all {
-		if len(e.Cases) == 0 || len(e.Aspects) == 0 || (e.Reason == "") == (e.Waits == "") || e.Waits != "" && !waitsFor[e.Waits] {
-			errs = append(errs, fmt.Errorf("%s: explanation %d lacks cases, aspects, or one of reason and waits", file, i+1))
+		if len(e.Cases) == 0 || len(e.Aspects) == 0 || e.Reason == "" {
+			errs = append(errs, fmt.Errorf("%s: explanation %d lacks cases, aspects or a reason", file, i+1))
 			continue
 		}
 		if e.match, err = regexp.Compile(e.Match); err != nil {
@@ -59,22 +56,14 @@ func readExplained(file string) ([]*Explanation, error) {
 }
 
 // covers reports whether e explains a difference of a case.
-func (e *Explanation) covers(c string, d Difference) bool {
-	if !slices.Contains(e.Aspects, d.Aspect) || !e.match.MatchString(d.What) {
+func (e *Explanation) covers(c *Case, d Difference) bool {
+	if e.API && !c.API || !slices.Contains(e.Aspects, d.Aspect) || !e.match.MatchString(d.What) {
 		return false
 	}
 	for _, pattern := range e.Cases {
-		if ok, _ := path.Match(pattern, c); ok {
+		if ok, _ := path.Match(pattern, c.Name); ok {
 			return true
 		}
 	}
 	return false
-}
-
-// text is how the explanation is written in a table.
-func (e *Explanation) text() string {
-	if e.Waits != "" {
-		return "waits for issue: " + e.Waits
-	}
-	return e.Reason
 }

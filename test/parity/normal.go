@@ -24,6 +24,7 @@ var (
 	clockTime = regexp.MustCompile(`\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\b`)
 	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\b`)
 	volume    = regexp.MustCompile(`\.\.\d{4}(_\d\d){5}\.\d+`) // what ..data points to
+	instance  = regexp.MustCompile(`(\$ROOT/pods/\$UID)/\d+/`) // nodectl keeps those of one UID apart
 	rotated   = regexp.MustCompile(`\.\d{8}-\d{6}\b`)          // logs
 	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
 	logLine   = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)
@@ -48,6 +49,7 @@ func (n *normaliser) text(s string) string {
 	s = idHex.ReplaceAllString(s, "$$ID")
 	s = podHex.ReplaceAllString(s, "/pod$$UID")
 	s = uidHex.ReplaceAllString(s, "$$UID")
+	s = instance.ReplaceAllString(s, "$1/")
 	s = message.ReplaceAllString(s, "$1/$$RANDOM")
 	s = clockTime.ReplaceAllString(s, "$$TIME")
 	s = timestamp.ReplaceAllString(s, "$$TIME")

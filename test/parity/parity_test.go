@@ -378,7 +378,7 @@ func TestExplanationsAreNarrow(t *testing.T) {
 		{"stop-grace", Difference{"order", "a: late"}, false},
 		{"stop-grace", Difference{"times", "b: late"}, false},
 	} {
-		if got := e.covers(tc.name, tc.d); got != tc.want {
+		if got := e.covers(&Case{Name: tc.name}, tc.d); got != tc.want {
 			t.Errorf("%s %v: %t", tc.name, tc.d, got)
 		}
 	}

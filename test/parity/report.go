@@ -43,7 +43,7 @@ func newReport(cases []*Case, a, b *Recording, explanations []*Explanation) *rep
 
 func (w *row) add(d Difference, explanations []*Explanation) {
 	for _, e := range explanations {
-		if e.covers(w.c.Name, d) {
+		if e.covers(w.c, d) {
 			e.used++
 			w.explained[e] = append(w.explained[e], d)
 			return
@@ -90,7 +90,7 @@ func (r *report) print(out io.Writer, verbose bool) {
 		if verbose {
 			for _, e := range r.explanations {
 				for _, d := range w.explained[e] {
-					fmt.Fprintf(out, "  (%s) %s\n", e.text(), d)
+					fmt.Fprintf(out, "  (%s) %s\n", e.Reason, d)
 				}
 			}
 		}
@@ -118,8 +118,8 @@ func (w *row) result(explanations []*Explanation) string {
 	}
 	var texts []string
 	for _, e := range explanations {
-		if len(w.explained[e]) > 0 && !e.Everywhere && !slices.Contains(texts, e.text()) {
-			texts = append(texts, e.text())
+		if len(w.explained[e]) > 0 && !e.Everywhere && !slices.Contains(texts, e.Reason) {
+			texts = append(texts, e.Reason)
 		}
 	}
 	if len(w.unexplained) > 0 {
@@ -172,7 +172,7 @@ Equal is what differs in nothing but what the next table says once for all.
 func (r *report) everywhere(b *strings.Builder) {
 	var lines []string
 	for _, e := range r.explanations {
-		if line := fmt.Sprintf("| %s | %s |\n", strings.Join(e.Aspects, ", "), cell(e.text())); e.Everywhere && e.used > 0 && !slices.Contains(lines, line) {
+		if line := fmt.Sprintf("| %s | %s |\n", strings.Join(e.Aspects, ", "), cell(e.Reason)); e.Everywhere && e.used > 0 && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}
