@@ -102,7 +102,7 @@ readOnlyPort: %d
 healthzPort: 0
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
-evictionHard: {memory.available: 1Mi, nodefs.available: 0%%, imagefs.available: 0%%, nodefs.inodesFree: 0%%, imagefs.inodesFree: 0%%}
+evictionHard: {memory.available: 0%%, nodefs.available: 0%%, imagefs.available: 0%%, nodefs.inodesFree: 0%%, imagefs.inodesFree: 0%%}
 imageGCHighThresholdPercent: 100
 containerLogMaxSize: %s
 containerLogMaxFiles: %d

@@ -3,6 +3,7 @@ package main
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,9 +65,28 @@ var subnetAddress = regexp.MustCompile(`\$SUBNET\.\d+`)
 func (n *normaliser) facts(f Facts) Facts {
 	out := Facts{}
 	for k, v := range f {
+		if users.MatchString(k) {
+			v = block(v)
+		}
 		out[n.text(k)] = n.text(v)
 	}
 	return out
+}
+
+// users are the values with a block of users of the node's: which one is the
+// agent's to choose, not that it begins where a block does.
+var users = regexp.MustCompile(`userns_options\.[ug]ids\[\d\]\.host_id$|^[ug]id_map$`)
+
+func block(v string) string {
+	f := strings.Fields(v)
+	at := min(1, len(f)-1) // "0 65536 65536" in a map
+	if at < 0 {
+		return v
+	}
+	if first, err := strconv.ParseInt(f[at], 10, 64); err == nil && first > 0 && first%65536 == 0 {
+		f[at] = "$BLOCK"
+	}
+	return strings.Join(f, " ")
 }
 
 func (n *normaliser) lines(lines []string) []string {

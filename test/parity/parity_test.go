@@ -366,6 +366,19 @@ func TestNormaliserHidesRunsNotFacts(t *testing.T) {
 	}
 }
 
+func TestBlocksOfUsersHaveNoNumber(t *testing.T) {
+	n := newNormaliser(&Recording{})
+	const id = "linux.namespace_options.userns_options.uids[0].host_id"
+	for _, tc := range [][3]string{
+		{"uid_map", "0 131072 65536", "0 $BLOCK 65536"}, {"uid_map", "0 0 4294967295", "0 0 4294967295"},
+		{"gid_map", "0 131073 65536", "0 131073 65536"}, {id, "65536", "$BLOCK"}, {id, "1000", "1000"}, {"Uid", "65536", "65536"}, {id, "", ""},
+	} {
+		if got := n.facts(Facts{tc[0]: tc[1]})[tc[0]]; got != tc[2] {
+			t.Errorf("%s %q is %q, want %q", tc[0], tc[1], got, tc[2])
+		}
+	}
+}
+
 func TestExplanationsAreNarrow(t *testing.T) {
 	e := &Explanation{Cases: []string{"stop-*"}, Aspects: []string{"times"}, match: regexp.MustCompile("^a: ")}
 	for _, tc := range []struct {

@@ -57,7 +57,9 @@ func beforeReboot(t *testing.T) {
 	const mount = "volumeMounts: [{name: x, mountPath: /x}]"
 	write(t, "web", "append, /x/web, forever", mount, volume)
 	write(t, "job", "append, /x/job", mount, volume, "restartPolicy: OnFailure")
+	writeVolumes(t)
 	serving(t)
+	checkVolumes(t, 1, 1)
 	awaitPod(t, "job", "has succeeded", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodSucceeded })
 	web := awaitPod(t, "web", "ready", ready)
 	systemctl(t, "enable", "nodectl")
@@ -91,6 +93,7 @@ func afterReboot(t *testing.T, was memory) {
 	}
 	t.Logf("all pods ready %s s after the kernel's start; %s", strings.Fields(string(up))[0], output(t, "systemd-analyze", "time"))
 	checkKernel(t)
+	checkVolumes(t, 2, 1)
 	alone(t)
 	job := awaitPod(t, "job", "has succeeded", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodSucceeded })
 	if n := job.Status.ContainerStatuses[0].RestartCount; n != 0 {

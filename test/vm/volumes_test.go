@@ -175,7 +175,7 @@ func TestC_1_38_Volumes(t *testing.T) {
 			t.Errorf("mount left: %s", m)
 		}
 	}
-	output(t, "nodectl", "delete", "claim", "data")
+	output(t, "nodectl", "delete", "volume", "data")
 }
 
 // TestC_1_42_UsersOfItsOwn: a pod with hostUsers: false has a block of users of this

@@ -61,6 +61,9 @@ type Config struct {
 	// why; beside a Spec they are notices. It is called by one goroutine at a
 	// time and may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
+	// Offline lets pods start without the addresses of services while the server has
+	// not answered.
+	Offline bool
 	// Services has services read while there are pods (Source.Services).
 	Services bool
 	// Log hears, at debug, of lists and watches; nil is silence.
@@ -81,6 +84,7 @@ type Source struct {
 
 	mu       sync.Mutex                        // guards what follows
 	services map[string]map[string]*v1.Service // by namespace and name; nil: not known
+	silent   bool                              // the server did not answer at least once
 	tokens   map[tokenKey]*token
 }
 
@@ -257,6 +261,9 @@ func (r *run) fail(err error) {
 		return
 	}
 	r.said = err.Error()
+	r.mu.Lock()
+	r.silent = true
+	r.mu.Unlock()
 	r.left = !r.yield(source.Snapshot{}, err)
 }
 

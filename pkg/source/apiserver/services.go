@@ -17,11 +17,15 @@ import (
 // Services returns the services of a namespace that have an address, and the API
 // server's own, as pods are told of them (C-1.38.1): their names, addresses and
 // ports, sorted by name. They are read while there are pods and Config.Services
-// asks for it; it is an error while they have not been read. A server that is
-// silent later keeps the last ones.
+// asks for it; it is an error while they have not been read, or none with
+// Config.Offline, once the server did not answer. A server that is silent later
+// keeps the last ones.
 func (s *Source) Services(namespace string) ([]*v1.Service, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.services == nil && s.silent && s.cfg.Offline {
+		return nil, nil
+	}
 	if s.services == nil {
 		return nil, errors.New("the API server's services have not been read yet")
 	}

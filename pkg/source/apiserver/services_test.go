@@ -110,3 +110,21 @@ func eventually(t *testing.T, look func() string, want string) {
 		}
 	}
 }
+
+// While the server has not answered, pods that may start without it start without
+// the addresses; what it answers later counts.
+func TestC_1_38_1_ServicesOfASilentServer(t *testing.T) {
+	for _, offline := range []bool{false, true} {
+		s := newServer(t)
+		s.keep("services", service("ns", "a", "10.0.0.2"))
+		s.fails(http.StatusServiceUnavailable)
+		src := s.source(t, func(c *Config) { c.Services, c.Offline = true, offline })
+		l := sourcetest.Listen(t, src)
+		if l.Error() == nil {
+			t.Error("no error")
+		}
+		if all, err := src.Services("ns"); (err == nil) != offline || len(all) != 0 {
+			t.Errorf("offline %t: %v, %v", offline, all, err)
+		}
+	}
+}
