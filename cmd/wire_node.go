@@ -367,15 +367,20 @@ func hostIPs() []string {
 			continue
 		}
 		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-				ips = append(ips, n.IP.String())
+			n, ok := a.(*net.IPNet)
+			if !ok || !n.IP.IsGlobalUnicast() {
+				continue
 			}
+			if n.IP.To4() != nil {
+				return []string{n.IP.String()}
+			}
+			ips = append(ips, n.IP.String())
 		}
 	}
 	if len(ips) == 0 {
 		ips = []string{"127.0.0.1"}
 	}
-	return ips
+	return ips[:1]
 }
 
 func isBridge(name string) bool {

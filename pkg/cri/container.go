@@ -177,7 +177,7 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 	}
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: q.Attempt},
-		Image:       &runtimeapi.ImageSpec{Image: img.GetId(), UserSpecifiedImage: withTag(c.Image)},
+		Image:       &runtimeapi.ImageSpec{Image: img.GetId(), UserSpecifiedImage: c.Image},
 		Command:     pod.ExpandAll(c.Command, vars),
 		Args:        pod.ExpandAll(c.Args, vars),
 		WorkingDir:  c.WorkingDir,

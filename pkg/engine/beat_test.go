@@ -85,7 +85,7 @@ func (s *still) Put(ctx context.Context, want *pod.Spec, place pod.Place, instan
 	return s.disk.Put(ctx, want, place, instance)
 }
 
-func (s *still) Ready(want *pod.Spec, instance int) (bool, time.Time) {
+func (s *still) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 	if s.ready && want.Name == "web" {
 		<-s.free
 	}

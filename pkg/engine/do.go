@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,8 +11,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// reasonMount is why volumes that cannot be put in place keep a pod waiting.
-const reasonMount = "FailedMount"
+// Why what a pod is bound to keeps it waiting.
+const (
+	reasonMount  = "FailedMount"                // volumes cannot be put in place
+	reasonConfig = "CreateContainerConfigError" // an environment or mounts cannot
+)
 
 // pullPatience is how long a pull may hold a start slot: an image that is
 // present answers within it, a real pull gives its slot to another pod.
@@ -35,7 +37,7 @@ const (
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	for i := 0; i < len(p.Steps); {
 		w.takeMail()
-		if w.letter.want != v.Want || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
+		if !onlyOtherData(w.letter.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
 			return stale, 0 // the plan was made for another spec, or another node
 		}
 		if makes(p.Steps[i]) && !w.letter.runtime {
@@ -44,7 +46,6 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		if p.Stopping && p.Steps[i].Action != plan.PullImage {
 			w.noteStopping()
 		}
-		w.lastUpdate = !slices.ContainsFunc(p.Steps[i+1:], func(s plan.Step) bool { return s.Action == plan.UpdateContainer })
 		n := 1
 		if p.Steps[i].Together {
 			for i+n < len(p.Steps) && p.Steps[i+n].Together {
@@ -71,6 +72,13 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		w.freeSlot(ctx) // the look at what started needs none
 	}
 	return acted, 0
+}
+
+// onlyOtherData reports whether a is b, or b bound to other data: a plan made for the
+// one is good for the other, and the next look sees what has changed. Data that changes
+// faster than the worker looks must not keep it from everything else.
+func onlyOtherData(a, b *pod.Spec) bool {
+	return a == b || a != nil && b != nil && a.Pod == b.Pod && a.Hash == b.Hash
 }
 
 // heldMeanwhile reports whether something has come up, since the plan was made,
@@ -179,7 +187,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 }
 
 // update gives a running container other resources: the pod's cgroup grows before
-// the first container does, and shrinks after the last one (C-1.34.5).
+// the first container does, and shrinks after the last one (C-1.34.5, lower).
 func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
 	err := w.make(ctx, func() error {
 		if w.cfg.Cgroups == nil {
@@ -190,9 +198,6 @@ func (w *worker) update(ctx context.Context, want *pod.Spec, container, id strin
 		}
 		return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
 	})
-	if err == nil && w.cfg.Cgroups != nil && w.lastUpdate {
-		err = w.cfg.Cgroups.Lower(want)
-	}
 	if err != nil {
 		return err
 	}
@@ -269,6 +274,19 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	}
 }
 
+// lower gives the pod's cgroup what is left of an edit when all its containers are as
+// they are wanted: it shrinks then.
+func (w *worker) lower(v plan.View, p plan.Plan) {
+	if w.cfg.Cgroups == nil || v.Want == nil || w.lowered == v.Want || !p.Settled || p.Behind || v.Have.Sandbox == nil || w.rec.Terminal != "" {
+		return
+	}
+	if err := w.cfg.Cgroups.Lower(v.Want); err != nil {
+		w.log.Warn("Cgroup of the pod not lowered", "error", err)
+		return
+	}
+	w.lowered = v.Want
+}
+
 // place returns what the node gives the pod: users of its own are given with the
 // first call.
 func (w *worker) place(want *pod.Spec) (pod.Place, error) {
@@ -338,11 +356,15 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		if errors.As(err, &cannot) {
 			return err
 		}
-		return &pod.StartError{Reason: "CreateContainerConfigError", Err: err}
+		return &pod.StartError{Reason: reasonConfig, Err: err}
 	}
 	var id string
-	err = w.make(ctx, func() error {
-		var err error
+	err = w.make(ctx, func() (err error) {
+		if w.cfg.Cgroups != nil { // it may be given more than what it follows had
+			if err := w.cfg.Cgroups.Raise(v.Want); err != nil {
+				return &pod.StartError{Reason: "CreateContainerError", Err: err}
+			}
+		}
 		id, err = w.cfg.Runtime.CreateContainer(ctx, r)
 		return err
 	})

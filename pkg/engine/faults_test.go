@@ -177,7 +177,7 @@ func TestRenamedPodWithItsOwnUIDKeepsItsVolumes(t *testing.T) {
 		if !strings.Contains(m.rt.State(), "default/new/app attempt=0 running") {
 			t.Fatalf("state:\n%s", m.rt.State())
 		}
-		if ready, _ := m.disk.Ready(mkpod("new", own), 1); !ready {
+		if ready, _, _ := m.disk.Ready(mkpod("new", own), 1); !ready {
 			t.Error("the volumes of the running pod were taken away with those of the old name")
 		}
 	})

@@ -415,11 +415,11 @@ func (d *disk) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int)
 	return nil
 }
 
-func (d *disk) Ready(want *pod.Spec, instance int) (bool, time.Time) {
+func (d *disk) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	shown, put := d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)]
-	return put && shown == shows(want), time.Time{}
+	return put, put && shown == shows(want), time.Time{}
 }
 
 // shows is what the volumes of a pod show.

@@ -199,8 +199,9 @@ func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step
 	if v.Instance == 0 && a.Sandbox != nil {
 		v.Instance = a.Sandbox.Instance
 	}
-	// An agent puts volumes in place before it makes a sandbox.
-	v.VolumesReady = a.Sandbox != nil && plan.Instance(v) == v.Instance
+	// An agent puts volumes in place before it makes a sandbox, and takes them when the
+	// pod has ended.
+	v.VolumesReady = a.Sandbox != nil && plan.Instance(v) == v.Instance && r.Terminal == ""
 	return plan.Foresee(v)
 }
 

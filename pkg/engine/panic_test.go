@@ -19,7 +19,7 @@ type trap struct {
 	left int // times it still goes off
 }
 
-func (t *trap) Ready(want *pod.Spec, instance int) (bool, time.Time) {
+func (t *trap) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 	t.mu.Lock()
 	goesOff := want.Name == t.name && t.left > 0
 	if goesOff {

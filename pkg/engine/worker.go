@@ -33,16 +33,15 @@ type worker struct {
 	before    v1.PodStatus
 	lastPod   *v1.Pod
 	slot      bool
-	// lastUpdate says that no UpdateContainer follows the step that is done.
-	lastUpdate bool
-	failures   int                    // of looking, stopping and removing, in a row
-	failing    map[string]plan.Action // what the trouble of this name is about
-	expect     bool                   // a look showed something, and it was not removed since
-	doubt      time.Time              // since when looks show nothing of it all the same
-	lastSteps  string                 // done last
-	repeats    int                    // of lastSteps, in a row
-	panics     []time.Time            // of the last minute
-	thinking   atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
+	lowered   *pod.Spec              // whose resources the pod's cgroup was last lowered to
+	failures  int                    // of looking, stopping and removing, in a row
+	failing   map[string]plan.Action // what the trouble of this name is about
+	expect    bool                   // a look showed something, and it was not removed since
+	doubt     time.Time              // since when looks show nothing of it all the same
+	lastSteps string                 // done last
+	repeats   int                    // of lastSteps, in a row
+	panics    []time.Time            // of the last minute
+	thinking  atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -89,6 +88,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		if len(p.Steps) == 0 {
 			w.lastSteps = ""
+			w.lower(view, p)
 		}
 		did, retry := w.do(ctx, view, p)
 		if did == acted && w.circles(p) {
@@ -193,7 +193,8 @@ func (w *worker) view(have pod.Actual) plan.View {
 		v.Evicted = o.message
 	}
 	if want != nil {
-		v.VolumesReady, v.VolumesUntil = w.cfg.Volumes.Ready(want, plan.Instance(v))
+		put, current, until := w.cfg.Volumes.Ready(want, plan.Instance(v))
+		v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
 	}
 	return v
 }

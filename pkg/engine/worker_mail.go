@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // waitForNews blocks until a letter is newer than the one on which the pod was
@@ -75,8 +78,12 @@ func (w *worker) takeMail() (changed bool) {
 
 func (w *worker) read(l letter) (changed bool) {
 	changed = l.want != w.letter.want
-	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash || !l.want.Data.Same(w.letter.want.Data)) {
-		clear(w.trouble) // another text, or other data, deserves another try
+	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
+		clear(w.trouble) // another text deserves another try
+	} else if changed && l.want != nil && !l.want.Data.Same(w.letter.want.Data) {
+		maps.DeleteFunc(w.trouble, func(_ string, t pod.Trouble) bool { // so do other data, where they were missing
+			return t.Reason == reasonMount || t.Reason == reasonConfig
+		})
 	}
 	w.letter = l
 	return changed

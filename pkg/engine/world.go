@@ -69,10 +69,10 @@ type Volumes interface {
 	// Put makes the directories and volumes of one instance, and brings those that
 	// show config objects, labels or tokens up to date.
 	Put(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
-	// Ready reports whether Put has been done for this instance as it is wanted now.
-	// until is when that ends by time alone (a token is to be renewed), zero for
-	// never.
-	Ready(want *pod.Spec, instance int) (ok bool, until time.Time)
+	// Ready reports whether Put has been done for this instance, so that its containers
+	// may start; current says that the volumes show what is wanted now. until is when
+	// that ends by time alone (a token is to be renewed), zero for never.
+	Ready(want *pod.Spec, instance int) (put, current bool, until time.Time)
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
 	// Mounts returns the mounts of one container of an instance that is in place;

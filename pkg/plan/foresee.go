@@ -112,7 +112,7 @@ func (w *world) do(s Step) {
 	switch s.Action {
 	case PutVolumes:
 		w.begin(s.Instance)
-		w.v.VolumesReady = true
+		w.v.VolumesReady, w.v.VolumesStale = true, false
 	case RunSandbox:
 		w.begin(s.Instance)
 		if have.Sandbox != nil {

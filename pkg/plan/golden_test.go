@@ -33,6 +33,7 @@ type viewYAML struct {
 	Attempts     map[string]uint32      `json:"attempts"`
 	Terminal     string                 `json:"terminal"`
 	VolumesReady *bool                  `json:"volumesReady"`
+	VolumesStale bool                   `json:"volumesStale"`
 	Trouble      map[string]troubleYAML `json:"trouble"`
 	StopSince    string                 `json:"stopSince"` // how long ago
 	NetworkDown  bool                   `json:"networkDown"`
@@ -136,7 +137,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		Want: want, Kept: want, Have: have,
 		Attempts: y.Attempts, Terminal: y.Terminal,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
-		Refused: y.Refused, Evicted: y.Evicted, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
+		VolumesStale: y.VolumesStale, Refused: y.Refused, Evicted: y.Evicted, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
 		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,
 	}
 	v.Health, err = readHealth(y.Health, have)

@@ -23,7 +23,7 @@ import (
 //	             | ended, a container that lives outside the      | well
 //	             | newest sandbox, an older sandbox that is ready |
 //	 ended       | it has ended for good: so recorded or known to | stop what still lives, sidecars too, and
-//	             | its API server, by its containers, by its      | the sandbox; keep the dead; then settled
+//	             | its API server, by its containers, by its      | the sandbox; take the volumes, keep the dead
 //	             | active deadline, or it was evicted             |
 //	 replaced    | another instance is due (it was edited, came   | pull other images, stop it; while the
 //	             | back while it stopped, or has ended and was    | next one would be held, and no stop has
@@ -146,8 +146,9 @@ func (s *scene) doubled() bool {
 	return len(s.p.Steps) > 0
 }
 
-// ended keeps what has ended for good from running again (I4, C-1.16.22). Its dead
-// containers stay, for logs and status, until the pod is unwanted.
+// ended keeps what has ended for good from running again (I4, C-1.16.22). Its volumes
+// go (C-1.37.3). Its dead containers stay, for logs and status, until the pod is
+// unwanted.
 func (s *scene) ended() bool {
 	end := s.end()
 	if end.Phase == "" {
@@ -158,6 +159,9 @@ func (s *scene) ended() bool {
 	s.stopAlive(why)
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
+	}
+	if len(s.Want.Pod.Spec.Volumes) > 0 && s.VolumesReady {
+		s.add(Step{Action: TakeVolumes, Instance: s.target, UID: s.uid(), Why: why})
 	}
 	s.tidy()
 	return true
@@ -245,7 +249,7 @@ func (s *scene) bare() bool {
 			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
 		}
 	}
-	if !s.VolumesReady || s.target != s.Instance {
+	if !s.VolumesReady || s.VolumesStale || s.target != s.Instance {
 		s.add(Step{Action: PutVolumes, Instance: s.target, Why: why})
 	}
 	s.add(Step{Action: RunSandbox, Instance: s.target, Attempt: s.nextAttempt(""), Why: why})

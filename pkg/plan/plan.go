@@ -41,10 +41,12 @@ type View struct {
 	// Terminal is the phase ("Succeeded", "Failed") the recorded instance
 	// ended in; "" while it lives. A terminal instance never runs again (I4).
 	Terminal string
-	// VolumesReady says that the volumes of (Want, the instance to start) are
-	// in place and show what Want is bound to.
+	// VolumesReady says that the volumes of (Want, the instance to start) are in
+	// place: containers may start with them.
 	VolumesReady bool
-	// VolumesUntil is when that ends by time alone; zero is never.
+	// VolumesStale says that they do not show what Want is bound to now; VolumesUntil
+	// is when that comes by time alone, zero for never.
+	VolumesStale bool
 	VolumesUntil time.Time
 	// Trouble holds failures by container name; "" is the sandbox or the pod as
 	// a whole (volumes included).

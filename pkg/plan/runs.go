@@ -123,9 +123,10 @@ func (s *scene) leftovers() (left []pod.Container) {
 }
 
 // volumes puts the instance's volumes in place again under a sandbox that is
-// ready: what they show has changed, or what says that they are was lost.
+// ready: what they show has changed, or what says that they are was lost. Containers
+// wait for the latter only.
 func (s *scene) volumes() {
-	if s.VolumesReady {
+	if s.VolumesReady && !s.VolumesStale {
 		if s.VolumesUntil.After(s.Now) {
 			s.wait(s.VolumesUntil, "volumes are out of date then")
 		}

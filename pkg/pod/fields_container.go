@@ -46,7 +46,7 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("env[].valueFrom.fileKeyRef.volumeName", restart),
 		honour("env[].valueFrom.fileKeyRef.path", restart),
 		honour("env[].valueFrom.fileKeyRef.key", restart),
-		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false},
+		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false, Note: "excuses a missing key, and no missing file"},
 		honour("resources", resize),
 		only("resources.limits", resize, "cpu, memory, ephemeral-storage and huge pages", containerResource),
 		only("resources.requests", resize, "cpu, memory, ephemeral-storage and huge pages", containerResource),

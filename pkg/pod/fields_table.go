@@ -173,7 +173,7 @@ func medium(v any) string {
 func securityRows(restart RestartScope) []Field {
 	rows := []Field{
 		honour("", restart),
-		honour(".seLinuxOptions", restart),
+		{Path: ".seLinuxOptions", Restart: restart, Note: "where the kernel has SELinux"},
 		honour(".seLinuxOptions.user", restart),
 		honour(".seLinuxOptions.role", restart),
 		honour(".seLinuxOptions.type", restart),
@@ -183,10 +183,14 @@ func securityRows(restart RestartScope) []Field {
 		honour(".runAsGroup", restart),
 		honour(".runAsNonRoot", restart),
 	}
-	for _, profile := range []string{".seccompProfile", ".appArmorProfile"} {
-		rows = append(rows, honour(profile, restart), honour(profile+".type", restart), honour(profile+".localhostProfile", restart))
-	}
-	return rows
+	return append(rows,
+		Field{Path: ".seccompProfile", Restart: restart, Note: "without one it is the runtime's: RuntimeDefault"},
+		honour(".seccompProfile.type", restart),
+		Field{Path: ".seccompProfile.localhostProfile", Restart: restart, Note: "a file beneath <root-dir>/seccomp"},
+		Field{Path: ".appArmorProfile", Restart: restart, Note: "where the kernel has no AppArmor, a pod that asks for more than Unconfined is not admitted (C-1.31)"},
+		honour(".appArmorProfile.type", restart),
+		Field{Path: ".appArmorProfile.localhostProfile", Restart: restart, Note: "a profile that is loaded in the kernel"},
+	)
 }
 
 func specRows() []Field {

@@ -422,17 +422,17 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 				t.Errorf("%s: no %s in\n%s", name, line, strings.Join(got, "\n"))
 			}
 		}
-		if ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
+		if _, ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
 			t.Errorf("%s: ready %t until %v, want until %v", name, ok, until, due)
 		}
 		// Another agent knows when it is due as well; a due token is no longer enough.
 		p.Volumes = volume.New(c)
-		if ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
+		if _, ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
 			t.Errorf("%s: after a restart: ready %t until %v, want until %v", name, ok, until, due)
 		}
 		due = time.Now().Add(-time.Second)
 		p.put(t, s, 1)
-		if ok, _ := p.Volumes.Ready(s, 1); ok {
+		if _, ok, _ := p.Volumes.Ready(s, 1); ok {
 			t.Errorf("%s: ready with a token that is due", name)
 		}
 		// While none is given, the old one stays, and other volumes do not wait for it.
@@ -450,7 +450,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		}
 		bundle := withUID(spec(projectedVolume("v", v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "ca.pem"}})), "other")
 		p.put(t, bundle, 1)
-		if ok, until := p.Volumes.Ready(bundle, 1); !ok || until.IsZero() || time.Until(until) > time.Minute {
+		if _, ok, until := p.Volumes.Ready(bundle, 1); !ok || until.IsZero() || time.Until(until) > time.Minute {
 			t.Errorf("%s: trust bundle: ready %t until %v, want within a minute", name, ok, until)
 		}
 	}

@@ -135,31 +135,31 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until})
 }
 
-// Ready reports whether Put was completed for this instance, as its spec and data
-// stand and since the machine started, and whether its volumes are still there. until
-// is when that ends by time alone, zero for never. It is asked often: it costs a sum,
-// one small file and a few looks at each volume.
-func (v *Volumes) Ready(want *pod.Spec, instance int) (ok bool, until time.Time) {
+// Ready reports whether Put was completed for this instance since the machine
+// started, and its volumes are still there; current says that they show what the spec
+// and its data stand for now. until is when that ends by time alone, zero for never. It
+// is asked often: it costs a sum, one small file and a few looks at each volume.
+func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
 	if err != nil {
-		return false, time.Time{}
+		return false, false, time.Time{}
 	}
 	if len(all) == 0 {
-		return true, time.Time{}
+		return true, true, time.Time{}
 	}
 	m, ok := v.marked(dir)
-	if !ok || m.Version != markVersion || m.Boot != v.boot() || m.Volumes != v.print(want) {
-		return false, time.Time{}
+	if !ok || m.Version != markVersion || m.Boot != v.boot() {
+		return false, false, time.Time{}
 	}
 	for _, p := range all {
 		if p.dir != "" && p.there() != nil {
-			return false, time.Time{}
+			return false, false, time.Time{}
 		}
 	}
-	if !m.Until.IsZero() && !time.Now().Before(m.Until) {
-		return false, time.Time{}
+	if m.Volumes != v.print(want) || !m.Until.IsZero() && !time.Now().Before(m.Until) {
+		return true, false, time.Time{}
 	}
-	return true, m.Until
+	return true, true, m.Until
 }
 
 // place returns the directory of an instance and its volumes, each with its

@@ -96,8 +96,8 @@ func (p place) Put(s *pod.Spec, instance int) error {
 }
 
 func (p place) Ready(s *pod.Spec, instance int) bool {
-	ok, _ := p.Volumes.Ready(s, instance)
-	return ok
+	_, current, _ := p.Volumes.Ready(s, instance)
+	return current
 }
 
 func (p place) Mounts(s *pod.Spec, instance int, container string) ([]pod.Mount, error) {

@@ -99,7 +99,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 			}
 			if killed {
 				cuts++
-				if ok, _ := v.Ready(shownSpec(2), 1); ok {
+				if _, ok, _ := v.Ready(shownSpec(2), 1); ok {
 					t.Fatalf("ready after an end at step %d", left)
 				}
 			}
@@ -109,7 +109,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 			if err := v.Put(t.Context(), shownSpec(2), pod.Place{}, 1); err != nil {
 				t.Fatal(err)
 			}
-			if ok, _ := v.Ready(shownSpec(2), 1); !ok {
+			if _, ok, _ := v.Ready(shownSpec(2), 1); !ok {
 				t.Fatal("not ready after Put")
 			}
 			settled(t, filepath.Join(root, "pods/u/1/volumes/kubernetes.io~configmap/cm"), "-rw-r--r--")

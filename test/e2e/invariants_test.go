@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -113,6 +114,13 @@ func (s *stage) invariants() {
 		if err := scope.Settle(ctx, patience); err != nil {
 			s.Error(err)
 		}
+		s.eventually(func() error {
+			left, err := s.strayGroups(ctx)
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("cgroups of no pod are left: %v", left)
+			}
+			return err
+		})
 	}
 	for _, f := range s.stops {
 		scope.Stops = append(scope.Stops, f.Calls()...)

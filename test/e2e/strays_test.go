@@ -131,6 +131,21 @@ func (s *stage) nothingStrays() {
 	})
 }
 
+// strayGroups returns the cgroups of pods of which neither the runtime nor the agent
+// knows any more.
+func (s *stage) strayGroups(ctx context.Context) ([]string, error) {
+	groups := s.podGroups() // first, as in strays
+	boxes, err := s.node.Runtime.ListPodSandbox(ctx, s.ours())
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(groups, func(g string) bool {
+		_, uid, _ := strings.Cut(filepath.Base(g), "pod")
+		_, err := os.Stat(filepath.Join(s.root, "pods", uid))
+		return err == nil || slices.ContainsFunc(boxes.Items, func(b *cri.PodSandbox) bool { return b.Metadata.GetUid() == uid })
+	}), nil
+}
+
 // interrupts says that the scenario breaks off calls that the runtime works on.
 // Two things are forgiven then, which containerd leaves behind and tells nobody of,
 // and nothing else is: the empty cgroup of a runc that was killed, and the shim of

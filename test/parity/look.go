@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -41,7 +42,8 @@ func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string
 	for line := range strings.Lines(string(mounts)) {
 		l.Mounts = append(l.Mounts, mountLine(line))
 	}
-	l.Volumes, l.Devices = volumeFiles(proc, string(mounts)), devices(proc)
+	ids := readIDMap(proc)
+	l.Volumes, l.Devices = volumeFiles(proc, string(mounts), ids), devices(proc, ids)
 	l.Sysctls, l.Namespaces = sysctlFacts(pid), namespaceLinks(proc)
 	status, err := os.ReadFile(proc + "status")
 	if err != nil {
@@ -50,8 +52,16 @@ func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string
 	for line := range strings.Lines(string(status)) {
 		k, v, _ := strings.Cut(line, ":")
 		switch k {
-		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp":
-			l.Proc[k] = strings.Join(strings.Fields(v), " ")
+		case "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp":
+			l.Proc[k] = strings.TrimSpace(v)
+		case "Uid", "Gid", "Groups":
+			f := strings.Fields(v)
+			for i, id := range f {
+				if n, err := strconv.ParseUint(id, 10, 32); err == nil {
+					f[i] = strconv.Itoa(int(ids.inside(uint32(n))))
+				}
+			}
+			l.Proc[k] = strings.Join(f, " ")
 		}
 	}
 	for _, name := range []string{"oom_score_adj", "cmdline", "uid_map", "gid_map", "setgroups"} {

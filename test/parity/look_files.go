@@ -24,7 +24,7 @@ const (
 
 // volumeFiles lists every file of what is mounted into a container beside the
 // kernel's own file systems: path, kind, mode, owner, and what is in it.
-func volumeFiles(proc, mounts string) []string {
+func volumeFiles(proc, mounts string, ids idMap) []string {
 	var all []string
 	for line := range strings.Lines(mounts) {
 		f := strings.Fields(line)
@@ -41,7 +41,7 @@ func volumeFiles(proc, mounts string) []string {
 				all = append(all, strings.TrimPrefix(path, root)+" "+err.Error())
 				return nil
 			}
-			all = append(all, strings.TrimPrefix(path, root)+" "+describeFile(path))
+			all = append(all, strings.TrimPrefix(path, root)+" "+describeFile(path, ids))
 			return nil
 		})
 	}
@@ -58,18 +58,19 @@ func within(path string, dirs ...string) bool {
 	return slices.ContainsFunc(dirs, func(d string) bool { return path == d || strings.HasPrefix(path, d+"/") })
 }
 
-func describeFile(path string) string {
+func describeFile(path string, ids idMap) string {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return err.Error()
 	}
-	owner := fmt.Sprintf("%04o %d:%d", st.Mode&0o7777, st.Uid, st.Gid)
+	who := fmt.Sprintf("%d:%d", ids.inside(st.Uid), ids.inside(st.Gid))
+	owner := fmt.Sprintf("%04o %s", st.Mode&0o7777, who)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return "dir " + owner
 	case unix.S_IFLNK:
 		to, _ := os.Readlink(path)
-		return fmt.Sprintf("link %d:%d -> %s", st.Uid, st.Gid, to)
+		return "link " + who + " -> " + to
 	case unix.S_IFREG:
 		if filepath.Base(path) == "hosts" || filepath.Base(path) == "resolv.conf" || filepath.Base(path) == "hostname" {
 			return "file " + owner // what is in it is looked at line by line
@@ -92,12 +93,33 @@ func describeFile(path string) string {
 	return "unknown " + owner
 }
 
+// An idMap is the block of users of the node's that a container sees from 0 on.
+type idMap struct{ first, length uint64 }
+
+// readIDMap reads a process's. A group has the same: CRI knows of one block.
+func readIDMap(proc string) (m idMap) {
+	text, _ := os.ReadFile(proc + "uid_map")
+	var from uint64
+	if n, _ := fmt.Sscan(string(text), &from, &m.first, &m.length); n != 3 || from != 0 {
+		return idMap{}
+	}
+	return m
+}
+
+// inside returns the number that the container has for a user of the node's.
+func (m idMap) inside(id uint32) uint32 {
+	if n := uint64(id); n >= m.first && n < m.first+m.length {
+		return uint32(n - m.first)
+	}
+	return id
+}
+
 // devices lists what is in a container's /dev.
-func devices(proc string) []string {
+func devices(proc string, ids idMap) []string {
 	var all []string
 	entries, _ := os.ReadDir(proc + "root/dev")
 	for _, e := range entries {
-		all = append(all, "/dev/"+e.Name()+" "+describeFile(proc+"root/dev/"+e.Name()))
+		all = append(all, "/dev/"+e.Name()+" "+describeFile(proc+"root/dev/"+e.Name(), ids))
 	}
 	return all
 }

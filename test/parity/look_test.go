@@ -49,7 +49,7 @@ func TestEveryFileOfAVolumeIsTold(t *testing.T) {
 		"/v/p pipe 0644 " + me,
 		"/v/s socket 0700 " + me,
 	}
-	got := newNormaliser(&Recording{}).lines(volumeFiles(proc, mounts))
+	got := newNormaliser(&Recording{}).lines(volumeFiles(proc, mounts, idMap{}))
 	if !slices.EqualFunc(got, want, func(a, b string) bool { return a == b || strings.HasSuffix(b, " bytes ") && strings.HasPrefix(a, b) }) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -142,5 +142,22 @@ func TestPreparedThingsHaveTheirOwner(t *testing.T) {
 	}
 	if err := (&Case{Prepare: []Thing{{Text: "x"}}}).prepare(dir); err == nil {
 		t.Error("a thing without a name is made")
+	}
+}
+
+func TestOwnersAreThoseOfTheContainer(t *testing.T) {
+	proc := t.TempDir() + "/"
+	for text, want := range map[string][2]uint32{
+		"         0     131072      65536\n": {131072 + 1000, 1000},
+		"         0          0 4294967295\n": {1000, 1000},
+		"         0     131072      65536":   {1000, 1000}, // nobody's inside
+		"":                                   {1000, 1000},
+	} {
+		if err := os.WriteFile(proc+"uid_map", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := readIDMap(proc).inside(want[0]); got != want[1] {
+			t.Errorf("%q: %d is %d, want %d", text, want[0], got, want[1])
+		}
 	}
 }

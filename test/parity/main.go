@@ -3,9 +3,13 @@
 // stopped when and how, what both say of the pods, and how the containers look
 // from inside. docs/fidelity.md is what it writes.
 //
+// What a kubelet refuses from a file, ConfigMaps and Secrets above all, a second
+// one has from a real API server; nodectl has the same objects and pods as files.
+//
 // A run owns everything it touches: a containerd of its own for each agent
-// (test/node), their processes, directories and cgroups. All of it is gone at
-// the end, also after an error or a signal.
+// (test/node), a registry, an API server (test/cluster), their processes,
+// directories and cgroups. All of it is gone at the end, also after an error or a
+// signal.
 //
 // The one rule: every difference is explained in explained.yaml, by a person, and
 // every explanation there explains one, or the run fails.

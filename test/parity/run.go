@@ -221,7 +221,7 @@ func (r *run) answers(ctx context.Context) error {
 }
 
 // settled is how long a case is waited for until something of it runs.
-const settled = 5 * time.Second
+const settled = 3 * time.Second
 
 // begin puts the manifests of a case in place and returns when a container of it
 // runs, or when none does for a while.

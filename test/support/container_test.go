@@ -133,7 +133,7 @@ func containerProofs() []proof {
 			},
 		},
 		{
-			name: "mounts", rows: "c.volumeMounts c.volumeMounts[].name c.volumeMounts[].readOnly c.volumeMounts[].mountPath c.volumeMounts[].recursiveReadOnly",
+			name: "mounts", rows: "c.volumeMounts c.volumeMounts[].name c.volumeMounts[].mountPath c.volumeMounts[].recursiveReadOnly",
 			spec:      "volumes: [{name: v, hostPath: {path: $DIR}}]",
 			container: "volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled}]",
 			look: func(n *node) error {
@@ -146,6 +146,11 @@ func containerProofs() []proof {
 				}
 				return errors.Join(is("path", m.GetHostPath(), n.dir), is("read-only", m.GetReadonly(), true), is("beneath", m.GetRecursiveReadOnly(), true), is("mounts in the status", len(of), 1))
 			},
+		},
+		{
+			name: "read-only mount", rows: "c.volumeMounts[].readOnly",
+			spec: "volumes: [{name: v, hostPath: {path: $DIR}}]", container: "volumeMounts: [{name: v, mountPath: /v, readOnly: true}]",
+			look: func(n *node) error { return is("read-only", n.mount("/v").GetReadonly(), true) },
 		},
 		{
 			name: "mount propagation", rows: "c.volumeMounts[].mountPropagation",
@@ -285,6 +290,11 @@ func securityProofs() []proof {
 			},
 		},
 		{
+			name: "unconfined", rows: at + ".seccompProfile.type " + at + ".appArmorProfile.type",
+			container: "securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}}",
+			look:      unconfined,
+		},
+		{
 			name: "capabilities", rows: at + ".capabilities " + at + ".capabilities.add " + at + ".capabilities.drop",
 			container: "securityContext: {capabilities: {add: [NET_ADMIN], drop: [ALL]}}",
 			look: func(n *node) error {
@@ -312,6 +322,12 @@ func securityProofs() []proof {
 			},
 		},
 	}
+}
+
+func unconfined(n *node) error {
+	const want = runtimeapi.SecurityProfile_Unconfined
+	return errors.Join(is("seccomp", n.security().GetSeccomp().GetProfileType(), want), is("AppArmor", n.security().GetApparmor().GetProfileType(), want),
+		holds(n.security().GetApparmor() != nil, "no AppArmor profile"))
 }
 
 func seLinux(o *runtimeapi.SELinuxOption) error {

@@ -13,8 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-const minute = time.Minute
-
 // hosts is the pod's /etc/hosts.
 func (n *node) hosts() string {
 	text, err := os.ReadFile(n.mount("/etc/hosts").GetHostPath())
@@ -55,20 +53,20 @@ func podProofs() []proof {
 		},
 		{
 			name: "pod restart policy", rows: "spec.restartPolicy", spec: "restartPolicy: Never", container: "command: [exit, '3']",
-			look: func(n *node) error { n.pass(minute); return is("phase", n.status().Phase, v1.PodFailed) },
+			look: func(n *node) error { n.pass(time.Minute); return is("phase", n.status().Phase, v1.PodFailed) },
 		},
 		{
 			name: "grace", rows: "spec.terminationGracePeriodSeconds", spec: "terminationGracePeriodSeconds: 7", container: "command: [ignore, term]",
 			look: func(n *node) error {
 				n.stop()
-				n.pass(minute)
+				n.pass(time.Minute)
 				return holds(len(n.calls("grace=7")) > 0, "stops: %v", n.calls("Stop"))
 			},
 		},
 		{
 			name: "deadline", rows: "spec.activeDeadlineSeconds", spec: "activeDeadlineSeconds: 20",
 			look: func(n *node) error {
-				n.pass(2 * minute)
+				n.pass(2 * time.Minute)
 				return is("reason", n.status().Reason, "DeadlineExceeded")
 			},
 		},
@@ -145,7 +143,7 @@ func podProofs() []proof {
 			container: "image: reg.test/app:1, imagePullPolicy: Always",
 			with:      `{apiVersion: v1, kind: Secret, type: kubernetes.io/dockerconfigjson, metadata: {name: reg}, stringData: {.dockerconfigjson: '{"auths":{"reg.test":{"username":"me","password":"pw"}}}'}}`,
 			look: func(n *node) error {
-				n.pass(minute)
+				n.pass(time.Minute)
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				return holds(len(n.pulls) > 0 && n.pulls[0].GetAuth().GetUsername() == "me", "pulls: %v", n.pulls)
@@ -223,12 +221,12 @@ func nodeProofs() (all []proof) {
 		proof{
 			name: "priority", rows: "spec.priority", spec: "priority: 5", container: "ports: [{containerPort: 80, hostPort: 80}]",
 			with: "{apiVersion: v1, kind: Pod, metadata: {name: rival}, spec: {priority: 3, containers: [{name: c, image: 'app:1', ports: [{containerPort: 80, hostPort: 80}]}]}}",
-			look: func(n *node) error { return n.runs2("p-n1") },
+			look: func(n *node) error { return n.has("p-n1") },
 		},
 	)
 }
 
-// runs2 says that this pod has a sandbox, of two.
-func (n *node) runs2(name string) error {
+// has says that this pod has a sandbox, of two.
+func (n *node) has(name string) error {
 	return holds(strings.Contains(n.rt.State(), "default/"+name+" sandbox"), "runtime:\n%s", n.rt.State())
 }

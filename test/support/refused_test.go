@@ -139,19 +139,19 @@ func TestRejected_OfAServer(t *testing.T) {
 			continue
 		}
 		rows++
-		_, problems := served1(t, written(t, f.Path))
+		_, problems := served(t, written(t, f.Path))
 		want := strings.ReplaceAll(f.Path, "[]", "[0]")
 		if !slices.ContainsFunc(problems, func(p pod.Problem) bool { return p.Path == want }) {
 			t.Errorf("%s: %v", f.Path, problems)
 		}
 	}
-	if spec, problems := served1(t, nil); spec == nil || rows == 0 {
+	if spec, problems := served(t, nil); spec == nil || rows == 0 {
 		t.Errorf("%d rows; without any: %v", rows, problems)
 	}
 }
 
-// served1 is a pod of an API server with these parts.
-func served1(t *testing.T, part map[string]any) (*pod.Spec, []pod.Problem) {
+// served is a pod of an API server with these parts.
+func served(t *testing.T, part map[string]any) (*pod.Spec, []pod.Problem) {
 	t.Helper()
 	text, err := json.Marshal(merged(yamlOf("metadata: {name: p, namespace: default, uid: u}, spec: {nodeName: n1, containers: [{name: main, image: 'app:1'}]}"), part))
 	if err != nil {
@@ -274,7 +274,7 @@ func TestIgnored_OfAServer(t *testing.T) {
 			continue
 		}
 		rows++
-		if spec, problems := served1(t, written(t, f.Path)); spec == nil {
+		if spec, problems := served(t, written(t, f.Path)); spec == nil {
 			t.Errorf("%s: %v", f.Path, problems)
 		}
 	}

@@ -5,6 +5,7 @@ package support
 import (
 	"errors"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -52,7 +53,7 @@ func serverProofs() []proof {
 			spec: "ephemeralContainers: [{name: look, image: 'app:1', targetContainerName: main}]",
 			look: func(n *node) error {
 				n.container = "look"
-				n.pass(minute)
+				n.pass(time.Minute)
 				return is("processes", n.security().GetNamespaceOptions().GetPid(), runtimeapi.NamespaceMode_TARGET)
 			},
 		},
@@ -71,7 +72,7 @@ func serverProofs() []proof {
 			name: "deletion", rows: "metadata.deletionTimestamp metadata.deletionGracePeriodSeconds", later: "metadata.deletionTimestamp metadata.deletionGracePeriodSeconds",
 			meta: "deletionTimestamp: '2026-01-02T03:04:05Z', deletionGracePeriodSeconds: 9", container: "command: [ignore, term]",
 			look: func(n *node) error {
-				n.pass(minute)
+				n.pass(time.Minute)
 				return errors.Join(holds(len(n.calls("grace=9")) > 0, "calls: %v", n.calls("")))
 			},
 		},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,7 +52,7 @@ func volumeProofs() []proof {
 			name: "image", rows: at + ".image " + at + ".image.reference " + at + ".image.pullPolicy",
 			spec: "volumes: [{name: v, image: {reference: 'data:1', pullPolicy: Always}}]", container: mounted,
 			look: func(n *node) error {
-				n.pass(minute)
+				n.pass(time.Minute)
 				return errors.Join(is("image", n.mount("/v").GetImage().GetUserSpecifiedImage(), "data:1"), holds(len(n.calls("PullImage data:1")) > 0, "not pulled"))
 			},
 		},
@@ -173,6 +174,11 @@ func securityPodProofs() []proof {
 			look: func(n *node) error { return is("profile", n.security().GetApparmor().GetLocalhostRef(), "p") },
 		},
 		{
+			name: "pod unconfined", rows: at + ".seccompProfile.type " + at + ".appArmorProfile.type",
+			spec: "securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}}",
+			look: unconfined,
+		},
+		{
 			name: "sysctls", rows: at + ".sysctls " + at + ".sysctls[].name " + at + ".sysctls[].value",
 			spec: "securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}",
 			look: func(n *node) error {
@@ -201,7 +207,7 @@ func securityPodProofs() []proof {
 				if err := n.edit("hostname: other"); err != nil {
 					return err
 				}
-				n.pass(minute)
+				n.pass(time.Minute)
 				gid, err := group(path)
 				return errors.Join(err, is("hostname", n.box().GetHostname(), "other"), is("group", gid, 5))
 			},

@@ -42,6 +42,8 @@ oom_score = -999
   disable = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = '%[5]s'
+[plugins.'io.containerd.cri.v1.runtime']
+  disable_hugetlb_controller = false
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['%[3]s/cni']
   conf_dir = '%[1]s/cni'

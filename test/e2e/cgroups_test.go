@@ -1,0 +1,300 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
+)
+
+// podGroup returns the cgroup that a pod of a class must be in.
+func (s *stage) podGroup(class v1.PodQOSClass, name string) string {
+	s.Helper()
+	tier := s.tier(class)
+	return tier + "/pod" + s.sandbox(name).Metadata.Uid
+}
+
+// tier returns the cgroup above the pods of a class.
+func (s *stage) tier(class v1.PodQOSClass) string {
+	all := s.cgroupRoot() + "/kubepods"
+	if class == v1.PodQOSGuaranteed {
+		return all
+	}
+	return all + "/" + strings.ToLower(string(class))
+}
+
+// limits are what a cgroup may have: cpu shares, CPU time in a tenth of a second,
+// bytes, processes. -1 is no limit.
+type limits struct{ shares, quota, memory, pids int64 }
+
+// limitsOf reads them from the kernel.
+func limitsOf(group string) (l limits, err error) {
+	number := func(v1File, v2File string, field int) int64 {
+		path := filepath.Join("/sys/fs/cgroup", filepath.Dir(v1File), group, filepath.Base(v1File))
+		if unified() {
+			path = filepath.Join("/sys/fs/cgroup", group, v2File)
+		}
+		text, e := os.ReadFile(path)
+		f := strings.Fields(string(text))
+		if e != nil || len(f) <= field {
+			err = fmt.Errorf("%s: %q, %v", path, text, e)
+			return 0
+		}
+		n, e := strconv.ParseInt(f[field], 10, 64)
+		if f[field] == "max" || n > 1<<60 { // version 1 has the largest number of pages
+			return -1
+		}
+		if e != nil {
+			err = e
+		}
+		return n
+	}
+	return limits{
+		number("cpu/cpu.shares", "cpu.weight", 0), number("cpu/cpu.cfs_quota_us", "cpu.max", 0),
+		number("memory/memory.limit_in_bytes", "memory.max", 0), number("pids/pids.max", "pids.max", 0),
+	}, err
+}
+
+// awaitLimits returns when a cgroup has these.
+func (s *stage) awaitLimits(group string, want limits) {
+	s.Helper()
+	if unified() {
+		want.shares = int64(cgroups.ConvertCPUSharesToCgroupV2Value(uint64(want.shares)))
+	}
+	s.eventually(func() error {
+		got, err := limitsOf(group)
+		if err == nil && got != want {
+			err = fmt.Errorf("%s has %+v, want %+v", group, got, want)
+		}
+		return err
+	})
+}
+
+// resources is more YAML for container.
+func resources(requests, limits string) string {
+	return "resources: {requests: {" + requests + "}, limits: {" + limits + "}}"
+}
+
+// TestC_1_34_CgroupTree: the kubelet's tree with its values for pods of the three
+// classes, the containers in it; the tier's share follows its pods; when they go, so do
+// their groups.
+func TestC_1_34_CgroupTree(t *testing.T) {
+	s := parallelStage(t)
+	same := resources("cpu: 200m, memory: 64Mi", "cpu: 200m, memory: 64Mi")
+	s.write("g.yaml", manifest("g", []string{container("main", "forever", same)}))
+	s.write("b.yaml", manifest("b", []string{
+		container("main", "forever", resources("cpu: 100m, memory: 16Mi", "memory: 32Mi")),
+		container("side", "forever", resources("cpu: 50m", "cpu: 300m, memory: 16Mi")),
+	}))
+	s.write("e.yaml", manifest("e", []string{container("main", "forever")}))
+	s.serve("--pod-pids-limit", "123")
+	classes := map[string]v1.PodQOSClass{"g": v1.PodQOSGuaranteed, "b": v1.PodQOSBurstable, "e": v1.PodQOSBestEffort}
+	groups := make(map[string]string)
+	for name, class := range classes {
+		containers := []string{"main"}
+		if name == "b" {
+			containers = []string{"main", "side"}
+		}
+		now := s.awaitRunning(name, containers...)
+		groups[name] = s.podGroup(class, name)
+		for _, c := range containers {
+			inside := false
+			for _, g := range s.node.Processes(now[c].id)[0].Cgroups {
+				inside = inside || filepath.Dir(g) == groups[name]
+			}
+			if !inside {
+				t.Errorf("%s/%s is in %v, want one in %s", name, c, s.node.Processes(now[c].id)[0].Cgroups, groups[name])
+			}
+		}
+		if st := s.awaitReady(name, true); st.QOSClass != class {
+			t.Errorf("%s is reported as %s", name, st.QOSClass)
+		}
+	}
+	s.awaitLimits(groups["g"], limits{204, 20000, 64 << 20, 123})
+	s.awaitLimits(groups["b"], limits{153, -1, 48 << 20, 123})
+	s.awaitLimits(groups["e"], limits{2, -1, -1, 123})
+	tier := func(class v1.PodQOSClass, shares int64) {
+		t.Helper()
+		s.awaitLimits(s.tier(class), limits{shares, -1, -1, -1})
+	}
+	tier(v1.PodQOSBurstable, 153)
+	tier(v1.PodQOSBestEffort, 2)
+	for _, name := range []string{"g", "b", "e"} {
+		s.remove(name + ".yaml")
+		s.awaitGone(name)
+		if left := s.podGroups(); strings.Contains(strings.Join(left, "\n"), groups[name]) {
+			t.Errorf("%s is gone, and left %v", name, left)
+		}
+		if name == "b" {
+			tier(v1.PodQOSBurstable, 2)
+		}
+	}
+	s.eventually(func() error { // after the last pod, what is above it
+		all, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", s.cgroupRoot(), "kubepods"))
+		if err == nil && len(all) > 0 {
+			err = fmt.Errorf("cgroups are left: %v", all)
+		}
+		return err
+	})
+	s.nothingLeft()
+}
+
+// podGroups returns the cgroups of pods below the stage's, in every hierarchy.
+func (s *stage) podGroups() (all []string) {
+	for _, g := range s.node.Look().Cgroups {
+		if strings.Contains(g, s.cgroupRoot()+"/") && strings.HasPrefix(filepath.Base(g), "pod") {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// TestC_1_34_ResizeOrder: when a running pod is given more, its cgroup grows before the
+// container's; when it is given less, after. It is never the smaller one.
+func TestC_1_34_ResizeOrder(t *testing.T) {
+	s := parallelStage(t)
+	var group string
+	seen := make(chan limits, 10)
+	s.through(criproxy.Hooks{Before: func(c criproxy.Call) {
+		if c.Method == "UpdateContainerResources" {
+			if l, err := limitsOf(group); err == nil {
+				seen <- l
+			}
+		}
+	}})
+	text := func(cpu, memory string) string {
+		both := "cpu: " + cpu + ", memory: " + memory
+		return manifest("web", []string{container("main", "forever", resources(both, both))})
+	}
+	s.write("web.yaml", text("100m", "32Mi"))
+	s.serve()
+	was := s.awaitRunning("web", "main")
+	s.awaitReady("web", true)
+	group = s.podGroup(v1.PodQOSGuaranteed, "web")
+	s.awaitLimits(group, limits{102, 10000, 32 << 20, -1})
+	for _, step := range []struct {
+		cpu, memory  string
+		during, then limits // of the pod
+	}{
+		{"200m", "64Mi", limits{204, 20000, 64 << 20, -1}, limits{204, 20000, 64 << 20, -1}},
+		{"100m", "32Mi", limits{204, 20000, 64 << 20, -1}, limits{102, 10000, 32 << 20, -1}},
+	} {
+		s.write("web.yaml", text(step.cpu, step.memory))
+		select {
+		case got := <-seen:
+			if got.memory < step.during.memory || got.quota < step.during.quota {
+				t.Errorf("while the container was given %s: %+v, want %+v", step.memory, got, step.during)
+			}
+		case <-time.After(patience):
+			t.Fatalf("the container was not given %s", step.memory)
+		}
+		s.awaitLimits(group, step.then)
+		s.awaitStatus("web", "resized", func(st v1.PodStatus) bool {
+			c := containerStatus(st, "main")
+			return resizeWord(st) == "" && c.Resources != nil && c.Resources.Limits.Memory().String() == step.memory
+		})
+	}
+	s.untouched("web", was)
+}
+
+// TestForeignCgroups: where somebody else's kubepods stands below the root, no pod is
+// put into it: the agent says whose it is not, and leaves it as it is.
+func TestForeignCgroups(t *testing.T) {
+	s := parallelStage(t)
+	group := s.cgroupRoot() + "/kubepods/burstable/pod0f4e7a52-0000-4000-8000-000000000001"
+	var theirs []string
+	for _, controller := range []string{"cpu", "memory", "pids"} {
+		dir := filepath.Join("/sys/fs/cgroup", controller, group)
+		if unified() {
+			dir = filepath.Join("/sys/fs/cgroup", group)
+		}
+		s.must(os.MkdirAll(dir, 0o755))
+		theirs = append(theirs, dir)
+	}
+	before, err := limitsOf(s.cgroupRoot() + "/kubepods")
+	s.must(err)
+	s.write("web.yaml", manifest("web", []string{container("main", "forever", resources("cpu: 100m", "memory: 32Mi"))}))
+	s.serve()
+	words := []string{s.cgroupRoot() + "/kubepods is not nodectl's", filepath.Base(group), "--cgroup-root"}
+	s.awaitStatus("web", "refused", func(st v1.PodStatus) bool { return holds(waiting(st, "main").Message, words) })
+	if n := len(s.sandboxes()); n != 0 {
+		t.Errorf("%d sandboxes were made", n)
+	}
+	if after, err := limitsOf(s.cgroupRoot() + "/kubepods"); err != nil || after != before {
+		t.Errorf("their group had %+v, has %+v (%v)", before, after, err)
+	}
+	for _, dir := range theirs { // they leave
+		for range strings.Count(group, "/") - strings.Count(s.cgroupRoot(), "/") {
+			s.must(os.Remove(dir))
+			dir = filepath.Dir(dir)
+		}
+		if unified() {
+			break
+		}
+	}
+	s.awaitRunning("web", "main")
+}
+
+// TestF1_CgroupsOfKilledAgents: pods come and go while their agents are killed, again
+// and again, at any moment; in the end nothing is left of them.
+func TestF1_CgroupsOfKilledAgents(t *testing.T) {
+	s := parallelStage(t)
+	s.interrupts()
+	kinds := []string{resources("cpu: 10m, memory: 16Mi", "cpu: 10m, memory: 16Mi"), resources("cpu: 10m", "memory: 16Mi"), "stdin: false"}
+	var names []string
+	for i := range 6 {
+		names = append(names, fmt.Sprint("p", i))
+	}
+	s.excuse(names...)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	dice := rand.New(rand.NewPCG(seed, 1))
+	there := make(map[string]bool)
+	for range 10 {
+		a := s.serve()
+		for range 3 {
+			i := dice.IntN(len(names))
+			name := names[i]
+			if there[name] {
+				s.remove(name + ".yaml")
+			} else {
+				s.write(name+".yaml", manifest(name, []string{container("main", "forever", kinds[i%3], "volumeMounts: [{name: m, mountPath: /m}]")},
+					"hostNetwork: true", "volumes: [{name: m, emptyDir: {medium: Memory}}]", "terminationGracePeriodSeconds: 1"))
+			}
+			there[name] = !there[name]
+			<-time.After(time.Duration(dice.IntN(250)) * time.Millisecond)
+		}
+		a.killNow()
+	}
+	s.serve()
+	for name, here := range there {
+		if here {
+			s.remove(name + ".yaml")
+		}
+	}
+	for _, name := range names {
+		s.awaitGone(name)
+	}
+	s.eventually(func() error {
+		if left := s.podGroups(); len(left) > 0 {
+			return fmt.Errorf("cgroups are left: %v", left)
+		}
+		return nil
+	})
+	s.eventually(func() error {
+		if left, err := os.ReadDir(filepath.Join(s.root, "pods")); err != nil || len(left) > 0 {
+			return fmt.Errorf("directories are left: %v %v", left, err)
+		}
+		return nil
+	})
+	s.nothingLeft()
+}

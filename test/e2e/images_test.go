@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/registry"
+)
+
+// TestI8_SecretsInEveryUse: a Secret that a pod mounts, has in its environment and
+// pulls with is told nowhere: in no log, journal, record, table, dry run or answer of
+// the socket; not even where the pull fails, or the key is missing.
+func TestI8_SecretsInEveryUse(t *testing.T) {
+	s := parallelStage(t)
+	r := registry.New(t, registry.Options{User: "u", Password: canary})
+	image := r.Push(t, "data:1", 1, 1000)
+	login := func(name, password string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/dockerconfigjson\nmetadata: {name: %s}\nstringData: {.dockerconfigjson: '{\"auths\":{%q:{\"username\":\"u\",\"password\":%q}}}'}\n", name, r.Host, password)
+	}
+	s.write("secrets.yaml", documents(login("good", canary), login("bad", canary+"-not"), secretOf("keys", "token", canary, "bad key", canary)))
+	s.write("keys.yaml", secretOf("keys", "token", canary))
+	pulling := func(name, secret string) string {
+		return manifest(name, []string{
+			container("main", "forever", "volumeMounts: [{name: i, mountPath: /i}, {name: s, mountPath: /s}]", "envFrom: [{secretRef: {name: keys}, prefix: P_}]",
+				"env: [{name: TOKEN, valueFrom: {secretKeyRef: {name: keys, key: token}}}]"),
+		}, "imagePullSecrets: [{name: "+secret+"}]", "volumes: [{name: i, image: {reference: '"+image+"'}}, {name: s, secret: {secretName: keys}}]")
+	}
+	s.excuse("refused", "lost")
+	s.write("refused.yaml", pulling("refused", "bad"))
+	s.write("lost.yaml", manifest("lost", []string{container("main", "forever", "env: [{name: A, valueFrom: {secretKeyRef: {name: keys, key: gone}}}]")}))
+	a := s.serve("--log-level", "debug")
+	s.awaitRejected("file", "secrets.yaml", "config key")
+	s.awaitRejected("file", "lost.yaml", "gone")
+	// The file of all Secrets becomes right.
+	s.write("secrets.yaml", documents(login("good", canary), login("bad", canary+"-not")))
+	st := s.awaitStatus("refused", "the pull fails", func(st v1.PodStatus) bool {
+		return strings.Contains(describe(st), "ImagePull")
+	})
+	if strings.Contains(describe(st), canary) {
+		t.Error("the status tells the password")
+	}
+	s.write("web.yaml", pulling("web", "good"))
+	main := s.awaitRunning("web", "main")["main"]
+	s.awaitReady("web", true)
+	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", main.pid)); err != nil || !holds(string(env), []string{"\x00TOKEN=" + canary, "\x00P_token=" + canary}) {
+		t.Errorf("the container's environment: %q, %v", env, err)
+	}
+	if files, err := os.ReadDir(main.inside("/i")); err != nil || len(files) == 0 {
+		t.Errorf("the image volume holds %v, %v", files, err)
+	}
+	s.secretsStay(canary)
+	s.write("keys.yaml", secretOf("keys", "token", canary+"-changed"))
+	s.shows(main, "/s/token", canary+"-changed")
+	s.secretsStay(canary)
+	for _, l := range a.linesWith(canary) {
+		t.Errorf("the agent says: %s", l)
+	}
+	for _, f := range []string{"web", "refused"} {
+		s.remove(f + ".yaml")
+		s.awaitGone(f)
+	}
+	s.secretsStay(canary)
+}
+
+// idling is what an agent has and does while nothing happens to its pods.
+type idling struct {
+	goroutines, wakeups int
+	calls               map[string]int
+}
+
+// measureIdle runs pods by one agent, and looks at it while nothing happens.
+func measureIdle(t *testing.T, n int, objects string, text func(name string) string) (of idling) {
+	s := newStage(t, shared)
+	if objects != "" {
+		s.write("objects.yaml", objects)
+	}
+	for i := range n {
+		name := fmt.Sprint("p", i)
+		s.write(name+".yaml", text(name))
+	}
+	a := s.serve()
+	for i := range n {
+		s.eventually(func() error { // the many may take longer than one has patience
+			if p := s.status(fmt.Sprint("p", i)); p == nil || !ready(p.Status) {
+				return fmt.Errorf("pod %d of %d is not ready", i, n)
+			}
+			return nil
+		})
+	}
+	s.quiet(s.front)
+	const window = 6 * time.Second
+	switches := func() (n int) {
+		all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.cmd.Process.Pid))
+		s.must(err)
+		for _, f := range all {
+			text, _ := os.ReadFile(f)
+			for _, m := range regexp.MustCompile(`voluntary_ctxt_switches:\s+(\d+)`).FindAllStringSubmatch(string(text), -1) {
+				var k int
+				_, _ = fmt.Sscan(m[1], &k)
+				n += k
+			}
+		}
+		return n
+	}
+	calls, woken := s.front.Counts(), switches()
+	<-time.After(window)
+	of.wakeups = switches() - woken
+	of.calls = make(map[string]int)
+	for method, n := range s.front.Counts() {
+		if n -= calls[method]; n > 0 {
+			of.calls[method] = n
+		}
+	}
+	s.invariants()
+	s.judged = true
+	a.settle()
+	a.asked.Store(true)
+	s.must(a.cmd.Process.Signal(syscall.SIGQUIT)) // and it says what each of its goroutines does
+	<-a.done
+	a.read.Wait()
+	of.goroutines = len(regexp.MustCompile(`(?m)^goroutine \d+`).FindAllString(a.said(), -1))
+	return of
+}
+
+// TestIdleVolumes: pods with four volumes each cost an agent that idles no goroutine,
+// no wakeup and no call more than pods without.
+func TestIdleVolumes(t *testing.T) {
+	t.Parallel()
+	n := 12
+	if long {
+		n = 110
+	}
+	plain := measureIdle(t, n, "", func(name string) string {
+		return manifest(name, []string{container("main", "forever")}, "hostNetwork: true")
+	})
+	volumes := measureIdle(t, n, documents(configMap("conf", "k", "v"), secretOf("keys", "token", canary)), func(name string) string {
+		return manifest(name, []string{
+			container("main", "forever", "volumeMounts: [{name: a, mountPath: /a}, {name: b, mountPath: /b}, {name: c, mountPath: /c}, {name: d, mountPath: /d}]"),
+		}, "hostNetwork: true", "volumes:", "- {name: a, emptyDir: {}}", "- {name: b, configMap: {name: conf}}", "- {name: c, secret: {secretName: keys}}",
+			"- {name: d, projected: {sources: [{configMap: {name: conf}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}}")
+	})
+	t.Logf("%d pods: without volumes %+v, with four each %+v", n, plain, volumes)
+	if plain.goroutines == 0 || volumes.goroutines > plain.goroutines+3 {
+		t.Errorf("%d goroutines, without volumes %d", volumes.goroutines, plain.goroutines)
+	}
+	if volumes.wakeups > plain.wakeups*3/2+100 {
+		t.Errorf("%d wakeups, without volumes %d", volumes.wakeups, plain.wakeups)
+	}
+	for method, n := range volumes.calls {
+		if n > plain.calls[method]+1 {
+			t.Errorf("%d calls of %s, without volumes %d", n, method, plain.calls[method])
+		}
+	}
+}
