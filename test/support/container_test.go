@@ -125,11 +125,12 @@ func containerProofs() []proof {
 		{
 			name: "restart rules", notEphemeral: true,
 			rows:      "c.restartPolicyRules c.restartPolicyRules[].action c.restartPolicyRules[].exitCodes c.restartPolicyRules[].exitCodes.operator c.restartPolicyRules[].exitCodes.values",
-			spec:      "restartPolicy: Never",
+			spec:      "restartPolicy: Never, initContainers: [{name: first, image: 'app:1', command: [exit, '0']}]",
 			container: "command: [exit, '42'], restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]",
 			look: func(n *node) error {
 				n.pass(time.Minute)
-				return holds(n.ctr().GetMetadata().GetAttempt() > 0, "not restarted")
+				first := n.rt.ContainerConfig(n.key, "first").GetMetadata().GetAttempt() // runs again where all restart
+				return holds(n.ctr().GetMetadata().GetAttempt() > 0 && first == 0, "calls: %v", n.calls(""))
 			},
 		},
 		{
