@@ -120,6 +120,9 @@ func (r *Runtime) configure(bin string, pods bool) error {
 			return err
 		}
 	}
+	if err := passable(r.run); err != nil {
+		return err
+	}
 	m, err := r.manifestAt(bin)
 	if err != nil {
 		return err
@@ -151,6 +154,16 @@ func (r *Runtime) configure(bin string, pods bool) error {
 		return err
 	}
 	return writeFile(r.networkFile(), list, 0o600)
+}
+
+// passable lets everybody go through a directory, not look into it: containers with
+// users of their own reach their root file systems below it by them (C-1.42).
+func passable(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm()&0o011 == 0o011 {
+		return err
+	}
+	return os.Chmod(dir, info.Mode().Perm()|0o011)
 }
 
 func (r *Runtime) networkFile() string { return filepath.Join(r.root, "cni", "10-nodectl.conflist") }

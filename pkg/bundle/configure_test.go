@@ -79,3 +79,29 @@ func TestRunDirIsShortAndItsOwn(t *testing.T) {
 		t.Errorf("one root has %s and %s", a.run, b.run)
 	}
 }
+
+// Containers with users of their own go through the run directory, also through one
+// that an agent before this one has made; what others may do with theirs stays.
+func TestC_1_42_RunDirLetsThrough(t *testing.T) {
+	for before, want := range map[os.FileMode]os.FileMode{0: 0o711, 0o700: 0o711, 0o750: 0o751, 0o711: 0o711, 0o755: 0o755} {
+		r := New(Config{RootDir: t.TempDir(), RunDir: filepath.Join(t.TempDir(), "run")})
+		if before != 0 {
+			if err := os.Mkdir(r.run, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(r.run, before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.configure("/nowhere", false); !os.IsNotExist(err) { // there is no bundle
+			t.Fatal(err)
+		}
+		info, err := os.Stat(r.run)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%o: %v %v, want %o", before, info.Mode(), err, want)
+		}
+		if info, err := os.Stat(filepath.Join(r.root, "certs.d")); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("certs.d: %v %v, want 0700", info, err)
+		}
+	}
+}

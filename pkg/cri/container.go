@@ -175,11 +175,19 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 	if err != nil {
 		return nil, err
 	}
+	command, err := pod.ExpandAll(c.Command, vars)
+	if err != nil {
+		return nil, fmt.Errorf("command%w", err)
+	}
+	args, err := pod.ExpandAll(c.Args, vars)
+	if err != nil {
+		return nil, fmt.Errorf("args%w", err)
+	}
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: q.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: img.GetId(), UserSpecifiedImage: c.Image},
-		Command:     pod.ExpandAll(c.Command, vars),
-		Args:        pod.ExpandAll(c.Args, vars),
+		Command:     command,
+		Args:        args,
 		WorkingDir:  c.WorkingDir,
 		Envs:        pairs,
 		Mounts:      mounts,

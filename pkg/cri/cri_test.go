@@ -95,7 +95,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		began := time.Now().Add(-6 * time.Second)
 		c := a.Containers["c0"]
 		if c.State != pod.StateRunning || c.ID != l.containers["c0"] || c.SandboxID != l.sandbox || c.Attempt != 4 || c.Restarts != 4 ||
-			c.Hash != "v1-c0" || c.CrashStreak != 2 || c.Image != "sleep:latest" || !strings.HasPrefix(c.ImageID, "sha256:") ||
+			c.Hash != "v1-c0" || c.CrashStreak != 2 || c.Image != "sleep" || !strings.HasPrefix(c.ImageID, "sha256:") ||
 			!c.StartedAt.Equal(began) || !c.FinishedAt.IsZero() || !strings.HasSuffix(c.LogPath, "/default_web_uid-web/c0/4.log") {
 			t.Errorf("running %+v", c)
 		}

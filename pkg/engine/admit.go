@@ -83,6 +83,8 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 // judged again whenever the set changes or a pod has gone (C-1.31).
 func (l *loop) admit(ctx context.Context) {
 	var want, seated []*pod.Spec
+	node := l.cfg.Node
+	node.Ended = make(map[string]pod.Key)
 	for _, e := range l.sorted() {
 		switch {
 		case (deleting(e.want) || hasEnded(e.want)) && !e.seated: // it was never here and never will be: it takes no seat
@@ -92,6 +94,8 @@ func (l *loop) admit(ctx context.Context) {
 			want = append(want, e.want)
 		case e.runs != nil && !e.ended:
 			seated = append(seated, e.seat()) // also while it stops
+		case e.runs != nil:
+			node.Ended[e.runs.UID()] = e.key
 		}
 	}
 	for _, key := range sortedKeys(l.strays) {
@@ -103,7 +107,7 @@ func (l *loop) admit(ctx context.Context) {
 	if len(want) == 0 {
 		return
 	}
-	ok, refused := plan.Admit(want, seated, l.cfg.Node)
+	ok, refused := plan.Admit(want, seated, node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
 		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}

@@ -335,3 +335,31 @@ func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 		}
 	})
 }
+
+// A pod that has ended takes no room, and its UID is its own: directories, records
+// and users go by that. Another pod with it waits until the ended one has gone.
+func TestC_1_31_UIDOfAnEndedPodIsTaken(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		own := func(p *v1.Pod) {
+			p.UID = "own-uid"
+			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+		}
+		m.exits(time.Second, 0)
+		a := mkpod("a", own, policy(v1.RestartPolicyNever))
+		m.src.set(a)
+		m.arrive()
+		m.pass(time.Minute)
+		b := mkpod("b", own)
+		m.src.set(a, b)
+		m.again()
+		m.pass(time.Minute)
+		if st := m.disk.last(pod.Key{Namespace: "default", Name: "b"}); st == nil || st.pod.Status.Reason != "DuplicateUID" || m.phase("a") != "Succeeded" {
+			t.Errorf("a is %s, b is %+v", m.phase("a"), st)
+		}
+		m.src.set(b)
+		m.pass(time.Minute)
+		if _, put := m.disk.volumes["own-uid/1"]; m.phase("b") != "Running" || !put {
+			t.Errorf("b is %s, volumes %v", m.phase("b"), m.disk.volumes)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -154,7 +155,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 		return
 	}
 	if old := w.rec.UID; old != "" && old != want.UID() {
-		if err := w.cfg.Volumes.Forget(w.key, old); err != nil {
+		if err := errors.Join(w.giveBack(old), w.cfg.Volumes.Forget(w.key, old)); err != nil {
 			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
 		}
 		w.rec.Attempts, w.before = make(map[string]uint32), v1.PodStatus{}

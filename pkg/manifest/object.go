@@ -59,6 +59,9 @@ func (r *reader) secret(o object) {
 			problems = append(problems, o.problem("", "not a Secret", ""))
 		} else {
 			for _, p := range fieldProblems(validation.ValidateSecret(&in), true) {
+				if key, is := strings.CutPrefix(p.Path, "data"); is && !o.at.written(p.Path) && o.at.written("stringData") {
+					p.Path = "stringData" + key // where its author wrote it
+				}
 				problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
 			}
 		}

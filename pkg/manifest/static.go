@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -144,12 +145,18 @@ func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem
 	return c.problems, true
 }
 
+// uidForm is what names a pod's directories, its cgroup, its logs and a label.
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
+
 // identityProblems returns what is wrong with who the pod says it is, and after
 // whom it says it comes.
 func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	var out []pod.Problem
 	if p.Name == "" && p.GenerateName == "" {
 		out = append(out, pod.Problem{Path: "metadata.name", Msg: "required", Hint: `nodectl appends "-` + r.o.Node + `", the node's name`})
+	}
+	if uid := string(p.UID); uid != "" && !uidForm.MatchString(uid) {
+		out = append(out, pod.Problem{Path: "metadata.uid", Msg: "invalid value " + quote(uid) + ": it names directories and cgroups", Hint: "leave it out, or write letters, digits, - and ., at most 63, a letter or digit first"})
 	}
 	if n := p.Spec.NodeName; n != "" && !strings.EqualFold(n, r.o.Node) {
 		out = append(out, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(r.o.Node)), Hint: "remove the field: pods are bound to this node by being here"})

@@ -83,6 +83,9 @@ func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 			detail = strings.TrimSpace(regexNote.ReplaceAllString(e.Detail, ""))
 			details[e.Detail] = detail
 		}
+		if e.BadValue == redacted { // the parser's words, which show what it met
+			detail = "must be JSON"
+		}
 		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, detail, secret), Hint: hintFor(e)}
 		if !known[p] {
 			known[p] = true
@@ -91,6 +94,10 @@ func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 	}
 	return out
 }
+
+// redacted stands for a Secret's value where validation reads it: only one kind of value,
+// the JSON of registries' passwords.
+const redacted = "<secret contents redacted>"
 
 // paths are the places of problems that are known.
 type paths map[string]bool

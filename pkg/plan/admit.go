@@ -26,6 +26,9 @@ type Node struct {
 	// Allocatable is what pods may ask for in all. What it does not list is not
 	// limited (C-1.31.4a), but for huge pages: a size that is missing is not there.
 	Allocatable v1.ResourceList
+	// Ended holds, by UID, the pods that have ended and are still here: they take no
+	// room, and their UIDs are theirs.
+	Ended map[string]pod.Key
 	// MaxPods is how many pods may be here; 0 is no limit.
 	MaxPods int
 	// NoAppArmor says that the kernel confines nothing by AppArmor profiles.
@@ -110,6 +113,11 @@ func newAdmission(node Node, seated []*pod.Spec) *admission {
 	for _, spec := range seated {
 		a.seat(spec)
 	}
+	for uid, key := range node.Ended {
+		if _, held := a.uids[uid]; !held {
+			a.uids[uid] = key
+		}
+	}
 	return a
 }
 
@@ -155,7 +163,7 @@ func (a *admission) twice(spec *pod.Spec) (reason, message string) {
 	if a.keys[spec.Key] {
 		return "DuplicatePod", "another pod is already named " + spec.Key.String()
 	}
-	if other, taken := a.uids[spec.UID()]; taken && spec.UID() != "" {
+	if other, taken := a.uids[spec.UID()]; taken && spec.UID() != "" && other != spec.Key {
 		return "DuplicateUID", fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
 	}
 	return "", ""

@@ -189,7 +189,7 @@ func (s *scene) pullFirst() bool {
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
 		for i := range list {
 			if s.Kept != nil {
-				if was, _ := s.Kept.Container(list[i].Name); was != nil && was.Image == list[i].Image {
+				if was, _ := s.Kept.Container(list[i].Name); was != nil && was.Image == list[i].Image && list[i].ImagePullPolicy != v1.PullAlways {
 					continue
 				}
 			}

@@ -40,8 +40,12 @@ func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
 	}
 	for i := range c.Env {
 		v := &c.Env[i]
-		value, found, err := Expand(v.Value, e.vars), true, error(nil)
-		if v.Value == "" && v.ValueFrom != nil {
+		value, err := Expand(v.Value, e.vars)
+		found := true
+		switch {
+		case err != nil:
+			err = fmt.Errorf("environment variable %s is %w", v.Name, err)
+		case v.Value == "" && v.ValueFrom != nil:
 			value, found, err = e.valueFrom(v.ValueFrom)
 		}
 		if err != nil {
@@ -49,6 +53,9 @@ func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
 		}
 		if found {
 			e.set(v.Name, value)
+		}
+		if e.size > maxArguments {
+			return nil, fmt.Errorf("the environment is longer than %d bytes", maxArguments)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
@@ -76,6 +83,7 @@ type environment struct {
 	vars  map[string]string // what a $(NAME) finds: services' below own
 	own   map[string]bool   // names that the container's author has given a value
 	names []string          // own, in the order in which they came
+	size  int               // of all values that were ever set
 }
 
 func (e *environment) set(name, value string) {
@@ -84,6 +92,7 @@ func (e *environment) set(name, value string) {
 		e.names = append(e.names, name)
 	}
 	e.vars[name] = value
+	e.size += len(value)
 }
 
 // addAll sets a variable for each key of an object. A ConfigMap's binaryData are no

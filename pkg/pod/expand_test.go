@@ -1,6 +1,13 @@
 package pod
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
 
 func TestC_1_38_1_Expand(t *testing.T) {
 	vars := map[string]string{"A": "x", "EMPTY": "", "DOLLAR": "$(A)", "a.b": "dot"}
@@ -28,7 +35,7 @@ func TestC_1_38_1_Expand(t *testing.T) {
 		{"$(DOLLAR)", "$(A)"}, // values are not read again
 		{"100% $(A) $$5", "100% x $5"},
 	} {
-		if got := Expand(c.text, vars); got != c.want {
+		if got, err := Expand(c.text, vars); err != nil || got != c.want {
 			t.Errorf("expand(%q) = %q, want %q", c.text, got, c.want)
 		}
 	}
@@ -40,7 +47,13 @@ func FuzzExpand(f *testing.F) {
 	f.Add("$(A)$")
 	f.Add("$(A$(B)")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := Expand(text, nil)
+		got, err := Expand(text, nil)
+		if err != nil { // it is longer than any argument
+			if len(text) <= maxArgument {
+				t.Error(err)
+			}
+			return
+		}
 		if len(got) > len(text) {
 			t.Errorf("expand(%q) = %q grew", text, got)
 		}
@@ -53,4 +66,37 @@ func FuzzExpand(f *testing.F) {
 			t.Errorf("expand(%q) = %q", text, got)
 		}
 	})
+}
+
+// Texts that grow without end, and those that take long to read, are refused at the
+// kernel's own limits, in no time and with no value in the error.
+func TestC_1_38_1_ExpansionIsBounded(t *testing.T) {
+	t.Parallel()
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "A0", Value: strings.Repeat("canary", 10)}}}}
+	for i := range 40 {
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, v1.EnvVar{Name: fmt.Sprintf("A%d", i+1), Value: fmt.Sprintf("$(A%d)$(A%[1]d)", i)})
+	}
+	request := CreateRequest{Want: &Spec{Key: KeyOf(p), Pod: p}, Container: "c", Sandbox: &Sandbox{}}
+	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "environment variable A12 is longer than 131071 bytes with its variables in place" {
+		t.Errorf("doubling: %v", err)
+	}
+	wide := &v1.Pod{}
+	wide.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1000)}}}}
+	for i := range 1000 {
+		wide.Spec.Containers[0].Env = append(wide.Spec.Containers[0].Env, v1.EnvVar{Name: fmt.Sprintf("B%d", i), Value: strings.Repeat("$(A)", 100)})
+	}
+	request.Want = &Spec{Key: KeyOf(wide), Pod: wide}
+	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "the environment is longer than 6291456 bytes" {
+		t.Errorf("many: %v", err)
+	}
+	begin := time.Now()
+	for _, text := range []string{strings.Repeat("$(", 500_000), strings.Repeat("$(A)", 20_000), strings.Repeat("$(", 50_000) + ")"} {
+		if _, err := ExpandAll([]string{text}, map[string]string{"A": "12345678"}); len(text) > maxArgument && err == nil {
+			t.Error("longer than an argument may be, and no error")
+		}
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("it took %s", took)
+	}
 }

@@ -118,26 +118,71 @@ func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
 		if v.HostPath == nil {
 			continue
 		}
-		at := fmt.Sprintf("spec.volumes[%d].hostPath.path", i)
+		at := fmt.Sprintf("spec.volumes[%d].hostPath.", i)
 		what := "host path " + quote(v.HostPath.Path)
 		under, why := r.root(v.HostPath.Path)
 		if under == nil {
-			problems = append(problems, r.refusal(at, what, why, allowed(prefixes(*r.hostPaths))))
+			problems = append(problems, r.refusal(at+"path", what, why, allowed(prefixes(*r.hostPaths))))
 			continue
 		}
-		if !under.readOnly {
-			continue
+		if under.readOnly && makes(v.HostPath.Type) {
+			problems = append(problems, r.refusal(at+"type", "to make "+what, forReading(under), "write type: Directory or type: File, or what else is there: without one of them a path that is missing is made"))
 		}
-		for _, c := range containers(spec) {
-			for j := range c.mounts {
-				if m := &c.mounts[j]; m.Name == v.Name && !m.ReadOnly {
-					problems = append(problems, r.refusal(fmt.Sprintf("%s.volumeMounts[%d].readOnly", c.path, j), "to write to "+what,
-						"what lies below "+quote(under.prefix)+" is for reading only", "write readOnly: true"))
-				}
-			}
+		if shown := r.readOnlyRoot(under, v.HostPath.Path); shown != nil {
+			problems = append(problems, r.judgeMounts(spec, v.Name, what, shown)...)
 		}
 	}
 	return problems
+}
+
+// judgeMounts returns the mounts of a volume by which containers would change what a
+// read-only root holds.
+func (r *rule) judgeMounts(spec *v1.PodSpec, volume, what string, shown *root) []pod.Problem {
+	var problems []pod.Problem
+	for _, c := range containers(spec) {
+		for j := range c.mounts {
+			m, at := &c.mounts[j], fmt.Sprintf("%s.volumeMounts[%d].", c.path, j)
+			if m.Name != volume {
+				continue
+			}
+			if !m.ReadOnly {
+				problems = append(problems, r.refusal(at+"readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
+			}
+			part := "subPath"
+			if m.SubPathExpr != "" {
+				part = "subPathExpr"
+			} else if m.SubPath == "" {
+				continue
+			}
+			problems = append(problems, r.refusal(at+part, "a part of "+what, forReading(shown)+", and a part that is missing is made", "write the whole path into hostPath.path"))
+		}
+	}
+	return problems
+}
+
+// makes reports whether a path that is missing is made: by the volume's type, or, where
+// it has none, by the runtime.
+func makes(t *v1.HostPathType) bool {
+	return t == nil || *t == v1.HostPathUnset || *t == v1.HostPathDirectoryOrCreate || *t == v1.HostPathFileOrCreate
+}
+
+func forReading(r *root) string {
+	return "what lies below " + quote(r.prefix) + " is for reading only"
+}
+
+// readOnlyRoot returns the read-only root that a volume of an allowed path shows
+// something of: the one above it, or else one below it.
+func (r *rule) readOnlyRoot(under *root, hostPath string) *root {
+	if under.readOnly {
+		return under
+	}
+	clean := root{prefix: path.Clean(hostPath)}
+	for i := range *r.hostPaths {
+		if below := &(*r.hostPaths)[i]; below.readOnly && clean.holds(below.prefix) {
+			return below
+		}
+	}
+	return nil
 }
 
 // root returns the nearest of the rule's roots above a path; nil and the reason

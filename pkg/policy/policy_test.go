@@ -337,7 +337,7 @@ func TestHostPaths(t *testing.T) {
 		p := edge(t, roots)
 		for _, list := range []string{"containers", "initContainers", "ephemeralContainers"} {
 			for _, readOnly := range []bool{true, false} {
-				s := podOf(t, fmt.Sprintf(`spec: {%s: [{name: a, volumeMounts: [{name: other}, {name: v, readOnly: %t}]}], volumes: [{name: other, emptyDir: {}}, {name: v, hostPath: {}}]}`, list, readOnly))
+				s := podOf(t, fmt.Sprintf(`spec: {%s: [{name: a, volumeMounts: [{name: other}, {name: v, readOnly: %t}]}], volumes: [{name: other, emptyDir: {}}, {name: v, hostPath: {type: Directory}}]}`, list, readOnly))
 				s.Pod.Spec.Volumes[1].HostPath.Path = c.path
 				got := strings.Join(refused(t, p, s), "\n")
 				switch {
@@ -365,6 +365,53 @@ func TestHostPaths(t *testing.T) {
 	}
 	if got := refused(t, edge(t, "hostPaths: [{prefix: /}]"), s); got != nil {
 		t.Errorf("/ does not allow all: %q", got)
+	}
+}
+
+// TestReadOnlyHostPaths: below a read-only root neither a container writes nor anybody
+// makes anything, whatever way leads there.
+func TestReadOnlyHostPaths(t *testing.T) {
+	t.Parallel()
+	const (
+		roots  = `hostPaths: [{prefix: /data, readOnly: true}, {prefix: /data/rw}, {prefix: /srv}, {prefix: /srv/x, readOnly: true}]`
+		refuse = `: source policy rule "edge" does not allow `
+		data   = `: what lies below "/data" is for reading only`
+		srvX   = `: what lies below "/srv/x" is for reading only`
+		part   = `, and a part that is missing is made`
+	)
+	for _, c := range []struct{ volume, mount, want string }{
+		{`path: /data/a, type: Directory`, `readOnly: true`, ""},
+		{`path: /data, type: Directory`, `readOnly: true, recursiveReadOnly: Enabled`, ""},
+		{`path: /data/f, type: File`, `readOnly: true`, ""},
+		{`path: /data/s, type: Socket`, `readOnly: true`, ""},
+		{`path: /data/c, type: CharDevice`, `readOnly: true`, ""},
+		{`path: /data/b, type: BlockDevice`, `readOnly: true`, ""},
+		{`path: /data/a`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
+		{`path: /data/a, type: ""`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
+		{`path: /data/a, type: DirectoryOrCreate`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
+		{`path: /data/a, type: FileOrCreate`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
+		{`path: /data/a, type: FileOrCreate`, `name: other`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
+		{`path: /data/a, type: Directory`, `readOnly: true, subPath: b`, `spec.containers[0].volumeMounts[0].subPath` + refuse + `a part of host path "/data/a"` + data + part},
+		{`path: /data/a, type: Directory`, `readOnly: true, subPathExpr: $(B)`, `spec.containers[0].volumeMounts[0].subPathExpr` + refuse + `a part of host path "/data/a"` + data + part},
+		{`path: /data/a, type: Directory`, `readOnly: false`, `spec.containers[0].volumeMounts[0].readOnly` + refuse + `to write to host path "/data/a"` + data},
+		// Below it is a root that may be written, above it as well.
+		{`path: /data/rw/a, type: FileOrCreate`, `subPath: b`, ""},
+		{`path: /srv/y`, `subPath: b`, ""},
+		{`path: /srv/xy`, `subPath: b`, ""},
+		{`path: /srv`, `readOnly: true`, ""},
+		{`path: /srv/`, `readOnly: false`, `spec.containers[0].volumeMounts[0].readOnly` + refuse + `to write to host path "/srv/"` + srvX},
+		{`path: /srv`, `readOnly: true, subPath: x/new`, `spec.containers[0].volumeMounts[0].subPath` + refuse + `a part of host path "/srv"` + srvX + part},
+		{`path: /srv/x, type: Directory`, `readOnly: true`, ""},
+		{`path: /srv/x`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/srv/x"` + srvX},
+	} {
+		mount := c.mount
+		if !strings.Contains(mount, "name:") {
+			mount = "name: v, " + mount
+		}
+		s := podOf(t, "spec: {containers: [{name: a, volumeMounts: [{"+mount+"}]}], volumes: [{name: v, hostPath: {"+c.volume+"}}]}")
+		if got := strings.Join(refused(t, edge(t, roots), s), "\n"); got != c.want {
+			t.Errorf("%s, %s:\n got %s\nwant %s", c.volume, c.mount, got, c.want)
+		}
 	}
 }
 

@@ -64,7 +64,11 @@ func command(r pod.ProbeRequest) []string {
 	}
 	cmd := make([]string, len(r.Probe.Exec.Command))
 	for i, arg := range r.Probe.Exec.Command {
-		cmd[i] = pod.Expand(arg, values)
+		if cmd[i] = arg; strings.Contains(arg, "$") {
+			if text, err := pod.Expand(arg, values); err == nil { // else no program starts with it
+				cmd[i] = text
+			}
+		}
 	}
 	return cmd
 }

@@ -121,7 +121,7 @@ func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	return st
 }
 
-// container begins a status: name, image, and the count that only rises (I4).
+// container begins a status: name, image, mounts, and the count that only rises (I4).
 func (b *build) container(c *v1.Container) v1.ContainerStatus {
 	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, RestartCount: b.old[c.Name].RestartCount}
 	if r, ok := b.have.Containers[c.Name]; ok {
@@ -132,6 +132,7 @@ func (b *build) container(c *v1.Container) v1.ContainerStatus {
 			st.RestartCount = max(st.RestartCount, int32(r.Restarts))
 		}
 	}
+	st.VolumeMounts = mountsOf(c, func(m v1.VolumeMount) v1.RecursiveReadOnlyMode { return recursiveSoFar(m, b.old[c.Name]) })
 	return st
 }
 
@@ -149,13 +150,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	if r.User != nil {
 		st.User = &v1.ContainerUser{Linux: r.User}
 	}
-	for _, m := range c.VolumeMounts {
-		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
-		if m.ReadOnly {
-			mount.RecursiveReadOnly = new(recursive(m, r))
-		}
-		st.VolumeMounts = append(st.VolumeMounts, mount)
-	}
+	st.VolumeMounts = mountsOf(c, func(m v1.VolumeMount) v1.RecursiveReadOnlyMode { return recursive(m, r) })
 	switch r.State {
 	case pod.StateRunning:
 		switch hook := b.notes.Lives[r.ID].PostStart; {
@@ -180,6 +175,37 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	default:
 		st.State.Waiting = &v1.ContainerStateWaiting{}
 	}
+}
+
+// mountsOf returns the mounts of a container, made or not (C-1.26), with what mode says
+// of those that are read-only.
+func mountsOf(c *v1.Container, mode func(v1.VolumeMount) v1.RecursiveReadOnlyMode) (all []v1.VolumeMountStatus) {
+	for _, m := range c.VolumeMounts {
+		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mount.RecursiveReadOnly = new(mode(m))
+		}
+		all = append(all, mount)
+	}
+	return all
+}
+
+// recursiveSoFar is recursive of a container without a record: what the spec demands.
+// Whether what it only wishes for is possible is told as it last was: the runtime says
+// it by what it makes.
+func recursiveSoFar(m v1.VolumeMount, old v1.ContainerStatus) v1.RecursiveReadOnlyMode {
+	if m.RecursiveReadOnly == nil || m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone {
+		return v1.RecursiveReadOnlyDisabled
+	}
+	if *m.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled {
+		return v1.RecursiveReadOnlyEnabled
+	}
+	for _, was := range old.VolumeMounts {
+		if *m.RecursiveReadOnly == v1.RecursiveReadOnlyIfPossible && was.MountPath == m.MountPath && was.RecursiveReadOnly != nil {
+			return *was.RecursiveReadOnly
+		}
+	}
+	return v1.RecursiveReadOnlyDisabled
 }
 
 // recursive says whether what is mounted beneath a read-only mount is read-only too,

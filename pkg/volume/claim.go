@@ -66,27 +66,8 @@ func (c claim) put(_ context.Context, p placed, s *setting) error {
 	if s.want.Data.Claim(c.name) == nil {
 		return fmt.Errorf("persistentvolumeclaim %q not found", c.name)
 	}
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+	if err := c.make(s.Volumes, p.path); err != nil {
 		return err
-	}
-	file := filepath.Join(c.dir, claimFile)
-	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
-		text, err := json.Marshal(Claim{Namespace: c.namespace, Name: c.name, Created: time.Now().UTC()})
-		if err != nil {
-			return err
-		}
-		if err := replaceFile(file, append(text, '\n'), 0o600); err != nil {
-			return err
-		}
-	}
-	if _, err := os.Lstat(p.path); errors.Is(err, fs.ErrNotExist) {
-		next := p.path + ".new" // an end on the way leaves none with another mode
-		if _, err := makeVolume(next, false); err != nil {
-			return err
-		}
-		if err := os.Rename(next, p.path); err != nil {
-			return err
-		}
 	}
 	if s.again || c.readOnly {
 		return nil
@@ -103,6 +84,36 @@ func (c claim) put(_ context.Context, p placed, s *setting) error {
 		return nil
 	}
 	return err
+}
+
+// make makes the claim's directory, and what says whose it is, where they are missing.
+// Many pods may do so at once: one of them makes what all of them mount.
+func (c claim) make(v *Volumes, path string) error {
+	v.claims.Lock()
+	defer v.claims.Unlock()
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	file := filepath.Join(c.dir, claimFile)
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		text, err := json.Marshal(Claim{Namespace: c.namespace, Name: c.name, Created: time.Now().UTC()})
+		if err != nil {
+			return err
+		}
+		if err := replaceFile(file, append(text, '\n'), 0o600); err != nil {
+			return err
+		}
+	}
+	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+		return fmt.Errorf("%s is not a directory", path)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	next := path + ".new" // an end on the way leaves none with another mode
+	if _, err := makeVolume(next, false); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
 }
 
 // replaceFile writes a file so that who reads it finds it whole or not at all.

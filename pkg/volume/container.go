@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -86,7 +85,7 @@ func (v *Volumes) mount(want *pod.Spec, dir string, p placed, c *v1.Container, i
 	}
 	if sub != "" {
 		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub); err != nil {
-			return mount, fmt.Errorf("subPath %q: %w", sub, err)
+			return mount, fmt.Errorf("%s: %w", subPathText(m), err)
 		}
 	}
 	return mount, nil
@@ -131,6 +130,15 @@ func (v *Volumes) recursiveReadOnly(class *string, m *v1.VolumeMount) (bool, err
 	return true, nil
 }
 
+// subPathText is the part of a volume as its author wrote it: with the environment's
+// values in place it may hold what a Secret does.
+func subPathText(m *v1.VolumeMount) string {
+	if m.SubPathExpr != "" {
+		return fmt.Sprintf("subPathExpr %.200q", m.SubPathExpr)
+	}
+	return fmt.Sprintf("subPath %.200q", m.SubPath)
+}
+
 // subPath is the part of a volume that is mounted, "" for all of it. Names of the
 // container's environment are put in place (C-1.37.7); each has to have a value.
 func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
@@ -141,20 +149,26 @@ func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
 			values[e.Name] = e.Value
 		}
 		if missing := unresolved(m.SubPathExpr, values); len(missing) > 0 {
+			if more := len(missing) - 3; more > 1 {
+				missing = append(missing[:3], fmt.Sprintf("%d more", more))
+			}
 			return "", fmt.Errorf("subPathExpr: missing value for %s", strings.Join(missing, ", "))
 		}
-		sub = pod.Expand(m.SubPathExpr, values)
+		var err error
+		if sub, err = pod.Expand(m.SubPathExpr, values); err != nil {
+			return "", fmt.Errorf("subPathExpr: %w", err)
+		}
 	}
 	if sub == "" {
 		return "", nil
 	}
 	switch {
 	case path.IsAbs(sub):
-		return "", fmt.Errorf("subPath %q must not be an absolute path", sub)
+		return "", fmt.Errorf("%s must not be an absolute path", subPathText(m))
 	case slices.Contains(strings.Split(sub, "/"), ".."):
-		return "", fmt.Errorf("subPath %q must not contain '..'", sub)
+		return "", fmt.Errorf("%s must not contain '..'", subPathText(m))
 	case strings.ContainsRune(sub, 0):
-		return "", errors.New("subPath must not contain a zero byte")
+		return "", fmt.Errorf("%s must not contain a zero byte", subPathText(m))
 	}
 	if sub = path.Clean(sub); sub == "." {
 		return "", nil
@@ -162,19 +176,28 @@ func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
 	return sub, nil
 }
 
-// unresolved returns the names in expr that have no value, or an empty one.
+// unresolved returns the names in expr that have no value, or an empty one. It reads
+// expr as pod.Expand does, once: whoever writes it decides how long it is.
 func unresolved(expr string, values map[string]string) (missing []string) {
-	for rest := expr; ; {
-		_, after, ok := strings.Cut(rest, "$(")
-		name, _, closed := strings.Cut(after, ")")
-		if !ok || !closed {
-			slices.Sort(missing)
-			return slices.Compact(missing)
+	for {
+		at := strings.IndexByte(expr, '$')
+		if at < 0 || at == len(expr)-1 {
+			break
 		}
-		rest = after
-		// What is escaped does not change with the name's value.
-		if values[name] == "" && pod.Expand(expr, map[string]string{name: "a"}) != pod.Expand(expr, map[string]string{name: "b"}) {
+		what := expr[at+1]
+		expr = expr[at+2:]
+		if what != '(' {
+			continue // an escape, or text
+		}
+		name, rest, closed := strings.Cut(expr, ")")
+		if !closed {
+			break
+		}
+		if values[name] == "" {
 			missing = append(missing, name)
 		}
+		expr = rest
 	}
+	slices.Sort(missing)
+	return slices.Compact(missing)
 }

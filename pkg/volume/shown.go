@@ -199,6 +199,9 @@ func downward(v *v1.DownwardAPIVolumeSource) kind {
 func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, optional *bool) (files, error) {
 	may := optional != nil && *optional
 	values, ok := s.want.Data.Values(kind, name)
+	if !ok && s.unread(kind, name) {
+		return nil, fmt.Errorf("%s %q has not been read again yet", strings.ToLower(kind), name)
+	}
 	if !ok && !may {
 		return nil, fmt.Errorf("%s %q not found", strings.ToLower(kind), name)
 	}
@@ -222,6 +225,12 @@ func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, o
 		}
 	}
 	return out, nil
+}
+
+// unread reports whether an object is there and only its sum is known, as an agent does
+// that was started again. It is not taken for missing: what it shows stays as it is.
+func (s *setting) unread(kind, name string) bool {
+	return s.want.Data != nil && slices.ContainsFunc(s.want.Data.Sums, func(o pod.ObjectSum) bool { return o.Kind == kind && o.Name == name })
 }
 
 // fields is what a volume shows of the pod itself (C-1.38.3).

@@ -338,3 +338,26 @@ func TestImageVolumes(t *testing.T) {
 		t.Error("something was made for an image")
 	}
 }
+
+// What an environment's values make of an expression is told to nobody: they may be a
+// Secret's.
+func TestC_1_37_7_ErrorsTellExpressionsAsWritten(t *testing.T) {
+	p := newPlace(t)
+	s := bound(withUID(spec(empty("data"), configMapVolume("cm", "conf")), uid), configMapObject("conf", map[string]string{"a": "b"}))
+	p.put(t, s, 1)
+	write(t, filepath.Join(p.emptyDir(1, "data"), "canary"), "")
+	for volume, values := range map[string][]string{
+		"data": {"/canary", "..", "canary/..", "canary\x00", "canary/x", "canary" + strings.Repeat("n", 256)},
+		"cm":   {"canary", "a/canary"},
+	} {
+		for _, value := range values {
+			s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: volume, MountPath: "/x", SubPathExpr: "$(PASSWORD)"}}
+			r := p.request(s, pod.Sandbox{})
+			r.Env = []v1.EnvVar{{Name: "PASSWORD", Value: value}}
+			_, err := p.Volumes.Mounts(r)
+			if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), `volume `+volume+`: subPathExpr "$(PASSWORD)"`) {
+				t.Errorf("%s %q: %v", volume, value, err)
+			}
+		}
+	}
+}

@@ -141,18 +141,32 @@ func (v *Volumes) Sweep(keep map[string]bool) (removed []string, err error) {
 	return removed, errors.Join(append(failed, err)...)
 }
 
-// sweep removes one pod's directory, and the log directories that carry its UID.
-func (v *Volumes) sweep(uid string) error {
-	if v.cfg.PodLogsDir != "" {
-		logs, err := filepath.Glob(filepath.Join(v.cfg.PodLogsDir, "*_*_"+uid))
-		if err != nil {
+// sweepLogs removes the log directories of a UID. It may be anything that names a
+// directory: it is compared as it is.
+func (v *Volumes) sweepLogs(uid string) error {
+	if v.cfg.PodLogsDir == "" {
+		return nil
+	}
+	logs, err := os.ReadDir(v.cfg.PodLogsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, l := range logs {
+		// No namespace and no name holds a "_".
+		if parts := strings.SplitN(l.Name(), "_", 3); len(parts) < 3 || parts[2] != uid {
+			continue
+		}
+		if err := v.removeLogs(l.Name()); err != nil {
 			return err
 		}
-		for _, l := range logs {
-			if err := v.removeLogs(filepath.Base(l)); err != nil {
-				return err
-			}
-		}
+	}
+	return nil
+}
+
+// sweep removes one pod's directory, and the log directories that carry its UID.
+func (v *Volumes) sweep(uid string) error {
+	if err := v.sweepLogs(uid); err != nil {
+		return err
 	}
 	dir, err := v.podDir(uid)
 	if err != nil {

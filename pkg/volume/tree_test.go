@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -248,6 +249,42 @@ func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// A UID is whatever names a directory: no pattern, and no part of another one's.
+func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	root, logs := t.TempDir(), t.TempDir()
+	v := New(Config{RootDir: root, PodLogsDir: logs})
+	kept := []string{"good", "c_d", "x[y", "*_good"}
+	keep := map[string]bool{}
+	for _, uid := range kept {
+		keep[uid] = true
+	}
+	strays := []string{"*", "?ood", "d", "good*", "[", "[y", "[a-z]ood", `\good`}
+	for _, uid := range append(slices.Clone(strays), kept...) {
+		must(t, os.MkdirAll(filepath.Join(root, "pods", uid), 0o700))
+		must(t, os.MkdirAll(filepath.Join(logs, "default_web_"+uid, "app"), 0o700))
+	}
+	for _, other := range []string{"good", "default_d", "d"} {
+		must(t, os.MkdirAll(filepath.Join(logs, other), 0o700))
+	}
+	removed, err := v.Sweep(keep)
+	slices.Sort(strays)
+	slices.Sort(removed)
+	if err != nil || !slices.Equal(removed, strays) {
+		t.Fatalf("removed %q, %v, want %q", removed, err, strays)
+	}
+	entries, err := os.ReadDir(logs)
+	must(t, err)
+	var left []string
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{"d", "default_d", "default_web_*_good", "default_web_c_d", "default_web_good", "default_web_x[y", "good"}
+	if !slices.Equal(left, want) {
+		t.Errorf("logs left: %q, want %q", left, want)
 	}
 }
 

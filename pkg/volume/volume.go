@@ -79,6 +79,8 @@ type Volumes struct {
 	once   sync.Once
 	bootID string // see boot
 
+	claims sync.Mutex // held while the directory of a claim is made
+
 	mu sync.Mutex
 	// noted holds the marks of instances that keep nothing on disk and whose marker
 	// could not be written, because the disk is full or read-only.
@@ -152,7 +154,8 @@ func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until 
 		return false, false, time.Time{}
 	}
 	for _, p := range all {
-		if p.dir != "" && p.there() != nil {
+		_, outlives := p.kind.(claim)
+		if (p.dir != "" || outlives) && p.there() != nil {
 			return false, false, time.Time{}
 		}
 	}

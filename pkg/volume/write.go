@@ -48,6 +48,10 @@ func (w *writer) write(all files) error {
 		return err
 	}
 	if !isStamp(now) || !w.same(now, all) {
+		// What others left on the way, on a disk that may be full of it.
+		if err := w.tidy(now, nil); err != nil {
+			return err
+		}
 		if now, err = w.next(all); err != nil {
 			return err
 		}
@@ -58,7 +62,7 @@ func (w *writer) write(all files) error {
 	return w.tidy(now, all)
 }
 
-// clean returns the files by their clean paths.
+// clean returns the files by their clean paths, of which none lies below another one.
 func clean(all files) (files, error) {
 	out := make(files, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -66,6 +70,14 @@ func clean(all files) (files, error) {
 			return nil, fmt.Errorf("invalid path %q: %w", name, err)
 		}
 		out[path.Clean(name)] = all[name]
+	}
+	names := slices.SortedFunc(maps.Keys(out), func(a, b string) int {
+		return strings.Compare(strings.ReplaceAll(a, "/", "\x00"), strings.ReplaceAll(b, "/", "\x00"))
+	})
+	for i := 1; i < len(names); i++ { // what lies below a name follows it
+		if above := names[i-1]; strings.HasPrefix(names[i], above+"/") {
+			return nil, fmt.Errorf("invalid path %q: %q is a file", names[i], above)
+		}
 	}
 	return out, nil
 }
@@ -130,7 +142,8 @@ func (w *writer) same(dir string, all files) bool {
 	return err == nil && found == len(all)
 }
 
-// next writes the files into a new directory and has dataLink lead to it.
+// next writes the files into a new directory and has dataLink lead to it. Where that
+// fails it leaves no directory: the next try would find less room.
 func (w *writer) next(all files) (dir string, err error) {
 	for at := time.Now().UTC(); ; at = at.Add(time.Nanosecond) {
 		dir = at.Format(stamp + ".000000000")
@@ -142,39 +155,47 @@ func (w *writer) next(all files) (dir string, err error) {
 		return "", err
 	}
 	w.done()
+	if err := w.fill(dir, all); err != nil {
+		return "", errors.Join(err, w.root.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// fill writes the files into dir and has dataLink lead to it.
+func (w *writer) fill(dir string, all files) error {
 	if err := w.root.Chmod(dir, 0o755); err != nil { // whatever the agent's umask
-		return "", err
+		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if err := w.file(dir, name, all[name]); err != nil {
-			return "", err
+			return err
 		}
 		w.done()
 	}
 	if w.group != nil {
 		f, err := w.root.Open(dir)
 		if err != nil {
-			return "", err
+			return err
 		}
 		err = setGroupBelow(f, *w.group, true)
 		if err := errors.Join(err, f.Close()); err != nil {
-			return "", err
+			return err
 		}
 		w.done()
 	}
 	if err := w.root.Remove(nextLink); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return err
 	}
 	w.done()
 	if err := w.root.Symlink(dir, nextLink); err != nil {
-		return "", err
+		return err
 	}
 	w.done()
 	if err := w.root.Rename(nextLink, dataLink); err != nil {
-		return "", err
+		return err
 	}
 	w.done()
-	return dir, nil
+	return nil
 }
 
 // file writes one file and the directories above it.
@@ -227,7 +248,7 @@ func (w *writer) link(all files) error {
 }
 
 // tidy removes the links to files that are no longer shown, and all directories of
-// content but the one that stands.
+// content but the one that stands. Where all is nil the links stay.
 func (w *writer) tidy(now string, all files) error {
 	shown := map[string]bool{}
 	for name := range all {
@@ -246,7 +267,7 @@ func (w *writer) tidy(now string, all files) error {
 		name := e.Name()
 		link := e.Type() == fs.ModeSymlink && name != dataLink
 		switch {
-		case link && !shown[name], e.IsDir() && isStamp(name) && name != now:
+		case link && all != nil && !shown[name], e.IsDir() && isStamp(name) && name != now:
 			if err := w.root.RemoveAll(name); err != nil {
 				return err
 			}

@@ -57,6 +57,9 @@ func TestC_1_39_SecurityContext(t *testing.T) {
 	}, "securityContext: {runAsUser: 1000, runAsGroup: 2000, fsGroup: 3000, supplementalGroups: [4000, 5000]}"))
 	s.serve()
 	now := s.awaitRunning("web", "plain", "root", "none", "some", "tight", "loose", "all")
+	for name := range now { // before that a process is the runtime's
+		s.awaitLog("web", name, 0, "started")
+	}
 	everything := running{pid: os.Getpid()}.proc("CapBnd")
 	for _, c := range []struct{ container, field, want string }{
 		{"plain", "Uid", "1000 1000 1000 1000"},
@@ -122,6 +125,7 @@ func TestC_1_39_FailsClosed(t *testing.T) {
 	dir := filepath.Join(s.root, "seccomp")
 	s.must(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "tight.json"), []byte(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["ptrace"], "action": "SCMP_ACT_ERRNO"}]}`), 0o600))
 	main := s.awaitRunning("profile", "main")["main"]
+	s.awaitLog("profile", "main", 0, "started")
 	if got := main.proc("Seccomp"); got != "2" {
 		t.Errorf("with its profile the seccomp mode is %s", got)
 	}
@@ -145,6 +149,11 @@ func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	ours := func(kind string) string { return namespace("self", kind) }
 	plain, share := s.awaitRunning("plain", "main", "side"), s.awaitRunning("share", "main", "side")
 	host, named := s.awaitRunning("host", "main")["main"], s.awaitRunning("named", "main")["main"]
+	for _, name := range []string{"plain", "share", "host", "named"} { // before that a process is the runtime's
+		s.awaitLog(name, "main", 0, "started")
+	}
+	s.awaitLog("plain", "side", 0, "started")
+	s.awaitLog("share", "side", 0, "started")
 	of := func(r running, kind string) string { return namespace(r.pid, kind) }
 	for _, c := range []struct {
 		what string
@@ -215,6 +224,7 @@ func TestC_1_42_OwnUsers(t *testing.T) {
 	first := make(map[string]bool)
 	for _, name := range names {
 		main := s.awaitRunning(name, "main")["main"]
+		s.awaitLog(name, "main", 0, "started")
 		if got := namespace(main.pid, "user"); got == namespace("self", "user") {
 			t.Errorf("%s has the node's users", name)
 		}

@@ -264,6 +264,7 @@ func (s *stage) secretsStay(word string) {
 		{"merge", "-f", s.manifests}, {"merge", "-f", s.manifests, "-o", "json"},
 		{"merge", "--dry-run", "-f", s.manifests, "-o", "json"}, {"merge", "--dry-run", "-f", s.manifests}, {"merge", "--dry-run", "--against", "none", "-f", s.manifests},
 		{"watch", "-f", s.manifests, "--full", "--show-diff", "-o", "json", "--timeout", "300ms"},
+		{"watch", "--attach", "--full", "--show-diff", "-o", "json", "--timeout", "300ms"},
 	} {
 		r := s.run(args...)
 		if said := r.out + r.err; strings.Contains(said, word) || strings.Contains(said, encoded) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -211,6 +212,8 @@ func TestC_1_37_MountPropagation(t *testing.T) {
 		_, err := os.Stat(dir + "/sub/f")
 		return err
 	})
+	s.awaitLog("web", "in", 0, "started")
+	s.awaitLog("web", "none", 0, "started")
 	if got := now["in"].entry("/d/sub/f"); !strings.HasSuffix(got, " x\n") {
 		t.Errorf("HostToContainer sees %q", got)
 	}
@@ -255,16 +258,12 @@ func TestC_1_37_SubPathRace(t *testing.T) {
 		}
 		return n
 	}
-	const turns = 8
-	for turn := range turns {
-		begin := made()
-		s.write("web.yaml", text(turn+1))
-		s.eventually(func() error {
-			if n := made() - begin; n < 2 {
-				return fmt.Errorf("%d containers were made", n)
-			}
-			return nil
-		})
+	for turn, begin := 1, time.Now(); time.Since(begin) < 5*time.Second || made() < 8 && time.Since(begin) < patience; turn++ {
+		before := made()
+		s.write("web.yaml", text(turn)) // all of them are made again
+		for wait := time.Now(); made() < before+2 && time.Since(wait) < time.Second; {
+			<-time.After(20 * time.Millisecond)
+		}
 	}
 	logs, err := filepath.Glob(filepath.Join(s.logs, "*/v*/*.log"))
 	s.must(err)
@@ -273,8 +272,13 @@ func TestC_1_37_SubPathRace(t *testing.T) {
 			t.Errorf("a subPath left its volume: %s: %s (%v)", f, text, err)
 		}
 	}
-	if n := made(); n < 2*turns {
+	if n := made(); n < 8 {
 		t.Errorf("%d containers were made", n)
+	}
+	for _, name := range []string{"a", "b"} {
+		if n := len(s.ended("web", name)); n > 0 {
+			t.Errorf("container %s, which makes the links, has ended %d times", name, n)
+		}
 	}
 	// What may stay behind in the volume: links to the node.
 	found, _ := filepath.Glob(filepath.Join(s.root, "pods/*/*/volumes/kubernetes.io~empty-dir/d"))

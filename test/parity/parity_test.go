@@ -395,4 +395,10 @@ func TestExplanationsAreNarrow(t *testing.T) {
 			t.Errorf("%s %v: %t", tc.name, tc.d, got)
 		}
 	}
+	e.API = true
+	for _, api := range []bool{true, false} {
+		if got := e.covers(&Case{Name: "stop-grace", API: api}, Difference{"times", "a: late"}); got != api {
+			t.Errorf("of cases through an API server, one that is %t: %t", api, got)
+		}
+	}
 }

@@ -27,6 +27,7 @@ import (
 type agent struct {
 	unit, home, manifests, socket string
 	systemd                       bool
+	top, prefix                   string // all pods' cgroup; what the names in it begin with, with systemd
 }
 
 // containerdConfig is as a distribution has it, with the driver for SystemdCgroup.
@@ -60,8 +61,9 @@ oom_score = -999
 const network = `{"cniVersion": "1.0.0", "name": "%[1]s", "plugins": [{"type": "bridge", "bridge": "%[1]s", "isGateway": true,
  "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.99.0.0/16"}]]}}]}`
 
-// newAgent starts one, and takes all of it away when the test ends.
-func newAgent(t testing.TB, driver string) *agent {
+// newAgent starts one, and takes all of it away when the test ends. root is its
+// --cgroup-root, one part of letters and dashes, or "".
+func newAgent(t testing.TB, driver, root string) *agent {
 	t.Helper()
 	programs, err := node.Programs()
 	if err != nil {
@@ -71,6 +73,15 @@ func newAgent(t testing.TB, driver string) *agent {
 	a := &agent{
 		unit: "vm-nodectl-" + driver, home: home, manifests: home + "/manifests",
 		socket: "unix://" + run + "/containerd.sock", systemd: driver == "systemd",
+		top: filepath.Join(cgroupRoot, root, "kubepods"),
+	}
+	if a.systemd { // whose dashes lead a level down
+		slice := strings.ReplaceAll(root, "-", "_")
+		if a.prefix = "kubepods"; slice != "" {
+			a.prefix = slice + "-kubepods"
+			slice += ".slice"
+		}
+		a.top = filepath.Join(cgroupRoot, slice, a.prefix+".slice")
 	}
 	for _, dir := range []string{home + "/root/images", a.manifests, home + "/cni", run} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -83,7 +94,7 @@ func newAgent(t testing.TB, driver string) *agent {
 		t.Fatalf("%s does not say %s", unitFile, start)
 	}
 	unit = strings.Replace(unit, start, start+" --root-dir "+home+"/root --pod-logs-dir "+home+"/logs --node-name "+nodeName+" --filename "+a.manifests+
-		" --runtime-endpoint "+a.socket+" --pod-pids-limit 150 --system-reserved cpu=100m,memory=256Mi,pid=1000 --log-level debug", 1)
+		" --runtime-endpoint "+a.socket+" --cgroup-root /"+root+" --pod-pids-limit 150 --system-reserved cpu=100m,memory=256Mi,pid=1000 --log-level debug", 1)
 	for file, text := range map[string]string{
 		home + "/config.toml":                        fmt.Sprintf(containerdConfig, home, run, programs, a.systemd, node.Pause),
 		home + "/cni/10-net.conflist":                fmt.Sprintf(network, "vm-"+driver, run),
@@ -96,7 +107,7 @@ func newAgent(t testing.TB, driver string) *agent {
 		}
 	}
 	t.Cleanup(func() { a.end(t) })
-	output(t, "systemd-run", "--unit=vm-containerd-"+driver, "-p", "Delegate=yes", "-p", "KillMode=process", "-p", "LimitNOFILE=65536",
+	output(t, "systemd-run", "--collect", "--unit=vm-containerd-"+driver, "-p", "Delegate=yes", "-p", "KillMode=process", "-p", "LimitNOFILE=65536",
 		"-p", "TasksMax=infinity", "-E", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", programs+"/containerd", "-c", home+"/config.toml")
 	systemctl(t, "daemon-reload")
 	systemctl(t, "start", a.unit)
@@ -230,13 +241,10 @@ func same(a, b map[string]map[string]string) bool {
 
 // dir is where a QoS class has its pods; "" is that of guaranteed ones, and all.
 func (a *agent) dir(class string) string {
-	switch {
-	case !a.systemd:
-		return filepath.Join(cgroupRoot, "kubepods", class)
-	case class == "":
-		return cgroupRoot + "/kubepods.slice"
+	if a.systemd && class != "" {
+		return a.top + "/" + a.prefix + "-" + class + ".slice"
 	}
-	return cgroupRoot + "/kubepods.slice/kubepods-" + class + ".slice"
+	return filepath.Join(a.top, class)
 }
 
 // pod is where a pod's cgroup is (C-1.41.1).
@@ -270,7 +278,7 @@ func (a *agent) under(class string) (all []string) {
 		switch {
 		case !e.IsDir():
 		case class == "" && (child == a.dir("burstable") || child == a.dir("besteffort")):
-			all = append(all, a.under(strings.TrimSuffix(strings.TrimPrefix(e.Name(), "kubepods-"), ".slice"))...)
+			all = append(all, a.under(strings.TrimSuffix(strings.TrimPrefix(e.Name(), a.prefix+"-"), ".slice"))...)
 		default:
 			all = append(all, child)
 		}

@@ -45,7 +45,11 @@ func container(name, resources string) string {
 	return "{name: " + name + ", image: " + node.Stamp + ", imagePullPolicy: Never, args: [forever], resources: " + resources + "}"
 }
 
-func members() []member {
+func members(systemd bool) []member {
+	whole, part := "22300 100000", "12300 100000"
+	if systemd { // it knows hundredths of a processor, and the library rounds up
+		whole, part = "23000 100000", "13000 100000"
+	}
 	none := values{"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max", "pids.max": "150", "hugetlb.2MB.max": "0"}
 	return []member{
 		{ // 200m: 204 shares
@@ -56,13 +60,13 @@ func members() []member {
 				"a": {"cpu.weight": "29", "cpu.max": "20000 100000", "memory.max": "67108864", "hugetlb.2MB.max": "4194304", "memory.swap.max": "0"},
 			},
 		},
-		{ // 50m and 100m: 153 shares; 123m and 100m of time, which systemd would round
+		{ // 50m and 100m: 153 shares; 223m of time
 			name: "closed", uid: "22222222-aaaa-4000-8000-000000000002", class: "burstable",
 			spec: "containers: [" + container("a", "{requests: {cpu: 50m}, limits: {cpu: 123m, memory: 32Mi}}") + ", " +
 				container("b", "{requests: {cpu: 100m}, limits: {cpu: 100m, memory: 64Mi}}") + "]",
-			pod: values{"cpu.weight": "6", "cpu.max": "22300 100000", "memory.max": "100663296", "pids.max": "150", "hugetlb.2MB.max": "0"},
+			pod: values{"cpu.weight": "6", "cpu.max": whole, "memory.max": "100663296", "pids.max": "150", "hugetlb.2MB.max": "0"},
 			containers: map[string]values{
-				"a": {"cpu.weight": "11", "cpu.max": "12300 100000", "memory.max": "33554432", "hugetlb.2MB.max": "0"},
+				"a": {"cpu.weight": "11", "cpu.max": part, "memory.max": "33554432", "hugetlb.2MB.max": "0"},
 				"b": {"cpu.weight": "17", "cpu.max": "10000 100000", "memory.max": "67108864"},
 			},
 		},
@@ -136,17 +140,48 @@ func TestC_1_41_CgroupsOnV2(t *testing.T) {
 			if got := strings.TrimSpace(read(t, pool)); got != strconv.Itoa(hugePages) {
 				t.Fatalf("%s huge pages, want %d", got, hugePages)
 			}
-			a := newAgent(t, driver)
+			a := newAgent(t, driver, "")
 			t.Run("F34_Foreign", func(t *testing.T) { foreign(t, a) })
 			t.Run("Life", func(t *testing.T) { life(t, a) })
 		})
 	}
 }
 
+// TestC_1_41_CgroupRootOfItsOwn: the same below a cgroup of one's own, which nobody
+// has made and which goes with the last pod; in a slice's name a dash would be another
+// level (C-1.41.1).
+func TestC_1_41_CgroupRootOfItsOwn(t *testing.T) {
+	a := newAgent(t, "systemd", "my-own")
+	m := member{
+		name: "deep", uid: "88888888-aaaa-4000-8000-000000000008", class: "burstable",
+		spec:       "containers: [" + container("a", "{requests: {cpu: 100m}, limits: {memory: 32Mi}}") + "]",
+		pod:        values{"cpu.weight": "4", "cpu.max": "max 100000", "memory.max": "33554432", "pids.max": "150"},
+		containers: map[string]values{"a": {"cpu.weight": "17", "memory.max": "33554432"}},
+	}
+	a.put(t, m.name, m.uid, m.spec)
+	a.await(t, m.name, "ready", ready)
+	own := map[string]values{a.dir(""): {}, a.dir("burstable"): {"cpu.weight": "4"}, a.dir("besteffort"): {"cpu.weight": "1"}}
+	if want := cgroupRoot + "/my_own.slice/my_own-kubepods.slice/my_own-kubepods-burstable.slice"; a.dir("burstable") != want {
+		t.Fatalf("looks at %s, want %s", a.dir("burstable"), want)
+	}
+	a.checkTree(t, []member{m}, own, "start")
+	a.drop(t, m.name)
+	eventually(t, func() error {
+		if _, err := os.Stat(cgroupRoot + "/my_own.slice"); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("it is left: %v", err)
+		}
+		return nil
+	})
+	if said := systemctl(t, "list-units", "--all", "--plain", "--no-legend", "my_own*"); said != "" {
+		t.Errorf("systemd still knows of %s", said)
+	}
+}
+
 func life(t *testing.T, a *agent) {
-	all := members()
+	all := members(a.systemd)
 	for _, m := range all {
 		a.put(t, m.name, m.uid, m.spec)
+		a.kill(t) // with half made cgroups
 	}
 	for _, m := range all {
 		a.await(t, m.name, "ready", ready)

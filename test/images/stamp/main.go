@@ -15,8 +15,8 @@
 //	unready FILE       while the file is there, GET /ready is 503
 //	health ADDRESS     serves the gRPC health service from now on, for the service
 //	                   stamp and as a whole, with what /ready says
-//	swap PATH TARGET   returns never: PATH is an empty directory, then a link to
-//	                   TARGET, then the directory again, as fast as it can be
+//	swap PATH TARGET   returns never: PATH is a directory, then a link to TARGET, then
+//	                   a directory again, as fast as it can be
 //	mount DIR          a tmpfs over the directory
 //	sleep DURATION
 //	alloc MIB          touches that much memory and keeps it
@@ -221,17 +221,17 @@ func (r *run) health(address string) {
 	go func() { check(s.Serve(l)) }()
 }
 
-// swap changes a directory for a link and back, for ever. What is there may be
-// mounted somewhere: a rename does not care.
+// swap changes a directory for a link and back, for ever; what others put in its way
+// is moved aside.
 func swap(path, target string) {
 	dir, link := path+".dir", path+".link"
-	check(os.Mkdir(dir, 0o777))
-	check(os.Symlink(target, link))
-	for {
-		check(os.Rename(dir, path))
-		check(os.Rename(path, dir))
-		check(os.Rename(link, path))
-		check(os.Rename(path, link))
+	for n := 0; ; n++ {
+		_, _ = os.Mkdir(dir, 0o777), os.Symlink(target, link) // mostly they are there
+		for _, it := range []string{dir, link} {
+			if os.Rename(it, path) != nil || os.Rename(path, it) != nil {
+				_ = os.Rename(path, fmt.Sprint(path, ".", n))
+			}
+		}
 	}
 }
 
