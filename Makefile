@@ -100,7 +100,7 @@ kubelet-bin:
 
 ## parity: nodectl beside the real kubelet, docs/fidelity.md (root, minutes)
 .PHONY: parity
-parity: bundle kubelet-bin
+parity: bundle kubelet-bin test-cluster-bin
 	cd test/parity && $(GO) run . -out ../../docs/fidelity.md
 
 ## bench-kubelet: nodectl against the real kubelet, for docs/benchmarks.md (root)

@@ -244,9 +244,9 @@ func TestForeignCgroups(t *testing.T) {
 	s.awaitRunning("web", "main")
 }
 
-// TestF1_CgroupsOfKilledAgents: pods come and go while their agents are killed, again
-// and again, at any moment; in the end nothing is left of them.
-func TestF1_CgroupsOfKilledAgents(t *testing.T) {
+// TestF1_LeftOfKilledAgents: pods come and go while their agents are killed, again and
+// again, at any moment; in the end nothing is left of them, no cgroup and no mount.
+func TestF1_LeftOfKilledAgents(t *testing.T) {
 	s := parallelStage(t)
 	s.interrupts()
 	kinds := []string{resources("cpu: 10m, memory: 16Mi", "cpu: 10m, memory: 16Mi"), resources("cpu: 10m", "memory: 16Mi"), "stdin: false"}
@@ -259,6 +259,7 @@ func TestF1_CgroupsOfKilledAgents(t *testing.T) {
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 1))
 	there := make(map[string]bool)
+	s.write("keys.yaml", secretOf("keys", "token", canary))
 	for range 10 {
 		a := s.serve()
 		for range 3 {
@@ -267,11 +268,13 @@ func TestF1_CgroupsOfKilledAgents(t *testing.T) {
 			if there[name] {
 				s.remove(name + ".yaml")
 			} else {
-				s.write(name+".yaml", manifest(name, []string{container("main", "forever", kinds[i%3], "volumeMounts: [{name: m, mountPath: /m}]")},
-					"hostNetwork: true", "volumes: [{name: m, emptyDir: {medium: Memory}}]", "terminationGracePeriodSeconds: 1"))
+				s.write(name+".yaml", manifest(name, []string{container("main", "forever", kinds[i%3],
+					"volumeMounts: [{name: m, mountPath: /m}, {name: s, mountPath: /s}, {name: s, mountPath: /t, subPath: token}, {name: m, mountPath: /n, subPath: deep}]")},
+					"hostNetwork: true", "terminationGracePeriodSeconds: 1",
+					"volumes: [{name: m, emptyDir: {medium: Memory}}, {name: s, secret: {secretName: keys}}]"))
 			}
 			there[name] = !there[name]
-			<-time.After(time.Duration(dice.IntN(250)) * time.Millisecond)
+			<-time.After(time.Duration(dice.IntN(400)) * time.Millisecond)
 		}
 		a.killNow()
 	}
@@ -296,5 +299,8 @@ func TestF1_CgroupsOfKilledAgents(t *testing.T) {
 		}
 		return nil
 	})
+	if n := len(s.lives.of(s.name)); n == 0 {
+		t.Error("no container ever lived")
+	}
 	s.nothingLeft()
 }

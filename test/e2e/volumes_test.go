@@ -227,6 +227,93 @@ func TestC_1_37_MountPropagation(t *testing.T) {
 	}
 }
 
+// mountsBelow returns the mount points below a directory.
+func mountsBelow(dir string) (all []string) {
+	for _, m := range node.Mounts() {
+		if strings.HasPrefix(m, dir+"/") {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// TestC_1_37_VolumesOfInstances: when an edit replaces a pod, the new one has volumes of
+// its own, but for its claim; of the old one's no directory and no mount is left, also
+// when the agent was killed meanwhile. runonce --down leaves nothing but the claim.
+func TestC_1_37_VolumesOfInstances(t *testing.T) {
+	s := parallelStage(t)
+	s.interrupts()
+	s.write("objects.yaml", documents(secretOf("keys", "token", canary),
+		"apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"))
+	text := func(host string) string {
+		return manifest("web", []string{
+			container("main", "append, /d/n, append, /m/n, append, /c/n, forever",
+				"volumeMounts: [{name: d, mountPath: /d}, {name: m, mountPath: /m}, {name: s, mountPath: /s}, {name: s, mountPath: /t, subPath: token}, {name: c, mountPath: /c}, {name: c, mountPath: /p, subPath: a/b}]"),
+		}, "hostname: "+host, "hostNetwork: true",
+			"volumes: [{name: d, emptyDir: {}}, {name: m, emptyDir: {medium: Memory}}, {name: s, secret: {secretName: keys}}, {name: c, persistentVolumeClaim: {claimName: data}}]")
+	}
+	s.write("web.yaml", text("one"))
+	s.runonce(0, "--until", "ready")
+	was := s.awaitRunning("web", "main")
+	uid := s.uid("web")
+	mounts := len(mountsBelow(s.root))
+	for i, host := range []string{"two", "three", "four", "five"} {
+		a := s.serve()
+		s.untouched("web", was)
+		s.write("web.yaml", text(host))
+		if i%2 == 1 {
+			<-time.After(time.Duration(i) * 60 * time.Millisecond)
+			a.killNow()
+			a = s.serve()
+		}
+		s.eventually(func() error {
+			now, err := s.runningNow("web", "main")
+			if err == nil && now["main"].id == was["main"].id {
+				err = errors.New("the pod was not replaced")
+			}
+			if err == nil {
+				_, err = os.Stat(now["main"].inside("/c/n"))
+			}
+			if err == nil {
+				was = now
+			}
+			return err
+		})
+		s.awaitReady("web", true)
+		s.awaitLog("web", "main", was["main"].attempt, "started")
+		for _, f := range []string{"/d/n", "/m/n"} {
+			s.eventually(func() error {
+				got, err := os.ReadFile(was["main"].inside(f))
+				if n := strings.Count(string(got), "\n"); err != nil || n != 1 {
+					err = fmt.Errorf("%s has lines of %d instances, %v", f, n, err)
+				}
+				return err
+			})
+		}
+		s.eventually(func() error {
+			left, err := filepath.Glob(filepath.Join(s.root, "pods", uid, "[0-9]*"))
+			if err == nil && (len(left) != 1 || len(mountsBelow(s.root)) != mounts) {
+				err = fmt.Errorf("instances %v, mounts %v, want %d", left, mountsBelow(s.root), mounts)
+			}
+			return err
+		})
+		a.leave()
+	}
+	kept := filepath.Join(s.root, "volumes/default/data/data/n")
+	if text, err := os.ReadFile(kept); err != nil || strings.Count(string(text), "\n") != 5 {
+		t.Errorf("the claim has %q, %v", text, err)
+	}
+	s.excuse("web")
+	s.runonce(0, "--down")
+	s.nothingLeft()
+	if left := s.podGroups(); len(left) > 0 {
+		t.Errorf("cgroups are left: %v", left)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("the claim: %v", err)
+	}
+}
+
 // TestC_1_37_SubPathRace: a container that changes the target of another's subPath for
 // links to the node, as fast as it can, shows it nothing of the node, however often the
 // other one is made; and links that it leaves behind lead no removal to the node.

@@ -1,0 +1,81 @@
+package volume_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// An agent that was started again knows the sums of objects before it has read them: what
+// volumes show of them stays, also where the pod would run without.
+func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
+	needRoot(t)
+	p := newPlace(t)
+	for name, v := range map[string]v1.Volume{
+		"configmap": configMapVolume("v", "o"), "secret": secretVolume("v", "o"),
+		"projected": projectedVolume("v", v1.VolumeProjection{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "o"}, Optional: ptr.To(true)}}),
+	} {
+		if v.ConfigMap != nil {
+			v.ConfigMap.Optional = ptr.To(true)
+		}
+		if v.Secret != nil {
+			v.Secret.Optional = ptr.To(true)
+		}
+		s := withUID(spec(v), "uid-"+name)
+		all := []*pod.Object{configMapObject("o", map[string]string{"a": "1"}), secretObject("o", map[string]string{"a": "1"})}
+		p.put(t, bound(s, all...), 1)
+		dir := filepath.Join(p.root, "pods", "uid-"+name, "1/volumes/kubernetes.io~"+name, "v")
+		shows := func(want string) {
+			t.Helper()
+			if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != want || (err != nil) != (want == "") {
+				t.Errorf("%s: %q %v, want %q", name, text, err, want)
+			}
+		}
+		shows("1")
+		saved := s.Bind(pod.NewSavedData(nil, []pod.ObjectSum{pod.SumOf(all[0]), pod.SumOf(all[1])}))
+		if err := p.Put(saved, 1); err == nil || !strings.Contains(err.Error(), `"o" has not been read again yet`) {
+			t.Errorf("%s: %v", name, err)
+		}
+		shows("1")
+		p.put(t, bound(s, configMapObject("other", nil)), 1) // now it is known not to be there
+		shows("")
+	}
+}
+
+// A claim's directory that somebody removed is made again by the next Put, which Ready
+// asks for; what stands in its place is not taken for one.
+func TestReadyLooksAtClaims(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	s := bound(withUID(spec(claimVolume("db", "data", false)), uid), claimObject("data"))
+	p.put(t, s, 1)
+	dir := filepath.Join(p.root, "volumes/default/data/data")
+	if !p.Ready(s, 1) {
+		t.Fatal("not ready after Put")
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if put, _, _ := p.Volumes.Ready(s, 1); put {
+		t.Error("ready without the claim's directory")
+	}
+	p.put(t, s, 1)
+	if !p.Ready(s, 1) || !exists(t, dir) {
+		t.Error("not ready after Put")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Put(s, 1); err == nil || p.Ready(s, 1) || !strings.Contains(err.Error(), "is not a directory") {
+		t.Errorf("a link in its place: %v", err)
+	}
+}
