@@ -1,12 +1,8 @@
 package cgroup
 
 import (
-	"strconv"
-	"strings"
-
 	cgroups "github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	podresource "k8s.io/component-helpers/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -41,10 +37,6 @@ type limits struct {
 type pages struct {
 	size  string // as the kernel names it: "2MB"
 	limit uint64
-}
-
-func shares(milli int64) uint64 {
-	return uint64(min(max(milli*1024/1000, minShares), maxShares))
 }
 
 // weight is what cgroup v2 has for shares: [2, 262144] onto [1, 10000].
@@ -84,7 +76,7 @@ func ofPod(p *v1.Pod, pids int64, sizes []string) limits {
 		cpu = cpu || !r.Limits.Cpu().IsZero()
 		memory = memory || !r.Limits.Memory().IsZero()
 	}
-	l.shares = shares(asks.Cpu().MilliValue())
+	l.shares = uint64(pod.CPUShares(asks.Cpu().MilliValue()))
 	if milli := most.Cpu().MilliValue(); cpu && milli > 0 {
 		l.quota = max(milli*period/1000, minQuota)
 	}
@@ -98,7 +90,7 @@ func ofPod(p *v1.Pod, pids int64, sizes []string) limits {
 func ofNode(list v1.ResourceList, sizes []string) limits {
 	l := limits{pages: pagesOf(list, sizes, 0)}
 	if q, ok := list[v1.ResourceCPU]; ok {
-		l.shares = shares(q.MilliValue())
+		l.shares = uint64(pod.CPUShares(q.MilliValue()))
 	}
 	if q, ok := list[v1.ResourceMemory]; ok {
 		l.memory = q.Value()
@@ -111,33 +103,21 @@ func ofNode(list v1.ResourceList, sizes []string) limits {
 
 // ofTier is a QoS class whose pods ask for so much CPU time in all (C-1.41.3).
 func ofTier(milli int64, sizes []string) limits {
-	return limits{shares: shares(milli), pages: pagesOf(nil, sizes, unbounded)}
+	return limits{shares: uint64(pod.CPUShares(milli)), pages: pagesOf(nil, sizes, unbounded)}
 }
 
 // pagesOf is list's amount of each size, rest of those that it does not name.
 func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 	var all []pages
+	listed := pod.HugePages(list)
 	for _, size := range sizes {
 		p := pages{size, rest}
-		for name, q := range list {
-			text, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix)
-			if bytes, err := resource.ParseQuantity(text); ok && err == nil && pageSize(bytes.Value()) == size {
-				p.limit = uint64(max(q.Value(), 0))
-			}
+		if bytes, ok := listed[size]; ok {
+			p.limit = uint64(bytes)
 		}
 		all = append(all, p)
 	}
 	return all
-}
-
-// pageSize names a size of pages as the kernel's files do: "2MB", "1GB".
-func pageSize(bytes int64) string {
-	units := []string{"B", "KB", "MB", "GB"}
-	i := 0
-	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
-		bytes /= 1024
-	}
-	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
 // beyond is what of l is more than have has; the rest is left as it is.

@@ -12,6 +12,8 @@ import (
 	"github.com/opencontainers/cgroups/fs2"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 func (l limits) String() string {
@@ -195,7 +197,7 @@ func TestC_1_34_5_BeyondTakesNothingAway(t *testing.T) {
 
 func TestPageSizesAreNamedAsTheKernelDoes(t *testing.T) {
 	for bytes, name := range map[int64]string{0: "0B", 1: "1B", 65536: "64KB", 2 << 20: "2MB", 1 << 30: "1GB", 16 << 30: "16GB", 3 << 40: "3072GB"} {
-		want(t, fmt.Sprint(bytes), pageSize(bytes), name)
+		want(t, fmt.Sprint(bytes), pod.PageSize(bytes), name)
 	}
 	if !slices.Contains(classes(), v1.PodQOSBurstable) || len(classes()) != 3 {
 		t.Error("not all classes")

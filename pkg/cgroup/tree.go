@@ -233,7 +233,7 @@ func (c *Cgroups) share(t *tree) error {
 	if sum == t.shared {
 		return nil
 	}
-	if err := c.set(t, t.tier(v1.PodQOSBurstable), limits{shares: shares(sum)}); err != nil {
+	if err := c.set(t, t.tier(v1.PodQOSBurstable), limits{shares: uint64(pod.CPUShares(sum))}); err != nil {
 		return err
 	}
 	t.shared = sum

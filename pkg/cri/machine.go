@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // thisMachine looks once at what the kernel has; what it does not say is not there.
@@ -50,7 +52,7 @@ func hugePages(dir string) []string {
 		text, ok := strings.CutPrefix(name, "hugepages-")
 		kib, err := strconv.ParseInt(strings.TrimSuffix(text, "kB"), 10, 53)
 		if ok && err == nil {
-			sizes = append(sizes, pageSize(kib<<10))
+			sizes = append(sizes, pod.PageSize(kib<<10))
 		}
 	}
 	return sizes

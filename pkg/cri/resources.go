@@ -1,9 +1,9 @@
 package cri
 
 import (
+	"maps"
+
 	"math"
-	"strconv"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,9 +15,6 @@ import (
 
 // The kernel's bounds and the kubelet's choices (C-1.22.13, C-1.22.14).
 const (
-	minShares     = 2
-	maxShares     = 262144
-	sharesPerCPU  = 1024
 	period        = 100_000 // µs
 	minQuota      = 1000    // µs
 	oomGuaranteed = -997
@@ -64,7 +61,7 @@ func (m machine) resources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContaine
 // there is no quota, but its period is said.
 func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxContainerResources {
 	res := &runtimeapi.LinuxContainerResources{
-		CpuShares:          shares(ask.MilliValue()),
+		CpuShares:          pod.CPUShares(ask.MilliValue()),
 		CpuPeriod:          period,
 		MemoryLimitInBytes: memory.Value(),
 	}
@@ -96,39 +93,16 @@ func (m machine) sandboxResources(p *v1.Pod) (overhead, resources *runtimeapi.Li
 // hugepageLimits names every size that the kernel has; what neither the container
 // nor its pod has a limit for is none.
 func (m machine) hugepageLimits(p *v1.Pod, c *v1.Container) []*runtimeapi.HugepageLimit {
-	limits := make(map[string]uint64)
-	note := func(list v1.ResourceList) {
-		for name, q := range list {
-			if size, ok := strings.CutPrefix(string(name), v1.ResourceHugePagesPrefix); ok {
-				if bytes, err := resource.ParseQuantity(size); err == nil {
-					limits[pageSize(bytes.Value())] = uint64(q.Value())
-				}
-			}
-		}
-	}
+	limits := map[string]int64{}
 	if p.Spec.Resources != nil {
-		note(p.Spec.Resources.Limits)
+		limits = pod.HugePages(p.Spec.Resources.Limits)
 	}
-	note(c.Resources.Limits)
+	maps.Copy(limits, pod.HugePages(c.Resources.Limits))
 	var out []*runtimeapi.HugepageLimit
 	for _, size := range m.hugePages {
-		out = append(out, &runtimeapi.HugepageLimit{PageSize: size, Limit: limits[size]})
+		out = append(out, &runtimeapi.HugepageLimit{PageSize: size, Limit: uint64(limits[size])})
 	}
 	return out
-}
-
-// pageSize names a size of pages as the kernel's files do: "2MB", "1GB".
-func pageSize(bytes int64) string {
-	units := []string{"B", "KB", "MB", "GB"}
-	i := 0
-	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
-		bytes /= 1024
-	}
-	return strconv.FormatInt(bytes, 10) + units[i]
-}
-
-func shares(milli int64) int64 {
-	return min(max(milli*sharesPerCPU/milliPerCPU, minShares), maxShares)
 }
 
 // memoryRequest is what the container asks for; a limit alone asks for itself.

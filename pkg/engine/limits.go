@@ -31,14 +31,6 @@ func limited(p *v1.Pod) bool {
 // one at a time, and evicts those that exceed them. A round that is not over when
 // the next is due lets that one pass; without such pods there is none.
 func (l *loop) measure(ctx context.Context) {
-	select {
-	case found := <-l.measured:
-		l.measuring = false
-		for _, o := range found {
-			l.evict(o)
-		}
-	default:
-	}
 	if l.measuring {
 		return
 	}
@@ -72,6 +64,14 @@ func (l *loop) measure(ctx context.Context) {
 			}
 		}
 	})
+}
+
+// handleMeasured evicts what a round has found.
+func (l *loop) handleMeasured(found []overfull) {
+	l.measuring = false
+	for _, o := range found {
+		l.evict(o)
+	}
 }
 
 // evict has a pod ended that exceeds a limit. What was measured of another pod of

@@ -170,6 +170,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-rotation.C:
 			l.rotate(ctx)
 			l.measure(ctx)
+		case found := <-l.measured:
+			l.handleMeasured(found)
 		case beat := <-l.beats:
 			beat <- l.stuck(time.Now())
 		case <-patience.C:

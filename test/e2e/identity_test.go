@@ -203,7 +203,6 @@ func TestC_1_42_OwnUsers(t *testing.T) {
 	for _, h := range r.RuntimeHandlers {
 		able = able || h.Name == "" && h.Features.GetUserNamespaces()
 	}
-	s.must(os.Chmod(s.node.RunDir, 0o711)) // TEMP
 	names := []string{"one", "two"}
 	for _, name := range names {
 		s.write(name+".yaml", documents(configMap("c-"+name, "k", "v"), manifest(name, []string{

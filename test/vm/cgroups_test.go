@@ -159,6 +159,11 @@ func TestC_1_41_CgroupRootOfItsOwn(t *testing.T) {
 		containers: map[string]values{"a": {"cpu.weight": "17", "memory.max": "33554432"}},
 	}
 	a.put(t, m.name, m.uid, m.spec)
+	eventually(t, func() error { // an agent that ends with its tree half made
+		_, err := os.Stat(filepath.Dir(a.dir("")))
+		return err
+	})
+	a.kill(t)
 	a.await(t, m.name, "ready", ready)
 	own := map[string]values{a.dir(""): {}, a.dir("burstable"): {"cpu.weight": "4"}, a.dir("besteffort"): {"cpu.weight": "1"}}
 	if want := cgroupRoot + "/my_own.slice/my_own-kubepods.slice/my_own-kubepods-burstable.slice"; a.dir("burstable") != want {
@@ -181,7 +186,6 @@ func life(t *testing.T, a *agent) {
 	all := members(a.systemd)
 	for _, m := range all {
 		a.put(t, m.name, m.uid, m.spec)
-		a.kill(t) // with half made cgroups
 	}
 	for _, m := range all {
 		a.await(t, m.name, "ready", ready)

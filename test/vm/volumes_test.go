@@ -190,7 +190,17 @@ func TestC_1_42_UsersOfItsOwn(t *testing.T) {
 		"hostUsers: false", "volumes:", "- {name: disk, emptyDir: {}}", "- {name: conf, configMap: {name: conf}}")
 	write(t, "hidden", "forever", "volumeMounts: [{name: keys, mountPath: /keys}]",
 		"hostUsers: false", "volumes:", "- {name: keys, secret: {secretName: keys}}")
-	awaitPod(t, "users", "ready", ready)
+	// said is what keeps a pod from running.
+	said := func(p *v1.Pod) string {
+		if c := p.Status.ContainerStatuses; len(c) == 1 && c[0].State.Waiting != nil {
+			return c[0].State.Waiting.Message
+		}
+		return ""
+	}
+	decided := func(p *v1.Pod) bool { return ready(p) || said(p) != "" }
+	if p := awaitPod(t, "users", "runs", decided); !ready(p) {
+		t.Fatalf("%s: %+v", said(p), p.Status)
+	}
 	pid := process(t, "users")
 	var inside, outside, length int
 	if _, err := fmt.Sscan(read(t, fmt.Sprintf("/proc/%d/uid_map", pid)), &inside, &outside, &length); err != nil {
@@ -205,11 +215,16 @@ func TestC_1_42_UsersOfItsOwn(t *testing.T) {
 			t.Errorf("%s is user %d's (%v), want %d", file, s.Uid, err, outside+owner)
 		}
 	}
-	old := strings.HasPrefix(release(t), "6.1.")
-	p := awaitPod(t, "hidden", "runs or says why not", func(p *v1.Pod) bool {
-		return !old && ready(p) || old && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil &&
-			strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Message, "idmap")
-	})
-	t.Logf("%+v", p.Status.ContainerStatuses)
+	p := awaitPod(t, "hidden", "runs or says why not", decided)
+	switch why := said(p); {
+	case !strings.HasPrefix(release(t), "6.1."):
+		if !ready(p) {
+			t.Errorf("hidden: %s", why)
+		}
+	case ready(p) || !strings.Contains(why, "idmap"):
+		t.Errorf("hidden: %q, %+v", why, p.Status)
+	default:
+		t.Log(why)
+	}
 	gone(t, "users", "hidden", "objects")
 }
