@@ -129,7 +129,10 @@ func TestC_1_35_9_EvictedForItsDisk(t *testing.T) {
 		m.disk.mu.Lock()
 		m.disk.over = map[string]string{"uid-web": message, "uid-db": message}
 		m.disk.mu.Unlock()
-		m.pass(3 * rotationPeriod)
+		m.pass(rotationPeriod + time.Second) // what a round has found is not left for the next
+		if st := m.disk.last(webKey).pod.Status; st.Reason != "Evicted" {
+			t.Errorf("after one round: %s %s", st.Phase, st.Reason)
+		}
 		m.again()
 		m.pass(time.Minute)
 		st := m.disk.last(webKey).pod.Status
