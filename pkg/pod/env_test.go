@@ -346,3 +346,16 @@ func FuzzEnvFile(f *testing.F) {
 		}
 	})
 }
+
+// An object that is known only by its sum, as a record keeps it, is not one that is
+// missing: an optional variable is not left out for it.
+func TestC_1_38_1_UnknownIsNotMissing(t *testing.T) {
+	t.Parallel()
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{
+		LocalObjectReference: v1.LocalObjectReference{Name: "page"}, Optional: new(true)}}}}}
+	spec := &Spec{Key: KeyOf(p), Pod: p, Data: &Data{Sums: []ObjectSum{{Kind: KindConfigMap, Name: "page", Hash: "x"}}}}
+	if _, err := Environment(CreateRequest{Want: spec, Container: "c", Sandbox: &Sandbox{}}, Sources{}); err == nil || !strings.Contains(err.Error(), `what configmap "page" holds is not known`) {
+		t.Errorf("%v", err)
+	}
+}
