@@ -109,12 +109,15 @@ func New(cfg Config) *Runtime {
 	}
 }
 
+// runDirs holds the run directories of all agents on the machine.
+const runDirs = "/run/nodectl"
+
 // RunDir returns the directory of what an agent with this root directory keeps until
 // the machine ends. It is short whatever root is: containerd keeps
 // the shims' sockets below it, whose paths must not grow past 107 bytes.
 func RunDir(root string) string {
 	sum := sha256.Sum256([]byte(filepath.Clean(root)))
-	return filepath.Join("/run/nodectl", hex.EncodeToString(sum[:4]))
+	return filepath.Join(runDirs, hex.EncodeToString(sum[:4]))
 }
 
 // Endpoint returns the CRI endpoint, whether or not anything listens there.

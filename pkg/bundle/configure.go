@@ -120,8 +120,13 @@ func (r *Runtime) configure(bin string, pods bool) error {
 			return err
 		}
 	}
-	if err := passable(r.run); err != nil {
-		return err
+	for dir := r.run; ; dir = filepath.Dir(dir) {
+		if err := passable(dir); err != nil {
+			return err
+		}
+		if filepath.Dir(dir) != runDirs { // what is above it is the machine's
+			break
+		}
 	}
 	m, err := r.manifestAt(bin)
 	if err != nil {
