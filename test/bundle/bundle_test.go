@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -131,7 +129,7 @@ func TestBundleLifeOnAFreshMachine(t *testing.T) {
 	if sid, err := unix.Getsid(s.PID); err != nil || sid != s.PID {
 		t.Errorf("containerd is in session %d (%v), want its own", sid, err)
 	}
-	if fi, err := os.Stat(s.RunDir); err != nil || fi.Mode().Perm() != 0o700 {
+	if fi, err := os.Stat(s.RunDir); err != nil || fi.Mode().Perm() != 0o711 {
 		t.Errorf("run directory: %v %v", fi.Mode(), err)
 	}
 	// Another process, and the same one again, use what runs.
@@ -331,28 +329,6 @@ func TestBundleStartedByManyAtOnce(t *testing.T) {
 	}
 }
 
-// awaitStill waits until every thread of a process stands still: SIGSTOP reaches
-// them one after the other, and until then one may answer.
-func awaitStill(t *testing.T, pid int) {
-	t.Helper()
-	still := func() bool {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		if err != nil || len(tasks) == 0 {
-			t.Fatalf("process %d is not there: %v", pid, err)
-		}
-		return !slices.ContainsFunc(tasks, func(file string) bool {
-			stat, err := os.ReadFile(file)
-			return err == nil && !strings.Contains(string(stat), ") T ")
-		})
-	}
-	for end := time.Now().Add(10 * time.Second); !still(); {
-		if time.Now().After(end) {
-			t.Fatalf("process %d runs on after SIGSTOP", pid)
-		}
-		runtime.Gosched()
-	}
-}
-
 // TestBundleThatHangs: a containerd that runs and does not answer is reported,
 // not touched.
 func TestBundleThatHangs(t *testing.T) {
@@ -365,7 +341,7 @@ func TestBundleThatHangs(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	awaitStill(t, pid)
+	node.AwaitStill(t, pid)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := bundle.New(cfg).Ensure(ctx); err == nil || !strings.Contains(err.Error(), strconv.Itoa(pid)) {

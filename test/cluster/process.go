@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // Patience is how long a program may take to start or to end.
@@ -153,7 +155,11 @@ func (p *Process) Terminate(t testing.TB) { t.Helper(); p.must(t, syscall.SIGTER
 func (p *Process) Restart(t testing.TB) { t.Helper(); p.Kill(t); p.Start(t) }
 
 // Pause stops the program where it is: connections stand and nothing answers.
-func (p *Process) Pause(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGSTOP) }
+func (p *Process) Pause(t testing.TB) {
+	t.Helper()
+	p.signal(t, syscall.SIGSTOP)
+	node.AwaitStill(t, p.cmd.Process.Pid)
+}
 
 // Resume lets the program go on after Pause.
 func (p *Process) Resume(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGCONT) }
