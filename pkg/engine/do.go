@@ -186,27 +186,6 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// update gives a running container other resources: the pod's cgroup grows before
-// the first container does, and shrinks after the last one (C-1.34.5, lower).
-func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
-	err := w.make(ctx, func() error {
-		if w.cfg.Cgroups == nil {
-			return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
-		}
-		if err := w.cfg.Cgroups.Raise(want); err != nil {
-			return err
-		}
-		return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
-	})
-	if err != nil {
-		return err
-	}
-	w.setLife(id, func(l *pod.Life) { l.Resources = want.Resources(container) })
-	w.save()
-	delete(w.trouble, container)
-	return nil
-}
-
 // end does a step that takes something away.
 func (w *worker) end(ctx context.Context, s plan.Step) error {
 	rt := w.cfg.Runtime
@@ -272,111 +251,6 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 			}
 		}
 	}
-}
-
-// lower gives the pod's cgroup what is left of an edit when all its containers are as
-// they are wanted: it shrinks then.
-func (w *worker) lower(v plan.View, p plan.Plan) {
-	if w.cfg.Cgroups == nil || v.Want == nil || w.lowered == v.Want || !p.Settled || p.Behind || v.Have.Sandbox == nil || w.rec.Terminal != "" {
-		return
-	}
-	if err := w.cfg.Cgroups.Lower(v.Want); err != nil {
-		w.log.Warn("Cgroup of the pod not lowered", "error", err)
-		return
-	}
-	w.lowered = v.Want
-}
-
-// place returns what the node gives the pod: users of its own are given with the
-// first call.
-func (w *worker) place(want *pod.Spec) (pod.Place, error) {
-	var p pod.Place
-	if w.cfg.Cgroups != nil {
-		p.CgroupParent = w.cfg.Cgroups.Parent(want)
-	}
-	if want.Pod.Spec.HostUsers == nil || *want.Pod.Spec.HostUsers {
-		return p, nil
-	}
-	const reason = "FailedCreatePodSandBox"
-	if w.cfg.Users == nil {
-		return p, &pod.StartError{Reason: reason, Err: errors.New("this node has no users to give to pods"), Final: true}
-	}
-	users, err := w.cfg.Users.Give(want.UID())
-	if err != nil {
-		return p, &pod.StartError{Reason: reason, Err: err}
-	}
-	p.Users = users
-	return p, nil
-}
-
-// runSandbox makes the pod's cgroup and its sandbox in it.
-func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) error {
-	place, err := w.place(want)
-	if err != nil {
-		return err
-	}
-	if w.cfg.Cgroups != nil {
-		if place.CgroupParent, err = w.cfg.Cgroups.Put(want); err != nil {
-			return &pod.StartError{Reason: "FailedCreatePodContainer", Err: err}
-		}
-	}
-	_, err = w.cfg.Runtime.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: s.Instance, Attempt: s.Attempt, Place: place})
-	return err
-}
-
-// request puts together all that a container is made of.
-func (w *worker) request(v plan.View, s plan.Step) (r pod.CreateRequest, err error) {
-	r = pod.CreateRequest{Want: v.Want, Container: s.Container, Sandbox: v.Have.Sandbox, Attempt: s.Attempt, Streak: s.Streak}
-	if r.Place, err = w.place(v.Want); err != nil {
-		return r, err
-	}
-	from := pod.Sources{
-		Node: pod.NodeFacts{HostIPs: w.cfg.HostIPs, Allocatable: w.cfg.Node.Allocatable},
-		File: func(volume, path string) ([]byte, error) {
-			return w.cfg.Volumes.File(v.Want, r.Sandbox.Instance, volume, path)
-		},
-	}
-	if w.cfg.Services != nil && v.Want.Origin.Source == "api" {
-		if from.Services, err = w.cfg.Services(v.Want.Namespace); err != nil {
-			return r, err
-		}
-	}
-	if r.Env, err = pod.Environment(r, from); err != nil {
-		return r, err
-	}
-	r.Mounts, err = w.cfg.Volumes.Mounts(r)
-	return r, err
-}
-
-func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
-	var r pod.CreateRequest
-	var err error
-	if r, err = w.request(v, s); err != nil {
-		var cannot *pod.StartError
-		if errors.As(err, &cannot) {
-			return err
-		}
-		return &pod.StartError{Reason: reasonConfig, Err: err}
-	}
-	var id string
-	err = w.make(ctx, func() (err error) {
-		if w.cfg.Cgroups != nil { // it may be given more than what it follows had
-			if err := w.cfg.Cgroups.Raise(v.Want); err != nil {
-				return &pod.StartError{Reason: "CreateContainerError", Err: err}
-			}
-		}
-		id, err = w.cfg.Runtime.CreateContainer(ctx, r)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	w.created[s.Container] = id
-	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries it now
-		delete(w.rec.Streaks, s.Container)
-		w.recDirty = true
-	}
-	return nil
 }
 
 // pull makes an image present. A newer spec by which the container is another one,
