@@ -309,7 +309,7 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 	const cuts = 40
 	for i := range cuts {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), "NODECTL_TEST_CGROUPS="+g.cfg.Root+" "+g.cfg.RootDir)
+		cmd.Env = append(os.Environ(), "NODECTL_TEST_CGROUPS="+g.cfg.Root+" "+g.cfg.RootDir, "TMPDIR="+t.TempDir()) // what it makes there goes with this test
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
