@@ -142,6 +142,9 @@ func (w *worker) believe(have pod.Actual) bool {
 // with success and without effect: a runtime that does not do what it says, or a
 // sandbox that ends as soon as it is made, must not go on without a pause.
 func (w *worker) circles(p plan.Plan) bool {
+	if len(p.Steps) == 1 && p.Steps[0].Action == plan.PutVolumes {
+		return false // what they show may change as often as it likes
+	}
 	var b strings.Builder
 	for _, s := range p.Steps {
 		b.WriteString(string(s.Action) + " " + s.Container + "\n")

@@ -3,8 +3,12 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -81,12 +85,21 @@ func (w *worker) read(l letter) (changed bool) {
 	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
 		clear(w.trouble) // another text deserves another try
 	} else if changed && l.want != nil && !l.want.Data.Same(w.letter.want.Data) {
-		maps.DeleteFunc(w.trouble, func(_ string, t pod.Trouble) bool { // so do other data, where they were missing
-			return t.Reason == reasonMount || t.Reason == reasonConfig
+		login := pullSecrets(l.want) != pullSecrets(w.letter.want)
+		maps.DeleteFunc(w.trouble, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
+			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.failing[name] == plan.PullImage
 		})
 	}
+	changed = !onlyOtherData(l.want, w.letter.want)
 	w.letter = l
 	return changed
+}
+
+// pullSecrets tells what a pod logs in to registries with apart from anything else.
+func pullSecrets(want *pod.Spec) string {
+	return want.Data.Hash(func(kind, name string) bool {
+		return kind == pod.KindSecret && slices.ContainsFunc(want.Pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool { return s.Name == name })
+	})
 }
 
 // failed counts a failure and returns how long to wait before the next try.

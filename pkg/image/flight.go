@@ -176,9 +176,16 @@ func (p *Puller) pull(f *flight) error {
 	if err := p.records.intend(f.name); err != nil {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("pull image %s: %w", f.Image, err)}
 	}
-	id, used, err := p.fetch(f)
+	_, used, err := p.fetch(f)
 	if err == nil {
-		err = p.records.pulled(id, f.name, used)
+		// Under the ID by which it is looked for: a runtime may answer a pull with a digest.
+		var id string
+		if id, err = p.cfg.Runtime.FindImage(f.ctx, f.want, f.Image); err == nil && id == "" {
+			err = errors.New("it is not there")
+		}
+		if err == nil {
+			err = p.records.pulled(id, f.name, used)
+		}
 		if err != nil { // the intent stays: it is not free for all
 			p.cfg.Log.Warn("Image pull not recorded; the registry will be asked again", "image", f.Image, "error", err)
 			return nil

@@ -264,15 +264,17 @@ func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
 	if err != nil {
 		return fmt.Errorf("read records of image pulls: %w", err)
 	}
+	p.settled = true
 	for _, image := range left {
 		id, err := p.cfg.Runtime.FindImage(ctx, want, image)
 		if err != nil {
+			p.settled = false
 			return err
 		}
-		if err := p.records.unknown(id, image); err != nil {
-			return fmt.Errorf("write records of image pulls: %w", err)
+		if err := p.records.unknown(id, image); err != nil { // tried again with the next image
+			p.settled = false
+			p.cfg.Log.Warn("End of an image pull not recorded", "image", image, "error", err)
 		}
 	}
-	p.settled = true
 	return nil
 }

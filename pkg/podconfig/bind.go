@@ -180,6 +180,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	found := make(map[ident]*pod.Object, len(refs))
 	told := make(map[string]bool)
 	waits := s.Origin.Source == sourceAPI || s.Pod.DeletionTimestamp != nil
+	lacks := false // something that it waits for
 	for _, r := range refs {
 		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
 		o, known := found[id]
@@ -189,7 +190,11 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 				objects = append(objects, o)
 			}
 		}
-		if r.Optional || waits || o != nil && (r.Key == "" || o.Has(r.Key)) {
+		if r.Optional || o != nil && (r.Key == "" || o.Has(r.Key)) {
+			continue
+		}
+		if waits {
+			lacks = true
 			continue
 		}
 		missing = true
@@ -207,6 +212,9 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 			was, _ = findPod(b.fold.kept, s.Key)
 		}
 		return was, &refusal{ident{kindPod, s.Key}, problems}
+	}
+	if lacks && was != nil && was.Data != nil && was.Pod == s.Pod {
+		return was, nil // what went away restarts nothing
 	}
 	var before *pod.Data
 	if was != nil {

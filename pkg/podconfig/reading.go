@@ -196,7 +196,7 @@ func share[T item](before, now []T) []T {
 func held(before pod.Standing, f *source.File) *source.File {
 	out := f
 	for _, o := range before.Objects {
-		if !o.Immutable() {
+		if !o.Immutable() || o.Origin.Source == sourceAPI { // a server sees to it itself
 			continue
 		}
 		i := slices.IndexFunc(f.Objects, func(now *pod.Object) bool { return identOf(now) == identOf(o) })
