@@ -190,8 +190,9 @@ func Mounts() []string {
 	return points
 }
 
-// tiers are the groups that agents make for pods to be in, and leave standing.
-var tiers = []string{"burstable", "besteffort", "kubepods", "kubepods-burstable.slice", "kubepods-besteffort.slice", "kubepods.slice"}
+// tiers are the groups that agents, and benchmarks, make for pods to be in, and leave
+// standing.
+var tiers = []string{"burstable", "besteffort", "kubepods", "raw", "kubepods-burstable.slice", "kubepods-besteffort.slice", "kubepods.slice"}
 
 // cgroups returns the groups below the node's in every hierarchy, and its own, but
 // for those that agents leave standing.

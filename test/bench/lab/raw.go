@@ -65,7 +65,8 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 		Hostname:     name,
 		LogDirectory: l.RawLogDir(name),
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    l.Node.CgroupParent + "/kubepods/besteffort/pod" + name,
+			// As deep as an agent's, and not in its way: it leaves alone what it has not made.
+			CgroupParent:    l.Node.CgroupParent + "/raw/besteffort/pod" + name,
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: shape.namespaces(), Seccomp: p.seccomp},
 		},
 	}
