@@ -247,6 +247,8 @@ func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
 	becomes("UPDATE one", "ConfigMap=1 Secret=2 ")
 	patch(t, c, "secrets", "a", `{"stringData": {"k": "3"}}`)
 	becomes("UPDATE one", "ConfigMap=1 Secret=3 ")
+	// What went away changes nothing of a pod that has it; what comes anew does.
 	remove(t, c, "configmaps", "a")
-	becomes("UPDATE one", "Secret=3 ")
+	create(t, c, "configmaps", `{"metadata": {"name": "a"}, "data": {"k": "4"}}`)
+	becomes("UPDATE one", "ConfigMap=4 Secret=3 ")
 }
