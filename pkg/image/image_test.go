@@ -106,7 +106,8 @@ func (r *registries) PullImage(ctx context.Context, q *runtimeapi.PullImageReque
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: %s: not found", name, name, name)
 	}
 	r.present[name] = "sha256:" + name
-	return &runtimeapi.PullImageResponse{ImageRef: "sha256:" + name}, nil
+	// Some runtimes answer with a digest, which is not the ID that ImageStatus says.
+	return &runtimeapi.PullImageResponse{ImageRef: name + "@sha256:0123"}, nil
 }
 
 func (r *registries) said() []string {
@@ -494,6 +495,39 @@ func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
 		}
 		if left, _ := filepath.Glob(filepath.Join(kept, "image_manager", "pulling", "*")); len(left) != 0 {
 			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+// What became of one pull cannot be written down: other images are not held for it.
+func TestC_1_39_6_OneLeftoverHoldsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistries()
+		r.hang["r.io"] = true
+		dir := t.TempDir()
+		m := on(t, r, dir)
+		ctx, die := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = m.PullImage(ctx, wanted("a", "r.io/app:1"), "c0") })
+		synctest.Wait()
+		kept := filepath.Join(t.TempDir(), "kept")
+		if err := os.CopyFS(kept, os.DirFS(dir)); err != nil { // as kill -9 leaves it
+			t.Fatal(err)
+		}
+		die()
+		wg.Wait()
+		m.stop()
+		if left, _ := filepath.Glob(filepath.Join(kept, "image_manager", "pulling", "*")); len(left) != 1 {
+			t.Fatalf("left: %v", left)
+		}
+		if err := os.WriteFile(filepath.Join(kept, "image_manager", "pulled"), nil, 0o600); err != nil { // no record fits in there
+			t.Fatal(err)
+		}
+		r.present["r.io/app:1"] = "sha256:app"
+		m = on(t, r, kept)
+		defer m.stop()
+		if err := m.PullImage(t.Context(), wanted("b", "other.io/app:1"), "c0"); err != nil {
+			t.Error(err)
 		}
 	})
 }
