@@ -176,7 +176,7 @@ func (p *Puller) pull(f *flight) error {
 	if err := p.records.intend(f.name); err != nil {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("pull image %s: %w", f.Image, err)}
 	}
-	_, used, err := p.fetch(f)
+	used, err := p.fetch(f)
 	if err == nil {
 		// Under the ID by which it is looked for: a runtime may answer a pull with a digest.
 		var id string
@@ -197,7 +197,7 @@ func (p *Puller) pull(f *flight) error {
 
 // fetch tries the credentials in their order (C-1.39.5), or none where there are
 // none, and returns the one that served.
-func (p *Puller) fetch(f *flight) (id string, used credential, err error) {
+func (p *Puller) fetch(f *flight) (used credential, err error) {
 	creds := f.creds
 	if len(creds) == 0 {
 		creds = []credential{{}}
@@ -205,21 +205,21 @@ func (p *Puller) fetch(f *flight) (id string, used credential, err error) {
 	var texts []string
 	var failed *pod.StartError
 	for _, c := range creds {
-		id, err := p.cfg.Runtime.FetchImage(f.ctx, f.want, f.Image, c.user, c.password)
+		_, err := p.cfg.Runtime.FetchImage(f.ctx, f.want, f.Image, c.user, c.password)
 		if err == nil {
-			return id, c, nil
+			return c, nil
 		}
 		if !errors.As(err, &failed) || f.ctx.Err() != nil {
-			return "", c, err
+			return c, err
 		}
 		if text := failed.Err.Error(); !slices.Contains(texts, text) {
 			texts = append(texts, text)
 		}
 	}
 	if len(texts) == 1 {
-		return "", credential{}, failed
+		return credential{}, failed
 	}
-	return "", credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
+	return credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
 }
 
 // turn waits until the registry may be asked for one image more.
