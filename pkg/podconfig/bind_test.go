@@ -283,6 +283,24 @@ func TestC_1_38_2_PodsOfAnAPIServerWait(t *testing.T) {
 	check(t, "problems", problemText(f.merged.Problems), "")
 }
 
+// TestI9_PodsOfAnAPIServerKeepWhatTheyHave: an object that goes there changes nothing
+// of a pod that has it, and the one that comes instead does.
+func TestI9_PodsOfAnAPIServerKeepWhatTheyHave(t *testing.T) {
+	t.Parallel()
+	const api = "api:https://server"
+	config := New(Config{})
+	f := newFold([]Layer{NewLayer(api, nil)}, nil, nil)
+	p := namingFile(api, "p", "A1=y")
+	for _, step := range []struct{ object, want string }{{"y:2", "A1{y2}"}, {"", "A1{y2}"}, {"y:3", "A1{y3}"}} {
+		files := []source.File{p}
+		if step.object != "" {
+			files = append(files, namingFile(api, "o", step.object))
+		}
+		f, _, _ = config.take(f, message{snapshot: set(files...)}, noon)
+		check(t, "with "+step.object, boundText(f.merged.Pods.Slice()), step.want)
+	}
+}
+
 // TestAPolicySaysWhoSeesWhat: Visible, and no other word, decides.
 func TestAPolicySaysWhoSeesWhat(t *testing.T) {
 	t.Parallel()
