@@ -13,7 +13,7 @@ import (
 
 // globalSettings names the settings every command takes.
 func globalSettings() []string {
-	return []string{"cgroup-root", "color", "config", "log-level", "node-name", "pod-logs-dir", "root-dir", "runtime-endpoint"}
+	return []string{"cgroup-root", "color", "config", "log-level", "node-name", "pod-logs-dir", "root-dir", "run-dir", "runtime-endpoint"}
 }
 
 // sourceSettings names the settings of whoever reads sources.
@@ -28,7 +28,17 @@ func clusterSettings() []string {
 }
 
 // serveSettings names serve's own.
-func serveSettings() []string { return []string{"offline-start", "insecure-manifest-permissions"} }
+func serveSettings() []string {
+	return append([]string{"offline-start", "insecure-manifest-permissions"}, clusterNodeSettings()...)
+}
+
+// clusterNodeSettings names what makes a node of a cluster, and its server.
+func clusterNodeSettings() []string {
+	return []string{"bootstrap-kubeconfig", "cert-dir", "rotate-certificates", "rotate-server-certificates", "register-node", "node-ip", "provider-id",
+		"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration", "kube-api-qps", "kube-api-burst", "event-qps", "event-burst",
+		"eviction-hard", "eviction-pressure-transition-period", "address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version",
+		"tls-cipher-suites", "streaming-connection-idle-timeout", "kubelet-config", "config-dir"}
+}
 
 // agentSettings names the settings of whoever runs pods.
 func agentSettings() []string {
@@ -51,6 +61,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("log-level", d.LogLevel, "error, warn, info (serve's) or debug")
 	f.String("color", d.Color, "auto, always or never")
 	f.String("root-dir", d.RootDir, "kept state")
+	f.String("run-dir", d.RunDir, "local socket (default /run/nodectl; <root-dir> where that is given)")
 	f.String("runtime-endpoint", d.RuntimeEndpoint, "container runtime (found if not given)")
 	f.String("pod-logs-dir", d.PodLogsDir, "container logs")
 	f.String("cgroup-root", d.CgroupRoot, "cgroup above all pods")
@@ -89,6 +100,33 @@ func settingFlags() *pflag.FlagSet {
 	f.String("container-log-max-size", d.ContainerLogMaxSize, "how large a container's log grows before it is rotated")
 	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "how many logs of a container are kept, the one written to included; at least 2")
 
+	f.String("bootstrap-kubeconfig", d.BootstrapKubeconfig, "ask this API server for a certificate where --kubeconfig does not exist")
+	f.String("cert-dir", d.CertDir, "certificates of this node (default <root-dir>/pki)")
+	f.Bool("rotate-certificates", d.RotateCertificates, "ask for a new client certificate before the bootstrapped one expires")
+	f.Bool("rotate-server-certificates", d.RotateServerCertificates, "ask the API server for the server's certificate too")
+	f.Bool("register-node", d.RegisterNode, "make the Node object where there is none")
+	f.StringSlice("node-ip", d.NodeIP, "address of this node, or one of each family")
+	f.String("provider-id", d.ProviderID, "what the cloud calls this machine")
+	f.Duration("node-status-update-frequency", d.NodeStatusUpdateFrequency, "how often the node's status is computed")
+	f.Duration("node-status-report-frequency", d.NodeStatusReportFrequency, "how often it is sent where nothing changed")
+	f.Duration("node-lease-duration", d.NodeLeaseDuration, "how long the node's lease holds; renewed four times in it")
+	f.Int("kube-api-qps", d.KubeAPIQPS, "requests a second to the API server, watches besides")
+	f.Int("kube-api-burst", d.KubeAPIBurst, "how many more at once")
+	f.Int("event-qps", d.EventQPS, "events a second; 0 is no limit")
+	f.Int("event-burst", d.EventBurst, "how many more at once")
+	f.StringSlice("eviction-hard", d.EvictionHard, "when the node is under pressure: memory.available<100Mi,...")
+	f.Duration("eviction-pressure-transition-period", d.PressureTransitionPeriod, "how long a pressure that is over is still told")
+	f.String("address", d.Address, "address of the server")
+	f.Int("port", d.Port, "port of the server; -1 is 10250 with an API server and none without, 0 is none")
+	f.String("client-ca-file", d.ClientCAFile, "authorities that sign the server's clients")
+	f.String("tls-cert-file", d.TLSCertFile, "certificate of the server (default: bootstrapped, or signed by itself)")
+	f.String("tls-private-key-file", d.TLSPrivateKeyFile, "its key")
+	f.String("tls-min-version", d.TLSMinVersion, "the oldest TLS the server speaks: VersionTLS12 or VersionTLS13")
+	f.StringSlice("tls-cipher-suites", d.TLSCipherSuites, "cipher suites of TLS 1.2")
+	f.Duration("streaming-connection-idle-timeout", d.StreamingConnectionIdleTimeout, "how long exec, attach and port-forward may be silent")
+	f.String("kubelet-config", d.KubeletConfig, "settings as a KubeletConfiguration")
+	f.String("config-dir", d.KubeletConfigDir, "drop-ins of --kubelet-config: *.conf")
+
 	f.StringSlice("cluster-dns", d.ClusterDNS, "DNS servers of the cluster, for pods whose dnsPolicy asks for them")
 	f.String("cluster-domain", d.ClusterDomain, "domain of the cluster: cluster.local")
 	f.String("resolv-conf", d.ResolvConf, "resolver configuration that pods start from; an empty one gives them no servers")
@@ -108,6 +146,9 @@ func settingFlags() *pflag.FlagSet {
 		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"},
 		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
+		{"run-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},
+		{"address", "ADDRESS"}, {"client-ca-file", "FILE"}, {"tls-cert-file", "FILE"}, {"tls-private-key-file", "FILE"}, {"tls-min-version", "VERSION"},
+		{"tls-cipher-suites", "SUITES"}, {"kubelet-config", "FILE"}, {"config-dir", "DIR"},
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
 		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
 		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"cluster-dns", "ADDRESSES"}, {"cluster-domain", "DOMAIN"}, {"resolv-conf", "FILE"},

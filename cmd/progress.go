@@ -43,7 +43,8 @@ func newProgress(p *program, set *podconfig.Merged) *progress {
 }
 
 // Report implements engine.Sink.
-func (g *progress) Report(p *v1.Pod, _ pod.Origin, gone bool, _ time.Time) error {
+func (g *progress) Report(r pod.StatusReport) error {
+	p, gone := r.Pod, r.Gone
 	key := pod.KeyOf(p)
 	text := "gone"
 	if !gone {

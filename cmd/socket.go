@@ -14,7 +14,7 @@ import (
 )
 
 // socketPath is where an agent answers.
-func (p *program) socketPath() string { return filepath.Join(p.cfg.RootDir, "nodectl.sock") }
+func (p *program) socketPath() string { return filepath.Join(p.cfg.Run(), "nodectl.sock") }
 
 // server returns what answers on the local socket: the documents that the
 // commands beside the agent print.

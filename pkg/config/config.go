@@ -62,6 +62,39 @@ type Config struct {
 	EtcdUser         string   `mapstructure:"etcd-user"`
 	EtcdPasswordFile string   `mapstructure:"etcd-password-file"`
 
+	RunDir string `mapstructure:"run-dir"` // of the local socket; "" is Run's choice
+
+	// Being a node of a cluster.
+	BootstrapKubeconfig       string        `mapstructure:"bootstrap-kubeconfig"` // "" asks for no certificate
+	CertDir                   string        `mapstructure:"cert-dir"`             // "" is RootDir/pki
+	RotateCertificates        bool          `mapstructure:"rotate-certificates"`
+	RotateServerCertificates  bool          `mapstructure:"rotate-server-certificates"`
+	RegisterNode              bool          `mapstructure:"register-node"`
+	NodeIP                    []string      `mapstructure:"node-ip"` // one, or one of each family; none is found
+	ProviderID                string        `mapstructure:"provider-id"`
+	NodeStatusUpdateFrequency time.Duration `mapstructure:"node-status-update-frequency"`
+	NodeStatusReportFrequency time.Duration `mapstructure:"node-status-report-frequency"`
+	NodeLeaseDuration         time.Duration `mapstructure:"node-lease-duration"`
+	KubeAPIQPS                int           `mapstructure:"kube-api-qps"`
+	KubeAPIBurst              int           `mapstructure:"kube-api-burst"`
+	EventQPS                  int           `mapstructure:"event-qps"` // 0 is no limit
+	EventBurst                int           `mapstructure:"event-burst"`
+	EvictionHard              []string      `mapstructure:"eviction-hard"` // "memory.available<100Mi"
+	PressureTransitionPeriod  time.Duration `mapstructure:"eviction-pressure-transition-period"`
+
+	// The server on TCP.
+	Address                        string        `mapstructure:"address"`
+	Port                           int           `mapstructure:"port"` // -1: 10250 with an API server, else none; 0: none
+	ClientCAFile                   string        `mapstructure:"client-ca-file"`
+	TLSCertFile                    string        `mapstructure:"tls-cert-file"`
+	TLSPrivateKeyFile              string        `mapstructure:"tls-private-key-file"`
+	TLSMinVersion                  string        `mapstructure:"tls-min-version"` // VersionTLS12, VersionTLS13
+	TLSCipherSuites                []string      `mapstructure:"tls-cipher-suites"`
+	StreamingConnectionIdleTimeout time.Duration `mapstructure:"streaming-connection-idle-timeout"`
+
+	KubeletConfig    string `mapstructure:"kubelet-config"` // a KubeletConfiguration; "" is none
+	KubeletConfigDir string `mapstructure:"config-dir"`     // of its drop-ins
+
 	SyncFrequency                 time.Duration `mapstructure:"sync-frequency"`
 	ImageDir                      string        `mapstructure:"image-dir"`                        // "" is RootDir/images
 	MaxParallelImagePulls         int           `mapstructure:"max-parallel-image-pulls"`         // from one registry
@@ -101,6 +134,24 @@ func Default() Config {
 		EtcdPrefix:            DefaultEtcdPrefix,
 		OfflineStart:          "none",
 		SyncFrequency:         time.Minute,
+
+		RotateCertificates:        true,
+		RegisterNode:              true,
+		NodeStatusUpdateFrequency: 10 * time.Second,
+		NodeStatusReportFrequency: 5 * time.Minute,
+		NodeLeaseDuration:         40 * time.Second,
+		KubeAPIQPS:                50,
+		KubeAPIBurst:              100,
+		EventQPS:                  50,
+		EventBurst:                100,
+		EvictionHard:              []string{"memory.available<100Mi", "nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"},
+		PressureTransitionPeriod:  5 * time.Minute,
+
+		Address:                        "0.0.0.0",
+		Port:                           -1,
+		TLSMinVersion:                  "VersionTLS13",
+		StreamingConnectionIdleTimeout: 30 * time.Minute,
+
 		MaxParallelImagePulls: 3,
 		PodCIDR:               "10.88.0.0/16",
 		ResolvConf:            "/etc/resolv.conf",
@@ -144,6 +195,15 @@ func (c Config) Check() error {
 		{"etcd-user", together(c.EtcdUser, c.EtcdPasswordFile, "etcd-password-file")},
 		{"offline-start", oneOf(c.OfflineStart, "none", "api")},
 		{"sync-frequency", positive(c.SyncFrequency)},
+		{"node-status-update-frequency", positive(c.NodeStatusUpdateFrequency)},
+		{"node-status-report-frequency", positive(c.NodeStatusReportFrequency)},
+		{"node-lease-duration", between(c.NodeLeaseDuration, 4*time.Second, time.Hour)},
+		{"node-ip", addresses(c.NodeIP)},
+		{"address", addresses([]string{c.Address})},
+		{"port", between(c.Port, -1, 65535)},
+		{"tls-cert-file", together(c.TLSCertFile, c.TLSPrivateKeyFile, "tls-private-key-file")},
+		{"tls-min-version", oneOf(c.TLSMinVersion, "VersionTLS12", "VersionTLS13")},
+		{"streaming-connection-idle-timeout", positive(c.StreamingConnectionIdleTimeout)},
 		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, 1<<10)},
 		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
 		{"pod-cidr", network(c.PodCIDR)},
@@ -325,4 +385,17 @@ func positive(d time.Duration) string {
 		return ""
 	}
 	return fmt.Sprintf("%s is not longer than nothing", d)
+}
+
+// Run returns the directory of the local socket: RunDir, else /run/nodectl for the
+// default root directory and the root directory itself for another, so that agents
+// with roots of their own never meet.
+func (c Config) Run() string {
+	switch {
+	case c.RunDir != "":
+		return c.RunDir
+	case c.RootDir == Default().RootDir:
+		return "/run/nodectl"
+	}
+	return c.RootDir
 }

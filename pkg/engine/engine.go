@@ -55,10 +55,9 @@ import (
 
 // Sink is where status goes. The reporter alone calls it.
 type Sink interface {
-	// Report takes a pod with its newest status. gone says that nothing is left
-	// of the pod. An error is logged once per change of its text; the next
-	// status is reported all the same.
-	Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error
+	// Report takes a pod with its newest status. An error is logged once per change
+	// of its text; the next status is reported all the same.
+	Report(r pod.StatusReport) error
 }
 
 // Config is everything an Engine is made of.
@@ -73,6 +72,7 @@ type Config struct {
 	Sets      Sets // nil: nothing of the sources is written down
 	Prober    Prober
 	Sinks     []Sink
+	Events    Events // nil: nobody is told of events
 	Log       *slog.Logger
 
 	// Before holds the last status reported of each pod, from the journal, so

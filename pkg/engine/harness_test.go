@@ -470,13 +470,14 @@ func (d *disk) Sweep(keep map[string]bool) (removed []string, _ error) {
 	return removed, nil
 }
 
-func (d *disk) Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error {
+func (d *disk) Report(r pod.StatusReport) error {
+	p, gone, at := r.Pod, r.Gone, r.At
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full && d.shut {
 		return errFull
 	}
-	line := statusLine{pod: p.DeepCopy(), origin: origin, gone: gone, at: at}
+	line := statusLine{pod: p.DeepCopy(), origin: r.Origin, gone: gone, at: at}
 	d.lines = append(d.lines, line)
 	d.journal[pod.KeyOf(p)] = &line
 	return nil
@@ -543,4 +544,12 @@ func (d *disk) ran() []hookRun {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.hooks)
+}
+
+// statusLine is one status as the disk has it.
+type statusLine struct {
+	pod    *v1.Pod
+	origin pod.Origin
+	gone   bool
+	at     time.Time
 }

@@ -128,13 +128,13 @@ func (l *Live) Pods() []v1.Pod {
 }
 
 // Report implements Sink: the reporter tells Live as it tells the others.
-func (l *Live) Report(p *v1.Pod, _ pod.Origin, gone bool, _ time.Time) error {
+func (l *Live) Report(r pod.StatusReport) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if gone {
-		delete(l.pods, pod.KeyOf(p))
+	if r.Gone {
+		delete(l.pods, pod.KeyOf(r.Pod))
 	} else {
-		l.pods[pod.KeyOf(p)] = p
+		l.pods[pod.KeyOf(r.Pod)] = r.Pod
 	}
 	return nil
 }

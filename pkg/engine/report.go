@@ -43,7 +43,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.reporter.say(r.key, statusLine{pod: r.pod, origin: r.origin, at: time.Now()})
+		l.reporter.say(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, At: time.Now()})
 	}
 }
 
@@ -130,12 +130,12 @@ func (l *loop) drop(e *entry, r *report) {
 
 // sayGone reports that nothing is left of a pod.
 func (l *loop) sayGone(key pod.Key, r *report) {
-	line := statusLine{gone: true, at: time.Now()}
+	line := pod.StatusReport{Finished: true, Gone: true, At: time.Now()}
 	if r != nil {
-		line.pod, line.origin = r.pod, r.origin
+		line.Pod, line.Origin = r.pod, r.origin
 	} else {
-		line.pod = &v1.Pod{}
-		line.pod.Namespace, line.pod.Name = key.Namespace, key.Name
+		line.Pod = &v1.Pod{}
+		line.Pod.Namespace, line.Pod.Name = key.Namespace, key.Name
 	}
 	l.reporter.say(key, line)
 }

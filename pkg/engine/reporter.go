@@ -5,8 +5,6 @@ import (
 	"maps"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -16,26 +14,18 @@ const reportRetry = 5 * time.Second
 // reporter carries statuses to the sinks, so that a slow or full disk never
 // holds the sync loop. What waits is one letter with the newest status per pod.
 type reporter struct {
-	letters chan map[pod.Key]statusLine // capacity 1, see say
+	letters chan map[pod.Key]pod.StatusReport // capacity 1, see say
 	sinks   []Sink
 	log     *slog.Logger
 }
 
-// statusLine is one status on its way to the sinks.
-type statusLine struct {
-	pod    *v1.Pod
-	origin pod.Origin
-	gone   bool
-	at     time.Time
-}
-
 func newReporter(sinks []Sink, log *slog.Logger) *reporter {
-	return &reporter{letters: make(chan map[pod.Key]statusLine, 1), sinks: sinks, log: log}
+	return &reporter{letters: make(chan map[pod.Key]pod.StatusReport, 1), sinks: sinks, log: log}
 }
 
 // say hands a status on without waiting; the sync loop alone calls it.
-func (r *reporter) say(key pod.Key, line statusLine) {
-	letter := map[pod.Key]statusLine{key: line}
+func (r *reporter) say(key pod.Key, line pod.StatusReport) {
+	letter := map[pod.Key]pod.StatusReport{key: line}
 	select {
 	case waiting := <-r.letters:
 		maps.Copy(waiting, letter)
@@ -50,12 +40,12 @@ func (r *reporter) close() { close(r.letters) }
 // run carries letters until close. What a sink does not take, a full disk above
 // all, is kept, the newest line of each pod, and offered again.
 func (r *reporter) run() {
-	again := make([]map[pod.Key]statusLine, len(r.sinks))
+	again := make([]map[pod.Key]pod.StatusReport, len(r.sinks))
 	told := make([]bool, len(r.sinks))
 	retry := time.NewTicker(reportRetry)
 	defer retry.Stop()
 	for open := true; open; {
-		var letter map[pod.Key]statusLine
+		var letter map[pod.Key]pod.StatusReport
 		select {
 		case letter, open = <-r.letters:
 		case <-retry.C:
@@ -76,12 +66,12 @@ func (r *reporter) run() {
 }
 
 // deliver gives lines to a sink and returns those it did not take.
-func deliver(s Sink, lines map[pod.Key]statusLine) (left map[pod.Key]statusLine, err error) {
+func deliver(s Sink, lines map[pod.Key]pod.StatusReport) (left map[pod.Key]pod.StatusReport, err error) {
 	for _, key := range sortedKeys(lines) {
 		line := lines[key]
-		if lost := s.Report(line.pod, line.origin, line.gone, line.at); lost != nil {
+		if lost := s.Report(line); lost != nil {
 			if left == nil {
-				left = make(map[pod.Key]statusLine)
+				left = make(map[pod.Key]pod.StatusReport)
 			}
 			left[key], err = line, lost
 		}

@@ -498,7 +498,7 @@ func TestI4_NoGhostInTheJournal(t *testing.T) {
 		m.src.set()
 		m.pass(time.Second)
 		ghost := mkpod("ghost").Pod
-		if err := m.disk.Report(ghost, pod.Origin{}, false, time.Now()); err != nil {
+		if err := m.disk.Report(pod.StatusReport{Pod: ghost, At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		m.leave()

@@ -26,6 +26,8 @@ type report struct {
 	fresh  bool // the status differs from the one reported before
 	gone   bool
 	ended  bool // for good: it holds no port any more
+	// finished says that nothing of it is left, nor will be (pod.StatusReport).
+	finished bool
 	// settled says that the plan waits for nothing but news.
 	settled bool
 	saved   bool // the record was written, or could not be: saveErr
@@ -48,8 +50,10 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		gone:    p.Gone,
 		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
 		settled: p.Settled,
-		saved:   w.saveTried,
-		saveErr: w.saveErr,
+
+		finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
+		saved:    w.saveTried,
+		saveErr:  w.saveErr,
 
 		instance: w.rec.Instance,
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),

@@ -155,6 +155,12 @@ type Prober interface {
 	Hook(ctx context.Context, r pod.HookRequest) error
 }
 
+// Events is told what happens to pods.
+type Events interface {
+	// Event takes one event. It never blocks; what is too much is dropped.
+	Event(e pod.Event)
+}
+
 // Logs keeps the logs of running containers small.
 type Logs interface {
 	// Rotate looks at the size of one container's log and rotates it where it is

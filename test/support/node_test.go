@@ -154,7 +154,8 @@ func (c *imageClient) PullImage(ctx context.Context, q *runtimeapi.PullImageRequ
 }
 
 // Report implements engine.Sink.
-func (n *node) Report(p *v1.Pod, _ pod.Origin, _ bool, _ time.Time) error {
+func (n *node) Report(r pod.StatusReport) error {
+	p := r.Pod
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.last = p

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 func smallDisk(t *testing.T) string {
@@ -37,7 +39,7 @@ func TestF12_FullDisk(t *testing.T) {
 	last, failed := "1", 0
 	for i := range 100 {
 		message := fmt.Sprint(i, strings.Repeat("x", 500))
-		switch err := j.Report(testPod("a", message), from, false, t0); {
+		switch err := j.Report(pod.StatusReport{Pod: testPod("a", message), Origin: from, Gone: false, At: t0}); {
 		case err == nil:
 			last = message
 		case !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), secret):
@@ -72,7 +74,7 @@ func TestF13_ReadOnlyDisk(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Report(testPod("a", "2"), from, false, t0); !errors.Is(err, unix.EROFS) {
+	if err := j.Report(pod.StatusReport{Pod: testPod("a", "2"), Origin: from, Gone: false, At: t0}); !errors.Is(err, unix.EROFS) {
 		t.Errorf("got %v, want that the disk is read-only", err)
 	}
 	want(t, path, map[string]string{"a": "1"})

@@ -76,11 +76,12 @@ func New(path string, log *slog.Logger) *Journal {
 // same. gone says that nothing is left of the pod. After an error (the disk is
 // full or read-only) nothing is written and the next Report goes on; what was
 // not written is written when the pod is reported again.
-func (j *Journal) Report(p *v1.Pod, origin pod.Origin, gone bool, at time.Time) error {
+func (j *Journal) Report(r pod.StatusReport) error {
+	p, gone := r.Pod, r.Gone
 	if err := j.open(); err != nil {
 		return fmt.Errorf("open journal: %w", err)
 	}
-	line, err := encode(p, origin, gone, at)
+	line, err := encode(p, r.Origin, gone, r.At)
 	if err != nil {
 		return fmt.Errorf("encode status of pod %s: %w", pod.KeyOf(p), err)
 	}

@@ -50,7 +50,7 @@ func open(t *testing.T, path string) *Journal {
 
 func report(t testing.TB, j *Journal, p *v1.Pod, gone bool) {
 	t.Helper()
-	if err := j.Report(p, from, gone, t0); err != nil {
+	if err := j.Report(pod.StatusReport{Pod: p, Origin: from, Gone: gone, At: t0}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,7 +121,7 @@ func TestTheSameIsNotWrittenAgain(t *testing.T) {
 	report(t, j, testPod("a", "1"), false)
 	report(t, j, testPod("b", "1"), false)
 	before := text(t, path)
-	if err := j.Report(testPod("a", "1"), from, false, t0.Add(time.Hour)); err != nil {
+	if err := j.Report(pod.StatusReport{Pod: testPod("a", "1"), Origin: from, Gone: false, At: t0.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	report(t, j, testPod("never seen", ""), true)
@@ -133,7 +133,7 @@ func TestTheSameIsNotWrittenAgain(t *testing.T) {
 	}
 	moved := from
 	moved.Line++
-	if err := restarted.Report(testPod("a", "1"), moved, false, t0); err != nil {
+	if err := restarted.Report(pod.StatusReport{Pod: testPod("a", "1"), Origin: moved, Gone: false, At: t0}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(text(t, path), "\n") != 3 {

@@ -1,0 +1,40 @@
+package pod
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// The two types of Event.
+const (
+	EventNormal  = v1.EventTypeNormal
+	EventWarning = v1.EventTypeWarning
+)
+
+// Event is something that happened to a pod and that people are told of: reasons
+// are the kubelet's (appendix D of the contract). Messages never hold a value of a
+// Secret.
+type Event struct {
+	Key
+	UID       string // of the pod
+	Container string // field path, as spec.containers{web}; "" is the pod as a whole
+	Type      string // EventNormal or EventWarning
+	Reason    string // as Started
+	Message   string
+	At        time.Time
+}
+
+// StatusReport is one pod with its newest status, as the engine tells its sinks.
+type StatusReport struct {
+	Pod    *v1.Pod // shared: it must not be written to
+	Origin Origin
+	// Finished says that nothing of the pod is left on the node, neither containers
+	// nor volumes nor cgroups, and that nothing of it will start: an object that is
+	// being deleted may go from its API server (C-1.27.9).
+	Finished bool
+	// Gone says that nobody wants the pod any more, and that nothing of it is left: it
+	// is the last word of this pod.
+	Gone bool
+	At   time.Time
+}
