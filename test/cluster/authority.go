@@ -18,10 +18,11 @@ import (
 
 // Authority issues certificates.
 type Authority struct {
-	File string // its own certificate, as PEM
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	File    string // its own certificate, as PEM
+	KeyFile string // its key
+	dir     string
+	cert    *x509.Certificate
+	key     *ecdsa.PrivateKey
 }
 
 // Identity is what a certificate says.
@@ -38,7 +39,7 @@ type Pair struct{ CertFile, KeyFile string }
 // NewAuthority makes a self-signed authority with its file in dir.
 func NewAuthority(t testing.TB, dir, name string) *Authority {
 	t.Helper()
-	a := &Authority{File: filepath.Join(dir, name+".crt"), dir: dir, key: newKey(t)}
+	a := &Authority{File: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key"), dir: dir, key: newKey(t)}
 	template := &x509.Certificate{
 		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
@@ -53,6 +54,7 @@ func NewAuthority(t testing.TB, dir, name string) *Authority {
 		t.Fatal(err)
 	}
 	writePEM(t, a.File, "CERTIFICATE", der)
+	writeKey(t, a.KeyFile, a.key)
 	return a
 }
 

@@ -33,13 +33,18 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Cluster is one kube-apiserver and its etcd. No controller runs: nothing binds,
-// evicts or collects a pod, and no service account is made.
+// Cluster is one kube-apiserver and its etcd. Without Whole no controller runs:
+// nothing binds, evicts or collects a pod, and no service account is made.
 type Cluster struct {
 	URL       string // of the API server
 	Etcd      *Etcd
 	APIServer *Process
 	Authority *Authority // of the API server and of its clients
+
+	// Of a whole cluster.
+	Controllers *Process // kube-controller-manager
+	Scheduler   *Process
+	AuditLog    string // what the API server was asked, one JSON object a line
 
 	dir    string
 	admin  Pair
@@ -52,6 +57,9 @@ type settings struct {
 	apis []string
 	args []string
 	etcd EtcdOptions
+	// address is the API server's; "" is one of loopback. whole starts controllers.
+	address string
+	whole   bool
 }
 
 // Option changes what Start starts.
@@ -102,11 +110,18 @@ func Start(t testing.TB, options ...Option) *Cluster {
 	c := &Cluster{dir: t.TempDir(), Etcd: StartEtcd(t, s.etcd)}
 	c.Authority = NewAuthority(t, c.dir, "ca")
 	listen := address(t)
+	if s.whole {
+		_, port, _ := net.SplitHostPort(listen)
+		listen = net.JoinHostPort(s.address, port)
+	}
 	c.URL = "https://" + listen
 	c.admin = c.Authority.Issue(t, "admin", Identity{User: "admin", Groups: []string{"system:masters"}})
 	c.APIServer = newProcess(t, "kube-apiserver", c.dir, c.arguments(t, s, listen), c.readiness(t))
 	c.APIServer.Start(t)
 	c.createNamespace(t, "default")
+	if s.whole {
+		c.startControllers(t)
+	}
 	return c
 }
 
@@ -117,10 +132,13 @@ func (c *Cluster) arguments(t testing.TB, s settings, listen string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := c.Authority.Issue(t, "apiserver", Identity{User: "apiserver", Hosts: []string{host, "localhost", "kubernetes.default.svc"}})
+	server := c.Authority.Issue(t, "apiserver", Identity{User: "apiserver", Hosts: []string{host, "localhost", "kubernetes.default.svc", serviceAddress}})
 	accounts := filepath.Join(c.dir, "service-accounts.key")
 	writeKey(t, accounts, newKey(t))
 
+	if s.whole {
+		return append(c.wholeArguments(t, host, port, server, accounts), s.args...)
+	}
 	apis := append([]string{"api/all=false"}, enabled(served)...)
 	apis = append(apis, enabled(s.apis)...)
 	args := []string{

@@ -38,11 +38,19 @@ type Process struct {
 	wait sync.WaitGroup
 }
 
-// newProcess describes a program; start starts it.
+// newProcess describes a program of bin/cluster; start starts it.
 func newProcess(t testing.TB, name, dir string, args []string, ready func(context.Context) error) *Process {
 	t.Helper()
+	return NewProcess(t, program(t, name), dir, args, ready)
+}
+
+// NewProcess describes a program by its path; Start starts it. Its output goes to a
+// file in dir. ready says when it answers.
+func NewProcess(t testing.TB, path, dir string, args []string, ready func(context.Context) error) *Process {
+	t.Helper()
+	name := filepath.Base(path)
 	p := &Process{
-		name: name, path: program(t, name), args: args, ready: ready,
+		name: name, path: path, args: args, ready: ready,
 		log: filepath.Join(dir, name+".log"),
 	}
 	t.Cleanup(func() {

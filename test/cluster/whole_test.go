@@ -1,0 +1,32 @@
+package cluster
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// TestWholeCluster: controllers act, tokens of service accounts are made, kubectl
+// speaks, and what is asked is written down.
+func TestWholeCluster(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Whole("127.0.0.1"))
+	if out, err := c.Kubectl(t, "create", "deployment", "web", "--image=none").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	node.Eventually(t, 30*time.Second, func() error {
+		out, err := c.Kubectl(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].status.conditions[0].reason}").CombinedOutput()
+		if err == nil && string(out) != "Unschedulable" {
+			err = errors.New(string(out))
+		}
+		return err
+	})
+	file := c.BootstrapKubeconfig(t)
+	out, err := c.KubectlAs(t, file, "auth", "whoami").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "system:bootstrap:abcdef") {
+		t.Errorf("a new node is %s: %v", out, err)
+	}
+}

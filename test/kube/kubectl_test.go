@@ -1,0 +1,457 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestC_1_25_ANodeOfACluster: everything people do with kubectl, on a cluster whose
+// only node is nodectl. The parts share the cluster and run one after the other.
+func TestC_1_25_ANodeOfACluster(t *testing.T) {
+	w := newWorld(t)
+	w.importImages()
+	for _, part := range []struct {
+		name string
+		run  func(*world)
+	}{
+		{"C_1_25_2_Node", (*world).nodeObject},
+		{"C_1_40_8_Logs", (*world).logs},
+		{"C_1_40_9_Exec", (*world).exec},
+		{"C_1_40_9_AttachAndPortForward", (*world).attachAndForward},
+		{"Copy", (*world).copies},
+		{"C_1_19_4_Debug", (*world).debug},
+		{"C_1_13_MirrorPods", (*world).mirrors},
+		{"Deployment", (*world).deployment},
+		{"Job", (*world).job},
+		{"StatefulSet", (*world).statefulSet},
+		{"DaemonSet", (*world).daemonSet},
+		{"Events", (*world).events},
+		{"F73_Recreated", (*world).recreated},
+		{"Drain", (*world).drain},
+	} {
+		if !t.Run(part.name, func(t *testing.T) {
+			of := *w
+			of.T = t
+			part.run(&of)
+		}) && t.Failed() {
+			w.Logf("in the end:\n%s", w.everything())
+		}
+	}
+}
+
+// everything says what there is, for a person who has to find out what went wrong.
+func (w *world) everything() string {
+	pods, _ := w.try("get", "pods", "-A", "-o", "wide")
+	events, _ := w.try("get", "events", "-A", "--sort-by=.lastTimestamp")
+	return pods + events
+}
+
+// shell is a pod of a shell that does what script says.
+func shell(name, script string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: %s
+    command: [sh, -c, %q]
+`, name, busybox, script)
+}
+
+const sleeps = "trap exit TERM; while :; do sleep 0.1; done"
+
+// pod makes a pod of a shell and waits until it is ready; it goes with the test.
+func (w *world) pod(name, script string) {
+	w.Helper()
+	w.cluster.Apply(w, shell(name, script))
+	w.Cleanup(func() { w.kubectl("delete", "pod", name, "--ignore-not-found", "--timeout=60s") })
+	w.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+}
+
+func (w *world) nodeObject() {
+	for path, want := range map[string]string{
+		"{.status.nodeInfo.kubeletVersion}":                             "v1.36.3",
+		"{.status.nodeInfo.operatingSystem}":                            "linux",
+		"{.metadata.labels.kubernetes\\.io/hostname}":                   w.name,
+		"{.status.addresses[?(@.type==\"InternalIP\")].address}":        w.address,
+		"{.status.daemonEndpoints.kubeletEndpoint.Port}":                w.port,
+		"{.status.conditions[*].type}":                                  "MemoryPressure DiskPressure PIDPressure Ready",
+		"{.status.conditions[?(@.type==\"Ready\")].reason}":             "KubeletReady",
+		"{.status.conditions[?(@.type==\"MemoryPressure\")].reason}":    "KubeletHasSufficientMemory",
+		"{.status.allocatable.pods}":                                    "110",
+		"{.status.nodeInfo.containerRuntimeVersion}":                    strings.TrimSpace(w.kubectl("get", "node", w.name, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")),
+		"{.status.images[?(@.names[0]==\"" + busybox + "\")].names[0]}": busybox,
+	} {
+		w.awaitOutput(want, "get", "node", w.name, "-o", "jsonpath="+path)
+	}
+	holder := func() string {
+		return w.kubectl("get", "lease", "-n", "kube-node-lease", w.name, "-o", "jsonpath={.spec.holderIdentity} {.spec.leaseDurationSeconds} {.spec.renewTime}")
+	}
+	first := holder()
+	if !strings.HasPrefix(first, w.name+" 40 ") {
+		w.Errorf("lease %q", first)
+	}
+	w.await(func() error { // renewed every 10 s
+		if holder() == first {
+			return errNotYet
+		}
+		return nil
+	})
+	// The object vanishes, and comes back.
+	uid := w.kubectl("get", "node", w.name, "-o", "jsonpath={.metadata.uid}")
+	w.kubectl("delete", "node", w.name)
+	w.await(func() error {
+		now, err := w.try("get", "node", w.name, "-o", "jsonpath={.metadata.uid}")
+		if err == nil && (now == "" || now == uid) {
+			err = errNotYet
+		}
+		return err
+	})
+	w.awaitNode("Ready", "True")
+}
+
+func (w *world) logs() {
+	w.pod("logs", `echo one; echo two >&2; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); [ $i -lt 30 ] && echo tick $i; sleep 0.1; done; echo last; exit 3`)
+	w.await(func() error {
+		if out := w.kubectl("logs", "logs"); !strings.HasPrefix(out, "one\ntwo\ntick 1\n") && !strings.HasPrefix(out, "two\none\ntick 1\n") {
+			return fmt.Errorf("the log is %q", out)
+		}
+		return nil
+	})
+	if out := w.kubectl("logs", "logs", "--tail=1", "--timestamps"); !strings.Contains(out, "Z tick ") || strings.Count(out, "\n") != 1 {
+		w.Errorf("the last line is %q", out)
+	}
+	if out := w.kubectl("logs", "logs", "--limit-bytes=3"); len(out) != 3 {
+		w.Errorf("3 bytes are %q", out)
+	}
+	if out, err := w.try("logs", "logs", "-c", "nobody"); err == nil || !strings.Contains(err.Error(), "container nobody is not valid for pod logs") {
+		w.Errorf("the log of an unknown container: %q, %v", out, err)
+	}
+	follow := w.cluster.Kubectl(w, "logs", "-f", "logs")
+	var out bytes.Buffer
+	follow.Stdout = &out
+	if err := follow.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.kubectl("exec", "logs", "--", "touch", "/tmp/end")
+	if err := follow.Wait(); err != nil || !strings.HasSuffix(out.String(), "\nlast\n") {
+		w.Errorf("followed to the end: %v, %q", err, out.String())
+	}
+	w.await(func() error {
+		out, err := w.try("logs", "logs", "--previous")
+		if err == nil && !strings.HasSuffix(out, "\nlast\n") {
+			err = fmt.Errorf("the log of the life before is %q", out)
+		}
+		return err
+	})
+	w.awaitOutput("3", "get", "pod", "logs", "-o", "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}")
+}
+
+func (w *world) exec() {
+	w.pod("exec", sleeps)
+	if out := w.kubectl("exec", "exec", "--", "sh", "-c", "echo out; echo err >&2"); out != "out\n" {
+		w.Errorf("standard output %q", out)
+	}
+	cmd := w.cluster.Kubectl(w, "exec", "exec", "--", "sh", "-c", "exit 42")
+	if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != 42 {
+		w.Errorf("exit code %v", err)
+	}
+	cmd = w.cluster.Kubectl(w, "exec", "-i", "exec", "--", "md5sum")
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB through standard input, and its end
+	cmd.Stdin = bytes.NewReader(big)
+	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), sum(big)) {
+		w.Errorf("4 MiB of standard input: %v %q", err, out)
+	}
+	// By SPDY too, as older clients.
+	cmd = w.cluster.Kubectl(w, "exec", "-i", "exec", "--", "wc", "-c")
+	cmd.Env = append(cmd.Env, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false")
+	cmd.Stdin = bytes.NewReader(big)
+	if out, err := cmd.Output(); err != nil || strings.TrimSpace(string(out)) != fmt.Sprint(len(big)) {
+		w.Errorf("by SPDY: %v %q", err, out)
+	}
+	// A terminal.
+	cmd = exec.Command("script", "-qec", strings.Join(append([]string{"stty cols 97 rows 13;"}, w.cluster.Kubectl(w, "exec", "-it", "exec", "--", "stty", "size").Args...), " "), "/dev/null")
+	cmd.Env = w.cluster.Kubectl(w, "version").Env
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "13 97") {
+		w.Errorf("a terminal: %v %q", err, out)
+	}
+	if _, err := w.try("exec", "exec", "--", "no-such-program"); err == nil {
+		w.Error("a program that is not there runs")
+	}
+}
+
+func (w *world) attachAndForward() {
+	w.cluster.Apply(w, `apiVersion: v1
+kind: Pod
+metadata: {name: attach}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: `+busybox+`, stdin: true, stdinOnce: true, command: [sh, -c, "while read line; do echo got $line; done; echo end"]}
+  - {name: web, image: `+busybox+`, command: [sh, -c, "mkdir -p /tmp/w && echo hello > /tmp/w/index.html && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"]}
+`)
+	w.Cleanup(func() { w.kubectl("delete", "pod", "attach", "--timeout=60s") })
+	w.kubectl("wait", "--for=condition=Ready", "pod/attach", "--timeout=60s")
+	for _, websockets := range []string{"true", "false"} {
+		port := freePort(w.T, "127.0.0.1")
+		forward := w.cluster.Kubectl(w, "port-forward", "pod/attach", port+":8080")
+		forward.Env = append(forward.Env, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
+		var said bytes.Buffer
+		forward.Stderr = &said
+		if err := forward.Start(); err != nil {
+			w.Fatal(err)
+		}
+		w.await(func() error {
+			c, err := net.DialTimeout("tcp", "127.0.0.1:"+port, time.Second)
+			if err == nil {
+				_ = c.Close()
+			}
+			return err
+		})
+		for range 3 {
+			r, err := http.Get("http://127.0.0.1:" + port + "/")
+			if err != nil {
+				w.Fatalf("through port-forward (websockets %s): %v\n%s", websockets, err, said.String())
+			}
+			if text, _ := io.ReadAll(r.Body); string(text) != "hello\n" {
+				w.Errorf("through port-forward: %q", text)
+			}
+			_ = r.Body.Close()
+		}
+		_ = forward.Process.Signal(os.Interrupt)
+		_ = forward.Wait()
+	}
+	cmd := w.cluster.Kubectl(w, "attach", "-i", "attach", "-c", "main")
+	cmd.Stdin = strings.NewReader("some words\n")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	if out, err := cmd.Output(); !strings.Contains(string(out), "got some words\n") {
+		w.Errorf("attached: %v %q", err, out)
+	}
+}
+
+func (w *world) copies() {
+	w.pod("copy", sleeps)
+	dir := w.TempDir()
+	from := filepath.Join(dir, "from")
+	big := bytes.Repeat([]byte("copy"), 1<<18)
+	if err := os.MkdirAll(filepath.Join(from, "below"), 0o755); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(from, "below/big"), big, 0o640); err != nil {
+		w.Fatal(err)
+	}
+	w.kubectl("cp", from, "copy:/tmp/there")
+	w.kubectl("cp", "copy:/tmp/there", filepath.Join(dir, "back"))
+	got, err := os.ReadFile(filepath.Join(dir, "back/below/big"))
+	if err != nil || !bytes.Equal(got, big) {
+		w.Errorf("there and back: %d bytes, %v", len(got), err)
+	}
+}
+
+func (w *world) debug() {
+	w.pod("debugged", "echo in the pod > /tmp/note; "+sleeps)
+	out := w.kubectl("debug", "debugged", "--image="+busybox, "--image-pull-policy=Never", "--target=main", "-c", "eye", "--profile=general", "--attach=false", "--", "sh", "-c", "ps; hostname")
+	w.awaitOutput("0", "get", "pod", "debugged", "-o", "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}")
+	text := w.kubectl("logs", "debugged", "-c", "eye")
+	if !strings.Contains(text, "sleep 0.1") || !strings.HasSuffix(text, "debugged\n") {
+		w.Errorf("the ephemeral container does not see its target: %q %q", out, text)
+	}
+}
+
+func (w *world) mirrors() {
+	file := filepath.Join(w.static, "static.yaml")
+	if err := os.WriteFile(file, []byte(shell("static", "echo static; "+sleeps)), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	name := "static-" + w.name
+	w.awaitOutput("True", "get", "pod", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	uid := func() string { return w.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}") }
+	first := uid()
+	w.awaitOutput("Node", "get", "pod", name, "-o", "jsonpath={.metadata.ownerReferences[0].kind}")
+	if out := w.kubectl("logs", name); out != "static\n" {
+		w.Errorf("log %q", out)
+	}
+	if out := w.kubectl("exec", name, "--", "echo", "here"); out != "here\n" {
+		w.Errorf("exec %q", out)
+	}
+	started := w.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].containerID}")
+	w.kubectl("delete", "pod", name)
+	w.await(func() error {
+		out, err := w.try("get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID}")
+		if err == nil && (strings.HasPrefix(out, first) || !strings.HasSuffix(out, " "+started)) {
+			err = fmt.Errorf("mirror %q, was %s; container %s", out, first, started)
+		}
+		return err
+	})
+	if err := os.Remove(file); err != nil {
+		w.Fatal(err)
+	}
+	w.awaitOutput("", "get", "pod", name, "--ignore-not-found", "-o", "name")
+}
+
+func (w *world) deployment() {
+	w.cluster.Apply(w, `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: `+busybox+`
+        env: [{name: TEXT, value: one}]
+        command: [sh, -c, "mkdir -p /tmp/w && echo $TEXT > /tmp/w/index.html && exec httpd -f -p 8080 -h /tmp/w"]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+`)
+	w.Cleanup(func() { w.kubectl("delete", "deployment", "web", "--timeout=90s") })
+	w.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+	w.kubectl("set", "env", "deployment/web", "TEXT=two")
+	w.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+	w.await(func() error { // the old ones go
+		if names := strings.Fields(w.kubectl("get", "pods", "-l", "app=web", "-o", "name")); len(names) != 3 {
+			return fmt.Errorf("%v", names)
+		}
+		return nil
+	})
+	if out := w.kubectl("exec", "deployment/web", "--", "wget", "-qO-", "http://127.0.0.1:8080/"); out != "two\n" {
+		w.Errorf("after the rollout it says %q", out)
+	}
+	w.kubectl("rollout", "undo", "deployment/web")
+	w.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+	w.kubectl("scale", "deployment/web", "--replicas=0")
+	w.awaitOutput("", "get", "pods", "-l", "app=web", "-o", "name")
+}
+
+func (w *world) job() {
+	w.cluster.Apply(w, `apiVersion: batch/v1
+kind: Job
+metadata: {name: sum}
+spec:
+  completions: 3
+  parallelism: 2
+  backoffLimit: 4
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "echo $((40+2))"]}]
+`)
+	w.Cleanup(func() { w.kubectl("delete", "job", "sum", "--timeout=60s") })
+	w.kubectl("wait", "--for=condition=Complete", "job/sum", "--timeout=90s")
+	if out := w.kubectl("logs", "job/sum"); strings.TrimSpace(out) != "42" {
+		w.Errorf("the job says %q", out)
+	}
+}
+
+func (w *world) statefulSet() {
+	w.cluster.Apply(w, `apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {clusterIP: None, selector: {app: db}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "`+sleeps+`"]}]
+`)
+	w.Cleanup(func() { w.kubectl("delete", "statefulset/db", "service/db", "--timeout=90s") })
+	w.kubectl("rollout", "status", "statefulset/db", "--timeout=90s")
+	if out := w.kubectl("exec", "db-1", "--", "hostname", "-f"); out != "db-1.db.default.svc.cluster.local\n" {
+		w.Errorf("host name %q", out)
+	}
+	uid := w.kubectl("get", "pod", "db-0", "-o", "jsonpath={.metadata.uid}")
+	w.kubectl("delete", "pod", "db-0", "--timeout=60s")
+	w.await(func() error { // the same name, another pod
+		out, err := w.try("get", "pod", "db-0", "-o", `jsonpath={.metadata.uid} {.status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && (strings.HasPrefix(out, uid) || !strings.HasSuffix(out, "True")) {
+			err = errNotYet
+		}
+		return err
+	})
+}
+
+func (w *world) daemonSet() {
+	w.cluster.Apply(w, `apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: everywhere}
+spec:
+  selector: {matchLabels: {app: everywhere}}
+  template:
+    metadata: {labels: {app: everywhere}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      hostNetwork: true
+      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "`+sleeps+`"]}]
+`)
+	w.Cleanup(func() { w.kubectl("delete", "daemonset", "everywhere", "--timeout=60s") })
+	w.kubectl("rollout", "status", "daemonset/everywhere", "--timeout=60s")
+	w.awaitOutput(w.address, "get", "pods", "-l", "app=everywhere", "-o", "jsonpath={.items[0].status.podIP}")
+}
+
+func (w *world) events() {
+	w.pod("told", sleeps)
+	for _, reason := range []string{"Scheduled", "Pulled", "Created", "Started"} {
+		w.await(func() error {
+			out := w.kubectl("get", "events", "--field-selector", "involvedObject.name=told,reason="+reason, "-o", "jsonpath={.items[*].type}")
+			if out != "Normal" {
+				return fmt.Errorf("%s: %q", reason, out)
+			}
+			return nil
+		})
+	}
+	w.cluster.Apply(w, strings.Replace(shell("unpulled", "true"), busybox, "nodectl.dev/test/nobody:1\n    imagePullPolicy: Never", 1))
+	w.Cleanup(func() { w.kubectl("delete", "pod", "unpulled", "--timeout=60s") })
+	w.awaitOutput("ErrImageNeverPull", "get", "pod", "unpulled", "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}")
+	if out := w.kubectl("describe", "pod", "unpulled"); !strings.Contains(out, "ErrImageNeverPull") {
+		w.Errorf("describe says %s", out)
+	}
+}
+
+// recreated: an object is deleted and made again under its name; the new one waits
+// for the old, and both are told apart (F73).
+func (w *world) recreated() {
+	w.pod("again", "trap '' TERM; while :; do sleep 0.1; done")
+	old := w.kubectl("get", "pod", "again", "-o", "jsonpath={.metadata.uid}")
+	w.kubectl("delete", "pod", "again", "--grace-period=0", "--force")
+	w.cluster.Apply(w, shell("again", sleeps))
+	w.awaitOutput("True", "get", "pod", "again", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	if now := w.kubectl("get", "pod", "again", "-o", "jsonpath={.metadata.uid}"); now == old {
+		w.Errorf("it is the same pod: %s", now)
+	}
+}
+
+func (w *world) drain() {
+	w.kubectl("create", "deployment", "drained", "--image="+busybox, "--replicas=2", "--", "sh", "-c", sleeps)
+	w.kubectl("rollout", "status", "deployment/drained", "--timeout=60s")
+	w.kubectl("drain", w.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
+	w.awaitOutput("2", "get", "deployment", "drained", "-o", "jsonpath={.status.unavailableReplicas}")
+	w.kubectl("uncordon", w.name)
+	w.kubectl("rollout", "status", "deployment/drained", "--timeout=60s")
+	w.kubectl("delete", "deployment", "drained", "--timeout=60s")
+	w.awaitOutput("", "get", "pods", "-o", "name")
+}

@@ -1,0 +1,241 @@
+// Package kube shows that a node of a real cluster that is nodectl cannot be told
+// from one that is a kubelet: a whole control plane, a real containerd, kube-proxy,
+// CoreDNS, and a real kubectl that does what people do.
+//
+// The one rule: at the end of every world the API server's audit log is read, and
+// not one request of the node's identity was refused with 403.
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// patience is how long anything may take that has no limit of its own.
+const patience = 60 * time.Second
+
+// nodectl is the program under test, built by TestMain.
+var nodectl string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nodectl-kube-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	nodectl = filepath.Join(dir, "nodectl")
+	build := exec.Command("go", "build", "-o", nodectl, ".")
+	build.Dir, build.Stderr = node.Repo(), os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build nodectl:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// world is one cluster whose only node is nodectl.
+type world struct {
+	*testing.T
+	cluster *cluster.Cluster
+	machine *node.Node
+	address string // of the machine, for its pods too
+	name    string // of the node
+	root    string
+	socket  string // the agent's local socket
+	static  string // directory of manifests
+	file    string // the node's kubeconfig
+	port    string // of the node's server
+	agent   *cluster.Process
+}
+
+// newWorld starts a control plane, a containerd and the agent, and returns when the
+// node is ready.
+func newWorld(t *testing.T, flags ...string) *world {
+	t.Helper()
+	w := &world{T: t, machine: node.New(t), name: "n1"}
+	w.address = device(t)
+	w.cluster = cluster.Start(t, cluster.Whole(w.address))
+	t.Cleanup(w.nothingForbidden)
+	w.file = w.cluster.NodeKubeconfig(t, w.name)
+	w.root, w.static = w.machine.RootDir+"-agent", filepath.Join(t.TempDir(), "manifests")
+	w.socket = filepath.Join(w.root, "nodectl.sock")
+	if err := os.MkdirAll(w.static, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.port = freePort(t, w.address)
+	args := append([]string{
+		"serve", "-f", w.static, "--kubeconfig", w.file, "--root-dir", w.root,
+		"--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.machine.LogsDir, "--cgroup-root", w.machine.CgroupParent,
+		"--node-name", w.name, "--node-ip", w.address, "--address", w.address, "--port", w.port,
+		"--client-ca-file", w.cluster.Authority.File, "--cluster-domain", "cluster.local", "--log-level", "debug",
+	}, flags...)
+	w.agent = cluster.NewProcess(t, nodectl, t.TempDir(), args, w.serves)
+	w.agent.Start(t)
+	w.awaitNode("Ready", "True")
+	return w
+}
+
+// serves reports whether the agent answers.
+func (w *world) serves(ctx context.Context) error {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// device makes a network device with an address of its own, which pods reach and
+// nobody beside this machine does.
+func device(t *testing.T) string {
+	t.Helper()
+	for i := range 200 {
+		name, address := fmt.Sprintf("ndk%d", i), fmt.Sprintf("198.18.%d.1", i)
+		if exec.Command("ip", "link", "add", name, "type", "dummy").Run() != nil {
+			continue // somebody else's
+		}
+		t.Cleanup(func() {
+			if out, err := exec.Command("ip", "link", "del", name).CombinedOutput(); err != nil {
+				t.Errorf("remove %s: %v: %s", name, err, out)
+			}
+		})
+		for _, args := range [][]string{{"addr", "add", address + "/32", "dev", name}, {"link", "set", name, "up"}} {
+			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+				t.Fatalf("ip %v: %v: %s", args, err, out)
+			}
+		}
+		return address
+	}
+	t.Fatal("no device could be made")
+	return ""
+}
+
+func freePort(t *testing.T, address string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// kubectl runs kubectl and returns what it prints; the test fails with it.
+func (w *world) kubectl(args ...string) string {
+	w.Helper()
+	out, err := w.try(args...)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return out
+}
+
+// try is kubectl where failing is an answer.
+func (w *world) try(args ...string) (string, error) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	made := w.cluster.Kubectl(w, args...)
+	cmd := exec.CommandContext(ctx, made.Path, args...)
+	cmd.Env = made.Env
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("kubectl %s: %w\n%s%s", strings.Join(args, " "), err, out.String(), said.String())
+	}
+	return out.String(), err
+}
+
+// await calls f until it returns nil.
+func (w *world) await(f func() error) { w.Helper(); node.Eventually(w, patience, f) }
+
+// awaitOutput waits until kubectl prints want.
+func (w *world) awaitOutput(want string, args ...string) {
+	w.Helper()
+	w.await(func() error {
+		got, err := w.try(args...)
+		if err == nil && strings.TrimSpace(got) != want {
+			err = fmt.Errorf("kubectl %s: %q, want %q", strings.Join(args, " "), strings.TrimSpace(got), want)
+		}
+		return err
+	})
+}
+
+// awaitNode waits for a condition of the node.
+func (w *world) awaitNode(condition, status string) {
+	w.Helper()
+	w.awaitOutput(status, "get", "node", w.name, "-o", fmt.Sprintf("jsonpath={.status.conditions[?(@.type==%q)].status}", condition))
+}
+
+// request is one line of the audit log.
+type request struct {
+	Stage          string
+	Verb           string
+	RequestURI     string
+	User           struct{ Username string }
+	ObjectRef      struct{ Resource, Subresource, Namespace, Name string }
+	ResponseStatus struct{ Code int }
+}
+
+// requests returns what the API server was asked by the node.
+func (w *world) requests() []request {
+	w.Helper()
+	f, err := os.Open(w.cluster.AuditLog)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer f.Close()
+	var all []request
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 4<<20)
+	for lines.Scan() {
+		var r request
+		if json.Unmarshal(lines.Bytes(), &r) != nil {
+			continue // the last line of a server that was killed
+		}
+		if r.User.Username == "system:node:"+w.name && r.Stage == "ResponseComplete" {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (w *world) nothingForbidden() {
+	n := 0
+	for _, r := range w.requests() {
+		n++
+		if r.ResponseStatus.Code == http.StatusForbidden {
+			w.Errorf("refused with 403: %s %s", r.Verb, r.RequestURI)
+		}
+	}
+	if n == 0 {
+		w.Error("the audit log holds no request of the node")
+	}
+}
+
+var errNotYet = errors.New("not yet")
+
+// sum is what md5sum prints of data.
+func sum(data []byte) string { return fmt.Sprintf("%x", md5.Sum(data)) }
