@@ -55,6 +55,11 @@ func (r *Runtime) Handler(class *string) string {
 	if handler, ok := r.cfg.RuntimeClasses[*class]; ok {
 		return handler
 	}
+	if r.cfg.RuntimeClass != nil {
+		if handler, ok := r.cfg.RuntimeClass(*class); ok {
+			return handler
+		}
+	}
 	return *class
 }
 

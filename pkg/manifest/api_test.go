@@ -170,9 +170,6 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 	t.Parallel()
 	seconds := int64(30)
 	for path, edit := range map[string]func(*v1.Pod){
-		"spec.volumes[0].persistentVolumeClaim": func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-		},
 		"spec.volumes[0].csi": func(p *v1.Pod) {
 			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "x"}}}}
 		},

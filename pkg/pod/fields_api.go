@@ -20,7 +20,7 @@ func apiRows() []Field {
 		honour("metadata.deletionGracePeriodSeconds", RestartNone),
 		inert("metadata.finalizers", "the server keeps its object until they are lifted; the pod here may stop"),
 		inert("metadata.ownerReferences", "the controllers' and the server's to act on"),
-		reject("spec.volumes[].persistentVolumeClaim", "claims of an API server are bound to volumes that need a driver"),
+		{Path: "spec.volumes[].persistentVolumeClaim", Restart: RestartPod, Note: "a claim that is bound to a hostPath or local volume of this node"},
 		{Path: "spec.volumes[].projected.sources[].serviceAccountToken", Restart: RestartPod, Note: "a token of the pod's service account, renewed before it ends (C-1.38.11)"},
 		honour("spec.volumes[].projected.sources[].serviceAccountToken.audience", RestartPod),
 		honour("spec.volumes[].projected.sources[].serviceAccountToken.expirationSeconds", RestartPod),

@@ -190,7 +190,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 				objects = append(objects, o)
 			}
 		}
-		if r.Optional || o != nil && (r.Key == "" || o.Has(r.Key)) {
+		if r.Optional || r.Kind == pod.KindClaim && s.Origin.Source == sourceAPI || o != nil && (r.Key == "" || o.Has(r.Key)) {
 			continue
 		}
 		if waits {

@@ -99,6 +99,9 @@ func (p placed) there() error {
 	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s is no longer there", p.path)
 	}
+	if _, is := p.kind.(bound); is && !boundAt(p.path) {
+		return fmt.Errorf("%s is no longer mounted", p.path)
+	}
 	if p.mounted {
 		if there, err := overmounted(p.path); err != nil || !there {
 			return fmt.Errorf("%s is no longer mounted", p.path)

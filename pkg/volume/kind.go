@@ -67,6 +67,9 @@ func (s *setting) group() *int64 {
 	return nil
 }
 
+// sourceAPI is the kind of source that is an API server.
+const sourceAPI = "api"
+
 // kindOf returns the kind of one of want's volumes.
 func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 	switch {
@@ -85,6 +88,9 @@ func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 	case vol.Image != nil:
 		return image{}, nil
 	case vol.PersistentVolumeClaim != nil:
+		if want.Origin.Source == sourceAPI {
+			return bound{claim: vol.PersistentVolumeClaim.ClaimName, readOnly: vol.PersistentVolumeClaim.ReadOnly}, nil
+		}
 		return v.claim(want.Namespace, vol.PersistentVolumeClaim)
 	}
 	return nil, errors.New("this kind of volume is not supported")

@@ -69,6 +69,8 @@ func isOwn(rel string, m *mountinfo.Info) bool {
 		switch part[2] {
 		case dirEmptyDir, dirSecret, dirDownward, dirProjected:
 			return m.Root == "/" && (m.FSType == "tmpfs" || m.FSType == "hugetlbfs")
+		case dirBound:
+			return true
 		}
 	case len(part) == 5:
 		return part[1] == subPathsDir

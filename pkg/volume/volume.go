@@ -65,7 +65,10 @@ type Config struct {
 	// TrustBundle returns the certificates of a bundle; nil where there is no API
 	// server.
 	TrustBundle func(ctx context.Context, s *v1.ClusterTrustBundleProjection) (string, error)
-	Log         *slog.Logger
+	// Claim returns the directory that a claim of an API server is bound to, for the pod
+	// that names it; nil where there is no API server.
+	Claim func(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error)
+	Log   *slog.Logger
 }
 
 // Volumes puts volumes in place and takes them away. It may be used by many

@@ -1,0 +1,80 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+// dirBound is where volumes lie that a claim of an API server is bound to.
+const dirBound = "kubernetes.io~local-volume"
+
+// bound is a claim of an API server: a directory of this node that somebody has made a
+// PersistentVolume of, as hostPath or local volume. It is mounted under the instance,
+// so that what a container sees never changes while it runs, and nothing in it is
+// ever removed.
+type bound struct {
+	claim    string
+	readOnly bool
+}
+
+func (b bound) traits() traits {
+	return traits{dir: dirBound, readOnly: b.readOnly, relabel: !b.readOnly}
+}
+
+func (bound) path(own string) string { return own }
+
+// put asks what the claim is bound to and mounts that. What is mounted already stays,
+// whatever the server says or does not say.
+func (b bound) put(ctx context.Context, p placed, s *setting) error {
+	if s.cfg.Claim == nil {
+		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
+	}
+	if boundAt(p.path) {
+		return nil
+	}
+	from, err := s.cfg.Claim(ctx, s.want, b.claim)
+	if err != nil {
+		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
+	}
+	if err := (hostPath{from}).put(ctx, p, s); err != nil {
+		return err
+	}
+	source, err := openVolume(from.Path)
+	if err != nil {
+		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
+	}
+	defer source.Close()
+	if err := bind(source, p.path); err != nil || b.readOnly {
+		return err
+	}
+	var policy *v1.PodFSGroupChangePolicy
+	if sc := s.want.Pod.Spec.SecurityContext; sc != nil {
+		policy = sc.FSGroupChangePolicy
+	}
+	err = setGroup(p.path, s.group(), policy, false)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
+		s.log.Warn("Group of claim not changed", "claim", s.want.Namespace+"/"+b.claim, "error", err)
+		return nil
+	}
+	return err
+}
+
+// boundAt reports whether something is mounted on path itself.
+func boundAt(path string) bool {
+	whole, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return false
+	}
+	whole = filepath.Join(whole, filepath.Base(path))
+	for _, m := range mountsBelow(path) {
+		if m.Mountpoint == whole {
+			return true
+		}
+	}
+	return false
+}
