@@ -3,7 +3,6 @@ package cmd
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -18,16 +17,17 @@ import (
 
 // origin is where a setting's value came from.
 type origin struct {
-	Kind string `json:"origin"` // flag, env, file, default
+	Kind string `json:"origin"` // flag, env, file, kubelet, default
 	// Where is the flag, the variable, or file and line; "" for a default.
 	Where string `json:"where"`
 }
 
-// load reads the configuration: flags, then NODECTL_* variables, then the
-// file, then defaults. Every mistake names the place it stands in.
+// load reads the configuration: flags, then NODECTL_* variables, then nodectl's
+// own file, then a KubeletConfiguration, then defaults. Every mistake names the
+// place it stands in.
 func (p *program) load() (config.Config, map[string]origin, error) {
 	var cfg config.Config
-	values, places, err := p.readFile()
+	values, places, err := p.readFiles()
 	if err != nil {
 		return cfg, nil, failed(exitUsage, err)
 	}
@@ -38,10 +38,11 @@ func (p *program) load() (config.Config, map[string]origin, error) {
 			return
 		}
 		origins[f.Name] = origin{Kind: "default"}
-		if where, ok := places[f.Name]; ok {
-			origins[f.Name] = origin{"file", where}
+		o, fromFile := places[f.Name]
+		if fromFile {
+			origins[f.Name] = o
 		}
-		if name, value := p.variable(f.Name); value != "" {
+		if name, value := p.variable(f.Name); value != "" && o.Kind != "flag" {
 			if err == nil {
 				err = fits(f, value, name)
 			}
@@ -72,6 +73,9 @@ func (p *program) load() (config.Config, map[string]origin, error) {
 	if strings.HasPrefix(cfg.RuntimeEndpoint, "/") {
 		cfg.RuntimeEndpoint = "unix://" + cfg.RuntimeEndpoint
 	}
+	if err := p.applyKubeletFlags(&cfg); err != nil {
+		return cfg, nil, failed(exitUsage, err)
+	}
 	if err := cfg.Check(); err != nil {
 		return cfg, nil, failed(exitUsage, placed(err, origins))
 	}
@@ -85,7 +89,7 @@ func placed(err error, origins map[string]origin) error {
 		return err
 	}
 	switch o := origins[e.Key]; o.Kind {
-	case "file":
+	case "file", "kubelet":
 		return fmt.Errorf("%s: %w", o.Where, err)
 	case "env":
 		return fmt.Errorf("%s: %s", o.Where, e.Msg)
@@ -127,23 +131,11 @@ func fits(f *pflag.Flag, value, where string) error {
 	return nil
 }
 
-// readFile reads the configuration file, strictly: every key is a setting,
-// stands there once and has a value its flag would take. places holds
-// file:line by key. Only a file that was named has to exist.
-func (p *program) readFile() (values map[string]any, places map[string]string, err error) {
+// readFile reads a configuration file of nodectl's, strictly: every key is a
+// setting, stands there once and has a value its flag would take. places holds
+// file:line by key.
+func (p *program) readFile(path string, data []byte) (values map[string]any, places map[string]string, err error) {
 	values, places = map[string]any{}, map[string]string{}
-	flag := p.settings.Lookup("config")
-	path, named := flag.Value.String(), flag.Changed
-	if _, value := p.variable("config"); !named && value != "" {
-		path, named = value, true
-	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && !named {
-		return values, places, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("read configuration: %w", err)
-	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
 		return nil, nil, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))

@@ -41,7 +41,8 @@ func (p *program) configCommand() *cobra.Command {
 		Use:   "view",
 		Short: "Print every setting, as a configuration file",
 		Long: `Print every setting as a configuration file would hold it: flags win over
-NODECTL_* variables, those over the file, and that over the defaults.`,
+NODECTL_* variables, those over nodectl's own file, that over a
+KubeletConfiguration, and that over the defaults.`,
 		Args: noArgs,
 		Example: `  nodectl config view
   nodectl config view --show-origin
@@ -51,6 +52,7 @@ NODECTL_* variables, those over the file, and that over the defaults.`,
 	p.addClusterSources(view)
 	p.addSettings(view.Flags(), agentSettings())
 	p.addSettings(view.Flags(), serveSettings())
+	p.addKubeletFlags(view)
 	show := view.Flags().Bool("show-origin", false, "say where each value comes from")
 	output := addOutput(view, "yaml", "json", "text")
 	view.RunE = func(*cobra.Command, []string) error {

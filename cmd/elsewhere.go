@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -30,30 +31,19 @@ func (p *program) runtimeCommand() *cobra.Command {
 	return onLinux("runtime", "Look at or stop the bundled container runtime")
 }
 
-func (p *program) getCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "get",
-		Short: "Show what is on this node",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  needsSubcommand,
-	}
-	pods := onLinux("pods", "Show the pods of this node, of every namespace")
-	pods.Aliases = []string{"pod", "po"}
-	volumes := onLinux("volumes", "Show the volumes that claims are bound to")
-	volumes.Aliases = []string{"volume", "pvc"}
-	cmd.AddCommand(pods, p.getSourcesCommand(), volumes)
+func (p *program) getVolumesCommand() *cobra.Command {
+	cmd := onLinux("volumes", "Show the volumes that claims are bound to")
+	cmd.Aliases = []string{"volume", "pvc"}
 	return cmd
 }
 
-func (p *program) deleteCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "delete",
-		Short: "Remove what nothing else removes",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  needsSubcommand,
-	}
-	cmd.AddCommand(onLinux("volume", "Remove volumes that claims are bound to, with all that is in them"))
-	return cmd
+func (p *program) deleteVolumeCommand() *cobra.Command {
+	return onLinux("volume", "Remove volumes that claims are bound to, with all that is in them")
+}
+
+// lookAtPods says that there is no node to look at.
+func (p *program) lookAtPods(context.Context) ([]v1.Pod, error) {
+	return nil, failed(exitFailure, needsLinux("get pods"), "--server asks another node")
 }
 
 // onLinux returns a command that there is on Linux. It takes any flags: what is

@@ -130,6 +130,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		if unknown.GetSpecifiedShortnames() == "" {
 			text = "unknown flag --" + unknown.GetSpecifiedName()
+			if cmd.Name() == "serve" && slices.Contains(kubeletGoneFlags(), unknown.GetSpecifiedName()) {
+				return failed(exitUsage, errors.New("--"+unknown.GetSpecifiedName()+" is of kubelets of long ago, and means nothing here"), "networks are the runtime's: CNI configuration and plugins are found by it")
+			}
 			if cmd.Name() == "runonce" && slices.Contains(clusterSettings(), unknown.GetSpecifiedName()) {
 				return usage(cmd, errors.New("--"+unknown.GetSpecifiedName()+" is not runonce's: it runs files, URLs and standard input, once; serve follows an API server or an etcd"))
 			}

@@ -37,7 +37,8 @@ func clusterNodeSettings() []string {
 	return []string{"bootstrap-kubeconfig", "cert-dir", "rotate-certificates", "rotate-server-certificates", "register-node", "node-ip", "provider-id",
 		"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration", "kube-api-qps", "kube-api-burst", "event-qps", "event-burst",
 		"eviction-hard", "eviction-pressure-transition-period", "address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version",
-		"tls-cipher-suites", "streaming-connection-idle-timeout", "kubelet-config", "config-dir"}
+		"tls-cipher-suites", "streaming-connection-idle-timeout", "enable-debugging-handlers", "healthz-bind-address", "healthz-port",
+		"protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1", "kubelet-config", "config-dir"}
 }
 
 // agentSettings names the settings of whoever runs pods.
@@ -61,7 +62,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("log-level", d.LogLevel, "error, warn, info (serve's) or debug")
 	f.String("color", d.Color, "auto, always or never")
 	f.String("root-dir", d.RootDir, "kept state")
-	f.String("run-dir", d.RunDir, "local socket (default /run/nodectl; <root-dir> where that is given)")
+	f.String("run-dir", d.RunDir, "local socket (default /run/nodectl)")
 	f.String("runtime-endpoint", d.RuntimeEndpoint, "container runtime (found if not given)")
 	f.String("pod-logs-dir", d.PodLogsDir, "container logs")
 	f.String("cgroup-root", d.CgroupRoot, "cgroup above all pods")
@@ -124,6 +125,12 @@ func settingFlags() *pflag.FlagSet {
 	f.String("tls-min-version", d.TLSMinVersion, "the oldest TLS the server speaks: VersionTLS12 or VersionTLS13")
 	f.StringSlice("tls-cipher-suites", d.TLSCipherSuites, "cipher suites of TLS 1.2")
 	f.Duration("streaming-connection-idle-timeout", d.StreamingConnectionIdleTimeout, "how long exec, attach and port-forward may be silent")
+	f.Bool("enable-debugging-handlers", d.EnableDebuggingHandlers, "exec, attach, logs, run, port-forward and checkpoint on TCP too")
+	f.String("healthz-bind-address", d.HealthzBindAddress, "address of --healthz-port")
+	f.Int("healthz-port", d.HealthzPort, "port that answers /healthz alone, without TLS; 0 is none")
+	f.Bool("protect-kernel-defaults", d.ProtectKernelDefaults, "do not start where the kernel's settings are not those a node needs")
+	f.Bool("fail-swap-on", d.FailSwapOn, "do not start where swap is on")
+	f.Bool("fail-cgroup-v1", d.FailCgroupV1, "do not start on cgroup v1")
 	f.String("kubelet-config", d.KubeletConfig, "settings as a KubeletConfiguration")
 	f.String("config-dir", d.KubeletConfigDir, "drop-ins of --kubelet-config: *.conf")
 
@@ -147,7 +154,7 @@ func settingFlags() *pflag.FlagSet {
 		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
 		{"run-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},
-		{"address", "ADDRESS"}, {"client-ca-file", "FILE"}, {"tls-cert-file", "FILE"}, {"tls-private-key-file", "FILE"}, {"tls-min-version", "VERSION"},
+		{"address", "ADDRESS"}, {"healthz-bind-address", "ADDRESS"}, {"client-ca-file", "FILE"}, {"tls-cert-file", "FILE"}, {"tls-private-key-file", "FILE"}, {"tls-min-version", "VERSION"},
 		{"tls-cipher-suites", "SUITES"}, {"kubelet-config", "FILE"}, {"config-dir", "DIR"},
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
 		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},

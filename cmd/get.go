@@ -1,24 +1,13 @@
-//go:build linux
-
 package cmd
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	v1 "k8s.io/api/core/v1"
+	"github.com/spf13/pflag"
 
-	"github.com/nodectl/nodectl/pkg/engine"
-	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/sink/journal"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -27,111 +16,164 @@ func (p *program) getCommand() *cobra.Command {
 		Use:   "get",
 		Short: "Show what is on this node",
 		Args:  cobra.ArbitraryArgs,
-		RunE:  needsSubcommand,
-	}
-	cmd.AddCommand(p.getPodsCommand(), p.getSourcesCommand(), p.getVolumesCommand())
-	return cmd
-}
-
-func (p *program) getPodsCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "pods [NAME...]",
-		Aliases: []string{"pod", "po"},
-		Short:   "Show the pods of this node, of every namespace",
-		Long: `Show the pods of this node: what the runtime shows now, and what the agent last
-reported. It works beside a running serve and without one. A name may be given
-with or without the node's suffix.`,
 		Example: `  nodectl get pods
-  nodectl get pods web -o yaml
-  nodectl get pods -n kube-system -o wide`,
+  nodectl get pod/web -o yaml
+  nodectl get events -w`,
 	}
-	output := addOutput(cmd, "text", "wide", "json", "yaml", "name")
-	namespace := cmd.Flags().StringP("namespace", "n", "", "only pods of this namespace")
-	word(cmd.Flags(), "namespace", "NAME")
-	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		pods, err := p.pods(cmd.Context())
-		if err != nil {
-			return err
-		}
-		pods, missing := p.selectPods(pods, *namespace, names)
-		switch output.value {
-		case "text", "wide":
-			if len(pods) == 0 && len(names) == 0 {
-				p.say(p.err.Notice("no pods on this node"))
+	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand())
+	// kubectl's other way to name things, pod/web, reaches this command with the
+	// flags of the one that is meant.
+	for _, sub := range cmd.Commands() {
+		sub.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if cmd.Flags().Lookup(f.Name) == nil {
+				there := *f
+				there.Hidden = true
+				there.Value = &noted{kind: f.Value.Type(), value: f.DefValue}
+				cmd.Flags().AddFlag(&there)
 			}
-			err = p.out.print(p.out.Pods(pods, output.value == "wide", time.Now()))
-		case "name":
-			err = p.out.print(ui.PodNames(pods))
-		default:
-			err = p.document(output.value, ui.PodList(pods))
-		}
-		if err != nil {
-			return err
-		}
-		for _, name := range missing {
-			p.say(p.err.Error("pod " + name + " not found"))
-		}
-		if len(missing) > 0 {
-			return ended(exitFailure)
-		}
-		return nil
+		})
 	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return p.getByKind(cmd, args) }
 	return cmd
 }
 
-// pods returns every pod of this node with its status, sorted. The journal says
-// what was last reported; where the runtime answers, it says how things are
-// now.
-func (p *program) pods(ctx context.Context) ([]v1.Pod, error) {
-	entries, err := journal.Read(filepath.Join(p.cfg.RootDir, "journal.jsonl"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, failed(exitFailure, err, asRoot(err))
-	}
-	reported := make(map[pod.Key]*v1.Pod, len(entries))
-	for key, e := range entries {
-		reported[key] = e.Pod
-	}
-	kept, err := p.kept()
-	if err != nil {
-		p.say(p.err.Notice(fmt.Sprintf("what the agent kept cannot be read: %v", err)))
-	}
-	runtime, err := p.observe(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		p.say(p.err.Notice("the runtime does not answer, so this is what was last reported: " + err.Error()))
-		return engine.Pods(nil, reported, kept, hostIPs(), time.Now()), nil
-	}
-	defer runtime.Close()
-	have, err := runtime.Pods(ctx)
-	if err != nil {
-		if len(have) == 0 {
-			return nil, failed(exitRuntime, err)
-		}
-		p.logger(slog.LevelWarn).Warn("Some pods were not read", "error", err)
-	}
-	return engine.Pods(&have, reported, kept, hostIPs(), time.Now()), nil
-}
+// noted is a flag whose value is read by another command.
+type noted struct{ kind, value string }
 
-// selectPods returns the pods asked for, and the names that none has.
-func (p *program) selectPods(all []v1.Pod, namespace string, names []string) (pods []v1.Pod, missing []string) {
-	found := make(map[string]bool, len(names))
-	suffix := "-" + strings.ToLower(p.cfg.NodeName)
-	for _, it := range all {
-		if namespace != "" && it.Namespace != namespace {
-			continue
+func (n *noted) String() string     { return n.value }
+func (n *noted) Type() string       { return n.kind }
+func (n *noted) Set(s string) error { n.value = s; return nil }
+
+// getByKind runs the command that pod/web pod/db means.
+func (p *program) getByKind(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || !strings.Contains(args[0], "/") {
+		return needsSubcommand(cmd, args)
+	}
+	var sub *cobra.Command
+	var names []string
+	for _, a := range args {
+		kind, name, ok := strings.Cut(a, "/")
+		one := subcommand(cmd, kind)
+		switch {
+		case !ok:
+			return usage(cmd, errors.New(a+" has no kind: either every name has one, as pod/"+a+", or none"))
+		case one == nil:
+			return unknownCommand(cmd, kind)
+		case sub != nil && sub != one:
+			return usage(cmd, errors.New("one kind at a time: "+args[0]+" and "+a+" are two"))
 		}
-		match := len(names) == 0
-		for _, name := range names {
-			if it.Name == name || it.Name == name+suffix {
-				match, found[name] = true, true
+		sub, names = one, append(names, name)
+	}
+	var wrong error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		there := sub.Flags().Lookup(f.Name)
+		_, ours := f.Value.(*noted)
+		switch {
+		case !ours || wrong != nil:
+		case there == nil:
+			wrong = usage(sub, errors.New("unknown flag --"+f.Name))
+		default:
+			if err := sub.Flags().Set(f.Name, f.Value.String()); err != nil {
+				wrong = flagError(sub, err)
 			}
 		}
-		if match {
-			pods = append(pods, it)
+	})
+	if wrong != nil {
+		return wrong
+	}
+	sub.SetContext(cmd.Context())
+	if sub.Args != nil {
+		if err := sub.Args(sub, names); err != nil {
+			return err
 		}
 	}
-	missing = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return found[n] })
-	return pods, missing
+	return sub.RunE(sub, names)
+}
+
+// subcommand returns the command of a name or an alias.
+func subcommand(cmd *cobra.Command, name string) *cobra.Command {
+	for _, c := range cmd.Commands() {
+		if c.Name() == name || slices.Contains(c.Aliases, name) {
+			return c
+		}
+	}
+	return nil
+}
+
+// listing is how get shows what it found.
+type listing struct {
+	format  ui.Format
+	columns ui.Columns
+	sortBy  string
+}
+
+// formatFlag is -o with kubectl's formats.
+type formatFlag struct{ to *listing }
+
+func (f *formatFlag) String() string { return f.to.format.Kind }
+func (f *formatFlag) Type() string   { return "string" }
+
+// Set implements pflag.Value.
+func (f *formatFlag) Set(text string) error {
+	format, err := ui.ParseFormat(text)
+	if err == nil {
+		f.to.format, f.to.columns.Wide = format, format.Kind == "wide"
+	}
+	return err
+}
+
+// addListing makes the flags of a listing flags of a command.
+func addListing(cmd *cobra.Command) *listing {
+	l := &listing{format: ui.Format{Kind: "text"}}
+	f := cmd.Flags()
+	f.VarP(&formatFlag{l}, "output", "o", "text, wide, json, yaml, name, jsonpath=…, go-template=…, custom-columns=…")
+	f.BoolVar(&l.columns.NoHeaders, "no-headers", false, "no line of headers")
+	f.StringVar(&l.sortBy, "sort-by", "", "order by this field, as .metadata.name")
+	word(f, "output", "FORMAT")
+	word(f, "sort-by", "PATH")
+	complete(cmd, "output", "text", "wide", "json", "yaml", "name", "jsonpath=", "go-template=", "custom-columns=")
+	return l
+}
+
+// addLabels adds what only makes sense of things that have labels.
+func (l *listing) addLabels(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&l.columns.Labels, "show-labels", false, "a column of labels")
+}
+
+// show prints what was found: a table of grid, names, or the document. single
+// says that one thing was asked for: then a template sees it, not a list of it.
+func show[T any](p *program, l *listing, items []T, single bool, names string, document func([]T) any, grid func([]T) ui.Grid) error {
+	switch {
+	case l.format.Table():
+		return p.out.print(p.out.Grid(grid(items), l.columns))
+	case l.format.Kind == "name":
+		return p.out.print(names)
+	case l.format.Template():
+		var d any
+		if single && len(items) == 1 {
+			d = items[0]
+		} else {
+			d = document(items)
+		}
+		text, err := l.format.Render(d)
+		if err != nil {
+			return failed(exitFailure, err)
+		}
+		return p.out.print(text)
+	}
+	return p.document(l.format.Kind, document(items))
+}
+
+// addNamespace adds -n and -A. Without either, every namespace is meant: a node
+// has few pods.
+func addNamespace(cmd *cobra.Command, usage string) *string {
+	namespace := cmd.Flags().StringP("namespace", "n", "", usage)
+	word(cmd.Flags(), "namespace", "NAME")
+	return namespace
+}
+
+// addAll adds -A, which is how it is anyway.
+func addAll(cmd *cobra.Command) {
+	cmd.Flags().BoolP("all-namespaces", "A", false, "pods of every namespace, as without -n")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 }

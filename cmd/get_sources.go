@@ -11,7 +11,7 @@ import (
 func (p *program) getSourcesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "sources",
-		Aliases: []string{"source"},
+		Aliases: []string{"source", "src"},
 		Short:   "Show the sources of a running agent, and how they are",
 		Long: `Show the sources of the agent that serves --root-dir, in their order: the first
 one wins. REASON says since when and why a source is not ok; LAST READ is when
@@ -26,10 +26,15 @@ what stands was read (a source that says nothing new is not read anew). STATE:
   nodectl get sources -o json`,
 	}
 	output := addOutput(cmd, "text", "wide", "json", "yaml", "name")
+	reach := p.addReach(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var d ui.SourceList
-		if err := p.agent().document(cmd.Context(), "/v1/sources", &d); err != nil {
+		c, err := reach.client()
+		if err != nil {
 			return err
+		}
+		var d ui.SourceList
+		if err := c.Document(cmd.Context(), "/v1/sources", nil, &d); err != nil {
+			return unanswered(err)
 		}
 		switch output.value {
 		case "text", "wide":

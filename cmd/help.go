@@ -65,8 +65,8 @@ type group struct {
 // the node, and how sources are met last. Inside a group the order is that of the
 // group.
 func groups(flags *pflag.FlagSet) []group {
-	all := []group{{title: "Flags"}, {title: "Sources"}, {title: "This node"}, {title: "How URLs are read"}, {title: "How etcd is read"}}
-	names := [][]string{nil, {"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}, nodeSettings(), nil, nil}
+	all := []group{{title: "Flags"}, {title: "Sources"}, {title: "This node"}, {title: "How URLs are read"}, {title: "How etcd is read"}, {title: "Another node"}}
+	names := [][]string{nil, {"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}, nodeSettings(), nil, nil, nil}
 	flags.VisitAll(func(f *pflag.Flag) {
 		switch {
 		case slices.Contains(names[1], f.Name), slices.Contains(names[2], f.Name):
@@ -74,6 +74,8 @@ func groups(flags *pflag.FlagSet) []group {
 			names[3] = append(names[3], f.Name)
 		case strings.HasPrefix(f.Name, "etcd-"):
 			names[4] = append(names[4], f.Name)
+		case slices.Contains(reachFlags(), f.Name):
+			names[5] = append(names[5], f.Name)
 		default:
 			names[0] = append(names[0], f.Name)
 		}

@@ -9,13 +9,16 @@ package cmd
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
 )
 
@@ -25,7 +28,7 @@ func Main() int {
 	ctx, stop := withSignals(context.Background())
 	defer stop()
 	p := newProgram(os.Stdin, os.Stdout, os.Stderr, os.Getenv)
-	return p.run(ctx, os.Args[1:])
+	return p.run(ctx, p.asKubelet(os.Args[0], os.Args[1:]))
 }
 
 // program is one run of nodectl. It belongs to the goroutine that calls run.
@@ -36,12 +39,21 @@ type program struct {
 	settings *pflag.FlagSet // every setting of config.Config
 	cfg      config.Config  // as loaded before a command runs
 	origins  map[string]origin
-	given    [][2]string       // absolute paths of sources and what was given for them
-	api      *apiserver.Source // once the sources were made; nil where no API server is one
+
+	configFiles  []string       // that were read
+	kubelet      config.Layer   // what a KubeletConfiguration said
+	kubeletFile  string         // one that --config named
+	kubeletFlags *pflag.FlagSet // the kubelet's, beside those that are settings
+	named        map[string]any // settings that a call by another name starts from
+
+	given [][2]string        // absolute paths of sources and what was given for them
+	api   *apiserver.Source  // once the sources were made; nil where no API server is one
+	way   *kubeconfig.Client // to the API server, where serve has made one
+	seen  func(p *v1.Pod, gone bool)
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {
-	return &program{in: in, out: newOutput(out), err: newOutput(err), env: env, settings: settingFlags()}
+	return &program{in: in, out: newOutput(out), err: newOutput(err), env: env, settings: settingFlags(), kubeletFlags: kubeletFlags()}
 }
 
 // run executes one command line.
@@ -103,7 +115,7 @@ func (p *program) prepare(cmd *cobra.Command) error {
 	}
 	p.cfg, p.origins = cfg, origins
 	p.colour(cfg.Color)
-	return nil
+	return p.begin(cmd)
 }
 
 // colour decides what each of the two streams may show.
@@ -122,11 +134,31 @@ func isCompletion(cmd *cobra.Command) bool {
 	return cmd.HasParent() && cmd.Parent().Name() == "completion"
 }
 
-// normalizeFlag makes --hostname-override, the kubelet's word, another name of
-// --node-name.
+// normalizeFlag makes the kubelet's words other names of settings.
 func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	if name == "hostname-override" {
-		name = "node-name"
+	if own, ok := kubeletAliases()[name]; ok {
+		name = own
 	}
 	return pflag.NormalizedName(name)
+}
+
+// begin says what the configuration leaves to say before a command runs that acts
+// on it, and whether serve may start with it on this machine.
+func (p *program) begin(cmd *cobra.Command) error {
+	switch cmd.CommandPath() {
+	case "nodectl config view":
+		for _, n := range p.kubeletNotices() {
+			p.say(p.err.Notice(n))
+		}
+	case "nodectl serve":
+		log := p.logger(slog.LevelInfo)
+		if n := p.kubelet.Unknown; len(n) > 0 {
+			log.Warn("No fields of a KubeletConfiguration, and ignored", "fields", strings.Join(n, ", "))
+		}
+		if n := p.kubelet.Ignored; len(n) > 0 {
+			log.Warn("Set for the kubelet, and not done here yet", "settings", strings.Join(n, ", "))
+		}
+		return p.startable()
+	}
+	return nil
 }

@@ -91,7 +91,7 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	}
 	progress := newProgress(p, set)
 	leave := n.pulls(wait, progress)
-	report, err := n.engine(nil, progress).Once(wait, set, f.goal())
+	report, err := n.engine(nil, told{sinks: []engine.Sink{progress}}).Once(wait, set, f.goal())
 	leave()
 	progress.end()
 	if f.cleanup {
@@ -181,7 +181,7 @@ func (n *node) cleanup(set *podconfig.Merged, log *slog.Logger) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if _, err := n.engine(nil).Once(ctx, set, engine.UntilGone); err != nil {
+	if _, err := n.engine(nil, told{}).Once(ctx, set, engine.UntilGone); err != nil {
 		return fmt.Errorf("clean up: %w", err)
 	}
 	log.Debug("Cleaned up")

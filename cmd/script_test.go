@@ -21,7 +21,8 @@ import (
 var update = flag.Bool("update", false, "rewrite what scripts compare with")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"nodectl": func() { os.Exit(Main()) }})
+	main := func() { os.Exit(Main()) }
+	testscript.Main(m, map[string]func(){"nodectl": main, "kubelet": main})
 }
 
 // TestScripts runs testdata/*.txtar: the specification of the command line.

@@ -111,10 +111,10 @@ func TestSelectionTravels(t *testing.T) {
 // TestUpdateLinesEndWithTheirReader: a stream is left as soon as its reader is.
 func TestUpdateLinesEndWithTheirReader(t *testing.T) {
 	t.Parallel()
-	f, a := fedAgent(t)
+	f, p := fedAgent(t)
 	f.feed(t, 0, 0)
 	for range 300 { // more than there may be at a time
-		for d, err := range a.updates(t.Context(), selection{}) {
+		for d, err := range p.followed(t.Context(), selection{}) {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/source/file"
 )
 
@@ -37,6 +38,7 @@ while it lives.`,
 	p.addClusterSources(cmd)
 	p.addSettings(cmd.Flags(), agentSettings())
 	p.addSettings(cmd.Flags(), serveSettings())
+	p.addKubeletFlags(cmd)
 	complete(cmd, "offline-start", "none", "api")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.serve(cmd.Context()) }
 	return cmd
@@ -71,6 +73,10 @@ func (p *program) serve(ctx context.Context) error {
 	}
 	defer n.close()
 	p.absolute()
+	m, err := n.join()
+	if err != nil {
+		return err
+	}
 	r := reading{kept: p.keptSpecs(n.kept), restored: n.lastGood(), lasting: true, acts: true, log: log}
 	if p.cfg.InsecureManifestPermissions {
 		r.permissions = file.Ignore
@@ -88,9 +94,29 @@ func (p *program) serve(ctx context.Context) error {
 	defer stop()
 	wg.Go(func() { n.lookAfter(beside) })
 	defer n.pulls(beside, newServeLines(p))()
-	e := n.engine(config)
+	e := n.engine(config, n.told(m))
+	answers, serving, err := n.serverConfig(e, m)
+	if err != nil {
+		return err
+	}
+	if err := p.openRun(); err != nil {
+		log.Warn("Directory of the local socket not made", "error", err)
+	}
+	wg.Go(func() { n.events.Run(beside) })
+	if m != nil {
+		wg.Go(func() { m.run(beside, log) })
+	} else {
+		wg.Go(func() { n.observer.Run(beside) })
+	}
+	if serving != nil {
+		wg.Go(func() {
+			if err := serving.Run(beside); err != nil {
+				log.Error("Certificate of the server not kept", "error", err)
+			}
+		})
+	}
 	wg.Go(func() {
-		if err := p.server(e.Live(), log).Serve(beside); err != nil {
+		if err := server.New(answers).Serve(beside); err != nil {
 			log.Error("Local socket not served; pods go on without", "error", err)
 		}
 	})

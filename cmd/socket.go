@@ -8,7 +8,10 @@ import (
 	"net/url"
 	"path/filepath"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
@@ -16,18 +19,22 @@ import (
 // socketPath is where an agent answers.
 func (p *program) socketPath() string { return filepath.Join(p.cfg.Run(), "nodectl.sock") }
 
-// server returns what answers on the local socket: the documents that the
-// commands beside the agent print.
-func (p *program) server(live *engine.Live, log *slog.Logger) *server.Server {
-	return server.New(server.Config{
+// documents answers on the local socket with what an engine shows.
+func (p *program) documents(live *engine.Live, log *slog.Logger) server.Config {
+	return server.Config{
 		Socket: p.socketPath(),
 		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
 			return updateLines(ctx, live, q)
 		},
-		Pods:    func() ([]byte, error) { return jsonBytes(ui.PodList(live.Pods())) },
 		Sources: func() ([]byte, error) { return jsonBytes(ui.NewSourceList(live.Sources())) },
-		Log:     log,
-	})
+		Pods:    live.Pods,
+		Pod: func(namespace, name string) *v1.Pod {
+			found, _ := live.Pod(pod.Key{Namespace: namespace, Name: name})
+			return found
+		},
+		WatchPods: live.WatchPods,
+		Log:       log,
+	}
 }
 
 // updateLines returns the updates that a query asks for, as watch -o json prints

@@ -82,7 +82,7 @@ func fedEngine(t testing.TB, log *slog.Logger) (fed, *program, *engine.Engine, h
 	f := fed{make(chan source.Snapshot)}
 	runtime := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: p.cfg.PodLogsDir, Log: log})
 	n := &node{p: p, log: log, runtime: runtime, hints: pleg.New(pleg.Config{Runtime: runtime}), records: record.New(root), sets: p.keptSets(), journal: journal.New(filepath.Join(root, "journal.jsonl"), log)}
-	e := n.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}))
+	e := n.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}), told{})
 	runUntilEnd(t, e.Run)
 	return f, p, e, n.hints
 }
@@ -100,15 +100,15 @@ func runUntilEnd(t testing.TB, f func(context.Context) error) {
 }
 
 // fedAgent is fedEngine with its socket.
-func fedAgent(t testing.TB) (fed, *agent) {
+func fedAgent(t testing.TB) (fed, *program) {
 	log := slog.New(slog.DiscardHandler)
 	f, p, e, _ := fedEngine(t, log)
-	runUntilEnd(t, p.server(e.Live(), log).Serve)
+	runUntilEnd(t, server.New(p.documents(e.Live(), log)).Serve)
 	a := p.agent()
 	for begin := time.Now(); ; {
 		var d ui.SourceList
-		if err := a.document(t.Context(), "/v1/sources", &d); err == nil {
-			return f, a
+		if err := a.Document(t.Context(), "/v1/sources", nil, &d); err == nil {
+			return f, p
 		} else if time.Since(begin) > 20*time.Second {
 			t.Fatal(err)
 		}
@@ -122,9 +122,9 @@ func fedAgent(t testing.TB) (fed, *agent) {
 func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	t.Parallel()
 	const updates = 1200
-	f, a := fedAgent(t)
+	f, p := fedAgent(t)
 	f.feed(t, 0, 0)
-	stuck, err := a.get(t.Context(), "/v1/updates", selection{full: true}.query()) // its lines are long, and soon fill the socket
+	stuck, err := p.agent().Get(t.Context(), "/v1/updates", selection{full: true}.query()) // its lines are long, and soon fill the socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	arrived := make(chan struct{}, 99) // whoever has read a hundred lines more
 	var wg sync.WaitGroup
 	for range 99 {
-		wg.Go(func() { followInOrder(t, a, updates, arrived) })
+		wg.Go(func() { followInOrder(t, p, updates, arrived) })
 	}
 	for range 99 {
 		<-arrived
@@ -186,7 +186,7 @@ func said(t testing.TB, d ui.PodUpdate) (n int) {
 
 // followInOrder reads until the last of the updates, and says when it has read
 // the first line and then every hundred.
-func followInOrder(t *testing.T, a *agent, updates int, arrived chan<- struct{}) {
+func followInOrder(t *testing.T, p *program, updates int, arrived chan<- struct{}) {
 	n := 0
 	defer func() { // nobody waits in vain for a reader that has failed
 		for ; n <= updates; n++ {
@@ -195,7 +195,7 @@ func followInOrder(t *testing.T, a *agent, updates int, arrived chan<- struct{})
 			}
 		}
 	}()
-	body, err := a.get(t.Context(), "/v1/updates", selection{}.query())
+	body, err := p.agent().Get(t.Context(), "/v1/updates", selection{}.query())
 	if err != nil {
 		t.Error(err)
 		return
@@ -221,7 +221,7 @@ func followInOrder(t *testing.T, a *agent, updates int, arrived chan<- struct{})
 // time from the engine to a reader.
 func BenchmarkWatch_100Readers(b *testing.B) {
 	const readers, rate = 100, 100
-	f, a := fedAgent(b)
+	f, p := fedAgent(b)
 	f.feed(b, 0, 0)
 	sent := make([]time.Time, b.N+1)
 	delays := make([][]time.Duration, readers)
@@ -230,7 +230,7 @@ func BenchmarkWatch_100Readers(b *testing.B) {
 	for i := range readers {
 		done.Go(func() {
 			began := false
-			for d, err := range a.updates(b.Context(), selection{}) {
+			for d, err := range p.followed(b.Context(), selection{}) {
 				now := time.Now()
 				if err != nil || len(d.Pods) != 1 {
 					b.Errorf("%s %d, %v", d.Op, d.Dropped, err)
@@ -275,9 +275,10 @@ func BenchmarkWatch_100Readers(b *testing.B) {
 
 func TestAgentThatDoesNotAnswerAsOne(t *testing.T) {
 	t.Parallel()
-	_, a := fedAgent(t)
+	_, p := fedAgent(t)
 	for path, says := range map[string]string{"/v1/nothing": "the agent refuses: there is no /v1/nothing", "/v1/sources?": "the agent refuses"} {
-		body, err := a.get(t.Context(), path, nil)
+		body, err := p.agent().Get(t.Context(), path, nil)
+		err = unanswered(err)
 		if err == nil {
 			_, _ = io.Copy(io.Discard, body)
 			_ = body.Close()

@@ -153,11 +153,19 @@ func (p *program) etcdSource(log *slog.Logger) (source.Source, error) {
 // apiSource returns the source of the API server.
 func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 	return apiserver.New(apiserver.Config{
-		Kubeconfig: p.cfg.Kubeconfig, Node: p.cfg.NodeName, Services: r.acts, Offline: p.cfg.OfflineStart == "api", Log: r.log, UserAgent: "nodectl/" + readVersion().Version,
+		Kubeconfig: p.cfg.Kubeconfig, Client: p.way, Seen: p.seen, Node: p.cfg.NodeName, Services: r.acts, Offline: p.cfg.OfflineStart == "api", Log: r.log, UserAgent: "nodectl/" + readVersion().Version,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			return manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
 		},
 	})
+}
+
+// runtimeClass returns the handler of a class that the API server has.
+func (p *program) runtimeClass(name string) (handler string, ok bool) {
+	if p.api == nil {
+		return "", false
+	}
+	return p.api.Handler(name)
 }
 
 // services returns what knows the services of the API server; nil without one.

@@ -65,7 +65,12 @@ func (p *program) versionCommand() *cobra.Command {
 		Example: "  nodectl version -o json",
 	}
 	output := addOutput(cmd, "text", "json", "yaml")
+	kubernetes := cmd.Flags().Bool("of-kubernetes", false, "as 'kubelet --version' prints it")
+	cmd.Flags().Lookup("of-kubernetes").Hidden = true
 	cmd.RunE = func(*cobra.Command, []string) error {
+		if *kubernetes {
+			return p.out.print("Kubernetes " + kubernetesVersion() + "\n")
+		}
 		v := readVersion()
 		if output.value == "text" {
 			return p.out.print(v.String())

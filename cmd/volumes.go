@@ -90,17 +90,6 @@ func (p *program) claims() ([]volume.Claim, map[pod.Key][]string, error) {
 	return claims, users, nil
 }
 
-func (p *program) deleteCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "delete",
-		Short: "Remove what nothing else removes",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  needsSubcommand,
-	}
-	cmd.AddCommand(p.deleteVolumeCommand())
-	return cmd
-}
-
 func (p *program) deleteVolumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "volume NAME...",

@@ -121,7 +121,7 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 				return nil, usage(cmd, errors.New("--attach and --"+name+" exclude each other: an agent has its own sources"))
 			}
 		}
-		return p.agent().updates(ctx, s), nil
+		return p.followed(ctx, s), nil
 	}
 	sources, err := p.podConfig(reading{mode: s.mode, permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
 	if err != nil {

@@ -5,21 +5,26 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/pkg/metrics"
 	machine "github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pleg"
@@ -55,9 +60,17 @@ type node struct {
 	hints   hints
 	journal *journal.Journal
 	kept    []pod.Record
-	facts   plan.Node       // what admission judges by
-	limits  v1.ResourceList // what all pods together are held to
-	before  map[pod.Key]v1.PodStatus
+	facts   plan.Node     // what admission judges by
+	machine machine.Facts // this machine as it was found
+
+	groups   *cgroup.Cgroups
+	observer *machine.Observer
+	events   *event.Store
+	metrics  *metrics.Metrics
+	hostIPs  []string
+	serving  atomic.Pointer[certificate.Serving] // what is shown to others, once there is a server
+	limits   v1.ResourceList                     // what all pods together are held to
+	before   map[pod.Key]v1.PodStatus
 }
 
 // hints say what may have changed on the runtime, and whether they still hear of
@@ -71,6 +84,7 @@ type hints interface {
 // one where it is the one to use. close gives both back; pods stay.
 func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err error) {
 	n := &node{p: p, log: log, news: newPullNews()}
+	n.metrics = n.measures()
 	defer func() {
 		if err != nil {
 			n.close()
@@ -94,13 +108,22 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 		}
 		return nil, failed(exitFailure, err)
 	}
-	if n.facts, n.limits, err = p.facts(); err != nil {
+	if n.machine, n.facts, n.limits, err = p.facts(); err != nil {
 		return nil, err
+	}
+	n.hostIPs = hostIPs()
+	if p.cfg.Kubeconfig != "" || len(p.cfg.NodeIP) > 0 { // name servers are asked in a cluster only
+		if n.hostIPs, err = machine.HostIPs(ctx, p.cfg.NodeName, p.cfg.NodeIP); err != nil {
+			return nil, failed(exitUsage, fmt.Errorf("--node-ip: %w", err))
+		}
 	}
 	if err = n.findRuntime(ctx); err != nil {
 		return nil, err
 	}
-	n.hints = pleg.New(pleg.Config{Runtime: n.runtime, Relist: p.cfg.SyncFrequency, Log: n.log})
+	n.hints = pleg.New(pleg.Config{Runtime: n.runtime, Relist: p.cfg.SyncFrequency, Observe: n.metrics.Relist, Log: n.log})
+	n.groups = n.cgroups()
+	n.observer = n.observe()
+	n.events = n.store()
 	n.records = record.New(root)
 	if n.kept, err = n.records.All(); err != nil {
 		log.Warn("Some records were not read", "error", err)
@@ -113,16 +136,21 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 
 // facts returns what admission judges by: this machine, and what the
 // configuration says of it; and what all pods together are held to.
-func (p *program) facts() (plan.Node, v1.ResourceList, error) {
+func (p *program) facts() (machine.Facts, plan.Node, v1.ResourceList, error) {
 	f, err := machine.Read(p.cfg.RootDir)
 	if err != nil {
-		return plan.Node{}, nil, failed(exitFailure, err)
+		return f, plan.Node{}, nil, failed(exitFailure, err)
 	}
-	allocatable, err := f.Allocatable(p.cfg.Reserved())
+	system, kube := p.cfg.Reserved()
+	reserved := []v1.ResourceList{system, kube}
+	if p.cfg.Kubeconfig != "" { // a scheduler counts with the kubelet's number
+		reserved = append(reserved, f.Spared(p.cfg.Thresholds()))
+	}
+	allocatable, err := f.Allocatable(reserved...)
 	if err != nil {
-		return plan.Node{}, nil, failed(exitUsage, err, "--system-reserved and --kube-reserved say what pods do not get")
+		return f, plan.Node{}, nil, failed(exitUsage, err, "--system-reserved and --kube-reserved say what pods do not get")
 	}
-	return plan.Node{
+	return f, plan.Node{
 		Name:        p.cfg.NodeName,
 		Labels:      f.Labels(p.cfg.NodeName, p.cfg.Labels()),
 		Taints:      p.cfg.Taints(),
@@ -159,7 +187,7 @@ func (n *node) findRuntime(ctx context.Context) error {
 			return failed(exitRuntime, err)
 		}
 	}
-	if n.runtime, err = p.dial(endpoint); err != nil {
+	if n.runtime, err = p.dial(endpoint, n.called); err != nil {
 		return failed(exitUsage, err)
 	}
 	if n.puller, err = p.puller(n.runtime, n.news.hear, n.log); err != nil {
@@ -210,26 +238,37 @@ func (n *node) close() {
 	}
 }
 
-// engine puts an engine together. What sinks get beside the journal is the
-// caller's.
-func (n *node) engine(config *podconfig.PodConfig, sinks ...engine.Sink) *engine.Engine {
+// told is who hears what an engine says beside the journal, and who tells it of its
+// node.
+type told struct {
+	sinks  []engine.Sink
+	events engine.Events
+	node   func() (labels map[string]string, taints []v1.Taint, ok bool)
+	synced func()
+}
+
+// engine puts an engine together.
+func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 	p := n.p
 	return engine.New(engine.Config{
 		PodConfig:     config,
 		Runtime:       pulling{n.runtime, n.puller},
 		Hints:         n.hints,
 		Volumes:       n.volumes(),
-		Cgroups:       n.cgroups(),
+		Cgroups:       n.podCgroups(),
 		Users:         userns.New(userns.Config{Root: p.cfg.RootDir, MaxPods: p.cfg.MaxPods}),
 		Records:       n.records,
 		Sets:          n.sets,
 		NeedWord:      p.needWord(),
-		Prober:        probe.New(probe.Config{Exec: n.runtime, Version: readVersion().Version}),
-		Sinks:         append([]engine.Sink{n.journal}, sinks...),
+		Prober:        n.metrics.Prober(probe.New(probe.Config{Exec: n.runtime, Version: readVersion().Version})),
+		Sinks:         append([]engine.Sink{n.journal}, told.sinks...),
+		Events:        told.events,
+		NodeSeen:      told.node,
+		Synced:        told.synced,
 		Log:           n.log,
 		Before:        n.before,
 		Node:          n.facts,
-		HostIPs:       hostIPs(),
+		HostIPs:       n.hostIPs,
 		Services:      p.services(),
 		Logs:          logs.New(logs.Config{Dir: p.cfg.PodLogsDir, MaxSize: p.cfg.LogMaxBytes(), MaxFiles: p.cfg.ContainerLogMaxFiles}),
 		MaxBackoff:    p.cfg.MaxContainerRestartPeriod,
@@ -245,18 +284,24 @@ func (n *node) volumes() *volume.Volumes {
 		RecursiveReadOnly: func(class *string) bool { return n.runtime.RecursiveReadOnly(n.runtime.Handler(class)) },
 	}
 	if api := n.p.api; api != nil {
-		cfg.Token, cfg.TrustBundle = api.Token, api.TrustBundle
+		cfg.Token, cfg.TrustBundle, cfg.Claim = api.Token, api.TrustBundle, api.Claim
 	}
 	return volume.New(cfg)
 }
 
-// cgroups keeps pods' cgroups below the one that the configuration names. Only root
-// may: any other agent's pods are where its runtime puts them.
-func (n *node) cgroups() engine.Cgroups {
+// podCgroups keeps pods' cgroups. Only root may: any other agent's pods are where its
+// runtime puts them.
+func (n *node) podCgroups() engine.Cgroups {
 	if os.Geteuid() != 0 {
 		n.log.Info("Pods have no cgroups of their own: only root may make them")
 		return nil
 	}
+	return n.groups
+}
+
+// cgroups returns the pods' cgroups, below the one that the configuration names. It
+// touches nothing.
+func (n *node) cgroups() *cgroup.Cgroups {
 	return cgroup.New(cgroup.Config{
 		Root: n.p.cfg.CgroupRoot, Node: n.p.cfg.NodeName, RootDir: n.p.cfg.RootDir,
 		Driver: n.runtime.Driver, Limits: n.limits, PodPIDs: int64(n.p.cfg.PodPidsLimit), Log: n.log,

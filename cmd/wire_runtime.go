@@ -29,7 +29,7 @@ func (p *program) observe(ctx context.Context) (*cri.Runtime, error) {
 	if endpoint == "" { // what is left is the bundled one, where an agent has started it
 		endpoint = p.bundled().Endpoint()
 	}
-	r, dialled := p.dial(endpoint)
+	r, dialled := p.dial(endpoint, nil)
 	if dialled != nil {
 		return nil, dialled
 	}
@@ -62,11 +62,13 @@ func (p *program) logLinks() string {
 	return filepath.Join(filepath.Dir(p.cfg.PodLogsDir), "containers")
 }
 
-func (p *program) dial(endpoint string) (*cri.Runtime, error) {
+// dial returns the runtime at endpoint; observe, which may be nil, hears of every call.
+func (p *program) dial(endpoint string, observe func(cri.Call)) (*cri.Runtime, error) {
 	return cri.Dial(cri.Config{
 		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
 		ContainerLogsDir: p.logLinks(), RootDir: p.cfg.RootDir,
 		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), Log: p.logger(slog.LevelWarn),
+		Observe: observe, RuntimeClass: p.runtimeClass,
 		RuntimeClasses: p.cfg.Classes(), SeccompDir: filepath.Join(p.cfg.RootDir, "seccomp"),
 		ClusterDNS: p.cfg.ClusterDNS, ClusterDomain: p.cfg.ClusterDomain, ResolvConf: &p.cfg.ResolvConf,
 	})

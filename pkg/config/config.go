@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // DefaultFile is the configuration file that is read where it exists and no
@@ -92,6 +94,15 @@ type Config struct {
 	TLSCipherSuites                []string      `mapstructure:"tls-cipher-suites"`
 	StreamingConnectionIdleTimeout time.Duration `mapstructure:"streaming-connection-idle-timeout"`
 
+	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"` // exec, attach, logs, run, port-forward, checkpoint on TCP
+	HealthzBindAddress      string `mapstructure:"healthz-bind-address"`
+	HealthzPort             int    `mapstructure:"healthz-port"` // plain HTTP for /healthz alone; 0: none
+
+	// What this machine must be, or serve does not start.
+	ProtectKernelDefaults bool `mapstructure:"protect-kernel-defaults"`
+	FailSwapOn            bool `mapstructure:"fail-swap-on"`
+	FailCgroupV1          bool `mapstructure:"fail-cgroup-v1"`
+
 	KubeletConfig    string `mapstructure:"kubelet-config"` // a KubeletConfiguration; "" is none
 	KubeletConfigDir string `mapstructure:"config-dir"`     // of its drop-ins
 
@@ -124,16 +135,16 @@ type Config struct {
 // stays empty: whoever fills the Config puts the host name there.
 func Default() Config {
 	return Config{
-		Color:                 "auto",
-		RootDir:               "/var/lib/nodectl",
-		PodLogsDir:            "/var/log/pods",
-		CgroupRoot:            "/",
-		FileCheckFrequency:    20 * time.Second,
-		HTTPCheckFrequency:    20 * time.Second,
-		Validate:              "strict",
-		EtcdPrefix:            DefaultEtcdPrefix,
-		OfflineStart:          "none",
-		SyncFrequency:         time.Minute,
+		Color:              "auto",
+		RootDir:            "/var/lib/nodectl",
+		PodLogsDir:         "/var/log/pods",
+		CgroupRoot:         "/",
+		FileCheckFrequency: 20 * time.Second,
+		HTTPCheckFrequency: 20 * time.Second,
+		Validate:           "strict",
+		EtcdPrefix:         DefaultEtcdPrefix,
+		OfflineStart:       "none",
+		SyncFrequency:      time.Minute,
 
 		RotateCertificates:        true,
 		RegisterNode:              true,
@@ -151,6 +162,8 @@ func Default() Config {
 		Port:                           -1,
 		TLSMinVersion:                  "VersionTLS13",
 		StreamingConnectionIdleTimeout: 30 * time.Minute,
+		EnableDebuggingHandlers:        true,
+		HealthzBindAddress:             "127.0.0.1",
 
 		MaxParallelImagePulls: 3,
 		PodCIDR:               "10.88.0.0/16",
@@ -198,19 +211,29 @@ func (c Config) Check() error {
 		{"node-status-update-frequency", positive(c.NodeStatusUpdateFrequency)},
 		{"node-status-report-frequency", positive(c.NodeStatusReportFrequency)},
 		{"node-lease-duration", between(c.NodeLeaseDuration, 4*time.Second, time.Hour)},
-		{"node-ip", addresses(c.NodeIP)},
+		{"eviction-hard", wrong(pod.ParseThresholds(c.EvictionHard))},
+		{"eviction-pressure-transition-period", atLeast(c.PressureTransitionPeriod)},
+		{"kube-api-qps", between(c.KubeAPIQPS, 1, 1<<20)},
+		{"kube-api-burst", between(c.KubeAPIBurst, 1, 1<<20)},
+		{"event-qps", between(c.EventQPS, 0, 1<<20)},
+		{"event-burst", between(c.EventBurst, 1, 1<<20)},
+		{"node-ip", nodeIPs(c.NodeIP)},
 		{"address", addresses([]string{c.Address})},
 		{"port", between(c.Port, -1, 65535)},
 		{"tls-cert-file", together(c.TLSCertFile, c.TLSPrivateKeyFile, "tls-private-key-file")},
 		{"tls-min-version", oneOf(c.TLSMinVersion, "VersionTLS12", "VersionTLS13")},
+		{"tls-cipher-suites", wrong(c.cipherSuites())},
 		{"streaming-connection-idle-timeout", positive(c.StreamingConnectionIdleTimeout)},
-		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, 1<<10)},
+		{"healthz-bind-address", addresses([]string{c.HealthzBindAddress})},
+		{"healthz-port", between(c.HealthzPort, 0, 65535)},
+		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, mostPulls)},
 		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
 		{"pod-cidr", network(c.PodCIDR)},
 		{"cluster-dns", addresses(c.ClusterDNS)},
 		{"cluster-domain", domain(c.ClusterDomain)},
 		{"resolv-conf", resolvConf(c.ResolvConf)},
 		{"node-labels", wrong(labels(c.NodeLabels))},
+		{"node-labels", reservedLabels(c)},
 		{"register-with-taints", wrong(taints(c.RegisterWithTaints))},
 		{"max-pods", between(c.MaxPods, 0, 1<<20)},
 		{"pod-pids-limit", between(c.PodPidsLimit, -1, 1<<22)},
@@ -380,6 +403,25 @@ func resolvConf(v string) string {
 	return absolute(v)
 }
 
+// nodeIPs takes one address, or one of each family.
+func nodeIPs(list []string) string {
+	all := items(list)
+	if msg := addresses(all); msg != "" {
+		return msg
+	}
+	if len(all) > 2 || len(all) == 2 && netip.MustParseAddr(all[0]).Is4() == netip.MustParseAddr(all[1]).Is4() {
+		return "takes one address, or one of each family"
+	}
+	return ""
+}
+
+func atLeast(d time.Duration) string {
+	if d >= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s is less than nothing", d)
+}
+
 func positive(d time.Duration) string {
 	if d > 0 {
 		return ""
@@ -398,4 +440,28 @@ func (c Config) Run() string {
 		return "/run/nodectl"
 	}
 	return c.RootDir
+}
+
+// DefaultPort is where an API server expects its nodes.
+const DefaultPort = 10250
+
+// ServerPort returns the port of the server on TCP: Port, or by itself DefaultPort
+// with an API server and 0, none, without.
+func (c Config) ServerPort() int {
+	switch {
+	case c.Port >= 0:
+		return c.Port
+	case c.Kubeconfig != "":
+		return DefaultPort
+	}
+	return 0
+}
+
+// Certificates returns the directory of this node's certificates: CertDir, or pki
+// in the root directory.
+func (c Config) Certificates() string {
+	if c.CertDir != "" {
+		return c.CertDir
+	}
+	return strings.TrimSuffix(c.RootDir, "/") + "/pki"
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"maps"
 	"slices"
 	"strings"
 
@@ -86,6 +88,29 @@ func label(key, value string) error {
 		return fmt.Errorf("%q cannot be the value of %s: %s", value, key, problems[0])
 	}
 	return nil
+}
+
+// reservedLabels refuses what the API server refuses a node to say of itself
+// (NodeRestriction): labels of Kubernetes' own domains, but for those that are a
+// node's to set. Without an API server they are the machine's own business.
+func reservedLabels(c Config) string {
+	if c.Kubeconfig == "" {
+		return ""
+	}
+	own := []string{"kubernetes.io/hostname", "kubernetes.io/arch", "kubernetes.io/os", "beta.kubernetes.io/arch", "beta.kubernetes.io/os",
+		"beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+		"failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"}
+	for _, key := range slices.Sorted(maps.Keys(c.Labels())) {
+		domain, _, ok := strings.Cut(key, "/")
+		within := func(name string) bool { return domain == name || strings.HasSuffix(domain, "."+name) }
+		switch {
+		case !ok, !within("kubernetes.io") && !within("k8s.io"), slices.Contains(own, key):
+		case within("kubelet.kubernetes.io"), within("node.kubernetes.io"):
+		default:
+			return fmt.Sprintf("%q is not a node's to set: in kubernetes.io and k8s.io those are node.kubernetes.io/..., kubelet.kubernetes.io/... and well-known ones", key)
+		}
+	}
+	return ""
 }
 
 func taints(list []string) ([]v1.Taint, error) {
@@ -174,4 +199,13 @@ func classes(list []string) (map[string]string, error) {
 		all[name] = handler
 	}
 	return all, nil
+}
+
+// mostPulls is as many image pulls as there ever are at a time.
+const mostPulls = 1 << 10
+
+// Thresholds returns what --eviction-hard says.
+func (c Config) Thresholds() []pod.Threshold {
+	all, _ := pod.ParseThresholds(c.EvictionHard)
+	return all
 }

@@ -54,6 +54,9 @@ type Config struct {
 	// RuntimeClasses are the handlers of classes (spec.runtimeClassName). A class
 	// that is not in it names a handler itself.
 	RuntimeClasses map[string]string
+	// RuntimeClass returns the handler of a class that RuntimeClasses has not, as an
+	// API server knows it; nil where there is none.
+	RuntimeClass func(name string) (handler string, ok bool)
 	// SeccompDir is the directory in which pods' seccomp profiles lie; empty has
 	// none, and a pod that names one cannot be made.
 	SeccompDir string
@@ -73,6 +76,9 @@ type Config struct {
 	// OnCall is told the name of every call before it is made ("ListContainers");
 	// may be nil. It is called from many goroutines.
 	OnCall func(method string)
+	// Observe is told of every call over a connection that Dial made, when it has
+	// ended; may be nil. It is called from many goroutines and must not wait.
+	Observe func(Call)
 	// Log gets what is worth saying beside errors; nil is silent.
 	Log *slog.Logger
 	// Timeouts are the deadlines of calls; zero fields take their defaults.
@@ -135,7 +141,11 @@ func Dial(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	cfg.Endpoint = "unix://" + path
-	conn, err := grpc.NewClient(cfg.Endpoint,
+	var options []grpc.DialOption
+	if cfg.Observe != nil {
+		options = append(options, grpc.WithUnaryInterceptor(observed(cfg.Observe)))
+	}
+	conn, err := grpc.NewClient(cfg.Endpoint, append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -144,7 +154,7 @@ func Dial(cfg Config) (*Runtime, error) {
 		}),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0), // the event stream keeps it in use; a reconnect after idleness would only cost
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
@@ -39,14 +40,32 @@ func (r *Runtime) PullImage(ctx context.Context, want *pod.Spec, container strin
 	if c.ImagePullPolicy != v1.PullAlways {
 		id, err := r.FindImage(ctx, want, name)
 		switch {
-		case err != nil || id != "":
+		case err != nil:
 			return err
+		case id != "":
+			pod.TellPull(ctx, pod.PullNews{Image: c.Image, Present: true})
+			return nil
 		case c.ImagePullPolicy == v1.PullNever:
 			return &pod.StartError{Reason: reasonNeverPull, Err: fmt.Errorf("image %s is not present and imagePullPolicy is Never", name), Final: true}
 		}
 	}
-	_, err := r.FetchImage(ctx, want, name, "", "")
-	return err
+	pod.TellPull(ctx, pod.PullNews{Image: c.Image})
+	began := time.Now()
+	if _, err := r.FetchImage(ctx, want, name, "", ""); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	pod.TellPull(ctx, pod.PullNews{Image: c.Image, Pulled: true, Took: took, Waited: took})
+	return nil
+}
+
+// ImageBytes returns the size of the image of that name, 0 when it is not present.
+func (r *Runtime) ImageBytes(ctx context.Context, want *pod.Spec, name string) (int64, error) {
+	img, err := r.imageStatus(ctx, imageSpec(want, name))
+	if err != nil {
+		return 0, imageError(ctx, reasonInspect, fmt.Errorf("look for image %s: %w", name, err))
+	}
+	return int64(img.GetSize()), nil
 }
 
 // FindImage returns the ID of the image of that name as want's pod would get it,

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -44,20 +46,25 @@ func (l *loop) admitEdits(seats []*pod.Spec) []*pod.Spec {
 		}
 		var resize, refused refusal
 		if plan.Replaces(seat, e.want) {
-			if _, no := plan.Admit([]*pod.Spec{e.want}, without(seats, i), l.cfg.Node); len(no) > 0 {
+			if _, no := plan.Admit([]*pod.Spec{e.want}, without(seats, i), l.node()); len(no) > 0 {
 				refused = refusal{reason: no[0].Reason, message: no[0].Message}
 			}
 		} else {
-			resize.reason, resize.message = plan.FitResize(e.want, seat, without(seats, i), l.cfg.Node)
+			resize.reason, resize.message = plan.FitResize(e.want, seat, without(seats, i), l.node())
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
+			if otherResources(seat, e.want) && !plan.Replaces(seat, e.want) {
+				l.cfg.say(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
+			}
 			seats[i], e.given = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {
 			if resize != (refusal{}) && e.resize != resize {
+				l.cfg.say(e.key, e.want.UID(), "", pod.EventWarning, eventResize+resize.reason, resizeText(resize.reason, e.want, resize.message))
 				l.log.Warn("Resize held", "pod", e.key.String(), "reason", resize.reason, "message", resize.message)
 			}
 			if refused != (refusal{}) && e.refused != refused {
+				l.cfg.say(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
 				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message)
 			}
 			e.resize, e.refused = resize, refused
@@ -65,6 +72,18 @@ func (l *loop) admitEdits(seats []*pod.Spec) []*pod.Spec {
 		}
 	}
 	return seats
+}
+
+// otherResources reports whether a pod that runs as was is asked to have others.
+func otherResources(was, want *pod.Spec) bool {
+	for _, list := range [][]v1.Container{want.Pod.Spec.InitContainers, want.Pod.Spec.Containers} {
+		for i := range list {
+			if name := list[i].Name; len(pod.ResourcesChanged(was.Resources(name), want.Resources(name))) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func without(seats []*pod.Spec, i int) []*pod.Spec {
@@ -83,7 +102,7 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 // judged again whenever the set changes or a pod has gone (C-1.31).
 func (l *loop) admit(ctx context.Context) {
 	var want, seated []*pod.Spec
-	node := l.cfg.Node
+	node := l.node()
 	node.Ended = make(map[string]pod.Key)
 	for _, e := range l.sorted() {
 		switch {
@@ -118,6 +137,7 @@ func (l *loop) admit(ctx context.Context) {
 		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
 			e.refused = now
 			e.ended = r.Final
+			l.cfg.say(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
 			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message)
 			l.send(e, true)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +62,13 @@ func (g *groups) Take(uid string) error {
 }
 
 func (g *groups) Sweep(map[string]bool) ([]string, error) { return nil, nil }
+
+// all names the pods that have a cgroup.
+func (g *groups) all() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(g.memory)), " ")
+}
 
 func (g *groups) of(name string) string {
 	g.mu.Lock()

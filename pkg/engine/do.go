@@ -123,7 +123,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 // start does a step that makes something. It needs a start slot, but for pulls.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
-		return w.pull(ctx, v.Want, s.Container)
+		return w.pull(pod.WithPullNews(ctx, hearPull(w.cfg, v.Want, s.Container)), v.Want, s.Container)
 	}
 	if err := w.takeSlot(ctx); err != nil {
 		return err
@@ -143,6 +143,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 		return err
 	case plan.RunSandbox:
+		w.tellSandbox(v, s)
 		w.beginInstance(v.Want, s.Instance)
 		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
@@ -182,6 +183,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
 		delete(w.trouble, s.Container)
+		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
 	}
 	return err
 }
@@ -287,6 +289,7 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	}
 	if !makes(s) {
 		delay := w.failed()
+		w.tellStopFailed(s, err)
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}
@@ -309,6 +312,7 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
 	w.trouble[s.Container] = t
+	w.tellFailed(s, t)
 	return 0
 }
 

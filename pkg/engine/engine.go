@@ -28,8 +28,9 @@
 //	requests, withdrawals, releases
 //	          0  workers → gate; the gate is always in its select
 //	grant     1  gate → the worker that asked; it has room
-//	wake      1  Live → one reader of it; full: the reader is about to look anyway
+//	wake      1  Live → one reader of it, of updates or of pods; full: the reader is about to look anyway
 //	beats     0  Beat → sync loop, which answers on a channel with room
+//	errands   0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
 //	rotated   1  the round that looks at logs → sync loop; there is one round at a time
 //	measured  1  the round that looks at disks → sync loop; there is one round at a time
 //	outbox    –  not a channel: the letters of one turn of the sync loop
@@ -73,13 +74,23 @@ type Config struct {
 	Prober    Prober
 	Sinks     []Sink
 	Events    Events // nil: nobody is told of events
-	Log       *slog.Logger
+	// NoClusterDNS says that pods that ask for the cluster's name servers get the
+	// node's: each is told of by an event.
+	NoClusterDNS bool
+	Log          *slog.Logger
 
 	// Before holds the last status reported of each pod, from the journal, so
 	// that transition times and readiness survive a restart of the agent.
 	Before map[pod.Key]v1.PodStatus
 
-	Node        plan.Node
+	Node plan.Node
+	// NodeSeen returns the labels and taints of this node's object at an API server; ok
+	// is false before it was seen. nil: there is none.
+	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
+	// Synced is called by the sync loop once every source was heard and every wanted pod
+	// reported; it must not block. nil: nobody waits for that.
+	Synced func()
+
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
 	RuntimeName string   // prefix of container IDs in status: "containerd"
 
@@ -110,7 +121,8 @@ type Engine struct {
 	log  *slog.Logger
 	live *Live
 
-	beats chan chan error // capacity 0: Beat → sync loop
+	beats   chan chan error // capacity 0: Beat → sync loop
+	errands chan *errand    // capacity 0: Restart, Delete → sync loop
 }
 
 // New returns an Engine; nothing starts before Run or Once.
@@ -135,7 +147,7 @@ func New(cfg Config) *Engine {
 		live = newLive(cfg.PodConfig.Layers())
 	}
 	cfg.Sinks = append([]Sink{live}, cfg.Sinks...)
-	return &Engine{cfg: cfg, log: cfg.Log, live: live, beats: make(chan chan error)}
+	return &Engine{cfg: cfg, log: cfg.Log, live: live, beats: make(chan chan error), errands: make(chan *errand)}
 }
 
 // Live returns what this engine shows to whoever looks. It is there before Run

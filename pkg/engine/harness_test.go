@@ -40,6 +40,8 @@ type machine struct {
 	extra []source.Source // more layers; nil for none
 	alter func(*Config)   // what the next agents are made of; nil changes nothing
 
+	groups *groups // nil: pods have no cgroups of their own
+
 	log   lines
 	agent *agent
 }
@@ -64,6 +66,7 @@ func (l *lines) String() string {
 
 // agent is one life of nodectl on the machine.
 type agent struct {
+	engine *Engine
 	conn   *critest.Conn
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -123,6 +126,9 @@ func (m *machine) config(conn *critest.Conn) Config {
 		Starts:    2,
 		NeedWord:  map[string]bool{"api": true},
 	}
+	if m.groups != nil {
+		cfg.Cgroups = m.groups
+	}
 	if m.alter != nil {
 		m.alter(&cfg)
 	}
@@ -134,6 +140,7 @@ func (m *machine) arrive() {
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &agent{conn: m.rt.Connect(), cancel: cancel, done: make(chan struct{})}
 	e := New(m.config(a.conn))
+	a.engine = e
 	m.agent = a
 	go func() { defer close(a.done); a.err = e.Run(ctx) }()
 	m.settle()
@@ -333,6 +340,8 @@ type disk struct {
 	lines   []statusLine
 	sick    map[string]bool // containers whose probes fail, by name
 
+	onReport func(pod.StatusReport) // nil: nobody looks at reports as they come
+
 	hooks     []hookRun
 	hookTakes map[string]time.Duration // by container name
 	hookFails map[string]error
@@ -471,13 +480,16 @@ func (d *disk) Sweep(keep map[string]bool) (removed []string, _ error) {
 }
 
 func (d *disk) Report(r pod.StatusReport) error {
+	if d.onReport != nil {
+		d.onReport(r)
+	}
 	p, gone, at := r.Pod, r.Gone, r.At
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full && d.shut {
 		return errFull
 	}
-	line := statusLine{pod: p.DeepCopy(), origin: r.Origin, gone: gone, at: at}
+	line := statusLine{pod: p.DeepCopy(), origin: r.Origin, gone: gone, at: at, finished: r.Finished}
 	d.lines = append(d.lines, line)
 	d.journal[pod.KeyOf(p)] = &line
 	return nil
@@ -552,4 +564,6 @@ type statusLine struct {
 	origin pod.Origin
 	gone   bool
 	at     time.Time
+
+	finished bool
 }

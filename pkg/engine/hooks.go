@@ -28,6 +28,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	case err != nil:
 		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
 		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookFailed })
+		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
 		w.trouble[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
 		return errStale // the next plan ends it, before anything else starts
@@ -38,10 +39,10 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 }
 
 // outlived reports whether the newest letter ends the container that was made by
-// the spec made.
+// the spec made, or the whole instance.
 func (w *worker) outlived(made *pod.Spec, container string) bool {
 	now := w.letter.want
-	return now == nil || deleting(now) || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
+	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
 		now.ContainerHash(container) != made.ContainerHash(container)
 }
 

@@ -71,6 +71,8 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 		evicted:   e.evicted,
 		waits:     l.waits(e),
 		stopWaits: l.stopWaits(e),
+		errands:   e.errands,
+		noNetwork: l.runtime.NetworkMessage,
 	}
 }
 
@@ -89,6 +91,10 @@ type letter struct {
 	resize refusal
 	// waits and stopWaits name the pod that has to come, or go, before this one.
 	waits, stopWaits string
+	// errands are what was asked for, the newest last; the worker knows which it heeded.
+	errands []*errand
+	// noNetwork says why the network is not ready.
+	noNetwork string
 }
 
 // refusal is admission's word; the zero one lets the pod in.

@@ -83,5 +83,6 @@ func (l *loop) evict(o overfull) {
 	}
 	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)
 	e.evicted = o
+	l.cfg.say(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
 	l.send(e, true)
 }

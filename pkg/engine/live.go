@@ -32,7 +32,9 @@ type Live struct {
 	said    map[string]Update    // by layer: the ERROR that readers were told, and that is not over
 	readers map[*reader]struct{} // who follows
 	pods    map[pod.Key]*v1.Pod  // as last reported
-	ended   bool                 // nothing more is published
+	// podReaders are those who follow pods.
+	podReaders map[*podReader]struct{}
+	ended      bool // nothing more is published
 }
 
 // reader is the queue of one reader. Live's lock guards it.
@@ -61,6 +63,8 @@ func newLive(layers []podconfig.LayerState) *Live {
 		said:    make(map[string]Update),
 		readers: make(map[*reader]struct{}),
 		pods:    make(map[pod.Key]*v1.Pod),
+
+		podReaders: make(map[*podReader]struct{}),
 	}
 }
 
@@ -131,11 +135,13 @@ func (l *Live) Pods() []v1.Pod {
 func (l *Live) Report(r pod.StatusReport) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	key := pod.KeyOf(r.Pod)
 	if r.Gone {
-		delete(l.pods, pod.KeyOf(r.Pod))
+		delete(l.pods, key)
 	} else {
-		l.pods[pod.KeyOf(r.Pod)] = r.Pod
+		l.pods[key] = r.Pod
 	}
+	l.tellPods(key)
 	return nil
 }
 

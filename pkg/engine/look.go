@@ -193,7 +193,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
 	v := plan.View{
 		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
-		Terminal: string(r.Terminal), StopSince: r.StopSince, Lives: r.Lives, StartTime: r.StartTime,
+		Terminal: string(r.Terminal), StopSince: r.StopSince, StopGrace: r.StopGrace, Lives: r.Lives, StartTime: r.StartTime,
 		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now,
 	}
 	if v.Instance == 0 && a.Sandbox != nil {

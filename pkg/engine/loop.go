@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ type loop struct {
 	reports chan report
 	census  chan census
 	beats   chan chan error
+	errands chan *errand
 	rotated chan error // capacity 1: a rotation is over; the last that went wrong in it
 	// measured has capacity 1: disks were looked at; what exceeds its limits.
 	measured chan []overfull
@@ -74,6 +76,7 @@ type loop struct {
 	diskTold  bool             // records cannot be written, and that was said
 	logsTold  bool             // logs cannot be rotated, and that was said
 	reported  bool             // every pod found or wanted at the start was reported
+	handed    uint64           // errands taken
 	seq, gen  uint64
 }
 
@@ -99,7 +102,8 @@ type entry struct {
 	health  pod.Health
 	targets []target
 	last    *report
-	worker  *worker // that reads mail; the loop reads its thinking alone
+	worker  *worker   // that reads mail; the loop reads its thinking alone
+	errands []*errand // asked for; its worker knows which it has heeded
 }
 
 // stray is a pod the node shows and nobody wants.
@@ -119,7 +123,7 @@ type census struct {
 }
 
 func (e *Engine) newLoop(sweep bool) *loop {
-	return &loop{
+	l := &loop{
 		cfg:      e.cfg,
 		log:      e.log,
 		batches:  make(chan podconfig.Batch),
@@ -137,10 +141,16 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		strays:   make(map[pod.Key]stray),
 		hinted:   make(map[pod.Key]bool),
 		beats:    e.beats,
+		errands:  e.errands,
 
 		dependents: make(map[pod.Key]map[pod.Key]bool),
 		held:       make(map[pod.Key]bool),
 	}
+	l.prober.say = func(t target, reason, message string) {
+		message = strings.ReplaceAll(message, t.containerID, t.container.Name) // one event for all that fail alike
+		l.cfg.say(t.key, t.uid, t.path, pod.EventWarning, reason, message)
+	}
+	return l
 }
 
 func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
@@ -174,6 +184,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleMeasured(found)
 		case beat := <-l.beats:
 			beat <- l.stuck(time.Now())
+		case o := <-l.errands:
+			l.handleErrand(ctx, o)
 		case <-patience.C:
 			l.begin(ctx, true)
 		case <-silent.C:

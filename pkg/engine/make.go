@@ -130,6 +130,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		return err
 	}
 	w.created[s.Container] = id
+	w.event(v.Want, s.Container, pod.EventNormal, eventCreated, "Container created")
 	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries it now
 		delete(w.rec.Streaks, s.Container)
 		w.recDirty = true

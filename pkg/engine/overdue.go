@@ -45,10 +45,19 @@ func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 	return left
 }
 
+// grace is what the stop of the pod was given, in seconds.
+func (w *worker) grace(v plan.View) int64 {
+	if w.rec.StopGrace != nil {
+		return *w.rec.StopGrace
+	}
+	return plan.Grace(v.Kept, v.Have)
+}
+
 // noteOverdue marks a pod that stops where it is overdue, and says so once.
 func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
-	left := markOverdue(p, v.Have, w.rec.StopSince, plan.Grace(v.Kept, v.Have), v.Now)
+	left := markOverdue(p, v.Have, w.rec.StopSince, w.grace(v), v.Now)
 	if left != nil && (w.lastPod == nil || w.lastPod.Status.Reason != reasonOverdue) {
+		w.event(w.madeOf(), "", pod.EventWarning, eventGrace, "Container runtime did not kill the pod within specified grace period.")
 		w.log.Warn("Container does not end; it is waited for",
 			"containers", strings.Join(left, ","), "age", v.Now.Sub(w.rec.StopSince).Round(time.Second).String())
 	}
@@ -60,7 +69,7 @@ func (w *worker) overdue(v plan.View) <-chan time.Time {
 	if w.rec.StopSince.IsZero() {
 		return nil
 	}
-	left := time.Until(overdueAt(w.rec.StopSince, plan.Grace(v.Kept, v.Have)))
+	left := time.Until(overdueAt(w.rec.StopSince, w.grace(v)))
 	if left <= 0 {
 		return nil // it was told when the stop began
 	}

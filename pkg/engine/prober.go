@@ -32,6 +32,8 @@ const heartbeat = 250 * time.Millisecond
 // target is one probe of one container's life.
 type target struct {
 	key         pod.Key
+	uid         string // of the pod
+	path        string // of the container, as events name it
 	kind        pod.ProbeKind
 	container   *v1.Container // it has a probe of this kind
 	containerID string
@@ -83,7 +85,8 @@ type prober struct {
 	results  chan probeResult
 	prober   Prober
 	log      *slog.Logger
-	now      func() time.Time // asked once each time the prober wakes up
+	now      func() time.Time                       // asked once each time the prober wakes up
+	say      func(t target, reason, message string) // a probe has failed; nil tells nobody
 }
 
 type probeResult struct {
@@ -109,6 +112,7 @@ func (p *prober) run(ctx context.Context) {
 	timer := time.NewTimer(never)
 	defer timer.Stop()
 	all := newRound(p.now(), p.log)
+	all.say = p.say
 	for {
 		var send chan verdict
 		var first verdict

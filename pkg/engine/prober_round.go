@@ -4,9 +4,11 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -19,8 +21,9 @@ import (
 // to the prober's goroutine, and learns the time from it.
 type round struct {
 	log     *slog.Logger
-	start   time.Time // of the agent
-	planned time.Time // when the prober means to wake up, at the latest
+	say     func(t target, reason, message string) // nil tells nobody
+	start   time.Time                              // of the agent
+	planned time.Time                              // when the prober means to wake up, at the latest
 	pods    map[pod.Key]*share
 	waiting waiting    // by the time they are due
 	queue   []*watched // due, first come first served
@@ -165,10 +168,15 @@ func (r *round) done(w *watched, err error, now time.Time) {
 // count adds a result to what the ones before it said.
 func (r *round) count(w *watched, err error) {
 	var published bool
+	var warning *pod.ProbeWarning
+	if errors.As(err, &warning) { // it is well
+		r.warn(w, warning)
+		err = nil
+	}
 	if w.state, published = w.state.After(w.probe(), err); published {
 		r.out = append(r.out, verdict{w.key, w.kind, w.container.Name, w.state.Verdict})
 	}
-	if !probe.Trouble(err) {
+	if r.tell(w, err); !probe.Trouble(err) {
 		w.troubles = 0
 		return
 	}
@@ -180,6 +188,32 @@ func (r *round) count(w *watched, err error) {
 		r.log.Warn("Probe cannot be run", about...)
 	}
 }
+
+// tell tells of every attempt that fails, below the threshold too (C-1.29.17). That
+// the runtime does not answer is the node's trouble.
+func (r *round) tell(w *watched, err error) {
+	if err == nil || r.say == nil || errors.Is(err, pod.ErrUnavailable) {
+		return
+	}
+	kind := kindText(w.kind)
+	if probe.Trouble(err) {
+		if _, ours := err.(*panicked); !ours {
+			r.say(w.target, eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", kind, err))
+		}
+		return
+	}
+	r.say(w.target, eventUnhealthy, fmt.Sprintf("%s probe failed: %v", kind, err))
+}
+
+// warn tells of what a probe that has succeeded has to say.
+func (r *round) warn(w *watched, warning *pod.ProbeWarning) {
+	if r.say != nil {
+		r.say(w.target, eventProbeWarning, fmt.Sprintf("%s probe warning: %s", kindText(w.kind), warning.Message))
+	}
+}
+
+// kindText is a kind of probe at the beginning of a sentence.
+func kindText(k pod.ProbeKind) string { return strings.ToUpper(string(k[:1])) + string(k[1:]) }
 
 // schedule gives a probe that does not run its next time, or none.
 func (r *round) schedule(w *watched, at time.Time) {

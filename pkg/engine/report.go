@@ -71,6 +71,9 @@ func (l *loop) noteAllReported() {
 	}
 	l.reported = true
 	l.log.Info("All pods reported", "pods", len(l.pods))
+	if l.cfg.Synced != nil {
+		l.cfg.Synced()
+	}
 	for _, key := range sortedKeys(l.cfg.Before) {
 		if _, found := l.strays[key]; l.sweep && !found && l.pods[key] == nil {
 			l.sayGone(key, nil) // it went while no agent could say so

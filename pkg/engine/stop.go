@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"time"
 
@@ -34,6 +33,9 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 		}
 	}
 	w.save()
+	for _, s := range steps {
+		w.tellKilling(s)
+	}
 	stops := make([]*stop, len(steps))
 	over := make(map[string]<-chan struct{}, len(steps))
 	haste := &haste{news: make(chan struct{})}
@@ -85,6 +87,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 			case n.hook && n.err != nil && ctx.Err() != nil: // the agent leaves: it did not end
 			case n.hook:
 				if n.err != nil {
+					w.event(w.madeOf(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
 					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
 				}
 				w.setLife(id, func(l *pod.Life) { l.PreStop = true })
@@ -103,6 +106,9 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 			w.read(l)
 			if want := w.letter.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
 				haste.end(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
+			}
+			if g := w.rec.StopGrace; g != nil && !w.rec.StopSince.IsZero() {
+				haste.end(w.rec.StopSince.Add(time.Duration(*g) * time.Second))
 			}
 		}
 	}
@@ -209,11 +215,12 @@ func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	done := make(chan error, 1) // the first end counts: the container is gone, or it is tried again
-	asked := time.Duration(math.MaxInt64)
+	var due time.Time           // as the runtime was told
 	for {
 		at, news := s.haste.deadline(own)
-		if left := max((time.Until(at) + time.Second - 1).Truncate(time.Second), minStop); left < asked {
-			asked = left
+		if due.IsZero() || at.Before(due) {
+			due = at
+			left := max((time.Until(at) + time.Second - 1).Truncate(time.Second), minStop)
 			calls.Go(func() {
 				err := sheltered(func() error { return rt.StopContainer(ctx, s.ID, left) })
 				select {

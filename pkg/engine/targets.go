@@ -20,7 +20,7 @@ func probeTargets(spec *pod.Spec, have pod.Actual, st *v1.PodStatus, ending bool
 		if !ok || life.State != pod.StateRunning {
 			return
 		}
-		t := target{key: spec.Key, container: c, containerID: life.ID, startedAt: life.StartedAt}
+		t := target{key: spec.Key, uid: spec.UID(), path: fieldPath(spec, c.Name), container: c, containerID: life.ID, startedAt: life.StartedAt}
 		if b := have.Sandbox; b != nil && len(b.IPs) > 0 {
 			t.podIP = b.IPs[0]
 		}

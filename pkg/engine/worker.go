@@ -31,7 +31,12 @@ type worker struct {
 	trouble   map[string]pod.Trouble
 	created   map[string]string // container name → ID made and not yet seen
 	before    v1.PodStatus
+	have      pod.Actual // as it was last looked at
+	looked    bool       // it was
+	heeded    uint64     // the newest errand taken note of
 	lastPod   *v1.Pod
+	finished  bool       // as reported with it
+	origin    pod.Origin // as reported with it
 	slot      bool
 	lowered   *pod.Spec              // whose resources the pod's cgroup was last lowered to
 	failures  int                    // of looking, stopping and removing, in a row
@@ -41,6 +46,7 @@ type worker struct {
 	lastSteps string                 // done last
 	repeats   int                    // of lastSteps, in a row
 	panics    []time.Time            // of the last minute
+	said      lasting                // by events
 	thinking  atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
 }
 
@@ -48,6 +54,9 @@ func (w *worker) run(ctx context.Context) {
 	loaded := false
 	for ctx.Err() == nil {
 		have, err := w.cfg.Runtime.Pod(ctx, w.key)
+		if ctx.Err() == nil {
+			w.tellUnread(err)
+		}
 		if err != nil {
 			w.freeSlot(ctx)
 			w.log.Debug("Pod not read", "error", err)
@@ -69,6 +78,8 @@ func (w *worker) run(ctx context.Context) {
 			}
 			continue
 		}
+		w.have, w.looked = have, true
+		w.heed()
 		view := w.view(have)
 		w.thinking.Store(time.Now().UnixNano())
 		p := w.cfg.next(view)
@@ -77,6 +88,7 @@ func (w *worker) run(ctx context.Context) {
 		if p.Gone {
 			w.forgetRest()
 		}
+		w.tellWaits(view, p)
 		if !w.tell(ctx, view, p) {
 			return
 		}
@@ -179,6 +191,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Attempts:     w.rec.Attempts,
 		Trouble:      w.trouble,
 		StopSince:    w.rec.StopSince,
+		StopGrace:    w.rec.StopGrace,
 		NetworkReady: w.letter.network,
 		Refused:      w.letter.refused.message,
 		Waits:        w.letter.waits,

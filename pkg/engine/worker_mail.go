@@ -92,6 +92,7 @@ func (w *worker) read(l letter) (changed bool) {
 	}
 	changed = !onlyOtherData(l.want, w.letter.want)
 	w.letter = l
+	w.heed()
 	return changed
 }
 

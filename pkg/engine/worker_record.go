@@ -71,7 +71,7 @@ func (w *worker) catchUp(have pod.Actual) {
 	if w.rec.Instance > 0 {
 		w.rec.Want, w.rec.StartTime, w.rec.Streaks, w.rec.RestartingAll = nil, time.Time{}, nil, false
 	}
-	w.rec.Instance, w.rec.StopSince, w.recDirty = b.Instance, time.Time{}, true
+	w.rec.Instance, w.rec.StopSince, w.rec.StopGrace, w.recDirty = b.Instance, time.Time{}, nil, true
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 }
 
@@ -164,7 +164,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.UID = want.UID()
 	w.rec.Instance = instance
 	w.rec.StartTime = acknowledged(want)
-	w.rec.StopSince = time.Time{}
+	w.rec.StopSince, w.rec.StopGrace = time.Time{}, nil
 	w.rec.Streaks, w.rec.RestartingAll = nil, false
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 	w.before = counts(w.before)
@@ -197,7 +197,9 @@ func (w *worker) forget(uid string) error {
 	}
 	w.rec = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
 	w.recDirty = false
-	w.before = v1.PodStatus{}
+	if !deleting(w.letter.want) { // how it ended is still to be told (C-1.27.9)
+		w.before = v1.PodStatus{}
+	}
 	return nil
 }
 

@@ -23,7 +23,7 @@ type report struct {
 	behind pod.Trouble
 	pod    *v1.Pod
 	origin pod.Origin
-	fresh  bool // the status differs from the one reported before
+	fresh  bool // the status differs from the one reported before, or nothing is left now
 	gone   bool
 	ended  bool // for good: it holds no port any more
 	// finished says that nothing of it is left, nor will be (pod.StatusReport).
@@ -70,8 +70,8 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod = &v1.Pod{}
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	r.fresh = w.lastPod == nil || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod, w.saveTried = r.pod, false
+	r.fresh = w.lastPod == nil || r.finished != w.finished || r.origin != w.origin || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
+	w.lastPod, w.finished, w.origin, w.saveTried = r.pod, r.finished, r.origin, false
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}
@@ -136,7 +136,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		RuntimeName: w.cfg.RuntimeName,
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
-	if next := plan.Instance(v); v.Want != nil && next != w.rec.Instance && !containersRun(v.Have) {
+	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !containersRun(v.Have) {
 		// The old one has been stopped: what was said of it does not hold of the next.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
 		if !w.rec.StopSince.IsZero() {
@@ -154,11 +154,13 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	} else if !v.NetworkReady {
 		notes.NetworkWait = "network is not ready"
 	}
-	w.before = status.Of(spec, v.Have, w.letter.health, w.before, notes, v.Now)
+	before := w.before
+	w.before = status.Of(spec, v.Have, w.letter.health, before, notes, v.Now)
+	w.tellResized(spec, &before, &w.before)
 	out := *spec.Pod // shares everything but the status with the immutable spec
 	out.Status = w.before
 	if v.Want == nil && !w.rec.StopSince.IsZero() {
-		markStopping(&out, w.rec.StopSince, plan.Grace(v.Kept, v.Have))
+		markStopping(&out, w.rec.StopSince, w.grace(v))
 	}
 	if p.Stopping {
 		w.noteOverdue(&out, v)

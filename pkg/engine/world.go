@@ -146,7 +146,7 @@ type Sets interface {
 
 // Prober runs one probe once.
 type Prober interface {
-	// Probe returns nil on success. A *pod.ProbeFailure is the container's answer;
+	// Probe returns nil on success, or a *pod.ProbeWarning. A *pod.ProbeFailure is the container's answer;
 	// any other error is the prober's own trouble, and says nothing about the
 	// container (C-1.29.7).
 	Probe(ctx context.Context, r pod.ProbeRequest) error

@@ -30,8 +30,10 @@ type flight struct {
 	waiters int // guarded by Puller.mu; with the last one the flight goes
 	ctx     context.Context
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when err is known
+	done    chan struct{} // closed when what follows is known
 	err     error
+	took    time.Duration // of the pull itself
+	bytes   int64         // of the image; 0 is unknown
 }
 
 // turns are the turns at one registry.
@@ -87,12 +89,12 @@ func (p *Puller) Pulls() []Pull {
 }
 
 // share waits for the flight that pulls n by creds; the first one to ask begins it.
-func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) error {
+func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) (*flight, error) {
 	key := keyOf(n, creds)
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return errClosed
+		return nil, errClosed
 	}
 	f := p.flights[key]
 	if f == nil {
@@ -112,7 +114,7 @@ func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []cred
 	p.mu.Unlock()
 	select {
 	case <-f.done:
-		return f.err
+		return f, f.err
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
@@ -121,7 +123,7 @@ func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []cred
 		p.forget(f) // who comes now begins another one
 		f.cancel()
 	}
-	return ctx.Err()
+	return nil, ctx.Err()
 }
 
 // forget makes f no flight to join. The mutex is held.
@@ -176,8 +178,11 @@ func (p *Puller) pull(f *flight) error {
 	if err := p.records.intend(f.name); err != nil {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("pull image %s: %w", f.Image, err)}
 	}
+	began := time.Now()
 	used, err := p.fetch(f)
+	f.took = time.Since(began)
 	if err == nil {
+		f.bytes = p.size(f)
 		// Under the ID by which it is looked for: a runtime may answer a pull with a digest.
 		var id string
 		if id, err = p.cfg.Runtime.FindImage(f.ctx, f.want, f.Image); err == nil && id == "" {
@@ -193,6 +198,21 @@ func (p *Puller) pull(f *flight) error {
 	}
 	p.records.done(f.name)
 	return err
+}
+
+// size is how large the image is that was pulled, where the runtime says it.
+func (p *Puller) size(f *flight) int64 {
+	rt, ok := p.cfg.Runtime.(interface {
+		ImageBytes(ctx context.Context, want *pod.Spec, name string) (int64, error)
+	})
+	if !ok {
+		return 0
+	}
+	n, err := rt.ImageBytes(f.ctx, f.want, f.Image)
+	if err != nil {
+		p.cfg.Log.Debug("Size of an image not read", "image", f.Image, "error", err)
+	}
+	return n
 }
 
 // fetch tries the credentials in their order (C-1.39.5), or none where there are

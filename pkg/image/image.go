@@ -155,12 +155,19 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case err != nil:
 			return err
 		case id != "" && p.mayUse(id, n, secrets):
+			pod.TellPull(ctx, pod.PullNews{Image: image, Present: true})
 			return nil
 		case policy == v1.PullNever: // also when it is there for others: that is not told
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("image %s is not present and imagePullPolicy is Never", n.image), Final: true}
 		}
 	}
-	return p.share(ctx, want, n, p.credentials(ctx, n, secrets))
+	pod.TellPull(ctx, pod.PullNews{Image: image})
+	began := time.Now()
+	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets))
+	if err == nil {
+		pod.TellPull(ctx, pod.PullNews{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
+	}
+	return err
 }
 
 // mayUse reports whether a pod with these pull secrets may use an image that is

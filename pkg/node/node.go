@@ -1,8 +1,13 @@
 // Package node finds out what this machine is and has: its processors, memory,
-// huge pages and disk, its system and kernel, and what of it pods may have.
+// huge pages and disk, its system and kernel, what of it pods may have, and how
+// it fares; and says it as the Node object that Kubernetes knows.
 //
-// Read looks once; what it returns is plain values that cmd hands on. Numbers are
-// what the kubelet counts, so that a manifest that fits there fits here.
+// Read looks once; what it returns is plain values that cmd hands on. An Observer
+// looks again and again, and asks the runtime without anybody waiting for it.
+// Object builds the Node of both, the same with an API server and without one
+// (node/apiserver keeps it there). Numbers are what the kubelet counts, so that a
+// manifest that fits there fits here. An Observer has one channel, of one slot,
+// by which it says that readiness changed.
 //
 // The one rule: facts, no judgement; who may start is plan's to say.
 package node
@@ -15,6 +20,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // resourcePID is the kubelet's name for process IDs.
@@ -28,22 +35,21 @@ type Facts struct {
 	// that the kernel has, with none set aside too.
 	Capacity v1.ResourceList
 	PIDs     int64 // how many processes and threads the kernel lets there be
+	Swap     int64 // in bytes; 0 is none
 	AppArmor bool  // the kernel confines processes by AppArmor profiles
-}
 
-// Labels returns the labels of a node of this name: those every node has
-// (C-1.31.3), and more, which win.
-func (f Facts) Labels(name string, more map[string]string) map[string]string {
-	labels := map[string]string{v1.LabelHostname: name, v1.LabelOSStable: f.OS, v1.LabelArchStable: f.Arch}
-	maps.Copy(labels, more)
-	return labels
+	// What tells this machine from others; empty where the system does not say.
+	MachineID, SystemUUID string
+	BootID                string // another after every start
+	OSImage               string // as "Debian GNU/Linux 13 (trixie)"
 }
 
 // Allocatable returns what pods may ask for in all: the capacity without what is
-// reserved, and memory without what is set aside as huge pages (C-1.41.6). The
-// kubelet takes off its eviction thresholds too; there is no eviction here. What
-// is reserved and not in the capacity (pid) is not looked at. An error names the
-// first resource of which more is reserved than there is.
+// reserved, and memory without what is set aside as huge pages (C-1.41.6). It is
+// the kubelet's number where Spared is among the reserved; admission and the Node
+// object have to be given the same list. What is reserved and not in the capacity
+// (pid) is not looked at. An error names the first resource of which more is
+// reserved than there is.
 func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error) {
 	left := f.Capacity.DeepCopy()
 	for _, list := range reserved {
@@ -74,6 +80,21 @@ func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error)
 	}
 	left[v1.ResourceMemory] = memory
 	return left, nil
+}
+
+// Spared returns what the eviction thresholds keep back from pods (C-1.41.6): memory
+// and disk that nobody may ask for, since a node that has only them left is under
+// pressure.
+func (f Facts) Spared(thresholds []pod.Threshold) v1.ResourceList {
+	spared := v1.ResourceList{}
+	for _, t := range thresholds {
+		for signal, name := range map[string]v1.ResourceName{pod.SignalMemory: v1.ResourceMemory, pod.SignalNodeFs: v1.ResourceEphemeralStorage} {
+			if q, ok := f.Capacity[name]; ok && t.Signal == signal {
+				spared[name] = *resource.NewQuantity(t.Of(q.Value()), resource.BinarySI)
+			}
+		}
+	}
+	return spared
 }
 
 // Enforced returns what all pods together are held to: the capacity without what is

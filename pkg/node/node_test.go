@@ -16,11 +16,12 @@ func texts(list v1.ResourceList) map[string]string {
 	return out
 }
 
-// TestC_1_31_3_Labels: every node has three, and the user's win.
+// TestC_1_31_3_Labels: every node has three, two of them by old names too, and the
+// user's win.
 func TestC_1_31_3_Labels(t *testing.T) {
 	t.Parallel()
 	f := Facts{OS: "linux", Arch: "arm64"}
-	want := map[string]string{"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "armv7", "disk": "ssd"}
+	want := map[string]string{"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux", "kubernetes.io/arch": "armv7", "disk": "ssd", "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm64"}
 	if diff := cmp.Diff(want, f.Labels("n1", map[string]string{"disk": "ssd", "kubernetes.io/arch": "armv7"})); diff != "" {
 		t.Error(diff)
 	}

@@ -20,9 +20,10 @@ import (
 
 // Read looks at the machine. The disk is the one that holds dir, which has to be
 // there.
-func Read(dir string) (Facts, error) { return read("/proc", "/sys", dir) }
+func Read(dir string) (Facts, error) { return read("/", dir) }
 
-func read(proc, sys, dir string) (Facts, error) {
+func read(root, dir string) (Facts, error) {
+	proc, sys := filepath.Join(root, "proc"), filepath.Join(root, "sys")
 	f := Facts{OS: runtime.GOOS, Arch: runtime.GOARCH, Capacity: v1.ResourceList{}}
 	var err error
 	count := func(name v1.ResourceName, format resource.Format, n int64, e error) {
@@ -33,11 +34,13 @@ func read(proc, sys, dir string) (Facts, error) {
 	f.AppArmor = appArmor(sys)
 	n, e := processors(sys)
 	count(v1.ResourceCPU, resource.DecimalSI, n, e)
-	n, e = memory(proc)
+	n, e = memory(proc, "MemTotal")
 	count(v1.ResourceMemory, resource.BinarySI, n, e)
 	n, e = disk(dir)
 	count(v1.ResourceEphemeralStorage, resource.BinarySI, n, e)
 	f.PIDs, e = processIDs(proc)
+	f.Swap, _ = memory(proc, "SwapTotal") // no line is no swap
+	identify(root, &f)
 	if err = cmp.Or(err, e, hugePages(sys, f.Capacity)); err != nil {
 		return Facts{}, fmt.Errorf("look at this machine: %w", err)
 	}
@@ -90,15 +93,15 @@ func processors(sys string) (int64, error) {
 	return n, nil
 }
 
-// memory returns MemTotal, in bytes.
-func memory(proc string) (int64, error) {
+// memory returns a line of meminfo, in bytes.
+func memory(proc, line string) (int64, error) {
 	path := filepath.Join(proc, "meminfo")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
-		if words := strings.Fields(lines.Text()); len(words) == 3 && words[0] == "MemTotal:" && words[2] == "kB" {
+		if words := strings.Fields(lines.Text()); len(words) == 3 && words[0] == line+":" && words[2] == "kB" {
 			kib, err := strconv.ParseInt(words[1], 10, 53)
 			if err != nil {
 				return 0, fmt.Errorf("%s: %w", path, err)
@@ -106,7 +109,7 @@ func memory(proc string) (int64, error) {
 			return kib << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("%s: no MemTotal", path)
+	return 0, fmt.Errorf("%s: no %s", path, line)
 }
 
 // processIDs returns the lesser of the kernel's two limits, 0 where it has none.

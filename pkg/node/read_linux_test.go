@@ -59,7 +59,7 @@ func TestThisMachine(t *testing.T) {
 }
 
 // machine writes the files of a machine.
-func machine(t *testing.T, files map[string]string) (proc, sys string) {
+func machine(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
@@ -71,7 +71,7 @@ func machine(t *testing.T, files map[string]string) (proc, sys string) {
 			t.Fatal(err)
 		}
 	}
-	return filepath.Join(root, "proc"), filepath.Join(root, "sys")
+	return root
 }
 
 func rich() map[string]string {
@@ -89,8 +89,8 @@ func rich() map[string]string {
 
 func TestAnotherMachine(t *testing.T) {
 	t.Parallel()
-	proc, sys := machine(t, rich())
-	f, err := read(proc, sys, t.TempDir())
+	root := machine(t, rich())
+	f, err := read(root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +123,8 @@ func TestC_1_31_AppArmor(t *testing.T) {
 	} {
 		files := rich()
 		maps.Copy(files, c.files)
-		proc, sys := machine(t, files)
-		if f, err := read(proc, sys, t.TempDir()); err != nil || f.AppArmor != c.want {
+		root := machine(t, files)
+		if f, err := read(root, t.TempDir()); err != nil || f.AppArmor != c.want {
 			t.Errorf("%v: %v, %v", c.files, f.AppArmor, err)
 		}
 	}
@@ -134,8 +134,8 @@ func TestC_1_31_AppArmor(t *testing.T) {
 // errors.
 func TestAMachineThatSaysLess(t *testing.T) {
 	t.Parallel()
-	proc, sys := machine(t, map[string]string{"proc/sys/kernel/osrelease": "5.0\n", "proc/meminfo": "MemTotal: 16384 kB\n"})
-	f, err := read(proc, sys, t.TempDir())
+	root := machine(t, map[string]string{"proc/sys/kernel/osrelease": "5.0\n", "proc/meminfo": "MemTotal: 16384 kB\n"})
+	f, err := read(root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,13 +160,13 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		if files[c.file] = c.text; c.text == "" {
 			delete(files, c.file)
 		}
-		proc, sys := machine(t, files)
-		if _, err := read(proc, sys, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.says) {
+		root := machine(t, files)
+		if _, err := read(root, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s %q: %v", c.file, c.text, err)
 		}
 	}
-	proc, sys := machine(t, rich())
-	if _, err := read(proc, sys, filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "none") {
+	root := machine(t, rich())
+	if _, err := read(root, filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("no directory: %v", err)
 	}
 }

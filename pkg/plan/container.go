@@ -23,6 +23,7 @@ import (
 //	 running    | liveness or startup probe failed        | stop; start, where its policy allows and
 //	            |                                         | no back-off holds it
 //	            | postStart failed                        | stop, then as exited
+//	            | somebody asked for another life         | pull, stop, start; no back-off
 //	            | postStart is due                        | run the hook; then as below
 //	            | resources changed                       | update; or by its resize policy stop, start
 //	            | else                                    | keep
@@ -30,6 +31,7 @@ import (
 //	            | in another                              | remove, start
 //	 unknown    |                                         | stop; start, where its policy allows
 //	 exited     | rules, its policy or the pod's allow    | start, when its back-off is over
+//	            | another life was asked for              | start; no back-off
 //	            | for good                                | keep
 func (s *scene) container(name string) {
 	c, ok := s.record(name)
@@ -37,7 +39,7 @@ func (s *scene) container(name string) {
 	case !ok: // also where all of it was removed (C-1.19.8)
 		s.start(name, s.Streaks[name], "container has not run yet")
 	case s.containerChanged(c):
-		s.replace(c, whyEdited)
+		s.replace(c, WhyEdited)
 	case c.State == pod.StateRunning:
 		s.running(c)
 	case c.State == pod.StateCreated:
@@ -49,15 +51,21 @@ func (s *scene) container(name string) {
 	}
 }
 
-// Why a container has another life that its own end did not ask for.
+// Why a container has another life that its own end did not ask for (Step.Why).
 const (
-	whyEdited  = "definition changed"
-	whyResized = "resources changed"
+	WhyEdited  = "definition changed"
+	WhyResized = "resources changed"
+	WhyAsked   = "a restart was asked for"
 )
 
 // running decides about a container that runs and has the wanted definition.
 func (s *scene) running(c pod.Container) {
-	if kill := s.doomed(c); kill != "" {
+	switch kill := s.doomed(c); kill {
+	case "":
+	case pod.OnRequest:
+		s.replace(c, WhyAsked)
+		return
+	default:
 		s.killFor(c, kill)
 		return
 	}
@@ -127,11 +135,11 @@ func (s *scene) resize(c pod.Container) {
 		return
 	}
 	if spec, _ := s.Want.Container(c.Name); pod.ResizeRestarts(spec, changed) {
-		s.replace(c, whyResized)
+		s.replace(c, WhyResized)
 		return
 	}
 	if s.mayStart(c.Name) {
-		s.add(Step{Action: UpdateContainer, Container: c.Name, ID: c.ID, Why: fmt.Sprintf("%s: %s → %s", whyResized, has, want)})
+		s.add(Step{Action: UpdateContainer, Container: c.Name, ID: c.ID, Why: fmt.Sprintf("%s: %s → %s", WhyResized, has, want)})
 	}
 }
 
@@ -150,9 +158,21 @@ func (s *scene) replace(c pod.Container, why string) {
 	case pod.StateCreated:
 		s.remove(c, why)
 	default:
-		s.stop(c, why)
+		s.add(s.replaceStep(c, why))
 	}
-	s.made(Step{Container: c.Name, Anew: true, Why: why})
+	s.made(Step{Container: c.Name, Anew: why != WhyAsked, Why: why})
+}
+
+// replaceStep stops what another life is to follow: who asked for that may have said
+// in what time.
+func (s *scene) replaceStep(c pod.Container, why string) Step {
+	asked := s.Lives[c.ID].Killed
+	if asked != pod.OnRequest {
+		return s.stopStep(c, why, s.grace())
+	}
+	step := s.stopStep(c, why, s.killGrace(c, asked))
+	step.Killed = asked
+	return step
 }
 
 // startCreated starts what was made and not started: the agent or the runtime
@@ -219,6 +239,10 @@ func (s *scene) run(name, id, why string) {
 		s.add(Step{Action: RunHook, Container: name, ID: id, Hook: hook, Why: why})
 	}
 }
+
+// PullTold is how long before the next try a first failure to pull is told in another
+// word.
+const PullTold = firstDelay - reworded
 
 // reworded is when a first failure to start, 10 s before the next try, is told in
 // another word: status is made anew then (ImagePullBackOff, C-1.39).

@@ -36,6 +36,7 @@ type viewYAML struct {
 	VolumesStale bool                   `json:"volumesStale"`
 	Trouble      map[string]troubleYAML `json:"trouble"`
 	StopSince    string                 `json:"stopSince"` // how long ago
+	StopGrace    *int64                 `json:"stopGrace"`
 	NetworkDown  bool                   `json:"networkDown"`
 	Refused      string                 `json:"refused"`
 	Evicted      string                 `json:"evicted"`
@@ -135,7 +136,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 	}
 	v := plan.View{
 		Want: want, Kept: want, Have: have,
-		Attempts: y.Attempts, Terminal: y.Terminal,
+		Attempts: y.Attempts, Terminal: y.Terminal, StopGrace: y.StopGrace,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
 		VolumesStale: y.VolumesStale, Refused: y.Refused, Evicted: y.Evicted, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
 		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,

@@ -100,7 +100,7 @@ func (s *scene) initTurn(c pod.Container) {
 	case c.State == pod.StateUnknown:
 		s.lost(c)
 	case s.containerChanged(c):
-		s.create(Step{Container: c.Name, Anew: true, Why: whyEdited})
+		s.create(Step{Container: c.Name, Anew: true, Why: WhyEdited})
 	default:
 		s.restart(c)
 	}

@@ -17,6 +17,7 @@ import (
 //	 unwanted    | no spec, or being deleted                      | stop all, stop and remove sandboxes, take
 //	             |                                                | volumes, forget
 //	             |   a pod that depends on it has to go first     | wait
+//	             |   it is being deleted, and something runs      | stop all, stop sandboxes
 //	             |   nothing is left                              | gone; while it is being deleted, wait
 //	 stranger    | a pod with another UID has the name            | stop and remove it; its volumes go
 //	 doubled     | a second life: an older record that has not    | stop it; older records are removed as
@@ -100,6 +101,10 @@ func (s *scene) unwanted() bool {
 		return true
 	}
 	s.p.Stopping = true
+	if deleting && s.alive() { // how it ended is read, and told its source, before it is removed
+		s.stopDown(why)
+		return true
+	}
 	s.tearDown(why)
 	s.add(Step{Action: Forget, UID: s.uid(), Why: "nothing is left of the pod"})
 	return true
@@ -226,7 +231,7 @@ func (s *scene) held() bool {
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))
 	case !s.NetworkReady && !s.Want.Pod.Spec.HostNetwork:
-		s.p.WaitFor = "network is not ready"
+		s.p.WaitFor = WaitNetwork
 	default:
 		return false
 	}

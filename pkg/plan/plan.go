@@ -54,6 +54,8 @@ type View struct {
 	// StopSince is when stopping this instance began (kept across a restart of
 	// the agent); zero when it has not.
 	StopSince time.Time
+	// StopGrace is how many seconds who asked for that stop gave it; nil: the pod's own.
+	StopGrace *int64
 	// NetworkReady says that the runtime's pod network works. Pods on the host
 	// network do not wait for it.
 	NetworkReady bool
@@ -134,6 +136,9 @@ type Step struct {
 	// (the stops of one pod's containers).
 	Together bool
 }
+
+// WaitNetwork is what a pod waits for where the pod network does not work (Plan.WaitFor).
+const WaitNetwork = "network is not ready"
 
 // Plan is what to do now for one pod.
 type Plan struct {

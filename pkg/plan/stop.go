@@ -77,12 +77,18 @@ func (s *scene) grace() int64 {
 	if s.StopSince.IsZero() || s.Want != nil && s.anew == "" && !s.deleting() {
 		return g
 	}
+	if s.StopGrace != nil {
+		g = *s.StopGrace
+	}
 	return g - max(0, int64(s.Now.Sub(s.StopSince).Seconds()))
 }
 
 // killGrace is what a kill because of why may take: a probe may say so itself
-// (C-1.23.1).
+// (C-1.23.1), and so may who asks for a restart.
 func (s *scene) killGrace(c pod.Container, why string) int64 {
+	if why == pod.OnRequest && s.Lives[c.ID].Grace != nil {
+		return *s.Lives[c.ID].Grace
+	}
 	spec, _ := s.Want.Container(c.Name)
 	probe := map[string]*v1.Probe{string(pod.Liveness): spec.LivenessProbe, string(pod.Startup): spec.StartupProbe}[why]
 	if probe != nil && probe.TerminationGracePeriodSeconds != nil && s.Want.Pod.Spec.TerminationGracePeriodSeconds != nil {
@@ -159,9 +165,9 @@ func (s *scene) sidecarsLast(group []Step) {
 	}
 }
 
-// tearDown stops and removes all there is of the pod on the node, its volumes
-// included (Appendix B5, but at once).
-func (s *scene) tearDown(why string) {
+// stopDown stops all there is of the pod on the node, and returns its sandboxes, the
+// newest first.
+func (s *scene) stopDown(why string) []pod.Sandbox {
 	s.stopAll(why, func(c pod.Container) bool { return c.State != pod.StateExited })
 	sandboxes := slices.Clone(s.Have.Older)
 	if s.Have.Sandbox != nil {
@@ -170,6 +176,13 @@ func (s *scene) tearDown(why string) {
 	for _, b := range sandboxes {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
+	return sandboxes
+}
+
+// tearDown stops and removes all there is of the pod on the node, its volumes
+// included (Appendix B5, but at once).
+func (s *scene) tearDown(why string) {
+	sandboxes := s.stopDown(why)
 	// The newest records go last: they carry the numbers, should this stop short.
 	for _, c := range slices.Backward(s.Have.Dead) {
 		s.remove(c, why)

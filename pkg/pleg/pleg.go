@@ -53,6 +53,10 @@ type Config struct {
 	// Fallback is the time between relists where the runtime has no events
 	// (C-1.28.1); 1 s by default.
 	Fallback time.Duration
+	// Observe is told of every relist that has ended: how long it took, how long after
+	// the one before it began (0 for the first), and its error. May be nil; it must not
+	// wait.
+	Observe func(took, since time.Duration, err error)
 	// Log is told when events fail and flow again; nil is silent.
 	Log *slog.Logger
 }
@@ -74,6 +78,9 @@ func New(cfg Config) *PLEG {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(time.Duration, time.Duration, error) {}
 	}
 	return &PLEG{cfg: cfg, wall: wall}
 }

@@ -33,9 +33,13 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 	var known map[pod.Key]uint64
 	var last time.Time // start of the last relist that worked
 	seen := p.wall()   // when the clock was last looked at
+	var before time.Time
 	for {
 		began := time.Now()
-		if now, err := p.cfg.Runtime.Relist(ctx); err == nil {
+		now, err := p.cfg.Runtime.Relist(ctx)
+		p.observe(began, before, err)
+		before = began
+		if err == nil {
 			mark(d, known, now, p.cfg.Runtime.Seen)
 			known, last = now, began
 		} else if ctx.Err() == nil {
@@ -62,6 +66,15 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 			seen = p.wall()
 		}
 	}
+}
+
+// observe tells of a relist that has just ended.
+func (p *PLEG) observe(began, before time.Time, err error) {
+	var since time.Duration
+	if !before.IsZero() {
+		since = began.Sub(before)
+	}
+	p.cfg.Observe(time.Since(began), since, err)
 }
 
 // mark adds the pods whose fingerprints differ, but for those that were read since

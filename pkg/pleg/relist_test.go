@@ -111,3 +111,32 @@ func hear(t *testing.T, p *PLEG) {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
+
+// TestObserveIsToldOfEveryRelist: how long it took, how long after the one before,
+// and what failed.
+func TestObserveIsToldOfEveryRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, p := listing(t)
+		type relist struct {
+			took, since time.Duration
+			err         error
+		}
+		var told []relist // by the relisting goroutine alone, read when it stands still
+		p.cfg.Observe = func(took, since time.Duration, err error) { told = append(told, relist{took, since, err}) }
+		l.still.Store(int64(3 * time.Second))
+		hear(t, p)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if len(told) < 3 || len(told) != int(l.n.Load()) {
+			t.Fatalf("told of %d relists of %d", len(told), l.n.Load())
+		}
+		if first := told[0]; first.took != 3*time.Second || first.since != 0 || first.err != nil {
+			t.Errorf("the first is %+v", first)
+		}
+		for _, r := range told[1:] {
+			if r.since <= 0 || r.took != 0 {
+				t.Errorf("another is %+v", r)
+			}
+		}
+	})
+}

@@ -229,6 +229,11 @@ type HookRequest struct {
 	PodIP       string // empty on the host network: the hook goes to loopback
 }
 
+// ProbeWarning is what a probe that succeeds has to tell all the same.
+type ProbeWarning struct{ Message string }
+
+func (e *ProbeWarning) Error() string { return e.Message }
+
 // ProbeFailure is the container's own answer to a probe: not well.
 type ProbeFailure struct{ Message string }
 

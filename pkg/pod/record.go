@@ -22,6 +22,9 @@ type Record struct {
 	StartTime time.Time
 	// StopSince is when stopping began; zero when it has not.
 	StopSince time.Time
+	// StopGrace is how many seconds that stop was given by who asked for it; nil: the
+	// pod's own.
+	StopGrace *int64
 	// Terminal is the phase this instance ended in: "", Succeeded, Failed.
 	Terminal v1.PodPhase
 	// TerminalReason and TerminalMessage say why, where its containers do not
@@ -44,9 +47,11 @@ type Life struct {
 	// PreStop says that the preStop hook has ended, well or not: it does not run
 	// again.
 	PreStop bool
-	// Killed is why the agent ended this life: "" when it did not, else the
-	// ProbeKind that failed, or HookFailed.
+	// Killed is why the agent ended this life, or is to end it: "" when it is not, else
+	// the ProbeKind that failed, HookFailed, or OnRequest.
 	Killed string
+	// Grace is how many seconds a life that is ended OnRequest is given; nil: its own.
+	Grace *int64
 	// Resources is what UpdateContainer was last asked for in this life, as
 	// Spec.Resources writes it; "" when it never was.
 	Resources string
@@ -57,3 +62,7 @@ const (
 	HookDue    = "due"    // it has to run, or was running when the agent ended
 	HookFailed = "failed" // the container is to be ended (C-1.22.8)
 )
+
+// OnRequest is what Life.Killed says of a life that somebody asked to be followed by
+// another one.
+const OnRequest = "request"

@@ -35,9 +35,13 @@ func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart
 }
 
 // Restarts is pod.Restarts for this life of a container: after a kill by a probe
-// the policy alone decides, and does not ask for the exit code (C-1.19.6).
+// the policy alone decides, and does not ask for the exit code (C-1.19.6). A life that
+// was ended on request is followed by another one whatever the policy.
 func (l Life) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
-	if !l.ByProbe() {
+	switch {
+	case l.Killed == OnRequest:
+		return true, false
+	case !l.ByProbe():
 		return Restarts(policy, c, exitCode)
 	}
 	if c != nil && c.RestartPolicy != nil {

@@ -83,7 +83,7 @@ func TestF80_RedirectToLinkLocalIsNotFollowed(t *testing.T) {
 			w.WriteHeader(http.StatusFound)
 		})
 		begin := time.Now()
-		if err := ask(t, get(t, addr, "/")); err != nil {
+		if err := well(ask(t, get(t, addr, "/"))); err != nil {
 			t.Errorf("%s: %v, want success without asking there", to, err)
 		}
 		if took := time.Since(begin); took >= time.Second {

@@ -24,8 +24,8 @@ const maxRedirects = 10
 // agent hold what it likes to send.
 const maxHeader = 256 << 10
 
-// httpGet asks once over HTTP: a status from 200 to 399 is success, any other
-// and every trouble on the way is failure (C-1.29.14).
+// httpGet asks once over HTTP: a status from 200 to 399 is success, from 300 on with
+// a warning, any other and every trouble on the way is failure (C-1.29.14).
 func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -55,6 +55,9 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	// breaks off is not called well.
 	if _, err := io.CopyN(io.Discard, resp.Body, maxAnswer); err != nil && !errors.Is(err, io.EOF) {
 		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
+	}
+	if resp.StatusCode >= 300 { // sameHost went no further
+		return &pod.ProbeWarning{Message: "Probe terminated redirects"}
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type stored struct {
 	Attempts  map[string]uint32 `json:"attempts,omitempty"`
 	StartTime time.Time         `json:"startTime,omitzero"`
 	StopSince time.Time         `json:"stopSince,omitzero"`
+	StopGrace *int64            `json:"stopGrace,omitempty"`
 	Terminal  v1.PodPhase       `json:"terminal,omitempty"`
 
 	TerminalReason  string                `json:"terminalReason,omitempty"`
@@ -45,6 +46,7 @@ type storedLife struct {
 	PostStart string `json:"postStart,omitempty"`
 	PreStop   bool   `json:"preStop,omitempty"`
 	Killed    string `json:"killed,omitempty"`
+	Grace     *int64 `json:"grace,omitempty"`
 	Resources string `json:"resources,omitempty"`
 }
 
@@ -110,7 +112,7 @@ func encode(r pod.Record) ([]byte, error) {
 	s := stored{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
-		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), Terminal: r.Terminal,
+		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, Terminal: r.Terminal,
 		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, RestartingAll: r.RestartingAll,
 		Lives: mapped(r.Lives, func(l pod.Life) storedLife { return storedLife(l) }),
 	}
@@ -195,7 +197,7 @@ func decode(data []byte) (pod.Record, error) {
 	r := pod.Record{
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
-		StartTime: s.StartTime, StopSince: s.StopSince, Terminal: s.Terminal,
+		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, Terminal: s.Terminal,
 		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, RestartingAll: s.RestartingAll,
 		Lives: mapped(s.Lives, func(l storedLife) pod.Life { return pod.Life(l) }),
 	}

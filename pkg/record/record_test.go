@@ -38,6 +38,7 @@ func sample() pod.Record {
 		Attempts:  map[string]uint32{"": 2, "c": 7},
 		StartTime: time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC),
 		StopSince: time.Date(2026, 1, 2, 4, 4, 5, 1, time.FixedZone("x", 3600)),
+		StopGrace: ptr.To[int64](7),
 		Terminal:  v1.PodFailed,
 
 		TerminalReason:  "DeadlineExceeded",
@@ -45,7 +46,7 @@ func sample() pod.Record {
 		Streaks:         map[string]int{"c": 3},
 		RestartingAll:   true,
 		Lives: map[string]pod.Life{
-			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Resources: "cpu=1/2"},
+			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Grace: ptr.To[int64](5), Resources: "cpu=1/2"},
 		},
 		Want: &pod.Spec{
 			Key:             key,

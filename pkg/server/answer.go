@@ -1,10 +1,13 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,124 +26,195 @@ func (r *Refusal) Error() string { return r.Message }
 func (r *Refusal) status() metav1.Status {
 	reasons := map[int]metav1.StatusReason{
 		http.StatusBadRequest:            metav1.StatusReasonBadRequest,
+		http.StatusUnauthorized:          metav1.StatusReasonUnauthorized,
 		http.StatusForbidden:             metav1.StatusReasonForbidden,
 		http.StatusNotFound:              metav1.StatusReasonNotFound,
 		http.StatusMethodNotAllowed:      metav1.StatusReasonMethodNotAllowed,
+		http.StatusConflict:              metav1.StatusReasonConflict,
 		http.StatusRequestEntityTooLarge: metav1.StatusReasonRequestEntityTooLarge,
+		http.StatusUnprocessableEntity:   metav1.StatusReasonInvalid,
 		http.StatusTooManyRequests:       metav1.StatusReasonTooManyRequests,
 		http.StatusInternalServerError:   metav1.StatusReasonInternalError,
 		http.StatusServiceUnavailable:    metav1.StatusReasonServiceUnavailable,
+		http.StatusGatewayTimeout:        metav1.StatusReasonTimeout,
+	}
+	reason, ok := reasons[r.Code]
+	if !ok {
+		reason = metav1.StatusReason(strings.ReplaceAll(http.StatusText(r.Code), " ", ""))
 	}
 	return metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Message: r.Message, Reason: reasons[r.Code], Code: int32(r.Code),
+		Status:   metav1.StatusFailure, Message: r.Message, Reason: reason, Code: int32(r.Code),
 	}
 }
 
-// ServeHTTP implements http.Handler: who asks, what is asked, how many ask; then
-// the answer.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.busy.RLock()
-	defer s.busy.RUnlock()
+// gate bounds what is asked at a time through one listener. What is too much for
+// one leaves the other open.
+type gate struct {
+	requests, streams       atomic.Int64
+	maxRequests, maxStreams int64
+}
+
+// enter takes a place; left gives it back.
+func enter(count *atomic.Int64, limit int64) (left func(), ok bool) {
+	if count.Add(1) > limit {
+		count.Add(-1)
+		return nil, false
+	}
+	return func() { count.Add(-1) }, true
+}
+
+// front is one listener's way in: who asks, what is asked, how many ask; then the
+// answer.
+type front struct {
+	*Server
+	gate *gate
+	// who says who asks, or why they are not heard.
+	who func(*http.Request) (Caller, *Refusal)
+	// mine says which routes there are here.
+	mine func(*route) bool
+	// open is a listener where nobody has to be somebody: its routes say nothing.
+	open bool
+}
+
+// ServeHTTP implements http.Handler.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.busy.RLock()
+	defer f.busy.RUnlock()
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	if s.closed {
-		s.refuse(w, &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent is leaving"})
+	if f.closed {
+		f.refuse(w, nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent is leaving"})
 		return
 	}
-	if !admitted(r.Context()) {
-		s.refuse(w, &Refusal{Code: http.StatusForbidden, Message: "this socket is for root and the agent's own user"})
+	left, ok := enter(&f.gate.requests, f.gate.maxRequests)
+	if !ok {
+		f.crowd(w)
 		return
 	}
-	it, refusal := s.find(r)
+	q, refusal := f.admit(r)
 	if refusal != nil {
-		s.refuse(w, refusal)
+		left()
+		f.refuse(w, q, refusal)
 		return
 	}
-	count, limit := &s.requests, s.cfg.Requests
-	if it.streams() {
-		count, limit = &s.streams, s.cfg.Streams
+	if q.route.streams(q.params) {
+		left() // it is no request any more
+		if left, ok = enter(&f.gate.streams, f.gate.maxStreams); !ok {
+			f.crowd(w)
+			return
+		}
 	}
-	defer count.Add(-1)
-	if count.Add(1) > int64(limit) {
-		h.Set("Retry-After", "1")
-		s.refuse(w, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
-		return
-	}
-	if it.streams() {
-		s.follow(w, r, it)
-		return
-	}
-	s.document(w, it)
+	defer left()
+	f.answer(w, q)
 }
 
-// document answers with one document.
-func (s *Server) document(w http.ResponseWriter, it route) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(it.timeout))
-	body, err := it.document()
-	if err != nil {
-		s.fail(w, it, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body)
+func (s *Server) crowd(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	s.refuse(w, nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
 }
 
-// follow answers with lines, each sent at once. A reader that does not take one
-// in time is cut off; so is one whose stream breaks here, so that it can tell
-// that from the end.
-func (s *Server) follow(w http.ResponseWriter, r *http.Request, it route) {
-	out := http.NewResponseController(w)
-	lines, err := it.stream(r.Context(), r.URL.Query())
+// admit finds the route of a request and decides whether its caller may. Who is
+// nobody learns nothing, not even what there is.
+func (f *front) admit(r *http.Request) (*request, *Refusal) {
+	c, refusal := f.who(r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	q, refusal := f.find(r, f.mine)
+	if q != nil {
+		q.caller = c
+	}
+	if refusal != nil {
+		return q, refusal
+	}
+	if f.open || c.Local {
+		return q, nil
+	}
+	if refusal := f.may(q); refusal != nil {
+		if q.route.privileged {
+			f.audit(q, time.Now(), fmt.Sprint(refusal.Code))
+		}
+		return q, refusal
+	}
+	if f.cfg.NoDebugging && q.route.debugging {
+		return q, &Refusal{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
+	}
+	return q, nil
+}
+
+// may asks whether the caller may do what the route does (C-1.40.3, C-1.40.4).
+func (f *front) may(q *request) *Refusal {
+	c, verb, subresources := q.caller, q.route.verbFor(q.Method), q.route.subresources
+	if f.cfg.Access == nil || len(subresources) == 0 {
+		return &Refusal{Code: http.StatusForbidden, Message: "Forbidden"}
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), quick)
+	defer cancel()
+	ok, why, err := f.cfg.Access.May(ctx, c, verb, subresources...)
 	if err != nil {
-		s.fail(w, it, err)
-		return
+		f.log.Warn("Caller could not be authorized", "user", c.Name, "verb", verb, "subresources", subresources, "error", err)
+		return &Refusal{Code: http.StatusInternalServerError, Message: fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", c.Name, verb, subresources[0])}
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	send := func(line []byte) error {
-		if err := out.SetWriteDeadline(time.Now().Add(s.cfg.Patience)); err != nil {
-			return err
-		}
-		if _, err := w.Write(line); err != nil {
-			return err
-		}
-		return out.Flush()
+	if !ok {
+		f.log.Debug("Caller forbidden", "user", c.Name, "verb", verb, "subresources", subresources, "why", why)
+		return &Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)\n", c.Name, verb, subresources)}
 	}
-	err = send(nil) // the reader knows that it follows
+	return nil
+}
+
+// answer lets the route answer.
+func (s *Server) answer(w http.ResponseWriter, q *request) {
+	begin := time.Now()
+	if q.route.privileged {
+		q.result = "ok"
+		defer func() { s.audit(q, begin, q.result) }()
+	}
+	if !q.route.streams(q.params) {
+		ctx, cancel := context.WithTimeout(q.Context(), q.route.timeout)
+		defer cancel()
+		out := http.NewResponseController(w)
+		_ = out.SetReadDeadline(begin.Add(q.route.timeout)) // of what is left of a body
+		_ = out.SetWriteDeadline(begin.Add(q.route.timeout))
+		q.Request = q.Request.WithContext(ctx)
+		q.Body = http.MaxBytesReader(w, q.Body, q.route.body)
+	}
+	err := q.route.serve(s, w, q)
 	if err == nil {
-		for line, broken := range lines {
-			if err = broken; err == nil {
-				err = send(line)
-			}
-			if err != nil {
-				break
-			}
-		}
+		return
 	}
-	if err != nil {
-		s.log.Debug("Reader cut off", "path", it.path, "error", err)
-		panic(http.ErrAbortHandler)
+	q.result = "error"
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		q.result = fmt.Sprint(refusal.Code)
 	}
-	_ = out.SetWriteDeadline(time.Now().Add(s.cfg.Patience)) // for the end itself
+	s.fail(w, q, err)
 }
 
 // fail answers with an error: the asker's in its own words, ours without.
-func (s *Server) fail(w http.ResponseWriter, it route, err error) {
+func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 	var refusal *Refusal
 	if !errors.As(err, &refusal) {
-		s.log.Error("Request not answered", "path", it.path, "error", err)
+		s.log.Error("Request not answered", "path", q.route.path, "error", err)
 		refusal = &Refusal{Code: http.StatusInternalServerError, Message: "the agent could not answer; its log says why"}
 	}
-	s.refuse(w, refusal)
+	s.refuse(w, q, refusal)
 }
 
-func (s *Server) refuse(w http.ResponseWriter, refusal *Refusal) {
+// refuse answers a refusal: in plain text where the kubelet does, else as a Status.
+func (s *Server) refuse(w http.ResponseWriter, q *request, refusal *Refusal) {
+	h := w.Header()
 	if len(refusal.allow) > 0 {
-		w.Header().Set("Allow", strings.Join(refusal.allow, ", "))
+		h.Set("Allow", strings.Join(refusal.allow, ", "))
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Connection", "close")
+	h.Set("Connection", "close")
+	if q != nil && q.route.kubelet || refusal.Code == http.StatusUnauthorized {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(refusal.Code)
+		_, _ = w.Write([]byte(refusal.Message))
+		return
+	}
+	h.Set("Content-Type", "application/json")
 	w.WriteHeader(refusal.Code)
 	_ = json.NewEncoder(w).Encode(refusal.status())
 }

@@ -90,7 +90,7 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 		for !func() bool { c := dial(); defer c.Close(); return asks(c) }() {
 		}
 	}
-	if n := log.count("Too many readers on the local socket"); n < 1 || n > 2 {
+	if n := log.count("Too many connections"); n < 1 || n > 2 {
 		t.Errorf("said %d times in two crowds", n)
 	}
 }

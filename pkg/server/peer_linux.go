@@ -12,6 +12,9 @@ import (
 
 // peerOf returns the user at the other end of a unix socket.
 func peerOf(c net.Conn) (uid uint32, err error) {
+	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = inner.NetConn()
+	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return 0, fmt.Errorf("a connection of kind %T", c)
@@ -51,4 +54,13 @@ func short(path string) (name string, done func(), err error) {
 		return "", nil, err
 	}
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(dir.Fd())), filepath.Base(path)), func() { _ = dir.Close() }, nil
+}
+
+// freeBytes is what a user who is not root can still write on the disk of dir.
+func freeBytes(dir string) (uint64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return s.Bavail * uint64(s.Bsize), nil
 }

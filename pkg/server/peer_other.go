@@ -15,3 +15,5 @@ func peerOf(net.Conn) (uid uint32, err error) {
 func descriptors() int { return 1024 }
 
 func short(path string) (name string, done func(), err error) { return path, func() {}, nil }
+
+func freeBytes(string) (uint64, error) { return 0, errors.ErrUnsupported }

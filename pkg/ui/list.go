@@ -166,3 +166,12 @@ func (v *View) Table(header []string, rows [][]string) string {
 	}
 	return lines(v.columns("", []int{3}, all))
 }
+
+// ListOf puts objects, which have their kind, into a List.
+func ListOf[T any](objects []T) List {
+	l := List{APIVersion: "v1", Kind: "List", Items: []any{}}
+	for _, o := range objects {
+		l.Items = append(l.Items, o)
+	}
+	return l
+}

@@ -12,14 +12,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Pods returns pods as kubectl's table; wide adds address, node, source and
+// PodGrid returns pods as kubectl's table; wide adds address, node, source and
 // readiness gates.
-func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
-	header := []cell{{text: "NAMESPACE"}, {text: "NAME"}, {text: "READY"}, {text: "STATUS"}, {text: "RESTARTS"}, {text: "AGE"}}
-	if wide {
-		header = append(header, cell{text: "IP"}, cell{text: "NODE"}, cell{text: "SOURCE"}, cell{text: "READINESS GATES"})
+func PodGrid(pods []v1.Pod, c Columns, now time.Time) Grid {
+	header := []string{"NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"}
+	if c.Wide {
+		header = append(header, "IP", "NODE", "SOURCE", "READINESS GATES")
 	}
-	rows := [][]cell{header}
+	g := grid(c, header...)
 	for _, p := range pods {
 		l := status.Summary(p)
 		row := []cell{
@@ -29,20 +29,18 @@ func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
 			{text: restarts(l, now)},
 			{text: age(p, now)},
 		}
-		if wide {
+		if c.Wide {
 			row = append(row, cell{text: p.Status.PodIP}, cell{text: p.Spec.NodeName}, cell{text: p.Annotations[pod.AnnotationConfigSource]}, cell{text: l.GatesText()})
 		}
-		for i := range row {
-			if row[i].text = Clean(row[i].text); row[i].text == "" {
-				row[i].text = "<none>"
-			}
-		}
-		rows = append(rows, row)
+		g.add(c, p.Labels, row...)
 	}
-	if len(pods) == 0 {
-		return ""
-	}
-	return lines(v.columns("", []int{3}, rows))
+	return g
+}
+
+// Pods returns the table of get pods, "" where there is none.
+func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
+	c := Columns{Wide: wide}
+	return v.Grid(PodGrid(pods, c, now), c)
 }
 
 func statusTone(l status.Line) tone {

@@ -239,3 +239,10 @@ var errNotYet = errors.New("not yet")
 
 // sum is what md5sum prints of data.
 func sum(data []byte) string { return fmt.Sprintf("%x", md5.Sum(data)) }
+
+// nodectl runs a verb against the agent's socket.
+func (w *world) nodectl(args ...string) (string, error) {
+	w.Helper()
+	out, err := exec.Command(nodectl, append(args, "--root-dir", w.root, "--node-name", w.name)...).CombinedOutput()
+	return string(out), err
+}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -64,6 +65,8 @@ type Runtime struct {
 	life         context.Context
 	kill         context.CancelFunc
 	servers      map[string]*server // by socket path
+	streams      streaming.Server   // nil: none
+	checkpoints  bool               // it can write them
 }
 
 type condition struct {

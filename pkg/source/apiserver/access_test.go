@@ -65,7 +65,7 @@ func TestNewSaysWhereTheKubeconfigIsWrong(t *testing.T) {
 }
 
 func TestNewDialsNothingAndNameIsThePath(t *testing.T) {
-	path := kubeconfig(t, "https://server.invalid:1", "", "")
+	path := leadsTo(t, "https://server.invalid:1", "", "")
 	s, err := New(Config{Kubeconfig: path, Node: node, Spec: spec(path)})
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestF72_ExpiredTokenIsReadAgain(t *testing.T) {
 	s.put(boundPod("one", "x"))
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, "first\n")
-	l := sourcetest.Listen(t, newSource(t, kubeconfig(t, s.URL, a.data(), "tokenFile: "+token)))
+	l := sourcetest.Listen(t, newSource(t, leadsTo(t, s.URL, a.data(), "tokenFile: "+token)))
 	l.Set().Holds(t, "one")
 	if got := s.watched(t, 1).Header.Get("Authorization"); got != "Bearer first" {
 		t.Errorf("authorization %q", got)
@@ -194,7 +194,7 @@ func TestF72_ClientCertificateIsReadAgain(t *testing.T) {
 	}
 	issue("first")
 	write(t, path("ca"), a.pem)
-	l := sourcetest.Listen(t, newSource(t, kubeconfig(t, s.URL, ", certificate-authority: "+path("ca"), "client-certificate: "+path("crt")+", client-key: "+path("key"))))
+	l := sourcetest.Listen(t, newSource(t, leadsTo(t, s.URL, ", certificate-authority: "+path("ca"), "client-certificate: "+path("crt")+", client-key: "+path("key"))))
 	l.Set().Holds(t, "one")
 	if r := s.watched(t, 1); r.ProtoMajor != 2 || r.TLS.PeerCertificates[0].Subject.CommonName != "first" {
 		t.Errorf("HTTP/%d as %v", r.ProtoMajor, r.TLS.PeerCertificates)
@@ -219,7 +219,7 @@ func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 	first.put(boundPod("one", "x"))
 	ca := filepath.Join(t.TempDir(), "ca")
 	write(t, ca, was.pem)
-	path := kubeconfig(t, first.URL, ", certificate-authority: "+ca, "")
+	path := leadsTo(t, first.URL, ", certificate-authority: "+ca, "")
 	l := sourcetest.Listen(t, newSource(t, path))
 	before := l.Set()
 	before.Holds(t, "one")
@@ -241,7 +241,7 @@ func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 func TestF72_ReplacedKubeconfig(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
-	path := kubeconfig(t, "http://127.0.0.1:1", "", "token: "+base64.StdEncoding.EncodeToString([]byte("hunter2")))
+	path := leadsTo(t, "http://127.0.0.1:1", "", "token: "+base64.StdEncoding.EncodeToString([]byte("hunter2")))
 	l := sourcetest.Listen(t, newSource(t, path))
 	if got, want := l.Error().Error(), "http://127.0.0.1:1: connection refused"; got != want {
 		t.Errorf("error %q, want %q", got, want)
@@ -267,7 +267,7 @@ func TestServerBelowAPath(t *testing.T) {
 		return true
 	})
 	s.put(boundPod("one", "x"))
-	sourcetest.Listen(t, newSource(t, kubeconfig(t, s.URL+"/k8s/c-1/", "", ""))).Set().Holds(t, "one")
+	sourcetest.Listen(t, newSource(t, leadsTo(t, s.URL+"/k8s/c-1/", "", ""))).Set().Holds(t, "one")
 }
 
 // A kubeconfig may name a command that gives credentials. What it says, and what
@@ -276,7 +276,7 @@ func TestF72_CredentialsFromACommand(t *testing.T) {
 	a := newAuthority(t)
 	s := a.secure(t)
 	s.put(boundPod("one", "x"))
-	path := kubeconfig(t, s.URL, a.data(), "exec: {apiVersion: client.authentication.k8s.io/v1, command: ./credentials, interactiveMode: Never}")
+	path := leadsTo(t, s.URL, a.data(), "exec: {apiVersion: client.authentication.k8s.io/v1, command: ./credentials, interactiveMode: Never}")
 	command := filepath.Join(filepath.Dir(path), "credentials")
 	says := func(script string) {
 		write(t, command, "#!/bin/sh\n"+script)

@@ -24,6 +24,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -53,6 +54,9 @@ type Config struct {
 	// request, so that a rotated certificate, token or authority, and another
 	// server, need no restart.
 	Kubeconfig string
+	// Client speaks to Kubeconfig's server, and is others' too: they share its
+	// connections. nil is one of its own.
+	Client *kubeconfig.Client
 	// Node is the name of the node whose pods are read, in any case; an API server
 	// knows it in lower case.
 	Node string
@@ -61,6 +65,12 @@ type Config struct {
 	// why; beside a Spec they are notices. It is called by one goroutine at a
 	// time and may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
+	// Seen is told of every pod that the server binds to the node, mirrors included,
+	// as the server shows it now: in the order of its lists and events, by the
+	// goroutine of Sets. gone says that it was deleted, or that a list lacks it; p is
+	// then as it was last. p is shared: nobody writes to it. It must not block; nil
+	// tells nobody.
+	Seen func(p *v1.Pod, gone bool)
 	// Offline lets pods start without the addresses of services while the server has
 	// not answered.
 	Offline bool
@@ -74,25 +84,26 @@ type Config struct {
 
 // Source is an api source.
 type Source struct {
-	cfg Config
+	cfg    Config
+	client *kubeconfig.Client
 	// The constants above; tests have less time.
 	retry, rarest, confirm, linger, first, watched, grace time.Duration
 	pageSize                                              int
-
-	gate sync.Mutex // guards way; files are read under it, and nothing is sent
-	way  *access    // as it was last; nil before the first request
 
 	mu       sync.Mutex                        // guards what follows
 	services map[string]map[string]*v1.Service // by namespace and name; nil: not known
 	silent   bool                              // the server did not answer at least once
 	tokens   map[tokenKey]*token
+
+	classes classes
 }
 
 var _ source.Source = (*Source)(nil)
 
 // New returns the source of the pods that cfg.Kubeconfig's server has bound to
 // cfg.Node. The error is a pod.Problem where the kubeconfig or a file it names
-// cannot be read or used. Nothing is sent before Sets.
+// cannot be read or used; one of cfg.Client is an error of Sets. Nothing is sent
+// before Sets.
 func New(cfg Config) (*Source, error) {
 	switch {
 	case cfg.Kubeconfig == "":
@@ -110,10 +121,12 @@ func New(cfg Config) (*Source, error) {
 		cfg: cfg, pageSize: 500,
 		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, first: firstAnswer, watched: watchFor, grace: watchGrace,
 	}
-	if _, err := s.access(nil); err != nil {
-		return nil, err
+	if s.client = cfg.Client; s.client != nil {
+		return s, nil
 	}
-	return s, nil
+	var err error
+	s.client, err = kubeconfig.Open(kubeconfig.Config{File: cfg.Kubeconfig, UserAgent: cfg.UserAgent, Log: cfg.Log})
+	return s, err
 }
 
 // Name returns "api:" and the kubeconfig's path: a server that moved is no other
@@ -240,6 +253,9 @@ func (r *run) list(ctx context.Context) (picture, error) {
 		if p, is := o.(*v1.Pod); is {
 			all.pods = append(all.pods, p)
 		}
+	}
+	if err == nil {
+		r.show(all)
 	}
 	r.cfg.Log.Debug("Listed pods", "kubeconfig", r.cfg.Kubeconfig, "pods", len(all.pods), "resourceVersion", l.rv, "took", time.Since(start), "failed", err != nil)
 	return all, err

@@ -85,7 +85,7 @@ type listing struct {
 
 // list asks for all of c as it is now: a quorum read, so that no answer is older
 // than one before it unless the server's data is. It is whole or an error.
-func (a *access) list(ctx context.Context, c collection, pageSize int) (listing, error) {
+func (a access) list(ctx context.Context, c collection, pageSize int) (listing, error) {
 	var all listing
 	next := ""
 	for range maxPages {
@@ -110,7 +110,7 @@ func (a *access) list(ctx context.Context, c collection, pageSize int) (listing,
 }
 
 // page asks for one page of a list.
-func (a *access) page(ctx context.Context, c collection, query url.Values) (page, error) {
+func (a access) page(ctx context.Context, c collection, query url.Values) (page, error) {
 	ctx, stop := context.WithTimeout(ctx, askFor)
 	defer stop()
 	response, err := a.get(ctx, c, query)
@@ -132,12 +132,12 @@ func (a *access) page(ctx context.Context, c collection, query url.Values) (page
 }
 
 // body reads an answer of limit bytes at most, and closes it.
-func (a *access) body(response *http.Response, limit int64) ([]byte, error) {
+func (a access) body(response *http.Response, limit int64) ([]byte, error) {
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	switch {
 	case err != nil:
-		return nil, a.explain(err)
+		return nil, a.way.Explain(err)
 	case int64(len(body)) > limit:
 		return nil, fmt.Errorf("%s: the answer is larger than %d MiB", a.host, limit>>20)
 	}
@@ -147,7 +147,7 @@ func (a *access) body(response *http.Response, limit int64) ([]byte, error) {
 // watch asks for what changes after resource version rv, for so long. A nil
 // error means that the server agreed. errGone means that a list has to come
 // first.
-func (a *access) watch(ctx context.Context, c collection, rv string, asked time.Duration) (*stream, error) {
+func (a access) watch(ctx context.Context, c collection, rv string, asked time.Duration) (*stream, error) {
 	response, err := a.get(ctx, c, url.Values{
 		"watch":               {"true"},
 		"allowWatchBookmarks": {"true"},
@@ -168,7 +168,7 @@ func (a *access) watch(ctx context.Context, c collection, rv string, asked time.
 }
 
 // get asks for what is in c.
-func (a *access) get(ctx context.Context, c collection, query url.Values) (*http.Response, error) {
+func (a access) get(ctx context.Context, c collection, query url.Values) (*http.Response, error) {
 	if c.selector != "" {
 		query.Set("fieldSelector", c.selector)
 	}
@@ -190,8 +190,8 @@ type request struct {
 }
 
 // ask sends one request; a nil error means 200 or 201, with the body to be read.
-func (a *access) ask(ctx context.Context, q request) (*http.Response, error) {
-	u := a.root.JoinPath(q.path...)
+func (a access) ask(ctx context.Context, q request) (*http.Response, error) {
+	u := (&url.URL{Path: "/"}).JoinPath(q.path...)
 	u.RawQuery = q.query.Encode()
 	request, err := http.NewRequestWithContext(ctx, q.method, u.String(), bytes.NewReader(q.json))
 	if err != nil {
@@ -201,9 +201,9 @@ func (a *access) ask(ctx context.Context, q request) (*http.Response, error) {
 	if q.json != nil {
 		request.Header.Set("Content-Type", jsonType)
 	}
-	response, err := a.client.Do(request)
+	response, err := a.way.RoundTrip(request)
 	if err != nil {
-		return nil, a.explain(err)
+		return nil, err
 	}
 	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusCreated {
 		return response, nil

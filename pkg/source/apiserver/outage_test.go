@@ -68,7 +68,7 @@ func (o once) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 // for as long as it might still answer, and delays neither the arrival nor the
 // removal of another layer's pod.
 func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
-	silent := newSource(t, kubeconfig(t, silence(t), "", ""))
+	silent := newSource(t, leadsTo(t, silence(t), "", ""))
 	file := once{make(chan source.Snapshot)} // cap 0: the test sends, the layer receives
 	ctx, leave := context.WithCancel(t.Context())
 	batches := make(chan podconfig.Batch) // cap 0: the reader sends, the test receives
@@ -218,23 +218,6 @@ func TestF70_SilentWatchIsGivenUp(t *testing.T) {
 	l.Set().Holds(t, "one", "two")
 }
 
-// The dead connection itself is found by pings and keep-alives, which the
-// client has to be told to send.
-func TestF70_ConnectionsAreProbed(t *testing.T) {
-	rc, err := restConfig("k", []byte("{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1'}}]}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := client(rc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire, ok := c.Transport.(*http.Transport)
-	if !ok || !wire.ForceAttemptHTTP2 || wire.HTTP2.SendPingTimeout != 30*time.Second || wire.HTTP2.PingTimeout != 15*time.Second {
-		t.Errorf("transport %+v", c.Transport)
-	}
-}
-
 // Every event of a burst is in one set.
 func TestBurstIsOneSet(t *testing.T) {
 	s := newServer(t)
@@ -287,7 +270,7 @@ func TestF72_CredentialsAndBodiesAreNeverTold(t *testing.T) {
 	var log bytes.Buffer
 	a := newAuthority(t)
 	s := a.secure(t)
-	path := kubeconfig(t, s.URL, a.data(), "token: hunter2")
+	path := leadsTo(t, s.URL, a.data(), "token: hunter2")
 	s.put(boundPod("one", "x"))
 	l := sourcetest.Listen(t, newSource(t, path, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))

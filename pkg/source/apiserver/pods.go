@@ -23,6 +23,8 @@ type pods struct {
 	users  map[objectID]int       // how many files name it; none is not in it
 
 	touched map[objectID]struct{} // whose users may be others than before
+
+	shown map[pod.Key]*v1.Pod // what cfg.Seen was told; empty where there is none
 }
 
 // version says which state of which pod something was made of.
@@ -45,6 +47,7 @@ func newPods(s *Source) *pods {
 	return &pods{
 		Source: s, known: map[string]version{}, buried: map[types.UID]struct{}{}, opened: map[string]struct{}{},
 		names: map[string][]objectID{}, users: map[objectID]int{}, touched: map[objectID]struct{}{},
+		shown: map[pod.Key]*v1.Pod{},
 	}
 }
 
@@ -59,7 +62,7 @@ func (p *pods) snapshot() source.Snapshot {
 // know field selectors sends everybody's pods.
 func (p *pods) wanted(v *v1.Pod) bool {
 	_, mirror := v.Annotations[pod.AnnotationConfigMirror]
-	return !mirror && v.Spec.NodeName == p.cfg.Node && v.Name != "" && v.Namespace != ""
+	return !mirror && p.bound(v)
 }
 
 // doubts returns what l would take away, by name of source.File: pods that it
@@ -107,6 +110,7 @@ func (p *pods) take(e event, flush func()) {
 	if !is {
 		return
 	}
+	p.showEvent(e.kind, v)
 	if !older(v.ResourceVersion, p.seen) && v.ResourceVersion != "" {
 		defer func() { p.seen = v.ResourceVersion }()
 	}

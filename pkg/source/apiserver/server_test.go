@@ -368,8 +368,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// kubeconfig writes a file that leads to url; user is what stands in its user.
-func kubeconfig(t testing.TB, url, cluster, user string) string {
+// leadsTo writes a kubeconfig that leads to url; user is what stands in its user.
+func leadsTo(t testing.TB, url, cluster, user string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	writeKubeconfig(t, path, url, cluster, user)
@@ -403,7 +403,7 @@ func write(t testing.TB, path, text string) {
 // source returns the source of the server's pods, with less time than others.
 func (s *server) source(t testing.TB, change ...func(*Config)) *Source {
 	t.Helper()
-	return newSource(t, kubeconfig(t, s.URL, "", ""), change...)
+	return newSource(t, leadsTo(t, s.URL, "", ""), change...)
 }
 
 func newSource(t testing.TB, path string, change ...func(*Config)) *Source {

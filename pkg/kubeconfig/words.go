@@ -1,4 +1,4 @@
-package apiserver
+package kubeconfig
 
 import (
 	"context"
@@ -23,12 +23,22 @@ type failure struct {
 func (e *failure) Error() string { return e.text }
 func (e *failure) Unwrap() error { return e.cause }
 
-// explain turns an error of a request into a failure.
-func (a *access) explain(err error) error {
+// Timeout says whether it is worth while to ask again, for client-go.
+func (e *failure) Timeout() bool {
+	timeout := net.Error(nil)
+	return errors.As(e.cause, &timeout) && timeout.Timeout()
+}
+
+// Explain puts why a request got no whole answer into words for people, which hold
+// no part of what was sent or received. The error wraps err.
+func (w *Way) Explain(err error) error {
+	if said := (*failure)(nil); errors.As(err, &said) {
+		return said
+	}
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // url.Error repeats the whole URL
 	}
-	return &failure{text: a.host + ": " + words(err), cause: err}
+	return &failure{text: w.host + ": " + words(err), cause: err}
 }
 
 func words(err error) string {

@@ -1,0 +1,124 @@
+package cmd
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// completionTime is how long an agent has to say what there is while a person
+// waits for the next word of a line. Without an answer there are no words, and no
+// error.
+const completionTime = 150 * time.Millisecond
+
+type completer = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
+
+// podsNow returns the pods the agent shows, none where it is not quick enough.
+func (p *program) podsNow(cmd *cobra.Command) []v1.Pod {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	defer cancel()
+	if cfg, _, err := p.load(); err == nil { // completion reads no configuration otherwise
+		p.cfg = cfg
+	}
+	if flag := cmd.Flag("server"); flag != nil && flag.Changed {
+		return nil // another machine is too far away
+	}
+	pods, err := p.agent().Pods(ctx)
+	if err != nil {
+		return nil
+	}
+	if flag := cmd.Flag("namespace"); flag != nil && flag.Changed {
+		pods = slices.DeleteFunc(pods, func(it v1.Pod) bool { return it.Namespace != flag.Value.String() })
+	}
+	return pods
+}
+
+// completePods completes names of pods: one, or several.
+func (p *program) completePods(several bool) completer {
+	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && !several {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return podWordsFor(p.podsNow(cmd), args, word), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// podWordsFor returns the pods that a word may become, and that are not there
+// yet.
+func podWordsFor(pods []v1.Pod, args []string, word string) (words []string) {
+	kind, rest, slash := strings.Cut(word, "/")
+	prefix := ""
+	if slash && slices.Contains(podWords(), kind) {
+		prefix, word = kind+"/", rest
+	}
+	for i := range pods {
+		name := pods[i].Name
+		if strings.HasPrefix(name, word) && !slices.Contains(args, prefix+name) && ui.Clean(name) == name {
+			words = append(words, prefix+name+"\t"+string(pods[i].Status.Phase)+" in "+pods[i].Namespace)
+		}
+	}
+	slices.Sort(words)
+	return words
+}
+
+// completePodThenContainer completes a pod, then one of its containers.
+func (p *program) completePodThenContainer() completer {
+	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return podWordsFor(p.podsNow(cmd), nil, word), cobra.ShellCompDirectiveNoFileComp
+		case 1:
+			return containerWords(p.podsNow(cmd), args[0], word), cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeContainers completes containers of the pod that is named before, of
+// every pod where none is.
+func (p *program) completeContainers() completer {
+	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		name := ""
+		if len(args) > 0 {
+			name, _, _ = strings.Cut(args[0], ":") // cp's POD:PATH
+		}
+		return containerWords(p.podsNow(cmd), name, word), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func containerWords(pods []v1.Pod, name, word string) (words []string) {
+	var some []*v1.Pod
+	if who, err := callsPod(name, ""); name != "" && err == nil {
+		some = who.find(pods)
+	} else {
+		for i := range pods {
+			some = append(some, &pods[i])
+		}
+	}
+	for _, it := range some {
+		regular, init, ephemeral := containers(it)
+		for _, c := range slices.Concat(regular, init, ephemeral) {
+			if strings.HasPrefix(c, word) && ui.Clean(c) == c && !slices.Contains(words, c) {
+				words = append(words, c)
+			}
+		}
+	}
+	slices.Sort(words)
+	return words
+}
+
+// completeKinds completes pod/NAME.
+func (p *program) completeKinds() completer {
+	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+		if !strings.Contains(word, "/") {
+			return []string{"pod/", "node/"}, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+		}
+		return podWordsFor(p.podsNow(cmd), nil, word), cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,229 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source/file"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// deleteFlags are those of delete.
+type deleteFlags struct {
+	reach      *reach
+	namespace  *string
+	grace      int64
+	now, force bool
+	wait       bool
+	ignore     bool
+	timeout    time.Duration
+}
+
+func (p *program) deleteCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete POD... | -f PATH",
+		Short: "End pods; remove volumes",
+		Long: `End pods as they are now. A pod that a source still wants starts anew, as another
+one, and delete says which source that is: to be rid of it, remove its manifest. A
+pod of an API server is deleted there. With -f, the pods of these manifests.`,
+		Example: `  nodectl delete web
+  nodectl delete pod/web --now
+  nodectl delete -f manifests/
+  nodectl delete volume data -n shop`,
+		Args: cobra.ArbitraryArgs,
+	}
+	f := &deleteFlags{}
+	f.namespace = addNamespace(cmd, "the namespace of the pods")
+	p.addSettings(cmd.Flags(), []string{"filename", "recursive", "validate"})
+	fl := cmd.Flags()
+	fl.Int64Var(&f.grace, "grace-period", -1, "seconds to end (default: the pod's)")
+	fl.BoolVar(&f.now, "now", false, "the same as --grace-period 1")
+	fl.BoolVar(&f.force, "force", false, "end at once, and wait for nothing")
+	fl.BoolVar(&f.wait, "wait", true, "until they have ended")
+	fl.BoolVar(&f.ignore, "ignore-not-found", false, "a pod that is not there is no mistake")
+	fl.DurationVar(&f.timeout, "timeout", 0, "exit 4 after this long")
+	fl.Lookup("grace-period").DefValue = ""
+	word(fl, "grace-period", "SECONDS")
+	cmd.ValidArgsFunction = p.completePods(true)
+	f.reach = p.addReach(cmd)
+	cmd.AddCommand(p.deleteVolumeCommand())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return p.delete(cmd, f, args) }
+	return cmd
+}
+
+func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) error {
+	grace, err := f.seconds(cmd)
+	if err != nil {
+		return usage(cmd, err)
+	}
+	if len(args) > 0 && (args[0] == "pod" || args[0] == "pods" || args[0] == "po") {
+		args = args[1:]
+	}
+	files := cmd.Flags().Changed("filename")
+	if (len(args) > 0) == files {
+		return usage(cmd, errors.New("delete takes pods, or -f"))
+	}
+	c, err := f.reach.client()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	all, err := c.Pods(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	var pods []*v1.Pod
+	code := exitOK
+	if files {
+		pods, code, err = p.podsOfFiles(ctx, all, f.ignore)
+	} else {
+		pods, err = p.podsNamed(all, *f.namespace, args, f.ignore)
+	}
+	if err != nil {
+		return err
+	}
+	wanted := map[pod.Key]string{}
+	if c.Local() && len(pods) > 0 {
+		wanted = wantedPods(ctx, c)
+	}
+	for _, it := range pods {
+		if err := c.Delete(ctx, it.Namespace, it.Name, string(it.UID), grace); err != nil {
+			return unanswered(err)
+		}
+		if err := p.out.print("pod/" + ui.Clean(it.Name) + " deleted\n"); err != nil {
+			return err
+		}
+		if from := wanted[pod.KeyOf(it)]; from != "" {
+			p.say(p.err.Notice("pod " + pod.KeyOf(it).String() + " starts anew: " + from + " wants it; remove it there to be rid of it"))
+		}
+	}
+	if f.wait && !f.force && len(pods) > 0 {
+		if err := p.waitFor(ctx, c, f.timeout, pods, hasEnded); err != nil {
+			return err
+		}
+	}
+	return ended(code)
+}
+
+// seconds returns the grace that is asked for; nil is the pod's own.
+func (f *deleteFlags) seconds(cmd *cobra.Command) (*int64, error) {
+	grace, err := gracePeriod(cmd, f.grace)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.now && grace != nil:
+		return nil, errors.New("--now and --grace-period exclude each other")
+	case f.now:
+		one := int64(1)
+		return &one, nil
+	case f.force && grace == nil:
+		return new(int64), nil
+	}
+	return grace, nil
+}
+
+// podsNamed returns the pods that are meant.
+func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, ignore bool) (pods []*v1.Pod, err error) {
+	for _, name := range names {
+		who, err := callsPod(name, namespace)
+		if err != nil {
+			return nil, failed(exitUsage, err)
+		}
+		if ignore && len(who.find(all)) == 0 {
+			continue
+		}
+		one, err := who.one(all)
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, one)
+	}
+	return pods, nil
+}
+
+// podsOfFiles returns the pods of the manifests of -f that are here, and what is
+// wrong with the manifests as an exit code.
+func (p *program) podsOfFiles(ctx context.Context, all []v1.Pod, ignore bool) (pods []*v1.Pod, code int, err error) {
+	sources, err := p.podConfig(reading{permissions: file.Say, log: p.logger(slog.LevelWarn)})
+	if err != nil {
+		return nil, 0, err
+	}
+	state := sources.Once(ctx)
+	if ctx.Err() != nil {
+		return nil, 0, context.Cause(ctx)
+	}
+	code = p.tell(state, true)
+	here := map[pod.Key]*v1.Pod{}
+	for i := range all {
+		here[pod.KeyOf(&all[i])] = &all[i]
+	}
+	for spec := range state.Pods.All() {
+		switch it := here[spec.Key]; {
+		case it != nil:
+			pods = append(pods, it)
+		case !ignore:
+			p.say(p.err.Error("pod " + spec.Key.String() + " not found"))
+			code = worst(code, exitFailure)
+		}
+	}
+	return pods, code, nil
+}
+
+// hasEnded reports whether nothing runs any more of what ran.
+func hasEnded(before, now *v1.Pod) bool {
+	if now == nil || now.UID != before.UID {
+		return true
+	}
+	old := map[string]bool{}
+	for _, list := range [][]v1.ContainerStatus{before.Status.InitContainerStatuses, before.Status.ContainerStatuses, before.Status.EphemeralContainerStatuses} {
+		for _, s := range list {
+			old[s.ContainerID] = s.ContainerID != "" && s.State.Running != nil
+		}
+	}
+	for _, list := range [][]v1.ContainerStatus{now.Status.InitContainerStatuses, now.Status.ContainerStatuses, now.Status.EphemeralContainerStatuses} {
+		for _, s := range list {
+			if old[s.ContainerID] && s.State.Running != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// sourcesAnswer is how long an agent has to say what its sources want.
+const sourcesAnswer = 2 * time.Second
+
+// wantedPods returns the pods that a source wants, and where each is written.
+// That it is not known delays nothing.
+func wantedPods(ctx context.Context, c *client.Client) map[pod.Key]string {
+	ctx, cancel := context.WithTimeout(ctx, sourcesAnswer)
+	defer cancel()
+	all := map[pod.Key]string{}
+	for line, err := range c.Lines(ctx, "/v1/updates", url.Values{"mode": {"snapshot"}, "max": {"1"}}) {
+		var d ui.PodUpdate
+		if err != nil || json.Unmarshal(line, &d) != nil {
+			return all
+		}
+		for _, it := range d.Pods {
+			from := d.Source + " " + it.Origin.File
+			if d.Source == "*" {
+				from = it.Origin.File
+			}
+			if it.Origin.Line > 0 {
+				from += ":" + strconv.Itoa(it.Origin.Line)
+			}
+			all[pod.Key{Namespace: it.Namespace, Name: it.Name}] = from
+		}
+	}
+	return all
+}

@@ -1,0 +1,158 @@
+package cmd
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+func (p *program) describeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "describe pod NAME... | node",
+		Short: "Show all there is to know of a pod or the node",
+		Long: `Show all there is to know of a pod or the node, and what happened to it last.
+Values of Secrets are not part of it.`,
+		Example: `  nodectl describe pod web
+  nodectl describe pod/web
+  nodectl describe node`,
+		Args: cobra.ArbitraryArgs,
+	}
+	namespace := addNamespace(cmd, "the namespace of the pod")
+	selector := cmd.Flags().StringP("selector", "l", "", "the pods with these labels, as app=web")
+	events := cmd.Flags().Bool("show-events", true, "what happened, too")
+	word(cmd.Flags(), "selector", "LABELS")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 && !strings.Contains(word, "/") {
+			return []string{"pod", "node"}, cobra.ShellCompDirectiveNoFileComp
+		}
+		if len(args) > 0 && !slices.Contains(podWords(), args[0]) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return podWordsFor(p.podsNow(cmd), args, word), cobra.ShellCompDirectiveNoFileComp
+	}
+	reach := p.addReach(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		kind, names, err := kindAndNames(args)
+		if err != nil {
+			return usage(cmd, err)
+		}
+		c, err := reach.client()
+		if err != nil {
+			return err
+		}
+		if kind == "node" {
+			return p.describeNode(cmd, c, names, *events)
+		}
+		return p.describePods(cmd, c, *namespace, *selector, names, *events)
+	}
+	return cmd
+}
+
+// kindAndNames reads "pod NAME…" or "pod/NAME…".
+func kindAndNames(args []string) (kind string, names []string, err error) {
+	if len(args) == 0 {
+		return "", nil, errors.New("describe takes a kind: pod or node")
+	}
+	kindOf := func(text string) (string, error) {
+		switch {
+		case slices.Contains(podWords(), text):
+			return "pod", nil
+		case slices.Contains([]string{"node", "nodes", "no"}, text):
+			return "node", nil
+		}
+		said := text + " is no kind: pod and node are"
+		if like := similar(text, []string{"pod", "pods", "node", "nodes"}); like != "" {
+			said = text + ` is no kind (did you mean "` + like + `"?)`
+		}
+		return "", errors.New(said)
+	}
+	if !strings.Contains(args[0], "/") {
+		kind, err = kindOf(args[0])
+		return kind, args[1:], err
+	}
+	for _, a := range args {
+		before, name, _ := strings.Cut(a, "/")
+		one, err := kindOf(before)
+		switch {
+		case err != nil:
+			return "", nil, err
+		case kind != "" && kind != one:
+			return "", nil, errors.New("one kind at a time")
+		}
+		kind, names = one, append(names, name)
+	}
+	return kind, names, nil
+}
+
+func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, selector string, names []string, events bool) error {
+	ctx := cmd.Context()
+	all, err := p.pods(ctx, c)
+	if err != nil {
+		return err
+	}
+	var pods []*v1.Pod
+	if len(names) > 0 {
+		if pods, err = p.podsNamed(all, namespace, names, false); err != nil {
+			return err
+		}
+	} else {
+		pick, err := newPick(namespace, selector, "", nil)
+		if err != nil {
+			return usage(cmd, err)
+		}
+		some, _ := pick.of(all)
+		for i := range some {
+			pods = append(pods, &some[i])
+		}
+		if len(pods) == 0 {
+			p.say(p.err.Notice("no pods on this node"))
+		}
+	}
+	for i, it := range pods {
+		var about []v1.Event
+		known := false
+		if events {
+			about, err = eventsAbout(ctx, c, "Pod", it.Namespace, it.Name, string(it.UID))
+			known = err == nil
+		}
+		if i > 0 {
+			if err := p.out.print("\n\n"); err != nil {
+				return err
+			}
+		}
+		if err := p.out.print(ui.DescribePod(it, ui.Happened{Events: about, Known: known, Wanted: events}, time.Now())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *program) describeNode(cmd *cobra.Command, c *client.Client, names []string, events bool) error {
+	ctx := cmd.Context()
+	node, err := c.Node(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	for _, name := range names {
+		if name != node.Name {
+			return failed(exitFailure, errors.New("node "+name+" not found"), "this node is "+node.Name)
+		}
+	}
+	pods, err := c.Pods(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	happened := ui.Happened{Wanted: events}
+	if events {
+		happened.Events, err = eventsAbout(ctx, c, "Node", "", node.Name, "")
+		happened.Known = err == nil
+	}
+	return p.out.print(ui.DescribeNode(node, pods, happened, time.Now()))
+}

@@ -1,0 +1,170 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/doctor"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// doctorReport is doctor -o json.
+type doctorReport struct {
+	ui.Document
+	Healthy  bool             `json:"healthy"` // nothing blocks
+	Checked  int              `json:"checked"`
+	Findings []doctor.Finding `json:"findings"`
+	// Benchmark and CIS are there with --cis.
+	Benchmark string          `json:"benchmark,omitempty"`
+	CIS       []doctor.Result `json:"cis,omitempty"`
+}
+
+func (p *program) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what is wrong with this machine, and what to do",
+		Long: `Look at this machine as serve would find it, with the same flags, and say what
+is wrong: a code, a sentence, a remedy. What blocks keeps pods or the agent from
+starting, and is exit 1; what warns is not. Nothing is changed.
+
+Codes are listed in docs/doctor.md. --cis adds the checks of worker nodes of the
+CIS Kubernetes Benchmark, each with what it was judged by.`,
+		Args: noArgs,
+		Example: `  nodectl doctor
+  nodectl doctor --cis --kubelet-config /var/lib/kubelet/config.yaml
+  nodectl doctor -o json`,
+	}
+	cis := cmd.Flags().Bool("cis", false, "the CIS benchmark's checks too")
+	output := addOutput(cmd, "text", "json", "yaml")
+	p.addSources(cmd)
+	p.addClusterSources(cmd)
+	p.addSettings(cmd.Flags(), agentSettings())
+	p.addSettings(cmd.Flags(), serveSettings())
+	p.addKubeletFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f := doctor.Look(cmd.Context(), p.where(), time.Now())
+		f.Runtime = p.askRuntime(cmd.Context())
+		if cmd.Context().Err() != nil {
+			return context.Cause(cmd.Context())
+		}
+		report := doctorReport{Document: ui.Document{APIVersion: ui.APIVersion, Kind: "DoctorReport"}, Checked: doctor.Checked(), Findings: doctor.Examine(f)}
+		report.Healthy = doctor.Healthy(report.Findings)
+		if *cis {
+			report.Benchmark, report.CIS = doctor.Benchmark(), doctor.CIS(f)
+		}
+		if err := p.showReport(report, output.value); err != nil {
+			return err
+		}
+		if !report.Healthy {
+			return ended(exitFailure)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (p *program) showReport(r doctorReport, format string) error {
+	if format != "text" {
+		return p.document(format, r)
+	}
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%s  %-6s  %s\n", f.Code, f.Severity, ui.Clean(f.Message))
+		for _, line := range wrap(f.Remedy, helpWidth-17) {
+			fmt.Fprintf(&b, "%*s%s\n", 15, "", line)
+		}
+	}
+	blocking := 0
+	for _, f := range r.Findings {
+		if f.Severity == doctor.Blocks {
+			blocking++
+		}
+	}
+	fmt.Fprintf(&b, "%d checks: %d blocking, %d warning\n", r.Checked, blocking, len(r.Findings)-blocking)
+	if r.Benchmark != "" {
+		b.WriteString("\n" + r.Benchmark + "\n")
+		for _, c := range r.CIS {
+			fmt.Fprintf(&b, "%-6s  %-4s  %s (%s)\n", c.ID, c.Status, c.Title, ui.Clean(c.Evidence))
+		}
+	}
+	return p.out.print(b.String())
+}
+
+// where is what serve would run with.
+func (p *program) where() doctor.Where {
+	c := p.cfg
+	sources := c.Filename
+	if len(sources) == 0 {
+		sources = []string{config.DefaultManifests}
+	}
+	w := doctor.Where{
+		NodeName: c.NodeName, RootDir: c.RootDir, Permissive: c.InsecureManifestPermissions,
+		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: c.Certificates(),
+		ClientCA: wholePath(c.ClientCAFile), ServerCert: wholePath(c.TLSCertFile), ServerKey: wholePath(c.TLSPrivateKeyFile),
+		ConfigFiles: p.configFiles, ResolvConf: c.ResolvConf, LogDir: c.PodLogsDir,
+		Address: c.Address, Port: c.ServerPort(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
+		Settings: doctor.Settings{
+			Cluster: c.Kubeconfig != "", NodeNameGiven: p.origins["node-name"].Kind != "default",
+			RotateCertificates: c.RotateCertificates, RotateServer: c.RotateServerCertificates, ServerPort: c.ServerPort(),
+			IdleTimeout: c.StreamingConnectionIdleTimeout, EventQPS: c.EventQPS, PodPidsLimit: c.PodPidsLimit,
+			MinTLS: c.TLSMinVersion, CipherSuites: c.TLSCipherSuites,
+		},
+	}
+	w.Thresholds, _ = pod.ParseThresholds(c.EvictionHard)
+	for _, name := range sources {
+		if name != "-" && !config.IsURL(name) {
+			w.Manifests = append(w.Manifests, wholePath(name))
+		}
+	}
+	return w
+}
+
+// wholePath leaves "" as it is.
+func wholePath(path string) string {
+	if path == "" {
+		return ""
+	}
+	if whole, err := filepath.Abs(path); err == nil {
+		return whole
+	}
+	return path
+}
+
+// askRuntime asks the runtime that serve would use. It starts nothing.
+func (p *program) askRuntime(ctx context.Context) doctor.Runtime {
+	found, err := p.discover(ctx)
+	if err != nil {
+		return doctor.Runtime{Err: err.Error()}
+	}
+	d := doctor.Runtime{Endpoint: found.Endpoint, Bundled: found.Kind == bundledKind}
+	if d.Endpoint == "" {
+		d.Endpoint = p.bundled().Endpoint() // that runs where an agent has started it
+	}
+	r, err := p.dial(d.Endpoint, nil)
+	if err != nil {
+		d.Err = err.Error()
+		return d
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	ready, err := r.Ready(ctx)
+	if err != nil {
+		d.Err = "the runtime at " + d.Endpoint + " does not answer: " + err.Error()
+		return d
+	}
+	d.Ready, d.ReadyMsg, d.Network, d.NetMsg = ready.Runtime, ready.RuntimeMessage, ready.Network, ready.NetworkMessage
+	if d.Name, d.Version, err = r.Version(ctx); err != nil || d.Name == "" {
+		d.Name = "the runtime"
+	}
+	systemd, err := r.Driver(ctx)
+	d.Systemd, d.Driver = systemd, err == nil
+	return d
+}

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package cmd
+
+import "github.com/spf13/cobra"
+
+func (p *program) doctorCommand() *cobra.Command {
+	return onLinux("doctor", "Say what is wrong with this machine, and what to do")
+}

@@ -1,0 +1,195 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// eventFlags are those of events, which are those of get events.
+type eventFlags struct {
+	*listing
+	reach     *reach
+	namespace *string
+	watch     bool
+	about     string
+	types     []string
+}
+
+func (p *program) eventsCommand() *cobra.Command { return p.eventsOf("events", nil) }
+
+func (p *program) getEventsCommand() *cobra.Command {
+	return p.eventsOf("events", []string{"event", "ev"})
+}
+
+func (p *program) eventsOf(name string, aliases []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     name,
+		Aliases: aliases,
+		Short:   "Show what happened to the pods of this node, and to the node",
+		Long: `Show what happened to the pods of this node, and to the node, the newest last: what
+the agent keeps of it, whether an API server has it too or not.`,
+		Args: noArgs,
+		Example: `  nodectl events
+  nodectl events --for pod/web --types Warning
+  nodectl events -w`,
+	}
+	f := eventFlags{listing: addListing(cmd)}
+	f.namespace = addNamespace(cmd, "only events of this namespace")
+	addAll(cmd)
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "then follow what happens")
+	cmd.Flags().StringVar(&f.about, "for", "", "only events of this pod or node, as pod/web")
+	cmd.Flags().StringSliceVar(&f.types, "types", nil, "only these types: Normal, Warning")
+	word(cmd.Flags(), "for", "KIND/NAME")
+	word(cmd.Flags(), "types", "TYPES")
+	complete(cmd, "types", v1.EventTypeNormal, v1.EventTypeWarning)
+	_ = cmd.RegisterFlagCompletionFunc("for", p.completeKinds())
+	f.reach = p.addReach(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.events(cmd, f) }
+	return cmd
+}
+
+func (p *program) events(cmd *cobra.Command, f eventFlags) error {
+	wants, err := f.wants()
+	if err != nil {
+		return usage(cmd, err)
+	}
+	c, err := f.reach.client()
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilClosed(cmd.Context(), p.out.file)
+	defer stop()
+	all, err := c.Events(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	seen := map[string]string{} // by UID or name: what was printed of it
+	all = slices.DeleteFunc(all, func(e v1.Event) bool {
+		seen[eventKey(&e)] = eventText(&e)
+		return !wants(&e)
+	})
+	slices.SortStableFunc(all, func(a, b v1.Event) int { return ui.EventTime(a).Compare(ui.EventTime(b)) })
+	if f.sortBy != "" {
+		if err := ui.Sort(all, f.sortBy); err != nil {
+			return failed(exitFailure, err)
+		}
+	}
+	if !f.watch {
+		if len(all) == 0 && f.format.Table() {
+			p.say(p.err.Notice("no events"))
+		}
+		return p.showEvents(f, all)
+	}
+	flow := p.out.Flow(f.columns)
+	if err := p.followEvents(f, flow, all); err != nil {
+		return err
+	}
+	for change, err := range c.WatchEvents(ctx) {
+		if err != nil {
+			return unanswered(err)
+		}
+		e := change.Object
+		key, text := eventKey(e), eventText(e)
+		if change.Type == "DELETED" || seen[key] == text || !wants(e) {
+			continue
+		}
+		seen[key] = text
+		if err := p.followEvents(f, flow, []v1.Event{*e}); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() == nil {
+		p.say(p.err.Notice("the agent has left; its pods stay"))
+	}
+	return nil
+}
+
+func eventKey(e *v1.Event) string { return e.Namespace + "/" + e.Name + "/" + string(e.UID) }
+
+// eventText is an event as far as a reader can tell two apart.
+func eventText(e *v1.Event) string {
+	return e.Reason + "\x00" + e.Message + "\x00" + ui.EventTime(*e).String()
+}
+
+// showEvents prints events that have all been read.
+func (p *program) showEvents(f eventFlags, all []v1.Event) error {
+	var names strings.Builder
+	for i := range all {
+		all[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+		names.WriteString("event/" + ui.Clean(all[i].Name) + "\n")
+	}
+	now := time.Now()
+	return show(p, f.listing, all, false, names.String(), func(all []v1.Event) any { return ui.ListOf(all) },
+		func(all []v1.Event) ui.Grid { return ui.EventGrid(all, f.columns, now) })
+}
+
+// followEvents prints events of a stream.
+func (p *program) followEvents(f eventFlags, flow *ui.Flow, all []v1.Event) error {
+	if f.format.Table() {
+		return p.out.print(flow.Rows(ui.EventGrid(all, f.columns, time.Now())))
+	}
+	for i := range all {
+		all[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+		text, err := streamed(f.format, all[i], "event/"+ui.Clean(all[i].Name)+"\n")
+		if err != nil {
+			return failed(exitFailure, err)
+		}
+		if err := p.out.print(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wants returns which events are asked for.
+func (f eventFlags) wants() (func(*v1.Event) bool, error) {
+	for _, t := range f.types {
+		if !strings.EqualFold(t, v1.EventTypeNormal) && !strings.EqualFold(t, v1.EventTypeWarning) {
+			return nil, errors.New("--types: " + t + " is neither Normal nor Warning")
+		}
+	}
+	kind, name, ok := strings.Cut(f.about, "/")
+	switch {
+	case f.about == "":
+	case !ok || name == "":
+		return nil, errors.New("--for takes a kind and a name, as pod/web")
+	case slices.Contains(podWords(), kind):
+		kind = "Pod"
+	case slices.Contains([]string{"node", "nodes", "no"}, kind):
+		kind = "Node"
+	default:
+		return nil, errors.New("--for " + f.about + ": there are events of pods and of the node")
+	}
+	suffix := "-" + strings.ToLower(f.reach.p.cfg.NodeName)
+	return func(e *v1.Event) bool {
+		o := e.InvolvedObject
+		switch {
+		case *f.namespace != "" && e.Namespace != *f.namespace:
+			return false
+		case len(f.types) > 0 && !slices.ContainsFunc(f.types, func(t string) bool { return strings.EqualFold(t, e.Type) }):
+			return false
+		}
+		return f.about == "" || o.Kind == kind && (o.Name == name || o.Name == name+suffix || e.Source.Host != "" && o.Name == name+"-"+e.Source.Host)
+	}, nil
+}
+
+// eventsOf returns what happened to a pod or a node, where the agent says.
+func eventsAbout(ctx context.Context, c *client.Client, kind, namespace, name, uid string) ([]v1.Event, error) {
+	all, err := c.Events(ctx)
+	all = slices.DeleteFunc(all, func(e v1.Event) bool {
+		o := e.InvolvedObject
+		return o.Kind != kind || o.Name != name || kind == "Pod" && (o.Namespace != namespace || uid != "" && o.UID != "" && string(o.UID) != uid)
+	})
+	slices.SortStableFunc(all, func(a, b v1.Event) int { return ui.EventTime(a).Compare(ui.EventTime(b)) })
+	return all, err
+}

@@ -1,0 +1,121 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+func (p *program) portForwardCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "port-forward POD [LOCAL:]REMOTE...",
+		Short: "Take connections on local ports to a pod",
+		Long: `Take connections on ports of this machine to ports of a pod, until ctrl-c. A port
+may go by its name in the manifest; without LOCAL it is the same on both sides, and
+:REMOTE takes a free one.`,
+		Example: `  nodectl port-forward web 8080:80
+  nodectl port-forward web :http
+  nodectl port-forward web 5432 --address 0.0.0.0`,
+		Args: cobra.ArbitraryArgs,
+	}
+	namespace := addNamespace(cmd, "the namespace of the pod")
+	addresses := cmd.Flags().StringSlice("address", []string{"localhost"}, "where to listen: localhost, or IP addresses")
+	word(cmd.Flags(), "address", "ADDRESSES")
+	cmd.Flags().Lookup("address").DefValue = "localhost"
+	cmd.ValidArgsFunction = p.completePods(false)
+	reach := p.addReach(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) < 2 {
+			return usage(cmd, errors.New("port-forward takes a pod and at least one port"))
+		}
+		p.logger(slog.LevelWarn)
+		c, err := reach.client()
+		if err != nil {
+			return err
+		}
+		it, err := findPod(cmd.Context(), c, *namespace, args[0])
+		if err != nil {
+			return err
+		}
+		ports, err := portsOf(it, args[1:])
+		if err != nil {
+			return usage(cmd, err)
+		}
+		if it.Status.Phase != v1.PodRunning {
+			return failed(exitFailure, errors.New("pod "+args[0]+" is not running: it is "+ui.Clean(string(it.Status.Phase))))
+		}
+		err = c.Forward(cmd.Context(), it.Namespace, it.Name, *addresses, ports, p.out, cleanWriter{p.err})
+		if ctx := cmd.Context(); ctx.Err() != nil {
+			if stopped := (interrupted{}); errors.As(context.Cause(ctx), &stopped) {
+				return nil // that is how it is ended
+			}
+		}
+		return unanswered(err)
+	}
+	return cmd
+}
+
+// cleanWriter escapes what others put into an error.
+type cleanWriter struct{ w io.Writer }
+
+func (c cleanWriter) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(c.w, ui.Clean(strings.TrimRight(string(b), "\n"))+"\n"); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// portsOf reads ports as kubectl does, names of the pod's ports included.
+func portsOf(it *v1.Pod, texts []string) (ports []string, err error) {
+	for _, text := range texts {
+		local, remote, both := strings.Cut(text, ":")
+		if !both {
+			remote = local
+		}
+		number, err := portNumber(it, remote)
+		switch {
+		case err != nil:
+			return nil, err
+		case !both:
+			local = number
+		case local == "":
+			local = "0"
+		default:
+			if n, err := strconv.ParseUint(local, 10, 16); err != nil || n > 65535 {
+				return nil, errors.New(local + " is no port of this machine")
+			}
+		}
+		ports = append(ports, local+":"+number)
+	}
+	return ports, nil
+}
+
+func portNumber(it *v1.Pod, text string) (string, error) {
+	if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
+		return text, nil
+	}
+	var names []string
+	for _, c := range slices.Concat(it.Spec.InitContainers, it.Spec.Containers) {
+		for _, port := range c.Ports {
+			if port.Name == text && text != "" {
+				return strconv.Itoa(int(port.ContainerPort)), nil
+			}
+			if port.Name != "" {
+				names = append(names, port.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "", errors.New(text + " is no port: the pod names none")
+	}
+	return "", errors.New(text + " is no port; the pod names " + strings.Join(names, ", "))
+}

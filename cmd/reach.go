@@ -1,0 +1,101 @@
+package cmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/server"
+)
+
+// reach says which agent a verb asks: the one of --root-dir, over its socket, or
+// another node's over TLS.
+type reach struct {
+	p                       *program
+	server, token           string
+	authority, cert, secret string
+}
+
+// reachFlags are the flags of a reach.
+func reachFlags() []string {
+	return []string{"server", "certificate-authority", "client-certificate", "client-key", "token-file"}
+}
+
+// addReach makes the flags that say which agent is asked flags of a command.
+func (p *program) addReach(cmd *cobra.Command) *reach {
+	r := &reach{p: p}
+	f := cmd.Flags()
+	f.StringVar(&r.server, "server", "", "ask this node instead, as https://node-7:10250")
+	f.StringVar(&r.authority, "certificate-authority", "", "authorities that sign its certificate (default: the system's)")
+	f.StringVar(&r.cert, "client-certificate", "", "certificate to show it")
+	f.StringVar(&r.secret, "client-key", "", "its key")
+	f.StringVar(&r.token, "token-file", "", "file of a bearer token to show it")
+	for _, w := range [][2]string{{"server", "URL"}, {"certificate-authority", "FILE"}, {"client-certificate", "FILE"}, {"client-key", "FILE"}, {"token-file", "FILE"}} {
+		word(f, w[0], w[1])
+	}
+	return r
+}
+
+// client returns the agent, whether there is one or not.
+func (r *reach) client() (*client.Client, error) {
+	if r.server == "" {
+		for i, value := range []string{r.server, r.authority, r.cert, r.secret, r.token} {
+			if value != "" {
+				return nil, failed(exitUsage, errors.New("--"+reachFlags()[i]+" goes with --server"))
+			}
+		}
+		return r.p.agent(), nil
+	}
+	c, err := client.New(client.Config{
+		Server: r.server, CertificateAuthority: r.authority, ClientCertificate: r.cert, ClientKey: r.secret, TokenFile: r.token,
+	})
+	var path *os.PathError
+	switch {
+	case errors.As(err, &path):
+		return nil, failed(exitFailure, err, asRoot(err))
+	case err != nil:
+		return nil, failed(exitUsage, errors.New("--server "+r.server+": "+err.Error()))
+	}
+	return c, nil
+}
+
+// agent returns the agent of --root-dir over its socket, whether there is one or
+// not.
+func (p *program) agent() *client.Client {
+	socket := p.socketPath()
+	c, err := client.New(client.Config{
+		Socket: socket,
+		Dial:   func(ctx context.Context) (net.Conn, error) { return server.Dial(ctx, socket) },
+	})
+	if err != nil {
+		panic(err) // a socket has nothing that could be wrong
+	}
+	return c
+}
+
+// unanswered returns an error of an agent as the end of a command.
+func unanswered(err error) error {
+	var ended *exit
+	absent, gone := errors.AsType[*client.Absent](err)
+	refused, no := errors.AsType[*client.Refused](err)
+	_, lost := errors.AsType[*client.Lost](err)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.As(err, &ended):
+		return err
+	case gone && absent.Denied:
+		return failed(exitFailure, err, "run this as root")
+	case gone && absent.Local:
+		return failed(exitFailure, err, "start one with 'nodectl serve'; --run-dir or --root-dir names another one")
+	case no:
+		return failed(exitFailure, errors.New("the agent refuses: "+cmp.Or(refused.Message, strings.Join(refused.Causes, "; "))))
+	case lost:
+		return failed(exitFailure, err, "it was killed, or this reader took more than 30 s over a line")
+	}
+	return failed(exitFailure, err)
+}

@@ -1,0 +1,188 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+func (p *program) restartCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "restart POD... [-c CONTAINER]",
+		Short: "Restart the containers of pods",
+		Long: `Restart the containers of pods, or those that -c names: each is stopped as it is on
+any other day, with its preStop hook and its grace, and started again in the same
+pod, whatever its restart policy. It is done by the agent, also when this command
+does not wait for it.`,
+		Example: `  nodectl restart web
+  nodectl restart web -c nginx --wait
+  nodectl restart web --grace-period 1`,
+		Args: cobra.ArbitraryArgs,
+	}
+	namespace := addNamespace(cmd, "the namespace of the pods")
+	names := cmd.Flags().StringSliceP("container", "c", nil, "only these containers")
+	grace := cmd.Flags().Int64("grace-period", -1, "seconds to end (default: the pod's)")
+	wait := cmd.Flags().Bool("wait", false, "until they run again, and are ready")
+	timeout := cmd.Flags().Duration("timeout", 0, "with --wait, exit 4 after this long")
+	word(cmd.Flags(), "container", "NAMES")
+	word(cmd.Flags(), "grace-period", "SECONDS")
+	cmd.Flags().Lookup("grace-period").DefValue = ""
+	_ = cmd.RegisterFlagCompletionFunc("container", p.completeContainers())
+	cmd.ValidArgsFunction = p.completePods(true)
+	reach := p.addReach(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		seconds, err := gracePeriod(cmd, *grace)
+		switch {
+		case err != nil:
+			return usage(cmd, err)
+		case len(args) == 0:
+			return usage(cmd, errors.New("restart takes a pod"))
+		case *timeout < 0, *timeout > 0 && !*wait:
+			return usage(cmd, errors.New("--timeout goes with --wait"))
+		}
+		c, err := reach.client()
+		if err != nil {
+			return err
+		}
+		pods, err := findPods(cmd.Context(), c, *namespace, args)
+		if err != nil {
+			return err
+		}
+		for _, it := range pods {
+			if err := c.Restart(cmd.Context(), it.Namespace, it.Name, *names, seconds); err != nil {
+				return unanswered(err)
+			}
+			if err := p.out.print("pod/" + ui.Clean(it.Name) + " restarted\n"); err != nil {
+				return err
+			}
+		}
+		if !*wait {
+			return nil
+		}
+		return p.waitFor(cmd.Context(), c, *timeout, pods, func(before, now *v1.Pod) bool { return isRestarted(before, now, *names) })
+	}
+	return cmd
+}
+
+// gracePeriod returns --grace-period; nil where it is not given.
+func gracePeriod(cmd *cobra.Command, seconds int64) (*int64, error) {
+	switch {
+	case !cmd.Flags().Changed("grace-period"), seconds == -1:
+		return nil, nil
+	case seconds < 0:
+		return nil, errors.New("--grace-period: a time below 0 has no meaning")
+	}
+	return &seconds, nil
+}
+
+// findPods returns the pods that are meant, each once.
+func findPods(ctx context.Context, c *client.Client, namespace string, names []string) (pods []*v1.Pod, err error) {
+	all, err := c.Pods(ctx)
+	if err != nil {
+		return nil, unanswered(err)
+	}
+	for _, name := range names {
+		who, err := callsPod(name, namespace)
+		if err != nil {
+			return nil, failed(exitUsage, err)
+		}
+		one, err := who.one(all)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(pods, one) {
+			pods = append(pods, one)
+		}
+	}
+	return pods, nil
+}
+
+// isRestarted reports whether what ran before has been replaced, and is ready.
+func isRestarted(before, now *v1.Pod, names []string) bool {
+	if now == nil {
+		return true
+	}
+	old := map[string]string{}
+	for _, s := range slices.Concat(before.Status.InitContainerStatuses, before.Status.ContainerStatuses) {
+		if s.State.Running != nil && (len(names) == 0 || slices.Contains(names, s.Name)) {
+			old[s.Name] = s.ContainerID
+		}
+	}
+	for _, s := range now.Status.InitContainerStatuses {
+		if old[s.Name] != "" && old[s.Name] == s.ContainerID && slices.Contains(names, s.Name) {
+			return false
+		}
+	}
+	for _, s := range now.Status.ContainerStatuses {
+		if was := old[s.Name]; was != "" && (was == s.ContainerID || !s.Ready) {
+			return false
+		}
+	}
+	return true
+}
+
+// waitFor waits until done says so of every pod, nil being one that is gone.
+func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Duration, pods []*v1.Pod, done func(before, now *v1.Pod) bool) error {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errWaited)
+		defer cancel()
+	}
+	type key struct{ namespace, name string }
+	open := map[key]*v1.Pod{}
+	for _, it := range pods {
+		open[key{it.Namespace, it.Name}] = it
+	}
+	left := func() (names []string) {
+		for k := range open {
+			names = append(names, "pods/"+k.name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	look := func(it *v1.Pod, gone bool) {
+		k := key{it.Namespace, it.Name}
+		now := it
+		if gone {
+			now = nil
+		}
+		if before := open[k]; before != nil && done(before, now) {
+			delete(open, k)
+		}
+	}
+	all, err := c.Pods(ctx) // what has gone meanwhile is not in a watch any more
+	if err != nil {
+		return p.waitEnd(err, left())
+	}
+	here := map[key]bool{}
+	for i := range all {
+		here[key{all[i].Namespace, all[i].Name}] = true
+	}
+	for k, it := range open {
+		if !here[k] {
+			look(it, true)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	for change, err := range c.WatchPods(ctx) {
+		if err != nil {
+			return p.waitEnd(err, left())
+		}
+		if look(change.Object, change.Type == "DELETED"); len(open) == 0 {
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return p.waitEnd(context.Cause(ctx), left())
+	}
+	return failed(exitFailure, errors.New("the agent has left; it goes on where it was when it is back"))
+}

@@ -1,0 +1,290 @@
+package cmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// errWaited says that the time was up.
+var errWaited = errors.New("the time is up")
+
+func (p *program) waitCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "wait POD... --for=CONDITION",
+		Short: "Wait until pods are as they should be",
+		Long: `Wait until every pod that is named is as --for says, or until --timeout, which is
+exit 4:
+  condition=Ready        a condition is true; condition=Ready=false: it is not
+  jsonpath={.x}=VALUE    a field has a value; jsonpath={.x}: it has any
+  create, delete         the pod is there, is gone
+node/NAME waits for a condition or a field of the node.`,
+		Example: `  nodectl wait web --for=condition=Ready --timeout 60s
+  nodectl wait -l app=web --for=delete
+  nodectl wait pod/job --for=jsonpath='{.status.phase}'=Succeeded`,
+		Args: cobra.ArbitraryArgs,
+	}
+	namespace := addNamespace(cmd, "the namespace of the pods")
+	what := cmd.Flags().String("for", "", "condition=…, jsonpath=…, create or delete")
+	timeout := cmd.Flags().Duration("timeout", 30*time.Second, "exit 4 after this long; 0 is never")
+	selector := cmd.Flags().StringP("selector", "l", "", "the pods with these labels, as app=web")
+	all := cmd.Flags().Bool("all", false, "every pod of this node, or of -n")
+	word(cmd.Flags(), "for", "CONDITION")
+	word(cmd.Flags(), "selector", "LABELS")
+	complete(cmd, "for", "condition=Ready", "condition=Initialized", "condition=ContainersReady", "create", "delete", "jsonpath=")
+	cmd.ValidArgsFunction = p.completePods(true)
+	reach := p.addReach(cmd)
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		g, err := parseGoal(*what)
+		if err != nil {
+			return usage(cmd, err)
+		}
+		if *timeout < 0 {
+			return usage(cmd, errors.New("--timeout: a time below 0 has no meaning"))
+		}
+		if len(names) == 0 && *selector == "" && !*all {
+			return usage(cmd, errors.New("wait takes pods, -l or --all"))
+		}
+		c, err := reach.client()
+		if err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		if *timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, *timeout, errWaited)
+			defer cancel()
+		}
+		if kind, name, ok := cutKind(names, "node", "nodes", "no"); ok {
+			return p.waitEnd(p.waitNode(ctx, c, g, name), []string{kind + "/" + name})
+		}
+		pick, err := newPick(*namespace, *selector, "", names)
+		if err != nil {
+			return usage(cmd, err)
+		}
+		left, err := p.waitPods(ctx, c, g, pick)
+		return p.waitEnd(err, left)
+	}
+	return cmd
+}
+
+// cutKind reads one KIND/NAME of the given kinds.
+func cutKind(args []string, kinds ...string) (kind, name string, ok bool) {
+	if len(args) != 1 {
+		return "", "", false
+	}
+	before, name, ok := strings.Cut(args[0], "/")
+	return kinds[0], name, ok && slices.Contains(kinds, before)
+}
+
+// waitEnd says how a wait ended; left is what it still waited for.
+func (p *program) waitEnd(err error, left []string) error {
+	if errors.Is(err, errWaited) {
+		for _, l := range left {
+			p.say(p.err.Error("timed out waiting for the condition on " + l))
+		}
+		return ended(exitTimeout)
+	}
+	return unanswered(err)
+}
+
+// goal is what is waited for.
+type goal struct {
+	kind  string // condition, jsonpath, create, delete
+	name  string // of the condition, or the path
+	value string
+	any   bool // jsonpath: any value
+	path  *ui.Path
+}
+
+func parseGoal(text string) (g goal, err error) {
+	kind, rest, _ := strings.Cut(text, "=")
+	switch {
+	case text == "":
+		return g, errors.New("--for is missing, as --for=condition=Ready")
+	case text == "delete", text == "create":
+		return goal{kind: text}, nil
+	case kind == "condition" && rest != "":
+		name, value, _ := strings.Cut(rest, "=")
+		return goal{kind: kind, name: name, value: cmp.Or(value, "true")}, nil
+	case kind == "jsonpath" && rest != "":
+		path, value, given := rest, "", false
+		if end := strings.LastIndex(rest, "}"); end >= 0 {
+			path = rest[:end+1]
+			value, given = strings.CutPrefix(rest[end+1:], "=")
+		} else {
+			path, value, given = strings.Cut(rest, "=")
+		}
+		if given && value == "" {
+			return g, errors.New("--for jsonpath: the value after = is empty")
+		}
+		g = goal{kind: kind, name: path, value: value, any: !given}
+		g.path, err = ui.ParsePath(path)
+		return g, err
+	}
+	return g, errors.New("--for " + text + " is not condition=NAME, jsonpath={PATH}=VALUE, create or delete")
+}
+
+// met reports whether an object is as it should be.
+func (g goal) met(object any, conditions iter.Seq2[string, string]) bool {
+	switch g.kind {
+	case "create":
+		return true
+	case "jsonpath":
+		value, ok := g.path.Of(object)
+		return ok && (g.any || value == g.value)
+	case "condition":
+		for name, value := range conditions {
+			if strings.EqualFold(name, g.name) {
+				return strings.EqualFold(value, g.value)
+			}
+		}
+	}
+	return false
+}
+
+func (g goal) podMet(it *v1.Pod) bool {
+	return g.met(it, func(yield func(string, string) bool) {
+		for _, c := range it.Status.Conditions {
+			if !yield(string(c.Type), string(c.Status)) {
+				return
+			}
+		}
+	})
+}
+
+// waitPods waits for pods, and prints each that is as it should be. left is what
+// is still waited for.
+func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick) (left []string, err error) {
+	all, err := c.Pods(ctx)
+	if err != nil {
+		return k.given, err
+	}
+	there, missing := k.of(all)
+	if g.kind == "condition" || g.kind == "jsonpath" {
+		if len(missing) > 0 {
+			return nil, failed(exitFailure, errors.New("pod "+missing[0]+" not found"), "--for=create waits until it is there")
+		}
+		if len(there) == 0 {
+			return nil, failed(exitFailure, errors.New("no pod is asked for: none has these labels"))
+		}
+	}
+	w := waiting{p: p, goal: g, pick: k, open: map[string]string{}}
+	switch g.kind {
+	case "create":
+		for _, name := range k.given {
+			w.open[name] = "pods/" + name
+		}
+		if len(k.given) == 0 {
+			w.open[""] = "pods"
+		}
+	default:
+		for i := range there {
+			w.open[string(there[i].UID)] = "pods/" + there[i].Name
+		}
+	}
+	for i := range there {
+		if err := w.look(&there[i], false); err != nil {
+			return nil, err
+		}
+	}
+	if len(w.open) == 0 {
+		return nil, nil
+	}
+	for change, err := range c.WatchPods(ctx) {
+		if err == nil {
+			err = w.look(change.Object, change.Type == "DELETED")
+		}
+		if err != nil || len(w.open) == 0 {
+			return w.left(), err
+		}
+	}
+	if ctx.Err() != nil {
+		return w.left(), context.Cause(ctx)
+	}
+	return w.left(), failed(exitFailure, errors.New("the agent has left"))
+}
+
+// waiting is what is still waited for.
+type waiting struct {
+	p    *program
+	goal goal
+	pick pick
+	open map[string]string // by UID, of create by name: what a person calls it
+}
+
+func (w *waiting) left() (names []string) {
+	for _, name := range w.open {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// look looks at one pod as it is now, or as it was last.
+func (w *waiting) look(it *v1.Pod, gone bool) error {
+	key := string(it.UID)
+	if w.goal.kind == "create" {
+		ok, i := w.pick.takes(it)
+		if !ok || gone {
+			return nil
+		}
+		if key = ""; len(w.pick.given) > 0 {
+			key = w.pick.given[i]
+		}
+	}
+	if _, waits := w.open[key]; !waits {
+		return nil
+	}
+	switch {
+	case gone && w.goal.kind != "delete":
+		return failed(exitFailure, errors.New("pod "+it.Name+" is gone"))
+	case gone || w.goal.kind != "delete" && w.goal.podMet(it):
+		delete(w.open, key)
+		word := " condition met\n"
+		return w.p.out.print("pod/" + ui.Clean(it.Name) + word)
+	}
+	return nil
+}
+
+// waitNode waits for the node.
+func (p *program) waitNode(ctx context.Context, c *client.Client, g goal, name string) error {
+	if g.kind == "create" || g.kind == "delete" {
+		return failed(exitUsage, errors.New("--for="+g.kind+" is for pods"))
+	}
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		node, err := c.Node(ctx)
+		switch {
+		case err != nil:
+			return err
+		case node.Name != name:
+			return failed(exitFailure, errors.New("node "+name+" not found"), "this node is "+node.Name)
+		case g.met(node, func(yield func(string, string) bool) {
+			for _, c := range node.Status.Conditions {
+				if !yield(string(c.Type), string(c.Status)) {
+					return
+				}
+			}
+		}):
+			return p.out.print(fmt.Sprintf("node/%s condition met\n", ui.Clean(name)))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+//go:build linux
+
+package cmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/metrics"
+	machine "github.com/nodectl/nodectl/pkg/node"
+	nodeapi "github.com/nodectl/nodectl/pkg/node/apiserver"
+	"github.com/nodectl/nodectl/pkg/pod"
+	apisink "github.com/nodectl/nodectl/pkg/sink/apiserver"
+)
+
+// member is this node as a member of a cluster.
+type member struct {
+	way      *kubeconfig.Client
+	certs    *certificate.Client
+	sink     *apisink.Sink
+	presence *nodeapi.Presence
+}
+
+// join prepares what makes this node one of a cluster: nothing is sent yet. It is nil
+// where no API server is configured.
+func (n *node) join() (*member, error) {
+	p := n.p
+	if p.cfg.Kubeconfig == "" {
+		return nil, nil
+	}
+	m := &member{}
+	agent := "nodectl/" + readVersion().Version
+	var err error
+	m.way, err = kubeconfig.Open(kubeconfig.Config{File: p.cfg.Kubeconfig, Awaited: p.cfg.BootstrapKubeconfig != "", UserAgent: agent, Log: n.log})
+	if err != nil {
+		return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
+	}
+	m.certs, err = certificate.NewClient(certificate.ClientConfig{
+		Node: p.cfg.NodeName, Kubeconfig: p.cfg.Kubeconfig, Bootstrap: p.cfg.BootstrapKubeconfig, Dir: p.certDir(),
+		Rotate: p.cfg.RotateCertificates, API: m.way.REST(), UserAgent: agent, Log: n.log,
+	})
+	if err != nil {
+		return nil, failed(exitFailure, err)
+	}
+	m.sink, err = apisink.New(apisink.Config{
+		REST: m.way.REST(), Node: p.cfg.NodeName, NodeUID: func() types.UID { return m.presence.UID() },
+		QPS: float64(p.cfg.KubeAPIQPS), Burst: p.cfg.KubeAPIBurst, EventQPS: float64(p.cfg.EventQPS), EventBurst: p.cfg.EventBurst, Log: n.log,
+	})
+	if err != nil {
+		return nil, failed(exitFailure, err)
+	}
+	m.presence, err = nodeapi.New(nodeapi.Config{
+		REST: m.way.REST(), Observer: n.observer, Labels: p.cfg.Labels(), Register: p.cfg.RegisterNode,
+		UpdateFrequency: p.cfg.NodeStatusUpdateFrequency, ReportFrequency: p.cfg.NodeStatusReportFrequency, LeaseDuration: p.cfg.NodeLeaseDuration,
+		Event: func(reason, kind, message string) {
+			n.events.NodeEvent(reason, kind, message)
+			m.sink.NodeEvent(kind, reason, message)
+		},
+		Log: n.log,
+	})
+	if err != nil {
+		return nil, failed(exitUsage, fmt.Errorf("--node-labels: %w", err))
+	}
+	p.way, p.seen = m.way, m.sink.Seen
+	return m, nil
+}
+
+// run keeps the node in its cluster until ctx ends.
+func (m *member) run(ctx context.Context, log *slog.Logger) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer m.way.Close()
+	wg.Go(func() {
+		if err := m.certs.Run(ctx); err != nil {
+			log.Error("Client certificate not kept", "error", err)
+		}
+	})
+	wg.Go(func() {
+		if err := m.sink.Run(ctx); err != nil {
+			log.Error("Statuses not sent", "error", err)
+		}
+	})
+	m.presence.Run(ctx)
+}
+
+// labelled returns the labels and taints that the Node object has.
+func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
+	n := m.presence.Node()
+	if n == nil {
+		return nil, nil, false
+	}
+	return n.Labels, n.Spec.Taints, true
+}
+
+// measures returns the agent's own numbers.
+func (n *node) measures() *metrics.Metrics {
+	v := readVersion()
+	return metrics.New(metrics.Config{
+		Node:  n.p.cfg.NodeName,
+		Build: metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit},
+		ClientExpires: func() time.Time {
+			if n.p.cfg.Kubeconfig == "" {
+				return time.Time{}
+			}
+			id, err := kubeconfig.IdentityOf(n.p.cfg.Kubeconfig)
+			if err != nil {
+				return time.Time{}
+			}
+			return id.Expires
+		},
+		ServerExpires: func() time.Time {
+			if s := n.serving.Load(); s != nil {
+				return s.Facts().Expires
+			}
+			return time.Time{}
+		},
+	})
+}
+
+// called counts a call to the runtime.
+func (n *node) called(c cri.Call) { n.metrics.Call(c.Method, c.Handler, c.Took, c.Err) }
+
+// certDir is where this node's certificates are.
+func (p *program) certDir() string {
+	if p.cfg.CertDir != "" {
+		return p.cfg.CertDir
+	}
+	return filepath.Join(p.cfg.RootDir, "pki")
+}
+
+// port is where the server listens on TCP, 0 for nowhere.
+func (p *program) port() int {
+	switch {
+	case p.cfg.Port >= 0:
+		return p.cfg.Port
+	case p.cfg.Kubeconfig != "":
+		return 10250
+	}
+	return 0
+}
+
+// observe returns who looks at this machine as a node.
+func (n *node) observe() *machine.Observer {
+	p := n.p
+	place := ""
+	if os.Geteuid() == 0 {
+		if at, ok := n.groups.PlaceOfAll(); ok {
+			place = cmp.Or(at.Dirs["memory"], at.Dirs[""])
+		}
+	}
+	return machine.NewObserver(machine.ObserverConfig{
+		Settings: machine.Settings{
+			Name: p.cfg.NodeName, Labels: n.facts.Labels, Taints: n.facts.Taints, ProviderID: p.cfg.ProviderID,
+			Port: p.port(), MaxPods: p.cfg.MaxPods, Allocatable: n.facts.Allocatable,
+		},
+		NodeIPs: p.cfg.NodeIP, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,
+		Thresholds: p.cfg.Thresholds(), Transition: p.cfg.PressureTransitionPeriod, Runtime: n.runtime, Log: n.log,
+	})
+}
+
+// told returns who hears what the engine of a serving agent says; m is nil where this
+// node is in no cluster.
+func (n *node) told(m *member) told {
+	if m == nil {
+		return told{sinks: []engine.Sink{n.metrics}, events: tellers{n.events, n.metrics}}
+	}
+	return told{
+		sinks: []engine.Sink{n.metrics, m.sink}, events: tellers{n.events, n.metrics, m.sink},
+		node: m.labelled, synced: m.sink.Synced,
+	}
+}
+
+// tellers are events' readers: what happens is told to all of them.
+type tellers []engine.Events
+
+// Event implements engine.Events.
+func (t tellers) Event(e pod.Event) {
+	for _, to := range t {
+		to.Event(e)
+	}
+}
+
+// eventsPath is where the newest events are kept.
+func (p *program) eventsPath() string { return filepath.Join(p.cfg.RootDir, "events.jsonl") }
+
+// store opens what keeps events.
+func (n *node) store() *event.Store {
+	return event.Open(event.Config{Path: n.p.eventsPath(), Node: n.p.cfg.NodeName, Log: n.log})
+}

@@ -1,0 +1,247 @@
+//go:build linux
+
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/server/access"
+	"github.com/nodectl/nodectl/pkg/stats"
+)
+
+// runFor is how long a command of /run may take.
+const runFor = 10 * time.Minute
+
+// serverConfig returns what the server answers, on the local socket and, where there
+// is a port, to others. serving keeps the certificate shown to them; it is nil without
+// a port.
+func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, serving *certificate.Serving, err error) {
+	p, live := n.p, e.Live()
+	measured := stats.New(stats.Config{
+		Node: p.cfg.NodeName, RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Runtime: n.runtime, Cgroups: n.groups, Pods: live.Pods, Log: n.log,
+	})
+	cfg = p.documents(live, n.log)
+	cfg.RunningPods = n.runningPods
+	cfg.Node = func(ctx context.Context) (*v1.Node, error) {
+		var before *v1.Node
+		if m != nil {
+			before = m.presence.Node()
+		}
+		return n.observer.Node(ctx, before), nil
+	}
+	cfg.Events, cfg.Images = n.eventLines, n.imageList
+	cfg.Restart, cfg.Delete = restart(e), remove(e)
+	cfg.Summary = func(ctx context.Context, only bool) (any, error) { return measured.Summary(ctx, only) }
+	cfg.Metrics, cfg.ProbeMetrics = n.metrics.Handler(), n.metrics.Probes()
+	cfg.ResourceMetrics, cfg.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
+	cfg.Configz = p.configz
+	cfg.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": n.hints.Beat}
+	n.streams(&cfg)
+	if p.cfg.HealthzPort > 0 {
+		cfg.Health = net.JoinHostPort(p.cfg.HealthzBindAddress, strconv.Itoa(p.cfg.HealthzPort))
+	}
+	if p.port() == 0 {
+		return cfg, nil, nil
+	}
+	var api *rest.Config
+	if m != nil {
+		api = m.way.REST()
+	}
+	if cfg.Access, err = access.New(access.Config{Node: p.cfg.NodeName, API: api, ClientCAFile: p.cfg.ClientCAFile, Log: n.log}); err != nil {
+		return cfg, nil, failed(exitUsage, fmt.Errorf("--port: %w", err))
+	}
+	serving, err = certificate.NewServing(certificate.ServingConfig{
+		Node: p.cfg.NodeName, Addresses: n.addresses, CertFile: p.cfg.TLSCertFile, KeyFile: p.cfg.TLSPrivateKeyFile,
+		Rotate: p.cfg.RotateServerCertificates && api != nil, API: api, Dir: p.certDir(), Log: n.log,
+	})
+	if err != nil {
+		return cfg, nil, failed(exitUsage, fmt.Errorf("--tls-cert-file: %w", err))
+	}
+	n.serving.Store(serving)
+	cfg.TLS = &server.TLS{
+		Address:     net.JoinHostPort(p.cfg.Address, strconv.Itoa(p.port())),
+		Certificate: serving.Certificate, MinVersion: p.cfg.MinTLS(), CipherSuites: p.cfg.CipherSuites(),
+	}
+	return cfg, serving, nil
+}
+
+// streams answers what goes into containers and comes out of them.
+func (n *node) streams(cfg *server.Config) {
+	cfg.Logs, cfg.Run = n.readLog, n.runCommand
+	cfg.ExecURL = func(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
+		return n.runtime.ExecURL(ctx, string(of.UID), container, command, cri.Streams(s))
+	}
+	cfg.AttachURL = func(ctx context.Context, of *v1.Pod, container string, s server.Streams) (*url.URL, error) {
+		return n.runtime.AttachURL(ctx, string(of.UID), container, cri.Streams(s))
+	}
+	cfg.PortForwardURL = func(ctx context.Context, of *v1.Pod) (*url.URL, error) {
+		return n.runtime.PortForwardURL(ctx, string(of.UID))
+	}
+	cfg.Checkpoint = func(ctx context.Context, of *v1.Pod, container, path string, timeout time.Duration) error {
+		return n.runtime.CheckpointContainer(ctx, string(of.UID), container, path, timeout)
+	}
+	cfg.CheckpointDir = filepath.Join(n.p.cfg.RootDir, "checkpoints")
+	cfg.NoDebugging, cfg.StreamIdle = !n.p.cfg.EnableDebuggingHandlers, n.p.cfg.StreamingConnectionIdleTimeout
+}
+
+// addresses are this node's as its object has them.
+func (n *node) addresses() []v1.NodeAddress {
+	return n.observer.Node(context.Background(), nil).Status.Addresses
+}
+
+// eventLines yields the events there are, and with watch those to come.
+func (n *node) eventLines(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
+	return func(yield func(string, *v1.Event) bool) {
+		if !watch {
+			for _, e := range n.events.List(event.Filter{}) {
+				if !yield(event.Added, &e) {
+					return
+				}
+			}
+			return
+		}
+		for how, e := range n.events.Watch(ctx, event.Filter{}) {
+			if !yield(how, &e) {
+				return
+			}
+		}
+	}
+}
+
+// runningPods returns what the runtime runs, whoever wants it: names, and the
+// containers that run.
+func (n *node) runningPods(ctx context.Context) ([]*v1.Pod, error) {
+	have, err := n.runtime.Pods(ctx)
+	if have == nil {
+		return nil, err
+	}
+	var all []*v1.Pod
+	for _, a := range have {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, UID: types.UID(a.UID)}}
+		for _, name := range slices.Sorted(maps.Keys(a.Containers)) {
+			if c := a.Containers[name]; c.State == pod.StateRunning {
+				p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name, Image: c.Image})
+			}
+		}
+		if len(p.Spec.Containers) > 0 || a.Sandbox != nil && a.Sandbox.Ready {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+func (n *node) imageList(ctx context.Context) ([]server.Image, error) {
+	all, err := n.runtime.Images(ctx)
+	out := make([]server.Image, 0, len(all))
+	for _, i := range all {
+		out = append(out, server.Image(i))
+	}
+	return out, err
+}
+
+// refusal puts an engine's error into the words of HTTP.
+func refusal(err error) error {
+	var refused *engine.RefusedError
+	switch {
+	case errors.Is(err, engine.ErrNoPod):
+		return &server.Refusal{Code: http.StatusNotFound, Message: err.Error()}
+	case errors.As(err, &refused):
+		return &server.Refusal{Code: http.StatusConflict, Message: refused.Error()}
+	}
+	return err
+}
+
+func restart(e *engine.Engine) func(context.Context, string, string, []string, *int64) error {
+	return func(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
+		return refusal(e.Restart(ctx, pod.Key{Namespace: namespace, Name: name}, containers, grace))
+	}
+}
+
+func remove(e *engine.Engine) func(context.Context, string, string, string, *int64) error {
+	return func(ctx context.Context, namespace, name, uid string, grace *int64) error {
+		key := pod.Key{Namespace: namespace, Name: name}
+		if is, ok := e.Live().Pod(key); ok && uid != "" && string(is.UID) != uid {
+			return &server.Refusal{Code: http.StatusConflict, Message: fmt.Sprintf("pod %s has another UID by now", key)}
+		}
+		return refusal(e.Delete(ctx, key, grace))
+	}
+}
+
+// readLog writes what a container logged.
+func (n *node) readLog(ctx context.Context, w io.Writer, l server.Log) error {
+	path, err := n.runtime.LogPath(ctx, l.ContainerID)
+	if err != nil {
+		return err
+	}
+	below, err := filepath.Rel(n.p.cfg.PodLogsDir, path)
+	if err != nil {
+		return err
+	}
+	return logs.Read(ctx, w, logs.File{Dir: n.p.cfg.PodLogsDir, Path: below}, logs.Options{
+		Stdout: l.Stdout, Stderr: l.Stderr, Timestamps: l.Timestamps, Tail: l.Tail, Since: l.Since, Limit: l.Limit, Follow: l.Follow, Ended: l.Ended,
+	})
+}
+
+// runCommand runs a command in a container to its end.
+func (n *node) runCommand(ctx context.Context, of *v1.Pod, container string, command []string) ([]byte, error) {
+	id, err := n.runtime.RunningContainer(ctx, string(of.UID), container)
+	if err != nil {
+		return nil, err
+	}
+	code, out, err := n.runtime.ExecSync(ctx, id, command, runFor)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("command exited with %d: %s", code, out)
+	}
+	return out, err
+}
+
+// configz returns the settings as /configz shows them.
+func (p *program) configz() ([]byte, error) {
+	return json.Marshal(map[string]any{"nodectl": p.view()})
+}
+
+// openRun makes the directory of the local socket, and has the name below the root
+// directory lead there, for those who know the socket by that.
+func (p *program) openRun() error {
+	run := p.cfg.Run()
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		return err
+	}
+	link := filepath.Join(p.cfg.RootDir, "nodectl.sock")
+	if link == p.socketPath() {
+		return nil
+	}
+	if to, err := os.Readlink(link); err == nil && to == p.socketPath() {
+		return nil
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(p.socketPath(), link)
+}

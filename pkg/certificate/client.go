@@ -1,0 +1,260 @@
+package certificate
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/certificate"
+
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
+)
+
+const (
+	clientPrefix = "kubelet-client"
+	// lookAgain is how often Run looks whether the kubeconfig is still what it
+	// was.
+	lookAgain = time.Minute
+)
+
+// ClientConfig says whose client certificate is asked for, of whom, and where it is
+// kept.
+type ClientConfig struct {
+	// Node is the node's name; it asks as system:node:<Node> of group system:nodes.
+	Node string
+	// Kubeconfig is the file that leads to the API server. It is written where
+	// Bootstrap gave a first certificate, and never otherwise.
+	Kubeconfig string
+	// Bootstrap is the kubeconfig of somebody who may ask for a first certificate;
+	// "" is nobody. It is used only while Kubeconfig is not there, or its client
+	// certificate is not there or has expired.
+	Bootstrap string
+	// Dir keeps kubelet-client-current.pem, unless Kubeconfig names such a file
+	// elsewhere: then that one is kept fresh.
+	Dir string
+	// Rotate asks for another certificate after 70 to 90 % of one's life.
+	Rotate bool
+	// API speaks to Kubeconfig's server, as kubeconfig.Client.REST does.
+	API       *rest.Config
+	UserAgent string
+	// Rotated hears how long a certificate lived that was replaced; may be nil.
+	Rotated func(lived time.Duration)
+	// Log hears of what is asked; nil is silence.
+	Log *slog.Logger
+}
+
+// Client keeps a node's client certificate.
+type Client struct {
+	cfg      ClientConfig
+	failures counter
+	look     time.Duration // lookAgain; tests have less time
+}
+
+// NewClient returns a Client. It touches nothing.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	switch {
+	case cfg.Node == "":
+		return nil, errors.New("no node name")
+	case cfg.Kubeconfig == "":
+		return nil, errors.New("no kubeconfig")
+	case cfg.Dir == "":
+		return nil, errors.New("no directory for certificates")
+	case cfg.API == nil:
+		return nil, errors.New("no way to the API server")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Client{cfg: cfg, look: lookAgain}, nil
+}
+
+// Facts says when the kubeconfig's client certificate expires, and how often it
+// could not be renewed.
+func (c *Client) Facts() Facts {
+	id, err := kubeconfig.IdentityOf(c.cfg.Kubeconfig)
+	if err != nil {
+		id = kubeconfig.Identity{}
+	}
+	return Facts{Expires: id.Expires, Failures: c.failures.n.Load()}
+}
+
+// need is what has to be done about the client certificate.
+type need struct {
+	ask   bool
+	first bool   // with the bootstrap kubeconfig
+	dir   string // where the certificate is kept
+	why   string // for people
+	level slog.Level
+}
+
+// needs looks at the kubeconfig.
+func (c *Client) needs(now time.Time) need {
+	id, err := kubeconfig.IdentityOf(c.cfg.Kubeconfig)
+	n := need{dir: c.cfg.Dir}
+	if filepath.Base(id.File) == clientPrefix+"-current.pem" {
+		n.dir = filepath.Dir(id.File)
+		n.ask = c.cfg.Rotate
+	}
+	expired := !id.Expires.IsZero() && now.After(id.Expires)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		n.first, n.why = true, "there is none"
+	case err != nil:
+		return need{why: err.Error(), level: slog.LevelWarn}
+	case expired:
+		n.first, n.why, n.level = true, "it has expired", slog.LevelWarn
+	case n.ask:
+		n.why = "it is kept fresh"
+	case c.cfg.Rotate && !id.Expires.IsZero():
+		n.level = slog.LevelWarn
+		n.why = "it is not rotated: the kubeconfig does not name " + filepath.Join(c.cfg.Dir, clientPrefix+"-current.pem")
+	}
+	if n.first = n.first && c.cfg.Bootstrap != ""; n.first {
+		n.ask = true
+	}
+	return n
+}
+
+// Run sees to the client certificate until ctx is done: it asks for a first one where
+// that is needed, and rotates. What fails is tried again, and logged. The error says
+// that nothing can be kept in the directory.
+func (c *Client) Run(ctx context.Context) error {
+	for said := ""; ctx.Err() == nil; {
+		n := c.needs(time.Now())
+		if n.why != said {
+			said = n.why
+			c.cfg.Log.Log(ctx, n.level, "Client certificate looked at", "kubeconfig", c.cfg.Kubeconfig, "asking", n.ask, "because", n.why)
+		}
+		if n.ask {
+			if err := c.keep(ctx, n); err != nil {
+				return err
+			}
+			continue
+		}
+		pause(ctx, c.look)
+	}
+	return nil
+}
+
+// keep asks as n says, until ctx is done or something else is needed.
+func (c *Client) keep(ctx context.Context, n need) error {
+	renewed := make(chan struct{}, 1) // cap 1: the library's goroutine sends, keep receives; nobody waits to send
+	var first bootstrap
+	defer first.close()
+	s := &store{dir: n.dir, prefix: clientPrefix, empty: n.first}
+	joined := !n.first
+	s.updated = func() error {
+		if !joined {
+			if err := kubeconfig.WriteJoined(c.cfg.Kubeconfig, c.cfg.Bootstrap, s.current()); err != nil {
+				return err
+			}
+			joined = true
+			first.close()
+		}
+		c.cfg.Log.Info("Client certificate renewed", "file", s.current())
+		select {
+		case renewed <- struct{}{}:
+		default:
+		}
+		return nil
+	}
+	m, err := certificate.NewManager(&certificate.Config{
+		ClientsetFn: func(now *tls.Certificate) (kubernetes.Interface, error) {
+			if now != nil || !there(c.cfg.Bootstrap) {
+				return kubernetes.NewForConfig(c.cfg.API)
+			}
+			fresh, err := first.open(kubeconfig.Config{File: c.cfg.Bootstrap, UserAgent: c.cfg.UserAgent, Log: c.cfg.Log})
+			if err != nil {
+				return nil, err
+			}
+			return kubernetes.NewForConfig(fresh.REST())
+		},
+		Template: &x509.CertificateRequest{
+			Subject: pkix.Name{CommonName: "system:node:" + c.cfg.Node, Organization: []string{"system:nodes"}},
+		},
+		SignerName:              certificatesv1.KubeAPIServerClientKubeletSignerName,
+		GetUsages:               certificate.DefaultKubeletClientGetUsages,
+		CertificateStore:        s,
+		CertificateRotation:     observer(c.cfg.Rotated),
+		CertificateRenewFailure: &c.failures,
+		Name:                    "client certificate",
+		Ctx:                     logTo(c.cfg.Log),
+	})
+	if err != nil {
+		return fmt.Errorf("client certificate: %w", err)
+	}
+	m.Start()
+	defer m.Stop()
+	again := time.NewTicker(c.look)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-renewed:
+			if !c.cfg.Rotate {
+				return nil
+			}
+		case <-again.C:
+			if now := c.needs(time.Now()); !now.first && (!now.ask || now.dir != n.dir) {
+				return nil
+			}
+		}
+	}
+}
+
+// bootstrap is the way of somebody who may ask for a first certificate.
+type bootstrap struct {
+	mu  sync.Mutex // guards what follows
+	way *kubeconfig.Client
+}
+
+// open reads the kubeconfig once more, and closes what was.
+func (b *bootstrap) open(cfg kubeconfig.Config) (*kubeconfig.Client, error) {
+	fresh, err := kubeconfig.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.way = fresh
+	return fresh, nil
+}
+
+func (b *bootstrap) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.way != nil {
+		b.way.Close()
+	}
+	b.way = nil
+}
+
+// there reports whether there is a file.
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return path != "" && err == nil
+}
+
+// pause waits for d, or for the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

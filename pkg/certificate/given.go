@@ -1,0 +1,75 @@
+package certificate
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// rereadAfter is how old what was read of files may be at a handshake.
+const rereadAfter = time.Second
+
+// given is a certificate in files that somebody else keeps fresh. They are read
+// when somebody connects; while they cannot be used, what was read last stands.
+type given struct {
+	certFile, keyFile string
+	failures          *counter
+	log               *slog.Logger
+
+	mu        sync.Mutex // guards what follows
+	read      time.Time
+	cert, key []byte // as they were when they could last be read
+	pair      *tls.Certificate
+}
+
+func newGiven(certFile, keyFile string, failures *counter, log *slog.Logger) (*given, error) {
+	g := &given{certFile: certFile, keyFile: keyFile, failures: failures, log: log}
+	if err := g.load(time.Now()); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// load reads the files; mu is held, or nobody else knows g.
+func (g *given) load(now time.Time) error {
+	g.read = now
+	cert, err := os.ReadFile(g.certFile)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	key, err := os.ReadFile(g.keyFile)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	if g.pair != nil && bytes.Equal(cert, g.cert) && bytes.Equal(key, g.key) {
+		return nil
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("serving certificate %s with key %s: %w", g.certFile, g.keyFile, err)
+	}
+	if g.pair != nil {
+		g.log.Info("Serving certificate replaced", "file", g.certFile, "expires", pair.Leaf.NotAfter)
+	}
+	g.cert, g.key, g.pair = cert, key, &pair
+	return nil
+}
+
+func (g *given) now() (*tls.Certificate, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := time.Now(); now.Sub(g.read) >= rereadAfter || now.Before(g.read) {
+		if err := g.load(now); err != nil {
+			g.failures.Inc()
+			g.log.Warn("Serving certificate not read again", "error", err)
+		}
+	}
+	return g.pair, nil
+}
+
+func (g *given) run(ctx context.Context) { <-ctx.Done() }

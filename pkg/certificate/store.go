@@ -1,0 +1,134 @@
+package certificate
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/util/certificate"
+)
+
+// store keeps a certificate with its key in the kubelet's layout: a file
+// <prefix>-<time>.pem for each, and <prefix>-current.pem, a link to the newest. It is
+// the library's certificate.Store, but that there is a current one at any moment, and
+// that only one older pair is kept.
+type store struct {
+	dir, prefix string
+	// empty says that what is there is not ours to use: a first certificate is asked
+	// for. It is the library's goroutine's, after New.
+	empty bool
+	// updated is called after each update; its error is the update's.
+	updated func() error
+}
+
+var _ certificate.Store = (*store)(nil)
+
+func (s *store) current() string { return filepath.Join(s.dir, s.prefix+"-current.pem") }
+
+// Current implements certificate.Store.
+func (s *store) Current() (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(s.current(), s.current())
+	if s.empty || errors.Is(err, fs.ErrNotExist) {
+		none := certificate.NoCertKeyError("no certificate yet")
+		return nil, &none
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.current(), err)
+	}
+	return &pair, nil
+}
+
+// Update implements certificate.Store.
+func (s *store) Update(cert, key []byte) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for %s: %w", s.prefix, err)
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	before, _ := filepath.EvalSymlinks(s.current())
+	file := filepath.Join(dir, s.prefix+"-"+time.Now().Format("2006-01-02-15-04-05")+".pem")
+	if err := write(file, slices.Concat(withNewline(cert), key), 0o600); err != nil {
+		return nil, err
+	}
+	link := filepath.Join(dir, s.prefix+"-updated.pem")
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := os.Symlink(file, link); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(link, filepath.Join(dir, s.prefix+"-current.pem")); err != nil {
+		return nil, err
+	}
+	s.tidy(dir, file, before)
+	s.empty = false
+	if s.updated != nil {
+		if err := s.updated(); err != nil {
+			return nil, err
+		}
+	}
+	return &pair, syncDir(dir)
+}
+
+// tidy removes pairs other than these two; those that stay cost little.
+func (s *store) tidy(dir string, keep ...string) {
+	all, err := filepath.Glob(filepath.Join(dir, s.prefix+"-[0-9]*.pem"))
+	if err != nil {
+		return
+	}
+	for _, file := range all {
+		if !slices.Contains(keep, file) {
+			_ = os.Remove(file)
+		}
+	}
+}
+
+func withNewline(text []byte) []byte {
+	if n := len(text); n > 0 && text[n-1] != '\n' {
+		return append(slices.Clip(text), '\n')
+	}
+	return text
+}
+
+// write replaces a file in one step.
+func write(path string, text []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	return d.Sync()
+}

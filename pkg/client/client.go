@@ -1,0 +1,269 @@
+// Package client reaches an agent for the verbs: its pods, node, events and
+// images, containers' logs, streams into containers, and the two things a person
+// tells it to do, restart and delete.
+//
+// An agent answers on its local socket; over --server, on TLS, it is asked as a
+// kubelet is. cmd turns flags into a Config and answers into text. Streams are
+// client-go's: WebSocket first, SPDY where that is refused.
+//
+// The one rule: what a server says is somebody else's word. It is bounded, never
+// a path to write to, and an error of it says whose it is.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// answerTime is how long an agent has to begin the answer of a document.
+const answerTime = 10 * time.Second
+
+// mostAnswer bounds a document of a server: what a node of some hundred pods
+// says is a hundredth of it.
+const mostAnswer = 256 << 20
+
+// Config says where the agent is.
+type Config struct {
+	// Dial connects to the local socket; Socket is its path, for errors.
+	Dial   func(ctx context.Context) (net.Conn, error)
+	Socket string
+
+	// Server, as https://host:10250, is asked instead where it is not "".
+	Server               string
+	CertificateAuthority string // files; "" is the system's
+	ClientCertificate    string
+	ClientKey            string
+	TokenFile            string
+}
+
+// Client asks one agent. It may be used by several goroutines.
+type Client struct {
+	cfg  Config
+	rest *rest.Config
+	base *url.URL
+	web  *http.Client
+}
+
+// New returns a client; it connects to nothing yet. An error is a mistake in the
+// configuration.
+func New(cfg Config) (*Client, error) {
+	c := &Client{cfg: cfg, base: &url.URL{Scheme: "http", Host: "nodectl"}, rest: &rest.Config{UserAgent: "nodectl"}}
+	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
+	if cfg.Server == "" {
+		transport.DialContext = c.dial
+		c.rest.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	} else {
+		at, err := url.Parse(cfg.Server)
+		if err != nil || at.Scheme != "https" || at.Host == "" || at.User != nil || strings.Trim(at.Path, "/") != "" || at.RawQuery != "" {
+			return nil, errors.New("it is not a server, as https://node-7:10250")
+		}
+		c.base = &url.URL{Scheme: at.Scheme, Host: at.Host}
+		c.rest.BearerTokenFile = cfg.TokenFile
+		c.rest.TLSClientConfig = rest.TLSClientConfig{CAFile: cfg.CertificateAuthority, CertFile: cfg.ClientCertificate, KeyFile: cfg.ClientKey, NextProtos: []string{"http/1.1"}}
+		if transport.TLSClientConfig, err = rest.TLSConfigFor(c.rest); err != nil {
+			return nil, err
+		}
+		transport.Proxy = http.ProxyFromEnvironment
+	}
+	c.rest.Host = c.base.String()
+	wrapped, err := rest.HTTPWrappersForConfig(c.rest, transport)
+	if err != nil {
+		return nil, err
+	}
+	c.web = &http.Client{
+		Transport:     wrapped,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// Local reports whether the agent is asked over its socket, where it answers more
+// than a kubelet does.
+func (c *Client) Local() bool { return c.cfg.Server == "" }
+
+// Place names where the agent is looked for.
+func (c *Client) Place() string {
+	if c.Local() {
+		return c.cfg.Socket
+	}
+	return c.base.String()
+}
+
+func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) { return c.cfg.Dial(ctx) }
+
+// Absent is the error of an agent that is not there.
+type Absent struct {
+	Place string
+	Local bool
+	// Denied says that something is there that answers only its own user.
+	Denied bool
+	err    error
+}
+
+func (a *Absent) Error() string {
+	switch {
+	case a.Denied:
+		return "the agent at " + a.Place + " answers only its own user"
+	case a.Local:
+		return "no agent answers at " + a.Place
+	}
+	return "no agent answers at " + a.Place + ": " + a.err.Error()
+}
+
+func (a *Absent) Unwrap() error { return a.err }
+
+// Refused is an agent's no, in its words.
+type Refused struct {
+	Code    int // of HTTP
+	Message string
+	Causes  []string
+}
+
+func (r *Refused) Error() string { return r.Message }
+
+// IsRefused reports whether err is an agent's no with this code.
+func IsRefused(err error, code int) bool {
+	r, ok := errors.AsType[*Refused](err)
+	return ok && r.Code == code
+}
+
+// Get asks for a path and returns the body of the answer, however long that
+// comes. The caller closes it.
+func (c *Client) Get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	return c.ask(ctx, http.MethodGet, path, query)
+}
+
+// Post tells the agent to do something, and returns when it has answered.
+func (c *Client) Post(ctx context.Context, path string, query url.Values) error {
+	body, err := c.ask(ctx, http.MethodPost, path, query)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<16)) // so that the agent is not cut off
+	return nil
+}
+
+// Document asks for a JSON document. An agent that does not begin to answer in
+// ten seconds has not answered.
+func (c *Client) Document(ctx context.Context, path string, query url.Values, into any) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(answerTime, func() { cancel(fmt.Errorf("not a word in %s", answerTime)) })
+	body, err := c.Get(ctx, path, query)
+	if !late.Stop() && err != nil && ctx.Err() != nil {
+		return &Absent{Place: c.Place(), err: context.Cause(ctx)}
+	}
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, mostAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("lost the agent at %s: %w", c.Place(), bare(err))
+	case len(data) > mostAnswer:
+		return fmt.Errorf("the agent at %s says more than %d MB", c.Place(), mostAnswer>>20)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("what the agent at %s says of %s is no JSON: %w", c.Place(), path, err)
+	}
+	return nil
+}
+
+func (c *Client) url(path string, query url.Values) *url.URL {
+	u := *c.base
+	u.Path, u.RawQuery = path, query.Encode()
+	return &u
+}
+
+func (c *Client) ask(ctx context.Context, method, path string, query url.Values) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.url(path, query).String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.web.Do(r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, c.absent(err)
+	}
+	if answer.StatusCode < 300 {
+		return answer.Body, nil
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // what was read of it is better than nothing
+	return nil, refusal(answer.StatusCode, answer.Status, text)
+}
+
+// refusal reads the body of an answer that is no: a Status, or words.
+func refusal(code int, status string, body []byte) *Refused {
+	var s metav1.Status
+	if json.Unmarshal(body, &s) == nil && s.Message != "" {
+		return refusedBy(code, s)
+	}
+	text := strings.TrimSpace(string(bytes.ToValidUTF8(body, []byte("?"))))
+	if text == "" || strings.HasPrefix(text, "<") {
+		text = status
+	}
+	return &Refused{Code: code, Message: text}
+}
+
+func refusedBy(code int, s metav1.Status) *Refused {
+	r := &Refused{Code: code, Message: s.Message}
+	if s.Details != nil {
+		for _, cause := range s.Details.Causes {
+			r.Causes = append(r.Causes, cause.Message)
+		}
+	}
+	return r
+}
+
+// absent says why there is no answer.
+func (c *Client) absent(err error) error {
+	if why, gone := c.gone(err); gone {
+		return why
+	}
+	return &Absent{Place: c.Place(), err: bare(err)}
+}
+
+// gone reports whether an error of the way to the agent says that nobody is
+// there.
+func (c *Client) gone(err error) (*Absent, bool) {
+	for _, gone := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ENOTDIR} {
+		if errors.Is(err, gone) {
+			return &Absent{Place: c.Place(), Local: c.Local(), err: bare(err)}, true
+		}
+	}
+	if c.Local() && errors.Is(err, fs.ErrPermission) {
+		return &Absent{Place: c.Place(), Local: true, Denied: true, err: bare(err)}, true
+	}
+	return nil, false
+}
+
+// bare returns an error without the names that the way to the agent has inside
+// this program: they say nothing to a person.
+func bare(err error) error {
+	if failure, ok := errors.AsType[*url.Error](err); ok {
+		err = failure.Err
+	}
+	if failure, ok := errors.AsType[*net.OpError](err); ok {
+		err = failure.Err
+	}
+	return err
+}

@@ -1,0 +1,225 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/gorilla/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	restspdy "k8s.io/client-go/transport/spdy"
+	restws "k8s.io/client-go/transport/websocket"
+	"k8s.io/client-go/util/exec"
+	streamhttp "k8s.io/streaming/pkg/httpstream"
+)
+
+// Size is a terminal's.
+type Size struct{ Width, Height uint16 }
+
+// Streams are the ends of a command that runs in a container. A nil one is not
+// opened. With TTY there is no Stderr; Resize yields the terminal's sizes, and is
+// closed when there are no more.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	TTY            bool
+	Resize         <-chan Size
+}
+
+// Exited is the end of a command in a container with a code other than 0.
+type Exited struct{ Code int }
+
+func (e *Exited) Error() string { return fmt.Sprintf("command terminated with exit code %d", e.Code) }
+
+// Exec runs a command in a container until it ends. A code other than 0 is
+// *Exited.
+func (c *Client) Exec(ctx context.Context, namespace, name, container string, command []string, s Streams) error {
+	return c.stream(ctx, "/exec/"+namespace+"/"+name+"/"+container, url.Values{"command": command}, s)
+}
+
+// Attach puts streams to the first process of a container, until it ends.
+func (c *Client) Attach(ctx context.Context, namespace, name, container string, s Streams) error {
+	return c.stream(ctx, "/attach/"+namespace+"/"+name+"/"+container, url.Values{}, s)
+}
+
+func (c *Client) stream(ctx context.Context, path string, q url.Values, s Streams) error {
+	for key, on := range map[string]bool{"input": s.Stdin != nil, "output": s.Stdout != nil, "error": s.Stderr != nil && !s.TTY, "tty": s.TTY} {
+		if on {
+			q.Set(key, "1")
+		}
+	}
+	at := c.url(path, q)
+	first, err := remotecommand.NewWebSocketExecutor(c.webSocket(), http.MethodGet, at.String())
+	if err != nil {
+		return err
+	}
+	transport, upgrader, err := c.spdy()
+	if err != nil {
+		return err
+	}
+	second, err := remotecommand.NewSPDYExecutorForTransports(transport, upgrader, http.MethodPost, at)
+	if err != nil {
+		return err
+	}
+	both, err := remotecommand.NewFallbackExecutor(first, second, otherWay)
+	if err != nil {
+		return err
+	}
+	o := remotecommand.StreamOptions{Stdin: s.Stdin, Stdout: s.Stdout, Tty: s.TTY}
+	if !s.TTY {
+		o.Stderr = s.Stderr
+	}
+	if s.Resize != nil {
+		o.TerminalSizeQueue = sizes(s.Resize)
+	}
+	return c.streamed(ctx, both.StreamWithContext(ctx, o))
+}
+
+// streamed puts the end of a stream into this package's errors.
+func (c *Client) streamed(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if ended, ok := errors.AsType[exec.CodeExitError](err); ok {
+		return &Exited{Code: ended.Code}
+	}
+	err = cause(err)
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return refusedBy(int(status.ErrStatus.Code), status.ErrStatus)
+	}
+	if why, gone := c.gone(err); gone {
+		return why
+	}
+	return err
+}
+
+// otherWay reports whether SPDY is worth a try: the server speaks, and not
+// WebSocket. One that says no says it either way.
+func otherWay(err error) bool {
+	if no, ok := errors.AsType[*Refused](cause(err)); ok {
+		return no.Code == http.StatusBadRequest || no.Code == http.StatusUpgradeRequired
+	}
+	if _, ok := errors.AsType[*apierrors.StatusError](cause(err)); ok {
+		return false
+	}
+	return httpstream.IsUpgradeFailure(err) || streamhttp.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+}
+
+// cause returns why an upgrade failed, or err.
+func cause(err error) error {
+	if failure, ok := errors.AsType[*streamhttp.UpgradeFailureError](err); ok {
+		return failure.Cause
+	}
+	if failure, ok := errors.AsType[*httpstream.UpgradeFailureError](err); ok {
+		return failure.Cause
+	}
+	return err
+}
+
+// sizes is remotecommand's way to ask for the next size of a terminal.
+type sizes <-chan Size
+
+// Next implements remotecommand.TerminalSizeQueue.
+func (s sizes) Next() *remotecommand.TerminalSize {
+	size, ok := <-s
+	if !ok {
+		return nil
+	}
+	return &remotecommand.TerminalSize{Width: size.Width, Height: size.Height}
+}
+
+// webSocket returns the configuration of a WebSocket to the agent. client-go's
+// dials by itself, and only TCP: towards the socket its round trip is ours.
+func (c *Client) webSocket() *rest.Config {
+	if !c.Local() {
+		return c.rest
+	}
+	cfg := rest.CopyConfig(c.rest)
+	cfg.WrapTransport = func(rt http.RoundTripper) http.RoundTripper {
+		if its, ok := rt.(*restws.RoundTripper); ok {
+			return &upgrade{its: its, client: c}
+		}
+		return rt
+	}
+	return cfg
+}
+
+// upgrade opens a WebSocket over the local socket.
+type upgrade struct {
+	its    *restws.RoundTripper // gets the connection
+	client *Client
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
+	protocols := r.Header[websocketProtocols]
+	header := r.Header.Clone()
+	header.Del(websocketProtocols)
+	d := websocket.Dialer{
+		NetDialContext: u.client.dial, Subprotocols: protocols,
+		ReadBufferSize: u.its.DataBufferSize() + 1024, WriteBufferSize: u.its.DataBufferSize() + 1024, // a byte says which stream it is
+		HandshakeTimeout: time.Minute,
+	}
+	at := *r.URL
+	at.Scheme = "ws"
+	conn, answer, err := d.DialContext(r.Context(), at.String(), header)
+	if err != nil {
+		if errors.Is(err, websocket.ErrBadHandshake) && answer != nil {
+			defer answer.Body.Close()
+			text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // what was read of it is better than nothing
+			return nil, &streamhttp.UpgradeFailureError{Cause: refusal(answer.StatusCode, answer.Status, text)}
+		}
+		return nil, err
+	}
+	if !slices.Contains(protocols, conn.Subprotocol()) {
+		_ = conn.Close()
+		return nil, &streamhttp.UpgradeFailureError{Cause: fmt.Errorf("the agent speaks %q, and not %q", conn.Subprotocol(), protocols)}
+	}
+	u.its.Conn = conn
+	return answer, nil
+}
+
+const websocketProtocols = "Sec-Websocket-Protocol"
+
+// spdy returns what opens SPDY to the agent.
+func (c *Client) spdy() (http.RoundTripper, restspdy.Upgrader, error) {
+	if !c.Local() {
+		return restspdy.RoundTripperFor(c.rest)
+	}
+	rt, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		PingPeriod:       5 * time.Second,
+		UpgradeTransport: &http.Transport{DialContext: c.dial},
+	})
+	return rt, rt, err
+}
+
+// Forward takes connections on local ports to ports of a pod until ctx ends, or
+// the pod or the agent goes, which is an error. Ports are as kubectl's: 8080:80,
+// 80, or :80 for a free one. out is told where it listens and of each connection,
+// errOut of what goes wrong with one.
+func (c *Client) Forward(ctx context.Context, namespace, name string, addresses, ports []string, out, errOut io.Writer) error {
+	transport, upgrader, err := c.spdy()
+	if err != nil {
+		return err
+	}
+	at := c.url("/portForward/"+namespace+"/"+name, nil)
+	dialer := restspdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
+	f, err := portforward.NewOnAddresses(dialer, addresses, ports, ctx.Done(), nil, out, errOut)
+	if err != nil {
+		return err
+	}
+	return c.streamed(ctx, f.ForwardPorts())
+}

@@ -1,0 +1,156 @@
+package client
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Pack writes a file or a directory with all below it into a tar, under the name
+// base. Symbolic links stay links; what is neither file, directory nor link is
+// left out, and told to note.
+func Pack(w io.Writer, source, base string, note func(string)) error {
+	out := tar.NewWriter(w)
+	err := filepath.WalkDir(source, func(at string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(source, at)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return packOne(out, at, path.Join(base, filepath.ToSlash(rel)), info, note)
+	})
+	if err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(string)) error {
+	link := ""
+	switch kind := info.Mode().Type(); kind {
+	case 0, fs.ModeDir:
+	case fs.ModeSymlink:
+		var err error
+		if link, err = os.Readlink(at); err != nil {
+			return err
+		}
+	default:
+		note(at + " is neither file, directory nor link: left out")
+		return nil
+	}
+	h, err := tar.FileInfoHeader(info, link)
+	if err != nil {
+		return err
+	}
+	h.Name = name
+	h.Uname, h.Gname, h.Uid, h.Gid = "", "", 0, 0 // of this machine
+	if err := out.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	f, err := os.Open(at)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.CopyN(out, f, h.Size)
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s became shorter while it was read", at)
+	}
+	return err
+}
+
+// Unpack writes what a tar from a container has under the name base to target,
+// and nothing anywhere else (CVE-2019-1002101, CVE-2019-11246, CVE-2019-11249,
+// CVE-2019-11251): files and directories only. Links and devices are left out,
+// and told to note; a name that is not below base is an error. "." as base takes
+// every name.
+func Unpack(r io.Reader, base, target string, note func(string)) error {
+	above, last := filepath.Dir(target), filepath.Base(target)
+	if err := os.MkdirAll(above, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(above)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	in, any := tar.NewReader(r), false
+	for {
+		h, err := in.Next()
+		switch {
+		case errors.Is(err, io.EOF) && !any:
+			return errors.New("nothing came: tar in the container wrote no file")
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("what came is no tar: %w", err)
+		}
+		any = true
+		rel, err := below(base, h.Name)
+		if err != nil {
+			return err
+		}
+		if err := unpackOne(root, filepath.Join(last, rel), h, in, note); err != nil {
+			return err
+		}
+	}
+}
+
+// below returns a name of a tar relative to base.
+func below(base, name string) (string, error) {
+	clean := path.Clean(strings.TrimPrefix(name, "./"))
+	rel := clean
+	if base != "." && base != "/" {
+		switch rest, ok := strings.CutPrefix(clean, base+"/"); {
+		case clean == base:
+			rel = "."
+		case ok:
+			rel = rest
+		default:
+			return "", fmt.Errorf("the container sends %q, which was not asked for", name)
+		}
+	}
+	local := filepath.FromSlash(rel)
+	if !filepath.IsLocal(local) || strings.ContainsRune(local, 0) {
+		return "", fmt.Errorf("the container sends %q, which is outside of what was asked for", name)
+	}
+	return local, nil
+}
+
+func unpackOne(root *os.Root, name string, h *tar.Header, in io.Reader, note func(string)) error {
+	mode := fs.FileMode(h.Mode) & 0o777
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return root.MkdirAll(name, mode|0o700)
+	case tar.TypeReg:
+	case tar.TypeSymlink, tar.TypeLink:
+		note(fmt.Sprintf("%s is a link to %s: left out", name, h.Linkname))
+		return nil
+	default:
+		note(name + " is neither file nor directory: left out")
+		return nil
+	}
+	if dir := filepath.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+	}
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode|0o200)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, in)
+	return errors.Join(err, f.Close())
+}

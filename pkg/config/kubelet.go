@@ -1,0 +1,249 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Document is one file, as it was read.
+type Document struct {
+	File string
+	Data []byte
+}
+
+// Layer is what a KubeletConfiguration and its drop-ins say, in settings.
+type Layer struct {
+	// Values holds what a configuration file of nodectl's would: a text, or a
+	// list of texts, by setting.
+	Values map[string]any
+	// Places holds where each value stands, as file:line.
+	Places map[string]string
+	// Unknown names fields that no KubeletConfiguration has, each with its place
+	// (C-1.44.1).
+	Unknown []string
+	// Ignored names fields that are set to other than what nodectl does, and do
+	// nothing yet, each with its place.
+	Ignored []string
+}
+
+// The group, version and kind of a KubeletConfiguration.
+const (
+	kubeletVersion = "kubelet.config.k8s.io/v1beta1"
+	kubeletKind    = "KubeletConfiguration"
+)
+
+// IsKubelet reports whether data says of itself that it is a KubeletConfiguration.
+// Data that is no YAML is none.
+func IsKubelet(data []byte) bool {
+	var head struct {
+		Kind string `yaml:"kind"`
+	}
+	return yaml.Unmarshal(data, &head) == nil && head.Kind == kubeletKind
+}
+
+// Given is a field that was given by itself, as a flag of the kubelet's gives it.
+type Given struct {
+	Path string // authentication.anonymous.enabled
+	Text string // "a,b" for a list, "a=b,c=d" for a map
+	By   string // --anonymous-auth
+}
+
+// ReadKubelet returns what a KubeletConfiguration, its drop-ins and fields given
+// beside them say together (C-1.44.1): a later one wins, lists are replaced, maps
+// are merged key by key, null takes back. Every field is honoured, or among
+// Ignored, or refused: an error names each field that must not be ignored, and its
+// place.
+func ReadKubelet(docs []Document, given []Given) (Layer, error) {
+	r := kubeletReader{rows: kubeletRows(), leaves: map[string]leaf{}}
+	for _, d := range docs {
+		if err := r.document(d); err != nil {
+			return Layer{}, err
+		}
+	}
+	for _, g := range given {
+		row := r.rows[g.Path]
+		if err := r.put(row, row.kind.node(g.Text), leaf{where: g.By}); err != nil {
+			return Layer{}, fmt.Errorf("%s %w", g.By, err)
+		}
+	}
+	return r.layer()
+}
+
+// leaf is the value of one field.
+type leaf struct {
+	texts []string            // one of a scalar
+	pairs map[string][]string // of a map
+	where string              // file:line
+	file  string
+}
+
+func (l leaf) text() string {
+	if len(l.texts) == 0 {
+		return ""
+	}
+	return l.texts[0]
+}
+
+// kubeletReader merges documents.
+type kubeletReader struct {
+	rows    map[string]kubeletRow
+	leaves  map[string]leaf
+	unknown []string
+}
+
+func (r *kubeletReader) document(d Document) error {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(d.Data, &doc); err != nil {
+		return fmt.Errorf("%s: %s", d.File, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		return fmt.Errorf("%s: is no %s", d.File, kubeletKind)
+	}
+	var head struct {
+		Version string `yaml:"apiVersion"`
+		Kind    string `yaml:"kind"`
+	}
+	if err := doc.Decode(&head); err != nil || head.Kind != kubeletKind || head.Version != kubeletVersion {
+		return fmt.Errorf("%s: is %q of %q, and not %s of %s", d.File, head.Kind, head.Version, kubeletKind, kubeletVersion)
+	}
+	return r.walk(d.File, "", doc.Content[0])
+}
+
+// walk reads the fields of one object of the configuration.
+func (r *kubeletReader) walk(file, above string, object *yaml.Node) error {
+	seen := map[string]bool{}
+	for i := 0; i < len(object.Content); i += 2 {
+		key, n := object.Content[i], resolved(object.Content[i+1])
+		where := fmt.Sprintf("%s:%d", file, key.Line)
+		path := above + key.Value
+		row, known := r.rows[path]
+		switch {
+		case above == "" && (key.Value == "apiVersion" || key.Value == "kind"):
+			continue
+		case !known && !r.holds(path):
+			r.unknown = append(r.unknown, path+" ("+where+")")
+			continue
+		case seen[path]:
+			r.unknown = append(r.unknown, path+" again ("+where+")")
+		}
+		seen[path] = true
+		if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+			r.forget(path)
+			continue
+		}
+		if !known {
+			if n.Kind != yaml.MappingNode {
+				return fmt.Errorf("%s: %s holds fields, and no value", where, path)
+			}
+			if err := r.walk(file, path+".", n); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := r.put(row, n, leaf{where: where, file: file}); err != nil {
+			return fmt.Errorf("%s: %s %w", where, path, err)
+		}
+	}
+	return nil
+}
+
+// resolved follows an alias.
+func resolved(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// holds reports whether fields stand below path.
+func (r *kubeletReader) holds(path string) bool {
+	for p := range r.rows {
+		if strings.HasPrefix(p, path+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *kubeletReader) forget(path string) {
+	for p := range r.leaves {
+		if p == path || strings.HasPrefix(p, path+".") {
+			delete(r.leaves, p)
+		}
+	}
+}
+
+// put sets a field to what n holds. A zero is no value where the type cannot tell
+// it from none.
+func (r *kubeletReader) put(row kubeletRow, n *yaml.Node, l leaf) (err error) {
+	if l.texts, l.pairs, err = row.kind.read(n); err != nil {
+		return err
+	}
+	if old := r.leaves[row.path].pairs; l.pairs != nil && old != nil {
+		merged := map[string][]string{}
+		for _, m := range []map[string][]string{old, l.pairs} {
+			for k, v := range m {
+				if merged[k] = v; v == nil { // null takes a key back
+					delete(merged, k)
+				}
+			}
+		}
+		l.pairs = merged
+	}
+	if row.zero && slices.Contains(row.kind.zeros(), l.text()) && l.pairs == nil && len(l.texts) < 2 {
+		delete(r.leaves, row.path)
+		return nil
+	}
+	r.leaves[row.path] = l
+	return nil
+}
+
+// layer turns what was read into settings.
+func (r *kubeletReader) layer() (Layer, error) {
+	out := Layer{Values: map[string]any{}, Places: map[string]string{}, Unknown: r.unknown}
+	var refused []error
+	for _, row := range kubeletTable() {
+		l, set := r.leaves[row.path]
+		if !set {
+			continue
+		}
+		if row.refuse != nil {
+			if msg := row.refuse(l); msg != "" {
+				refused = append(refused, fmt.Errorf("%s: %s: %s", l.where, row.path, msg))
+				continue
+			}
+		}
+		if row.setting != "" {
+			if value := row.value(l, r.leaves); value != nil {
+				out.Values[row.setting] = value
+				if !strings.HasPrefix(out.Places[row.setting], "--") { // of two fields, the one of a flag
+					out.Places[row.setting] = l.where
+				}
+			}
+			continue
+		}
+		if name := row.ignored(l); name != "" {
+			out.Ignored = append(out.Ignored, name+" ("+l.where+")")
+		}
+	}
+	return out, errors.Join(refused...)
+}
+
+// ignored names a field that is set to other than what happens anyway; "" for any
+// other.
+func (row kubeletRow) ignored(l leaf) string {
+	if row.any || row.does == honoured && row.fine == nil {
+		return ""
+	}
+	if row.only != nil {
+		return row.only(l)
+	}
+	if l.pairs == nil && slices.Contains(row.fine, strings.Join(l.texts, ",")) || len(l.texts)+len(l.pairs) == 0 {
+		return ""
+	}
+	return row.path
+}

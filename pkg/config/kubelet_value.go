@@ -1,0 +1,288 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// fieldKind is what a field of a KubeletConfiguration holds.
+type fieldKind int
+
+const (
+	ofText     fieldKind = iota
+	ofPath               // a text; relative to the file it stands in
+	ofTruth              // true or false
+	ofNumber             // a whole number
+	ofFraction           // any number
+	ofSpan               // a duration, as 5m
+	ofTexts              // a list of texts
+	ofNumbers            // a list of whole numbers
+	ofAmounts            // texts by name
+	ofGates              // truths by name
+	ofHeaders            // lists of texts by name
+	ofTaints             // taints as objects
+	ofWhole              // whatever it is: only that it is there counts
+)
+
+// zeros are the values that a type which cannot say "not set" has for it. false is
+// none: whoever writes it means it.
+func (k fieldKind) zeros() []string {
+	switch k {
+	case ofNumber, ofFraction:
+		return []string{"0"}
+	case ofSpan:
+		return []string{"0s"}
+	case ofTexts, ofNumbers, ofTaints:
+		return nil
+	}
+	return []string{""}
+}
+
+// read returns what n holds: texts, or pairs of a map.
+func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
+	switch k {
+	case ofTexts, ofNumbers, ofTaints:
+		if n.Kind != yaml.SequenceNode {
+			return nil, nil, errors.New("takes a list")
+		}
+		all := []string{}
+		for i, item := range n.Content {
+			v, err := k.item(resolved(item))
+			if err != nil {
+				return nil, nil, fmt.Errorf("item %d %w", i+1, err)
+			}
+			all = append(all, v)
+		}
+		return all, nil, nil
+	case ofAmounts, ofGates, ofHeaders:
+		all, err := k.pairs(n)
+		return nil, all, err
+	case ofWhole:
+		return wholeText(n), nil, nil
+	}
+	v, err := k.scalar(n)
+	return []string{v}, nil, err
+}
+
+// wholeText returns nothing for what holds nothing but zeros.
+func wholeText(n *yaml.Node) []string {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if slices.Contains([]string{"", "0", "0s", "false", "null", "~"}, n.Value) {
+			return nil
+		}
+		return []string{n.Value}
+	case yaml.MappingNode:
+		var all []string
+		for i := 1; i < len(n.Content); i += 2 {
+			all = append(all, wholeText(resolved(n.Content[i]))...)
+		}
+		return all
+	case yaml.SequenceNode:
+		if len(n.Content) > 0 {
+			return []string{"a list"}
+		}
+	}
+	return nil
+}
+
+func (k fieldKind) item(n *yaml.Node) (string, error) {
+	switch k {
+	case ofNumbers:
+		return ofNumber.scalar(n)
+	case ofTaints:
+		var t struct{ Key, Value, Effect string }
+		if err := n.Decode(&t); err != nil || n.Kind != yaml.MappingNode {
+			return "", errors.New("is no taint: key, value and effect")
+		}
+		return t.Key + "=" + t.Value + ":" + t.Effect, nil
+	}
+	return ofText.scalar(n)
+}
+
+func (k fieldKind) pairs(n *yaml.Node) (map[string][]string, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, errors.New("takes names and values")
+	}
+	all := map[string][]string{}
+	of := map[fieldKind]fieldKind{ofAmounts: ofText, ofGates: ofTruth, ofHeaders: ofTexts}[k]
+	for i := 0; i < len(n.Content); i += 2 {
+		name, value := n.Content[i].Value, resolved(n.Content[i+1])
+		if value.Kind == yaml.ScalarNode && value.Tag == "!!null" {
+			all[name] = nil
+			continue
+		}
+		v, _, err := of.read(value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all[name] = v
+	}
+	return all, nil
+}
+
+// scalar never repeats a value: it may be a secret.
+func (k fieldKind) scalar(n *yaml.Node) (string, error) {
+	if n.Kind != yaml.ScalarNode {
+		return "", errors.New("takes one value")
+	}
+	switch k {
+	case ofTruth:
+		var b bool
+		if err := n.Decode(&b); err != nil || n.Tag == "!!str" && n.Style != 0 {
+			return "", errors.New("is neither true nor false")
+		}
+		return strconv.FormatBool(b), nil
+	case ofNumber:
+		var i int64
+		if err := n.Decode(&i); err != nil || n.Tag != "!!int" {
+			return "", errors.New("is no whole number")
+		}
+		return strconv.FormatInt(i, 10), nil
+	case ofFraction:
+		var f float64
+		if err := n.Decode(&f); err != nil || n.Tag == "!!str" {
+			return "", errors.New("is no number")
+		}
+		return strconv.FormatFloat(f, 'g', -1, 64), nil
+	case ofSpan:
+		d, err := time.ParseDuration(n.Value)
+		if err != nil || n.Tag != "!!str" && n.Value != "0" {
+			return "", errors.New("is no duration, as 20s or 5m")
+		}
+		return d.String(), nil
+	}
+	if n.Tag != "!!str" && n.Tag != "!!timestamp" {
+		return "", errors.New("is no text: put it in quotes")
+	}
+	return n.Value, nil
+}
+
+// value returns what a setting is set to by a field; nil leaves it alone.
+func (row kubeletRow) value(l leaf, all map[string]leaf) any {
+	if row.as != nil {
+		return row.as(l, all)
+	}
+	switch row.kind {
+	case ofPath:
+		if p := l.text(); p != "" && !filepath.IsAbs(p) {
+			return filepath.Join(filepath.Dir(l.file), p)
+		}
+		return l.text()
+	case ofTexts, ofNumbers, ofTaints:
+		return slices.Clone(l.texts)
+	case ofAmounts:
+		return joined(l.pairs, "=")
+	case ofHeaders:
+		return joined(l.pairs, ": ")
+	}
+	return l.text()
+}
+
+// joined returns the pairs of a map as texts, sorted.
+func joined(pairs map[string][]string, between string) []string {
+	all := []string{}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		for _, v := range pairs[name] {
+			all = append(all, name+between+v)
+		}
+	}
+	return all
+}
+
+// manifests joins staticPodPath and staticPodURL, which may be used together
+// (C-1.44.4); the directory wins.
+func manifests(_ leaf, all map[string]leaf) any {
+	var list []string
+	if dir, ok := all["staticPodPath"]; ok {
+		list = append(list, kubeletRow{kind: ofPath}.value(dir, nil).(string))
+	}
+	if url, ok := all["staticPodURL"]; ok {
+		list = append(list, url.text())
+	}
+	return list
+}
+
+// serverPort is none where the server is off.
+func serverPort(_ leaf, all map[string]leaf) any {
+	if on, ok := all["enableServer"]; ok && on.text() == "false" {
+		return "0"
+	}
+	if port, ok := all["port"]; ok {
+		return port.text()
+	}
+	return nil
+}
+
+// parallelPulls is one where pulls are serialized.
+func parallelPulls(_ leaf, all map[string]leaf) any {
+	most, counted := all["maxParallelImagePulls"]
+	one, said := all["serializeImagePulls"]
+	switch {
+	case said && one.text() == "true":
+		return "1"
+	case counted:
+		return most.text()
+	}
+	return strconv.Itoa(mostPulls)
+}
+
+// hardThresholds are what evictionHard says; a signal it does not name has no
+// threshold, unless the defaults are merged in.
+func hardThresholds(l leaf, all map[string]leaf) any {
+	list := joined(l.pairs, "<")
+	merge := all["mergeDefaultEvictionSettings"]
+	if merge.text() == "true" {
+		for _, d := range Default().EvictionHard {
+			signal, _, _ := strings.Cut(d, "<")
+			if _, ok := l.pairs[signal]; !ok {
+				list = append(list, d)
+			}
+		}
+	}
+	return list
+}
+
+// level is debug where the kubelet would say as much.
+func level(l leaf, _ map[string]leaf) any {
+	if n, err := strconv.Atoi(l.text()); err == nil && n >= 4 {
+		return "debug"
+	}
+	return nil
+}
+
+func seconds(l leaf, _ map[string]leaf) any { return l.text() + "s" }
+
+// node returns what the text of a flag means, as a document would hold it.
+func (k fieldKind) node(text string) *yaml.Node {
+	scalar := func(kind fieldKind, v string) *yaml.Node {
+		tag := map[fieldKind]string{ofTruth: "!!bool", ofNumber: "!!int", ofFraction: "!!float"}[kind]
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: v, Tag: cmp.Or(tag, "!!str")}
+	}
+	item := map[fieldKind]fieldKind{ofNumbers: ofNumber, ofGates: ofTruth}[k]
+	switch k {
+	case ofTexts, ofNumbers:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, v := range items([]string{text}) {
+			n.Content = append(n.Content, scalar(item, v))
+		}
+		return n
+	case ofAmounts, ofGates:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		for _, pair := range items([]string{text}) {
+			name, v, _ := strings.Cut(pair, "=")
+			n.Content = append(n.Content, scalar(ofText, name), scalar(item, v))
+		}
+		return n
+	}
+	return scalar(k, text)
+}

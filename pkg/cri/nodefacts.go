@@ -1,0 +1,67 @@
+package cri
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Facts returns what the runtime says of itself now, its name and version apart
+// (Version): its conditions in its own words, and its handlers by name, each with
+// what it can.
+func (r *Runtime) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
+	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return pod.RuntimeFacts{}, err
+	}
+	var f pod.RuntimeFacts
+	for _, c := range a.GetStatus().GetConditions() {
+		is := pod.RuntimeCondition{Said: true, OK: c.GetStatus(), Reason: c.GetReason(), Message: plain(c.GetMessage())}
+		switch c.GetType() {
+		case runtimeapi.RuntimeReady:
+			f.Runtime = is
+		case runtimeapi.NetworkReady:
+			f.Network = is
+		}
+	}
+	for _, h := range a.GetRuntimeHandlers() {
+		readOnly, users := h.GetFeatures().GetRecursiveReadOnlyMounts(), h.GetFeatures().GetUserNamespaces()
+		f.Handlers = append(f.Handlers, v1.NodeRuntimeHandler{
+			Name:     h.GetName(),
+			Features: &v1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &users},
+		})
+	}
+	slices.SortFunc(f.Handlers, func(a, b v1.NodeRuntimeHandler) int { return strings.Compare(a.Name, b.Name) })
+	if a.GetFeatures() != nil {
+		strict := a.GetFeatures().GetSupplementalGroupsPolicy()
+		f.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &strict}
+	}
+	return f, nil
+}
+
+// Images returns every image that the runtime has, whoever pulled it; a list, not
+// nil, where it has none. Where the list does not fit in one message it is read in
+// pieces.
+func (r *Runtime) Images(ctx context.Context) ([]pod.Image, error) {
+	a, err := read(ctx, r, "ListImages", r.img.ListImages, &runtimeapi.ListImagesRequest{})
+	list := a.GetImages()
+	if tooLong(err) {
+		list, err = pieces(ctx, r, "StreamImages", err, r.img.StreamImages,
+			&runtimeapi.StreamImagesRequest{}, (*runtimeapi.StreamImagesResponse).GetImages)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := make([]pod.Image, 0, len(list))
+	for _, i := range list {
+		names := make([]string, 0, len(i.GetRepoDigests())+len(i.GetRepoTags()))
+		names = append(append(names, i.GetRepoDigests()...), i.GetRepoTags()...)
+		all = append(all, pod.Image{ID: i.GetId(), Names: names, Size: int64(min(i.GetSize(), 1<<62))})
+	}
+	return all, nil
+}

@@ -1,0 +1,34 @@
+package cri
+
+import (
+	"context"
+	"path"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Call is one call to the runtime that has ended. What it asked and what came back
+// are not in it.
+type Call struct {
+	Method string // as CRI names it: "ListContainers"
+	// Handler is the runtime handler of a RunPodSandbox; "" is the runtime's default.
+	Handler string
+	Took    time.Duration
+	Err     error // nil on success; that something is not there is one too
+}
+
+// observed tells tell of every call that has an end. Streams have none.
+func observed(tell func(Call)) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, q, a any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		began := time.Now()
+		err := invoke(ctx, method, q, a, conn, opts...)
+		c := Call{Method: path.Base(method), Took: time.Since(began), Err: err}
+		if run, ok := q.(*runtimeapi.RunPodSandboxRequest); ok {
+			c.Handler = run.GetRuntimeHandler()
+		}
+		tell(c)
+		return err
+	}
+}

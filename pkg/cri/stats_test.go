@@ -1,0 +1,88 @@
+package cri_test
+
+import (
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// TestC_1_40_7_UsageIsOneCall: whatever the number of containers, and nothing of
+// what somebody else runs.
+func TestC_1_40_7_UsageIsOneCall(t *testing.T) {
+	t.Parallel()
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	other := rt.CRI(cri.Config{Node: "n2"})
+	for _, name := range []string{"a", "b"} {
+		start(t, r, wanted(name, "busybox"), 0)
+	}
+	start(t, other, wanted("c", "busybox"), 0)
+	rt.SetMemory(pod.Key{Namespace: "default", Name: "a"}, "c0", 4711)
+	before := rt.Calls()["ListContainerStats"]
+	all, err := r.ContainerUsage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rt.Calls()["ListContainerStats"] - before; got != 1 {
+		t.Errorf("%d calls", got)
+	}
+	if len(all) != 2 {
+		t.Fatalf("%d containers", len(all))
+	}
+	for _, u := range all {
+		want := uint64(0)
+		if u.Name == "a" {
+			want = 4711
+		}
+		if u.Container != "c0" || u.Namespace != "default" || u.UID != "uid-"+u.Name || *u.MemoryUsage != want || u.CPURate != nil ||
+			u.CPUNanoseconds == nil || u.At.IsZero() || u.Writable.Mountpoint != "/" || *u.Writable.Used == 0 {
+			t.Errorf("%+v", struct {
+				Name, Container, UID string
+				Writable             pod.Filesystem
+			}{u.Name, u.Container, u.UID, u.Writable})
+		}
+	}
+}
+
+// TestC_1_40_7_OneFilesystemForBoth: a runtime that names no file system of
+// containers has them where its images are.
+func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
+	t.Parallel()
+	images, containers, err := critest.New().CRI(cri.Config{Node: "n1"}).Filesystems(t.Context())
+	if err != nil || images.Mountpoint != "/" || *images.Used == 0 || containers.Mountpoint != images.Mountpoint {
+		t.Errorf("%+v %+v %v", images, containers, err)
+	}
+}
+
+// TestObserveIsToldOfEveryCall: of its name, its end and its error, over a real
+// connection.
+func TestObserveIsToldOfEveryCall(t *testing.T) {
+	t.Parallel()
+	rt := critest.New()
+	var mu sync.Mutex
+	told := map[string][]cri.Call{}
+	r := dial(t, cri.Config{Endpoint: critest.Serve(t, rt), Observe: func(c cri.Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[c.Method] = append(told[c.Method], c)
+	}})
+	start(t, r, wanted("a", "busybox"), 0)
+	rt.Fault(critest.Fault{Method: "ListContainerStats", Times: 1, Err: status.Error(codes.Internal, "no")})
+	if _, err := r.ContainerUsage(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for method, failed := range map[string]bool{"RunPodSandbox": false, "StartContainer": false, "ListContainerStats": true} {
+		calls := told[method]
+		if len(calls) != 1 || (calls[0].Err != nil) != failed || calls[0].Took <= 0 {
+			t.Errorf("%s: told %+v", method, calls)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Streams are the streams of an exec or attach. With a TTY there is no stderr of
+// its own.
+type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
+
+// NoContainerError says that a pod runs no container of that name now.
+type NoContainerError struct{ Name string }
+
+// Error is what the kubelet says.
+func (e *NoContainerError) Error() string { return fmt.Sprintf("container not found (%q)", e.Name) }
+
+// Is makes it an ErrNotFound.
+func (e *NoContainerError) Is(target error) bool { return target == ErrNotFound }
+
+// RunningContainer returns the ID of the container of that name that runs in the
+// pod of that UID now; a *NoContainerError when none does.
+func (r *Runtime) RunningContainer(ctx context.Context, uid, name string) (string, error) {
+	sel := r.selector()
+	sel[pod.LabelPodUID], sel[pod.LabelContainerName] = uid, name
+	a, err := read(ctx, r, "ListContainers", r.rt.ListContainers, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		LabelSelector: sel,
+	}})
+	if err != nil {
+		return "", err
+	}
+	var last *runtimeapi.Container
+	for _, c := range a.GetContainers() {
+		if last == nil || c.GetCreatedAt() > last.GetCreatedAt() {
+			last = c
+		}
+	}
+	if last == nil {
+		return "", &NoContainerError{name}
+	}
+	return last.GetId(), nil
+}
+
+// ExecURL returns where the runtime streams a command in a running container, for
+// one connection that is made soon (C-1.40.9).
+func (r *Runtime) ExecURL(ctx context.Context, uid, container string, cmd []string, s Streams) (*url.URL, error) {
+	id, err := r.RunningContainer(ctx, uid, container)
+	if err != nil {
+		return nil, err
+	}
+	a, err := read(ctx, r, "Exec", r.rt.Exec, &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: cmd, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return streamURL("Exec", a.GetUrl())
+}
+
+// AttachURL returns where the runtime streams what a running container writes and
+// reads, for one connection that is made soon.
+func (r *Runtime) AttachURL(ctx context.Context, uid, container string, s Streams) (*url.URL, error) {
+	id, err := r.RunningContainer(ctx, uid, container)
+	if err != nil {
+		return nil, err
+	}
+	a, err := read(ctx, r, "Attach", r.rt.Attach, &runtimeapi.AttachRequest{
+		ContainerId: id, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return streamURL("Attach", a.GetUrl())
+}
+
+// PortForwardURL returns where the runtime forwards to ports of a pod, for one
+// connection that is made soon.
+func (r *Runtime) PortForwardURL(ctx context.Context, uid string) (*url.URL, error) {
+	sel := r.selector()
+	sel[pod.LabelPodUID] = uid
+	boxes, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+		State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+		LabelSelector: sel,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	var last *runtimeapi.PodSandbox
+	for _, b := range boxes.GetItems() {
+		if last == nil || b.GetCreatedAt() > last.GetCreatedAt() {
+			last = b
+		}
+	}
+	if last == nil {
+		return nil, fmt.Errorf("the pod does not run: %w", ErrNotFound)
+	}
+	a, err := read(ctx, r, "PortForward", r.rt.PortForward, &runtimeapi.PortForwardRequest{PodSandboxId: last.GetId()})
+	if err != nil {
+		return nil, err
+	}
+	return streamURL("PortForward", a.GetUrl())
+}
+
+// streamURL reads what the runtime answered.
+func streamURL(method, text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, &CallError{Method: method, Msg: fmt.Sprintf("container runtime answered %s with %q, which is no address", method, text)}
+	}
+	return u, nil
+}
+
+// CheckpointContainer writes a running container to an archive at path, which the
+// runtime makes; timeout is for the runtime, 0 is its default (C-1.40.10). A
+// runtime that cannot is errors.ErrUnsupported.
+func (r *Runtime) CheckpointContainer(ctx context.Context, uid, container, path string, timeout time.Duration) error {
+	id, err := r.RunningContainer(ctx, uid, container)
+	if err != nil {
+		return err
+	}
+	seconds := int64((timeout + time.Second - 1) / time.Second)
+	_, err = act(ctx, r, "CheckpointContainer", max(r.cfg.Timeouts.Call, timeout+execSlack), r.rt.CheckpointContainer,
+		&runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: path, Timeout: seconds})
+	return err
+}
+
+// LogPath returns the path of a container's log, whether it runs or not.
+func (r *Runtime) LogPath(ctx context.Context, containerID string) (string, error) {
+	a, err := read(ctx, r, "ContainerStatus", r.rt.ContainerStatus, &runtimeapi.ContainerStatusRequest{ContainerId: containerID})
+	if err != nil {
+		return "", err
+	}
+	return a.GetStatus().GetLogPath(), nil
+}

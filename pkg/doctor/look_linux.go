@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Look reads the machine. What cannot be read is left out, or is a fact of its
+// own; the runtime is for the caller to ask.
+func Look(ctx context.Context, w Where, now time.Time) Facts {
+	l := looker{w.Root}
+	f := Facts{Where: w, Now: now, UID: os.Geteuid()}
+	f.Caps = l.capabilities()
+	f.OOM, _ = strconv.Atoi(l.text("/proc/self/oom_score_adj"))
+	f.Systemd = l.exists("/run/systemd/system")
+	f.Kernel = l.text("/proc/sys/kernel/osrelease")
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
+		f.Descriptors = files.Cur
+	}
+	f.Cgroup = l.cgroup()
+	f.Runc = l.runc(ctx)
+	f.CNI = l.cni()
+	l.kernel(&f)
+	l.network(&f)
+	l.resources(&f)
+	f.Files, f.Certs = l.files(w)
+	f.Kubelets = l.kubelets()
+	f.LeftPods = len(l.names("/var/lib/kubelet/pods"))
+	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
+		if f.RootOf == "" && l.exists(filepath.Join(w.RootDir, name)) {
+			f.RootOf = name
+		}
+	}
+	return f
+}
+
+// looker reads below a root: the machine's, or a test's.
+type looker struct{ root string }
+
+func (l looker) path(p string) string { return filepath.Join(l.root+"/", p) }
+
+// text returns a file's text without spaces around it, "" where it cannot be read.
+func (l looker) text(p string) string {
+	data, err := os.ReadFile(l.path(p))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func (l looker) lines(p string) []string { return strings.Split(l.text(p), "\n") }
+
+func (l looker) exists(p string) bool {
+	_, err := os.Stat(l.path(p))
+	return err == nil
+}
+
+// names returns what is in a directory.
+func (l looker) names(p string) (all []string) {
+	entries, _ := os.ReadDir(l.path(p))
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all
+}
+
+func (l looker) capabilities() uint64 {
+	for _, line := range l.lines("/proc/self/status") {
+		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			n, _ := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func (l looker) cgroup() (c Cgroup) {
+	const dir = "/sys/fs/cgroup"
+	switch {
+	case l.exists(dir + "/cgroup.controllers"):
+		c.Version = "v2"
+		c.Controllers = strings.Fields(l.text(dir + "/cgroup.controllers"))
+	case l.exists(dir + "/memory"):
+		c.Version = "v1"
+		for _, n := range l.names(dir) {
+			c.Controllers = append(c.Controllers, strings.Split(n, ",")...)
+		}
+		if l.exists(dir + "/unified/cgroup.controllers") {
+			c.Version = "hybrid"
+		}
+	}
+	var at unix.Statfs_t
+	c.Writable = unix.Statfs(l.path(dir), &at) == nil && at.Flags&unix.ST_RDONLY == 0
+	return c
+}
+
+// kubelets returns the processes that are a kubelet. nodectl called by that name is
+// none.
+func (l looker) kubelets() (all []Process) {
+	for _, name := range l.names("/proc") {
+		pid, err := strconv.Atoi(name)
+		if err != nil || l.text("/proc/"+name+"/comm") != "kubelet" {
+			continue
+		}
+		exe, err := os.Readlink(l.path("/proc/" + name + "/exe"))
+		if err != nil {
+			exe = "kubelet"
+		}
+		if filepath.Base(exe) != "nodectl" {
+			all = append(all, Process{pid, exe})
+		}
+	}
+	return all
+}
+
+// comm names a process: "sshd (process 7)".
+func (l looker) comm(pid int) string {
+	name := l.text("/proc/" + strconv.Itoa(pid) + "/comm")
+	if name == "" {
+		name = "somebody"
+	}
+	return name + " (process " + strconv.Itoa(pid) + ")"
+}
+
+// file looks at one file; a link counts as what it leads to.
+func (l looker) file(path, what string, role Role) File {
+	x := File{Path: path, What: what, Role: role}
+	info, err := os.Stat(l.path(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return x
+	case err != nil:
+		x.Exists, x.Err = true, reason(err)
+		return x
+	}
+	x.Exists, x.Mode = true, info.Mode()
+	var st unix.Stat_t
+	if unix.Stat(l.path(path), &st) == nil {
+		x.UID, x.GID = int(st.Uid), int(st.Gid)
+	}
+	if info.IsDir() {
+		_, err = os.ReadDir(l.path(path))
+	} else if f, e := os.Open(l.path(path)); e == nil {
+		_ = f.Close()
+	} else {
+		err = e
+	}
+	if err != nil {
+		x.Err = reason(err)
+	}
+	return x
+}
+
+// reason is an error without its path, which is said beside it.
+func reason(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err.Error()
+	}
+	return err.Error()
+}
+
+// fields returns the words of the lines of a file whose first word is name.
+func fields(data []byte, name string) (all []string) {
+	for line := range bytes.Lines(data) {
+		if words := strings.Fields(string(line)); len(words) > 1 && words[0] == name {
+			all = append(all, words[1])
+		}
+	}
+	return all
+}

@@ -1,0 +1,249 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// ErrNoPod says that this engine knows no pod of the name that was asked for.
+var ErrNoPod = errors.New("there is no such pod")
+
+// RefusedError says why a pod cannot be restarted or deleted as it was asked for.
+type RefusedError struct{ Msg string }
+
+func (e *RefusedError) Error() string { return e.Msg }
+
+// errand is what somebody asks to be done with a pod as it is now, once. What is
+// wanted of the pod stays as it is.
+type errand struct {
+	key        pod.Key
+	number     uint64 // given by the sync loop; only rises
+	restart    bool   // containers; else the whole instance ends
+	containers []string
+	grace      *int64     // seconds; nil: the pod's own
+	answer     chan error // cap 1: the loop, or the worker that took note, sends once; a second answer is dropped
+}
+
+func (o *errand) reply(err error) {
+	select {
+	case o.answer <- err:
+	default:
+	}
+}
+
+// Restart ends containers of a pod, each with its preStop hook and its grace, or with
+// the given one, and starts them again in the same sandbox, whatever their policy and
+// without a back-off; their restart counts rise. Without names, all regular containers
+// and sidecars that run. It returns when that has been written down: it is brought to
+// its end, also by the agent after this one. An error is ErrNoPod, a *RefusedError, or
+// that the engine does not answer until the end of ctx.
+func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
+	return e.errand(ctx, &errand{key: key, restart: true, containers: containers, grace: grace})
+}
+
+// Delete ends a pod as it is now, with its grace or the given one. A pod that a source
+// wants starts anew, as another instance; one that nobody wants goes for good. Pods of
+// an API server are deleted there. It returns as Restart does.
+func (e *Engine) Delete(ctx context.Context, key pod.Key, grace *int64) error {
+	return e.errand(ctx, &errand{key: key, grace: grace})
+}
+
+func (e *Engine) errand(ctx context.Context, o *errand) error {
+	if o.grace != nil && *o.grace < 0 {
+		return &RefusedError{"grace period of " + fmt.Sprint(*o.grace) + " seconds: it must not be negative"}
+	}
+	o.answer = make(chan error, 1)
+	select {
+	case e.errands <- o:
+	case <-ctx.Done():
+		return fmt.Errorf("the sync loop does not take its turn: %w", ctx.Err())
+	}
+	select {
+	case err := <-o.answer:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the worker of pod %s does not answer: %w", o.key, ctx.Err())
+	}
+}
+
+// handleErrand passes an errand to the worker of its pod, where it can be obeyed.
+func (l *loop) handleErrand(ctx context.Context, o *errand) {
+	e := l.pods[o.key]
+	if e == nil {
+		l.errandStray(ctx, o)
+		return
+	}
+	if o.restart {
+		if err := e.mayRestart(o); err != nil {
+			o.reply(err)
+			return
+		}
+	} else if e.want != nil && e.want.Origin.Source == "api" {
+		o.reply(atServer(o.key))
+		return
+	}
+	if e.mail == nil {
+		o.reply(&RefusedError{fmt.Sprintf("pod %s has not started: nothing of it is to end", o.key)})
+		return
+	}
+	l.obey(e, o)
+	if !o.restart && e.want != nil && e.ended { // it begins anew: its ports may be somebody else's by now
+		e.seated, e.ended, e.refused.final = false, false, false
+		l.admit(ctx)
+	}
+}
+
+// mostErrands is how many errands wait for one worker, beside the newest one.
+const mostErrands = 16
+
+// obey puts an errand into the letters of a pod, until its worker has taken note.
+func (l *loop) obey(e *entry, o *errand) {
+	l.handed++
+	o.number = l.handed
+	e.errands = append(e.errands[len(e.errands)-min(len(e.errands), mostErrands):len(e.errands):len(e.errands)], o)
+	what := "delete"
+	if o.restart {
+		what = "restart"
+	}
+	l.log.Info("Asked for", "what", what, "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
+	l.send(e, true)
+}
+
+// errandStray does what is asked for with a pod that the node shows and nobody wants.
+func (l *loop) errandStray(ctx context.Context, o *errand) {
+	s, known := l.strays[o.key]
+	switch {
+	case !known:
+		o.reply(fmt.Errorf("pod %s: %w", o.key, ErrNoPod))
+	case l.state != nil && l.state.Pod(o.key) != nil:
+		o.reply(&RefusedError{fmt.Sprintf("pod %s waits for its source to be heard: try again", o.key)})
+	case o.restart:
+		o.reply(&RefusedError{fmt.Sprintf("no source wants pod %s: its containers are not started again", o.key)})
+	case strings.HasPrefix(s.layer, "api:"):
+		o.reply(atServer(o.key))
+	default:
+		l.stop(ctx, o.key, s)
+		l.obey(l.pods[o.key], o)
+	}
+}
+
+func atServer(key pod.Key) error {
+	return &RefusedError{fmt.Sprintf("pod %s is an API server's: delete it there (kubectl delete pod %s -n %s)", key, key.Name, key.Namespace)}
+}
+
+// mayRestart says why containers of a pod cannot be restarted.
+func (e *entry) mayRestart(o *errand) error {
+	no := func(format string, a ...any) error { return &RefusedError{fmt.Sprintf(format, a...)} }
+	switch {
+	case e.want == nil, deleting(e.want):
+		return no("pod %s is being deleted", o.key)
+	case e.ended:
+		return no("pod %s has ended", o.key)
+	case e.refused != (refusal{}) && (e.last == nil || e.last.instance == 0):
+		return no("pod %s was not admitted: %s", o.key, e.refused.message)
+	}
+	for _, name := range o.containers {
+		c, init := e.want.Container(name)
+		switch {
+		case c == nil:
+			return no("pod %s has no container %q", o.key, name)
+		case ephemeral(e.want, name):
+			return no("container %q of pod %s is an ephemeral one: it runs once", name, o.key)
+		case init && !pod.Restartable(c):
+			return no("container %q of pod %s is an init container: it runs once", name, o.key)
+		}
+	}
+	return nil
+}
+
+// ephemeral reports whether a container of the pod is an ephemeral one.
+func ephemeral(of *pod.Spec, name string) bool {
+	return slices.ContainsFunc(of.Pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
+}
+
+// heed takes note of errands that are newer than the last one that was, of the pod as
+// it was last looked at: what is noted is in the record before whoever asked hears of
+// it.
+func (w *worker) heed() {
+	if !w.looked {
+		return
+	}
+	for _, o := range w.letter.errands {
+		if o.number <= w.heeded {
+			continue
+		}
+		w.heeded = o.number
+		err := w.note(o)
+		w.save()
+		o.reply(err)
+	}
+}
+
+// note puts an errand into the record.
+func (w *worker) note(o *errand) error {
+	if !o.restart {
+		w.noteDelete(o.grace)
+		return nil
+	}
+	names := o.containers
+	if len(names) == 0 {
+		names = w.restartable()
+	}
+	if len(names) == 0 {
+		return &RefusedError{fmt.Sprintf("no container of pod %s runs", o.key)}
+	}
+	for _, name := range names {
+		c, ok := w.have.Containers[name]
+		if !ok || c.State == pod.StateCreated {
+			delete(w.trouble, name) // what keeps it from starting is tried at once
+			continue
+		}
+		w.setLife(c.ID, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
+		delete(w.trouble, name)
+	}
+	return nil
+}
+
+// restartable names the regular containers and sidecars that run.
+func (w *worker) restartable() (names []string) {
+	if w.letter.want == nil {
+		return nil
+	}
+	add := func(list []v1.Container, which func(*v1.Container) bool) {
+		for i := range list {
+			if c, ok := w.have.Containers[list[i].Name]; ok && c.State == pod.StateRunning && which(&list[i]) {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	add(w.letter.want.Pod.Spec.InitContainers, pod.Restartable)
+	add(w.letter.want.Pod.Spec.Containers, func(*v1.Container) bool { return true })
+	return names
+}
+
+// noteDelete has the instance end: its stop has begun. Of one that stops already the
+// grace only shrinks (C-1.16.12).
+func (w *worker) noteDelete(grace *int64) {
+	if w.rec.Instance == 0 && w.have.Empty() {
+		return
+	}
+	if w.rec.StopSince.IsZero() {
+		w.rec.StopSince, w.rec.StopGrace = time.Now(), grace
+	} else if grace != nil {
+		least := min(*grace, plan.Grace(w.rec.Want, w.have))
+		if had := w.rec.StopGrace; had != nil {
+			least = min(*grace, *had)
+		}
+		w.rec.StopGrace = &least
+	}
+	w.recDirty = true
+}

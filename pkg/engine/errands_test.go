@@ -1,0 +1,346 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// asked is what came of an errand, within a minute.
+func (m *machine) asked(do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return do(ctx)
+}
+
+func (m *machine) restart(containers ...string) {
+	m.t.Helper()
+	if err := m.asked(func(ctx context.Context) error { return m.agent.engine.Restart(ctx, webKey, containers, nil) }); err != nil {
+		m.t.Errorf("restart %v: %v", containers, err)
+	}
+}
+
+func (m *machine) remove(grace *int64) {
+	m.t.Helper()
+	if err := m.asked(func(ctx context.Context) error { return m.agent.engine.Delete(ctx, webKey, grace) }); err != nil {
+		m.t.Errorf("delete: %v", err)
+	}
+}
+
+// TestRestartOfAContainer: in the same sandbox, with its hook, whatever the policy and
+// the streak; nothing else is touched.
+func TestRestartOfAContainer(t *testing.T) {
+	t.Parallel()
+	for _, p := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever} {
+		bubble(t, func(t *testing.T, m *machine) {
+			m.arrive()
+			m.src.set(mkpod("web", preStopped, policy(p), beside("side", "side:1")))
+			m.pass(time.Second)
+			began := time.Now()
+			m.restart("app")
+			if took := time.Since(began); took != 0 {
+				t.Errorf("%s: it was answered after %s", p, took)
+			}
+			m.pass(time.Second)
+			m.restart("app") // at once again: no back-off
+			m.pass(time.Second)
+			if n := len(m.disk.ran()); n != 2 {
+				t.Errorf("%s: %d hooks ran", p, n)
+			}
+			st := m.disk.last(webKey).pod.Status
+			for i, want := range []int32{2, 0} {
+				c := st.ContainerStatuses[i]
+				if c.RestartCount != want || c.State.Running == nil {
+					t.Errorf("%s: container %s restarted %d times, want %d: %v", p, c.Name, c.RestartCount, want, c.State)
+				}
+			}
+			if st.Phase != v1.PodRunning || strings.Count(m.rt.State(), "sandbox") != 1 {
+				t.Errorf("%s: %s\n%s", p, st.Phase, m.rt.State())
+			}
+		})
+	}
+}
+
+// TestRestartWithoutNames: all regular containers and sidecars that run.
+func TestRestartWithoutNames(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", initContainer("exit-0"), sidecar, beside("side", "side:1"), beside("done", "exit-0-after-1s"), policy(v1.RestartPolicyOnFailure)))
+		m.pass(10 * time.Second)
+		m.restart()
+		m.pass(10 * time.Second)
+		st := m.disk.last(webKey).pod.Status
+		got := ""
+		for _, c := range append(st.InitContainerStatuses, st.ContainerStatuses...) {
+			got += fmt.Sprintf("%s %d\n", c.Name, c.RestartCount)
+		}
+		if want := "init 0\nproxy 1\napp 1\ndone 0\nside 1\n"; got != want {
+			t.Errorf("restarted:\n%swant:\n%s", got, want)
+		}
+	})
+}
+
+// TestRestartEndsABackOff: a container that is held back after crashes starts at once.
+func TestRestartEndsABackOff(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", image("exit-1-after-1s")))
+		m.pass(15 * time.Second) // it has crashed three times and waits for 20 s
+		before := m.disk.last(webKey).pod.Status.ContainerStatuses[0]
+		if before.State.Waiting == nil || before.State.Waiting.Reason != "CrashLoopBackOff" {
+			t.Fatalf("it does not wait: %v", before.State)
+		}
+		m.restart("app")
+		m.settle()
+		now := m.disk.last(webKey).pod.Status.ContainerStatuses[0]
+		if now.State.Running == nil || now.RestartCount != before.RestartCount+1 {
+			t.Errorf("after a restart: %v, restarted %d times, %d before", now.State, now.RestartCount, before.RestartCount)
+		}
+	})
+}
+
+// TestRestartGrace: the one that is asked for; with none no hook runs.
+func TestRestartGrace(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", preStopped, image("ignore-term"), graceSeconds(600)))
+		m.pass(time.Second)
+		none := int64(0)
+		if err := m.agent.engine.Restart(context.Background(), webKey, []string{"app"}, &none); err != nil {
+			t.Fatal(err)
+		}
+		m.pass(3 * time.Second)
+		if c := m.disk.last(webKey).pod.Status.ContainerStatuses[0]; c.RestartCount != 1 || c.State.Running == nil || len(m.disk.ran()) != 0 {
+			t.Errorf("%v, restarted %d times, %d hooks", c.State, c.RestartCount, len(m.disk.ran()))
+		}
+	})
+}
+
+// TestErrandsThatAreRefused: with what to do instead.
+func TestErrandsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		job := mkpod("job", image("exit-0"), policy(v1.RestartPolicyNever))
+		m.src.set(mkpod("web", initContainer("exit-0")), job, of("api", "/k", mkpod("theirs")))
+		m.pass(time.Second)
+		e := m.agent.engine
+		key := func(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
+		minus := int64(-1)
+		restart := func(name string, containers ...string) error {
+			return m.asked(func(ctx context.Context) error { return e.Restart(ctx, key(name), containers, nil) })
+		}
+		remove := func(name string, grace *int64) error {
+			return m.asked(func(ctx context.Context) error { return e.Delete(ctx, key(name), grace) })
+		}
+		for _, c := range []struct {
+			err  error
+			want string
+		}{
+			{restart("web", "nope"), `pod default/web has no container "nope"`},
+			{restart("web", "init"), `container "init" of pod default/web is an init container: it runs once`},
+			{restart("job"), "pod default/job has ended"},
+			{remove("theirs", nil), "pod default/theirs is an API server's: delete it there (kubectl delete pod theirs -n default)"},
+			{remove("web", &minus), "grace period of -1 seconds: it must not be negative"},
+		} {
+			var refused *RefusedError
+			if !errors.As(c.err, &refused) || c.err.Error() != c.want {
+				t.Errorf("%v, want %s", c.err, c.want)
+			}
+		}
+		for _, err := range []error{restart("none"), remove("none", nil)} {
+			if !errors.Is(err, ErrNoPod) {
+				t.Errorf("of a pod that is not there: %v", err)
+			}
+		}
+		m.pass(time.Minute)
+		if n := strings.Count(m.rt.State(), "attempt=1"); n != 0 {
+			t.Errorf("something was restarted:\n%s", m.rt.State())
+		}
+	})
+}
+
+// TestDeleteOfAWantedPod: it starts anew, as another instance, after its grace.
+func TestDeleteOfAWantedPod(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", preStopped, image("slow-term-2s")))
+		m.pass(time.Minute)
+		before := m.disk.last(webKey).pod.Status.StartTime
+		m.remove(nil)
+		m.pass(time.Second)
+		if m.phase("web") != "Running" || len(m.disk.ran()) != 1 {
+			t.Errorf("while it stops: %s, %d hooks", m.phase("web"), len(m.disk.ran()))
+		}
+		m.pass(10 * time.Second)
+		st := m.disk.last(webKey).pod.Status
+		if st.Phase != v1.PodRunning || m.disk.records[webKey].Instance != 2 || !before.Before(st.StartTime) {
+			t.Errorf("%s, instance %d, since %s", st.Phase, m.disk.records[webKey].Instance, st.StartTime)
+		}
+		m.pass(time.Hour)
+		if n := m.disk.records[webKey].Instance; n != 2 {
+			t.Errorf("instance %d an hour later", n)
+		}
+	})
+}
+
+// TestDeleteOfAnEndedPod: a job that is deleted runs again.
+func TestDeleteOfAnEndedPod(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", image("exit-0-after-1s"), policy(v1.RestartPolicyNever)))
+		m.pass(time.Minute)
+		if m.phase("web") != "Succeeded" {
+			t.Fatal(m.phase("web"))
+		}
+		m.remove(nil)
+		m.settle()
+		if m.phase("web") == "Succeeded" {
+			t.Error("it has not begun anew")
+		}
+		m.pass(time.Minute)
+		if m.phase("web") != "Succeeded" || m.disk.records[webKey].Instance != 2 {
+			t.Errorf("%s, instance %d", m.phase("web"), m.disk.records[webKey].Instance)
+		}
+	})
+}
+
+// TestDeleteOfWhatNobodyWants: left by runonce, it goes for good.
+func TestDeleteOfWhatNobodyWants(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web"))
+		m.pass(time.Second)
+		m.leave()
+		m.mute = true // its source says nothing: the pod is kept
+		m.arrive()
+		m.pass(10 * time.Second)
+		if !strings.Contains(m.rt.State(), "running") {
+			t.Fatalf("it is not kept:\n%s", m.rt.State())
+		}
+		m.remove(nil)
+		m.pass(time.Minute)
+		m.want()
+		if err := m.disk.empty(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestC_1_16_12_DeleteGrace: what is asked for; a second one only shortens it.
+func TestC_1_16_12_DeleteGrace(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", image("ignore-term"), graceSeconds(600)))
+		m.pass(time.Second)
+		long, short := int64(100), int64(10)
+		m.remove(&long)
+		m.pass(50 * time.Second)
+		if n := m.disk.records[webKey].Instance; n != 1 {
+			t.Fatalf("instance %d after half of its grace", n)
+		}
+		m.remove(&short)
+		m.pass(5 * time.Second)
+		if n := m.disk.records[webKey].Instance; n != 2 || m.phase("web") != "Running" {
+			t.Errorf("instance %d, %s", n, m.phase("web"))
+		}
+	})
+}
+
+// TestF1_ErrandsSurviveTheAgent: what was answered is done by the agent after this
+// one, with the hook once.
+func TestF1_ErrandsSurviveTheAgent(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.disk.hookTakes = map[string]time.Duration{"app": 5 * time.Second}
+		m.arrive()
+		m.src.set(mkpod("web", preStopped, policy(v1.RestartPolicyNever)))
+		m.pass(time.Second)
+		m.restart()
+		m.pass(time.Second) // the hook runs
+		m.die()
+		m.arrive()
+		m.pass(time.Minute)
+		c := m.disk.last(webKey).pod.Status.ContainerStatuses[0]
+		if c.RestartCount != 1 || c.State.Running == nil {
+			t.Errorf("after a restart: %v, %d", c.State, c.RestartCount)
+		}
+		m.remove(nil)
+		m.die()
+		m.arrive()
+		m.pass(time.Minute)
+		if n := m.disk.records[webKey].Instance; n != 2 || m.phase("web") != "Running" {
+			t.Errorf("after a delete: instance %d, %s", n, m.phase("web"))
+		}
+	})
+}
+
+// TestLivePods: who watches sees every pod come, change and go.
+func TestLivePods(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web"))
+		m.pass(time.Second)
+		live := m.agent.engine.Live()
+		if p, ok := live.Pod(webKey); !ok || p.Status.Phase != v1.PodRunning {
+			t.Errorf("%t, %v", ok, p)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		seen := make(chan string)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for how, p := range live.WatchPods(ctx) {
+				seen <- how + " " + p.Name + " " + string(p.UID)
+			}
+		}()
+		next := func(want string) {
+			t.Helper()
+			if got := <-seen; got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		next("ADDED web uid-web")
+		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }))
+		next("MODIFIED web uid-web")
+		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), mkpod("other"))
+		next("ADDED other uid-other")
+		m.settle() // what changes of other while nobody takes it is told as one change
+		m.pass(time.Minute)
+		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }))
+		next("MODIFIED other uid-other")
+		for got := ""; got != "DELETED other uid-other"; {
+			got = <-seen
+		}
+		if _, ok := live.Pod(pod.Key{Namespace: "default", Name: "other"}); ok {
+			t.Error("it is still there")
+		}
+		cancel()
+		<-done
+	})
+}
+
+// deleted is a pod as an API server shows one that is being deleted.
+func deleted(s *pod.Spec, grace int64) *pod.Spec {
+	now := metav1.Now()
+	return of(s.Origin.Source, s.Origin.Location, mkpod(s.Name, func(p *v1.Pod) {
+		*p = *s.Pod.DeepCopy()
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
+	}))
+}

@@ -1,0 +1,314 @@
+// Package event keeps what happened to pods and to the node: v1.Event objects, in
+// memory for who looks, and in a file that the next agent, or a person without one,
+// reads.
+//
+// The engine and the node tell it; `events` and `describe` list and follow it, with
+// an API server or without one. What repeats is one event with a count, as the
+// kubelet's events are: an event says what a pod goes through, not how often the
+// agent has looked.
+//
+// The one rule: an event holds nobody up. Whoever tells one waits for no disk and no
+// reader; a full disk costs the file its newest events, and nothing else.
+package event
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Bounds of what is kept: the oldest goes first.
+const (
+	maxEvents = 1000
+	maxBytes  = 1 << 20
+	// maxMessage is how long the API lets a message be.
+	maxMessage = 1024
+)
+
+// component is who events are from: others look for what the kubelet says.
+const component = "kubelet"
+
+// Config is what a Store has to know.
+type Config struct {
+	Path string       // of the file; "" keeps events in memory alone
+	Node string       // whose events they are
+	Log  *slog.Logger // nil is silent
+}
+
+// Store holds the newest events, about a thousand. It is safe for concurrent use.
+// Run writes its file; without Run, or with a disk that is full, it remembers all
+// the same.
+type Store struct {
+	cfg  Config
+	wake chan struct{} // cap 1: Event sends, Run receives; when full, Run is about to look anyway
+
+	mu      sync.Mutex
+	order   *list.List // of *kept, the one that happened longest ago first
+	byWhat  map[what]*list.Element
+	kinds   map[kind]*similar
+	seed    maphash.Seed // of the sums in kinds
+	names   map[string]bool
+	bytes   int // of all lines
+	dirty   map[*kept]bool
+	readers map[*reader]struct{}
+}
+
+// kept is one event with the size of its line.
+type kept struct {
+	event v1.Event
+	what  what
+	bytes int
+}
+
+// Filter says which events are asked for; the zero one asks for all.
+type Filter struct {
+	Namespace string // "" is every one
+	// Kind is the kind of the object that they are about, Pod or Node; "" is any.
+	Kind string
+	// Name and UID are that object's; "" is any.
+	Name string
+	UID  string
+}
+
+func (f Filter) matches(e *v1.Event) bool {
+	about := func(asked, has string) bool { return asked == "" || asked == has }
+	o := &e.InvolvedObject
+	return about(f.Namespace, e.Namespace) && about(f.Kind, o.Kind) && about(f.Name, o.Name) && about(f.UID, string(o.UID))
+}
+
+// Open returns the Store of the file at cfg.Path with the events that are in it. A
+// file that cannot be read is said in the log, and costs its events.
+func Open(cfg Config) *Store {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{
+		cfg: cfg, wake: make(chan struct{}, 1), order: list.New(),
+		byWhat: make(map[what]*list.Element), kinds: make(map[kind]*similar), names: make(map[string]bool), seed: maphash.MakeSeed(),
+		dirty: make(map[*kept]bool), readers: make(map[*reader]struct{}),
+	}
+	if cfg.Path == "" {
+		return s
+	}
+	events, err := Read(cfg.Path)
+	if err != nil {
+		cfg.Log.Warn("Events of before not read", "path", cfg.Path, "error", err)
+	}
+	for i := range events {
+		s.add(events[i])
+	}
+	return s
+}
+
+// Event takes one event of a pod; it implements engine.Events. It never blocks.
+func (s *Store) Event(e pod.Event) {
+	at := cmp.Or(e.At, time.Now())
+	s.take(v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: e.Namespace, Name: e.Name,
+		UID: types.UID(e.UID), FieldPath: e.Container,
+	}, e.Type, e.Reason, e.Message, at)
+}
+
+// NodeEvent takes one event of the node, as Starting or NodeReady. It never blocks.
+func (s *Store) NodeEvent(reason, kind, message string) {
+	s.take(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)}, kind, reason, message, time.Now())
+}
+
+// take counts an event that was there before, or adds it.
+func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at time.Time) {
+	message = strings.ToValidUTF8(message, "\ufffd")
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := what{about: about, kind: kind, reason: reason, message: message}
+	w.message, message = s.combine(w, at)
+	if el := s.byWhat[w]; el != nil {
+		s.repeat(el, message, at)
+		return
+	}
+	s.add(s.object(w, message, at))
+	s.changed(s.order.Back().Value.(*kept), Added)
+}
+
+// repeat counts an event that has happened again.
+func (s *Store) repeat(el *list.Element, message string, at time.Time) {
+	k := el.Value.(*kept)
+	k.event.Count++
+	k.event.Message = message
+	if last := metav1.NewTime(at); k.event.LastTimestamp.Before(&last) {
+		k.event.LastTimestamp = last
+	}
+	s.order.MoveToBack(el)
+	s.changed(k, Modified)
+}
+
+// object is a new event.
+func (s *Store) object(w what, message string, at time.Time) v1.Event {
+	namespace := cmp.Or(w.about.Namespace, metav1.NamespaceDefault)
+	name := func(n int64) string { return fmt.Sprintf("%s.%x", w.about.Name, n) }
+	nanos := at.UnixNano()
+	for s.names[namespace+"/"+name(nanos)] {
+		nanos++
+	}
+	e := v1.Event{
+		InvolvedObject: w.about, Reason: w.reason, Message: message, Type: w.kind,
+		Source:              v1.EventSource{Component: component, Host: s.cfg.Node},
+		FirstTimestamp:      metav1.NewTime(at),
+		LastTimestamp:       metav1.NewTime(at),
+		Count:               1,
+		ReportingController: component,
+		ReportingInstance:   s.cfg.Node,
+	}
+	e.Kind, e.APIVersion = "Event", "v1"
+	e.Namespace, e.Name = namespace, name(nanos)
+	e.CreationTimestamp = metav1.NewTime(at)
+	return e
+}
+
+// add puts an event behind all others, and lets go of what is too much.
+func (s *Store) add(e v1.Event) {
+	k := &kept{event: e, what: whatOf(&e)}
+	k.bytes = len(encode(&e))
+	if el := s.byWhat[k.what]; el != nil {
+		s.remove(el)
+	}
+	s.byWhat[k.what] = s.order.PushBack(k)
+	s.names[e.Namespace+"/"+e.Name] = true
+	s.bytes += k.bytes
+	for s.order.Len() > maxEvents || s.bytes > maxBytes*3/4 && s.order.Len() > 1 {
+		s.remove(s.order.Front())
+	}
+}
+
+func (s *Store) remove(el *list.Element) {
+	k := s.order.Remove(el).(*kept)
+	delete(s.byWhat, k.what)
+	delete(s.names, k.event.Namespace+"/"+k.event.Name)
+	delete(s.dirty, k)
+	s.bytes -= k.bytes
+}
+
+// changed tells Run and the readers.
+func (s *Store) changed(k *kept, how string) {
+	s.dirty[k] = true
+	poke(s.wake)
+	for r := range s.readers {
+		r.hear(k, how)
+	}
+}
+
+func poke(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// List returns the events that f asks for, the one that happened last at the end.
+func (s *Store) List(f Filter) []v1.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []v1.Event
+	for el := s.order.Front(); el != nil; el = el.Next() {
+		if e := &el.Value.(*kept).event; f.matches(e) {
+			out = append(out, *e)
+		}
+	}
+	return out
+}
+
+// The words of Watch, as a watch of an API server has them.
+const (
+	Added    = "ADDED"
+	Modified = "MODIFIED"
+)
+
+// Watch yields the events there are that f asks for, as ADDED, then what is new, as
+// ADDED, and what happens again, as MODIFIED, until ctx is done or the caller leaves
+// the loop. A caller that is slow gets the newest of each event.
+func (s *Store) Watch(ctx context.Context, f Filter) iter.Seq2[string, v1.Event] {
+	return func(yield func(string, v1.Event) bool) {
+		r := s.join(f)
+		defer s.leave(r)
+		for ctx.Err() == nil {
+			for _, n := range s.news(r) {
+				if ctx.Err() != nil || !yield(n.how, n.event) {
+					return
+				}
+			}
+			select {
+			case <-r.wake:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// reader is one who watches. The store's lock guards what waits.
+type reader struct {
+	filter  Filter
+	waiting []news
+	wake    chan struct{} // cap 1: the store sends, Watch receives; when full, it is about to look anyway
+}
+
+type news struct {
+	how   string
+	event v1.Event
+}
+
+// hear puts an event into what waits, in the place of an older word of it.
+func (r *reader) hear(k *kept, how string) {
+	if !r.filter.matches(&k.event) {
+		return
+	}
+	same := func(n news) bool { return n.event.Name == k.event.Name && n.event.Namespace == k.event.Namespace }
+	if i := slices.IndexFunc(r.waiting, same); i >= 0 {
+		how = r.waiting[i].how
+		r.waiting = slices.Delete(r.waiting, i, i+1)
+	}
+	r.waiting = append(r.waiting, news{how, k.event})
+	poke(r.wake)
+}
+
+func (s *Store) join(f Filter) *reader {
+	r := &reader{filter: f, wake: make(chan struct{}, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readers[r] = struct{}{}
+	for el := s.order.Front(); el != nil; el = el.Next() {
+		if e := &el.Value.(*kept).event; f.matches(e) {
+			r.waiting = append(r.waiting, news{Added, *e})
+		}
+	}
+	return r
+}
+
+func (s *Store) leave(r *reader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, r)
+}
+
+func (s *Store) news(r *reader) []news {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := r.waiting
+	r.waiting = nil
+	return out
+}

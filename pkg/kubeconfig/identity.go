@@ -1,0 +1,137 @@
+package kubeconfig
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Identity is the client certificate of a kubeconfig's current context.
+type Identity struct {
+	// File holds the certificate; "" where the kubeconfig itself does, or there is
+	// none.
+	File string
+	// Expires is when the first certificate of the chain does that ends; zero where
+	// there is none, as for one who has a token.
+	Expires time.Time
+	// Name is the certificate's common name.
+	Name string
+}
+
+// IdentityOf reads the client certificate of the kubeconfig path. The error wraps
+// fs.ErrNotExist where the kubeconfig, or the certificate it names, is not there.
+func IdentityOf(path string) (Identity, error) {
+	_, user, err := current(path)
+	if err != nil {
+		return Identity{}, err
+	}
+	id := Identity{}
+	text := user.ClientCertificateData
+	if len(text) == 0 && user.ClientCertificate != "" {
+		id.File = user.ClientCertificate
+		if text, err = os.ReadFile(id.File); err != nil {
+			return id, fmt.Errorf("client certificate of %s: %w", path, err)
+		}
+	}
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return id, nil
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return id, fmt.Errorf("client certificate of %s cannot be parsed", path)
+		}
+		if id.Expires.IsZero() {
+			id.Name = cert.Subject.CommonName
+		}
+		if id.Expires.IsZero() || cert.NotAfter.Before(id.Expires) {
+			id.Expires = cert.NotAfter
+		}
+	}
+}
+
+// WriteJoined writes, in one step and for nobody else to read, the kubeconfig path
+// that leads to where the current context of from does, with the certificate and
+// key in file. Nothing of from's user is in it.
+func WriteJoined(path, from, file string) error {
+	cluster, _, err := current(from)
+	if err != nil {
+		return err
+	}
+	const name = "default"
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters[name] = cluster
+	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificate: file, ClientKey: file}
+	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	cfg.CurrentContext = name
+	text, err := clientcmd.Write(*cfg)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return replace(path, text)
+}
+
+// current returns cluster and user of a kubeconfig's current context, the files
+// they name by their whole paths.
+func current(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	cfg, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, nil, malformed(path, err)
+	}
+	in := cfg.Contexts[cfg.CurrentContext]
+	if in == nil || cfg.Clusters[in.Cluster] == nil {
+		return nil, nil, pod.Problem{File: path, Path: "current-context", Msg: "leads to no cluster"}
+	}
+	cluster, user := cfg.Clusters[in.Cluster], cfg.AuthInfos[in.AuthInfo]
+	if user == nil {
+		user = &clientcmdapi.AuthInfo{}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, nil, err
+	}
+	cluster.LocationOfOrigin, user.LocationOfOrigin = path, path
+	if err := clientcmd.ResolveLocalPaths(cfg); err != nil {
+		return nil, nil, pod.Problem{File: path, Msg: "names files that cannot be found: " + plain(err)}
+	}
+	return cluster, user, nil
+}
+
+// replace writes a file for nobody else to read, in one step.
+func replace(path string, text []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,331 @@
+package kubeconfig
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// write replaces a file in one step.
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func kubeconfigText(url, cluster, user string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: %q%s}}]
+users: [{name: u, user: {%s}}]
+`, url, cluster, user)
+}
+
+// kubeconfigOf writes a file that leads to url; user is what stands in its user.
+func kubeconfigOf(t testing.TB, url, cluster, user string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, path, kubeconfigText(url, cluster, user))
+	return path
+}
+
+func opened(t testing.TB, path string, change ...func(*Config)) *Client {
+	t.Helper()
+	cfg := Config{File: path, UserAgent: "nodectl/test"}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// get asks for a path, and returns the answer's status and text.
+func get(t testing.TB, c http.RoundTripper, path string) (int, string, error) {
+	t.Helper()
+	response, err := c.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://nobody.invalid"+path, nil)))
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	return response.StatusCode, string(must(io.ReadAll(response.Body))), nil
+}
+
+// echo answers with what it was asked, over TLS: client-go sends no credentials
+// without. trust is what a kubeconfig's cluster says of it.
+func echo(t testing.TB) (s *httptest.Server, trust string) {
+	s = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.RequestURI, r.Header.Get("Authorization"), r.UserAgent())
+	}))
+	t.Cleanup(s.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	return s, ", certificate-authority-data: " + encoded(string(ca))
+}
+
+// The server is the kubeconfig's, whatever the request says, and so is the path
+// before the request's own; the request stays as it was.
+func TestRequestsGoToTheServerOfTheFile(t *testing.T) {
+	t.Parallel()
+	s, trust := echo(t)
+	host := strings.TrimPrefix(s.URL, "https://")
+	for _, it := range []struct{ root, path, want string }{
+		{"", "/api/v1/pods?watch=true&a=b%2Fc", "/api/v1/pods?watch=true&a=b%2Fc"},
+		{"/k8s/c-1/", "/api/v1/pods", "/k8s/c-1/api/v1/pods"},
+		{"/k8s%2Fx", "/api/v1/a%2Fb", "/k8s%2Fx/api/v1/a%2Fb"},
+		{"/k8s", "/api/v1/a%2Fb", "/k8s/api/v1/a%2Fb"},
+	} {
+		c := opened(t, kubeconfigOf(t, s.URL+it.root, trust, "token: hunter2"))
+		if _, got, err := get(t, c, it.path); got != host+" "+it.want+" Bearer hunter2 nodectl/test" {
+			t.Errorf("below %q, %s came as %q, %v", it.root, it.path, got, err)
+		}
+		if c.Host() != s.URL {
+			t.Errorf("host %q", c.Host())
+		}
+	}
+	c := opened(t, kubeconfigOf(t, s.URL, trust, ""))
+	r := must(http.NewRequest(http.MethodGet, "https://nobody.invalid/x", nil))
+	response := must(c.RoundTrip(r))
+	_ = response.Body.Close()
+	if r.URL.String() != "https://nobody.invalid/x" || len(r.Header) != 0 {
+		t.Errorf("the request has become %s %v", r.URL, r.Header)
+	}
+}
+
+// An answer that says "ask there" is the answer, also for clients that follow
+// redirects by themselves (CVE-2020-8559).
+func TestD1_RedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
+	t.Cleanup(elsewhere.Close)
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Redirect(w, r, elsewhere.URL+"/api/v1/nodes", http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(s.Close)
+	c := opened(t, kubeconfigOf(t, s.URL, "", "token: hunter2"))
+	typed := must(kubernetes.NewForConfig(c.REST()))
+	if _, err := typed.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("error %v", err)
+	}
+	h := must(rest.HTTPClientFor(c.REST()))
+	response, err := h.Get("https://nobody.invalid/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusTemporaryRedirect || asked.Load() != 2 {
+		t.Errorf("status %d after %d requests", response.StatusCode, asked.Load())
+	}
+}
+
+// A kubeconfig that is yet to be written is an error that passes when it is there.
+func TestF72_AwaitedKubeconfig(t *testing.T) {
+	t.Parallel()
+	s, trust := echo(t)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if _, err := Open(Config{File: path}); err == nil {
+		t.Error("a file that nobody awaits is not missed")
+	}
+	c := opened(t, path, func(c *Config) { c.Awaited = true })
+	typed := must(kubernetes.NewForConfig(c.REST()))
+	_, err := typed.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	var p pod.Problem
+	if !errors.As(err, &p) || p.File != path || p.Msg != "cannot be read: no such file or directory" {
+		t.Errorf("error %v", err)
+	}
+	body := &closer{Reader: strings.NewReader("x")}
+	if _, err := c.RoundTrip(must(http.NewRequest(http.MethodPost, "https://nobody.invalid/", body))); err == nil || !body.closed {
+		t.Errorf("error %v; the body was closed: %t", err, body.closed)
+	}
+	write(t, path, kubeconfigText(s.URL, trust, ""))
+	if status, _, err := get(t, c, "/"); status != http.StatusOK {
+		t.Errorf("status %d, %v", status, err)
+	}
+	// One that is there and wrong is an error of Open, awaited or not.
+	write(t, path, "{")
+	if _, err := Open(Config{File: path, Awaited: true}); err == nil {
+		t.Error("a broken file is accepted")
+	}
+}
+
+type closer struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closer) Close() error { c.closed = true; return nil }
+
+// What is read again is the kubeconfig and each file it names, and nothing is made
+// anew where all is as it was.
+func TestF72_EveryFileIsReadAgain(t *testing.T) {
+	t.Parallel()
+	s, trust := echo(t)
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	write(t, token, "hunter2\n")
+	c := opened(t, kubeconfigOf(t, s.URL, trust, "tokenFile: "+token))
+	first := must(c.Way())
+	if must(c.Way()) != first {
+		t.Error("the way changes by itself")
+	}
+	write(t, token, "hunter3\n")
+	if _, got, err := get(t, c, "/"); !strings.Contains(got, "Bearer hunter3 ") {
+		t.Errorf("%q, %v", got, err)
+	}
+	if must(c.Way()) == first {
+		t.Error("another token goes the same way")
+	}
+	if err := os.Remove(token); err != nil {
+		t.Fatal(err)
+	}
+	var p pod.Problem
+	if _, _, err := get(t, c, "/"); !errors.As(err, &p) || p.File != token {
+		t.Errorf("error %v", err)
+	}
+	write(t, token, "hunter3\n")
+	if _, _, err := get(t, c, "/"); err != nil {
+		t.Error(err)
+	}
+	// A token of the kubeconfig's own wins over a file, as clientcmd has it.
+	write(t, c.File(), kubeconfigText(s.URL, trust, "token: own, tokenFile: "+token))
+	if _, got, err := get(t, c, "/"); !strings.Contains(got, "Bearer own ") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Errors are in words, and wrap what client-go looks for.
+func TestF72_ErrorsSayTheServerAndNoMore(t *testing.T) {
+	t.Parallel()
+	c := opened(t, kubeconfigOf(t, "http://127.0.0.1:1", "", "token: hunter2"))
+	_, _, err := get(t, c, "/api/v1/secrets/x")
+	if err == nil || err.Error() != "http://127.0.0.1:1: connection refused" || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("error %v", err)
+	}
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(silent.Close)
+	cfg := opened(t, kubeconfigOf(t, silent.URL, "", "")).REST()
+	cfg.Timeout = 50 * time.Millisecond
+	_, err = must(kubernetes.NewForConfig(cfg)).CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	var timeout interface{ Timeout() bool }
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("error %v (%T) is no timeout", err, err)
+	}
+}
+
+// Many speak at once while the file changes.
+func TestManySpeakAtOnce(t *testing.T) {
+	t.Parallel()
+	one, trust := echo(t)
+	two, _ := echo(t)
+	c := opened(t, kubeconfigOf(t, one.URL, trust, ""))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				if status, _, err := get(t, c, "/"); status != http.StatusOK {
+					t.Errorf("status %d, %v", status, err)
+				}
+			}
+		})
+	}
+	for i := range 10 {
+		write(t, c.File(), kubeconfigText([]*httptest.Server{one, two}[i%2].URL, trust, ""))
+		_ = c.Host()
+	}
+	wg.Wait()
+}
+
+func TestIdentityOf(t *testing.T) {
+	t.Parallel()
+	if _, err := IdentityOf(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+	token := kubeconfigOf(t, "https://127.0.0.1:1", "", "token: hunter2")
+	if id, err := IdentityOf(token); err != nil || id != (Identity{}) {
+		t.Errorf("%+v, %v", id, err)
+	}
+	a := newAuthority(t)
+	end := time.Now().Add(time.Hour).Truncate(time.Second)
+	cert, key := a.issue("system:node:n1", end)
+	path := kubeconfigOf(t, "https://127.0.0.1:1", "", "client-certificate: pair.pem, client-key: pair.pem")
+	if id, err := IdentityOf(path); !errors.Is(err, fs.ErrNotExist) || id.File != filepath.Join(filepath.Dir(path), "pair.pem") {
+		t.Errorf("%+v, %v", id, err)
+	}
+	write(t, filepath.Join(filepath.Dir(path), "pair.pem"), key+cert)
+	if id, err := IdentityOf(path); err != nil || !id.Expires.Equal(end) || id.Name != "system:node:n1" || filepath.Base(id.File) != "pair.pem" {
+		t.Errorf("%+v, %v", id, err)
+	}
+	inline := kubeconfigOf(t, "https://127.0.0.1:1", "", "client-certificate-data: "+encoded(cert)+", client-key-data: "+encoded(key))
+	if id, err := IdentityOf(inline); err != nil || !id.Expires.Equal(end) || id.File != "" {
+		t.Errorf("%+v, %v", id, err)
+	}
+}
+
+// What a bootstrap writes leads to the same cluster, and holds nothing of the
+// bootstrap's credentials.
+func TestWriteJoined(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	from := kubeconfigOf(t, "https://127.0.0.1:1", ", tls-server-name: x, certificate-authority: ca.crt", "token: hunter2")
+	write(t, filepath.Join(filepath.Dir(from), "ca.crt"), a.pem)
+	pair := filepath.Join(t.TempDir(), "pair.pem")
+	cert, key := a.issue("system:node:n1", time.Now().Add(time.Hour))
+	write(t, pair, cert+key)
+	path := filepath.Join(t.TempDir(), "made", "kubeconfig")
+	if err := WriteJoined(path, from, pair); err != nil {
+		t.Fatal(err)
+	}
+	text := string(must(os.ReadFile(path)))
+	info := must(os.Stat(path))
+	if strings.Contains(text, "hunter2") || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v:\n%s", info.Mode(), text)
+	}
+	cluster, user, err := current(path)
+	if err != nil || cluster.Server != "https://127.0.0.1:1" || cluster.TLSServerName != "x" ||
+		cluster.CertificateAuthority != filepath.Join(filepath.Dir(from), "ca.crt") || user.ClientCertificate != pair || user.ClientKey != pair {
+		t.Errorf("%+v %+v, %v", cluster, user, err)
+	}
+	opened(t, path)
+	if left := must(os.ReadDir(filepath.Dir(path))); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
+}

@@ -1,0 +1,197 @@
+package kubeconfig
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// material is what was read of a kubeconfig: its text, and each thing that a file
+// of its own may hold.
+type material struct {
+	text                 []byte
+	ca, cert, key, token thing
+}
+
+// thing is what the kubeconfig holds itself, or a file it names.
+type thing struct {
+	file string // "" where the kubeconfig holds it
+	data []byte
+}
+
+// same reports whether the files hold what was read; false where one cannot be
+// read.
+func (m *material) same(text []byte) bool {
+	if m.text == nil || !bytes.Equal(m.text, text) {
+		return false
+	}
+	for _, of := range []thing{m.ca, m.cert, m.key, m.token} {
+		if of.file == "" {
+			continue
+		}
+		if now, err := os.ReadFile(of.file); err != nil || !bytes.Equal(now, of.data) {
+			return false
+		}
+	}
+	return true
+}
+
+// read returns the way as the files describe it now: was, where nothing changed.
+// The error is a pod.Problem.
+func read(cfg Config, was *Way) (*Way, error) {
+	path := cfg.File
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, unreadable(path, err)
+	}
+	if was != nil && was.read.same(text) {
+		return was, nil
+	}
+	rc, m, err := load(path, text)
+	if err != nil {
+		return nil, err
+	}
+	rc.UserAgent = cfg.UserAgent
+	server, _, err := rest.DefaultServerUrlFor(rc)
+	if err != nil {
+		return nil, pod.Problem{File: path, Path: "clusters[].cluster.server", Msg: "is not a URL"}
+	}
+	way, err := newWay(rc, *server)
+	if err != nil {
+		return nil, pod.Problem{File: path, Msg: "cannot be used: " + plain(err)}
+	}
+	way.read = m
+	return way, nil
+}
+
+// load returns what the current context of a kubeconfig says, with what the files
+// hold that it names.
+func load(path string, text []byte) (*rest.Config, material, error) {
+	rc, user, err := restConfig(path, text)
+	if err != nil {
+		return nil, material{}, err
+	}
+	m := material{text: text}
+	if user == nil || user.Token == "" {
+		m.token.file = rc.BearerTokenFile
+	}
+	for _, it := range []struct {
+		to   *thing
+		file string
+		data *[]byte
+	}{
+		{&m.ca, rc.CAFile, &rc.CAData},
+		{&m.cert, rc.CertFile, &rc.CertData},
+		{&m.key, rc.KeyFile, &rc.KeyData},
+	} {
+		if len(*it.data) > 0 || it.file == "" {
+			continue
+		}
+		if *it.data, err = os.ReadFile(it.file); err != nil {
+			return nil, material{}, unreadable(path, err)
+		}
+		*it.to = thing{it.file, *it.data}
+	}
+	if m.token.file != "" {
+		if m.token.data, err = os.ReadFile(m.token.file); err != nil {
+			return nil, material{}, unreadable(path, err)
+		}
+		rc.BearerToken = string(m.token.data)
+	}
+	// What was read is what is used: client-go has its own ways to read these
+	// files again, which cache for as long as the process lives.
+	rc.CAFile, rc.CertFile, rc.KeyFile, rc.BearerTokenFile = "", "", "", ""
+	rc.BearerToken = strings.TrimSpace(rc.BearerToken)
+	return rc, m, nil
+}
+
+// digest returns one sum of several texts.
+func digest(texts ...[]byte) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, text := range texts {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(text)))
+		h.Write(n[:])
+		h.Write(text)
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// restConfig returns what the current context of a kubeconfig says, and its user,
+// nil where it has none.
+func restConfig(path string, text []byte) (*rest.Config, *clientcmdapi.AuthInfo, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, nil, pod.Problem{File: path, Msg: "is empty"}
+	}
+	cfg, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, nil, malformed(path, err)
+	}
+	for _, c := range cfg.Clusters {
+		c.LocationOfOrigin = path
+	}
+	for _, u := range cfg.AuthInfos {
+		u.LocationOfOrigin = path
+	}
+	if err := clientcmd.ResolveLocalPaths(cfg); err != nil {
+		return nil, nil, pod.Problem{File: path, Msg: "names files that cannot be found: " + plain(err)}
+	}
+	if cfg.CurrentContext == "" {
+		return nil, nil, pod.Problem{File: path, Path: "current-context", Msg: "is missing", Hint: "kubectl config use-context NAME sets it"}
+	}
+	rc, err := clientcmd.NewNonInteractiveClientConfig(*cfg, cfg.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, nil, pod.Problem{File: path, Path: "clusters", Msg: "no server is named for context " + strconv.Quote(cfg.CurrentContext)}
+	case err != nil:
+		return nil, nil, unreadable(path, err)
+	}
+	var user *clientcmdapi.AuthInfo
+	if in := cfg.Contexts[cfg.CurrentContext]; in != nil {
+		user = cfg.AuthInfos[in.AuthInfo]
+	}
+	return rc, user, nil
+}
+
+// yamlLine finds the place in what YAML's parser says.
+var yamlLine = regexp.MustCompile(`yaml: line (\d+): (.*)`)
+
+// malformed puts into words why text is no kubeconfig.
+func malformed(path string, err error) error {
+	p := pod.Problem{File: path, Msg: "is not a kubeconfig"}
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		p.Line, _ = strconv.Atoi(m[1])
+		p.Msg = "is not YAML: " + plain(errors.New(m[2]))
+	} else if _, what, ok := strings.Cut(err.Error(), "illegal base64 data"); ok {
+		p.Msg += ": illegal base64 data " + plain(errors.New(what))
+	}
+	return p
+}
+
+// unreadable puts into words why path, or a file it names, cannot be used.
+func unreadable(path string, err error) error {
+	if file := (*fs.PathError)(nil); errors.As(err, &file) {
+		p := pod.Problem{File: file.Path, Msg: "cannot be read: " + file.Err.Error()}
+		if file.Path != path {
+			p.Hint = "named in " + path
+		}
+		return p
+	}
+	return pod.Problem{File: path, Msg: plain(err)}
+}
+
+// plain returns an error's text as one line.
+func plain(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,100 @@
+package logs
+
+import (
+	"bytes"
+	"time"
+)
+
+// timeOut is how an entry's time is written: with every digit, so that lines can be
+// sorted as text.
+const timeOut = "2006-01-02T15:04:05.000000000Z07:00"
+
+// entry is one line of a log in CRI's format: "<time> <stream> P|F[:tag…] <text>",
+// where P says that the text goes on in the next one (C-1.22.10).
+type entry struct {
+	at      time.Time
+	stderr  bool
+	partial bool
+	text    []byte // with its line break, if there is one and the text ends here
+}
+
+// parse reads the beginning of a line, or all of it; ok is false when it is in
+// another format.
+func parse(line []byte) (e entry, ok bool) {
+	stamp, rest, ok := bytes.Cut(line, []byte(" "))
+	if !ok || len(stamp) > len(timeOut)+8 {
+		return entry{}, false
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if err != nil {
+		return entry{}, false
+	}
+	stream, rest, ok := bytes.Cut(rest, []byte(" "))
+	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
+		return entry{}, false
+	}
+	tags, text, ok := bytes.Cut(rest, []byte(" "))
+	if !ok {
+		return entry{}, false
+	}
+	tag, _, _ := bytes.Cut(tags, []byte(":"))
+	return entry{at: at, stderr: string(stream) == "stderr", partial: string(tag) == "P", text: text}, true
+}
+
+// lines turns lines of a log into what its reader wants.
+type lines struct {
+	opts    Options
+	remain  int64 // bytes still wanted; negative is all
+	entries int64 // entries still wanted; negative is all
+
+	out   []byte // to be written
+	fresh bool   // what is written next begins a line
+
+	// Of a line that came in pieces, what is true of the rest of it.
+	inside  bool
+	wanted  bool
+	partial bool
+}
+
+// done reports whether nothing more is wanted.
+func (l *lines) done() bool { return l.remain == 0 || l.entries == 0 }
+
+// add takes a line, or a piece of one that is too long to be kept; whole says that
+// the line ends here.
+func (l *lines) add(piece []byte, whole bool) {
+	text := piece
+	if !l.inside {
+		e, ok := parse(piece)
+		l.wanted = ok && !e.at.Before(l.opts.Since) && (e.stderr && l.opts.Stderr || !e.stderr && l.opts.Stdout)
+		l.partial, text = e.partial, e.text
+		if l.wanted && l.opts.Timestamps && l.fresh {
+			var stamp [len(timeOut) + 1]byte
+			l.write(append(e.at.AppendFormat(stamp[:0], timeOut), ' '))
+		}
+		if ok && l.entries > 0 && whole {
+			l.entries--
+		}
+	} else if l.entries > 0 && whole {
+		l.entries--
+	}
+	l.inside = !whole
+	if !l.wanted {
+		return
+	}
+	if whole && l.partial {
+		text = bytes.TrimSuffix(text, []byte("\n"))
+	}
+	l.write(text)
+}
+
+// write adds text as far as it is wanted.
+func (l *lines) write(text []byte) {
+	if l.remain >= 0 {
+		text = text[:min(int64(len(text)), l.remain)]
+		l.remain -= int64(len(text))
+	}
+	if len(text) > 0 {
+		l.out = append(l.out, text...)
+		l.fresh = text[len(text)-1] == '\n'
+	}
+}

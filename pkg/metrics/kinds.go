@@ -1,0 +1,89 @@
+package metrics
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func counter(r *prometheus.Registry, name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	r.MustRegister(c)
+	return c
+}
+
+func counters(r *prometheus.Registry, name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	r.MustRegister(c)
+	return c
+}
+
+func gauge(r *prometheus.Registry, name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	r.MustRegister(g)
+	return g
+}
+
+func gauges(r *prometheus.Registry, name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	r.MustRegister(g)
+	return g
+}
+
+func function(r *prometheus.Registry, name, help string, f func() float64) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+}
+
+func histogram(r *prometheus.Registry, name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	r.MustRegister(h)
+	return h
+}
+
+func histograms(r *prometheus.Registry, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	r.MustRegister(h)
+	return h
+}
+
+// certificates says how long certificates are still good for: infinitely where there
+// is none, as the kubelet has it.
+func certificates(r *prometheus.Registry, c Config) {
+	left := func(of func() time.Time) func() float64 {
+		return func() float64 {
+			if of == nil || of().IsZero() {
+				return math.Inf(1)
+			}
+			return time.Until(of()).Seconds()
+		}
+	}
+	function(r, "kubelet_certificate_manager_client_ttl_seconds",
+		"Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.",
+		left(c.ClientExpires))
+	function(r, "kubelet_certificate_manager_server_ttl_seconds",
+		"Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
+		left(c.ServerExpires))
+	if c.ClientExpires != nil {
+		function(r, "kubelet_certificate_manager_client_expiration_seconds", "Gauge of the lifetime of a certificate. The value is the date the certificate will expire in seconds since January 1, 1970 UTC.",
+			func() float64 {
+				if at := c.ClientExpires(); !at.IsZero() {
+					return float64(at.Unix())
+				}
+				return 0
+			})
+	}
+}
+
+// major and minor are the parts of v1.36.3; "" where the version is no such one.
+func (b Build) major() string { return b.part(0) }
+func (b Build) minor() string { return b.part(1) }
+
+func (b Build) part(i int) string {
+	parts := strings.Split(strings.TrimPrefix(b.Version, "v"), ".")
+	if len(parts) < 3 {
+		return ""
+	}
+	return parts[i]
+}

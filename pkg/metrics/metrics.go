@@ -1,0 +1,113 @@
+// Package metrics counts what the agent does, under the kubelet's names: /metrics
+// and /metrics/probes.
+//
+// It is told: of statuses and events as the engine tells its sinks, of probes by
+// standing in front of the prober, of calls to the runtime, relists, pulls and
+// requests by the hooks of those who do them. What has a number at any moment is
+// counted when somebody asks.
+//
+// The one rule: what it is told never waits, and no label holds what a stranger
+// chose, but for names of pods, which go when the pod goes.
+package metrics
+
+import (
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config is what Metrics are made of.
+type Config struct {
+	Node string // its name
+	Build
+	// Mirrors returns how many mirror pods there should be; nil: there are none.
+	Mirrors func() int
+	// ClientExpires and ServerExpires return when the certificates that are in use
+	// end; nil, and the zero time, say that there is none.
+	ClientExpires, ServerExpires func() time.Time
+	// CgroupVersion is 1 or 2; 0 where there are none.
+	CgroupVersion int
+	// More are collectors of others, as stats.Volumes.
+	More []prometheus.Collector
+}
+
+// Build is what this program was built from.
+type Build struct {
+	Version   string // as v1.2.3
+	Commit    string
+	TreeState string // clean or dirty
+	Date      string
+}
+
+// Metrics are the agent's own numbers. Make them with New; all methods may be called
+// from many goroutines.
+type Metrics struct {
+	all    *prometheus.Registry
+	probes *prometheus.Registry
+
+	pods    *pods
+	calls   calls
+	lists   lists
+	images  *prometheus.HistogramVec
+	web     web
+	clients *prometheus.CounterVec
+	workers workers
+	prober  prober
+}
+
+// New returns Metrics; everything that counts from zero is at zero.
+func New(c Config) *Metrics {
+	m := &Metrics{all: prometheus.NewRegistry(), probes: prometheus.NewRegistry()}
+	began := time.Now()
+	m.all.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.calls = newCalls(m.all)
+	m.lists = newLists(m.all)
+	m.workers = newWorkers(m.all)
+	m.images = histograms(m.all, "kubelet_image_pull_duration_seconds", "Duration in seconds to pull an image.",
+		[]float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
+	m.web = newWeb(m.all)
+	m.clients = counters(m.all, "rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
+		"code", "method", "host")
+	m.prober = newProber(m.probes, began)
+	m.pods = newPods(m.all, began, m.prober.forget)
+	m.constants(c)
+	certificates(m.all, c)
+	for _, more := range c.More {
+		m.all.MustRegister(more)
+	}
+	return m
+}
+
+// constants are numbers that do not change.
+func (m *Metrics) constants(c Config) {
+	gauges(m.all, "kubelet_node_name", "The node's name. The count is always 1.", "node").WithLabelValues(c.Node).Set(1)
+	gauges(m.all, "kubelet_metrics_provider", "Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'",
+		"provider").WithLabelValues("cri").Set(1)
+	gauges(m.all, "kubernetes_build_info",
+		"A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which this program was built, and platform on which it is running.",
+		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform").
+		WithLabelValues(c.major(), c.minor(), c.Version, c.Commit, c.TreeState, c.Date, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH).Set(1)
+	if c.CgroupVersion > 0 {
+		gauge(m.all, "kubelet_cgroup_version", "cgroup version on the hosts.").Set(float64(c.CgroupVersion))
+	}
+	function(m.all, "kubelet_mirror_pods", "The number of mirror pods the kubelet will try to create (one per admitted static pod)", func() float64 {
+		if c.Mirrors == nil {
+			return 0
+		}
+		return float64(c.Mirrors())
+	})
+}
+
+// Handler answers /metrics (C-1.40.7).
+func (m *Metrics) Handler() http.Handler { return handler(m.all) }
+
+// Probes answers /metrics/probes (C-1.40.7).
+func (m *Metrics) Probes() http.Handler { return handler(m.probes) }
+
+func handler(r *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+}

@@ -1,0 +1,147 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+// resolving is how long a name server may think about the node's own name.
+const resolving = 2 * time.Second
+
+// HostIPs returns the node's addresses, the first the one that pods on the host's
+// network have: those of --node-ip, one or one of each family, which have to be
+// the machine's; without them one that is found as the kubelet finds it (what the
+// node's name resolves to, then the device of the default route), else on the first
+// device that leads out. 0.0.0.0 and :: ask for one of that family.
+func HostIPs(ctx context.Context, name string, given []string) ([]string, error) {
+	own, err := ownIPs()
+	if err != nil {
+		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	wish := netip.IPv4Unspecified()
+	var all []string
+	for _, text := range given {
+		ip, err := netip.ParseAddr(text)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%q is not an IP address", text)
+		case ip.IsUnspecified():
+			wish = ip
+			continue
+		case !slices.Contains(own, ip.Unmap()):
+			return nil, fmt.Errorf("node IP %s is on no network device of this machine", ip)
+		}
+		all = append(all, ip.Unmap().String())
+	}
+	if len(all) > 0 {
+		return all, nil
+	}
+	ip, err := find(ctx, name, wish, own)
+	if err != nil {
+		return nil, err
+	}
+	return []string{ip.String()}, nil
+}
+
+// allOwn reports whether all of the addresses are still the machine's.
+func allOwn(ips []string) bool {
+	own, err := ownIPs()
+	return err == nil && !slices.ContainsFunc(ips, func(text string) bool {
+		ip, err := netip.ParseAddr(text)
+		return err != nil || !slices.Contains(own, ip)
+	})
+}
+
+// find returns one address, of the family of wish if there is one.
+func find(ctx context.Context, name string, wish netip.Addr, own []netip.Addr) (netip.Addr, error) {
+	if ip, ok := prefer(resolve(ctx, name, own), wish); ok {
+		return ip, nil
+	}
+	if ip, err := utilnet.ResolveBindAddress(net.IP(wish.AsSlice())); err == nil {
+		if a, ok := netip.AddrFromSlice(ip); ok && a.Unmap().IsGlobalUnicast() {
+			return a.Unmap(), nil
+		}
+	}
+	if ip, ok := prefer(own, wish); ok {
+		return ip, nil
+	}
+	return netip.Addr{}, errors.New("this machine has no address that others could reach it by: name one with --node-ip")
+}
+
+// resolve returns which of our own addresses a name stands for; most nodes' names are
+// in no DNS.
+func resolve(ctx context.Context, name string, own []netip.Addr) []netip.Addr {
+	if name == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolving)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		return nil
+	}
+	for i := range ips {
+		ips[i] = ips[i].Unmap()
+	}
+	return slices.DeleteFunc(ips, func(ip netip.Addr) bool { return !slices.Contains(own, ip) })
+}
+
+func prefer(ips []netip.Addr, wish netip.Addr) (netip.Addr, bool) {
+	if i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Is4() == wish.Is4() }); i >= 0 {
+		return ips[i], true
+	}
+	if len(ips) > 0 {
+		return ips[0], true
+	}
+	return netip.Addr{}, false
+}
+
+// ownIPs returns the machine's addresses that others may know, in the order of its
+// devices; those of bridges and tunnels are last, since pods' networks have them.
+func ownIPs() ([]netip.Addr, error) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var first, last []netip.Addr
+	for _, d := range devices {
+		if d.Flags&net.FlagUp == 0 || d.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addrs, err := d.Addrs()
+		if err != nil {
+			continue // it went while it was looked at
+		}
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok || !n.IP.IsGlobalUnicast() {
+				continue
+			}
+			ip, _ := netip.AddrFromSlice(n.IP)
+			if isBridge(d.Name) {
+				last = append(last, ip.Unmap())
+			} else {
+				first = append(first, ip.Unmap())
+			}
+		}
+	}
+	return append(first, last...), nil
+}
+
+func isBridge(device string) bool {
+	for _, sign := range []string{"bridge", "tun_flags"} {
+		if _, err := os.Stat(filepath.Join("/sys/class/net", device, sign)); err == nil {
+			return true
+		}
+	}
+	return false
+}

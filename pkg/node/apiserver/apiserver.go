@@ -1,0 +1,229 @@
+// Package apiserver keeps this node's object and lease at an API server, so that a
+// cluster knows that the node is there, what it has and how it fares.
+//
+// A Presence registers the node, again when its object vanishes, computes its status
+// in rounds and sends what changed, renews the lease beside that, and follows the
+// object as the server shows it. What the node is comes from a node.Observer, which
+// waits for nobody: a runtime that hangs makes the node not ready, and never late.
+// Two channels, of one slot each, say that something is to be done at once: one to
+// the rounds, one to the lease.
+//
+// The one rule: the node writes what is its own. What others say on the object
+// (taints, pod networks, whether it takes pods, labels, foreign conditions and
+// resources) is never touched.
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/node"
+)
+
+// LeaseNamespace is where nodes' leases are.
+const LeaseNamespace = v1.NamespaceNodeLease
+
+// Config is what a Presence has to know.
+type Config struct {
+	// REST is how the API server is spoken to; it must not limit the rate of requests.
+	REST     *rest.Config
+	Observer *node.Observer
+	// Labels are those of --node-labels alone; New refuses what a node may not set.
+	Labels map[string]string
+	// Register makes the object; without it somebody else does (--register-node=false).
+	Register        bool
+	UpdateFrequency time.Duration // of rounds; default 10 s
+	ReportFrequency time.Duration // of status without change; default 5 min
+	LeaseDuration   time.Duration // default 40 s; the lease is renewed every quarter of it
+	// Event is told what happened to the node; nil tells nobody. It must not block.
+	Event func(reason, eventType, message string)
+	// Seen is told the Node as the API server shows it, when it changed, in order; nil
+	// when it is gone. It must not block, nor write to what it gets. May be nil.
+	Seen func(*v1.Node)
+	Log  *slog.Logger
+}
+
+// Presence is this node at an API server.
+type Presence struct {
+	cfg     Config
+	nodes   coreclient.NodeInterface // with a deadline for every request
+	watches coreclient.NodeInterface // without
+	leases  coordinationclient.LeaseInterface
+
+	kick chan struct{} // cap 1: a round is due
+	born chan struct{} // cap 1: the object is another; the lease is due
+
+	hearing sync.Mutex // held while seen changes and Seen is told
+	seen    atomic.Pointer[v1.Node]
+	buried  types.UID // of the object that went last: late answers show it still
+
+	noting sync.Mutex
+	said   map[string]string
+
+	// Of the goroutine of Run alone.
+	reported      time.Time // last sent
+	delay         time.Duration
+	unschedulable bool
+}
+
+// New returns a Presence. It asks nobody yet.
+func New(cfg Config) (*Presence, error) {
+	if err := node.CheckLabels(cfg.Labels); cfg.Register && err != nil {
+		return nil, err
+	}
+	for _, d := range []struct {
+		of  *time.Duration
+		def time.Duration
+	}{{&cfg.UpdateFrequency, 10 * time.Second}, {&cfg.ReportFrequency, 5 * time.Minute}, {&cfg.LeaseDuration, 40 * time.Second}} {
+		if *d.of <= 0 {
+			*d.of = d.def
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.REST == nil || cfg.Observer == nil {
+		return nil, errors.New("a node needs an API server and somebody who observes it")
+	}
+	p := &Presence{cfg: cfg, kick: make(chan struct{}, 1), born: make(chan struct{}, 1), said: map[string]string{}}
+	config := rest.CopyConfig(cfg.REST)
+	config.QPS = -1 // heartbeats wait for nobody
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	core, err := coreclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	p.watches = core.Nodes()
+	config = rest.CopyConfig(config)
+	config.Timeout = min(cfg.UpdateFrequency, cfg.LeaseDuration)
+	if core, err = coreclient.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	p.nodes = core.Nodes()
+	config = rest.CopyConfig(config)
+	config.Timeout = min(config.Timeout, cfg.LeaseDuration/4)
+	coordination, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	p.leases = coordination.Leases(LeaseNamespace)
+	return p, nil
+}
+
+// Run keeps the node at the API server until ctx ends (C-1.25). It runs the Observer
+// too.
+func (p *Presence) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	p.event(node.Event{Reason: "Starting", Type: v1.EventTypeNormal, Message: "Starting kubelet."})
+	wg.Go(func() { p.cfg.Observer.Run(ctx) })
+	wg.Go(func() { p.follow(ctx) })
+	wg.Go(func() { p.keepLease(ctx) })
+	p.rounds(ctx)
+}
+
+// Node returns the object as the API server showed it last, nil while it is not
+// known to be there. It is shared: it must not be written to.
+func (p *Presence) Node() *v1.Node { return p.seen.Load() }
+
+// UID returns the object's UID, "" while it is not known to be there: a mirror pod
+// needs it for its owner.
+func (p *Presence) UID() types.UID {
+	if n := p.seen.Load(); n != nil {
+		return n.UID
+	}
+	return ""
+}
+
+// hear takes the object as the server shows it; one that is older than the one known
+// is no news, unless the server says that it is the newest there is.
+func (p *Presence) hear(n *v1.Node, newest bool) {
+	p.hearing.Lock()
+	defer p.hearing.Unlock()
+	was := p.seen.Load()
+	if !newest && n.UID == p.buried {
+		return
+	}
+	if was != nil && (was.ResourceVersion == n.ResourceVersion || !newest && version(n.ResourceVersion) < version(was.ResourceVersion)) {
+		return
+	}
+	p.seen.Store(n)
+	if was == nil || was.UID != n.UID {
+		poke(p.born)
+	}
+	if p.cfg.Seen != nil {
+		p.cfg.Seen(n)
+	}
+}
+
+// gone takes that no object of that UID is there any more.
+func (p *Presence) gone(uid types.UID) {
+	p.hearing.Lock()
+	defer p.hearing.Unlock()
+	if was := p.seen.Load(); was == nil || was.UID != uid {
+		return
+	}
+	p.cfg.Log.Warn("Node object is gone from the API server", "node", p.cfg.Observer.Name())
+	p.seen.Store(nil)
+	p.buried = uid
+	if p.cfg.Seen != nil {
+		p.cfg.Seen(nil)
+	}
+	poke(p.kick)
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// version is the number that a resource version is; servers count upwards.
+func version(text string) uint64 {
+	n, _ := strconv.ParseUint(text, 10, 64)
+	return n
+}
+
+// jitter lengthens d by up to 4 %, so that nodes do not speak in step.
+func jitter(d time.Duration) time.Duration {
+	return d + time.Duration(rand.Float64()*0.04*float64(d))
+}
+
+func (p *Presence) event(e node.Event) {
+	if p.cfg.Event != nil {
+		p.cfg.Event(e.Reason, e.Type, e.Message)
+	}
+}
+
+// note logs what fails, once until it is another thing that fails or it succeeds.
+func (p *Presence) note(what string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	p.noting.Lock()
+	was := p.said[what]
+	p.said[what] = text
+	p.noting.Unlock()
+	switch {
+	case text == was:
+	case text != "":
+		p.cfg.Log.Warn("Node is not kept up to date at the API server", "what", what, "error", err)
+	default:
+		p.cfg.Log.Info("Node is kept up to date at the API server again", "what", what)
+	}
+}

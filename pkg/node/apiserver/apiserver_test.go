@@ -1,0 +1,367 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// engine is a container runtime that is well, unless it is told to hang.
+type engine struct {
+	hangs  atomic.Bool
+	images atomic.Int64 // the size of the one that there is
+}
+
+func (e *engine) wait(ctx context.Context) error {
+	if e.hangs.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (e *engine) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
+	ok := pod.RuntimeCondition{Said: true, OK: true}
+	return pod.RuntimeFacts{Runtime: ok, Network: ok}, e.wait(ctx)
+}
+
+func (e *engine) Version(ctx context.Context) (string, string, error) {
+	return "testd", "v1.0.0", e.wait(ctx)
+}
+
+func (e *engine) Images(ctx context.Context) ([]pod.Image, error) {
+	return []pod.Image{{ID: "i", Size: e.images.Load()}}, e.wait(ctx)
+}
+
+func (e *engine) Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error) {
+	return pod.Filesystem{}, pod.Filesystem{}, e.wait(ctx)
+}
+
+// world is a node and its API server, with time of their own.
+type world struct {
+	*Presence
+	server  *server
+	runtime *engine
+	mu      sync.Mutex
+	events  []string
+}
+
+func (w *world) said() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.events)
+}
+
+// in runs f beside a node that has been started, in a bubble of time.
+func in(t *testing.T, before func(*server, *Config), f func(t *testing.T, w *world)) {
+	t.Helper()
+	t.Parallel()
+	ips, err := node.HostIPs(t.Context(), "no-such-name.invalid", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{server: newServer(t), runtime: &engine{}}
+		facts := node.Facts{OS: "linux", Arch: "amd64", BootID: "b", Capacity: v1.ResourceList{
+			"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "ephemeral-storage": resource.MustParse("100Gi"),
+		}}
+		cfg := Config{
+			REST: &rest.Config{Host: "https://api.invalid", Transport: w.server}, Register: true,
+			Event: func(reason, _, _ string) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.events = append(w.events, reason)
+			},
+			Observer: node.NewObserver(node.ObserverConfig{
+				Settings: node.Settings{Name: "n1", Labels: facts.Labels("n1", nil), MaxPods: 110}, NodeIPs: ips, Facts: facts, RootDir: dir,
+				Transition: time.Minute, Runtime: w.runtime,
+			}),
+		}
+		if before != nil {
+			before(w.server, &cfg)
+		}
+		p, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Presence = p
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		wg.Go(func() { p.Run(ctx) })
+		synctest.Wait()
+		f(t, w)
+	})
+}
+
+// TestC_1_25_3_StatusOfAnIdleHour: a node that does not change is heard of once in
+// about five minutes, and its patches say nothing but the time.
+func TestC_1_25_3_StatusOfAnIdleHour(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		if n := len(w.server.count("patch nodes")); n > 1 { // not ready when it was made, perhaps
+			t.Errorf("%d patches in the first minute", n)
+		}
+		time.Sleep(time.Hour)
+		at := w.server.count("patch nodes")
+		if n := len(at); n < 11 || n > 15 {
+			t.Errorf("%d patches in an hour: %v", n, at)
+		}
+		for i := 2; i < len(at); i++ {
+			if d := at[i].Sub(at[i-1]); d < 5*time.Minute || d > 5*time.Minute+11*time.Second {
+				t.Errorf("reports %s apart", d)
+			}
+		}
+		var patch struct {
+			Status map[string]json.RawMessage
+			Spec   any
+		}
+		if err := json.Unmarshal(w.server.last("patch nodes"), &patch); err != nil || patch.Spec != nil {
+			t.Fatalf("patch %s: %v", w.server.last("patch nodes"), err)
+		}
+		for name := range patch.Status {
+			if !strings.Contains(name, "conditions") {
+				t.Errorf("a report changes %s", name)
+			}
+		}
+	})
+}
+
+// TestC_1_25_3_ReportAfterAChange: the first report after a change comes 2½ to 7½
+// minutes later, and not at the same time on every node.
+func TestC_1_25_3_ReportAfterAChange(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		seen := map[time.Duration]bool{}
+		for i := range 20 {
+			w.runtime.images.Store(int64(i + 1))
+			n := len(w.server.count("patch nodes"))
+			time.Sleep(70 * time.Second) // images are listed every half minute
+			at := w.server.count("patch nodes")
+			if len(at) != n+1 {
+				t.Fatalf("%d patches for a change", len(at)-n)
+			}
+			for len(w.server.count("patch nodes")) == n+1 {
+				time.Sleep(time.Second)
+			}
+			d := w.server.count("patch nodes")[n+1].Sub(at[n])
+			if d < 150*time.Second || d > 461*time.Second {
+				t.Errorf("a report %s after a change", d)
+			}
+			seen[d.Round(time.Minute)] = true
+		}
+		if len(seen) < 2 {
+			t.Errorf("every report comes %v after the change", seen)
+		}
+	})
+}
+
+// TestC_1_25_8_LeaseEveryTenSeconds, whatever becomes of status and runtime.
+func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
+	in(t, func(s *server, _ *Config) {
+		s.fail = func(what string) int {
+			if what == "patch nodes" {
+				return 500
+			}
+			return 0
+		}
+	}, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		w.runtime.hangs.Store(true)
+		time.Sleep(9 * time.Minute)
+		at := w.server.count("update leases")
+		if n := len(at); n < 56 || n > 60 {
+			t.Errorf("%d renewals in ten minutes", n)
+		}
+		for i := 1; i < len(at); i++ {
+			if d := at[i].Sub(at[i-1]); d < 10*time.Second || d > 10400*time.Millisecond {
+				t.Errorf("renewed after %s", d)
+			}
+		}
+		l := w.server.lease
+		if *l.Spec.LeaseDurationSeconds != 40 || *l.Spec.HolderIdentity != "n1" || l.OwnerReferences[0].UID != w.UID() || l.Spec.RenewTime.Time.Before(at[len(at)-1].Add(-time.Second)) {
+			t.Errorf("lease %+v", l)
+		}
+	})
+}
+
+// TestC_1_25_6_HangingRuntimeShows: the rounds go on, and say so.
+func TestC_1_25_6_HangingRuntimeShows(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		w.runtime.hangs.Store(true)
+		time.Sleep(45 * time.Second)
+		if c := node.Condition(w.Node(), v1.NodeReady); c.Status != v1.ConditionFalse || c.Message != "container runtime is down" {
+			t.Errorf("ready: %+v", c)
+		}
+		w.runtime.hangs.Store(false)
+		time.Sleep(45 * time.Second)
+		if c := node.Condition(w.Node(), v1.NodeReady); c.Status != v1.ConditionTrue {
+			t.Errorf("ready: %+v", c)
+		}
+		if said := w.said(); !slices.Equal(said[len(said)-2:], []string{"NodeNotReady", "NodeReady"}) {
+			t.Errorf("events %v", said)
+		}
+	})
+}
+
+// TestC_1_25_4_FiveTries: of every round, and all but the first read the object anew.
+func TestC_1_25_4_FiveTries(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		w.server.mu.Lock()
+		w.server.fail = func(what string) int {
+			if what == "patch nodes" {
+				return 500
+			}
+			return 0
+		}
+		w.server.mu.Unlock()
+		patches, gets := len(w.server.count("patch nodes")), len(w.server.count("get nodes"))
+		w.runtime.images.Store(7)
+		for len(w.server.count("patch nodes")) == patches {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Second)
+		if n, m := len(w.server.count("patch nodes"))-patches, len(w.server.count("get nodes"))-gets; n != 5 || m != 4 {
+			t.Errorf("%d patches and %d reads of one round", n, m)
+		}
+	})
+}
+
+// TestC_1_25_2_RegistrationBacksOff: 100 ms, doubling, to 7 s, for ever.
+func TestC_1_25_2_RegistrationBacksOff(t *testing.T) {
+	in(t, func(s *server, _ *Config) { s.fail = func(string) int { return -1 } }, func(t *testing.T, w *world) {
+		time.Sleep(5 * time.Minute)
+		at := w.server.count("create nodes")
+		for i, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 7000, 7000} {
+			if d := at[i+1].Sub(at[i]); d != want*time.Millisecond {
+				t.Errorf("wait %d is %s, want %d ms", i, d, want)
+			}
+		}
+		if len(w.server.count("create leases")) != 0 {
+			t.Error("a lease without a node")
+		}
+		w.server.mu.Lock()
+		w.server.fail = nil
+		w.server.mu.Unlock()
+		time.Sleep(8 * time.Second)
+		if w.UID() == "" || len(w.server.count("create leases")) != 1 {
+			t.Errorf("UID %q after the server came back, %d leases", w.UID(), len(w.server.count("create leases")))
+		}
+	})
+}
+
+// TestF73_ObjectVanishes: it is made again at once, once.
+func TestF73_ObjectVanishes(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		first := w.UID()
+		w.server.remove()
+		time.Sleep(time.Second)
+		if w.UID() == first || w.UID() == "" || len(w.server.count("create nodes")) != 2 {
+			t.Errorf("UID %q after %q, %d registrations", w.UID(), first, len(w.server.count("create nodes")))
+		}
+		if l := w.server.lease; l.OwnerReferences[0].UID != w.UID() {
+			t.Errorf("lease of %q, node %q", l.OwnerReferences[0].UID, w.UID())
+		}
+	})
+}
+
+// TestF73_LateAnswer: what is said of an object after it went brings it back for
+// nobody, unless the server lists it.
+func TestF73_LateAnswer(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		old := w.Node().DeepCopy()
+		w.server.mu.Lock()
+		w.server.fail = func(what string) int {
+			if what == "create nodes" {
+				return 500
+			}
+			return 0
+		}
+		w.server.mu.Unlock()
+		w.server.remove()
+		time.Sleep(time.Second)
+		old.ResourceVersion = "999"
+		if w.hear(old, false); w.Node() != nil {
+			t.Error("a late answer brought the node back")
+		}
+		if w.hear(old, true); w.Node() == nil {
+			t.Error("a list does not count")
+		}
+	})
+}
+
+// TestF72_WatchCutEverySecond: the object is followed all the same, by one watch a
+// second at most, and without a list.
+func TestF72_WatchCutEverySecond(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		time.Sleep(time.Second)
+		for range 60 {
+			w.server.cut()
+			time.Sleep(time.Second)
+		}
+		if n := len(w.server.count("watch nodes")); n < 50 || n > 62 {
+			t.Errorf("%d watches in a minute", n)
+		}
+		if n := len(w.server.count("list nodes")); n != 1 {
+			t.Errorf("%d lists", n)
+		}
+		w.server.mu.Lock()
+		n := w.server.node.DeepCopy()
+		n.Spec.Unschedulable = true
+		w.server.put(n, "MODIFIED")
+		w.server.mu.Unlock()
+		time.Sleep(11 * time.Second)
+		if !w.Node().Spec.Unschedulable || !slices.Contains(w.said(), "NodeNotSchedulable") {
+			t.Errorf("unschedulable %t, events %v", w.Node().Spec.Unschedulable, w.said())
+		}
+	})
+}
+
+// TestC_1_25_2_ForbiddenLabels: they are refused before anybody is asked.
+func TestC_1_25_2_ForbiddenLabels(t *testing.T) {
+	t.Parallel()
+	o := node.NewObserver(node.ObserverConfig{})
+	cfg := Config{REST: &rest.Config{}, Observer: o, Register: true, Labels: map[string]string{"node-restriction.kubernetes.io/x": "y", "node-role.kubernetes.io/worker": ""}}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "node-restriction.kubernetes.io/x, node-role.kubernetes.io/worker") {
+		t.Errorf("%v", err)
+	}
+	cfg.Register = false
+	if _, err := New(cfg); err != nil {
+		t.Errorf("without registration: %v", err)
+	}
+}
+
+// TestC_1_25_2_PatchOfTwoAddresses: two of one type are both kept.
+func TestC_1_25_2_PatchOfTwoAddresses(t *testing.T) {
+	t.Parallel()
+	before, after := &v1.Node{}, &v1.Node{}
+	before.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"}, {Type: v1.NodeHostName, Address: "n"}}
+	after.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.1"}, {Type: v1.NodeInternalIP, Address: "fd00::1"}, {Type: v1.NodeHostName, Address: "n"}}
+	after.Spec.PodCIDR = "10.0.0.0/8"
+	patch, err := difference(before, after)
+	const want = `{"status":{"addresses":[{"$patch":"replace"},{"type":"InternalIP","address":"10.0.0.1"},{"type":"InternalIP","address":"fd00::1"},{"type":"Hostname","address":"n"}]}}`
+	if err != nil || string(patch) != want {
+		t.Errorf("%s, %v", patch, err)
+	}
+	if patch, err = difference(before, before); err != nil || string(patch) != "{}" {
+		t.Errorf("nothing: %s, %v", patch, err)
+	}
+}

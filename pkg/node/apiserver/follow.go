@@ -1,0 +1,94 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// followEvery is the least time from one watch's start to the next one's.
+const followEvery = time.Second
+
+// follow hears of the object by a watch of it alone, which a node may have, until ctx
+// ends.
+func (p *Presence) follow(ctx context.Context) {
+	since := "" // the resource version to go on from; "" lists first
+	for ctx.Err() == nil {
+		next := time.NewTimer(jitter(followEvery))
+		var err error
+		if since == "" {
+			since, err = p.list(ctx)
+		}
+		if since != "" {
+			since, err = p.watch(ctx, since)
+		}
+		if ctx.Err() == nil {
+			p.note("watch", err)
+		}
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+		}
+		next.Stop()
+	}
+}
+
+func (p *Presence) selector() string {
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, p.cfg.Observer.Name()).String()
+}
+
+// list reads the object, and returns where a watch goes on.
+func (p *Presence) list(ctx context.Context) (string, error) {
+	all, err := p.nodes.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
+	if err != nil {
+		return "", err
+	}
+	if len(all.Items) > 0 {
+		p.hear(&all.Items[0], true)
+	} else if was := p.seen.Load(); was != nil && version(was.ResourceVersion) <= version(all.ResourceVersion) {
+		p.gone(was.UID)
+	}
+	return all.ResourceVersion, nil
+}
+
+// watch hears of changes until the server or ctx ends it, and returns where the next
+// watch goes on; "" is a list. An end is no error.
+func (p *Presence) watch(ctx context.Context, since string) (string, error) {
+	seconds := int64(300 + rand.IntN(300))
+	w, err := p.watches.Watch(ctx, metav1.ListOptions{
+		FieldSelector: p.selector(), ResourceVersion: since, TimeoutSeconds: &seconds, AllowWatchBookmarks: true,
+	})
+	if err != nil {
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsTimeout(err) || apierrors.IsInvalid(err) {
+			return "", nil
+		}
+		return since, err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		n, ok := e.Object.(*v1.Node)
+		switch {
+		case e.Type == watch.Error:
+			err := apierrors.FromObject(e.Object)
+			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+				err = nil
+			}
+			return "", err
+		case !ok:
+			return "", fmt.Errorf("the watch of node %s shows a %T", p.cfg.Observer.Name(), e.Object)
+		case e.Type == watch.Deleted:
+			p.gone(n.UID)
+		case e.Type != watch.Bookmark:
+			p.hear(n, false)
+		}
+		since = n.ResourceVersion
+	}
+	return since, nil
+}

@@ -1,0 +1,90 @@
+package apiserver
+
+import (
+	"context"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// firstLease and lastLease bound the waits between tries to renew a lease.
+const (
+	firstLease = 200 * time.Millisecond
+	lastLease  = 7 * time.Second
+)
+
+// keepLease renews the lease every quarter of its duration until ctx ends, whatever
+// becomes of the status (C-1.25.8). It is made once the object is there, and belongs
+// to it.
+func (p *Presence) keepLease(ctx context.Context) {
+	var last *coordinationv1.Lease
+	wait, every := firstLease, p.cfg.LeaseDuration/4
+	for {
+		is, err := p.renew(ctx, last)
+		if ctx.Err() != nil {
+			return
+		}
+		p.note("lease", err)
+		last = is
+		next := jitter(every)
+		if err != nil {
+			next, wait = min(wait, every), min(2*wait, lastLease)
+		} else {
+			wait = firstLease
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-timer.C:
+		case <-p.born:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// renew makes the lease or renews it, and returns it as the server has it now; nil
+// when it has to be read first.
+func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	name, uid := p.cfg.Observer.Name(), p.UID()
+	if last == nil {
+		var err error
+		last, err = p.leases.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			if uid == "" {
+				return nil, nil // a lease without its node would never go
+			}
+			return p.leases.Create(ctx, p.lease(nil, name, uid), metav1.CreateOptions{})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	is, err := p.leases.Update(ctx, p.lease(last, name, uid), metav1.UpdateOptions{})
+	if err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return nil, err // the next try reads it
+		}
+		return last, err
+	}
+	return is, nil
+}
+
+// lease returns the lease as it has to be, from the one that is there.
+func (p *Presence) lease(from *coordinationv1.Lease, name string, uid types.UID) *coordinationv1.Lease {
+	l := from.DeepCopy()
+	if from == nil {
+		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: LeaseNamespace}}
+	}
+	seconds, now := int32(p.cfg.LeaseDuration/time.Second), metav1.NewMicroTime(time.Now())
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &name, &seconds, &now
+	if uid != "" {
+		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}}
+	}
+	return l
+}

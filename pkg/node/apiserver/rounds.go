@@ -1,0 +1,188 @@
+package apiserver
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/node"
+)
+
+const (
+	tries         = 5 // of one round (C-1.25.4)
+	firstRegister = 100 * time.Millisecond
+	lastRegister  = 7 * time.Second
+)
+
+// rounds registers the node and brings its status up to date until ctx ends. Until
+// the node is ready once, it does so at once when the runtime says so (C-1.25.5).
+func (p *Presence) rounds(ctx context.Context) {
+	if p.cfg.Register {
+		p.tell(nil, p.cfg.Observer.New(ctx)) // how the node is at the start, whatever it was before
+	}
+	changed := p.cfg.Observer.Changed()
+	for {
+		if p.seen.Load() == nil {
+			p.register(ctx)
+		} else {
+			p.round(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.schedulable()
+		if node.Condition(p.seen.Load(), v1.NodeReady).Status == v1.ConditionTrue {
+			changed = nil
+		}
+		next := time.NewTimer(jitter(p.cfg.UpdateFrequency))
+		select {
+		case <-next.C:
+		case <-p.kick:
+		case <-changed:
+		case <-ctx.Done():
+		}
+		next.Stop()
+	}
+}
+
+// register makes the object, or takes the one that is there, and tries until one is
+// (C-1.25.2). Where others make it, it only looks.
+func (p *Presence) register(ctx context.Context) {
+	if !p.cfg.Register {
+		p.note("registration", p.take(ctx))
+		return
+	}
+	for wait := firstRegister; ctx.Err() == nil; wait = min(2*wait, lastRegister) {
+		fresh := p.cfg.Observer.New(ctx)
+		made, err := p.nodes.Create(ctx, fresh, metav1.CreateOptions{})
+		switch {
+		case err == nil:
+			p.cfg.Log.Info("Node is registered", "node", made.Name)
+			p.sent(made, true)
+			p.note("registration", nil)
+			return
+		case apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err): // it may be there and not ours to make
+			if taken := p.take(ctx); taken == nil {
+				p.note("registration", nil)
+				return
+			} else if !apierrors.IsForbidden(err) {
+				err = taken
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.note("registration", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// take goes on with the object that is there.
+func (p *Presence) take(ctx context.Context) error {
+	before, err := p.nodes.Get(ctx, p.cfg.Observer.Name(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	after := p.cfg.Observer.Node(ctx, before)
+	if p.cfg.Register {
+		after = p.cfg.Observer.Adopted(ctx, before)
+	}
+	p.cfg.Log.Info("Node was registered before", "node", before.Name)
+	return p.send(ctx, before, after, true)
+}
+
+// round brings the status up to date, and tries more than once (C-1.25.4).
+func (p *Presence) round(ctx context.Context) {
+	var err error
+	for try := range tries {
+		if err = p.try(ctx, try); err == nil || ctx.Err() != nil || p.seen.Load() == nil {
+			break
+		}
+	}
+	if ctx.Err() == nil {
+		p.note("status", err)
+	}
+}
+
+// try sends the status if it changed, or was not sent for long (C-1.25.3). The first
+// try trusts the object as it was seen last.
+func (p *Presence) try(ctx context.Context, n int) error {
+	before := p.seen.Load()
+	if before == nil {
+		return nil
+	}
+	if n > 0 {
+		is, err := p.nodes.Get(ctx, before.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			p.gone(before.UID)
+		}
+		if err != nil {
+			return err
+		}
+		p.hear(is, false)
+		before = is
+	}
+	after := p.cfg.Observer.Node(ctx, before)
+	changed := node.Changed(before, after)
+	if !changed && time.Since(p.reported) < p.cfg.ReportFrequency+p.delay {
+		return nil
+	}
+	return p.send(ctx, before, after, changed)
+}
+
+// send patches the object's status.
+func (p *Presence) send(ctx context.Context, before, after *v1.Node, changed bool) error {
+	patch, err := difference(before, after)
+	if err != nil {
+		return err
+	}
+	is, err := p.nodes.Patch(ctx, before.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) {
+		p.gone(before.UID)
+	}
+	if err != nil {
+		return err
+	}
+	p.sent(is, changed)
+	p.tell(before, after)
+	return nil
+}
+
+// sent notes what the server made of what it was sent. After a change, the next
+// report comes up to half its period sooner or later, so that a cluster's nodes do
+// not report in step.
+func (p *Presence) sent(is *v1.Node, changed bool) {
+	p.hear(is, false)
+	p.reported, p.delay = time.Now(), 0
+	if changed {
+		p.delay = time.Duration((rand.Float64() - 0.5) * float64(p.cfg.ReportFrequency))
+	}
+}
+
+func (p *Presence) tell(before, after *v1.Node) {
+	for _, e := range node.Events(before, after) {
+		p.event(e)
+	}
+}
+
+// schedulable tells when somebody cordoned the node, or ended that.
+func (p *Presence) schedulable() {
+	n := p.seen.Load()
+	if n == nil || n.Spec.Unschedulable == p.unschedulable {
+		return
+	}
+	p.unschedulable = n.Spec.Unschedulable
+	reason := "NodeSchedulable"
+	if p.unschedulable {
+		reason = "NodeNotSchedulable"
+	}
+	p.event(node.Event{Reason: reason, Type: v1.EventTypeNormal, Message: "Node " + n.Name + " status is now: " + reason})
+}

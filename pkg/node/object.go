@@ -1,0 +1,282 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Settings is what the configuration says of a node.
+type Settings struct {
+	Name        string
+	Labels      map[string]string // those of every node included (Facts.Labels)
+	Taints      []v1.Taint        // at registration only
+	ProviderID  string            // at registration only
+	Port        int               // where the server listens; 0 is nowhere
+	MaxPods     int               // 0 is no limit
+	Allocatable v1.ResourceList   // Facts.Allocatable, the same list as admission's
+}
+
+// Inputs is what changes about a node.
+type Inputs struct {
+	Settings
+	Addresses []string               // in order; none leaves those that the object has
+	Runtime   pod.RuntimeFacts       // without a name it is not known
+	Images    []pod.Image            // nil is not known
+	Problems  []error                // why it is not ready, in the kubelet's order (C-1.25.6)
+	Under     []v1.NodeConditionType // the pressures that it is under
+}
+
+const (
+	maxImages     = 50      // in a Node (C-1.25.7)
+	maxImageNames = 5       // of one image in a Node
+	manyPods      = 1 << 20 // what a node without a limit says
+
+	annotationAttach = "volumes.kubernetes.io/controller-managed-attach-detach"
+)
+
+// declaredFeatures are those that a scheduler of 1.36 asks of a node, and that pods
+// have here.
+func declaredFeatures() []string {
+	return []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"}
+}
+
+// Object returns the Node as it is now: a new one where before is nil, else before
+// with its status brought up to date (C-1.25.2, C-1.25.6). What others write stays:
+// their conditions, labels, resources, and the whole spec.
+func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
+	n := before.DeepCopy()
+	if before == nil {
+		n = &v1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: in.Name, Labels: maps.Clone(in.Labels),
+				Annotations: map[string]string{annotationAttach: "true"},
+			},
+			Spec: v1.NodeSpec{Taints: slices.Clone(in.Taints), ProviderID: in.ProviderID},
+		}
+	}
+	for key, value := range map[string]string{v1.LabelOSStable: f.OS, v1.LabelArchStable: f.Arch} {
+		if before != nil && n.Labels[key] != value {
+			metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
+		}
+	}
+	s := &n.Status
+	if len(in.Addresses) > 0 {
+		s.Addresses = addresses(in)
+	}
+	s.Capacity, s.Allocatable = resources(f, in.Settings, s.Capacity)
+	s.NodeInfo = v1.NodeSystemInfo{
+		MachineID: f.MachineID, SystemUUID: f.SystemUUID, BootID: f.BootID,
+		KernelVersion: f.Kernel, OSImage: f.OSImage,
+		ContainerRuntimeVersion: runtimeName(in.Runtime, s.NodeInfo.ContainerRuntimeVersion),
+		KubeletVersion:          KubernetesVersion(),
+		OperatingSystem:         f.OS, Architecture: f.Arch,
+	}
+	if f.Swap > 0 {
+		s.NodeInfo.Swap = &v1.NodeSwapStatus{Capacity: &f.Swap}
+	}
+	s.DaemonEndpoints.KubeletEndpoint.Port = int32(in.Port)
+	if in.Images != nil {
+		s.Images = images(in.Images)
+	}
+	if in.Runtime.Name != "" { // it answered
+		s.RuntimeHandlers, s.Features = in.Runtime.Handlers, in.Runtime.Features
+	}
+	s.DeclaredFeatures = declaredFeatures()
+	s.VolumesInUse = nil
+	conditions(in, s, metav1.NewTime(now))
+	return n
+}
+
+// Adopt sets on an object that was there before this agent what is the node's own
+// to say beside its status: its default labels and its annotation (C-1.25.2).
+func Adopt(in Inputs, n *v1.Node) {
+	for _, key := range ownLabels() {
+		if value := in.Labels[key]; value != "" {
+			metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
+		}
+	}
+	metav1.SetMetaDataAnnotation(&n.ObjectMeta, annotationAttach, "true")
+}
+
+// Changed reports whether a Node is worth sending: the times of heartbeats alone
+// are not (C-1.25.3).
+func Changed(before, after *v1.Node) bool {
+	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
+	for _, s := range []*v1.NodeStatus{a, b} {
+		for i := range s.Conditions {
+			s.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+	}
+	return !equality.Semantic.DeepEqual(a, b) ||
+		!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
+}
+
+func addresses(in Inputs) []v1.NodeAddress {
+	var all []v1.NodeAddress
+	for _, ip := range in.Addresses {
+		all = append(all, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
+	}
+	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Name})
+}
+
+// resources returns the capacity and what of it is allocatable. Resources that others
+// put there stay; sizes of huge pages that the kernel has no more go.
+func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocatable v1.ResourceList) {
+	capacity = f.Capacity.DeepCopy()
+	for name, q := range before {
+		if _, ours := capacity[name]; !ours && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+			capacity[name] = q
+		}
+	}
+	most := int64(in.MaxPods)
+	if most == 0 {
+		most = manyPods
+	}
+	capacity[v1.ResourcePods] = *resource.NewQuantity(most, resource.DecimalSI)
+	allocatable = capacity.DeepCopy()
+	maps.Copy(allocatable, in.Allocatable.DeepCopy())
+	return capacity, allocatable
+}
+
+// runtimeName is containerRuntimeVersion. A runtime that does not answer keeps what
+// it was called before.
+func runtimeName(r pod.RuntimeFacts, before string) string {
+	switch {
+	case r.Version != "":
+		return r.Name + "://" + runtimeVersion(r.Version)
+	case before != "":
+		return before
+	}
+	return "remote://Unknown"
+}
+
+// images are the largest ones, with the first of their names (C-1.25.7).
+func images(all []pod.Image) []v1.ContainerImage {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b pod.Image) int {
+		if a.Size != b.Size {
+			return int(max(min(b.Size-a.Size, 1), -1))
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	var some []v1.ContainerImage
+	for _, i := range all[:min(len(all), maxImages)] {
+		some = append(some, v1.ContainerImage{Names: slices.Clone(i.Names[:min(len(i.Names), maxImageNames)]), SizeBytes: i.Size})
+	}
+	return some
+}
+
+// conditions sets the four that are the node's own, Ready last.
+func conditions(in Inputs, s *v1.NodeStatus, now metav1.Time) {
+	for _, c := range []struct {
+		is            v1.NodeConditionType
+		yes, no       string
+		yesSay, noSay string
+	}{
+		{v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory", "kubelet has insufficient memory available", "kubelet has sufficient memory available"},
+		{v1.NodeDiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure", "kubelet has disk pressure", "kubelet has no disk pressure"},
+		{v1.NodePIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID", "kubelet has insufficient PID available", "kubelet has sufficient PID available"},
+	} {
+		if slices.Contains(in.Under, c.is) {
+			setCondition(s, v1.NodeCondition{Type: c.is, Status: v1.ConditionTrue, Reason: c.yes, Message: c.yesSay}, now)
+		} else {
+			setCondition(s, v1.NodeCondition{Type: c.is, Status: v1.ConditionFalse, Reason: c.no, Message: c.noSay}, now)
+		}
+	}
+	problems := slices.Clone(in.Problems)
+	if missing := missingCapacity(s.Capacity); missing != "" {
+		problems = append(problems, errors.New("missing node capacity for resources: "+missing))
+	}
+	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	if err := utilerrors.NewAggregate(problems); err != nil {
+		ready.Status, ready.Reason, ready.Message = v1.ConditionFalse, "KubeletNotReady", err.Error()
+	}
+	setCondition(s, ready, now)
+}
+
+func missingCapacity(capacity v1.ResourceList) string {
+	var missing []string
+	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods, v1.ResourceEphemeralStorage} {
+		if _, ok := capacity[name]; !ok {
+			missing = append(missing, string(name))
+		}
+	}
+	return strings.Join(missing, ", ")
+}
+
+// setCondition puts a condition in its place, or last. Its transition is when its
+// status became another.
+func setCondition(s *v1.NodeStatus, c v1.NodeCondition, now metav1.Time) {
+	c.LastHeartbeatTime, c.LastTransitionTime = now, now
+	i := slices.IndexFunc(s.Conditions, func(o v1.NodeCondition) bool { return o.Type == c.Type })
+	if i < 0 {
+		s.Conditions = append(s.Conditions, c)
+		return
+	}
+	if s.Conditions[i].Status == c.Status {
+		c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+	}
+	s.Conditions[i] = c
+}
+
+// Condition returns a condition of a Node; its status is "" where there is none.
+func Condition(n *v1.Node, of v1.NodeConditionType) v1.NodeCondition {
+	if n != nil {
+		for _, c := range n.Status.Conditions {
+			if c.Type == of {
+				return c
+			}
+		}
+	}
+	return v1.NodeCondition{}
+}
+
+// Event is something that happened to the node and that people are told of.
+type Event struct{ Reason, Type, Message string }
+
+// Events returns what people are told of when before becomes after: conditions that
+// changed, and another start of the machine (C-1.25.6, C-1.25.7). before may be nil.
+func Events(before, after *v1.Node) []Event {
+	var all []Event
+	say := func(reason string) {
+		all = append(all, Event{reason, v1.EventTypeNormal, fmt.Sprintf("Node %s status is now: %s", after.Name, reason)})
+	}
+	if before != nil {
+		was, is := before.Status.NodeInfo.BootID, after.Status.NodeInfo.BootID
+		if was != "" && is != was {
+			all = append(all, Event{"Rebooted", v1.EventTypeWarning, fmt.Sprintf("Node %s has been rebooted, boot id: %s", after.Name, is)})
+		}
+	}
+	for _, c := range []struct {
+		is      v1.NodeConditionType
+		yes, no string
+	}{
+		{v1.NodeMemoryPressure, "NodeHasInsufficientMemory", "NodeHasSufficientMemory"},
+		{v1.NodeDiskPressure, "NodeHasDiskPressure", "NodeHasNoDiskPressure"},
+		{v1.NodePIDPressure, "NodeHasInsufficientPID", "NodeHasSufficientPID"},
+		{v1.NodeReady, "NodeReady", "NodeNotReady"},
+	} {
+		was, is := Condition(before, c.is).Status, Condition(after, c.is).Status
+		switch {
+		case was == is || c.is == v1.NodeReady && was == "": // a node that was never ready did not become so
+		case is == v1.ConditionTrue:
+			say(c.yes)
+		default:
+			say(c.no)
+		}
+	}
+	return all
+}

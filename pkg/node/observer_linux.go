@@ -1,0 +1,328 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Runtime is what an Observer asks of a container runtime; cri.Runtime is one.
+type Runtime interface {
+	Facts(ctx context.Context) (pod.RuntimeFacts, error) // without name and version
+	Version(ctx context.Context) (name, version string, err error)
+	Images(ctx context.Context) ([]pod.Image, error)
+	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
+}
+
+// ObserverConfig is what an Observer has to know.
+type ObserverConfig struct {
+	Settings
+	NodeIPs    []string // of --node-ip
+	NoLookup   bool     // the node's name is in no cluster's DNS: no name server is asked for it
+	Facts      Facts
+	RootDir    string // pods' data lie on its file system
+	PodsCgroup string // of all pods, as a directory of the cgroup file system; "" is not looked at
+	Thresholds []pod.Threshold
+	Transition time.Duration // how long a pressure lasts that is over
+	Runtime    Runtime
+	// Health says what else keeps pods from running ("PLEG is not healthy: …"); nil
+	// is nothing. It must not block.
+	Health func() error
+	// ShuttingDown reports that the machine is about to stop (C-1.25.9); nil is never.
+	ShuttingDown func() bool
+	Log          *slog.Logger
+}
+
+const (
+	askEvery    = 10 * time.Second       // how the runtime is
+	askSoon     = 100 * time.Millisecond // while it is not well yet (C-1.25.5)
+	askSoonFor  = 2 * time.Minute
+	askTimeout  = 10 * time.Second
+	imagesEvery = 30 * time.Second
+	freshness   = 30 * time.Second // a runtime that did not answer for longer is down
+)
+
+// Observer knows how this node fares. Inputs and Node never wait for the runtime:
+// Run, and Ask, do.
+type Observer struct {
+	cfg     ObserverConfig
+	changed chan struct{} // cap 1: readiness may be another
+
+	mu       sync.Mutex
+	runtime  pod.RuntimeFacts
+	answered time.Time // when the runtime last said that it is well
+	heard    bool      // it said anything at all
+	images   []pod.Image
+	listed   time.Time // images
+	imageFs  string
+	pressure Pressure
+	ips      []string
+	current  *v1.Node // as Node built it last
+	said     map[string]string
+}
+
+// NewObserver returns an Observer that knows nothing of the runtime yet.
+func NewObserver(cfg ObserverConfig) *Observer {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), said: map[string]string{}}
+}
+
+// Name returns the node's.
+func (o *Observer) Name() string { return o.cfg.Name }
+
+// Changed is readable when the runtime became ready, or ceased to be.
+func (o *Observer) Changed() <-chan struct{} { return o.changed }
+
+// Run asks the runtime every few seconds until ctx ends; after a start, in quick
+// succession until it is ready once (C-1.25.5).
+func (o *Observer) Run(ctx context.Context) {
+	start, soon := time.Now(), true
+	for ctx.Err() == nil {
+		if o.Ask(ctx) || time.Since(start) > askSoonFor {
+			soon = false
+		}
+		wait := askEvery
+		if soon {
+			wait = askSoon
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Ask asks the runtime once, and reports whether it is well. It may take as long as
+// the runtime may think.
+func (o *Observer) Ask(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	r, err := o.cfg.Runtime.Facts(ctx)
+	if err == nil {
+		r.Name, r.Version, err = o.version(ctx)
+	}
+	o.note("runtime", err)
+	now := time.Now()
+	if err != nil {
+		o.mu.Lock()
+		o.runtime.Version = "" // who answers next may be another
+		o.mu.Unlock()
+		return false
+	}
+	o.mu.Lock()
+	was := o.readyLocked()
+	o.runtime, o.heard = r, true
+	if r.Runtime.OK {
+		o.answered = now
+	}
+	ready := o.readyLocked()
+	list := r.Runtime.OK && (o.listed.IsZero() || now.Sub(o.listed) >= imagesEvery)
+	o.mu.Unlock()
+	if ready != was {
+		select {
+		case o.changed <- struct{}{}:
+		default:
+		}
+	}
+	if list {
+		o.list(ctx)
+	}
+	return ready
+}
+
+// version is asked for once of every runtime that answers.
+func (o *Observer) version(ctx context.Context) (name, version string, err error) {
+	o.mu.Lock()
+	name, version = o.runtime.Name, o.runtime.Version
+	o.mu.Unlock()
+	if version != "" {
+		return name, version, nil
+	}
+	return o.cfg.Runtime.Version(ctx)
+}
+
+func (o *Observer) readyLocked() bool {
+	return o.heard && o.runtime.Runtime.OK && o.runtime.Network.OK
+}
+
+// list asks for the images and where they lie.
+func (o *Observer) list(ctx context.Context) {
+	images, err := o.cfg.Runtime.Images(ctx)
+	o.note("images", err)
+	fs, _, dirErr := o.cfg.Runtime.Filesystems(ctx)
+	o.note("imagefs", dirErr)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listed = time.Now()
+	if err == nil {
+		o.images = images
+	}
+	if dirErr == nil {
+		o.imageFs = fs.Mountpoint
+	}
+}
+
+// Inputs measures this machine now, and adds what is known of the runtime.
+func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
+	ips := o.addresses(ctx)
+	o.mu.Lock()
+	at := places{root: "/", nodeFs: o.cfg.RootDir, imageFs: o.imageFs, podsGroup: o.cfg.PodsCgroup, pids: o.cfg.Facts.PIDs}
+	o.mu.Unlock()
+	levels, err := at.levels()
+	o.note("pressure", err)
+	problems := o.outer()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pressure.See(o.thresholds(), levels, now)
+	return Inputs{
+		Settings: o.cfg.Settings, Addresses: ips, Runtime: o.runtime, Images: o.images,
+		Problems: o.problemsLocked(now, problems), Under: o.pressure.Now(o.cfg.Transition, now),
+	}
+}
+
+// addresses are found once, and again when the machine has them no more: a name
+// server is not asked in every round. None are known while none are found.
+func (o *Observer) addresses(ctx context.Context) []string {
+	o.mu.Lock()
+	ips := o.ips
+	o.mu.Unlock()
+	if len(ips) > 0 && allOwn(ips) {
+		return ips
+	}
+	name := o.cfg.Name
+	if o.cfg.NoLookup {
+		name = ""
+	}
+	ips, err := HostIPs(ctx, name, o.cfg.NodeIPs)
+	o.note("addresses", err)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(ips) > 0 {
+		o.ips = ips
+	}
+	return o.ips
+}
+
+// thresholds are those of the configuration; what holds for the machine's memory
+// holds for that of all pods.
+func (o *Observer) thresholds() []pod.Threshold {
+	all := o.cfg.Thresholds
+	for _, t := range o.cfg.Thresholds {
+		if t.Signal == pod.SignalMemory {
+			t.Signal = pod.SignalPodsMemory
+			all = append(all[:len(all):len(all)], t)
+		}
+	}
+	return all
+}
+
+// outer are problems that others see: of pods, and of the machine's end.
+func (o *Observer) outer() (problems [2]error) {
+	if o.cfg.Health != nil {
+		problems[0] = o.cfg.Health()
+	}
+	if o.cfg.ShuttingDown != nil && o.cfg.ShuttingDown() {
+		problems[1] = errors.New("node is shutting down")
+	}
+	return problems
+}
+
+// problemsLocked are why the node is not ready, in the kubelet's order and words.
+func (o *Observer) problemsLocked(now time.Time, outer [2]error) []error {
+	var all []error
+	switch {
+	case o.answered.IsZero():
+		all = append(all, errors.New("container runtime status check may not have completed yet"))
+	case now.Sub(o.answered) >= freshness:
+		all = append(all, errors.New("container runtime is down"))
+	}
+	if outer[0] != nil {
+		all = append(all, outer[0])
+	}
+	switch {
+	case !o.heard:
+		all = append(all, errors.New("network state unknown"))
+	default:
+		if !o.runtime.Runtime.OK {
+			all = append(all, fmt.Errorf("container runtime not ready: %s", condition("RuntimeReady", o.runtime.Runtime)))
+		}
+		if !o.runtime.Network.OK {
+			all = append(all, fmt.Errorf("container runtime network not ready: %s", condition("NetworkReady", o.runtime.Network)))
+		}
+	}
+	if outer[1] != nil {
+		all = append(all, outer[1])
+	}
+	return all
+}
+
+// condition writes a runtime's condition as the kubelet does.
+func condition(name string, c pod.RuntimeCondition) string {
+	if !c.Said {
+		return "condition not set"
+	}
+	return fmt.Sprintf("%s=%t reason:%s message:%s", name, c.OK, c.Reason, c.Message)
+}
+
+// Node returns the Node as it is now, with what others wrote on before; with nil it
+// goes on from the one it returned last. Nobody waits for the runtime.
+func (o *Observer) Node(ctx context.Context, before *v1.Node) *v1.Node {
+	now := time.Now()
+	in := o.Inputs(ctx, now)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if before == nil {
+		before = o.current
+	}
+	fresh := before == nil
+	o.current = Object(o.cfg.Facts, in, before, now)
+	if fresh {
+		o.current.CreationTimestamp = metav1.NewTime(now)
+	}
+	return o.current.DeepCopy()
+}
+
+// Look is Node after the runtime was asked, for a node that nobody observes in
+// rounds. It may take as long as the runtime may think.
+func (o *Observer) Look(ctx context.Context) *v1.Node {
+	o.Ask(ctx)
+	return o.Node(ctx, nil)
+}
+
+// New returns the Node as it is registered, whatever was there before.
+func (o *Observer) New(ctx context.Context) *v1.Node {
+	now := time.Now()
+	return Object(o.cfg.Facts, o.Inputs(ctx, now), nil, now)
+}
+
+// Adopted is Node for an object that was there before this agent.
+func (o *Observer) Adopted(ctx context.Context, before *v1.Node) *v1.Node {
+	n := o.Node(ctx, before)
+	Adopt(Inputs{Settings: o.cfg.Settings}, n)
+	return n
+}
+
+// note logs what fails, once until it changes.
+func (o *Observer) note(what string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	o.mu.Lock()
+	was := o.said[what]
+	o.said[what] = text
+	o.mu.Unlock()
+	if text != "" && text != was {
+		o.cfg.Log.Warn("Something of the node is not known", "what", what, "error", err)
+	}
+}

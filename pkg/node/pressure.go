@@ -1,0 +1,58 @@
+package node
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Level is how much there is of something, and how much of that is left.
+type Level struct{ Available, Capacity int64 }
+
+// Pressure is when each pressure of a node was seen last. The zero value has seen
+// none.
+type Pressure struct {
+	seen map[v1.NodeConditionType]time.Time
+}
+
+// conditionOf returns the condition that a signal stands for.
+func conditionOf(signal string) v1.NodeConditionType {
+	switch signal {
+	case pod.SignalMemory, pod.SignalPodsMemory:
+		return v1.NodeMemoryPressure
+	case pod.SignalPIDs:
+		return v1.NodePIDPressure
+	}
+	return v1.NodeDiskPressure
+}
+
+// See notes the thresholds that levels, by signal, are below. What was not
+// measured is not below.
+func (p *Pressure) See(thresholds []pod.Threshold, levels map[string]Level, now time.Time) {
+	for _, t := range thresholds {
+		l, ok := levels[t.Signal]
+		if !ok || l.Available >= t.Of(l.Capacity) {
+			continue
+		}
+		if p.seen == nil {
+			p.seen = map[v1.NodeConditionType]time.Time{}
+		}
+		p.seen[conditionOf(t.Signal)] = now
+	}
+}
+
+// Now returns the pressures that were seen within the period (C-1.35.4), in the
+// order of their names.
+func (p *Pressure) Now(period time.Duration, now time.Time) []v1.NodeConditionType {
+	var under []v1.NodeConditionType
+	for _, c := range slices.Sorted(maps.Keys(p.seen)) {
+		if now.Sub(p.seen[c]) <= period {
+			under = append(under, c)
+		}
+	}
+	return under
+}

@@ -1,0 +1,40 @@
+package node
+
+import (
+	"runtime/debug"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// KubernetesVersion returns the Kubernetes release whose libraries this program is
+// built with ("v1.36.3"): what a cluster is told, since its parts compare it with
+// their own. It is "v0.0.0" in a program that does not say.
+func KubernetesVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "v0.0.0"
+	}
+	return versionOf(info.Deps)
+}
+
+func versionOf(deps []*debug.Module) string {
+	for _, d := range deps { // k8s.io/api v0.36.3 is Kubernetes v1.36.3
+		if rest, ok := strings.CutPrefix(d.Version, "v0."); ok && d.Path == "k8s.io/api" {
+			return "v1." + rest
+		}
+	}
+	return "v0.0.0"
+}
+
+// runtimeVersion is what the runtime calls its version, in the kubelet's form: a
+// semantic version without its v where it is one, else what of it is numbers.
+func runtimeVersion(text string) string {
+	if v, err := version.ParseSemantic(text); err == nil {
+		return v.String()
+	}
+	if v, err := version.ParseGeneric(text); err == nil {
+		return v.String()
+	}
+	return text
+}

@@ -1,0 +1,28 @@
+package pod
+
+import v1 "k8s.io/api/core/v1"
+
+// RuntimeFacts is what a container runtime says of itself, for those who look at
+// the node (C-1.25.6, C-1.25.7).
+type RuntimeFacts struct {
+	Name, Version string                  // as containerd and 2.1.4
+	Runtime       RuntimeCondition        // can make pods
+	Network       RuntimeCondition        // can give them a network
+	Handlers      []v1.NodeRuntimeHandler // by name
+	Features      *v1.NodeFeatures        // nil where it says nothing of them
+}
+
+// RuntimeCondition is one condition of a runtime in its own words.
+type RuntimeCondition struct {
+	Said    bool // it says something of it at all
+	OK      bool
+	Reason  string
+	Message string
+}
+
+// Image is one image that a runtime has.
+type Image struct {
+	ID    string   `json:"id"`
+	Names []string `json:"names"` // by digest first, then by tag
+	Size  int64    `json:"size"`  // in bytes
+}

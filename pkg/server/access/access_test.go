@@ -1,0 +1,438 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// api is as much of an API server as is asked. It is spoken to without a socket, so
+// that tests can pass time.
+type api struct {
+	tokens map[string]authenticationv1.UserInfo // who has them
+	may    func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus
+	meet   func() // called by each question; may be nil
+
+	mu      sync.Mutex // guards what follows
+	fails   error
+	tokened int
+	asked   []authorizationv1.SubjectAccessReviewSpec
+}
+
+func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	fails := a.fails
+	a.mu.Unlock()
+	if a.meet != nil {
+		a.meet()
+	}
+	if fails != nil {
+		return nil, fails
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
+	var answer any
+	switch r.URL.Path {
+	case "/apis/authentication.k8s.io/v1/tokenreviews":
+		var q authenticationv1.TokenReview
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			return nil, err
+		}
+		a.mu.Lock()
+		a.tokened++
+		user, ok := a.tokens[q.Spec.Token]
+		a.mu.Unlock()
+		q.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: user}
+		if !ok {
+			q.Status.Error = "no such token: " + q.Spec.Token
+		}
+		answer = &q
+	case "/apis/authorization.k8s.io/v1/subjectaccessreviews":
+		var q authorizationv1.SubjectAccessReview
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			return nil, err
+		}
+		a.mu.Lock()
+		a.asked = append(a.asked, q.Spec)
+		a.mu.Unlock()
+		q.Status = a.may(q.Spec)
+		answer = &q
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+func (a *api) set(fails error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fails = fails
+}
+
+func (a *api) counts() (tokens, reviews int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tokened, len(a.asked)
+}
+
+func (a *api) access(t testing.TB, change ...func(*Config)) *Access {
+	t.Helper()
+	cfg := Config{Node: "n1", API: &rest.Config{Host: "https://kubernetes.invalid", Transport: a}}
+	cfg.API.ContentType = "application/json"
+	for _, f := range change {
+		f(&cfg)
+	}
+	got, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// with is a request with a token.
+func with(token string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "https://node:10250/pods", nil)
+	r.TLS = &tls.ConnectionState{}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return r
+}
+
+func anna() map[string]authenticationv1.UserInfo {
+	return map[string]authenticationv1.UserInfo{"hunter2": {
+		Username: "anna", UID: "7", Groups: []string{"dev"}, Extra: map[string]authenticationv1.ExtraValue{"scope": {"a", "b"}},
+	}}
+}
+
+var errDown = errors.New("connection refused")
+
+func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{tokens: anna()}
+		a := s.access(t)
+		who := func(token string, want bool, asked int) server.Caller {
+			t.Helper()
+			c, ok, err := a.Who(with(token))
+			if n, _ := s.counts(); ok != want || err != nil || n != asked {
+				t.Errorf("%q is %+v, %t, %v after %d questions, want %t after %d", token, c, ok, err, n, want, asked)
+			}
+			return c
+		}
+		c := who("hunter2", true, 1)
+		if c.Name != "anna" || c.UID != "7" || !slices.Equal(c.Groups, []string{"dev", "system:authenticated"}) || !slices.Equal(c.Extra["scope"], []string{"a", "b"}) || c.Local {
+			t.Errorf("caller %+v", c)
+		}
+		time.Sleep(2*time.Minute - time.Second)
+		who("hunter2", true, 1)
+		time.Sleep(2 * time.Second)
+		who("hunter2", true, 2)
+		who("hunter3", false, 3) // what is refused is kept too
+		who("hunter3", false, 3)
+		time.Sleep(2*time.Minute + time.Second)
+		who("hunter3", false, 4)
+	})
+}
+
+// A token that was revoked is let in no longer than it is kept; an error is not kept.
+func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{tokens: anna()}
+		a := s.access(t)
+		if _, ok, _ := a.Who(with("hunter2")); !ok {
+			t.Fatal("a good token is refused")
+		}
+		s.set(errDown)
+		if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+			t.Errorf("what is known is not answered without the server: %v", err)
+		}
+		if _, ok, err := a.Who(with("hunter3")); ok || err == nil {
+			t.Errorf("somebody unknown is %t, %v", ok, err)
+		}
+		time.Sleep(2*time.Minute + time.Second)
+		if _, ok, err := a.Who(with("hunter2")); ok || err == nil {
+			t.Errorf("what cannot be asked is %t, %v", ok, err)
+		}
+		s.set(nil)
+		if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+			t.Errorf("an error is kept: %v", err)
+		}
+		s.mu.Lock()
+		clear(s.tokens)
+		s.mu.Unlock()
+		time.Sleep(2*time.Minute + time.Second)
+		if _, ok, _ := a.Who(with("hunter2")); ok {
+			t.Error("a revoked token is let in")
+		}
+	})
+}
+
+// Neither the caches nor what is logged hold a token.
+func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := &api{tokens: anna()}
+	a := s.access(t, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	for _, token := range []string{"hunter2", "hunter2-unknown"} {
+		if _, _, err := a.Who(with(token)); err != nil {
+			t.Error(err)
+		}
+	}
+	s.set(errDown)
+	_, _, err := a.Who(with("hunter2-late"))
+	if err == nil {
+		t.Error("no error")
+	}
+	if all := fmt.Sprintf("%+v %v %s", a.tokens.kept.Keys(), err, log.String()); strings.Contains(all, "hunter2") || !strings.Contains(all, "Token not reviewed") {
+		t.Errorf("kept or told: %s", all)
+	}
+	if n := len(a.tokens.kept.Keys()); n != 2 {
+		t.Errorf("%d tokens are kept", n)
+	}
+}
+
+// Nobody is anonymous, whoever says so; and without TLS nobody is anybody.
+func TestD1_NobodyIsAnonymous(t *testing.T) {
+	t.Parallel()
+	s := &api{
+		tokens: map[string]authenticationv1.UserInfo{
+			"a": {Username: "system:anonymous"}, "b": {Username: "x", Groups: []string{"system:unauthenticated"}}, "c": {}, "good": {Username: "x"},
+		},
+		may: func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+			return authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+		},
+	}
+	a := s.access(t)
+	for _, token := range []string{"", "a", "b", "c", "d", strings.Repeat("x", tokenLimit+1), "good extra"} {
+		if c, ok, err := a.Who(with(token)); ok || err != nil {
+			t.Errorf("%.20q is %+v, %v", token, c, err)
+		}
+	}
+	plain := with("good")
+	plain.TLS = nil
+	if _, ok, _ := a.Who(plain); ok {
+		t.Error("a token that came in the clear is let in")
+	}
+	basic := with("")
+	basic.Header.Set("Authorization", "Basic good")
+	if _, ok, _ := a.Who(basic); ok {
+		t.Error("another scheme is let in")
+	}
+	proxied := with("")
+	proxied.Header.Set("X-Remote-User", "admin")
+	if _, ok, _ := a.Who(proxied); ok {
+		t.Error("a header says who asks")
+	}
+	if _, ok, _ := a.Who(with("good")); !ok {
+		t.Error("a good token is refused")
+	}
+	for _, c := range []server.Caller{{}, {Name: "system:anonymous"}, {Name: "x", Groups: []string{"system:unauthenticated"}}} {
+		if ok, _, err := a.May(t.Context(), c, "get", "proxy"); ok || err != nil {
+			t.Errorf("%+v may, %v", c, err)
+		}
+	}
+	if _, n := s.counts(); n != 0 {
+		t.Errorf("%d questions about nobody", n)
+	}
+}
+
+func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
+	t.Parallel()
+	yes := ""
+	s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+		return authorizationv1.SubjectAccessReviewStatus{Allowed: q.ResourceAttributes.Subresource == yes, Reason: "because"}
+	}}
+	c := server.Caller{Name: "anna", UID: "7", Groups: []string{"b", "a"}, Extra: map[string][]string{"scope": {"x"}}}
+	for _, it := range []struct {
+		yes   string
+		want  bool
+		asked []string
+	}{
+		{"pods", true, []string{"pods"}},
+		{"proxy", true, []string{"pods", "proxy"}},
+		{"other", false, []string{"pods", "proxy"}},
+	} {
+		yes = it.yes
+		s.asked = nil
+		ok, why, err := s.access(t).May(t.Context(), c, "get", "pods", "proxy")
+		var asked []string
+		for _, q := range s.asked {
+			asked = append(asked, q.ResourceAttributes.Subresource)
+		}
+		if ok != it.want || err != nil || why != "because" || !slices.Equal(asked, it.asked) {
+			t.Errorf("%s: %t, %q, %v after %q", it.yes, ok, why, err, asked)
+		}
+	}
+	q := s.asked[0]
+	if got := fmt.Sprintf("%s %s %v %v %+v", q.User, q.UID, q.Groups, q.Extra, *q.ResourceAttributes); q.NonResourceAttributes != nil ||
+		got != "anna 7 [a b] map[scope:[x]] "+fmt.Sprintf("%+v", authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "pods", Name: "n1"}) {
+		t.Errorf("asked %s", got)
+	}
+	if ok, _, err := s.access(t).May(t.Context(), c, "get"); ok || err != nil {
+		t.Errorf("nothing asked is %t, %v", ok, err)
+	}
+}
+
+func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+			return authorizationv1.SubjectAccessReviewStatus{Allowed: q.ResourceAttributes.Verb == "get"}
+		}}
+		a := s.access(t)
+		c := server.Caller{Name: "anna", Groups: []string{"a", "b"}}
+		may := func(c server.Caller, verb string, want bool, asked int) {
+			t.Helper()
+			ok, _, err := a.May(t.Context(), c, verb, "proxy")
+			if _, n := s.counts(); ok != want || err != nil || n != asked {
+				t.Errorf("%s is %t, %v after %d questions, want %t after %d", verb, ok, err, n, want, asked)
+			}
+		}
+		may(c, "get", true, 1)
+		may(c, "create", false, 2) // the answer about one verb is none about another
+		may(server.Caller{Name: "anna", Groups: []string{"b", "a"}}, "get", true, 2)
+		may(server.Caller{Name: "anna", Groups: []string{"a,b"}}, "get", true, 3)
+		may(server.Caller{Name: "anna", UID: "2", Groups: []string{"a", "b"}}, "get", true, 4)
+		may(server.Caller{Name: "anna", Groups: []string{"a", "b"}, Extra: map[string][]string{"x": {"y"}}}, "get", true, 5)
+		time.Sleep(29 * time.Second)
+		may(c, "create", false, 5)
+		time.Sleep(2 * time.Second)
+		may(c, "create", false, 6)
+		may(c, "get", true, 6)
+		s.set(errDown)
+		may(c, "get", true, 6)
+		time.Sleep(5 * time.Minute)
+		ok, _, err := a.May(t.Context(), c, "get", "proxy")
+		if ok || err == nil {
+			t.Errorf("what cannot be asked is %t, %v", ok, err)
+		}
+		s.set(nil)
+		may(c, "get", true, 7)
+	})
+}
+
+// A "no" is a no, whatever stands beside it; and a later question is not asked where
+// one before it could not be.
+func TestD1_AccessFailsClosed(t *testing.T) {
+	t.Parallel()
+	s := &api{may: func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+		return authorizationv1.SubjectAccessReviewStatus{Allowed: true, Denied: true, EvaluationError: "both"}
+	}}
+	c := server.Caller{Name: "anna"}
+	if ok, _, err := s.access(t).May(t.Context(), c, "get", "proxy"); ok || err != nil {
+		t.Errorf("denied is %t, %v", ok, err)
+	}
+	s.set(errDown)
+	if ok, _, err := s.access(t).May(t.Context(), c, "get", "pods", "proxy"); ok || err == nil {
+		t.Errorf("no answer is %t, %v", ok, err)
+	}
+	stuck := &api{meet: func() {}}
+	stuck.may = func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus { panic("asked") }
+	for _, it := range []Config{{Node: "n1"}, {API: &rest.Config{}, ClientCAFile: "x"}, {Node: "n1", API: &rest.Config{}, NoTokens: true}, {Node: "n1", ClientCAFile: "/nowhere"}} {
+		if _, err := New(it); err == nil {
+			t.Errorf("%+v is accepted", it)
+		}
+	}
+	if ok, _, err := stuck.access(t).May(t.Context(), server.Caller{Name: "root", Local: true}, "create", "proxy"); !ok || err != nil {
+		t.Errorf("the local caller is %t, %v", ok, err)
+	}
+}
+
+// A server that does not answer is waited for, but not for long.
+func TestD1_QuestionsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var now, most atomic.Int64
+		s := &api{tokens: anna(), meet: func() {
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(100 * time.Millisecond)
+			now.Add(-1)
+		}}
+		a := s.access(t)
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() { _, _, _ = a.Who(with(fmt.Sprintf("unknown-%d", i))) })
+		}
+		wg.Wait()
+		if n := most.Load(); n > asking || n < asking/2 {
+			t.Errorf("%d questions at a time", n)
+		}
+		for i := range 3 * tokensKept {
+			a.tokens.kept.Add(fmt.Sprint(i), identity{}, time.Minute)
+			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
+		}
+		for i := range 2 * reviewsKept {
+			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
+		}
+		if n, m := len(a.tokens.kept.Keys()), len(a.reviews.kept.Keys()); n != tokensKept || m != reviewsKept {
+			t.Errorf("%d tokens and %d reviews are kept", n, m)
+		}
+	})
+}
+
+// Questions that are the same are asked once, and the answer is everybody's even
+// when who asked first has gone.
+func TestSameQuestionsAreAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{tokens: anna(), meet: func() { time.Sleep(time.Second) }}
+		s.may = func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+			return authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+		}
+		a := s.access(t)
+		var wg sync.WaitGroup
+		gone, leave := context.WithCancel(t.Context())
+		for i := range 20 {
+			ctx := t.Context()
+			if i == 0 {
+				ctx = gone
+			}
+			wg.Go(func() {
+				if _, ok, err := a.Who(with("hunter2").WithContext(ctx)); !ok || err != nil {
+					t.Errorf("%d: %t, %v", i, ok, err)
+				}
+				if ok, _, err := a.May(ctx, server.Caller{Name: "anna"}, "get", "proxy"); !ok || err != nil {
+					t.Errorf("%d: %t, %v", i, ok, err)
+				}
+			})
+			if i == 0 {
+				synctest.Wait() // it asks
+			}
+		}
+		synctest.Wait()
+		leave()
+		wg.Wait()
+		if n, m := s.counts(); n != 1 || m != 1 {
+			t.Errorf("%d and %d questions", n, m)
+		}
+	})
+}

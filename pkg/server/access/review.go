@@ -1,0 +1,130 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/nodectl/nodectl/pkg/server"
+)
+
+// reviews asks the API server who may do what with this node.
+type reviews struct {
+	ask             authorization.AuthorizationV1Interface
+	node            string
+	allowed, denied time.Duration
+	kept            *cache.LRUExpireCache
+	gate            gate
+
+	together singleflight.Group
+}
+
+// verdict is what was said.
+type verdict struct {
+	allowed bool
+	why     string
+}
+
+func newReviews(ask authorization.AuthorizationV1Interface, cfg Config) *reviews {
+	return &reviews{
+		ask: ask, node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor,
+		kept: cache.NewLRUExpireCache(reviewsKept), gate: newGate(),
+	}
+}
+
+// may says whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from what
+// was said of that a while ago. An error is not kept.
+func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (verdict, error) {
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		User: c.Name, UID: c.UID, Groups: slices.Sorted(slices.Values(c.Groups)),
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: s.node,
+		},
+	}
+	if len(c.Extra) > 0 {
+		spec.Extra = make(map[string]authorizationv1.ExtraValue, len(c.Extra))
+		for k, v := range c.Extra {
+			spec.Extra[k] = v
+		}
+	}
+	text, err := json.Marshal(&spec)
+	if err != nil {
+		return verdict{}, errors.New("an access review cannot be written")
+	}
+	sum := sha256.Sum256(text)
+	key := string(sum[:])
+	if said, ok := s.kept.Get(key); ok {
+		return said.(verdict), nil
+	}
+	said, err, _ := s.together.Do(key, func() (any, error) {
+		said, err := s.review(ctx, spec)
+		switch {
+		case err != nil:
+		case said.allowed:
+			s.kept.Add(key, said, s.allowed)
+		default:
+			s.kept.Add(key, said, s.denied)
+		}
+		return said, err
+	})
+	if err != nil {
+		return verdict{}, err
+	}
+	return said.(verdict), nil
+}
+
+// review asks.
+func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (verdict, error) {
+	var said *authorizationv1.SubjectAccessReview
+	err := s.gate.ask(ctx, func(ctx context.Context) (err error) {
+		said, err = s.ask.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return verdict{}, err
+	}
+	return verdict{allowed: said.Status.Allowed && !said.Status.Denied, why: said.Status.Reason}, nil
+}
+
+// gate bounds questions of one kind.
+type gate struct{ *semaphore.Weighted }
+
+func newGate() gate { return gate{semaphore.NewWeighted(asking)} }
+
+// errBusy is said where so much is asked that there is no time for more.
+var errBusy = errors.New("too many questions to the API server at a time")
+
+// ask asks within askFor, and once more where the connection turned out to be dead.
+// Others may wait for the answer, so it is asked even when this caller has gone.
+func (g gate) ask(ctx context.Context, question func(context.Context) error) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), askFor)
+	defer stop()
+	if g.Acquire(ctx, 1) != nil {
+		return errBusy
+	}
+	defer g.Release(1)
+	err := question(ctx)
+	if err != nil && transient(err) && ctx.Err() == nil {
+		err = question(ctx)
+	}
+	return err
+}
+
+// transient reports whether it is worth while to ask once more at once.
+func transient(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		apierrors.IsInternalError(err)
+}

@@ -1,0 +1,108 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// runCommand answers /run: a command runs to its end, and what it wrote is the
+// answer (C-1.40.9).
+func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
+	if s.cfg.Run == nil {
+		return missing(q)
+	}
+	if err := q.ParseForm(); err != nil {
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			return worded(http.StatusRequestEntityTooLarge, err)
+		}
+		return worded(http.StatusBadRequest, err)
+	}
+	pod, err := s.pod(q)
+	if err != nil {
+		return err
+	}
+	out, err := s.cfg.Run(q.Context(), pod, q.values["container"], commandOfRun(q))
+	if err != nil {
+		return s.refusedByRuntime(err)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write(out)
+	return nil
+}
+
+// room is what a disk must have left for a checkpoint to be made on it.
+const room = 1 << 30
+
+// checkpoint answers /checkpoint: a running container is written to an archive, of
+// which there are few: each may be as large as the container's memory (C-1.40.10,
+// CVE-2025-0426).
+func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
+	if s.cfg.Checkpoint == nil || s.cfg.CheckpointDir == "" {
+		return missing(q)
+	}
+	pod, err := s.pod(q)
+	if err != nil {
+		return err
+	}
+	name := q.values["container"]
+	if !slices.Contains(containersOf(pod), name) {
+		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("container %v does not exist", name)}
+	}
+	var timeout time.Duration
+	if all := q.params["timeout"]; len(all) > 0 {
+		seconds, err := strconv.ParseInt(all[len(all)-1], 10, 32)
+		if err != nil {
+			return &Refusal{Code: http.StatusNotFound, Message: "cannot parse value of timeout parameter"}
+		}
+		timeout = time.Duration(max(seconds, 0)) * time.Second
+	}
+	if !s.keeping.TryLock() {
+		return &Refusal{Code: http.StatusTooManyRequests, Message: "another checkpoint is being made"}
+	}
+	defer s.keeping.Unlock()
+	if err := s.roomForCheckpoint(); err != nil {
+		return err
+	}
+	path := filepath.Join(s.cfg.CheckpointDir, fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, name, time.Now().Format(time.RFC3339)))
+	if err := s.cfg.Checkpoint(q.Context(), pod, name, path, timeout); err != nil {
+		code := http.StatusInternalServerError
+		if errors.Is(err, errors.ErrUnsupported) {
+			code = http.StatusNotFound
+		}
+		return &Refusal{Code: code, Message: fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", pod.Namespace, pod.Name, name, err)}
+	}
+	return send(w, struct {
+		Items []string `json:"items"`
+	}{[]string{path}})
+}
+
+// roomForCheckpoint makes the directory of checkpoints and says why there is no
+// place for another.
+func (s *Server) roomForCheckpoint() error {
+	dir := s.cfg.CheckpointDir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory of checkpoints: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory of checkpoints: %w", err)
+	}
+	there, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read directory of checkpoints: %w", err)
+	}
+	if len(there) >= s.cfg.MaxCheckpoints {
+		return &Refusal{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("there are %d checkpoints in %s already; remove some", len(there), dir)}
+	}
+	if free, err := freeBytes(dir); err != nil {
+		return fmt.Errorf("look at disk of checkpoints: %w", err)
+	} else if free < room {
+		return &Refusal{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("the disk of %s has %d MiB left, too little for a checkpoint", dir, free>>20)}
+	}
+	return nil
+}

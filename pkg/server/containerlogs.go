@@ -1,0 +1,223 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// containerLogs answers /containerLogs: what a container logged, as it was written,
+// sent as it is read (C-1.40.8).
+func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
+	if s.cfg.Logs == nil {
+		return missing(q)
+	}
+	for _, part := range [][2]string{{"pod", "podID"}, {"container", "container name"}, {"namespace", "podNamespace"}} {
+		if q.values[part[0]] == "" {
+			return &Refusal{Code: http.StatusBadRequest, Message: `{"message": "Missing ` + part[1] + `."}`}
+		}
+	}
+	l, err := logOf(q.params, time.Now())
+	if err != nil {
+		return err
+	}
+	name, container := q.values["pod"], q.values["container"]
+	if s.cfg.Pod == nil {
+		return missing(q)
+	}
+	l.Pod, l.Container = s.cfg.Pod(q.values["namespace"], name), container
+	if l.Pod == nil {
+		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("pod %q does not exist", name)}
+	}
+	if !slices.Contains(containersOf(l.Pod), container) {
+		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("container %q not found in pod %q", container, name)}
+	}
+	if err := lifeOf(&l); err != nil {
+		return worded(http.StatusBadRequest, err)
+	}
+	l.Ended = func() bool { return !s.runs(l) }
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	out := s.patient(w)
+	err = s.cfg.Logs(q.Context(), out, l)
+	switch {
+	case err == nil:
+		out.end()
+		return nil
+	case !out.began:
+		var refusal *Refusal
+		if errors.As(err, &refusal) {
+			return refusal
+		}
+		return worded(http.StatusBadRequest, err)
+	}
+	s.log.Debug("Reader of a log cut off", "pod", name, "container", container, "error", err)
+	panic(http.ErrAbortHandler)
+}
+
+// runs reports whether the life whose log it is goes on, as the pod's status says.
+func (s *Server) runs(l Log) bool {
+	p := s.cfg.Pod(l.Pod.Namespace, l.Pod.Name)
+	if p == nil || p.UID != l.Pod.UID {
+		return false
+	}
+	st := statusOf(p, l.Container)
+	return st != nil && bareID(st.ContainerID) == l.ContainerID && st.State.Terminated == nil && st.State.Waiting == nil
+}
+
+// logOf reads the query of /containerLogs: what cannot be read is 400, what cannot be
+// meant is 422.
+func logOf(q url.Values, now time.Time) (l Log, err error) {
+	l = Log{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
+	var refusal *Refusal
+	unread := &Refusal{Code: http.StatusBadRequest, Message: `{"message": "Unable to decode query."}`}
+	unmeant := &Refusal{Code: http.StatusUnprocessableEntity, Message: `{"message": "Invalid request."}`}
+	number := func(name string, least int64) (n int64, there bool) {
+		text := q.Get(name)
+		if name == "tailLines" && q.Get("tail") != "" {
+			if text = q.Get("tail"); text == "all" {
+				return 0, false
+			}
+		}
+		if text == "" {
+			return 0, false
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			refusal = unread
+		} else if n < least && refusal == nil {
+			refusal = unmeant
+		}
+		return n, true
+	}
+	flag := func(name string) bool {
+		v, there := q[name]
+		return there && v[0] != "false" && v[0] != "0"
+	}
+	l.Follow, l.Previous, l.Timestamps = flag("follow"), flag("previous"), flag("timestamps")
+	tail, tailed := number("tailLines", 0)
+	if tailed {
+		l.Tail = tail
+	}
+	if n, there := number("limitBytes", 1); there {
+		l.Limit = n
+	}
+	seconds, since := number("sinceSeconds", 1)
+	if since {
+		l.Since = now.Add(-time.Duration(min(seconds, 1<<32)) * time.Second)
+	}
+	if text := q.Get("sinceTime"); text != "" {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			refusal = unread
+		} else if since && refusal == nil {
+			refusal = unmeant
+		}
+		l.Since = at
+	}
+	switch stream := q.Get("stream"); stream {
+	case "", v1.LogStreamAll:
+	case v1.LogStreamStdout, v1.LogStreamStderr:
+		l.Stdout, l.Stderr = stream == v1.LogStreamStdout, stream == v1.LogStreamStderr
+		if tailed && refusal == nil {
+			refusal = unmeant // it would be lines of both
+		}
+	default:
+		if refusal == nil {
+			refusal = unmeant
+		}
+	}
+	if refusal != nil {
+		return l, refusal
+	}
+	return l, nil
+}
+
+// lifeOf decides whose log is meant: of the container that runs, or ran last; or,
+// with previous, of the one before. There may be none yet.
+func lifeOf(l *Log) error {
+	pod, name := l.Pod.Name, l.Container
+	st := statusOf(l.Pod, name)
+	if st == nil {
+		return fmt.Errorf("container %q in pod %q is not available", name, pod)
+	}
+	last := ""
+	if t := st.LastTerminationState.Terminated; t != nil {
+		last = bareID(t.ContainerID)
+	}
+	take := func(id string, attempt int32) error {
+		l.ContainerID, l.Attempt = id, int(max(attempt, 0))
+		return nil
+	}
+	now := st.State
+	switch {
+	case l.Previous:
+		if last == "" {
+			return fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
+		}
+		before := st.RestartCount
+		if now.Waiting == nil { // the count is of the one after it
+			before--
+		}
+		return take(last, before)
+	case now.Running != nil:
+		return take(bareID(st.ContainerID), st.RestartCount)
+	case now.Terminated != nil && now.Terminated.ContainerID != "":
+		return take(bareID(now.Terminated.ContainerID), st.RestartCount)
+	case last != "":
+		return take(last, st.RestartCount)
+	case now.Terminated != nil || st.LastTerminationState.Terminated != nil:
+		return fmt.Errorf("container %q in pod %q is terminated", name, pod)
+	case now.Waiting == nil:
+		return fmt.Errorf("container %q in pod %q is waiting to start - no logs yet", name, pod)
+	}
+	why := now.Waiting.Reason
+	switch why {
+	case "ErrImagePull":
+		why = "image can't be pulled"
+	case "ImagePullBackOff":
+		why = "trying and failing to pull image"
+	}
+	return fmt.Errorf("container %q in pod %q is waiting to start: %s", name, pod, why)
+}
+
+// containersOf returns the names of all of a pod's containers.
+func containersOf(p *v1.Pod) []string {
+	var names []string
+	for _, c := range p.Spec.InitContainers {
+		names = append(names, c.Name)
+	}
+	for _, c := range p.Spec.Containers {
+		names = append(names, c.Name)
+	}
+	for _, c := range p.Spec.EphemeralContainers {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// statusOf returns the status of a container of a pod; nil where there is none.
+func statusOf(p *v1.Pod, container string) *v1.ContainerStatus {
+	for _, list := range [][]v1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].Name == container {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// bareID returns a container's ID without its runtime's name.
+func bareID(id string) string {
+	if _, bare, ok := strings.Cut(id, "://"); ok {
+		return bare
+	}
+	return id
+}

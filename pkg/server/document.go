@@ -1,0 +1,309 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// missing is the answer of a function that the Config does not have.
+func missing(q *request) error {
+	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent has no answer to " + q.route.path}
+}
+
+// send answers with a document, as encoding/json writes it.
+func send(w http.ResponseWriter, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return sendBytes(w, data)
+}
+
+func sendBytes(w http.ResponseWriter, data []byte) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(data) // who does not take it has left
+	return nil
+}
+
+// done answers that what was asked for is done.
+func done(w http.ResponseWriter) error {
+	return send(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+}
+
+// pod returns the pod of a path; the kubelet's words where there is none.
+func (s *Server) pod(q *request) (*v1.Pod, error) {
+	if s.cfg.Pod == nil {
+		return nil, missing(q)
+	}
+	p := s.cfg.Pod(q.values["namespace"], q.values["pod"])
+	if p == nil {
+		return nil, &Refusal{Code: http.StatusNotFound, Message: "pod does not exist"}
+	}
+	if uid, ok := q.values["uid"]; ok && uid != string(p.UID) {
+		return nil, &Refusal{Code: http.StatusNotFound, Message: "pod not found"}
+	}
+	return p, nil
+}
+
+// pods answers /pods: a PodList without kinds of its items (C-1.40.6).
+func (s *Server) pods(w http.ResponseWriter, q *request) error {
+	if s.cfg.Pods == nil {
+		return missing(q)
+	}
+	return sendPods(w, s.cfg.Pods())
+}
+
+func sendPods(w http.ResponseWriter, pods []v1.Pod) error {
+	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: make([]v1.Pod, len(pods))}
+	for i := range pods {
+		list.Items[i] = pods[i]
+		list.Items[i].TypeMeta = metav1.TypeMeta{}
+	}
+	return send(w, list)
+}
+
+func (s *Server) runningPods(w http.ResponseWriter, q *request) error {
+	if s.cfg.RunningPods == nil {
+		return missing(q)
+	}
+	pods, err := s.cfg.RunningPods(q.Context())
+	if err != nil {
+		return worded(http.StatusInternalServerError, err)
+	}
+	all := make([]v1.Pod, len(pods))
+	for i, p := range pods {
+		all[i] = *p
+	}
+	return sendPods(w, all)
+}
+
+func (s *Server) configz(w http.ResponseWriter, q *request) error {
+	return text(w, q, s.cfg.Configz)
+}
+
+func (s *Server) sources(w http.ResponseWriter, q *request) error {
+	return text(w, q, s.cfg.Sources)
+}
+
+func text(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
+	if f == nil {
+		return missing(q)
+	}
+	data, err := f()
+	if err != nil {
+		return err
+	}
+	return sendBytes(w, data)
+}
+
+func (s *Server) summary(w http.ResponseWriter, q *request) error {
+	if s.cfg.Summary == nil {
+		return missing(q)
+	}
+	only := false
+	if text := q.params.Get("only_cpu_and_memory"); text != "" {
+		var err error
+		if only, err = strconv.ParseBool(text); err != nil {
+			return worded(http.StatusInternalServerError, err) // as the kubelet
+		}
+	}
+	sum, err := s.cfg.Summary(q.Context(), only)
+	if err != nil {
+		return worded(http.StatusInternalServerError, err)
+	}
+	return send(w, sum)
+}
+
+func (s *Server) metrics(w http.ResponseWriter, q *request) error { return hand(s.cfg.Metrics, w, q) }
+
+func (s *Server) resourceMetrics(w http.ResponseWriter, q *request) error {
+	return hand(s.cfg.ResourceMetrics, w, q)
+}
+
+func (s *Server) cadvisorMetrics(w http.ResponseWriter, q *request) error {
+	return hand(s.cfg.CadvisorMetrics, w, q)
+}
+
+func (s *Server) probeMetrics(w http.ResponseWriter, q *request) error {
+	return hand(s.cfg.ProbeMetrics, w, q)
+}
+
+func hand(h http.Handler, w http.ResponseWriter, q *request) error {
+	if h == nil {
+		return missing(q)
+	}
+	h.ServeHTTP(w, q.Request)
+	return nil
+}
+
+// worded hands an error on in its own words, for callers who may know them.
+func worded(code int, err error) error { return &Refusal{Code: code, Message: err.Error()} }
+
+// localPods answers /v1/pods: a List, each pod with its kind, or its changes.
+func (s *Server) localPods(w http.ResponseWriter, q *request) error {
+	namespace, name := q.params.Get("namespace"), q.params.Get("name")
+	wanted := func(p *v1.Pod) bool {
+		return (namespace == "" || p.Namespace == namespace) && (name == "" || p.Name == name)
+	}
+	kind := metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	if isTrue(q.params.Get("watch")) {
+		if s.cfg.WatchPods == nil {
+			return missing(q)
+		}
+		return s.lines(w, q, watchLines(s.cfg.WatchPods(q.Context()), wanted, func(p *v1.Pod) any {
+			shown := *p
+			shown.TypeMeta = kind
+			return &shown
+		}))
+	}
+	if s.cfg.Pods == nil {
+		return missing(q)
+	}
+	items := []v1.Pod{}
+	for _, p := range s.cfg.Pods() {
+		if wanted(&p) {
+			p.TypeMeta = kind
+			items = append(items, p)
+		}
+	}
+	return send(w, struct {
+		metav1.TypeMeta `json:",inline"`
+		Items           []v1.Pod `json:"items"`
+	}{metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, items})
+}
+
+// events answers /v1/events: an EventList, or the events as they come.
+func (s *Server) events(w http.ResponseWriter, q *request) error {
+	if s.cfg.Events == nil {
+		return missing(q)
+	}
+	namespace, name := q.params.Get("namespace"), q.params.Get("pod")
+	wanted := func(e *v1.Event) bool {
+		o := e.InvolvedObject
+		return (namespace == "" || o.Namespace == namespace) && (name == "" || o.Kind == "Pod" && o.Name == name)
+	}
+	if isTrue(q.params.Get("watch")) {
+		return s.lines(w, q, watchLines(s.cfg.Events(q.Context(), true), wanted, func(e *v1.Event) any {
+			shown := *e
+			shown.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+			return &shown
+		}))
+	}
+	list := v1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}, Items: []v1.Event{}}
+	for _, e := range s.cfg.Events(q.Context(), false) {
+		if wanted(e) {
+			list.Items = append(list.Items, *e)
+		}
+	}
+	return send(w, list)
+}
+
+// watchLines turns changes into the lines of a watch.
+func watchLines[T any](changes iter.Seq2[string, *T], wanted func(*T) bool, shown func(*T) any) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for what, it := range changes {
+			if !wanted(it) {
+				continue
+			}
+			line, err := json.Marshal(struct {
+				Type   string `json:"type"`
+				Object any    `json:"object"`
+			}{what, shown(it)})
+			if !yield(append(line, '\n'), err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (s *Server) node(w http.ResponseWriter, q *request) error {
+	if s.cfg.Node == nil {
+		return missing(q)
+	}
+	n, err := s.cfg.Node(q.Context())
+	if err != nil {
+		return err
+	}
+	shown := *n
+	shown.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
+	return send(w, &shown)
+}
+
+func (s *Server) images(w http.ResponseWriter, q *request) error {
+	if s.cfg.Images == nil {
+		return missing(q)
+	}
+	images, err := s.cfg.Images(q.Context())
+	if err != nil {
+		return err
+	}
+	if images == nil {
+		images = []Image{}
+	}
+	return send(w, struct {
+		Kind   string  `json:"kind"`
+		Images []Image `json:"images"`
+	}{"ImageList", images})
+}
+
+func (s *Server) restart(w http.ResponseWriter, q *request) error {
+	if s.cfg.Restart == nil {
+		return missing(q)
+	}
+	grace, err := graceOf(q)
+	if err != nil {
+		return err
+	}
+	// What was begun goes on when the caller leaves.
+	err = s.cfg.Restart(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params["container"], grace)
+	if err != nil {
+		return err
+	}
+	return done(w)
+}
+
+func (s *Server) delete(w http.ResponseWriter, q *request) error {
+	if s.cfg.Delete == nil {
+		return missing(q)
+	}
+	grace, err := graceOf(q)
+	if err != nil {
+		return err
+	}
+	err = s.cfg.Delete(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params.Get("uid"), grace)
+	if err != nil {
+		return err
+	}
+	return done(w)
+}
+
+// graceOf reads the grace period of a query; nil where it has none.
+func graceOf(q *request) (*int64, error) {
+	text := q.params.Get("gracePeriodSeconds")
+	if text == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return nil, &Refusal{Code: http.StatusBadRequest, Message: "gracePeriodSeconds is not a number of seconds"}
+	}
+	return &n, nil
+}
+
+// updates answers /v1/updates.
+func (s *Server) updates(w http.ResponseWriter, q *request) error {
+	if s.cfg.Updates == nil {
+		return missing(q)
+	}
+	lines, err := s.cfg.Updates(q.Context(), q.params)
+	if err != nil {
+		return err
+	}
+	return s.lines(w, q, lines)
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/tools/remotecommand"
+	clientspdy "k8s.io/client-go/transport/spdy"
+	clientexec "k8s.io/client-go/util/exec"
+	served "k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+)
+
+// pings keep a connection to the runtime from looking idle.
+const pings = 5 * time.Second
+
+// exec answers /exec: a command in a container, with its streams (C-1.40.9).
+func (s *Server) exec(w http.ResponseWriter, q *request) error {
+	if s.cfg.ExecURL == nil {
+		return missing(q)
+	}
+	command := q.params["command"]
+	return s.remote(w, q, func(r *remote) (*url.URL, error) {
+		return s.cfg.ExecURL(q.Context(), r.pod, q.values["container"], command, r.streams())
+	})
+}
+
+// attach answers /attach: the streams of a container's own process.
+func (s *Server) attach(w http.ResponseWriter, q *request) error {
+	if s.cfg.AttachURL == nil {
+		return missing(q)
+	}
+	return s.remote(w, q, func(r *remote) (*url.URL, error) {
+		return s.cfg.AttachURL(q.Context(), r.pod, q.values["container"], r.streams())
+	})
+}
+
+// remote ends the caller's streams here, and speaks to the runtime as a client.
+func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (*url.URL, error)) error {
+	opts, err := served.NewOptions(q.Request)
+	if err != nil {
+		return worded(http.StatusBadRequest, err)
+	}
+	pod, err := s.pod(q)
+	if err != nil {
+		return err
+	}
+	if err := upgrades(q.Request); err != nil {
+		return err
+	}
+	r := &remote{pod: pod, opts: opts, q: q}
+	if r.where, err = where(r); err != nil {
+		return s.refusedByRuntime(err)
+	}
+	over, request := newSession(w, q.Request)
+	defer over.end()
+	switch {
+	case wsstream.IsWebSocketRequestWithStreamCloseProtocol(request):
+		return s.websocket(over, request, r)
+	case strings.HasPrefix(q.route.path, "/exec"):
+		served.ServeExec(over, request, r, pod.Name, string(pod.UID), q.values["container"], q.params["command"], opts,
+			s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, served.SupportedStreamingProtocols)
+	default:
+		served.ServeAttach(over, request, r, pod.Name, string(pod.UID), q.values["container"], opts,
+			s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, served.SupportedStreamingProtocols)
+	}
+	return nil
+}
+
+// refusedByRuntime is why there is no stream, in words for the caller.
+func (s *Server) refusedByRuntime(err error) error {
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	return worded(http.StatusInternalServerError, err)
+}
+
+// isSPDY reports whether a request wants to go on in SPDY.
+func isSPDY(r *http.Request) bool {
+	return httpstream.IsUpgradeRequest(r) && strings.EqualFold(r.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31)
+}
+
+// spdyTo returns what speaks SPDY to the runtime's streaming server. It uses no
+// proxy, and no redirect is followed.
+func spdyTo() (*spdy.SpdyRoundTripper, error) {
+	return spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		Proxier: func(*http.Request) (*url.URL, error) { return nil, nil }, PingPeriod: pings,
+	})
+}
+
+// stream runs the runtime's side: it ends when the command or container has, or
+// with ctx. A code that is not 0 is a clientexec.CodeExitError.
+func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
+	transport, err := spdyTo()
+	if err != nil {
+		return err
+	}
+	x, err := remotecommand.NewSPDYExecutorRejectRedirects(transport, clientspdy.NewUpgraderForStreaming(transport), http.MethodPost, r.where)
+	if err != nil {
+		return err
+	}
+	opts := remotecommand.StreamOptions{Tty: r.opts.TTY}
+	if r.opts.Stdin {
+		opts.Stdin = in
+	}
+	if r.opts.Stdout {
+		opts.Stdout = out
+	}
+	if r.opts.Stderr && !r.opts.TTY {
+		opts.Stderr = errs
+	}
+	if r.opts.TTY {
+		opts.TerminalSizeQueue = sizes
+	}
+	err = x.StreamWithContext(ctx, opts)
+	var code clientexec.CodeExitError
+	switch {
+	case errors.As(err, &code):
+		r.q.result = fmt.Sprintf("exit %d", code.Code)
+		return code
+	case ctx.Err() != nil:
+		r.q.result = "left"
+	case err != nil:
+		r.q.result = "error"
+	}
+	return err
+}

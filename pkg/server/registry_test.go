@@ -1,0 +1,264 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// classes says of every route what has to be allowed for it. A route that is not
+// in it, or not as it says, is one that nobody has thought about.
+var classes = map[string]string{
+	"GET /v1/updates": "local", "GET /v1/pods": "local", "GET /v1/sources": "local", "GET /v1/events": "local",
+	"GET /v1/node": "local", "GET /v1/images": "local",
+	"POST /v1/restart/{namespace}/{pod}": "local", "POST /v1/delete/{namespace}/{pod}": "local",
+
+	"GET /healthz": "get healthz proxy", "GET /livez": "get healthz proxy", "GET /readyz": "get healthz proxy",
+	"GET /healthz/{check}": "get healthz proxy", "GET /livez/{check}": "get healthz proxy", "GET /readyz/{check}": "get healthz proxy",
+	"GET /pods": "get pods proxy", "GET /runningpods": "get pods proxy", "GET /configz": "get configz proxy",
+	"GET /stats/summary": "get stats", "GET /metrics": "get metrics", "GET /metrics/resource": "get metrics",
+	"GET /metrics/cadvisor": "get metrics", "GET /metrics/probes": "get metrics",
+	"GET /containerLogs": "get proxy", "GET /containerLogs/{namespace}": "get proxy",
+	"GET /containerLogs/{namespace}/{pod}": "get proxy", "GET /containerLogs/{namespace}/{pod}/{container}": "get proxy",
+
+	"GET /exec/{namespace}/{pod}/{container}": "create exec proxy", "GET /exec/{namespace}/{pod}/{uid}/{container}": "create exec proxy",
+	"POST /exec/{namespace}/{pod}/{container}": "create exec proxy", "POST /exec/{namespace}/{pod}/{uid}/{container}": "create exec proxy",
+	"GET /attach/{namespace}/{pod}/{container}": "create attach proxy", "GET /attach/{namespace}/{pod}/{uid}/{container}": "create attach proxy",
+	"POST /attach/{namespace}/{pod}/{container}": "create attach proxy", "POST /attach/{namespace}/{pod}/{uid}/{container}": "create attach proxy",
+	"POST /run/{namespace}/{pod}/{container}": "create run proxy", "POST /run/{namespace}/{pod}/{uid}/{container}": "create run proxy",
+	"GET /portForward/{namespace}/{pod}": "create portForward proxy", "GET /portForward/{namespace}/{pod}/{uid}": "create portForward proxy",
+	"POST /portForward/{namespace}/{pod}": "create portForward proxy", "POST /portForward/{namespace}/{pod}/{uid}": "create portForward proxy",
+	"POST /checkpoint/{namespace}/{pod}/{container}": "create checkpoint",
+}
+
+// concrete is a path of a route.
+func concrete(path string) string {
+	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{container}", "c", "{check}", "ping").Replace(path)
+}
+
+// TestTheRegistry walks it: every route says all of itself, and stands in classes.
+func TestTheRegistry(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, it := range routes() {
+		for _, method := range it.methods {
+			name := method + " " + it.path
+			if seen[name] {
+				t.Errorf("%s stands there twice", name)
+			}
+			seen[name] = true
+			class := "local"
+			if it.kubelet {
+				class = it.verbFor(method) + " " + strings.Join(it.subresources, " ")
+			}
+			if class != classes[name] {
+				t.Errorf("%s is %q, and ought to be %q", name, class, classes[name])
+			}
+		}
+		if it.kubelet == strings.HasPrefix(it.path, "/v1/") || filepath.Clean(it.path) != it.path {
+			t.Errorf("%s: whose path is it?", it.path)
+		}
+		if (it.timeout == 0) != (it.kind != document) {
+			t.Errorf("%s: a timeout of %s", it.path, it.timeout)
+		}
+		if it.kubelet && len(it.query) > 0 || it.serve == nil || it.body > 64<<10 || it.body > 0 && it.kind != document {
+			t.Errorf("%s is not whole", it.path)
+		}
+		if it.privileged != (it.verb == "create") {
+			t.Errorf("%s: what is done is written down, and only that", it.path)
+		}
+		if it.health != (it.kubelet && it.subresources[0] == "healthz") {
+			t.Errorf("%s: on the health port", it.path)
+		}
+	}
+	for name := range classes {
+		if !seen[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+// TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays: methods, paths, parameters and
+// bodies.
+func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(root(t), "nodectl.sock")
+	cfg := docs(socket)
+	web, _ := started(t, cfg)
+	for _, it := range routes() {
+		path := concrete(it.path)
+		for _, method := range it.methods {
+			code, text := plain(t, web, method, path, "")
+			if it.path == "/v1/updates" || it.path == "/v1/sources" || it.path == "/v1/pods" {
+				if code != http.StatusOK || !json.Valid([]byte(text)) {
+					t.Errorf("%s %s: %d %s", method, path, code, text)
+				}
+			} else if it.health {
+				if code != http.StatusOK || text != "ok" {
+					t.Errorf("%s %s: %d %s", method, path, code, text)
+				}
+			} else if code != http.StatusNotImplemented { // docs has no more
+				t.Errorf("%s %s: %d %s", method, path, code, text)
+			}
+			if code, _ := plain(t, web, method, path+"?a=%zz", ""); code != http.StatusBadRequest {
+				t.Errorf("%s with a broken query: %d", path, code)
+			}
+			code, text = plain(t, web, method, path+"?nobody=knows", "")
+			if unknown := code == http.StatusBadRequest && strings.Contains(text, "nobody"); unknown == it.kubelet {
+				t.Errorf("%s with an unknown parameter: %d %s", path, code, text)
+			}
+			if code, _ := plain(t, web, method, path, strings.Repeat("b", int(it.body)+1)); code != http.StatusRequestEntityTooLarge {
+				t.Errorf("%s with a body: %d", path, code)
+			}
+		}
+		for _, method := range []string{http.MethodHead, http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "PROPFIND"} {
+			if slices.Contains(it.methods, method) {
+				continue
+			}
+			code, _, header := full(t, web, method, path, "")
+			if code != http.StatusMethodNotAllowed || header.Get("Allow") != strings.Join(it.methods, ", ") {
+				t.Errorf("%s %s: %d, Allow %q", method, path, code, header.Get("Allow"))
+			}
+		}
+		// With a part more, a containerLogs route is the next one.
+		strange := []string{path + "//", strings.ToUpper(path), "/" + path, path + "%2f", "/x/.." + path}
+		if !it.kubelet {
+			strange = append(strange, path+"/")
+		} else if code, _ := plain(t, web, it.methods[0], path+"/", ""); code == http.StatusNotFound {
+			t.Errorf("%s/ is another path", path)
+		}
+		for _, path := range strange {
+			if code, _ := plain(t, web, it.methods[0], path, ""); code != http.StatusNotFound {
+				t.Errorf("%s: %d", path, code)
+			}
+		}
+	}
+	for _, path := range []string{"/", "/v1", "/v2/pods", "/debug/pprof/", "/debug/flags/v", "/logs/", "/spec/", "/stats", "/exec", "/run", "/statusz", "/cri/"} {
+		if code, _ := plain(t, web, http.MethodGet, path, ""); code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+}
+
+func plain(t *testing.T, web *http.Client, method, path, body string) (int, string) {
+	t.Helper()
+	code, text, _ := full(t, web, method, path, body)
+	return code, text
+}
+
+// TestD1_TheTable asks every route of the TLS port as nobody, as somebody of another
+// authority, as somebody who may do nothing, who may only get, whose rights cannot
+// be asked for, and who may do everything.
+func TestD1_TheTable(t *testing.T) {
+	t.Parallel()
+	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	callers := map[string]*http.Client{}
+	for _, name := range []string{"", "stranger", "guest", "reader", "unasked", "admin"} {
+		callers[name] = p.web(t, name)
+	}
+	asked := 0
+	for _, it := range routes() {
+		path := concrete(it.path)
+		for _, method := range it.methods {
+			class := classes[method+" "+it.path]
+			for name, web := range callers {
+				code, text, header := p.fetch(t, web, method, path, nil)
+				asked++
+				want := map[string]int{"": 401, "stranger": 401, "guest": 403, "reader": 403, "unasked": 500, "admin": 0}[name]
+				if name == "reader" && strings.HasPrefix(class, "get ") {
+					want = 0
+				}
+				switch {
+				case class == "local" && want != 401:
+					want = 404 // nobody gets at it from outside
+				case want == 0 && (code == 401 || code == 403 || code == 404):
+					t.Errorf("%s %s as %s: %d %s", method, path, name, code, text)
+				}
+				if want != 0 && code != want {
+					t.Errorf("%s %s as %q: %d %s, want %d", method, path, name, code, text, want)
+				}
+				words := map[int]string{401: "Unauthorized", 403: fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=[%s])\n", name, it.verbFor(method), strings.Join(it.subresources, " "))}[want]
+				if words != "" && text != words {
+					t.Errorf("%s as %q: %q, want %q", path, name, text, words)
+				}
+				if want == 500 && !strings.HasPrefix(text, "Authorization error (user=unasked, verb=") {
+					t.Errorf("%s: %q", path, text)
+				}
+				if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Cache-Control") != "no-store" || header.Get("Access-Control-Allow-Origin") != "" {
+					t.Errorf("%s: %v", path, header)
+				}
+			}
+			if it.verb == "create" && it.kind == upgrade {
+				upgrade := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Sec-Websocket-Protocol": {"v5.channel.k8s.io"}}
+				if code, _, _ := p.fetch(t, callers["reader"], method, path, upgrade); code != 403 {
+					t.Errorf("%s by a WebSocket, with get alone: %d", path, code)
+				}
+			}
+		}
+	}
+	for _, path := range []string{"/", "/debug/pprof/", "/logs/", "/spec/", "/v1/pods", "/checkpoint", "/unknown"} {
+		for name, want := range map[string]int{"": 401, "stranger": 401, "guest": 404, "admin": 404} {
+			if code, _, _ := p.fetch(t, callers[name], http.MethodGet, path, nil); code != want {
+				t.Errorf("%s as %q: %d", path, name, code)
+			}
+		}
+	}
+	if asked < 200 {
+		t.Errorf("only %d questions", asked)
+	}
+}
+
+// TestD1_WithoutAccessNobodyMayAnything: a TLS port that nobody gave an Access.
+func TestD1_WithoutAccessNobodyMayAnything(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	if _, refusal := s.who(&http.Request{}); refusal == nil || refusal.Code != http.StatusUnauthorized {
+		t.Errorf("%v", refusal)
+	}
+	for i := range s.routes {
+		q := &request{Request: &http.Request{Method: s.routes[i].methods[0]}, route: &s.routes[i], caller: Caller{Name: "anna"}}
+		if refusal := (&front{Server: s}).may(q); refusal == nil || refusal.Code != http.StatusForbidden {
+			t.Errorf("%s: %v", s.routes[i].path, refusal)
+		}
+	}
+}
+
+func FuzzFind(f *testing.F) {
+	for _, it := range routes() {
+		f.Add(concrete(it.path))
+		f.Add(concrete(it.path) + "/%2e%2e/x")
+	}
+	s := New(Config{})
+	f.Fuzz(func(t *testing.T, path string) {
+		u, err := url.Parse("https://node:10250" + path)
+		if err != nil {
+			return
+		}
+		q, refusal := s.find(&http.Request{Method: http.MethodGet, URL: u}, func(r *route) bool { return r.kubelet })
+		if q == nil {
+			if refusal == nil || refusal.Code != http.StatusNotFound {
+				t.Fatalf("%q: %v", path, refusal)
+			}
+			return
+		}
+		for name, value := range q.values {
+			if value == "" || strings.ContainsAny(value, "/\x00") {
+				t.Fatalf("%q: %s is %q", path, name, value)
+			}
+		}
+		// What was found is what the path says: it can be put together again.
+		again := q.route.path
+		for name, value := range q.values {
+			again = strings.ReplaceAll(again, "{"+name+"}", url.PathEscape(value))
+		}
+		back, err := url.Parse(again)
+		if err != nil || strings.TrimSuffix(u.Path, "/") != strings.TrimSuffix(back.Path, "/") && u.Path != "/" {
+			t.Fatalf("%q is %q, %v", path, again, err)
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// serveTLS answers on the TLS listener until ctx is done.
+func (s *Server) serveTLS(ctx context.Context) {
+	cfg := s.cfg.TLS
+	f := &front{
+		Server: s, gate: &gate{maxRequests: int64(cfg.Requests), maxStreams: int64(cfg.Streams)},
+		who: s.who, mine: func(r *route) bool { return r.kubelet },
+	}
+	s.listening(ctx, "TLS port", cfg.Address, func(l net.Listener) error {
+		if cfg.Bound != nil {
+			cfg.Bound(l.Addr().String())
+		}
+		web := s.web(ctx, f)
+		web.TLSConfig = s.tlsConfig()
+		return s.serve(ctx, web, tls.NewListener(s.bounded(l, "TLS port", cfg.Connections, cfg.PerPeer), web.TLSConfig))
+	})
+}
+
+// tlsConfig asks every caller for a certificate and takes whatever comes: what one
+// is worth is for Access to say.
+func (s *Server) tlsConfig() *tls.Config {
+	cfg := &tls.Config{
+		GetCertificate: s.cfg.TLS.Certificate,
+		MinVersion:     s.cfg.TLS.MinVersion,
+		CipherSuites:   s.cfg.TLS.CipherSuites,
+		ClientAuth:     tls.RequestClientCert,
+		NextProtos:     []string{"h2", "http/1.1"},
+	}
+	if cfg.MinVersion == 0 {
+		cfg.MinVersion = tls.VersionTLS13
+	}
+	required := func(c uint16) bool {
+		return c == tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 || c == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+	}
+	if cfg.MinVersion < tls.VersionTLS13 && cfg.CipherSuites != nil && !slices.ContainsFunc(cfg.CipherSuites, required) {
+		cfg.NextProtos = []string{"http/1.1"} // HTTP/2 needs one of them
+	}
+	return cfg
+}
+
+// who says who asks on the TLS listener.
+func (s *Server) who(r *http.Request) (Caller, *Refusal) {
+	nobody := &Refusal{Code: http.StatusUnauthorized, Message: "Unauthorized"}
+	if s.cfg.Access == nil {
+		return Caller{}, nobody
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), quick)
+	defer cancel()
+	c, ok, err := s.cfg.Access.Who(r.WithContext(ctx))
+	if err != nil {
+		s.log.Debug("Caller could not be authenticated", "error", err)
+	}
+	if err != nil || !ok {
+		return Caller{}, nobody
+	}
+	c.Local = false
+	return c, nil
+}
+
+// serveHealth answers /healthz and nothing else, to anybody (C-1.40.5).
+func (s *Server) serveHealth(ctx context.Context) {
+	f := &front{
+		Server: s, gate: &gate{maxRequests: 16}, open: true,
+		who:  func(*http.Request) (Caller, *Refusal) { return Caller{}, nil },
+		mine: func(r *route) bool { return r.health },
+	}
+	s.listening(ctx, "health port", s.cfg.Health, func(l net.Listener) error {
+		return s.serve(ctx, s.web(ctx, f), s.bounded(l, "health port", 64, 0))
+	})
+}
+
+// retry is how long a port that is taken is left alone.
+const retry = time.Second
+
+// listening serves on an address until ctx is done. One that cannot be had is tried
+// again until it can; that is said once.
+func (s *Server) listening(ctx context.Context, name, address string, serve func(net.Listener) error) {
+	said := false
+	for ctx.Err() == nil {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if err == nil {
+			s.log.Info("Listening", "listener", name, "address", l.Addr().String())
+			said = false
+			err = serve(l)
+			_ = l.Close()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !said {
+			said = true
+			s.log.Error("Cannot listen; trying again", "listener", name, "address", address, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
+}

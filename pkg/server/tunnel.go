@@ -1,0 +1,70 @@
+package server
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/gorilla/websocket"
+	tunneled "k8s.io/client-go/tools/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// tunnel opens a WebSocket in which SPDY is spoken, which is how kubectl forwards
+// ports first, and returns what the SPDY within is answered on. nil says that there
+// is none, which was answered.
+func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http.Request) {
+	up := websocket.Upgrader{
+		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPortForwardV1},
+		CheckOrigin:  func(*http.Request) bool { return true }, // who asks is known by more than a browser's word
+	}
+	known := false
+	for _, p := range websocket.Subprotocols(r) {
+		known = known || p == portforward.WebsocketsSPDYTunnelingPortForwardV1
+	}
+	if !known {
+		http.Error(w, "unable to upgrade: no tunneling spdy protocols provided", http.StatusBadRequest)
+		return nil, nil
+	}
+	h := http.Header{}
+	conn, err := up.Upgrade(w, r, h)
+	if err != nil {
+		s.log.Debug("WebSocket not opened", "error", err)
+		return nil, nil
+	}
+	within := r.Clone(r.Context())
+	within.Method = http.MethodPost
+	for name := range within.Header {
+		if strings.HasPrefix(name, "Sec-Websocket-") {
+			within.Header.Del(name)
+		}
+	}
+	within.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	within.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	within.Header.Set(httpstream.HeaderProtocolVersion, portforward.ProtocolV1Name)
+	return &inner{conn: tunneled.NewTunnelingConnection("server", conn), header: http.Header{}}, within
+}
+
+// inner answers a request for SPDY within a WebSocket: the answer to that was given
+// outside, so nothing is left of it but the connection.
+type inner struct {
+	conn   net.Conn
+	header http.Header
+}
+
+// Header implements http.ResponseWriter.
+func (i *inner) Header() http.Header { return i.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (i *inner) WriteHeader(int) {}
+
+// Write implements http.ResponseWriter.
+func (i *inner) Write(b []byte) (int, error) { return len(b), nil }
+
+// Hijack implements http.Hijacker.
+func (i *inner) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return i.conn, bufio.NewReadWriter(bufio.NewReader(i.conn), bufio.NewWriter(i.conn)), nil
+}

@@ -1,0 +1,152 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// answer is what became of an errand.
+type answer struct {
+	errand
+	object *v1.Pod // as the server holds it now; nil: it does not
+	err    error
+	retry  time.Duration // how long the server wants to be left alone
+}
+
+// do runs an errand. The client does not try again by itself: what is sent next is
+// made from what is known then.
+func (s *Sink) do(ctx context.Context, q errand) answer {
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	a := answer{errand: q}
+	ctx = context.WithValue(ctx, retryKey{}, &a.retry)
+	s.ask(ctx, &a)
+	return a
+}
+
+// ask sends a's errand and fills in the answer.
+func (s *Sink) ask(ctx context.Context, a *answer) {
+	q, p := a.errand, &v1.Pod{}
+	switch q.verb {
+	case get:
+		// A list of one: a node may not even ask for a pod that is not its own.
+		list := &v1.PodList{}
+		one := fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", q.key.Name), fields.OneTermEqualSelector("spec.nodeName", s.cfg.Node))
+		a.err = s.pods.Get().Namespace(q.key.Namespace).Resource("pods").Param("fieldSelector", one.String()).MaxRetries(0).Do(ctx).Into(list)
+		if p = nil; len(list.Items) > 0 {
+			p = &list.Items[0]
+		}
+	case patch:
+		a.err = s.pods.Patch(types.StrategicMergePatchType).Namespace(q.key.Namespace).Resource("pods").Name(q.key.Name).
+			SubResource("status").Body(q.body).MaxRetries(0).Do(ctx).Into(p)
+	case create:
+		a.err = s.pods.Post().Namespace(q.key.Namespace).Resource("pods").Body(q.pod).MaxRetries(0).Do(ctx).Into(p)
+	case remove:
+		options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &q.uid}}
+		a.err = s.pods.Delete().Namespace(q.key.Namespace).Resource("pods").Name(q.key.Name).Body(options).MaxRetries(0).Do(ctx).Error()
+		return
+	}
+	if a.err == nil && p != nil {
+		p.ManagedFields = nil // who wrote what is of no use here, and half of the memory
+		a.object = p
+	}
+}
+
+// retryKey is where a context keeps the answer's Retry-After, a *time.Duration:
+// client-go shows no headers.
+type retryKey struct{}
+
+// patient notes for how long a server wants to be left alone.
+type patient struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := p.next.RoundTrip(r)
+	if into, ok := r.Context().Value(retryKey{}).(*time.Duration); ok && err == nil {
+		if n, bad := strconv.Atoi(answer.Header.Get("Retry-After")); bad == nil && n > 0 {
+			*into = time.Duration(min(n, 300)) * time.Second
+		}
+	}
+	return answer, err
+}
+
+// fate is what an error means for what comes next.
+type fate int
+
+const (
+	fine     fate = iota
+	gone          // the pod is not there, or is another
+	stale         // what is known is not so any more
+	tooLarge      // less has to be said
+	refused       // this pod: later, or never
+	failed        // this pod: the server could not, and may have
+	away          // every pod: the server is not there, or wants to be left alone
+)
+
+// judge says what an error means.
+func judge(q errand, err error) fate {
+	if err == nil {
+		return fine
+	}
+	var said apierrors.APIStatus
+	if !errors.As(err, &said) {
+		return away
+	}
+	status := said.Status()
+	switch code := status.Code; {
+	case code == http.StatusRequestEntityTooLarge, strings.Contains(status.Message, "request is too large"):
+		return tooLarge
+	case code == http.StatusNotFound && q.verb != create:
+		return gone
+	case code == http.StatusConflict:
+		return stale
+	case code == http.StatusUnprocessableEntity && q.verb == patch && slices.ContainsFunc(causes(status), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }):
+		return stale
+	case code == http.StatusUnauthorized, code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		return away
+	case code >= 500:
+		return failed
+	}
+	return refused
+}
+
+func causes(s metav1.Status) []metav1.StatusCause {
+	if s.Details == nil {
+		return nil
+	}
+	return s.Details.Causes
+}
+
+// words says an error for a log. What a server says of a field repeats its value,
+// and a value may be a secret: then only the field is named.
+func words(err error) error {
+	var said apierrors.APIStatus
+	if !errors.As(err, &said) {
+		return err
+	}
+	status := said.Status()
+	if status.Code == http.StatusUnprocessableEntity || status.Code == http.StatusBadRequest {
+		var fields []string
+		for _, c := range causes(status) {
+			fields = append(fields, c.Field)
+		}
+		return fmt.Errorf("the server answers %d %s: %s", status.Code, status.Reason, strings.Join(fields, ", "))
+	}
+	message := status.Message
+	if limit := 500; len(message) > limit {
+		message = message[:limit] + "..."
+	}
+	return fmt.Errorf("the server answers %d %s: %s", status.Code, status.Reason, message)
+}

@@ -1,0 +1,93 @@
+package apiserver
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// verb is what an errand does.
+type verb int
+
+const (
+	nothing verb = iota
+	await        // the UID of the Node
+	get
+	patch  // of the status
+	create // a mirror
+	remove // with grace 0
+)
+
+// errand is one request for one pod, made from what is known.
+type errand struct {
+	verb  verb
+	key   pod.Key
+	uid   types.UID // the request is for this pod, and for no other of its name
+	body  []byte    // of a patch
+	pod   *v1.Pod   // to create
+	final bool      // the patch ends a pod
+}
+
+// next returns what the pod of e needs now.
+func (l *loop) next(e *entry, now time.Time) errand {
+	r, o := e.report, e.object
+	wanted := r != nil && static(*r) && !r.Gone
+	switch {
+	case e.doubtful && (r != nil || o != nil):
+		return errand{verb: get, key: e.key}
+	case o == nil && wanted:
+		return l.newMirror(e, now)
+	case o == nil && r != nil && !r.Gone && !e.absent:
+		return errand{verb: get, key: e.key}
+	case o == nil:
+		return errand{}
+	case isMirror(o):
+		return l.mirrorNext(e, wanted)
+	case wanted:
+		l.complain(e, nameTaken, nil, renameIt)
+		return errand{}
+	case r == nil || r.Pod.UID != o.UID:
+		return errand{} // of another pod of this name (F73)
+	}
+	if q := l.statusNext(e); q.verb != nothing {
+		return q
+	}
+	if ends(o, r) && isFinal(o.Status.Phase) && !e.removed() {
+		return errand{verb: remove, key: e.key, uid: o.UID} // C-1.27.9
+	}
+	return errand{}
+}
+
+// ends reports whether the object is to go and nothing of the pod is left.
+func ends(have *v1.Pod, r *pod.StatusReport) bool {
+	return (r.Finished || r.Gone) && (have.DeletionTimestamp != nil || r.Pod.DeletionTimestamp != nil) && !isMirror(have)
+}
+
+// removed reports whether the server agreed already to delete the object, and only
+// others' finalizers hold it.
+func (e *entry) removed() bool {
+	g := e.object.DeletionGracePeriodSeconds
+	return e.deleted == e.object.UID && (g == nil || *g == 0)
+}
+
+// statusNext returns the patch that makes the server's copy say what was reported.
+func (l *loop) statusNext(e *entry) errand {
+	want, refused := merge(e.object, e.report)
+	if refused && e.illegal != e.object.UID {
+		e.illegal = e.object.UID
+		l.log.Warn("Phase not taken back: the API server says that the pod has ended", "pod", e.key.String(), "phase", string(e.object.Status.Phase), "here", string(e.report.Pod.Status.Phase))
+	}
+	slim(&want, e.slim)
+	body, err := difference(e.object, &want)
+	if err != nil {
+		l.complain(e, "Status not sent: it cannot be written", err, "")
+		return errand{}
+	}
+	if body == nil {
+		return errand{}
+	}
+	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body}
+}

@@ -1,0 +1,145 @@
+package apiserver
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// The loop keeps an entry for every name that the node reports or the server shows.
+// It belongs to the loop.
+type entry struct {
+	key    pod.Key
+	report *pod.StatusReport // the newest; nil: the node said nothing
+	object *v1.Pod           // what the server holds; nil: nothing, or nothing is known
+	// absent says that the server holds no pod of this node under the name.
+	absent bool
+	// doubtful says that object may not be what the server holds: it is asked first.
+	doubtful bool
+	// seen says that the server's word came while a request was under way.
+	seen bool
+
+	busy      bool          // a request is under way
+	due       time.Time     // when it is looked at next; zero: when something happens
+	urgent    bool          // before others
+	notBefore time.Time     // after a failure
+	pause     time.Duration // the last one after a failure
+	settled   bool          // nothing was left to do, and nothing happened since
+	waits     bool          // for the UID of the Node
+
+	deleted types.UID // what was deleted with grace 0
+	taken   bool      // a mirror was not made because its name is there
+	slim    int       // how much is left out of a status that was too large
+	said    string    // the trouble that was said last
+	illegal types.UID // of the pod whose phase cannot be taken back, said
+}
+
+// mark has the entry looked at when at is there.
+func (e *entry) mark(at time.Time, urgent bool) {
+	if e.due.IsZero() || at.Before(e.due) {
+		e.due = at
+	}
+	e.urgent = e.urgent || urgent
+	e.settled = false
+}
+
+// ready returns when the entry may be looked at; ok is false for not at all.
+func (e *entry) ready() (at time.Time, ok bool) {
+	if e.busy || e.due.IsZero() {
+		return time.Time{}, false
+	}
+	if e.notBefore.After(e.due) {
+		return e.notBefore, true
+	}
+	return e.due, true
+}
+
+// over reports whether nothing is left to know about the name.
+func (e *entry) over() bool {
+	return !e.busy && e.object == nil && (e.report == nil || e.report.Gone)
+}
+
+// hear takes a report. It comes soon, or a little later where more of a start is
+// to be expected: an ordinary one is three patches at most.
+func (e *entry) hear(r pod.StatusReport, now time.Time) {
+	before := v1.PodStatus{}
+	if e.object != nil {
+		before = e.object.Status
+	}
+	e.report = &r
+	wait, urgent := pressing(&before, &r.Pod.Status)
+	if r.Finished || r.Gone || e.object != nil && isMirror(e.object) && !pictures(e.object, r.Pod) {
+		wait, urgent = 0, true
+	}
+	if e.object == nil && !static(r) {
+		wait = max(wait, firstSight) // it is about to be seen
+	}
+	e.mark(now.Add(wait), urgent)
+}
+
+// firstSight is how long a pod that the server was not seen to hold waits before
+// the server is asked for it.
+const firstSight = 3 * time.Second
+
+// see takes what the server shows. A change of what is ours waits for the next
+// comparison (C-1.27.5); what is asked of the node does not.
+func (e *entry) see(s sighting, now time.Time) {
+	e.seen = true
+	was := e.object
+	fresh := was == nil || was.UID != s.pod.UID
+	switch {
+	case s.gone && fresh:
+		if was == nil {
+			e.absent, e.doubtful = true, false
+		}
+	case s.gone:
+		e.lose()
+		e.mark(now, false)
+	case s.pod.UID == e.deleted && fresh:
+		// An old word of what is gone, unless the server was set back.
+		e.doubtful = true
+		e.mark(now.Add(firstSight), false)
+	case !fresh && older(s.pod.ResourceVersion, was.ResourceVersion):
+		e.doubtful, e.settled = true, false // it is late, or the server was set back
+	default:
+		e.object, e.absent, e.doubtful, e.taken, e.settled = s.pod, false, false, false, false
+		asks := fresh || was.DeletionTimestamp == nil && s.pod.DeletionTimestamp != nil ||
+			was.Annotations[pod.AnnotationConfigMirror] != s.pod.Annotations[pod.AnnotationConfigMirror]
+		if fresh {
+			e.notBefore, e.pause = time.Time{}, 0
+		}
+		if asks {
+			e.mark(now, false)
+		}
+	}
+}
+
+// lose notes that the server holds the pod no more.
+func (e *entry) lose() {
+	if e.object != nil {
+		e.deleted = e.object.UID
+	}
+	e.object, e.absent, e.doubtful, e.settled, e.slim = nil, true, false, false, 0
+}
+
+// isMirror reports whether p is a picture of a static pod.
+func isMirror(p *v1.Pod) bool {
+	_, is := p.Annotations[pod.AnnotationConfigMirror]
+	return is
+}
+
+// pictures reports whether mirror is the picture of static pod p.
+func pictures(mirror, p *v1.Pod) bool {
+	return mirror.Annotations[pod.AnnotationConfigMirror] == p.Annotations[pod.AnnotationConfigHash]
+}
+
+// older reports whether resource version a is certainly of a time before b.
+func older(a, b string) bool {
+	if len(a) != len(b) {
+		return len(a) < len(b) && a != ""
+	}
+	return a < b
+}

@@ -1,0 +1,207 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const (
+	// maxQueued is how many events wait while the server does not take them; the
+	// oldest go first.
+	maxQueued = 1000
+	// maxTries is how often one event is tried, and eventPause what lies between, as
+	// with client-go's recorder.
+	maxTries   = 12
+	eventPause = 10 * time.Second
+	// component is who reports, as tools look for it.
+	component = "kubelet"
+	// maxMessage is the longest message that an API server takes.
+	maxMessage = 1024
+)
+
+// queue is the events that wait.
+type queue struct {
+	events  []*v1.Event
+	dropped int
+}
+
+// Event tells of something that happened to a pod. It never blocks: while the
+// server takes none, the oldest events are lost. An event of a static pod names
+// the hash by which kubectl finds the events of its mirror.
+func (s *Sink) Event(e pod.Event) {
+	uid := types.UID(e.UID)
+	s.mu.Lock()
+	if hash, ok := s.hashes[e.Key]; ok {
+		uid = types.UID(hash)
+	}
+	s.mu.Unlock()
+	s.put(s.event(v1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: e.Namespace, Name: e.Name, UID: uid, FieldPath: e.Container,
+	}, e.Namespace, e.Type, e.Reason, e.Message, e.At))
+}
+
+// NodeEvent tells of something that happened to the node (appendix D). It never
+// blocks, as Event.
+func (s *Sink) NodeEvent(kind, reason, message string) {
+	// kubectl looks for events of a node under its name in the place of a UID.
+	s.put(s.event(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)},
+		metav1.NamespaceDefault, kind, reason, message, time.Time{}))
+}
+
+func (s *Sink) event(of v1.ObjectReference, namespace, kind, reason, message string, at time.Time) *v1.Event {
+	now := time.Now()
+	if at.IsZero() {
+		at = now
+	}
+	if len(message) > maxMessage {
+		message = message[:maxMessage-3] + "..."
+	}
+	return &v1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", of.Name, now.UnixNano())},
+		InvolvedObject: of,
+		Reason:         reason, Message: message, Type: kind, Count: 1,
+		FirstTimestamp: seconds(at), LastTimestamp: seconds(at),
+		Source:              v1.EventSource{Component: component, Host: s.cfg.Node},
+		ReportingController: component, ReportingInstance: s.cfg.Node,
+	}
+}
+
+func (s *Sink) put(e *v1.Event) {
+	s.mu.Lock()
+	if len(s.queue.events) >= maxQueued {
+		s.queue.events = append(s.queue.events[:0:0], s.queue.events[1:]...)
+		s.queue.dropped++
+	}
+	s.queue.events = append(s.queue.events, e)
+	s.mu.Unlock()
+	poke(s.woken)
+}
+
+// pull takes the oldest event out of the queue; nil when there is none.
+func (s *Sink) pull() (e *v1.Event, dropped int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := &s.queue
+	dropped, q.dropped = q.dropped, 0
+	if len(q.events) == 0 {
+		q.events = nil
+		return nil, dropped
+	}
+	e, q.events[0] = q.events[0], nil
+	q.events = q.events[1:]
+	return e, dropped
+}
+
+// newCorrelator returns what counts, gathers and, where there are too many, drops
+// events, with client-go's limits, which are the kubelet's.
+func newCorrelator() *record.EventCorrelator {
+	return record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
+}
+
+// runEvents sends events in their order until ctx ends.
+func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
+	limit := newBucket(s.cfg.EventQPS, s.cfg.EventBurst, time.Now())
+	for ctx.Err() == nil {
+		e, dropped := s.pull()
+		if dropped > 0 {
+			s.log.Warn("Events lost: the API server does not take them", "events", dropped)
+		}
+		if e == nil {
+			select {
+			case <-s.woken:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		result, err := c.EventCorrelate(e)
+		if err != nil {
+			s.log.Debug("Event not counted", "error", err)
+		}
+		if result == nil || result.Skip {
+			continue
+		}
+		s.deliver(ctx, c, limit, result)
+	}
+}
+
+// deliver sends one event, and tries again as long as that may help.
+func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bucket, result *record.EventCorrelateResult) {
+	for try := range maxTries {
+		for wait := limit.take(time.Now()); wait > 0; wait = limit.take(time.Now()) {
+			if !sleep(ctx, wait) {
+				return
+			}
+		}
+		done, err := s.send(ctx, result)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			c.UpdateState(done)
+			return
+		case hopeless(err):
+			s.log.Debug("Event refused by the API server", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", words(err))
+			return
+		}
+		pause := eventPause
+		if try == 0 {
+			pause = rand.N(pause) // so that a fleet does not come back in step
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+	s.log.Warn("Event lost: the API server did not take it", "namespace", result.Event.Namespace, "reason", result.Event.Reason)
+}
+
+// send patches the event that counts this one too, or creates it.
+func (s *Sink) send(ctx context.Context, r *record.EventCorrelateResult) (*v1.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	done := &v1.Event{}
+	if r.Event.Count > 1 {
+		err := s.pods.Patch(types.StrategicMergePatchType).Namespace(r.Event.Namespace).Resource("events").Name(r.Event.Name).
+			Body(r.Patch).MaxRetries(0).Do(ctx).Into(done)
+		if !apierrors.IsNotFound(err) {
+			return done, err
+		}
+	}
+	fresh := *r.Event
+	fresh.ResourceVersion = "" // the one that was there is gone
+	err := s.pods.Post().Namespace(fresh.Namespace).Resource("events").Body(&fresh).MaxRetries(0).Do(ctx).Into(done)
+	return done, err
+}
+
+// hopeless reports whether the server's answer will be the same again.
+func hopeless(err error) bool {
+	var said apierrors.APIStatus
+	if !errors.As(err, &said) {
+		return false
+	}
+	code := said.Status().Code
+	return code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout
+}
+
+// sleep reports whether d passed before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

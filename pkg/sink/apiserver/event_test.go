@@ -1,0 +1,140 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+func happened(name, reason, message string) pod.Event {
+	return pod.Event{Key: pod.Key{Namespace: "default", Name: name}, UID: "uid-" + name, Type: pod.EventWarning, Reason: reason, Message: message, At: time.Now()}
+}
+
+// TestEventsAreCountedAndGathered, with client-go's numbers: what repeats is
+// counted, ten that differ in words only are one, and after 25 of a pod there is
+// one every five minutes.
+func TestEventsAreCountedAndGathered(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		for range 5 {
+			n.Event(happened("one", "BackOff", "same"))
+			pass(time.Second)
+		}
+		if len(n.events) != 1 || len(n.calls(http.MethodPost, "")) != 1 {
+			t.Errorf("%d events", len(n.events))
+		}
+		for _, e := range n.events {
+			if e.Count != 5 || e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.InvolvedObject.UID != "uid-one" {
+				t.Errorf("event %+v", e)
+			}
+		}
+		for i := range 100 {
+			n.Event(happened("two", "Unhealthy", fmt.Sprint("words ", i)))
+			pass(100 * time.Millisecond)
+		}
+		if sent := len(n.calls("", "")); sent > 5+26 {
+			t.Errorf("%d requests", sent)
+		}
+		gathered := 0
+		for _, e := range n.events {
+			if strings.HasPrefix(e.Message, "(combined from similar events)") {
+				gathered++
+			}
+		}
+		if gathered != 1 {
+			t.Errorf("%d gathered", gathered)
+		}
+	})
+}
+
+// TestF70_EventsWaitAndAreBounded: a hundred outlast a minute; of too many the
+// oldest go; and one that is not taken for two minutes is lost.
+func TestF70_EventsWaitAndAreBounded(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.says(func(call) (int, http.Header) { return http.StatusServiceUnavailable, nil })
+		for i := range 100 {
+			n.Event(happened(fmt.Sprint("p", i), "Started", "x"))
+		}
+		pass(time.Minute)
+		n.says(nil)
+		pass(time.Minute)
+		if len(n.events) != 100 {
+			t.Errorf("%d events", len(n.events))
+		}
+		n.says(func(call) (int, http.Header) { return -1, nil })
+		for i := range 3 * maxQueued {
+			n.Event(happened(fmt.Sprint("q", i), "Started", "x"))
+		}
+		pass(time.Second)
+		if len(n.queue.events) != maxQueued {
+			t.Errorf("%d events wait", len(n.queue.events))
+		}
+		n.says(nil)
+		pass(10 * time.Minute)
+		if _, newest := n.events[nameOf(n, fmt.Sprint("q", 3*maxQueued-1))]; !newest || len(n.events) < 100+maxQueued || len(n.events) > 102+maxQueued {
+			t.Errorf("%d events, the newest among them: %t", len(n.events), newest)
+		}
+		if !strings.Contains(n.log.String(), "Events lost") || strings.Count(n.log.String(), "\n") > 2 {
+			t.Errorf("log:\n%s", n.log.String())
+		}
+	})
+}
+
+func nameOf(n *node, pod string) string {
+	for name, e := range n.events {
+		if e.InvolvedObject.Name == pod {
+			return name
+		}
+	}
+	return ""
+}
+
+// TestEventThatIsRefusedIsNotTriedAgain, and one whose forerunner is gone is made.
+func TestEventThatIsRefusedIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.says(func(call) (int, http.Header) { return http.StatusForbidden, nil })
+		n.Event(happened("one", "Started", "x"))
+		pass(time.Hour)
+		if sent := len(n.calls("", "")); sent != 1 {
+			t.Errorf("%d requests", sent)
+		}
+		n.says(nil)
+		n.Event(happened("two", "BackOff", "x"))
+		pass(time.Second)
+		clear(n.events)
+		n.Event(happened("two", "BackOff", "x"))
+		pass(time.Second)
+		if len(n.events) != 1 {
+			t.Errorf("%d events", len(n.events))
+		}
+	})
+}
+
+// TestEventsAreLimited by their own rate.
+func TestEventsAreLimited(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		for i := range 25 {
+			n.Event(happened(fmt.Sprint("p", i), "Started", strings.Repeat("x", 5000)))
+		}
+		pass(10*time.Second + 100*time.Millisecond)
+		if sent := len(n.calls("", "")); sent < 24 || sent > 25 {
+			t.Errorf("%d requests in ten seconds", sent)
+		}
+		pass(time.Minute)
+		for _, e := range n.events {
+			if len(e.Message) > maxMessage {
+				t.Errorf("%d bytes", len(e.Message))
+			}
+		}
+		if len(n.events) != 25 {
+			t.Errorf("%d events", len(n.events))
+		}
+	}, func(c *Config) { c.EventQPS, c.EventBurst = 2, 5 })
+}

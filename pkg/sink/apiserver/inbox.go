@@ -1,0 +1,46 @@
+package apiserver
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// inbox is what was left for the loop since it last looked.
+type inbox struct {
+	reports map[pod.Key]pod.StatusReport
+	// seen holds the newest state of each name at the server: at most one pod of a
+	// name is there at a time.
+	seen   map[pod.Key]sighting
+	synced bool
+}
+
+// sighting is a pod as the server shows it.
+type sighting struct {
+	pod  *v1.Pod
+	gone bool
+}
+
+func newInbox() inbox {
+	return inbox{reports: make(map[pod.Key]pod.StatusReport), seen: make(map[pod.Key]sighting)}
+}
+
+// see notes what the server shows. That one pod is gone says nothing of another of
+// the same name.
+func (i *inbox) see(p *v1.Pod, gone bool) {
+	key := pod.KeyOf(p)
+	if was, ok := i.seen[key]; gone && ok && !was.gone && was.pod.UID != p.UID {
+		return
+	}
+	i.seen[key] = sighting{p, gone}
+}
+
+// empty takes everything out.
+func (s *Sink) empty() inbox {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.inbox
+	s.inbox = newInbox()
+	s.inbox.synced = was.synced
+	return was
+}

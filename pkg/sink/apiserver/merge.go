@@ -1,0 +1,292 @@
+package apiserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// ours lists the conditions that this node answers for (C-1.26.18). All others
+// belong to whoever wrote them.
+var ours = [...]v1.PodConditionType{
+	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
+	v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting,
+}
+
+func own(t v1.PodConditionType) bool { return slices.Contains(ours[:], t) }
+
+func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
+
+// merge returns the status that the server is to hold of have after r: what is not
+// this node's stays as the server has it (C-1.27.8). refused says that the report
+// would have taken back an end (C-1.26.15).
+func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) {
+	is, said := &have.Status, r.Pod.Status
+	want = *is
+	want.Phase, want.Reason, want.Message = said.Phase, said.Reason, said.Message
+	want.HostIP, want.HostIPs, want.PodIP, want.PodIPs = said.HostIP, said.HostIPs, said.PodIP, said.PodIPs
+	want.StartTime, want.QOSClass = said.StartTime, said.QOSClass
+	want.InitContainerStatuses = said.InitContainerStatuses
+	want.ContainerStatuses = said.ContainerStatuses
+	want.EphemeralContainerStatuses = said.EphemeralContainerStatuses
+	want.AllocatedResources, want.Resources = said.AllocatedResources, said.Resources
+	want.ObservedGeneration = max(said.ObservedGeneration, is.ObservedGeneration)
+	generation := said.ObservedGeneration
+	mirror := isMirror(have)
+	if mirror {
+		// Its hash says that it is a picture of what runs, whatever the generations of
+		// the static pod.
+		want.ObservedGeneration, generation = have.Generation, have.Generation
+	} else {
+		if is.StartTime != nil {
+			want.StartTime = is.StartTime // C-1.26.23
+		}
+		if is.QOSClass != "" {
+			want.QOSClass = is.QOSClass // it is for life
+		}
+	}
+	refused = settlePhase(&want, is, &said, ends(have, r), mirror)
+	want.Conditions = conditions(&want, is, said.Conditions, generation)
+	return want, refused
+}
+
+// settlePhase holds what is said of the phase to what a phase may become.
+func settlePhase(want, is, said *v1.PodStatus, over, mirror bool) (refused bool) {
+	switch {
+	case isFinal(is.Phase) && want.Phase != is.Phase && (!mirror || isFinal(want.Phase)):
+		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
+		return true
+	case isFinal(want.Phase) && !isFinal(is.Phase) && runs(said):
+		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
+		if want.Phase == "" {
+			want.Phase = v1.PodRunning
+		}
+	case !isFinal(want.Phase) && over:
+		want.Phase = v1.PodFailed // C-1.27.10
+	}
+	return false
+}
+
+// runs reports whether a container of the pod runs.
+func runs(s *v1.PodStatus) bool {
+	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range list {
+			if list[i].State.Running != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// conditions returns this node's conditions as they were said and the others' as
+// the server has them.
+func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64) []v1.PodCondition {
+	var all []v1.PodCondition
+	ending := isFinal(want.Phase) && !isFinal(is.Phase)
+	for _, c := range said {
+		switch {
+		case own(c.Type):
+			c.ObservedGeneration = max(c.ObservedGeneration, generation)
+			if isFinal(want.Phase) && (c.Type == v1.PodReady || c.Type == v1.ContainersReady) && c.Status != v1.ConditionFalse {
+				c.Status, c.Reason, c.Message = v1.ConditionFalse, "PodFailed", ""
+				if want.Phase == v1.PodSucceeded {
+					c.Reason = "PodCompleted"
+				}
+			}
+			all = append(all, c)
+		case c.Type == v1.DisruptionTarget && ending && !held(is.Conditions, c.Type):
+			all = append(all, c) // shared: it is said with the end, not before
+		}
+	}
+	for _, c := range is.Conditions {
+		if !own(c.Type) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func held(list []v1.PodCondition, t v1.PodConditionType) bool {
+	return slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == t })
+}
+
+// difference returns the strategic merge patch that makes have's status want; nil
+// where the two say the same (C-1.27.4). It names the UID, so that it reaches no
+// other pod of this name.
+func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
+	if equality.Semantic.DeepEqual(&have.Status, want) {
+		return nil, nil
+	}
+	was, err := encode(&have.Status)
+	if err != nil {
+		return nil, err
+	}
+	is, err := encode(want)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Equal(was, is) {
+		return nil, nil
+	}
+	diff, err := strategicpatch.CreateTwoWayMergePatch(was, is, v1.PodStatus{})
+	if err != nil || string(diff) == "{}" {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]types.UID{"uid": have.UID},
+		"status":   json.RawMessage(diff),
+	})
+}
+
+// encode writes a status in the one way that equal ones have in common: times are
+// whole seconds, and conditions of one type stand at one place.
+func encode(s *v1.PodStatus) ([]byte, error) {
+	plain := *s
+	plain.Conditions = slices.Clone(s.Conditions)
+	slices.SortStableFunc(plain.Conditions, func(a, b v1.PodCondition) int { return bytes.Compare([]byte(a.Type), []byte(b.Type)) })
+	data, err := json.Marshal(&plain)
+	if err != nil {
+		return nil, fmt.Errorf("write a status: %w", err)
+	}
+	return data, nil
+}
+
+// The steps of slim.
+const (
+	shortMessages = 1 + iota
+	noMessages
+	noDetails
+	maxSlim = noDetails
+)
+
+// slim leaves out of a status what the server has no room for, least missed first.
+func slim(s *v1.PodStatus, step int) {
+	if step == 0 {
+		return
+	}
+	cut := func(text *string) {
+		if limit := 256; step == shortMessages && len(*text) > limit {
+			*text = (*text)[:limit]
+		} else if step > shortMessages {
+			*text = ""
+		}
+	}
+	short := func(list []v1.ContainerStatus) []v1.ContainerStatus {
+		list = slices.Clone(list)
+		for i := range list {
+			c := list[i].DeepCopy()
+			for _, state := range []*v1.ContainerState{&c.State, &c.LastTerminationState} {
+				if state.Waiting != nil {
+					cut(&state.Waiting.Message)
+				}
+				if state.Terminated != nil {
+					cut(&state.Terminated.Message)
+				}
+			}
+			if step >= noDetails {
+				c.LastTerminationState = v1.ContainerState{}
+				c.AllocatedResources, c.Resources, c.VolumeMounts, c.User, c.AllocatedResourcesStatus = nil, nil, nil, nil, nil
+			}
+			list[i] = *c
+		}
+		return list
+	}
+	s.InitContainerStatuses = short(s.InitContainerStatuses)
+	s.ContainerStatuses = short(s.ContainerStatuses)
+	s.EphemeralContainerStatuses = short(s.EphemeralContainerStatuses)
+	cut(&s.Message)
+	s.Conditions = slices.Clone(s.Conditions)
+	for i := range s.Conditions {
+		if own(s.Conditions[i].Type) {
+			cut(&s.Conditions[i].Message)
+		}
+	}
+}
+
+// How long a change waits for more of its kind.
+const (
+	forDetails = time.Second
+	forSandbox = 5 * time.Second // of a start that shows its containers before
+)
+
+// pressing returns how long the step from before to now may wait for the next one,
+// and whether others have to wait for it. What people and controllers wait for goes
+// at once: phases, readiness, ends, restarts and troubles.
+func pressing(before, now *v1.PodStatus) (wait time.Duration, urgent bool) {
+	if before.StartTime == nil && before.Phase != v1.PodRunning && now.Phase == v1.PodPending {
+		return 0, false // it was accepted
+	}
+	if before.Phase != now.Phase || before.Reason != now.Reason || status(before, v1.PodReady) != status(now, v1.PodReady) ||
+		status(before, v1.PodResizePending) != status(now, v1.PodResizePending) || status(before, v1.PodResizeInProgress) != status(now, v1.PodResizeInProgress) {
+		return 0, true
+	}
+	starts := now.Phase == v1.PodPending
+	wait = forDetails
+	if starts {
+		wait = forSandbox
+	}
+	lists := func(s *v1.PodStatus) []v1.ContainerStatus {
+		return slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses)
+	}
+	was := make(map[string]v1.ContainerStatus)
+	for _, c := range lists(before) {
+		was[c.Name] = c
+	}
+	for _, c := range lists(now) {
+		b := was[c.Name]
+		changed := kindOf(b.State) != kindOf(c.State) || b.Ready != c.Ready
+		switch {
+		case b.RestartCount != c.RestartCount, trouble(c.State) != "" && trouble(b.State) != trouble(c.State):
+			return 0, true
+		case changed && !starts:
+			return 0, true
+		case changed:
+			wait = forDetails
+		}
+	}
+	return wait, false
+}
+
+func kindOf(s v1.ContainerState) string {
+	switch {
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		return "terminated"
+	}
+	return "waiting"
+}
+
+// trouble returns why a container does not run, where that is no part of a start.
+func trouble(s v1.ContainerState) string {
+	switch {
+	case s.Waiting != nil && s.Waiting.Reason != "ContainerCreating" && s.Waiting.Reason != "PodInitializing":
+		return s.Waiting.Reason
+	case s.Terminated != nil && s.Terminated.ExitCode != 0:
+		return s.Terminated.Reason
+	}
+	return ""
+}
+
+func status(s *v1.PodStatus, t v1.PodConditionType) v1.ConditionStatus {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type == t {
+			return s.Conditions[i].Status
+		}
+	}
+	return ""
+}
+
+// seconds returns t as the API carries it.
+func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }

@@ -1,0 +1,109 @@
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// newMirror returns what brings the picture of a static pod to the server.
+func (l *loop) newMirror(e *entry, now time.Time) errand {
+	p := e.report.Pod
+	if p.DeletionTimestamp != nil || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
+		return errand{} // it goes, or nobody knows what it is made of
+	}
+	if what := refersTo(p); what != "" {
+		l.complain(e, "Static pod has no mirror: an API server takes none that names "+what, nil, "the pod runs; it is seen with nodectl get pods")
+		return errand{}
+	}
+	uid := l.cfg.NodeUID()
+	if uid == "" {
+		return errand{verb: await, key: e.key}
+	}
+	return errand{verb: create, key: e.key, pod: mirrorOf(p, l.cfg.Node, uid, now)}
+}
+
+// mirrorNext returns what the mirror that the server holds needs: that it goes
+// where it is no picture of what is wanted (C-1.13.2, C-1.13.6), or a status.
+func (l *loop) mirrorNext(e *entry, wanted bool) errand {
+	o, r := e.object, e.report
+	stopping := wanted && r.Pod.DeletionTimestamp != nil
+	switch {
+	case !wanted && r == nil && !l.synced:
+		return errand{} // its static pod may be on its way
+	case !wanted,
+		o.DeletionTimestamp != nil && !stopping,
+		!stopping && !pictures(o, r.Pod):
+		if e.removed() {
+			return errand{}
+		}
+		return errand{verb: remove, key: e.key, uid: o.UID}
+	}
+	return l.statusNext(e)
+}
+
+// mirrorOf returns the picture of a static pod (C-1.13.1).
+func mirrorOf(p *v1.Pod, node string, uid types.UID, now time.Time) *v1.Pod {
+	m := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       p.Namespace,
+			Name:            p.Name,
+			Labels:          p.Labels,
+			Annotations:     maps.Clone(p.Annotations),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid, Controller: new(true)}},
+		},
+		Spec: p.Spec,
+	}
+	m.Spec.NodeName = node
+	m.Annotations[pod.AnnotationConfigMirror] = p.Annotations[pod.AnnotationConfigHash]
+	if m.Annotations[pod.AnnotationConfigSeen] == "" {
+		m.Annotations[pod.AnnotationConfigSeen] = now.Format(time.RFC3339Nano)
+	}
+	return m
+}
+
+// refersTo names the first thing of an API that a pod needs: NodeRestriction
+// refuses mirrors of such pods, and nothing is sent that is known to be refused.
+func refersTo(p *v1.Pod) string {
+	if p.Spec.ServiceAccountName != "" {
+		return "a service account (spec.serviceAccountName)"
+	}
+	if refs := pod.Refs(p); len(refs) > 0 {
+		return fmt.Sprintf("a %s (%s)", refs[0].Kind, refs[0].Path)
+	}
+	if len(p.Spec.ResourceClaims) > 0 {
+		return "a ResourceClaim (spec.resourceClaims)"
+	}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		at := fmt.Sprintf("spec.volumes[%d]", i)
+		switch {
+		case v.CSI != nil:
+			return "a CSI driver (" + at + ".csi)"
+		case v.Ephemeral != nil:
+			return "a claim (" + at + ".ephemeral)"
+		case v.AzureFile != nil, v.Glusterfs != nil:
+			return "an object of the API (" + at + ")"
+		case v.Projected == nil:
+			continue
+		}
+		for j, s := range v.Projected.Sources {
+			at := fmt.Sprintf("%s.projected.sources[%d]", at, j)
+			switch {
+			case s.ServiceAccountToken != nil:
+				return "a service account (" + at + ".serviceAccountToken)"
+			case s.ClusterTrustBundle != nil:
+				return "a ClusterTrustBundle (" + at + ".clusterTrustBundle)"
+			case s.PodCertificate != nil:
+				return "a certificate (" + at + ".podCertificate)"
+			}
+		}
+	}
+	return ""
+}

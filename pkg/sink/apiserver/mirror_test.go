@@ -1,0 +1,202 @@
+package apiserver
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+func staticPod(name, hash string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "static-uid", Annotations: map[string]string{pod.AnnotationConfigHash: hash, pod.AnnotationConfigSource: "file"}},
+		Spec:       v1.PodSpec{NodeName: "n1", Containers: []v1.Container{{Name: "c", Image: "image"}}},
+	}
+}
+
+func hasHash(p *v1.Pod, hash string) bool {
+	return p != nil && p.Annotations[pod.AnnotationConfigMirror] == hash
+}
+
+// TestC_1_13_4_MirrorsWaitForTheNode, and come right after it.
+func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
+	t.Parallel()
+	var uid types.UID // the test writes it while everything stands still
+	inBubble(t, func(t *testing.T, n *node) {
+		n.tell(staticPod("one", "h"), runningStatus(), ofFile)
+		pass(10 * time.Minute)
+		if sent := n.calls("", ""); len(sent) != 0 {
+			t.Fatalf("sent %+v", sent)
+		}
+		uid = "node-uid"
+		pass(awaitUID + time.Second)
+		is := n.pod("one")
+		if !hasHash(is, "h") || is.OwnerReferences[0].UID != "node-uid" || is.Status.Phase != v1.PodRunning || is.Status.ObservedGeneration != 1 {
+			t.Errorf("mirror %+v", is)
+		}
+		if sent := n.calls("", ""); len(sent) != 2 {
+			t.Errorf("sent %+v, want a creation and a status", sent)
+		}
+	}, func(c *Config) { c.NodeUID = func() types.UID { return uid } })
+}
+
+// TestC_1_13_2_MirrorIsMadeAgain when its hash is another, and when somebody
+// deletes it.
+func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.tell(staticPod("one", "h1"), runningStatus(), ofFile)
+		pass(time.Second)
+		n.tell(staticPod("one", "h2"), runningStatus(), ofFile)
+		pass(time.Second)
+		is := n.pod("one")
+		if !hasHash(is, "h2") {
+			t.Fatalf("mirror %+v", is)
+		}
+		n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp })
+		pass(time.Second)
+		if now := n.pod("one"); !hasHash(now, "h2") || now.UID == is.UID || now.DeletionTimestamp != nil {
+			t.Errorf("mirror %+v", now)
+		}
+		n.tell(staticPod("one", "h2"), runningStatus(), ofFile, forGood)
+		pass(time.Second)
+		if n.pod("one") != nil || len(n.loop.entries) != 0 || len(n.hashes) != 0 {
+			t.Errorf("mirror %+v, %d entries", n.pod("one"), len(n.loop.entries))
+		}
+	})
+}
+
+// TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; a mirror whose static pod
+// stops stays until it has stopped.
+func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		for _, name := range []string{"left", "kept", "stops"} {
+			m := mirrorOf(staticPod(name, "h"), "n1", "node-uid", time.Now())
+			m.UID = types.UID("mirror-of-" + name)
+			n.server.mu.Lock()
+			n.store(m)
+			n.server.mu.Unlock()
+		}
+		n.tell(staticPod("kept", "h"), runningStatus(), ofFile)
+		stops := staticPod("stops", "h")
+		stops.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		n.tell(stops, runningStatus(), ofFile)
+		pass(time.Hour)
+		if n.pod("left") == nil {
+			t.Fatal("the mirror went while its static pod may be on its way")
+		}
+		n.Synced()
+		pass(time.Second)
+		if n.pod("left") != nil || n.pod("kept") == nil || n.pod("stops") == nil || n.pod("stops").UID != "mirror-of-stops" {
+			t.Errorf("left %v, kept %v, stops %v", n.pod("left"), n.pod("kept"), n.pod("stops"))
+		}
+		n.tell(stops, runningStatus(), ofFile, forGood)
+		pass(time.Second)
+		if n.pod("stops") != nil {
+			t.Error("the mirror of a pod that is gone stays")
+		}
+	})
+}
+
+// TestC_1_13_8_MirrorThatIsThere counts where it has the hash; a pod of the name
+// that is no mirror is left alone.
+func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		show := n.shows
+		n.shows = nil
+		m := mirrorOf(staticPod("one", "h"), "n1", "node-uid", time.Now())
+		m.UID = "was-there"
+		n.server.mu.Lock()
+		n.store(m)
+		n.server.mu.Unlock()
+		n.tell(staticPod("one", "h"), runningStatus(), ofFile)
+		pass(10 * time.Second)
+		if is := n.pod("one"); is.UID != "was-there" || is.Status.Phase != v1.PodRunning || n.log.Len() != 0 {
+			t.Errorf("mirror %+v\n%s", is, n.log.String())
+		}
+		n.shows = show
+		taken := n.bound("taken")
+		n.tell(staticPod("taken", "h"), runningStatus(), ofFile)
+		pass(time.Hour)
+		if n.pod("taken").UID != taken.UID || strings.Count(n.log.String(), nameTaken) != 1 {
+			t.Errorf("pod %+v\n%s", n.pod("taken"), n.log.String())
+		}
+	})
+}
+
+// TestF75_RefusedMirror: said once, tried rarely, and there when it is let.
+func TestF75_RefusedMirror(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.says(func(c call) (int, http.Header) {
+			if c.method == http.MethodPost {
+				return http.StatusForbidden, http.Header{"Message": {`violates PodSecurity "restricted:latest"`}}
+			}
+			return 0, nil
+		})
+		p := staticPod("one", "h")
+		for i := range 360 {
+			n.tell(p, restarted(int32(i)), ofFile)
+			pass(10 * time.Second)
+		}
+		if tries := len(n.calls("", "")); tries < 10 || tries > 70 {
+			t.Errorf("%d tries in an hour", tries)
+		}
+		if text := n.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "PodSecurity") {
+			t.Errorf("log:\n%s", text)
+		}
+		n.says(nil)
+		pass(4 * time.Minute)
+		if is := n.pod("one"); !hasHash(is, "h") || is.Status.ContainerStatuses[0].RestartCount != 359 {
+			t.Errorf("mirror %+v", is)
+		}
+	})
+}
+
+// TestMirrorThatWouldBeRefusedIsNotSent: NodeRestriction lets no mirror name what
+// an API has.
+func TestMirrorThatWouldBeRefusedIsNotSent(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(*v1.PodSpec){
+		"serviceAccountName": func(s *v1.PodSpec) { s.ServiceAccountName = "default" },
+		"secret": func(s *v1.PodSpec) {
+			s.Volumes = volume(v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "x"}})
+		},
+		"imagePullSecrets": func(s *v1.PodSpec) { s.ImagePullSecrets = []v1.LocalObjectReference{{Name: "x"}} },
+		"configMapRef": func(s *v1.PodSpec) {
+			s.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "x"}}}}
+		},
+		"serviceAccountToken": func(s *v1.PodSpec) {
+			s.Volumes = volume(v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ServiceAccountToken: &v1.ServiceAccountTokenProjection{}}}}})
+		},
+		"resourceClaims": func(s *v1.PodSpec) { s.ResourceClaims = []v1.PodResourceClaim{{Name: "x"}} },
+		"persistentVolumeClaim": func(s *v1.PodSpec) {
+			s.Volumes = volume(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}})
+		},
+		"csi": func(s *v1.PodSpec) { s.Volumes = volume(v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "x"}}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				p := staticPod("one", "h")
+				change(&p.Spec)
+				for i := range 10 {
+					n.tell(p, restarted(int32(i)), ofFile)
+					pass(time.Minute)
+				}
+				if text := n.log.String(); len(n.calls("", "")) != 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, what) {
+					t.Errorf("sent %+v\n%s", n.calls("", ""), text)
+				}
+			})
+		})
+	}
+}
+
+func volume(v v1.VolumeSource) []v1.Volume { return []v1.Volume{{Name: "v", VolumeSource: v}} }

@@ -1,0 +1,171 @@
+package apiserver
+
+import (
+	"time"
+)
+
+// take makes of an answer what is known and what comes next.
+func (l *loop) take(a answer, now time.Time) {
+	e := l.entry(a.key)
+	e.busy = false
+	what, retry := judge(a.errand, a.err), a.retry
+	if what == away {
+		l.leave(a, e, retry, now)
+		return
+	}
+	l.back()
+	switch what {
+	case fine:
+		l.done(a, e, now)
+		return
+	case gone:
+		if e.object == nil || !e.seen || e.object.UID == a.uid {
+			e.lose()
+		}
+		e.pause = 0
+	case stale:
+		e.doubtful, e.taken = !e.seen || a.verb == create, a.verb == create
+		e.back(now, firstPause/4, lastPause, 0)
+	case tooLarge:
+		l.tooLarge(a, e, now)
+		return
+	case failed:
+		e.doubtful = e.doubtful || a.verb != get
+		l.complain(e, "API server could not take what it is told of a pod; it is tried again", a.err, "")
+		e.back(now, firstPause, lastPause, retry)
+	case refused:
+		l.complainRefused(a, e)
+		e.back(now, 2*firstPause, refusedPause, retry)
+	}
+	e.mark(now, false)
+	if e.over() {
+		delete(l.entries, e.key)
+	}
+}
+
+// done notes what a request came to.
+func (l *loop) done(a answer, e *entry, now time.Time) {
+	if a.verb != get { // a look makes no write succeed
+		e.pause, e.notBefore = 0, time.Time{}
+	}
+	switch a.verb {
+	case get:
+		l.found(a, e, now)
+	case create:
+		e.deleted, e.said, e.taken = "", "", false
+		e.object, e.absent, e.doubtful = a.object, false, false
+	case patch:
+		e.said = ""
+		same := e.object != nil && e.object.UID == a.object.UID
+		if same && !older(a.object.ResourceVersion, e.object.ResourceVersion) {
+			e.object = a.object
+		}
+	case remove:
+		e.deleted = a.uid
+		switch o := e.object; {
+		case o == nil || o.UID != a.uid:
+		case len(o.Finalizers) > 0:
+			held := *o
+			held.DeletionGracePeriodSeconds = new(int64(0))
+			e.object = &held
+		default:
+			e.lose()
+		}
+	}
+	e.mark(now, false)
+	if e.over() {
+		delete(l.entries, e.key)
+	}
+}
+
+// found notes what the server was asked for.
+func (l *loop) found(a answer, e *entry, now time.Time) {
+	o := a.object
+	switch {
+	case o == nil && e.seen && e.object != nil: // it came meanwhile
+	case o == nil:
+		if e.lose(); e.taken {
+			l.complain(e, nameTaken, nil, renameIt)
+			e.back(now, refusedPause, refusedPause, 0)
+		}
+	case e.seen && e.object != nil && older(o.ResourceVersion, e.object.ResourceVersion):
+	default:
+		e.object, e.absent, e.doubtful, e.taken = o, false, false, false
+	}
+}
+
+// What is said of a mirror that has no room.
+const (
+	nameTaken = "Static pod has no mirror: a pod of its name is there"
+	renameIt  = "delete that pod, or rename the static one"
+)
+
+// leave leaves the server alone for a moment: longer and longer, until it answers.
+func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
+	if l.pause == 0 {
+		l.log.Warn("API server is not told of pods; it is tried again", "error", words(a.err))
+	}
+	l.pause, l.asked = min(max(2*l.pause, firstPause), awayPause), retry > 0
+	l.closed = now.Add(max(jitter(l.pause), retry))
+	if a.verb != get && !e.seen {
+		e.doubtful = true // it may have been done
+	}
+	e.mark(now, false)
+}
+
+// back notes that the server answers.
+func (l *loop) back() {
+	if l.pause > 0 {
+		l.pause, l.closed = 0, time.Time{}
+		l.log.Info("API server is told of pods again")
+	}
+}
+
+// tooLarge says less next time.
+func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
+	if a.verb == patch && e.slim < maxSlim {
+		e.slim++
+		l.complain(e, "Status is too large for the API server; it is told in short", nil, "")
+		e.mark(now, false)
+		return
+	}
+	l.complainRefused(a, e)
+	e.back(now, refusedPause, refusedPause, 0)
+	e.mark(now, false)
+}
+
+// back leaves the pod alone for a moment: longer and longer.
+func (e *entry) back(now time.Time, first, last, retry time.Duration) {
+	e.pause = min(max(2*e.pause, first), last)
+	e.notBefore = now.Add(max(jitter(e.pause), retry))
+}
+
+func (l *loop) complainRefused(a answer, e *entry) {
+	switch a.verb {
+	case create:
+		l.complain(e, "Static pod has no mirror: the API server refuses it", a.err, "the pod runs; the mirror is tried again")
+	case remove:
+		l.complain(e, "Pod not removed from the API server: it refuses", a.err, "")
+	default:
+		l.complain(e, "Status not taken by the API server; it is tried again", a.err, "")
+	}
+}
+
+// complain warns of a pod's trouble once, until it is another one or is over.
+func (l *loop) complain(e *entry, message string, err error, hint string) {
+	args := []any{"pod", e.key.String()}
+	text := message
+	if err != nil {
+		err = words(err)
+		text += err.Error()
+		args = append(args, "error", err)
+	}
+	if hint != "" {
+		args = append(args, "hint", hint)
+	}
+	if e.said == text {
+		return
+	}
+	e.said = text
+	l.log.Warn(message, args...) //nolint:sloglint // one of the constants above
+}

@@ -1,0 +1,233 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// TestC_1_27_7_OneRequestAtATime: while a patch is under way the newest status
+// alone is kept, and comes next.
+func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.takes = 4 * time.Second
+		p := n.bound("one")
+		for i := range 30 {
+			n.tell(p, restarted(int32(i)))
+			pass(100 * time.Millisecond)
+		}
+		pass(20 * time.Second)
+		sent := n.calls(http.MethodPatch, "one")
+		if len(sent) != 2 || n.pod("one").Status.ContainerStatuses[0].RestartCount != 29 {
+			t.Errorf("%d patches, status %+v", len(sent), n.pod("one").Status)
+		}
+		for i := range 30 {
+			n.tell(n.bound(fmt.Sprint("p", i)), runningStatus())
+		}
+		pass(time.Minute)
+		if n.most != atOnce {
+			t.Errorf("%d requests at the same time", n.most)
+		}
+		for i := range 30 {
+			if sent := n.calls("", fmt.Sprint("p", i)); len(sent) != 1 {
+				t.Errorf("pod %d: %+v", i, sent)
+			}
+		}
+	})
+}
+
+// TestC_1_27_AtMostThreePatchesOfAStart: whatever the steps of an ordinary start
+// and their pace, and with an init container, a probe, and several containers.
+func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
+	t.Parallel()
+	creating, initializing := waitingFor("ContainerCreating"), waitingFor("PodInitializing")
+	with := func(st v1.PodStatus, ip string, more ...v1.ContainerStatus) v1.PodStatus {
+		st.PodIP = ip
+		st.Conditions = append(st.Conditions, cond(v1.PodReadyToStartContainers, map[bool]v1.ConditionStatus{true: "True", false: "False"}[ip != ""]))
+		st.ContainerStatuses = append(st.ContainerStatuses, more...)
+		return st
+	}
+	second := func(state v1.ContainerState, ready bool) v1.ContainerStatus {
+		return v1.ContainerStatus{Name: "d", State: state, Ready: ready}
+	}
+	starts := map[string][]v1.PodStatus{
+		"plain": {
+			with(statusOf(v1.PodPending, "False", creating), ""), with(statusOf(v1.PodPending, "False", creating), "10.0.0.2"),
+			with(statusOf(v1.PodRunning, "True", runningState()), "10.0.0.2"),
+		},
+		"probe": {
+			with(statusOf(v1.PodPending, "False", creating), ""), with(statusOf(v1.PodPending, "False", creating), "10.0.0.2"),
+			with(statusOf(v1.PodRunning, "False", runningState()), "10.0.0.2"), with(statusOf(v1.PodRunning, "True", runningState()), "10.0.0.2"),
+		},
+		"init": {
+			with(statusOf(v1.PodPending, "False", initializing), ""), with(statusOf(v1.PodPending, "False", initializing), "10.0.0.2"),
+			with(statusOf(v1.PodPending, "False", creating), "10.0.0.2"), with(statusOf(v1.PodRunning, "True", runningState()), "10.0.0.2"),
+		},
+		"two": {
+			with(statusOf(v1.PodPending, "False", creating), "", second(creating, false)),
+			with(statusOf(v1.PodPending, "False", creating), "10.0.0.2", second(creating, false)),
+			with(statusOf(v1.PodPending, "False", runningState()), "10.0.0.2", second(creating, false)),
+			with(statusOf(v1.PodRunning, "True", runningState()), "10.0.0.2", second(runningState(), true)),
+		},
+	}
+	for name, steps := range starts {
+		for _, pace := range []time.Duration{0, 50 * time.Millisecond, 300 * time.Millisecond, 800 * time.Millisecond, 1500 * time.Millisecond} {
+			t.Run(fmt.Sprint(name, pace), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, n *node) {
+					p := n.bound("one")
+					for _, st := range steps {
+						n.tell(p, st)
+						pass(pace)
+					}
+					said := since(t)
+					pass(30 * time.Second)
+					sent := n.calls("", "one")
+					if len(sent) > 3 {
+						t.Errorf("%d requests: %+v", len(sent), sent)
+					}
+					if last := sent[len(sent)-1].at; last > said+n.takes { // behind the one under way
+						t.Errorf("the pod was told to run %s late", last-said)
+					}
+					if is := n.pod("one").Status; is.Phase != v1.PodRunning || is.PodIP != "10.0.0.2" || status(&is, v1.PodReady) != "True" {
+						t.Errorf("status %+v", is)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestC_1_27_5_OthersChangesArePutRight, in 10 s, and not at once: two who disagree
+// do not write as fast as they can.
+func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := n.bound("one")
+		n.tell(p, runningStatus())
+		pass(time.Second)
+		for range 50 {
+			n.change("one", func(p *v1.Pod) {
+				p.Status.Conditions[0].Status = "False"
+				p.Status.Conditions = append(p.Status.Conditions, cond("example.com/gate", "True"))
+			})
+			pass(200 * time.Millisecond)
+		}
+		pass(11 * time.Second)
+		is := n.pod("one").Status
+		if status(&is, v1.PodReady) != "True" || status(&is, "example.com/gate") != "True" {
+			t.Errorf("conditions %+v", is.Conditions)
+		}
+		if sent := n.calls("", "one"); len(sent) > 4 {
+			t.Errorf("%d requests in 21 s", len(sent))
+		}
+		before := len(n.calls("", ""))
+		pass(10 * time.Minute)
+		if now := len(n.calls("", "")); now != before {
+			t.Errorf("%d requests while nothing happens", now-before)
+		}
+	})
+}
+
+// TestC_1_27_4_EqualIsNotSent: parts of seconds, the order of conditions and empty
+// lists make no difference.
+func TestC_1_27_4_EqualIsNotSent(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := n.bound("one")
+		n.tell(p, runningStatus())
+		pass(time.Second)
+		same := runningStatus()
+		same.StartTime.Time = same.StartTime.Add(300 * time.Millisecond).In(time.FixedZone("x", 3600))
+		same.Conditions[0], same.Conditions[2] = same.Conditions[2], same.Conditions[0]
+		same.InitContainerStatuses = []v1.ContainerStatus{}
+		n.tell(p, same)
+		pass(time.Minute)
+		if sent := n.calls("", ""); len(sent) != 1 {
+			t.Errorf("sent %+v", sent)
+		}
+	})
+}
+
+// TestC_1_27_9_LastStatusThenDeletion, with what was overtaken left out.
+func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := n.bound("one")
+		n.tell(p, runningStatus())
+		pass(time.Second)
+		p = n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp })
+		pass(time.Second)
+		n.tell(p, statusOf(v1.PodRunning, "False", endedState(0, "")), over) // the last word has no phase of an end
+		pass(time.Second)
+		sent := n.calls("", "one")
+		if len(sent) != 3 || sent[1].method != http.MethodPatch || !strings.Contains(sent[1].body, `"phase":"Failed"`) || sent[2].method != http.MethodDelete {
+			t.Errorf("sent %+v", sent)
+		}
+		n.tell(p, statusOf(v1.PodFailed, "False", endedState(0, "")), forGood)
+		pass(time.Minute)
+		if len(n.calls("", "one")) != 3 || len(n.loop.entries) != 0 || len(n.hashes) != 0 {
+			t.Errorf("sent %+v, kept %d", n.calls("", "one"), len(n.loop.entries))
+		}
+	})
+}
+
+// TestF73_OldStatusNeverReachesTheNewPod, though the server's word is late.
+func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		old := n.bound("one")
+		n.tell(old, runningStatus())
+		pass(time.Second)
+		n.server.mu.Lock()
+		show := n.shows
+		n.shows = nil // the watch is cut
+		n.server.mu.Unlock()
+		n.change("one", func(p *v1.Pod) { p.UID, p.Status = "uid-new", v1.PodStatus{Phase: v1.PodPending} })
+		for i := range 20 {
+			n.tell(old, restarted(int32(i)))
+			pass(time.Second)
+		}
+		if is := n.pod("one"); is.Status.StartTime != nil || is.Status.Phase != v1.PodPending {
+			t.Errorf("status %+v", is.Status)
+		}
+		if sent := n.calls("", "one"); len(sent) != 3 {
+			t.Errorf("sent %+v, want the first patch, one that is refused, and a look", sent)
+		}
+		show(n.pod("one"), false)
+		n.tell(n.pod("one"), runningStatus())
+		pass(time.Second)
+		if is := n.pod("one"); is.Status.Phase != v1.PodRunning {
+			t.Errorf("status %+v", is.Status)
+		}
+	})
+}
+
+// TestNeverSeenIsAskedFor: a pod that the source does not show is looked up, once.
+func TestNeverSeenIsAskedFor(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.shows = nil
+		p := n.bound("one")
+		n.tell(p, runningStatus())
+		absent := p.DeepCopy()
+		absent.Name = "absent"
+		n.tell(absent, runningStatus())
+		pass(time.Minute)
+		if sent := n.calls("", "one"); len(sent) != 2 || sent[0].method != http.MethodGet || n.pod("one").Status.Phase != v1.PodRunning {
+			t.Errorf("sent %+v", sent)
+		}
+		if sent := n.calls("", "absent"); len(sent) != 1 {
+			t.Errorf("sent %+v", sent)
+		}
+		n.tell(absent, runningStatus(), forGood)
+		pass(time.Minute)
+		if len(n.loop.entries) != 1 {
+			t.Errorf("%d entries are kept", len(n.loop.entries))
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package apiserver
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// show tells cfg.Seen of a complete list: what it lacks is gone.
+func (p *pods) show(l picture) {
+	if p.cfg.Seen == nil {
+		return
+	}
+	there := make(map[pod.Key]bool, len(l.pods))
+	for _, v := range l.pods {
+		if p.bound(v) {
+			there[pod.KeyOf(v)] = true
+		}
+	}
+	for key, v := range p.shown {
+		if !there[key] {
+			p.hide(v)
+		}
+	}
+	for _, v := range l.pods {
+		if p.bound(v) {
+			p.showOne(v)
+		}
+	}
+}
+
+// showEvent tells cfg.Seen of an event that is not old.
+func (p *pods) showEvent(kind watch.EventType, v *v1.Pod) {
+	if p.cfg.Seen == nil || kind == watch.Bookmark || !p.bound(v) {
+		return
+	}
+	was := p.shown[pod.KeyOf(v)]
+	same := was != nil && was.UID == v.UID
+	switch {
+	case same && older(v.ResourceVersion, was.ResourceVersion), !same && older(v.ResourceVersion, p.seen):
+	case kind == watch.Deleted && same:
+		p.hide(was)
+	case kind != watch.Deleted:
+		p.showOne(v)
+	}
+}
+
+func (p *pods) showOne(v *v1.Pod) {
+	key := pod.KeyOf(v)
+	was := p.shown[key]
+	if was != nil && was.UID == v.UID && was.ResourceVersion == v.ResourceVersion && v.ResourceVersion != "" {
+		return
+	}
+	if was != nil && was.UID != v.UID {
+		p.hide(was)
+	}
+	now := *v               // it keeps no page of a list, and shares nothing that put writes to
+	now.ManagedFields = nil // as in put
+	p.shown[key] = &now
+	p.cfg.Seen(&now, false)
+}
+
+func (p *pods) hide(v *v1.Pod) {
+	delete(p.shown, pod.KeyOf(v))
+	p.cfg.Seen(v, true)
+}
+
+// bound reports whether a pod is this node's, a mirror or not.
+func (p *pods) bound(v *v1.Pod) bool {
+	return v.Spec.NodeName == p.cfg.Node && v.Name != "" && v.Namespace != ""
+}

@@ -1,0 +1,221 @@
+package stats
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Cadvisor answers /metrics/cadvisor (C-1.40.7): the series that dashboards use, as
+// cAdvisor in a kubelet names and labels them. Rows are the machine ("/"), all pods,
+// each pod (container=""), its sandbox, which has the pod's network, and each
+// container.
+func (s *Stats) Cadvisor() http.Handler {
+	return s.serve(func(ctx context.Context, out *series) {
+		r, err := s.read(ctx, true)
+		failed := 0.0
+		if err != nil || r.failed != nil {
+			failed = 1
+		}
+		out.gauge("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", nil, failed)
+		out.machine(s.machine())
+		if err != nil {
+			return
+		}
+		t := &table{series: out, devices: devicesOf(s.sys, r)}
+		t.row(row{group: r.host, links: r.links, disks: s.hostDisk()})
+		if r.all != nil {
+			t.row(row{group: r.all})
+		}
+		for i := range r.pods {
+			t.pod(&r.pods[i])
+		}
+	})
+}
+
+// table writes rows.
+type table struct {
+	*series
+	devices map[string]string // "259:0" → "/dev/nvme0n1"
+}
+
+// row is one cgroup, or one container whose cgroup is not known.
+type row struct {
+	group                           *group
+	id, name, image, namespace, pod string
+	container                       string
+	began                           time.Time
+	links                           []link
+	disks                           map[string]disk // by device; used is this row's part
+}
+
+func (t *table) pod(p *podReading) {
+	of := row{namespace: p.pod.Namespace, pod: p.pod.Name, began: started(p.pod).Time}
+	if p.group != nil {
+		r := of
+		r.group = p.group
+		t.row(r)
+	}
+	if p.sandbox != nil {
+		r := of
+		r.group, r.name, r.links = p.sandbox, p.sandboxID, p.links
+		t.row(r)
+	}
+	for i := range p.containers {
+		c := &p.containers[i]
+		r := of
+		r.group, r.name, r.image, r.container = c.group, c.id, c.status.Image, c.status.Name
+		r.began = c.status.State.Running.StartedAt.Time
+		if p.sandbox == nil && i == 0 {
+			r.links = p.links // whoever asks for the pod's network finds it once
+		}
+		if u := c.usage; u != nil && u.Writable.Used != nil {
+			d := disk{used: *u.Writable.Used}
+			if size, err := readDisk(u.Writable.Mountpoint); err == nil {
+				d.capacity, d.inodes, d.inodesFree = size.capacity, size.inodes, size.inodesFree
+			}
+			r.disks = map[string]disk{"": d}
+		}
+		if r.group == nil {
+			r.group, r.id = fromRuntime(c), "/"+c.id
+		}
+		t.row(r)
+	}
+}
+
+// fromRuntime is a group as far as the runtime knows it.
+func fromRuntime(c *containerReading) *group {
+	value := func(n *uint64) uint64 {
+		if n == nil {
+			return 0
+		}
+		return *n
+	}
+	u := c.usage
+	g := &group{time: u.At, began: c.status.State.Running.StartedAt.Time, threadsMax: unlimited}
+	g.cpu.total, g.cpu.quota = value(u.CPUNanoseconds), -1
+	g.memory = memoryUsage{
+		usage: value(u.MemoryUsage), workingSet: value(u.MemoryWorkingSet), rss: value(u.MemoryRSS), swap: value(u.SwapUsage),
+		faults: value(u.PageFaults), majorFaults: value(u.MajorPageFaults), limit: unlimited, swapLimit: unlimited, reservation: unlimited,
+	}
+	return g
+}
+
+// hostDisk is the file system of the agent's directory.
+func (s *Stats) hostDisk() map[string]disk {
+	d, err := readDisk(s.cfg.RootDir)
+	if err != nil {
+		return nil
+	}
+	return map[string]disk{deviceByNumber(s.sys, d.device): d}
+}
+
+// devicesOf names the block devices of a reading.
+func devicesOf(sys string, r *reading) map[string]string {
+	names := map[string]string{}
+	for g := range r.groups {
+		for _, d := range g.devices {
+			if _, ok := names[d.number]; !ok {
+				names[d.number] = deviceByNumber(sys, d.number)
+			}
+		}
+	}
+	return names
+}
+
+// deviceByNumber is a block device's path; its number where it has none.
+func deviceByNumber(sys, number string) string {
+	to, err := os.Readlink(filepath.Join(sys, "dev/block", number))
+	if err != nil || strings.Contains(number, "/") {
+		return number
+	}
+	return "/dev/" + filepath.Base(to)
+}
+
+func (s *series) machine(m machine) {
+	of := labels{"boot_id", m.boot, "machine_id", m.id, "system_uuid", m.sys}
+	s.gauge("machine_cpu_cores", "Number of logical CPU cores.", of, float64(m.cores))
+	s.gauge("machine_cpu_physical_cores", "Number of physical CPU cores.", of, float64(m.physical))
+	s.gauge("machine_cpu_sockets", "Number of CPU sockets.", of, float64(m.sockets))
+	s.gauge("machine_memory_bytes", "Amount of memory installed on the machine.", of, float64(m.memory))
+	s.gauge("machine_swap_bytes", "Amount of swap memory available on the machine.", of, float64(m.swap))
+}
+
+// limited is a limit as cAdvisor says it: 0 is none.
+func limited(n uint64) float64 {
+	if n == unlimited {
+		return 0
+	}
+	return float64(n)
+}
+
+const nanosecond = 1 / float64(time.Second)
+
+// row writes all series of one row.
+func (t *table) row(r row) {
+	g := r.group
+	if r.id == "" {
+		r.id = g.at.Path
+	}
+	if r.began.IsZero() {
+		r.began = g.began
+	}
+	of := labels{"container", r.container, "id", r.id, "image", r.image, "name", r.name, "namespace", r.namespace, "pod", r.pod}
+	t.spec(of, r)
+	now := func(name, help string, kind prometheus.ValueType, v float64, more ...string) {
+		t.put(name, help, kind, of.with(more...), v, g.time)
+	}
+	t.put("container_last_seen", "Last time a container was seen by the exporter", prometheus.GaugeValue, of, float64(g.time.Unix()), g.time)
+	for _, m := range cpuMetrics {
+		if !m.whenLimited || g.cpu.quota > 0 {
+			now(m.name, m.help, prometheus.CounterValue, m.value(&g.cpu), m.labels...)
+		}
+	}
+	for _, m := range memoryMetrics {
+		now(m.name, m.help, m.kind, m.value(&g.memory), m.labels...)
+	}
+	now("container_oom_events_total", "Count of out of memory events observed for the container", prometheus.CounterValue, float64(g.memory.kills))
+	now("container_processes", "Number of processes running inside the container.", prometheus.GaugeValue, float64(g.processes))
+	now("container_threads", "Number of threads running inside the container", prometheus.GaugeValue, float64(g.threads))
+	now("container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", prometheus.GaugeValue, limited(g.threadsMax))
+	for _, d := range g.devices {
+		for _, m := range deviceMetrics {
+			now(m.name, m.help, prometheus.CounterValue, float64(m.value(d)), "device", t.devices[d.number])
+		}
+	}
+	for device, d := range r.disks {
+		for _, m := range diskMetrics {
+			now(m.name, m.help, prometheus.GaugeValue, float64(m.value(d)), "device", device)
+		}
+	}
+	for _, l := range r.links {
+		for _, m := range linkMetrics {
+			now(m.name, m.help, prometheus.CounterValue, float64(m.value(l)), "interface", l.name)
+		}
+	}
+	for what, p := range g.pressure {
+		now("container_pressure_"+what+"_waiting_seconds_total", "Total time duration tasks in the container have waited due to "+what+" congestion.",
+			prometheus.CounterValue, float64(p.some.total)/1e6)
+		now("container_pressure_"+what+"_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to "+what+" congestion.",
+			prometheus.CounterValue, float64(p.full.total)/1e6)
+	}
+}
+
+// spec writes what a row is given.
+func (t *table) spec(of labels, r row) {
+	g := r.group
+	t.gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", of, float64(r.began.Unix()))
+	t.gauge("container_spec_cpu_period", "CPU period of the container.", of, float64(g.cpu.period))
+	t.gauge("container_spec_cpu_shares", "CPU share of the container.", of, float64(g.cpu.shares))
+	if g.cpu.quota > 0 {
+		t.gauge("container_spec_cpu_quota", "CPU quota of the container.", of, float64(g.cpu.quota))
+	}
+	t.gauge("container_spec_memory_limit_bytes", "Memory limit for the container.", of, limited(g.memory.limit))
+	t.gauge("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.", of, limited(g.memory.swapLimit))
+	t.gauge("container_spec_memory_reservation_limit_bytes", "Memory reservation limit for the container.", of, limited(g.memory.reservation))
+}

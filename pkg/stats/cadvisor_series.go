@@ -1,0 +1,93 @@
+package stats
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// The names and the help of cAdvisor's series; what its readers sum and join by.
+
+var cpuMetrics = []struct {
+	name, help  string
+	labels      []string
+	whenLimited bool // only where there is a quota
+	value       func(*cpuUsage) float64
+}{
+	{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.", []string{"cpu", "total"}, false,
+		func(c *cpuUsage) float64 { return float64(c.total) * nanosecond }},
+	{"container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.", nil, false,
+		func(c *cpuUsage) float64 { return float64(c.user) * nanosecond }},
+	{"container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.", nil, false,
+		func(c *cpuUsage) float64 { return float64(c.system) * nanosecond }},
+	{"container_cpu_cfs_periods_total", "Number of elapsed enforcement period intervals.", nil, true,
+		func(c *cpuUsage) float64 { return float64(c.periods) }},
+	{"container_cpu_cfs_throttled_periods_total", "Number of throttled period intervals.", nil, true,
+		func(c *cpuUsage) float64 { return float64(c.throttled) }},
+	{"container_cpu_cfs_throttled_seconds_total", "Total time duration the container has been throttled.", nil, true,
+		func(c *cpuUsage) float64 { return float64(c.waiting) * nanosecond }},
+}
+
+var memoryMetrics = []struct {
+	name, help string
+	kind       prometheus.ValueType
+	labels     []string
+	value      func(*memoryUsage) float64
+}{
+	{"container_memory_cache", "Number of bytes of page cache memory.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.cache) }},
+	{"container_memory_rss", "Size of RSS in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.rss) }},
+	{"container_memory_kernel_usage", "Size of kernel memory allocated in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.kernel) }},
+	{"container_memory_mapped_file", "Size of memory mapped files in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.mapped) }},
+	{"container_memory_swap", "Container swap usage in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.swap) }},
+	{"container_memory_failcnt", "Number of memory usage hits limits", prometheus.CounterValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.failures) }},
+	{"container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.usage) }},
+	{"container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.most) }},
+	{"container_memory_working_set_bytes", "Current working set in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.workingSet) }},
+	{"container_memory_total_active_file_bytes", "Current total active file in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.active) }},
+	{"container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", prometheus.GaugeValue, nil,
+		func(m *memoryUsage) float64 { return float64(m.inactive) }},
+	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", prometheus.CounterValue,
+		[]string{"failure_type", "pgfault", "scope", "hierarchy"}, func(m *memoryUsage) float64 { return float64(m.faults) }},
+	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", prometheus.CounterValue,
+		[]string{"failure_type", "pgmajfault", "scope", "hierarchy"}, func(m *memoryUsage) float64 { return float64(m.majorFaults) }},
+}
+
+var deviceMetrics = []struct {
+	name, help string
+	value      func(deviceUsage) uint64
+}{
+	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", func(d deviceUsage) uint64 { return d.readBytes }},
+	{"container_fs_reads_total", "Cumulative count of reads completed", func(d deviceUsage) uint64 { return d.reads }},
+	{"container_fs_writes_bytes_total", "Cumulative count of bytes written", func(d deviceUsage) uint64 { return d.writeBytes }},
+	{"container_fs_writes_total", "Cumulative count of writes completed", func(d deviceUsage) uint64 { return d.wrote }},
+}
+
+var diskMetrics = []struct {
+	name, help string
+	value      func(disk) uint64
+}{
+	{"container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem.", func(d disk) uint64 { return d.used }},
+	{"container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.", func(d disk) uint64 { return d.capacity }},
+	{"container_fs_inodes_free", "Number of available Inodes", func(d disk) uint64 { return d.inodesFree }},
+	{"container_fs_inodes_total", "Number of Inodes", func(d disk) uint64 { return d.inodes }},
+}
+
+var linkMetrics = []struct {
+	name, help string
+	value      func(link) uint64
+}{
+	{"container_network_receive_bytes_total", "Cumulative count of bytes received", func(l link) uint64 { return l.received.bytes }},
+	{"container_network_receive_packets_total", "Cumulative count of packets received", func(l link) uint64 { return l.received.packets }},
+	{"container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving", func(l link) uint64 { return l.received.dropped }},
+	{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", func(l link) uint64 { return l.received.errors }},
+	{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", func(l link) uint64 { return l.sent.bytes }},
+	{"container_network_transmit_packets_total", "Cumulative count of packets transmitted", func(l link) uint64 { return l.sent.packets }},
+	{"container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", func(l link) uint64 { return l.sent.dropped }},
+	{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", func(l link) uint64 { return l.sent.errors }},
+}

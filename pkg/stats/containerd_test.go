@@ -1,0 +1,345 @@
+package stats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/stats"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// stage is pods on a real containerd, made by the adapters without an engine, and
+// Stats that look at them.
+type stage struct {
+	*testing.T
+	node  *node.Node
+	rt    *cri.Runtime
+	cg    *cgroup.Cgroups
+	root  string
+	pods  []v1.Pod
+	calls atomic.Int64
+	*stats.Stats
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{T: t, node: node.Shared(t), root: t.TempDir()}
+	rt, err := cri.Dial(cri.Config{
+		Endpoint: s.node.Endpoint, Node: "n1", RootDir: s.root, PodLogsDir: s.node.LogsDir, CgroupParent: s.node.CgroupParent,
+		Observe: func(cri.Call) { s.calls.Add(1) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rt.Close() })
+	s.rt = rt
+	s.cg = cgroup.New(cgroup.Config{
+		Root: s.node.CgroupParent, Node: "n1", RootDir: s.root, Driver: rt.Driver,
+		Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("2Gi")},
+	})
+	s.Stats = stats.New(stats.Config{
+		Node: "n1", RootDir: s.root, PodLogsDir: s.node.LogsDir, Runtime: rt, Cgroups: s.cg,
+		Pods: func() []v1.Pod { return s.pods },
+	})
+	return s
+}
+
+// run makes a pod, starts its containers, and returns it with its status as the
+// runtime has it. It is taken away at the end of the test.
+func (s *stage) run(p *v1.Pod) *v1.Pod {
+	s.Helper()
+	p.Namespace, p.Name, p.UID = "default", "pod-"+strconv.Itoa(len(s.pods)), types.UID(fmt.Sprintf("uid-%d-%d", os.Getpid(), len(s.pods)))
+	for i := range p.Spec.Containers {
+		p.Spec.Containers[i].Image, p.Spec.Containers[i].ImagePullPolicy = node.Stamp, v1.PullIfNotPresent
+		p.Spec.Containers[i].TerminationMessagePath = "/dev/termination-log"
+	}
+	want := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Hash: "v1-x", SandboxHash: "v1-x", ContainerHashes: map[string]string{}}
+	if _, err := s.rt.Ready(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	parent, err := s.cg.Put(want)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		ctx := context.Background()
+		if err := errors.Join(s.node.RemovePods(ctx), s.cg.Take(string(p.UID))); err != nil {
+			s.Error(err)
+		}
+		if _, err := s.cg.Sweep(nil); err != nil {
+			s.Error(err)
+		}
+	})
+	place := pod.Place{CgroupParent: parent}
+	box, err := s.rt.RunSandbox(s.Context(), pod.SandboxRequest{Want: want, Instance: 1, Place: place})
+	if err != nil {
+		s.Fatal(err)
+	}
+	now := metav1.Now()
+	p.Status.Phase, p.Status.StartTime = v1.PodRunning, &now
+	for _, c := range p.Spec.Containers {
+		id, err := s.rt.CreateContainer(s.Context(), pod.CreateRequest{Want: want, Container: c.Name, Sandbox: &pod.Sandbox{ID: box, Instance: 1}, Place: place})
+		if err == nil {
+			err = s.rt.StartContainer(s.Context(), id)
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
+			Name: c.Name, Image: c.Image, ContainerID: "containerd://" + id, State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: now}},
+		})
+	}
+	s.pods = append(s.pods, *p)
+	return p
+}
+
+func one(args ...string) *v1.Pod {
+	return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Args: args}}}}
+}
+
+// file reads a number from the container's cgroup, found by its process: nothing of
+// the code under test says where that is.
+func (s *stage) file(id, controller, name string) uint64 {
+	s.Helper()
+	processes := s.node.Processes(id)
+	if len(processes) == 0 {
+		s.Fatalf("container %s has no process", id)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", processes[0].Pid))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if f[1] != controller {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, f[2], name))
+		if err != nil {
+			s.Fatal(err)
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return n
+	}
+	s.Fatalf("container %s is in no cgroup of %s", id, controller)
+	return 0
+}
+
+func idOf(p *v1.Pod, i int) string {
+	return strings.TrimPrefix(p.Status.ContainerStatuses[i].ContainerID, "containerd://")
+}
+
+// get asks a handler as a scraper does.
+func get(t testing.TB, h http.Handler) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+// parse reads series as any reader does.
+func parse(t testing.TB, text string) map[string]*dto.MetricFamily {
+	t.Helper()
+	p := expfmt.NewTextParser(model.LegacyValidation)
+	all, err := p.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, text)
+	}
+	return all
+}
+
+// near reports whether two numbers are within a share of each other.
+func near(a, b uint64, share float64) bool {
+	return math.Abs(float64(a)-float64(b)) <= share*math.Max(float64(a), float64(b))
+}
+
+// TestC_1_40_7_SummaryIsWhatTheKernelSays: of a pod with a limit that holds memory,
+// each number beside the cgroup's own.
+func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
+	s := newStage(t)
+	shape := one("alloc", "24", "print", "said", "forever")
+	shape.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m")}
+	p := s.run(shape)
+	id := idOf(p, 0)
+	node.Eventually(t, 10*time.Second, func() error {
+		if used := s.file(id, "memory", "memory.usage_in_bytes"); used < 24<<20 {
+			return fmt.Errorf("the container uses %d bytes yet", used)
+		}
+		return nil
+	})
+	sum, err := s.Summary(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sum.Pods) != 1 || len(sum.Pods[0].Containers) != 1 {
+		t.Fatalf("%+v", sum.Pods)
+	}
+	got := sum.Pods[0]
+	c := got.Containers[0]
+	if got.PodRef.Name != p.Name || got.PodRef.UID != string(p.UID) || c.Name != "main" {
+		t.Errorf("%+v %s", got.PodRef, c.Name)
+	}
+	memory, cpu := s.file(id, "memory", "memory.usage_in_bytes"), s.file(id, "cpuacct", "cpuacct.usage")
+	if !near(*c.Memory.UsageBytes, memory, 0.1) || *c.Memory.WorkingSetBytes > *c.Memory.UsageBytes || *c.Memory.WorkingSetBytes < 24<<20 {
+		t.Errorf("memory %d, working set %d; the kernel says %d", *c.Memory.UsageBytes, *c.Memory.WorkingSetBytes, memory)
+	}
+	if want := 64<<20 - *c.Memory.WorkingSetBytes; *c.Memory.AvailableBytes != want {
+		t.Errorf("available %d, want %d", *c.Memory.AvailableBytes, want)
+	}
+	if *c.CPU.UsageCoreNanoSeconds == 0 || *c.CPU.UsageCoreNanoSeconds > cpu || !near(*c.CPU.UsageCoreNanoSeconds, cpu, 0.5) {
+		t.Errorf("cpu %d; the kernel says %d", *c.CPU.UsageCoreNanoSeconds, cpu)
+	}
+	if c.CPU.UsageNanoCores == nil || sum.Node.CPU.UsageNanoCores == nil || *sum.Node.CPU.UsageNanoCores == 0 || got.CPU.UsageNanoCores == nil {
+		t.Errorf("no rates in the first answer: %+v", c.CPU)
+	}
+	if *got.Memory.WorkingSetBytes < *c.Memory.WorkingSetBytes || *got.CPU.UsageCoreNanoSeconds < *c.CPU.UsageCoreNanoSeconds {
+		t.Errorf("the pod %+v has less than its container %+v", got.Memory, c.Memory)
+	}
+	if *got.ProcessStats.ProcessCount != 2 { // and the sandbox's
+		t.Errorf("%d processes", *got.ProcessStats.ProcessCount)
+	}
+	if got.Network == nil || got.Network.Name != "eth0" || got.Network.TxBytes == nil {
+		t.Errorf("network %+v", got.Network)
+	}
+	if *c.Rootfs.CapacityBytes == 0 || c.Rootfs.UsedBytes == nil || *c.Logs.UsedBytes == 0 || *got.EphemeralStorage.UsedBytes < *c.Logs.UsedBytes {
+		t.Errorf("rootfs %+v, logs %+v, all %+v", c.Rootfs, c.Logs, got.EphemeralStorage)
+	}
+	n := sum.Node
+	if *n.Memory.AvailableBytes == 0 || *n.Fs.CapacityBytes == 0 || *n.Runtime.ImageFs.CapacityBytes == 0 || *n.Rlimit.MaxPID == 0 || *n.Rlimit.NumOfRunningProcesses == 0 {
+		t.Errorf("%+v", n)
+	}
+	var system []string
+	for _, c := range n.SystemContainers {
+		system = append(system, c.Name)
+	}
+	if strings.Join(system, " ") != "kubelet pods" {
+		t.Errorf("system containers %q", system)
+	}
+}
+
+// TestC_1_40_7_BusyPodHasItsRate: a pod that is held to half a processor shows as
+// one that uses it.
+func TestC_1_40_7_BusyPodHasItsRate(t *testing.T) {
+	s := newStage(t)
+	p := s.run(one("count", "100000000", "0s"))
+	if _, err := s.Summary(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	id := idOf(p, 0)
+	began, before := time.Now(), s.file(id, "cpuacct", "cpuacct.usage")
+	<-time.After(1200 * time.Millisecond) // an answer is told for a second
+	sum, err := s.Summary(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate := uint64(float64(s.file(id, "cpuacct", "cpuacct.usage")-before) / time.Since(began).Seconds())
+	got := *sum.Pods[0].Containers[0].CPU.UsageNanoCores
+	if !near(got, rate, 0.4) || got == 0 {
+		t.Errorf("rate %d, want about %d", got, rate)
+	}
+	if sum.Node.Fs != nil || sum.Pods[0].Network != nil || sum.Pods[0].VolumeStats != nil {
+		t.Error("only_cpu_and_memory has more")
+	}
+}
+
+// TestGonePodLeavesNoSeries: neither in a summary nor in any series.
+func TestGonePodLeavesNoSeries(t *testing.T) {
+	s := newStage(t)
+	first, second := s.run(one("forever")), s.run(one("forever"))
+	text := func() string { return get(t, s.Resource()) + get(t, s.Cadvisor()) }
+	if got := text(); !strings.Contains(got, first.Name) || !strings.Contains(got, second.Name) {
+		t.Fatalf("not both pods are there:\n%s", got)
+	}
+	s.pods = s.pods[1:]
+	if _, err := s.node.Runtime.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: idOf(first, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	s.Later(2 * time.Second)
+	if got := text(); strings.Contains(got, first.Name) || strings.Contains(got, string(first.UID)) || !strings.Contains(got, second.Name) {
+		t.Errorf("of the pod that is gone, or not of the other:\n%s", got)
+	}
+}
+
+// TestC_1_40_7_CadvisorRowsOnContainerd: the rows that dashboards join, and numbers
+// that are the kernel's.
+func TestC_1_40_7_CadvisorRowsOnContainerd(t *testing.T) {
+	s := newStage(t)
+	shape := one("alloc", "8", "forever")
+	shape.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m")}
+	p := s.run(shape)
+	all := parse(t, get(t, s.Cadvisor()))
+	value := func(name string, want map[string]string) float64 {
+		t.Helper()
+		for _, m := range all[name].GetMetric() {
+			has := map[string]string{}
+			for _, l := range m.GetLabel() {
+				has[l.GetName()] = l.GetValue()
+			}
+			ok := true
+			for k, v := range want {
+				ok = ok && has[k] == v
+			}
+			if ok {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+			}
+		}
+		t.Errorf("no %s with %v", name, want)
+		return 0
+	}
+	of := map[string]string{"namespace": "default", "pod": p.Name, "container": "main", "image": node.Stamp, "name": idOf(p, 0)}
+	if got, want := value("container_memory_usage_bytes", of), s.file(idOf(p, 0), "memory", "memory.usage_in_bytes"); !near(uint64(got), want, 0.5) {
+		t.Errorf("memory %v, the kernel says %d", got, want)
+	}
+	if got := value("container_spec_cpu_quota", of); got != 50000 {
+		t.Errorf("quota %v", got)
+	}
+	if got := value("container_spec_memory_limit_bytes", of); got != 64<<20 {
+		t.Errorf("limit %v", got)
+	}
+	value("container_cpu_cfs_periods_total", of)
+	if got := value("container_processes", of); got != 1 {
+		t.Errorf("%v processes", got)
+	}
+	pods := map[string]string{"namespace": "default", "pod": p.Name, "container": "", "name": ""}
+	if value("container_cpu_usage_seconds_total", pods) < value("container_cpu_usage_seconds_total", of) {
+		t.Error("the pod has used less than its container")
+	}
+	value("container_network_receive_bytes_total", map[string]string{"pod": p.Name, "container": "", "interface": "eth0"})
+	if got := value("container_cpu_usage_seconds_total", map[string]string{"id": "/", "cpu": "total"}); got == 0 {
+		t.Error("the machine was never busy")
+	}
+	value("machine_cpu_cores", nil)
+	value("machine_memory_bytes", nil)
+	if got := value("container_scrape_error", nil); got != 0 {
+		t.Errorf("container_scrape_error %v", got)
+	}
+}

@@ -1,0 +1,239 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+)
+
+const (
+	// remeasure is how long what was measured of a pod's disks is told (the kubelet's
+	// volumeStatsAggPeriod).
+	remeasure = time.Minute
+	// deepest is how far a tree is followed, and largest is how many files are
+	// counted: a pod that has more has its volume left out.
+	deepest = 200
+	largest = 2_000_000
+)
+
+// taken is what a tree takes of its disk.
+type taken struct{ bytes, inodes uint64 }
+
+// measured is what a pod has on disks, at a moment.
+type measured struct {
+	at      time.Time
+	volumes []volumeUsage
+	logs    map[string]taken // by container
+	logDisk *disk
+	own     taken // of the pod: what belongs to none of its containers
+}
+
+// volumeUsage is one volume of a pod.
+type volumeUsage struct {
+	name      string
+	claim     string // the name of its PersistentVolumeClaim
+	ephemeral bool   // counts as what the pod takes of the node's disk
+	disk      disk
+	taken     taken
+}
+
+// disks returns what the pods of a reading have on disks, measured a minute ago at
+// the most. The end of ctx ends it.
+func (s *Stats) disks(ctx context.Context, r *reading) (map[string]measured, error) {
+	select {
+	case s.measuring <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-s.measuring }()
+	all := make(map[string]measured, len(r.pods))
+	for _, p := range r.pods {
+		uid := string(p.pod.UID)
+		m, ok := s.dirs[uid]
+		if age := s.now().Sub(m.at); !ok || age < 0 || age >= remeasure {
+			m = s.measureDisks(ctx, p.pod)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return nil, err // what is half measured is not kept
+		}
+		all[uid] = m
+	}
+	s.dirs = all
+	return all, nil
+}
+
+func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
+	m := measured{at: s.now(), logs: map[string]taken{}}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		dir, claim := s.volumeDir(p, v)
+		if dir == "" {
+			continue
+		}
+		d, err := readDisk(dir)
+		if err != nil {
+			continue
+		}
+		t, err := measureTree(ctx, dir)
+		if err != nil {
+			if !errors.Is(err, os.ErrNotExist) && ctx.Err() == nil {
+				s.cfg.Log.Debug("Volume not measured", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
+			}
+			continue
+		}
+		onDisk := v.EmptyDir == nil || v.EmptyDir.Medium == v1.StorageMediumDefault
+		m.volumes = append(m.volumes, volumeUsage{v.Name, claim, claim == "" && onDisk, d, t})
+	}
+	s.measureLogs(ctx, p, &m)
+	return m
+}
+
+// volumeDir returns where a volume of a pod is, "" for one that is not measured: a
+// host's directory is the host's, an image is the runtime's.
+func (s *Stats) volumeDir(p *v1.Pod, v *v1.Volume) (dir, claim string) {
+	if c := v.PersistentVolumeClaim; c != nil {
+		return filepath.Join(s.cfg.RootDir, "volumes", p.Namespace, c.ClaimName, "data"), c.ClaimName
+	}
+	if v.HostPath != nil || v.Image != nil {
+		return "", ""
+	}
+	if !filepath.IsLocal(string(p.UID)) {
+		return "", ""
+	}
+	top := filepath.Join(s.cfg.RootDir, "pods", string(p.UID))
+	entries, err := os.ReadDir(top)
+	if err != nil {
+		return "", ""
+	}
+	var lives []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil && e.IsDir() {
+			lives = append(lives, n)
+		}
+	}
+	if len(lives) == 0 {
+		return "", ""
+	}
+	kinds := filepath.Join(top, strconv.Itoa(slices.Max(lives)), "volumes")
+	entries, err = os.ReadDir(kinds)
+	if err != nil {
+		return "", ""
+	}
+	for _, e := range entries {
+		dir := filepath.Join(kinds, e.Name(), v.Name)
+		if info, err := os.Lstat(dir); err == nil && info.IsDir() {
+			return dir, ""
+		}
+	}
+	return "", ""
+}
+
+// measureLogs measures the log directory of a pod: one directory a container
+// (C-1.22.10).
+func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured) {
+	if s.cfg.PodLogsDir == "" {
+		return
+	}
+	top := filepath.Join(s.cfg.PodLogsDir, p.Namespace+"_"+p.Name+"_"+string(p.UID))
+	d, err := readDisk(top)
+	if err != nil {
+		return
+	}
+	m.logDisk = &d
+	entries, err := os.ReadDir(top)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if t, err := measureTree(ctx, filepath.Join(top, e.Name())); err == nil && e.IsDir() {
+			m.logs[e.Name()] = t
+		}
+	}
+}
+
+// measureTree counts blocks as du does, on one file system and through no link. What
+// vanishes meanwhile does not count.
+func measureTree(ctx context.Context, dir string) (taken, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return taken{}, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	var top unix.Stat_t
+	if err := unix.Fstat(fd, &top); err != nil {
+		return taken{}, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	w := &walk{ctx: ctx, device: top.Dev, linked: map[uint64]bool{}}
+	w.count(&top)
+	return w.sum, w.directory(f, 0)
+}
+
+// walk is one way through a tree.
+type walk struct {
+	ctx    context.Context
+	device uint64
+	linked map[uint64]bool // files with many names that were counted
+	sum    taken
+}
+
+func (w *walk) count(st *unix.Stat_t) {
+	w.sum.bytes += uint64(st.Blocks) * 512
+	w.sum.inodes++
+}
+
+func (w *walk) directory(dir *os.File, depth int) error {
+	if depth > deepest {
+		return fmt.Errorf("it is more than %d directories deep", deepest)
+	}
+	for {
+		names, err := dir.Readdirnames(256)
+		for _, name := range names {
+			if err := w.entry(dir, name, depth); err != nil {
+				return err
+			}
+		}
+		if err != nil || len(names) == 0 {
+			return nil // its end, or what cannot be read of it
+		}
+	}
+}
+
+func (w *walk) entry(dir *os.File, name string, depth int) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	if w.sum.inodes > largest {
+		return fmt.Errorf("it has more than %d files", largest)
+	}
+	var st unix.Stat_t
+	if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != w.device {
+		return nil
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if st.Nlink > 1 {
+			if w.linked[st.Ino] {
+				return nil
+			}
+			w.linked[st.Ino] = true
+		}
+		w.count(&st)
+		return nil
+	}
+	w.count(&st)
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	sub := os.NewFile(uintptr(fd), name)
+	defer sub.Close()
+	return w.directory(sub, depth+1)
+}

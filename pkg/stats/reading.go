@@ -1,0 +1,219 @@
+package stats
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// reading is one pass over all there is. Once made it is not written to.
+type reading struct {
+	time   time.Time
+	full   bool // with what only /stats/summary and /metrics/cadvisor show
+	host   *group
+	all    *group // of all pods; nil: they have none
+	pods   []podReading
+	links  []link // of the machine
+	failed error  // the runtime did not say what containers use
+}
+
+// podReading is a pod that has a container running.
+type podReading struct {
+	pod        *v1.Pod
+	group      *group // nil: the pod has no cgroup of its own
+	sandbox    *group // nil: not known
+	sandboxID  string
+	containers []containerReading
+	links      []link
+}
+
+// containerReading is a container that runs.
+type containerReading struct {
+	status *v1.ContainerStatus
+	id     string              // as the runtime has it
+	group  *group              // nil: not known
+	usage  *pod.ContainerUsage // nil: the runtime says nothing of it
+}
+
+// read returns a reading no older than freshness, made now or by somebody else. The
+// end of ctx ends it.
+func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-s.turn }()
+	if r := s.last; r != nil && (r.full || !full) {
+		if age := s.now().Sub(r.time); age >= 0 && age < freshness {
+			return r, nil
+		}
+	}
+	r := s.pass(ctx, full)
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if r.failed != nil {
+		s.cfg.Log.Warn("Container runtime does not say what containers use", "error", r.failed)
+	}
+	s.rates(r)
+	s.last = r
+	return r, nil
+}
+
+// pass looks at everything once.
+func (s *Stats) pass(ctx context.Context, full bool) *reading {
+	r := &reading{time: s.now(), full: full, host: s.readHost(full)}
+	said := map[string]*pod.ContainerUsage{} // by ID
+	usage, err := s.cfg.Runtime.ContainerUsage(ctx)
+	r.failed = err
+	for i := range usage {
+		said[usage[i].ID] = &usage[i]
+	}
+	if s.cfg.Cgroups != nil {
+		if at, ok := s.cfg.Cgroups.PlaceOfAll(); ok {
+			r.all, _ = readGroup(at, s.now(), full)
+		}
+	}
+	if full {
+		r.links = linksOf(s.proc, "self")
+	}
+	pods := s.cfg.Pods()
+	for i := range pods {
+		if ctx.Err() != nil {
+			return r
+		}
+		if p, ok := s.readPod(&pods[i], said, full); ok {
+			r.pods = append(r.pods, p)
+		}
+	}
+	return r
+}
+
+// readHost reads the machine: from its cgroup where that counts, else from /proc.
+func (s *Stats) readHost(full bool) *group {
+	m, now := s.machine(), s.now()
+	g := &group{}
+	if s.cfg.Cgroups != nil {
+		if at, ok := s.cfg.Cgroups.PlaceOfHost(); ok {
+			if of, ok := readGroup(at, now, full); ok {
+				g = of
+			}
+		}
+	}
+	g.host, g.time, g.began, g.at.Path = true, now, m.booted, "/"
+	if g.cpu.total == 0 {
+		g.cpu.total, g.cpu.user, g.cpu.system, _ = hostCPU(s.proc)
+	}
+	if g.memory.usage == 0 { // the root of cgroup v2 does not say
+		info := meminfo(s.proc)
+		g.memory.usage = info["MemTotal"] - min(info["MemFree"], info["MemTotal"])
+		g.memory.inactive, g.memory.active = info["Inactive(file)"], info["Active(file)"]
+		g.memory.workingSet = g.memory.usage - min(g.memory.inactive, g.memory.usage)
+		g.memory.rss, g.memory.cache, g.memory.mapped = info["AnonPages"], info["Cached"], info["Mapped"]
+	}
+	g.memory.swap = 0
+	if info := meminfo(s.proc); info["SwapTotal"] > 0 {
+		g.memory.swap = info["SwapTotal"] - min(info["SwapFree"], info["SwapTotal"])
+	}
+	g.memory.limit, g.memory.swapLimit, g.threadsMax = m.memory, m.swap, unlimited
+	return g
+}
+
+// readPod reads one pod. ok is false where nothing of it runs.
+func (s *Stats) readPod(p *v1.Pod, said map[string]*pod.ContainerUsage, full bool) (r podReading, ok bool) {
+	r.pod = p
+	children := map[string]pod.Cgroup{} // by the IDs in their names
+	if s.cfg.Cgroups != nil {
+		if at, ok := s.cfg.Cgroups.PlaceOf(p); ok {
+			if r.group, ok = readGroup(at, s.now(), full); ok {
+				children = childrenOf(at)
+			}
+		}
+	}
+	containers := map[string]bool{}
+	for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for i := range list {
+			c := containerReading{status: &list[i], id: idOf(list[i].ContainerID)}
+			containers[c.id] = true
+			if list[i].LastTerminationState.Terminated != nil {
+				containers[idOf(list[i].LastTerminationState.Terminated.ContainerID)] = true
+			}
+			if list[i].State.Running == nil {
+				continue
+			}
+			if at, ok := children[c.id]; ok {
+				c.group, _ = readGroup(at, s.now(), full)
+			}
+			if c.usage = said[c.id]; c.group == nil && c.usage == nil {
+				continue // it has ended since
+			}
+			r.containers = append(r.containers, c)
+		}
+	}
+	if full {
+		s.readSandbox(&r, children, func(id string) bool { return containers[id] || said[id] != nil })
+	}
+	return r, len(r.containers) > 0
+}
+
+// readSandbox finds the sandbox, which no status names: the oldest of the pod's
+// cgroups that is no container's. Everything in the pod has its network.
+func (s *Stats) readSandbox(r *podReading, children map[string]pod.Cgroup, container func(id string) bool) {
+	for id, at := range children {
+		if container(id) {
+			continue
+		}
+		if g, ok := readGroup(at, s.now(), true); ok && (r.sandbox == nil || g.began.Before(r.sandbox.began)) {
+			r.sandbox, r.sandboxID = g, id
+		}
+	}
+	groups := []*group{r.sandbox}
+	for _, c := range r.containers {
+		groups = append(groups, c.group)
+	}
+	for _, g := range groups {
+		if g == nil {
+			continue
+		}
+		for _, pid := range processesOf(g.at) {
+			if r.links = linksOf(s.proc, pid); r.links != nil {
+				return
+			}
+			break // what is in a container is in one network
+		}
+	}
+}
+
+// containerID is in the name of every cgroup that a runtime makes for a container:
+// the name itself, or cri-containerd-<id>.scope, crio-<id>.scope.
+var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// childrenOf returns the cgroups in a pod's own by the IDs they are named for.
+func childrenOf(at pod.Cgroup) map[string]pod.Cgroup {
+	entries, err := os.ReadDir(someDir(at))
+	if err != nil {
+		return nil
+	}
+	all := map[string]pod.Cgroup{}
+	for _, e := range entries {
+		if id := containerID.FindString(e.Name()); id != "" && e.IsDir() {
+			all[id] = below(at, e.Name())
+		}
+	}
+	return all
+}
+
+// idOf takes the runtime's name from an ID: "containerd://<id>".
+func idOf(id string) string {
+	if _, bare, ok := strings.Cut(id, "://"); ok {
+		return bare
+	}
+	return id
+}

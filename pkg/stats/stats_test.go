@@ -1,0 +1,280 @@
+package stats_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/stats"
+)
+
+// fake is pods on critest: a runtime that says all there is to say, and no cgroups.
+type fake struct {
+	*stats.Stats
+	rt   *critest.Runtime
+	cri  *cri.Runtime
+	root string
+	pods []v1.Pod
+}
+
+func newFake(t *testing.T, n int, edit func(*stats.Config)) *fake {
+	t.Helper()
+	f := &fake{rt: critest.New(), root: t.TempDir()}
+	f.cri = f.rt.CRI(cri.Config{Node: "n1"})
+	for i := range n {
+		f.run(t, fmt.Sprintf("pod-%03d", i))
+	}
+	c := stats.Config{Node: "n1", RootDir: f.root, Runtime: f.cri, Pods: func() []v1.Pod { return f.pods }}
+	if edit != nil {
+		edit(&c)
+	}
+	f.Stats = stats.New(c)
+	return f
+}
+
+func (f *fake) run(t *testing.T, name string) {
+	t.Helper()
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}}
+	p.Spec.Containers = []v1.Container{{Name: "main", Image: "busybox"}, {Name: "side", Image: "busybox"}}
+	want := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Hash: "v1-x", SandboxHash: "v1-x", ContainerHashes: map[string]string{}}
+	box, err := f.cri.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.Now()
+	p.Status.Phase, p.Status.StartTime = v1.PodRunning, &now
+	for _, c := range p.Spec.Containers {
+		id, err := f.cri.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: c.Name, Sandbox: &pod.Sandbox{ID: box, Instance: 1}})
+		if err == nil {
+			err = f.cri.StartContainer(t.Context(), id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.rt.SetMemory(want.Key, c.Name, 1<<20)
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, v1.ContainerStatus{
+			Name: c.Name, Image: c.Image, ContainerID: "critest://" + id, State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: now}},
+		})
+	}
+	f.pods = append(f.pods, *p)
+}
+
+// TestCostAt110Pods: a scrape is one call to the runtime, whatever is asked and by
+// how many at once, and nothing runs when it is over.
+func TestCostAt110Pods(t *testing.T) {
+	f := newFake(t, 110, nil)
+	goroutines := runtime.NumGoroutine()
+	before := f.rt.Calls()
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { _ = get(t, f.Resource()) })
+		all.Go(func() {
+			if sum, err := f.Summary(t.Context(), true); err != nil || len(sum.Pods) != 110 {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	all.Wait()
+	after := f.rt.Calls()
+	for method := range after {
+		want := 0
+		if method == "ListContainerStats" {
+			want = 1
+		}
+		if got := after[method] - before[method]; got != want {
+			t.Errorf("%d calls of %s, want %d", got, method, want)
+		}
+	}
+	if now := runtime.NumGoroutine(); now > goroutines {
+		t.Errorf("%d goroutines, before %d", now, goroutines)
+	}
+	f.Later(2 * time.Second)
+	_ = get(t, f.Cadvisor())
+	if got := f.rt.Calls()["ListContainerStats"] - before["ListContainerStats"]; got != 2 {
+		t.Errorf("%d calls after the second question, want 2", got)
+	}
+}
+
+// TestWhoLeavesSpoilsNothing: neither waits for others nor fails them.
+func TestWhoLeavesSpoilsNothing(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1, nil)
+	lift := f.rt.Fault(critest.Fault{Method: "ListContainerStats", Hang: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := f.Summary(ctx, true); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	lift()
+	if sum, err := f.Summary(t.Context(), true); err != nil || len(sum.Pods) != 1 {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRuntimeThatDoesNotSay: the node's own numbers are there, and no pod has one.
+func TestRuntimeThatDoesNotSay(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1, nil)
+	f.rt.Fault(critest.Fault{Method: "ListContainerStats", Err: status.Error(codes.Unimplemented, "no")})
+	f.rt.Fault(critest.Fault{Method: "ImageFsInfo", Err: status.Error(codes.Unimplemented, "no")})
+	sum, err := f.Summary(t.Context(), false)
+	if err != nil || len(sum.Pods) != 0 || *sum.Node.Memory.WorkingSetBytes == 0 || *sum.Node.CPU.UsageCoreNanoSeconds == 0 || sum.Node.Runtime != nil {
+		t.Errorf("%+v %v", sum, err)
+	}
+}
+
+// TestPodWithoutCgroup is the sum of what the runtime says of its containers.
+func TestPodWithoutCgroup(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1, nil)
+	sum, err := f.Summary(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sum.Pods[0]
+	if len(p.Containers) != 2 || *p.Memory.WorkingSetBytes != 2<<20 || *p.CPU.UsageCoreNanoSeconds == 0 || *p.Containers[0].Rootfs.UsedBytes != 4096 ||
+		*p.EphemeralStorage.UsedBytes != 8192 || *sum.Node.Runtime.ImageFs.UsedBytes != 1<<20 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestC_1_40_7_Volumes: what each volume takes, which claim it is, and what counts as
+// the pod's own part of the disk.
+func TestC_1_40_7_Volumes(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1, nil)
+	p := &f.pods[0]
+	quantity := resource.MustParse("1Mi")
+	p.Spec.Volumes = []v1.Volume{
+		{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &quantity}}},
+		{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claimed"}}},
+		{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}}},
+		{Name: "absent", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+	}
+	work := filepath.Join(f.root, "pods", string(p.UID), "2", "volumes", "kubernetes.io~empty-dir", "work")
+	data := filepath.Join(f.root, "volumes", "default", "claimed", "data")
+	for _, dir := range []string{work, data, filepath.Join(f.root, "pods", string(p.UID), "1", "volumes", "kubernetes.io~empty-dir", "work")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(work, "f"), make([]byte, 100<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := f.Summary(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, v := range sum.Pods[0].VolumeStats {
+		names = append(names, v.Name)
+		if v.CapacityBytes == nil || *v.CapacityBytes == 0 || (v.Name == "data") != (v.PVCRef != nil && v.PVCRef.Name == "claimed") {
+			t.Errorf("%+v", v)
+		}
+		if v.Name == "work" && (*v.UsedBytes < 100<<10 || *v.UsedBytes > 200<<10 || *v.InodesUsed != 2) {
+			t.Errorf("work takes %d bytes in %d files", *v.UsedBytes, *v.InodesUsed)
+		}
+	}
+	if strings.Join(names, " ") != "work data" {
+		t.Errorf("volumes %q", names)
+	}
+	if got := *sum.Pods[0].EphemeralStorage.UsedBytes; got < 100<<10+8192 || got > 200<<10 {
+		t.Errorf("ephemeral storage %d", got)
+	}
+	claims := collect(t, f.Volumes())
+	if len(claims) != 6 || !strings.Contains(claims[0], `persistentvolumeclaim="claimed"`) {
+		t.Errorf("%q", claims)
+	}
+	if err := os.WriteFile(filepath.Join(work, "g"), make([]byte, 100<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for after, more := range map[time.Duration]bool{30 * time.Second: false, 2 * time.Minute: true} {
+		f.Later(after)
+		sum, err := f.Summary(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *sum.Pods[0].VolumeStats[0].UsedBytes; (got >= 200<<10) != more {
+			t.Errorf("after %s it takes %d", after, got)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// golden compares lines with a file of testdata.
+func golden(t *testing.T, name string, lines []string) {
+	t.Helper()
+	file, text := filepath.Join("testdata", name), strings.Join(lines, "\n")+"\n"
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text != string(want) {
+		t.Errorf("%s differs (-update rewrites it):\n%s", name, text)
+	}
+}
+
+// shape lists the names of series with their types and labels.
+func shape(t *testing.T, text string) []string {
+	t.Helper()
+	all := map[string]bool{}
+	for name, family := range parse(t, text) {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName())
+			}
+			stamp := ""
+			if m.TimestampMs != nil {
+				stamp = " timestamp"
+			}
+			all[fmt.Sprintf("%s{%s} %s%s", name, strings.Join(labels, ","), strings.ToLower(family.GetType().String()), stamp)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// TestC_1_40_7_NamesAndLabels: of every series, as cAdvisor and the kubelet have
+// them.
+func TestC_1_40_7_NamesAndLabels(t *testing.T) {
+	s := newStage(t)
+	p := one("forever")
+	p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}
+	s.run(p)
+	var all []string
+	for _, line := range shape(t, get(t, s.Cadvisor())) {
+		// What a machine has decides about these.
+		if !strings.HasPrefix(line, "container_fs_reads") && !strings.HasPrefix(line, "container_fs_writes") && !strings.HasPrefix(line, "container_pressure") {
+			all = append(all, line)
+		}
+	}
+	golden(t, "cadvisor.txt", all)
+	golden(t, "resource.txt", shape(t, get(t, s.Resource())))
+}

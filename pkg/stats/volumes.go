@@ -1,0 +1,52 @@
+package stats
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	api "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// Volumes collects the kubelet's kubelet_volume_stats_* series, one of each for
+// every claim that a pod on this node has.
+func (s *Stats) Volumes() prometheus.Collector {
+	return collector(func(out chan<- prometheus.Metric) {
+		// A collector has no context; what it waits for is bounded by the runtime's own
+		// deadlines and by how many files are counted.
+		r, err := s.read(context.Background(), false)
+		if err != nil {
+			return
+		}
+		disks, err := s.disks(context.Background(), r)
+		if err != nil {
+			return
+		}
+		to, seen := &series{out}, map[api.PVCReference]bool{}
+		for _, p := range r.pods {
+			for _, v := range disks[string(p.pod.UID)].volumes {
+				ref := api.PVCReference{Name: v.claim, Namespace: p.pod.Namespace}
+				if v.claim == "" || seen[ref] {
+					continue
+				}
+				seen[ref] = true
+				to.claim(labels{"namespace", ref.Namespace, "persistentvolumeclaim", ref.Name}, v)
+			}
+		}
+	})
+}
+
+func (s *series) claim(of labels, v volumeUsage) {
+	for _, m := range []struct {
+		name, help string
+		value      uint64
+	}{
+		{"capacity_bytes", "Capacity in bytes of the volume", v.disk.capacity},
+		{"available_bytes", "Number of available bytes in the volume", v.disk.available},
+		{"used_bytes", "Number of used bytes in the volume", v.taken.bytes},
+		{"inodes", "Maximum number of inodes in the volume", v.disk.inodes},
+		{"inodes_free", "Number of free inodes in the volume", v.disk.inodesFree},
+		{"inodes_used", "Number of used inodes in the volume", v.taken.inodes},
+	} {
+		s.gauge("kubelet_volume_stats_"+m.name, m.help, of, float64(m.value))
+	}
+}

@@ -1,0 +1,238 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"text/tabwriter"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+// Format is a value of -o.
+type Format struct {
+	// Kind is text, wide, json, yaml, name, or one that takes an argument: jsonpath,
+	// go-template, custom-columns.
+	Kind     string
+	template string
+}
+
+// ParseFormat reads a value of -o as kubectl does: a word, or jsonpath=TEMPLATE,
+// jsonpath-file=FILE, go-template=…, go-template-file=…, custom-columns=…,
+// custom-columns-file=….
+func ParseFormat(text string) (Format, error) {
+	switch text {
+	case "text", "wide", "json", "yaml", "name":
+		return Format{Kind: text}, nil
+	}
+	kind, argument, given := strings.Cut(text, "=")
+	kind = strings.Replace(kind, "templatefile", "template-file", 1)
+	if strings.HasPrefix(kind, "template") {
+		kind = "go-" + kind
+	}
+	kind, fromFile := strings.CutSuffix(kind, "-file")
+	if kind != "jsonpath" && kind != "go-template" && kind != "custom-columns" {
+		return Format{}, errors.New("not one of text, wide, json, yaml, name, jsonpath=…, go-template=…, custom-columns=…")
+	}
+	if !given || argument == "" {
+		return Format{}, fmt.Errorf("%s needs a template: %s=…", kind, kind)
+	}
+	if fromFile {
+		data, err := os.ReadFile(argument)
+		if err != nil {
+			return Format{}, err
+		}
+		argument = string(data)
+	}
+	f := Format{Kind: kind, template: argument}
+	if kind == "custom-columns" && fromFile {
+		var err error
+		if f.template, err = columnsOfFile(argument); err != nil {
+			return Format{}, err
+		}
+	}
+	_, err := f.render(unstructured.Unstructured{Object: map[string]any{"items": []any{}}}, true)
+	return f, err
+}
+
+// Table reports whether the answer is a table for a person.
+func (f Format) Table() bool { return f.Kind == "text" || f.Kind == "wide" }
+
+// Template reports whether the format is a template of the user's.
+func (f Format) Template() bool { return f.template != "" }
+
+// Render returns a document through the format's template. document is a Go
+// value with JSON tags: an object, or a List.
+func (f Format) Render(document any) (string, error) {
+	object, err := generic(document)
+	if err != nil {
+		return "", err
+	}
+	text, err := f.render(unstructured.Unstructured{Object: object}, false)
+	return cleanLines(text), err
+}
+
+// render writes an object; check only looks whether the template can be read.
+func (f Format) render(u unstructured.Unstructured, check bool) (string, error) {
+	var b bytes.Buffer
+	switch f.Kind {
+	case "jsonpath":
+		p, err := printers.NewJSONPathPrinter(relaxed(f.template))
+		if err != nil || check {
+			return "", err
+		}
+		p.AllowMissingKeys(true)
+		// The printer's own errors carry the whole object.
+		if err := p.Execute(&b, u.Object); err != nil {
+			return "", fmt.Errorf("jsonpath %s: %w", f.template, err)
+		}
+	case "go-template":
+		p, err := printers.NewGoTemplatePrinter([]byte(f.template))
+		if err != nil || check {
+			return "", err
+		}
+		p.AllowMissingKeys(true)
+		if err := p.PrintObj(&u, &b); err != nil {
+			return "", errors.New("go-template: it does not fit the object")
+		}
+	case "custom-columns":
+		return customColumns(f.template, u.Object)
+	}
+	return b.String(), nil
+}
+
+// customColumns returns the table of HEADER:PATH,… over an object, or the items
+// of a list.
+func customColumns(spec string, object map[string]any) (string, error) {
+	var paths []*printers.JSONPathPrinter
+	var header []string
+	for part := range strings.SplitSeq(spec, ",") {
+		name, path, ok := strings.Cut(strings.TrimSpace(part), ":")
+		if !ok || name == "" || path == "" {
+			return "", fmt.Errorf("custom-columns: %q is not HEADER:PATH, as NAME:.metadata.name", part)
+		}
+		p, err := printers.NewJSONPathPrinter(relaxed(path))
+		if err != nil {
+			return "", fmt.Errorf("custom-columns: %s: %w", path, err)
+		}
+		p.AllowMissingKeys(true)
+		header, paths = append(header, name), append(paths, p)
+	}
+	objects := []any{object}
+	if items, ok := object["items"].([]any); ok {
+		objects = items
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(w, strings.Join(header, "\t"))
+	for _, o := range objects {
+		var row []string
+		for _, p := range paths {
+			row = append(row, oneCell(found(p, o)))
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return "", err
+	}
+	return trimLines(b.String()), nil
+}
+
+func oneCell(values []any) string {
+	var all []string
+	for _, v := range values {
+		all = append(all, Clean(fmt.Sprint(v)))
+	}
+	if len(all) == 0 {
+		return "<none>"
+	}
+	return strings.Join(all, ",")
+}
+
+// found returns the values of an object at a path; none where it has none.
+func found(p *printers.JSONPathPrinter, object any) (values []any) {
+	results, err := p.FindResults(object)
+	if err != nil {
+		return nil // another shape has no such value either
+	}
+	for _, list := range results {
+		for _, v := range list {
+			if !v.IsValid() || (v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer) && v.IsNil() {
+				continue
+			}
+			values = append(values, v.Interface())
+		}
+	}
+	return values
+}
+
+// columnsOfFile reads a template of two lines, headers and paths.
+func columnsOfFile(text string) (string, error) {
+	rows := strings.Split(strings.TrimSpace(text), "\n")
+	if len(rows) != 2 {
+		return "", errors.New("custom-columns-file: a line of headers and a line of paths are wanted")
+	}
+	names, paths := strings.Fields(rows[0]), strings.Fields(rows[1])
+	if len(names) != len(paths) {
+		return "", fmt.Errorf("custom-columns-file: %d headers and %d paths", len(names), len(paths))
+	}
+	var all []string
+	for i := range names {
+		all = append(all, names[i]+":"+paths[i])
+	}
+	return strings.Join(all, ","), nil
+}
+
+// relaxed puts braces around a path that has none, as kubectl does.
+func relaxed(path string) string {
+	if strings.Contains(path, "{") {
+		return path
+	}
+	return "{." + strings.TrimPrefix(path, ".") + "}"
+}
+
+// generic returns a value as JSON has it.
+func generic(v any) (map[string]any, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var object map[string]any
+	in := json.NewDecoder(bytes.NewReader(data))
+	err = in.Decode(&object)
+	return object, err
+}
+
+// cleanLines returns text of several lines fit for a terminal.
+func cleanLines(text string) string {
+	if clean(strings.NewReplacer("\n", "", "\t", "").Replace(text)) {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		body, end := strings.CutSuffix(line, "\n")
+		for i, part := range strings.Split(body, "\t") {
+			if i > 0 {
+				b.WriteByte('\t')
+			}
+			b.WriteString(Clean(part))
+		}
+		if end {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+func trimLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return b.String()
+}

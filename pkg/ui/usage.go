@@ -1,0 +1,66 @@
+package ui
+
+import "fmt"
+
+// Usage is what a pod or a container uses.
+type Usage struct {
+	Namespace, Pod, Container string
+	Nanocores, Bytes          uint64
+}
+
+// UsageGrid returns what pods use as kubectl's table, or what their containers
+// do; sum adds a last line.
+func UsageGrid(all []Usage, containers, sum bool) Grid {
+	header := []string{"NAMESPACE", "NAME", "CPU(cores)", "MEMORY(bytes)"}
+	if containers {
+		header = []string{"NAMESPACE", "POD", "NAME", "CPU(cores)", "MEMORY(bytes)"}
+	}
+	g := grid(Columns{}, header...)
+	var total Usage
+	row := func(u Usage) {
+		cells := []cell{{text: u.Namespace}, {text: u.Pod}}
+		if containers {
+			cells = append(cells, cell{text: u.Container})
+		}
+		g.add(Columns{}, nil, append(cells, cell{text: millicores(u.Nanocores)}, cell{text: mebibytes(u.Bytes)})...)
+	}
+	for _, u := range all {
+		row(u)
+		total.Nanocores += u.Nanocores
+		total.Bytes += u.Bytes
+	}
+	if sum {
+		total.Namespace, total.Pod, total.Container = "(sum)", "-", "-"
+		row(total)
+	}
+	return g
+}
+
+// NodeUsage is what a node uses of what pods may have.
+type NodeUsage struct {
+	Name             string
+	Nanocores, Bytes uint64
+	MilliCPU, Memory int64 // allocatable; 0 is not known
+}
+
+// NodeUsageGrid returns what nodes use as kubectl's table.
+func NodeUsageGrid(all []NodeUsage) Grid {
+	g := grid(Columns{}, "NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)")
+	for _, u := range all {
+		g.add(Columns{}, nil, cell{text: u.Name},
+			cell{text: millicores(u.Nanocores)}, cell{text: percent(float64(u.Nanocores)/1e6, u.MilliCPU)},
+			cell{text: mebibytes(u.Bytes)}, cell{text: percent(float64(u.Bytes), u.Memory)})
+	}
+	return g
+}
+
+func millicores(nano uint64) string { return fmt.Sprintf("%dm", (nano+999_999)/1_000_000) }
+
+func mebibytes(n uint64) string { return fmt.Sprintf("%dMi", n>>20) }
+
+func percent(used float64, of int64) string {
+	if of <= 0 {
+		return "<unknown>"
+	}
+	return fmt.Sprintf("%d%%", int64(used*100/float64(of)))
+}

@@ -1,0 +1,236 @@
+package identity
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+const bootstrapToken = "abcdef.hunter2hunter2"
+
+// starts starts an API server where the bootstrap token may ask for a node's
+// certificate.
+func starts(t testing.TB) (*cluster.Cluster, kubernetes.Interface) {
+	t.Helper()
+	c, admin := start(t, bootstrapToken+`,system:bootstrap:abcdef,1,"system:bootstrappers"`)
+	bind(t, admin, "bootstrap", "system:node-bootstrapper", nil, group("system:bootstrappers"))
+	return c, admin
+}
+
+// client returns what keeps the client certificate of n1, in a directory of its own,
+// and the way to the API server by its kubeconfig.
+func client(t testing.TB, change func(*certificate.ClientConfig)) (*certificate.Client, *kubeconfig.Client, *logger) {
+	t.Helper()
+	dir, l := t.TempDir(), &logger{}
+	cfg := certificate.ClientConfig{Node: "n1", Kubeconfig: filepath.Join(dir, "kubeconfig"), Dir: filepath.Join(dir, "pki"), Rotate: true, UserAgent: "nodectl/test", Log: l.log()}
+	change(&cfg)
+	way := must(kubeconfig.Open(kubeconfig.Config{File: cfg.Kubeconfig, Awaited: true, UserAgent: "nodectl/test", Log: cfg.Log}))
+	t.Cleanup(way.Close)
+	cfg.API = way.REST()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(l.text())
+		}
+	})
+	return must(certificate.NewClient(cfg)), way, l
+}
+
+// credential waits until the API server knows us as n1 by another credential than
+// was, and returns it.
+func credential(t testing.TB, way *kubeconfig.Client, was string) string {
+	t.Helper()
+	is := ""
+	until(t, "another certificate is shown", func() (bool, error) {
+		me, err := whoami(t, way)
+		if err != nil {
+			return false, err
+		}
+		if got := me.Extra["authentication.kubernetes.io/credential-id"]; len(got) == 1 {
+			is = got[0]
+		}
+		if me.Username != "system:node:n1" || !strings.Contains(strings.Join(me.Groups, " "), "system:nodes") {
+			t.Errorf("we are %+v", me)
+		}
+		return is != was, nil
+	})
+	return is
+}
+
+// holds checks what is in the directory of certificates.
+func holds(t testing.TB, dir string, pairs int) {
+	t.Helper()
+	all := must(filepath.Glob(filepath.Join(dir, "*")))
+	if len(all) != pairs+1 {
+		t.Errorf("the directory holds %q, want %d pairs and a link", all, pairs)
+	}
+	for _, file := range all {
+		info := must(os.Lstat(file))
+		if link := filepath.Base(file) == "kubelet-client-current.pem"; link != (info.Mode()&fs.ModeSymlink != 0) || !link && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", file, info.Mode())
+		}
+	}
+}
+
+// A node without a kubeconfig gets one: requests fail until it is there, and nothing
+// is restarted. The first certificate is nearly at its end and is rotated; the new one
+// is shown, and the old one's connection closed.
+func TestD4_BootstrapAndRotation(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	s := sign(t, c, admin, life{since: time.Hour, left: 5 * time.Minute}, life{left: time.Hour})
+	var at certificate.ClientConfig
+	lived := make(chan time.Duration, 1) // cap 1: one certificate is replaced
+	keeper, way, l := client(t, func(cfg *certificate.ClientConfig) {
+		cfg.Bootstrap = tokenKubeconfig(t, c, bootstrapToken)
+		cfg.Rotated = func(d time.Duration) { lived <- d }
+		at = *cfg
+	})
+	if _, err := whoami(t, way); err == nil || !strings.Contains(err.Error(), at.Kubeconfig) {
+		t.Errorf("without a kubeconfig: %v", err)
+	}
+	if f := keeper.Facts(); f != (certificate.Facts{}) {
+		t.Errorf("without a certificate: %+v", f)
+	}
+	runs(t, keeper.Run)
+	first := credential(t, way, "")
+	csr, _ := s.waits(t, 1)
+	if csr.Spec.Username != "system:bootstrap:abcdef" || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		t.Errorf("asked by %s of %s", csr.Spec.Username, csr.Spec.SignerName)
+	}
+	csr, cert := s.waits(t, 2)
+	if csr.Spec.Username != "system:node:n1" {
+		t.Errorf("the second was asked for by %s", csr.Spec.Username)
+	}
+	if second := credential(t, way, first); second == first {
+		t.Error("the old certificate is shown")
+	}
+	if d := <-lived; d < time.Hour {
+		t.Errorf("a certificate of an hour ago lived %v", d)
+	}
+	if f := keeper.Facts(); !f.Expires.Equal(cert.NotAfter) || f.Failures != 0 {
+		t.Errorf("facts %+v, want the end %v", f, cert.NotAfter)
+	}
+	holds(t, at.Dir, 2)
+	text := string(must(os.ReadFile(at.Kubeconfig)))
+	if strings.Contains(text+l.text(), "hunter2") || !strings.Contains(text, filepath.Join(at.Dir, "kubelet-client-current.pem")) {
+		t.Errorf("kubeconfig and log:\n%s\n%s", text, l.text())
+	}
+	if info := must(os.Stat(at.Kubeconfig)); info.Mode().Perm() != 0o600 {
+		t.Errorf("kubeconfig has mode %v", info.Mode())
+	}
+	if all := must(admin.CertificatesV1().CertificateSigningRequests().List(t.Context(), metaList())); len(all.Items) != 2 {
+		t.Errorf("%d certificates were asked for", len(all.Items))
+	}
+}
+
+// A machine that slept for longer than its certificate lives: with a bootstrap
+// kubeconfig it comes back by itself.
+func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	s := sign(t, c, admin)
+	expired := c.Kubeconfig(t, cluster.Identity{User: "system:node:n1", Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(-time.Minute)})
+	keeper, way, l := client(t, func(cfg *certificate.ClientConfig) {
+		cfg.Kubeconfig = expired
+		cfg.Bootstrap = tokenKubeconfig(t, c, bootstrapToken)
+	})
+	if _, err := whoami(t, way); !apierrors.IsUnauthorized(err) {
+		t.Fatalf("an expired certificate is answered %v", err)
+	}
+	if f := keeper.Facts(); !f.Expires.Before(time.Now()) || f.Expires.IsZero() {
+		t.Errorf("facts %+v", f)
+	}
+	runs(t, keeper.Run)
+	credential(t, way, "")
+	if csr, _ := s.waits(t, 1); csr.Spec.Username != "system:bootstrap:abcdef" {
+		t.Errorf("asked by %s", csr.Spec.Username)
+	}
+	if !strings.Contains(l.text(), "it has expired") {
+		t.Error("the log does not say that the certificate had expired")
+	}
+}
+
+// Without one it says so, and comes back when somebody mends the kubeconfig.
+func TestF72_ExpiredClientCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	c, _ := starts(t)
+	id := cluster.Identity{User: "system:node:n1", Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(-time.Minute)}
+	path := c.Kubeconfig(t, id)
+	keeper, way, l := client(t, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
+	runs(t, keeper.Run)
+	until(t, "the log says that it has expired", func() (bool, error) { return strings.Contains(l.text(), "it has expired"), nil })
+	if _, err := whoami(t, way); !apierrors.IsUnauthorized(err) {
+		t.Fatalf("an expired certificate is answered %v", err)
+	}
+	id.NotAfter = time.Now().Add(time.Hour)
+	c.Kubeconfig(t, id)
+	credential(t, way, "")
+}
+
+// A valid kubeconfig is not touched, with a bootstrap kubeconfig or without.
+func TestD4_NoBootstrapWhereThereIsAKubeconfig(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	token := tokenKubeconfig(t, c, bootstrapToken)
+	for _, path := range []string{c.NodeKubeconfig(t, "n1"), token} {
+		before := string(must(os.ReadFile(path)))
+		var dir string
+		keeper, _, l := client(t, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig, cfg.Bootstrap, dir = path, token, cfg.Dir })
+		stop := runs(t, keeper.Run)
+		if path != token {
+			until(t, "the log says that it is not rotated", func() (bool, error) { return strings.Contains(l.text(), "it is not rotated"), nil })
+		}
+		stop()
+		if after := string(must(os.ReadFile(path))); after != before {
+			t.Errorf("%s has become\n%s", path, after)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("certificates are kept: %v", err)
+		}
+	}
+	if all := must(admin.CertificatesV1().CertificateSigningRequests().List(t.Context(), metaList())); len(all.Items) != 0 {
+		t.Errorf("%d certificates were asked for", len(all.Items))
+	}
+}
+
+// What the kubelet left is taken over: the file its kubeconfig names is the one that
+// is kept fresh, wherever it is.
+func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	s := sign(t, c, admin)
+	pair := c.Authority.Issue(t, "kubelets", cluster.Identity{User: "system:node:n1", Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(time.Minute)})
+	dir := t.TempDir()
+	old := filepath.Join(dir, "kubelet-client-2020-01-01-00-00-00.pem")
+	if err := os.WriteFile(old, append(must(os.ReadFile(pair.CertFile)), must(os.ReadFile(pair.KeyFile))...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	current := filepath.Join(dir, "kubelet-client-current.pem")
+	if err := os.Symlink(old, current); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubelet.conf")
+	if err := kubeconfig.WriteJoined(path, c.AdminKubeconfig(t), current); err != nil {
+		t.Fatal(err)
+	}
+	keeper, way, _ := client(t, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
+	was := credential(t, way, "")
+	runs(t, keeper.Run)
+	credential(t, way, was)
+	if csr, _ := s.waits(t, 1); csr.Spec.Username != "system:node:n1" {
+		t.Errorf("asked by %s", csr.Spec.Username)
+	}
+	holds(t, dir, 2)
+}

@@ -1,0 +1,280 @@
+// Package identity runs what a node is to a real kube-apiserver, and what others
+// are to the node: bootstrap and rotation of certificates, and the questions of who
+// asks and what they may do.
+//
+// No controller runs: the tests approve and sign certificate requests themselves,
+// with the cluster's authority, so that they decide how old a certificate is.
+//
+// The one rule: what a certificate is worth is asked of the API server.
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// patience is how long something may take on a busy machine.
+const patience = 90 * time.Second
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// start starts an API server that authorizes as a real one, with these bearer
+// tokens (token to user and groups).
+func start(t testing.TB, tokens ...string) (*cluster.Cluster, kubernetes.Interface) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(file, []byte(strings.Join(tokens, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := cluster.Start(t, cluster.RBAC(), cluster.APIServerArgs("--token-auth-file="+file))
+	return c, must(kubernetes.NewForConfig(c.Config(t, c.AdminKubeconfig(t))))
+}
+
+// bind lets users do what a cluster role says.
+func bind(t testing.TB, admin kubernetes.Interface, name, role string, rules []rbacv1.PolicyRule, subjects ...rbacv1.Subject) {
+	t.Helper()
+	if rules != nil {
+		must(admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: role}, Rules: rules}, metav1.CreateOptions{}))
+	}
+	must(admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+	}, metav1.CreateOptions{}))
+}
+
+func group(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: name}
+}
+
+func user(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}
+}
+
+// tokenKubeconfig writes a kubeconfig of whoever has a token.
+func tokenKubeconfig(t testing.TB, c *cluster.Cluster, token string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bootstrap-kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: u, user: {token: %q}}]
+`, c.URL, c.Authority.File, token)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// signer approves and signs certificate requests, in place of a controller manager.
+type signer struct {
+	admin kubernetes.Interface
+	ca    *x509.Certificate
+	key   *ecdsa.PrivateKey
+
+	mu     sync.Mutex // guards what follows
+	more   chan struct{}
+	lives  []life // of the certificates to come; the last one stays
+	asked  []*certificatesv1.CertificateSigningRequest
+	issued []*x509.Certificate
+}
+
+// life is when a certificate began and ends, from now.
+type life struct{ since, left time.Duration }
+
+// sign starts a signer, until the test ends.
+func sign(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface, lives ...life) *signer {
+	t.Helper()
+	decode := func(file string) []byte { block, _ := pem.Decode(must(os.ReadFile(file))); return block.Bytes }
+	s := &signer{
+		admin: admin, lives: lives, more: make(chan struct{}),
+		ca:  must(x509.ParseCertificate(decode(c.Authority.File))),
+		key: must(x509.ParseECPrivateKey(decode(c.Authority.KeyFile))),
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.run(t, ctx) })
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return s
+}
+
+func (s *signer) run(t *testing.T, ctx context.Context) {
+	for ctx.Err() == nil {
+		w, err := s.admin.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond): // an API server that restarts
+			}
+			continue
+		}
+		for e := range w.ResultChan() {
+			if csr, ok := e.Object.(*certificatesv1.CertificateSigningRequest); ok && e.Type == watch.Added && len(csr.Status.Certificate) == 0 {
+				if err := s.issue(ctx, csr); err != nil && ctx.Err() == nil {
+					t.Errorf("sign %s: %v", csr.Name, err)
+				}
+			}
+		}
+	}
+}
+
+func (s *signer) issue(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	block, _ := pem.Decode(csr.Spec.Request)
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	long := life{left: time.Hour}
+	if len(s.lives) > 0 {
+		long = s.lives[0]
+	}
+	if len(s.lives) > 1 {
+		s.lives = s.lives[1:]
+	}
+	s.mu.Unlock()
+	usage := x509.ExtKeyUsageClientAuth
+	if csr.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		usage = x509.ExtKeyUsageServerAuth
+	}
+	template := &x509.Certificate{
+		SerialNumber: must(rand.Int(rand.Reader, big.NewInt(1<<62))), Subject: request.Subject,
+		NotBefore: time.Now().Add(-long.since), NotAfter: time.Now().Add(long.left),
+		DNSNames: request.DNSNames, IPAddresses: request.IPAddresses,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, s.ca, request.PublicKey, s.key)
+	if err != nil {
+		return err
+	}
+	csr = csr.DeepCopy()
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: v1.ConditionTrue, Reason: "Test", Message: "approved by the test",
+	})
+	if csr, err = s.admin.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	csr.Status.Certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if _, err := s.admin.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked, s.issued = append(s.asked, csr), append(s.issued, must(x509.ParseCertificate(der)))
+	close(s.more)
+	s.more = make(chan struct{})
+	return nil
+}
+
+// waits returns once n certificates were issued: the last of them and its request.
+func (s *signer) waits(t testing.TB, n int) (*certificatesv1.CertificateSigningRequest, *x509.Certificate) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		s.mu.Lock()
+		more, asked, issued := s.more, slices.Clone(s.asked), slices.Clone(s.issued)
+		s.mu.Unlock()
+		if len(issued) >= n {
+			return asked[n-1], issued[n-1]
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			t.Fatalf("%d certificates were issued, want %d", len(issued), n)
+		}
+	}
+}
+
+// whoami asks the API server who we are.
+func whoami(t testing.TB, c *kubeconfig.Client) (authenticationv1.UserInfo, error) {
+	t.Helper()
+	said, err := must(kubernetes.NewForConfig(c.REST())).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return authenticationv1.UserInfo{}, err
+	}
+	return said.Status.UserInfo, nil
+}
+
+// until waits for something to be so: it becomes so without telling us.
+func until(t testing.TB, what string, so func() (bool, error)) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		ok, err := so()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s (%v)", what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// logger writes to the test's output, and keeps what was said.
+type logger struct {
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (l *logger) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(line)
+}
+
+func (l *logger) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.String()
+}
+
+func (l *logger) log() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// runs calls run until the test ends, or what is returned is called.
+func runs(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(stop)
+	return stop
+}

@@ -1,0 +1,484 @@
+// Package nodeapi holds a node against a real API server that authorizes as a
+// cluster does, and reads in its audit log what the node asked for.
+package nodeapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/node/apiserver"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+const patience = 30 * time.Second
+
+// policy makes the API server write down who asked for what.
+const policy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived","ResponseStarted"],"rules":[{"level":"Metadata"}]}`
+
+// audited is a cluster that authorizes as a real one does, and what it was asked.
+type audited struct {
+	*cluster.Cluster
+	admin kubernetes.Interface
+	log   string
+}
+
+func start(t *testing.T) audited {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.json")
+	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := audited{log: filepath.Join(dir, "audit.log")}
+	a.Cluster = cluster.Start(t, cluster.RBAC(), cluster.APIServerArgs("--audit-policy-file="+file, "--audit-log-path="+a.log, "--audit-log-mode=blocking"))
+	var err error
+	if a.admin, err = kubernetes.NewForConfig(a.Config(t, a.AdminKubeconfig(t))); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// request is one line of the audit log.
+type request struct {
+	Verb string
+	User struct{ Username string }
+	Ref  struct{ Resource, Subresource, Name, Namespace string } `json:"objectRef"`
+	Code struct{ Code int }                                      `json:"responseStatus"`
+	URI  string                                                  `json:"requestURI"`
+}
+
+// asked returns what the node asked for.
+func (a audited) asked(t *testing.T, node string) []request {
+	t.Helper()
+	f, err := os.Open(a.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var all []request
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("audit line %q: %v", lines.Text(), err)
+		}
+		if r.User.Username == "system:node:"+node {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// count returns how often the node did that to its object ("patch status") or lease.
+func count(all []request, verb, resource, subresource string) (n int) {
+	for _, r := range all {
+		if r.Verb == verb && r.Ref.Resource == resource && r.Ref.Subresource == subresource {
+			n++
+		}
+	}
+	return n
+}
+
+// nobodyRefused fails for every answer that says that the node may not do what it did.
+func (a audited) nobodyRefused(t *testing.T, node string) {
+	t.Helper()
+	all := a.asked(t, node)
+	if len(all) == 0 {
+		t.Errorf("node %s asked for nothing", node)
+	}
+	for _, r := range all {
+		if r.Code.Code == 401 || r.Code.Code == 403 {
+			t.Errorf("%d for %s %s", r.Code.Code, r.Verb, r.URI)
+		}
+	}
+}
+
+// member is one node at the API server.
+type member struct {
+	*apiserver.Presence
+	runtime *critest.Runtime
+	stop    func()
+
+	mu     sync.Mutex
+	events []string
+	seen   []*v1.Node
+}
+
+func (m *member) said() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.events)
+}
+
+type option func(*apiserver.Config, *node.ObserverConfig)
+
+func (a audited) join(t *testing.T, name string, options ...option) *member {
+	t.Helper()
+	client, err := kubeconfig.Open(kubeconfig.Config{File: a.NodeKubeconfig(t, name), UserAgent: "nodectl/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	facts, err := node.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	thresholds, err := pod.ParseThresholds([]string{"memory.available<1Mi,nodefs.available<1%"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocatable, err := facts.Allocatable(facts.Spared(thresholds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &member{runtime: critest.New()}
+	labels := map[string]string{"disk": "ssd", "node.kubernetes.io/pool": "blue"}
+	o := node.ObserverConfig{
+		Settings: node.Settings{
+			Name: name, Labels: facts.Labels(name, labels), Port: 10250, MaxPods: 110, Allocatable: allocatable, ProviderID: "test://" + name,
+			Taints: []v1.Taint{{Key: "new", Value: "yes", Effect: v1.TaintEffectNoSchedule}},
+		},
+		Facts: facts, RootDir: dir, Thresholds: thresholds, Transition: time.Minute,
+		Runtime: m.runtime.CRI(cri.Config{Node: name}),
+	}
+	c := apiserver.Config{
+		REST: client.REST(), Labels: labels, Register: true, UpdateFrequency: 300 * time.Millisecond, LeaseDuration: 4 * time.Second,
+		Event: func(reason, _, _ string) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.events = append(m.events, reason)
+		},
+		Seen: func(n *v1.Node) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.seen = append(m.seen, n)
+		},
+	}
+	for _, set := range options {
+		set(&c, &o)
+	}
+	c.Observer = node.NewObserver(o)
+	if m.Presence, err = apiserver.New(c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { m.Run(ctx) })
+	m.stop = sync.OnceFunc(func() { cancel(); wg.Wait(); client.Close() })
+	t.Cleanup(m.stop)
+	return m
+}
+
+// until waits for what the API server says of the node.
+func (a audited) until(t *testing.T, name, what string, ok func(*v1.Node) bool) *v1.Node {
+	t.Helper()
+	var last *v1.Node
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		n, err := a.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			continue // it may be starting
+		}
+		if err == nil {
+			if last = n; ok(n) {
+				return n
+			}
+		}
+	}
+	t.Fatalf("node %s: not %s; it is %+v", name, what, last)
+	return nil
+}
+
+func (a audited) lease(t *testing.T, name, what string, ok func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
+	t.Helper()
+	var last *coordinationv1.Lease
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		l, err := a.admin.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			if last = l; ok(l) {
+				return l
+			}
+		}
+	}
+	t.Fatalf("lease %s: not %s; it is %+v", name, what, last)
+	return nil
+}
+
+func ready(n *v1.Node) bool { return node.Condition(n, v1.NodeReady).Status == v1.ConditionTrue }
+
+func anyLease(*coordinationv1.Lease) bool { return true }
+
+// TestNodeAtAnAPIServer holds a node against a real API server with the node
+// authorizer, RBAC and NodeRestriction.
+func TestNodeAtAnAPIServer(t *testing.T) {
+	a := start(t)
+	t.Run("C_1_25_2_Registers", func(t *testing.T) { registers(t, a) })
+	t.Run("C_1_25_2_TakesWhatIsThere", func(t *testing.T) { takes(t, a) })
+	t.Run("C_1_25_2_OthersRegister", func(t *testing.T) { othersRegister(t, a) })
+	t.Run("C_1_25_3_IdleIsSilent", func(t *testing.T) { idle(t, a) })
+	t.Run("C_1_25_6_NotReadyAndBack", func(t *testing.T) { notReady(t, a) })
+	t.Run("C_1_25_8_Lease", func(t *testing.T) { leases(t, a) })
+	t.Run("F73_VanishesAndComesBack", func(t *testing.T) { vanishes(t, a) })
+	t.Run("F70_APIServerAway", func(t *testing.T) { away(t, a) })
+}
+
+// registers: a new node has what a scheduler needs, in one request.
+func registers(t *testing.T, a audited) {
+	m := a.join(t, "fresh")
+	n := a.until(t, "fresh", "ready", ready)
+	for key, want := range map[string]string{
+		"kubernetes.io/hostname": "fresh", "kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux",
+		"disk": "ssd", "node.kubernetes.io/pool": "blue",
+	} {
+		if n.Labels[key] != want {
+			t.Errorf("label %s is %q, want %q", key, n.Labels[key], want)
+		}
+	}
+	if n.Spec.ProviderID != "test://fresh" || !slices.ContainsFunc(n.Spec.Taints, func(o v1.Taint) bool { return o.Key == "new" }) {
+		t.Errorf("spec %+v", n.Spec)
+	}
+	var kinds []v1.NodeConditionType
+	for _, c := range n.Status.Conditions {
+		kinds = append(kinds, c.Type)
+	}
+	if want := []v1.NodeConditionType{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"}; !slices.Equal(kinds, want) {
+		t.Errorf("conditions %v, want %v", kinds, want)
+	}
+	pods, free, all := n.Status.Allocatable[v1.ResourcePods], n.Status.Allocatable[v1.ResourceMemory], n.Status.Capacity[v1.ResourceMemory]
+	if pods.Value() != 110 || all.Value()-free.Value() < 1<<20 {
+		t.Errorf("allocatable %v of %v", n.Status.Allocatable, n.Status.Capacity)
+	}
+	if n.Status.NodeInfo.KubeletVersion != node.KubernetesVersion() || n.Status.NodeInfo.ContainerRuntimeVersion != "critest://0.0.0" {
+		t.Errorf("nodeInfo %+v", n.Status.NodeInfo)
+	}
+	if n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 || len(n.Status.Addresses) < 2 {
+		t.Errorf("endpoint %v, addresses %v", n.Status.DaemonEndpoints, n.Status.Addresses)
+	}
+	l := a.lease(t, "fresh", "there", anyLease)
+	if len(l.OwnerReferences) != 1 || l.OwnerReferences[0].UID != n.UID || *l.Spec.HolderIdentity != "fresh" {
+		t.Errorf("lease %+v", l)
+	}
+	for end := time.Now().Add(patience); m.UID() != n.UID || !ready(m.Node()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("UID %q, want %q", m.UID(), n.UID)
+		}
+	}
+	m.stop()
+	events := m.said()
+	for _, want := range []string{"Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"} {
+		if !slices.Contains(events, want) {
+			t.Errorf("events %v lack %s", events, want)
+		}
+	}
+	if made := count(a.asked(t, "fresh"), "create", "nodes", ""); made != 1 {
+		t.Errorf("%d nodes created", made)
+	}
+	a.nobodyRefused(t, "fresh")
+}
+
+// takes: an object that is there keeps what others wrote, and gets the labels that
+// are the node's.
+func takes(t *testing.T, a audited) {
+	old := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "taken", Labels: map[string]string{"team": "red", "kubernetes.io/hostname": "wrong", "disk": "tape"}},
+		Spec:       v1.NodeSpec{PodCIDR: "10.1.2.0/24", PodCIDRs: []string{"10.1.2.0/24"}, Unschedulable: true},
+		Status: v1.NodeStatus{
+			Capacity:   v1.ResourceList{"example.com/gpu": *pods(3), "hugepages-3Mi": *pods(0)},
+			Conditions: []v1.NodeCondition{{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse, Reason: "RouteCreated"}},
+		},
+	}
+	if _, err := a.admin.CoreV1().Nodes().Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m := a.join(t, "taken")
+	n := a.until(t, "taken", "ready", ready)
+	m.stop()
+	if n.Labels["kubernetes.io/hostname"] != "taken" || n.Labels["team"] != "red" || n.Labels["disk"] != "tape" {
+		t.Errorf("labels %v", n.Labels)
+	}
+	if n.Spec.PodCIDR != "10.1.2.0/24" || !n.Spec.Unschedulable || len(n.Spec.Taints) > 0 && n.Spec.Taints[0].Key == "new" || n.Spec.ProviderID != "" {
+		t.Errorf("spec %+v", n.Spec)
+	}
+	gpu := n.Status.Capacity["example.com/gpu"]
+	if _, stale := n.Status.Capacity["hugepages-3Mi"]; stale || gpu.Value() != 3 {
+		t.Errorf("capacity %v", n.Status.Capacity)
+	}
+	if c := node.Condition(n, v1.NodeNetworkUnavailable); c.Reason != "RouteCreated" {
+		t.Errorf("a foreign condition is %+v", c)
+	}
+	if !slices.Contains(m.said(), "NodeNotSchedulable") {
+		t.Errorf("events %v", m.said())
+	}
+	a.nobodyRefused(t, "taken")
+}
+
+// othersRegister: without --register-node the object is awaited, not made.
+func othersRegister(t *testing.T, a audited) {
+	m := a.join(t, "awaited", func(c *apiserver.Config, _ *node.ObserverConfig) { c.Register = false })
+	for end := time.Now().Add(patience); count(a.asked(t, "awaited"), "get", "nodes", "") < 2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody looks for the node")
+		}
+	}
+	a.CreateNode(t, "awaited")
+	n := a.until(t, "awaited", "ready", ready)
+	a.lease(t, "awaited", "there", anyLease)
+	m.stop()
+	if n.Labels["disk"] != "" || count(a.asked(t, "awaited"), "create", "nodes", "") != 0 {
+		t.Errorf("the node was made: labels %v", n.Labels)
+	}
+	a.nobodyRefused(t, "awaited")
+}
+
+// idle: many rounds without a change send nothing.
+func idle(t *testing.T, a audited) {
+	m := a.join(t, "idle")
+	a.until(t, "idle", "ready with its images", func(n *v1.Node) bool { return ready(n) })
+	rounds := func() int { return count(a.asked(t, "idle"), "update", "leases", "") }
+	settled := false
+	for end := time.Now().Add(patience); !settled && time.Now().Before(end); {
+		before, from := count(a.asked(t, "idle"), "patch", "nodes", "status"), rounds()
+		for rounds() < from+4 && time.Now().Before(end) { // four seconds: a dozen rounds
+			time.Sleep(50 * time.Millisecond)
+		}
+		settled = count(a.asked(t, "idle"), "patch", "nodes", "status") == before && rounds() >= from+4
+	}
+	if !settled {
+		t.Error("an idle node patches its status again and again")
+	}
+	m.stop()
+	if n := count(a.asked(t, "idle"), "patch", "nodes", "status"); n > 4 {
+		t.Errorf("%d patches of an idle node", n)
+	}
+	a.nobodyRefused(t, "idle")
+}
+
+func notReady(t *testing.T, a audited) {
+	var stopping sync.Map
+	m := a.join(t, "flaps", func(_ *apiserver.Config, o *node.ObserverConfig) {
+		o.ShuttingDown = func() bool { _, ok := stopping.Load("now"); return ok }
+	})
+	was := node.Condition(a.until(t, "flaps", "ready", ready), v1.NodeReady)
+	stopping.Store("now", true)
+	is := node.Condition(a.until(t, "flaps", "not ready", func(n *v1.Node) bool { return !ready(n) }), v1.NodeReady)
+	if is.Reason != "KubeletNotReady" || is.Message != "node is shutting down" || is.LastTransitionTime.Before(&was.LastTransitionTime) {
+		t.Errorf("C-1.25.9: %+v", is)
+	}
+	stopping.Delete("now")
+	a.until(t, "flaps", "ready again", ready)
+	m.stop()
+	events := m.said()
+	if !slices.Contains(events, "NodeNotReady") || slices.Index(events, "NodeNotReady") > len(events)-1-slices.Index(reversed(events), "NodeReady") {
+		t.Errorf("events %v", events)
+	}
+	a.nobodyRefused(t, "flaps")
+}
+
+func leases(t *testing.T, a audited) {
+	m := a.join(t, "leased")
+	first := a.lease(t, "leased", "there", anyLease)
+	if *first.Spec.LeaseDurationSeconds != 4 {
+		t.Errorf("lease %+v", first.Spec)
+	}
+	last := first.Spec.RenewTime.Time
+	for range 2 {
+		l := a.lease(t, "leased", "renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(last) })
+		if d := l.Spec.RenewTime.Sub(last); d > 3*time.Second {
+			t.Errorf("renewed after %s", d)
+		}
+		last = l.Spec.RenewTime.Time
+	}
+	if err := a.admin.CoordinationV1().Leases("kube-node-lease").Delete(t.Context(), "leased", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.lease(t, "leased", "made again", func(l *coordinationv1.Lease) bool { return l.UID != first.UID })
+	m.stop()
+	a.nobodyRefused(t, "leased")
+}
+
+// vanishes: an object that somebody deletes is registered anew, and its lease
+// belongs to the new one.
+func vanishes(t *testing.T, a audited) {
+	m := a.join(t, "gone", func(c *apiserver.Config, _ *node.ObserverConfig) { c.UpdateFrequency = time.Minute })
+	first := a.until(t, "gone", "ready", ready)
+	if err := a.admin.CoreV1().Nodes().Delete(t.Context(), "gone", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	second := a.until(t, "gone", "registered again", func(n *v1.Node) bool { return n.UID != first.UID })
+	if second.Labels["disk"] != "ssd" || !slices.ContainsFunc(second.Spec.Taints, func(o v1.Taint) bool { return o.Key == "new" }) || !ready(second) {
+		t.Errorf("the second registration: %+v %+v", second.Labels, second.Spec)
+	}
+	a.lease(t, "gone", "of the new object", func(l *coordinationv1.Lease) bool {
+		return len(l.OwnerReferences) == 1 && l.OwnerReferences[0].UID == second.UID
+	})
+	m.stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var uids []types.UID
+	for _, n := range m.seen {
+		uid := types.UID("")
+		if n != nil {
+			uid = n.UID
+		}
+		if len(uids) == 0 || uids[len(uids)-1] != uid {
+			uids = append(uids, uid)
+		}
+	}
+	if want := []types.UID{first.UID, "", second.UID}; !slices.Equal(uids, want) {
+		t.Errorf("seen %v, want %v", uids, want)
+	}
+	a.nobodyRefused(t, "gone")
+}
+
+// away: an API server that is away costs nothing but time.
+func away(t *testing.T, a audited) {
+	m := a.join(t, "patient")
+	n := a.until(t, "patient", "ready", ready)
+	l := a.lease(t, "patient", "there", anyLease)
+	a.Restart(t)
+	again := a.lease(t, "patient", "renewed", func(is *coordinationv1.Lease) bool {
+		return is.Spec.RenewTime.Sub(l.Spec.RenewTime.Time) > 4*time.Second
+	})
+	patch := []byte(`{"metadata":{"labels":{"after":"restart"}}}`)
+	if _, err := a.admin.CoreV1().Nodes().Patch(t.Context(), "patient", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); m.Node() == nil || m.Node().Labels["after"] != "restart"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the watch does not come back; the node is %+v", m.Node())
+		}
+	}
+	m.stop()
+	if m.UID() != n.UID || again.UID != l.UID {
+		t.Errorf("another object: %s, %s", m.UID(), n.UID)
+	}
+	a.nobodyRefused(t, "patient")
+}
+
+func reversed(list []string) []string {
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return list
+}
+
+func pods(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }

@@ -1,0 +1,159 @@
+package sink
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// fromFile makes a report one of a static pod.
+func fromFile(r *pod.StatusReport) {
+	r.Origin = pod.Origin{Source: "file", Location: "/etc/nodectl/manifests"}
+}
+
+// staticPod is a pod as a file's layer has it.
+func staticPod(node, name, hash string) *v1.Pod {
+	p := cluster.Pod(node, name)
+	p.UID = "0b7f-static"
+	p.CreationTimestamp = metav1.Now()
+	p.Annotations = map[string]string{pod.AnnotationConfigHash: hash, pod.AnnotationConfigSource: "file"}
+	p.Labels = map[string]string{"app": "static"}
+	p.Status = v1.PodStatus{Phase: v1.PodPending}
+	return p
+}
+
+func withHash(hash string) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool {
+		return p != nil && p.DeletionTimestamp == nil && p.Annotations[v1.MirrorPodAnnotationKey] == hash
+	}
+}
+
+// mirror: C-1.13.1, C-1.13.2, C-1.13.5, C-1.27.6.
+func mirror(t *testing.T, a *agent) {
+	p := staticPod(a.name, "static", "h1")
+	a.says(p, running(p, true), fromFile)
+	is := a.until(t, "static", "running", phase(v1.PodRunning))
+	if is.UID == p.UID || is.Annotations[v1.MirrorPodAnnotationKey] != "h1" || is.Annotations[pod.AnnotationConfigSource] != "file" || is.Annotations[pod.AnnotationConfigSeen] == "" || is.Labels["app"] != "static" {
+		t.Errorf("mirror %+v", is.ObjectMeta)
+	}
+	if o := is.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].UID != a.uid || !*o[0].Controller {
+		t.Errorf("owners %+v", o)
+	}
+	if is.Status.ObservedGeneration != is.Generation || find(is, v1.PodReady).Status != v1.ConditionTrue {
+		t.Errorf("status %+v", is.Status)
+	}
+	// Another hash is another mirror.
+	edited := staticPod(a.name, "static", "h2")
+	a.says(edited, running(edited, true), fromFile)
+	second := a.until(t, "static", "of the new hash", withHash("h2"))
+	a.until(t, "static", "running", phase(v1.PodRunning))
+	// Whoever deletes a mirror deletes nothing else; it comes back.
+	a.c.DeletePod(t, "default", "static", 30)
+	third := a.until(t, "static", "new", func(p *v1.Pod) bool { return withHash("h2")(p) && p.UID != second.UID })
+	a.c.DeletePod(t, "default", "static", 0)
+	a.until(t, "static", "new", func(p *v1.Pod) bool { return withHash("h2")(p) && p.UID != third.UID })
+	a.until(t, "static", "running", phase(v1.PodRunning))
+	a.says(edited, ended(edited, v1.PodRunning, 0), fromFile, goneForGood)
+	a.until(t, "static", "gone", missing)
+}
+
+// orphans: what was left of an agent before stays until all sources were heard.
+func orphans(t *testing.T, a *agent) {
+	p, kept := staticPod(a.name, "left", "h"), staticPod(a.name, "kept", "h")
+	a.says(p, running(p, true), fromFile)
+	a.says(kept, running(kept, true), fromFile)
+	a.until(t, "left", "running", phase(v1.PodRunning))
+	before := a.until(t, "kept", "running", phase(v1.PodRunning))
+
+	other := &agent{c: a.c, name: a.name, uid: a.uid, log: &words{}}
+	other.run(t)
+	other.says(kept, running(kept, true), fromFile)
+	time.Sleep(time.Second)
+	if a.c.GetPod(t, "default", "left") == nil {
+		t.Fatal("the mirror went before all was heard")
+	}
+	a.says(p, running(p, true), fromFile, goneForGood) // or the first agent makes it again
+	p = staticPod(a.name, "stray", "h")
+	a.says(p, running(p, true), fromFile)
+	a.until(t, "stray", "there", there)
+	a.stop()
+	other.Synced()
+	other.until(t, "left", "gone", missing)
+	other.until(t, "stray", "gone", missing)
+	if is := a.c.GetPod(t, "default", "kept"); is == nil || is.UID != before.UID || is.ResourceVersion != before.ResourceVersion {
+		t.Error("the mirror of a pod that is there was touched")
+	}
+	other.wire.forbidden(t)
+}
+
+// mirrorsComeBack: a mirror that is not ours any more is made again; a pod of the
+// name that is none is left alone.
+func mirrorsComeBack(t *testing.T, a *agent) {
+	c := a.c
+	c.CreatePod(t, cluster.Pod("", "taken")) // it has a node later, or never
+	p := staticPod(a.name, "taken", "h")
+	a.says(p, running(p, true), fromFile)
+	own := staticPod(a.name, "own", "h")
+	a.says(own, running(own, true), fromFile)
+	a.until(t, "own", "running", phase(v1.PodRunning))
+	end := time.Now().Add(20 * time.Second)
+	for a.log.count("a pod of its name is there") == 0 {
+		if time.Now().After(end) {
+			t.Fatal("nobody says that the name is taken")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if is := c.GetPod(t, "default", "taken"); is == nil || is.Annotations[v1.MirrorPodAnnotationKey] != "" {
+		t.Error("a pod that is no mirror was touched")
+	}
+	if n := len(a.wire.of(http.MethodPost, "")); n > 4 {
+		t.Errorf("%d tries", n)
+	}
+}
+
+// mirrorsRefused: what the server would refuse is not sent, and what it refuses is
+// said once and tried rarely; other pods hear nothing of it.
+func mirrorsRefused(t *testing.T, a *agent) {
+	named := staticPod(a.name, "named", "h")
+	named.Spec.ServiceAccountName = "default"
+	a.says(named, running(named, true), fromFile)
+	nowhere := staticPod(a.name, "nowhere", "h")
+	nowhere.Namespace = "missing"
+	a.says(nowhere, running(nowhere, true), fromFile)
+	good := staticPod(a.name, "good", "h")
+	a.says(good, running(good, true), fromFile)
+	a.until(t, "good", "running", phase(v1.PodRunning))
+	for i := range 5 {
+		time.Sleep(time.Second)
+		a.says(nowhere, func(s *v1.PodStatus) { running(nowhere, i%2 == 0)(s) }, fromFile)
+		a.says(named, func(s *v1.PodStatus) { running(named, i%2 == 0)(s) }, fromFile)
+	}
+	if a.log.count("Static pod has no mirror") != 2 || a.log.count("service account") != 1 || a.log.count(`namespaces \"missing\" not found`)+a.log.count("namespaces \\\\\"missing\\\\\" not found") == 0 {
+		t.Errorf("log:\n%s", a.log.text.String())
+	}
+	tries := 0
+	for _, e := range a.wire.of(http.MethodPost, "") {
+		if e.path == "/api/v1/namespaces/missing/pods" {
+			tries++
+		}
+	}
+	if tries == 0 || tries > 4 {
+		t.Errorf("%d tries in five seconds", tries)
+	}
+	n := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "missing"}}
+	if err := a.c.Client(t).Post().Resource("namespaces").Body(n).Do(context.Background()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); a.c.GetPod(t, "missing", "nowhere") == nil; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the mirror does not come when there is a namespace")
+		}
+	}
+}

@@ -1,0 +1,261 @@
+// Package sink holds the sink of statuses, mirrors and events to a real API server,
+// with the node authorizer, RBAC and NodeRestriction.
+package sink
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sink/apiserver"
+	source "github.com/nodectl/nodectl/pkg/source/apiserver"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// wire counts what goes over a connection, by method, path and answer.
+type wire struct {
+	next http.RoundTripper
+
+	mu   sync.Mutex
+	sent []exchange
+}
+
+type exchange struct {
+	method, path string
+	code         int // 0: no answer
+	at           time.Time
+}
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	e := exchange{method: r.Method, path: r.URL.Path, at: time.Now()}
+	answer, err := w.next.RoundTrip(r)
+	if err == nil {
+		e.code = answer.StatusCode
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent = append(w.sent, e)
+	return answer, err
+}
+
+// of returns what was sent of a method about a pod; "" is everything.
+func (w *wire) of(method, name string) []exchange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []exchange
+	for _, e := range w.sent {
+		if (method == "" || e.method == method) && (name == "" || strings.HasSuffix(e.path, "/pods/"+name) || strings.HasSuffix(e.path, "/pods/"+name+"/status")) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func (w *wire) forbidden(t *testing.T) {
+	t.Helper()
+	for _, e := range w.of("", "") {
+		if e.code == http.StatusForbidden {
+			t.Errorf("403 for %s %s", e.method, e.path)
+		}
+	}
+}
+
+// words keeps what was logged.
+type words struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *words) count(text string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Count(w.text.String(), text)
+}
+
+// agent is a node with a sink, and a source that shows it what the server has.
+type agent struct {
+	*apiserver.Sink
+	c    *cluster.Cluster
+	name string
+	uid  types.UID
+	wire *wire
+	log  *words
+	stop func()
+}
+
+func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiserver.Config)) *agent {
+	t.Helper()
+	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: &words{}}
+	a.run(t, change...)
+	return a
+}
+
+// run runs the sink and the source until stop.
+func (a *agent) run(t *testing.T, change ...func(*apiserver.Config)) {
+	t.Helper()
+	kubeconfig := a.c.NodeKubeconfig(t, a.name)
+	access := a.c.Config(t, kubeconfig)
+	access.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		a.wire = &wire{next: next}
+		return a.wire
+	})
+	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg := apiserver.Config{REST: access, Node: a.name, NodeUID: func() types.UID { return a.uid }, QPS: 50, Burst: 100, EventQPS: 50, EventBurst: 100, Log: log}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	if a.Sink, err = apiserver.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	src, err := source.New(source.Config{
+		Kubeconfig: kubeconfig, Node: a.name, Seen: a.Seen,
+		Spec: func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
+			return &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "api", File: file}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	parts.Go(func() {
+		for range src.Sets(ctx) {
+		}
+	})
+	var once sync.Once
+	a.stop = func() { once.Do(func() { cancel(); parts.Wait() }) }
+	t.Cleanup(a.stop)
+}
+
+// says has the node report a status of p, as far as f goes.
+func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.StatusReport)) {
+	out := *p
+	out.Status = *p.Status.DeepCopy()
+	f(&out.Status)
+	r := pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, At: time.Now()}
+	for _, g := range change {
+		g(&r)
+	}
+	if err := a.Report(r); err != nil {
+		panic(err)
+	}
+}
+
+// until waits until the server shows of a pod what so says; nil is no pod.
+func (a *agent) until(t *testing.T, name, what string, so func(*v1.Pod) bool) *v1.Pod {
+	t.Helper()
+	return a.within(t, 30*time.Second, name, what, so)
+}
+
+func (a *agent) within(t *testing.T, limit time.Duration, name, what string, so func(*v1.Pod) bool) *v1.Pod {
+	t.Helper()
+	end := time.Now().Add(limit)
+	for {
+		p := a.c.GetPod(t, "default", name)
+		if so(p) {
+			return p
+		}
+		if time.Now().After(end) {
+			status := "it is not there"
+			if p != nil {
+				status = fmt.Sprintf("%s %+v", p.UID, p.Status)
+			}
+			t.Fatalf("pod %s is not %s: %s\n%s", name, what, status, a.log.text.String())
+		}
+		time.Sleep(20 * time.Millisecond) // a poll of another process
+	}
+}
+
+func there(p *v1.Pod) bool   { return p != nil }
+func missing(p *v1.Pod) bool { return p == nil }
+
+func phase(want v1.PodPhase) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool { return p != nil && p.Status.Phase == want }
+}
+
+func started(p *v1.Pod) metav1.Time {
+	return metav1.NewTime(p.CreationTimestamp.Add(time.Second).Truncate(time.Second))
+}
+
+func condition(t v1.PodConditionType, is bool) v1.PodCondition {
+	c := v1.PodCondition{Type: t, Status: v1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
+	if is {
+		c.Status = v1.ConditionTrue
+	}
+	return c
+}
+
+// pending, running and ended are what the engine says of an ordinary pod.
+func pending(p *v1.Pod) func(*v1.PodStatus) {
+	return func(s *v1.PodStatus) {
+		s.Phase, s.StartTime = v1.PodPending, new(started(p))
+		s.ObservedGeneration = p.Generation
+		s.HostIP, s.HostIPs = "192.0.2.1", []v1.HostIP{{IP: "192.0.2.1"}}
+		s.Conditions = []v1.PodCondition{condition(v1.PodReadyToStartContainers, false), condition(v1.PodInitialized, true), condition(v1.PodReady, false), condition(v1.ContainersReady, false), condition(v1.PodScheduled, true)}
+		s.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: "nodectl.dev/test/stamp:1", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}, Started: new(false)}}
+	}
+}
+
+func sandboxed(p *v1.Pod) func(*v1.PodStatus) {
+	return func(s *v1.PodStatus) {
+		pending(p)(s)
+		s.Conditions[0] = condition(v1.PodReadyToStartContainers, true)
+		s.PodIP, s.PodIPs = "10.0.0.7", []v1.PodIP{{IP: "10.0.0.7"}}
+	}
+}
+
+func running(p *v1.Pod, ready bool) func(*v1.PodStatus) {
+	return func(s *v1.PodStatus) {
+		sandboxed(p)(s)
+		s.Phase = v1.PodRunning
+		s.Conditions[2], s.Conditions[3] = condition(v1.PodReady, ready), condition(v1.ContainersReady, ready)
+		s.ContainerStatuses[0].State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: started(p)}}
+		s.ContainerStatuses[0].Ready, s.ContainerStatuses[0].Started = ready, new(true)
+		s.ContainerStatuses[0].ContainerID = "containerd://1"
+	}
+}
+
+func ended(p *v1.Pod, phase v1.PodPhase, code int32) func(*v1.PodStatus) {
+	return func(s *v1.PodStatus) {
+		running(p, false)(s)
+		s.Phase = phase
+		s.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: "Completed", FinishedAt: started(p)}}
+	}
+}
+
+func finished(r *pod.StatusReport)    { r.Finished = true }
+func goneForGood(r *pod.StatusReport) { r.Finished, r.Gone = true, true }
+
+func deleting(p *v1.Pod) bool { return p != nil && p.DeletionTimestamp != nil }
+
+func find(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == kind {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
