@@ -108,7 +108,7 @@ func (p *program) where() doctor.Where {
 		NodeName: c.NodeName, RootDir: c.RootDir, Permissive: c.InsecureManifestPermissions,
 		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: c.Certificates(),
 		ClientCA: wholePath(c.ClientCAFile), ServerCert: wholePath(c.TLSCertFile), ServerKey: wholePath(c.TLSPrivateKeyFile),
-		ConfigFiles: p.configFiles, ResolvConf: c.ResolvConf, LogDir: c.PodLogsDir,
+		ResolvConf: c.ResolvConf, LogDir: c.PodLogsDir,
 		Address: c.Address, Port: c.ServerPort(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
 		Settings: doctor.Settings{
 			Cluster: c.Kubeconfig != "", NodeNameGiven: p.origins["node-name"].Kind != "default",
@@ -116,6 +116,9 @@ func (p *program) where() doctor.Where {
 			IdleTimeout: c.StreamingConnectionIdleTimeout, EventQPS: c.EventQPS, PodPidsLimit: c.PodPidsLimit,
 			MinTLS: c.TLSMinVersion, CipherSuites: c.TLSCipherSuites,
 		},
+	}
+	for _, path := range p.configFiles {
+		w.ConfigFiles = append(w.ConfigFiles, wholePath(path))
 	}
 	w.Thresholds, _ = pod.ParseThresholds(c.EvictionHard)
 	for _, name := range sources {

@@ -265,6 +265,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 		Events:        told.events,
 		NodeSeen:      told.node,
 		Synced:        told.synced,
+		NoClusterDNS:  p.cfg.Kubeconfig != "" && len(p.cfg.ClusterDNS) == 0,
 		Log:           n.log,
 		Before:        n.before,
 		Node:          n.facts,

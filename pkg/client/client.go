@@ -131,6 +131,7 @@ type Refused struct {
 	Code    int // of HTTP
 	Message string
 	Causes  []string
+	status  bool // it is a Kubernetes Status: whoever says it knows what was asked
 }
 
 func (r *Refused) Error() string { return r.Message }
@@ -225,7 +226,7 @@ func refusal(code int, status string, body []byte) *Refused {
 }
 
 func refusedBy(code int, s metav1.Status) *Refused {
-	r := &Refused{Code: code, Message: s.Message}
+	r := &Refused{Code: code, Message: s.Message, status: true}
 	if s.Details != nil {
 		for _, cause := range s.Details.Causes {
 			r.Causes = append(r.Causes, cause.Message)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -103,6 +104,9 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 	if why, gone := c.gone(err); gone {
 		return why
 	}
+	if text, ok := strings.CutPrefix(err.Error(), "unable to upgrade connection: "); ok {
+		return &Refused{Message: strings.TrimSpace(text)}
+	}
 	return err
 }
 
@@ -110,7 +114,11 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 // WebSocket. One that says no says it either way.
 func otherWay(err error) bool {
 	if no, ok := errors.AsType[*Refused](cause(err)); ok {
-		return no.Code == http.StatusBadRequest || no.Code == http.StatusUpgradeRequired
+		switch no.Code {
+		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUpgradeRequired:
+			return true
+		}
+		return no.Code == http.StatusForbidden && !no.status // how an older one says that it knows no v5
 	}
 	if _, ok := errors.AsType[*apierrors.StatusError](cause(err)); ok {
 		return false

@@ -66,7 +66,9 @@ var faults = []struct {
 	{"ND015", "read-only", func(f *Facts) { f.Cgroup.Writable = false }},
 	{"ND016", "systemd", func(f *Facts) { f.Systemd = false }},
 	{"ND017", "both keep", func(f *Facts) { f.Runtime.Systemd = false }},
-	{"ND020", "nobody answers", func(f *Facts) { f.Runtime = Runtime{Err: "/run/containerd/containerd.sock: nobody answers", Network: true} }},
+	{"ND020", "nobody answers", func(f *Facts) {
+		f.Runtime = Runtime{Err: "/run/containerd/containerd.sock: nobody answers", Network: true}
+	}},
 	{"ND021", "sick", func(f *Facts) { f.Runtime.Ready, f.Runtime.ReadyMsg = false, "sick" }},
 	{"ND022", "cni plugin not initialized", func(f *Facts) { f.Runtime.Network, f.Runtime.NetMsg = false, "cni plugin not initialized" }},
 	{"ND023", "runc 1.1.11: CVE-2024-21626", func(f *Facts) { f.Runc = "1.1.11" }},
@@ -180,7 +182,8 @@ func TestD1_KnownHoles(t *testing.T) {
 	}{
 		{"runc", "1.1.11", 2}, {"runc", "1.1.12", 1}, {"runc", "1.2.7", 1}, {"runc", "1.2.8", 0}, {"runc", "1.3.2", 1}, {"runc", "1.4.0", 0}, {"runc", "2.0.0", 0},
 		{"runc", "", 0}, {"runc", "devel", 0}, {"crun", "1.0.0", 0},
-		{"containerd", "v1.6.0", 3}, {"containerd", "1.7.29", 0}, {"containerd", "v2.0.6", 2}, {"containerd", "v2.1.5-k3s1", 0}, {"containerd", "v2.4.2", 0},
+		{"containerd", "v1.6.0", 5}, {"containerd", "1.6.38", 3}, {"containerd", "1.7.29", 1}, {"containerd", "1.7.33", 0}, {"containerd", "v2.0.6", 3},
+		{"containerd", "v2.1.9-k3s1", 0}, {"containerd", "v2.3.1", 1}, {"containerd", "v2.4.2", 0},
 		{"cri-o", "1.23.1", 1}, {"cri-o", "1.30.0", 0},
 	} {
 		if got := holes(c.name, c.version); len(got) != c.holes {

@@ -20,8 +20,10 @@ func knownHoles() []hole {
 		{"runc", "CVE-2024-21626", "a container gets at the host's files", []string{"1.1.12"}},
 		{"runc", "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", "a container gets at the host's /proc", []string{"1.2.8", "1.3.3"}},
 		{"containerd", "CVE-2022-23648", "an image reads the host's files", []string{"1.4.13", "1.5.10", "1.6.1"}},
+		{"containerd", "CVE-2024-40635", "a user number that is too large is root", []string{"1.6.38", "1.7.27", "2.0.4"}},
 		{"containerd", "CVE-2024-25621", "users of the machine read what images hold", []string{"1.7.29", "2.0.7", "2.1.5"}},
 		{"containerd", "CVE-2025-64329", "kubectl attach takes all memory", []string{"1.7.29", "2.0.7", "2.1.5"}},
+		{"containerd", "CVE-2026-53488, CVE-2026-53492", "an image or a checkpoint gets at the host", []string{"1.7.33", "2.0.10", "2.1.9", "2.2.5", "2.3.2"}},
 		{"cri-o", "CVE-2022-0811", "a sysctl runs a program on the host", []string{"1.19.6", "1.20.7", "1.21.6", "1.22.3", "1.23.2"}},
 	}
 }

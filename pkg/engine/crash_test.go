@@ -100,6 +100,25 @@ var stories = map[string]func(m *machine, kills func()){
 			m.t.Errorf("runtime:\n%s", m.rt.State())
 		}
 	},
+	"restart asked for": func(m *machine, live func()) {
+		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
+		m.src.set(mkpod("web", preStopped, image("slow-term-2s"), beside("side", "side:1"), policy(v1.RestartPolicyNever)))
+		live()
+		m.restart("app")
+		live()
+		if c := m.disk.last(webKey).pod.Status.ContainerStatuses[0]; c.RestartCount == 0 {
+			m.t.Errorf("%s was not restarted", c.Name)
+		}
+	},
+	"delete asked for": func(m *machine, live func()) {
+		m.src.set(mkpod("web", image("slow-term-2s")))
+		live()
+		m.remove(nil)
+		live()
+		if n := m.disk.records[webKey].Instance; n != 2 {
+			m.t.Errorf("instance %d", n)
+		}
+	},
 	"remove and add again": func(m *machine, live func()) {
 		m.src.set(mkpod("web", image("slow-term-2s")))
 		live()

@@ -14,6 +14,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// errandPatience is how long an answer may take: notes are taken at once, but by a
+// worker that the runtime keeps waiting.
+const errandPatience = time.Minute
+
 // ErrNoPod says that this engine knows no pod of the name that was asked for.
 var ErrNoPod = errors.New("there is no such pod")
 
@@ -45,7 +49,7 @@ func (o *errand) reply(err error) {
 // without a back-off; their restart counts rise. Without names, all regular containers
 // and sidecars that run. It returns when that has been written down: it is brought to
 // its end, also by the agent after this one. An error is ErrNoPod, a *RefusedError, or
-// that the engine does not answer until the end of ctx.
+// that the engine does not answer until the end of ctx, or within a minute.
 func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
 	return e.errand(ctx, &errand{key: key, restart: true, containers: containers, grace: grace})
 }
@@ -62,6 +66,8 @@ func (e *Engine) errand(ctx context.Context, o *errand) error {
 		return &RefusedError{"grace period of " + fmt.Sprint(*o.grace) + " seconds: it must not be negative"}
 	}
 	o.answer = make(chan error, 1)
+	ctx, cancel := context.WithTimeout(ctx, errandPatience)
+	defer cancel()
 	select {
 	case e.errands <- o:
 	case <-ctx.Done():

@@ -8,9 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -343,4 +346,118 @@ func deleted(s *pod.Spec, grace int64) *pod.Spec {
 		*p = *s.Pod.DeepCopy()
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
 	}))
+}
+
+// TestC_1_31_4_DeleteIsAdmittedAnew: a pod that has ended and is deleted begins anew
+// only where there is room for it: its port may be somebody else's by now.
+func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		web := mkpod("web", onPort, image("exit-0-after-1s"), policy(v1.RestartPolicyNever))
+		m.src.set(web)
+		m.pass(time.Minute)
+		m.src.set(web, mkpod("other", onPort))
+		m.pass(time.Minute)
+		m.remove(nil)
+		m.pass(time.Minute)
+		if st := m.disk.last(webKey).pod.Status; st.Reason != "NodePorts" || m.phase("other") != "Running" || m.disk.records[webKey].Instance != 1 {
+			t.Errorf("%s %s, other %s, instance %d", st.Phase, st.Reason, m.phase("other"), m.disk.records[webKey].Instance)
+		}
+		m.src.set(web)
+		m.pass(time.Minute)
+		if m.phase("web") != "Succeeded" || m.disk.records[webKey].Instance != 2 {
+			t.Errorf("with the port free: %s, instance %d", m.phase("web"), m.disk.records[webKey].Instance)
+		}
+	})
+}
+
+// TestC_1_26_21_GatesOfTheServer: a condition that its API server shows opens a gate;
+// what others own stays as they have it.
+func TestC_1_26_21_GatesOfTheServer(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		gated := func(generation int64, list ...v1.PodCondition) *pod.Spec {
+			return atAPI(mkpod("web", func(p *v1.Pod) {
+				p.Generation = generation
+				p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "x/gate"}}
+				p.Status.Conditions = list
+			}))
+		}
+		ready := func() string {
+			st := m.disk.last(webKey).pod.Status
+			c := condition(&st, v1.PodReady)
+			return fmt.Sprint(c.Status, " ", c.Reason, " ", c.ObservedGeneration, " ", st.ObservedGeneration)
+		}
+		m.src.set(gated(3))
+		m.pass(time.Second)
+		if got := ready(); got != "False ReadinessGatesNotReady 3 3" {
+			t.Error(got)
+		}
+		gate := v1.PodCondition{Type: "x/gate", Status: v1.ConditionTrue, Message: "theirs"}
+		disrupted := v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "EvictionByEvictionAPI", ObservedGeneration: 2}
+		m.src.set(gated(4, gate, disrupted))
+		m.pass(time.Second)
+		if got := ready(); got != "True  4 4" {
+			t.Error(got)
+		}
+		st := m.disk.last(webKey).pod.Status
+		for _, want := range []v1.PodCondition{gate, disrupted} {
+			if got := condition(&st, want.Type); got == nil || *got != want {
+				t.Errorf("%v, want %v", got, want)
+			}
+		}
+		gate.Status = v1.ConditionFalse
+		m.src.set(gated(4, gate, disrupted))
+		m.pass(time.Second)
+		if got := ready(); got != "False ReadinessGatesNotReady 4 4" {
+			t.Error(got)
+		}
+	})
+}
+
+// onPort wants a port of the node.
+func onPort(p *v1.Pod) {
+	p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
+}
+
+// TestErrandsWhileThePodIsBusy: a pull is given up for a delete; a restart that cannot
+// be carried out yet keeps its word, and the pod does not end meanwhile.
+func TestErrandsWhileThePodIsBusy(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", image("remote:1")))
+		m.pass(500 * time.Millisecond)
+		m.remove(nil)
+		m.pass(900 * time.Millisecond)
+		if n := m.disk.records[webKey].Instance; n != 2 {
+			t.Errorf("while it was pulled: instance %d", n)
+		}
+		m.pass(time.Minute)
+		if m.phase("web") != "Running" || m.disk.records[webKey].Instance != 2 {
+			t.Errorf("%s, instance %d", m.phase("web"), m.disk.records[webKey].Instance)
+		}
+	})
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", policy(v1.RestartPolicyNever)))
+		m.pass(time.Second)
+		lift := m.rt.Fault(critest.Fault{Method: "CreateContainer", Err: status.Error(codes.Internal, "no room")})
+		m.restart()
+		m.pass(time.Minute)
+		st := m.disk.last(webKey).pod.Status
+		if w := st.ContainerStatuses[0].State.Waiting; st.Phase != v1.PodRunning || w == nil || w.Reason != "CreateContainerError" {
+			t.Errorf("while it cannot be made: %s, %v", st.Phase, st.ContainerStatuses[0].State)
+		}
+		m.leave()
+		m.arrive()
+		lift()
+		m.pass(time.Minute)
+		st = m.disk.last(webKey).pod.Status
+		if c := st.ContainerStatuses[0]; st.Phase != v1.PodRunning || c.State.Running == nil || c.RestartCount != 1 {
+			t.Errorf("when it can: %s, %v, restarted %d times", st.Phase, c.State, c.RestartCount)
+		}
+	})
 }

@@ -91,33 +91,45 @@ func TestC_1_27_9_FinishedWhenNothingIsLeft(t *testing.T) {
 		"is just being begun":  {mkpod("web", image("remote:1")), 100 * time.Millisecond, "Failed app:137:ContainerStatusUnknown"},
 		"has volumes to clean": {mkpod("web", image("slow-term-2s"), func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{{Name: "v"}} }), 10 * time.Second, "Succeeded app:0:Completed"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, m *machine) {
-				m.on(cores("4"))
-				m.guarded()
-				m.arrive()
-				web := atAPI(c.spec)
-				if c.wait > 0 {
-					m.src.set(web)
-					m.pass(c.wait)
-				}
-				m.src.set(deleted(web, 3))
-				got := ends(m.ending())
-				if got != c.want {
-					t.Errorf("%s, want %s", got, c.want)
-				}
-				m.pass(time.Minute)
-				if l := m.disk.last(webKey); !l.finished || ends(l.pod.Status) != got {
-					t.Errorf("a minute later: %t, %s", l.finished, ends(l.pod.Status))
-				}
-				m.src.set()
-				m.pass(time.Second)
-				if m.phase("web") != "gone" {
-					t.Errorf("%s when the server has let go", m.phase("web"))
-				}
+		for _, agents := range []string{"one agent", "an agent that was killed before", "an agent that came after the deletion"} {
+			t.Run(name+", "+agents, func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(t *testing.T, m *machine) {
+					m.on(cores("4"))
+					m.guarded()
+					m.arrive()
+					web := atAPI(c.spec)
+					if c.wait > 0 {
+						m.src.set(web)
+						m.pass(c.wait)
+					}
+					if agents != "one agent" {
+						m.die()
+					}
+					if agents == "an agent that was killed before" {
+						m.arrive()
+						m.settle()
+					}
+					m.src.set(deleted(web, 3))
+					if m.agent == nil {
+						m.arrive()
+					}
+					got := ends(m.ending())
+					if got != c.want {
+						t.Errorf("%s, want %s", got, c.want)
+					}
+					m.pass(time.Minute)
+					if l := m.disk.last(webKey); !l.finished || ends(l.pod.Status) != got {
+						t.Errorf("a minute later: %t, %s", l.finished, ends(l.pod.Status))
+					}
+					m.src.set()
+					m.pass(time.Second)
+					if m.phase("web") != "gone" {
+						t.Errorf("%s when the server has let go", m.phase("web"))
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

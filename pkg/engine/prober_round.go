@@ -197,7 +197,7 @@ func (r *round) tell(w *watched, err error) {
 	}
 	kind := kindText(w.kind)
 	if probe.Trouble(err) {
-		if _, ours := err.(*panicked); !ours {
+		if _, ours := err.(*panicked); !ours && w.troubles > 0 { // once may be a container's end
 			r.say(w.target, eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", kind, err))
 		}
 		return

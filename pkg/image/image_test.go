@@ -628,3 +628,46 @@ func TestI6_PasswordsAreToldToNobody(t *testing.T) {
 		}
 	})
 }
+
+// TestC_D_PullsAreTold: whoever waits for an image hears what becomes of it, each for
+// itself, how long it took and how long it waited.
+func TestC_D_PullsAreTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := on(t, newRegistries(), t.TempDir(), func(c *image.Config) { c.PerRegistry = 1 })
+		defer m.stop()
+		pull := func(want *pod.Spec) string {
+			var b strings.Builder
+			ctx := pod.WithPullNews(t.Context(), func(n pod.PullNews) {
+				fmt.Fprintf(&b, "%s %t %t %s %s; ", n.Image, n.Present, n.Pulled, n.Took, n.Waited)
+			})
+			if err := m.PullImage(ctx, want, "c0"); err != nil {
+				fmt.Fprintf(&b, "failed; ")
+			}
+			return b.String()
+		}
+		var wg sync.WaitGroup
+		got := make([]string, 2)
+		for i := range got {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				got[i] = pull(wanted(fmt.Sprint("p", i), fmt.Sprintf("r.io/app:%d", i)))
+			})
+		}
+		wg.Wait()
+		for i, want := range []string{
+			"r.io/app:0 false false 0s 0s; r.io/app:0 false true 1s 1s; ",
+			"r.io/app:1 false false 0s 0s; r.io/app:1 false true 1s 1.999s; ",
+		} {
+			if got[i] != want {
+				t.Errorf("%q, want %q", got[i], want)
+			}
+		}
+		if got, want := pull(wanted("p2", "r.io/app:0")), "r.io/app:0 true false 0s 0s; "; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if got, want := pull(wanted("p3", "r.io/missing:1")), "r.io/missing:1 false false 0s 0s; failed; "; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}

@@ -65,15 +65,6 @@ func certificates(r *prometheus.Registry, c Config) {
 	function(r, "kubelet_certificate_manager_server_ttl_seconds",
 		"Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
 		left(c.ServerExpires))
-	if c.ClientExpires != nil {
-		function(r, "kubelet_certificate_manager_client_expiration_seconds", "Gauge of the lifetime of a certificate. The value is the date the certificate will expire in seconds since January 1, 1970 UTC.",
-			func() float64 {
-				if at := c.ClientExpires(); !at.IsZero() {
-					return float64(at.Unix())
-				}
-				return 0
-			})
-	}
 }
 
 // major and minor are the parts of v1.36.3; "" where the version is no such one.

@@ -57,6 +57,8 @@ type Metrics struct {
 	clients *prometheus.CounterVec
 	workers workers
 	prober  prober
+
+	client, serving prometheus.Counter // certificates that were not renewed
 }
 
 // New returns Metrics; everything that counts from zero is at zero.
@@ -76,6 +78,8 @@ func New(c Config) *Metrics {
 	m.pods = newPods(m.all, began, m.prober.forget)
 	m.constants(c)
 	certificates(m.all, c)
+	m.client = counter(m.all, "kubelet_certificate_manager_client_expiration_renew_errors", "Counter of certificate renewal errors.")
+	m.serving = counter(m.all, "kubelet_server_expiration_renew_errors", "Counter of certificate renewal errors.")
 	for _, more := range c.More {
 		m.all.MustRegister(more)
 	}
@@ -110,4 +114,13 @@ func (m *Metrics) Probes() http.Handler { return handler(m.probes) }
 
 func handler(r *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+}
+
+// NotRenewed takes a client certificate, or a serving one, that could not be renewed.
+func (m *Metrics) NotRenewed(serving bool) {
+	if serving {
+		m.serving.Inc()
+		return
+	}
+	m.client.Inc()
 }

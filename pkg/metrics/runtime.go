@@ -141,6 +141,9 @@ func (m *Metrics) Worked(operation string, took time.Duration) {
 	m.workers.turns.WithLabelValues(operation).Observe(took.Seconds())
 }
 
+// WorkerStarted takes how long a pod waited for its worker since it was first seen.
+func (m *Metrics) WorkerStarted(took time.Duration) { m.workers.starts.Observe(took.Seconds()) }
+
 // StatusSynced takes how long a status took from the moment it changed until the API
 // server had it.
 func (m *Metrics) StatusSynced(took time.Duration) { m.workers.synced.Observe(took.Seconds()) }

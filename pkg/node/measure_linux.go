@@ -39,7 +39,7 @@ func (p places) levels() (map[string]Level, error) {
 	}
 	l, err := p.memory()
 	put(pod.SignalMemory, l, err)
-	if p.podsGroup != "" {
+	if _, gone := os.Stat(p.podsGroup); p.podsGroup != "" && gone == nil { // without pods it need not be there
 		l, err = p.podsMemory(l.Capacity)
 		put(pod.SignalPodsMemory, l, err)
 	}

@@ -81,11 +81,15 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 	}
 	at.nodeFs, at.podsGroup = filepath.Join(dir, "none"), filepath.Join(dir, "none")
 	levels, err = at.levels()
-	if err == nil || !strings.Contains(err.Error(), "nodefs.available") || !strings.Contains(err.Error(), "allocatableMemory.available") {
+	if err == nil || !strings.Contains(err.Error(), "nodefs.available") || strings.Contains(err.Error(), "allocatableMemory.available") {
 		t.Errorf("error %v", err)
 	}
 	if _, ok := levels["memory.available"]; !ok || len(levels) != 6 {
 		t.Errorf("levels %v", levels)
+	}
+	at.podsGroup = dir
+	if levels, err = at.levels(); err == nil || !strings.Contains(err.Error(), "allocatableMemory.available") || len(levels) != 6 {
+		t.Errorf("a cgroup that says nothing: %v, %v", levels, err)
 	}
 }
 

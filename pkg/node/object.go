@@ -170,7 +170,7 @@ func images(all []pod.Image) []v1.ContainerImage {
 		if a.Size != b.Size {
 			return int(max(min(b.Size-a.Size, 1), -1))
 		}
-		return strings.Compare(a.ID, b.ID)
+		return strings.Compare(b.ID, a.ID)
 	})
 	var some []v1.ContainerImage
 	for _, i := range all[:min(len(all), maxImages)] {

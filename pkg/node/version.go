@@ -7,13 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
+// kubernetes is the release of go.mod, for programs that do not say what they are
+// built with: those of tests.
+const kubernetes = "v1.36.3"
+
 // KubernetesVersion returns the Kubernetes release whose libraries this program is
 // built with ("v1.36.3"): what a cluster is told, since its parts compare it with
-// their own. It is "v0.0.0" in a program that does not say.
+// their own.
 func KubernetesVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "v0.0.0"
+		return kubernetes
 	}
 	return versionOf(info.Deps)
 }
@@ -24,7 +28,7 @@ func versionOf(deps []*debug.Module) string {
 			return "v1." + rest
 		}
 	}
-	return "v0.0.0"
+	return kubernetes
 }
 
 // runtimeVersion is what the runtime calls its version, in the kubelet's form: a

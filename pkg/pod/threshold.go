@@ -93,12 +93,13 @@ func ParseThresholds(list []string) ([]Threshold, error) {
 	return all, nil
 }
 
-// Of returns the least that has to be left of that capacity; 0 is nothing.
+// Of returns the least that has to be left of that capacity, to the byte what the
+// kubelet makes of it; 0 is nothing.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Quantity != nil {
 		return t.Quantity.Value()
 	}
-	return int64(float64(capacity) * t.Percent / 100)
+	return int64(float64(capacity) * float64(float32(t.Percent)/100))
 }
 
 // String returns the threshold as ParseThreshold reads it.

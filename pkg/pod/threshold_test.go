@@ -18,6 +18,7 @@ func TestC_1_35_2_Thresholds(t *testing.T) {
 		{"nodefs.available<10%", 1000, 100, ""},
 		{"imagefs.inodesFree < 7.5%", 1000, 75, ""},
 		{"pid.available<1k", 5000, 1000, ""},
+		{"nodefs.available<10%", 270553174016, 27055317804, ""}, // as a kubelet said of a disk of this size
 		{"nodefs.available<0%", 1000, 0, ""},
 		{"nodefs.available<100%", 1000, 0, ""}, // as the kubelet: not looked at
 		{"memory.available=100Mi", 0, 0, "not of the form"},

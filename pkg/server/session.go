@@ -3,7 +3,6 @@ package server
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -44,7 +43,7 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	s.mu.Lock()
 	s.conn = t
 	s.mu.Unlock()
-	context.AfterFunc(s.ctx, t.cut)
+	context.AfterFunc(s.ctx, func() { time.AfterFunc(lastWords, t.cut) })
 	return t, bufio.NewReadWriter(bufio.NewReader(t), bufio.NewWriter(t)), nil
 }
 
@@ -86,8 +85,8 @@ func (t *taken) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// lastWords is how long a caller has to read what was sent before its connection is
-// closed under it.
+// lastWords is how long a session that has ended may take to say so, and its caller to
+// read that, before the connection is closed under them.
 const lastWords = 500 * time.Millisecond
 
 // Close implements net.Conn. The caller gets what was sent last: a connection that is
@@ -95,7 +94,7 @@ const lastWords = 500 * time.Millisecond
 func (t *taken) Close() error {
 	var err error
 	t.closing.Do(func() {
-		if half, ok := t.Conn.(interface{ CloseWrite() error }); ok && t.session.ctx.Err() == nil && half.CloseWrite() == nil {
+		if half, ok := t.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 			_ = t.SetReadDeadline(time.Now().Add(lastWords))
 			_, _ = io.Copy(io.Discard, t.Conn)
 		}
@@ -104,7 +103,7 @@ func (t *taken) Close() error {
 	return err
 }
 
-// cut closes the connection at once.
+// cut closes the connection at once; closing it again does no harm.
 func (t *taken) cut() { _ = t.Conn.Close() }
 
 // upgrades says why a request cannot be upgraded; nil when it can.
@@ -113,10 +112,4 @@ func upgrades(r *http.Request) error {
 		return nil
 	}
 	return &Refusal{Code: http.StatusBadRequest, Message: "Upgrade request required"}
-}
-
-// broken reports whether an error is the end of a connection, which is nobody's
-// fault.
-func broken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
 }

@@ -203,3 +203,9 @@ func (p *port) fetch(t *testing.T, web *http.Client, method, path string, header
 	}
 	return a.StatusCode, string(data), a.Header
 }
+
+func tlsClient(c net.Conn, cfg *tls.Config) *tls.Conn {
+	cfg = cfg.Clone()
+	cfg.ServerName = "127.0.0.1"
+	return tls.Client(c, cfg)
+}

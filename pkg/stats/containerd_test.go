@@ -151,6 +151,17 @@ func (s *stage) file(id, controller, name string) uint64 {
 	return 0
 }
 
+// holds waits until a container has so much memory.
+func (s *stage) holds(id string, want uint64) {
+	s.Helper()
+	node.Eventually(s, 10*time.Second, func() error {
+		if used := s.file(id, "memory", "memory.usage_in_bytes"); used < want {
+			return fmt.Errorf("the container uses %d bytes yet", used)
+		}
+		return nil
+	})
+}
+
 func idOf(p *v1.Pod, i int) string {
 	return strings.TrimPrefix(p.Status.ContainerStatuses[i].ContainerID, "containerd://")
 }
@@ -190,12 +201,7 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	shape.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m")}
 	p := s.run(shape)
 	id := idOf(p, 0)
-	node.Eventually(t, 10*time.Second, func() error {
-		if used := s.file(id, "memory", "memory.usage_in_bytes"); used < 24<<20 {
-			return fmt.Errorf("the container uses %d bytes yet", used)
-		}
-		return nil
-	})
+	s.holds(id, 24<<20)
 	sum, err := s.Summary(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
@@ -296,6 +302,7 @@ func TestC_1_40_7_CadvisorRowsOnContainerd(t *testing.T) {
 	shape := one("alloc", "8", "forever")
 	shape.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m")}
 	p := s.run(shape)
+	s.holds(idOf(p, 0), 8<<20)
 	all := parse(t, get(t, s.Cadvisor()))
 	value := func(name string, want map[string]string) float64 {
 		t.Helper()
@@ -316,7 +323,7 @@ func TestC_1_40_7_CadvisorRowsOnContainerd(t *testing.T) {
 		return 0
 	}
 	of := map[string]string{"namespace": "default", "pod": p.Name, "container": "main", "image": node.Stamp, "name": idOf(p, 0)}
-	if got, want := value("container_memory_usage_bytes", of), s.file(idOf(p, 0), "memory", "memory.usage_in_bytes"); !near(uint64(got), want, 0.5) {
+	if got, want := value("container_memory_usage_bytes", of), s.file(idOf(p, 0), "memory", "memory.usage_in_bytes"); !near(uint64(got), want, 0.2) {
 		t.Errorf("memory %v, the kernel says %d", got, want)
 	}
 	if got := value("container_spec_cpu_quota", of); got != 50000 {

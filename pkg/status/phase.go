@@ -69,11 +69,18 @@ func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFai
 
 // refused reports whether admission keeps the pod out; what runs keeps its seat.
 func (b *build) refused() bool {
-	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && b.have.Sandbox == nil
+	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && !b.begun()
+}
+
+// begun reports whether the instance has had a sandbox; what is left of one before it
+// is no beginning.
+func (b *build) begun() bool {
+	s := b.have.Sandbox
+	return s != nil && (s.Instance == 0 || b.notes.Instance == 0 || s.Instance == b.notes.Instance)
 }
 
 // waitsForPod reports whether another pod has to come before this one starts.
-func (b *build) waitsForPod() bool { return b.notes.Waits != "" && b.have.Sandbox == nil }
+func (b *build) waitsForPod() bool { return b.notes.Waits != "" && !b.begun() }
 
 // rejected reports whether the pod was refused for good before anything of it was
 // made: then it has no containers to speak of.

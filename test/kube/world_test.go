@@ -111,7 +111,7 @@ func device(t *testing.T) string {
 	t.Helper()
 	for i := range 200 {
 		name, address := fmt.Sprintf("ndk%d", i), fmt.Sprintf("198.18.%d.1", i)
-		if exec.Command("ip", "link", "add", name, "type", "dummy").Run() != nil {
+		if exec.Command("ip", "link", "add", name, "type", "veth", "peer", "name", name+"p").Run() != nil {
 			continue // somebody else's
 		}
 		t.Cleanup(func() {
@@ -119,7 +119,7 @@ func device(t *testing.T) string {
 				t.Errorf("remove %s: %v: %s", name, err, out)
 			}
 		})
-		for _, args := range [][]string{{"addr", "add", address + "/32", "dev", name}, {"link", "set", name, "up"}} {
+		for _, args := range [][]string{{"addr", "add", address + "/32", "dev", name}, {"link", "set", name, "up"}, {"link", "set", name + "p", "up"}} {
 			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 				t.Fatalf("ip %v: %v: %s", args, err, out)
 			}

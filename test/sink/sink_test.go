@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -34,11 +35,23 @@ type wire struct {
 type exchange struct {
 	method, path string
 	code         int // 0: no answer
+	body         string
 	at           time.Time
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	e := exchange{method: r.Method, path: r.URL.Path, at: time.Now()}
+	if r.Method == http.MethodPatch {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(body)
+		if err != nil {
+			return nil, err
+		}
+		e.body = string(text)
+	}
 	answer, err := w.next.RoundTrip(r)
 	if err == nil {
 		e.code = answer.StatusCode

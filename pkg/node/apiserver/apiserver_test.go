@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 // engine is a container runtime that is well, unless it is told to hang.
 type engine struct {
 	hangs  atomic.Bool
+	down   atomic.Bool
 	images atomic.Int64 // the size of the one that there is
 }
 
@@ -29,6 +31,9 @@ func (e *engine) wait(ctx context.Context) error {
 	if e.hangs.Load() {
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if e.down.Load() {
+		return errors.New("connection refused")
 	}
 	return nil
 }
@@ -66,7 +71,7 @@ func (w *world) said() []string {
 }
 
 // in runs f beside a node that has been started, in a bubble of time.
-func in(t *testing.T, before func(*server, *Config), f func(t *testing.T, w *world)) {
+func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *world)) {
 	t.Helper()
 	t.Parallel()
 	ips, err := node.HostIPs(t.Context(), "no-such-name.invalid", nil)
@@ -92,7 +97,7 @@ func in(t *testing.T, before func(*server, *Config), f func(t *testing.T, w *wor
 			}),
 		}
 		if before != nil {
-			before(w.server, &cfg)
+			before(w, &cfg)
 		}
 		p, err := New(cfg)
 		if err != nil {
@@ -172,8 +177,8 @@ func TestC_1_25_3_ReportAfterAChange(t *testing.T) {
 
 // TestC_1_25_8_LeaseEveryTenSeconds, whatever becomes of status and runtime.
 func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
-	in(t, func(s *server, _ *Config) {
-		s.fail = func(what string) int {
+	in(t, func(w *world, _ *Config) {
+		w.server.fail = func(what string) int {
 			if what == "patch nodes" {
 				return 500
 			}
@@ -219,6 +224,32 @@ func TestC_1_25_6_HangingRuntimeShows(t *testing.T) {
 	})
 }
 
+// TestC_1_25_5_ReadyAtOnce: a node that starts before its runtime is registered as
+// not ready, and is ready a tenth of a second after it.
+func TestC_1_25_5_ReadyAtOnce(t *testing.T) {
+	in(t, func(w *world, _ *Config) { w.runtime.down.Store(true) }, func(t *testing.T, w *world) {
+		time.Sleep(13 * time.Second)
+		if c := node.Condition(w.Node(), v1.NodeReady); c.Status != v1.ConditionFalse || !strings.Contains(c.Message, "container runtime status check may not have completed yet") {
+			t.Errorf("ready: %+v", c)
+		}
+		if n := len(w.server.count("patch nodes")); n != 0 {
+			t.Errorf("%d patches of a node that waits", n)
+		}
+		w.runtime.down.Store(false)
+		time.Sleep(101 * time.Millisecond)
+		if c := node.Condition(w.Node(), v1.NodeReady); c.Status != v1.ConditionTrue {
+			t.Errorf("ready: %+v", c)
+		}
+		if said := w.said(); !slices.Equal(said, []string{"Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"}) {
+			t.Errorf("events %v", said)
+		}
+		time.Sleep(time.Minute)
+		if n := len(w.server.count("patch nodes")); n > 2 { // ready, then with its images
+			t.Errorf("%d patches of a start", n)
+		}
+	})
+}
+
 // TestC_1_25_4_FiveTries: of every round, and all but the first read the object anew.
 func TestC_1_25_4_FiveTries(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
@@ -245,7 +276,7 @@ func TestC_1_25_4_FiveTries(t *testing.T) {
 
 // TestC_1_25_2_RegistrationBacksOff: 100 ms, doubling, to 7 s, for ever.
 func TestC_1_25_2_RegistrationBacksOff(t *testing.T) {
-	in(t, func(s *server, _ *Config) { s.fail = func(string) int { return -1 } }, func(t *testing.T, w *world) {
+	in(t, func(w *world, _ *Config) { w.server.fail = func(string) int { return -1 } }, func(t *testing.T, w *world) {
 		time.Sleep(5 * time.Minute)
 		at := w.server.count("create nodes")
 		for i, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 7000, 7000} {

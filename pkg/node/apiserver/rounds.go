@@ -64,6 +64,9 @@ func (p *Presence) register(ctx context.Context) {
 		case err == nil:
 			p.cfg.Log.Info("Node is registered", "node", made.Name)
 			p.sent(made, true)
+			if node.Condition(made, v1.NodeReady).Status == v1.ConditionTrue {
+				p.event(node.Event{Reason: "NodeReady", Type: v1.EventTypeNormal, Message: "Node " + made.Name + " status is now: NodeReady"})
+			}
 			p.note("registration", nil)
 			return
 		case apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err): // it may be there and not ours to make

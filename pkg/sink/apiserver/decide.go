@@ -23,12 +23,12 @@ const (
 
 // errand is one request for one pod, made from what is known.
 type errand struct {
-	verb  verb
-	key   pod.Key
-	uid   types.UID // the request is for this pod, and for no other of its name
-	body  []byte    // of a patch
-	pod   *v1.Pod   // to create
-	final bool      // the patch ends a pod
+	verb   verb
+	key    pod.Key
+	uid    types.UID         // the request is for this pod, and for no other of its name
+	body   []byte            // of a patch
+	report *pod.StatusReport // it was made from
+	pod    *v1.Pod           // to create
 }
 
 // next returns what the pod of e needs now.
@@ -89,5 +89,5 @@ func (l *loop) statusNext(e *entry) errand {
 	if body == nil {
 		return errand{}
 	}
-	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body}
+	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body, report: e.report}
 }

@@ -65,17 +65,29 @@ func (e *entry) over() bool {
 // hear takes a report. It comes soon, or a little later where more of a start is
 // to be expected: an ordinary one is three patches at most.
 func (e *entry) hear(r pod.StatusReport, now time.Time) {
-	before := v1.PodStatus{}
-	if e.object != nil {
-		before = e.object.Status
+	if e.report != nil && static(r) && !samePicture(e.report.Pod, r.Pod) {
+		e.notBefore, e.pause = time.Time{}, 0 // it may be mended
 	}
 	e.report = &r
-	wait, urgent := pressing(&before, &r.Pod.Status)
+	e.schedule(now)
+}
+
+// schedule has the newest report looked at as soon as it has to be.
+func (e *entry) schedule(now time.Time) {
+	r := e.report
+	before := &v1.PodStatus{}
+	if e.object != nil {
+		before = &e.object.Status
+	}
+	wait, urgent := pressing(before, &r.Pod.Status)
 	if r.Finished || r.Gone || e.object != nil && isMirror(e.object) && !pictures(e.object, r.Pod) {
 		wait, urgent = 0, true
 	}
-	if e.object == nil && !static(r) {
+	if e.object == nil && !static(*r) {
 		wait = max(wait, firstSight) // it is about to be seen
+	}
+	if e.busy {
+		return // its answer says what is left to say
 	}
 	e.mark(now.Add(wait), urgent)
 }
@@ -129,6 +141,11 @@ func (e *entry) lose() {
 func isMirror(p *v1.Pod) bool {
 	_, is := p.Annotations[pod.AnnotationConfigMirror]
 	return is
+}
+
+// samePicture reports whether two static pods have one mirror.
+func samePicture(a, b *v1.Pod) bool {
+	return a.Annotations[pod.AnnotationConfigHash] == b.Annotations[pod.AnnotationConfigHash]
 }
 
 // pictures reports whether mirror is the picture of static pod p.

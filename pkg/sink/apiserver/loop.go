@@ -74,7 +74,7 @@ func (l *loop) run(ctx context.Context) {
 			l.take(a, time.Now())
 		case <-reconcile.C:
 			for _, e := range l.entries {
-				if !e.settled {
+				if !e.settled && e.due.IsZero() {
 					e.mark(time.Now(), false)
 				}
 			}

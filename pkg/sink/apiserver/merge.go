@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -55,15 +56,15 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 			want.QOSClass = is.QOSClass // it is for life
 		}
 	}
-	refused = settlePhase(&want, is, &said, ends(have, r), mirror)
+	refused = settlePhase(&want, is, &said, ends(have, r))
 	want.Conditions = conditions(&want, is, said.Conditions, generation)
 	return want, refused
 }
 
 // settlePhase holds what is said of the phase to what a phase may become.
-func settlePhase(want, is, said *v1.PodStatus, over, mirror bool) (refused bool) {
+func settlePhase(want, is, said *v1.PodStatus, over bool) (refused bool) {
 	switch {
-	case isFinal(is.Phase) && want.Phase != is.Phase && (!mirror || isFinal(want.Phase)):
+	case isFinal(is.Phase) && want.Phase != is.Phase:
 		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
 		return true
 	case isFinal(want.Phase) && !isFinal(is.Phase) && runs(said):
@@ -128,16 +129,16 @@ func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&have.Status, want) {
 		return nil, nil
 	}
-	was, err := encode(&have.Status)
-	if err != nil {
+	if same, err := sameWords(&have.Status, want); err != nil || same {
 		return nil, err
 	}
-	is, err := encode(want)
+	was, err := json.Marshal(&have.Status)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("write a status: %w", err)
 	}
-	if bytes.Equal(was, is) {
-		return nil, nil
+	is, err := json.Marshal(want)
+	if err != nil {
+		return nil, fmt.Errorf("write a status: %w", err)
 	}
 	diff, err := strategicpatch.CreateTwoWayMergePatch(was, is, v1.PodStatus{})
 	if err != nil || string(diff) == "{}" {
@@ -149,17 +150,21 @@ func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	})
 }
 
-// encode writes a status in the one way that equal ones have in common: times are
-// whole seconds, and conditions of one type stand at one place.
-func encode(s *v1.PodStatus) ([]byte, error) {
-	plain := *s
-	plain.Conditions = slices.Clone(s.Conditions)
-	slices.SortStableFunc(plain.Conditions, func(a, b v1.PodCondition) int { return bytes.Compare([]byte(a.Type), []byte(b.Type)) })
-	data, err := json.Marshal(&plain)
-	if err != nil {
-		return nil, fmt.Errorf("write a status: %w", err)
+// sameWords reports whether two statuses say the same: times are whole seconds as
+// they are written, and the order of conditions says nothing.
+func sameWords(a, b *v1.PodStatus) (bool, error) {
+	var text [2][]byte
+	for i, s := range [...]*v1.PodStatus{a, b} {
+		plain := *s
+		plain.Conditions = slices.Clone(s.Conditions)
+		slices.SortStableFunc(plain.Conditions, func(a, b v1.PodCondition) int { return cmp.Compare(a.Type, b.Type) })
+		data, err := json.Marshal(&plain)
+		if err != nil {
+			return false, fmt.Errorf("write a status: %w", err)
+		}
+		text[i] = data
 	}
-	return data, nil
+	return bytes.Equal(text[0], text[1]), nil
 }
 
 // The steps of slim.

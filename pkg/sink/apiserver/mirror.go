@@ -34,11 +34,13 @@ func (l *loop) newMirror(e *entry, now time.Time) errand {
 func (l *loop) mirrorNext(e *entry, wanted bool) errand {
 	o, r := e.object, e.report
 	stopping := wanted && r.Pod.DeletionTimestamp != nil
+	// An end is not taken back (C-1.26.15): the next instance has its own mirror.
+	again := wanted && isFinal(o.Status.Phase) && !isFinal(r.Pod.Status.Phase)
 	switch {
 	case !wanted && r == nil && !l.synced:
 		return errand{} // its static pod may be on its way
 	case !wanted,
-		o.DeletionTimestamp != nil && !stopping,
+		!stopping && (again || o.DeletionTimestamp != nil),
 		!stopping && !pictures(o, r.Pod):
 		if e.removed() {
 			return errand{}

@@ -60,6 +60,10 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		if same && !older(a.object.ResourceVersion, e.object.ResourceVersion) {
 			e.object = a.object
 		}
+		if same && e.report != nil && e.report != a.report {
+			e.schedule(now) // what was said meanwhile waits as it would have
+			return
+		}
 	case remove:
 		e.deleted = a.uid
 		switch o := e.object; {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -22,6 +23,7 @@ func (s *Source) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.Ho
 	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(want.Namespace)) > 0 {
 		return nil, fmt.Errorf("%q in namespace %q cannot be a claim", name, want.Namespace)
 	}
+	s.awaitLeave(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "get", Version: "v1", Resource: "persistentvolumeclaims", Name: name})
 	var claim v1.PersistentVolumeClaim
 	err := s.fetch(ctx, request{
 		method: http.MethodGet, path: []string{"api", "v1", "namespaces", want.Namespace, "persistentvolumeclaims", name},
@@ -39,6 +41,7 @@ func (s *Source) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.Ho
 	case len(validation.IsDNS1123Subdomain(claim.Spec.VolumeName)) > 0:
 		return nil, fmt.Errorf("%q cannot be a volume", claim.Spec.VolumeName)
 	}
+	s.awaitLeave(ctx, authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "persistentvolumes", Name: claim.Spec.VolumeName})
 	var volume v1.PersistentVolume
 	err = s.fetch(ctx, request{
 		method: http.MethodGet, path: []string{"api", "v1", "persistentvolumes", claim.Spec.VolumeName},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -43,14 +44,22 @@ func objectsOf(p *v1.Pod) []objectID {
 	return slices.Compact(out)
 }
 
+// plural is what the API calls objects of this kind.
+func (o objectID) plural() string {
+	if o.kind == pod.KindSecret {
+		return "secrets"
+	}
+	return "configmaps"
+}
+
 // collection is the object alone, as a node may read it.
 func (o objectID) collection() collection {
-	k, plural := configMapKind(), "configmaps"
+	k := configMapKind()
 	if o.kind == pod.KindSecret {
-		k, plural = secretKind(), "secrets"
+		k = secretKind()
 	}
 	return collection{
-		k, []string{"api", "v1", "namespaces", o.Namespace, plural},
+		k, []string{"api", "v1", "namespaces", o.Namespace, o.plural()},
 		fields.OneTermEqualSelector("metadata.name", o.Name).String(), "read " + o.String(),
 	}
 }
@@ -244,6 +253,7 @@ func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Obj
 		return goOn
 	}
 	is := func(o object) bool { return o.GetName() == id.Name && o.GetNamespace() == id.Namespace }
+	s.awaitLeave(ctx, authorizationv1.ResourceAttributes{Namespace: id.Namespace, Verb: "list", Version: "v1", Resource: id.plural(), Name: id.Name})
 	s.keep(ctx, id.collection(), listener{
 		list: func(all []object) verdict {
 			at := slices.IndexFunc(all, is)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -54,7 +55,7 @@ func (s *Source) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccoun
 	if had != nil && now.Before(had.renew) {
 		return had.text, had.renew, nil
 	}
-	fresh, err := s.askToken(ctx, want, of)
+	fresh, err := s.askToken(ctx, want, of, had)
 	switch {
 	case err == nil:
 		s.keepToken(key, fresh)
@@ -69,8 +70,8 @@ func (s *Source) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccoun
 	return "", time.Time{}, err
 }
 
-// askToken asks the server for a token.
-func (s *Source) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (*token, error) {
+// askToken asks the server for a token; had is the one before, nil for the first.
+func (s *Source) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection, had *token) (*token, error) {
 	account := want.Pod.Spec.ServiceAccountName
 	if account == "" {
 		account = "default"
@@ -91,6 +92,9 @@ func (s *Source) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAcc
 	body, err := json.Marshal(&ask)
 	if err != nil {
 		return nil, errors.New("a token request cannot be written")
+	}
+	if had == nil { // it may have been bound to this node a moment ago
+		s.awaitLeave(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "create", Version: "v1", Resource: "serviceaccounts", Subresource: "token", Name: account})
 	}
 	asked := time.Now()
 	var given authenticationv1.TokenRequest

@@ -1,0 +1,202 @@
+package doctor
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tree writes files below a directory; a name that ends in / is a directory, and a
+// content that begins with -> a link.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch target, link := strings.CutPrefix(text, "-> "); {
+		case strings.HasSuffix(name, "/"):
+			err = os.MkdirAll(path, 0o755)
+		case link:
+			err = os.Symlink(target, path)
+		default:
+			err = os.WriteFile(path, []byte(text), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func certificate(t *testing.T, from, to time.Time) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: to}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "a line\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// TestLookReadsAMachine: every fact of a made-up machine is read from the file it
+// is in.
+func TestLookReadsAMachine(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	root := tree(t, map[string]string{
+		"proc/self/status":                       "Name:\tx\nCapEff:\t0000000001200000\nSeccomp:\t0\n",
+		"proc/self/oom_score_adj":                "-5\n",
+		"proc/sys/kernel/osrelease":              "6.12.0\n",
+		"proc/sys/kernel/hostname":               "box\n",
+		"proc/sys/net/ipv4/ip_forward":           "1\n",
+		"proc/sys/user/max_user_namespaces":      "0\n",
+		"proc/sys/fs/inotify/max_user_instances": "8\n",
+		"proc/sys/kernel/panic":                  "0\n",
+		"proc/filesystems":                       "nodev\toverlay\n\text4\n",
+		"proc/meminfo":                           "MemTotal: 1000 kB\nMemAvailable: 300 kB\n",
+		"proc/swaps":                             "Filename\t\t\t\tType\n/dev/sda2                               partition\t1\t0\t-2\n",
+		"proc/net/tcp":                           "  sl  local_address\n   0: 00000000:280A 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n",
+		"proc/net/tcp6":                          "  sl\n   0: 00000000000000000000000001000000:2808 0:0 0A 0:0 0:0 0 0 0 4712 1\n   1: 0:2808 0:0 01 0:0 0:0 0 0 0 9 1\n",
+		"proc/7/comm":                            "kubelet\n",
+		"proc/7/exe":                             "-> /usr/bin/kubelet",
+		"proc/7/fd/3":                            "-> socket:[4711]",
+		"proc/8/comm":                            "kubelet\n",
+		"proc/8/exe":                             "-> /usr/bin/nodectl",
+		"proc/8/fd/5":                            "-> socket:[4712]",
+		"sys/fs/cgroup/cgroup.controllers":       "cpu memory pids\n",
+		"sys/class/rtc/rtc0/since_epoch":         "1767225540\n",
+		"run/systemd/system/":                    "",
+		"etc/resolv.conf":                        "# nameserver 192.0.2.9\nnameserver 127.0.0.53\nsearch x\n",
+		"etc/cni/net.d/00-broken.conf":           "{",
+		"etc/cni/net.d/10-net.conflist":          `{"plugins":[{"type":"bridge"},{"type":"portmap"}]}`,
+		"etc/cni/net.d/20-other.conf":            `{"type":"macvlan"}`,
+		"etc/cni/net.d/README":                   "no",
+		"opt/cni/bin/bridge":                     "",
+		"usr/sbin/nft":                           "",
+		"var/lib/kubelet/pods/a/":                "",
+		"var/lib/kubelet/pods/b/":                "",
+		"var/lib/nodectl/memory_manager_state":   "",
+		"etc/nodectl/manifests/web.yaml":         "",
+		"etc/nodectl/manifests/.web.yaml.swp":    "",
+		"etc/nodectl/manifests/README":           "",
+		"etc/kubernetes/kubelet.conf":            "",
+		"etc/kubernetes/pki/ca.crt":              certificate(t, now.Add(-time.Hour), now.Add(time.Hour)),
+		"pki/kubelet-client-current.pem":         "no certificate",
+		"etc/kubernetes/proxy.conf":              "",
+		"usr/lib/systemd/system/nodectl.service": "",
+	})
+	f := Look(t.Context(), Where{
+		Root: root, RootDir: "/var/lib/nodectl", ResolvConf: "/etc/resolv.conf", Port: 10250, HealthzPort: 10248, CertDir: "/pki",
+		Manifests: []string{"/etc/nodectl/manifests"}, Kubeconfig: "/etc/kubernetes/kubelet.conf", Bootstrap: "/none", ClientCA: "/etc/kubernetes/pki/ca.crt",
+	}, now)
+	var files []string
+	for _, x := range f.Files {
+		files = append(files, x.Path)
+	}
+	for name, pair := range map[string][2]any{
+		"capabilities": {uint64(1<<capSysAdmin | 1<<capSysResource), f.Caps},
+		"oom":          {-5, f.OOM},
+		"systemd":      {true, f.Systemd},
+		"kernel":       {"6.12.0", f.Kernel},
+		"cgroup":       {Cgroup{"v2", []string{"cpu", "memory", "pids"}, true}, f.Cgroup},
+		"cni": {CNI{Dir: "/etc/cni/net.d", Configs: []string{"/etc/cni/net.d/10-net.conflist", "/etc/cni/net.d/20-other.conf"},
+			Broken: []string{"/etc/cni/net.d/00-broken.conf: unexpected end of JSON input"}, Missing: []string{"portmap"}}, f.CNI},
+		"filesystems": {[]string{"overlay", "ext4"}, f.Filesystems},
+		"seccomp":     {true, f.Seccomp},
+		"userns":      {int64(0), f.UserNS},
+		"sysctls":     {map[string]string{"net.ipv4.ip_forward": "1", "fs.inotify.max_user_instances": "8", "kernel.panic": "0"}, f.Sysctls},
+		"bridge":      {false, f.Bridge},
+		"iptables":    {true, f.Iptables},
+		"resolver":    {Resolver{Path: "/etc/resolv.conf", Servers: []string{"127.0.0.53"}}, f.Resolver},
+		"clock":       {Clock{HasRTC: true, RTC: time.Minute}, f.Clock},
+		"memory":      {[2]uint64{300 << 10, 1000 << 10}, [2]uint64{f.MemoryFree, f.MemorySize}},
+		"swap":        {[]string{"/dev/sda2"}, f.Swap},
+		"ports":       {[]Port{{10250, "--port", "kubelet (process 7)", false}, {10248, "--healthz-port", "kubelet (process 8)", true}}, f.Ports},
+		"kubelets":    {[]Process{{7, "/usr/bin/kubelet"}}, f.Kubelets},
+		"pods":        {2, f.LeftPods},
+		"root":        {"memory_manager_state", f.RootOf},
+		"files": {[]string{"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/pki/ca.crt", "/pki/kubelet-client-current.pem", "/var/lib/nodectl",
+			"/etc/nodectl/manifests", "/etc/nodectl/manifests/web.yaml", "/etc/nodectl", "/etc",
+			"/usr/lib/systemd/system/nodectl.service", "/etc/kubernetes/proxy.conf"}, files},
+		"certificates": {[]Certificate{{Path: "/etc/kubernetes/pki/ca.crt", NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
+			{Path: "/pki/kubelet-client-current.pem", Err: "holds no certificate"}}, f.Certs},
+		"runc": {"", f.Runc},
+	} {
+		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if !slices.ContainsFunc(f.Disks, func(d Disk) bool { return d.What == "nodefs" && d.Size > 0 && d.Free <= d.Size }) {
+		t.Errorf("disks: %+v", f.Disks)
+	}
+}
+
+// TestLookAtCgroups: the three hierarchies, and none.
+func TestLookAtCgroups(t *testing.T) {
+	t.Parallel()
+	for want, files := range map[string]map[string]string{
+		"":       {"sys/": ""},
+		"v1":     {"sys/fs/cgroup/memory/": "", "sys/fs/cgroup/cpu,cpuacct/": ""},
+		"hybrid": {"sys/fs/cgroup/memory/": "", "sys/fs/cgroup/unified/cgroup.controllers": ""},
+		"v2":     {"sys/fs/cgroup/cgroup.controllers": "cpu"},
+	} {
+		c := looker{tree(t, files)}.cgroup()
+		if c.Version != want || want == "v1" && !slices.Contains(c.Controllers, "cpu") {
+			t.Errorf("%q: %+v", want, c)
+		}
+	}
+}
+
+// TestLookAtNothing: a machine with no files has facts all the same, and nothing
+// is made by looking.
+func TestLookAtNothing(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	f := Look(t.Context(), Where{Root: root, RootDir: "/r", Kubeconfig: "/k", Manifests: []string{"/m"}, CertDir: "/c", ResolvConf: "/x"}, time.Now())
+	if len(Examine(f)) == 0 {
+		t.Error("a machine with nothing is sound")
+	}
+	left, err := os.ReadDir(root)
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestLookAtRights: what may be done with a file is what the file system says, and
+// what cannot be opened says why.
+func TestLookAtRights(t *testing.T) {
+	t.Parallel()
+	l := looker{tree(t, map[string]string{"f": "x", "l": "-> nowhere"})}
+	if err := os.Chmod(l.path("/f"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	x := l.file("/f", "a file", Secret)
+	if !x.Exists || x.Mode.Perm() != 0o640 || x.UID != os.Getuid() || x.GID != os.Getgid() || !x.loose(x.UID, 0o077) || x.loose(x.UID, 0o022) {
+		t.Errorf("%+v", x)
+	}
+	if x.UID != 0 && !x.loose(x.UID+1, 0) {
+		t.Errorf("a file of user %d is not loose to another", x.UID)
+	}
+	if x := l.file("/l", "a link", Secret); x.Exists || x.why() != "not there" {
+		t.Errorf("%+v", x)
+	}
+}

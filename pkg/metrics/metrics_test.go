@@ -1,0 +1,399 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/metrics"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// series reads a handler as a scraper does: every series by name and labels, with its
+// value; histograms by their counts.
+func series(t *testing.T, h http.Handler) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	read(t, h, func(name, labels, _ string, value float64) { all[name+labels] = value })
+	return all
+}
+
+func read(t *testing.T, h http.Handler, f func(name, labels, kind string, value float64)) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	p := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := p.TextToMetricFamilies(w.Body)
+	if err != nil || w.Code != http.StatusOK {
+		t.Fatalf("status %d: %v", w.Code, err)
+	}
+	for name, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			value := m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			f(name, "{"+strings.Join(labels, ",")+"}", strings.ToLower(family.GetType().String()), value)
+		}
+	}
+}
+
+// want compares some series.
+func want(t *testing.T, got map[string]float64, wanted map[string]float64) {
+	t.Helper()
+	for name, value := range wanted {
+		if has, ok := got[name]; !ok || has != value {
+			t.Errorf("%s is %v (there: %v), want %v", name, has, ok, value)
+		}
+	}
+}
+
+func build() metrics.Build {
+	return metrics.Build{Version: "v1.36.3", Commit: "abc", TreeState: "clean", Date: "2026-01-01"}
+}
+
+// life is a pod and what is reported of it.
+type life struct {
+	*metrics.Metrics
+	pod    *v1.Pod
+	origin pod.Origin
+	at     time.Time
+}
+
+func newLife(m *metrics.Metrics, name, uid, source string) *life {
+	now := time.Now()
+	return &life{m, &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid), CreationTimestamp: metav1.NewTime(now)},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "main", LivenessProbe: &v1.Probe{}, ReadinessProbe: &v1.Probe{}}}},
+		Status:     v1.PodStatus{Phase: v1.PodPending},
+	}, pod.Origin{Source: source}, now}
+}
+
+// report tells of the pod as it is after edit.
+func (l *life) report(edit func(s *v1.PodStatus), flags ...func(*pod.StatusReport)) {
+	l.at = l.at.Add(time.Second)
+	p := l.pod.DeepCopy()
+	if edit != nil {
+		edit(&p.Status)
+	}
+	l.pod = p
+	r := pod.StatusReport{Pod: p, Origin: l.origin, At: l.at}
+	for _, f := range flags {
+		f(&r)
+	}
+	_ = l.Report(r)
+}
+
+func gone(r *pod.StatusReport) { r.Gone, r.Finished = true, true }
+
+func (l *life) runs(id string) func(*v1.PodStatus) {
+	return func(s *v1.PodStatus) {
+		s.Phase = v1.PodRunning
+		s.Conditions = []v1.PodCondition{{Type: v1.PodReadyToStartContainers, Status: v1.ConditionTrue}}
+		s.ContainerStatuses = []v1.ContainerStatus{{
+			Name: "main", ContainerID: "containerd://" + id, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+		}}
+	}
+}
+
+// TestAppendixG_PodsAndContainers: what is counted of a pod's life.
+func TestAppendixG_PodsAndContainers(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1", Build: build()})
+	static, bound := newLife(m, "static", "u1", "file"), newLife(m, "bound", "u2", "api")
+	static.report(nil)
+	bound.report(nil)
+	bound.Event(pod.Event{Key: pod.KeyOf(bound.pod), UID: "u2", Reason: "Pulling", At: bound.at})
+	bound.Event(pod.Event{Key: pod.KeyOf(bound.pod), UID: "u2", Reason: "Pulled", Message: "Successfully pulled image", At: bound.at.Add(time.Second)})
+	for _, path := range []string{"spec.containers{main}", "spec.initContainers{a}", "spec.ephemeralContainers{b}"} {
+		bound.Event(pod.Event{Key: pod.KeyOf(bound.pod), UID: "u2", Container: path, Reason: "Started"})
+	}
+	bound.report(bound.runs("c1"))
+	static.report(func(s *v1.PodStatus) {
+		s.ContainerStatuses = []v1.ContainerStatus{{Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
+	})
+	static.report(func(s *v1.PodStatus) { s.Message = "still" })
+	want(t, series(t, m.Handler()), map[string]float64{
+		"kubelet_running_pods{}":                                                              1,
+		"kubelet_running_containers{container_state=running}":                                 1,
+		"kubelet_running_containers{container_state=exited}":                                  0,
+		"kubelet_desired_pods{static=true}":                                                   1,
+		"kubelet_desired_pods{static=}":                                                       1,
+		"kubelet_active_pods{static=}":                                                        1,
+		"kubelet_working_pods{config=desired,lifecycle=sync,static=true}":                     1,
+		"kubelet_working_pods{config=desired,lifecycle=terminating,static=}":                  0,
+		"kubelet_started_containers_total{container_type=container}":                          1,
+		"kubelet_started_containers_total{container_type=init_container}":                     1,
+		"kubelet_started_containers_total{container_type=ephemeral_container}":                1,
+		"kubelet_started_containers_errors_total{code=ErrImagePull,container_type=container}": 1,
+		"kubelet_pod_start_duration_seconds{}":                                                1,
+		"kubelet_pod_start_sli_duration_seconds{}":                                            1,
+		"kubelet_pod_start_total_duration_seconds{}":                                          1,
+		"kubelet_containers_per_pod_count{}":                                                  2,
+		"kubelet_node_name{node=n1}":                                                          1,
+		"kubelet_mirror_pods{}":                                                               0,
+	})
+	bound.report(func(s *v1.PodStatus) {
+		end := &v1.ContainerStateTerminated{ContainerID: "containerd://c1", ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(bound.at)}
+		s.ContainerStatuses[0].State, s.ContainerStatuses[0].LastTerminationState = v1.ContainerState{Running: &v1.ContainerStateRunning{}}, v1.ContainerState{Terminated: end}
+		s.ContainerStatuses[0].ContainerID = "containerd://c2"
+	})
+	bound.report(func(s *v1.PodStatus) { s.Message = "again" })
+	static.report(nil, gone)
+	got := series(t, m.Handler())
+	want(t, got, map[string]float64{
+		"kubelet_terminated_containers_total{container_type=container,exit_code=137,reason=OOMKilled}": 1,
+		"kubelet_desired_pods{static=true}": 0,
+		"kubelet_desired_pods{static=}":     1,
+	})
+}
+
+// TestAppendixG_Rejections: each once, under reasons that are known; what an agent
+// before has counted is not counted again.
+func TestAppendixG_Rejections(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	for i, c := range []struct{ reason, message string }{
+		{"OutOfpods", ""}, {"OutOfpods", ""}, {"OutOfexample.com/gpu", ""}, {"MadeUp-4711", ""}, {"Evicted", `Usage of EmptyDir volume "a" exceeds`},
+	} {
+		l := newLife(m, fmt.Sprint("p", i), fmt.Sprint("u", i), "api")
+		for range 2 {
+			l.report(func(s *v1.PodStatus) { s.Phase, s.Reason, s.Message = v1.PodFailed, c.reason, c.message })
+		}
+	}
+	old := newLife(m, "old", "old", "api")
+	old.report(func(s *v1.PodStatus) {
+		before := metav1.NewTime(time.Now().Add(-time.Hour))
+		s.Phase, s.Reason, s.StartTime = v1.PodFailed, "OutOfpods", &before
+	})
+	want(t, series(t, m.Handler()), map[string]float64{
+		"kubelet_admission_rejections_total{reason=OutOfpods}":              2,
+		"kubelet_admission_rejections_total{reason=OutOfExtendedResources}": 1,
+		"kubelet_admission_rejections_total{reason=Other}":                  1,
+		"kubelet_evictions{eviction_signal=emptydirfs.limit}":               1,
+	})
+}
+
+// prober answers as it is told.
+type prober struct{ err error }
+
+func (p prober) Probe(context.Context, pod.ProbeRequest) error { return p.err }
+func (p prober) Hook(context.Context, pod.HookRequest) error   { return p.err }
+
+// TestProbesAreCountedAndForgotten: a pod that is gone, or was replaced by one of its
+// name, leaves no series behind, and a probe that ends late makes none.
+func TestProbesAreCountedAndForgotten(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	first, second := newLife(m, "a", "u1", "api"), newLife(m, "a", "u2", "api")
+	first.report(first.runs("c1"))
+	probe := func(l *life, id string, of *v1.Probe, err error) {
+		t.Helper()
+		c := &l.pod.Spec.Containers[0]
+		if got := m.Prober(prober{err}).Probe(t.Context(), pod.ProbeRequest{Probe: of, Container: c, ContainerID: id}); !errors.Is(got, err) {
+			t.Errorf("%v, want %v", got, err)
+		}
+	}
+	c := func(l *life) *v1.Container { return &l.pod.Spec.Containers[0] }
+	probe(first, "c1", c(first).LivenessProbe, nil)
+	probe(first, "c1", c(first).ReadinessProbe, &pod.ProbeFailure{Message: "no"})
+	probe(first, "c1", c(first).ReadinessProbe, errors.New("trouble"))
+	want(t, series(t, m.Probes()), map[string]float64{
+		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Liveness,result=successful}": 1,
+		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Readiness,result=failed}":    1,
+		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Readiness,result=unknown}":   1,
+		"prober_probe_duration_seconds{container=main,namespace=default,pod=a,probe_type=Liveness}":                   1,
+		"prober_probe_duration_seconds{container=main,namespace=default,pod=a,probe_type=Readiness}":                  1,
+	})
+	second.report(second.runs("c2"))
+	first.report(nil, gone) // its last word comes late
+	probe(first, "c1", c(first).LivenessProbe, nil)
+	probe(second, "c2", c(second).LivenessProbe, nil)
+	for name := range series(t, m.Probes()) {
+		if strings.Contains(name, "u1") || strings.Contains(name, "Readiness") {
+			t.Errorf("%s is there", name)
+		}
+	}
+	second.report(nil, gone)
+	probe(second, "c2", c(second).LivenessProbe, nil)
+	if got := series(t, m.Probes()); len(got) != 1 { // process_start_time_seconds
+		t.Errorf("%v", got)
+	}
+}
+
+// TestCardinality: a thousand pods that came and went leave as many series as none.
+func TestCardinality(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	come := func(i int) {
+		l := newLife(m, fmt.Sprint("p", i), fmt.Sprint("u", i), "api")
+		l.report(nil)
+		l.report(l.runs(fmt.Sprint("c", i)))
+		_ = m.Prober(prober{}).Probe(t.Context(), pod.ProbeRequest{Probe: l.pod.Spec.Containers[0].LivenessProbe, Container: &l.pod.Spec.Containers[0], ContainerID: fmt.Sprint("c", i)})
+		l.report(func(s *v1.PodStatus) {
+			s.Phase = v1.PodFailed
+			s.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: fmt.Sprint("containerd://c", i), Reason: "Error", ExitCode: 1, FinishedAt: metav1.Now()}}
+		})
+		l.report(nil, gone)
+	}
+	come(0)
+	all, probes := len(series(t, m.Handler())), len(series(t, m.Probes()))
+	for i := range 1000 {
+		come(i)
+	}
+	if a, p := len(series(t, m.Handler())), len(series(t, m.Probes())); a != all || p != probes {
+		t.Errorf("%d and %d series, before %d and %d", a, p, all, probes)
+	}
+}
+
+// TestAppendixG_Runtime: calls by the kubelet's words, and what a sandbox counts for.
+func TestAppendixG_Runtime(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	m.Call("ListContainers", "", time.Millisecond, nil)
+	m.Call("RunPodSandbox", "kata", time.Second, nil)
+	m.Call("RunPodSandbox", "", time.Second, errors.New("no"))
+	m.Call("SomethingNew", "", time.Second, nil)
+	m.Relist(time.Millisecond, 0, nil)
+	m.Relist(time.Millisecond, time.Minute, errors.New("no"))
+	m.Pulled(3*time.Second, 50<<20)
+	m.Worked("sync", time.Second)
+	m.StatusSynced(time.Second)
+	m.WorkerStarted(time.Second)
+	want(t, series(t, m.Handler()), map[string]float64{
+		"kubelet_runtime_operations_total{operation_type=list_containers}":           1,
+		"kubelet_runtime_operations_total{operation_type=run_podsandbox}":            2,
+		"kubelet_runtime_operations_errors_total{operation_type=run_podsandbox}":     1,
+		"kubelet_runtime_operations_total{operation_type=other}":                     1,
+		"kubelet_runtime_operations_duration_seconds{operation_type=run_podsandbox}": 2,
+		"kubelet_run_podsandbox_duration_seconds{runtime_handler=kata}":              1,
+		"kubelet_run_podsandbox_errors_total{runtime_handler=}":                      1,
+		"kubelet_started_pods_total{}":                                               2,
+		"kubelet_started_pods_errors_total{}":                                        1,
+		"kubelet_pleg_relist_duration_seconds{}":                                     2,
+		"kubelet_pleg_relist_interval_seconds{}":                                     1,
+		"kubelet_image_pull_duration_seconds{image_size_in_bytes=10MB-100MB}":        1,
+		"kubelet_pod_worker_duration_seconds{operation_type=sync}":                   1,
+		"kubelet_pod_status_sync_duration_seconds{}":                                 1,
+		"kubelet_pod_worker_start_duration_seconds{}":                                1,
+	})
+}
+
+// TestAppendixG_Requests: those to the server by their route, those to API servers by
+// their answer; a method that nobody knows is not a label.
+func TestAppendixG_Requests(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	end := m.Request("GET", "pods", false)
+	other := m.Request("EVIL\n", "exec", true)
+	end()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer srv.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := m.Transport(http.DefaultTransport).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Body.Close()
+	want(t, series(t, m.Handler()), map[string]float64{
+		"kubelet_http_requests_total{long_running=false,method=GET,path=pods,server_type=readwrite}":            1,
+		"kubelet_http_inflight_requests{long_running=false,method=GET,path=pods,server_type=readwrite}":         0,
+		"kubelet_http_inflight_requests{long_running=true,method=other,path=exec,server_type=readwrite}":        1,
+		"kubelet_http_requests_duration_seconds{long_running=false,method=GET,path=pods,server_type=readwrite}": 1,
+		"rest_client_requests_total{code=403,host=" + r.URL.Host + ",method=GET}":                               1,
+	})
+	other()
+}
+
+// TestAppendixG_Certificates: seconds that are left, infinitely many without one.
+func TestAppendixG_Certificates(t *testing.T) {
+	t.Parallel()
+	at := time.Now().Add(time.Hour)
+	m := metrics.New(metrics.Config{Node: "n1", ClientExpires: func() time.Time { return at }})
+	m.NotRenewed(true)
+	got := series(t, m.Handler())
+	want(t, got, map[string]float64{
+		"kubelet_server_expiration_renew_errors{}": 1, "kubelet_certificate_manager_client_expiration_renew_errors{}": 0,
+	})
+	if left := got["kubelet_certificate_manager_client_ttl_seconds{}"]; left < 3590 || left > 3600 {
+		t.Errorf("%v seconds are left", left)
+	}
+	if left := got["kubelet_certificate_manager_server_ttl_seconds{}"]; left < 1e300 {
+		t.Errorf("%v seconds are left of none", left)
+	}
+}
+
+// TestAppendixG_NamesAndLabels: of everything that is there before anything has
+// happened, and after one of each.
+func TestAppendixG_NamesAndLabels(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1", Build: build(), CgroupVersion: 2, ClientExpires: time.Now})
+	l := newLife(m, "a", "u", "api")
+	l.report(nil)
+	l.report(l.runs("c1"))
+	m.Event(pod.Event{Key: pod.KeyOf(l.pod), UID: "u", Container: "spec.containers{main}", Reason: "Started"})
+	_ = m.Prober(prober{}).Probe(t.Context(), pod.ProbeRequest{Probe: l.pod.Spec.Containers[0].LivenessProbe, Container: &l.pod.Spec.Containers[0], ContainerID: "c1"})
+	l.report(func(s *v1.PodStatus) {
+		s.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "containerd://c1", FinishedAt: metav1.Now()}}
+	})
+	failed := newLife(m, "b", "v", "api")
+	failed.report(func(s *v1.PodStatus) {
+		s.ContainerStatuses = []v1.ContainerStatus{{Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
+	})
+	for i, reason := range []string{"OutOfpods", "Evicted"} {
+		newLife(m, fmt.Sprint("r", i), fmt.Sprint("r", i), "api").report(func(s *v1.PodStatus) { s.Phase, s.Reason = v1.PodFailed, reason })
+	}
+	m.Call("RunPodSandbox", "", time.Second, errors.New("no"))
+	m.Pulled(time.Second, 1)
+	m.Worked("sync", time.Second)
+	m.Request("GET", "pods", false)()
+	all := map[string]bool{}
+	for _, h := range []http.Handler{m.Handler(), m.Probes()} {
+		read(t, h, func(name, labels, kind string, _ float64) {
+			if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
+				return
+			}
+			var names []string
+			for _, l := range strings.Split(strings.Trim(labels, "{}"), ",") {
+				l, _, _ = strings.Cut(l, "=")
+				names = append(names, l)
+			}
+			all[name+"{"+strings.Join(names, ",")+"} "+kind] = true
+		})
+	}
+	file, text := filepath.Join("testdata", "names.txt"), strings.Join(slices.Sorted(maps.Keys(all)), "\n")+"\n"
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wanted, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text != string(wanted) {
+		t.Errorf("%s differs (-update rewrites it):\n%s", file, text)
+	}
+}

@@ -1,0 +1,254 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/remotecommand"
+	clientexec "k8s.io/client-go/util/exec"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+)
+
+// TestC_1_40_9_Exec: output, errors' output, exit codes, and the end of stdin, with
+// every client and protocol.
+func TestC_1_40_9_Exec(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t)
+	l.rt.OnExec(func(e critest.Exec) (critest.Behaviour, bool) {
+		switch e.Cmd[0] {
+		case "hello":
+			return critest.Behaviour{Ends: true, Output: "hello\n"}, true
+		case "stderr":
+			return critest.Behaviour{Ends: true, Output: "oh\n", Code: 3}, true
+		}
+		return critest.Behaviour{}, false
+	})
+	for _, path := range []string{"/exec/ns/p/c", "/exec/ns/p/u/c"} {
+		for name, x := range l.clients(t, "admin", l.url(path, "command", "hello", "output", "1", "error", "1")) {
+			var out, errs bytes.Buffer
+			if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}); err != nil || out.String() != "hello\n" || errs.Len() > 0 {
+				t.Errorf("%s: %q, %q, %v", name, out.String(), errs.String(), err)
+			}
+		}
+	}
+	for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "stderr", "command", "two words", "output", "1", "error", "1")) {
+		var out, errs bytes.Buffer
+		err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})
+		var code clientexec.CodeExitError
+		if !errors.As(err, &code) || code.Code != 3 || errs.String() != "oh\n" || out.Len() > 0 {
+			t.Errorf("%s: %q, %q, %v", name, out.String(), errs.String(), err)
+		}
+	}
+	all := l.rt.Execs()
+	if last := all[len(all)-1].Cmd; len(last) != 2 || last[1] != "two words" {
+		t.Errorf("it ran %q", last)
+	}
+	text := strings.Repeat("line of a file that is copied\n", 20_000)
+	for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1")) {
+		if name == "WebSocket 4" {
+			continue // it cannot say that stdin has ended
+		}
+		var out bytes.Buffer
+		if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(text), Stdout: &out}); err != nil || out.String() != text {
+			t.Errorf("%s: %d bytes of %d, %v", name, out.Len(), len(text), err)
+		}
+	}
+}
+
+// sizes hands out a terminal's sizes as a test gives them.
+type sizes chan remotecommand.TerminalSize
+
+func (s sizes) Next() *remotecommand.TerminalSize {
+	size, ok := <-s
+	if !ok {
+		return nil
+	}
+	return &size
+}
+
+// TestC_1_40_9_Terminal: sizes arrive in order, and the end of the container is the
+// end of the session, with its code.
+func TestC_1_40_9_Terminal(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
+		l := newPlace(t)
+		x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "sizes", "input", "1", "output", "1", "error", "1", "tty", "1"))[name]
+		out, window := newQuiet(), make(sizes, 1)
+		ended := make(chan error, 1)
+		in, stdin := io.Pipe()
+		defer stdin.Close()
+		go func() {
+			ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: window})
+		}()
+		window <- remotecommand.TerminalSize{Width: 80, Height: 24}
+		out.wait(t, "80x24\n")
+		window <- remotecommand.TerminalSize{Width: 132, Height: 43}
+		out.wait(t, "80x24\n132x43\n")
+		l.rt.Exit(l.key, "c", 137)
+		select {
+		case err := <-ended:
+			var code clientexec.CodeExitError
+			if !errors.As(err, &code) || code.Code != 137 {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s does not end", name)
+		}
+		close(window)
+	}
+}
+
+func TestC_1_40_9_Attach(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
+		l := newPlace(t)
+		x := l.clients(t, "admin", l.url("/attach/ns/p/c", "input", "1", "output", "1"))[name]
+		out, ended := newQuiet(), make(chan error, 1)
+		in, stdin := io.Pipe()
+		defer stdin.Close()
+		go func() {
+			ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: out})
+		}()
+		out.wait(t, "attached\n")
+		if _, err := io.WriteString(stdin, "typed\n"); err != nil {
+			t.Fatal(err)
+		}
+		out.wait(t, "attached\ntyped\n")
+		l.rt.Exit(l.key, "c", 137)
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s does not end with the container", name)
+		}
+	}
+}
+
+// TestC_1_40_9_WhoLeavesIsNoticed: a caller that hangs up ends the session here and
+// at the runtime, although nobody writes anything; so does the end of the server.
+func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
+		for _, who := range []string{"caller", "server"} {
+			l := newPlace(t)
+			x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1"))[name]
+			out, ended := newQuiet(), make(chan error, 1)
+			ctx, leave := context.WithCancel(t.Context())
+			in, stdin := io.Pipe()
+			defer stdin.Close()
+			go func() { ended <- x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out}) }()
+			if _, err := io.WriteString(stdin, "here"); err != nil {
+				t.Fatal(err)
+			}
+			out.wait(t, "here")
+			if who == "caller" {
+				leave()
+			} else {
+				l.stop()
+			}
+			select {
+			case err := <-ended:
+				if err == nil {
+					t.Errorf("%s: the %s left, and all is well", name, who)
+				}
+			case <-time.After(patience):
+				t.Fatalf("%s: the session goes on without its %s", name, who)
+			}
+			leave()
+			for begin := time.Now(); l.log.count("Privileged call") == 0; time.Sleep(time.Millisecond) {
+				if time.Since(begin) > patience {
+					t.Fatalf("%s: the %s left, and the session goes on", name, who)
+				}
+			}
+		}
+	}
+}
+
+// TestC_1_40_9_IdleStreamsEnd: --streaming-connection-idle-timeout.
+func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t, func(c *Config) { c.StreamIdle = 100 * time.Millisecond })
+	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
+		x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1"))[name]
+		ended := make(chan error, 1)
+		in, stdin := io.Pipe()
+		go func() { ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard}) }()
+		select {
+		case err := <-ended:
+			if err == nil && name != "SPDY" { // whose client takes the end of everything for the end
+				t.Errorf("%s: all is well", name)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: idle for ever", name)
+		}
+		_ = stdin.Close()
+	}
+}
+
+// TestC_1_40_9_WhatIsRefused: before anything is taken over.
+func TestC_1_40_9_WhatIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t)
+	web := l.web(t, "admin")
+	spdy := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"v4.channel.k8s.io"}}
+	for _, c := range []struct {
+		path   string
+		header http.Header
+		code   int
+		words  string
+	}{
+		{"/exec/ns/p/c?command=x&output=1", nil, 400, "Upgrade request required"},
+		{"/exec/ns/p/c?command=x", spdy, 400, "you must specify at least 1 of stdin, stdout, stderr"},
+		{"/exec/ns/q/c?command=x&output=1", spdy, 404, "pod does not exist"},
+		{"/exec/ns/p/other/c?command=x&output=1", spdy, 404, "pod not found"},
+		{"/exec/ns/p/late?command=x&output=1", spdy, 500, `container not found ("late")`},
+		{"/attach/ns/p/late?output=1", spdy, 500, `container not found ("late")`},
+		{"/portForward/ns/q", spdy, 404, "pod does not exist"},
+		{"/portForward/ns/p/other", spdy, 404, "pod not found"},
+		{"/portForward/ns/p", nil, 400, "Upgrade request required"},
+		{"/exec/ns/p/c?command=x&output=1", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"v9"}}, 403, "unable to upgrade: unable to negotiate protocol"},
+	} {
+		code, text, _ := l.fetch(t, web, http.MethodPost, c.path, c.header)
+		if code != c.code || !strings.Contains(text, c.words) {
+			t.Errorf("%s: %d %q, want %d %q", c.path, code, text, c.code, c.words)
+		}
+	}
+}
+
+// TestD1_CVE_2020_8559_NoRedirectIsFollowed: a runtime, or whoever took its port,
+// that sends the server elsewhere.
+func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
+	t.Parallel()
+	lured := make(chan struct{}, 8)
+	elsewhere := outpost(t, func(http.ResponseWriter, *http.Request) { lured <- struct{}{} })
+	for _, code := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusOK, http.StatusNotFound, http.StatusSwitchingProtocols} {
+		runtime := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", elsewhere.String())
+			w.WriteHeader(code)
+		})
+		l := newPlace(t, func(c *Config) {
+			c.ExecURL = execTo(runtime)
+			c.PortForwardURL = forwardTo(runtime)
+		})
+		for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "x", "output", "1")) {
+			if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard}); err == nil {
+				t.Errorf("%d, %s: all is well", code, name)
+			}
+		}
+		if got, text, _ := l.fetch(t, l.web(t, "admin"), http.MethodPost, "/portForward/ns/p", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"portforward.k8s.io"}}); got != 500 {
+			t.Errorf("%d: port-forward: %d %s", code, got, text)
+		}
+	}
+	if len(lured) > 0 {
+		t.Error("a redirect was followed")
+	}
+}

@@ -1,0 +1,205 @@
+package nodeapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/node/apiserver"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// kubeletProgram is the real one, built by hack/kubelet.
+const kubeletProgram = "../../bin/kubelet/kubelet"
+
+// machineSettings are those that a kubelet changes.
+var machineSettings = []string{
+	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+}
+
+// thresholds are the kubelet's own.
+var thresholds = []string{"memory.available<100Mi", "nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"}
+
+// TestC_1_25_SideBySide: a kubelet and this node, on one machine with one runtime,
+// are the same object but for their names.
+func TestC_1_25_SideBySide(t *testing.T) {
+	a := start(t)
+	rt := critest.New()
+	rt.SetHandlers(critest.Handler{Name: "runsc"}, critest.Handler{Name: "", UserNamespaces: true, RecursiveReadOnly: true})
+	for _, image := range []string{"example.com/a:1", "example.com/b:2"} {
+		rt.SetImage(image, true)
+	}
+	a.kubelet(t, "kube", critest.Serve(t, rt))
+	theirs := a.until(t, "kube", "ready with its images", func(n *v1.Node) bool { return ready(n) && len(n.Status.Images) == 2 })
+
+	m := a.join(t, "ours", func(c *apiserver.Config, o *node.ObserverConfig) {
+		labels := map[string]string{"disk": "ssd"}
+		ts, err := pod.ParseThresholds(thresholds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allocatable, err := o.Facts.Allocatable(o.Facts.Spared(ts))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Labels, o.Labels = labels, o.Facts.Labels("ours", labels)
+		o.Thresholds, o.Allocatable, o.ProviderID = ts, allocatable, ""
+		o.Runtime = rt.CRI(cri.Config{Node: "ours"})
+	})
+	ours := a.until(t, "ours", "ready with its images", func(n *v1.Node) bool { return ready(n) && len(n.Status.Images) == 2 })
+	kl, l := a.lease(t, "kube", "there", anyLease), a.lease(t, "ours", "there", anyLease)
+	m.stop()
+	for i, f := range theirs.Status.DeclaredFeatures { // what pods do not have here is not declared
+		if f == "InPlacePodLevelResourcesVerticalScaling" {
+			theirs.Status.DeclaredFeatures = slices.Delete(theirs.Status.DeclaredFeatures, i, i+2)
+			break
+		}
+	}
+	if diff := cmp.Diff(plain(t, theirs, "kube"), plain(t, ours, "ours")); diff != "" {
+		t.Errorf("- the kubelet's, + ours:\n%s", diff)
+	}
+	if len(kl.OwnerReferences) != 1 || len(l.OwnerReferences) != 1 || kl.OwnerReferences[0].Kind != l.OwnerReferences[0].Kind {
+		t.Errorf("leases %+v, %+v", kl, l)
+	}
+	var theirEvents []string
+	events, err := a.admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=kube"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events.Items {
+		theirEvents = append(theirEvents, e.Reason)
+	}
+	t.Logf("requests: the kubelet's %v, ours %v", countAll(a.asked(t, "kube")), countAll(a.asked(t, "ours")))
+	t.Logf("events: the kubelet's %v, ours %v", theirEvents, m.said())
+	for what, n := range countAll(a.asked(t, "ours")) {
+		if most := countAll(a.asked(t, "kube"))[what]; n > most+1 && what != "update leases" { // ours renews every second here
+			t.Errorf("%s %d times, the kubelet %d times", what, n, most)
+		}
+	}
+	a.nobodyRefused(t, "ours")
+	for _, reason := range m.said() {
+		if !slices.Contains(theirEvents, reason) {
+			t.Errorf("the kubelet says %v and no %s", theirEvents, reason)
+		}
+	}
+}
+
+// countAll counts by verb and object.
+func countAll(all []request) map[string]int {
+	n := map[string]int{}
+	for _, r := range all {
+		n[r.Verb+" "+r.Ref.Resource]++
+	}
+	return n
+}
+
+// plain returns what of a Node two agents on one machine should have in common.
+func plain(t *testing.T, n *v1.Node, name string) map[string]any {
+	t.Helper()
+	n = n.DeepCopy()
+	n.ObjectMeta = metav1.ObjectMeta{Labels: n.Labels, Annotations: n.Annotations}
+	n.Status.DaemonEndpoints = v1.NodeDaemonEndpoints{}
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = metav1.Time{}, metav1.Time{}
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(bytes.ReplaceAll(text, []byte(`"`+name+`"`), []byte(`"the-node"`)), &tree); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// kubelet runs a real one until the test ends.
+func (a audited) kubelet(t *testing.T, name, endpoint string) {
+	t.Helper()
+	if _, err := os.Stat(kubeletProgram); err != nil {
+		t.Fatalf("%v: make it with hack/kubelet/build", err)
+	}
+	for _, s := range machineSettings {
+		file := filepath.Join("/proc/sys", s)
+		before, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if now, err := os.ReadFile(file); err == nil && !bytes.Equal(now, before) {
+				if err := os.WriteFile(file, before, 0); err != nil {
+					t.Errorf("%s is not what it was: %v", s, err)
+				}
+			}
+		})
+	}
+	dir := t.TempDir()
+	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+podLogsDir: %s
+volumePluginDir: %s
+containerRuntimeEndpoint: %s
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: [none]
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+address: 127.0.0.1
+port: %d
+healthzPort: 0
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+nodeStatusUpdateFrequency: 1s
+registerWithTaints: [{key: new, value: "yes", effect: NoSchedule}]
+`, filepath.Join(dir, "logs"), filepath.Join(dir, "plugins"), endpoint, free(t))
+	file := filepath.Join(dir, "kubelet.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, root := &strings.Builder{}, filepath.Join(dir, "root")
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // it makes it a mount of its own
+	c := exec.Command(kubeletProgram, "--config", file, "--root-dir", root, "--cert-dir", filepath.Join(dir, "pki"),
+		"--kubeconfig", a.NodeKubeconfig(t, name), "--hostname-override", name, "--node-labels", "disk=ssd")
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Signal(os.Interrupt)
+		stop := time.AfterFunc(10*time.Second, func() { _ = c.Process.Kill() })
+		_ = c.Wait()
+		stop.Stop()
+		if t.Failed() {
+			lines := strings.Split(log.String(), "\n")
+			t.Logf("kubelet:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
+		}
+	})
+}
+
+func free(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,34 @@
+package sink
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// TestF74_TooLargeForTheServer: what etcd has no room for is told in short, in the
+// server's own words of refusal.
+func TestF74_TooLargeForTheServer(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.RBAC(), cluster.EtcdArgs("--max-request-bytes=40000"))
+	a := start(t, c, "n1")
+	p := cluster.Pod("n1", "large")
+	p.Annotations = map[string]string{"filler": strings.Repeat("x", 30000)}
+	p = c.CreatePod(t, p)
+	a.says(p, func(s *v1.PodStatus) {
+		running(p, true)(s)
+		s.ContainerStatuses[0].LastTerminationState.Terminated = &v1.ContainerStateTerminated{ExitCode: 3, Message: strings.Repeat("y", 12000)}
+	})
+	is := a.until(t, "large", "running", phase(v1.PodRunning))
+	if end := is.Status.ContainerStatuses[0].LastTerminationState.Terminated; end == nil || end.ExitCode != 3 || len(end.Message) > 256 {
+		t.Errorf("status %+v", is.Status)
+	}
+	if n := len(a.wire.of(http.MethodPatch, "large")); n != 2 || a.log.count("too large") != 1 {
+		t.Errorf("%d patches\n%s", n, a.log.text.String())
+	}
+	a.wire.forbidden(t)
+}
