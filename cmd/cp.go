@@ -145,7 +145,7 @@ func (k copying) up(ctx context.Context, from, to string) error {
 	target := path.Clean(to)
 	if err := k.run(ctx, nil, io.Discard, "test", "-d", target); err == nil {
 		target = path.Join(target, filepath.Base(absolutePath(from)))
-	} else if _, no := errors.AsType[*client.Exited](err); !no {
+	} else if ctx.Err() != nil || client.IsAbsent(err) {
 		return err
 	} else if strings.HasSuffix(to, "/") && !info.IsDir() {
 		return failed(exitFailure, errors.New(to+" is no directory of the container"))

@@ -106,13 +106,13 @@ func (p *program) where() doctor.Where {
 	}
 	w := doctor.Where{
 		NodeName: c.NodeName, RootDir: c.RootDir, Permissive: c.InsecureManifestPermissions,
-		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: c.Certificates(),
+		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: p.certDir(),
 		ClientCA: wholePath(c.ClientCAFile), ServerCert: wholePath(c.TLSCertFile), ServerKey: wholePath(c.TLSPrivateKeyFile),
 		ResolvConf: c.ResolvConf, LogDir: c.PodLogsDir,
-		Address: c.Address, Port: c.ServerPort(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
+		Address: c.Address, Port: p.port(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
 		Settings: doctor.Settings{
 			Cluster: c.Kubeconfig != "", NodeNameGiven: p.origins["node-name"].Kind != "default",
-			RotateCertificates: c.RotateCertificates, RotateServer: c.RotateServerCertificates, ServerPort: c.ServerPort(),
+			RotateCertificates: c.RotateCertificates, RotateServer: c.RotateServerCertificates, ServerPort: p.port(),
 			IdleTimeout: c.StreamingConnectionIdleTimeout, EventQPS: c.EventQPS, PodPidsLimit: c.PodPidsLimit,
 			MinTLS: c.TLSMinVersion, CipherSuites: c.TLSCipherSuites,
 		},

@@ -29,16 +29,25 @@ func clusterSettings() []string {
 
 // serveSettings names serve's own.
 func serveSettings() []string {
-	return append([]string{"offline-start", "insecure-manifest-permissions"}, clusterNodeSettings()...)
+	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
 }
 
-// clusterNodeSettings names what makes a node of a cluster, and its server.
+// clusterNodeSettings names what makes a node of a cluster.
 func clusterNodeSettings() []string {
 	return []string{"bootstrap-kubeconfig", "cert-dir", "rotate-certificates", "rotate-server-certificates", "register-node", "node-ip", "provider-id",
-		"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration", "kube-api-qps", "kube-api-burst", "event-qps", "event-burst",
-		"eviction-hard", "eviction-pressure-transition-period", "address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version",
-		"tls-cipher-suites", "streaming-connection-idle-timeout", "enable-debugging-handlers", "healthz-bind-address", "healthz-port",
-		"protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1", "kubelet-config", "config-dir"}
+		"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration", "eviction-hard", "eviction-pressure-transition-period",
+		"kube-api-qps", "kube-api-burst", "event-qps", "event-burst"}
+}
+
+// tcpSettings names the settings of the server that other machines reach.
+func tcpSettings() []string {
+	return []string{"address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version", "tls-cipher-suites",
+		"streaming-connection-idle-timeout", "enable-debugging-handlers", "healthz-bind-address", "healthz-port"}
+}
+
+// kubeletSettings names what a machine that was set up for a kubelet has beside.
+func kubeletSettings() []string {
+	return []string{"kubelet-config", "config-dir", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
 // agentSettings names the settings of whoever runs pods.

@@ -24,7 +24,7 @@ func helpText(cmd *cobra.Command) string {
 	if cmd.HasParent() {
 		b.WriteString("\n")
 		line := cmd.UseLine()
-		if cmd.HasAvailableSubCommands() {
+		if cmd.HasAvailableSubCommands() && !strings.Contains(cmd.Use, " ") {
 			line = cmd.CommandPath() + " COMMAND [flags]"
 		}
 		b.WriteString("Usage: " + line + "\n")
@@ -35,12 +35,7 @@ func helpText(cmd *cobra.Command) string {
 		b.WriteString("\nExamples:\n" + cmd.Example + "\n")
 	}
 	if cmd.HasAvailableSubCommands() {
-		b.WriteString("\n")
-		for _, c := range cmd.Commands() {
-			if c.IsAvailableCommand() {
-				fmt.Fprintf(&b, "  %-*s  %s\n", cmd.NamePadding(), c.Name(), c.Short)
-			}
-		}
+		b.WriteString("\n" + commandHelp(cmd))
 	}
 	if !cmd.HasParent() {
 		b.WriteString("\nFlags of every command:\n" + flagHelp(cmd.PersistentFlags()))
@@ -55,39 +50,88 @@ func helpText(cmd *cobra.Command) string {
 	return b.String()
 }
 
+// The root's commands that have no line of their own: what they do is known from
+// kubectl, or wanted once.
+const (
+	likeKubectl = "As in kubectl"
+	beside      = "And"
+)
+
+// commandHelp lists the commands of a command: a line each, and those of a group
+// on one line.
+func commandHelp(cmd *cobra.Command) string {
+	var b strings.Builder
+	groups := map[string][]string{}
+	for _, c := range cmd.Commands() {
+		switch {
+		case !c.IsAvailableCommand():
+		case c.GroupID != "":
+			groups[c.GroupID] = append(groups[c.GroupID], c.Name())
+		default:
+			fmt.Fprintf(&b, "  %-11s  %s\n", c.Name(), c.Short)
+		}
+	}
+	for _, g := range cmd.Groups() {
+		for i, line := range wrap(strings.Join(groups[g.ID], " "), helpWidth-len(likeKubectl)-6) {
+			title := g.Title + ":"
+			if i > 0 {
+				title = ""
+			}
+			fmt.Fprintf(&b, "  %-*s  %s\n", len(likeKubectl)+1, title, line)
+		}
+	}
+	return b.String()
+}
+
 // group is a part of a command's flags: those that one thinks of together.
 type group struct {
 	title string
 	flags *pflag.FlagSet
 }
 
-// groups parts the flags of a command: its own, then those of its sources and of
-// the node, and how sources are met last. Inside a group the order is that of the
-// group.
+// groups parts the flags of a command: its own, then those of its sources, of the
+// node, of the cluster it is in and of its server, and how sources are met last.
+// Inside a group the order is that of the group.
 func groups(flags *pflag.FlagSet) []group {
-	all := []group{{title: "Flags"}, {title: "Sources"}, {title: "This node"}, {title: "How URLs are read"}, {title: "How etcd is read"}, {title: "Another node"}}
-	names := [][]string{nil, {"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}, nodeSettings(), nil, nil, nil}
+	parts := []struct {
+		title string
+		names []string
+		more  func(name string) bool // belongs there too
+	}{
+		{title: "Flags"}, // the first one has what no other has
+		{title: "Sources", names: []string{"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}},
+		{title: "This node", names: nodeSettings()},
+		{title: "In a cluster", names: clusterNodeSettings()},
+		{title: "Server on TCP", names: tcpSettings()},
+		{title: "As a kubelet", names: kubeletSettings()},
+		{title: "How URLs are read", more: func(n string) bool { return strings.HasPrefix(n, "manifest-url-") || n == "http-check-frequency" }},
+		{title: "How etcd is read", more: func(n string) bool { return strings.HasPrefix(n, "etcd-") }},
+		{title: "Another node", names: reachFlags()},
+	}
 	flags.VisitAll(func(f *pflag.Flag) {
-		switch {
-		case slices.Contains(names[1], f.Name), slices.Contains(names[2], f.Name):
-		case strings.HasPrefix(f.Name, "manifest-url-"), f.Name == "http-check-frequency":
-			names[3] = append(names[3], f.Name)
-		case strings.HasPrefix(f.Name, "etcd-"):
-			names[4] = append(names[4], f.Name)
-		case slices.Contains(reachFlags(), f.Name):
-			names[5] = append(names[5], f.Name)
-		default:
-			names[0] = append(names[0], f.Name)
-		}
-	})
-	for i := range all {
-		all[i].flags = pflag.NewFlagSet(all[i].title, pflag.ContinueOnError)
-		all[i].flags.SortFlags = false
-		for _, name := range names[i] {
-			if f := flags.Lookup(name); f != nil { // runonce has no etcd
-				all[i].flags.AddFlag(f)
+		for _, part := range parts {
+			if slices.Contains(part.names, f.Name) {
+				return
 			}
 		}
+		at := 0
+		for i, part := range parts {
+			if part.more != nil && part.more(f.Name) {
+				at = i
+			}
+		}
+		parts[at].names = append(parts[at].names, f.Name)
+	})
+	var all []group
+	for _, part := range parts {
+		set := pflag.NewFlagSet(part.title, pflag.ContinueOnError)
+		set.SortFlags = false
+		for _, name := range part.names {
+			if f := flags.Lookup(name); f != nil { // runonce has no etcd
+				set.AddFlag(f)
+			}
+		}
+		all = append(all, group{part.title, set})
 	}
 	return all
 }
@@ -103,6 +147,9 @@ func word(flags *pflag.FlagSet, flag, name string) {
 	}
 	f.Annotations[wordOf] = []string{name}
 }
+
+// flagWidth is how wide a flag may be that has what it does beside it.
+const flagWidth = 36
 
 // flagHelp returns the flags of a set in its order, wrapped to helpWidth.
 func flagHelp(flags *pflag.FlagSet) string {
@@ -120,10 +167,16 @@ func flagHelp(flags *pflag.FlagSet) string {
 			text += " " + name
 		}
 		left, right = append(left, text), append(right, f.Usage+defaultText(f))
-		width = max(width, len(text))
+		if len(text) <= flagWidth {
+			width = max(width, len(text))
+		}
 	})
 	var b strings.Builder
 	for i := range left {
+		if len(left[i]) > width { // what it does starts on the next line
+			b.WriteString(left[i] + "\n")
+			left[i] = ""
+		}
 		for j, line := range wrap(right[i], helpWidth-width-3) {
 			if j > 0 {
 				left[i] = ""
@@ -154,7 +207,11 @@ func defaultText(f *pflag.Flag) string {
 	case "", "[]", "false", "0", "0s":
 		return ""
 	}
-	return " (default " + f.DefValue + ")"
+	value := f.DefValue
+	if list, ok := strings.CutPrefix(value, "["); ok {
+		value = strings.ReplaceAll(strings.TrimSuffix(list, "]"), ",", ", ")
+	}
+	return " (default " + value + ")"
 }
 
 // wrap breaks text into lines of at most width characters, between words.

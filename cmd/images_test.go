@@ -40,7 +40,7 @@ func (g gated) FetchImage(ctx context.Context, _ *pod.Spec, name, _, _ string) (
 }
 
 // told returns what was written to a stream.
-func told(t *testing.T, o *output) string {
+func saidOn(t *testing.T, o *output) string {
 	t.Helper()
 	b, err := os.ReadFile(o.file.Name())
 	if err != nil {
@@ -95,10 +95,10 @@ func TestPullsOffATerminal(t *testing.T) {
 	n := 0
 	pullTwo(t, g, func() {
 		n++
-		await(t, func() bool { return strings.Count(told(t, p.err), "pulling") == n }, "the pull is not told")
+		await(t, func() bool { return strings.Count(saidOn(t, p.err), "pulling") == n }, "the pull is not told")
 	})
 	g.end()
-	text := told(t, p.err)
+	text := saidOn(t, p.err)
 	var words []string
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -120,15 +120,15 @@ func TestPullsOnATerminal(t *testing.T) {
 	pullTwo(t, s, func() {
 		n++
 		name := []string{"r.io/app:1", "r.io/missing:1"}[n-1]
-		await(t, func() bool { return strings.Contains(shown(told(t, p.err)), "image "+name+"   pulling") }, "the pull is not told")
+		await(t, func() bool { return strings.Contains(shown(saidOn(t, p.err)), "image "+name+"   pulling") }, "the pull is not told")
 		if _, err := io.WriteString(p.err, "a line of the log\n"); err != nil {
 			t.Error(err)
 		}
-		if got := shown(told(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"   pulling") || strings.Count(got, "\n") != n+1 {
+		if got := shown(saidOn(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"   pulling") || strings.Count(got, "\n") != n+1 {
 			t.Errorf("%q", got)
 		}
 	})
-	if got := shown(told(t, p.err)); got != strings.Repeat("a line of the log\n", 2) {
+	if got := shown(saidOn(t, p.err)); got != strings.Repeat("a line of the log\n", 2) {
 		t.Errorf("at the end: %q", got)
 	}
 }

@@ -92,6 +92,7 @@ func (p *program) root() *cobra.Command {
 	p.addSettings(root.PersistentFlags(), globalSettings())
 	complete(root, "color", "auto", "always", "never")
 	complete(root, "log-level", "error", "warn", "info", "debug")
+	root.AddGroup(&cobra.Group{ID: likeKubectl, Title: likeKubectl}, &cobra.Group{ID: beside, Title: beside})
 	root.AddCommand(p.commands()...)
 	root.SetHelpCommand(&cobra.Command{Use: "help", Hidden: true, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
 		about, rest, err := root.Find(args)

@@ -12,30 +12,44 @@ import (
 
 // commands are all of nodectl's.
 func (p *program) commands() []*cobra.Command {
-	return []*cobra.Command{
-		p.mergeCommand(),
-		p.watchCommand(),
-		p.serveCommand(),
-		p.runonceCommand(),
-		p.getCommand(),
-		p.describeCommand(),
-		p.logsCommand(),
-		p.execCommand(),
-		p.attachCommand(),
-		p.portForwardCommand(),
-		p.copyCommand(),
-		p.topCommand(),
-		p.eventsCommand(),
-		p.waitCommand(),
-		p.restartCommand(),
-		p.deleteCommand(),
-		p.runtimeCommand(),
-		p.configCommand(),
-		p.doctorCommand(),
-		p.completionCommand(),
-		p.versionCommand(),
-		p.genCommand(),
+	return slices.Concat(
+		[]*cobra.Command{
+			p.mergeCommand(),
+			p.watchCommand(),
+			p.serveCommand(),
+			p.runonceCommand(),
+			p.getCommand(),
+			p.doctorCommand(),
+			p.genCommand(),
+		},
+		grouped(likeKubectl,
+			p.describeCommand(),
+			p.logsCommand(),
+			p.execCommand(),
+			p.attachCommand(),
+			p.portForwardCommand(),
+			p.copyCommand(),
+			p.topCommand(),
+			p.eventsCommand(),
+			p.waitCommand(),
+			p.deleteCommand(),
+		),
+		grouped(beside,
+			p.restartCommand(),
+			p.runtimeCommand(),
+			p.configCommand(),
+			p.completionCommand(),
+			p.versionCommand(),
+		),
+	)
+}
+
+// grouped puts commands into a group of the root's help.
+func grouped(id string, all ...*cobra.Command) []*cobra.Command {
+	for _, c := range all {
+		c.GroupID = id
 	}
+	return all
 }
 
 // keptSpecs returns what the agent wrote down of its pods, with origins in the

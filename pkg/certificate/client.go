@@ -42,7 +42,8 @@ type ClientConfig struct {
 	// certificate is not there or has expired.
 	Bootstrap string
 	// Dir keeps kubelet-client-current.pem, unless Kubeconfig names such a file
-	// elsewhere: then that one is kept fresh.
+	// elsewhere: then that one is kept fresh. Where Kubeconfig holds the node's
+	// certificate itself, others show the one in Dir in its place (Pair).
 	Dir string
 	// Rotate asks for another certificate after 70 to 90 % of one's life.
 	Rotate bool
@@ -80,15 +81,36 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return &Client{cfg: cfg, look: lookAgain}, nil
 }
 
-// Facts says when the kubeconfig's client certificate expires, and how often it
-// could not be renewed.
+// Facts says when the client certificate expires, and how often it could not be
+// renewed.
 func (c *Client) Facts() Facts {
-	id, err := kubeconfig.IdentityOf(c.cfg.Kubeconfig)
+	id, err := c.identity()
 	if err != nil {
 		id = kubeconfig.Identity{}
 	}
 	return Facts{Expires: id.Expires, Failures: c.failures.n.Load()}
 }
+
+// Pair returns the file that keeps the rotated certificate of a kubeconfig that holds
+// one itself, for kubeconfig.Config.Pair.
+func Pair(dir string) string { return (&store{dir: dir, prefix: clientPrefix}).current() }
+
+// identity returns the kubeconfig's certificate, with the end of the rotated one
+// where that is shown in its place.
+func (c *Client) identity() (kubeconfig.Identity, error) {
+	id, err := kubeconfig.IdentityOf(c.cfg.Kubeconfig)
+	if err != nil || id.File != "" || id.Expires.IsZero() {
+		return id, err
+	}
+	pair, err := tls.LoadX509KeyPair(Pair(c.cfg.Dir), Pair(c.cfg.Dir))
+	if err == nil && pair.Leaf.Subject.CommonName == id.Name && pair.Leaf.NotAfter.After(id.Expires) {
+		id.Expires = pair.Leaf.NotAfter
+	}
+	return id, nil
+}
+
+// name is who the node is to the API server.
+func (c *Client) name() string { return "system:node:" + c.cfg.Node }
 
 // need is what has to be done about the client certificate.
 type need struct {
@@ -101,10 +123,12 @@ type need struct {
 
 // needs looks at the kubeconfig.
 func (c *Client) needs(now time.Time) need {
-	id, err := kubeconfig.IdentityOf(c.cfg.Kubeconfig)
+	id, err := c.identity()
 	n := need{dir: c.cfg.Dir}
-	if filepath.Base(id.File) == clientPrefix+"-current.pem" {
-		n.dir = filepath.Dir(id.File)
+	switch {
+	case filepath.Base(id.File) == clientPrefix+"-current.pem":
+		n.dir, n.ask = filepath.Dir(id.File), c.cfg.Rotate
+	case id.File == "" && id.Name == c.name():
 		n.ask = c.cfg.Rotate
 	}
 	expired := !id.Expires.IsZero() && now.After(id.Expires)
@@ -119,7 +143,7 @@ func (c *Client) needs(now time.Time) need {
 		n.why = "it is kept fresh"
 	case c.cfg.Rotate && !id.Expires.IsZero():
 		n.level = slog.LevelWarn
-		n.why = "it is not rotated: the kubeconfig does not name " + filepath.Join(c.cfg.Dir, clientPrefix+"-current.pem")
+		n.why = "it is not rotated: the kubeconfig does not name " + Pair(c.cfg.Dir)
 	}
 	if n.first = n.first && c.cfg.Bootstrap != ""; n.first {
 		n.ask = true
@@ -172,7 +196,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 	}
 	m, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn: func(now *tls.Certificate) (kubernetes.Interface, error) {
-			if now != nil || !there(c.cfg.Bootstrap) {
+			if now != nil || !c.needs(time.Now()).first || !there(c.cfg.Bootstrap) {
 				return kubernetes.NewForConfig(c.cfg.API)
 			}
 			fresh, err := first.open(kubeconfig.Config{File: c.cfg.Bootstrap, UserAgent: c.cfg.UserAgent, Log: c.cfg.Log})
@@ -182,7 +206,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 			return kubernetes.NewForConfig(fresh.REST())
 		},
 		Template: &x509.CertificateRequest{
-			Subject: pkix.Name{CommonName: "system:node:" + c.cfg.Node, Organization: []string{"system:nodes"}},
+			Subject: pkix.Name{CommonName: c.name(), Organization: []string{"system:nodes"}},
 		},
 		SignerName:              certificatesv1.KubeAPIServerClientKubeletSignerName,
 		GetUsages:               certificate.DefaultKubeletClientGetUsages,

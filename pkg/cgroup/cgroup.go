@@ -22,6 +22,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/cgroups/systemd"
@@ -55,6 +56,8 @@ type Cgroups struct {
 	cfg   Config
 	host  func() (*host, error)
 	marks *marks
+
+	driver atomic.Pointer[bool] // whether it is systemd, as last heard; nil: never
 
 	mu    sync.Mutex // guards trees and all in them, and the part above the pods
 	trees map[bool]*tree
@@ -211,6 +214,7 @@ func (c *Cgroups) ask() (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.driver.Store(&isSystemd)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tree(isSystemd)

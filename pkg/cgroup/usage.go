@@ -23,10 +23,16 @@ func (c *Cgroups) PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool) {
 func (c *Cgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return c.placeAt((*tree).all) }
 
 func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
-	isSystemd, err := c.cfg.Driver(context.Background())
-	if err != nil {
-		return pod.Cgroup{}, false
+	known := c.driver.Load()
+	if known == nil { // nothing was put yet; a runtime that hangs is not asked for each pod
+		isSystemd, err := c.cfg.Driver(context.Background())
+		if err != nil {
+			return pod.Cgroup{}, false
+		}
+		c.driver.Store(&isSystemd)
+		known = &isSystemd
 	}
+	isSystemd := *known
 	h, err := c.host()
 	if err != nil {
 		return pod.Cgroup{}, false

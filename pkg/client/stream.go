@@ -104,10 +104,14 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 	if why, gone := c.gone(err); gone {
 		return why
 	}
-	if text, ok := strings.CutPrefix(err.Error(), "unable to upgrade connection: "); ok {
+	text, refused := strings.CutPrefix(err.Error(), "unable to upgrade connection: ")
+	if refused {
 		return &Refused{Message: strings.TrimSpace(text)}
 	}
-	return err
+	for again := true; again; { // each server on the way puts one before it
+		text, again = strings.CutPrefix(text, "Internal error occurred: ")
+	}
+	return errors.New(text)
 }
 
 // otherWay reports whether SPDY is worth a try: the server speaks, and not

@@ -8,17 +8,9 @@
 package config
 
 import (
-	"fmt"
 	"net/http"
-	"net/netip"
-	"net/url"
-	"slices"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // DefaultFile is the configuration file that is read where it exists and no
@@ -182,76 +174,6 @@ type Error struct{ Key, Msg string }
 
 func (e *Error) Error() string { return e.Key + ": " + e.Msg }
 
-// Check returns an *Error for the first setting that cannot be, in the order
-// of the fields, and nil when all can.
-func (c Config) Check() error {
-	for _, f := range []struct {
-		key string
-		msg string
-	}{
-		{"log-level", oneOf(c.LogLevel, "", "error", "warn", "info", "debug")},
-		{"color", oneOf(c.Color, "auto", "always", "never")},
-		{"root-dir", absolute(c.RootDir)},
-		{"runtime-endpoint", endpoint(c.RuntimeEndpoint)},
-		{"pod-logs-dir", absolute(c.PodLogsDir)},
-		{"cgroup-root", absolute(c.CgroupRoot)},
-		{"node-name", nodeName(c.NodeName)},
-		{"filename", filenames(c.Filename)},
-		{"manifest-url-header", headers(c.ManifestURLHeader)},
-		{"file-check-frequency", positive(c.FileCheckFrequency)},
-		{"http-check-frequency", positive(c.HTTPCheckFrequency)},
-		{"validate", oneOf(c.Validate, "strict", "warn", "ignore")},
-		{"manifest-url-cert", together(c.ManifestURLCert, c.ManifestURLKey, "manifest-url-key")},
-		{"etcd-endpoints", endpoints(c.EtcdEndpoints)},
-		{"etcd-prefix", prefix(c.EtcdPrefix)},
-		{"etcd-cert", together(c.EtcdCert, c.EtcdKey, "etcd-key")},
-		{"etcd-user", together(c.EtcdUser, c.EtcdPasswordFile, "etcd-password-file")},
-		{"offline-start", oneOf(c.OfflineStart, "none", "api")},
-		{"sync-frequency", positive(c.SyncFrequency)},
-		{"node-status-update-frequency", positive(c.NodeStatusUpdateFrequency)},
-		{"node-status-report-frequency", positive(c.NodeStatusReportFrequency)},
-		{"node-lease-duration", between(c.NodeLeaseDuration, 4*time.Second, time.Hour)},
-		{"eviction-hard", wrong(pod.ParseThresholds(c.EvictionHard))},
-		{"eviction-pressure-transition-period", atLeast(c.PressureTransitionPeriod)},
-		{"kube-api-qps", between(c.KubeAPIQPS, 1, 1<<20)},
-		{"kube-api-burst", between(c.KubeAPIBurst, 1, 1<<20)},
-		{"event-qps", between(c.EventQPS, 0, 1<<20)},
-		{"event-burst", between(c.EventBurst, 1, 1<<20)},
-		{"node-ip", nodeIPs(c.NodeIP)},
-		{"address", addresses([]string{c.Address})},
-		{"port", between(c.Port, -1, 65535)},
-		{"tls-cert-file", together(c.TLSCertFile, c.TLSPrivateKeyFile, "tls-private-key-file")},
-		{"tls-min-version", oneOf(c.TLSMinVersion, "VersionTLS12", "VersionTLS13")},
-		{"tls-cipher-suites", wrong(c.cipherSuites())},
-		{"streaming-connection-idle-timeout", positive(c.StreamingConnectionIdleTimeout)},
-		{"healthz-bind-address", addresses([]string{c.HealthzBindAddress})},
-		{"healthz-port", between(c.HealthzPort, 0, 65535)},
-		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, mostPulls)},
-		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
-		{"pod-cidr", network(c.PodCIDR)},
-		{"cluster-dns", addresses(c.ClusterDNS)},
-		{"cluster-domain", domain(c.ClusterDomain)},
-		{"resolv-conf", resolvConf(c.ResolvConf)},
-		{"node-labels", wrong(labels(c.NodeLabels))},
-		{"node-labels", reservedLabels(c)},
-		{"register-with-taints", wrong(taints(c.RegisterWithTaints))},
-		{"max-pods", between(c.MaxPods, 0, 1<<20)},
-		{"pod-pids-limit", between(c.PodPidsLimit, -1, 1<<22)},
-		{"system-reserved", wrong(reserved(c.SystemReserved))},
-		{"kube-reserved", wrong(reserved(c.KubeReserved))},
-		{"runtime-class", wrong(classes(c.RuntimeClasses))},
-		{"allowed-unsafe-sysctls", sysctls(c.AllowedUnsafeSysctls)},
-		{"container-log-max-size", wrong(size(c.ContainerLogMaxSize))},
-		{"container-log-max-files", between(c.ContainerLogMaxFiles, 2, 1<<10)},
-		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
-	} {
-		if f.msg != "" {
-			return &Error{Key: f.key, Msg: f.msg}
-		}
-	}
-	return nil
-}
-
 // Headers returns ManifestURLHeader as an HTTP header. Check has accepted it.
 func (c Config) Headers() http.Header {
 	h := http.Header{}
@@ -276,159 +198,6 @@ func IsURL(name string) bool {
 	return strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://")
 }
 
-func oneOf(v string, allowed ...string) string {
-	if slices.Contains(allowed, v) {
-		return ""
-	}
-	if allowed[0] == "" {
-		allowed = allowed[1:]
-	}
-	return fmt.Sprintf("%q is not one of %s", v, strings.Join(allowed, ", "))
-}
-
-func absolute(path string) string {
-	if strings.HasPrefix(path, "/") {
-		return ""
-	}
-	return fmt.Sprintf("%q is not an absolute path", path)
-}
-
-func endpoint(v string) string {
-	switch {
-	case v == "", strings.HasPrefix(v, "/"):
-		return ""
-	case strings.HasPrefix(v, "unix:///"):
-		return ""
-	}
-	return fmt.Sprintf("%q is not a unix socket, as unix:///run/containerd/containerd.sock", v)
-}
-
-func nodeName(v string) string {
-	if v == "" {
-		return "is empty, and the host name is not known"
-	}
-	if problems := validation.IsDNS1123Subdomain(v); len(problems) > 0 {
-		return fmt.Sprintf("%q cannot be a node name: %s", v, problems[0])
-	}
-	return ""
-}
-
-// filenames never repeats a URL: there may be a secret in it.
-func filenames(names []string) string {
-	dashes := 0
-	for _, n := range names {
-		if n == "" {
-			return "a path is empty"
-		}
-		if n == "-" {
-			dashes++
-		}
-		if scheme, _, ok := strings.Cut(n, "://"); ok && !IsURL(n) && !strings.ContainsAny(scheme, "/.") {
-			return fmt.Sprintf("%q is no scheme that is read; http:// and https:// are", scheme+"://")
-		}
-	}
-	if dashes > 1 {
-		return "standard input (-) can be read only once"
-	}
-	return ""
-}
-
-// headers never repeats a header's value: it may be a secret.
-func headers(lines []string) string {
-	for i, line := range lines {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || strings.TrimSpace(name) == "" || strings.ContainsAny(strings.TrimSpace(name), " \t\r\n") || strings.ContainsAny(value, "\r\n") {
-			return fmt.Sprintf("header %d is not of the form 'Name: value'", i+1)
-		}
-	}
-	return ""
-}
-
-// together reports that of two settings that need each other one is missing.
-func together(a, b, other string) string {
-	if (a == "") != (b == "") {
-		return "needs --" + other + " beside it, and the other way round"
-	}
-	return ""
-}
-
-// endpoints never repeats one: it may hold a password.
-func endpoints(urls []string) string {
-	for i, v := range urls {
-		u, err := url.Parse(v)
-		switch {
-		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-			return fmt.Sprintf("endpoint %d is not a URL, as https://127.0.0.1:2379", i+1)
-		case u.User != nil:
-			return fmt.Sprintf("endpoint %d holds a user: use --etcd-user and --etcd-password-file", i+1)
-		}
-	}
-	return ""
-}
-
-func prefix(v string) string {
-	if strings.Trim(v, "/") == "" {
-		return "is empty: every key of the etcd would be a manifest"
-	}
-	return ""
-}
-
-func network(v string) string {
-	if p, err := netip.ParsePrefix(v); err != nil || p != p.Masked() {
-		return fmt.Sprintf("%q is not a network, as 10.88.0.0/16", v)
-	}
-	return ""
-}
-
-func addresses(list []string) string {
-	for _, v := range list {
-		if ip, err := netip.ParseAddr(v); err != nil || ip.Zone() != "" {
-			return fmt.Sprintf("%q is not an IP address, as 10.96.0.10", v)
-		}
-	}
-	return ""
-}
-
-func domain(v string) string {
-	if problems := validation.IsDNS1123Subdomain(v); v != "" && len(problems) > 0 {
-		return fmt.Sprintf("%q is not a domain, as cluster.local: %s", v, problems[0])
-	}
-	return ""
-}
-
-func resolvConf(v string) string {
-	if v == "" {
-		return ""
-	}
-	return absolute(v)
-}
-
-// nodeIPs takes one address, or one of each family.
-func nodeIPs(list []string) string {
-	all := items(list)
-	if msg := addresses(all); msg != "" {
-		return msg
-	}
-	if len(all) > 2 || len(all) == 2 && netip.MustParseAddr(all[0]).Is4() == netip.MustParseAddr(all[1]).Is4() {
-		return "takes one address, or one of each family"
-	}
-	return ""
-}
-
-func atLeast(d time.Duration) string {
-	if d >= 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s is less than nothing", d)
-}
-
-func positive(d time.Duration) string {
-	if d > 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s is not longer than nothing", d)
-}
-
 // Run returns the directory of the local socket: RunDir, else /run/nodectl for the
 // default root directory and the root directory itself for another, so that agents
 // with roots of their own never meet.
@@ -440,28 +209,4 @@ func (c Config) Run() string {
 		return "/run/nodectl"
 	}
 	return c.RootDir
-}
-
-// DefaultPort is where an API server expects its nodes.
-const DefaultPort = 10250
-
-// ServerPort returns the port of the server on TCP: Port, or by itself DefaultPort
-// with an API server and 0, none, without.
-func (c Config) ServerPort() int {
-	switch {
-	case c.Port >= 0:
-		return c.Port
-	case c.Kubeconfig != "":
-		return DefaultPort
-	}
-	return 0
-}
-
-// Certificates returns the directory of this node's certificates: CertDir, or pki
-// in the root directory.
-func (c Config) Certificates() string {
-	if c.CertDir != "" {
-		return c.CertDir
-	}
-	return strings.TrimSuffix(c.RootDir, "/") + "/pki"
 }

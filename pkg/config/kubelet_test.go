@@ -204,6 +204,218 @@ Each field is one of these:
 
 Where a field is not set, nodectl's default holds; ` + "`nodectl config view`" + ` prints it.
 
+## The kubelet's command line
+
+` + "`nodectl serve`" + ` and ` + "`nodectl config view`" + ` take the kubelet's flags too. One that is a
+setting here under another name sets it (` + "`--hostname-override`, `--container-runtime-endpoint`,\n`--pod-manifest-path`, `--manifest-url`, `--pod-max-pids`" + `). One that stands for a field
+below means what the field means, and is above every file. One that is neither does
+nothing, and is named in the warning. One of kubelets of long ago
+(` + "`--network-plugin`" + `) is an error, and so is one that no kubelet has.
+
+Called by the name ` + "`kubelet`" + `, the binary is ` + "`nodectl serve`" + ` with these differences,
+so that the unit file kubeadm writes starts it:
+
+- certificates are in /var/lib/kubelet/pki, where the kubelet's kubeconfig looks for
+  the client certificate: what nodectl rotates, the kubelet finds, and the other way
+  round;
+- /healthz is on 127.0.0.1:10248, which kubeadm waits for;
+- ` + "`--version`" + ` prints the version of Kubernetes whose API nodectl speaks.
+
+The root directory stays /var/lib/nodectl. /var/lib/kubelet holds the pods of another
+agent, and is refused as a ` + "`--root-dir`" + ` where it does. Profiles of seccomp that pods
+name are looked for in seccomp/ below the root directory.
+packaging/kubelet.service.d/20-nodectl.conf puts nodectl in the kubelet's place on a
+node that kubeadm set up.
+
+## Fields
+
 | Field | Outcome | Beside |
 |---|---|---|
 `
+
+const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+
+func readKubelet(t *testing.T, given []Given, texts ...string) Layer {
+	t.Helper()
+	var docs []Document
+	for i, text := range texts {
+		docs = append(docs, Document{File: fmt.Sprintf("/etc/k/%d.conf", i), Data: []byte(head + text)})
+	}
+	l, err := ReadKubelet(docs, given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestC_1_44_1_WhatFieldsBecome: each form of a value, as the setting has it.
+func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text string
+		want map[string]any
+	}{
+		{"maxPods: 12\nclusterDomain: x.y", map[string]any{"max-pods": "12", "cluster-domain": "x.y"}},
+		{"syncFrequency: 0s\nmaxPods: 0\naddress: ''\nkubeAPIBurst: 0", map[string]any{}},
+		{"podPidsLimit: 0\nkubeAPIQPS: 0\neventRecordQPS: 0\nresolvConf: ''", map[string]any{"pod-pids-limit": "0", "kube-api-qps": "0", "event-qps": "0", "resolv-conf": ""}},
+		{"rotateCertificates: false\nserverTLSBootstrap: true", map[string]any{"rotate-certificates": "false", "rotate-server-certificates": "true"}},
+		{"nodeLeaseDurationSeconds: 20", map[string]any{"node-lease-duration": "20s"}},
+		{"syncFrequency: 90s", map[string]any{"sync-frequency": "1m30s"}},
+		{"staticPodPath: m", map[string]any{"filename": []string{"/etc/k/m"}}},
+		{"staticPodURL: http://h/\nstaticPodPath: /m", map[string]any{"filename": []string{"/m", "http://h/"}}},
+		{"staticPodURLHeader: {B: [x, y], A: [z]}", map[string]any{"manifest-url-header": []string{"A: z", "B: x", "B: y"}}},
+		{"systemReserved: {memory: 1Gi, cpu: 500m}", map[string]any{"system-reserved": []string{"cpu=500m", "memory=1Gi"}}},
+		{"registerWithTaints: [{key: a, value: b, effect: NoSchedule}, {key: c, effect: NoExecute}]", map[string]any{"register-with-taints": []string{"a=b:NoSchedule", "c=:NoExecute"}}},
+		{"evictionHard: {memory.available: 5%}", map[string]any{"eviction-hard": []string{"memory.available<5%"}}},
+		{"evictionHard: {}", map[string]any{"eviction-hard": []string{}}},
+		{"evictionHard: {memory.available: 5%, nodefs.available: 1Gi, nodefs.inodesFree: 1%, imagefs.inodesFree: 1%}\nmergeDefaultEvictionSettings: true",
+			map[string]any{"eviction-hard": []string{"imagefs.inodesFree<1%", "memory.available<5%", "nodefs.available<1Gi", "nodefs.inodesFree<1%", "imagefs.available<15%"}}},
+		{"enableServer: false\nport: 10", map[string]any{"port": "0"}},
+		{"enableServer: true", map[string]any{}},
+		{"port: 10", map[string]any{"port": "10"}},
+		{"serializeImagePulls: true", map[string]any{"max-parallel-image-pulls": "1"}},
+		{"serializeImagePulls: false", map[string]any{"max-parallel-image-pulls": "1024"}},
+		{"serializeImagePulls: false\nmaxParallelImagePulls: 4", map[string]any{"max-parallel-image-pulls": "4"}},
+		{"logging: {verbosity: 3}", map[string]any{}},
+		{"logging: {verbosity: 4}", map[string]any{"log-level": "debug"}},
+		{"crashLoopBackOff: {maxContainerRestartPeriod: 10s}", map[string]any{"max-container-restart-period": "10s"}},
+		{"authentication: &a {x509: {clientCAFile: pki/ca.crt}}", map[string]any{"client-ca-file": "/etc/k/pki/ca.crt"}},
+		{"failSwapOn: yes", map[string]any{"fail-swap-on": "true"}},
+	} {
+		l := readKubelet(t, nil, c.text)
+		if diff := cmp.Diff(c.want, l.Values); diff != "" {
+			t.Errorf("%s: %s", c.text, diff)
+		}
+		if len(l.Ignored)+len(l.Unknown) > 0 {
+			t.Errorf("%s: %v, %v", c.text, l.Ignored, l.Unknown)
+		}
+	}
+}
+
+// TestC_1_44_1_DropInsAreMerged: maps key by key, lists whole, null takes back, and
+// each value has the place of the one that won.
+func TestC_1_44_1_DropInsAreMerged(t *testing.T) {
+	t.Parallel()
+	l := readKubelet(t, nil,
+		"systemReserved: {cpu: '1', memory: 1Gi}\nclusterDNS: [10.0.0.1, 10.0.0.2]\nmaxPods: 5\nfeatureGates: {A: true, B: true}\nport: 3\nauthentication: {x509: {clientCAFile: /a}}",
+		"systemReserved: {memory: null, pid: '7'}\nclusterDNS: [10.0.0.3]\nmaxPods: null\nfeatureGates: {B: false}\nport: 0\nauthentication: {webhook: {enabled: true}}")
+	want := map[string]any{"system-reserved": []string{"cpu=1", "pid=7"}, "cluster-dns": []string{"10.0.0.3"}, "client-ca-file": "/a"}
+	if diff := cmp.Diff(want, l.Values); diff != "" {
+		t.Error(diff)
+	}
+	if got := l.Places["cluster-dns"]; got != "/etc/k/1.conf:4" {
+		t.Errorf("cluster-dns is at %s", got)
+	}
+	if got := l.Places["client-ca-file"]; got != "/etc/k/0.conf:8" {
+		t.Errorf("client-ca-file is at %s", got)
+	}
+	if diff := cmp.Diff([]string{"featureGates A, B (/etc/k/1.conf:6)"}, l.Ignored); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAFlagIsAboveTheFiles: what is given by itself wins, and is placed there.
+func TestAFlagIsAboveTheFiles(t *testing.T) {
+	t.Parallel()
+	l := readKubelet(t, []Given{{"serializeImagePulls", "true", "--serialize-image-pulls"}, {"featureGates", "A=true,B=false", "--feature-gates"}, {"evictionHard", "memory.available=1Gi", "--x"}},
+		"maxParallelImagePulls: 4\nserializeImagePulls: false")
+	if l.Values["max-parallel-image-pulls"] != "1" || l.Places["max-parallel-image-pulls"] != "--serialize-image-pulls" {
+		t.Errorf("%v %v", l.Values, l.Places)
+	}
+	if _, err := ReadKubelet(nil, []Given{{"maxPods", "many", "--m"}}); err == nil || err.Error() != "--m is no whole number" {
+		t.Error(err)
+	}
+}
+
+// TestWhatWeakensIsRefused: each row that refuses does, and says where.
+func TestWhatWeakensIsRefused(t *testing.T) {
+	t.Parallel()
+	refusals := map[string]string{
+		"readOnlyPort": "readOnlyPort: 10255", "tlsCurvePreferences": "tlsCurvePreferences: [29]", "tlsMinVersion": "tlsMinVersion: VersionTLS10",
+		"authentication.webhook.enabled": "authentication: {webhook: {enabled: false}}", "authentication.anonymous.enabled": "authentication: {anonymous: {enabled: true}}",
+		"authorization.mode": "authorization: {mode: AlwaysAllow}", "imagePullCredentialsVerificationPolicy": "imagePullCredentialsVerificationPolicy: AlwaysVerify",
+		"runOnce": "runOnce: true", "featureGates": "featureGates: {ProcMountType: false}",
+	}
+	for _, row := range kubeletTable() {
+		text, ok := refusals[row.path]
+		if (row.refuse != nil) != ok {
+			t.Errorf("%s: refused %v, and tried %v", row.path, row.refuse != nil, ok)
+		}
+		if !ok {
+			continue
+		}
+		_, err := ReadKubelet([]Document{{"/k", []byte(head + text)}}, nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "/k:3: "+row.path+": ") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	l := readKubelet(t, nil, "readOnlyPort: 0\nauthorization: {mode: Webhook}\nimagePullCredentialsVerificationPolicy: NeverVerify\ntlsMinVersion: VersionTLS12\nrunOnce: false")
+	if diff := cmp.Diff(map[string]any{"tls-min-version": "VersionTLS12"}, l.Values); diff != "" || len(l.Ignored) > 0 {
+		t.Error(diff, l.Ignored)
+	}
+}
+
+// TestWhatDoesNothingIsNamed: every idle row is named for a value that asks for
+// something, and for none that does not.
+func TestWhatDoesNothingIsNamed(t *testing.T) {
+	t.Parallel()
+	asks := map[fieldKind]string{ofText: "odd", ofPath: "/odd", ofTruth: "", ofNumber: "12345", ofFraction: "0.7", ofSpan: "7h", ofTexts: "[odd]", ofAmounts: "{a: b}", ofWhole: "[odd]"}
+	for _, row := range kubeletTable() {
+		if row.does != warned || row.only != nil {
+			continue
+		}
+		value := asks[row.kind]
+		if row.kind == ofTruth {
+			value = map[bool]string{true: "false", false: "true"}[slices.Contains(row.fine, "true")]
+		}
+		parts := strings.Split(row.path, ".")
+		text := parts[len(parts)-1] + ": "
+		open, shut := "", ""
+		for _, p := range parts[:len(parts)-1] {
+			open, shut = open+p+": {", shut+"}"
+		}
+		if l := readKubelet(t, nil, open+text+value+shut); len(l.Ignored) != 1 || !strings.HasPrefix(l.Ignored[0], row.path+" (/etc/k/0.conf:3)") {
+			t.Errorf("%s: %v", row.path, l.Ignored)
+		}
+		for _, fine := range row.fine {
+			if row.kind == ofTexts {
+				fine = "[" + fine + "]"
+			}
+			if l := readKubelet(t, nil, open+text+fine+shut); len(l.Ignored) > 0 {
+				t.Errorf("%s: %s: %v", row.path, fine, l.Ignored)
+			}
+		}
+	}
+}
+
+// TestWrongTypesNameTheirPlace: and never the value.
+func TestWrongTypesNameTheirPlace(t *testing.T) {
+	t.Parallel()
+	for text, says := range map[string]string{
+		"maxPods: hunter2": "maxPods is no whole number", "port: '10250'": "port is no whole number", "clusterDNS: hunter2": "clusterDNS takes a list",
+		"clusterDNS: [1]": "item 1 is no text", "systemReserved: hunter2": "takes names and values", "systemReserved: {cpu: 1.5}": "cpu: is no text",
+		"featureGates: {A: hunter2}": "A: is neither true nor false", "syncFrequency: 5": "is no duration", "syncFrequency: hunter2": "is no duration",
+		"rotateCertificates: 'true'": "is neither true nor false", "clusterDomain: [x]": "takes one value", "authentication: hunter2": "holds fields, and no value",
+		"registerWithTaints: [hunter2]": "is no taint", "memoryThrottlingFactor: hunter2": "is no number", "clusterDomain: 12": "is no text",
+		"staticPodURLHeader: {A: hunter2}": "A: takes a list",
+	} {
+		_, err := ReadKubelet([]Document{{"/k", []byte(head + text)}}, nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "/k:3: ") || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{"", "[]", "a: b", "kind: KubeletConfiguration", "kind: Pod\napiVersion: kubelet.config.k8s.io/v1beta1", "a: ["} {
+		if _, err := ReadKubelet([]Document{{"/k", []byte(text)}}, nil); err == nil || !strings.HasPrefix(err.Error(), "/k: ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestIsKubelet(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{head: true, `{"kind": "KubeletConfiguration"}`: true, "kind: Config": false, "": false, "a: [": false, "- kind": false} {
+		if IsKubelet([]byte(text)) != want {
+			t.Errorf("%q", text)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -103,7 +104,7 @@ func (d dns) config(p *v1.Pod) (c *runtimeapi.DNSConfig, cut []string, err error
 func limit(c *runtimeapi.DNSConfig) (cut []string) {
 	if len(c.Servers) > maxNameservers {
 		c.Servers = c.Servers[:maxNameservers]
-		cut = append(cut, "too many nameservers; those that count are: "+strings.Join(c.Servers, " "))
+		cut = append(cut, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+strings.Join(c.Servers, " "))
 	}
 	had := len(c.Searches)
 	c.Searches = c.Searches[:min(had, maxSearches)]
@@ -112,15 +113,16 @@ func limit(c *runtimeapi.DNSConfig) (cut []string) {
 		c.Searches = c.Searches[:len(c.Searches)-1]
 	}
 	if len(c.Searches) < had {
-		cut = append(cut, "too many or too long search domains; those that count are: "+strings.Join(c.Searches, " "))
+		cut = append(cut, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+strings.Join(c.Searches, " "))
 	}
 	return cut
 }
 
 // tellCut says what of a pod's resolver configuration does not count.
-func (r *Runtime) tellCut(p *v1.Pod) {
+func (r *Runtime) tellCut(ctx context.Context, p *v1.Pod) {
 	_, cut, _ := r.dns().config(p) // an error was told where it counted
 	for _, what := range cut {
+		pod.Warn(ctx, "DNSConfigForming", what)
 		r.cfg.Log.Warn("Resolver limits exceeded", "pod", pod.KeyOf(p).String(), "reason", "DNSConfigForming", "message", what)
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 const hostFile = `# a comment
@@ -107,13 +109,13 @@ func TestC_1_38_8_DNSLimits(t *testing.T) {
 		cut      string
 	}{
 		"within":        {v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "a"}, Searches: names(32, 60)}, names(32, 60), 3, ""},
-		"servers":       {v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}, nil, 3, "too many nameservers; those that count are: a b c"},
-		"searches":      {v1.PodDNSConfig{Searches: names(40, 10)}, names(32, 10), 0, "too many or too long search"},
-		"characters":    {v1.PodDNSConfig{Searches: names(32, 64)}, names(31, 64), 0, "too many or too long search"}, // 32 * 65 - 1 > 2048
-		"all of them":   {v1.PodDNSConfig{Searches: names(31, 65)[:31]}, names(31, 65), 0, ""},                       // 31 * 66 - 1 = 2045
+		"servers":       {v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}, nil, 3, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: a b c"},
+		"searches":      {v1.PodDNSConfig{Searches: names(40, 10)}, names(32, 10), 0, "Search Line limits were exceeded"},
+		"characters":    {v1.PodDNSConfig{Searches: names(32, 64)}, names(31, 64), 0, "Search Line limits were exceeded"}, // 32 * 65 - 1 > 2048
+		"all of them":   {v1.PodDNSConfig{Searches: names(31, 65)[:31]}, names(31, 65), 0, ""},                            // 31 * 66 - 1 = 2045
 		"253":           {v1.PodDNSConfig{Searches: []string{name(1, 253)}}, []string{name(1, 253)}, 0, ""},
-		"254":           {v1.PodDNSConfig{Searches: []string{name(1, 254), "b"}}, []string{"b"}, 0, "those that count are: b"},
-		"counted first": {v1.PodDNSConfig{Searches: append([]string{name(1, 254)}, names(32, 10)...)}, names(31, 10), 0, "too many or too long search"},
+		"254":           {v1.PodDNSConfig{Searches: []string{name(1, 254), "b"}}, []string{"b"}, 0, "the applied search line is: b"},
+		"counted first": {v1.PodDNSConfig{Searches: append([]string{name(1, 254)}, names(32, 10)...)}, names(31, 10), 0, "Search Line limits were exceeded"},
 	} {
 		p := &v1.Pod{Spec: v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &c.extra}}
 		got, cut, err := dnsOf("").config(p)
@@ -134,7 +136,11 @@ func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"},
 		Spec:       v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}},
 	}
-	r.tellCut(p)
+	warned := ""
+	r.tellCut(pod.WithWarnings(t.Context(), func(reason, message string) { warned += reason + ": " + message }), p)
+	if want := "DNSConfigForming: Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: a b c"; warned != want {
+		t.Errorf("warned %q", warned)
+	}
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "pod=ns/p reason=DNSConfigForming") {
 		t.Errorf("told %q", got)
 	}

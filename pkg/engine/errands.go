@@ -10,7 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -180,7 +179,7 @@ func ephemeral(of *pod.Spec, name string) bool {
 // it was last looked at: what is noted is in the record before whoever asked hears of
 // it.
 func (w *worker) heed() {
-	if !w.looked {
+	if !w.last.looked {
 		return
 	}
 	for _, o := range w.letter.errands {
@@ -208,12 +207,12 @@ func (w *worker) note(o *errand) error {
 		return &RefusedError{fmt.Sprintf("no container of pod %s runs", o.key)}
 	}
 	for _, name := range names {
-		c, ok := w.have.Containers[name]
-		if !ok || c.State == pod.StateCreated {
+		c, ok := w.last.lives[name]
+		if !ok || c.state == pod.StateCreated {
 			delete(w.trouble, name) // what keeps it from starting is tried at once
 			continue
 		}
-		w.setLife(c.ID, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
+		w.setLife(c.id, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
 		delete(w.trouble, name)
 	}
 	return nil
@@ -226,8 +225,8 @@ func (w *worker) restartable() (names []string) {
 	}
 	add := func(list []v1.Container, which func(*v1.Container) bool) {
 		for i := range list {
-			if c, ok := w.have.Containers[list[i].Name]; ok && c.State == pod.StateRunning && which(&list[i]) {
-				names = append(names, c.Name)
+			if w.last.lives[list[i].Name].state == pod.StateRunning && which(&list[i]) {
+				names = append(names, list[i].Name)
 			}
 		}
 	}
@@ -239,13 +238,13 @@ func (w *worker) restartable() (names []string) {
 // noteDelete has the instance end: its stop has begun. Of one that stops already the
 // grace only shrinks (C-1.16.12).
 func (w *worker) noteDelete(grace *int64) {
-	if w.rec.Instance == 0 && w.have.Empty() {
+	if w.rec.Instance == 0 && w.last.empty {
 		return
 	}
 	if w.rec.StopSince.IsZero() {
 		w.rec.StopSince, w.rec.StopGrace = time.Now(), grace
 	} else if grace != nil {
-		least := min(*grace, plan.Grace(w.rec.Want, w.have))
+		least := min(*grace, w.last.grace)
 		if had := w.rec.StopGrace; had != nil {
 			least = min(*grace, *had)
 		}

@@ -1,15 +1,10 @@
 package engine
 
 import (
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -77,12 +72,12 @@ func fieldPath(of *pod.Spec, name string) string {
 	return "spec.containers{" + name + "}"
 }
 
-// lasting is what was told by events of a state that lasts: it is told once.
-type lasting struct {
-	crash   map[string]time.Time // by container: until when it is held back
-	image   map[string]time.Time // the same of an image
-	network bool                 // that the pod waits for the network
-	failing bool                 // that the pod cannot be looked at
+// warned returns a context by which calls tell what a person should hear of.
+func warned(ctx context.Context, cfg Config, of *pod.Spec) context.Context {
+	if of == nil {
+		return ctx
+	}
+	return pod.WithWarnings(ctx, func(reason, message string) { cfg.say(of.Key, of.UID(), "", pod.EventWarning, reason, message) })
 }
 
 // event tells of what happens to a pod of spec of, or to one of its containers.
@@ -214,7 +209,7 @@ func (w *worker) tellStopFailed(s plan.Step, err error) {
 // madeOf is the spec of what is on the node, as far as it is known.
 func (w *worker) madeOf() *pod.Spec {
 	for _, spec := range []*pod.Spec{w.rec.Want, w.letter.want} {
-		if spec != nil && (w.have.UID == "" || w.have.UID == spec.UID()) {
+		if spec != nil && (w.last.uid == "" || w.last.uid == spec.UID()) {
 			return spec
 		}
 	}
@@ -244,133 +239,4 @@ func (w *worker) tellKilling(s plan.Step) {
 		text = fmt.Sprintf("Container %s resize requires restart", s.Container)
 	}
 	w.event(of, s.Container, pod.EventNormal, eventKilling, "%s", text)
-}
-
-// tellWaits tells what the plan has found that lasts, once each: back-offs, and that
-// there is no network.
-func (w *worker) tellWaits(v plan.View, p plan.Plan) {
-	of := v.Want
-	if of == nil || deleting(of) {
-		return
-	}
-	for _, name := range sortedNames(p.Backoff) {
-		until := p.Backoff[name].Until
-		if w.said.crash[name].Equal(until) {
-			continue
-		}
-		if w.said.crash == nil {
-			w.said.crash = make(map[string]time.Time)
-		}
-		w.said.crash[name] = until
-		w.event(of, name, pod.EventWarning, eventBackOff, "Back-off restarting failed container %s in pod %s_%s(%s)", name, of.Name, of.Namespace, of.UID())
-	}
-	for _, name := range sortedNames(w.trouble) {
-		t := w.trouble[name]
-		told := t.Count > 1 || t.Until.Sub(v.Now) <= plan.PullTold
-		if w.failing[name] != plan.PullImage || !told || !t.Until.After(v.Now) || w.said.image[name].Equal(t.Until) {
-			continue
-		}
-		if w.said.image == nil {
-			w.said.image = make(map[string]time.Time)
-		}
-		w.said.image[name] = t.Until
-		w.tellImageBackOff(of, name, t)
-	}
-	waits := p.WaitFor == plan.WaitNetwork
-	if waits && !w.said.network {
-		w.event(of, "", pod.EventWarning, eventNetwork, "network is not ready: container runtime network not ready: %s", w.letter.noNetwork)
-	}
-	w.said.network = waits
-}
-
-func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func (w *worker) tellImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
-	switch t.Reason { // of these nothing is pulled: there is nothing to hold back
-	case "InvalidImageName", "ImageInspectError", "ErrImageNeverPull":
-		return
-	}
-	c, _ := of.Container(name)
-	if c == nil {
-		return
-	}
-	w.event(of, name, pod.EventNormal, eventBackOff, "Back-off pulling image %q: %s: %s", c.Image, t.Reason, t.Message)
-	w.event(of, name, pod.EventWarning, eventFailed, "Error: ImagePullBackOff")
-}
-
-// tellSandbox tells of a sandbox that takes the place of one that is lost, and of a
-// pod that is given other name servers than it asks for.
-func (w *worker) tellSandbox(v plan.View, s plan.Step) {
-	if b := v.Have.Sandbox; b != nil && v.Have.UID == v.Want.UID() && v.Instance == s.Instance {
-		w.event(v.Want, "", pod.EventNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
-	}
-	policy := v.Want.Pod.Spec.DNSPolicy
-	clusterFirst := policy == v1.DNSClusterFirstWithHostNet || policy == v1.DNSClusterFirst && !v.Want.Pod.Spec.HostNetwork
-	if w.cfg.NoClusterDNS && clusterFirst {
-		w.event(v.Want, "", pod.EventWarning, eventNoDNS,
-			"pod: \"%s_%s(%s)\". kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
-			v.Want.Name, v.Want.Namespace, v.Want.UID(), policy, v1.DNSDefault)
-	}
-}
-
-// tellUnread tells that a pod could not be looked at, once in a row. That the runtime
-// does not answer is the node's trouble.
-func (w *worker) tellUnread(err error) {
-	if err == nil {
-		w.said.failing = false
-		return
-	}
-	if !w.said.failing && !errors.Is(err, pod.ErrUnavailable) {
-		w.said.failing = true
-		w.event(w.letter.want, "", pod.EventWarning, eventSync, "error determining status: %v", err)
-	}
-}
-
-// tellResized tells of a resize that is over.
-func (w *worker) tellResized(spec *pod.Spec, before, now *v1.PodStatus) {
-	if of := resizingOf(before); of == nil || resizingOf(now) != nil || pendingOf(now) != nil || now.Phase != v1.PodRunning || w.letter.want == nil {
-		return
-	}
-	w.event(spec, "", pod.EventNormal, eventResizeDone, "%s", resizeText("completed", spec, ""))
-}
-
-func resizingOf(st *v1.PodStatus) *v1.PodCondition { return condition(st, v1.PodResizeInProgress) }
-func pendingOf(st *v1.PodStatus) *v1.PodCondition  { return condition(st, v1.PodResizePending) }
-
-func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
-	if i := slices.IndexFunc(st.Conditions, func(c v1.PodCondition) bool { return c.Type == kind }); i >= 0 {
-		return &st.Conditions[i]
-	}
-	return nil
-}
-
-// resizeText says how a resize gets on, and what was asked for.
-func resizeText(how string, of *pod.Spec, wrong string) string {
-	type asked struct {
-		Name      string                  `json:"name"`
-		Resources v1.ResourceRequirements `json:"resources,omitempty"`
-	}
-	var all struct {
-		InitContainers []asked `json:"initContainers,omitempty"`
-		Containers     []asked `json:"containers,omitempty"`
-		Generation     int64   `json:"generation"`
-		Error          string  `json:"error,omitempty"`
-	}
-	if of == nil {
-		return "Pod resize " + how
-	}
-	all.Generation, all.Error = of.Pod.Generation, wrong
-	for i := range of.Pod.Spec.InitContainers {
-		c := &of.Pod.Spec.InitContainers[i]
-		all.InitContainers = append(all.InitContainers, asked{c.Name, c.Resources})
-	}
-	for i := range of.Pod.Spec.Containers {
-		c := &of.Pod.Spec.Containers[i]
-		all.Containers = append(all.Containers, asked{c.Name, c.Resources})
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		return "Pod resize " + how
-	}
-	return "Pod resize " + how + ": " + string(text)
 }

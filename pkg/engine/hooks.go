@@ -11,7 +11,7 @@ import (
 // the container has to end gives it up; a failure is written down, and the next
 // plan ends the container (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
-	hookCtx, giveUp := context.WithCancel(ctx)
+	hookCtx, giveUp := context.WithCancel(warned(ctx, w.cfg, v.Want))
 	defer giveUp()
 	superseded := false
 	err := w.call(ctx, w.gate.patience(), func() {

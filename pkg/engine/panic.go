@@ -69,7 +69,7 @@ func (w *worker) live(ctx context.Context) {
 func (w *worker) recovered(ctx context.Context, p *panicked) bool {
 	w.freeSlot(ctx)
 	w.thinking.Store(0)
-	w.have, w.looked = pod.Actual{}, false
+	w.last = glance{}
 	now := time.Now()
 	recent := w.panics[:0]
 	for _, at := range w.panics {

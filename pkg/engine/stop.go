@@ -68,10 +68,11 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(deaf)
+	of := w.madeOf()
 	for i, s := range stops {
 		wg.Go(func() {
 			err := sheltered(func() error {
-				return s.run(ctx, w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
+				return s.run(warned(ctx, w.cfg, of), w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
 			})
 			close(s.end)
 			tell(stopped{i: i, err: err})

@@ -25,15 +25,15 @@ type worker struct {
 	letter letter
 
 	rec       pod.Record
+	loaded    bool // rec was read
 	recDirty  bool
 	saveErr   error
 	saveTried bool // since the last report
 	trouble   map[string]pod.Trouble
 	created   map[string]string // container name → ID made and not yet seen
 	before    v1.PodStatus
-	have      pod.Actual // as it was last looked at
-	looked    bool       // it was
-	heeded    uint64     // the newest errand taken note of
+	last      glance // at the pod
+	heeded    uint64 // the newest errand taken note of
 	lastPod   *v1.Pod
 	finished  bool       // as reported with it
 	origin    pod.Origin // as reported with it
@@ -50,36 +50,67 @@ type worker struct {
 	thinking  atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
 }
 
+// glance is what a worker keeps of its last look at the pod: what is asked for
+// between two looks is about that.
+type glance struct {
+	looked bool
+	empty  bool
+	uid    string
+	grace  int64 // of the pod, in seconds
+	lives  map[string]lifeOf
+}
+
+// lifeOf is the newest record of a container.
+type lifeOf struct {
+	id    string
+	state pod.ContainerState
+}
+
+// glanceAt remembers a look.
+func (w *worker) glanceAt(have pod.Actual) {
+	w.last = glance{looked: true, empty: have.Empty(), uid: have.UID, grace: plan.Grace(w.rec.Want, have), lives: make(map[string]lifeOf, len(have.Containers))}
+	for name, c := range have.Containers {
+		w.last.lives[name] = lifeOf{c.ID, c.State}
+	}
+}
+
+// look reads the pod. It returns false when it has to be read again; the worker is
+// over when ctx is done or over is true.
+func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
+	have, err := w.cfg.Runtime.Pod(ctx, w.key)
+	if ctx.Err() == nil {
+		w.tellUnread(err)
+	}
+	if err != nil {
+		w.freeSlot(ctx)
+		w.log.Debug("Pod not read", "error", err)
+		return have, false, !w.wait(ctx, w.failed())
+	}
+	if !w.loaded {
+		w.loadRecord(have.UID)
+		w.loaded = true
+		w.expect = w.rec.Instance > 0
+	}
+	if !w.believe(have) {
+		w.log.Warn("Runtime shows nothing of a pod it showed before; it is asked again")
+		w.freeSlot(ctx)
+		return have, false, !w.pause(ctx, emptyPause)
+	}
+	w.glanceAt(have)
+	w.heed()
+	return have, true, false
+}
+
 func (w *worker) run(ctx context.Context) {
-	loaded := false
+	w.loaded = false
 	for ctx.Err() == nil {
-		have, err := w.cfg.Runtime.Pod(ctx, w.key)
-		if ctx.Err() == nil {
-			w.tellUnread(err)
+		have, ok, over := w.look(ctx)
+		if over {
+			return
 		}
-		if err != nil {
-			w.freeSlot(ctx)
-			w.log.Debug("Pod not read", "error", err)
-			if !w.wait(ctx, w.failed()) {
-				return
-			}
+		if !ok {
 			continue
 		}
-		if !loaded {
-			w.loadRecord(have.UID)
-			loaded = true
-			w.expect = w.rec.Instance > 0
-		}
-		if !w.believe(have) {
-			w.log.Warn("Runtime shows nothing of a pod it showed before; it is asked again")
-			w.freeSlot(ctx)
-			if !w.pause(ctx, emptyPause) {
-				return
-			}
-			continue
-		}
-		w.have, w.looked = have, true
-		w.heed()
 		view := w.view(have)
 		w.thinking.Store(time.Now().UnixNano())
 		p := w.cfg.next(view)

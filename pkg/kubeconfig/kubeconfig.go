@@ -34,6 +34,10 @@ type Config struct {
 	File string
 	// Awaited lets Open succeed while File is not there: requests fail until it is.
 	Awaited bool
+	// Pair is a file with a certificate and its key, "" for none. They are shown in
+	// place of a client certificate that the kubeconfig holds itself, while they are
+	// of the same name and valid: a rotated certificate wins, as the kubelet has it.
+	Pair string
 	// UserAgent is sent with every request.
 	UserAgent string
 	// Log hears, at debug, that the kubeconfig has changed; nil is silence.

@@ -3,13 +3,17 @@ package kubeconfig
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"io/fs"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,6 +27,7 @@ import (
 type material struct {
 	text                 []byte
 	ca, cert, key, token thing
+	pair                 thing // Config.Pair; no data where it is not there
 }
 
 // thing is what the kubeconfig holds itself, or a file it names.
@@ -45,7 +50,11 @@ func (m *material) same(text []byte) bool {
 			return false
 		}
 	}
-	return true
+	if m.pair.file == "" {
+		return true
+	}
+	now, _ := os.ReadFile(m.pair.file)
+	return bytes.Equal(now, m.pair.data)
 }
 
 // read returns the way as the files describe it now: was, where nothing changed.
@@ -56,12 +65,21 @@ func read(cfg Config, was *Way) (*Way, error) {
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
-	if was != nil && was.read.same(text) {
+	now := time.Now()
+	if was != nil && was.read.same(text) && (was.until.IsZero() || now.Before(was.until)) {
 		return was, nil
 	}
 	rc, m, err := load(path, text)
 	if err != nil {
 		return nil, err
+	}
+	var until time.Time
+	if cfg.Pair != "" && m.cert.file == "" && len(rc.CertData) > 0 {
+		m.pair.file = cfg.Pair
+		m.pair.data, _ = os.ReadFile(cfg.Pair)
+		if until = standsIn(m.pair.data, rc.CertData, now); !until.IsZero() {
+			rc.CertData, rc.KeyData = m.pair.data, m.pair.data
+		}
 	}
 	rc.UserAgent = cfg.UserAgent
 	server, _, err := rest.DefaultServerUrlFor(rc)
@@ -72,7 +90,7 @@ func read(cfg Config, was *Way) (*Way, error) {
 	if err != nil {
 		return nil, pod.Problem{File: path, Msg: "cannot be used: " + plain(err)}
 	}
-	way.read = m
+	way.read, way.until = m, until
 	return way, nil
 }
 
@@ -115,6 +133,24 @@ func load(path string, text []byte) (*rest.Config, material, error) {
 	rc.CAFile, rc.CertFile, rc.KeyFile, rc.BearerTokenFile = "", "", "", ""
 	rc.BearerToken = strings.TrimSpace(rc.BearerToken)
 	return rc, m, nil
+}
+
+// standsIn returns until when pair may be shown in place of the certificate cert;
+// zero where it may not.
+func standsIn(pair, cert []byte, now time.Time) time.Time {
+	got, err := tls.X509KeyPair(pair, pair)
+	if err != nil {
+		return time.Time{}
+	}
+	block, _ := pem.Decode(cert)
+	if block == nil {
+		return time.Time{}
+	}
+	was, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || was.Subject.CommonName != got.Leaf.Subject.CommonName || !now.Before(got.Leaf.NotAfter) {
+		return time.Time{}
+	}
+	return got.Leaf.NotAfter
 }
 
 // digest returns one sum of several texts.

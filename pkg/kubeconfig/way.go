@@ -17,6 +17,7 @@ import (
 // it.
 type Way struct {
 	read     material
+	until    time.Time         // when Config.Pair ends; zero where it is not shown
 	identity [sha256.Size]byte // of who we are to whom, on the wire
 	root     url.URL           // what all paths are below
 	host     string            // scheme, host and port, for people

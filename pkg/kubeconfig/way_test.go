@@ -123,3 +123,53 @@ func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 	}
 	says("second")
 }
+
+// A rotated pair is shown in place of the certificate that the kubeconfig holds, but
+// only for the same name and while it is valid.
+func TestD4_RotatedPairWins(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	now := time.Now()
+	cert, key := a.issue("system:node:n1", now.Add(time.Hour))
+	pair := filepath.Join(t.TempDir(), "pair.pem")
+	path := kubeconfigOf(t, "https://127.0.0.1:1", "", "client-certificate-data: "+encoded(cert)+", client-key-data: "+encoded(key))
+	c := opened(t, path, func(c *Config) { c.Pair = pair })
+	shows := func(want string) *Way {
+		t.Helper()
+		w := must(c.Way())
+		config := w.wire.TLSClientConfig
+		got := config.Certificates
+		if config.GetClientCertificate != nil {
+			got = []tls.Certificate{*must(config.GetClientCertificate(&tls.CertificateRequestInfo{}))}
+		}
+		if is := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: got[0].Certificate[0]})); is != want {
+			t.Errorf("another certificate is shown")
+		}
+		return w
+	}
+	first := shows(cert)
+	rotated, fresh := a.issue("system:node:n1", now.Add(2*time.Hour))
+	write(t, pair, rotated+fresh)
+	second := shows(rotated)
+	if second == first || second.identity == first.identity || shows(rotated) != second || second.until.IsZero() {
+		t.Error("the way is not made anew, or without need")
+	}
+	second.until = now // as if it had expired
+	if shows(rotated) == second {
+		t.Error("nobody looks whether the pair is still valid")
+	}
+	other, its := a.issue("system:node:n2", now.Add(2*time.Hour))
+	write(t, pair, other+its)
+	shows(cert)
+	old, its := a.issue("system:node:n1", now.Add(-time.Minute))
+	write(t, pair, old+its)
+	shows(cert)
+	write(t, pair, rotated)
+	shows(cert)
+	write(t, pair, rotated+fresh)
+	shows(rotated)
+	// A certificate in a file is kept fresh there.
+	write(t, filepath.Join(filepath.Dir(path), "own.pem"), cert+key)
+	write(t, path, kubeconfigText("https://127.0.0.1:1", "", "client-certificate: own.pem, client-key: own.pem"))
+	shows(cert)
+}

@@ -31,8 +31,6 @@ type Config struct {
 	ClientExpires, ServerExpires func() time.Time
 	// CgroupVersion is 1 or 2; 0 where there are none.
 	CgroupVersion int
-	// More are collectors of others, as stats.Volumes.
-	More []prometheus.Collector
 }
 
 // Build is what this program was built from.
@@ -80,9 +78,6 @@ func New(c Config) *Metrics {
 	certificates(m.all, c)
 	m.client = counter(m.all, "kubelet_certificate_manager_client_expiration_renew_errors", "Counter of certificate renewal errors.")
 	m.serving = counter(m.all, "kubelet_server_expiration_renew_errors", "Counter of certificate renewal errors.")
-	for _, more := range c.More {
-		m.all.MustRegister(more)
-	}
 	return m
 }
 
@@ -115,6 +110,9 @@ func (m *Metrics) Probes() http.Handler { return handler(m.probes) }
 func handler(r *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
+
+// Also shows what a collector of somebody else's has, as stats.Volumes, in /metrics.
+func (m *Metrics) Also(c prometheus.Collector) { m.all.MustRegister(c) }
 
 // NotRenewed takes a client certificate, or a serving one, that could not be renewed.
 func (m *Metrics) NotRenewed(serving bool) {

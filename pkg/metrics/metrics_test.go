@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -215,13 +216,14 @@ func TestProbesAreCountedAndForgotten(t *testing.T) {
 	}
 	c := func(l *life) *v1.Container { return &l.pod.Spec.Containers[0] }
 	probe(first, "c1", c(first).LivenessProbe, nil)
+	probe(first, "c1", c(first).LivenessProbe, &pod.ProbeWarning{Message: "elsewhere"})
 	probe(first, "c1", c(first).ReadinessProbe, &pod.ProbeFailure{Message: "no"})
 	probe(first, "c1", c(first).ReadinessProbe, errors.New("trouble"))
 	want(t, series(t, m.Probes()), map[string]float64{
-		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Liveness,result=successful}": 1,
+		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Liveness,result=successful}": 2,
 		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Readiness,result=failed}":    1,
 		"prober_probe_total{container=main,namespace=default,pod=a,pod_uid=u1,probe_type=Readiness,result=unknown}":   1,
-		"prober_probe_duration_seconds{container=main,namespace=default,pod=a,probe_type=Liveness}":                   1,
+		"prober_probe_duration_seconds{container=main,namespace=default,pod=a,probe_type=Liveness}":                   2,
 		"prober_probe_duration_seconds{container=main,namespace=default,pod=a,probe_type=Readiness}":                  1,
 	})
 	second.report(second.runs("c2"))
@@ -263,6 +265,37 @@ func TestCardinality(t *testing.T) {
 	if a, p := len(series(t, m.Handler())), len(series(t, m.Probes())); a != all || p != probes {
 		t.Errorf("%d and %d series, before %d and %d", a, p, all, probes)
 	}
+}
+
+// TestToldAndAskedAtOnce: by as many goroutines as there are.
+func TestToldAndAskedAtOnce(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 50 {
+				id := fmt.Sprint("c", i, "-", j)
+				l := newLife(m, fmt.Sprint("p", i), fmt.Sprint("u", i, "-", j), "api")
+				l.report(l.runs(id))
+				m.Event(pod.Event{Key: pod.KeyOf(l.pod), UID: string(l.pod.UID), Container: "spec.containers{main}", Reason: "Started"})
+				_ = m.Prober(prober{}).Probe(t.Context(), pod.ProbeRequest{ContainerID: id})
+				m.Call("ListContainers", "", time.Millisecond, nil)
+				l.report(nil, gone)
+			}
+		})
+		all.Go(func() {
+			for range 5 {
+				_ = series(t, m.Handler())
+				_ = series(t, m.Probes())
+			}
+		})
+	}
+	all.Wait()
+	want(t, series(t, m.Handler()), map[string]float64{
+		"kubelet_started_containers_total{container_type=container}": 400, "kubelet_desired_pods{static=}": 0,
+		"kubelet_runtime_operations_total{operation_type=list_containers}": 400,
+	})
 }
 
 // TestAppendixG_Runtime: calls by the kubelet's words, and what a sandbox counts for.

@@ -49,9 +49,10 @@ func (c counted) Probe(ctx context.Context, r pod.ProbeRequest) error {
 		return err // nobody waited for it
 	}
 	var no *pod.ProbeFailure
+	var but *pod.ProbeWarning
 	result := "unknown"
 	switch {
-	case err == nil:
+	case err == nil, errors.As(err, &but):
 		result = "successful"
 	case errors.As(err, &no):
 		result = "failed"

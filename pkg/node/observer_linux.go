@@ -190,6 +190,12 @@ func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 	}
 }
 
+// Addresses returns the node's as its object has them, without looking at anything
+// else.
+func (o *Observer) Addresses(ctx context.Context) []v1.NodeAddress {
+	return addresses(Inputs{Settings: o.cfg.Settings, Addresses: o.addresses(ctx)})
+}
+
 // addresses are found once, and again when the machine has them no more: a name
 // server is not asked in every round. None are known while none are found.
 func (o *Observer) addresses(ctx context.Context) []string {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -183,6 +184,29 @@ func TestC_1_25_6_WordsOfNotReady(t *testing.T) {
 	if c := Condition(o.Node(t.Context(), nil), v1.NodeReady); c.Message != "[PLEG is not healthy: x, container runtime not ready: RuntimeReady=false reason:R message:m, node is shutting down]" {
 		t.Errorf("all: %s", c.Message)
 	}
+}
+
+// TestC_1_25_2_LookedAtOnDemand: a node that nobody observes is asked about when
+// somebody wants to know, and is as old as the first look.
+func TestC_1_25_2_LookedAtOnDemand(t *testing.T) {
+	t.Parallel()
+	ips := known(t)
+	synctest.Test(t, func(t *testing.T) {
+		o := observer(t, well(), ips)
+		first := o.Look(t.Context())
+		time.Sleep(time.Hour)
+		again := o.Look(t.Context())
+		if Condition(first, v1.NodeReady).Status != v1.ConditionTrue || len(first.Status.Images) != 1 || first.CreationTimestamp.IsZero() ||
+			!again.CreationTimestamp.Equal(&first.CreationTimestamp) {
+			t.Errorf("first %+v, again %+v", first, again)
+		}
+		if was, is := Condition(first, v1.NodeReady), Condition(again, v1.NodeReady); is.LastTransitionTime != was.LastTransitionTime || is.LastHeartbeatTime == was.LastHeartbeatTime {
+			t.Errorf("conditions %+v, %+v", was, is)
+		}
+		if got := o.Addresses(t.Context()); !slices.Equal(got, first.Status.Addresses) {
+			t.Errorf("addresses %v, the node has %v", got, first.Status.Addresses)
+		}
+	})
 }
 
 // TestC_1_35_4_PressureOnTheNode: a threshold that is met now is a condition now.

@@ -99,6 +99,7 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 		"round", "round", "round", "kill", "kill", "exit", "exit", "sandbox", "image", "initImage", "pod", "label",
 		"containers", "remove", "want", "clock", "clockBack", "record", "fail", "network", "unknown", "uid",
 		"revert", "revert", "ghost", "hook", "startup", "startup", "liveness", "sideImage", "memory", "grace", "rule",
+		"restart", "delete",
 	}).Draw(t, "event")
 	m.log = append(m.log, word)
 	defer func() {
@@ -141,6 +142,12 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 			map[string]map[string]pod.Verdict{"startup": health.Started, "liveness": health.Live}[word][c.Name] = verdict
 			m.health = health
 		}
+	case "restart":
+		if n := len(m.containers); n > 0 {
+			m.askRestart(m.containers[rapid.IntRange(0, n-1).Draw(t, "which")], int64(rapid.IntRange(0, 90).Draw(t, "grace")))
+		}
+	case "delete":
+		m.askDelete(int64(rapid.IntRange(0, 90).Draw(t, "grace")))
 	case "rule":
 		if f.own != "" {
 			f.rule = map[string]string{"": "RestartAllContainers"}[f.rule]
@@ -252,6 +259,38 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 	})
 }
 
+// askRestart is a person who asks for another life of a container.
+func (m *sim) askRestart(c *simContainer, grace int64) {
+	have := m.have()
+	if m.want == nil || m.rec.Terminal != "" || have.Containers[c.Name].ID != c.ID || c.State == pod.StateCreated || have.Sandbox == nil {
+		return
+	}
+	spec, init := m.want.Container(c.Name)
+	if spec == nil || init && !pod.Restartable(spec) || c.Name == "debug" {
+		return
+	}
+	life := m.rec.Lives[c.ID]
+	life.Killed, life.Grace = pod.OnRequest, &grace
+	if m.rec.Lives == nil {
+		m.rec.Lives = map[string]pod.Life{}
+	}
+	m.rec.Lives[c.ID] = life
+	if l := m.lives[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
+		l.asked = true
+	}
+}
+
+// askDelete is a person who asks for the end of the instance.
+func (m *sim) askDelete(grace int64) {
+	if m.want == nil || m.rec.Instance == 0 || !m.rec.StopSince.IsZero() {
+		return
+	}
+	m.rec.StopSince, m.rec.StopGrace, m.lastGrace, m.lastEnded = m.now, &grace, math.MaxInt64, ""
+}
+
+// byProbe reports whether a life was ended because of a probe.
+func byProbe(killed string) bool { return (pod.Life{Killed: killed}).ByProbe() }
+
 // ghost lets an older record and an older sandbox live again, as a runtime does
 // that was cut off in the middle of a start that the agent gave up.
 func (m *sim) ghost() {
@@ -309,7 +348,7 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 		}
 		c, ok := have.Containers[name]
 		killed := m.rec.Lives[c.ID].Killed
-		done := ok && c.State == pod.StateExited && !mayRestart(m.want, spec, &life{exit: c.ExitCode, killed: killed != "" && killed != pod.HookFailed})
+		done := ok && c.State == pod.StateExited && !mayRestart(m.want, spec, &life{exit: c.ExitCode, asked: killed == pod.OnRequest, killed: byProbe(killed)})
 		if !ok || c.State != pod.StateRunning && !done || c.Hash != m.want.ContainerHash(name) {
 			return name + " is not as wanted"
 		}

@@ -129,7 +129,7 @@ func (m *sim) stop(s plan.Step) {
 	m.now = m.now.Add(m.stopTakes)
 	m.exit(c, 137)
 	if l := m.lives[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
-		l.killed = s.Killed != "" && s.Killed != pod.HookFailed
+		l.killed = byProbe(s.Killed)
 	}
 }
 
@@ -142,6 +142,7 @@ func (m *sim) startInstance(instance int) {
 		m.started = map[string]int{} // another pod: its numbers begin anew
 	}
 	m.rec.Want, m.rec.UID, m.rec.Instance = m.want, m.want.UID(), instance
+	m.rec.StopGrace = nil
 	m.rec.StopSince, m.rec.Terminal, m.rec.StartTime, m.streaks = time.Time{}, "", m.now, map[string]int{}
 	if m.lastEnded == content(m.want) {
 		m.breaks("an instance starts although the pod had ended with this content")

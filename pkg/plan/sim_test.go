@@ -67,6 +67,7 @@ type life struct {
 	id, hash, resources, sandbox string
 	exit                         int32
 	killed                       bool // by a probe
+	asked                        bool // to be followed by another one
 }
 
 type simSandbox struct {
@@ -153,7 +154,7 @@ func (m *sim) view() plan.View {
 	maps.DeleteFunc(m.rec.Lives, func(id string, _ pod.Life) bool { return m.container(id) == nil })
 	v := plan.View{
 		Want: m.want, Kept: m.rec.Want, Have: have, Instance: m.rec.Instance, Attempts: maps.Clone(m.rec.Attempts),
-		Terminal: string(m.rec.Terminal), Trouble: m.trouble, StopSince: m.rec.StopSince,
+		Terminal: string(m.rec.Terminal), Trouble: m.trouble, StopSince: m.rec.StopSince, StopGrace: m.rec.StopGrace,
 		Health: m.health, Lives: maps.Clone(m.rec.Lives), Streaks: maps.Clone(m.streaks), RestartingAll: m.all, StartTime: m.rec.StartTime,
 		NetworkReady: m.network, Now: m.now,
 	}

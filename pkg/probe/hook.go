@@ -76,7 +76,9 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 	if err != nil && plainAnswer(err) {
 		req.URL.Scheme = "http"
 		req.Header.Del("Authorization")
-		resp, err = do(req)
+		if resp, err = do(req); err == nil {
+			pod.Warn(ctx, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+		}
 	}
 	switch {
 	case invalidHeader(err):

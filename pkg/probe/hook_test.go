@@ -31,9 +31,13 @@ func getHook(t *testing.T, addr, path string) pod.HookRequest {
 	return pod.HookRequest{PodIP: r.PodIP, Handler: &v1.LifecycleHandler{HTTPGet: r.Probe.HTTPGet}}
 }
 
+func hookWith(ctx context.Context, r pod.HookRequest) error {
+	return probe.New(probe.Config{Version: "1.2"}).Hook(ctx, r)
+}
+
 func hook(t *testing.T, r pod.HookRequest) error {
 	t.Helper()
-	return probe.New(probe.Config{Version: "1.2"}).Hook(t.Context(), r)
+	return hookWith(t.Context(), r)
 }
 
 func TestC_1_24_1_ExecHook(t *testing.T) {
@@ -162,8 +166,12 @@ func TestC_1_24_2_HTTPSFallsBackWithoutAuthorization(t *testing.T) {
 
 	r := getHook(t, serve(t, handle), "/")
 	r.Handler.HTTPGet.Scheme, r.Handler.HTTPGet.HTTPHeaders = v1.URISchemeHTTPS, headers
-	if err := hook(t, r); err != nil {
+	warned := ""
+	if err := hookWith(pod.WithWarnings(t.Context(), func(reason, message string) { warned += reason + " " + message }), r); err != nil {
 		t.Fatalf("plain server: %v, want success", err)
+	}
+	if !strings.HasPrefix(warned, "LifecycleHTTPFallback request to HTTPS lifecycle hook 127.0.0.1:") {
+		t.Errorf("warned %q", warned)
 	}
 	if h := <-seen; h.Get("Authorization") != "" || h.Get("X-A") != "1" {
 		t.Errorf("sent in plain text: %v", h)

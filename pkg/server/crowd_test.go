@@ -115,3 +115,7 @@ func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 		t.Errorf("%d connections of %d descriptors", got.Connections, descriptors())
 	}
 }
+
+func (s *said) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

@@ -131,6 +131,22 @@ func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, 
 		r.q.result = "left"
 	case err != nil:
 		r.q.result = "error"
+		return errors.New(r.plain(err.Error()))
 	}
 	return err
+}
+
+// plain cuts from an error what the runtime's streaming server puts in front of it,
+// and ours does once more.
+func (r *remote) plain(text string) string {
+	text = strings.TrimPrefix(text, "Internal error occurred: ")
+	return strings.TrimPrefix(text, r.failed())
+}
+
+// failed is what a streaming server puts in front of an error.
+func (r *remote) failed() string {
+	if strings.HasPrefix(r.q.route.path, "/attach") {
+		return "error attaching to container: "
+	}
+	return "error executing command in container: "
 }

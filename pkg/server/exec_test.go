@@ -46,6 +46,12 @@ func TestC_1_40_9_Exec(t *testing.T) {
 			t.Errorf("%s: %q, %q, %v", name, out.String(), errs.String(), err)
 		}
 	}
+	for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "output", "1")) { // which the runtime refuses
+		err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})
+		if want := "Internal error occurred: error executing command in container: rpc error: code = InvalidArgument desc = no command"; err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
 	all := l.rt.Execs()
 	if last := all[len(all)-1].Cmd; len(last) != 2 || last[1] != "two words" {
 		t.Errorf("it ran %q", last)
@@ -181,7 +187,9 @@ func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 		x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1"))[name]
 		ended := make(chan error, 1)
 		in, stdin := io.Pipe()
-		go func() { ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard}) }()
+		go func() {
+			ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard})
+		}()
 		select {
 		case err := <-ended:
 			if err == nil && name != "SPDY" { // whose client takes the end of everything for the end

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	clientspdy "k8s.io/client-go/transport/spdy"
@@ -95,9 +96,23 @@ func (f *forwarder) begin(run func()) bool {
 	return !f.over
 }
 
+// errClosing is why nothing more is forwarded.
+var errClosing = errors.New("the connection is closing")
+
 // PortForward implements portforward.PortForwarder: it returns when the pod has said
 // all that it will say. An error is the runtime's: nobody listens there, for one.
 func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, caller io.ReadWriteCloser) error {
+	err := f.forward(port, caller)
+	if err != nil {
+		// The library resets the caller's streams at an error. Nothing is written, but
+		// only once the caller has been told that there is a stream: a reset that
+		// comes before hides why.
+		_, _ = caller.Write(nil)
+	}
+	return err
+}
+
+func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
 	headers := http.Header{}
 	headers.Set(portforward.PortHeader, strconv.Itoa(int(port)))
 	headers.Set(portforward.PortForwardRequestIDHeader, strconv.FormatInt(f.next.Add(1), 10))
@@ -107,11 +122,21 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, call
 		return fmt.Errorf("create error stream: %w", err)
 	}
 	defer f.conn.RemoveStreams(errs)
-	_ = errs.Close() // nothing is written to it
+	_ = errs.Close()               // nothing is written to it
+	failed := make(chan string, 1) // cap 1: what the goroutine below has read, once
+	if !f.begin(func() {
+		text, _ := io.ReadAll(io.LimitReader(errs, 4<<10))
+		failed <- string(text)
+	}) {
+		return errClosing
+	}
 	headers.Set(portforward.StreamType, portforward.StreamTypeData)
-	data, err := f.conn.CreateStream(headers)
-	if err != nil {
+	data, why, err := f.dataStream(headers, failed)
+	switch {
+	case err != nil:
 		return fmt.Errorf("create data stream: %w", err)
+	case why != "":
+		return errors.New(why)
 	}
 	defer f.conn.RemoveStreams(data)
 	defer data.Reset()
@@ -121,14 +146,7 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, call
 		defer data.Close() // half of it: the pod may go on
 		_, _ = io.Copy(data, caller)
 	}) {
-		return errors.New("the connection is closing")
-	}
-	failed := make(chan string, 1) // cap 1: what the goroutine below has read, once
-	if !f.begin(func() {
-		text, _ := io.ReadAll(io.LimitReader(errs, 4<<10))
-		failed <- string(text)
-	}) {
-		return errors.New("the connection is closing")
+		return errClosing
 	}
 	_, _ = io.Copy(caller, data) // the pod has said all, or one of the two is gone
 	_ = data.Reset()             // nobody reads what else the caller says
@@ -136,6 +154,59 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, call
 		return errors.New(text)
 	}
 	return nil
+}
+
+// dataStream makes the stream for a connection's data; why is what the runtime said
+// in its place. A runtime that fails at once may never answer for the stream.
+func (f *forwarder) dataStream(headers http.Header, failed chan string) (data httpstream.Stream, why string, err error) {
+	type made struct {
+		stream httpstream.Stream
+		err    error
+	}
+	answer, left := make(chan made, 1), make(chan struct{}) // cap 1: nobody may wait for it any more
+	if !f.begin(func() {
+		stream, err := f.conn.CreateStream(headers)
+		answer <- made{stream, err}
+		select {
+		case <-left:
+			if err == nil {
+				_ = stream.Reset()
+				f.conn.RemoveStreams(stream)
+			}
+		default:
+		}
+	}) {
+		return nil, "", errClosing
+	}
+	select {
+	case m := <-answer:
+		if m.err != nil { // which is less than what the other stream says
+			select {
+			case why = <-failed:
+			case <-time.After(time.Second):
+			}
+			if why != "" {
+				return nil, why, nil
+			}
+		}
+		return m.stream, "", m.err
+	case why = <-failed:
+	}
+	if why == "" {
+		failed <- why // it said nothing; whoever waits for it hears that
+		m := <-answer
+		return m.stream, "", m.err
+	}
+	close(left)
+	select {
+	case m := <-answer:
+		if m.err == nil {
+			_ = m.stream.Reset()
+			f.conn.RemoveStreams(m.stream)
+		}
+	default: // the goroutine above sees that nobody waits
+	}
+	return nil, why, nil
 }
 
 // forwarder connects to the runtime's streaming server.

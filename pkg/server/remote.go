@@ -99,7 +99,7 @@ func (s *Server) websocket(w http.ResponseWriter, q *http.Request, r *remote) er
 	defer conn.Close()
 	wg.Go(func() { readSizes(q.Context(), streams[served.StreamResize], sizes) })
 	err = r.stream(q.Context(), streams[served.StreamStdIn], streams[served.StreamStdOut], streams[served.StreamStdErr], &queue{ctx: q.Context(), sizes: sizes})
-	text, broken := json.Marshal(statusFor(err))
+	text, broken := json.Marshal(r.status(err))
 	if broken != nil {
 		return broken
 	}
@@ -129,8 +129,8 @@ func readSizes(ctx context.Context, from io.Reader, sizes chan<- served.Terminal
 	}
 }
 
-// statusFor says how a stream has ended, as protocols 4 and 5 have it.
-func statusFor(err error) *metav1.Status {
+// status says how a stream has ended, as protocols 4 and 5 have it.
+func (r *remote) status(err error) *metav1.Status {
 	var code clientexec.CodeExitError
 	switch {
 	case err == nil:
@@ -144,6 +144,6 @@ func statusFor(err error) *metav1.Status {
 	}
 	return &metav1.Status{
 		Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
-		Message: "Internal error occurred: " + err.Error(),
+		Message: "Internal error occurred: " + r.failed() + err.Error(),
 	}
 }

@@ -80,7 +80,9 @@ func newPlace(t *testing.T, change ...func(*Config)) *place {
 	l.cfg.AttachURL = func(ctx context.Context, p *v1.Pod, c string, s Streams) (*url.URL, error) {
 		return l.cri.AttachURL(ctx, string(p.UID), c, cri.Streams(s))
 	}
-	l.cfg.PortForwardURL = func(ctx context.Context, p *v1.Pod) (*url.URL, error) { return l.cri.PortForwardURL(ctx, string(p.UID)) }
+	l.cfg.PortForwardURL = func(ctx context.Context, p *v1.Pod) (*url.URL, error) {
+		return l.cri.PortForwardURL(ctx, string(p.UID))
+	}
 	l.cfg.Run = func(ctx context.Context, p *v1.Pod, c string, cmd []string) ([]byte, error) {
 		id, err := l.cri.RunningContainer(ctx, string(p.UID), c)
 		if err != nil {

@@ -120,42 +120,52 @@ func one(args ...string) *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Args: args}}}}
 }
 
-// file reads a number from the container's cgroup, found by its process: nothing of
-// the code under test says where that is.
-func (s *stage) file(id, controller, name string) uint64 {
+// memoryOf and cpuOf read the kernel's own numbers of a container, whose cgroup is
+// found by its process: nothing of the code under test says where that is.
+func (s *stage) memoryOf(id string) uint64 {
+	return s.file(id, "memory", "memory.usage_in_bytes", "memory.current", 1)
+}
+
+func (s *stage) cpuOf(id string) uint64 {
+	return s.file(id, "cpuacct", "cpuacct.usage", "cpu.stat", 1000)
+}
+
+// file reads the last word of the first line of a file: of cgroup v1's controller, or
+// of v2, in its own unit.
+func (s *stage) file(id, controller, v1, v2 string, unit uint64) uint64 {
 	s.Helper()
 	processes := s.node.Processes(id)
 	if len(processes) == 0 {
 		s.Fatalf("container %s has no process", id)
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", processes[0].Pid))
-	if err != nil {
-		s.Fatal(err)
+	of := func(controller, name string, unit uint64) (uint64, bool) {
+		for _, line := range processes[0].Cgroups {
+			text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, line, name))
+			if err != nil {
+				continue
+			}
+			first, _, _ := strings.Cut(string(text), "\n")
+			words := strings.Fields(first)
+			n, err := strconv.ParseUint(words[len(words)-1], 10, 64)
+			return n * unit, err == nil
+		}
+		return 0, false
 	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if f[1] != controller {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, f[2], name))
-		if err != nil {
-			s.Fatal(err)
-		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		if err != nil {
-			s.Fatal(err)
-		}
+	if n, ok := of(controller, v1, 1); ok {
 		return n
 	}
-	s.Fatalf("container %s is in no cgroup of %s", id, controller)
-	return 0
+	n, ok := of("", v2, unit)
+	if !ok {
+		s.Fatalf("container %s is in no cgroup of %s", id, controller)
+	}
+	return n
 }
 
 // holds waits until a container has so much memory.
 func (s *stage) holds(id string, want uint64) {
 	s.Helper()
 	node.Eventually(s, 10*time.Second, func() error {
-		if used := s.file(id, "memory", "memory.usage_in_bytes"); used < want {
+		if used := s.memoryOf(id); used < want {
 			return fmt.Errorf("the container uses %d bytes yet", used)
 		}
 		return nil
@@ -214,7 +224,7 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	if got.PodRef.Name != p.Name || got.PodRef.UID != string(p.UID) || c.Name != "main" {
 		t.Errorf("%+v %s", got.PodRef, c.Name)
 	}
-	memory, cpu := s.file(id, "memory", "memory.usage_in_bytes"), s.file(id, "cpuacct", "cpuacct.usage")
+	memory, cpu := s.memoryOf(id), s.cpuOf(id)
 	if !near(*c.Memory.UsageBytes, memory, 0.1) || *c.Memory.WorkingSetBytes > *c.Memory.UsageBytes || *c.Memory.WorkingSetBytes < 24<<20 {
 		t.Errorf("memory %d, working set %d; the kernel says %d", *c.Memory.UsageBytes, *c.Memory.WorkingSetBytes, memory)
 	}
@@ -230,7 +240,7 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	if *got.Memory.WorkingSetBytes < *c.Memory.WorkingSetBytes || *got.CPU.UsageCoreNanoSeconds < *c.CPU.UsageCoreNanoSeconds {
 		t.Errorf("the pod %+v has less than its container %+v", got.Memory, c.Memory)
 	}
-	if *got.ProcessStats.ProcessCount != 2 { // and the sandbox's
+	if *got.ProcessStats.ProcessCount != 1 { // not the sandbox's
 		t.Errorf("%d processes", *got.ProcessStats.ProcessCount)
 	}
 	if got.Network == nil || got.Network.Name != "eth0" || got.Network.TxBytes == nil {
@@ -261,13 +271,13 @@ func TestC_1_40_7_BusyPodHasItsRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := idOf(p, 0)
-	began, before := time.Now(), s.file(id, "cpuacct", "cpuacct.usage")
+	began, before := time.Now(), s.cpuOf(id)
 	<-time.After(1200 * time.Millisecond) // an answer is told for a second
 	sum, err := s.Summary(t.Context(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rate := uint64(float64(s.file(id, "cpuacct", "cpuacct.usage")-before) / time.Since(began).Seconds())
+	rate := uint64(float64(s.cpuOf(id)-before) / time.Since(began).Seconds())
 	got := *sum.Pods[0].Containers[0].CPU.UsageNanoCores
 	if !near(got, rate, 0.4) || got == 0 {
 		t.Errorf("rate %d, want about %d", got, rate)
@@ -323,7 +333,7 @@ func TestC_1_40_7_CadvisorRowsOnContainerd(t *testing.T) {
 		return 0
 	}
 	of := map[string]string{"namespace": "default", "pod": p.Name, "container": "main", "image": node.Stamp, "name": idOf(p, 0)}
-	if got, want := value("container_memory_usage_bytes", of), s.file(idOf(p, 0), "memory", "memory.usage_in_bytes"); !near(uint64(got), want, 0.2) {
+	if got, want := value("container_memory_usage_bytes", of), s.memoryOf(idOf(p, 0)); !near(uint64(got), want, 0.2) {
 		t.Errorf("memory %v, the kernel says %d", got, want)
 	}
 	if got := value("container_spec_cpu_quota", of); got != 50000 {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +33,7 @@ type measured struct {
 	volumes []volumeUsage
 	logs    map[string]taken // by container
 	logDisk *disk
-	own     taken // of the pod: what belongs to none of its containers
+	own     taken // what belongs to none of its containers: /etc/hosts
 }
 
 // volumeUsage is one volume of a pod.
@@ -45,9 +45,9 @@ type volumeUsage struct {
 	taken     taken
 }
 
-// disks returns what the pods of a reading have on disks, measured a minute ago at
-// the most. The end of ctx ends it.
-func (s *Stats) disks(ctx context.Context, r *reading) (map[string]measured, error) {
+// disks returns what the pods of a reading have on disks: of those that are wanted,
+// measured a minute ago at the most. The end of ctx ends it.
+func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool) (map[string]measured, error) {
 	select {
 	case s.measuring <- struct{}{}:
 	case <-ctx.Done():
@@ -58,13 +58,15 @@ func (s *Stats) disks(ctx context.Context, r *reading) (map[string]measured, err
 	for _, p := range r.pods {
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
-		if age := s.now().Sub(m.at); !ok || age < 0 || age >= remeasure {
-			m = s.measureDisks(ctx, p.pod)
+		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= remeasure) && wanted(p.pod) {
+			m, ok = s.measureDisks(ctx, p.pod), true
 		}
 		if err := context.Cause(ctx); err != nil {
 			return nil, err // what is half measured is not kept
 		}
-		all[uid] = m
+		if ok {
+			all[uid] = m
+		}
 	}
 	s.dirs = all
 	return all, nil
@@ -92,8 +94,35 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 		onDisk := v.EmptyDir == nil || v.EmptyDir.Medium == v1.StorageMediumDefault
 		m.volumes = append(m.volumes, volumeUsage{v.Name, claim, claim == "" && onDisk, d, t})
 	}
+	if hosts, err := os.Lstat(filepath.Join(s.instanceDir(p), "etc-hosts")); err == nil && hosts.Mode().IsRegular() {
+		if st, ok := hosts.Sys().(*syscall.Stat_t); ok {
+			m.own = taken{uint64(st.Blocks) * 512, 1}
+		}
+	}
 	s.measureLogs(ctx, p, &m)
 	return m
+}
+
+// instanceDir is where the newest life of a pod is, "" for none.
+func (s *Stats) instanceDir(p *v1.Pod) string {
+	if !filepath.IsLocal(string(p.UID)) {
+		return ""
+	}
+	top := filepath.Join(s.cfg.RootDir, "pods", string(p.UID))
+	entries, err := os.ReadDir(top)
+	if err != nil {
+		return ""
+	}
+	newest := -1
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil && e.IsDir() {
+			newest = max(newest, n)
+		}
+	}
+	if newest < 0 {
+		return ""
+	}
+	return filepath.Join(top, strconv.Itoa(newest))
 }
 
 // volumeDir returns where a volume of a pod is, "" for one that is not measured: a
@@ -102,28 +131,12 @@ func (s *Stats) volumeDir(p *v1.Pod, v *v1.Volume) (dir, claim string) {
 	if c := v.PersistentVolumeClaim; c != nil {
 		return filepath.Join(s.cfg.RootDir, "volumes", p.Namespace, c.ClaimName, "data"), c.ClaimName
 	}
-	if v.HostPath != nil || v.Image != nil {
+	life := s.instanceDir(p)
+	if v.HostPath != nil || v.Image != nil || life == "" {
 		return "", ""
 	}
-	if !filepath.IsLocal(string(p.UID)) {
-		return "", ""
-	}
-	top := filepath.Join(s.cfg.RootDir, "pods", string(p.UID))
-	entries, err := os.ReadDir(top)
-	if err != nil {
-		return "", ""
-	}
-	var lives []int
-	for _, e := range entries {
-		if n, err := strconv.Atoi(e.Name()); err == nil && e.IsDir() {
-			lives = append(lives, n)
-		}
-	}
-	if len(lives) == 0 {
-		return "", ""
-	}
-	kinds := filepath.Join(top, strconv.Itoa(slices.Max(lives)), "volumes")
-	entries, err = os.ReadDir(kinds)
+	kinds := filepath.Join(life, "volumes")
+	entries, err := os.ReadDir(kinds)
 	if err != nil {
 		return "", ""
 	}

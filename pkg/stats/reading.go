@@ -14,7 +14,8 @@ import (
 
 // reading is one pass over all there is. Once made it is not written to.
 type reading struct {
-	time   time.Time
+	time   time.Time // when it began
+	done   time.Time
 	full   bool // with what only /stats/summary and /metrics/cadvisor show
 	host   *group
 	all    *group // of all pods; nil: they have none
@@ -51,7 +52,7 @@ func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	}
 	defer func() { <-s.turn }()
 	if r := s.last; r != nil && (r.full || !full) {
-		if age := s.now().Sub(r.time); age >= 0 && age < freshness {
+		if age := s.now().Sub(r.done); age >= 0 && age < freshness {
 			return r, nil
 		}
 	}
@@ -59,12 +60,22 @@ func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if r.failed != nil {
-		s.cfg.Log.Warn("Container runtime does not say what containers use", "error", r.failed)
-	}
+	s.complain(r.failed)
 	s.rates(r)
 	s.last = r
 	return r, nil
+}
+
+// complain says what the runtime does not answer, once a text; the turn is held.
+func (s *Stats) complain(err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	if said != "" && said != s.said {
+		s.cfg.Log.Warn("Container runtime does not say what containers use", "error", err)
+	}
+	s.said = said
 }
 
 // pass looks at everything once.
@@ -76,10 +87,13 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	for i := range usage {
 		said[usage[i].ID] = &usage[i]
 	}
-	if s.cfg.Cgroups != nil {
-		if at, ok := s.cfg.Cgroups.PlaceOfAll(); ok {
-			r.all, _ = readGroup(at, s.now(), full)
+	cgroups := s.cfg.Cgroups
+	if cgroups != nil {
+		at, ok := cgroups.PlaceOfAll()
+		if !ok {
+			cgroups = nil // the runtime does not say where: it is not asked again for each pod
 		}
+		r.all, _ = readGroup(at, s.now(), full)
 	}
 	if full {
 		r.links = linksOf(s.proc, "self")
@@ -87,12 +101,13 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	pods := s.cfg.Pods()
 	for i := range pods {
 		if ctx.Err() != nil {
-			return r
+			break
 		}
-		if p, ok := s.readPod(&pods[i], said, full); ok {
+		if p, ok := s.readPod(&pods[i], cgroups, said, full); ok {
 			r.pods = append(r.pods, p)
 		}
 	}
+	r.done = s.now()
 	return r
 }
 
@@ -122,16 +137,19 @@ func (s *Stats) readHost(full bool) *group {
 	if info := meminfo(s.proc); info["SwapTotal"] > 0 {
 		g.memory.swap = info["SwapTotal"] - min(info["SwapFree"], info["SwapTotal"])
 	}
-	g.memory.limit, g.memory.swapLimit, g.threadsMax = m.memory, m.swap, unlimited
+	g.memory.limit, g.memory.swapLimit, g.threadsMax = m.memory, m.swap, uint64(m.maxPIDs)
+	if n, ok := threadsNow(s.proc); ok {
+		g.threads = uint64(n)
+	}
 	return g
 }
 
 // readPod reads one pod. ok is false where nothing of it runs.
-func (s *Stats) readPod(p *v1.Pod, said map[string]*pod.ContainerUsage, full bool) (r podReading, ok bool) {
+func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, said map[string]*pod.ContainerUsage, full bool) (r podReading, ok bool) {
 	r.pod = p
 	children := map[string]pod.Cgroup{} // by the IDs in their names
-	if s.cfg.Cgroups != nil {
-		if at, ok := s.cfg.Cgroups.PlaceOf(p); ok {
+	if cgroups != nil {
+		if at, ok := cgroups.PlaceOf(p); ok {
 			if r.group, ok = readGroup(at, s.now(), full); ok {
 				children = childrenOf(at)
 			}

@@ -12,15 +12,16 @@ import (
 )
 
 // Resource answers /metrics/resource as the kubelet does (C-1.40.7): CPU and memory
-// of the node, of pods and of containers, which is what metrics-server reads. Where
-// nothing can be read, the series are left out and resource_scrape_error is 1.
+// of the node, of pods and of containers, which is what metrics-server reads. What
+// cannot be read is left out, and resource_scrape_error is 1.
 func (s *Stats) Resource() http.Handler {
 	return s.serve(func(ctx context.Context, out *series) {
 		r, err := s.read(ctx, false)
 		failed := 0.0
-		if err != nil {
+		if err != nil || r.failed != nil {
 			failed = 1
-		} else {
+		}
+		if err == nil {
 			out.resources((&answer{Stats: s, reading: r}).summary())
 		}
 		out.gauge("scrape_error", "1 if there was an error while getting container metrics, 0 otherwise", nil, failed)

@@ -65,6 +65,7 @@ type Stats struct {
 
 	turn chan struct{} // cap 1: full while somebody reads; whoever fills it owns what is below
 	last *reading
+	said string // of the runtime's last failure
 
 	measuring chan struct{}       // cap 1: full while somebody measures disks; whoever fills it owns what is below
 	dirs      map[string]measured // what volumes and logs of pods take, by the pods' UIDs

@@ -132,6 +132,41 @@ func TestWhoLeavesSpoilsNothing(t *testing.T) {
 	}
 }
 
+// TestHungRuntimeIsAskedOnce: those who wait for a runtime that hangs share its
+// deadline, one after the other would be minutes.
+func TestHungRuntimeIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1, func(c *stats.Config) { c.Runtime = &slow{Runtime: c.Runtime, took: 1500 * time.Millisecond} })
+	began := time.Now()
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			if got := get(t, f.Resource()); !strings.Contains(got, "\nresource_scrape_error 1\n") || !strings.Contains(got, "node_cpu_usage_seconds_total") {
+				t.Errorf("%s", got)
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("ten questions took %s", took)
+	}
+}
+
+// slow is a runtime that answers late, with an error.
+type slow struct {
+	stats.Runtime
+	took time.Duration
+}
+
+func (s *slow) ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, error) {
+	select {
+	case <-time.After(s.took):
+		return nil, errors.New("did not answer")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // TestRuntimeThatDoesNotSay: the node's own numbers are there, and no pod has one.
 func TestRuntimeThatDoesNotSay(t *testing.T) {
 	t.Parallel()

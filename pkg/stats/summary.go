@@ -29,7 +29,7 @@ func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*api.Summar
 	}
 	a := &answer{Stats: s, reading: r, rates: rates}
 	if !onlyCPUAndMemory {
-		if a.measured, err = s.disks(ctx, r); err != nil {
+		if a.measured, err = s.disks(ctx, r, func(*v1.Pod) bool { return true }); err != nil {
 			return nil, err
 		}
 		a.filesystems(ctx)
@@ -186,10 +186,7 @@ func (a *answer) pod(r *podReading) api.PodStats {
 	}
 	if r.group != nil {
 		p.IO = a.io(r.group)
-		if r.sandbox != nil {
-			processes += uint64(r.sandbox.processes)
-		}
-		p.ProcessStats = &api.ProcessStats{ProcessCount: &processes}
+		p.ProcessStats = &api.ProcessStats{ProcessCount: &processes} // of its containers, as the kubelet counts
 	}
 	p.Network = network(r.links, "eth0", a.reading.time)
 	a.storage(&p, r.pod, &disks)
@@ -273,6 +270,7 @@ func (a *answer) storage(p *api.PodStats, of *v1.Pod, disks *measured) {
 			}
 		}
 	}
+	add(&disks.own.bytes, &disks.own.inodes)
 	for i := range disks.volumes {
 		v := &disks.volumes[i]
 		fs := a.ofDisk(v.disk)

@@ -2,8 +2,11 @@ package stats
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 	api "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
@@ -11,13 +14,16 @@ import (
 // every claim that a pod on this node has.
 func (s *Stats) Volumes() prometheus.Collector {
 	return collector(func(out chan<- prometheus.Metric) {
-		// A collector has no context; what it waits for is bounded by the runtime's own
-		// deadlines and by how many files are counted.
-		r, err := s.read(context.Background(), false)
+		if !slices.ContainsFunc(s.cfg.Pods(), func(p v1.Pod) bool { return claiming(&p) }) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience) // a collector has no context
+		defer cancel()
+		r, err := s.read(ctx, false)
 		if err != nil {
 			return
 		}
-		disks, err := s.disks(context.Background(), r)
+		disks, err := s.disks(ctx, r, claiming)
 		if err != nil {
 			return
 		}
@@ -33,6 +39,14 @@ func (s *Stats) Volumes() prometheus.Collector {
 			}
 		}
 	})
+}
+
+// patience is how long a scrape waits for what claims take of disks.
+const patience = 10 * time.Second
+
+// claiming reports whether a pod has a claim.
+func claiming(p *v1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil })
 }
 
 func (s *series) claim(of labels, v volumeUsage) {

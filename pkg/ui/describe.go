@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -118,7 +119,7 @@ func (s *sheet) events(h Happened, now time.Time) {
 			}
 			age = fmt.Sprintf("%s (x%s over %s)", age, n, ageOf(first, now))
 		}
-		s.row(1, e.Type, e.Reason, age, eventSource(e), strings.TrimSpace(e.Message))
+		s.row(1, e.Type, e.Reason, age, cmp.Or(e.Source.Component, e.ReportingController), strings.TrimSpace(e.Message))
 	}
 }
 

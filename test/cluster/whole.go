@@ -89,9 +89,10 @@ func (c *Cluster) startControllers(t testing.TB) {
 // it writes into the packet filter goes with the test.
 func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
 	t.Helper()
+	metrics := address(t)
 	args := []string{
 		"--kubeconfig=" + c.Kubeconfig(t, Identity{User: "system:kube-proxy"}), "--hostname-override=" + node,
-		"--proxy-mode=iptables", "--masquerade-all", "--healthz-bind-address=", "--metrics-bind-address=127.0.0.1:0",
+		"--proxy-mode=iptables", "--masquerade-all", "--healthz-bind-address=", "--metrics-bind-address=" + metrics,
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
 	}
 	path := program(t, "kube-proxy")
@@ -100,7 +101,7 @@ func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
 			t.Errorf("kube-proxy --cleanup: %v\n%s", err, out)
 		}
 	})
-	p := newProcess(t, "kube-proxy", c.dir, args, func(context.Context) error { return nil })
+	p := newProcess(t, "kube-proxy", c.dir, args, func(ctx context.Context) error { return answers(ctx, "http://"+metrics+"/proxyMode") })
 	p.Start(t)
 	return p
 }

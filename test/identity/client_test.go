@@ -1,7 +1,9 @@
 package identity
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -233,4 +235,82 @@ func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 		t.Errorf("asked by %s", csr.Spec.Username)
 	}
 	holds(t, dir, 2)
+}
+
+// An API server that is not there yet, and a bootstrap token that has expired, hold
+// nothing but the certificate: both are tried again, the token from its file as it
+// is by then, and every failure is counted and told.
+func TestF70_BootstrapGoesOnUntilItSucceeds(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	sign(t, c, admin)
+	boot := tokenKubeconfig(t, c, "expired.hunter2hunter2")
+	keeper, way, l := client(t, func(cfg *certificate.ClientConfig) { cfg.Bootstrap, cfg.Rotate = boot, false })
+	c.APIServer.Kill(t)
+	runs(t, keeper.Run)
+	until(t, "a failure is counted", func() (bool, error) { return keeper.Facts().Failures > 0, nil })
+	c.APIServer.Start(t)
+	until(t, "the log says that the token is refused", func() (bool, error) { return strings.Contains(l.text(), "Unauthorized"), nil })
+	if err := os.Rename(tokenKubeconfig(t, c, bootstrapToken), boot); err != nil {
+		t.Fatal(err)
+	}
+	credential(t, way, "")
+	if f := keeper.Facts(); f.Failures < 2 || f.Expires.IsZero() {
+		t.Errorf("facts %+v", f)
+	}
+	if strings.Contains(l.text(), "hunter2") {
+		t.Errorf("the log holds a token:\n%s", l.text())
+	}
+}
+
+// Without rotation the first certificate is the last one that is asked for.
+func TestD4_BootstrapWithoutRotation(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	sign(t, c, admin, life{since: time.Hour, left: 5 * time.Minute})
+	keeper, way, l := client(t, func(cfg *certificate.ClientConfig) {
+		cfg.Bootstrap, cfg.Rotate = tokenKubeconfig(t, c, bootstrapToken), false
+	})
+	runs(t, keeper.Run)
+	credential(t, way, "")
+	until(t, "it is left alone", func() (bool, error) { return strings.Contains(l.text(), "asking=false"), nil })
+	if all := must(admin.CertificatesV1().CertificateSigningRequests().List(t.Context(), metaList())); len(all.Items) != 1 {
+		t.Errorf("%d certificates were asked for", len(all.Items))
+	}
+}
+
+// A kubeconfig that holds the node's certificate itself, as kubeadm init writes it:
+// the certificate is rotated beside it, and the new one is shown.
+func TestD4_EmbeddedCertificateIsRotated(t *testing.T) {
+	t.Parallel()
+	c, admin := starts(t)
+	s := sign(t, c, admin)
+	held := c.Authority.Issue(t, "held", cluster.Identity{User: "system:node:n1", Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(20 * time.Minute)})
+	encode := func(file string) string { return base64.StdEncoding.EncodeToString(must(os.ReadFile(file))) }
+	path := filepath.Join(t.TempDir(), "kubelet.conf")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],
+clusters: [{name: k, cluster: {server: %q, certificate-authority: %q}}],
+users: [{name: u, user: {client-certificate-data: %s, client-key-data: %s}}]}`, c.URL, c.Authority.File, encode(held.CertFile), encode(held.KeyFile))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var dir string
+	keeper, _, _ := client(t, func(cfg *certificate.ClientConfig) {
+		cfg.Kubeconfig, cfg.Bootstrap, dir = path, tokenKubeconfig(t, c, bootstrapToken), cfg.Dir
+	})
+	way := must(kubeconfig.Open(kubeconfig.Config{File: path, Pair: certificate.Pair(dir), UserAgent: "nodectl/test"}))
+	t.Cleanup(way.Close)
+	was := credential(t, way, "")
+	runs(t, keeper.Run)
+	credential(t, way, was)
+	csr, cert := s.waits(t, 1)
+	if csr.Spec.Username != "system:node:n1" {
+		t.Errorf("asked by %s", csr.Spec.Username)
+	}
+	if f := keeper.Facts(); !f.Expires.Equal(cert.NotAfter) {
+		t.Errorf("facts %+v, want the end %v", f, cert.NotAfter)
+	}
+	if after := string(must(os.ReadFile(path))); after != text {
+		t.Errorf("the kubeconfig has become\n%s", after)
+	}
 }

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
@@ -24,23 +26,24 @@ func shown(t testing.TB, s *certificate.Serving, authority string, name string) 
 	t.Helper()
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(must(os.ReadFile(authority)))
-	here, there := net.Pipe()
-	defer here.Close()
-	defer there.Close()
-	done := make(chan struct{}) // cap 0, closed when the server's side has ended
-	go func() {
-		defer close(done)
-		server := tls.Server(there, &tls.Config{GetCertificate: s.Certificate})
-		_ = server.HandshakeContext(t.Context())
-		_ = there.Close()
-	}()
-	client := tls.Client(here, &tls.Config{RootCAs: pool, ServerName: name})
-	err := client.HandshakeContext(t.Context())
-	_ = here.Close()
-	<-done
+	l := must(tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: s.Certificate}))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer l.Close()
+	wg.Go(func() {
+		there, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer there.Close()
+		_ = there.SetDeadline(time.Now().Add(patience))
+		_ = there.(*tls.Conn).Handshake()
+	})
+	client, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: name})
 	if err != nil {
 		return nil, err
 	}
+	defer client.Close()
 	return client.ConnectionState().PeerCertificates[0], nil
 }
 
@@ -54,7 +57,7 @@ func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	t.Cleanup(way.Close)
 	var addresses atomic.Pointer[[]v1.NodeAddress]
 	addresses.Store(&[]v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}}) // no address yet
-	l, dir, asked := &logger{}, t.TempDir(), make(chan struct{}, 1)             // cap 1: a token that says "asked"
+	l, dir, asked := &logger{}, t.TempDir(), make(chan struct{}, 1)            // cap 1: a token that says "asked"
 	serving := must(certificate.NewServing(certificate.ServingConfig{
 		Node: "n1", Dir: dir, Rotate: true, API: way.REST(), Log: l.log(),
 		Addresses: func() []v1.NodeAddress {

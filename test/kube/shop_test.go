@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodectl/nodectl/test/cluster"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -80,7 +81,16 @@ func TestShop_OnACluster(t *testing.T) {
 	}
 	rand.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 	for _, part := range parts {
+		begun := time.Now()
 		part.restart()
+		if strings.Contains(part.name, "kube-apiserver") {
+			w.newborn(begun)
+		}
+		for _, p := range []*cluster.Process{w.cluster.Controllers, w.cluster.Scheduler} {
+			if !p.Runs() { // it does not bear an API server that is just starting; somebody restarts it
+				p.Start(t)
+			}
+		}
 		if got, err := page(); err != nil || got != shopPage {
 			t.Errorf("after a restart of %s the page is %q: %v", part.name, got, err)
 		}
@@ -142,7 +152,9 @@ func TestF70_TheServerIsAway(t *testing.T) {
 	w.execLocally("ends", "touch", "/tmp/end")
 	time.Sleep(time.Until(away.Add(outage())))
 	seen := len(w.requests())
+	begun := time.Now()
 	w.cluster.APIServer.Start(t)
+	w.newborn(begun)
 	w.awaitOutput("Succeeded", "get", "pod", "ends", "-o", "jsonpath={.status.phase}")
 	w.awaitNode("Ready", "True")
 	w.await(func() error {

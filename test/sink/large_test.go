@@ -28,7 +28,7 @@ func TestF74_TooLargeForTheServer(t *testing.T) {
 		t.Errorf("status %+v", is.Status)
 	}
 	if n := len(a.wire.of(http.MethodPatch, "large")); n != 2 || a.log.count("too large") != 1 {
-		t.Errorf("%d patches\n%s", n, a.log.text.String())
+		t.Errorf("%d patches\n%s", n, a.log.all())
 	}
 	a.wire.forbidden(t)
 }

@@ -136,7 +136,7 @@ func mirrorsRefused(t *testing.T, a *agent) {
 		a.says(named, func(s *v1.PodStatus) { running(named, i%2 == 0)(s) }, fromFile)
 	}
 	if a.log.count("Static pod has no mirror") != 2 || a.log.count("service account") != 1 || a.log.count(`namespaces \"missing\" not found`)+a.log.count("namespaces \\\\\"missing\\\\\" not found") == 0 {
-		t.Errorf("log:\n%s", a.log.text.String())
+		t.Errorf("log:\n%s", a.log.all())
 	}
 	tries := 0
 	for _, e := range a.wire.of(http.MethodPost, "") {

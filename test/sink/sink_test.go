@@ -102,6 +102,12 @@ func (w *words) count(text string) int {
 	return strings.Count(w.text.String(), text)
 }
 
+func (w *words) all() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
 // agent is a node with a sink, and a source that shows it what the server has.
 type agent struct {
 	*apiserver.Sink
@@ -196,7 +202,7 @@ func (a *agent) within(t *testing.T, limit time.Duration, name, what string, so 
 			if p != nil {
 				status = fmt.Sprintf("%s %+v", p.UID, p.Status)
 			}
-			t.Fatalf("pod %s is not %s: %s\n%s", name, what, status, a.log.text.String())
+			t.Fatalf("pod %s is not %s: %s\n%s", name, what, status, a.log.all())
 		}
 		time.Sleep(20 * time.Millisecond) // a poll of another process
 	}

@@ -354,6 +354,7 @@ func TestF72_WatchCutEverySecond(t *testing.T) {
 		if n := len(w.server.count("list nodes")); n != 1 {
 			t.Errorf("%d lists", n)
 		}
+		w.server.cut() // what happens between two watches is not lost
 		w.server.mu.Lock()
 		n := w.server.node.DeepCopy()
 		n.Spec.Unschedulable = true

@@ -30,6 +30,7 @@ type server struct {
 	node    *v1.Node
 	lease   *coordinationv1.Lease
 	version int
+	history []string // what became of the object, by version
 	watches map[chan string]bool
 	asked   []call
 	fail    func(verb string) int // a code to answer with instead; nil is none
@@ -177,6 +178,7 @@ func (s *server) put(n *v1.Node, kind string) {
 		s.node = nil
 	}
 	text, _ := json.Marshal(map[string]any{"type": kind, "object": n})
+	s.history = append(s.history, string(text))
 	for w := range s.watches {
 		w <- string(text)
 	}
@@ -202,6 +204,11 @@ func (s *server) cut() {
 // watch answers with a stream. mu is held.
 func (s *server) watch(r *http.Request) *http.Response {
 	events := make(chan string, 100)
+	if since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion")); err == nil {
+		for _, e := range s.history[since:] {
+			events <- e
+		}
+	}
 	s.watches[events] = true
 	out, in := io.Pipe()
 	go func() {

@@ -356,7 +356,9 @@ func TestD1_AccessFailsClosed(t *testing.T) {
 		t.Errorf("no answer is %t, %v", ok, err)
 	}
 	stuck := &api{meet: func() {}}
-	stuck.may = func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus { panic("asked") }
+	stuck.may = func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+		panic("asked")
+	}
 	for _, it := range []Config{{Node: "n1"}, {API: &rest.Config{}, ClientCAFile: "x"}, {Node: "n1", API: &rest.Config{}, NoTokens: true}, {Node: "n1", ClientCAFile: "/nowhere"}} {
 		if _, err := New(it); err == nil {
 			t.Errorf("%+v is accepted", it)

@@ -14,7 +14,7 @@ type verb int
 
 const (
 	nothing verb = iota
-	await        // the UID of the Node
+	await        // what is still to be known
 	get
 	patch  // of the status
 	create // a mirror
@@ -45,7 +45,7 @@ func (l *loop) next(e *entry, now time.Time) errand {
 	case o == nil:
 		return errand{}
 	case isMirror(o):
-		return l.mirrorNext(e, wanted)
+		return l.mirrorNext(e, wanted, now)
 	case wanted:
 		l.complain(e, nameTaken, nil, renameIt)
 		return errand{}

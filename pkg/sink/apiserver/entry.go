@@ -33,6 +33,7 @@ type entry struct {
 	deleted types.UID // what was deleted with grace 0
 	taken   bool      // a mirror was not made because its name is there
 	slim    int       // how much is left out of a status that was too large
+	slimmed time.Time // since when
 	said    string    // the trouble that was said last
 	illegal types.UID // of the pod whose phase cannot be taken back, said
 }
@@ -68,6 +69,9 @@ func (e *entry) hear(r pod.StatusReport, now time.Time) {
 	if e.report != nil && static(r) && !samePicture(e.report.Pod, r.Pod) {
 		e.notBefore, e.pause = time.Time{}, 0 // it may be mended
 	}
+	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
+		e.slim = 0
+	}
 	e.report = &r
 	e.schedule(now)
 }
@@ -95,6 +99,9 @@ func (e *entry) schedule(now time.Time) {
 // firstSight is how long a pod that the server was not seen to hold waits before
 // the server is asked for it.
 const firstSight = 3 * time.Second
+
+// slimFor is how long a status is told in short before it is tried in full again.
+const slimFor = 10 * time.Minute
 
 // see takes what the server shows. A change of what is ours waits for the next
 // comparison (C-1.27.5); what is asked of the node does not.

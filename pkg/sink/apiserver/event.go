@@ -34,7 +34,8 @@ const (
 // queue is the events that wait.
 type queue struct {
 	events  []*v1.Event
-	dropped int
+	dropped int   // since one was taken
+	stamp   int64 // of the newest event's name
 }
 
 // Event tells of something that happened to a pod. It never blocks: while the
@@ -61,21 +62,29 @@ func (s *Sink) NodeEvent(kind, reason, message string) {
 }
 
 func (s *Sink) event(of v1.ObjectReference, namespace, kind, reason, message string, at time.Time) *v1.Event {
-	now := time.Now()
 	if at.IsZero() {
-		at = now
+		at = time.Now()
 	}
 	if len(message) > maxMessage {
 		message = message[:maxMessage-3] + "..."
 	}
 	return &v1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", of.Name, now.UnixNano())},
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", of.Name, s.stamp())},
 		InvolvedObject: of,
 		Reason:         reason, Message: message, Type: kind, Count: 1,
 		FirstTimestamp: seconds(at), LastTimestamp: seconds(at),
 		Source:              v1.EventSource{Component: component, Host: s.cfg.Node},
 		ReportingController: component, ReportingInstance: s.cfg.Node,
 	}
+}
+
+// stamp returns the time in nanoseconds, but never the same twice: names are made
+// of it.
+func (s *Sink) stamp() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.stamp = max(s.queue.stamp+1, time.Now().UnixNano())
+	return s.queue.stamp
 }
 
 func (s *Sink) put(e *v1.Event) {
@@ -90,18 +99,31 @@ func (s *Sink) put(e *v1.Event) {
 }
 
 // pull takes the oldest event out of the queue; nil when there is none.
-func (s *Sink) pull() (e *v1.Event, dropped int) {
+func (s *Sink) pull() *v1.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := &s.queue
-	dropped, q.dropped = q.dropped, 0
 	if len(q.events) == 0 {
 		q.events = nil
-		return nil, dropped
+		return nil
 	}
-	e, q.events[0] = q.events[0], nil
+	e := q.events[0]
+	q.events[0] = nil
 	q.events = q.events[1:]
-	return e, dropped
+	return e
+}
+
+// lost counts n events more as lost and returns all since the last one that was
+// taken; taken begins to count anew.
+func (s *Sink) lost(n int, taken bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.dropped += n
+	all := s.queue.dropped
+	if taken {
+		s.queue.dropped = 0
+	}
+	return all
 }
 
 // newCorrelator returns what counts, gathers and, where there are too many, drops
@@ -114,10 +136,7 @@ func newCorrelator() *record.EventCorrelator {
 func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 	limit := newBucket(s.cfg.EventQPS, s.cfg.EventBurst, time.Now())
 	for ctx.Err() == nil {
-		e, dropped := s.pull()
-		if dropped > 0 {
-			s.log.Warn("Events lost: the API server does not take them", "events", dropped)
-		}
+		e := s.pull()
 		if e == nil {
 			select {
 			case <-s.woken:
@@ -150,6 +169,9 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 			return
 		case err == nil:
 			c.UpdateState(done)
+			if n := s.lost(0, true); n > 0 {
+				s.log.Warn("Events lost: the API server did not take them for long", "events", n)
+			}
 			return
 		case hopeless(err):
 			s.log.Debug("Event refused by the API server", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", words(err))
@@ -163,7 +185,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 			return
 		}
 	}
-	s.log.Warn("Event lost: the API server did not take it", "namespace", result.Event.Namespace, "reason", result.Event.Reason)
+	s.lost(1, false)
 }
 
 // send patches the event that counts this one too, or creates it.

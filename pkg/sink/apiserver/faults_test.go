@@ -126,11 +126,7 @@ func TestF74_OnePodsTroubleIsItsOwn(t *testing.T) {
 				if is := n.pod("good").Status.ContainerStatuses[0].RestartCount; is != 59 || len(n.calls("", "good")) != 60 {
 					t.Errorf("%d restarts after %d requests", is, len(n.calls("", "good")))
 				}
-				limit := 80
-				if code == 409 { // every look is followed by a patch
-					limit = 1500
-				}
-				if tries := len(n.calls("", "bad")); tries < 4 || tries > limit {
+				if tries := len(n.calls("", "bad")); tries < 4 || tries > 80 {
 					t.Errorf("%d requests in ten minutes", tries)
 				}
 				if warned := strings.Count(n.log.String(), "level=WARN"); warned > 2 {

@@ -13,7 +13,7 @@ import (
 type loop struct {
 	*Sink
 	entries map[pod.Key]*entry
-	synced  bool
+	orphans time.Time // from then on mirrors without a static pod go; zero: not yet
 	limit   *bucket
 	busy    int // requests under way
 
@@ -30,8 +30,10 @@ const (
 	awayPause  = 8 * time.Second
 	// refusedPause is the longest after a refusal: what mends it is done by people.
 	refusedPause = 2 * time.Minute
+	// orphanGrace is how long the last report may be on its way when all were made.
+	orphanGrace = 10 * time.Second
 	// awaitUID is how often the Node's UID is asked for while a mirror waits for it
-	// (C-1.13.4).
+	// (C-1.13.4), and whether an orphan is one.
 	awaitUID = 250 * time.Millisecond
 )
 
@@ -95,10 +97,10 @@ func (l *loop) read(now time.Time) {
 	for key, r := range mail.reports {
 		l.entry(key).hear(r, now)
 	}
-	if mail.synced && !l.synced {
-		l.synced = true
+	if mail.synced && l.orphans.IsZero() {
+		l.orphans = now.Add(orphanGrace)
 		for _, e := range l.entries {
-			e.mark(now, false)
+			e.mark(l.orphans, false)
 		}
 	}
 	for key, e := range l.entries {

@@ -67,7 +67,7 @@ func settlePhase(want, is, said *v1.PodStatus, over bool) (refused bool) {
 	case isFinal(is.Phase) && want.Phase != is.Phase:
 		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
 		return true
-	case isFinal(want.Phase) && !isFinal(is.Phase) && runs(said):
+	case isFinal(want.Phase) && !isFinal(is.Phase) && !over && runs(said):
 		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
 		if want.Phase == "" {
 			want.Phase = v1.PodRunning

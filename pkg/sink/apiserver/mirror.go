@@ -31,14 +31,16 @@ func (l *loop) newMirror(e *entry, now time.Time) errand {
 
 // mirrorNext returns what the mirror that the server holds needs: that it goes
 // where it is no picture of what is wanted (C-1.13.2, C-1.13.6), or a status.
-func (l *loop) mirrorNext(e *entry, wanted bool) errand {
+func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
 	o, r := e.object, e.report
 	stopping := wanted && r.Pod.DeletionTimestamp != nil
 	// An end is not taken back (C-1.26.15): the next instance has its own mirror.
 	again := wanted && isFinal(o.Status.Phase) && !isFinal(r.Pod.Status.Phase)
 	switch {
-	case !wanted && r == nil && !l.synced:
+	case !wanted && r == nil && l.orphans.IsZero():
 		return errand{} // its static pod may be on its way
+	case !wanted && r == nil && now.Before(l.orphans):
+		return errand{verb: await, key: e.key}
 	case !wanted,
 		!stopping && (again || o.DeletionTimestamp != nil),
 		!stopping && !pictures(o, r.Pod):

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,14 +28,14 @@ func hasHash(p *v1.Pod, hash string) bool {
 // TestC_1_13_4_MirrorsWaitForTheNode, and come right after it.
 func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 	t.Parallel()
-	var uid types.UID // the test writes it while everything stands still
+	var known atomic.Bool // the test writes it, the sink reads it
 	inBubble(t, func(t *testing.T, n *node) {
 		n.tell(staticPod("one", "h"), runningStatus(), ofFile)
 		pass(10 * time.Minute)
 		if sent := n.calls("", ""); len(sent) != 0 {
 			t.Fatalf("sent %+v", sent)
 		}
-		uid = "node-uid"
+		known.Store(true)
 		pass(awaitUID + time.Second)
 		is := n.pod("one")
 		if !hasHash(is, "h") || is.OwnerReferences[0].UID != "node-uid" || is.Status.Phase != v1.PodRunning || is.Status.ObservedGeneration != 1 {
@@ -43,7 +44,14 @@ func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 		if sent := n.calls("", ""); len(sent) != 2 {
 			t.Errorf("sent %+v, want a creation and a status", sent)
 		}
-	}, func(c *Config) { c.NodeUID = func() types.UID { return uid } })
+	}, func(c *Config) {
+		c.NodeUID = func() types.UID {
+			if !known.Load() {
+				return ""
+			}
+			return "node-uid"
+		}
+	})
 }
 
 // TestC_1_13_2_MirrorIsMadeAgain when its hash is another, and when somebody
@@ -93,7 +101,11 @@ func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
 			t.Fatal("the mirror went while its static pod may be on its way")
 		}
 		n.Synced()
-		pass(time.Second)
+		pass(orphanGrace / 2)
+		if n.pod("left") == nil {
+			t.Fatal("the mirror went while a report may be on its way")
+		}
+		pass(orphanGrace/2 + time.Second)
 		if n.pod("left") != nil || n.pod("kept") == nil || n.pod("stops") == nil || n.pod("stops").UID != "mirror-of-stops" {
 			t.Errorf("left %v, kept %v, stops %v", n.pod("left"), n.pod("kept"), n.pod("stops"))
 		}
@@ -200,3 +212,43 @@ func TestMirrorThatWouldBeRefusedIsNotSent(t *testing.T) {
 }
 
 func volume(v v1.VolumeSource) []v1.Volume { return []v1.Volume{{Name: "v", VolumeSource: v}} }
+
+// TestC_1_26_15_AMirrorsEndIsNotTakenBack: the next instance has another mirror.
+func TestC_1_26_15_AMirrorsEndIsNotTakenBack(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := staticPod("one", "h")
+		n.tell(p, statusOf(v1.PodSucceeded, "False", endedState(0, "")), ofFile)
+		pass(time.Second)
+		first := n.pod("one")
+		if first.Status.Phase != v1.PodSucceeded {
+			t.Fatalf("mirror %+v", first)
+		}
+		n.tell(p, runningStatus(), ofFile)
+		pass(time.Second)
+		if is := n.pod("one"); is.UID == first.UID || is.Status.Phase != v1.PodRunning {
+			t.Errorf("mirror %+v", is)
+		}
+		for _, c := range n.calls(http.MethodPatch, "") {
+			if strings.Contains(c.body, string(first.UID)) && strings.Contains(c.body, "Running") {
+				t.Errorf("sent %s", c.body)
+			}
+		}
+	})
+}
+
+// TestF75_MendedManifestIsTriedAtOnce, though the one before was refused for long.
+func TestF75_MendedManifestIsTriedAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.says(func(call) (int, http.Header) { return http.StatusForbidden, nil })
+		n.tell(staticPod("one", "h1"), runningStatus(), ofFile)
+		pass(time.Hour)
+		n.says(nil)
+		n.tell(staticPod("one", "h2"), runningStatus(), ofFile)
+		pass(time.Second)
+		if is := n.pod("one"); !hasHash(is, "h2") {
+			t.Errorf("mirror %+v", is)
+		}
+	})
+}

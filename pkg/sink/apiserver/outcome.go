@@ -19,10 +19,13 @@ func (l *loop) take(a answer, now time.Time) {
 		l.done(a, e, now)
 		return
 	case gone:
-		if e.object == nil || !e.seen || e.object.UID == a.uid {
+		switch {
+		case a.verb == remove && e.object != nil && e.object.UID == a.uid:
 			e.lose()
+		case a.verb == patch && !e.seen:
+			e.doubtful = true // a look says whether it is so
 		}
-		e.pause = 0
+		e.back(now, firstPause/4, lastPause, 0)
 	case stale:
 		e.doubtful, e.taken = !e.seen || a.verb == create, a.verb == create
 		e.back(now, firstPause/4, lastPause, 0)
@@ -128,7 +131,7 @@ func (l *loop) back() {
 // tooLarge says less next time.
 func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 	if a.verb == patch && e.slim < maxSlim {
-		e.slim++
+		e.slim, e.slimmed = e.slim+1, now
 		l.complain(e, "Status is too large for the API server; it is told in short", nil, "")
 		e.mark(now, false)
 		return

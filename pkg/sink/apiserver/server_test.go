@@ -40,7 +40,7 @@ type server struct {
 	most   int                                       // at the same time
 	each   map[string]int                            // under way, by name
 	takes  time.Duration                             // an answer
-	answer func(call) (code int, header http.Header) // 0 is an answer as it should be, -1 none
+	answer func(call) (code int, header http.Header) // 0 is as it should be, -1 no answer, -2 none to what was done
 	shows  func(p *v1.Pod, gone bool)                // the watch; nil: there is none
 }
 
@@ -72,6 +72,10 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	var body any
 	switch {
+	case code == -2:
+		s.serve(c)
+		s.sent = append(s.sent, c)
+		return nil, errCut
 	case code == -1:
 		s.sent = append(s.sent, c)
 		return nil, errCut
@@ -187,6 +191,9 @@ func (s *server) patch(c call, p *v1.Pod) (int, any) {
 	var now v1.Pod
 	if err != nil || json.Unmarshal(is, &now) != nil {
 		s.t.Errorf("patch %s: %v", c.body, err)
+	}
+	if isFinal(p.Status.Phase) && now.Status.Phase != p.Status.Phase {
+		s.t.Errorf("%s: phase %s became %s", c.name, p.Status.Phase, now.Status.Phase)
 	}
 	return http.StatusOK, s.store(&now)
 }

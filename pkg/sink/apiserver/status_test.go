@@ -76,9 +76,11 @@ func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 		},
 	}
 	for name, steps := range starts {
-		for _, pace := range []time.Duration{0, 50 * time.Millisecond, 300 * time.Millisecond, 800 * time.Millisecond, 1500 * time.Millisecond} {
-			t.Run(fmt.Sprint(name, pace), func(t *testing.T) {
+		for i, pace := range []time.Duration{0, 0, 50 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond, 300 * time.Millisecond, 1500 * time.Millisecond, 1500 * time.Millisecond} {
+			takes := []time.Duration{5 * time.Millisecond, 400 * time.Millisecond}[i%2]
+			t.Run(fmt.Sprint(name, pace, takes), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, n *node) {
+					n.takes = takes
 					p := n.bound("one")
 					for _, st := range steps {
 						n.tell(p, st)
@@ -228,6 +230,36 @@ func TestNeverSeenIsAskedFor(t *testing.T) {
 		pass(time.Minute)
 		if len(n.loop.entries) != 1 {
 			t.Errorf("%d entries are kept", len(n.loop.entries))
+		}
+	})
+}
+
+// TestC_1_34_ConditionsOfAResizeGo when they are over; others' stay, in their order.
+func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := n.bound("one")
+		n.change("one", func(p *v1.Pod) { p.Status.Conditions = append(p.Status.Conditions, cond("example.com/gate", "True")) })
+		st := runningStatus()
+		st.Conditions = append(st.Conditions, cond(v1.PodResizePending, "True"))
+		st.PodIPs = []v1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
+		n.tell(p, st)
+		pass(time.Second)
+		is := n.pod("one").Status
+		if status(&is, v1.PodResizePending) != "True" || len(is.PodIPs) != 2 {
+			t.Errorf("status %+v", is)
+		}
+		st = runningStatus()
+		st.PodIPs = []v1.PodIP{{IP: "10.0.0.2"}}
+		n.tell(p, st)
+		pass(time.Second)
+		is = n.pod("one").Status
+		var kinds []string
+		for _, c := range is.Conditions {
+			kinds = append(kinds, string(c.Type))
+		}
+		if got := strings.Join(kinds, " "); got != "Ready ContainersReady PodScheduled example.com/gate" || len(is.PodIPs) != 1 {
+			t.Errorf("conditions %s, addresses %v", got, is.PodIPs)
 		}
 	})
 }

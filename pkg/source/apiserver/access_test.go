@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
@@ -294,4 +295,23 @@ func TestF72_CredentialsFromACommand(t *testing.T) {
 	if got := s.watched(t, 1).Header.Get("Authorization"); got != "Bearer given" {
 		t.Errorf("authorization %q", got)
 	}
+}
+
+// A kubeconfig that a bootstrap has yet to write is an error that passes, and the
+// connections are shared with others.
+func TestF72_KubeconfigIsYetToBeWritten(t *testing.T) {
+	s := newServer(t)
+	s.put(boundPod("one", "x"))
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	c, err := kubeconfig.Open(kubeconfig.Config{File: path, Awaited: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l := sourcetest.Listen(t, newSource(t, path, func(cfg *Config) { cfg.Client = c }))
+	if err := l.Error(); err.Error() != path+": cannot be read: no such file or directory" {
+		t.Errorf("error %q", err)
+	}
+	writeKubeconfig(t, path, s.URL, "", "")
+	l.Set().Holds(t, "one")
 }

@@ -30,3 +30,19 @@ func TellPull(ctx context.Context, n PullNews) {
 		hear(n)
 	}
 }
+
+type warningKey struct{}
+
+// WithWarnings returns a context by which who makes or asks something of a pod tells
+// what a person should hear of although it went well, with the reason of its event.
+// hear may be called from any goroutine, and must not wait.
+func WithWarnings(ctx context.Context, hear func(reason, message string)) context.Context {
+	return context.WithValue(ctx, warningKey{}, hear)
+}
+
+// Warn tells whoever gave ctx, where anybody wants to hear.
+func Warn(ctx context.Context, reason, message string) {
+	if hear, ok := ctx.Value(warningKey{}).(func(reason, message string)); ok {
+		hear(reason, message)
+	}
+}

@@ -1,0 +1,334 @@
+package certificate
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/certificate"
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// issue returns a certificate that signs itself, with its key.
+func issue(name string, end time.Time) (cert, key []byte) {
+	private := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: end}
+	der := must(x509.CreateCertificate(rand.Reader, template, template, private.Public(), private))
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: must(x509.MarshalECPrivateKey(private))})
+}
+
+func put(t testing.TB, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// There is a current pair at any moment, in the kubelet's layout and for nobody else
+// to read; one older pair stays.
+func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "pki")
+		updates := 0
+		s := &store{dir: dir, prefix: "kubelet-client", updated: func() error { updates++; return nil }}
+		none := (*certificate.NoCertKeyError)(nil)
+		if _, err := s.Current(); !errors.As(err, &none) {
+			t.Errorf("without a pair: %v", err)
+		}
+		for _, name := range []string{"one", "two", "three"} {
+			cert, key := issue(name, time.Now().Add(time.Hour))
+			pair, err := s.Update(cert, key)
+			if err != nil || pair.Leaf.Subject.CommonName != name {
+				t.Fatalf("%+v, %v", pair, err)
+			}
+			// client-go's own store reads what is kept.
+			kubelets := must(certificate.NewFileStore("kubelet-client", dir, dir, "", ""))
+			for _, of := range []certificate.Store{s, kubelets} {
+				if now, err := of.Current(); err != nil || now.Leaf.Subject.CommonName != name {
+					t.Errorf("current is %+v, %v", now, err)
+				}
+			}
+			time.Sleep(time.Second) // names have seconds
+		}
+		var names []string
+		for _, e := range must(os.ReadDir(dir)) {
+			info := must(e.Info())
+			if names = append(names, e.Name()); info.Mode().IsRegular() && info.Mode().Perm() != 0o600 {
+				t.Errorf("%s has mode %v", e.Name(), info.Mode())
+			}
+		}
+		if len(names) != 3 || names[2] != "kubelet-client-current.pem" || updates != 3 {
+			t.Errorf("after %d updates there is %q", updates, names)
+		}
+		if info := must(os.Stat(dir)); info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory has mode %v", info.Mode())
+		}
+		before := must(filepath.EvalSymlinks(s.current()))
+		cert, _ := issue("four", time.Now().Add(time.Hour))
+		_, other := issue("five", time.Now().Add(time.Hour))
+		if _, err := s.Update(cert, other); err == nil || strings.Contains(err.Error(), "PRIVATE") {
+			t.Errorf("a key of another certificate: %v", err)
+		}
+		if after := must(filepath.EvalSymlinks(s.current())); after != before {
+			t.Errorf("a pair that does not fit is the current one")
+		}
+		// Two in one second, and the rest of an update that was cut short.
+		put(t, filepath.Join(dir, "kubelet-client-updated.pem"), nil)
+		for _, name := range []string{"six", "seven"} {
+			cert, key := issue(name, time.Now().Add(time.Hour))
+			must(s.Update(cert, key))
+		}
+		if now := must(s.Current()); now.Leaf.Subject.CommonName != "seven" {
+			t.Errorf("current is %s", now.Leaf.Subject.CommonName)
+		}
+		// What is there may be nobody's to use.
+		s.empty = true
+		if _, err := s.Current(); !errors.As(err, &none) {
+			t.Errorf("a pair of before is used: %v", err)
+		}
+	})
+}
+
+// What to do about the client certificate, by what the kubeconfig says.
+func TestD4_WhenACertificateIsAskedFor(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	now := time.Now()
+	pair := func(path string, end time.Time) {
+		cert, key := issue("system:node:n1", end)
+		put(t, path, slices.Concat(cert, key))
+	}
+	if err := os.MkdirAll(file("other"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	pair(file("other/kubelet-client-current.pem"), now.Add(time.Hour))
+	pair(file("mine.pem"), now.Add(time.Hour))
+	pair(file("expired.pem"), now.Add(-time.Second))
+	text := func(user string) []byte {
+		return fmt.Appendf(nil, "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n"+
+			"clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u, user: {%s}}]\n", user)
+	}
+	put(t, file("rotating"), text("client-certificate: other/kubelet-client-current.pem, client-key: other/kubelet-client-current.pem"))
+	put(t, file("given"), text("client-certificate: mine.pem, client-key: mine.pem"))
+	put(t, file("old"), text("client-certificate: expired.pem, client-key: expired.pem"))
+	put(t, file("lost"), text("client-certificate: gone.pem, client-key: gone.pem"))
+	put(t, file("token"), text("token: hunter2"))
+	embedded := func(name, node string, end time.Time) {
+		cert, key := issue(node, end)
+		put(t, file(name), text("client-certificate-data: "+base64.StdEncoding.EncodeToString(cert)+", client-key-data: "+base64.StdEncoding.EncodeToString(key)))
+	}
+	embedded("embedded", "system:node:n1", now.Add(time.Hour))
+	embedded("embedded-old", "system:node:n1", now.Add(-time.Hour))
+	embedded("admin", "admin", now.Add(time.Hour))
+	put(t, file("broken"), []byte("{"))
+	for _, it := range []struct {
+		kubeconfig, bootstrap string
+		fixed                 bool // no rotation
+		ask, first            bool
+		dir                   string
+	}{
+		{"none", "boot", false, true, true, "pki"},
+		{"none", "", false, false, false, "pki"},
+		{"lost", "boot", false, true, true, "pki"},
+		{"old", "boot", false, true, true, "pki"},
+		{"old", "boot", true, true, true, "pki"},
+		{"old", "", false, false, false, "pki"},
+		{"rotating", "boot", false, true, false, "other"},
+		{"rotating", "", false, true, false, "other"},
+		{"rotating", "boot", true, false, false, "other"},
+		{"given", "boot", false, false, false, "pki"},
+		{"token", "boot", false, false, false, "pki"},
+		{"embedded", "boot", false, true, false, "pki"},
+		{"embedded", "boot", true, false, false, "pki"},
+		{"embedded-old", "boot", false, true, true, "pki"},
+		{"admin", "boot", false, false, false, "pki"},
+		{"broken", "boot", false, false, false, ""},
+	} {
+		cfg := ClientConfig{Node: "n1", Kubeconfig: file(it.kubeconfig), Dir: file("pki"), Rotate: !it.fixed, API: &rest.Config{}}
+		if it.bootstrap != "" {
+			cfg.Bootstrap = file(it.bootstrap)
+		}
+		want := ""
+		if it.dir != "" {
+			want = file(it.dir)
+		}
+		if n := must(NewClient(cfg)).needs(now); n.ask != it.ask || n.first != it.first || n.dir != want {
+			t.Errorf("%+v: %+v", it, n)
+		} else if strings.Contains(n.why, "hunter2") {
+			t.Errorf("%+v: %s", it, n.why)
+		}
+	}
+	// The pair that is shown in place of one that the kubeconfig holds counts.
+	if err := os.MkdirAll(file("rotated"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	pair(Pair(file("rotated")), now.Add(time.Hour))
+	shown := must(NewClient(ClientConfig{Node: "n1", Kubeconfig: file("embedded-old"), Bootstrap: file("boot"), Dir: file("rotated"), Rotate: true, API: &rest.Config{}}))
+	if n, f := shown.needs(now), shown.Facts(); !n.ask || n.first || !f.Expires.After(now) {
+		t.Errorf("%+v, facts %+v", n, f)
+	}
+	if f := must(NewClient(ClientConfig{Node: "n1", Kubeconfig: file("old"), Dir: dir, API: &rest.Config{}})).Facts(); !f.Expires.Before(now) || f.Expires.IsZero() {
+		t.Errorf("facts %+v", f)
+	}
+	for _, cfg := range []ClientConfig{{}, {Node: "n1", Kubeconfig: "x", Dir: "y"}, {Node: "n1", Kubeconfig: "x", API: &rest.Config{}}, {Node: "n1", Dir: "y", API: &rest.Config{}}} {
+		if _, err := NewClient(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
+// Files that somebody else keeps fresh are read again; while they do not fit
+// together, what was read last is shown.
+func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	var log bytes.Buffer
+	cfg := ServingConfig{Node: "n1", CertFile: certFile, KeyFile: keyFile, Rotate: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	if _, err := NewServing(cfg); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without files: %v", err)
+	}
+	end := time.Now().Add(time.Hour).Truncate(time.Second)
+	cert, key := issue("one", end)
+	put(t, certFile, cert)
+	put(t, keyFile, key)
+	synctest.Test(t, func(t *testing.T) {
+		s := must(NewServing(cfg))
+		shows := func(want string, failures int64) {
+			t.Helper()
+			time.Sleep(rereadAfter)
+			if got := must(s.Certificate(&tls.ClientHelloInfo{})); got.Leaf.Subject.CommonName != want {
+				t.Errorf("%s is shown, want %s", got.Leaf.Subject.CommonName, want)
+			}
+			if f := s.Facts(); f.Failures != failures || f.Expires.IsZero() {
+				t.Errorf("facts %+v, want %d failures", f, failures)
+			}
+		}
+		shows("one", 0)
+		cert, key := issue("two", time.Now().Add(time.Hour))
+		put(t, certFile, cert)
+		shows("one", 1)
+		put(t, keyFile, key)
+		shows("two", 1)
+		if err := os.Remove(keyFile); err != nil {
+			t.Fatal(err)
+		}
+		shows("two", 2)
+	})
+	if !strings.Contains(log.String(), "Serving certificate replaced") || strings.Contains(log.String(), "PRIVATE") {
+		t.Errorf("log: %s", log.String())
+	}
+}
+
+// A certificate that the node signs itself survives restarts, names the node's
+// addresses once they are known, and is made again before it ends.
+func TestC_1_40_1_SelfSignedServingCertificate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var addresses []v1.NodeAddress
+		open := func() *Serving {
+			return must(NewServing(ServingConfig{Node: "n1", Dir: filepath.Join(dir, "pki"), Addresses: func() []v1.NodeAddress { return addresses }}))
+		}
+		now := func(s *Serving) *x509.Certificate { return must(s.Certificate(nil)).Leaf }
+		s := open()
+		first := now(s)
+		if first.VerifyHostname("n1") != nil || first.Subject.CommonName != "n1" || !s.Facts().Expires.Equal(first.NotAfter) {
+			t.Errorf("for %q", first.DNSNames)
+		}
+		if again := now(open()); !again.Equal(first) {
+			t.Error("a restart makes another certificate")
+		}
+		for name, mode := range map[string]fs.FileMode{"kubelet.key": 0o600, "kubelet.crt": 0o644} {
+			if info := must(os.Stat(filepath.Join(dir, "pki", name))); info.Mode().Perm() != mode {
+				t.Errorf("%s has mode %v", name, info.Mode())
+			}
+		}
+		addresses = []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.7"}, {Type: v1.NodeHostName, Address: "n1.local"}}
+		runs := func(d time.Duration) {
+			ctx, stop := context.WithTimeout(t.Context(), d)
+			defer stop()
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		runs(time.Second)
+		second := now(s)
+		if second.VerifyHostname("10.0.0.7") != nil || second.VerifyHostname("n1.local") != nil || second.VerifyHostname("n1") != nil {
+			t.Errorf("for %q %v", second.DNSNames, second.IPAddresses)
+		}
+		time.Sleep(selfSignedFor - freshFor - 2*time.Hour)
+		runs(time.Hour)
+		if !now(s).Equal(second) {
+			t.Error("made again too early")
+		}
+		runs(2 * time.Hour)
+		third := now(s)
+		if third.Equal(second) || time.Until(third.NotAfter) < selfSignedFor-3*time.Hour || third.VerifyHostname("10.0.0.7") != nil {
+			t.Errorf("not made again: it ends in %v", time.Until(third.NotAfter))
+		}
+		// After a restart, before the addresses are known.
+		addresses = nil
+		if again := now(open()); !again.Equal(third) {
+			t.Error("a restart without addresses makes another certificate")
+		}
+		// Half a pair is made again.
+		put(t, filepath.Join(dir, "pki", "kubelet.key"), nil)
+		if again := now(open()); again.Equal(third) {
+			t.Error("a certificate without its key is shown")
+		}
+	})
+}
+
+func TestServingNeedsWhatItIsMadeOf(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []ServingConfig{{}, {Node: "n1"}, {Node: "n1", CertFile: "x"}, {Node: "n1", KeyFile: "x"}, {Node: "n1", Dir: "x", Rotate: true}} {
+		if _, err := NewServing(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
+func TestSansAreOfTheNodesAddresses(t *testing.T) {
+	t.Parallel()
+	names, addresses := sans([]v1.NodeAddress{
+		{Type: v1.NodeInternalIP, Address: "10.0.0.2"}, {Type: v1.NodeExternalIP, Address: "10.0.0.1"}, {Type: v1.NodeInternalIP, Address: "10.0.0.2"},
+		{Type: v1.NodeHostName, Address: "b"}, {Type: v1.NodeExternalDNS, Address: "a"}, {Type: v1.NodeInternalDNS, Address: "b"},
+		{Type: v1.NodeHostName, Address: "fd00::1"}, {Type: v1.NodeInternalIP, Address: "no address"}, {Type: "Else", Address: "10.9.9.9"}, {Type: v1.NodeHostName},
+	})
+	want := []net.IP{net.ParseIP("10.0.0.1"), net.ParseIP("10.0.0.2"), net.ParseIP("fd00::1")}
+	if !slices.Equal(names, []string{"a", "b"}) || !slices.EqualFunc(addresses, want, net.IP.Equal) {
+		t.Errorf("%q %v", names, addresses)
+	}
+}

@@ -1,0 +1,86 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestC_1_41_1_PlaceIsWherePutPutsIt, in each hierarchy that counts, and nothing is
+// made by asking.
+func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
+	g := cgroupsOf(t)
+	for _, spec := range []string{guaranteed, burstablePod, bestEffortPod} {
+		want := shape(t, "a", spec)
+		at, ok := g.PlaceOf(want.Pod)
+		if !ok {
+			t.Fatal("no place")
+		}
+		for controller, dir := range at.Dirs {
+			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s of %q is there: %v", dir, controller, err)
+			}
+		}
+		parent, err := g.Put(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at.Path != parent {
+			t.Errorf("place %s, put in %s", at.Path, parent)
+		}
+		for controller, dir := range at.Dirs {
+			if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
+				t.Errorf("%q: %v", controller, err)
+			}
+		}
+		all, ok := g.PlaceOfAll()
+		if _, err := os.Stat(all.Dirs["memory"]); !ok || all.Path != g.cfg.Root+"/kubepods" || err != nil {
+			t.Errorf("all pods are in %+v: %v", all, err)
+		}
+		if err := g.Take("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, ok := g.PlaceOfHost()
+	if _, hybrid := host.Dirs[""]; !ok || hybrid || host.Path != "/" || host.Dirs["memory"] == "" || host.Dirs["cpuacct"] == "" {
+		t.Errorf("the machine is %+v", host)
+	}
+}
+
+// TestNoPlaceOfANameThatIsNone: a UID becomes part of a path.
+func TestNoPlaceOfANameThatIsNone(t *testing.T) {
+	g := cgroupsOf(t)
+	if at, ok := g.PlaceOf(shape(t, "../../x", bestEffortPod).Pod); ok {
+		t.Errorf("%+v", at)
+	}
+	g.cfg.Driver = func(context.Context) (bool, error) { return false, errors.New("not known") }
+	if at, ok := g.PlaceOf(shape(t, "a", bestEffortPod).Pod); ok {
+		t.Errorf("%+v", at)
+	}
+}
+
+// TestF22_PlacesDoNotAskAgain: a runtime that hangs would be asked once a pod, and
+// every answer is a deadline.
+func TestF22_PlacesDoNotAskAgain(t *testing.T) {
+	asked := 0
+	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // nothing is made
+	for range 3 {
+		if _, ok := g.PlaceOf(shape(t, "a", bestEffortPod).Pod); !ok {
+			t.Error("no place")
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+// TestC_1_41_1_PlaceOfSlices: as the systemd driver names them.
+func TestC_1_41_1_PlaceOfSlices(t *testing.T) {
+	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // nothing is made
+	at, ok := g.PlaceOf(shape(t, "a-b", burstablePod).Pod)
+	if want := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice"; !ok || at.Path != want {
+		t.Errorf("%+v, want %s", at, want)
+	}
+}

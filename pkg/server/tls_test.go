@@ -1,0 +1,346 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// secure connects to the TLS port.
+func (p *port) secure(t *testing.T, name string) *tls.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return tlsClient(c, p.tls(t, name))
+}
+
+// TestD2_TLS13IsTheLeast: older versions are for who asks for them.
+func TestD2_TLS13IsTheLeast(t *testing.T) {
+	t.Parallel()
+	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	old := p.tls(t, "admin")
+	old.MaxVersion = tls.VersionTLS12
+	c, err := tls.Dial("tcp", p.address, old)
+	if err == nil {
+		_ = c.Close()
+		t.Error("TLS 1.2 is spoken")
+	}
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.TLS = &TLS{MinVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}}
+	p = opened(t, cfg)
+	old = p.tls(t, "admin")
+	old.MaxVersion = tls.VersionTLS12
+	old.NextProtos = []string{"h2", "http/1.1"}
+	c, err = tls.Dial("tcp", p.address, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if s := c.ConnectionState(); s.Version != tls.VersionTLS12 || s.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 || s.NegotiatedProtocol != "http/1.1" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestD2_HTTP2: it is spoken, and has a limit of streams.
+func TestD2_HTTP2(t *testing.T) {
+	t.Parallel()
+	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	cfg := p.tls(t, "admin")
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}}
+	t.Cleanup(web.CloseIdleConnections)
+	a, err := web.Get("https://" + p.address + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if text, _ := io.ReadAll(a.Body); a.ProtoMajor != 2 || string(text) != "ok" {
+		t.Errorf("HTTP/%d: %s", a.ProtoMajor, text)
+	}
+	if n := New(Config{}).web(t.Context(), nil).HTTP2.MaxConcurrentStreams; n != 100 {
+		t.Errorf("%d streams", n)
+	}
+	a, err = web.Post("https://"+p.address+"/exec/ns/p/c?command=x&output=1", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusNotImplemented && a.StatusCode != http.StatusBadRequest {
+		t.Errorf("exec: %d", a.StatusCode)
+	}
+}
+
+// TestD2_SlowAndLargeRequests: half a header is not waited for, and large ones and
+// bodies are not read.
+func TestD2_SlowAndLargeRequests(t *testing.T) {
+	t.Parallel()
+	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	for _, n := range []int{20 << 10, 64 << 10} {
+		c := p.secure(t, "admin")
+		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n\r\nX: "+strings.Repeat("x", n)+"\r\n\r\n")
+		line, _ := bufio.NewReader(c).ReadString('\n')
+		if tooLarge := strings.Contains(line, " 431 "); tooLarge != (n > 32<<10) {
+			t.Errorf("a header of %d bytes: %q", n, line)
+		}
+	}
+	for body, code := range map[string]string{"Content-Length: 100000000": " 413 ", "Transfer-Encoding: chunked": " 413 "} {
+		c := p.secure(t, "admin")
+		_, _ = io.WriteString(c, "GET /pods HTTP/1.1\r\nHost: n\r\n"+body+"\r\n\r\n")
+		line, _ := bufio.NewReader(c).ReadString('\n')
+		if !strings.Contains(line, code) {
+			t.Errorf("%s: %q", body, line)
+		}
+	}
+	c := p.secure(t, "admin")
+	_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n\r\n")
+	begin := time.Now()
+	_, err := io.ReadAll(c)
+	if took := time.Since(begin); took < 3*time.Second || took > 10*time.Second {
+		t.Errorf("half a header: hung up after %s: %v", took, err)
+	}
+}
+
+// TestD2_ConnectionsOfOnePeerAndOfAll: a peer that opens too many is hung up, which
+// is said once; there is room again when others leave.
+func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
+	t.Parallel()
+	for _, limits := range []TLS{{PerPeer: 3}, {Connections: 3, PerPeer: 100}} {
+		cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+		cfg.TLS = &limits
+		p := opened(t, cfg)
+		asks := func(c *tls.Conn) bool {
+			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n")
+			line, _ := bufio.NewReader(c).ReadString('\n')
+			return strings.Contains(line, " 200 ")
+		}
+		var crowd []*tls.Conn
+		for range 3 {
+			c := p.secure(t, "admin")
+			if !asks(c) {
+				t.Fatal("no room for three")
+			}
+			crowd = append(crowd, c)
+		}
+		for range 5 {
+			if asks(p.secure(t, "admin")) {
+				t.Error("a fourth connection is answered")
+			}
+		}
+		_ = crowd[0].Close()
+		for begin := time.Now(); !asks(p.secure(t, "admin")); {
+			if time.Since(begin) > patience {
+				t.Fatal("no room again")
+			}
+		}
+		if n := p.log.count("Too many connections"); n < 1 || n > 2 {
+			t.Errorf("said %d times", n)
+		}
+	}
+}
+
+// TestD2_InFlightGate: too many at a time are told to come again; those on the socket
+// have a gate of their own.
+func TestD2_InFlightGate(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	here, goOn := make(chan struct{}), make(chan struct{})
+	first := true
+	var mu sync.Mutex
+	cfg.Pods = func() []v1.Pod {
+		mu.Lock()
+		wait := first
+		first = false
+		mu.Unlock()
+		if wait {
+			here <- struct{}{}
+			<-goOn
+		}
+		return nil
+	}
+	cfg.TLS = &TLS{Requests: 1}
+	p := opened(t, cfg)
+	done := make(chan int, 1)
+	web := p.web(t, "admin")
+	go func() {
+		a, err := web.Get("https://" + p.address + "/pods")
+		if err != nil {
+			done <- 0
+			return
+		}
+		_ = a.Body.Close()
+		done <- a.StatusCode
+	}()
+	waitFor(t, here)
+	code, _, header := p.fetch(t, p.web(t, "admin"), http.MethodGet, "/pods", nil)
+	if code != http.StatusTooManyRequests || header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", code, header)
+	}
+	if code, _, _ := p.fetch(t, p.web(t, ""), http.MethodGet, "/pods", nil); code != http.StatusTooManyRequests {
+		t.Errorf("as nobody: %d", code)
+	}
+	if code, _, _ := full(t, client(cfg.Socket), http.MethodGet, "/pods", ""); code != http.StatusOK {
+		t.Errorf("on the socket: %d", code)
+	}
+	close(goOn)
+	if code := <-done; code != http.StatusOK {
+		t.Errorf("the first: %d", code)
+	}
+}
+
+// TestC_1_40_1_APortThatIsTaken is tried again, which is said once, and is closed
+// with the server.
+func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := other.Addr().String()
+	log := new(said)
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Log = log.logger()
+	bound := make(chan string, 1)
+	cfg.TLS = &TLS{Address: address, Bound: func(a string) { bound <- a }, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }}
+	cfg.Health = "127.0.0.1:0"
+	_, stop := started(t, cfg) // the socket answers meanwhile
+	for begin := time.Now(); log.count("Cannot listen; trying again") == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > patience {
+			t.Fatal("nobody says that the port is taken")
+		}
+	}
+	time.Sleep(retry + 100*time.Millisecond) // it is tried again, in silence
+	_ = other.Close()
+	select {
+	case <-bound:
+	case <-time.After(patience):
+		t.Fatal("it is not tried again")
+	}
+	if n := log.count("Cannot listen; trying again"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	stop()
+	if c, err := net.Dial("tcp", address); err == nil {
+		_ = c.Close()
+		t.Error("the port is open without its server")
+	}
+}
+
+// TestD1_NothingListensUnlessItIsAskedFor: without TLS there is the socket alone.
+func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	log := new(said)
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Log = log.logger()
+	web, stop := started(t, cfg)
+	if code, _, _ := full(t, web, http.MethodGet, "/healthz", ""); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+	stop()
+	if log.count("Listening") > 0 {
+		t.Error("it listens")
+	}
+}
+
+// TestC_1_40_5_Health: on the socket, on the TLS port, and on a port of its own where
+// there is nothing else.
+func TestC_1_40_5_Health(t *testing.T) {
+	t.Parallel()
+	log := new(said)
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Log = log.logger()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Health = l.Addr().String()
+	_ = l.Close()
+	var mu sync.Mutex
+	var sick error
+	cfg.Checks = map[string]func(context.Context) error{"syncloop": func(context.Context) error { mu.Lock(); defer mu.Unlock(); return sick }}
+	web, _ := started(t, cfg)
+	get := func(path string) (int, string) { c, s, _ := full(t, web, http.MethodGet, path, ""); return c, s }
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/livez": "ok", "/readyz": "ok", "/healthz/": "ok", "/healthz/ping": "ok", "/healthz/syncloop": "ok",
+		"/healthz?verbose":                   "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n",
+		"/readyz?verbose=1&exclude=syncloop": "[+]ping ok\n[+]log ok\n[+]syncloop excluded: ok\nreadyz check passed\n",
+	} {
+		if code, text := get(path); code != 200 || text != want {
+			t.Errorf("%s: %d %q", path, code, text)
+		}
+	}
+	mu.Lock()
+	sick = fmt.Errorf("no round for a minute")
+	mu.Unlock()
+	if code, text := get("/healthz"); code != 500 || text != "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed" {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, text := get("/healthz/syncloop"); code != 500 || text != "internal server error: no round for a minute" {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, _ := get("/healthz/other"); code != 404 {
+		t.Errorf("%d", code)
+	}
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		a, err := http.Get("http://" + cfg.Health + "/healthz/ping")
+		if err == nil {
+			_ = a.Body.Close()
+			if a.StatusCode != 200 {
+				t.Errorf("health port: %d", a.StatusCode)
+			}
+			break
+		}
+		if time.Since(begin) > patience {
+			t.Fatal(err)
+		}
+	}
+	for _, it := range routes() {
+		if it.health {
+			continue
+		}
+		r, err := http.NewRequestWithContext(t.Context(), it.methods[0], "http://"+cfg.Health+concrete(it.path), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Body.Close()
+		if a.StatusCode != http.StatusNotFound {
+			t.Errorf("%s on the health port: %d", it.path, a.StatusCode)
+		}
+	}
+}
+
+// TestC_1_40_11_NoDebugging: on the TLS port only.
+func TestC_1_40_11_NoDebugging(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t, func(c *Config) { c.NoDebugging = true })
+	web := l.web(t, "admin")
+	for _, it := range routes() {
+		if !it.kubelet {
+			continue
+		}
+		code, text, _ := l.fetch(t, web, it.methods[0], concrete(it.path), nil)
+		if off := code == 405 && text == "Debug endpoints are disabled."; off != it.debugging {
+			t.Errorf("%s: %d %s", it.path, code, text)
+		}
+	}
+	if code, text, _ := full(t, client(l.cfg.Socket), http.MethodPost, "/run/ns/p/c?cmd=true", ""); code != 200 {
+		t.Errorf("on the socket: %d %s", code, text)
+	}
+}

@@ -1,0 +1,227 @@
+// Package nodeapi holds a node against a real API server that authorizes as a
+// cluster does, and reads in its audit log what the node asked for.
+package nodeapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/node/apiserver"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+const patience = 30 * time.Second
+
+// policy makes the API server write down who asked for what.
+const policy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived","ResponseStarted"],"rules":[{"level":"Metadata"}]}`
+
+// audited is a cluster that authorizes as a real one does, and what it was asked.
+type audited struct {
+	*cluster.Cluster
+	admin kubernetes.Interface
+	log   string
+}
+
+func start(t *testing.T) audited {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.json")
+	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := audited{log: filepath.Join(dir, "audit.log")}
+	a.Cluster = cluster.Start(t, cluster.RBAC(), cluster.APIServerArgs("--audit-policy-file="+file, "--audit-log-path="+a.log, "--audit-log-mode=blocking"))
+	var err error
+	if a.admin, err = kubernetes.NewForConfig(a.Config(t, a.AdminKubeconfig(t))); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// request is one line of the audit log.
+type request struct {
+	Verb string
+	User struct{ Username string }
+	Ref  struct{ Resource, Subresource, Name, Namespace string } `json:"objectRef"`
+	Code struct{ Code int }                                      `json:"responseStatus"`
+	URI  string                                                  `json:"requestURI"`
+}
+
+// asked returns what the node asked for.
+func (a audited) asked(t *testing.T, node string) []request {
+	t.Helper()
+	f, err := os.Open(a.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var all []request
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("audit line %q: %v", lines.Text(), err)
+		}
+		if r.User.Username == "system:node:"+node {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// count returns how often the node did that to its object ("patch status") or lease.
+func count(all []request, verb, resource, subresource string) (n int) {
+	for _, r := range all {
+		if r.Verb == verb && r.Ref.Resource == resource && r.Ref.Subresource == subresource {
+			n++
+		}
+	}
+	return n
+}
+
+// nobodyRefused fails for every answer that says that the node may not do what it did.
+func (a audited) nobodyRefused(t *testing.T, node string) {
+	t.Helper()
+	all := a.asked(t, node)
+	if len(all) == 0 {
+		t.Errorf("node %s asked for nothing", node)
+	}
+	for _, r := range all {
+		if r.Code.Code == 401 || r.Code.Code == 403 {
+			t.Errorf("%d for %s %s", r.Code.Code, r.Verb, r.URI)
+		}
+	}
+}
+
+// member is one node at the API server.
+type member struct {
+	*apiserver.Presence
+	runtime *critest.Runtime
+	stop    func()
+
+	mu     sync.Mutex
+	events []string
+	seen   []*v1.Node
+}
+
+func (m *member) said() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.events)
+}
+
+type option func(*apiserver.Config, *node.ObserverConfig)
+
+func (a audited) join(t *testing.T, name string, options ...option) *member {
+	t.Helper()
+	client, err := kubeconfig.Open(kubeconfig.Config{File: a.NodeKubeconfig(t, name), UserAgent: "nodectl/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	facts, err := node.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	thresholds, err := pod.ParseThresholds([]string{"memory.available<1Mi,nodefs.available<1%"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocatable, err := facts.Allocatable(facts.Spared(thresholds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &member{runtime: critest.New()}
+	labels := map[string]string{"disk": "ssd", "node.kubernetes.io/pool": "blue"}
+	o := node.ObserverConfig{
+		Settings: node.Settings{
+			Name: name, Labels: facts.Labels(name, labels), Port: 10250, MaxPods: 110, Allocatable: allocatable, ProviderID: "test://" + name,
+			Taints: []v1.Taint{{Key: "new", Value: "yes", Effect: v1.TaintEffectNoSchedule}},
+		},
+		Facts: facts, RootDir: dir, Thresholds: thresholds, Transition: time.Minute,
+		Runtime: m.runtime.CRI(cri.Config{Node: name}),
+	}
+	c := apiserver.Config{
+		REST: client.REST(), Labels: labels, Register: true, UpdateFrequency: 300 * time.Millisecond, LeaseDuration: 4 * time.Second,
+		Event: func(reason, _, _ string) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.events = append(m.events, reason)
+		},
+		Seen: func(n *v1.Node) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.seen = append(m.seen, n)
+		},
+	}
+	for _, set := range options {
+		set(&c, &o)
+	}
+	c.Observer = node.NewObserver(o)
+	if m.Presence, err = apiserver.New(c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { m.Run(ctx) })
+	m.stop = sync.OnceFunc(func() { cancel(); wg.Wait(); client.Close() })
+	t.Cleanup(m.stop)
+	return m
+}
+
+// until waits for what the API server says of the node.
+func (a audited) until(t *testing.T, name, what string, ok func(*v1.Node) bool) *v1.Node {
+	t.Helper()
+	var last *v1.Node
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		n, err := a.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			continue // it may be starting
+		}
+		if err == nil {
+			if last = n; ok(n) {
+				return n
+			}
+		}
+	}
+	t.Fatalf("node %s: not %s; it is %+v", name, what, last)
+	return nil
+}
+
+func (a audited) lease(t *testing.T, name, what string, ok func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
+	t.Helper()
+	var last *coordinationv1.Lease
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		l, err := a.admin.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			if last = l; ok(l) {
+				return l
+			}
+		}
+	}
+	t.Fatalf("lease %s: not %s; it is %+v", name, what, last)
+	return nil
+}
+
+func ready(n *v1.Node) bool { return node.Condition(n, v1.NodeReady).Status == v1.ConditionTrue }
+
+func anyLease(*coordinationv1.Lease) bool { return true }

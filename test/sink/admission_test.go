@@ -1,0 +1,41 @@
+package sink
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sink/apiserver"
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// TestF75_RefusedByAdmission: NodeRestriction refuses a mirror (of a Node whose
+// object was made again). It is said once, statuses of others go on, and the mirror
+// comes when it is let.
+func TestF75_RefusedByAdmission(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.RBAC())
+	var known atomic.Pointer[types.UID] // the test writes it, the sink reads it
+	known.Store(new(types.UID("of-the-node-before")))
+	a := start(t, c, "n1", func(cfg *apiserver.Config) { cfg.NodeUID = func() types.UID { return *known.Load() } })
+	static := staticPod("n1", "static", "h")
+	ours := c.CreatePod(t, cluster.Pod("n1", "ours"))
+	for i := range 5 {
+		a.says(static, running(static, i%2 == 0), fromFile)
+		a.says(ours, running(ours, i%2 == 0))
+		time.Sleep(time.Second)
+	}
+	a.until(t, "ours", "running", phase(v1.PodRunning))
+	if n, tries := a.log.count("Static pod has no mirror"), len(a.wire.of("POST", "")); n != 1 || a.log.count("UID mismatch") != 1 || tries < 2 || tries > 6 {
+		t.Errorf("said %d times, tried %d times:\n%s", n, tries, a.log.all())
+	}
+	known.Store(&a.uid)
+	is := a.until(t, "static", "running", phase(v1.PodRunning))
+	if is.Annotations[pod.AnnotationConfigMirror] != "h" {
+		t.Errorf("mirror %+v", is.ObjectMeta)
+	}
+}
