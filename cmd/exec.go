@@ -165,7 +165,7 @@ func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 	ended, code := errors.AsType[*client.Exited](err)
 	switch {
 	case errors.Is(err, errDetached):
-		p.say(p.err.Notice("detached; " + pod.KeyOf(it).String() + "/" + container + " runs on"))
+		p.say("\n" + p.err.Notice("detached; "+pod.KeyOf(it).String()+"/"+container+" runs on"))
 		return nil
 	case code:
 		p.say(ended.Error() + "\n")

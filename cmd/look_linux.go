@@ -32,13 +32,17 @@ func (p *program) lookAtPods(ctx context.Context) ([]v1.Pod, error) {
 	if err != nil {
 		p.say(p.err.Notice(fmt.Sprintf("what the agent kept cannot be read: %v", err)))
 	}
+	hostIPs, err := p.hostIPs(ctx)
+	if err != nil {
+		return nil, failed(exitUsage, fmt.Errorf("--node-ip: %w", err))
+	}
 	runtime, err := p.observe(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		p.say(p.err.Notice("the runtime does not answer, so this is what was last reported: " + err.Error()))
-		return engine.Pods(nil, reported, kept, hostIPs(), time.Now()), nil
+		return engine.Pods(nil, reported, kept, hostIPs, time.Now()), nil
 	}
 	defer runtime.Close()
 	have, err := runtime.Pods(ctx)
@@ -48,5 +52,5 @@ func (p *program) lookAtPods(ctx context.Context) ([]v1.Pod, error) {
 		}
 		p.logger(slog.LevelWarn).Warn("Some pods were not read", "error", err)
 	}
-	return engine.Pods(&have, reported, kept, hostIPs(), time.Now()), nil
+	return engine.Pods(&have, reported, kept, hostIPs, time.Now()), nil
 }

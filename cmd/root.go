@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
 )
 
@@ -50,6 +51,9 @@ type program struct {
 	api   *apiserver.Source  // once the sources were made; nil where no API server is one
 	way   *kubeconfig.Client // to the API server, where serve has made one
 	seen  func(p *v1.Pod, gone bool)
+	// rejected hears of pods of an API server that cannot be run here; nil where nobody
+	// has to be told.
+	rejected func(p *v1.Pod, problems []pod.Problem)
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {

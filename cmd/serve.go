@@ -105,8 +105,6 @@ func (p *program) serve(ctx context.Context) error {
 	wg.Go(func() { n.events.Run(beside) })
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })
-	} else {
-		wg.Go(func() { n.observer.Run(beside) })
 	}
 	if serving != nil {
 		wg.Go(func() {

@@ -28,6 +28,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/ui"

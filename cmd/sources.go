@@ -155,7 +155,11 @@ func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 	return apiserver.New(apiserver.Config{
 		Kubeconfig: p.cfg.Kubeconfig, Client: p.way, Seen: p.seen, Node: p.cfg.NodeName, Services: r.acts, Offline: p.cfg.OfflineStart == "api", Log: r.log, UserAgent: "nodectl/" + readVersion().Version,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
-			return manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
+			spec, problems := manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
+			if spec == nil && p.rejected != nil {
+				p.rejected(o, problems)
+			}
+			return spec, problems
 		},
 	})
 }

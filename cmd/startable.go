@@ -1,25 +1,35 @@
 package cmd
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nodectl/nodectl/pkg/doctor"
 )
 
 // startable reports why serve must not start: with what it was given, or on this
 // machine.
 func (p *program) startable() error {
-	for _, check := range []func() error{p.identity, p.ownRoot, p.kernelDefaults, p.swap, p.cgroupVersion} {
+	for _, check := range []func() error{p.identity, p.ownRoot} {
 		if err := check(); err != nil {
 			return err
 		}
 	}
-	return nil
+	var err error
+	if p.cfg.ProtectKernelDefaults {
+		err = kernelDefaults("/proc/sys")
+	}
+	if err == nil && p.cfg.FailSwapOn {
+		err = noSwap("/proc/swaps")
+	}
+	if err == nil && p.cfg.FailCgroupV1 {
+		err = cgroup2("/sys/fs/cgroup")
+	}
+	return err
 }
 
 // identity reports that there is nothing to speak to the API server with.
@@ -54,20 +64,16 @@ func (p *program) ownRoot() error {
 	return nil
 }
 
-// kernelDefaults holds the kernel's settings against those the kubelet needs,
-// where that was asked for.
-func (p *program) kernelDefaults() error {
-	if !p.cfg.ProtectKernelDefaults {
-		return nil
-	}
+// kernelDefaults holds the kernel's settings against those a node needs.
+func kernelDefaults(dir string) error {
 	var wrong []string
-	for _, s := range [][2]string{
-		{"vm/overcommit_memory", "1"}, {"vm/panic_on_oom", "0"}, {"kernel/panic", "10"}, {"kernel/panic_on_oops", "1"},
-		{"kernel/keys/root_maxkeys", "1000000"}, {"kernel/keys/root_maxbytes", "25000000"},
-	} {
-		data, err := os.ReadFile("/proc/sys/" + s[0])
-		if have := strings.TrimSpace(string(data)); err != nil || have != s[1] {
-			wrong = append(wrong, fmt.Sprintf("%s is %q, not %s", strings.ReplaceAll(s[0], "/", "."), have, s[1]))
+	for _, s := range doctor.KernelDefaults() {
+		data, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(s[0], ".", "/")))
+		switch have := strings.TrimSpace(string(data)); {
+		case err != nil:
+			wrong = append(wrong, s[0]+" cannot be read")
+		case have != s[1]:
+			wrong = append(wrong, fmt.Sprintf("%s is %s, not %s", s[0], have, s[1]))
 		}
 	}
 	if len(wrong) > 0 {
@@ -76,27 +82,23 @@ func (p *program) kernelDefaults() error {
 	return nil
 }
 
-// swap refuses a machine that swaps, where that was asked for.
-func (p *program) swap() error {
-	if !p.cfg.FailSwapOn {
-		return nil
-	}
-	data, err := os.ReadFile("/proc/swaps")
+// noSwap refuses a machine that swaps. One whose kernel cannot has no such file.
+func noSwap(file string) error {
+	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed(exitFailure, fmt.Errorf("--fail-swap-on: %w", err))
 	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Scan() // the head
-	if lines.Scan() {
-		device, _, _ := strings.Cut(lines.Text(), " ")
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if len(lines) > 1 { // the first one is the head
+		device := strings.Fields(lines[1])[0]
 		return failed(exitFailure, fmt.Errorf("--fail-swap-on: swap is on: %s", device), "'swapoff -a', and take it out of /etc/fstab; or --fail-swap-on=false")
 	}
 	return nil
 }
 
-// cgroupVersion refuses cgroup v1, where that was asked for (C-1.41.5).
-func (p *program) cgroupVersion() error {
-	if p.cfg.FailCgroupV1 && !exists("/sys/fs/cgroup/cgroup.controllers") {
+// cgroup2 refuses cgroup v1 (C-1.41.5).
+func cgroup2(dir string) error {
+	if !exists(filepath.Join(dir, "cgroup.controllers")) {
 		return failed(exitFailure, errors.New("--fail-cgroup-v1: this machine has no cgroup v2"), "boot with systemd.unified_cgroup_hierarchy=1, or --fail-cgroup-v1=false")
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -51,20 +52,20 @@ func (n *node) join() (*member, error) {
 	}
 	m.certs, err = certificate.NewClient(certificate.ClientConfig{
 		Node: p.cfg.NodeName, Kubeconfig: p.cfg.Kubeconfig, Bootstrap: p.cfg.BootstrapKubeconfig, Dir: p.certDir(),
-		Rotate: p.cfg.RotateCertificates, API: m.way.REST(), UserAgent: agent, Log: n.log,
+		Rotate: p.cfg.RotateCertificates, API: m.rest(n.metrics), UserAgent: agent, Log: n.log,
 	})
 	if err != nil {
 		return nil, failed(exitFailure, err)
 	}
 	m.sink, err = apisink.New(apisink.Config{
-		REST: m.way.REST(), Node: p.cfg.NodeName, NodeUID: func() types.UID { return m.presence.UID() },
+		REST: m.rest(n.metrics), Node: p.cfg.NodeName, NodeUID: func() types.UID { return m.presence.UID() },
 		QPS: float64(p.cfg.KubeAPIQPS), Burst: p.cfg.KubeAPIBurst, EventQPS: float64(p.cfg.EventQPS), EventBurst: p.cfg.EventBurst, Log: n.log,
 	})
 	if err != nil {
 		return nil, failed(exitFailure, err)
 	}
 	m.presence, err = nodeapi.New(nodeapi.Config{
-		REST: m.way.REST(), Observer: n.observer, Labels: p.cfg.Labels(), Register: p.cfg.RegisterNode,
+		REST: m.rest(n.metrics), Observer: n.observer, Labels: p.cfg.Labels(), Register: p.cfg.RegisterNode,
 		UpdateFrequency: p.cfg.NodeStatusUpdateFrequency, ReportFrequency: p.cfg.NodeStatusReportFrequency, LeaseDuration: p.cfg.NodeLeaseDuration,
 		Event: func(reason, kind, message string) {
 			n.events.NodeEvent(reason, kind, message)
@@ -75,8 +76,15 @@ func (n *node) join() (*member, error) {
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--node-labels: %w", err))
 	}
-	p.way, p.seen = m.way, m.sink.Seen
+	p.way, p.seen, p.rejected = m.way, m.sink.Seen, m.rejected
 	return m, nil
+}
+
+// rest is how the API server is spoken to; requests are counted.
+func (m *member) rest(counts *metrics.Metrics) *rest.Config {
+	cfg := m.way.REST()
+	cfg.Wrap(counts.Transport)
+	return cfg
 }
 
 // run keeps the node in its cluster until ctx ends.
@@ -95,6 +103,24 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 		}
 	})
 	m.presence.Run(ctx)
+}
+
+// rejected tells the API server of a pod that cannot be run here, by the field that is
+// the reason, so that whoever made it sees that nothing will come of it. A pod that has
+// been run stays as it was reported.
+func (m *member) rejected(p *v1.Pod, problems []pod.Problem) {
+	if p.Status.Phase != v1.PodPending && p.Status.Phase != "" || len(p.Status.ContainerStatuses) > 0 || len(problems) == 0 {
+		return
+	}
+	why := problems[0]
+	out := *p
+	out.Status = *p.Status.DeepCopy()
+	out.Status.Phase, out.Status.Reason = v1.PodFailed, "UnsupportedField"
+	out.Status.Message = "Pod was rejected: " + cmp.Or(why.Path, "pod") + ": " + why.Msg
+	_ = m.sink.Report(pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, Finished: true, At: time.Now()})
+	m.sink.Event(pod.Event{
+		Key: pod.KeyOf(p), UID: string(p.UID), Type: pod.EventWarning, Reason: "UnsupportedField", Message: out.Status.Message, At: time.Now(),
+	})
 }
 
 // labelled returns the labels and taints that the Node object has.
@@ -167,7 +193,7 @@ func (n *node) observe() *machine.Observer {
 			Name: p.cfg.NodeName, Labels: n.facts.Labels, Taints: n.facts.Taints, ProviderID: p.cfg.ProviderID,
 			Port: p.port(), MaxPods: p.cfg.MaxPods, Allocatable: n.facts.Allocatable,
 		},
-		NodeIPs: p.cfg.NodeIP, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,
+		NodeIPs: p.cfg.NodeIP, NoLookup: p.cfg.Kubeconfig == "", Health: n.health, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,
 		Thresholds: p.cfg.Thresholds(), Transition: p.cfg.PressureTransitionPeriod, Runtime: n.runtime, Log: n.log,
 	})
 }
@@ -182,6 +208,19 @@ func (n *node) told(m *member) told {
 		sinks: []engine.Sink{n.metrics, m.sink}, events: tellers{n.events, n.metrics, m.sink},
 		node: m.labelled, synced: m.sink.Synced,
 	}
+}
+
+// healthFor is how long the sync loop's hints may take to show that they live.
+const healthFor = 100 * time.Millisecond
+
+// health says why pods would not run although the runtime is well.
+func (n *node) health() error {
+	ctx, cancel := context.WithTimeout(context.Background(), healthFor)
+	defer cancel()
+	if err := n.hints.Beat(ctx); err != nil {
+		return fmt.Errorf("PLEG is not healthy: %w", err)
+	}
+	return nil
 }
 
 // tellers are events' readers: what happens is told to all of them.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -111,11 +110,8 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 	if n.machine, n.facts, n.limits, err = p.facts(); err != nil {
 		return nil, err
 	}
-	n.hostIPs = hostIPs()
-	if p.cfg.Kubeconfig != "" || len(p.cfg.NodeIP) > 0 { // name servers are asked in a cluster only
-		if n.hostIPs, err = machine.HostIPs(ctx, p.cfg.NodeName, p.cfg.NodeIP); err != nil {
-			return nil, failed(exitUsage, fmt.Errorf("--node-ip: %w", err))
-		}
+	if n.hostIPs, err = p.hostIPs(ctx); err != nil {
+		return nil, failed(exitUsage, fmt.Errorf("--node-ip: %w", err))
 	}
 	if err = n.findRuntime(ctx); err != nil {
 		return nil, err
@@ -395,47 +391,19 @@ func (p *program) statuses(log *slog.Logger) map[pod.Key]v1.PodStatus {
 	return m
 }
 
-// hostIPs returns this machine's addresses in the order of its devices, without
-// loopback and without the bridges of pod networks; loopback when there is
-// nothing else.
-func hostIPs() []string {
-	devices, err := net.Interfaces()
-	if err != nil {
-		return nil
+// hostIPs returns this machine's addresses: those that --node-ip names, else the one
+// that leads out, and loopback where nothing does. Name servers are asked for the
+// node's name in a cluster only.
+func (p *program) hostIPs(ctx context.Context) ([]string, error) {
+	name := ""
+	if p.cfg.Kubeconfig != "" {
+		name = p.cfg.NodeName
 	}
-	var ips []string
-	for _, d := range devices {
-		if d.Flags&net.FlagUp == 0 || d.Flags&net.FlagLoopback != 0 || isBridge(d.Name) {
-			continue
-		}
-		addrs, err := d.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range addrs {
-			n, ok := a.(*net.IPNet)
-			if !ok || !n.IP.IsGlobalUnicast() {
-				continue
-			}
-			if n.IP.To4() != nil {
-				return []string{n.IP.String()}
-			}
-			ips = append(ips, n.IP.String())
-		}
+	ips, err := machine.HostIPs(ctx, name, p.cfg.NodeIP)
+	if err != nil && name == "" && len(p.cfg.NodeIP) == 0 {
+		return []string{"127.0.0.1"}, nil
 	}
-	if len(ips) == 0 {
-		ips = []string{"127.0.0.1"}
-	}
-	return ips[:1]
-}
-
-func isBridge(name string) bool {
-	for _, sign := range []string{"bridge", "tun_flags"} {
-		if _, err := os.Stat(filepath.Join("/sys/class/net", name, sign)); err == nil {
-			return true
-		}
-	}
-	return false
+	return ips, err
 }
 
 // supervise is the supervisor of a serving agent: it lives while its sync loop and

@@ -46,14 +46,14 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	measured := stats.New(stats.Config{
 		Node: p.cfg.NodeName, RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Runtime: n.runtime, Cgroups: n.groups, Pods: live.Pods, Log: n.log,
 	})
+	n.metrics.Also(measured.Volumes())
 	cfg = p.documents(live, n.log)
 	cfg.RunningPods = n.runningPods
 	cfg.Node = func(ctx context.Context) (*v1.Node, error) {
-		var before *v1.Node
-		if m != nil {
-			before = m.presence.Node()
+		if m == nil {
+			return n.observer.Look(ctx), nil
 		}
-		return n.observer.Node(ctx, before), nil
+		return n.observer.Node(ctx, m.presence.Node()), nil
 	}
 	cfg.Events, cfg.Images = n.eventLines, n.imageList
 	cfg.Restart, cfg.Delete = restart(e), remove(e)
@@ -71,7 +71,7 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	}
 	var api *rest.Config
 	if m != nil {
-		api = m.way.REST()
+		api = m.rest(n.metrics)
 	}
 	if cfg.Access, err = access.New(access.Config{Node: p.cfg.NodeName, API: api, ClientCAFile: p.cfg.ClientCAFile, Log: n.log}); err != nil {
 		return cfg, nil, failed(exitUsage, fmt.Errorf("--port: %w", err))
@@ -112,7 +112,7 @@ func (n *node) streams(cfg *server.Config) {
 
 // addresses are this node's as its object has them.
 func (n *node) addresses() []v1.NodeAddress {
-	return n.observer.Node(context.Background(), nil).Status.Addresses
+	return n.observer.Addresses(context.Background())
 }
 
 // eventLines yields the events there are, and with watch those to come.

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,6 +79,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Node = strings.ToLower(cfg.Node) // as an API server knows it
 	return &Client{cfg: cfg, look: lookAgain}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -67,6 +68,7 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 	if cfg.Addresses == nil {
 		cfg.Addresses = func() []v1.NodeAddress { return nil }
 	}
+	cfg.Node = strings.ToLower(cfg.Node) // as an API server knows it
 	s := &Serving{cfg: cfg}
 	var err error
 	switch {

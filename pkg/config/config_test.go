@@ -50,6 +50,19 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"cluster-dns", `"fe80::1%eth0" is not`, func(c *Config) { c.ClusterDNS = []string{"fe80::1%eth0"} }},
 		{"cluster-domain", `"cluster_local" is not a domain`, func(c *Config) { c.ClusterDomain = "cluster_local" }},
 		{"resolv-conf", "absolute", func(c *Config) { c.ResolvConf = "resolv.conf" }},
+		{"eviction-hard", `"x" is not of the form`, func(c *Config) { c.EvictionHard = []string{"x"} }},
+		{"eviction-pressure-transition-period", "-1s", func(c *Config) { c.PressureTransitionPeriod = -time.Second }},
+		{"kube-api-qps", "0 is not between", func(c *Config) { c.KubeAPIQPS = 0 }},
+		{"event-burst", "0 is not between", func(c *Config) { c.EventBurst = 0 }},
+		{"node-ip", "one of each family", func(c *Config) { c.NodeIP = []string{"10.0.0.1", "10.0.0.2"} }},
+		{"node-ip", "not an IP address", func(c *Config) { c.NodeIP = []string{"10.0.0.1,h"} }},
+		{"healthz-bind-address", "not an IP address", func(c *Config) { c.HealthzBindAddress = "h" }},
+		{"healthz-port", "65536", func(c *Config) { c.HealthzPort = 65536 }},
+		{"tls-min-version", "VersionTLS12", func(c *Config) { c.TLSMinVersion = "VersionTLS11" }},
+		{"tls-cipher-suites", "is insecure", func(c *Config) { c.TLSCipherSuites = []string{"TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA"} }},
+		{"tls-cipher-suites", "is no cipher suite", func(c *Config) { c.TLSCipherSuites = []string{"AES"} }},
+		{"node-labels", "not a node's to set", func(c *Config) { c.Kubeconfig, c.NodeLabels = "k", []string{"a.k8s.io/x=1"} }},
+		{"node-labels", "not a node's to set", func(c *Config) { c.Kubeconfig, c.NodeLabels = "k", []string{"kubernetes.io/x=1"} }},
 		{"sync-frequency", "0s", func(c *Config) { c.SyncFrequency = 0 }},
 		{"node-labels", `"disk" is not of the form key=value`, func(c *Config) { c.NodeLabels = []string{"zone=a", "disk"} }},
 		{"node-labels", `"-disk" cannot be a key`, func(c *Config) { c.NodeLabels = []string{"-disk=ssd"} }},
@@ -93,5 +106,25 @@ func TestHeaders(t *testing.T) {
 	}
 	if got := h.Get("Authorization"); got != "Bearer a:b" {
 		t.Errorf("Authorization = %q", got)
+	}
+}
+
+// TestAKubeletsLabels: what NodeRestriction lets a node say of itself.
+func TestAKubeletsLabels(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	c.Kubeconfig = "k"
+	c.NodeLabels = []string{"mine=1,example.com/x=2,notk8s.io/x=3", "node.kubernetes.io/pool=a", "kubelet.kubernetes.io/x=1", "topology.kubernetes.io/zone=z", "x.node.kubernetes.io/y=1"}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCipherSuites(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	c.TLSMinVersion, c.TLSCipherSuites = "VersionTLS12", []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
+	if got := c.CipherSuites(); len(got) != 2 || got[0] != 0xc02f || got[1] != 0xc02c || c.MinTLS() != 0x0303 || Default().MinTLS() != 0x0304 {
+		t.Errorf("%x, %x", got, c.MinTLS())
 	}
 }

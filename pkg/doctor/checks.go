@@ -135,14 +135,15 @@ func kernelChecks() []check {
 	}
 }
 
-// kernelDefaults are what the kubelet sets, or wants.
-func kernelDefaults() [][2]string {
+// KernelDefaults returns the kernel's settings that a kubelet sets, or wants where
+// it may not: names and values.
+func KernelDefaults() [][2]string {
 	return [][2]string{{"vm.overcommit_memory", "1"}, {"vm.panic_on_oom", "0"}, {"kernel.panic", "10"}, {"kernel.panic_on_oops", "1"},
 		{"kernel.keys.root_maxkeys", "1000000"}, {"kernel.keys.root_maxbytes", "25000000"}}
 }
 
 func (f Facts) defaults() (all []string) {
-	for _, s := range kernelDefaults() {
+	for _, s := range KernelDefaults() {
 		if have, ok := f.Sysctls[s[0]]; ok && have != s[1] {
 			all = append(all, s[0]+"="+s[1]+" (it is "+have+")")
 		}

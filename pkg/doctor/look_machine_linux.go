@@ -100,7 +100,7 @@ func (l looker) kernel(f *Facts) {
 	}
 	f.Sysctls = map[string]string{}
 	names := []string{"net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables", "fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "kernel.pid_max"}
-	for _, s := range kernelDefaults() {
+	for _, s := range KernelDefaults() {
 		names = append(names, s[0])
 	}
 	for _, name := range names {

@@ -16,7 +16,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -32,7 +31,8 @@ const lingers = 30 * time.Second
 type Config struct {
 	// File is the kubeconfig's path.
 	File string
-	// Awaited lets Open succeed while File is not there: requests fail until it is.
+	// Awaited lets Open succeed while File, or the client certificate it names, is not
+	// there: requests fail until it is.
 	Awaited bool
 	// Pair is a file with a certificate and its key, "" for none. They are shown in
 	// place of a client certificate that the kubeconfig holds itself, while they are
@@ -81,9 +81,9 @@ func Open(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// missing reports whether the kubeconfig itself is not there.
+// missing reports whether the kubeconfig or its client certificate is not there.
 func (c *Client) missing() bool {
-	_, err := os.Stat(c.cfg.File)
+	_, err := IdentityOf(c.cfg.File)
 	return errors.Is(err, fs.ErrNotExist)
 }
 

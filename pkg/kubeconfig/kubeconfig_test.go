@@ -180,6 +180,12 @@ func TestF72_AwaitedKubeconfig(t *testing.T) {
 	if status, _, err := get(t, c, "/"); status != http.StatusOK {
 		t.Errorf("status %d, %v", status, err)
 	}
+	// So is the certificate that it names.
+	write(t, path, kubeconfigText(s.URL, trust, "client-certificate: gone.pem, client-key: gone.pem"))
+	opened(t, path, func(c *Config) { c.Awaited = true })
+	if _, err := Open(Config{File: path}); err == nil {
+		t.Error("a certificate that nobody awaits is not missed")
+	}
 	// One that is there and wrong is an error of Open, awaited or not.
 	write(t, path, "{")
 	if _, err := Open(Config{File: path, Awaited: true}); err == nil {

@@ -189,8 +189,10 @@ func (s *scene) replaced() bool {
 }
 
 // pullFirst brings the images that an edit asks for before anything is stopped for
-// it, and reports whether nothing is in the way of that.
+// it, and reports whether nothing is in the way of that. While one of them is, none is
+// brought: those that are here would be asked for again and again.
 func (s *scene) pullFirst() bool {
+	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
 		for i := range list {
 			if s.Kept != nil {
@@ -201,9 +203,10 @@ func (s *scene) pullFirst() bool {
 			if !s.mayStart(list[i].Name) {
 				return false
 			}
-			s.add(Step{Action: PullImage, Container: list[i].Name, Why: s.anew})
+			pulls = append(pulls, Step{Action: PullImage, Container: list[i].Name, Why: s.anew})
 		}
 	}
+	s.p.Steps = append(s.p.Steps, pulls...)
 	return true
 }
 

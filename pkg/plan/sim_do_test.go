@@ -232,10 +232,14 @@ func (m *sim) exit(c *simContainer, code int32) {
 			l.exit = code
 		}
 	}
-	if m.want == nil {
+	made := m.want
+	if made == nil {
+		made = m.rec.Want
+	}
+	if made == nil {
 		return
 	}
-	if spec, init := m.want.Container(c.Name); init && !pod.Restartable(spec) && code == 0 {
+	if spec, init := made.Container(c.Name); init && !pod.Restartable(spec) && code == 0 {
 		if m.turned[c.SandboxID] == nil {
 			m.turned[c.SandboxID] = map[string]bool{}
 		}

@@ -118,7 +118,7 @@ func (r *reader) of(op, name string) func(line) bool {
 func TestAttach_FollowsTheAgent(t *testing.T) {
 	s := parallelStage(t)
 	for _, args := range [][]string{{"watch", "--attach"}, {"get", "sources"}} {
-		if r := s.run(args...); r.code != 1 || !strings.Contains(r.err, "no agent serves "+s.root) || !strings.Contains(r.err, "hint: ") {
+		if r := s.run(args...); r.code != 1 || !strings.Contains(r.err, "no agent answers at "+s.root) || !strings.Contains(r.err, "hint: ") {
 			t.Errorf("%v without an agent: %d\n%s", args, r.code, r.err)
 		}
 	}

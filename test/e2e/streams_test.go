@@ -87,13 +87,13 @@ func TestC_1_40_9_StreamsOfContainerd(t *testing.T) {
 		s.must(errors.Join(err1, err2))
 		return map[string]remotecommand.Executor{"SPDY": a, "WebSocket": b}
 	}
-	for name, x := range executors("command", "/stamp", "command", "env", "command", "WORD", "output", "1", "error", "1") {
+	for name, x := range executors("command", "/app", "command", "env", "command", "WORD", "output", "1", "error", "1") {
 		var out, errs bytes.Buffer
 		if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}); err != nil || out.String() != "hello\n" {
 			t.Errorf("%s: %q, %q, %v", name, out.String(), errs.String(), err)
 		}
 	}
-	for name, x := range executors("command", "/stamp", "command", "exit", "command", "7", "output", "1", "error", "1") {
+	for name, x := range executors("command", "/app", "command", "exit", "command", "7", "output", "1", "error", "1") {
 		var code clientexec.CodeExitError
 		if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard, Stderr: io.Discard}); !errors.As(err, &code) || code.Code != 7 {
 			t.Errorf("%s: %v", name, err)
@@ -119,7 +119,7 @@ func TestC_1_40_9_StreamsOfContainerd(t *testing.T) {
 		}
 		return nil
 	})
-	if code, text := ask(http.MethodPost, "/run/"+pod+"/main", "cmd", "/stamp print word"); code != 200 || text != "word\n" {
+	if code, text := ask(http.MethodPost, "/run/"+pod+"/main", "cmd", "/app print word"); code != 200 || text != "word\n" {
 		t.Errorf("run: %d %q", code, text)
 	}
 	if code, text := ask(http.MethodPost, "/checkpoint/"+pod+"/main"); code != 200 && code != 404 && code != 500 {

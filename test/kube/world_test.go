@@ -257,6 +257,6 @@ func sum(data []byte) string { return fmt.Sprintf("%x", md5.Sum(data)) }
 // nodectl runs a verb against the agent's socket.
 func (w *world) nodectl(args ...string) (string, error) {
 	w.Helper()
-	out, err := exec.Command(nodectl, append(args, "--root-dir", w.root, "--node-name", w.name)...).CombinedOutput()
+	out, err := exec.Command(nodectl, slices.Concat(args[:1], []string{"--root-dir", w.root, "--node-name", w.name}, args[1:])...).CombinedOutput()
 	return string(out), err
 }

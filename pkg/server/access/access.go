@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -89,6 +90,7 @@ func New(cfg Config) (*Access, error) {
 			*it.to = it.is
 		}
 	}
+	cfg.Node = strings.ToLower(cfg.Node) // as an API server knows it
 	a := &Access{cfg: cfg}
 	switch {
 	case cfg.Node == "":

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -36,6 +37,7 @@ type chance struct {
 	own    map[string]*v1.Pod // what runs here of the server's pods, by name
 	said   map[string]int32   // restarts, as they were said last; -1: it ended
 	static map[string]string  // hashes
+	ending []*v1.Pod          // with grace
 	shown  map[string]*v1.Pod // as a source would know; the server's lock guards it
 }
 
@@ -101,7 +103,13 @@ func (c *chance) run(t *testing.T) {
 	c.says(nil)
 	c.watch(true)
 	c.Synced()
-	pass(8 * time.Minute) // more than the longest pause
+	pass(8 * time.Minute)        // more than the longest pause
+	for _, p := range c.ending { // the engine sees objects go
+		if is := c.pod(p.Name); is == nil {
+			c.tell(p, statusOf(v1.PodFailed, "False", endedState(143, "")), forGood)
+		}
+	}
+	pass(time.Minute)
 	c.judge(t)
 	before := len(c.calls("", ""))
 	pass(5 * time.Minute)
@@ -151,7 +159,8 @@ func (c *chance) delete(name string) {
 	delete(c.own, name)
 	end := statusOf(v1.PodFailed, "False", endedState(143, ""))
 	if is := c.pod(name); c.IntN(2) == 0 && is != nil && is.UID == p.UID {
-		c.tell(c.change(name, func(p *v1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp }), end, over)
+		c.ending = append(c.ending, c.change(name, func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }))
+		c.tell(c.ending[len(c.ending)-1], end, over)
 		return
 	}
 	c.server.mu.Lock()
@@ -180,7 +189,7 @@ func (c *chance) dropMirror(name string) {
 		return
 	}
 	if c.IntN(2) == 0 {
-		c.change(name, func(p *v1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp })
+		c.change(name, func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		return
 	}
 	c.server.mu.Lock()

@@ -70,7 +70,7 @@ func ends(have *v1.Pod, r *pod.StatusReport) bool {
 // others' finalizers hold it.
 func (e *entry) removed() bool {
 	g := e.object.DeletionGracePeriodSeconds
-	return e.deleted == e.object.UID && (g == nil || *g == 0)
+	return e.deleted == e.object.UID && g != nil && *g == 0
 }
 
 // statusNext returns the patch that makes the server's copy say what was reported.

@@ -22,6 +22,10 @@ type entry struct {
 	// seen says that the server's word came while a request was under way.
 	seen bool
 
+	// unseen is since when object is something that only this node knows of; zero
+	// once the server showed it.
+	unseen time.Time
+
 	busy      bool          // a request is under way
 	due       time.Time     // when it is looked at next; zero: when something happens
 	urgent    bool          // before others
@@ -125,6 +129,7 @@ func (e *entry) see(s sighting, now time.Time) {
 		e.doubtful, e.settled = true, false // it is late, or the server was set back
 	default:
 		e.object, e.absent, e.doubtful, e.taken, e.settled = s.pod, false, false, false, false
+		e.unseen = time.Time{}
 		asks := fresh || was.DeletionTimestamp == nil && s.pod.DeletionTimestamp != nil ||
 			was.Annotations[pod.AnnotationConfigMirror] != s.pod.Annotations[pod.AnnotationConfigMirror]
 		if fresh {
@@ -136,12 +141,27 @@ func (e *entry) see(s sighting, now time.Time) {
 	}
 }
 
+// reconcile has what is not settled looked at (C-1.27.5), and what was made here and
+// is not shown asked for: who shows it may have missed that it went.
+func (e *entry) reconcile(now time.Time) {
+	if !e.unseen.IsZero() && now.Sub(e.unseen) > unseenFor {
+		e.doubtful, e.settled, e.unseen = true, false, now
+	}
+	if !e.settled && e.due.IsZero() {
+		e.mark(now, false)
+	}
+}
+
+// unseenFor is how long a mirror is believed in that the server was not seen to hold.
+const unseenFor = 30 * time.Second
+
 // lose notes that the server holds the pod no more.
 func (e *entry) lose() {
 	if e.object != nil {
 		e.deleted = e.object.UID
 	}
 	e.object, e.absent, e.doubtful, e.settled, e.slim = nil, true, false, false, 0
+	e.unseen = time.Time{}
 }
 
 // isMirror reports whether p is a picture of a static pod.

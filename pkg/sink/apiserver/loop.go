@@ -76,9 +76,7 @@ func (l *loop) run(ctx context.Context) {
 			l.take(a, time.Now())
 		case <-reconcile.C:
 			for _, e := range l.entries {
-				if !e.settled && e.due.IsZero() {
-					e.mark(time.Now(), false)
-				}
+				e.reconcile(time.Now())
 			}
 		case <-again.C:
 		}

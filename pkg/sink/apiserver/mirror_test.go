@@ -67,7 +67,7 @@ func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
 		if !hasHash(is, "h2") {
 			t.Fatalf("mirror %+v", is)
 		}
-		n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp })
+		n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		pass(time.Second)
 		if now := n.pod("one"); !hasHash(now, "h2") || now.UID == is.UID || now.DeletionTimestamp != nil {
 			t.Errorf("mirror %+v", now)

@@ -56,7 +56,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		l.found(a, e, now)
 	case create:
 		e.deleted, e.said, e.taken = "", "", false
-		e.object, e.absent, e.doubtful = a.object, false, false
+		e.object, e.absent, e.doubtful, e.unseen = a.object, false, false, now
 	case patch:
 		e.said = ""
 		same := e.object != nil && e.object.UID == a.object.UID
@@ -97,6 +97,9 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 		}
 	case e.seen && e.object != nil && older(o.ResourceVersion, e.object.ResourceVersion):
 	default:
+		if isMirror(o) && (e.object == nil || e.object.UID != o.UID) {
+			e.unseen = now
+		}
 		e.object, e.absent, e.doubtful, e.taken = o, false, false, false
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestC_1_27_7_OneRequestAtATime: while a patch is under way the newest status
@@ -162,7 +163,7 @@ func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
 		p := n.bound("one")
 		n.tell(p, runningStatus())
 		pass(time.Second)
-		p = n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp })
+		p = n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		pass(time.Second)
 		n.tell(p, statusOf(v1.PodRunning, "False", endedState(0, "")), over) // the last word has no phase of an end
 		pass(time.Second)
