@@ -22,10 +22,10 @@ func (p *program) copyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp FROM TO",
 		Short: "Copy files to and from a container",
-		Long: `Copy a file or a directory from this machine to a container, or back. What is in a
-container is named POD:PATH or NAMESPACE/POD:PATH. It needs tar there. From a
-container come files and directories; links are left out, and nothing is written
-anywhere but to TO.`,
+		Long: `Copy a file or a directory from this machine to a container, or back. What is
+in a container is named POD:PATH or NAMESPACE/POD:PATH. It needs tar there.
+From a container come files and directories; links are left out, and nothing is
+written anywhere but to TO.`,
 		Example: `  nodectl cp web:/etc/nginx/nginx.conf nginx.conf
   nodectl cp site/ web:/usr/share/nginx/html -c nginx
   nodectl cp shop/db:/var/lib/db backup`,

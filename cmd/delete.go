@@ -33,9 +33,10 @@ func (p *program) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete POD... | -f PATH",
 		Short: "End pods; remove volumes",
-		Long: `End pods as they are now. A pod that a source still wants starts anew, as another
-one, and delete says which source that is: to be rid of it, remove its manifest. A
-pod of an API server is deleted there. With -f, the pods of these manifests.`,
+		Long: `End pods as they are now. A pod that a source still wants starts anew, as
+another one, and delete says which source that is: to be rid of it, remove its
+manifest. A pod of an API server is deleted there. With -f, the pods of these
+manifests.`,
 		Example: `  nodectl delete web
   nodectl delete pod/web --now
   nodectl delete -f manifests/

@@ -160,7 +160,7 @@ func (p *program) askRuntime(ctx context.Context) doctor.Runtime {
 	defer cancel()
 	ready, err := r.Ready(ctx)
 	if err != nil {
-		d.Err = "the runtime at " + d.Endpoint + " does not answer: " + err.Error()
+		d.Err = err.Error()
 		return d
 	}
 	d.Ready, d.ReadyMsg, d.Network, d.NetMsg = ready.Runtime, ready.RuntimeMessage, ready.Network, ready.NetworkMessage

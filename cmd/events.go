@@ -36,8 +36,8 @@ func (p *program) eventsOf(name string, aliases []string) *cobra.Command {
 		Use:     name,
 		Aliases: aliases,
 		Short:   "Show what happened to the pods of this node, and to the node",
-		Long: `Show what happened to the pods of this node, and to the node, the newest last: what
-the agent keeps of it, whether an API server has it too or not.`,
+		Long: `Show what happened to the pods of this node, and to the node, the newest last:
+what the agent keeps of it, whether an API server has it too or not.`,
 		Args: noArgs,
 		Example: `  nodectl events
   nodectl events --for pod/web --types Warning

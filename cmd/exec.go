@@ -45,9 +45,9 @@ func (p *program) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec POD [-c CONTAINER] -- COMMAND [ARG...]",
 		Short: "Run a command in a container",
-		Long: `Run a command in a container of a pod. What it ends with is what nodectl exec ends
-with. With -it it gets this terminal, and its size; ctrl-p ctrl-q leaves it running
-(a single ctrl-p reaches it with the next key).`,
+		Long: `Run a command in a container of a pod. What it ends with is what nodectl exec
+ends with. With -it it gets this terminal, and its size; ctrl-p ctrl-q leaves
+it running (a single ctrl-p reaches it with the next key).`,
 		Example: `  nodectl exec web -- ls /etc
   nodectl exec -it web -c nginx -- sh
   nodectl exec -i web -- tar xf - -C /tmp < files.tar`,
@@ -75,9 +75,9 @@ func (p *program) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach POD [-c CONTAINER]",
 		Short: "See what a container writes, and write to it",
-		Long: `See what the first process of a container writes from now on, and with -i write to
-it: its container must have stdin: true, and tty: true for -t. On a terminal ctrl-p
-ctrl-q leaves it running; ctrl-c is the process's.`,
+		Long: `See what the first process of a container writes from now on, and with -i write
+to it: its container must have stdin: true, and tty: true for -t. On a terminal
+ctrl-p ctrl-q leaves it running; ctrl-c is the process's.`,
 		Example: `  nodectl attach web
   nodectl attach -it shell -c sh`,
 		Args: cobra.ArbitraryArgs,
@@ -183,18 +183,23 @@ type detacher struct {
 	detach func()
 	at     int // so many of the keys have been pressed
 	rest   []byte
+	left   bool
 }
 
 // Read implements io.Reader.
 func (d *detacher) Read(p []byte) (int, error) {
 	for len(d.rest) == 0 {
+		if d.left {
+			d.detach()
+			return 0, io.EOF
+		}
 		buf := make([]byte, len(p))
 		n, err := d.in.Read(buf)
 		for _, b := range buf[:n] {
 			if b == d.keys[d.at] {
 				if d.at++; d.at == len(d.keys) {
-					d.detach()
-					return 0, io.EOF
+					d.left = true // what was typed before goes first
+					break
 				}
 				continue
 			}
@@ -205,7 +210,7 @@ func (d *detacher) Read(p []byte) (int, error) {
 			}
 			d.rest = append(d.rest, b)
 		}
-		if err != nil && len(d.rest) == 0 {
+		if err != nil && len(d.rest) == 0 && !d.left {
 			return 0, err
 		}
 	}

@@ -46,6 +46,17 @@ func (n *noted) Set(s string) error { n.value = s; return nil }
 
 // getByKind runs the command that pod/web pod/db means.
 func (p *program) getByKind(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		var first string
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if _, ours := f.Value.(*noted); ours && first == "" {
+				first = f.Name
+			}
+		})
+		if first != "" {
+			return usage(cmd, errors.New("--"+first+" of what? get takes a kind, as pods"))
+		}
+	}
 	if len(args) == 0 || !strings.Contains(args[0], "/") {
 		return needsSubcommand(cmd, args)
 	}
@@ -175,5 +186,10 @@ func addNamespace(cmd *cobra.Command, usage string) *string {
 // addAll adds -A, which is how it is anyway.
 func addAll(cmd *cobra.Command) {
 	cmd.Flags().BoolP("all-namespaces", "A", false, "pods of every namespace, as without -n")
-	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("namespace") && cmd.Flags().Changed("all-namespaces") {
+			return usage(cmd, errors.New("-n and -A exclude each other"))
+		}
+		return nil
+	}
 }

@@ -17,8 +17,8 @@ func (p *program) getNodesCommand() *cobra.Command {
 		Use:     "nodes",
 		Aliases: []string{"node", "no"},
 		Short:   "Show this node",
-		Long: `Show this node as its agent sees it: the object of the API server, where there is
-one, and the same without.`,
+		Long: `Show this node as its agent sees it: the object of the API server, where there
+is one, and the same without.`,
 		Example: `  nodectl get nodes
   nodectl get node -o wide
   nodectl get node -o jsonpath='{.items[0].status.capacity}'`,

@@ -40,13 +40,13 @@ func (p *program) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs POD [CONTAINER]",
 		Short: "Print what containers wrote",
-		Long: `Print what the containers of a pod wrote: of the container that -c names, else of
-the one that the annotation kubectl.kubernetes.io/default-container names, else of
-the first. With -l, of every pod that has the labels.
+		Long: `Print what the containers of a pod wrote: of the container that -c names, else
+of the one that the annotation kubectl.kubernetes.io/default-container names,
+else of the first. With -l, of every pod that has the labels.
 
-Into a pipe or a file a log goes as it is. On a terminal its colours show, and any
-other control character is written as an escape: what a container writes cannot
-drive the terminal.`,
+Into a pipe or a file a log goes as it is. On a terminal its colours show, and
+any other control character is written as an escape: what a container writes
+cannot drive the terminal.`,
 		Example: `  nodectl logs web
   nodectl logs -f web -c nginx --since 5m
   nodectl logs web --previous --tail 20

@@ -19,9 +19,9 @@ func (p *program) portForwardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port-forward POD [LOCAL:]REMOTE...",
 		Short: "Take connections on local ports to a pod",
-		Long: `Take connections on ports of this machine to ports of a pod, until ctrl-c. A port
-may go by its name in the manifest; without LOCAL it is the same on both sides, and
-:REMOTE takes a free one.`,
+		Long: `Take connections on ports of this machine to ports of a pod, until ctrl-c. A
+port may go by its name in the manifest; without LOCAL it is the same on both
+sides, and :REMOTE takes a free one.`,
 		Example: `  nodectl port-forward web 8080:80
   nodectl port-forward web :http
   nodectl port-forward web 5432 --address 0.0.0.0`,

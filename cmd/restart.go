@@ -17,10 +17,10 @@ func (p *program) restartCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restart POD... [-c CONTAINER]",
 		Short: "Restart the containers of pods",
-		Long: `Restart the containers of pods, or those that -c names: each is stopped as it is on
-any other day, with its preStop hook and its grace, and started again in the same
-pod, whatever its restart policy. It is done by the agent, also when this command
-does not wait for it.`,
+		Long: `Restart the containers of pods, or those that -c names: each is stopped as it
+is on any other day, with its preStop hook and its grace, and started again in
+the same pod, whatever its restart policy. It is done by the agent, also when
+this command does not wait for it.`,
 		Example: `  nodectl restart web
   nodectl restart web -c nginx --wait
   nodectl restart web --grace-period 1`,

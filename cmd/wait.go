@@ -24,8 +24,8 @@ func (p *program) waitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait POD... --for=CONDITION",
 		Short: "Wait until pods are as they should be",
-		Long: `Wait until every pod that is named is as --for says, or until --timeout, which is
-exit 4:
+		Long: `Wait until every pod that is named is as --for says, or until --timeout, which
+is exit 4:
   condition=Ready        a condition is true; condition=Ready=false: it is not
   jsonpath={.x}=VALUE    a field has a value; jsonpath={.x}: it has any
   create, delete         the pod is there, is gone

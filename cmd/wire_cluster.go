@@ -45,8 +45,12 @@ func (n *node) join() (*member, error) {
 	}
 	m := &member{}
 	agent := "nodectl/" + readVersion().Version
+	cfg := kubeconfig.Config{File: p.cfg.Kubeconfig, Awaited: p.cfg.BootstrapKubeconfig != "", UserAgent: agent, Log: n.log}
+	if p.cfg.RotateCertificates {
+		cfg.Pair = certificate.Pair(p.certDir())
+	}
 	var err error
-	m.way, err = kubeconfig.Open(kubeconfig.Config{File: p.cfg.Kubeconfig, Awaited: p.cfg.BootstrapKubeconfig != "", UserAgent: agent, Log: n.log})
+	m.way, err = kubeconfig.Open(cfg)
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
 	}
@@ -136,8 +140,9 @@ func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
 func (n *node) measures() *metrics.Metrics {
 	v := readVersion()
 	return metrics.New(metrics.Config{
-		Node:  n.p.cfg.NodeName,
-		Build: metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit},
+		Node:    n.p.cfg.NodeName,
+		Build:   metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit},
+		Mirrors: n.mirrors,
 		ClientExpires: func() time.Time {
 			if n.p.cfg.Kubeconfig == "" {
 				return time.Time{}
@@ -155,6 +160,19 @@ func (n *node) measures() *metrics.Metrics {
 			return time.Time{}
 		},
 	})
+}
+
+// mirrors returns how many mirror pods there should be.
+func (n *node) mirrors() (count int) {
+	if n.p.cfg.Kubeconfig == "" || n.live == nil {
+		return 0
+	}
+	for _, p := range n.live.Pods() {
+		if p.Annotations[pod.AnnotationConfigSource] != "api" {
+			count++
+		}
+	}
+	return count
 }
 
 // called counts a call to the runtime.

@@ -67,6 +67,7 @@ type node struct {
 	events   *event.Store
 	metrics  *metrics.Metrics
 	hostIPs  []string
+	live     *engine.Live                        // of a serving agent
 	serving  atomic.Pointer[certificate.Serving] // what is shown to others, once there is a server
 	limits   v1.ResourceList                     // what all pods together are held to
 	before   map[pod.Key]v1.PodStatus

@@ -43,8 +43,9 @@ const runFor = 10 * time.Minute
 // a port.
 func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, serving *certificate.Serving, err error) {
 	p, live := n.p, e.Live()
+	n.live = live
 	measured := stats.New(stats.Config{
-		Node: p.cfg.NodeName, RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Runtime: n.runtime, Cgroups: n.groups, Pods: live.Pods, Log: n.log,
+		Node: p.cfg.NodeName, RootDir: p.cfg.RootDir, PodLogsDir: p.cfg.PodLogsDir, Runtime: n.runtime, Cgroups: n.groups, Pods: live.Pods, RuntimePID: n.runtimePID, Log: n.log,
 	})
 	n.metrics.Also(measured.Volumes())
 	cfg = p.documents(live, n.log)
@@ -224,6 +225,18 @@ func (n *node) runCommand(ctx context.Context, of *v1.Pod, container string, com
 // configz returns the settings as /configz shows them.
 func (p *program) configz() ([]byte, error) {
 	return json.Marshal(map[string]any{"nodectl": p.view()})
+}
+
+// runtimePID is the bundled runtime's process, 0 for one that is not ours.
+func (n *node) runtimePID() int {
+	if n.bundled == nil {
+		return 0
+	}
+	s, err := n.bundled.Status(context.Background())
+	if err != nil {
+		return 0
+	}
+	return s.PID
 }
 
 // openRun makes the directory of the local socket, and has the name below the root

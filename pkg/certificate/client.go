@@ -154,8 +154,7 @@ func (c *Client) needs(now time.Time) need {
 }
 
 // Run sees to the client certificate until ctx is done: it asks for a first one where
-// that is needed, and rotates. What fails is tried again, and logged. The error says
-// that nothing can be kept in the directory.
+// that is needed, and rotates. What fails is tried again, and logged.
 func (c *Client) Run(ctx context.Context) error {
 	for said := ""; ctx.Err() == nil; {
 		n := c.needs(time.Now())
@@ -164,10 +163,12 @@ func (c *Client) Run(ctx context.Context) error {
 			c.cfg.Log.Log(ctx, n.level, "Client certificate looked at", "kubeconfig", c.cfg.Kubeconfig, "asking", n.ask, "because", n.why)
 		}
 		if n.ask {
-			if err := c.keep(ctx, n); err != nil {
-				return err
+			err := c.keep(ctx, n)
+			if err == nil {
+				continue
 			}
-			continue
+			c.failures.Inc()
+			c.cfg.Log.Error("Client certificate not kept fresh", "error", err)
 		}
 		pause(ctx, c.look)
 	}

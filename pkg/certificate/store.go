@@ -32,13 +32,18 @@ func (s *store) current() string { return filepath.Join(s.dir, s.prefix+"-curren
 
 // Current implements certificate.Store.
 func (s *store) Current() (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(s.current(), s.current())
-	if s.empty || errors.Is(err, fs.ErrNotExist) {
-		none := certificate.NoCertKeyError("no certificate yet")
+	none := certificate.NoCertKeyError("no certificate yet")
+	text, err := os.ReadFile(s.current())
+	switch {
+	case s.empty, errors.Is(err, fs.ErrNotExist):
 		return nil, &none
+	case err != nil:
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", s.current(), err)
+	pair, err := tls.X509KeyPair(text, text)
+	if err != nil { // a disk that was full, or a hand: another one is asked for
+		none = certificate.NoCertKeyError(s.current() + " holds no pair")
+		return nil, &none
 	}
 	return &pair, nil
 }

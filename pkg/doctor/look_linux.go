@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"io/fs"
 	"os"
@@ -116,11 +117,23 @@ func (l looker) kubelets() (all []Process) {
 		if err != nil {
 			exe = "kubelet"
 		}
-		if filepath.Base(exe) != "nodectl" {
+		if !l.own(pid) {
 			all = append(all, Process{pid, exe})
 		}
 	}
 	return all
+}
+
+// own reports whether a process is a nodectl, whatever its name: by the name of its
+// program, or by what the Go tool has written into that.
+func (l looker) own(pid int) bool {
+	exe := l.path("/proc/" + strconv.Itoa(pid) + "/exe")
+	to, err := os.Readlink(exe)
+	if err == nil && strings.TrimSuffix(filepath.Base(to), " (deleted)") == "nodectl" {
+		return true
+	}
+	info, err := buildinfo.ReadFile(exe)
+	return err == nil && info.Path == "github.com/nodectl/nodectl"
 }
 
 // comm names a process: "sshd (process 7)".

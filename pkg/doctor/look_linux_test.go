@@ -80,7 +80,7 @@ func TestLookReadsAMachine(t *testing.T) {
 		"proc/7/exe":                             "-> /usr/bin/kubelet",
 		"proc/7/fd/3":                            "-> socket:[4711]",
 		"proc/8/comm":                            "kubelet\n",
-		"proc/8/exe":                             "-> /usr/bin/nodectl",
+		"proc/8/exe":                             "-> /usr/bin/nodectl (deleted)",
 		"proc/8/fd/5":                            "-> socket:[4712]",
 		"sys/fs/cgroup/cgroup.controllers":       "cpu memory pids\n",
 		"sys/class/rtc/rtc0/since_epoch":         "1767225540\n",

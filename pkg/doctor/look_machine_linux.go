@@ -173,9 +173,7 @@ func (l looker) listener(port int) (by string, own, taken bool) {
 			if pid == 0 {
 				return "another process", false, true
 			}
-			by = l.comm(pid)
-			exe, _ := os.Readlink(l.path("/proc/" + strconv.Itoa(pid) + "/exe"))
-			return by, filepath.Base(exe) == "nodectl", true
+			return l.comm(pid), l.own(pid), true
 		}
 	}
 	return "", false, false

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,7 +28,8 @@ type Identity struct {
 }
 
 // IdentityOf reads the client certificate of the kubeconfig path. The error wraps
-// fs.ErrNotExist where the kubeconfig, or the certificate it names, is not there.
+// fs.ErrNotExist where the kubeconfig, or the certificate it names, is not there; a
+// file without one counts as that.
 func IdentityOf(path string) (Identity, error) {
 	_, user, err := current(path)
 	if err != nil {
@@ -43,7 +45,12 @@ func IdentityOf(path string) (Identity, error) {
 	}
 	for {
 		var block *pem.Block
-		if block, text = pem.Decode(text); block == nil {
+		block, text = pem.Decode(text)
+		switch {
+		case block != nil:
+		case id.Expires.IsZero() && id.File != "":
+			return id, fmt.Errorf("client certificate of %s: %s holds none: %w", path, id.File, fs.ErrNotExist)
+		default:
 			return id, nil
 		}
 		if block.Type != "CERTIFICATE" {

@@ -58,8 +58,9 @@ type settings struct {
 	args []string
 	etcd EtcdOptions
 	// address is the API server's; "" is one of loopback. whole starts controllers.
-	address string
-	whole   bool
+	address     string
+	whole       bool
+	controllers []string // arguments of kube-controller-manager
 }
 
 // Option changes what Start starts.
@@ -120,7 +121,7 @@ func Start(t testing.TB, options ...Option) *Cluster {
 	c.APIServer.Start(t)
 	c.createNamespace(t, "default")
 	if s.whole {
-		c.startControllers(t)
+		c.startControllers(t, s.controllers)
 	}
 	return c
 }

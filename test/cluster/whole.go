@@ -23,6 +23,12 @@ func Whole(address string) Option {
 	return func(s *settings) { s.whole, s.address = true, address }
 }
 
+// ControllerArgs adds to kube-controller-manager's arguments; the last of one flag
+// wins.
+func ControllerArgs(args ...string) Option {
+	return func(s *settings) { s.controllers = append(s.controllers, args...) }
+}
+
 // auditPolicy writes down who asked what and what became of it, watches when they
 // begin.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
@@ -64,17 +70,17 @@ func (c *Cluster) wholeArguments(t testing.TB, host, port string, server Pair, a
 
 // startControllers starts what makes a cluster of an API server, and returns when
 // the default service account is there.
-func (c *Cluster) startControllers(t testing.TB) {
+func (c *Cluster) startControllers(t testing.TB, args []string) {
 	t.Helper()
 	file := func(user string) string { return c.Kubeconfig(t, Identity{User: user}) }
 	accounts := filepath.Join(c.dir, "service-accounts.key")
-	c.Controllers = newProcess(t, "kube-controller-manager", c.dir, []string{
+	c.Controllers = newProcess(t, "kube-controller-manager", c.dir, append([]string{
 		"--kubeconfig=" + file("system:kube-controller-manager"),
 		"--use-service-account-credentials", "--leader-elect=false", "--secure-port=0",
 		"--service-account-private-key-file=" + accounts, "--root-ca-file=" + c.Authority.File,
 		"--cluster-signing-cert-file=" + c.Authority.File, "--cluster-signing-key-file=" + c.Authority.KeyFile,
 		"--service-cluster-ip-range=10.96.0.0/24", "--allocate-node-cidrs=false",
-	}, func(ctx context.Context) error {
+	}, args...), func(ctx context.Context) error {
 		var account v1.ServiceAccount
 		return c.Client(t).Get().Namespace("default").Resource("serviceaccounts").Name("default").Do(ctx).Into(&account)
 	})

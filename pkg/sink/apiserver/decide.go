@@ -36,7 +36,7 @@ func (l *loop) next(e *entry, now time.Time) errand {
 	r, o := e.report, e.object
 	wanted := r != nil && static(*r) && !r.Gone
 	switch {
-	case e.doubtful && (r != nil || o != nil):
+	case e.doubtful:
 		return errand{verb: get, key: e.key}
 	case o == nil && wanted:
 		return l.newMirror(e, now)

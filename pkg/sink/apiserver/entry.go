@@ -32,7 +32,6 @@ type entry struct {
 	notBefore time.Time     // after a failure
 	pause     time.Duration // the last one after a failure
 	settled   bool          // nothing was left to do, and nothing happened since
-	waits     bool          // for the UID of the Node
 
 	deleted types.UID // what was deleted with grace 0
 	taken   bool      // a mirror was not made because its name is there
@@ -64,7 +63,7 @@ func (e *entry) ready() (at time.Time, ok bool) {
 
 // over reports whether nothing is left to know about the name.
 func (e *entry) over() bool {
-	return !e.busy && e.object == nil && (e.report == nil || e.report.Gone)
+	return !e.busy && !e.doubtful && e.object == nil && (e.report == nil || e.report.Gone)
 }
 
 // hear takes a report. It comes soon, or a little later where more of a start is
@@ -117,6 +116,9 @@ func (e *entry) see(s sighting, now time.Time) {
 	case s.gone && fresh:
 		if was == nil {
 			e.absent, e.doubtful = true, false
+		} else if s.brief {
+			e.doubtful = true
+			e.mark(now, false)
 		}
 	case s.gone:
 		e.lose()

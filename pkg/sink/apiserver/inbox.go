@@ -19,6 +19,9 @@ type inbox struct {
 type sighting struct {
 	pod  *v1.Pod
 	gone bool
+	// brief says that pod came and went without being looked at: what was there before
+	// it went too, most likely.
+	brief bool
 }
 
 func newInbox() inbox {
@@ -29,10 +32,11 @@ func newInbox() inbox {
 // the same name.
 func (i *inbox) see(p *v1.Pod, gone bool) {
 	key := pod.KeyOf(p)
-	if was, ok := i.seen[key]; gone && ok && !was.gone && was.pod.UID != p.UID {
+	was, ok := i.seen[key]
+	if gone && ok && !was.gone && was.pod.UID != p.UID {
 		return
 	}
-	i.seen[key] = sighting{p, gone}
+	i.seen[key] = sighting{p, gone, gone && ok && !was.gone}
 }
 
 // empty takes everything out.

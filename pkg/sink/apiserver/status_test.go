@@ -264,3 +264,28 @@ func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
 		}
 	})
 }
+
+// TestF73_PodThatWasThereBriefly: one went, another came and went, all before
+// anybody looked. Nothing is kept of either.
+func TestF73_PodThatWasThereBriefly(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		old := n.bound("one")
+		n.tell(old, runningStatus())
+		pass(time.Second)
+		n.tell(old, runningStatus(), forGood)
+		pass(time.Second)
+		brief := old.DeepCopy()
+		brief.UID = "uid-brief"
+		n.server.mu.Lock()
+		delete(n.server.pods, "one")
+		n.show(old, true)
+		n.show(brief, false)
+		n.show(brief, true)
+		n.server.mu.Unlock()
+		pass(time.Second)
+		if len(n.loop.entries) != 0 {
+			t.Errorf("%d entries are kept", len(n.loop.entries))
+		}
+	})
+}

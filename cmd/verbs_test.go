@@ -1,0 +1,186 @@
+package cmd
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestDetachKeysLeaveATerminal: whatever is no detach reaches the container, in
+// its order, however the bytes come.
+func TestDetachKeysLeaveATerminal(t *testing.T) {
+	t.Parallel()
+	keys, err := parseKeys("ctrl-p,ctrl-q")
+	if err != nil || !bytes.Equal(keys, []byte{0x10, 0x11}) {
+		t.Fatalf("%v, %v", keys, err)
+	}
+	for typed, want := range map[string]struct {
+		through  string
+		detached bool
+	}{
+		"ls\n":                   {"ls\n", false},
+		"ls\x10\x11never":        {"ls", true},
+		"\x10\x10\x11":           {"\x10", true},
+		"a\x10b":                 {"a\x10b", false},
+		"a\x10":                  {"a", false}, // held back: the next key says what it is
+		"\x11\x10x":              {"\x11\x10x", false},
+		strings.Repeat("x", 1e5): {strings.Repeat("x", 1e5), false},
+	} {
+		for _, in := range []io.Reader{strings.NewReader(typed), iotest.OneByteReader(strings.NewReader(typed)), iotest.DataErrReader(strings.NewReader(typed))} {
+			detached := false
+			got, err := io.ReadAll(&detacher{in: in, keys: keys, detach: func() { detached = true }})
+			if err != nil || string(got) != want.through || detached != want.detached {
+				t.Errorf("%.20q: %.20q, detached %v, %v", typed, got, detached, err)
+			}
+		}
+	}
+	for _, wrong := range []string{"ctrl-", "ctrl-pp", "f1", ",", "ctrl-1"} {
+		if keys, err := parseKeys(wrong); err == nil {
+			t.Errorf("%s is %v", wrong, keys)
+		}
+	}
+}
+
+func TestPlacesOfCopies(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]place{
+		"web:/etc":     {"web", "/etc"},
+		"shop/db:data": {"shop", ""},
+		"./a:b":        {"", "./a:b"},
+		"/a:b":         {"", "/a:b"},
+		"a/b/c:d":      {"", "a/b/c:d"},
+		"plain":        {"", "plain"},
+		"web:":         {"web", ""},
+	} {
+		if text == "shop/db:data" {
+			want = place{"shop/db", "data"}
+		}
+		if got := placeOf(text); got != want {
+			t.Errorf("%s: %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+func podOf(namespace, name string) v1.Pod {
+	return v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1.PodSpec{NodeName: "N1", Containers: []v1.Container{
+			{Name: "c", Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}},
+	}
+}
+
+func TestNamesOfPods(t *testing.T) {
+	t.Parallel()
+	all := []v1.Pod{podOf("a", "web-n1"), podOf("b", "web-n1"), podOf("a", "db"), podOf("a", "db-n1"), podOf("a", "one-n1")}
+	for given, want := range map[[2]string]string{
+		{"one", ""}:        "a/one-n1",
+		{"pod/one", ""}:    "a/one-n1",
+		{"po/one-n1", ""}:  "a/one-n1",
+		{"a/web", ""}:      "a/web-n1",
+		{"web", "b"}:       "b/web-n1",
+		{"db", ""}:         "a/db", // just that name goes before the one with the suffix
+		{"web", ""}:        "pod web may be any of a/web-n1, b/web-n1",
+		{"nobody", ""}:     "pod nobody not found",
+		{"one", "b"}:       "pod one not found in namespace b",
+		{"a/one", "b"}:     "a/one is not in the namespace of -n b",
+		{"pod/", ""}:       "a pod's name is empty",
+		{"a/one-n1", "a"}:  "a/one-n1",
+		{"pods/db-n1", ""}: "a/db-n1",
+	} {
+		who, err := callsPod(given[0], given[1])
+		got := ""
+		if err == nil {
+			var it *v1.Pod
+			if it, err = who.one(all); err == nil {
+				got = it.Namespace + "/" + it.Name
+			}
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", given, got, want)
+		}
+	}
+}
+
+func TestPortsOfForwards(t *testing.T) {
+	t.Parallel()
+	it := podOf("a", "web")
+	got, err := portsOf(&it, []string{"80", "8080:80", ":80", "9090:http", "http", ":http"})
+	if want := []string{"80:80", "8080:80", "0:80", "9090:8080", "8080:8080", "0:8080"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, wrong := range []string{"0", "x", "70000", "x:80", "80:", "", "1:2:3"} {
+		if got, err := portsOf(&it, []string{wrong}); err == nil {
+			t.Errorf("%s: %q", wrong, got)
+		}
+	}
+}
+
+// TestD8_CompletionIsQuick: with nobody there, with somebody who does not answer,
+// and with somebody who stops in the middle, it takes less than 200 ms and says
+// nothing.
+func TestD8_CompletionIsQuick(t *testing.T) {
+	for _, answer := range []string{"", "HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{", "no HTTP at all\n"} {
+		dir := t.TempDir()
+		l, err := net.Listen("unix", filepath.Join(dir, "nodectl.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		runUntilEnd(t, func(context.Context) error {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return nil
+				}
+				context.AfterFunc(ctx, func() { _ = conn.Close() })
+				_, _ = conn.Write([]byte(answer))
+			}
+		})
+		t.Cleanup(func() { cancel(); _ = l.Close() })
+		if took, said := completed(t, dir); took > 200*time.Millisecond || said != ":4\n" {
+			t.Errorf("with %.10q: %s, %q", answer, took, said)
+		}
+	}
+	if took, said := completed(t, t.TempDir()); took > 200*time.Millisecond || said != ":4\n" {
+		t.Errorf("with nobody: %s, %q", took, said)
+	}
+}
+
+// completed returns how long a shell waits for the names of pods, and what it gets.
+func completed(t *testing.T, dir string) (time.Duration, string) {
+	t.Helper()
+	out, err := os.CreateTemp(t.TempDir(), "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	p := newProgram(null, out, null, func(name string) string {
+		return map[string]string{"NODECTL_ROOT_DIR": dir, "NODECTL_RUN_DIR": dir, "NODECTL_NODE_NAME": "n1"}[name]
+	})
+	begin := time.Now()
+	p.run(t.Context(), []string{"__complete", "logs", ""})
+	took := time.Since(begin)
+	data, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took, string(data)
+}

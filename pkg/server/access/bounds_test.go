@@ -1,0 +1,85 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/nodectl/nodectl/pkg/server"
+)
+
+// A server that does not answer is waited for, but not for long.
+func TestD1_QuestionsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var now, most atomic.Int64
+		s := &api{tokens: anna(), meet: func() {
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(100 * time.Millisecond)
+			now.Add(-1)
+		}}
+		a := s.access(t)
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() { _, _, _ = a.Who(with(fmt.Sprintf("unknown-%d", i))) })
+		}
+		wg.Wait()
+		if n := most.Load(); n > asking || n < asking/2 {
+			t.Errorf("%d questions at a time", n)
+		}
+		for i := range 3 * tokensKept {
+			a.tokens.kept.Add(fmt.Sprint(i), identity{}, time.Minute)
+			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
+		}
+		for i := range 2 * reviewsKept {
+			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
+		}
+		if n, m := len(a.tokens.kept.Keys()), len(a.reviews.kept.Keys()); n != tokensKept || m != reviewsKept {
+			t.Errorf("%d tokens and %d reviews are kept", n, m)
+		}
+	})
+}
+
+// Questions that are the same are asked once, and the answer is everybody's even
+// when who asked first has gone.
+func TestSameQuestionsAreAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{tokens: anna(), meet: func() { time.Sleep(time.Second) }}
+		s.may = func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+			return authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+		}
+		a := s.access(t)
+		var wg sync.WaitGroup
+		gone, leave := context.WithCancel(t.Context())
+		for i := range 20 {
+			ctx := t.Context()
+			if i == 0 {
+				ctx = gone
+			}
+			wg.Go(func() {
+				if _, ok, err := a.Who(with("hunter2").WithContext(ctx)); !ok || err != nil {
+					t.Errorf("%d: %t, %v", i, ok, err)
+				}
+				if ok, _, err := a.May(ctx, server.Caller{Name: "anna"}, "get", "proxy"); !ok || err != nil {
+					t.Errorf("%d: %t, %v", i, ok, err)
+				}
+			})
+			if i == 0 {
+				synctest.Wait() // it asks
+			}
+		}
+		synctest.Wait()
+		leave()
+		wg.Wait()
+		if n, m := s.counts(); n != 1 || m != 1 {
+			t.Errorf("%d and %d questions", n, m)
+		}
+	})
+}

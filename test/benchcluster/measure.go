@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/benchcluster/stage"
+)
+
+// single measures pods one at a time.
+func (b *bench) single(ctx context.Context) error {
+	m := b.begin(ctx, singleID, "one pod", "the API server is asked to create a bound pod → a watch shows it Running; the one before it is gone")
+	return b.take(ctx, m, b.rounds, func(t *stage.Turn, round int) error {
+		for i := range b.perRound {
+			prefix := fmt.Sprintf("single-%d-%d", round, i)
+			took, err := b.start(ctx, t, prefix, 1)
+			if err != nil {
+				return err
+			}
+			m.Arm(t.Agent.Name).Add(took[0])
+			if err := b.remove(ctx, prefix+"-0"); err != nil {
+				return err
+			}
+			if err := lab.Rest(ctx, m, 300*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// batch measures many pods at once.
+func (b *bench) batch(ctx context.Context) error {
+	for _, n := range b.batches {
+		m := b.begin(ctx, batchID+n, fmt.Sprintf("%d pods at once", n),
+			fmt.Sprintf("%d bound pods created one right after the other → a watch has shown the last of them Running, since the moment before the first was created", n))
+		if err := b.take(ctx, m, b.batchRounds, func(t *stage.Turn, round int) error {
+			return b.many(ctx, m, t, n)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n int) error {
+	took, err := b.start(ctx, t, "batch", n)
+	if err != nil {
+		return err
+	}
+	slices.Sort(took)
+	m.Arm(t.Agent.Name + ", first").Add(took[0])
+	m.Arm(t.Agent.Name + ", p50").Add(took[len(took)/2])
+	m.Arm(t.Agent.Name + ", last").Add(took[len(took)-1])
+	return nil
+}
+
+// windows is how many the idle time is cut into.
+const windows = 6
+
+// fleet measures what an agent costs that has nothing to do.
+func (b *bench) fleet(ctx context.Context) error {
+	n := b.batches[len(b.batches)-1]
+	cpu := b.begin(ctx, idleID, fmt.Sprintf("idle CPU a minute at %d pods", n),
+		fmt.Sprintf("CPU time of the agent's threads in %d windows of %s, one after the other, %s after the last pod was Running", windows, b.idle/windows, b.settle))
+	memory := b.begin(ctx, memoryID, fmt.Sprintf("memory at %d pods", n), "Pss, RssAnon and VmRSS of the agent at the end of each of these windows")
+	return b.take(ctx, cpu, 1, func(t *stage.Turn, _ int) error {
+		if _, err := b.start(ctx, t, "fleet", n); err != nil {
+			return err
+		}
+		if err := lab.Pause(ctx, b.settle); err != nil {
+			return err
+		}
+		for range windows {
+			w, err := b.Window(ctx, t.PID(), b.idle/windows)
+			if err != nil {
+				return err
+			}
+			cpu.Arm(t.Agent.Name).Add(w.AgentExact)
+			cpu.Arm(t.Agent.Name + ", containerd beside it").Add(w.RuntimeCPU)
+			memory.Arm(t.Agent.Name + ", Pss").Value(float64(pss(t.PID())) / result.MB)
+			memory.Arm(t.Agent.Name + ", RssAnon").Value(float64(w.Anon) / result.MB)
+			memory.Arm(t.Agent.Name + ", VmRSS").Value(float64(w.RSS) / result.MB)
+		}
+		if ids, err := b.RunningContainers(ctx); err != nil || len(ids) != n {
+			return fmt.Errorf("%d containers run after the windows, want %d: %w", len(ids), n, err)
+		}
+		return nil
+	})
+}
+
+// pss returns a process's memory, of shared pages its share, in bytes.
+func pss(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	_, after, _ := strings.Cut(string(text), "\nPss:")
+	f := strings.Fields(after)
+	if len(f) == 0 {
+		return 0
+	}
+	kib, _ := strconv.ParseInt(f[0], 10, 64)
+	return kib << 10
+}

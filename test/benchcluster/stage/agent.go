@@ -1,0 +1,177 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// Domain is the cluster's.
+const Domain = "cluster.local"
+
+// MaxPods is how many pods both agents take.
+const MaxPods = 120
+
+// An Agent is one of the two programs that make a node.
+type Agent struct {
+	Name   string // kubelet or nodectl
+	Binary string
+
+	// More is what else a kubelet's configuration says, and Flags what else nodectl
+	// is told: the same, in the words of each.
+	More  string
+	Flags []string
+	Debug bool // nodectl says all it does
+}
+
+// Kubelet returns the real one.
+func Kubelet(binary string) (*Agent, error) {
+	if _, err := os.Stat(binary); err != nil {
+		return nil, fmt.Errorf("%w: run make kubelet-bin", err)
+	}
+	return &Agent{Name: "kubelet", Binary: binary}, nil
+}
+
+// Nodectl returns the one of a file, or where it is "" one built from this tree.
+func (s *Stage) Nodectl(ctx context.Context, binary string) (*Agent, error) {
+	built, err := s.NewNodectl(ctx, binary)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{Name: "nodectl", Binary: built.Binary}, nil
+}
+
+// Version says which one it is.
+func (a *Agent) Version() string {
+	cmd := exec.Command(a.Binary, "--version")
+	if a.Name == "nodectl" {
+		cmd = exec.Command("git", "-C", node.Repo(), "describe", "--always", "--dirty")
+	}
+	out, _ := cmd.Output()
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes ")
+}
+
+// A Turn is an agent that runs, on directories of its own.
+type Turn struct {
+	*lab.Process
+	Agent     *Agent
+	NodeName  string
+	Root      string
+	Manifests string // for static pods
+
+	stage *Stage
+}
+
+// Begin starts an agent as a node of that name, on a fresh root directory, and
+// returns when the node is ready. logFile receives what it says; "" is nowhere.
+func (s *Stage) Begin(ctx context.Context, a *Agent, name, logFile string) (_ *Turn, err error) {
+	defer func() {
+		if said := recover(); said != nil {
+			err = fmt.Errorf("%v", said)
+		}
+	}()
+	dir := filepath.Join(s.Dir, "turn", a.Name)
+	t := &Turn{Agent: a, NodeName: name, Root: filepath.Join(dir, "root"), Manifests: filepath.Join(dir, "manifests"), stage: s}
+	for _, d := range []string{t.Root, t.Manifests} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	args, err := s.arguments(t, dir, s.Cluster.NodeKubeconfig(s.bench, name))
+	if err != nil {
+		return nil, err
+	}
+	if t.Process, err = lab.StartProcess(a.Name, lab.Command(a.Binary, args...), logFile); err != nil {
+		return nil, err
+	}
+	if err := s.AwaitNode(ctx, name); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w\n%s", err, t.Tail()), t.End(syscall.SIGKILL))
+	}
+	return t, nil
+}
+
+// Finish ends the agent, takes its node and its pods out of the cluster and off the
+// machine.
+func (t *Turn) Finish() error {
+	err := t.End(syscall.SIGTERM)
+	if t.Agent.Name == "kubelet" && t.Ended() {
+		err = nil // it leaves with any code
+	}
+	ctx := context.Background()
+	no := int64(0)
+	now := &metav1.DeleteOptions{GracePeriodSeconds: &no}
+	admin := t.stage.Admin
+	return errors.Join(err,
+		admin.Delete().Namespace("default").Resource("pods").Body(now).Do(ctx).Error(),
+		admin.Delete().Resource("nodes").Name(t.NodeName).Do(ctx).Error(),
+		t.stage.Clean())
+}
+
+// arguments are those of the agent: the same in the words of each.
+func (s *Stage) arguments(t *Turn, dir, kubeconfig string) ([]string, error) {
+	ports, err := freePorts(s.Address, 2)
+	if err != nil {
+		return nil, err
+	}
+	if t.Agent.Name == "nodectl" {
+		level := "info"
+		if t.Agent.Debug {
+			level = "debug"
+		}
+		return append([]string{
+			"serve", "-f", t.Manifests, "--kubeconfig", kubeconfig, "--root-dir", t.Root,
+			"--runtime-endpoint", s.Node.Endpoint, "--pod-logs-dir", s.Node.LogsDir, "--cgroup-root", s.Node.CgroupParent,
+			"--node-name", t.NodeName, "--node-ip", s.Address, "--address", s.Address, "--port", strconv.Itoa(ports[0]),
+			"--client-ca-file", s.Cluster.Authority.File, "--cluster-domain", Domain,
+			"--max-pods", strconv.Itoa(MaxPods), "--log-level", level,
+		}, t.Agent.Flags...), nil
+	}
+	file := filepath.Join(dir, "kubelet.yaml")
+	text := fmt.Sprintf(configuration, t.Manifests, s.Node.LogsDir, filepath.Join(dir, "plugins"), s.Node.Endpoint, s.Node.CgroupParent,
+		s.Address, ports[0], ports[1], s.Address, s.Cluster.Authority.File, MaxPods, Domain) + t.Agent.More
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return []string{
+		"--config", file, "--kubeconfig", kubeconfig, "--root-dir", t.Root, "--cert-dir", filepath.Join(dir, "pki"),
+		"--hostname-override", t.NodeName, "--node-ip", s.Address,
+	}, nil
+}
+
+// configuration is the kubelet's default, but for what a machine needs that it does
+// not own (directories, cgroups, ports, the packet filter, swap), cgroup v1, and the
+// seccomp filter, which nodectl's containers have by
+// default: with it both start the same container.
+const configuration = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: %s
+podLogsDir: %s
+volumePluginDir: %s
+containerRuntimeEndpoint: %s
+cgroupRoot: %s
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: [none]
+makeIPTablesUtilChains: false
+seccompDefault: true
+address: %s
+port: %d
+healthzPort: %d
+healthzBindAddress: %s
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: %s}}
+authorization: {mode: Webhook}
+maxPods: %d
+clusterDomain: %s
+`
