@@ -21,10 +21,18 @@ import (
 type pulling struct {
 	*cri.Runtime
 	puller *image.Puller
+	pulled func(took time.Duration, size uint64)
 }
 
 // PullImage implements engine.Actor.
 func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string) error {
+	told := ctx
+	ctx = pod.WithPullNews(ctx, func(n pod.PullNews) {
+		if n.Pulled && r.pulled != nil {
+			r.pulled(n.Took, uint64(max(n.Bytes, 0)))
+		}
+		pod.TellPull(told, n)
+	})
 	return r.puller.PullImage(ctx, want, container)
 }
 

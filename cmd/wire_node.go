@@ -249,7 +249,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 	p := n.p
 	return engine.New(engine.Config{
 		PodConfig:     config,
-		Runtime:       pulling{n.runtime, n.puller},
+		Runtime:       pulling{n.runtime, n.puller, n.metrics.Pulled},
 		Hints:         n.hints,
 		Volumes:       n.volumes(),
 		Cgroups:       n.podCgroups(),
@@ -262,6 +262,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 		Events:        told.events,
 		NodeSeen:      told.node,
 		Synced:        told.synced,
+		Worked:        n.metrics.Worked,
 		NoClusterDNS:  p.cfg.Kubeconfig != "" && len(p.cfg.ClusterDNS) == 0,
 		Log:           n.log,
 		Before:        n.before,

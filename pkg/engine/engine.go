@@ -87,6 +87,11 @@ type Config struct {
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok
 	// is false before it was seen. nil: there is none.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
+	// Worked is told how long the steps of one turn of a pod's worker took: create for the
+	// first instance's, kill for those that end a pod, else sync. It is called from many
+	// goroutines and must not wait; nil: nobody counts.
+	Worked func(operation string, took time.Duration)
+
 	// Synced is called by the sync loop once every source was heard and every wanted pod
 	// reported; it must not block. nil: nobody waits for that.
 	Synced func()

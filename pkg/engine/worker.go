@@ -133,7 +133,7 @@ func (w *worker) run(ctx context.Context) {
 			w.lastSteps = ""
 			w.lower(view, p)
 		}
-		did, retry := w.do(ctx, view, p)
+		did, retry := w.timed(ctx, view, p)
 		if did == acted && w.circles(p) {
 			w.freeSlot(ctx)
 			if !w.pause(ctx, retryDelay(w.repeats)) {

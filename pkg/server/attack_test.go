@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+// TestD1_KEP_2862_GetIsNotExec: who may only get nodes/proxy runs nothing, by a
+// WebSocket's GET either; who may create on the subresource alone does.
+func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t)
+	for name, want := range map[string]bool{"reader": false, "guest": false, "shell": true, "proxy": true} {
+		for client, x := range l.clients(t, name, l.url("/exec/ns/p/c", "command", "true", "output", "1")) {
+			err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})
+			if (err == nil) != want {
+				t.Errorf("%s by %s: %v", name, client, err)
+			}
+			if err != nil && !httpstream.IsUpgradeFailure(err) && !strings.Contains(err.Error(), "Forbidden") {
+				t.Errorf("%s by %s: %v", name, client, err)
+			}
+		}
+	}
+	if n := len(l.rt.Execs()); n != 6 { // two callers, three ways
+		t.Errorf("%d commands ran", n)
+	}
+	for path, want := range map[string]int{"/run/ns/p/c?cmd=true": 403, "/checkpoint/ns/p/c": 403} {
+		if code, _, _ := l.fetch(t, l.web(t, "shell"), http.MethodPost, path, nil); code != want {
+			t.Errorf("%s by who may exec alone: %d", path, code)
+		}
+	}
+}
+
+// TestD1_CVE_2020_8558_LoopbackIsNobody: neither the address nor headers make
+// somebody of a caller.
+func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
+	t.Parallel()
+	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	for _, h := range []http.Header{
+		{}, {"X-Forwarded-For": {"127.0.0.1"}}, {"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
+		{"Impersonate-User": {"admin"}}, {"Authorization": {"Basic YWRtaW46YWRtaW4="}}, {"Authorization": {"Bearer x"}},
+	} {
+		if code, text, _ := p.fetch(t, p.web(t, ""), http.MethodGet, "/pods", h); code != 401 || text != "Unauthorized" {
+			t.Errorf("%v: %d %s", h, code, text)
+		}
+	}
+	a, err := (&http.Client{Timeout: patience}).Get("http://" + p.address + "/pods")
+	if err == nil {
+		defer a.Body.Close()
+		if a.StatusCode == http.StatusOK {
+			t.Error("it answers without TLS")
+		}
+	}
+}
+
+// TestD1_CVE_2019_11248_NoProfiles: what others put on net/http's own mux is not
+// served, on any listener; nor are the host's logs (audit, issue 81125).
+func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	p := opened(t, cfg)
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/flags/v", "/debug/vars", "/logs/", "/logs/syslog", "/logs/..%2f..%2fetc%2fpasswd", "/logs/../../etc/passwd"} {
+		if code, _, _ := p.fetch(t, p.web(t, "admin"), http.MethodGet, path, nil); code != 404 {
+			t.Errorf("%s: %d", path, code)
+		}
+		if code, _, _ := full(t, client(cfg.Socket), http.MethodGet, path, ""); code != 404 {
+			t.Errorf("%s on the socket: %d", path, code)
+		}
+	}
+}
+
+// FuzzD1_CVE_2018_1002105_RuntimeAnswers: whatever a runtime answers to an upgrade,
+// there is a connection or an error, and neither hangs.
+func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n"))
+	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))
+	f.Add([]byte("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n"))
+	f.Add([]byte("HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno\n"))
+	f.Add([]byte("\x80\x03\x00\x01"))
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(patience))
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = c.Write(answer)
+		}()
+		s := New(Config{PortForwardURL: func(context.Context, *v1.Pod) (*url.URL, error) {
+			return &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/portforward/token"}, nil
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://node/portForward/ns/p", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fw, err := s.forwarder(&request{Request: r}, &v1.Pod{})
+		if err == nil {
+			fw.close()
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.Error("it hangs")
+		}
+		<-ended
+	})
+}

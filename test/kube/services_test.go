@@ -1,0 +1,249 @@
+package kube
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// TestC_1_25_AddOns: what a cluster runs beside people's pods finds on nodectl what it
+// finds on a kubelet: CoreDNS answers for services and pods, metrics-server reads the
+// node; and what kubectl shows of a pod is all there.
+func TestC_1_25_AddOns(t *testing.T) {
+	w := newWorld(t, "--cluster-dns", dnsAddress)
+	w.importImages()
+	w.cluster.KubeProxy(t, w.name)
+	w.cluster.Apply(t, dnsManifests+"---\n"+metricsManifests+"---\n"+burns+"---\n"+holds)
+	t.Cleanup(func() {
+		w.kubectl("delete", "deployment", "-n", "kube-system", "--all", "--timeout=60s")
+		w.kubectl("delete", "pods", "--all", "--timeout=60s")
+		w.await(func() error {
+			out, err := w.try("get", "pods", "-A", "-o", "name")
+			if err == nil && out != "" {
+				err = fmt.Errorf("still there: %s", out)
+			}
+			return err
+		})
+	})
+	w.kubectl("rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=90s")
+	for _, part := range []struct {
+		name string
+		run  func(*world)
+	}{
+		{"C_1_16_ClusterDNS", (*world).clusterDNS},
+		{"C_1_14_5_ServiceAccount", (*world).serviceAccount},
+		{"C_1_12_ReadinessGates", (*world).readinessGates},
+		{"C_1_12_Addresses", (*world).addresses},
+		{"C_1_19_Resize", (*world).resize},
+		{"F74_ForceDeletion", (*world).forceDeletion},
+		{"F74_Finalizers", (*world).finalizers},
+		{"F74_StatusConflict", (*world).statusConflict},
+		{"DisruptionBudget", (*world).disruptionBudget},
+		{"C_1_40_6_Top", (*world).top},
+	} {
+		if !t.Run(part.name, func(t *testing.T) {
+			of := *w
+			of.T = t
+			part.run(&of)
+		}) && t.Failed() {
+			w.Logf("in the end:\n%s", w.everything())
+		}
+	}
+}
+
+// burns uses all the CPU it may, and holds memory that it has touched.
+const (
+	burns = `apiVersion: v1
+kind: Pod
+metadata: {name: burns}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "while :; do :; done"], resources: {limits: {cpu: 300m, memory: 16Mi}}}]
+`
+	holds = `apiVersion: v1
+kind: Pod
+metadata: {name: holds}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: "` + node.Stamp + `", args: [alloc, "50", forever]}]
+`
+)
+
+// clusterDNS: names of services, of a StatefulSet's pods and of any pod, asked for in
+// a pod whose resolv.conf is nodectl's.
+func (w *world) clusterDNS() {
+	w.cluster.Apply(w, `apiVersion: v1
+kind: Service
+metadata: {name: named}
+spec: {clusterIP: None, selector: {app: named}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: front}
+spec: {clusterIP: 10.96.0.77, selector: {app: named}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: named}
+spec:
+  serviceName: named
+  replicas: 2
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: named}}
+  template:
+    metadata: {labels: {app: named}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "hostname -f > /tmp/index.html; httpd -f -p 80 -h /tmp"]}]
+`)
+	w.Cleanup(func() { w.kubectl("delete", "statefulset/named", "service/named", "service/front", "--timeout=60s") })
+	w.pod("asks", sleeps)
+	w.kubectl("rollout", "status", "statefulset/named", "--timeout=60s")
+	if out := w.kubectl("exec", "asks", "--", "cat", "/etc/resolv.conf"); !strings.Contains(out, "nameserver "+dnsAddress+"\n") ||
+		!strings.Contains(out, "search default.svc.cluster.local svc.cluster.local cluster.local") || !strings.Contains(out, "options ndots:5") {
+		w.Errorf("resolv.conf is %q", out)
+	}
+	address := func(pod string) string {
+		return w.kubectl("get", "pod", pod, "-o", "jsonpath={.status.podIP}")
+	}
+	own := address("asks")
+	for name, want := range map[string]string{
+		"kubernetes.default.svc.cluster.local":                                          "10.96.0.1",
+		"front.default.svc.cluster.local":                                               "10.96.0.77",
+		"kube-dns.kube-system.svc.cluster.local":                                        dnsAddress,
+		"named-0.named.default.svc.cluster.local":                                       address("named-0"),
+		"named-1.named.default.svc.cluster.local":                                       address("named-1"),
+		strings.ReplaceAll(own, ".", "-") + ".default.pod.cluster.local":                own,
+		strings.ReplaceAll(address("named-1"), ".", "-") + ".default.pod.cluster.local": address("named-1"),
+	} {
+		w.await(func() error {
+			out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", name)
+			if err == nil && !strings.Contains(out, "Name:\t"+name+"\nAddress: "+want+"\n") {
+				err = fmt.Errorf("%s, want %s: %q", name, want, out)
+			}
+			return err
+		})
+	}
+	if out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "nobody.default.svc.cluster.local"); err == nil || !strings.Contains(out+err.Error(), "NXDOMAIN") {
+		w.Errorf("a name that nobody has: %v %q", err, out)
+	}
+	// By the C library, through the search list; and what stands behind the names.
+	for url, want := range map[string]string{
+		"http://named-1.named/":                    "named-1.named.default.svc.cluster.local\n",
+		"http://named-0.named.default/":            "named-0.named.default.svc.cluster.local\n",
+		"http://front.default.svc.cluster.local./": "",
+		"http://front/":                            "",
+	} {
+		w.await(func() error {
+			out, err := w.try("exec", "asks", "--", "wget", "-T", "5", "-qO-", url)
+			if err == nil && (!strings.HasSuffix(out, want) || !strings.HasPrefix(out, "named-")) {
+				err = fmt.Errorf("%s says %q", url, out)
+			}
+			return err
+		})
+	}
+}
+
+// serviceAccount: a pod reaches the API server by its name with its own token, and is
+// who its account says.
+func (w *world) serviceAccount() {
+	w.pod("account", sleeps)
+	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	ask := func(header, path string) (string, error) {
+		return w.try("exec", "account", "--", "sh", "-c", `wget -T 10 --no-check-certificate --header "`+header+`" -qO- https://kubernetes.default.svc`+path)
+	}
+	w.await(func() error {
+		out, err := ask("Authorization: Bearer $(cat "+dir+"token)", "/api")
+		if err == nil && !strings.Contains(out, `"kind": "APIVersions"`) {
+			err = fmt.Errorf("it says %q", out)
+		}
+		return err
+	})
+	if out, err := ask("Accept: */*", "/api"); err == nil || !strings.Contains(err.Error(), "403") {
+		w.Errorf("without a token: %v %q", err, out)
+	}
+	if out, err := ask("Authorization: Bearer $(cat "+dir+"token)", "/api/v1/namespaces/default/secrets"); err == nil || !strings.Contains(err.Error(), "403") {
+		w.Errorf("secrets without a role: %v %q", err, out)
+	}
+	if out := w.kubectl("exec", "account", "--", "cat", dir+"namespace"); out != "default" {
+		w.Errorf("namespace %q", out)
+	}
+	if out := w.kubectl("exec", "account", "--", "grep", "-c", "BEGIN CERTIFICATE", dir+"ca.crt"); out != "1\n" {
+		w.Errorf("authorities %q", out)
+	}
+}
+
+// top: kubectl top is near what the kernel says of the same processes.
+func (w *world) top() {
+	w.kubectl("rollout", "status", "-n", "kube-system", "deployment/metrics-server", "--timeout=90s")
+	// What the kernel counts for the first process of the pod, over all of its time.
+	ticks := func() float64 {
+		f := strings.Fields(w.kubectl("exec", "burns", "--", "cat", "/proc/1/stat"))
+		user, _ := strconv.ParseFloat(f[13], 64)
+		system, _ := strconv.ParseFloat(f[14], 64)
+		return user + system
+	}
+	begin, at := ticks(), time.Now()
+	row := func(args ...string) ([]string, error) {
+		out, err := w.try(append([]string{"top", "--no-headers"}, args...)...)
+		if err != nil {
+			return nil, err
+		}
+		f := strings.Fields(out)
+		if len(f) < 3 {
+			return nil, fmt.Errorf("%q", out)
+		}
+		return f, nil
+	}
+	millis := func(s string) int64 { q := resource.MustParse(s); return q.MilliValue() }
+	mebi := func(s string) int64 { q := resource.MustParse(s); return q.Value() >> 20 }
+	w.await(func() error {
+		f, err := row("pod", "burns")
+		if err != nil {
+			return err
+		}
+		if time.Since(at) < 5*time.Second {
+			return errNotYet
+		}
+		is, want := millis(f[1]), int64((ticks()-begin)*10/time.Since(at).Seconds()) // a tick is 10 ms
+		if want < 30 || want > 330 || is < want*2/3-20 || is > want*4/3+20 {
+			return fmt.Errorf("top says %dm, the kernel %dm of 300m", is, want)
+		}
+		return nil
+	})
+	w.await(func() error {
+		f, err := row("pod", "holds")
+		if err == nil && (mebi(f[2]) < 50 || mebi(f[2]) > 62 || millis(f[1]) > 50) {
+			err = fmt.Errorf("the pod that holds 50Mi: %v", f)
+		}
+		return err
+	})
+	f, err := row("pod", "burns", "--containers")
+	if err != nil || f[1] != "main" || mebi(f[3]) > 16 {
+		w.Errorf("by containers: %v %v", f, err)
+	}
+	w.await(func() error {
+		f, err := row("node", w.name)
+		if err != nil {
+			return err
+		}
+		if len(f) != 5 || f[0] != w.name || millis(f[1]) < 100 || mebi(f[3]) < 200 || strings.Trim(f[4], "0123456789") != "%" {
+			return fmt.Errorf("the node: %v", f)
+		}
+		return nil
+	})
+	// Unasked by anybody else: the server's own words for the same, at the source.
+	raw := w.kubectl("get", "--raw", "/api/v1/nodes/"+w.name+"/proxy/metrics/resource")
+	for _, name := range []string{"node_cpu_usage_seconds_total", "pod_memory_working_set_bytes", "container_cpu_usage_seconds_total", "container_start_time_seconds"} {
+		if !bytes.Contains([]byte(raw), []byte("\n"+name)) {
+			w.Errorf("/metrics/resource has no %s", name)
+		}
+	}
+}

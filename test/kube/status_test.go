@@ -1,0 +1,186 @@
+package kube
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// path prints one thing of a pod.
+func (w *world) path(pod, jsonpath string) string {
+	w.Helper()
+	return w.kubectl("get", "pod", pod, "-o", "jsonpath="+jsonpath)
+}
+
+// readinessGates: a pod with one is ready when its containers are and somebody else
+// has said so.
+func (w *world) readinessGates() {
+	w.cluster.Apply(w, strings.Replace(shell("gate", sleeps), "spec:\n", "spec:\n  readinessGates: [{conditionType: example.com/open}]\n", 1))
+	w.Cleanup(func() { w.kubectl("delete", "pod", "gate", "--timeout=60s") })
+	condition := func(kind string) string {
+		return fmt.Sprintf("jsonpath={.status.conditions[?(@.type==%q)]['status','reason']}", kind)
+	}
+	w.awaitOutput("True", "get", "pod", "gate", "-o", condition("ContainersReady"))
+	w.awaitOutput("False ReadinessGatesNotReady", "get", "pod", "gate", "-o", condition("Ready"))
+	say := func(status string) {
+		w.kubectl("patch", "pod", "gate", "--subresource=status", "-p", `{"status": {"conditions": [{"type": "example.com/open", "status": "`+status+`"}]}}`)
+	}
+	say("True")
+	w.awaitOutput("True", "get", "pod", "gate", "-o", condition("Ready"))
+	say("False")
+	w.awaitOutput("False ReadinessGatesNotReady", "get", "pod", "gate", "-o", condition("Ready"))
+	if got := w.path("gate", `{.status.conditions[?(@.type=="example.com/open")].status}`); got != "False" {
+		w.Errorf("the gate's own condition is %q", got)
+	}
+}
+
+// addresses: podIP, podIPs, hostIP, hostIPs and the class of quality are one story.
+func (w *world) addresses() {
+	w.pod("plain", sleeps)
+	ip := w.path("plain", "{.status.podIP}")
+	if net.ParseIP(ip) == nil || ip == w.address {
+		w.Errorf("pod address %q", ip)
+	}
+	for path, want := range map[string]string{
+		"{.status.podIPs[*].ip}":          ip,
+		"{.status.hostIP}":                w.address,
+		"{.status.hostIPs[*].ip}":         w.address,
+		"{.status.qosClass}":              "BestEffort",
+		"{.status.observedGeneration}":    w.path("plain", "{.metadata.generation}"),
+		"{.status.conditions[*].status}":  "True True True True True",
+		"{.status.phase}":                 "Running",
+		"{.status.containerStatuses[0]['ready','started','restartCount']}": "true true 0",
+	} {
+		w.awaitOutput(want, "get", "pod", "plain", "-o", "jsonpath="+path)
+	}
+	if out := w.kubectl("exec", "plain", "--", "hostname", "-i"); strings.TrimSpace(out) != ip {
+		w.Errorf("the pod says its address is %q, its status %q", out, ip)
+	}
+	if out := w.path("plain", "{.status.conditions[*].type}"); strings.Join(sorted(out), " ") != "ContainersReady Initialized PodReadyToStartContainers PodScheduled Ready" {
+		w.Errorf("conditions %q", out)
+	}
+}
+
+// resize: a pod's resources are changed in place; it is not started again, and its
+// status says what it has and what it cannot have.
+func (w *world) resize() {
+	w.cluster.Apply(w, `apiVersion: v1
+kind: Pod
+metadata: {name: resized}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: `+busybox+`, command: [sh, -c, "`+sleeps+`"], resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 32Mi}}}]
+`)
+	w.Cleanup(func() { w.kubectl("delete", "pod", "resized", "--timeout=60s") })
+	w.kubectl("wait", "--for=condition=Ready", "pod/resized", "--timeout=60s")
+	id := w.path("resized", "{.status.containerStatuses[0].containerID}")
+	w.awaitOutput("200m 32Mi 100m", "get", "pod", "resized", "-o", "jsonpath={.status.containerStatuses[0].resources['limits','requests'].cpu} {.status.containerStatuses[0].resources.limits.memory} {.status.containerStatuses[0].allocatedResources.cpu}")
+}
+
+// forceDeletion: the object is gone at once, and the node still ends what ran.
+func (w *world) forceDeletion() {
+	w.pod("forced", "trap '' TERM; while :; do sleep 0.1; done")
+	w.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
+	if out := w.kubectl("get", "pod", "forced", "--ignore-not-found", "-o", "name"); out != "" {
+		w.Errorf("still there: %s", out)
+	}
+	w.awaitNothingOf("forced")
+}
+
+// awaitNothingOf waits until no container and no sandbox of a pod runs, by the
+// runtime's own word.
+func (w *world) awaitNothingOf(pod string) {
+	w.Helper()
+	w.await(func() error {
+		for _, c := range w.machine.Containers(w) {
+			if c.Labels["io.kubernetes.pod.name"] == pod {
+				return fmt.Errorf("container %s of %s is there: %s", c.Metadata.Name, pod, c.State)
+			}
+		}
+		for _, s := range w.machine.Sandboxes(w) {
+			if s.Metadata.Name == pod {
+				return fmt.Errorf("the sandbox of %s is there: %s", pod, s.State)
+			}
+		}
+		return nil
+	})
+}
+
+// finalizers: the node does its part of a deletion and says so; the object stays as
+// long as somebody else holds it.
+func (w *world) finalizers() {
+	w.cluster.Apply(w, strings.Replace(shell("held", sleeps), "{name: held}", "{name: held, finalizers: [example.com/held]}", 1))
+	w.kubectl("wait", "--for=condition=Ready", "pod/held", "--timeout=60s")
+	w.kubectl("delete", "pod", "held", "--wait=false")
+	w.awaitOutput("0", "get", "pod", "held", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
+	w.awaitOutput("Succeeded", "get", "pod", "held", "-o", "jsonpath={.status.phase}")
+	w.awaitNothingOf("held")
+	if out := w.path("held", "{.metadata.finalizers[*]} {.metadata.deletionGracePeriodSeconds}"); !strings.HasPrefix(out, "example.com/held") {
+		w.Errorf("the object is %q", out)
+	}
+	w.kubectl("patch", "pod", "held", "--type=merge", "-p", `{"metadata": {"finalizers": null}}`)
+	w.awaitOutput("", "get", "pod", "held", "--ignore-not-found", "-o", "name")
+}
+
+// statusConflict: others write to the object, its status too, while the node does;
+// in the end the status is the node's, and what others may say is theirs.
+func (w *world) statusConflict() {
+	w.cluster.Apply(w, `apiVersion: v1
+kind: Pod
+metadata: {name: disputed}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: `+busybox+`
+    command: [sh, -c, "`+sleeps+`"]
+    readinessProbe: {exec: {command: [sh, -c, "[ ! -e /tmp/unready ]"]}, periodSeconds: 1, failureThreshold: 1}
+`)
+	w.Cleanup(func() { w.kubectl("delete", "pod", "disputed", "--timeout=60s") })
+	w.kubectl("wait", "--for=condition=Ready", "pod/disputed", "--timeout=60s")
+	id := w.path("disputed", "{.status.containerStatuses[0].containerID}")
+	for i := range 3 {
+		toggle := "touch /tmp/unready"
+		if i%2 == 1 {
+			toggle = "rm /tmp/unready"
+		}
+		w.kubectl("exec", "disputed", "--", "sh", "-c", toggle)
+		w.kubectl("annotate", "pod", "disputed", "--overwrite", fmt.Sprintf("example.com/turn=%d", i))
+		w.kubectl("patch", "pod", "disputed", "--subresource=status", "-p", `{"status": {"message": "by hand", "conditions": [{"type": "Ready", "status": "Unknown"}, {"type": "example.com/mine", "status": "True"}]}}`)
+	}
+	w.awaitOutput("False", "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	w.kubectl("exec", "disputed", "--", "rm", "/tmp/unready")
+	w.awaitOutput("True True 0 "+id, "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.status.conditions[?(@.type=="example.com/mine")].status} {.status.containerStatuses[0]['restartCount','containerID']}`)
+	// A status that somebody made up while nothing happens here is put right.
+	w.kubectl("patch", "pod", "disputed", "--subresource=status", "-p", `{"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "MadeUp"}]}}`)
+	w.awaitOutput("True", "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+}
+
+// disruptionBudget: a drain waits where a budget says so, and goes on without it.
+func (w *world) disruptionBudget() {
+	w.kubectl("create", "deployment", "few", "--image="+busybox, "--replicas=2", "--", "sh", "-c", sleeps)
+	w.kubectl("create", "pdb", "few", "--selector=app=few", "--min-available=1")
+	w.Cleanup(func() {
+		w.kubectl("delete", "pdb/few", "deployment/few", "--ignore-not-found", "--timeout=60s")
+		w.kubectl("uncordon", w.name)
+	})
+	w.kubectl("rollout", "status", "deployment/few", "--timeout=60s")
+	w.awaitOutput("1", "get", "pdb", "few", "-o", "jsonpath={.status.disruptionsAllowed}")
+	drain := func(timeout string) (string, error) {
+		return w.try("drain", w.name, "--ignore-daemonsets", "--force", "--pod-selector=app=few", "--timeout="+timeout)
+	}
+	if out, err := drain("7s"); err == nil || !strings.Contains(err.Error(), "disruption budget") {
+		w.Fatalf("the drain ended: %v\n%s", err, out)
+	}
+	w.awaitOutput("1", "get", "deployment", "few", "-o", "jsonpath={.status.readyReplicas}")
+	w.kubectl("delete", "pdb", "few")
+	if _, err := drain("60s"); err != nil {
+		w.Error(err)
+	}
+	w.kubectl("uncordon", w.name)
+	w.kubectl("rollout", "status", "deployment/few", "--timeout=60s")
+}
+
+var _ = node.Stamp
