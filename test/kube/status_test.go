@@ -3,9 +3,8 @@ package kube
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
-
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // path prints one thing of a pod.
@@ -44,13 +43,13 @@ func (w *world) addresses() {
 		w.Errorf("pod address %q", ip)
 	}
 	for path, want := range map[string]string{
-		"{.status.podIPs[*].ip}":          ip,
-		"{.status.hostIP}":                w.address,
-		"{.status.hostIPs[*].ip}":         w.address,
-		"{.status.qosClass}":              "BestEffort",
-		"{.status.observedGeneration}":    w.path("plain", "{.metadata.generation}"),
-		"{.status.conditions[*].status}":  "True True True True True",
-		"{.status.phase}":                 "Running",
+		"{.status.podIPs[*].ip}":         ip,
+		"{.status.hostIP}":               w.address,
+		"{.status.hostIPs[*].ip}":        w.address,
+		"{.status.qosClass}":             "BestEffort",
+		"{.status.observedGeneration}":   w.path("plain", "{.metadata.generation}"),
+		"{.status.conditions[*].status}": "True True True True True",
+		"{.status.phase}":                "Running",
 		"{.status.containerStatuses[0]['ready','started','restartCount']}": "true true 0",
 	} {
 		w.awaitOutput(want, "get", "pod", "plain", "-o", "jsonpath="+path)
@@ -58,7 +57,9 @@ func (w *world) addresses() {
 	if out := w.kubectl("exec", "plain", "--", "hostname", "-i"); strings.TrimSpace(out) != ip {
 		w.Errorf("the pod says its address is %q, its status %q", out, ip)
 	}
-	if out := w.path("plain", "{.status.conditions[*].type}"); strings.Join(sorted(out), " ") != "ContainersReady Initialized PodReadyToStartContainers PodScheduled Ready" {
+	kinds := strings.Fields(w.path("plain", "{.status.conditions[*].type}"))
+	slices.Sort(kinds)
+	if out := strings.Join(kinds, " "); out != "ContainersReady Initialized PodReadyToStartContainers PodScheduled Ready" {
 		w.Errorf("conditions %q", out)
 	}
 }
@@ -76,7 +77,39 @@ spec:
 	w.Cleanup(func() { w.kubectl("delete", "pod", "resized", "--timeout=60s") })
 	w.kubectl("wait", "--for=condition=Ready", "pod/resized", "--timeout=60s")
 	id := w.path("resized", "{.status.containerStatuses[0].containerID}")
-	w.awaitOutput("200m 32Mi 100m", "get", "pod", "resized", "-o", "jsonpath={.status.containerStatuses[0].resources['limits','requests'].cpu} {.status.containerStatuses[0].resources.limits.memory} {.status.containerStatuses[0].allocatedResources.cpu}")
+	has := func(want string) {
+		w.Helper()
+		w.awaitOutput(want, "get", "pod", "resized", "-o", "jsonpath={.status.containerStatuses[0].resources.requests.cpu} {.status.containerStatuses[0].resources.limits.cpu} "+
+			"{.status.containerStatuses[0].resources.limits.memory} {.status.containerStatuses[0].allocatedResources.cpu} {.status.conditions[?(@.type==\"PodResizePending\")].reason}{.status.conditions[?(@.type==\"PodResizeInProgress\")].status}")
+	}
+	change := func(request, limit string) {
+		w.Helper()
+		w.kubectl("patch", "pod", "resized", "--subresource=resize", "-p", fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q}, "limits": {"cpu": %q}}}]}}`, request, limit))
+	}
+	quota := func() string {
+		return strings.TrimSpace(w.kubectl("exec", "resized", "--", "sh", "-c", "cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+	}
+	has("100m 200m 32Mi 100m ")
+	if q := quota(); !strings.HasPrefix(q, "20000") {
+		w.Errorf("quota %q", q)
+	}
+	change("150m", "400m")
+	has("150m 400m 32Mi 150m ")
+	if q := quota(); !strings.HasPrefix(q, "40000") {
+		w.Errorf("after a resize the quota is %q", q)
+	}
+	change("900", "900") // more than there is
+	has("150m 400m 32Mi 150m Infeasible")
+	generation := w.path("resized", "{.metadata.generation}")
+	if generation != "3" {
+		w.Errorf("generation %s", generation)
+	}
+	w.awaitOutput(generation+" "+generation, "get", "pod", "resized", "-o", `jsonpath={.status.observedGeneration} {.status.conditions[?(@.type=="PodResizePending")].observedGeneration}`)
+	change("100m", "200m")
+	has("100m 200m 32Mi 100m ")
+	if now := w.path("resized", "{.status.containerStatuses[0]['containerID','restartCount']}"); now != id+" 0" {
+		w.Errorf("the container was %s, is %s", id, now)
+	}
 }
 
 // forceDeletion: the object is gone at once, and the node still ends what ran.
@@ -182,5 +215,3 @@ func (w *world) disruptionBudget() {
 	w.kubectl("uncordon", w.name)
 	w.kubectl("rollout", "status", "deployment/few", "--timeout=60s")
 }
-
-var _ = node.Stamp

@@ -68,6 +68,7 @@ type world struct {
 	file    string // the node's kubeconfig
 	port    string // of the node's server
 	starts  *[]span
+	wire    *wire // between the node and its API server, where there is one
 	agent   *cluster.Process
 }
 

@@ -42,6 +42,7 @@ type server struct {
 	takes  time.Duration                             // an answer
 	answer func(call) (code int, header http.Header) // 0 is as it should be, -1 no answer, -2 none to what was done
 	shows  func(p *v1.Pod, gone bool)                // the watch; nil: there is none
+	drops  func(p *v1.Pod)                           // takes out of a pod what this server does not keep
 }
 
 type call struct {
@@ -194,6 +195,9 @@ func (s *server) patch(c call, p *v1.Pod) (int, any) {
 	}
 	if isFinal(p.Status.Phase) && now.Status.Phase != p.Status.Phase {
 		s.t.Errorf("%s: phase %s became %s", c.name, p.Status.Phase, now.Status.Phase)
+	}
+	if s.drops != nil {
+		s.drops(&now)
 	}
 	return http.StatusOK, s.store(&now)
 }

@@ -1,0 +1,130 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestC_1_27_4_AServerThatKeepsNotAll: a server without a feature drops a field of each
+// status. It is told of changes, and not again and again of what it does not keep; what
+// somebody else changes is still put right.
+func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.drops = func(p *v1.Pod) {
+			p.Status.ObservedGeneration = 0
+			for i := range p.Status.ContainerStatuses {
+				p.Status.ContainerStatuses[i].User = nil
+			}
+		}
+		p := n.bound("one")
+		says := func(restarts int32) {
+			st := restarted(restarts)
+			st.ContainerStatuses[0].User = &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: 1000}}
+			n.tell(p, st)
+		}
+		says(0)
+		pass(time.Hour)
+		if sent := n.calls("", "one"); len(sent) > 2 {
+			t.Errorf("%d requests in an hour", len(sent))
+		}
+		for i := range 10 {
+			says(int32(i + 1))
+			pass(time.Minute)
+		}
+		if sent := n.calls("", "one"); len(sent) > 22 || n.pod("one").Status.ContainerStatuses[0].RestartCount != 10 {
+			t.Errorf("%d requests for ten restarts, %d restarts", len(sent), n.pod("one").Status.ContainerStatuses[0].RestartCount)
+		}
+		n.change("one", func(p *v1.Pod) { p.Status.Conditions[0].Status, p.Status.PodIP = "False", "1.2.3.4" })
+		pass(time.Minute)
+		if is := n.pod("one").Status; is.PodIP != "" || status(&is, v1.PodReady) != "True" {
+			t.Errorf("what somebody else wrote stays: %+v", is)
+		}
+	})
+}
+
+// TestC_1_27_AnEndNobodyTellsOfIsForgotten: a pod that was rejected is reported once, and
+// nobody says later that it is gone: the server does.
+func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		for i := range 20 {
+			p := n.bound(fmt.Sprintf("p%02d", i))
+			n.tell(p, v1.PodStatus{Phase: v1.PodFailed, Reason: "UnsupportedField"}, over)
+			pass(5 * time.Second)
+			if is := n.pod(p.Name).Status; is.Phase != v1.PodFailed {
+				t.Errorf("%+v", is)
+			}
+			n.server.mu.Lock()
+			is := n.server.pods[p.Name]
+			delete(n.server.pods, p.Name)
+			n.show(is, true)
+			n.server.mu.Unlock()
+			pass(5 * time.Second)
+		}
+		if left := len(n.loop.entries); left > 0 {
+			t.Errorf("%d pods are remembered that are gone", left)
+		}
+	})
+}
+
+// TestC_1_13_APodInAMirrorsPlaceGoes: a pod of the API server that has the name of a
+// static pod never runs here; who deletes it is rid of it, and the mirror comes.
+func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.bound("web")
+		static := staticPod("web", "h1")
+		n.tell(static, runningStatus(), ofFile)
+		pass(time.Minute)
+		if sent := n.calls("", "web"); len(sent) > 0 {
+			t.Errorf("%+v", sent)
+		}
+		n.change("web", func(p *v1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now().Add(30 * time.Second)}, new(int64(30))
+		})
+		pass(20 * time.Second)
+		if n.pod("web").UID != "uid-web" {
+			t.Error("it goes before its time is over")
+		}
+		pass(time.Minute)
+		if is := n.pod("web"); is == nil || is.UID == "uid-web" || is.Status.Phase != v1.PodRunning {
+			t.Errorf("the pod in its place: %+v", is)
+		}
+	})
+}
+
+// TestC_1_27_9_AnEndThatIsRefused: a server that takes no last status of a pod of which
+// nothing is left still lets it go.
+func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := n.bound("one")
+		n.tell(p, runningStatus())
+		pass(5 * time.Second)
+		n.says(func(c call) (int, http.Header) {
+			if c.method == http.MethodPatch {
+				return http.StatusUnprocessableEntity, nil
+			}
+			return 0, nil
+		})
+		p = n.change("one", func(p *v1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now().Add(30 * time.Second)}, new(int64(30))
+		})
+		n.tell(p, statusOf(v1.PodRunning, "False", runningState()))
+		pass(20 * time.Second)
+		if n.pod("one") == nil {
+			t.Fatal("it is removed while it stops")
+		}
+		n.tell(p, statusOf(v1.PodSucceeded, "False", endedState(0, "")), over)
+		pass(5 * time.Minute)
+		if is := n.pod("one"); is != nil {
+			t.Errorf("it stays for ever: %+v", n.calls("", "one"))
+		}
+	})
+}

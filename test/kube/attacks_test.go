@@ -1,0 +1,432 @@
+package kube
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// TestD1_ListensNowhere: without an API server and without a flag that asks for it, a
+// node that has just been started listens on no TCP port, and on one socket of its
+// owner's.
+func TestD1_ListensNowhere(t *testing.T) {
+	machine := node.New(t)
+	root, static := machine.RootDir+"-agent", filepath.Join(t.TempDir(), "manifests")
+	if err := os.Mkdir(static, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, socket: filepath.Join(root, "nodectl.sock")}
+	agent := cluster.NewProcess(t, nodectl, t.TempDir(), []string{
+		"serve", "-f", static, "--root-dir", root, "--runtime-endpoint", machine.Endpoint,
+		"--pod-logs-dir", machine.LogsDir, "--cgroup-root", machine.CgroupParent, "--node-name", "n1",
+	}, w.serves)
+	agent.Start(t)
+	t.Cleanup(func() { agent.Terminate(t) })
+	listening := listeners(t, agent.PID())
+	if len(listening) > 0 {
+		t.Errorf("it listens at %v", listening)
+	}
+	info, err := os.Stat(w.socket)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v %v", info, err)
+	}
+}
+
+// listeners returns the TCP and UDP addresses at which a process listens, as the
+// kernel has them.
+func listeners(t *testing.T, pid int) (all []string) {
+	t.Helper()
+	mine := map[string]bool{}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil || len(fds) == 0 {
+		t.Fatalf("the descriptors of %d: %v", pid, err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "socket:[") {
+			mine[strings.Trim(to, "socket:[]")] = true
+		}
+	}
+	if len(mine) == 0 {
+		t.Fatal("the process has no socket at all")
+	}
+	for _, kind := range []string{"tcp", "tcp6", "udp", "udp6"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) > 9 && mine[f[9]] && (f[3] == "0A" || strings.HasPrefix(kind, "udp") && f[3] == "07") {
+				all = append(all, kind+" "+f[1])
+			}
+		}
+	}
+	return all
+}
+
+// privileged and readable are paths of the node's server.
+var (
+	readable = []string{"/pods", "/runningpods/", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/stats/summary", "/configz",
+		"/healthz", "/healthz/syncloop", "/containerLogs/default/victim/main"}
+	privileged = []string{"/exec/default/victim/main?command=id&output=1", "/attach/default/victim/main?output=1", "/portForward/default/victim?port=80"}
+)
+
+// caller returns who speaks to the node's port with the certificate of pair; nil
+// shows none.
+func (w *world) caller(pair *cluster.Pair) *http.Client {
+	w.Helper()
+	config := &tls.Config{InsecureSkipVerify: true}
+	if pair != nil {
+		cert, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+		if err != nil {
+			w.Fatal(err)
+		}
+		// Shown whatever the server says it knows.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+	}
+	transport := &http.Transport{TLSClientConfig: config}
+	w.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Timeout: 20 * time.Second, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// issue returns the certificate of a user who has it from the cluster's authority.
+func (w *world) issue(user string, groups ...string) *cluster.Pair {
+	w.Helper()
+	p := w.cluster.Authority.Issue(w, user, cluster.Identity{User: user, Groups: groups})
+	return &p
+}
+
+// asks sends one request, by its words as they are, and returns the answer. Where
+// upgrade is not empty it asks for that protocol.
+func (w *world) asks(c *http.Client, method, path, upgrade string) (code int, text string) {
+	w.Helper()
+	r, err := http.NewRequestWithContext(w.Context(), method, "https://"+w.address+":"+w.port+"/", nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	r.URL.Opaque = "//" + r.URL.Host + path // nothing is made clean on the way
+	switch upgrade {
+	case "websocket":
+		for name, value := range map[string]string{
+			"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io",
+		} {
+			r.Header.Set(name, value)
+		}
+	case "SPDY/3.1":
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", upgrade)
+		r.Header.Set("X-Stream-Protocol-Version", "v4.channel.k8s.io")
+	}
+	answer, err := c.Do(r)
+	if err != nil {
+		w.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		return answer.StatusCode, ""
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		w.Fatalf("%s %s: %v", method, path, err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// everyWay asks for all there is, and returns the codes that are not want.
+func (w *world) everyWay(c *http.Client, want int) (wrong []string) {
+	w.Helper()
+	try := func(method, path, upgrade string) {
+		if code, _ := w.asks(c, method, path, upgrade); code != want {
+			wrong = append(wrong, fmt.Sprintf("%s %s %s: %d", method, path, upgrade, code))
+		}
+	}
+	for _, path := range readable {
+		try("GET", path, "")
+	}
+	for _, path := range privileged {
+		try("GET", path, "websocket")
+		try("POST", path, "SPDY/3.1")
+	}
+	try("POST", "/run/default/victim/main?cmd=id", "")
+	try("POST", "/checkpoint/default/victim/main", "")
+	return wrong
+}
+
+// TestD1_TheServer: those who attack the node's port.
+func TestD1_TheServer(t *testing.T) {
+	w := newWorld(t)
+	w.importImages()
+	secret := filepath.Join(t.TempDir(), "shadow")
+	if err := os.WriteFile(secret, []byte("canary-of-the-host\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.pod("victim", sleeps)
+	for _, part := range []struct {
+		name string
+		run  func(*world)
+	}{
+		{"NobodyIsAnonymous", (*world).nobody},
+		{"WithoutARole", (*world).noRole},
+		{"NodesProxyGetIsNoExec", (*world).proxyGet},
+		{"Paths", (*world).paths},
+		{"SlowHeaders", (*world).slowHeaders},
+		{"LogsAreNoWindow", func(w *world) { w.logLinks(secret) }},
+	} {
+		t.Run("D1_"+part.name, func(t *testing.T) {
+			of := *w
+			of.T = t
+			part.run(&of)
+		})
+	}
+	if log := w.agent.Log(t); strings.Contains(log, "canary-of-the-host") {
+		t.Error("the secret is in the agent's log")
+	}
+}
+
+// nobody: no credential, one of another authority, a token that nobody gave out, an
+// expired certificate: 401 for whatever there is.
+func (w *world) nobody() {
+	other := cluster.NewAuthority(w, w.TempDir(), "ca").Issue(w, "admin", cluster.Identity{User: "admin", Groups: []string{"system:masters"}})
+	expired := w.cluster.Authority.Issue(w, "expired", cluster.Identity{User: "admin", Groups: []string{"system:masters"}, NotAfter: time.Now().Add(-time.Minute)})
+	for name, pair := range map[string]*cluster.Pair{"none": nil, "another authority": &other, "expired": &expired} {
+		for _, wrong := range w.everyWay(w.caller(pair), http.StatusUnauthorized) {
+			w.Errorf("%s: %s", name, wrong)
+		}
+	}
+	r, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "https://"+w.address+":"+w.port+"/pods", nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer hunter2")
+	answer, err := w.caller(nil).Do(r)
+	if err != nil {
+		w.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusUnauthorized {
+		w.Errorf("a made up token: %s", answer.Status)
+	}
+	// Without TLS there is nothing.
+	c, err := net.Dial("tcp", w.address+":"+w.port)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(c, "GET /pods HTTP/1.1\r\nHost: n1\r\n\r\n")
+	if line, _ := bufio.NewReader(c).ReadString('\n'); strings.Contains(line, " 200 ") {
+		w.Errorf("without TLS: %q", line)
+	}
+}
+
+// noRole: somebody whom the cluster knows, and who may do nothing.
+func (w *world) noRole() {
+	for _, wrong := range w.everyWay(w.caller(w.issue("passer-by")), http.StatusForbidden) {
+		w.Error(wrong)
+	}
+	// A node is no friend of another's.
+	for _, wrong := range w.everyWay(w.caller(w.issue("system:node:n2", "system:nodes")), http.StatusForbidden) {
+		w.Error(wrong)
+	}
+	if wrong := w.everyWay(w.caller(w.issue("root", "system:masters")), http.StatusOK); len(wrong) != 8 { // upgrades are 101, and a checkpoint is not done here
+		w.Errorf("a master's: %v", wrong)
+	}
+}
+
+// grant lets a user do verbs on subresources of nodes.
+func (w *world) grant(user, verbs, resources string) {
+	w.Helper()
+	w.kubectl("create", "clusterrole", user, "--verb="+verbs, "--resource="+resources)
+	w.kubectl("create", "clusterrolebinding", user, "--clusterrole="+user, "--user="+user)
+	w.Cleanup(func() { w.kubectl("delete", "clusterrole/"+user, "clusterrolebinding/"+user) })
+	w.await(func() error { // the authorizer of the API server watches
+		out, err := w.try("auth", "can-i", strings.Split(verbs, ",")[0], strings.Split(resources, ",")[0], "--as="+user, "-q")
+		if err != nil {
+			err = fmt.Errorf("%w %s", err, out)
+		}
+		return err
+	})
+}
+
+// proxyGet: who may read through nodes/proxy runs nothing, whatever the method is.
+func (w *world) proxyGet() {
+	w.grant("peeks", "get", "nodes/proxy")
+	c := w.caller(w.issue("peeks"))
+	for _, path := range []string{"/pods", "/containerLogs/default/victim/main", "/configz", "/healthz"} {
+		if code, text := w.asks(c, "GET", path, ""); code != http.StatusOK {
+			w.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	for _, path := range privileged {
+		for _, it := range [][2]string{{"GET", "websocket"}, {"GET", "SPDY/3.1"}, {"POST", "SPDY/3.1"}, {"GET", ""}} {
+			if code, _ := w.asks(c, it[0], path, it[1]); code != http.StatusForbidden {
+				w.Errorf("%s %s %s: %d", it[0], path, it[1], code)
+			}
+		}
+	}
+	for _, path := range []string{"/run/default/victim/main?cmd=id", "/checkpoint/default/victim/main"} {
+		if code, _ := w.asks(c, "POST", path, ""); code != http.StatusForbidden {
+			w.Errorf("%s: %d", path, code)
+		}
+	}
+	w.grant("execs", "create", "nodes/exec")
+	if code, _ := w.asks(w.caller(w.issue("execs")), "GET", privileged[0], "websocket"); code != http.StatusSwitchingProtocols {
+		w.Errorf("who may create nodes/exec: %d", code)
+	}
+	for _, path := range privileged[1:] {
+		if code, _ := w.asks(w.caller(w.issue("execs")), "GET", path, "websocket"); code != http.StatusForbidden {
+			w.Errorf("who may create nodes/exec alone, %s: %d", path, code)
+		}
+	}
+}
+
+// paths: no spelling of a path leads to what another one would not, and none to a
+// file of the host, a master's included.
+func (w *world) paths() {
+	master, passer := w.caller(w.issue("root", "system:masters")), w.caller(w.issue("passer-by"))
+	for _, path := range []string{
+		"/containerLogs/../../../../etc/passwd", "/containerLogs/default/victim/../../../../../etc/passwd", "/containerLogs/default/..%2f..%2f..%2fetc%2fpasswd/main",
+		"/containerLogs/default/victim/..%2f..%2f..%2f..%2fetc%2fpasswd", "/containerLogs/%2e%2e/%2e%2e/etc", "/containerLogs/default/victim/main%00/etc/passwd",
+		"/logs/", "/logs/../../etc/passwd", "/logs/%2e%2e/%2e%2e/etc/passwd", "//exec/default/victim/main?command=id&output=1", "/exec//default/victim/main?command=id&output=1",
+		"/./exec/default/victim/main?command=id&output=1", "/healthz/../exec/default/victim/main?command=id&output=1", "/healthz/..%2fexec/default/victim/main",
+		"/%65xec/default/victim/main?command=id&output=1", "/EXEC/default/victim/main?command=id", "/pods/../metrics", "/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v", "/spec/", "/cri/exec/x",
+		"/v1/pods", "/v1/node", "/v1/updates", "/v1/restart/default/victim", "/v1/../pods", "/metrics/../pods", "/",
+	} {
+		for _, upgrade := range []string{"", "websocket"} {
+			code, text := w.asks(passer, "GET", path, upgrade)
+			if code != http.StatusForbidden && code != http.StatusNotFound && code != http.StatusBadRequest && code != http.StatusMethodNotAllowed {
+				w.Errorf("a passer-by, %s %s: %d %q", path, upgrade, code, text)
+			}
+			code, text = w.asks(master, "GET", path, upgrade)
+			if code < 400 || code >= 500 || strings.Contains(text, "root:") {
+				w.Errorf("a master, %s %s: %d %q", path, upgrade, code, text)
+			}
+		}
+	}
+}
+
+// slowHeaders: who sends its header byte by byte is cut off, and others are answered
+// meanwhile.
+func (w *world) slowHeaders() {
+	c, err := tls.Dial("tcp", w.address+":"+w.port, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer c.Close()
+	begun := time.Now()
+	if err := c.SetReadDeadline(begun.Add(30 * time.Second)); err != nil {
+		w.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n1\r\nX-Slow: "); err != nil {
+		w.Fatal(err)
+	}
+	ended := make(chan error, 1) // the reader sends one error and ends
+	go func() {
+		_, err := io.Copy(io.Discard, c)
+		ended <- err
+	}()
+	for i := 0; ; i++ {
+		select {
+		case err := <-ended:
+			took := time.Since(begun)
+			if ne, ok := err.(net.Error); ok && ne.Timeout() || took > 10*time.Second {
+				w.Errorf("the connection stood for %s: %v", took, err)
+			}
+			return
+		case <-time.After(200 * time.Millisecond):
+			_, _ = io.WriteString(c, strconv.Itoa(i%10)) // fails when it has been cut
+		}
+	}
+}
+
+// logLinks: a pod that can write where logs are cannot make nodectl read it files of
+// the host.
+func (w *world) logLinks(secret string) {
+	w.cluster.Apply(w, fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: forger}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: %s
+    command: [sh, -c, "echo innocent; %s"]
+    volumeMounts: [{name: logs, mountPath: /logs}]
+  volumes: [{name: logs, hostPath: {path: %q}}]
+`, busybox, sleeps, w.machine.LogsDir))
+	w.Cleanup(func() { w.kubectl("delete", "pod", "forger", "--timeout=60s") })
+	w.kubectl("wait", "--for=condition=Ready", "pod/forger", "--timeout=60s")
+	if out := w.kubectl("logs", "forger"); out != "innocent\n" {
+		w.Fatalf("its log is %q", out)
+	}
+	dir := w.TempDir() // what a link to a directory would lead to
+	if err := os.WriteFile(filepath.Join(dir, "0.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F canary-of-the-host\n"), 0o644); err != nil {
+		w.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"a link":                 "cd /logs/default_forger_*/main && ln -sf " + secret + " 0.log",
+		"a link of /proc":        "cd /logs/default_forger_*/main && ln -sf /proc/1/environ 0.log",
+		"a link that climbs":     "cd /logs/default_forger_*/main && ln -sf ../../../../../../../../../.." + secret + " 0.log",
+		"a link to a log":        "cd /logs/default_forger_*/main && ln -sf " + dir + "/0.log 0.log",
+		"a pipe":                 "cd /logs/default_forger_*/main && rm -f 0.log && mkfifo 0.log",
+		"a device":               "cd /logs/default_forger_*/main && rm -f 0.log && mknod 0.log c 1 5",
+		"a link for a directory": "cd /logs/default_forger_* && mv main was && ln -s " + dir + " main",
+	} {
+		w.kubectl("exec", "forger", "--", "sh", "-c", script)
+		for _, args := range [][]string{{"logs", "forger"}, {"logs", "forger", "--tail=5"}, {"logs", "forger", "-f", "--since=1h"}} {
+			cmd := w.cluster.Kubectl(w, args...)
+			out, err := output(cmd, 15*time.Second)
+			if err == nil || strings.Contains(out, "canary-of-the-host") || len(out) > 2000 {
+				w.Errorf("%s, %v: %v %q", name, args, err, out[:min(len(out), 2000)])
+			}
+		}
+		w.kubectl("exec", "forger", "--", "sh", "-c", "cd /logs/default_forger_* && if [ -e was ]; then rm main && mv was main; fi; cd main && rm -f 0.log && touch 0.log")
+	}
+}
+
+// output runs a command to its end, or for limit: that is an error.
+func output(cmd *exec.Cmd, limit time.Duration) (string, error) {
+	stop := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	defer stop.Stop()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// decisionsWhileAway: what the API server has allowed stays allowed while it cannot
+// be asked, and nothing else is.
+func (w *world) decisionsWhileAway() {
+	w.grant("scrapes", "get", "nodes/metrics,nodes/stats")
+	known, late := w.caller(w.issue("scrapes")), w.caller(w.issue("root", "system:masters"))
+	if code, text := w.asks(known, "GET", "/metrics/resource", ""); code != http.StatusOK {
+		w.Fatalf("while it can be asked: %d %s", code, text)
+	}
+	if code, _ := w.asks(known, "GET", "/pods", ""); code != http.StatusForbidden {
+		w.Fatalf("what is not granted: %d", code)
+	}
+	w.wire.cut(true)
+	defer w.wire.mend()
+	if code, text := w.asks(known, "GET", "/metrics/resource", ""); code != http.StatusOK {
+		w.Errorf("what was allowed is forgotten: %d %s", code, text)
+	}
+	for _, path := range []string{"/stats/summary", "/configz", "/pods"} {
+		if code, _ := w.asks(known, "GET", path, ""); code != http.StatusForbidden && code != http.StatusInternalServerError {
+			w.Errorf("what cannot be asked, %s: %d", path, code)
+		}
+	}
+	for _, wrong := range w.everyWay(late, http.StatusInternalServerError) {
+		w.Errorf("who was never asked for: %s", wrong)
+	}
+}

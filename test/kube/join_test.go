@@ -1,0 +1,312 @@
+package kube
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/test/cluster"
+)
+
+// signedFor is how long certificates of the joining cluster are valid.
+const signedFor = 75 * time.Second
+
+// TestC_1_25_1_Join: a machine with nothing but a bootstrap token becomes a node, by
+// nodectl's own flags and then as kubeadm's unit starts a kubelet. The API server
+// believes no serving certificate that its authority has not signed.
+func TestC_1_25_1_Join(t *testing.T) {
+	dir := t.TempDir()
+	serving := filepath.Join(dir, "kubelet-ca.crt")
+	w := bareWorld(t, cluster.ControllerArgs("--cluster-signing-duration="+signedFor.String()), cluster.APIServerArgs("--kubelet-certificate-authority="+serving))
+	text, err := os.ReadFile(w.cluster.Authority.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(serving, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.importImages()
+	bootstrap := w.cluster.BootstrapKubeconfig(t)
+	for _, part := range []struct {
+		name string
+		run  func(*world, string)
+	}{
+		{"D4_ByItsFlags", (*world).joinByFlags},
+		{"D4_AsKubeadmsKubelet", (*world).joinAsKubelet},
+	} {
+		if !t.Run(part.name, func(t *testing.T) {
+			of := *w
+			of.T = t
+			part.run(&of, bootstrap)
+		}) {
+			w.Logf("in the end:\n%s", w.everything())
+		}
+	}
+}
+
+// request of a certificate, as kubectl shows it.
+type signing struct{ name, who, signer string }
+
+func (w *world) signings() (all []signing) {
+	w.Helper()
+	for line := range strings.Lines(w.kubectl("get", "csr", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.username} {.spec.signerName}{"\n"}{end}`)) {
+		if f := strings.Fields(line); len(f) == 3 {
+			all = append(all, signing{f[0], f[1], strings.TrimPrefix(f[2], "kubernetes.io/")})
+		}
+	}
+	return all
+}
+
+// approve does what an administrator does: it says yes to what nodes ask to show.
+func (w *world) approve() {
+	w.Helper()
+	for _, s := range w.signings() {
+		if s.signer == "kubelet-serving" && s.who == "system:node:"+w.name {
+			w.kubectl("certificate", "approve", s.name)
+		}
+	}
+}
+
+// bootstrapped counts what was asked with the bootstrap token.
+func (w *world) bootstrapped() (n int) {
+	w.Helper()
+	for _, s := range w.signings() {
+		if strings.HasPrefix(s.who, "system:bootstrap:") && s.signer == "kube-apiserver-client-kubelet" {
+			n++
+		}
+	}
+	return n
+}
+
+// certificateIn returns the first certificate of a file.
+func certificateIn(file string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			return x509.ParseCertificate(block.Bytes)
+		}
+	}
+	return nil, fmt.Errorf("%s holds no certificate", file)
+}
+
+// servesCertificate waits until the node's port shows a certificate of the cluster's
+// authority for its address; an administrator approves what is asked meanwhile.
+func (w *world) servesCertificate() {
+	w.Helper()
+	text, err := os.ReadFile(w.cluster.Authority.File)
+	if err != nil {
+		w.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	w.await(func() error {
+		w.approve()
+		c, err := tls.Dial("tcp", w.address+":"+w.port, &tls.Config{RootCAs: pool, ServerName: w.address})
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+}
+
+// reached: the API server reaches the node.
+func (w *world) reached(pod string) {
+	w.Helper()
+	w.servesCertificate()
+	w.await(func() error {
+		out, err := w.try("exec", pod, "--", "echo", "there")
+		if err == nil && out != "there\n" {
+			err = fmt.Errorf("exec: %q", out)
+		}
+		return err
+	})
+	if out := w.kubectl("logs", pod); out != "hello\n" {
+		w.Errorf("log %q", out)
+	}
+}
+
+// joinByFlags: one command joins; what it got it keeps across a restart and renews
+// before it ends, and pods notice none of it.
+func (w *world) joinByFlags(bootstrap string) {
+	w.file = filepath.Join(w.TempDir(), "node.kubeconfig")
+	w.serve("--bootstrap-kubeconfig", bootstrap, "--rotate-server-certificates")
+	w.pod("joined", "echo hello; "+sleeps)
+	w.reached("joined")
+	current := filepath.Join(w.root, "pki/kubelet-client-current.pem")
+	if info, err := os.Stat(current); err != nil || info.Mode().Perm() != 0o600 {
+		w.Errorf("the key's file: %v %v", info, err)
+	}
+	first, err := certificateIn(current)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if name := first.Subject.CommonName; name != "system:node:"+w.name {
+		w.Errorf("the node is %q", name)
+	}
+	id := w.path("joined", "{.status.containerStatuses[0]['containerID','restartCount']}")
+	w.agent.Restart(w)
+	w.awaitNode("Ready", "True")
+	w.reached("joined")
+	if n := w.bootstrapped(); n != 1 {
+		w.Errorf("asked with the bootstrap token %d times", n)
+	}
+	// It is renewed before it ends (F72), by the node itself.
+	deadline := time.Until(first.NotAfter)
+	w.Logf("the first certificate ends in %s", deadline.Round(time.Second))
+	w.await(func() error {
+		now, err := certificateIn(current)
+		if err == nil && !now.NotAfter.After(first.NotAfter) {
+			err = errNotYet
+		}
+		return err
+	})
+	if now := time.Now(); now.After(first.NotAfter) {
+		w.Errorf("renewed at %s, after the end %s", now, first.NotAfter)
+	}
+	if pause := time.Until(first.NotAfter) + time.Second; pause > 0 {
+		time.Sleep(pause) // the old one is worth nothing from now on
+	}
+	w.kubectl("annotate", "node", w.name, "example.com/seen=true")
+	w.kubectl("run", "later", "--image="+busybox, "--restart=Never", "--", "true")
+	w.Cleanup(func() { w.kubectl("delete", "pod", "later", "--timeout=60s") })
+	w.awaitOutput("Succeeded", "get", "pod", "later", "-o", "jsonpath={.status.phase}")
+	w.awaitNode("Ready", "True")
+	w.reached("joined")
+	if now := w.path("joined", "{.status.containerStatuses[0]['containerID','restartCount']}"); now != id {
+		w.Errorf("the pod's container was %s, is %s", id, now)
+	}
+	if n := w.bootstrapped(); n != 1 {
+		w.Errorf("asked with the bootstrap token %d times", n)
+	}
+	for _, r := range w.requests() {
+		if r.ResponseStatus.Code == http.StatusUnauthorized {
+			w.Errorf("refused with 401: %s %s", r.Verb, r.RequestURI)
+		}
+	}
+	w.kubectl("delete", "pod", "joined", "later", "--timeout=60s", "--ignore-not-found")
+	w.agent.Terminate(w)
+	w.kubectl("delete", "node", w.name)
+}
+
+// kubeadmConfig is /var/lib/kubelet/config.yaml as kubeadm writes it, with other
+// paths.
+const kubeadmConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+authentication:
+  anonymous:
+    enabled: false
+  webhook:
+    cacheTTL: 0s
+    enabled: true
+  x509:
+    clientCAFile: CLIENT_CA
+authorization:
+  mode: Webhook
+  webhook:
+    cacheAuthorizedTTL: 0s
+    cacheUnauthorizedTTL: 0s
+cgroupDriver: systemd
+clusterDNS:
+- 10.96.0.10
+clusterDomain: cluster.local
+containerRuntimeEndpoint: ""
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: 127.0.0.1
+healthzPort: HEALTHZ
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+kind: KubeletConfiguration
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+memorySwap: {}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+rotateCertificates: true
+runtimeRequestTimeout: 0s
+serverTLSBootstrap: true
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+staticPodPath: MANIFESTS
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+port: PORT
+address: ADDRESS
+podLogsDir: LOGS
+cgroupRoot: CGROUP
+`
+
+// joinAsKubelet: the same machine joins under the kubelet's name, with the flags and
+// files of kubeadm's 10-kubeadm.conf. What this machine has of its own is in
+// KUBELET_KUBEADM_ARGS, and where the unit has no flag, in the configuration.
+func (w *world) joinAsKubelet(bootstrap string) {
+	dir := w.TempDir()
+	w.name, w.root = "n2", filepath.Join(dir, "root")
+	w.socket = filepath.Join(w.root, "nodectl.sock")
+	kubelet := filepath.Join(dir, "kubelet")
+	if err := os.Symlink(nodectl, kubelet); err != nil {
+		w.Fatal(err)
+	}
+	health := freePort(w.T, "127.0.0.1")
+	config := filepath.Join(dir, "config.yaml")
+	text := strings.NewReplacer("CLIENT_CA", w.cluster.Authority.File, "HEALTHZ", health, "MANIFESTS", w.static, "PORT", w.port,
+		"ADDRESS", w.address, "LOGS", w.machine.LogsDir, "CGROUP", w.machine.CgroupParent).Replace(kubeadmConfig)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	file, certs := filepath.Join(dir, "kubelet.conf"), filepath.Join(dir, "pki")
+	// KUBELET_KUBECONFIG_ARGS, KUBELET_CONFIG_ARGS, KUBELET_KUBEADM_ARGS, KUBELET_EXTRA_ARGS.
+	w.agent = cluster.NewProcess(w, kubelet, dir, []string{
+		"--bootstrap-kubeconfig=" + bootstrap, "--kubeconfig=" + file,
+		"--config=" + config,
+		"--container-runtime-endpoint=" + w.machine.Endpoint, "--pod-infra-container-image=registry.k8s.io/pause:3.10", "--hostname-override=" + w.name, "--node-ip=" + w.address,
+		"--root-dir=" + w.root, "--cert-dir=" + certs, "--v=2",
+	}, w.serves)
+	w.agent.Start(w)
+	w.awaitNode("Ready", "True")
+	if err := os.WriteFile(filepath.Join(w.static, "local.yaml"), []byte(shell("local", "echo hello; "+sleeps)), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	w.awaitOutput("True", "get", "pod", "local-"+w.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	w.reached("local-" + w.name)
+	r, err := http.Get("http://127.0.0.1:" + health + "/healthz")
+	if err != nil {
+		w.Fatal(err)
+	}
+	_ = r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		w.Errorf("/healthz is %s", r.Status)
+	}
+	for _, name := range []string{"kubelet-client-current.pem", "kubelet-server-current.pem"} {
+		if _, err := certificateIn(filepath.Join(certs, name)); err != nil {
+			w.Error(err)
+		}
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), filepath.Join(certs, "kubelet-client-current.pem")) {
+		w.Errorf("the kubeconfig it wrote: %v\n%s", err, text)
+	}
+	w.awaitOutput("v1.36.3 kubernetes.io/hostname", "get", "node", w.name, "-o", "jsonpath={.status.nodeInfo.kubeletVersion} kubernetes.io/hostname")
+	if err := os.Remove(filepath.Join(w.static, "local.yaml")); err != nil {
+		w.Fatal(err)
+	}
+	w.awaitOutput("", "get", "pod", "local-"+w.name, "--ignore-not-found", "-o", "name")
+}

@@ -1,0 +1,398 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A Recording is what one cluster showed, without what differs between two runs of
+// one and the same agent.
+type Recording struct {
+	Arm, Version string
+	Date         string
+	Pods         map[string]*Pod
+	Course       map[string][]string
+	Requests     map[string]int      // what the node asked the API server, and how often
+	Facts        map[string]Facts    // node, lease, pods as the node's server has them
+	Names        map[string][]string // metrics and fields of statistics, by path
+}
+
+// Facts are the values of an object, by their paths.
+type Facts map[string]string
+
+// A Pod is one pod of a recording.
+type Pod struct {
+	Tracks  map[string][]Step // what each thing was, in turn
+	Meta    Facts             // annotations, owners and finalizers in the end
+	Patches int               // of its status
+	Events  []string
+}
+
+// A Step is a value of a track and how long it was that, in milliseconds.
+type Step struct {
+	Is  string
+	For int64
+}
+
+type normaliser struct{ words *strings.Replacer }
+
+var (
+	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
+	uidHex    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b`)
+	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?(Z|[+-]\d\d:?\d\d))?( UTC)?( m=\S+)?`)
+	took      = regexp.MustCompile(`\b(\d+(\.\d+)?(ms|µs|s|m))+\b`)
+	port      = regexp.MustCompile(`(\$IP|127\.0\.0\.1|\[::1\]|\$ADDRESS):\d{4,5}\b`)
+	podIP     = regexp.MustCompile(`\$SUBNET\.\d+`)
+	token     = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`)
+)
+
+func newNormaliser(raw *Raw) *normaliser {
+	var from []string
+	for w := range raw.Words {
+		from = append(from, w)
+	}
+	slices.SortFunc(from, func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, w := range from {
+		pairs = append(pairs, w, raw.Words[w])
+	}
+	return &normaliser{strings.NewReplacer(pairs...)}
+}
+
+func (n *normaliser) text(s string) string {
+	s = n.words.Replace(s)
+	s = idHex.ReplaceAllString(s, "$$ID")
+	s = uidHex.ReplaceAllString(s, "$$UID")
+	s = timestamp.ReplaceAllString(s, "$$TIME")
+	s = podIP.ReplaceAllString(s, "$$IP")
+	s = port.ReplaceAllString(s, "$1:$$PORT")
+	return token.ReplaceAllString(s, "kube-api-access-$$RANDOM")
+}
+
+// moments are the paths of values that are moments or names of one run: that they
+// are set is what counts.
+var moments = regexp.MustCompile(`(Time|At|Timestamp|containerID|\.uid|resourceVersion|lastHeartbeatTime|lastTransitionTime|bootID|renewTime|\.kubeletEndpoint\.Port|generateName)$|config\.(hash|seen|mirror)$`)
+
+// flatten takes an object apart. Members of a list are named by what names them.
+func (n *normaliser) flatten(v any) Facts {
+	text, err := json.Marshal(v)
+	var tree any
+	if err == nil {
+		err = json.Unmarshal(text, &tree)
+	}
+	f := Facts{}
+	if err != nil {
+		f["error"] = err.Error()
+		return f
+	}
+	n.walk(f, "", tree)
+	return f
+}
+
+func (n *normaliser) walk(f Facts, path string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, m := range v {
+			n.walk(f, path+"."+n.text(k), m)
+		}
+	case []any:
+		for i, m := range v {
+			n.walk(f, path+"["+n.member(m, i)+"]", m)
+		}
+	case nil:
+	default:
+		path = strings.TrimPrefix(path, ".")
+		if f[path] = n.text(fmt.Sprint(v)); moments.MatchString(path) {
+			f[path] = "set"
+		}
+	}
+}
+
+// member names a member of a list.
+func (n *normaliser) member(m any, i int) string {
+	if o, ok := m.(map[string]any); ok {
+		for _, by := range []string{"name", "type", "conditionType", "key", "mountPath", "resourceName"} {
+			if s, ok := o[by].(string); ok && s != "" {
+				return n.text(s)
+			}
+		}
+		if all, ok := o["names"].([]any); ok && len(all) > 0 { // an image
+			return fmt.Sprint(all[len(all)-1])
+		}
+	}
+	return fmt.Sprint(i)
+}
+
+func normalise(raw *Raw) *Recording {
+	n := newNormaliser(raw)
+	r := &Recording{
+		Arm: raw.Arm, Version: raw.Version, Date: raw.Began.Format("2006-01-02"), Pods: map[string]*Pod{}, Course: raw.Course,
+		Requests: map[string]int{}, Facts: map[string]Facts{}, Names: map[string][]string{},
+	}
+	for name, versions := range raw.Pods {
+		r.Pods[name] = n.pod(versions)
+	}
+	for _, e := range raw.Events {
+		if p := r.Pods[e.InvolvedObject.Name]; p != nil && e.InvolvedObject.Kind == "Pod" {
+			p.Events = append(p.Events, n.event(&e))
+		} else {
+			r.Names["node events"] = append(r.Names["node events"], n.event(&e))
+		}
+	}
+	for _, q := range raw.Requests {
+		what := strings.TrimSuffix(q.Verb+" "+q.Resource+"/"+q.Subresource, "/")
+		r.Requests[what]++
+		if p := r.Pods[q.Name]; p != nil && q.Verb == "patch" && q.Resource == "pods" && q.Subresource == "status" {
+			p.Patches++
+		}
+	}
+	for _, p := range r.Pods {
+		slices.Sort(p.Events)
+		p.Events = slices.Compact(p.Events)
+	}
+	if raw.Node != nil {
+		r.Facts["node"] = n.flatten(raw.Node)
+	}
+	if raw.Lease != nil {
+		r.Facts["lease"] = n.flatten(json.RawMessage(raw.Lease))
+		for k := range r.Facts["lease"] {
+			if strings.Contains(k, "managedFields") {
+				delete(r.Facts["lease"], k)
+			}
+		}
+	}
+	n.views(r, raw.Views)
+	for k := range r.Names {
+		slices.Sort(r.Names[k])
+		r.Names[k] = slices.Compact(r.Names[k])
+	}
+	return r
+}
+
+// pod makes tracks of versions.
+func (n *normaliser) pod(versions []Version) *Pod {
+	p := &Pod{Tracks: map[string][]Step{}}
+	begun := map[string]time.Time{}
+	var last time.Time
+	lives := 0
+	uid := ""
+	for _, v := range versions {
+		if string(v.Pod.UID) != uid {
+			uid, lives = string(v.Pod.UID), lives+1
+		}
+		now := n.now(v)
+		if v.Deleted {
+			now = Facts{"object": "gone"}
+			if lives == 0 {
+				continue
+			}
+		} else {
+			now["object"] = fmt.Sprintf("there %d", lives)
+			p.Meta = n.flatten(map[string]any{"annotations": v.Pod.Annotations, "ownerReferences": v.Pod.OwnerReferences, "finalizers": v.Pod.Finalizers})
+		}
+		for k := range p.Tracks {
+			if _, ok := now[k]; !ok && !v.Deleted {
+				now[k] = ""
+			}
+		}
+		for k, is := range now {
+			track := p.Tracks[k]
+			if len(track) > 0 && track[len(track)-1].Is == is {
+				continue
+			}
+			if len(track) > 0 {
+				track[len(track)-1].For = v.At.Sub(begun[k]).Milliseconds()
+			}
+			p.Tracks[k], begun[k] = append(track, Step{Is: is}), v.At
+		}
+		last = v.At
+	}
+	for k, track := range p.Tracks {
+		track[len(track)-1].For = last.Sub(begun[k]).Milliseconds()
+	}
+	return p
+}
+
+// now is a status as tracks have it: a condition is one value, and so is a
+// container's state.
+func (n *normaliser) now(v Version) Facts {
+	s := v.Pod.Status.DeepCopy()
+	f := Facts{}
+	for _, c := range s.Conditions {
+		f["condition "+string(c.Type)] = n.text(join(string(c.Status), c.Reason, c.Message, generation(c.ObservedGeneration)))
+	}
+	s.Conditions = nil
+	for _, all := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for i := range all {
+			c := &all[i]
+			f["state of "+c.Name] = n.state(c.State)
+			f["last state of "+c.Name] = n.state(c.LastTerminationState)
+			c.State, c.LastTerminationState = v1.ContainerState{}, v1.ContainerState{}
+		}
+	}
+	for k, is := range n.flatten(s) {
+		f[k] = is
+	}
+	if v.Pod.DeletionTimestamp != nil {
+		f["deletion"] = fmt.Sprintf("grace %d", *v.Pod.DeletionGracePeriodSeconds)
+	}
+	return f
+}
+
+func generation(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("generation %d", n)
+}
+
+func (n *normaliser) state(s v1.ContainerState) string {
+	switch {
+	case s.Waiting != nil:
+		return n.text(join("waiting", s.Waiting.Reason, s.Waiting.Message))
+	case s.Running != nil:
+		return "running"
+	case s.Terminated != nil:
+		t := s.Terminated
+		times := ""
+		if t.StartedAt.IsZero() || t.FinishedAt.IsZero() {
+			times = "without times"
+		}
+		return n.text(join("terminated", t.Reason, fmt.Sprint(t.ExitCode), times, t.Message))
+	}
+	return ""
+}
+
+func join(words ...string) string {
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), "; ")
+}
+
+func (n *normaliser) event(e *v1.Event) string {
+	// What an event counts and when it was is left out, and how long something took.
+	text := took.ReplaceAllString(n.text(e.Message), "$$TOOK")
+	return join(e.Type+" "+e.Reason, e.InvolvedObject.FieldPath, "by "+e.Source.Component, text)
+}
+
+// views takes apart what the node's server answers.
+func (n *normaliser) views(r *Recording, views map[string][]byte) {
+	for path, text := range views {
+		switch {
+		case bytes.HasPrefix(text, []byte("error: ")):
+			r.Names[path] = []string{n.text(string(text))}
+		case path == "pods":
+			n.podList(r, text)
+		case path == "stats/summary":
+			r.Names[path] = n.summary(text)
+		case path == "configz" || path == "runningpods/":
+			r.Names[path] = shape(n.flatten(json.RawMessage(text)))
+		case strings.HasPrefix(path, "metrics"):
+			r.Names[path] = metricNames(text)
+		default:
+			r.Names[path] = []string{string(text)}
+		}
+	}
+}
+
+// podList keeps of the node's own list the steady pods, whole.
+func (n *normaliser) podList(r *Recording, text []byte) {
+	var list v1.PodList
+	if err := json.Unmarshal(text, &list); err != nil {
+		r.Names["pods"] = []string{err.Error()}
+		return
+	}
+	for _, p := range list.Items {
+		r.Names["pods"] = append(r.Names["pods"], p.Namespace+"/"+p.Name+" "+string(p.Status.Phase))
+		if slices.Contains(steadyPods, p.Name) {
+			p.ManagedFields = nil
+			r.Facts["/pods "+p.Name] = n.flatten(p)
+		}
+	}
+}
+
+// summary names the fields that are set, of the node and of the steady pods.
+func (n *normaliser) summary(text []byte) []string {
+	var s struct {
+		Node map[string]any   `json:"node"`
+		Pods []map[string]any `json:"pods"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return []string{err.Error()}
+	}
+	all := shape(n.flatten(map[string]any{"node": s.Node}))
+	for _, p := range s.Pods {
+		ref, _ := p["podRef"].(map[string]any)
+		if name, _ := ref["name"].(string); slices.Contains(steadyPods, name) {
+			all = append(all, shape(n.flatten(map[string]any{name: p}))...)
+		}
+	}
+	return all
+}
+
+// shape returns the paths of facts alone.
+func shape(f Facts) []string {
+	var all []string
+	for k := range f {
+		all = append(all, k)
+	}
+	slices.Sort(all)
+	return all
+}
+
+var label = regexp.MustCompile(`([a-zA-Z_]\w*)="`)
+
+// metricNames returns the names of metrics with their types and the names of their
+// labels.
+func metricNames(text []byte) []string {
+	kinds := map[string]string{}
+	labels := map[string]map[string]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if kind, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, kind, _ := strings.Cut(kind, " ")
+			kinds[name] = kind
+			continue
+		}
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		end := strings.IndexAny(line, "{ ")
+		name := line[:end]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base := strings.TrimSuffix(name, suffix); kinds[base] == "histogram" || kinds[base] == "summary" {
+				name = base
+				break
+			}
+		}
+		if labels[name] == nil {
+			labels[name] = map[string]bool{}
+		}
+		if line[end] == '{' {
+			for _, m := range label.FindAllStringSubmatch(line[:strings.LastIndexByte(line, '}')], -1) {
+				if m[1] != "le" && m[1] != "quantile" {
+					labels[name][m[1]] = true
+				}
+			}
+		}
+	}
+	var all []string
+	for name, of := range labels {
+		var names []string
+		for l := range of {
+			names = append(names, l)
+		}
+		slices.Sort(names)
+		all = append(all, fmt.Sprintf("%s %s{%s}", name, kinds[name], strings.Join(names, ",")))
+	}
+	slices.Sort(all)
+	return all
+}
