@@ -109,6 +109,16 @@ parity: bundle kubelet-bin test-cluster-bin
 bench-kubelet: bundle images kubelet-bin
 	$(GO) run ./test/benchkubelet --docs
 
+## parity-cluster: nodectl beside the real kubelet as nodes of a cluster, docs/fidelity-cluster.md (root, minutes)
+.PHONY: parity-cluster
+parity-cluster: bundle kubelet-bin test-cluster-bin
+	$(GO) run ./test/paritycluster -write
+
+## bench-cluster: nodectl against the real kubelet as nodes of a cluster, for docs/benchmarks.md (root)
+.PHONY: bench-cluster
+bench-cluster: bundle images kubelet-bin test-cluster-bin
+	$(GO) run ./test/benchcluster --docs
+
 ## soak: 2,000 random pods, edits, crashes and faults, bin/soak (root, half an hour)
 SOAK ?= --seed 1 --pods 2000
 .PHONY: soak

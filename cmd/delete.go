@@ -70,6 +70,9 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	if len(args) > 0 && (args[0] == "pod" || args[0] == "pods" || args[0] == "po") {
 		args = args[1:]
 	}
+	if len(args) > 1 && similar(args[0], []string{"volume", "volumes"}) != "" {
+		return unknownCommand(cmd, args[0]) // a pod of such a name is pod/NAME
+	}
 	files := cmd.Flags().Changed("filename")
 	if (len(args) > 0) == files {
 		return usage(cmd, errors.New("delete takes pods, or -f"))

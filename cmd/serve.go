@@ -5,10 +5,7 @@ package cmd
 import (
 	"context"
 	"log/slog"
-	"os"
-	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,25 +39,6 @@ while it lives.`,
 	complete(cmd, "offline-start", "none", "api")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.serve(cmd.Context()) }
 	return cmd
-}
-
-// gcPercent keeps the heap of an agent that has little to do close to what it
-// needs; the time that takes is too short to be measured. GOGC overrides it.
-const gcPercent = 50
-
-// settleAfter is when a start is over, and what it took can be given back.
-const settleAfter = 10 * time.Second
-
-// settle gives the machine back what only the start has needed.
-func settle(ctx context.Context) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	select {
-	case <-time.After(settleAfter):
-		debug.FreeOSMemory()
-	case <-ctx.Done():
-	}
 }
 
 // serve runs the engine, and beside it what looks after the runtime, until ctx

@@ -211,7 +211,7 @@ func (n *node) observe() *machine.Observer {
 			Name: p.cfg.NodeName, Labels: n.facts.Labels, Taints: n.facts.Taints, ProviderID: p.cfg.ProviderID,
 			Port: p.port(), MaxPods: p.cfg.MaxPods, Allocatable: n.facts.Allocatable,
 		},
-		NodeIPs: p.cfg.NodeIP, NoLookup: p.cfg.Kubeconfig == "", Health: n.health, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,
+		NodeIPs: p.cfg.NodeIP, Found: n.hostIPs, NoLookup: p.cfg.Kubeconfig == "", Health: n.health, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,
 		Thresholds: p.cfg.Thresholds(), Transition: p.cfg.PressureTransitionPeriod, Runtime: n.runtime, Log: n.log,
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -212,6 +213,46 @@ func TestD2_ServerIsVerified(t *testing.T) {
 	}
 }
 
+// TestD1_CVE_2020_8559_NoTokenGoesElsewhere: a node that says "ask elsewhere" is not
+// followed, whatever is asked: the token would go there.
+func TestD1_CVE_2020_8559_NoTokenGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	defer other.Close()
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+r.URL.Path, code)
+		}))
+		defer s.Close()
+		dir := t.TempDir()
+		ca, token := filepath.Join(dir, "ca"), filepath.Join(dir, "token")
+		data := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+		if err := errors.Join(os.WriteFile(ca, data, 0o600), os.WriteFile(token, []byte("sesame"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := client.New(client.Config{Server: s.URL, CertificateAuthority: ca, TokenFile: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Pods(t.Context()); err == nil {
+			t.Errorf("%d: pods come from elsewhere", code)
+		}
+		if err := c.Exec(t.Context(), "default", "p", "c", []string{"true"}, client.Streams{Stdout: io.Discard}); err == nil {
+			t.Errorf("%d: exec", code)
+		}
+		if err := c.Forward(t.Context(), "default", "p", []string{"localhost"}, []string{":80"}, io.Discard, io.Discard); err == nil {
+			t.Errorf("%d: port-forward", code)
+		}
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("%d requests went elsewhere", n)
+	}
+}
+
 // entry is one of a tar that a container may send.
 type entry struct {
 	name, link, text string
@@ -300,6 +341,23 @@ func TestD1_ALinkThatIsHereIsNotFollowedOut(t *testing.T) {
 		t.Error("no error")
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Errorf("%s was written outside", left[0].Name())
+	}
+}
+
+// TestD1_ALinkThatIsHereIsNotFollowedBeside: nor is one to what lies beside the target.
+func TestD1_ALinkThatIsHereIsNotFollowedBeside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data, beside := filepath.Join(dir, "data"), filepath.Join(dir, "beside")
+	if err := errors.Join(os.Mkdir(data, 0o700), os.Mkdir(beside, 0o700), os.Symlink("../beside", filepath.Join(data, "out"))); err != nil {
+		t.Fatal(err)
+	}
+	err := client.Unpack(tarOf(t, []entry{{"data", "", "", tar.TypeDir}, {"data/out/evil", "", "x", tar.TypeReg}}), "data", data, func(string) {})
+	if err == nil {
+		t.Error("no error")
+	}
+	if left, _ := os.ReadDir(beside); len(left) > 0 {
 		t.Errorf("%s was written outside", left[0].Name())
 	}
 }

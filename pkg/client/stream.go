@@ -68,7 +68,7 @@ func (c *Client) stream(ctx context.Context, path string, q url.Values, s Stream
 	if err != nil {
 		return err
 	}
-	second, err := remotecommand.NewSPDYExecutorForTransports(transport, upgrader, http.MethodPost, at)
+	second, err := remotecommand.NewSPDYExecutorRejectRedirects(transport, upgrader, http.MethodPost, at)
 	if err != nil {
 		return err
 	}
@@ -103,6 +103,9 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 	}
 	if why, gone := c.gone(err); gone {
 		return why
+	}
+	if no, ok := errors.AsType[*Refused](err); ok {
+		return no
 	}
 	text, refused := strings.CutPrefix(err.Error(), "unable to upgrade connection: ")
 	if refused {
@@ -228,7 +231,10 @@ func (c *Client) Forward(ctx context.Context, namespace, name string, addresses,
 		return err
 	}
 	at := c.url("/portForward/"+namespace+"/"+name, nil)
-	dialer := restspdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
+	web := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return errors.New("the server says to ask elsewhere: that is not followed") // the token would go there
+	}}
+	dialer := restspdy.NewDialer(upgrader, web, http.MethodPost, at)
 	f, err := portforward.NewOnAddresses(dialer, addresses, ports, ctx.Done(), nil, out, errOut)
 	if err != nil {
 		return err

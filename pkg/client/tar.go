@@ -86,6 +86,12 @@ func Unpack(r io.Reader, base, target string, note func(string)) error {
 		return err
 	}
 	defer root.Close()
+	var inside *os.Root // target, once something is written below it: no link that is there leads out
+	defer func() {
+		if inside != nil {
+			_ = inside.Close()
+		}
+	}()
 	in, any := tar.NewReader(r), false
 	for {
 		h, err := in.Next()
@@ -102,10 +108,26 @@ func Unpack(r io.Reader, base, target string, note func(string)) error {
 		if err != nil {
 			return err
 		}
-		if err := unpackOne(root, filepath.Join(last, rel), h, in, note); err != nil {
+		if rel == "." {
+			err = unpackOne(root, last, h, in, note)
+		} else if inside, err = within(root, last, inside); err == nil {
+			err = unpackOne(inside, rel, h, in, note)
+		}
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// within makes and opens a directory, where that was not done.
+func within(above *os.Root, name string, is *os.Root) (*os.Root, error) {
+	if is != nil {
+		return is, nil
+	}
+	if err := above.MkdirAll(name, 0o777); err != nil {
+		return nil, err
+	}
+	return above.OpenRoot(name)
 }
 
 // below returns a name of a tar relative to base.

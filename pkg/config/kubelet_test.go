@@ -334,6 +334,7 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 		"readOnlyPort": "readOnlyPort: 10255", "tlsCurvePreferences": "tlsCurvePreferences: [29]", "tlsMinVersion": "tlsMinVersion: VersionTLS10",
 		"authentication.webhook.enabled": "authentication: {webhook: {enabled: false}}", "authentication.anonymous.enabled": "authentication: {anonymous: {enabled: true}}",
 		"authorization.mode": "authorization: {mode: AlwaysAllow}", "imagePullCredentialsVerificationPolicy": "imagePullCredentialsVerificationPolicy: AlwaysVerify",
+		"authentication.webhook.cacheTTL": "authentication: {webhook: {cacheTTL: 10s}}", "authorization.webhook.cacheAuthorizedTTL": "authorization: {webhook: {cacheAuthorizedTTL: 4m59s}}",
 		"runOnce": "runOnce: true", "featureGates": "featureGates: {ProcMountType: false}",
 	}
 	for _, row := range kubeletTable() {

@@ -112,7 +112,7 @@ func (r *Runtime) PortForwardURL(ctx context.Context, uid string) (*url.URL, err
 func streamURL(method, text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, &CallError{Method: method, Msg: fmt.Sprintf("container runtime answered %s with %q, which is no address", method, text)}
+		return nil, &CallError{Method: method, Msg: "container runtime answered " + method + " with what is no address"}
 	}
 	return u, nil
 }

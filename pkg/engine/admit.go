@@ -124,6 +124,7 @@ func (l *loop) admit(ctx context.Context) {
 	}
 	seated = l.admitEdits(seated)
 	if len(want) == 0 {
+		l.unjudged = false
 		return
 	}
 	ok, refused := plan.Admit(want, seated, node)
@@ -132,7 +133,12 @@ func (l *loop) admit(ctx context.Context) {
 		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
 		l.send(e, true)
 	}
+	l.unjudged = false
 	for _, r := range refused {
+		if l.early(r) {
+			l.unjudged = true
+			continue
+		}
 		e := l.pods[r.Spec.Key]
 		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
 			e.refused = now

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,5 +166,47 @@ func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 		m.src.set(third)
 		m.pass(time.Minute)
 		m.expect("second", "gone", false)
+	})
+}
+
+// TestC_1_31_3_LabelsThatAreNotKnownYet: an agent that starts may hear of a pod before it
+// hears what labels and taints its node was given: the pod is not failed for these.
+func TestC_1_31_3_LabelsThatAreNotKnownYet(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		var seen atomic.Bool
+		taint := v1.Taint{Key: "starting", Effect: v1.TaintEffectNoExecute}
+		m.alter = func(c *Config) {
+			c.Node = cores("2")
+			c.Node.Taints = []v1.Taint{taint}
+			c.NodeSeen = func() (map[string]string, []v1.Taint, bool) {
+				if !seen.Load() {
+					return nil, nil, false
+				}
+				return map[string]string{"disk": "ssd"}, nil, true
+			}
+		}
+		tolerant := func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}} }
+		selects := func(value string) func(*v1.Pod) {
+			return func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": value} }
+		}
+		m.src.name = "api:/k"
+		m.src.set(
+			of("api", "/k", mkpod("good", tolerant, selects("ssd"))), of("api", "/k", mkpod("bad", tolerant, selects("hdd"))),
+			of("api", "/k", mkpod("plain")), of("api", "/k", mkpod("large", tolerant, cpu("3"))),
+		)
+		m.arrive()
+		m.pass(5 * time.Second)
+		m.expect("large", "Failed OutOfcpu", false)
+		for _, name := range []string{"good", "bad", "plain"} {
+			if got := m.stands(name); strings.HasPrefix(got, "Failed") {
+				t.Errorf("%s is %s before the node is known", name, got)
+			}
+		}
+		seen.Store(true)
+		m.pass(5 * time.Second)
+		m.expect("good", "Running", true)
+		m.expect("plain", "Running", true)
+		m.expect("bad", "Failed NodeAffinity", false)
 	})
 }

@@ -31,6 +31,7 @@ const (
 	eventSandbox        = "FailedCreatePodSandBox"
 	eventPodCgroup      = "FailedCreatePodContainer"
 	eventSandboxChanged = "SandboxChanged"
+	eventDeadline       = "DeadlineExceeded"
 	eventNetwork        = "NetworkNotReady"
 	eventKillPod        = "FailedKillPod"
 	eventGrace          = "ExceededGracePeriod"

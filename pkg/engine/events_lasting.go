@@ -71,7 +71,7 @@ func (w *worker) tellImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
 	if c == nil {
 		return
 	}
-	w.event(of, name, pod.EventNormal, eventBackOff, "Back-off pulling image %q: %s: %s", c.Image, t.Reason, t.Message)
+	w.event(of, name, pod.EventNormal, eventBackOff, "Back-off pulling image %q", c.Image)
 	w.event(of, name, pod.EventWarning, eventFailed, "Error: ImagePullBackOff")
 }
 

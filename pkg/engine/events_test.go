@@ -192,7 +192,7 @@ func TestC_1_39_EventsOfAnImageThatIsNotThere(t *testing.T) {
 			`Normal Pulling spec.containers{app} Pulling image "missing:1"`,
 			`Warning Failed spec.containers{app} Failed to pull image "missing:1": `,
 			`Warning Failed spec.containers{app} Error: ErrImagePull`,
-			`Normal BackOff spec.containers{app} Back-off pulling image "missing:1": ErrImagePull: `,
+			`Normal BackOff spec.containers{app} Back-off pulling image "missing:1"`,
 			`Warning Failed spec.containers{app} Error: ImagePullBackOff`,
 		} {
 			if !strings.HasPrefix(got[i], want) {
@@ -308,6 +308,26 @@ func TestC_1_34_EventsOfResizes(t *testing.T) {
 			if i >= len(got) || !strings.HasPrefix(got[i], want) {
 				t.Fatalf("events: %q, want %q", got, want)
 			}
+		}
+	})
+}
+
+// TestC_1_26_17_EventOfADeadline: told once, when the pod has been active for too long.
+func TestC_1_26_17_EventOfADeadline(t *testing.T) {
+	t.Parallel()
+	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
+		m.arrive()
+		limit := int64(5)
+		m.src.set(mkpod("web", image("slow-term-1s"), func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &limit }))
+		m.pass(20 * time.Second)
+		told := 0
+		for _, line := range c.lines() {
+			if line == "Normal DeadlineExceeded  Pod was active on the node longer than the specified deadline" {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("the deadline is told %d times: %q", told, c.lines())
 		}
 	})
 }

@@ -9,6 +9,9 @@ import (
 // housekeep looks for pods nobody knows when somebody hinted at one. What it
 // finds is judged by judgeStrays.
 func (l *loop) housekeep(ctx context.Context) {
+	if l.unjudged {
+		l.admit(ctx)
+	}
 	switch {
 	case !l.runtime.Runtime:
 	case l.unknown || !l.adopted:

@@ -76,6 +76,8 @@ type loop struct {
 	diskTold  bool             // records cannot be written, and that was said
 	logsTold  bool             // logs cannot be rotated, and that was said
 	reported  bool             // every pod found or wanted at the start was reported
+	strange   bool             // the node's object was not seen when it was last asked for
+	unjudged  bool             // pods wait for the node's object to be seen
 	handed    uint64           // errands taken
 	seq, gen  uint64
 }

@@ -12,13 +12,22 @@ import (
 // given it others than it registered with.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
+	l.strange = false
 	if l.cfg.NodeSeen == nil {
 		return n
 	}
-	if labels, taints, ok := l.cfg.NodeSeen(); ok {
+	labels, taints, ok := l.cfg.NodeSeen()
+	if ok {
 		n.Labels, n.Taints = labels, taints
 	}
+	l.strange = !ok
 	return n
+}
+
+// early reports whether a pod is refused for labels or taints before those of the
+// node's object are known: it is judged again, not failed for what may be otherwise.
+func (l *loop) early(r plan.Refusal) bool {
+	return l.strange && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
 // timed is do, whose time is told where a plan has steps.

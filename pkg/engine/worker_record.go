@@ -115,6 +115,9 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 		}
 		w.rec.Terminal, w.recDirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
+		if p.Ended.Reason == eventDeadline {
+			w.event(v.Want, "", pod.EventNormal, eventDeadline, "%s", p.Ended.Message)
+		}
 	}
 	if w.rec.RestartingAll != p.RestartingAll {
 		w.rec.RestartingAll, w.recDirty = p.RestartingAll, true

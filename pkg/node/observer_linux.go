@@ -26,6 +26,7 @@ type Runtime interface {
 type ObserverConfig struct {
 	Settings
 	NodeIPs    []string // of --node-ip
+	Found      []string // what HostIPs has said already; nil: it is asked, and may ask a name server
 	NoLookup   bool     // the node's name is in no cluster's DNS: no name server is asked for it
 	Facts      Facts
 	RootDir    string // pods' data lie on its file system
@@ -74,7 +75,7 @@ func NewObserver(cfg ObserverConfig) *Observer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), said: map[string]string{}}
+	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), ips: cfg.Found, said: map[string]string{}}
 }
 
 // Name returns the node's.

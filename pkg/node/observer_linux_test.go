@@ -77,6 +77,22 @@ func known(t *testing.T) []string {
 	return ips
 }
 
+// TestC_1_25_AddressesAreFoundOnce: what was found at the start is not asked of a name
+// server again, which may hang, before pods start; what the machine has no more is.
+func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
+	t.Parallel()
+	ips := known(t)
+	found := append(ips, ips...)
+	o := NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, Found: found})
+	if got := o.addresses(t.Context()); !slices.Equal(got, found) {
+		t.Errorf("%v, want %v", got, found)
+	}
+	o = NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, NodeIPs: ips, Found: []string{"203.0.113.7"}})
+	if got := o.addresses(t.Context()); !slices.Equal(got, ips) {
+		t.Errorf("%v, want %v", got, ips)
+	}
+}
+
 // TestC_1_25_6_RuntimeThatHangs: nobody waits for it, and after half a minute the
 // node is not ready; it is again as soon as the runtime answers.
 func TestC_1_25_6_RuntimeThatHangs(t *testing.T) {

@@ -88,12 +88,17 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent is leaving"})
 		return
 	}
-	left, ok := enter(&f.gate.requests, f.gate.maxRequests)
+	c, refusal := f.who(r)
+	if refusal != nil { // who is nobody learns nothing, not even what there is
+		f.refuse(w, nil, refusal)
+		return
+	}
+	left, ok := enter(&f.gate.requests, f.gate.maxRequests) // nobody takes a place from somebody
 	if !ok {
 		f.crowd(w)
 		return
 	}
-	q, refusal := f.admit(r)
+	q, refusal := f.admit(r, c)
 	if refusal != nil {
 		left()
 		f.refuse(w, q, refusal)
@@ -102,6 +107,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if q.route.streams(q.params) {
 		left() // it is no request any more
 		if left, ok = enter(&f.gate.streams, f.gate.maxStreams); !ok {
+			if q.route.privileged {
+				f.audit(q, time.Now(), fmt.Sprint(http.StatusTooManyRequests))
+			}
 			f.crowd(w)
 			return
 		}
@@ -115,13 +123,8 @@ func (s *Server) crowd(w http.ResponseWriter) {
 	s.refuse(w, nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
 }
 
-// admit finds the route of a request and decides whether its caller may. Who is
-// nobody learns nothing, not even what there is.
-func (f *front) admit(r *http.Request) (*request, *Refusal) {
-	c, refusal := f.who(r)
-	if refusal != nil {
-		return nil, refusal
-	}
+// admit finds the route of a request and decides whether its caller may.
+func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 	q, refusal := f.find(r, f.mine)
 	if q != nil {
 		q.caller = c
@@ -132,16 +135,13 @@ func (f *front) admit(r *http.Request) (*request, *Refusal) {
 	if f.open || c.Local {
 		return q, nil
 	}
-	if refusal := f.may(q); refusal != nil {
-		if q.route.privileged {
-			f.audit(q, time.Now(), fmt.Sprint(refusal.Code))
-		}
-		return q, refusal
+	if refusal = f.may(q); refusal == nil && f.cfg.NoDebugging && q.route.debugging {
+		refusal = &Refusal{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
 	}
-	if f.cfg.NoDebugging && q.route.debugging {
-		return q, &Refusal{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
+	if refusal != nil && q.route.privileged {
+		f.audit(q, time.Now(), fmt.Sprint(refusal.Code))
 	}
-	return q, nil
+	return q, refusal
 }
 
 // may asks whether the caller may do what the route does (C-1.40.3, C-1.40.4).
@@ -201,8 +201,14 @@ func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 	s.refuse(w, q, refusal)
 }
 
+// refusalTime is how long who is refused may take to hear it, and to send the body that
+// nobody reads, before they are cut off: until then they hold a connection (D2).
+const refusalTime = 5 * time.Second
+
 // refuse answers a refusal: in plain text where the kubelet does, else as a Status.
 func (s *Server) refuse(w http.ResponseWriter, q *request, refusal *Refusal) {
+	out, until := http.NewResponseController(w), time.Now().Add(refusalTime)
+	_, _ = out.SetReadDeadline(until), out.SetWriteDeadline(until)
 	h := w.Header()
 	if len(refusal.allow) > 0 {
 		h.Set("Allow", strings.Join(refusal.allow, ", "))

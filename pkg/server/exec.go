@@ -131,9 +131,30 @@ func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, 
 		r.q.result = "left"
 	case err != nil:
 		r.q.result = "error"
-		return errors.New(r.plain(err.Error()))
+		return errors.New(r.plain(withhold(err, r.where).Error()))
 	}
 	return err
+}
+
+// withheld is an error without the runtime's address.
+type withheld struct {
+	text string
+	err  error
+}
+
+func (w *withheld) Error() string { return w.text }
+func (w *withheld) Unwrap() error { return w.err }
+
+// withhold takes the address where the runtime streams out of an error's words: its
+// path is a token that opens a stream, which is for this agent alone.
+func withhold(err error, where *url.URL) error {
+	text := err.Error()
+	for _, secret := range []string{where.String(), where.RequestURI(), where.Path} {
+		if len(secret) > 1 {
+			text = strings.ReplaceAll(text, secret, "(container runtime)")
+		}
+	}
+	return &withheld{text, err}
 }
 
 // plain cuts from an error what the runtime's streaming server puts in front of it,

@@ -29,7 +29,10 @@ func (p *patient) Write(b []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
-	return n, p.out.Flush()
+	if err := p.out.Flush(); err != nil {
+		return n, err
+	}
+	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end a stream that says nothing for so long
 }
 
 // end leaves the reader a moment for the end itself.

@@ -34,6 +34,33 @@ func peerOf(c net.Conn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
+// private says who beside root and the agent's own user could put another socket in the
+// place of one in dir, and hear what is told to it: nil is nobody.
+func private(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return err
+	}
+	for at, others := dir, uint32(0o022); ; at, others = filepath.Dir(at), 0o002 {
+		var s unix.Stat_t
+		if err := unix.Lstat(at, &s); err != nil {
+			return &os.PathError{Op: "lstat", Path: at, Err: err}
+		}
+		if s.Uid != 0 && int64(s.Uid) != int64(os.Geteuid()) {
+			return fmt.Errorf("directory %s belongs to user %d", at, s.Uid)
+		}
+		if s.Mode&others != 0 && (at == dir || s.Mode&unix.S_ISVTX == 0) {
+			return fmt.Errorf("directory %s can be written by others (mode %04o)", at, s.Mode&0o7777)
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
+}
+
 // descriptors is how many file descriptors this process may have.
 func descriptors() int {
 	var limit unix.Rlimit

@@ -226,7 +226,7 @@ func (s *Server) forwarder(q *request, pod *v1.Pod) (*forwarder, error) {
 	web := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirect not allowed") }}
 	conn, _, err := clientspdy.NegotiateStreaming(clientspdy.NewUpgraderForStreaming(transport), web, r, portforward.ProtocolV1Name)
 	if err != nil {
-		return nil, fmt.Errorf("connect to container runtime's streams: %w", err)
+		return nil, fmt.Errorf("connect to container runtime's streams: %w", withhold(err, where))
 	}
 	return &forwarder{conn: conn}, nil
 }

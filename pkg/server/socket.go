@@ -25,8 +25,12 @@ func (e *InUseError) Error() string { return "somebody else answers on " + e.Pat
 // listen makes the socket: 0600, and never reachable by its path before it is.
 // It is born in a directory that only its owner can enter and then takes the
 // name, in one step, of a stale one too. What is no socket, and a socket on
-// which somebody answers, is left alone.
+// which somebody answers, is left alone; so is a directory in which others could put
+// one of theirs in its place.
 func listen(path string) (_ *socket, err error) {
+	if err := private(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("make socket: %w", err)
+	}
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:

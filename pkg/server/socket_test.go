@@ -201,3 +201,47 @@ func TestAskAsSomebody(t *testing.T) {
 	code, _, _ := ask(t, client(socket), http.MethodGet, "/v1/pods", "")
 	t.Logf("code=%s", http.StatusText(code))
 }
+
+// TestD1_APlantedDirectoryGetsNoSocket: where somebody else could put a socket of theirs
+// in the place of ours, what is told to it would be told to them.
+func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Log("not root: directories of other users are left out")
+	}
+	for name, c := range map[string]struct {
+		above, dir os.FileMode
+		owner      int
+		fine       bool
+	}{
+		"ours":                       {0o755, 0o755, 0, true},
+		"for everybody":              {0o755, 0o777, 0, false},
+		"for everybody, sticky":      {0o755, 0o777 | os.ModeSticky, 0, false},
+		"for its group":              {0o755, 0o770, 0, false},
+		"above it for everybody":     {0o777, 0o700, 0, false},
+		"above it as /tmp is":        {0o777 | os.ModeSticky, 0o700, 0, true},
+		"of somebody else":           {0o755, 0o700, 65534, false},
+		"of somebody else, readable": {0o755, 0o755, 65534, false},
+	} {
+		above := filepath.Join(root(t), "a")
+		dir := filepath.Join(above, "d")
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(above, c.above), os.Chmod(dir, c.dir)); err != nil {
+			t.Fatal(err)
+		}
+		if c.owner != 0 {
+			if os.Geteuid() != 0 {
+				continue
+			}
+			if err := os.Chown(dir, c.owner, c.owner); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, err := listen(filepath.Join(dir, "s"))
+		if (err == nil) != c.fine {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			l.remove()
+		}
+	}
+}

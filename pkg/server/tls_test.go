@@ -189,7 +189,7 @@ func TestD2_InFlightGate(t *testing.T) {
 	if code != http.StatusTooManyRequests || header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", code, header)
 	}
-	if code, _, _ := p.fetch(t, p.web(t, ""), http.MethodGet, "/pods", nil); code != http.StatusTooManyRequests {
+	if code, _, _ := p.fetch(t, p.web(t, ""), http.MethodGet, "/pods", nil); code != http.StatusUnauthorized {
 		t.Errorf("as nobody: %d", code)
 	}
 	if code, _, _ := full(t, client(cfg.Socket), http.MethodGet, "/pods", ""); code != http.StatusOK {

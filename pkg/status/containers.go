@@ -366,7 +366,7 @@ func cut(message string, limit int) string {
 func keepEnd(st *v1.ContainerStatus, old v1.ContainerStatus) {
 	st.State, st.LastTerminationState = old.State, old.LastTerminationState
 	st.ContainerID, st.ImageID = old.ContainerID, old.ImageID
-	st.AllocatedResources, st.Resources, st.User = old.AllocatedResources, old.Resources, old.User
+	st.AllocatedResources, st.Resources, st.User, st.StopSignal = old.AllocatedResources, old.Resources, old.User, old.StopSignal
 	st.Image = cmp.Or(old.Image, st.Image)
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Who a container runs as is told as the runtime says it, of containers of every
-// kind, and stays with the end of one whose record is gone.
+// Who a container runs as, and the signal that stops it, is told as the runtime says
+// it, of containers of every kind, and stays with the end of one whose record is gone.
 func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 	t.Parallel()
 	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +
@@ -23,7 +23,7 @@ func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 	user := &v1.LinuxContainerUser{UID: 1000, GID: 2000, SupplementalGroups: []int64{2000, 3000}}
 	have := pod.Actual{Key: want.Key, UID: want.UID(), Sandbox: &pod.Sandbox{ID: "s", Ready: true}, Containers: map[string]pod.Container{}}
 	for _, name := range []string{"init", "a", "b", "e"} {
-		c := pod.Container{ID: name, Name: name, SandboxID: "s", State: pod.StateExited}
+		c := pod.Container{ID: name, Name: name, SandboxID: "s", State: pod.StateExited, StopSignal: "SIGUSR1"}
 		if name != "b" { // of which the runtime does not say
 			c.User = user
 		}
@@ -34,6 +34,9 @@ func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 		for _, list := range [][]v1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 			for _, s := range list {
 				got[s.Name] = s.User
+				if s.StopSignal == nil || *s.StopSignal != "SIGUSR1" {
+					t.Errorf("%s has the stop signal %v", s.Name, s.StopSignal)
+				}
 			}
 		}
 		return got

@@ -59,6 +59,7 @@ func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n in
 	m.Arm(t.Agent.Name + ", first").Add(took[0])
 	m.Arm(t.Agent.Name + ", p50").Add(took[len(took)/2])
 	m.Arm(t.Agent.Name + ", last").Add(took[len(took)-1])
+	m.Arm(t.Agent.Name + ", its CPU until then").Add(lab.CPU(t.PID()))
 	return nil
 }
 

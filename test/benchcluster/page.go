@@ -28,12 +28,13 @@ func rows(r *result.Report) []row {
 			all = append(all,
 				row{m.ID, fmt.Sprintf("create → Running, %d at once, last", m.ID-batchID), ", last", "", 0.9},
 				row{m.ID, "… p50", ", p50", "", 0},
-				row{m.ID, "… first", ", first", "", 0})
+				row{m.ID, "… first", ", first", "", 0},
+				row{m.ID, "… the agent's CPU until then", ", its CPU until then", "", 0})
 		}
 	}
 	return append(all,
-		row{memoryID, "memory, Pss", ", Pss", "MB", 0.4},
-		row{memoryID, "… RssAnon", ", RssAnon", "MB", 0},
+		row{memoryID, "memory, RssAnon", ", RssAnon", "MB", 0.4},
+		row{memoryID, "… Pss", ", Pss", "MB", 0},
 		row{memoryID, "… VmRSS", ", VmRSS", "MB", 0},
 		row{idleID, "idle CPU a minute, agent", "", "", 0.2},
 		row{idleID, "… containerd beside it", ", containerd beside it", "", 0})

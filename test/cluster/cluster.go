@@ -61,6 +61,7 @@ type settings struct {
 	address     string
 	whole       bool
 	controllers []string // arguments of kube-controller-manager
+	verifying   bool     // the API server believes no node's certificate of another authority
 }
 
 // Option changes what Start starts.
@@ -138,7 +139,11 @@ func (c *Cluster) arguments(t testing.TB, s settings, listen string) []string {
 	writeKey(t, accounts, newKey(t))
 
 	if s.whole {
-		return append(c.wholeArguments(t, host, port, server, accounts), s.args...)
+		args := c.wholeArguments(t, host, port, server, accounts)
+		if s.verifying {
+			args = append(args, "--kubelet-certificate-authority="+c.Authority.File)
+		}
+		return append(args, s.args...)
 	}
 	apis := append([]string{"api/all=false"}, enabled(served)...)
 	apis = append(apis, enabled(s.apis)...)

@@ -23,6 +23,10 @@ func Whole(address string) Option {
 	return func(s *settings) { s.whole, s.address = true, address }
 }
 
+// VerifyNodes makes the API server believe no node's serving certificate that the
+// cluster's authority has not signed.
+func VerifyNodes() Option { return func(s *settings) { s.verifying = true } }
+
 // ControllerArgs adds to kube-controller-manager's arguments; the last of one flag
 // wins.
 func ControllerArgs(args ...string) Option {

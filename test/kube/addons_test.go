@@ -2,6 +2,9 @@ package kube
 
 import "strings"
 
+// kubectlImage is one of kubectl alone.
+const kubectlImage = "nodectl.dev/test/kubectl:1"
+
 // dnsAddress is the cluster's DNS service.
 const dnsAddress = "10.96.0.10"
 
@@ -75,6 +78,34 @@ spec:
       volumes: [{name: config, configMap: {name: coredns, items: [{key: Corefile, path: Corefile}]}}]
 `)
 
+// clientManifests are a pod with kubectl that reaches the API server as any client in
+// a pod does: by its name, the account's token and the account's authority.
+const clientManifests = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: client}
+data:
+  config: |
+    apiVersion: v1
+    kind: Config
+    clusters: [{name: in, cluster: {server: "https://kubernetes.default.svc", certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}]
+    users: [{name: in, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]
+    contexts: [{name: in, context: {cluster: in, user: in}}]
+    current-context: in
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: ` + kubectlImage + `
+    command: [/bin/kubectl, proxy]
+    env: [{name: KUBECONFIG, value: /config/config}, {name: HOME, value: /tmp}, {name: KUBECTL_KUBERC, value: "false"}]
+    volumeMounts: [{name: config, mountPath: /config}]
+  volumes: [{name: config, configMap: {name: client}}]
+`
+
 // metricsManifests run metrics-server, which reads /metrics/resource of the node with
 // its own service account and serves what kubectl top shows.
 var metricsManifests = strings.ReplaceAll(`apiVersion: v1
@@ -126,7 +157,7 @@ spec:
       - name: metrics-server
         image: IMAGE
         command: [/bin/metrics-server]
-        args: [--cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-use-node-status-port, --kubelet-insecure-tls, --metric-resolution=10s]
+        args: [--cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-use-node-status-port, --kubelet-insecure-tls, --metric-resolution=10s, --kubelet-request-timeout=5s]
         ports: [{name: https, containerPort: 10250}]
         readinessProbe: {httpGet: {path: /readyz, port: https, scheme: HTTPS}, periodSeconds: 1}
         securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, runAsNonRoot: true, runAsUser: 1000, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}

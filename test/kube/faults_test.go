@@ -26,6 +26,7 @@ func hurts() time.Duration {
 // TestF72_Faults: what comes between a node and its cluster, and what ends under it.
 // The node speaks to its API server by a wire that can be cut.
 func TestF72_Faults(t *testing.T) {
+	t.Parallel()
 	w := bareWorld(t)
 	w.importImages()
 	w.wire = newWire(t, w.cluster, w.address)
@@ -122,13 +123,15 @@ func (w *world) watchCut() {
 	}
 }
 
-// unknownFor waits until the API server refuses the node with 401, and gives the node
-// a pod then: nothing becomes of it, and what runs stays.
-func (w *world) unknownFor(name string) {
+// refusals counts what the agent has said of 401.
+func (w *world) refusals() int { return strings.Count(w.agent.Log(w), "Unauthorized") }
+
+// unknownFor waits until the API server has refused the node more often than seen, and
+// gives the node a pod then: nothing becomes of it, and what runs stays.
+func (w *world) unknownFor(name string, seen int) {
 	w.Helper()
-	seen := strings.Count(w.agent.Log(w), "Unauthorized")
 	w.await(func() error {
-		if strings.Count(w.agent.Log(w), "Unauthorized") == seen {
+		if w.refusals() == seen {
 			return errNotYet
 		}
 		return nil
@@ -155,21 +158,23 @@ func (w *world) known(name string) {
 
 // expired: the node's certificate ends; pods run on, and a new kubeconfig is enough.
 func (w *world) expired() {
+	seen := w.refusals()
 	short := w.cluster.Kubeconfig(w, cluster.Identity{User: "system:node:" + w.name, Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(3 * time.Second)})
 	w.wire.through(w.T, w.cluster, short, w.file)
-	w.unknownFor("after-expiry")
+	w.unknownFor("after-expiry", seen)
 	w.known("after-expiry")
 }
 
 // otherAuthority: the API server does not know who signed the node's certificate.
 func (w *world) otherAuthority() {
+	seen := w.refusals()
 	other := cluster.NewAuthority(w, w.TempDir(), "other")
 	pair := other.Issue(w, "node", cluster.Identity{User: "system:node:" + w.name, Groups: []string{"system:nodes"}})
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: test, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: n, user: {client-certificate: %q, client-key: %q}}]
-contexts: [{name: test, context: {cluster: test, user: n}}]
+users: [{name: node, user: {client-certificate: %q, client-key: %q}}]
+contexts: [{name: test, context: {cluster: test, user: node}}]
 current-context: test
 `, w.cluster.URL, w.cluster.Authority.File, pair.CertFile, pair.KeyFile)
 	file := filepath.Join(w.TempDir(), "other.kubeconfig")
@@ -177,7 +182,7 @@ current-context: test
 		w.Fatal(err)
 	}
 	w.wire.through(w.T, w.cluster, file, w.file)
-	w.unknownFor("after-refusal")
+	w.unknownFor("after-refusal", seen)
 	w.known("after-refusal")
 }
 

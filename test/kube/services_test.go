@@ -3,6 +3,8 @@ package kube
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,7 +22,12 @@ func TestC_1_25_AddOns(t *testing.T) {
 	w := newWorld(t, "--cluster-dns", dnsAddress)
 	w.importImages()
 	w.cluster.KubeProxy(t, w.name)
-	w.cluster.Apply(t, dnsManifests+"---\n"+metricsManifests+"---\n"+burns+"---\n"+holds)
+	client := filepath.Join(t.TempDir(), "kubectl.tar")
+	if err := writeImage(client, kubectlImage, filepath.Join(node.Repo(), "bin/cluster/kubectl"), nil, []string{"/bin/kubectl"}); err != nil {
+		t.Fatal(err)
+	}
+	w.machine.Import(t, client)
+	w.cluster.Apply(t, dnsManifests+"---\n"+metricsManifests+"---\n"+clientManifests+"---\n"+burns+"---\n"+holds)
 	t.Cleanup(func() {
 		w.kubectl("delete", "deployment", "-n", "kube-system", "--all", "--timeout=60s")
 		w.kubectl("delete", "pods", "--all", "--timeout=60s")
@@ -33,6 +40,7 @@ func TestC_1_25_AddOns(t *testing.T) {
 		})
 	})
 	w.kubectl("rollout", "status", "-n", "kube-system", "deployment/coredns", "--timeout=90s")
+	w.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
 	for _, part := range []struct {
 		name string
 		run  func(*world)
@@ -134,49 +142,41 @@ spec:
 	if out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "nobody.default.svc.cluster.local"); err == nil || !strings.Contains(out+err.Error(), "NXDOMAIN") {
 		w.Errorf("a name that nobody has: %v %q", err, out)
 	}
-	// By the C library, through the search list; and what stands behind the names.
-	for url, want := range map[string]string{
-		"http://named-1.named/":                    "named-1.named.default.svc.cluster.local\n",
-		"http://named-0.named.default/":            "named-0.named.default.svc.cluster.local\n",
-		"http://front.default.svc.cluster.local./": "",
-		"http://front/":                            "",
+	// Through the search list, and what stands behind the names.
+	for server, want := range map[string]string{
+		"http://named-1.named":                    "named-1.named.default.svc.cluster.local\n",
+		"http://named-0.named.default":            "named-0.named.default.svc.cluster.local\n",
+		"http://front.default.svc.cluster.local.": "",
+		"http://front":                            "",
 	} {
 		w.await(func() error {
-			out, err := w.try("exec", "asks", "--", "wget", "-T", "5", "-qO-", url)
+			out, err := w.inside("get", "--raw", "/", "--server="+server)
 			if err == nil && (!strings.HasSuffix(out, want) || !strings.HasPrefix(out, "named-")) {
-				err = fmt.Errorf("%s says %q", url, out)
+				err = fmt.Errorf("%s says %q", server, out)
 			}
 			return err
 		})
 	}
 }
 
-// serviceAccount: a pod reaches the API server by its name with its own token, and is
-// who its account says.
+// inside runs kubectl in the pod client.
+func (w *world) inside(args ...string) (string, error) {
+	w.Helper()
+	return w.try(append([]string{"exec", "client", "--", "/bin/kubectl"}, args...)...)
+}
+
+// serviceAccount: a pod reaches the API server by its name, believes the authority of
+// its account and no other, and is who its token says.
 func (w *world) serviceAccount() {
-	w.pod("account", sleeps)
-	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
-	ask := func(header, path string) (string, error) {
-		return w.try("exec", "account", "--", "sh", "-c", `wget -T 10 --no-check-certificate --header "`+header+`" -qO- https://kubernetes.default.svc`+path)
-	}
 	w.await(func() error {
-		out, err := ask("Authorization: Bearer $(cat "+dir+"token)", "/api")
-		if err == nil && !strings.Contains(out, `"kind": "APIVersions"`) {
-			err = fmt.Errorf("it says %q", out)
+		out, err := w.inside("auth", "whoami", "-o", "jsonpath={.status.userInfo.username} {.status.userInfo.extra['authentication\\.kubernetes\\.io/pod-name'][0]} {.status.userInfo.extra['authentication\\.kubernetes\\.io/node-name'][0]}")
+		if err == nil && out != "system:serviceaccount:default:default client "+w.name {
+			err = fmt.Errorf("the pod is %q", out)
 		}
 		return err
 	})
-	if out, err := ask("Accept: */*", "/api"); err == nil || !strings.Contains(err.Error(), "403") {
-		w.Errorf("without a token: %v %q", err, out)
-	}
-	if out, err := ask("Authorization: Bearer $(cat "+dir+"token)", "/api/v1/namespaces/default/secrets"); err == nil || !strings.Contains(err.Error(), "403") {
+	if out, err := w.inside("get", "secrets"); err == nil || !strings.Contains(err.Error(), "Forbidden") {
 		w.Errorf("secrets without a role: %v %q", err, out)
-	}
-	if out := w.kubectl("exec", "account", "--", "cat", dir+"namespace"); out != "default" {
-		w.Errorf("namespace %q", out)
-	}
-	if out := w.kubectl("exec", "account", "--", "grep", "-c", "BEGIN CERTIFICATE", dir+"ca.crt"); out != "1\n" {
-		w.Errorf("authorities %q", out)
 	}
 }
 
@@ -192,7 +192,7 @@ func (w *world) top() {
 	}
 	begin, at := ticks(), time.Now()
 	row := func(args ...string) ([]string, error) {
-		out, err := w.try(append([]string{"top", "--no-headers"}, args...)...)
+		out, err := w.try(slices.Concat([]string{"top"}, args, []string{"--no-headers"})...)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // path prints one thing of a pod.
@@ -89,24 +91,26 @@ spec:
 	quota := func() string {
 		return strings.TrimSpace(w.kubectl("exec", "resized", "--", "sh", "-c", "cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
 	}
-	has("100m 200m 32Mi 100m ")
+	has("100m 200m 32Mi 100m")
 	if q := quota(); !strings.HasPrefix(q, "20000") {
 		w.Errorf("quota %q", q)
 	}
 	change("150m", "400m")
-	has("150m 400m 32Mi 150m ")
+	has("150m 400m 32Mi 150m")
 	if q := quota(); !strings.HasPrefix(q, "40000") {
 		w.Errorf("after a resize the quota is %q", q)
 	}
-	change("900", "900") // more than there is
-	has("150m 400m 32Mi 150m Infeasible")
+	room := resource.MustParse(w.kubectl("get", "node", w.name, "-o", "jsonpath={.status.allocatable.cpu}"))
+	most := room.MilliValue() - 100 // as much as the node has, and more than others leave
+	change(fmt.Sprintf("%dm", most), fmt.Sprintf("%dm", most+50))
+	has("150m 400m 32Mi 150m Deferred")
 	generation := w.path("resized", "{.metadata.generation}")
 	if generation != "3" {
 		w.Errorf("generation %s", generation)
 	}
 	w.awaitOutput(generation+" "+generation, "get", "pod", "resized", "-o", `jsonpath={.status.observedGeneration} {.status.conditions[?(@.type=="PodResizePending")].observedGeneration}`)
 	change("100m", "200m")
-	has("100m 200m 32Mi 100m ")
+	has("100m 200m 32Mi 100m")
 	if now := w.path("resized", "{.status.containerStatuses[0]['containerID','restartCount']}"); now != id+" 0" {
 		w.Errorf("the container was %s, is %s", id, now)
 	}
@@ -144,7 +148,7 @@ func (w *world) awaitNothingOf(pod string) {
 // finalizers: the node does its part of a deletion and says so; the object stays as
 // long as somebody else holds it.
 func (w *world) finalizers() {
-	w.cluster.Apply(w, strings.Replace(shell("held", sleeps), "{name: held}", "{name: held, finalizers: [example.com/held]}", 1))
+	w.cluster.Apply(w, strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit", "trap 'exit 0'").Replace(shell("held", sleeps)))
 	w.kubectl("wait", "--for=condition=Ready", "pod/held", "--timeout=60s")
 	w.kubectl("delete", "pod", "held", "--wait=false")
 	w.awaitOutput("0", "get", "pod", "held", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")

@@ -157,7 +157,8 @@ of the groups above; log files and what is in them. Run on %s.
 
 A kubelet without an API server takes no pod that names a ConfigMap or a Secret.
 These cases, marked API, it has from a real API server, bound to its node; nodectl
-has the same objects and pods as files.
+has the same objects and pods as files. Both as nodes of a whole cluster, with pods
+that come through its API server, are compared in [fidelity-cluster.md](fidelity-cluster.md).
 
 %d cases, %d numbers of the kubelet's contract: %d are equal, %d different for reasons
 that somebody has read and written into test/parity/explained.yaml, and %d have

@@ -69,45 +69,68 @@ func (k *comparison) pod(name string, p, q *Pod) {
 	}
 	k.facts(name, "meta", p.Meta, q.Meta)
 	k.sets(name, "events", p.Events, q.Events)
-	if q.Patches > p.Patches {
+	if q.Patches > p.Patches+1 { // one is a matter of what falls together
 		k.add(name, "patches", "%d; nodectl %d", p.Patches, q.Patches)
 	}
 }
 
 // same reports whether two tracks go the same way, but for what was brief.
 func same(x, y []Step) bool {
-	// The longest common subsequence; what is not in it must be brief, or nothing at
-	// all, before the first or after the last value.
-	common := make([][]int, len(x)+1)
-	for i := range common {
-		common[i] = make([]int, len(y)+1)
+	for {
+		inX, inY := common(x, y)
+		a, b := without(x, inX), without(y, inY)
+		if len(a) == len(x) && len(b) == len(y) {
+			break
+		}
+		x, y = a, b
+	}
+	return slices.EqualFunc(x, y, func(a, b Step) bool { return a.Is == b.Is })
+}
+
+// without returns a track without its brief values that are not common to both, and
+// without what was there before the first or after the last value: nothing.
+func without(track []Step, common []bool) []Step {
+	var out []Step
+	for i, s := range track {
+		edge := s.Is == "" && (i == 0 || i == len(track)-1)
+		switch {
+		case !common[i] && (s.For < brief || edge):
+		case len(out) > 0 && out[len(out)-1].Is == s.Is:
+			out[len(out)-1].For += s.For
+		default:
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// common says which values of two tracks are of their longest common subsequence.
+func common(x, y []Step) (inX, inY []bool) {
+	length := make([][]int, len(x)+1)
+	for i := range length {
+		length[i] = make([]int, len(y)+1)
 	}
 	for i := len(x) - 1; i >= 0; i-- {
 		for j := len(y) - 1; j >= 0; j-- {
-			common[i][j] = max(common[i+1][j], common[i][j+1])
+			length[i][j] = max(length[i+1][j], length[i][j+1])
 			if x[i].Is == y[j].Is {
-				common[i][j] = max(common[i][j], common[i+1][j+1]+1)
+				length[i][j] = max(length[i][j], length[i+1][j+1]+1)
 			}
 		}
 	}
-	i, j := 0, 0
-	for i < len(x) || j < len(y) {
+	inX, inY = make([]bool, len(x)), make([]bool, len(y))
+	for i, j := 0, 0; i < len(x) && j < len(y); {
 		switch {
-		case i < len(x) && j < len(y) && x[i].Is == y[j].Is && common[i][j] == common[i+1][j+1]+1:
+		case x[i].Is == y[j].Is && length[i][j] == length[i+1][j+1]+1:
+			inX[i], inY[j] = true, true
 			i, j = i+1, j+1
-		case j == len(y) || i < len(x) && common[i+1][j] >= common[i][j+1]:
-			if x[i].Is != "" && x[i].For >= brief {
-				return false
-			}
+		case length[i+1][j] >= length[i][j+1]:
 			i++
 		default:
-			if y[j].Is != "" && y[j].For >= brief {
-				return false
-			}
 			j++
 		}
 	}
-	return true
+	return inX, inY
 }
 
 // told is a track in words.

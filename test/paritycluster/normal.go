@@ -51,6 +51,9 @@ var (
 	took      = regexp.MustCompile(`\b(\d+(\.\d+)?(ms|µs|s|m))+\b`)
 	port      = regexp.MustCompile(`(\$IP|127\.0\.0\.1|\[::1\]|\$ADDRESS):\d{4,5}\b`)
 	podIP     = regexp.MustCompile(`\$SUBNET\.\d+`)
+	device    = regexp.MustCompile(`interfaces\[[^\]]*\]`)
+	counted   = regexp.MustCompile(`\[\d+\]`)
+	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
 	token     = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`)
 )
 
@@ -72,6 +75,7 @@ func (n *normaliser) text(s string) string {
 	s = idHex.ReplaceAllString(s, "$$ID")
 	s = uidHex.ReplaceAllString(s, "$$UID")
 	s = timestamp.ReplaceAllString(s, "$$TIME")
+	s = nanos.ReplaceAllString(s, "$$NS")
 	s = podIP.ReplaceAllString(s, "$$IP")
 	s = port.ReplaceAllString(s, "$1:$$PORT")
 	return token.ReplaceAllString(s, "kube-api-access-$$RANDOM")
@@ -79,7 +83,7 @@ func (n *normaliser) text(s string) string {
 
 // moments are the paths of values that are moments or names of one run: that they
 // are set is what counts.
-var moments = regexp.MustCompile(`(Time|At|Timestamp|containerID|\.uid|resourceVersion|lastHeartbeatTime|lastTransitionTime|bootID|renewTime|\.kubeletEndpoint\.Port|generateName)$|config\.(hash|seen|mirror)$`)
+var moments = regexp.MustCompile(`(Time|At|Timestamp|containerID|(metadata|ownerReferences\[[^\]]*\])\.uid|resourceVersion|lastHeartbeatTime|lastTransitionTime|bootID|renewTime|\.kubeletEndpoint\.Port|generateName)$|config\.(hash|seen|mirror)$`)
 
 // flatten takes an object apart. Members of a list are named by what names them.
 func (n *normaliser) flatten(v any) Facts {
@@ -340,10 +344,10 @@ func (n *normaliser) summary(text []byte) []string {
 func shape(f Facts) []string {
 	var all []string
 	for k := range f {
-		all = append(all, k)
+		all = append(all, counted.ReplaceAllString(device.ReplaceAllString(k, "interfaces[]"), "[]"))
 	}
 	slices.Sort(all)
-	return all
+	return slices.Compact(all)
 }
 
 var label = regexp.MustCompile(`([a-zA-Z_]\w*)="`)

@@ -94,7 +94,7 @@ same way. A value that stood for less than %d seconds and that the other never s
 is not counted: when each looks, and how fast the machine is, decides it. Moments,
 identifiers and addresses are compared as set or not set. Of events type, reason, field,
 component and message count, not how often; of statistics and metrics the names, types
-and labels, not the values. Patches count only where nodectl needs more.
+and labels, not the values. Patches count where nodectl needs at least two more.
 
 %d differences have a reason, written by a person into
 test/paritycluster/explained.yaml; **%d have none**.

@@ -25,7 +25,7 @@ const bound = "  nodeName: " + nodeName + "\n"
 var scenarios = []scenario{
 	{name: "crash", shows: "a container that crashes", pod: container(`sleep, 1s, exit, "3"`, ""),
 		steps: []step{until("CrashLoopBackOff", waiting(1, "CrashLoopBackOff"))}},
-	{name: "liveness", shows: "a liveness probe that fails", pod: container("forever", `livenessProbe: {httpGet: {path: /, port: 9999}, periodSeconds: 1, failureThreshold: 3}`),
+	{name: "liveness", shows: "a liveness probe that fails", pod: container("forever", `livenessProbe: {httpGet: {path: /, port: 9999}, periodSeconds: 3, failureThreshold: 2}`),
 		steps: []step{until("started again", restarted(1))}},
 	{name: "pull-error", shows: "an image that cannot be pulled", pod: "  containers: [{name: main, image: 127.0.0.1:1/nothing:1}]\n",
 		steps: []step{until("ImagePullBackOff", waiting(0, "ImagePullBackOff"))}},
@@ -56,7 +56,7 @@ var scenarios = []scenario{
 		steps: []step{until("Failed", phase(v1.PodFailed))}},
 	{name: "on-failure", shows: "restartPolicy OnFailure: once wrong, then right", pod: "  restartPolicy: OnFailure\n" + container(`sleep, 3s, crash, /d/f, "5", sleep, 3s`, `volumeMounts: [{name: d, mountPath: /d}]`) + "  volumes: [{name: d, emptyDir: {}}]\n",
 		steps: []step{until("Succeeded", phase(v1.PodSucceeded))}},
-	{name: "deadline", shows: "activeDeadlineSeconds", pod: "  activeDeadlineSeconds: 4\n" + running,
+	{name: "deadline", shows: "activeDeadlineSeconds", pod: "  activeDeadlineSeconds: 12\n" + running,
 		steps: []step{until("Failed", phase(v1.PodFailed))}},
 	{name: "never-pull", shows: "imagePullPolicy Never and no image", pod: "  containers: [{name: main, image: nodectl.dev/nothing:1, imagePullPolicy: Never}]\n",
 		steps: []step{until("ErrImageNeverPull", waiting(0, "ErrImageNeverPull"))}},

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -76,6 +77,14 @@ type Presence struct {
 	reported      time.Time // last sent
 	delay         time.Duration
 	unschedulable bool
+	last          exchange
+}
+
+// exchange is what was sent last and what the server made of it.
+type exchange struct {
+	said, kept *v1.Node // nil: nothing was sent
+	// again says that it was so the time before: the server does not keep all of it.
+	again bool
 }
 
 // New returns a Presence. It asks nobody yet.
@@ -211,6 +220,10 @@ func (p *Presence) event(e node.Event) {
 
 // note logs what fails, once until it is another thing that fails or it succeeds.
 func (p *Presence) note(what string, err error) {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err // the address of a watch says how long that was to last: it is another one each time
+	}
 	text := ""
 	if err != nil {
 		text = err.Error()

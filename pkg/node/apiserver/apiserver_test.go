@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,6 +144,35 @@ func TestC_1_25_3_StatusOfAnIdleHour(t *testing.T) {
 			if !strings.Contains(name, "conditions") {
 				t.Errorf("a report changes %s", name)
 			}
+		}
+	})
+}
+
+// TestC_1_25_3_AServerThatKeepsNotAll: one without a feature drops what it does not know.
+// It is not told that every ten seconds, and changes still come at once.
+func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
+	in(t, func(w *world, _ *Config) {
+		w.server.drops = func(n *v1.Node) { n.Status.DeclaredFeatures, n.Status.RuntimeHandlers = nil, nil }
+	}, func(t *testing.T, w *world) {
+		time.Sleep(time.Hour)
+		if n := len(w.server.count("patch nodes")); n > 17 {
+			t.Errorf("%d patches in an hour", n)
+		}
+		for i := range 5 {
+			n := len(w.server.count("patch nodes"))
+			w.runtime.images.Store(int64(i + 1))
+			time.Sleep(time.Minute)
+			if w.server.object().Status.Images[0].SizeBytes != int64(i+1) {
+				t.Error("a change is not told")
+			}
+			if more := len(w.server.count("patch nodes")) - n; more > 3 {
+				t.Errorf("%d patches for a change", more)
+			}
+		}
+		w.server.change(func(n *v1.Node) { n.Status.Capacity["cpu"] = resource.MustParse("1") })
+		time.Sleep(time.Minute)
+		if q := w.server.object().Status.Capacity["cpu"]; q.String() != "4" {
+			t.Errorf("what somebody else wrote stays: %s", q.String())
 		}
 	})
 }
@@ -363,6 +393,37 @@ func TestF72_WatchCutEverySecond(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		if !w.Node().Spec.Unschedulable || !slices.Contains(w.said(), "NodeNotSchedulable") {
 			t.Errorf("unschedulable %t, events %v", w.Node().Spec.Unschedulable, w.said())
+		}
+	})
+}
+
+// TestF70_WatchBacksOff: a server that is away, or never lets the node watch, is asked
+// more and more rarely; one that is back is heard soon.
+func TestF70_WatchBacksOff(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		for _, code := range []int{-1, 403, 500} {
+			w.server.mu.Lock()
+			w.server.fail = func(what string) int {
+				if what == "list nodes" || what == "watch nodes" {
+					return code
+				}
+				return 0
+			}
+			w.server.mu.Unlock()
+			before := len(w.server.count("list nodes")) + len(w.server.count("watch nodes"))
+			w.server.cut()
+			time.Sleep(10 * time.Minute)
+			if n := len(w.server.count("list nodes")) + len(w.server.count("watch nodes")) - before; n > 100 {
+				t.Errorf("%d: asked %d times in ten minutes", code, n)
+			}
+			w.server.mu.Lock()
+			w.server.fail = nil
+			w.server.mu.Unlock()
+			w.server.change(func(n *v1.Node) { n.Labels["answer"] = "after " + strconv.Itoa(code) })
+			time.Sleep(15 * time.Second)
+			if got := w.Node().Labels["answer"]; got != "after "+strconv.Itoa(code) {
+				t.Errorf("%d: the node is not followed again", code)
+			}
 		}
 	})
 }

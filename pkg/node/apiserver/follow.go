@@ -13,15 +13,20 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// followEvery is the least time from one watch's start to the next one's.
-const followEvery = time.Second
+// followEvery is the least time from one watch's start to the next one's, and
+// followRarely what it grows to while the server does not let the node watch.
+const (
+	followEvery  = time.Second
+	followRarely = 10 * time.Second
+)
 
 // follow hears of the object by a watch of it alone, which a node may have, until ctx
 // ends.
 func (p *Presence) follow(ctx context.Context) {
 	since := "" // the resource version to go on from; "" lists first
+	wait, failures := followEvery, 0
 	for ctx.Err() == nil {
-		next := time.NewTimer(jitter(followEvery))
+		next := time.NewTimer(wait + rand.N(wait/8)) // a fleet does not come back in step
 		var err error
 		if since == "" {
 			since, err = p.list(ctx)
@@ -31,6 +36,11 @@ func (p *Presence) follow(ctx context.Context) {
 		}
 		if ctx.Err() == nil {
 			p.note("watch", err)
+		}
+		if wait = followEvery; err != nil {
+			wait, failures = min(followEvery<<min(failures, 8), followRarely), failures+1
+		} else {
+			failures = 0
 		}
 		select {
 		case <-next.C:

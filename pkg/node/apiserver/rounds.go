@@ -134,7 +134,7 @@ func (p *Presence) try(ctx context.Context, n int) error {
 		before = is
 	}
 	after := p.cfg.Observer.Node(ctx, before)
-	changed := node.Changed(before, after)
+	changed := node.Changed(before, after) && !p.inVain(before, after)
 	if !changed && time.Since(p.reported) < p.cfg.ReportFrequency+p.delay {
 		return nil
 	}
@@ -154,9 +154,17 @@ func (p *Presence) send(ctx context.Context, before, after *v1.Node, changed boo
 	if err != nil {
 		return err
 	}
+	again := p.last.said != nil && !node.Changed(p.last.said, after) && !node.Changed(p.last.kept, is)
+	p.last = exchange{after, is, again}
 	p.sent(is, changed)
 	p.tell(before, after)
 	return nil
+}
+
+// inVain reports whether the server was told after twice, and held before afterwards as
+// it does now: one that does not know a field leaves it out. Then nothing has changed.
+func (p *Presence) inVain(before, after *v1.Node) bool {
+	return p.last.again && !node.Changed(p.last.said, after) && !node.Changed(p.last.kept, before)
 }
 
 // sent notes what the server made of what it was sent. After a change, the next

@@ -34,6 +34,7 @@ type server struct {
 	watches map[chan string]bool
 	asked   []call
 	fail    func(verb string) int // a code to answer with instead; nil is none
+	drops   func(*v1.Node)        // takes out of an object what this server does not keep
 }
 
 // call is one request: "create nodes", and when it came.
@@ -139,7 +140,11 @@ func (s *server) nodes(r *http.Request, what string, body []byte) (*http.Respons
 		if err != nil {
 			s.t.Errorf("patch %s: %v", body, err)
 		}
-		s.put(read[*v1.Node](s.t, is), "MODIFIED")
+		now := read[*v1.Node](s.t, is)
+		if s.drops != nil {
+			s.drops(now)
+		}
+		s.put(now, "MODIFIED")
 	}
 	return s.answer(r, 200, s.node)
 }
@@ -239,4 +244,20 @@ func (s *server) answer(r *http.Request, code int, o any) (*http.Response, error
 		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
 		Body: io.NopCloser(bytes.NewReader(text)), Request: r,
 	}, err
+}
+
+// object returns the Node that there is.
+func (s *server) object() *v1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
+}
+
+// change lets the test be the server's other clients.
+func (s *server) change(f func(*v1.Node)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.node.DeepCopy()
+	f(n)
+	s.put(n, "MODIFIED")
 }

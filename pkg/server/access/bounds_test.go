@@ -46,6 +46,43 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 	})
 }
 
+// TestD2_AFewWaitForTheWordOnAToken: a crowd with tokens that nobody knows, alike or
+// not, holds a few goroutines; the rest is sent away at once.
+func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
+	t.Parallel()
+	for _, alike := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &api{tokens: anna(), meet: func() { time.Sleep(time.Second) }}
+			a := s.access(t)
+			var wg sync.WaitGroup
+			var away atomic.Int64
+			begin := time.Now()
+			for i := range 500 {
+				token := "unknown"
+				if !alike {
+					token = fmt.Sprint(token, i)
+				}
+				wg.Go(func() {
+					_, ok, err := a.Who(with(token))
+					if ok {
+						t.Error("somebody")
+					}
+					if err != nil && time.Since(begin) == 0 {
+						away.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if n := away.Load(); n != 500-waiting {
+				t.Errorf("alike %t: %d are sent away", alike, n)
+			}
+			if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+				t.Errorf("afterwards: %t, %v", ok, err)
+			}
+		})
+	}
+}
+
 // Questions that are the same are asked once, and the answer is everybody's even
 // when who asked first has gone.
 func TestSameQuestionsAreAskedOnce(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,9 @@ const (
 	tokenLimit  = 16 << 10 // bytes; a longer one is nobody's
 	tokensKept  = 1024
 	reviewsKept = 4096
+	// waiting bounds those who wait for the word on a token: who is nobody yet holds
+	// nothing else of the server, however many they are.
+	waiting = 64
 )
 
 // tokens asks the API server who has a token.
@@ -31,6 +35,7 @@ type tokens struct {
 	secret []byte // of the keys below: they say nothing of a token to whoever reads memory
 	kept   *cache.LRUExpireCache
 	gate   gate
+	crowd  *semaphore.Weighted // who waits
 
 	together singleflight.Group
 }
@@ -42,7 +47,7 @@ type identity struct {
 }
 
 func newTokens(ask authentication.AuthenticationV1Interface, keep time.Duration) (*tokens, error) {
-	t := &tokens{ask: ask, keep: keep, secret: make([]byte, 32), kept: cache.NewLRUExpireCache(tokensKept), gate: newGate()}
+	t := &tokens{ask: ask, keep: keep, secret: make([]byte, 32), kept: cache.NewLRUExpireCache(tokensKept), gate: newGate(), crowd: semaphore.NewWeighted(waiting)}
 	_, err := rand.Read(t.secret)
 	return t, err
 }
@@ -66,6 +71,10 @@ func (t *tokens) who(ctx context.Context, token string) (server.Caller, bool, er
 	if said, ok := t.kept.Get(key); ok {
 		return said.(identity).caller, said.(identity).ok, nil
 	}
+	if !t.crowd.TryAcquire(1) {
+		return server.Caller{}, false, errBusy
+	}
+	defer t.crowd.Release(1)
 	said, err, _ := t.together.Do(key, func() (any, error) {
 		said, err := t.review(ctx, token)
 		if err == nil {

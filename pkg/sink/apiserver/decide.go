@@ -48,14 +48,15 @@ func (l *loop) next(e *entry, now time.Time) errand {
 		return l.mirrorNext(e, wanted, now)
 	case wanted:
 		l.complain(e, nameTaken, nil, renameIt)
-		return errand{}
+		return l.makeRoom(e, now)
 	case r == nil || r.Pod.UID != o.UID:
 		return errand{} // of another pod of this name (F73)
 	}
-	if q := l.statusNext(e); q.verb != nothing {
+	lost := ends(o, r) && e.unsaid == r
+	if q := l.statusNext(e); q.verb != nothing && !lost {
 		return q
 	}
-	if ends(o, r) && isFinal(o.Status.Phase) && !e.removed() {
+	if ends(o, r) && (lost || isFinal(o.Status.Phase)) && !e.removed() {
 		return errand{verb: remove, key: e.key, uid: o.UID} // C-1.27.9
 	}
 	return errand{}
@@ -86,7 +87,7 @@ func (l *loop) statusNext(e *entry) errand {
 		l.complain(e, "Status not sent: it cannot be written", err, "")
 		return errand{}
 	}
-	if body == nil {
+	if body == nil || e.inVain(body) {
 		return errand{}
 	}
 	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body, report: e.report}

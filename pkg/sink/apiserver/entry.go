@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"crypto/sha256"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +33,13 @@ type entry struct {
 	notBefore time.Time     // after a failure
 	pause     time.Duration // the last one after a failure
 	settled   bool          // nothing was left to do, and nothing happened since
+	idle      time.Time     // since when there is an end, and nothing at the server; zero: it is not so
+
+	// sent and answered are the last patch that was taken, and the version of what the
+	// server made of it: what it does not keep is not sent again.
+	sent     [sha256.Size]byte
+	answered string
+	unsaid   *pod.StatusReport // the server will never take what it says
 
 	deleted types.UID // what was deleted with grace 0
 	taken   bool      // a mirror was not made because its name is there
@@ -64,6 +72,30 @@ func (e *entry) ready() (at time.Time, ok bool) {
 // over reports whether nothing is left to know about the name.
 func (e *entry) over() bool {
 	return !e.busy && !e.doubtful && e.object == nil && (e.report == nil || e.report.Gone)
+}
+
+// forget lets go of the report of a pod that has ended and that the server has no more.
+// Of one that the node did not take in nobody says that it is gone.
+func (e *entry) forget(now time.Time) {
+	r := e.report
+	switch {
+	case r == nil || !r.Finished || static(*r) || e.object != nil || !e.absent || e.doubtful || e.busy:
+		e.idle = time.Time{}
+	case e.idle.IsZero():
+		e.idle = now
+	case now.Sub(e.idle) > idleFor:
+		e.report = nil
+	}
+}
+
+// idleFor is how long an end is remembered that the server knows nothing of: longer than
+// any word of the pod can be on its way.
+const idleFor = 10 * time.Minute
+
+// inVain reports whether body was sent already, and the server still holds what it
+// made of it: one that does not know a field leaves it out, and says no word of it.
+func (e *entry) inVain(body []byte) bool {
+	return e.answered != "" && e.answered == e.object.ResourceVersion && e.sent == sha256.Sum256(body)
 }
 
 // hear takes a report. It comes soon, or a little later where more of a start is
@@ -146,6 +178,7 @@ func (e *entry) see(s sighting, now time.Time) {
 // reconcile has what is not settled looked at (C-1.27.5), and what was made here and
 // is not shown asked for: who shows it may have missed that it went.
 func (e *entry) reconcile(now time.Time) {
+	e.forget(now)
 	if !e.unseen.IsZero() && now.Sub(e.unseen) > unseenFor {
 		e.doubtful, e.settled, e.unseen = true, false, now
 	}

@@ -75,8 +75,10 @@ func (l *loop) run(ctx context.Context) {
 			l.busy--
 			l.take(a, time.Now())
 		case <-reconcile.C:
-			for _, e := range l.entries {
-				e.reconcile(time.Now())
+			for key, e := range l.entries {
+				if e.reconcile(time.Now()); e.over() {
+					delete(l.entries, key)
+				}
 			}
 		case <-again.C:
 		}

@@ -52,6 +52,23 @@ func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
 	return l.statusNext(e)
 }
 
+// roomAfter is how long a pod that has the name of a static one may go on ending.
+const roomAfter = 10 * time.Second
+
+// makeRoom has a pod that stands in a mirror's place go, once somebody has deleted it
+// and its time is over: the static pod took its name, and nobody else will say that
+// nothing of it is left.
+func (l *loop) makeRoom(e *entry, now time.Time) errand {
+	by := e.object.DeletionTimestamp
+	switch {
+	case by == nil, e.removed():
+		return errand{}
+	case now.Before(by.Add(roomAfter)):
+		return errand{verb: await, key: e.key}
+	}
+	return errand{verb: remove, key: e.key, uid: e.object.UID}
+}
+
 // mirrorOf returns the picture of a static pod (C-1.13.1).
 func mirrorOf(p *v1.Pod, node string, uid types.UID, now time.Time) *v1.Pod {
 	m := &v1.Pod{

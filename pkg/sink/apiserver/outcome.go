@@ -1,7 +1,10 @@
 package apiserver
 
 import (
+	"crypto/sha256"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // take makes of an answer what is known and what comes next.
@@ -38,6 +41,9 @@ func (l *loop) take(a answer, now time.Time) {
 		e.back(now, firstPause, lastPause, retry)
 	case refused:
 		l.complainRefused(a, e)
+		if a.verb == patch && apierrors.IsInvalid(a.err) {
+			e.unsaid = a.report
+		}
 		e.back(now, 2*firstPause, refusedPause, retry)
 	}
 	e.mark(now, false)
@@ -63,6 +69,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		if same && !older(a.object.ResourceVersion, e.object.ResourceVersion) {
 			e.object = a.object
 		}
+		e.sent, e.answered = sha256.Sum256(a.body), a.object.ResourceVersion
 		if same && e.report != nil && e.report != a.report {
 			e.schedule(now) // what was said meanwhile waits as it would have
 			return
@@ -140,6 +147,9 @@ func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 		return
 	}
 	l.complainRefused(a, e)
+	if a.verb == patch {
+		e.unsaid = a.report
+	}
 	e.back(now, refusedPause, refusedPause, 0)
 	e.mark(now, false)
 }

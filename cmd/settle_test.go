@@ -1,0 +1,28 @@
+//go:build linux
+
+package cmd
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+// What is garbage counts as spare, and what was given back does not.
+func TestSpareIsWhatCanBeGivenBack(t *testing.T) {
+	debug.FreeOSMemory()
+	before := spare()
+	hold := make([][]byte, 64)
+	for i := range hold {
+		hold[i] = make([]byte, 1<<20)
+	}
+	runtime.KeepAlive(hold)
+	if got := spare(); got < before+settleFrom {
+		t.Errorf("%d bytes are spare beside 64 MiB of garbage, %d before", got, before)
+	}
+	hold = nil
+	debug.FreeOSMemory()
+	if got := spare(); got > 32<<20 {
+		t.Errorf("%d bytes are spare after they were given back", got)
+	}
+}

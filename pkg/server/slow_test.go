@@ -1,0 +1,237 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+// hungUp waits until the other side has closed c.
+func hungUp(t *testing.T, what string, c net.Conn) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_, err := io.Copy(io.Discard, c)
+	var late net.Error
+	if errors.As(err, &late) && late.Timeout() {
+		t.Errorf("%s: its connection is kept", what)
+	}
+}
+
+// TestD2_ABodyThatNeverComesHoldsNoConnection: who is refused is not waited for, on
+// any listener.
+func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Health = freePort(t)
+	p := opened(t, cfg)
+	const slow = "%s %s HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\n"
+	var wg sync.WaitGroup
+	for _, name := range []string{"", "stranger", "reader", "admin"} {
+		for _, ask := range []string{"POST /run/ns/p/c", "POST /nothing", "GET /pods"} {
+			method, path, _ := strings.Cut(ask, " ")
+			c := p.secure(t, name)
+			wg.Go(func() {
+				_, _ = fmt.Fprintf(c, slow, method, path)
+				hungUp(t, name+": "+ask, c)
+			})
+		}
+	}
+	for _, ask := range []string{"POST /healthz", "GET /healthz", "POST /pods"} {
+		method, path, _ := strings.Cut(ask, " ")
+		c := dialed(t, cfg.Health)
+		wg.Go(func() {
+			_, _ = fmt.Fprintf(c, slow, method, path)
+			hungUp(t, "health port: "+ask, c)
+		})
+	}
+	wg.Wait()
+}
+
+// freePort is an address where nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// dialed connects once somebody listens.
+func dialed(t *testing.T, address string) net.Conn {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			t.Cleanup(func() { _ = c.Close() })
+			return c
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestD2_AWindowThatNeverOpensHoldsNoStream: who takes no byte of a refusal over
+// HTTP/2 is cut off.
+func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
+	t.Parallel()
+	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	cfg := p.tls(t, "")
+	cfg.NextProtos = []string{"h2"}
+	raw, err := net.Dial("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	c := tlsClient(raw, cfg)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	frame := func(kind, flags, stream byte, payload ...byte) {
+		_, _ = c.Write(append([]byte{0, 0, byte(len(payload)), kind, flags, 0, 0, 0, stream}, payload...))
+	}
+	frame(4, 0, 0, 0, 4, 0, 0, 0, 0)               // SETTINGS: a window of no byte
+	frame(1, 5, 1, 0x82, 0x87, 0x84, 0x41, 1, 'n') // HEADERS, the end of both: GET https://n/
+	for {
+		head := make([]byte, 9)
+		_, err := io.ReadFull(c, head)
+		if err == nil {
+			_, err = io.CopyN(io.Discard, c, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+		}
+		if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+			t.Fatal("the stream is kept")
+		}
+		if err != nil || head[3] == 3 { // hung up, or RST_STREAM
+			return
+		}
+	}
+}
+
+// TestD2_AQuietFollowerIsKept: a log that says nothing for a while is no reader who
+// takes nothing, by HTTP/2 either.
+func TestD2_AQuietFollowerIsKept(t *testing.T) {
+	t.Parallel()
+	const pause = 100 * time.Millisecond
+	l := newPlace(t, func(cfg *Config) {
+		cfg.Patience = pause
+		pod := cfg.Pod("ns", "p").DeepCopy()
+		pod.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "c", ContainerID: "x://id", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
+		cfg.Pod = func(string, string) *v1.Pod { return pod }
+		cfg.Logs = func(_ context.Context, w io.Writer, _ Log) error {
+			_, err := io.WriteString(w, "first\n")
+			time.Sleep(5 * pause)
+			if err == nil {
+				_, err = io.WriteString(w, "last\n")
+			}
+			return err
+		}
+	})
+	for _, second := range []bool{false, true} {
+		web := &http.Client{Transport: &http.Transport{TLSClientConfig: l.tls(t, "admin"), ForceAttemptHTTP2: second}, Timeout: patience}
+		t.Cleanup(web.CloseIdleConnections)
+		a, err := web.Get("https://" + l.address + "/containerLogs/ns/p/c?follow=true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		if text, err := io.ReadAll(a.Body); err != nil || string(text) != "first\nlast\n" || (a.ProtoMajor == 2) != second {
+			t.Errorf("HTTP/%d: %d, %q, %v", a.ProtoMajor, a.StatusCode, text, err)
+		}
+	}
+}
+
+// slowDesk takes long to say that somebody without a certificate is nobody.
+type slowDesk struct {
+	Access
+	asked   chan struct{}
+	release chan struct{}
+}
+
+func (d *slowDesk) Who(r *http.Request) (Caller, bool, error) {
+	if len(r.TLS.PeerCertificates) > 0 {
+		return Caller{Name: "admin"}, true, nil
+	}
+	d.asked <- struct{}{}
+	<-d.release
+	return Caller{}, false, nil
+}
+
+func (d *slowDesk) May(context.Context, Caller, string, ...string) (bool, string, error) {
+	return true, "", nil
+}
+
+// TestD2_NobodyTakesThePlacesOfSomebody: while it is asked who a crowd of strangers is,
+// who is known is answered.
+func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
+	t.Parallel()
+	const places = 3
+	d := &slowDesk{asked: make(chan struct{}), release: make(chan struct{})}
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Access, cfg.TLS = d, &TLS{Requests: places}
+	p := opened(t, cfg)
+	var conns []net.Conn
+	for range places {
+		c := p.secure(t, "")
+		_, _ = io.WriteString(c, "GET /pods HTTP/1.1\r\nHost: n\r\n\r\n")
+		conns = append(conns, c)
+		<-d.asked
+	}
+	if code, text, _ := p.fetch(t, p.web(t, "admin"), http.MethodGet, "/healthz", nil); code != http.StatusOK {
+		t.Errorf("%d %s", code, text)
+	}
+	close(d.release)
+	for _, c := range conns {
+		if line, _ := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, " 401 ") {
+			t.Errorf("%q", line)
+		}
+	}
+}
+
+// TestD1_NoStreamingAddressIsTold: where the runtime streams, and the token that opens
+// it, is nobody's business, whatever fails.
+func TestD1_NoStreamingAddressIsTold(t *testing.T) {
+	t.Parallel()
+	where := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_ = c.Close()
+		}
+	})
+	where.Path = "/exec/s3cr3t-token"
+	for _, broken := range []bool{false, true} {
+		at := *where
+		if broken {
+			at.Host = freePort(t)
+		}
+		l := newPlace(t, func(cfg *Config) {
+			cfg.ExecURL, cfg.PortForwardURL = execTo(&at), forwardTo(&at)
+		})
+		for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "true", "output", "1")) {
+			err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})
+			if err == nil || strings.Contains(err.Error(), "s3cr3t") {
+				t.Errorf("exec by %s: %v", name, err)
+			}
+		}
+		code, text, _ := l.fetch(t, l.web(t, "admin"), http.MethodPost, "/portForward/ns/p", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"portforward.k8s.io"}})
+		if code != http.StatusInternalServerError || strings.Contains(text, "s3cr3t") {
+			t.Errorf("port-forward: %d %s", code, text)
+		}
+		if l.log.count("s3cr3t") > 0 {
+			t.Error("it is in the log")
+		}
+	}
+}
