@@ -22,6 +22,11 @@ import (
 // pings keep a connection to the runtime from looking idle.
 const pings = 5 * time.Second
 
+// creation is how long a caller may take to make its streams. Whoever has left before
+// is noticed only then, and holds a stream's place and the end of Serve until it: the
+// kubelet's half a minute is too much for that.
+const creation = 10 * time.Second
+
 // exec answers /exec: a command in a container, with its streams (C-1.40.9).
 func (s *Server) exec(w http.ResponseWriter, q *request) error {
 	if s.cfg.ExecURL == nil {
@@ -67,10 +72,10 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 		return s.websocket(over, request, r)
 	case strings.HasPrefix(q.route.path, "/exec"):
 		served.ServeExec(over, request, r, pod.Name, string(pod.UID), q.values["container"], q.params["command"], opts,
-			s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, served.SupportedStreamingProtocols)
+			s.cfg.StreamIdle, creation, served.SupportedStreamingProtocols)
 	default:
 		served.ServeAttach(over, request, r, pod.Name, string(pod.UID), q.values["container"], opts,
-			s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, served.SupportedStreamingProtocols)
+			s.cfg.StreamIdle, creation, served.SupportedStreamingProtocols)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -233,5 +234,38 @@ func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 		if l.log.count("s3cr3t") > 0 {
 			t.Error("it is in the log")
 		}
+	}
+}
+
+// TestD2_AuditOfWhatIsTurnedAway: a privileged call of somebody known has its line too
+// where there is no place for it, and where it is turned off.
+func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t, func(c *Config) { c.NoDebugging = true })
+	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil)
+	l.stop()
+	if l.log.count(`msg="Privileged call"`) != 1 || l.log.count("result=405") != 1 {
+		t.Errorf("turned off: %s", l.log.text.String())
+	}
+	here, goOn := make(chan struct{}), make(chan struct{})
+	l = newPlace(t, func(c *Config) {
+		c.TLS = &TLS{Streams: 1}
+		c.ExecURL = func(context.Context, *v1.Pod, string, []string, Streams) (*url.URL, error) {
+			close(here)
+			<-goOn
+			return nil, errors.New("no")
+		}
+	})
+	var wg sync.WaitGroup
+	first, second := l.web(t, "admin"), l.web(t, "admin")
+	up := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}}
+	wg.Go(func() { l.fetch(t, first, http.MethodPost, "/exec/ns/p/c?command=sh&output=1", up) })
+	waitFor(t, here)
+	code, _, _ := l.fetch(t, second, http.MethodPost, "/exec/ns/p/c?command=cat&output=1", up)
+	close(goOn)
+	wg.Wait()
+	l.stop()
+	if code != http.StatusTooManyRequests || l.log.count(`msg="Privileged call"`) != 2 || l.log.count("result=429") != 1 || l.log.count("argv0=cat") != 1 {
+		t.Errorf("no place: %d, %s", code, l.log.text.String())
 	}
 }
