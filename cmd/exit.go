@@ -77,6 +77,8 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	switch {
 	case err == nil, errors.Is(err, errClosed):
 		return exitOK
+	case cmd != nil && waits(cmd) && errors.As(context.Cause(ctx), &stopped):
+		return stopped.code()
 	case errors.As(err, &e):
 		if e.err != nil {
 			p.say(p.err.Error(e.err.Error(), e.hints...))
@@ -95,6 +97,12 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 		return exitMerge
 	}
 	return exitFailure
+}
+
+// waits reports whether a command is one that a person ends when it takes too long:
+// whatever it says of that, the signal is its end.
+func waits(cmd *cobra.Command) bool {
+	return slices.Contains([]string{"attach", "cp", "exec", "wait"}, cmd.Name())
 }
 
 // asRoot is the hint to an error that more rights would have avoided; "" to any

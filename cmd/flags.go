@@ -89,7 +89,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("validate", d.Validate, "unknown and duplicate fields: strict, warn or ignore")
 	f.String("source-policy", d.SourcePolicy, "what pods of each source may ask for; see docs/source-policy.md")
 
-	f.String("kubeconfig", d.Kubeconfig, "take the pods bound to this node from this API server too")
+	f.String("kubeconfig", d.Kubeconfig, "take the pods bound to this node from this API server too; serve is its node there")
 	f.StringSlice("etcd-endpoints", d.EtcdEndpoints, "take manifests from this etcd too, one a key")
 	f.String("etcd-prefix", d.EtcdPrefix, "the keys that hold manifests")
 	f.String("etcd-cacert", d.EtcdCACert, "authorities that sign the etcd's servers (default: the system's)")

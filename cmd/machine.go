@@ -12,11 +12,22 @@ import (
 
 // tellCgroups says what is ahead of a machine with cgroup v1 (F34, C-1.41.5).
 func tellCgroups(log *slog.Logger) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &fs); err == nil && fs.Type != unix.CGROUP2_SUPER_MAGIC {
+	if cgroupVersion() == 1 {
 		log.Warn("This machine has cgroup v1, which is on its way out: the kubelet refuses it from 1.35 on, and runtimes will; " +
 			"boot with systemd.unified_cgroup_hierarchy=1")
 	}
+}
+
+// cgroupVersion is 1 or 2, and 0 where it is not known.
+func cgroupVersion() int {
+	var fs unix.Statfs_t
+	switch err := unix.Statfs("/sys/fs/cgroup", &fs); {
+	case err != nil:
+		return 0
+	case fs.Type == unix.CGROUP2_SUPER_MAGIC:
+		return 2
+	}
+	return 1
 }
 
 // descriptorsEvery is how often it is tried whether anything can be opened.

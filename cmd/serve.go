@@ -25,11 +25,17 @@ node, and only when the source they came from was read.
 A pod that is to start after another one says so in its metadata, as annotation
 nodectl.dev/depends-on: NAME[:started|ready|done], with commas between several.
 
+With --kubeconfig, this machine is a node of that API server's cluster: it
+registers, takes the pods that are bound to it, tells how they are, and answers
+kubectl on port 10250. With --bootstrap-kubeconfig beside it, it asks for its
+own certificate first. Pods of other sources do not wait for the API server.
+
 Under systemd (Type=notify), it says when it serves, and feeds the watchdog
 while it lives.`,
 		Args: noArgs,
 		Example: `  nodectl serve -f /etc/nodectl/manifests
-  nodectl serve -f base/ -f https://config.example/pods.yaml`,
+  nodectl serve -f base/ -f https://config.example/pods.yaml
+  nodectl serve --kubeconfig node.conf --bootstrap-kubeconfig bootstrap.conf`,
 	}
 	p.addSources(cmd)
 	p.addClusterSources(cmd)

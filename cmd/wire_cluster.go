@@ -80,7 +80,15 @@ func (n *node) join() (*member, error) {
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--node-labels: %w", err))
 	}
-	p.way, p.seen, p.rejected = m.way, m.sink.Seen, m.rejected
+	p.way, p.seen = m.way, m.sink.Seen
+	p.rejected = func(o *v1.Pod, problems []pod.Problem) {
+		if n.live != nil {
+			if is, ok := n.live.Pod(pod.KeyOf(o)); ok && is.UID != o.UID {
+				return // a pod of another source has its name, and is told of
+			}
+		}
+		m.rejected(o, problems)
+	}
 	return m, nil
 }
 
@@ -142,7 +150,7 @@ func (n *node) measures() *metrics.Metrics {
 	return metrics.New(metrics.Config{
 		Node:    n.p.cfg.NodeName,
 		Build:   metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit},
-		Mirrors: n.mirrors,
+		Mirrors: n.mirrors, CgroupVersion: cgroupVersion(),
 		ClientExpires: func() time.Time {
 			if n.p.cfg.Kubeconfig == "" {
 				return time.Time{}

@@ -402,7 +402,7 @@ func (p *program) hostIPs(ctx context.Context) ([]string, error) {
 		name = p.cfg.NodeName
 	}
 	ips, err := machine.HostIPs(ctx, name, p.cfg.NodeIP)
-	if err != nil && name == "" && len(p.cfg.NodeIP) == 0 {
+	if err != nil && len(p.cfg.NodeIP) == 0 { // the network may come later: static pods do not wait for it
 		return []string{"127.0.0.1"}, nil
 	}
 	return ips, err

@@ -61,7 +61,7 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	cfg.Summary = func(ctx context.Context, only bool) (any, error) { return measured.Summary(ctx, only) }
 	cfg.Metrics, cfg.ProbeMetrics = n.metrics.Handler(), n.metrics.Probes()
 	cfg.ResourceMetrics, cfg.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
-	cfg.Configz = p.configz
+	cfg.Configz, cfg.Counted = p.configz, n.metrics.Request
 	cfg.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": n.hints.Beat}
 	n.streams(&cfg)
 	if p.cfg.HealthzPort > 0 {
@@ -224,7 +224,7 @@ func (n *node) runCommand(ctx context.Context, of *v1.Pod, container string, com
 
 // configz returns the settings as /configz shows them.
 func (p *program) configz() ([]byte, error) {
-	return json.Marshal(map[string]any{"nodectl": p.view()})
+	return json.Marshal(map[string]any{"kubeletconfig": p.cfg.Kubelet(), "nodectl": p.view()})
 }
 
 // runtimePID is the bundled runtime's process, 0 for one that is not ours.

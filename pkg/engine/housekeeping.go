@@ -191,7 +191,10 @@ func (l *loop) judgeStrays(ctx context.Context) {
 			continue
 		}
 		heard, configured := l.state.Heard(s.layer)
-		if configured && !heard && !l.goes(key) {
+		if !configured && s.first {
+			heard = l.state.AllHeard() // another source may want it under another name
+		}
+		if !heard && (configured || s.first) && !l.goes(key) {
 			if !s.seen {
 				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.layer)
 				s.seen = true

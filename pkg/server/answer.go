@@ -115,6 +115,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	defer left()
+	if f.cfg.Counted != nil {
+		path, _, _ := strings.Cut(strings.Trim(q.route.path, "/"), "/{")
+		defer f.cfg.Counted(r.Method, path, q.route.streams(q.params))()
+	}
 	f.answer(w, q)
 }
 

@@ -90,6 +90,11 @@ type Config struct {
 	// MaxCheckpoints is how many are kept there; one more is refused. Default 10.
 	MaxCheckpoints int
 
+	// Counted is told of every request that is answered, with the kubelet's word for its
+	// path ("containerLogs") and whether it is a stream; what it returns is called at the
+	// end. nil: nobody counts.
+	Counted func(method, path string, long bool) (end func())
+
 	// NoDebugging answers 405 on the TLS listener to exec, attach, portForward, run,
 	// containerLogs and runningpods (enableDebuggingHandlers: false, C-1.40.11).
 	NoDebugging bool

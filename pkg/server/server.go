@@ -76,21 +76,27 @@ const goodbye = time.Second
 
 // Serve answers until ctx is done and returns nil when every connection is
 // closed and the socket is gone. An error says that the socket could not be
-// made. A port that is taken is tried again until it is free.
+// made, where nothing else is to be served. A port that is taken is tried again until it is free.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	var l *socket
 	if s.cfg.Socket != "" {
-		l, err := listen(s.cfg.Socket)
-		if err != nil {
+		var err error
+		if l, err = listen(s.cfg.Socket); err != nil && s.cfg.TLS == nil && s.cfg.Health == "" {
 			return err
+		} else if err != nil { // a cluster's node goes on being one
+			s.log.Error("Local socket not served; others are answered", "error", err)
 		}
+	}
+	if l != nil {
 		defer l.remove()
 		s.log.Info("Answering on the local socket", "socket", s.cfg.Socket)
 		ended := make(chan error, 1) // cap 1: the goroutine below sends once, and never waits
+		var err error
 		wg.Go(func() { ended <- s.serve(ctx, s.local(ctx), s.bounded(l, "local socket", s.cfg.Connections, 0)) })
 		s.network(ctx, &wg)
 		select {

@@ -245,3 +245,28 @@ func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutASocketTheOthersAreAnswered: kubectl reaches a node whose local socket could
+// not be made.
+func TestWithoutASocketTheOthersAreAnswered(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(root(t), "d")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	health := freePort(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- New(Config{Socket: filepath.Join(dir, "s"), Health: health}).Serve(ctx) }()
+	_ = dialed(t, health).Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("%s was made", left[0].Name())
+	}
+	if err := New(Config{Socket: filepath.Join(dir, "s")}).Serve(t.Context()); err == nil {
+		t.Error("no error, and nothing to serve")
+	}
+}

@@ -148,8 +148,9 @@ func (w *world) awaitNothingOf(pod string) {
 // finalizers: the node does its part of a deletion and says so; the object stays as
 // long as somebody else holds it.
 func (w *world) finalizers() {
-	w.cluster.Apply(w, strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit", "trap 'exit 0'").Replace(shell("held", sleeps)))
+	w.cluster.Apply(w, strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit TERM;", "trap 'exit 0' TERM; echo ready;").Replace(shell("held", sleeps)))
 	w.kubectl("wait", "--for=condition=Ready", "pod/held", "--timeout=60s")
+	w.awaitOutput("ready", "logs", "held") // it takes the signal from now on
 	w.kubectl("delete", "pod", "held", "--wait=false")
 	w.awaitOutput("0", "get", "pod", "held", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
 	w.awaitOutput("Succeeded", "get", "pod", "held", "-o", "jsonpath={.status.phase}")

@@ -1,0 +1,76 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Kubelet returns the settings as those who read a kubelet's /configz know them: a
+// KubeletConfiguration with the fields that are honoured here and say one setting as it
+// is. Headers of URLs are left out: they may be secrets.
+func (c Config) Kubelet() map[string]any {
+	settings := make(map[string]any)
+	for v, i := reflect.ValueOf(c), 0; i < v.NumField(); i++ {
+		settings[v.Type().Field(i).Tag.Get("mapstructure")] = v.Field(i).Interface()
+	}
+	doc := map[string]any{"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1"}
+	for _, row := range kubeletTable() {
+		value, ok := settings[row.setting]
+		if row.does != honoured || !ok || row.kind == ofHeaders {
+			continue
+		}
+		if shown := row.shown(value); shown != nil {
+			put(doc, strings.Split(row.path, "."), shown)
+		}
+	}
+	put(doc, []string{"authentication", "anonymous", "enabled"}, false)
+	put(doc, []string{"authorization", "mode"}, "Webhook")
+	return doc
+}
+
+// shown returns a setting's value as the field has it, nil where it is not the same
+// word.
+func (r kubeletRow) shown(value any) any {
+	switch v := value.(type) {
+	case time.Duration:
+		if strings.HasSuffix(r.path, "Seconds") {
+			return int64(v / time.Second)
+		}
+		return v.String()
+	case []string:
+		separator := "="
+		if r.setting == "eviction-hard" {
+			separator = "<"
+		}
+		switch {
+		case r.kind == ofTexts:
+			return v
+		case r.kind != ofAmounts:
+			return nil
+		}
+		all := make(map[string]string)
+		for _, item := range v {
+			name, amount, _ := strings.Cut(item, separator)
+			all[name] = amount
+		}
+		return all
+	}
+	if r.as != nil {
+		return nil
+	}
+	return value
+}
+
+// put sets a field of a document by its path.
+func put(doc map[string]any, path []string, value any) {
+	for _, name := range path[:len(path)-1] {
+		next, ok := doc[name].(map[string]any)
+		if !ok {
+			next = make(map[string]any)
+			doc[name] = next
+		}
+		doc = next
+	}
+	doc[path[len(path)-1]] = value
+}

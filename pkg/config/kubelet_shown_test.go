@@ -1,0 +1,34 @@
+package config
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// TestC_1_40_Configz: what /configz says is a KubeletConfiguration that its readers can
+// decode, with the values that are in force and no header.
+func TestC_1_40_Configz(t *testing.T) {
+	t.Parallel()
+	c := Default()
+	c.MaxPods, c.SystemReserved, c.ManifestURLHeader = 42, []string{"cpu=500m"}, []string{"Authorization: canary"}
+	c.ClusterDNS, c.NodeLeaseDuration = []string{"10.96.0.10"}, 40*time.Second
+	text, err := json.Marshal(c.Kubelet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var is kubeletv1beta1.KubeletConfiguration
+	if err := json.Unmarshal(text, &is); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if is.Kind != "KubeletConfiguration" || is.MaxPods != 42 || is.SystemReserved["cpu"] != "500m" || is.ClusterDNS[0] != "10.96.0.10" ||
+		is.NodeLeaseDurationSeconds != 40 || is.SyncFrequency.Duration != time.Minute || is.EvictionHard["memory.available"] != "100Mi" ||
+		is.Authentication.Anonymous.Enabled == nil || *is.Authentication.Anonymous.Enabled {
+		t.Errorf("%s", text)
+	}
+	if len(is.StaticPodURLHeader) > 0 {
+		t.Errorf("headers are told: %s", text)
+	}
+}
