@@ -72,7 +72,7 @@ test-e2e: build images test-cluster-bin
 		$(GO) list ./test/... | sed 's/^/  /' >&2; \
 		exit 1; \
 	fi
-	$(GO) test -count=1 ./test/...
+	$(GO) test -count=1 -timeout 30m ./test/...
 
 ## test-vm: cgroup v2 and the unit under systemd, in a virtual machine (root, qemu)
 .PHONY: test-vm

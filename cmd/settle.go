@@ -21,8 +21,8 @@ const (
 	// that came at once.
 	settleEvery = 30 * time.Second
 	// settleFrom is how much it is worth the trouble for: an agent that has nothing to
-	// do makes that much garbage in several minutes.
-	settleFrom = 4 << 20
+	// do makes that much garbage in a minute or more.
+	settleFrom = 2 << 20
 )
 
 // settle gives the machine back what only the start has needed, and later what only a

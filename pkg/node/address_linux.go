@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -9,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
@@ -106,35 +109,96 @@ func prefer(ips []netip.Addr, wish netip.Addr) (netip.Addr, bool) {
 }
 
 // ownIPs returns the machine's addresses that others may know, in the order of its
-// devices; those of bridges and tunnels are last, since pods' networks have them.
+// devices; those of bridges and tunnels are last, since pods' networks have them. It
+// reads the table of addresses once, and of devices only those that have any: every pod
+// has a device, and this is asked every few seconds.
 func ownIPs() ([]netip.Addr, error) {
-	devices, err := net.Interfaces()
+	table, err := syscall.NetlinkRIB(syscall.RTM_GETADDR, syscall.AF_UNSPEC)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read addresses: %w", err)
 	}
+	messages, err := syscall.ParseNetlinkMessage(table)
+	if err != nil {
+		return nil, fmt.Errorf("read addresses: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read devices: %w", err)
+	}
+	defer unix.Close(fd)
+	places := map[uint32]place{}
 	var first, last []netip.Addr
-	for _, d := range devices {
-		if d.Flags&net.FlagUp == 0 || d.Flags&net.FlagLoopback != 0 {
+	for i := range messages {
+		device, ip, ok := addressOf(&messages[i])
+		if !ok || !net.IP(ip.AsSlice()).IsGlobalUnicast() {
 			continue
 		}
-		addrs, err := d.Addrs()
-		if err != nil {
-			continue // it went while it was looked at
+		at, known := places[device]
+		if !known {
+			at = placeOf(fd, device)
+			places[device] = at
 		}
-		for _, a := range addrs {
-			n, ok := a.(*net.IPNet)
-			if !ok || !n.IP.IsGlobalUnicast() {
-				continue
-			}
-			ip, _ := netip.AddrFromSlice(n.IP)
-			if isBridge(d.Name) {
-				last = append(last, ip.Unmap())
-			} else {
-				first = append(first, ip.Unmap())
-			}
+		switch at {
+		case network:
+			first = append(first, ip)
+		case bridged:
+			last = append(last, ip)
 		}
 	}
 	return append(first, last...), nil
+}
+
+// addressOf reads an address and its device's number out of a message.
+func addressOf(m *syscall.NetlinkMessage) (device uint32, ip netip.Addr, ok bool) {
+	if m.Header.Type != syscall.RTM_NEWADDR || len(m.Data) < syscall.SizeofIfAddrmsg {
+		return 0, ip, false
+	}
+	attributes, err := syscall.ParseNetlinkRouteAttr(m)
+	if err != nil {
+		return 0, ip, false
+	}
+	for _, a := range attributes {
+		// A device that leads to one other machine has that one's address too.
+		if a.Attr.Type == syscall.IFA_LOCAL || a.Attr.Type == syscall.IFA_ADDRESS && !ok {
+			if parsed, fine := netip.AddrFromSlice(a.Value); fine {
+				ip, ok = parsed.Unmap(), true
+			}
+		}
+	}
+	return binary.NativeEndian.Uint32(m.Data[4:8]), ip, ok
+}
+
+// place is what a device's addresses are good for.
+type place int
+
+const (
+	nowhere place = iota // it is down, gone, or the machine's own
+	network
+	bridged // of a bridge or a tunnel
+)
+
+// placeOf looks at a device by its number.
+func placeOf(fd int, device uint32) place {
+	r, err := unix.NewIfreq("")
+	if err != nil {
+		return nowhere
+	}
+	r.SetUint32(device)
+	if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, r) != nil {
+		return nowhere // it went while it was looked at
+	}
+	name := r.Name()
+	if r, err = unix.NewIfreq(name); err != nil || unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r) != nil {
+		return nowhere
+	}
+	flags := r.Uint16()
+	switch {
+	case flags&unix.IFF_UP == 0 || flags&unix.IFF_LOOPBACK != 0:
+		return nowhere
+	case isBridge(name):
+		return bridged
+	}
+	return network
 }
 
 func isBridge(device string) bool {

@@ -40,6 +40,7 @@ type options struct {
 	binary    string
 	kubelet   string
 	keepLogs  string
+	arm       string
 	waitQuiet time.Duration
 
 	rounds, perRound int   // of single pods
@@ -62,6 +63,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.batchRounds, "batch-rounds", 3, "turns of each agent with each of them")
 	f.DurationVar(&o.settle, "settle", 60*time.Second, "how long all pods run before an idle agent is looked at")
 	f.DurationVar(&o.idle, "idle", 60*time.Second, "how long it is looked at, in six windows")
+	f.StringVar(&o.arm, "arm", "", "kubelet or nodectl alone, to find out where its time goes: no ratios then")
 	f.BoolVar(&o.check, "check", false, "exit 1 when a limit is missed")
 	f.BoolVar(&o.docs, "docs", false, "write the section of docs/benchmarks.md; needs a whole run")
 	f.StringVar(&o.from, "from", "", "a result to print, and to publish with --docs, instead of measuring")
@@ -162,7 +164,10 @@ func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 			return nil, err
 		}
 	}
-	b.agents = []*stage.Agent{k, n}
+	b.agents = slices.DeleteFunc([]*stage.Agent{k, n}, func(a *stage.Agent) bool { return o.arm != "" && a.Name != o.arm })
+	if len(b.agents) == 0 {
+		return nil, fmt.Errorf("--arm: %q is no agent", o.arm)
+	}
 	machine, err := b.Machine(ctx, n.Binary)
 	if err != nil {
 		return nil, err

@@ -134,6 +134,7 @@ spec:
 // TestF70_TheServerIsAway: for a minute nobody answers. Pods run, what ends is
 // started again, and afterwards the newest status of each pod arrives, once.
 func TestF70_TheServerIsAway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "--max-container-restart-period", "5s")
 	w.importImages()
 	w.pod("stands", sleeps)
@@ -204,6 +205,7 @@ func (w *world) execLocally(pod string, command ...string) {
 // TestC_1_31_OutOfPods: more pods than the node has room for are bound to it at once.
 // As many as there is room for run, and the others have failed, each with its reason.
 func TestC_1_31_OutOfPods(t *testing.T) {
+	t.Parallel()
 	room, pods := 10, 50
 	if os.Getenv("NODECTL_E2E_LONG") != "" {
 		room, pods = 110, 500
