@@ -57,7 +57,7 @@ func exists(path string) bool {
 // is not nodectl's to judge.
 func (p *program) ownRoot() error {
 	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
-		if exists(filepath.Join(p.cfg.RootDir, name)) {
+		if _, err := os.Stat(filepath.Join(p.cfg.RootDir, name)); err == nil { // one that may not be looked into is said elsewhere
 			return failed(exitUsage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", p.cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
 		}
 	}

@@ -79,7 +79,7 @@ func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 		s.awaitReady(name, true)
 		was[name] = s.awaitRunning(name, "main")
 	}
-	a.once("level=WARN", "Too many readers on the local socket")
+	a.once("level=WARN", "Too many connections")
 	a.idles()
 	for name, w := range was {
 		s.untouched(name, w)

@@ -35,6 +35,7 @@ func TestF72_Faults(t *testing.T) {
 	t.Cleanup(func() {
 		w.kubectl("delete", "deployment", "--all", "--timeout=60s")
 		w.kubectl("delete", "pods", "--all", "--timeout=60s")
+		w.awaitOutput("", "get", "pods", "-A", "-o", "name") // those that a controller made meanwhile too
 	})
 	w.cluster.Apply(t, shell("stands", sleeps))
 	w.kubectl("wait", "--for=condition=Ready", "pod/stands", "--timeout=60s")
