@@ -56,7 +56,7 @@ test-unit: sysdeps cross
 ## test-long: the long forms of scenarios on a real containerd (root, a quarter of an hour)
 .PHONY: test-long
 test-long: build images test-cluster-bin
-	NODECTL_E2E_LONG=1 $(GO) test -count=1 -timeout 1h ./test/e2e
+	NODECTL_E2E_LONG=1 $(GO) test -count=1 -timeout 1h ./test/e2e ./test/kube
 
 ## fuzz: every fuzz target for FUZZTIME (2s)
 FUZZTIME ?= 2s

@@ -103,7 +103,7 @@ func (n *node) serve() (leave func()) {
 		Hints:     pleg.New(pleg.Config{Runtime: runtime}),
 		Volumes: volume.New(volume.Config{
 			RootDir: n.root, PodLogsDir: filepath.Join(n.dir, "logs"), ClusterDomain: "cluster.test", Allocatable: allocatable,
-			RecursiveReadOnly: func(class *string) bool { return runtime.RecursiveReadOnly(runtime.Handler(class)) }, Token: token, TrustBundle: bundle,
+			RecursiveReadOnly: func(class *string) bool { return runtime.RecursiveReadOnly(runtime.Handler(class)) }, Token: token, TrustBundle: bundle, Claim: n.claim,
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
 		Records: record.New(n.root),
@@ -317,6 +317,15 @@ func (w *wish) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 // token tells what a token was asked for.
 func token(_ context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
 	return fmt.Sprintf("of %s for %q, %d s", want.Pod.Spec.ServiceAccountName, s.Audience, *s.ExpirationSeconds), time.Now().Add(time.Hour), nil
+}
+
+// claim is a directory that a claim of an API server is bound to.
+func (n *node) claim(_ context.Context, _ *pod.Spec, name string) (*v1.HostPathVolumeSource, error) {
+	dir := filepath.Join(n.dir, "bound-"+name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return &v1.HostPathVolumeSource{Path: dir}, os.WriteFile(filepath.Join(dir, "note"), []byte("kept"), 0o600)
 }
 
 // bundle tells which certificates were asked for.

@@ -26,6 +26,10 @@ func serverProofs() []proof {
 			look: func(n *node) error { return is("file", n.file("/v", "token"), `0644 of me for "shop", 700 s`) },
 		},
 		{
+			name: "claim of a server", rows: "spec.volumes[].persistentVolumeClaim", spec: "volumes: [{name: v, persistentVolumeClaim: {claimName: shared}}]", container: mounted,
+			look: func(n *node) error { return is("file", n.file("/v", "note"), "0600 kept") },
+		},
+		{
 			name: "trust bundle by name", rows: trust + " " + trust + ".name " + trust + ".path", spec: in("clusterTrustBundle: {name: ca, path: ca.crt}"), container: mounted,
 			look: func(n *node) error { return is("file", n.file("/v", "ca.crt"), "0644 named ca") },
 		},
