@@ -72,7 +72,7 @@ func whole(limit *int, otherwise int) {
 }
 
 // goodbye is how long readers have to take what was written when Serve ends.
-const goodbye = time.Second
+const goodbye = 3 * time.Second
 
 // Serve answers until ctx is done and returns nil when every connection is
 // closed and the socket is gone. An error says that the socket could not be
