@@ -44,11 +44,11 @@ cross:
 .PHONY: test
 test: test-unit fuzz test-e2e
 
-# Without containerd: packages under the race detector, the architecture, the command
-# line's scripts, drift of what is generated. Volumes and cgroups need root: what they
-# show are real mounts and real groups.
+# Packages under the race detector, the architecture, the command line's scripts, drift
+# of what is generated. Volumes, cgroups and statistics need root: what they show are
+# real mounts and groups, and what a real containerd says.
 .PHONY: test-unit
-test-unit: sysdeps cross
+test-unit: bundle cross
 	$(GO) vet ./...
 	$(GO) test -race ./cmd/... ./docs/... ./pkg/... ./hack/...
 	cd test/parity && $(GO) vet ./... && $(GO) test ./...
