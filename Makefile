@@ -67,7 +67,7 @@ fuzz:
 # On a real containerd. The cluster's kube-proxy writes into the packet filter of the
 # whole machine, so nothing runs beside it.
 .PHONY: test-e2e
-test-e2e: build images test-cluster-bin
+test-e2e: build images test-cluster-bin kubelet-bin
 	@if [[ $$(id -u) != 0 ]]; then \
 		echo 'not run, because it needs root: the end-to-end tests on a real containerd:' >&2; \
 		$(GO) list ./test/... | sed 's/^/  /' >&2; \

@@ -125,8 +125,11 @@ func (w *world) nodeObject() {
 func (w *world) logs() {
 	w.pod("logs", `echo one; echo two >&2; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); [ $i -lt 30 ] && echo tick $i; sleep 0.1; done; echo last; exit 3`)
 	w.await(func() error {
-		if out := w.kubectl("logs", "logs"); !strings.HasPrefix(out, "one\ntwo\ntick 1\n") && !strings.HasPrefix(out, "two\none\ntick 1\n") {
-			return fmt.Errorf("the log is %q", out)
+		out := w.kubectl("logs", "logs")
+		for _, line := range []string{"one", "two", "tick 1"} { // the two streams have no order
+			if !strings.Contains("\n"+out, "\n"+line+"\n") {
+				return fmt.Errorf("the log is %q", out)
+			}
 		}
 		return nil
 	})
@@ -182,7 +185,7 @@ func (w *world) exec() {
 		w.Errorf("by SPDY: %v %q", err, out)
 	}
 	// A terminal.
-	cmd = exec.Command("script", "-qec", strings.Join(append([]string{"stty cols 97 rows 13;"}, w.cluster.Kubectl(w, "exec", "-it", "exec", "--", "stty", "size").Args...), " "), "/dev/null")
+	cmd = exec.Command("script", "-qec", strings.Join(append([]string{"stty cols 97 rows 13;"}, w.cluster.Kubectl(w, "exec", "-it", "exec", "--", "sh", "-c", "'for i in $(seq 50); do stty size 2>/dev/null | grep -q 97 && break; sleep 0.1; done; stty size'").Args...), " "), "/dev/null")
 	cmd.Env = w.cluster.Kubectl(w, "version").Env
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "13 97") {
 		w.Errorf("a terminal: %v %q", err, out)

@@ -110,7 +110,19 @@ func (w *world) serve(flags ...string) {
 	}, flags...)
 	w.agent = cluster.NewProcess(w, nodectl, w.TempDir(), args, w.serves)
 	w.agent.Start(w)
+	w.Cleanup(w.emptied)
 	w.awaitNode("Ready", "True")
+}
+
+// emptied waits until the agent has taken away what is left of pods: of those that were
+// deleted by force the API server knows nothing any more. What stays is the machine's to
+// complain about.
+func (w *world) emptied() {
+	for end := time.Now().Add(patience / 2); w.agent.Runs() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if pods, err := os.ReadDir(filepath.Join(w.root, "pods")); err != nil || len(pods) == 0 {
+			return
+		}
+	}
 }
 
 // serves reports whether the agent answers.
