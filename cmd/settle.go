@@ -12,7 +12,7 @@ import (
 
 // gcPercent keeps the heap of an agent that has little to do close to what it
 // needs; the time that takes is too short to be measured. GOGC overrides it.
-const gcPercent = 50
+const gcPercent = 25
 
 const (
 	// settleAfter is when a start is over, and what it took can be given back.
