@@ -137,11 +137,7 @@ func TestD1_TheServer(t *testing.T) {
 		{"SlowHeaders", (*world).slowHeaders},
 		{"LogsAreNoWindow", func(w *world) { w.logLinks(secret) }},
 	} {
-		t.Run("D1_"+part.name, func(t *testing.T) {
-			of := *w
-			of.T = t
-			part.run(&of)
-		})
+		w.part("D1_"+part.name, part.run)
 	}
 	if log := w.agent.Log(t); strings.Contains(log, "canary-of-the-host") {
 		t.Error("the secret is in the agent's log")

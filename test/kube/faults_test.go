@@ -57,16 +57,12 @@ func TestF72_Faults(t *testing.T) {
 		{"F70_RestartWithoutAServer", (*world).offlineRestart},
 		{"D1_DecisionsWhileAway", (*world).decisionsWhileAway},
 	} {
-		if !t.Run(part.name, func(t *testing.T) {
-			of := *w
-			of.T = t
-			part.run(&of)
+		w.part(part.name, func(w *world) {
+			part.run(w)
 			if now := stands(); now != first {
-				t.Errorf("the pod that has nothing to do with it was %s, is %s", first, now)
+				w.Errorf("the pod that has nothing to do with it was %s, is %s", first, now)
 			}
-		}) && t.Failed() {
-			w.Logf("in the end:\n%s", w.everything())
-		}
+		})
 	}
 }
 

@@ -39,13 +39,7 @@ func TestC_1_25_ANodeOfACluster(t *testing.T) {
 		{"F73_Recreated", (*world).recreated},
 		{"Drain", (*world).drain},
 	} {
-		if !t.Run(part.name, func(t *testing.T) {
-			of := *w
-			of.T = t
-			part.run(&of)
-		}) && t.Failed() {
-			w.Logf("in the end:\n%s", w.everything())
-		}
+		w.part(part.name, part.run)
 	}
 }
 

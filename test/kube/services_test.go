@@ -56,13 +56,7 @@ func TestC_1_25_AddOns(t *testing.T) {
 		{"DisruptionBudget", (*world).disruptionBudget},
 		{"C_1_40_6_Top", (*world).top},
 	} {
-		if !t.Run(part.name, func(t *testing.T) {
-			of := *w
-			of.T = t
-			part.run(&of)
-		}) && t.Failed() {
-			w.Logf("in the end:\n%s", w.everything())
-		}
+		w.part(part.name, part.run)
 	}
 }
 

@@ -125,6 +125,19 @@ func (w *world) emptied() {
 	}
 }
 
+// part runs one part of a test that shares its world with others, and says what there
+// is when it has failed.
+func (w *world) part(name string, run func(*world)) {
+	w.Helper()
+	if !w.Run(name, func(t *testing.T) {
+		of := *w
+		of.T = t
+		run(&of)
+	}) {
+		w.Logf("in the end:\n%s", w.everything())
+	}
+}
+
 // serves reports whether the agent answers.
 func (w *world) serves(ctx context.Context) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", w.socket)
