@@ -56,6 +56,7 @@ func (r *Runtime) sharedThings() []shared {
 	things := []shared{
 		{"bridge " + r.bridge, func() bool { return exists("/sys/class/net/" + r.bridge) }, func() error { return removeBridge(r.bridge) }},
 		{"chains CNI-HOSTPORT", hostPortChains, removeHostPortChains},
+		{"chains of " + r.network(), func() bool { return r.podChains() != "" }, func() error { return restoreNAT(r.podChains()) }},
 		{"addresses " + r.network(), func() bool { return exists(addresses) }, func() error { return os.RemoveAll(addresses) }},
 		directory(addressesDir),
 		directory("/var/lib/cni/results"), // where libcni keeps what plugins answered
@@ -249,21 +250,37 @@ func (r *Runtime) removePodTraces(sandboxes []string) error {
 			errs = append(errs, removeFile(l))
 		}
 	}
-	return errors.Join(append(errs, restoreNAT(podChainRemoval(natTable(), sandboxes)))...)
+	gone := func(_, sandbox string) bool { return slices.Contains(sandboxes, sandbox) }
+	return errors.Join(append(errs, restoreNAT(podChainRemoval(natTable(), gone)))...)
+}
+
+// podChains writes the input for iptables-restore that removes what is left of
+// the network's pods; "" when nothing is. A containerd that is killed while a
+// plugin works leaves such chains: the plugin goes on without it, and the DEL
+// that follows the restart can be through before it.
+func (r *Runtime) podChains() string {
+	return podChainRemoval(natTable(), func(network, _ string) bool { return network == r.network() })
 }
 
 // podChainRemoval writes the input for iptables-restore that removes the chains
-// whose rules carry a sandbox's id, and the rules that lead there.
-func podChainRemoval(nat string, sandboxes []string) string {
+// of the sandboxes that gone picks by network and id, and the rules that lead
+// there. The bridge and portmap plugins write both into the comment of every
+// rule of a pod, on the way to its chain and in it.
+func podChainRemoval(nat string, gone func(network, sandbox string) bool) string {
 	ours := map[string]bool{}
 	for line := range strings.Lines(nat) {
-		_, rest, ok := strings.Cut(line, `id: \"`)
-		if id, _, _ := strings.Cut(rest, `\"`); !ok || !slices.Contains(sandboxes, id) {
+		rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A ")
+		_, comment, named := strings.Cut(rule, `name: \"`)
+		network, rest, _ := strings.Cut(comment, `\" id: \"`)
+		if id, _, _ := strings.Cut(rest, `\"`); !ok || !named || !gone(network, id) {
 			continue
 		}
-		_, target, ok := strings.Cut(strings.TrimSpace(line), " -j CNI-")
-		if target = "CNI-" + target; ok && !strings.HasPrefix(target, hostPortPrefix) {
-			ours[target] = true
+		chain, _, _ := strings.Cut(rule, " ")
+		_, target, _ := strings.Cut(rule, " -j ")
+		for _, name := range []string{chain, target} {
+			if strings.HasPrefix(name, "CNI-") && !strings.HasPrefix(name, hostPortPrefix) {
+				ours[name] = true
+			}
 		}
 	}
 	return removal(nat, func(chain string) bool { return ours[chain] })

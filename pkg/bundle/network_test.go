@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,11 +40,22 @@ func TestI6_PodChainsGoAndNobodyElses(t *testing.T) {
 -X CNI-aaa
 COMMIT
 `
-	if diff := cmp.Diff(want, podChainRemoval(nat, []string{"x"})); diff != "" {
-		t.Errorf("script (-want +got):\n%s", diff)
+	for name, gone := range map[string]func(network, sandbox string) bool{
+		"sandbox": func(_, sandbox string) bool { return sandbox == "x" },
+		"network": func(network, _ string) bool { return network == "nodectl0" },
+	} {
+		if diff := cmp.Diff(want, podChainRemoval(nat, gone)); diff != "" {
+			t.Errorf("script by %s (-want +got):\n%s", name, diff)
+		}
 	}
-	if got := podChainRemoval(nat, []string{"z", ""}); got != "" {
+	if got := podChainRemoval(nat, func(network, sandbox string) bool { return network == "nodectl" || sandbox == "" }); got != "" {
 		t.Errorf("for a sandbox without rules:\n%s", got)
+	}
+	// The rule that led there is gone, the chain is not.
+	cut := strings.Replace(nat, `-A POSTROUTING -s 10.88.0.2/32 -m comment --comment "name: \"nodectl0\" id: \"x\"" -j CNI-aaa`+"\n", "", 1)
+	want = strings.Replace(want, `-D POSTROUTING -s 10.88.0.2/32 -m comment --comment "name: \"nodectl0\" id: \"x\"" -j CNI-aaa`+"\n", "", 1)
+	if diff := cmp.Diff(want, podChainRemoval(cut, func(network, _ string) bool { return network == "nodectl0" })); diff != "" {
+		t.Errorf("script of a chain nobody leads to (-want +got):\n%s", diff)
 	}
 }
 

@@ -4,6 +4,7 @@ package bundle_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -355,9 +356,9 @@ func TestBundleThatHangs(t *testing.T) {
 	}
 }
 
-// TestBundleSharesABridge: the first one to stop leaves what the other one
+// TestI6_BundleSharesABridge: the first one to stop leaves what the other one
 // uses, the last one nothing.
-func TestBundleSharesABridge(t *testing.T) {
+func TestI6_BundleSharesABridge(t *testing.T) {
 	t.Parallel()
 	one, cfg := fresh(t, "i")
 	_, other := fresh(t, "j")
@@ -387,8 +388,12 @@ func TestBundleSharesABridge(t *testing.T) {
 	other.Subnet = cfg.Subnet
 	two := bundle.New(other)
 	start(two)
+	ours, foreign := leaveChain(t, cfg.Bridge), leaveChain(t, cfg.Bridge+"x")
 	if err := one.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
+	}
+	if !chain(ours) {
+		t.Error("the first one took a chain that may be a pod's of the other")
 	}
 	if !exists("/sys/class/net/" + cfg.Bridge) {
 		t.Error("the first one took the bridge with it")
@@ -399,6 +404,34 @@ func TestBundleSharesABridge(t *testing.T) {
 	if exists("/sys/class/net/" + cfg.Bridge) {
 		t.Error("the last one left the bridge")
 	}
+	if chain(ours) || !chain(foreign) {
+		t.Errorf("when nobody uses the network, its chain is there: %v, another's: %v", chain(ours), chain(foreign))
+	}
+}
+
+// leaveChain makes what a plugin leaves that works on when containerd is killed: a
+// chain in the packet filter that no pod has.
+func leaveChain(t *testing.T, network string) string {
+	t.Helper()
+	name := fmt.Sprintf("CNI-%x", sha256.Sum256([]byte(network)))[:28]
+	run := func(args ...string) error {
+		out, err := exec.Command("iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("iptables %q: %w: %s", args, err, out)
+		}
+		return nil
+	}
+	t.Cleanup(func() { _, _ = run("-F", name), run("-X", name) }) // where it is still there
+	if err := errors.Join(run("-N", name),
+		run("-A", name, "-d", "10.220.0.0/24", "-m", "comment", "--comment", fmt.Sprintf(`name: "%s" id: "nobody"`, network), "-j", "ACCEPT")); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// chain reports whether the packet filter has a chain.
+func chain(name string) bool {
+	return exec.Command("iptables", "-w", "-t", "nat", "-S", name).Run() == nil
 }
 
 // TestBundleLeavesTheAgentsUnit: systemd ends what is in a unit's cgroup with
