@@ -4,6 +4,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/doctor"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -53,6 +55,9 @@ CIS Kubernetes Benchmark, each with what it was judged by.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f := doctor.Look(cmd.Context(), p.where(), time.Now())
 		f.Runtime = p.askRuntime(cmd.Context())
+		if f.UID == 0 { // nobody else may see whose a cgroup is
+			f.Cgroup.Foreign = p.foreignCgroup(f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
+		}
 		if cmd.Context().Err() != nil {
 			return context.Cause(cmd.Context())
 		}
@@ -140,6 +145,19 @@ func wholePath(path string) string {
 		return whole
 	}
 	return path
+}
+
+// foreignCgroup says whose the cgroup of all pods is, where serve would refuse to take
+// it over; "" where it would not.
+func (p *program) foreignCgroup(systemd bool) string {
+	groups := cgroup.New(cgroup.Config{
+		Root: p.cfg.CgroupRoot, Node: p.cfg.NodeName, RootDir: p.cfg.RootDir,
+		Driver: func(context.Context) (bool, error) { return systemd, nil },
+	})
+	if foreign, ok := errors.AsType[*cgroup.ForeignError](groups.Foreign()); ok {
+		return foreign.What()
+	}
+	return ""
 }
 
 // askRuntime asks the runtime that serve would use. It starts nothing.

@@ -42,7 +42,8 @@ func clusterNodeSettings() []string {
 // tcpSettings names the settings of the server that other machines reach.
 func tcpSettings() []string {
 	return []string{"address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version", "tls-cipher-suites",
-		"streaming-connection-idle-timeout", "enable-debugging-handlers", "healthz-bind-address", "healthz-port"}
+		"streaming-connection-idle-timeout", "enable-debugging-handlers", "healthz-bind-address", "healthz-port",
+		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"}
 }
 
 // kubeletSettings names what a machine that was set up for a kubelet has beside.
@@ -134,6 +135,9 @@ func settingFlags() *pflag.FlagSet {
 	f.String("tls-min-version", d.TLSMinVersion, "the oldest TLS the server speaks: VersionTLS12 or VersionTLS13")
 	f.StringSlice("tls-cipher-suites", d.TLSCipherSuites, "cipher suites of TLS 1.2")
 	f.Duration("streaming-connection-idle-timeout", d.StreamingConnectionIdleTimeout, "how long exec, attach and port-forward may be silent")
+	f.Duration("authentication-token-webhook-cache-ttl", d.TokenCacheTTL, "how long whose a token is, is not asked again; 1s to 1h")
+	f.Duration("authorization-webhook-cache-authorized-ttl", d.AuthorizedCacheTTL, "the same, of what somebody may do")
+	f.Duration("authorization-webhook-cache-unauthorized-ttl", d.UnauthorizedCacheTTL, "the same, of what somebody may not do")
 	f.Bool("enable-debugging-handlers", d.EnableDebuggingHandlers, "exec, attach, logs, run, port-forward and checkpoint on TCP too")
 	f.String("healthz-bind-address", d.HealthzBindAddress, "address of --healthz-port")
 	f.Int("healthz-port", d.HealthzPort, "port that answers /healthz alone, without TLS; 0 is none")

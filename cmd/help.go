@@ -93,6 +93,10 @@ type group struct {
 // node, of the cluster it is in and of its server, and how sources are met last.
 // Inside a group the order is that of the group.
 func groups(flags *pflag.FlagSet) []group {
+	tcp := tcpSettings()
+	if flags.Lookup("port") == nil { // port-forward has an address too, and no server
+		tcp = nil
+	}
 	parts := []struct {
 		title string
 		names []string
@@ -102,7 +106,7 @@ func groups(flags *pflag.FlagSet) []group {
 		{title: "Sources", names: []string{"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}},
 		{title: "This node", names: nodeSettings()},
 		{title: "In a cluster", names: clusterNodeSettings()},
-		{title: "Server on TCP", names: tcpSettings()},
+		{title: "Server on TCP", names: tcp},
 		{title: "As a kubelet", names: kubeletSettings()},
 		{title: "How URLs are read", more: func(n string) bool { return strings.HasPrefix(n, "manifest-url-") || n == "http-check-frequency" }},
 		{title: "How etcd is read", more: func(n string) bool { return strings.HasPrefix(n, "etcd-") }},

@@ -25,15 +25,13 @@ type pulling struct {
 }
 
 // PullImage implements engine.Actor.
-func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string) error {
-	told := ctx
-	ctx = pod.WithPullNews(ctx, func(n pod.PullNews) {
+func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error {
+	return r.puller.PullImage(ctx, want, container, func(n pod.PullNews) {
 		if n.Pulled && r.pulled != nil {
 			r.pulled(n.Took, uint64(max(n.Bytes, 0)))
 		}
-		pod.TellPull(told, n)
+		told(n)
 	})
-	return r.puller.PullImage(ctx, want, container)
 }
 
 // pulls has images pulled, and what to shows of it up to date, until ctx ends or

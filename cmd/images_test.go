@@ -77,7 +77,7 @@ func pullTwo(t *testing.T, to pullLines, during func()) {
 	for _, name := range []string{"r.io/app:1", "r.io/missing:1"} {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: name}}}}
 		done := make(chan error, 1) // the pull sends its end
-		wg.Go(func() { done <- n.puller.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p}, "c") })
+		wg.Go(func() { done <- n.puller.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p}, "c", nil) })
 		during()
 		gate <- struct{}{}
 		if err := <-done; (err == nil) != (name == "r.io/app:1") {

@@ -63,10 +63,8 @@ func kubeletFieldFlags() map[string]string {
 	return map[string]string{
 		"enable-server": "enableServer", "read-only-port": "readOnlyPort",
 		"anonymous-auth": "authentication.anonymous.enabled", "authentication-token-webhook": "authentication.webhook.enabled",
-		"authentication-token-webhook-cache-ttl": "authentication.webhook.cacheTTL", "authorization-mode": "authorization.mode",
-		"authorization-webhook-cache-authorized-ttl":   "authorization.webhook.cacheAuthorizedTTL",
-		"authorization-webhook-cache-unauthorized-ttl": "authorization.webhook.cacheUnauthorizedTTL",
-		"registry-qps": "registryPullQPS", "registry-burst": "registryBurst", "contention-profiling": "enableContentionProfiling",
+		"authorization-mode": "authorization.mode",
+		"registry-qps":       "registryPullQPS", "registry-burst": "registryBurst", "contention-profiling": "enableContentionProfiling",
 		"oom-score-adj": "oomScoreAdj", "minimum-image-ttl-duration": "imageMinimumGCAge", "image-gc-high-threshold": "imageGCHighThresholdPercent",
 		"image-gc-low-threshold": "imageGCLowThresholdPercent", "volume-stats-agg-period": "volumeStatsAggPeriod", "feature-gates": "featureGates",
 		"kubelet-cgroups": "kubeletCgroups", "system-cgroups": "systemCgroups", "cgroups-per-qos": "cgroupsPerQOS", "cgroup-driver": "cgroupDriver",

@@ -4,6 +4,7 @@ package cmd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,8 +51,8 @@ func (g *progress) Report(r pod.StatusReport) error {
 	if !gone {
 		l := status.Summary(*p)
 		text = l.Status + " " + l.ReadyText()
-		if p.Status.Phase == v1.PodPending && p.Status.Message != "" { // refused, or waits for another pod
-			text += ": " + p.Status.Message
+		if why := holdup(&p.Status); why != "" {
+			text += ": " + why
 		}
 	}
 	g.mu.Lock()
@@ -66,6 +67,20 @@ func (g *progress) Report(r pod.StatusReport) error {
 		g.p.say(g.p.err.Progress([][2]string{{key.String(), text}}, time.Since(g.began)))
 	}
 	return nil
+}
+
+// holdup says why a pod does not start: it is refused, waits for another, or a step of
+// it fails; "" where nothing is to be said.
+func holdup(s *v1.PodStatus) string {
+	if s.Phase == v1.PodPending && s.Message != "" {
+		return s.Message
+	}
+	for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Message != "" && w.Reason != "CrashLoopBackOff" { // that says itself
+			return w.Message
+		}
+	}
+	return ""
 }
 
 // draw writes all lines anew over those drawn before. The mutex is held.

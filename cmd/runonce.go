@@ -181,7 +181,13 @@ func (n *node) cleanup(set *podconfig.Merged, log *slog.Logger) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if _, err := n.engine(nil, told{}).Once(ctx, set, engine.UntilGone); err != nil {
+	report, err := n.engine(nil, told{}).Once(ctx, set, engine.UntilGone)
+	if err != nil {
+		for _, r := range report.Pods {
+			if r.Reason != "" {
+				err = fmt.Errorf("%w: pod %s: %s: %s", err, r.Key, r.Reason, r.Message)
+			}
+		}
 		return fmt.Errorf("clean up: %w", err)
 	}
 	log.Debug("Cleaned up")

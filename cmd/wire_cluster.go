@@ -61,9 +61,11 @@ func (n *node) join() (*member, error) {
 	if err != nil {
 		return nil, failed(exitFailure, err)
 	}
+	n.certs.Store(m.certs)
 	m.sink, err = apisink.New(apisink.Config{
 		REST: m.rest(n.metrics), Node: p.cfg.NodeName, NodeUID: func() types.UID { return m.presence.UID() },
-		QPS: float64(p.cfg.KubeAPIQPS), Burst: p.cfg.KubeAPIBurst, EventQPS: float64(p.cfg.EventQPS), EventBurst: p.cfg.EventBurst, Log: n.log,
+		QPS: float64(p.cfg.KubeAPIQPS), Burst: p.cfg.KubeAPIBurst, EventQPS: float64(p.cfg.EventQPS), EventBurst: p.cfg.EventBurst,
+		Synced: n.metrics.StatusSynced, Log: n.log,
 	})
 	if err != nil {
 		return nil, failed(exitFailure, err)
@@ -149,7 +151,7 @@ func (n *node) measures() *metrics.Metrics {
 	v := readVersion()
 	return metrics.New(metrics.Config{
 		Node:    n.p.cfg.NodeName,
-		Build:   metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit},
+		Build:   metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit, TreeState: treeState(v), Date: v.Date},
 		Mirrors: n.mirrors, CgroupVersion: cgroupVersion(),
 		ClientExpires: func() time.Time {
 			if n.p.cfg.Kubeconfig == "" {
@@ -167,7 +169,27 @@ func (n *node) measures() *metrics.Metrics {
 			}
 			return time.Time{}
 		},
+		ClientFailures: func() int64 {
+			if c := n.certs.Load(); c != nil {
+				return c.Facts().Failures
+			}
+			return 0
+		},
+		ServerFailures: func() int64 {
+			if s := n.serving.Load(); s != nil {
+				return s.Facts().Failures
+			}
+			return 0
+		},
 	})
+}
+
+// treeState says whether a program was built from a commit as it is.
+func treeState(v version) string {
+	if v.Dirty {
+		return "dirty"
+	}
+	return "clean"
 }
 
 // mirrors returns how many mirror pods there should be.

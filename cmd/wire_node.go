@@ -68,6 +68,7 @@ type node struct {
 	metrics  *metrics.Metrics
 	hostIPs  []string
 	live     *engine.Live                        // of a serving agent
+	certs    atomic.Pointer[certificate.Client]  // what is shown to the API server, of a member of a cluster
 	serving  atomic.Pointer[certificate.Serving] // what is shown to others, once there is a server
 	limits   v1.ResourceList                     // what all pods together are held to
 	before   map[pod.Key]v1.PodStatus
@@ -263,6 +264,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 		NodeSeen:      told.node,
 		Synced:        told.synced,
 		Worked:        n.metrics.Worked,
+		WorkerStarted: n.metrics.WorkerStarted,
 		NoClusterDNS:  p.cfg.Kubeconfig != "" && len(p.cfg.ClusterDNS) == 0,
 		Log:           n.log,
 		Before:        n.before,

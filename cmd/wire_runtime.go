@@ -69,6 +69,7 @@ func (p *program) dial(endpoint string, observe func(cri.Call)) (*cri.Runtime, e
 		ContainerLogsDir: p.logLinks(), RootDir: p.cfg.RootDir,
 		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), Log: p.logger(slog.LevelWarn),
 		Observe: observe, RuntimeClass: p.runtimeClass,
+		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },
 		RuntimeClasses: p.cfg.Classes(), SeccompDir: filepath.Join(p.cfg.RootDir, "seccomp"),
 		ClusterDNS: p.cfg.ClusterDNS, ClusterDomain: p.cfg.ClusterDomain, ResolvConf: &p.cfg.ResolvConf,
 	})

@@ -74,7 +74,11 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	if m != nil {
 		api = m.rest(n.metrics)
 	}
-	if cfg.Access, err = access.New(access.Config{Node: p.cfg.NodeName, API: api, ClientCAFile: p.cfg.ClientCAFile, Log: n.log}); err != nil {
+	cfg.Access, err = access.New(access.Config{
+		Node: p.cfg.NodeName, API: api, ClientCAFile: p.cfg.ClientCAFile, Log: n.log,
+		TokensFor: p.cfg.TokenCacheTTL, AllowedFor: p.cfg.AuthorizedCacheTTL, DeniedFor: p.cfg.UnauthorizedCacheTTL,
+	})
+	if err != nil {
 		return cfg, nil, failed(exitUsage, fmt.Errorf("--port: %w", err))
 	}
 	serving, err = certificate.NewServing(certificate.ServingConfig{
@@ -186,11 +190,7 @@ func restart(e *engine.Engine) func(context.Context, string, string, []string, *
 
 func remove(e *engine.Engine) func(context.Context, string, string, string, *int64) error {
 	return func(ctx context.Context, namespace, name, uid string, grace *int64) error {
-		key := pod.Key{Namespace: namespace, Name: name}
-		if is, ok := e.Live().Pod(key); ok && uid != "" && string(is.UID) != uid {
-			return &server.Refusal{Code: http.StatusConflict, Message: fmt.Sprintf("pod %s has another UID by now", key)}
-		}
-		return refusal(e.Delete(ctx, key, grace))
+		return refusal(e.Delete(ctx, pod.Key{Namespace: namespace, Name: name}, uid, grace))
 	}
 }
 

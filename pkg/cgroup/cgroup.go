@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,8 +155,9 @@ func (c *Cgroups) Parent(want *pod.Spec) string {
 }
 
 // Take removes the cgroups of the pod with uid, of whatever class and driver, and
-// what containers left in them. Processes that are still there do not end by it:
-// they are waited for a little, then named in the error.
+// what containers left in them. It is called when the runtime has none of the pod's
+// containers and sandboxes any more: processes that are still there a little later were
+// left by it, and are killed (C-1.18.4).
 func (c *Cgroups) Take(uid string) error {
 	if checkUID(uid) != nil {
 		return nil // it never had one
@@ -165,7 +167,12 @@ func (c *Cgroups) Take(uid string) error {
 		return fmt.Errorf("remove the cgroup of pod %s: %w", uid, err)
 	}
 	for _, t := range trees {
-		if err := c.leave(t, uid, patience); err != nil {
+		err := c.leave(t, uid, patience)
+		if left := (*occupiedError)(nil); errors.As(err, &left) {
+			c.cfg.Log.Warn("Processes that a pod left are killed", "uid", uid, "processes", strings.Join(left.processes, ", "))
+			err = c.killAll(t, uid)
+		}
+		if err != nil {
 			return fmt.Errorf("remove the cgroup of pod %s: %w", uid, err)
 		}
 	}

@@ -13,10 +13,37 @@ type ForeignError struct {
 func (e *ForeignError) Error() string {
 	switch {
 	case e.Theirs:
-		return fmt.Sprintf("cgroup %s belongs to another nodectl: give this one a cgroup of its own, as --cgroup-root /nodectl", e.Dir)
+		return e.What() + ": give this one a cgroup of its own, as --cgroup-root /nodectl"
 	case e.Pod:
-		return fmt.Sprintf("cgroup %s is not nodectl's: stop whoever made it and remove it", e.Dir)
+		return e.What() + ": stop whoever made it and remove it"
 	}
-	return fmt.Sprintf("cgroup %s is not nodectl's, and %s is in it: give nodectl a cgroup of its own, as --cgroup-root /nodectl, "+
-		"or stop the kubelet and remove it", e.Dir, e.Holds)
+	return e.What() + ": give nodectl a cgroup of its own, as --cgroup-root /nodectl, or stop the kubelet and remove it"
+}
+
+// What is the error without what to do about it.
+func (e *ForeignError) What() string {
+	switch {
+	case e.Theirs:
+		return fmt.Sprintf("cgroup %s belongs to another nodectl", e.Dir)
+	case e.Pod:
+		return fmt.Sprintf("cgroup %s is not nodectl's", e.Dir)
+	}
+	return fmt.Sprintf("cgroup %s is not nodectl's, and %s is in it", e.Dir, e.Holds)
+}
+
+// Foreign returns the *ForeignError that every Put fails with, because a cgroup above
+// the pods is somebody else's; nil where none is. It changes nothing.
+func (c *Cgroups) Foreign() error {
+	t, err := c.ask()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range t.tiers() {
+		if _, _, err := c.free(t, n); err != nil {
+			return err
+		}
+	}
+	return nil
 }

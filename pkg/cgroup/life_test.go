@@ -142,8 +142,8 @@ func TestC_1_41_3_TierKnowsOfPodsFromBefore(t *testing.T) {
 	want(t, "one again", value(t, tier, "cpu.shares"), 256)
 }
 
-// TestI6_TakeWaitsForProcesses: nothing ends by it; what is left is named, and what
-// containers left of their own goes with the pod.
+// TestI6_TakeWaitsForProcesses: what is about to end is waited for, and what containers
+// left of their own goes with the pod. A sweep names what is left, and ends nothing.
 func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	g := cgroupsOf(t)
 	at := put(t, g, shape(t, "a", burstablePod))
@@ -151,20 +151,41 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	end := inside(t, at+"/container")
 	mkdir(t, at, "empty")
 	before := names(t, g.cfg.Root)
-	err := g.Take("a")
-	want(t, "while it runs", names(t, g.cfg.Root), before)
-	if err == nil || !strings.Contains(err.Error(), "(sleep)") || !strings.Contains(err.Error(), "/poda") || !strings.Contains(err.Error(), "pod a:") {
-		t.Errorf("error %v", err)
-	}
-	want(t, "still a parent", g.Parent(shape(t, "a", burstablePod)), at)
-	if removed, err := again(g).Sweep(nil); len(removed) > 0 || err == nil || !strings.Contains(err.Error(), "(sleep)") {
+	removed, err := again(g).Sweep(nil)
+	if len(removed) > 0 || err == nil || !strings.Contains(err.Error(), "(sleep)") || !strings.Contains(err.Error(), "/poda") {
 		t.Errorf("swept %q, %v", removed, err)
 	}
+	want(t, "while it runs", names(t, g.cfg.Root), before)
+	want(t, "still a parent", g.Parent(shape(t, "a", burstablePod)), at)
 	time.AfterFunc(patience/20, end) // the runtime is about to be done
 	if err := g.Take("a"); err != nil {
 		t.Error(err)
 	}
 	want(t, "left", names(t, g.cfg.Root), []string{})
+}
+
+// TestC_1_18_4_WhatAPodLeftIsKilled: also what starts others meanwhile; what runs beside
+// the pod's cgroup does not end.
+func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
+	g := cgroupsOf(t)
+	var said strings.Builder
+	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+	at := put(t, g, shape(t, "a", burstablePod))
+	other := put(t, g, shape(t, "b", burstablePod))
+	for _, in := range []string{at + "/container", at + "/container/nested", other + "/container"} {
+		mkdir(t, in, "")
+		inside(t, in)
+	}
+	if err := g.Take("a"); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(said.String(), "(sleep)") {
+		t.Errorf("said: %s", said.String())
+	}
+	if left, err := processes(rootDirs(t, other)); err != nil || len(left) != 1 {
+		t.Errorf("in the other pod's cgroup are %v, %v", left, err)
+	}
+	want(t, "left", slices.Contains(names(t, g.cfg.Root), "/kubepods/burstable/poda"), false)
 }
 
 func TestI6_SweepKeepsWhatIsKnown(t *testing.T) {

@@ -87,6 +87,9 @@ func TestF34_AnotherAgentsCgroups(t *testing.T) {
 			}
 		}
 		want(t, what+": parent", other.Parent(shape(t, "a", burstablePod)), "")
+		if err := other.Foreign(); err == nil || !strings.Contains(err.Error(), "belongs to another nodectl") {
+			t.Errorf("%s: beforehand it is %v", what, err)
+		}
 		if err := other.Take("a"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -103,7 +106,9 @@ func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 	g := cgroupsOf(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	mkdir(t, g.cfg.Root, "kubepods/burstable")
 	mkdir(t, g.cfg.Root, "kubepods/besteffort")
+	want(t, "beforehand", g.Foreign(), nil)
 	put(t, g, shape(t, "a", burstablePod))
+	want(t, "of ours", g.Foreign(), nil)
 	everyDir(t, g.cfg.Root, func(dir string) {
 		o, _, err := g.marks.owner(dir)
 		if isRoot := filepath.Base(dir) == filepath.Base(g.cfg.Root); err != nil || isRoot && o != unmarked || !isRoot && o != ours {
@@ -148,6 +153,9 @@ func TestF34_UsedTreeIsNotTakenOver(t *testing.T) {
 			var foreign *ForeignError
 			if _, err := g.Put(shape(t, "a", burstablePod)); !errors.As(err, &foreign) || foreign.Holds == "" {
 				t.Errorf("error %v", err)
+			}
+			if said := *foreign; !errors.As(g.Foreign(), &foreign) || *foreign != said {
+				t.Errorf("beforehand it is %v", g.Foreign())
 			}
 			unchanged(t, g.cfg.Root, before)
 		})

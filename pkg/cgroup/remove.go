@@ -30,11 +30,60 @@ func (c *Cgroups) remove(t *tree, n name, wait time.Duration) error {
 			return c.marks.forget(mine)
 		}
 		if left, _ := processes(mine); len(left) > 0 {
-			err = fmt.Errorf("still in cgroup %s: %s", n.path(t.systemd), strings.Join(left, ", "))
+			err = &occupiedError{n.path(t.systemd), left}
 		}
 		if !time.Now().Before(deadline) {
 			return err
 		}
+	}
+}
+
+// occupiedError says that processes are left in a cgroup.
+type occupiedError struct {
+	cgroup    string
+	processes []string
+}
+
+func (e *occupiedError) Error() string {
+	return fmt.Sprintf("still in cgroup %s: %s", e.cgroup, strings.Join(e.processes, ", "))
+}
+
+// killRounds is how often what is in a pod's cgroup is killed: what forks meanwhile is
+// met by the next one.
+const killRounds = 5
+
+// killAll kills what is in the cgroups of a pod that are ours, and removes them.
+func (c *Cgroups) killAll(t *tree, uid string) (err error) {
+	for range killRounds {
+		for _, class := range classes() {
+			mine, err := c.owned(t, t.pod(class, uid))
+			if err != nil {
+				return err
+			}
+			for _, dir := range mine {
+				kill(dir)
+			}
+		}
+		if err = c.leave(t, uid, patience/killRounds); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// kill kills what is in a cgroup and below it. A number that has become another
+// process's is not hit: it is looked for in the cgroup again while it is held.
+func kill(dir string) {
+	pids, _ := cgroups.GetAllPids(dir)
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		if now, _ := cgroups.GetAllPids(dir); slices.Contains(now, pid) {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+		_ = unix.Close(fd)
 	}
 }
 

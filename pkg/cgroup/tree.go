@@ -258,16 +258,9 @@ func (c *Cgroups) ancestor(t *tree, n name) error {
 // ensure makes one of the cgroups above pods, or takes it over where it is empty.
 // made says that there is something new.
 func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
-	fresh, alien, err := c.sort(t, n)
+	fresh, alien, err := c.free(t, n)
 	if err != nil {
 		return false, err
-	}
-	for _, dir := range alien {
-		if used, err := c.used(t, dir); err != nil {
-			return false, err
-		} else if used != "" {
-			return false, &ForeignError{Dir: dir, Holds: used}
-		}
 	}
 	if len(alien) > 0 {
 		c.cfg.Log.Info("Empty cgroup is taken over", "cgroup", n.path(t.systemd))
@@ -279,6 +272,21 @@ func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
 		err = c.create(t, n, fresh, 0)
 	}
 	return len(fresh)+len(alien) > 0, err
+}
+
+// free is sort for a cgroup above pods; one that somebody else uses is an error.
+func (c *Cgroups) free(t *tree, n name) (fresh, alien []string, err error) {
+	if fresh, alien, err = c.sort(t, n); err != nil {
+		return nil, nil, err
+	}
+	for _, dir := range alien {
+		if used, err := c.used(t, dir); err != nil {
+			return nil, nil, err
+		} else if used != "" {
+			return nil, nil, &ForeignError{Dir: dir, Holds: used}
+		}
+	}
+	return fresh, alien, nil
 }
 
 // make makes or mends a pod's cgroup and sets its limits.

@@ -55,6 +55,9 @@ func (c Config) Check() error {
 		{"tls-min-version", oneOf(c.TLSMinVersion, "VersionTLS12", "VersionTLS13")},
 		{"tls-cipher-suites", wrong(c.cipherSuites())},
 		{"streaming-connection-idle-timeout", positive(c.StreamingConnectionIdleTimeout)},
+		{"authentication-token-webhook-cache-ttl", believed(c.TokenCacheTTL)},
+		{"authorization-webhook-cache-authorized-ttl", believed(c.AuthorizedCacheTTL)},
+		{"authorization-webhook-cache-unauthorized-ttl", believed(c.UnauthorizedCacheTTL)},
 		{"healthz-bind-address", addresses([]string{c.HealthzBindAddress})},
 		{"healthz-port", between(c.HealthzPort, 0, 65535)},
 		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, mostPulls)},
@@ -228,6 +231,10 @@ func atLeast(d time.Duration) string {
 	}
 	return fmt.Sprintf("%s is less than nothing", d)
 }
+
+// believed bounds for how long the API server's word may be kept: a zero is no way to
+// say "for ever", and what was taken back is not good for longer than an hour.
+func believed(d time.Duration) string { return between(d, time.Second, time.Hour) }
 
 func positive(d time.Duration) string {
 	if d > 0 {

@@ -86,6 +86,11 @@ type Config struct {
 	TLSCipherSuites                []string      `mapstructure:"tls-cipher-suites"`
 	StreamingConnectionIdleTimeout time.Duration `mapstructure:"streaming-connection-idle-timeout"`
 
+	// For how long the API server's word is believed: whose a token is, a yes, a no.
+	TokenCacheTTL        time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
+	AuthorizedCacheTTL   time.Duration `mapstructure:"authorization-webhook-cache-authorized-ttl"`
+	UnauthorizedCacheTTL time.Duration `mapstructure:"authorization-webhook-cache-unauthorized-ttl"`
+
 	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"` // exec, attach, logs, run, port-forward, checkpoint on TCP
 	HealthzBindAddress      string `mapstructure:"healthz-bind-address"`
 	HealthzPort             int    `mapstructure:"healthz-port"` // plain HTTP for /healthz alone; 0: none
@@ -154,6 +159,9 @@ func Default() Config {
 		Port:                           -1,
 		TLSMinVersion:                  "VersionTLS13",
 		StreamingConnectionIdleTimeout: 30 * time.Minute,
+		TokenCacheTTL:                  2 * time.Minute,
+		AuthorizedCacheTTL:             5 * time.Minute,
+		UnauthorizedCacheTTL:           30 * time.Second,
 		EnableDebuggingHandlers:        true,
 		HealthzBindAddress:             "127.0.0.1",
 

@@ -14,6 +14,7 @@ func TestC_1_40_Configz(t *testing.T) {
 	t.Parallel()
 	c := Default()
 	c.MaxPods, c.SystemReserved, c.ManifestURLHeader = 42, []string{"cpu=500m"}, []string{"Authorization: canary"}
+	c.TokenCacheTTL, c.UnauthorizedCacheTTL = 10*time.Second, time.Second
 	c.ClusterDNS, c.NodeLeaseDuration = []string{"10.96.0.10"}, 40*time.Second
 	text, err := json.Marshal(c.Kubelet())
 	if err != nil {
@@ -25,6 +26,8 @@ func TestC_1_40_Configz(t *testing.T) {
 	}
 	if is.Kind != "KubeletConfiguration" || is.MaxPods != 42 || is.SystemReserved["cpu"] != "500m" || is.ClusterDNS[0] != "10.96.0.10" ||
 		is.NodeLeaseDurationSeconds != 40 || is.SyncFrequency.Duration != time.Minute || is.EvictionHard["memory.available"] != "100Mi" ||
+		is.Authentication.Webhook.CacheTTL.Duration != 10*time.Second || is.Authorization.Webhook.CacheAuthorizedTTL.Duration != 5*time.Minute ||
+		is.Authorization.Webhook.CacheUnauthorizedTTL.Duration != time.Second ||
 		is.Authentication.Anonymous.Enabled == nil || *is.Authentication.Anonymous.Enabled {
 		t.Errorf("%s", text)
 	}

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 // disposition is what becomes of a field of a KubeletConfiguration.
@@ -98,16 +97,6 @@ func unless(msg string, fine ...string) func(leaf) string {
 	}
 }
 
-// shorter refuses a time that is less than what is kept here: a zero is no value.
-func shorter(than time.Duration, msg string) func(leaf) string {
-	return func(l leaf) string {
-		if d, err := time.ParseDuration(l.text()); err == nil && d != 0 && d < than {
-			return msg
-		}
-		return ""
-	}
-}
-
 func kubeletSources() []kubeletRow {
 	return []kubeletRow{
 		sets("enableServer", ofTruth, "port").made(serverPort).noted("false is `port: 0`"),
@@ -140,11 +129,11 @@ func kubeletServer() []kubeletRow {
 		sets("serverTLSBootstrap", ofTruth, "rotate-server-certificates"),
 		zeroed("authentication.x509.clientCAFile", ofPath, "client-ca-file"),
 		never("authentication.webhook.enabled", ofTruth, false, unless("tokens are always shown to the API server, where there is one", "true"), "false is refused: an API server is always asked who a token's bearer is"),
-		idleZero("authentication.webhook.cacheTTL", ofSpan, "two minutes here; less is refused", "2m0s").but(shorter(2*time.Minute, "what the API server says of a token is kept for two minutes: a token that was taken back would be good for longer")),
+		zeroed("authentication.webhook.cacheTTL", ofSpan, "authentication-token-webhook-cache-ttl").noted("from a second to an hour"),
 		never("authentication.anonymous.enabled", ofTruth, false, unless("nobody is let in who does not say who they are", "false"), "true is refused"),
 		never("authorization.mode", ofText, true, unless("the API server is asked what a caller may do: only Webhook is there", "Webhook"), "AlwaysAllow is refused"),
-		idleZero("authorization.webhook.cacheAuthorizedTTL", ofSpan, "five minutes here; less is refused", "5m0s").but(shorter(5*time.Minute, "what a caller may do is kept for five minutes: a right that was taken back would stand for longer")),
-		idleZero("authorization.webhook.cacheUnauthorizedTTL", ofSpan, "thirty seconds here", "30s"),
+		zeroed("authorization.webhook.cacheAuthorizedTTL", ofSpan, "authorization-webhook-cache-authorized-ttl").noted("from a second to an hour"),
+		zeroed("authorization.webhook.cacheUnauthorizedTTL", ofSpan, "authorization-webhook-cache-unauthorized-ttl").noted("from a second to an hour"),
 	}
 }
 

@@ -280,6 +280,9 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"logging: {verbosity: 4}", map[string]any{"log-level": "debug"}},
 		{"crashLoopBackOff: {maxContainerRestartPeriod: 10s}", map[string]any{"max-container-restart-period": "10s"}},
 		{"authentication: &a {x509: {clientCAFile: pki/ca.crt}}", map[string]any{"client-ca-file": "/etc/k/pki/ca.crt"}},
+		{"authentication: {webhook: {cacheTTL: 10s}}\nauthorization: {webhook: {cacheAuthorizedTTL: 4m59s, cacheUnauthorizedTTL: 1s}}", map[string]any{
+			"authentication-token-webhook-cache-ttl": "10s", "authorization-webhook-cache-authorized-ttl": "4m59s", "authorization-webhook-cache-unauthorized-ttl": "1s"}},
+		{"authentication: {webhook: {cacheTTL: 0s}}", map[string]any{}}, // the type's word for "not set"
 		{"failSwapOn: yes", map[string]any{"fail-swap-on": "true"}},
 	} {
 		l := readKubelet(t, nil, c.text)
@@ -334,7 +337,6 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 		"readOnlyPort": "readOnlyPort: 10255", "tlsCurvePreferences": "tlsCurvePreferences: [29]", "tlsMinVersion": "tlsMinVersion: VersionTLS10",
 		"authentication.webhook.enabled": "authentication: {webhook: {enabled: false}}", "authentication.anonymous.enabled": "authentication: {anonymous: {enabled: true}}",
 		"authorization.mode": "authorization: {mode: AlwaysAllow}", "imagePullCredentialsVerificationPolicy": "imagePullCredentialsVerificationPolicy: AlwaysVerify",
-		"authentication.webhook.cacheTTL": "authentication: {webhook: {cacheTTL: 10s}}", "authorization.webhook.cacheAuthorizedTTL": "authorization: {webhook: {cacheAuthorizedTTL: 4m59s}}",
 		"runOnce": "runOnce: true", "featureGates": "featureGates: {ProcMountType: false}",
 	}
 	for _, row := range kubeletTable() {

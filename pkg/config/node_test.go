@@ -38,11 +38,12 @@ func TestWhatTheNodeIs(t *testing.T) {
 }
 
 // TestTheKubeletsDefaults: what nobody sets is what the kubelet does (C-1.22.5,
-// C-1.43.1).
+// C-1.40.2, C-1.43.1).
 func TestTheKubeletsDefaults(t *testing.T) {
 	t.Parallel()
 	d := Default()
-	if d.MaxPods != 110 || d.LogMaxBytes() != 10<<20 || d.ContainerLogMaxFiles != 5 || d.MaxContainerRestartPeriod.Seconds() != 300 {
+	if d.MaxPods != 110 || d.LogMaxBytes() != 10<<20 || d.ContainerLogMaxFiles != 5 || d.MaxContainerRestartPeriod.Seconds() != 300 ||
+		d.TokenCacheTTL.Seconds() != 120 || d.AuthorizedCacheTTL.Seconds() != 300 || d.UnauthorizedCacheTTL.Seconds() != 30 {
 		t.Errorf("%+v", d)
 	}
 }

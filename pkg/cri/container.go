@@ -2,11 +2,13 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -144,14 +146,40 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string, keepLog bool) 
 			was = a.GetStatus()
 		}
 	}
-	_, err := act(ctx, r, "RemoveContainer", r.cfg.Timeouts.Call, r.rt.RemoveContainer, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-	if err := unlessGone(err); err != nil {
+	remove := func() error {
+		_, err := act(ctx, r, "RemoveContainer", r.cfg.Timeouts.Call, r.rt.RemoveContainer, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		return unlessGone(err)
+	}
+	err := remove()
+	if r.cfg.EndTask != nil && keepsTask(err) {
+		if ended := r.endTask(ctx, id); ended != nil {
+			err = fmt.Errorf("%w; %w", err, ended)
+		} else {
+			err = remove()
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if was != nil {
 		r.clear(was, keepLog)
 	}
 	return nil
+}
+
+// keepsTask reports whether containerd refuses to remove a container because it still
+// has a task of it. No call of CRI ends that one: a start whose caller went away midway
+// has left it, and the container counts as exited (F1).
+func keepsTask(err error) bool {
+	var call *CallError
+	return errors.As(err, &call) && call.code == codes.FailedPrecondition
+}
+
+func (r *Runtime) endTask(ctx context.Context, id string) error {
+	r.cfg.Log.Warn("Container that is shown as ended still runs: it is killed", "id", id)
+	within, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.Call)
+	defer cancel()
+	return r.cfg.EndTask(within, id)
 }
 
 func unconfigurable(err error) error {

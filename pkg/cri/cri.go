@@ -11,6 +11,7 @@
 package cri
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -73,6 +74,9 @@ type Config struct {
 	// NodeMemory is the machine's memory in bytes, for the OOM score of
 	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
 	NodeMemory int64
+	// EndTask ends what the runtime still runs of a container that it shows as ended
+	// and therefore refuses to remove (F1); nil where there is no way to.
+	EndTask func(ctx context.Context, id string) error
 	// OnCall is told the name of every call before it is made ("ListContainers");
 	// may be nil. It is called from many goroutines.
 	OnCall func(method string)

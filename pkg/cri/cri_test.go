@@ -52,15 +52,25 @@ func start(t testing.TB, r *cri.Runtime, want *pod.Spec, attempt uint32) life {
 	}
 	l := life{sandbox: id, containers: map[string]string{}}
 	for _, c := range want.Pod.Spec.Containers {
-		if err := r.PullImage(ctx, want, c.Name); err != nil {
-			t.Fatal(err)
-		}
+		fetch(t, r, want, c.Image)
 		l.containers[c.Name] = create(t, r, want, id, c.Name, attempt)
 		if err := r.StartContainer(ctx, l.containers[c.Name]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return l
+}
+
+// fetch pulls an image that is not there.
+func fetch(t testing.TB, r *cri.Runtime, want *pod.Spec, image string) {
+	t.Helper()
+	id, err := r.FindImage(t.Context(), want, image)
+	if err == nil && id == "" {
+		_, err = r.FetchImage(t.Context(), want, image, "", "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func create(t testing.TB, r *cri.Runtime, want *pod.Spec, sandbox, container string, attempt uint32) string {
@@ -264,50 +274,11 @@ func TestReady(t *testing.T) {
 	}
 }
 
-func TestC_1_39_2_PullPolicies(t *testing.T) {
-	for _, c := range []struct {
-		image  string
-		policy v1.PullPolicy
-		want   string // the error's beginning; "" is success
-		final  bool
-		pulls  int
-	}{
-		{"busybox:1", v1.PullIfNotPresent, "", false, 0},
-		{"busybox:1", v1.PullNever, "", false, 0},
-		{"busybox:1", v1.PullAlways, "", false, 1},
-		{"busybox", "", "", false, 0},
-		{"remote:1", v1.PullIfNotPresent, "", false, 1},
-		{"remote:1", v1.PullNever, "ErrImageNeverPull: image remote:1 is not present and imagePullPolicy is Never", true, 0},
-		{"missing:1", v1.PullIfNotPresent, "ErrImagePull: pull image missing:1: not found", false, 1},
-		{"missing", v1.PullAlways, "ErrImagePull: pull image missing:latest: not found", false, 1},
-		{"UPPER:::", v1.PullAlways, `InvalidImageName: image "UPPER:::": invalid reference format`, true, 0},
-		{"", v1.PullAlways, `InvalidImageName: image ""`, true, 0},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			rt := critest.New()
-			r := rt.CRI(cri.Config{Node: "n1"})
-			want := wanted("web", c.image)
-			want.Pod.Spec.Containers[0].ImagePullPolicy = c.policy
-			err := r.PullImage(t.Context(), want, "c0")
-			var start *pod.StartError
-			switch {
-			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
-				t.Errorf("%q %s: %v, want %s", c.image, c.policy, err, c.want)
-			case c.want != "" && (!errors.As(err, &start) || start.Final != c.final):
-				t.Errorf("%q %s: %#v", c.image, c.policy, err)
-			}
-			if n := rt.Calls()["PullImage"]; n != c.pulls {
-				t.Errorf("%q %s: %d pulls, want %d", c.image, c.policy, n, c.pulls)
-			}
-		})
-	}
-}
-
 func TestRuntimesOwnPullReasons(t *testing.T) {
 	for _, word := range []string{"RegistryUnavailable", "SignatureValidationFailed"} {
 		rt := critest.New()
 		rt.Fault(critest.Fault{Method: "PullImage", Err: status.Error(codes.Unknown, word+": some text")})
-		err := rt.CRI(cri.Config{Node: "n1"}).PullImage(t.Context(), wanted("web", "remote"), "c0")
+		_, err := rt.CRI(cri.Config{Node: "n1"}).FetchImage(t.Context(), wanted("web", "remote"), "remote", "", "")
 		if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != word {
 			t.Errorf("%v", err)
 		}
@@ -318,10 +289,8 @@ func TestContainerOfThePodOnly(t *testing.T) {
 	r := critest.New().CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "sleep")
 	_, err := r.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: "nobody", Sandbox: &pod.Sandbox{}})
-	for _, err := range []error{err, r.PullImage(t.Context(), want, "nobody")} {
-		if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != "CreateContainerConfigError" || !start.Final {
-			t.Errorf("%v", err)
-		}
+	if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != "CreateContainerConfigError" || !start.Final {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -119,10 +118,10 @@ func limit(c *runtimeapi.DNSConfig) (cut []string) {
 }
 
 // tellCut says what of a pod's resolver configuration does not count.
-func (r *Runtime) tellCut(ctx context.Context, p *v1.Pod) {
+func (r *Runtime) tellCut(p *v1.Pod, warn pod.Warn) {
 	_, cut, _ := r.dns().config(p) // an error was told where it counted
 	for _, what := range cut {
-		pod.Warn(ctx, "DNSConfigForming", what)
+		warn.Say("DNSConfigForming", what)
 		r.cfg.Log.Warn("Resolver limits exceeded", "pod", pod.KeyOf(p).String(), "reason", "DNSConfigForming", "message", what)
 	}
 }

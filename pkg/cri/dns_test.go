@@ -11,8 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 const hostFile = `# a comment
@@ -137,7 +135,7 @@ func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
 		Spec:       v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}},
 	}
 	warned := ""
-	r.tellCut(pod.WithWarnings(t.Context(), func(reason, message string) { warned += reason + ": " + message }), p)
+	r.tellCut(p, func(reason, message string) { warned += reason + ": " + message })
 	if want := "DNSConfigForming: Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: a b c"; warned != want {
 		t.Errorf("warned %q", warned)
 	}

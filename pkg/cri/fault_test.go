@@ -40,7 +40,8 @@ func verbs() []verb {
 			return r.RemoveSandbox(ctx, l.sandbox)
 		}},
 		{"PullImage", "PullImage", "ErrImagePull", false, true, func(ctx context.Context, r *cri.Runtime, _ life, _ *pod.Spec) error {
-			return r.PullImage(ctx, wanted("web", "remote"), "c0")
+			_, err := r.FetchImage(ctx, wanted("web", "remote"), "remote", "", "")
+			return err
 		}},
 		{"CreateContainer", "CreateContainer", "CreateContainerError", false, false, func(ctx context.Context, r *cri.Runtime, l life, w *pod.Spec) error {
 			_, err := r.CreateContainer(ctx, pod.CreateRequest{Want: w, Container: "c0", Sandbox: &pod.Sandbox{ID: l.sandbox}, Attempt: 9})
@@ -382,5 +383,47 @@ func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
 	onHost.Pod.Spec.HostNetwork = true
 	if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: onHost, Instance: 1, Attempt: 0}); err != nil {
 		t.Errorf("host network: %v", err)
+	}
+}
+
+// TestF1_TaskThatIsLeft: a container that the runtime refuses to remove, because it
+// still runs something of it, is rid of that and removed; other refusals, and a runtime
+// that has no other way, are failures.
+func TestF1_TaskThatIsLeft(t *testing.T) {
+	refuses := status.Error(codes.FailedPrecondition, "cannot delete running task")
+	for _, c := range []struct {
+		name         string
+		answer, ends error
+		times        int // that the runtime refuses
+		asked        bool
+		want         string
+	}{
+		{"ended and removed", refuses, nil, 1, true, ""},
+		{"it stays", refuses, nil, 2, true, "cannot delete running task"},
+		{"it does not end", refuses, errors.New("no such service"), 1, true, "cannot delete running task; no such service"},
+		{"another fault", status.Error(codes.Internal, "disk is broken"), nil, 1, false, "disk is broken"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := critest.New()
+				var asked []string
+				r := rt.CRI(cri.Config{Node: "n1", EndTask: func(_ context.Context, id string) error {
+					asked = append(asked, id)
+					return c.ends
+				}})
+				l := start(t, r, wanted("web", "ignore-term"), 0)
+				rt.Fault(critest.Fault{Method: "RemoveContainer", Err: c.answer, Times: c.times})
+				err := r.RemoveContainer(t.Context(), l.containers["c0"], false)
+				if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+					t.Errorf("%v, not %q", err, c.want)
+				}
+				if got := len(asked) == 1 && asked[0] == l.containers["c0"]; got != c.asked {
+					t.Errorf("asked to end %v", asked)
+				}
+				if left := strings.Contains(rt.State(), "c0"); left != (c.want != "") {
+					t.Errorf("then there is:\n%s", rt.State())
+				}
+			})
+		})
 	}
 }

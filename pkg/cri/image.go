@@ -8,10 +8,8 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/distribution/reference"
-	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -19,45 +17,9 @@ import (
 
 // Waiting reasons of images (C-1.22.9).
 const (
-	reasonInvalidImage = "InvalidImageName"
-	reasonNeverPull    = "ErrImageNeverPull"
-	reasonInspect      = "ImageInspectError"
-	reasonPull         = "ErrImagePull"
+	reasonInspect = "ImageInspectError"
+	reasonPull    = "ErrImagePull"
 )
-
-// PullImage makes the image of want's container present by its pull policy
-// (C-1.39.2), without credentials; an agent has an image.Puller in front of it.
-// The end of ctx ends the pull; ctx's error then comes back, no StartError.
-func (r *Runtime) PullImage(ctx context.Context, want *pod.Spec, container string) error {
-	c, _ := want.Container(container)
-	if c == nil {
-		return unconfigurable(fmt.Errorf("pod %s has no container %q", want.Key, container))
-	}
-	if _, err := reference.ParseNormalizedNamed(c.Image); err != nil {
-		return &pod.StartError{Reason: reasonInvalidImage, Err: fmt.Errorf("image %q: %w", c.Image, err), Final: true}
-	}
-	name := withTag(c.Image)
-	if c.ImagePullPolicy != v1.PullAlways {
-		id, err := r.FindImage(ctx, want, name)
-		switch {
-		case err != nil:
-			return err
-		case id != "":
-			pod.TellPull(ctx, pod.PullNews{Image: c.Image, Present: true})
-			return nil
-		case c.ImagePullPolicy == v1.PullNever:
-			return &pod.StartError{Reason: reasonNeverPull, Err: fmt.Errorf("image %s is not present and imagePullPolicy is Never", name), Final: true}
-		}
-	}
-	pod.TellPull(ctx, pod.PullNews{Image: c.Image})
-	began := time.Now()
-	if _, err := r.FetchImage(ctx, want, name, "", ""); err != nil {
-		return err
-	}
-	took := time.Since(began)
-	pod.TellPull(ctx, pod.PullNews{Image: c.Image, Pulled: true, Took: took, Waited: took})
-	return nil
-}
 
 // ImageBytes returns the size of the image of that name, 0 when it is not present.
 func (r *Runtime) ImageBytes(ctx context.Context, want *pod.Spec, name string) (int64, error) {

@@ -47,9 +47,8 @@ func TestC_1_22_6_EveryKindOfContainerIsMade(t *testing.T) {
 			t.Errorf("an ephemeral container before its target: %v", err)
 		}
 		for _, name := range []string{"setup", "side", "c0", "debug", "alone"} {
-			if err := r.PullImage(t.Context(), want, name); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			c, _ := want.Container(name)
+			fetch(t, r, want, c.Image)
 			id := create(t, r, want, box, name, 0)
 			if err := r.StartContainer(t.Context(), id); err != nil {
 				t.Errorf("%s: %v", name, err)

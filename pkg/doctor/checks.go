@@ -58,6 +58,9 @@ func cgroupChecks() []check {
 		{"ND017", "Two who keep cgroups", Warns, "SystemdCgroup = true for the runtime's runc", func(f Facts) []string {
 			return one(f.Runtime.Driver && !f.Runtime.Systemd && f.Systemd && f.Cgroup.Version == "v2" && !f.Runtime.Bundled, "the runtime's cgroup driver is cgroupfs, and systemd runs this machine: both keep the same cgroups")
 		}},
+		{"ND018", "The pods' cgroups are somebody else's", Blocks, "stop whoever made them (systemctl disable --now kubelet, or the other nodectl) and remove them when nothing runs there any more; or give nodectl a cgroup of its own, as --cgroup-root /nodectl", func(f Facts) []string {
+			return one(f.Cgroup.Foreign != "", f.Cgroup.Foreign)
+		}},
 	}
 }
 

@@ -96,13 +96,13 @@ func words(is bool, text string) string {
 
 func resourceChecks() []check {
 	return []check{
-		{"ND050", "Little space", Blocks, "make room, or lower --eviction-hard: below it the node is under pressure, and its pods are refused", func(f Facts) []string {
+		{"ND050", "Little space", Blocks, "make room, or lower --eviction-hard: below it a node of a cluster is under DiskPressure, and the scheduler stays away. What runs stays, and pods of files still start, as long as there is room at all", func(f Facts) []string {
 			return f.short("available", "bytes", func(d Disk) (uint64, uint64) { return d.Free, d.Size })
 		}},
-		{"ND051", "Few inodes", Blocks, "remove small files, or lower --eviction-hard", func(f Facts) []string {
+		{"ND051", "Few inodes", Blocks, "remove small files, or lower --eviction-hard: what comes of it is what ND050 says", func(f Facts) []string {
 			return f.short("inodesFree", "inodes", func(d Disk) (uint64, uint64) { return d.InodesFree, d.Inodes })
 		}},
-		{"ND052", "Little memory", Blocks, "end something, or lower --eviction-hard", func(f Facts) (all []string) {
+		{"ND052", "Little memory", Blocks, "end something, or lower --eviction-hard: below it a node of a cluster is under MemoryPressure, and the scheduler stays away. nodectl ends no pod for it; the kernel does, when nothing is left", func(f Facts) (all []string) {
 			for _, t := range f.Where.Thresholds {
 				if t.Signal == pod.SignalMemory && f.MemorySize > 0 && below(t, f.MemoryFree, f.MemorySize) {
 					all = append(all, fmt.Sprintf("%d MiB of memory are free, and less than %s", f.MemoryFree>>20, limit(t)))

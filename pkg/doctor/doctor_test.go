@@ -29,7 +29,7 @@ func sound(t *testing.T) Facts {
 	return Facts{
 		Where: Where{NodeName: "n1", RootDir: "/var/lib/nodectl", ResolvConf: "/etc/resolv.conf", Thresholds: thresholds, Port: 10250},
 		Now:   now, Caps: 1<<41 - 1, Systemd: true, Descriptors: 65536, Runc: "1.3.3",
-		Cgroup:      Cgroup{"v2", []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids"}, true},
+		Cgroup:      Cgroup{"v2", []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids"}, true, ""},
 		Runtime:     Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "v2.4.2", Ready: true, Network: true, Systemd: true, Driver: true},
 		CNI:         CNI{Dir: "/etc/cni/net.d", Configs: []string{"/etc/cni/net.d/10-b.conflist"}},
 		Filesystems: []string{"ext4", "overlay"}, Seccomp: true, UserNS: 1000,
@@ -66,6 +66,7 @@ var faults = []struct {
 	{"ND015", "read-only", func(f *Facts) { f.Cgroup.Writable = false }},
 	{"ND016", "systemd", func(f *Facts) { f.Systemd = false }},
 	{"ND017", "both keep", func(f *Facts) { f.Runtime.Systemd = false }},
+	{"ND018", "kubepods is not nodectl's", func(f *Facts) { f.Cgroup.Foreign = "cgroup /sys/fs/cgroup/kubepods is not nodectl's" }},
 	{"ND020", "nobody answers", func(f *Facts) {
 		f.Runtime = Runtime{Err: "/run/containerd/containerd.sock: nobody answers", Network: true}
 	}},

@@ -94,6 +94,7 @@ type Cgroup struct {
 	Version     string // "v2", "v1", "hybrid"; "" is none
 	Controllers []string
 	Writable    bool
+	Foreign     string // whose the cgroup of all pods is, where that is not nodectl's; cmd finds out
 }
 
 // Runtime is what the container runtime said; cmd asks it.

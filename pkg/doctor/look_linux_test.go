@@ -117,7 +117,7 @@ func TestLookReadsAMachine(t *testing.T) {
 		"oom":          {-5, f.OOM},
 		"systemd":      {true, f.Systemd},
 		"kernel":       {"6.12.0", f.Kernel},
-		"cgroup":       {Cgroup{"v2", []string{"cpu", "memory", "pids"}, true}, f.Cgroup},
+		"cgroup":       {Cgroup{"v2", []string{"cpu", "memory", "pids"}, true, ""}, f.Cgroup},
 		"cni": {CNI{Dir: "/etc/cni/net.d", Configs: []string{"/etc/cni/net.d/10-net.conflist", "/etc/cni/net.d/20-other.conf"},
 			Broken: []string{"/etc/cni/net.d/00-broken.conf: unexpected end of JSON input"}, Missing: []string{"portmap"}}, f.CNI},
 		"filesystems": {[]string{"overlay", "ext4"}, f.Filesystems},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		}
 		i += n
 	}
-	w.failures = 0
+	w.failures, w.unended = 0, pod.Trouble{}
 	n := len(p.Steps)
 	if n == 0 {
 		return idle, 0
@@ -123,7 +124,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 // start does a step that makes something. It needs a start slot, but for pulls.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
-		return w.pull(pod.WithPullNews(ctx, hearPull(w.cfg, v.Want, s.Container)), v.Want, s.Container)
+		return w.pull(ctx, v.Want, s.Container)
 	}
 	if err := w.takeSlot(ctx); err != nil {
 		return err
@@ -267,8 +268,9 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 			cancel()
 		}
 	}
+	told := hearPull(w.cfg, want, container)
 	err := w.call(ctx, pullPatience, news, func() error {
-		return w.cfg.Runtime.PullImage(pullCtx, want, container)
+		return w.cfg.Runtime.PullImage(pullCtx, want, container, told)
 	})
 	if superseded {
 		return errStale
@@ -290,6 +292,7 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	if !makes(s) {
 		delay := w.failed()
 		w.tellStopFailed(s, err)
+		w.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}

@@ -92,6 +92,10 @@ type Config struct {
 	// goroutines and must not wait; nil: nobody counts.
 	Worked func(operation string, took time.Duration)
 
+	// WorkerStarted is told how long a pod had been known when its worker began; nil is
+	// nobody.
+	WorkerStarted func(took time.Duration)
+
 	// Synced is called by the sync loop once every source was heard and every wanted pod
 	// reported; it must not block. nil: nobody waits for that.
 	Synced func()
@@ -114,7 +118,7 @@ type Config struct {
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often a runtime that is well is asked how it is; default 15 s
-	Starts        int           // pods starting at once; default the number of cores
+	Starts        int           // pods starting at once; default twice the number of cores
 
 	next func(plan.View) plan.Plan // plan.Next; a test holds it up
 }
@@ -139,7 +143,7 @@ func New(cfg Config) *Engine {
 		cfg.ReadyCheck = 15 * time.Second
 	}
 	if cfg.Starts <= 0 {
-		cfg.Starts = runtime.GOMAXPROCS(0)
+		cfg.Starts = 2 * runtime.GOMAXPROCS(0)
 	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = "containerd"

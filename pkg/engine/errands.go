@@ -29,6 +29,7 @@ func (e *RefusedError) Error() string { return e.Msg }
 // wanted of the pod stays as it is.
 type errand struct {
 	key        pod.Key
+	uid        string // the pod has to have; "": any
 	number     uint64 // given by the sync loop; only rises
 	restart    bool   // containers; else the whole instance ends
 	containers []string
@@ -55,9 +56,10 @@ func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, 
 
 // Delete ends a pod as it is now, with its grace or the given one. A pod that a source
 // wants starts anew, as another instance; one that nobody wants goes for good. Pods of
-// an API server are deleted there. It returns as Restart does.
-func (e *Engine) Delete(ctx context.Context, key pod.Key, grace *int64) error {
-	return e.errand(ctx, &errand{key: key, grace: grace})
+// an API server are deleted there. A pod that does not have this UID, unless that is
+// empty, is another one by now and left alone. It returns as Restart does.
+func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
+	return e.errand(ctx, &errand{key: key, uid: uid, grace: grace})
 }
 
 func (e *Engine) errand(ctx context.Context, o *errand) error {
@@ -92,6 +94,9 @@ func (l *loop) handleErrand(ctx context.Context, o *errand) {
 			o.reply(err)
 			return
 		}
+	} else if o.uid != "" && !e.has(o.uid) {
+		o.reply(otherUID(o.key))
+		return
 	} else if e.want != nil && e.want.Origin.Source == "api" {
 		o.reply(atServer(o.key))
 		return
@@ -131,6 +136,8 @@ func (l *loop) errandStray(ctx context.Context, o *errand) {
 		o.reply(fmt.Errorf("pod %s: %w", o.key, ErrNoPod))
 	case l.state != nil && l.state.Pod(o.key) != nil:
 		o.reply(&RefusedError{fmt.Sprintf("pod %s waits for its source to be heard: try again", o.key)})
+	case o.uid != "" && o.uid != s.uid:
+		o.reply(otherUID(o.key))
 	case o.restart:
 		o.reply(&RefusedError{fmt.Sprintf("no source wants pod %s: its containers are not started again", o.key)})
 	case strings.HasPrefix(s.layer, "api:"):
@@ -141,8 +148,17 @@ func (l *loop) errandStray(ctx context.Context, o *errand) {
 	}
 }
 
+func otherUID(key pod.Key) error {
+	return &RefusedError{fmt.Sprintf("pod %s has another UID by now", key)}
+}
+
 func atServer(key pod.Key) error {
 	return &RefusedError{fmt.Sprintf("pod %s is an API server's: delete it there (kubectl delete pod %s -n %s)", key, key.Name, key.Namespace)}
+}
+
+// has reports whether the pod that is wanted, or the one that runs, has this UID.
+func (e *entry) has(uid string) bool {
+	return uid == e.uid || e.want != nil && uid == e.want.UID() || e.runs != nil && uid == e.runs.UID()
 }
 
 // mayRestart says why containers of a pod cannot be restarted.

@@ -33,7 +33,7 @@ func (m *machine) restart(containers ...string) {
 
 func (m *machine) remove(grace *int64) {
 	m.t.Helper()
-	if err := m.asked(func(ctx context.Context) error { return m.agent.engine.Delete(ctx, webKey, grace) }); err != nil {
+	if err := m.asked(func(ctx context.Context) error { return m.agent.engine.Delete(ctx, webKey, "", grace) }); err != nil {
 		m.t.Errorf("delete: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func TestErrandsThatAreRefused(t *testing.T) {
 			return m.asked(func(ctx context.Context) error { return e.Restart(ctx, key(name), containers, nil) })
 		}
 		remove := func(name string, grace *int64) error {
-			return m.asked(func(ctx context.Context) error { return e.Delete(ctx, key(name), grace) })
+			return m.asked(func(ctx context.Context) error { return e.Delete(ctx, key(name), "", grace) })
 		}
 		for _, c := range []struct {
 			err  error
@@ -155,6 +155,7 @@ func TestErrandsThatAreRefused(t *testing.T) {
 			{restart("web", "init"), `container "init" of pod default/web is an init container: it runs once`},
 			{restart("job"), "pod default/job has ended"},
 			{remove("theirs", nil), "pod default/theirs is an API server's: delete it there (kubectl delete pod theirs -n default)"},
+			{m.asked(func(ctx context.Context) error { return e.Delete(ctx, webKey, "another", nil) }), "pod default/web has another UID by now"},
 			{remove("web", &minus), "grace period of -1 seconds: it must not be negative"},
 		} {
 			var refused *RefusedError

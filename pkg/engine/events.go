@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -73,12 +72,12 @@ func fieldPath(of *pod.Spec, name string) string {
 	return "spec.containers{" + name + "}"
 }
 
-// warned returns a context by which calls tell what a person should hear of.
-func warned(ctx context.Context, cfg Config, of *pod.Spec) context.Context {
+// warning tells of what went well for a pod of spec of, but should be heard of.
+func warning(cfg Config, of *pod.Spec) pod.Warn {
 	if of == nil {
-		return ctx
+		return nil
 	}
-	return pod.WithWarnings(ctx, func(reason, message string) { cfg.say(of.Key, of.UID(), "", pod.EventWarning, reason, message) })
+	return func(reason, message string) { cfg.say(of.Key, of.UID(), "", pod.EventWarning, reason, message) }
 }
 
 // event tells of what happens to a pod of spec of, or to one of its containers.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	images "github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pleg"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -104,6 +105,8 @@ func (m *machine) pass(d time.Duration) {
 
 func (m *machine) config(conn *critest.Conn) Config {
 	rt := conn.CRI(cri.Config{Node: "n1", PodLogsDir: "", NodeMemory: 8 << 30})
+	puller := images.New(images.Config{Runtime: rt, Dir: m.t.TempDir()})
+	go puller.Run(m.t.Context())
 	var sources []source.Source
 	if m.src != nil {
 		sources = append(sources, m.src.reader(m.mute))
@@ -115,16 +118,19 @@ func (m *machine) config(conn *critest.Conn) Config {
 	cfg := Config{
 		PodConfig: podconfig.New(podconfig.Config{Sources: sources, Restored: m.disk.restored()}),
 		Sets:      m.disk.setsOrNil(),
-		Runtime:   rt,
-		Hints:     pleg.New(pleg.Config{Runtime: rt}),
-		Volumes:   m.disk,
-		Records:   m.disk,
-		Prober:    m.disk,
-		Sinks:     []Sink{m.disk},
-		Before:    m.disk.before(),
-		Log:       slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Starts:    2,
-		NeedWord:  map[string]bool{"api": true},
+		Runtime: struct {
+			*cri.Runtime
+			*images.Puller
+		}{rt, puller},
+		Hints:    pleg.New(pleg.Config{Runtime: rt}),
+		Volumes:  m.disk,
+		Records:  m.disk,
+		Prober:   m.disk,
+		Sinks:    []Sink{m.disk},
+		Before:   m.disk.before(),
+		Log:      slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Starts:   2,
+		NeedWord: map[string]bool{"api": true},
 	}
 	if m.groups != nil {
 		cfg.Cgroups = m.groups

@@ -11,7 +11,7 @@ import (
 // the container has to end gives it up; a failure is written down, and the next
 // plan ends the container (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
-	hookCtx, giveUp := context.WithCancel(warned(ctx, w.cfg, v.Want))
+	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	superseded := false
 	err := w.call(ctx, w.gate.patience(), func() {
@@ -19,7 +19,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 			superseded = true
 			giveUp()
 		}
-	}, func() error { return w.cfg.Prober.Hook(hookCtx, hookRequest(v, s, id)) })
+	}, func() error { return w.cfg.Prober.Hook(hookCtx, hookRequest(v, s, id, warning(w.cfg, v.Want))) })
 	switch {
 	case superseded:
 		return errStale
@@ -46,8 +46,8 @@ func (w *worker) outlived(made *pod.Spec, container string) bool {
 		now.ContainerHash(container) != made.ContainerHash(container)
 }
 
-func hookRequest(v plan.View, s plan.Step, id string) pod.HookRequest {
-	r := pod.HookRequest{Handler: s.Hook, ContainerID: id}
+func hookRequest(v plan.View, s plan.Step, id string, warn pod.Warn) pod.HookRequest {
+	r := pod.HookRequest{Handler: s.Hook, ContainerID: id, Warn: warn}
 	for _, spec := range []*pod.Spec{v.Kept, v.Want} {
 		if spec == nil || r.Container != nil {
 			continue

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -53,6 +54,9 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 			before:  l.cfg.Before[e.key],
 		}
 		e.worker = w
+		if l.cfg.WorkerStarted != nil {
+			l.cfg.WorkerStarted(time.Since(e.since))
+		}
 		l.workers.Go(func() { w.live(ctx) })
 	}
 	select {

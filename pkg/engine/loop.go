@@ -86,6 +86,7 @@ type loop struct {
 type entry struct {
 	key     pod.Key
 	seq     uint64
+	since   time.Time // known
 	uid     string    // of a stray
 	want    *pod.Spec // nil: it has to go
 	next    *pod.Spec // wanted once it is gone; nil: nothing is
@@ -325,7 +326,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 
 func (l *loop) entry(key pod.Key) *entry {
 	l.seq++
-	e := &entry{key: key, seq: l.seq}
+	e := &entry{key: key, seq: l.seq, since: time.Now()}
 	l.pods[key] = e
 	return e
 }

@@ -78,7 +78,7 @@ func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) er
 			return &pod.StartError{Reason: "FailedCreatePodContainer", Err: err}
 		}
 	}
-	_, err = w.cfg.Runtime.RunSandbox(warned(ctx, w.cfg, want), pod.SandboxRequest{Want: want, Instance: s.Instance, Attempt: s.Attempt, Place: place})
+	_, err = w.cfg.Runtime.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: s.Instance, Attempt: s.Attempt, Place: place, Warn: warning(w.cfg, want)})
 	return err
 }
 

@@ -43,7 +43,7 @@ type PodReport struct {
 	pod.Key
 	UID, Phase      string
 	Result          string // running, ready, done, gone, failed, timeout, rejected
-	Reason, Message string
+	Reason, Message string // why it is no further; the step that fails, where one does
 	Status          v1.PodStatus
 }
 
@@ -76,7 +76,7 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 		if !ok {
 			r = l.reportOf(spec, l.pods[spec.Key])
 			r.Result = ResultTimeout
-			if errors.Is(ctx.Err(), context.Canceled) {
+			if errors.Is(ctx.Err(), context.Canceled) && r.Reason == "" {
 				r.Message = "interrupted"
 			}
 		}
@@ -119,20 +119,26 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 
 func (l *loop) reportOf(spec *pod.Spec, e *entry) PodReport {
 	r := PodReport{Key: spec.Key, UID: spec.UID(), Phase: string(v1.PodPending)}
-	if e == nil || e.last == nil {
-		if !l.runtime.Runtime {
-			r.Reason, r.Message = "RuntimeNotReady", l.runtime.RuntimeMessage
+	if e != nil && e.last != nil {
+		r.Status = e.last.pod.Status
+		r.Phase = string(r.Status.Phase)
+		r.Reason, r.Message = r.Status.Reason, r.Status.Message
+		if reason, message := why(&r.Status); r.Reason == "" && reason != "" {
+			r.Reason, r.Message = reason, message
 		}
-		return r
+		if t := e.last.stuck; r.Reason == "" && t.Reason != "" {
+			r.Reason, r.Message = t.Reason, t.Message
+		}
+		if b := e.last.behind; b.Reason != "" {
+			r.Reason, r.Message = b.Reason, b.Message
+		}
 	}
-	r.Status = e.last.pod.Status
-	r.Phase = string(r.Status.Phase)
-	r.Reason, r.Message = r.Status.Reason, r.Status.Message
-	if reason, message := why(&r.Status); r.Reason == "" && reason != "" {
-		r.Reason, r.Message = reason, message
-	}
-	if b := e.last.behind; b.Reason != "" {
-		r.Reason, r.Message = b.Reason, b.Message
+	switch {
+	case r.Reason != "" || r.Phase != string(v1.PodPending):
+	case !l.runtime.Runtime:
+		r.Reason, r.Message = "RuntimeNotReady", l.runtime.RuntimeMessage
+	case !l.runtime.Network && !spec.Pod.Spec.HostNetwork:
+		r.Reason, r.Message = eventNetwork, l.runtime.NetworkMessage
 	}
 	return r
 }

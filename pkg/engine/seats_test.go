@@ -363,3 +363,18 @@ func TestC_1_31_UIDOfAnEndedPodIsTaken(t *testing.T) {
 		}
 	})
 }
+
+// TestC_1_40_WorkerStartsAreTimed: once for each pod.
+func TestC_1_40_WorkerStartsAreTimed(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		var took []time.Duration
+		m.alter = func(c *Config) { c.WorkerStarted = func(d time.Duration) { took = append(took, d) } }
+		m.src.set(mkpod("web"), mkpod("db"))
+		m.arrive()
+		m.pass(time.Minute)
+		if len(took) != 2 || max(took[0], took[1]) > time.Second {
+			t.Errorf("workers of two pods began after %v", took)
+		}
+	})
+}

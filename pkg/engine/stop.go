@@ -42,7 +42,7 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	for i, s := range steps {
 		end := make(chan struct{})
 		over[s.Container] = end
-		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID), hooked: w.rec.Lives[s.ID].PreStop}
+		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID, warning(w.cfg, w.madeOf())), hooked: w.rec.Lives[s.ID].PreStop}
 	}
 	for _, s := range stops {
 		for _, name := range s.After {
@@ -68,11 +68,10 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(deaf)
-	of := w.madeOf()
 	for i, s := range stops {
 		wg.Go(func() {
 			err := sheltered(func() error {
-				return s.run(warned(ctx, w.cfg, of), w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
+				return s.run(ctx, w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
 			})
 			close(s.end)
 			tell(stopped{i: i, err: err})

@@ -40,6 +40,7 @@ type worker struct {
 	slot      bool
 	lowered   *pod.Spec              // whose resources the pod's cgroup was last lowered to
 	failures  int                    // of looking, stopping and removing, in a row
+	unended   pod.Trouble            // what of the pod could not be stopped or removed last
 	failing   map[string]plan.Action // what the trouble of this name is about
 	expect    bool                   // a look showed something, and it was not removed since
 	doubt     time.Time              // since when looks show nothing of it all the same

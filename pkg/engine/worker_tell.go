@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -19,8 +17,12 @@ type report struct {
 	seq  uint64 // of the entry whose worker speaks
 	gen  uint64 // of the letter it acted on
 	busy bool   // the plan has steps: what is shown is not yet what is wanted
-	// behind is why an edit is not made yet; the zero one: nothing is in its way.
+	// behind is why an edit, or the pod's end, is not made yet; the zero one: nothing is
+	// in its way.
 	behind pod.Trouble
+	// stuck is the step of the pod that failed last and was not done since; the zero
+	// one: there is none.
+	stuck  pod.Trouble
 	pod    *v1.Pod
 	origin pod.Origin
 	fresh  bool // the status differs from the one reported before, or nothing is left now
@@ -57,6 +59,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 
 		instance: w.rec.Instance,
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
+		stuck:    w.stuck(),
 	}
 	spec := w.letter.asked
 	if spec == nil {
@@ -78,10 +81,9 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	if w.cfg.Logs != nil {
 		r.logs = logsOf(v.Have)
 	}
-	if p.Behind {
-		r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
-		for _, name := range slices.Backward(slices.Sorted(maps.Keys(w.trouble))) {
-			r.behind = w.trouble[name]
+	if p.Behind || w.unended.Reason != "" {
+		if r.behind = r.stuck; r.behind.Reason == "" {
+			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
 		}
 	}
 	for _, t := range w.trouble {
@@ -93,6 +95,18 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// stuck is what keeps the pod from going on: what stops it, else what fails of it as a
+// whole, else what fails of its containers.
+func (w *worker) stuck() pod.Trouble {
+	if w.unended.Reason != "" {
+		return w.unended
+	}
+	for _, name := range sortedNames(w.trouble) {
+		return w.trouble[name]
+	}
+	return pod.Trouble{}
 }
 
 // counts is what of a status holds of the next instance of its pod: the counts that

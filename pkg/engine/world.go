@@ -33,8 +33,9 @@ type Actor interface {
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	// PullImage makes the image of want's container present by its pull policy:
-	// ImageStatus, then PullImage where needed. The end of ctx ends it.
-	PullImage(ctx context.Context, want *pod.Spec, container string) error
+	// ImageStatus, then PullImage where needed. told hears of every step, and does
+	// not wait. The end of ctx ends it.
+	PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error
 	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
 	StartContainer(ctx context.Context, id string) error
 	// StopContainer asks the container to end, and kills it after grace. It

@@ -114,8 +114,12 @@ func New(cfg Config) *Puller {
 
 // PullImage makes present what want's container is made of: the images of the image
 // volumes that it mounts, and its own, each by its pull policy (C-1.39.2, C-1.39.7).
-// The end of ctx ends it, and a pull that nobody else waits for.
-func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string) error {
+// told hears of every step, from this goroutine; it must not wait, and may be nil. The
+// end of ctx ends the call, and a pull that nobody else waits for.
+func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error {
+	if told == nil {
+		told = func(pod.PullNews) {}
+	}
 	c, _ := want.Container(container)
 	if c == nil {
 		return &pod.StartError{Reason: "CreateContainerConfigError", Err: fmt.Errorf("pod %s has no container %q", want.Key, container), Final: true}
@@ -125,7 +129,7 @@ func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string
 		if v.Image == nil || !slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == v.Name }) {
 			continue
 		}
-		if err := p.ensure(ctx, want, v.Image.Reference, v.Image.PullPolicy); err != nil {
+		if err := p.ensure(ctx, want, v.Image.Reference, v.Image.PullPolicy, told); err != nil {
 			var start *pod.StartError
 			if errors.As(err, &start) {
 				return &pod.StartError{Reason: start.Reason, Err: fmt.Errorf("volume %s: %w", v.Name, start.Err), Final: start.Final}
@@ -133,11 +137,11 @@ func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string
 			return err
 		}
 	}
-	return p.ensure(ctx, want, c.Image, c.ImagePullPolicy)
+	return p.ensure(ctx, want, c.Image, c.ImagePullPolicy, told)
 }
 
 // ensure makes one image present.
-func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, policy v1.PullPolicy) error {
+func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, policy v1.PullPolicy, told func(pod.PullNews)) error {
 	n, err := parse(image)
 	if err != nil {
 		return &pod.StartError{Reason: reasonInvalid, Err: fmt.Errorf("image %q: %w", image, err), Final: true}
@@ -155,17 +159,17 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case err != nil:
 			return err
 		case id != "" && p.mayUse(id, n, secrets):
-			pod.TellPull(ctx, pod.PullNews{Image: image, Present: true})
+			told(pod.PullNews{Image: image, Present: true})
 			return nil
 		case policy == v1.PullNever: // also when it is there for others: that is not told
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("image %s is not present and imagePullPolicy is Never", n.image), Final: true}
 		}
 	}
-	pod.TellPull(ctx, pod.PullNews{Image: image})
+	told(pod.PullNews{Image: image})
 	began := time.Now()
 	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets))
 	if err == nil {
-		pod.TellPull(ctx, pod.PullNews{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
+		told(pod.PullNews{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
 	}
 	return err
 }

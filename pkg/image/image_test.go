@@ -146,6 +146,11 @@ func on(t *testing.T, r *registries, dir string, change ...func(*image.Config)) 
 	return m
 }
 
+// PullImage is the Puller's, whose news nobody hears.
+func (m *machine) PullImage(ctx context.Context, want *pod.Spec, container string) error {
+	return m.Puller.PullImage(ctx, want, container, nil)
+}
+
 type synced struct {
 	mu sync.Mutex
 	w  *bytes.Buffer
@@ -638,10 +643,10 @@ func TestC_D_PullsAreTold(t *testing.T) {
 		defer m.stop()
 		pull := func(want *pod.Spec) string {
 			var b strings.Builder
-			ctx := pod.WithPullNews(t.Context(), func(n pod.PullNews) {
+			told := func(n pod.PullNews) {
 				fmt.Fprintf(&b, "%s %t %t %s %s; ", n.Image, n.Present, n.Pulled, n.Took, n.Waited)
-			})
-			if err := m.PullImage(ctx, want, "c0"); err != nil {
+			}
+			if err := m.Puller.PullImage(t.Context(), want, "c0", told); err != nil {
 				fmt.Fprintf(&b, "failed; ")
 			}
 			return b.String()

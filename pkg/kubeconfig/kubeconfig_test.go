@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/authority"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -289,9 +290,9 @@ func TestIdentityOf(t *testing.T) {
 	if id, err := IdentityOf(token); err != nil || id != (Identity{}) {
 		t.Errorf("%+v, %v", id, err)
 	}
-	a := newAuthority(t)
+	a := authority.New()
 	end := time.Now().Add(time.Hour).Truncate(time.Second)
-	cert, key := a.issue("system:node:n1", end)
+	cert, key := a.Issue("system:node:n1", authority.Until(end))
 	path := kubeconfigOf(t, "https://127.0.0.1:1", "", "client-certificate: pair.pem, client-key: pair.pem")
 	if id, err := IdentityOf(path); !errors.Is(err, fs.ErrNotExist) || id.File != filepath.Join(filepath.Dir(path), "pair.pem") {
 		t.Errorf("%+v, %v", id, err)
@@ -310,11 +311,11 @@ func TestIdentityOf(t *testing.T) {
 // bootstrap's credentials.
 func TestWriteJoined(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := authority.New()
 	from := kubeconfigOf(t, "https://127.0.0.1:1", ", tls-server-name: x, certificate-authority: ca.crt", "token: hunter2")
-	write(t, filepath.Join(filepath.Dir(from), "ca.crt"), a.pem)
+	write(t, filepath.Join(filepath.Dir(from), "ca.crt"), a.PEM())
 	pair := filepath.Join(t.TempDir(), "pair.pem")
-	cert, key := a.issue("system:node:n1", time.Now().Add(time.Hour))
+	cert, key := a.Issue("system:node:n1")
 	write(t, pair, cert+key)
 	path := filepath.Join(t.TempDir(), "made", "kubeconfig")
 	if err := WriteJoined(path, from, pair); err != nil {

@@ -1,23 +1,20 @@
 package kubeconfig
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"io"
 	"log"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/authority"
 )
 
 // A dead connection is found by pings and keep-alives, which the transport has to
@@ -31,66 +28,82 @@ func TestF70_ConnectionsAreProbed(t *testing.T) {
 	}
 }
 
-// authority issues certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  string
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{key: must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: t.Name()}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der := must(x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key))
-	a.cert = must(x509.ParseCertificate(der))
-	a.pem = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	return a
-}
-
-// issue returns a certificate and its key, as PEM.
-func (a *authority) issue(name string, end time.Time) (cert, key string) {
-	k := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der := must(x509.CreateCertificate(rand.Reader, template, a.cert, k.Public(), a.key))
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(k))}))
-}
-
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+
+// secured starts a server whose certificate is the authority's; it asks clients for
+// theirs.
+func secured(t *testing.T, a *authority.Authority, answer http.HandlerFunc) *httptest.Server {
+	h := httptest.NewUnstartedServer(answer)
+	cert, key := a.Issue("server")
+	h.TLS = &tls.Config{Certificates: []tls.Certificate{must(tls.X509KeyPair([]byte(cert), []byte(key)))}, ClientAuth: tls.RequestClientCert}
+	h.EnableHTTP2 = true
+	h.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	return h
+}
+
+// A server that has a certificate of another authority is believed once the
+// kubeconfig's file names that one too.
+func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
+	t.Parallel()
+	was, is := authority.New(), authority.New()
+	h := secured(t, is, func(http.ResponseWriter, *http.Request) {})
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	write(t, ca, was.PEM())
+	c := opened(t, kubeconfigOf(t, h.URL, ", certificate-authority: "+ca, ""))
+	if _, _, err := get(t, c, "/"); err == nil || !strings.Contains(err.Error(), "signed by an authority that the kubeconfig does not name") {
+		t.Errorf("error %v", err)
+	}
+	write(t, ca, was.PEM()+is.PEM())
+	if _, _, err := get(t, c, "/"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A kubeconfig may name a command that gives credentials. What it fails with is not
+// told, and it is asked again.
+func TestF72_CredentialsFromACommand(t *testing.T) {
+	t.Parallel()
+	s, trust := echo(t)
+	path := kubeconfigOf(t, s.URL, trust, "exec: {apiVersion: client.authentication.k8s.io/v1, command: ./credentials, interactiveMode: Never}")
+	command := filepath.Join(filepath.Dir(path), "credentials")
+	says := func(script string) {
+		write(t, command, "#!/bin/sh\n"+script+"\n")
+		if err := os.Chmod(command, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says("echo hunter2 >&2; exit 3")
+	c := opened(t, path)
+	if _, _, err := get(t, c, "/"); err == nil || err.Error() != s.URL+": the kubeconfig's command for credentials failed" {
+		t.Errorf("error %v", err)
+	}
+	says(`echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "given"}}'`)
+	if _, got, err := get(t, c, "/"); !strings.Contains(got, "Bearer given ") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
 
 // A client certificate that is rotated in its file is shown with the next request;
 // what is under way on the old connection may end, but not for long.
 func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := authority.New()
 	ended := make(chan string, 1) // cap 1: the handler of the one watch sends once
-	h := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := secured(t, a, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
 		if r.URL.Path == "/watch" {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 			ended <- r.TLS.PeerCertificates[0].Subject.CommonName
 		}
-	}))
-	cert, key := a.issue("server", time.Now().Add(time.Hour))
-	h.TLS = &tls.Config{Certificates: []tls.Certificate{must(tls.X509KeyPair([]byte(cert), []byte(key)))}, ClientAuth: tls.RequireAnyClientCert}
-	h.EnableHTTP2 = true
-	h.Config.ErrorLog = log.New(io.Discard, "", 0)
-	h.StartTLS()
-	t.Cleanup(h.Close)
-
+	})
 	dir := t.TempDir()
 	pair := filepath.Join(dir, "pair.pem")
-	rotate := func(name string) { cert, key := a.issue(name, time.Now().Add(time.Hour)); write(t, pair, cert+key) }
+	rotate := func(name string) { cert, key := a.Issue(name); write(t, pair, cert+key) }
 	rotate("first")
-	c := opened(t, kubeconfigOf(t, h.URL, ", certificate-authority-data: "+encoded(a.pem), "client-certificate: "+pair+", client-key: "+pair))
+	c := opened(t, kubeconfigOf(t, h.URL, ", certificate-authority-data: "+encoded(a.PEM()), "client-certificate: "+pair+", client-key: "+pair))
 	response, err := c.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://nobody.invalid/watch", nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -128,9 +141,9 @@ func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 // only for the same name and while it is valid.
 func TestD4_RotatedPairWins(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
+	a := authority.New()
 	now := time.Now()
-	cert, key := a.issue("system:node:n1", now.Add(time.Hour))
+	cert, key := a.Issue("system:node:n1", authority.Until(now.Add(time.Hour)))
 	pair := filepath.Join(t.TempDir(), "pair.pem")
 	path := kubeconfigOf(t, "https://127.0.0.1:1", "", "client-certificate-data: "+encoded(cert)+", client-key-data: "+encoded(key))
 	c := opened(t, path, func(c *Config) { c.Pair = pair })
@@ -148,7 +161,7 @@ func TestD4_RotatedPairWins(t *testing.T) {
 		return w
 	}
 	first := shows(cert)
-	rotated, fresh := a.issue("system:node:n1", now.Add(2*time.Hour))
+	rotated, fresh := a.Issue("system:node:n1", authority.Until(now.Add(2*time.Hour)))
 	write(t, pair, rotated+fresh)
 	second := shows(rotated)
 	if second == first || second.identity == first.identity || shows(rotated) != second || second.until.IsZero() {
@@ -158,10 +171,10 @@ func TestD4_RotatedPairWins(t *testing.T) {
 	if shows(rotated) == second {
 		t.Error("nobody looks whether the pair is still valid")
 	}
-	other, its := a.issue("system:node:n2", now.Add(2*time.Hour))
+	other, its := a.Issue("system:node:n2", authority.Until(now.Add(2*time.Hour)))
 	write(t, pair, other+its)
 	shows(cert)
-	old, its := a.issue("system:node:n1", now.Add(-time.Minute))
+	old, its := a.Issue("system:node:n1", authority.Until(now.Add(-time.Minute)))
 	write(t, pair, old+its)
 	shows(cert)
 	write(t, pair, rotated)

@@ -12,11 +12,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/test/said"
 )
 
 // all is what a reader wants who wants everything.
@@ -90,44 +92,6 @@ func TestC_1_40_8_DamagedLinesAreLeftOut(t *testing.T) {
 	}
 }
 
-// said collects what a follower wrote, for who waits for it.
-type said struct {
-	mu   sync.Mutex
-	text string
-	more chan struct{} // cap 1
-}
-
-func newSaid() *said { return &said{more: make(chan struct{}, 1)} }
-
-func (s *said) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.text += string(b)
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
-	return len(b), nil
-}
-
-func (s *said) wait(t *testing.T, want string) {
-	t.Helper()
-	limit := time.After(20 * time.Second)
-	for {
-		s.mu.Lock()
-		got := s.text
-		s.mu.Unlock()
-		if got == want {
-			return
-		}
-		select {
-		case <-s.more:
-		case <-limit:
-			t.Fatalf("got %q, want %q", got, want)
-		}
-	}
-}
-
 func line(stream, text string) string { return "2026-01-02T03:04:05Z " + stream + " F " + text + "\n" }
 
 func appendTo(t *testing.T, path, text string) {
@@ -143,10 +107,10 @@ func appendTo(t *testing.T, path, text string) {
 }
 
 // followed starts a follower; end waits for its end.
-func followed(t *testing.T, f logs.File, o logs.Options) (out *said, end func() error) {
+func followed(t *testing.T, f logs.File, o logs.Options) (out *said.Log, end func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	out, done := newSaid(), make(chan error, 1)
+	out, done := new(said.Log), make(chan error, 1)
 	go func() { done <- logs.Read(ctx, out, f, o) }()
 	t.Cleanup(cancel)
 	return out, func() error {
@@ -170,10 +134,10 @@ func TestC_1_43_3_Follow(t *testing.T) {
 	var ended atomic.Bool
 	o.Ended = ended.Load
 	out, end := followed(t, f, o)
-	out.wait(t, "1\n")
+	out.Is(t, "1\n")
 	appendTo(t, path, "2026-01-02T03:04:05Z std")
 	appendTo(t, path, "out F 2\n")
-	out.wait(t, "1\n2\n")
+	out.Is(t, "1\n2\n")
 	want := "1\n2\n"
 	for i, stamp := range []string{".20260102-030405", ".20260102-030406"} {
 		if err := os.Rename(path, path+stamp); err != nil {
@@ -182,15 +146,15 @@ func TestC_1_43_3_Follow(t *testing.T) {
 		appendTo(t, path+stamp, line("stdout", "late"))
 		appendTo(t, path, line("stderr", fmt.Sprint("new", i)))
 		want += fmt.Sprint("late\nnew", i, "\n")
-		out.wait(t, want)
+		out.Is(t, want)
 	}
 	ended.Store(true)
 	appendTo(t, path, line("stdout", "last")) // before anybody looked again
 	if err := end(); err != nil {
 		t.Error(err)
 	}
-	if last := want + "last\n"; out.text != last && out.text != want { // written after it ended: either
-		t.Errorf("%q", out.text)
+	if last := want + "last\n"; out.String() != last && out.String() != want { // written after it ended: either
+		t.Errorf("%q", out.String())
 	}
 }
 
@@ -210,8 +174,8 @@ func TestC_1_43_3_NothingIsLostAtTheEnd(t *testing.T) {
 		return true
 	}
 	out, end := followed(t, f, o)
-	if err := end(); err != nil || out.text != "last\n" {
-		t.Errorf("%q, %v", out.text, err)
+	if err := end(); err != nil || out.String() != "last\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 
@@ -222,7 +186,7 @@ func TestC_1_40_8_FollowEndsWithItsReader(t *testing.T) {
 	o.Follow, o.Tail = true, 0
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	out := newSaid()
+	out := new(said.Log)
 	go func() { done <- logs.Read(ctx, out, f, o) }()
 	appendTo(t, path, line("stdout", "2"))
 	cancel()
@@ -236,8 +200,8 @@ func TestC_1_40_8_FollowEndsWithItsReader(t *testing.T) {
 	o = all()
 	o.Follow, o.Limit = true, 3
 	out, end := followed(t, f, o)
-	if err := end(); err != nil || out.text != "1\n2" {
-		t.Errorf("the limit is the end: %q, %v", out.text, err)
+	if err := end(); err != nil || out.String() != "1\n2" {
+		t.Errorf("the limit is the end: %q, %v", out.String(), err)
 	}
 }
 
@@ -358,38 +322,41 @@ func TestD1_SwapWhileTailing(t *testing.T) {
 	close(over)
 	wg.Wait()
 	_ = end
-	out.mu.Lock()
-	defer out.mu.Unlock()
-	if strings.Contains(out.text, "secret") || swaps < 100 || reads < 100 {
-		t.Errorf("%d swaps, %d reads: %q", swaps, reads, out.text)
+	if strings.Contains(out.String(), "secret") || swaps < 100 || reads < 100 {
+		t.Errorf("%d swaps, %d reads: %q", swaps, reads, out.String())
 	}
 }
 
-// TestC_1_43_3_ASilentFollowerIsCheap: 200 of them, for a second.
+// TestC_1_43_3_ASilentFollowerIsCheap: 200 of them, for twenty seconds of theirs.
 func TestC_1_43_3_ASilentFollowerIsCheap(t *testing.T) {
 	f, _ := logIn(t, "")
 	o := all()
 	o.Follow = true
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range 200 {
-		wg.Go(func() {
-			if err := logs.Read(ctx, io.Discard, f, o); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	time.Sleep(time.Second) // they are silent
-	before := spent(t)
-	time.Sleep(2 * time.Second)
-	took := spent(t) - before
-	cancel()
-	wg.Wait()
-	each := took / 200 / 2
-	t.Logf("a silent follower takes %s of a second", each)
-	if each > time.Millisecond {
-		t.Errorf("a silent follower takes %s of a second", each)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		const followers, seconds = 200, 20
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range followers {
+			wg.Go(func() {
+				if err := logs.Read(ctx, io.Discard, f, o); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Second) // they are at their slowest
+		synctest.Wait()
+		before := spent(t)
+		time.Sleep(seconds * time.Second)
+		synctest.Wait()
+		took := spent(t) - before
+		cancel()
+		wg.Wait()
+		each := took / followers / seconds
+		t.Logf("a silent follower takes %s of a second", each)
+		if each > time.Millisecond || each == 0 {
+			t.Errorf("a silent follower takes %s of a second", each)
+		}
+	})
 }
 
 func spent(t *testing.T) time.Duration {

@@ -49,7 +49,7 @@ func histograms(r *prometheus.Registry, name, help string, buckets []float64, la
 }
 
 // certificates says how long certificates are still good for: infinitely where there
-// is none, as the kubelet has it.
+// is none, as the kubelet has it; and how often they were not renewed.
 func certificates(r *prometheus.Registry, c Config) {
 	left := func(of func() time.Time) func() float64 {
 		return func() float64 {
@@ -65,6 +65,16 @@ func certificates(r *prometheus.Registry, c Config) {
 	function(r, "kubelet_certificate_manager_server_ttl_seconds",
 		"Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
 		left(c.ServerExpires))
+	failures := func(name string, of func() int64) {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: "Counter of certificate renewal errors."}, func() float64 {
+			if of == nil {
+				return 0
+			}
+			return float64(of())
+		}))
+	}
+	failures("kubelet_certificate_manager_client_expiration_renew_errors", c.ClientFailures)
+	failures("kubelet_server_expiration_renew_errors", c.ServerFailures)
 }
 
 // major and minor are the parts of v1.36.3; "" where the version is no such one.

@@ -29,6 +29,9 @@ type Config struct {
 	// ClientExpires and ServerExpires return when the certificates that are in use
 	// end; nil, and the zero time, say that there is none.
 	ClientExpires, ServerExpires func() time.Time
+	// ClientFailures and ServerFailures return how often they could not be renewed; nil
+	// is never.
+	ClientFailures, ServerFailures func() int64
 	// CgroupVersion is 1 or 2; 0 where there are none.
 	CgroupVersion int
 }
@@ -55,8 +58,6 @@ type Metrics struct {
 	clients *prometheus.CounterVec
 	workers workers
 	prober  prober
-
-	client, serving prometheus.Counter // certificates that were not renewed
 }
 
 // New returns Metrics; everything that counts from zero is at zero.
@@ -76,8 +77,6 @@ func New(c Config) *Metrics {
 	m.pods = newPods(m.all, began, m.prober.forget)
 	m.constants(c)
 	certificates(m.all, c)
-	m.client = counter(m.all, "kubelet_certificate_manager_client_expiration_renew_errors", "Counter of certificate renewal errors.")
-	m.serving = counter(m.all, "kubelet_server_expiration_renew_errors", "Counter of certificate renewal errors.")
 	return m
 }
 
@@ -113,12 +112,3 @@ func handler(r *prometheus.Registry) http.Handler {
 
 // Also shows what a collector of somebody else's has, as stats.Volumes, in /metrics.
 func (m *Metrics) Also(c prometheus.Collector) { m.all.MustRegister(c) }
-
-// NotRenewed takes a client certificate, or a serving one, that could not be renewed.
-func (m *Metrics) NotRenewed(serving bool) {
-	if serving {
-		m.serving.Inc()
-		return
-	}
-	m.client.Inc()
-}

@@ -360,12 +360,12 @@ func TestAppendixG_Requests(t *testing.T) {
 	other()
 }
 
-// TestAppendixG_Certificates: seconds that are left, infinitely many without one.
+// TestAppendixG_Certificates: seconds that are left, infinitely many without one, and
+// how often they were not renewed.
 func TestAppendixG_Certificates(t *testing.T) {
 	t.Parallel()
 	at := time.Now().Add(time.Hour)
-	m := metrics.New(metrics.Config{Node: "n1", ClientExpires: func() time.Time { return at }})
-	m.NotRenewed(true)
+	m := metrics.New(metrics.Config{Node: "n1", ClientExpires: func() time.Time { return at }, ServerFailures: func() int64 { return 1 }})
 	got := series(t, m.Handler())
 	want(t, got, map[string]float64{
 		"kubelet_server_expiration_renew_errors{}": 1, "kubelet_certificate_manager_client_expiration_renew_errors{}": 0,

@@ -227,6 +227,7 @@ type HookRequest struct {
 	Container   *v1.Container // for named ports; nil when its spec is lost
 	ContainerID string
 	PodIP       string // empty on the host network: the hook goes to loopback
+	Warn        Warn
 }
 
 // ProbeWarning is what a probe that succeeds has to tell all the same.

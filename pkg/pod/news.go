@@ -1,9 +1,6 @@
 package pod
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // PullNews is one step on the way to an image that a container needs: it is there
 // already, it is being pulled, or it was pulled.
@@ -16,33 +13,13 @@ type PullNews struct {
 	Bytes   int64         // of the image; 0 is unknown
 }
 
-type pullNewsKey struct{}
+// Warn takes what a person should hear of although it went well, with the reason of its
+// event. It may be called from any goroutine, and must not wait; nil hears nothing.
+type Warn func(reason, message string)
 
-// WithPullNews returns a context by which who makes images present tells hear of every
-// step. hear is called from the goroutine that waits for the image, and must not wait.
-func WithPullNews(ctx context.Context, hear func(PullNews)) context.Context {
-	return context.WithValue(ctx, pullNewsKey{}, hear)
-}
-
-// TellPull tells whoever gave ctx, where anybody wants to hear.
-func TellPull(ctx context.Context, n PullNews) {
-	if hear, ok := ctx.Value(pullNewsKey{}).(func(PullNews)); ok {
-		hear(n)
-	}
-}
-
-type warningKey struct{}
-
-// WithWarnings returns a context by which who makes or asks something of a pod tells
-// what a person should hear of although it went well, with the reason of its event.
-// hear may be called from any goroutine, and must not wait.
-func WithWarnings(ctx context.Context, hear func(reason, message string)) context.Context {
-	return context.WithValue(ctx, warningKey{}, hear)
-}
-
-// Warn tells whoever gave ctx, where anybody wants to hear.
-func Warn(ctx context.Context, reason, message string) {
-	if hear, ok := ctx.Value(warningKey{}).(func(reason, message string)); ok {
-		hear(reason, message)
+// Say warns, where somebody hears it.
+func (w Warn) Say(reason, message string) {
+	if w != nil {
+		w(reason, message)
 	}
 }

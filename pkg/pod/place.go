@@ -33,4 +33,5 @@ type SandboxRequest struct {
 	Instance int
 	Attempt  uint32
 	Place    Place
+	Warn     Warn
 }

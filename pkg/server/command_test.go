@@ -129,7 +129,7 @@ func TestD2_Audit(t *testing.T) {
 	l.fetch(t, l.web(t, "stranger"), http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil)
 	l.fetch(t, l.web(t, "admin"), http.MethodGet, "/pods", nil)
 	l.stop()
-	text := l.log.text.String()
+	text := l.log.String()
 	var lines []string
 	for _, line := range strings.Split(text, "\n") {
 		if strings.Contains(line, `msg="Privileged call"`) {

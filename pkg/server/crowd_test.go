@@ -1,43 +1,24 @@
 package server
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/said"
 )
-
-// said is a log that is read while it is written.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-func (s *said) count(text string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Count(s.text.String(), text)
-}
 
 // TestF10_ACrowdIsHungUp: connections that ask for nothing are bounded as well;
 // one too many is hung up at once, which is said once, and when others leave
 // there is room again.
 func TestF10_ACrowdIsHungUp(t *testing.T) {
 	t.Parallel()
-	log := new(said)
+	log := new(said.Log)
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Connections, cfg.Log = 4, slog.New(slog.NewTextHandler(log, nil))
 	web, _ := started(t, cfg)
@@ -90,7 +71,7 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 		for !func() bool { c := dial(); defer c.Close(); return asks(c) }() {
 		}
 	}
-	if n := log.count("Too many connections"); n < 1 || n > 2 {
+	if n := log.Count("Too many connections"); n < 1 || n > 2 {
 		t.Errorf("said %d times in two crowds", n)
 	}
 }
@@ -114,8 +95,4 @@ func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 	if got := New(Config{}).cfg; got.Connections > descriptors()/2 || got.Connections > 512 || got.Connections < 1 {
 		t.Errorf("%d connections of %d descriptors", got.Connections, descriptors())
 	}
-}
-
-func (s *said) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

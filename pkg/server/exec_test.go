@@ -14,6 +14,7 @@ import (
 	clientexec "k8s.io/client-go/util/exec"
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/test/said"
 )
 
 // TestC_1_40_9_Exec: output, errors' output, exit codes, and the end of stdin, with
@@ -86,7 +87,7 @@ func TestC_1_40_9_Terminal(t *testing.T) {
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
 		l := newPlace(t)
 		x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "sizes", "input", "1", "output", "1", "error", "1", "tty", "1"))[name]
-		out, window := newQuiet(), make(sizes, 1)
+		out, window := new(said.Log), make(sizes, 1)
 		ended := make(chan error, 1)
 		in, stdin := io.Pipe()
 		defer stdin.Close()
@@ -94,9 +95,9 @@ func TestC_1_40_9_Terminal(t *testing.T) {
 			ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: window})
 		}()
 		window <- remotecommand.TerminalSize{Width: 80, Height: 24}
-		out.wait(t, "80x24\n")
+		out.Is(t, "80x24\n")
 		window <- remotecommand.TerminalSize{Width: 132, Height: 43}
-		out.wait(t, "80x24\n132x43\n")
+		out.Is(t, "80x24\n132x43\n")
 		l.rt.Exit(l.key, "c", 137)
 		select {
 		case err := <-ended:
@@ -116,17 +117,17 @@ func TestC_1_40_9_Attach(t *testing.T) {
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
 		l := newPlace(t)
 		x := l.clients(t, "admin", l.url("/attach/ns/p/c", "input", "1", "output", "1"))[name]
-		out, ended := newQuiet(), make(chan error, 1)
+		out, ended := new(said.Log), make(chan error, 1)
 		in, stdin := io.Pipe()
 		defer stdin.Close()
 		go func() {
 			ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: out})
 		}()
-		out.wait(t, "attached\n")
+		out.Is(t, "attached\n")
 		if _, err := io.WriteString(stdin, "typed\n"); err != nil {
 			t.Fatal(err)
 		}
-		out.wait(t, "attached\ntyped\n")
+		out.Is(t, "attached\ntyped\n")
 		l.rt.Exit(l.key, "c", 137)
 		select {
 		case err := <-ended:
@@ -147,7 +148,7 @@ func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 		for _, who := range []string{"caller", "server"} {
 			l := newPlace(t)
 			x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1"))[name]
-			out, ended := newQuiet(), make(chan error, 1)
+			out, ended := new(said.Log), make(chan error, 1)
 			ctx, leave := context.WithCancel(t.Context())
 			in, stdin := io.Pipe()
 			defer stdin.Close()
@@ -155,7 +156,7 @@ func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 			if _, err := io.WriteString(stdin, "here"); err != nil {
 				t.Fatal(err)
 			}
-			out.wait(t, "here")
+			out.Is(t, "here")
 			if who == "caller" {
 				leave()
 			} else {
@@ -170,11 +171,7 @@ func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 				t.Fatalf("%s: the session goes on without its %s", name, who)
 			}
 			leave()
-			for begin := time.Now(); l.log.count("Privileged call") == 0; time.Sleep(time.Millisecond) {
-				if time.Since(begin) > patience {
-					t.Fatalf("%s: the %s left, and the session goes on", name, who)
-				}
-			}
+			l.log.Has(t, 1, "Privileged call") // it is said when the session is over
 		}
 	}
 }

@@ -49,9 +49,14 @@ func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 			})
 		}
 	}
+	p.log.Has(t, 1, `Listening listener="health port"`)
 	for _, ask := range []string{"POST /healthz", "GET /healthz", "POST /pods"} {
 		method, path, _ := strings.Cut(ask, " ")
-		c := dialed(t, cfg.Health)
+		c, err := net.Dial("tcp", cfg.Health)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
 		wg.Go(func() {
 			_, _ = fmt.Fprintf(c, slow, method, path)
 			hungUp(t, "health port: "+ask, c)
@@ -69,22 +74,6 @@ func freePort(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
-}
-
-// dialed connects once somebody listens.
-func dialed(t *testing.T, address string) net.Conn {
-	t.Helper()
-	for end := time.Now().Add(patience); ; {
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			t.Cleanup(func() { _ = c.Close() })
-			return c
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }
 
 // TestD2_AWindowThatNeverOpensHoldsNoStream: who takes no byte of a refusal over
@@ -231,7 +220,7 @@ func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 		if code != http.StatusInternalServerError || strings.Contains(text, "s3cr3t") {
 			t.Errorf("port-forward: %d %s", code, text)
 		}
-		if l.log.count("s3cr3t") > 0 {
+		if l.log.Count("s3cr3t") > 0 {
 			t.Error("it is in the log")
 		}
 	}
@@ -244,8 +233,8 @@ func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
 	l := newPlace(t, func(c *Config) { c.NoDebugging = true })
 	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil)
 	l.stop()
-	if l.log.count(`msg="Privileged call"`) != 1 || l.log.count("result=405") != 1 {
-		t.Errorf("turned off: %s", l.log.text.String())
+	if l.log.Count(`msg="Privileged call"`) != 1 || l.log.Count("result=405") != 1 {
+		t.Errorf("turned off: %s", l.log.String())
 	}
 	here, goOn := make(chan struct{}), make(chan struct{})
 	l = newPlace(t, func(c *Config) {
@@ -265,7 +254,7 @@ func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
 	close(goOn)
 	wg.Wait()
 	l.stop()
-	if code != http.StatusTooManyRequests || l.log.count(`msg="Privileged call"`) != 2 || l.log.count("result=429") != 1 || l.log.count("argv0=cat") != 1 {
-		t.Errorf("no place: %d, %s", code, l.log.text.String())
+	if code != http.StatusTooManyRequests || l.log.Count(`msg="Privileged call"`) != 2 || l.log.Count("result=429") != 1 || l.log.Count("argv0=cat") != 1 {
+		t.Errorf("no place: %d, %s", code, l.log.String())
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodectl/nodectl/test/said"
 )
 
 func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
@@ -254,11 +256,18 @@ func TestWithoutASocketTheOthersAreAnswered(t *testing.T) {
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	health := freePort(t)
+	health, log := freePort(t), new(said.Log)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- New(Config{Socket: filepath.Join(dir, "s"), Health: health}).Serve(ctx) }()
-	_ = dialed(t, health).Close()
+	go func() {
+		ended <- New(Config{Socket: filepath.Join(dir, "s"), Health: health, Log: log.Logger()}).Serve(ctx)
+	}()
+	log.Has(t, 1, "Listening")
+	c, err := net.Dial("tcp", health)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

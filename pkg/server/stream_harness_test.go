@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -124,44 +122,6 @@ func (l *place) clients(t *testing.T, name string, u *url.URL) map[string]remote
 		t.Fatal(err)
 	}
 	return map[string]remotecommand.Executor{"SPDY": spdy, "WebSocket 5": ws, "WebSocket 4": v4}
-}
-
-// quiet is a buffer that may be read while it is written.
-type quiet struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-	had chan struct{} // cap 1
-}
-
-func newQuiet() *quiet { return &quiet{had: make(chan struct{}, 1)} }
-
-func (q *quiet) Write(b []byte) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	select {
-	case q.had <- struct{}{}:
-	default:
-	}
-	return q.buf.Write(b)
-}
-
-func (q *quiet) String() string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.buf.String()
-}
-
-// wait waits until it holds text.
-func (q *quiet) wait(t *testing.T, text string) {
-	t.Helper()
-	limit := time.After(patience)
-	for q.String() != text {
-		select {
-		case <-q.had:
-		case <-limit:
-			t.Fatalf("%q, want %q", q.String(), text)
-		}
-	}
 }
 
 // outpost is a server that pretends to be a runtime's.

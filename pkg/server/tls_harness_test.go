@@ -2,17 +2,10 @@ package server
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -21,56 +14,10 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/test/authority"
+	"github.com/nodectl/nodectl/test/said"
 )
-
-// authority signs certificates of a test.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	it := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, it, it, &key.PublicKey, key)
-	if err == nil {
-		it, err = x509.ParseCertificate(der)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{it, key}
-}
-
-// sign returns a certificate for name, for clients and for 127.0.0.1, and its key.
-func (a *authority) sign(t *testing.T, name string) (cert, key []byte) {
-	t.Helper()
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	it := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, it, a.cert, &own.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bytes, err := x509.MarshalPKCS8PrivateKey(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes})
-}
 
 // desk is an Access that knows the names of an authority's certificates and what each
 // may do: "get", or "*".
@@ -107,25 +54,26 @@ func (d *desk) May(_ context.Context, c Caller, verb string, subresources ...str
 // port is a server with a TLS listener in a test.
 type port struct {
 	address string
-	ca      *authority
-	other   *authority // nobody knows it
-	log     *said
+	ca      *authority.Authority
+	other   *authority.Authority // nobody knows it
+	log     *said.Log
 	stop    func()
 }
 
 // opened serves cfg on the socket and on a TLS port until the test ends.
 func opened(t *testing.T, cfg Config) *port {
 	t.Helper()
-	p := &port{ca: newAuthority(t), other: newAuthority(t), log: new(said)}
+	p := &port{ca: authority.New(), other: authority.New(), log: new(said.Log)}
 	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		cfg.Log = p.log.Logger()
 	}
 	pool := x509.NewCertPool()
-	pool.AddCert(p.ca.cert)
+	pool.AddCert(p.ca.Cert)
 	if cfg.Access == nil {
 		cfg.Access = &desk{pool: pool, rights: map[string]string{"admin": "*", "reader": "get", "unasked": "?", "shell": "create exec", "proxy": "create proxy"}}
 	}
-	cert, err := tls.X509KeyPair(p.ca.sign(t, "node"))
+	crt, key := p.ca.Issue("node")
+	cert, err := tls.X509KeyPair([]byte(crt), []byte(key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,14 +100,16 @@ func opened(t *testing.T, cfg Config) *port {
 func (p *port) config(t *testing.T, name string) *rest.Config {
 	t.Helper()
 	cfg := &rest.Config{Host: "https://" + p.address}
-	cfg.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.ca.cert.Raw})
-	switch name {
-	case "":
-	case "stranger":
-		cfg.CertData, cfg.KeyData = p.other.sign(t, "admin")
-	default:
-		cfg.CertData, cfg.KeyData = p.ca.sign(t, name)
+	cfg.CAData = []byte(p.ca.PEM())
+	if name == "" {
+		return cfg
 	}
+	by := p.ca
+	if name == "stranger" {
+		by, name = p.other, "admin"
+	}
+	cert, key := by.Issue(name)
+	cfg.CertData, cfg.KeyData = []byte(cert), []byte(key)
 	return cfg
 }
 

@@ -12,9 +12,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/said"
 )
 
 // secure connects to the TLS port.
@@ -146,7 +149,7 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 				t.Fatal("no room again")
 			}
 		}
-		if n := p.log.count("Too many connections"); n < 1 || n > 2 {
+		if n := p.log.Count("Too many connections"); n < 1 || n > 2 {
 			t.Errorf("said %d times", n)
 		}
 	}
@@ -201,8 +204,39 @@ func TestD2_InFlightGate(t *testing.T) {
 	}
 }
 
-// TestC_1_40_1_APortThatIsTaken is tried again, which is said once, and is closed
-// with the server.
+// TestC_1_40_1_APortThatIsTakenIsTriedInSilence: each second, which is said once.
+func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
+	t.Parallel()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	synctest.Test(t, func(t *testing.T) {
+		log, served := new(said.Log), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go New(Config{Log: log.Logger()}).listening(ctx, "a port", other.Addr().String(), func(net.Listener) error {
+			close(served)
+			<-ctx.Done()
+			return nil
+		})
+		time.Sleep(10*retry + retry/2)
+		if n := log.Count("Cannot listen; trying again"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+		_ = other.Close()
+		time.Sleep(retry)
+		synctest.Wait()
+		select {
+		case <-served:
+		default:
+			t.Errorf("nobody listens %s after the port is free:\n%s", retry, log.String())
+		}
+		cancel()
+	})
+}
+
+// TestC_1_40_1_APortThatIsTaken is had when it is free, and is closed with the server.
 func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", "127.0.0.1:0")
@@ -210,27 +244,19 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := other.Addr().String()
-	log := new(said)
+	log := new(said.Log)
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
-	cfg.Log = log.logger()
+	cfg.Log = log.Logger()
 	bound := make(chan string, 1)
 	cfg.TLS = &TLS{Address: address, Bound: func(a string) { bound <- a }, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }}
 	cfg.Health = "127.0.0.1:0"
 	_, stop := started(t, cfg) // the socket answers meanwhile
-	for begin := time.Now(); log.count("Cannot listen; trying again") == 0; time.Sleep(time.Millisecond) {
-		if time.Since(begin) > patience {
-			t.Fatal("nobody says that the port is taken")
-		}
-	}
-	time.Sleep(retry + 100*time.Millisecond) // it is tried again, in silence
+	log.Has(t, 1, "Cannot listen; trying again")
 	_ = other.Close()
 	select {
 	case <-bound:
 	case <-time.After(patience):
 		t.Fatal("it is not tried again")
-	}
-	if n := log.count("Cannot listen; trying again"); n != 1 {
-		t.Errorf("said %d times", n)
 	}
 	stop()
 	if c, err := net.Dial("tcp", address); err == nil {
@@ -242,15 +268,15 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 // TestD1_NothingListensUnlessItIsAskedFor: without TLS there is the socket alone.
 func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 	t.Parallel()
-	log := new(said)
+	log := new(said.Log)
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
-	cfg.Log = log.logger()
+	cfg.Log = log.Logger()
 	web, stop := started(t, cfg)
 	if code, _, _ := full(t, web, http.MethodGet, "/healthz", ""); code != http.StatusOK {
 		t.Errorf("%d", code)
 	}
 	stop()
-	if log.count("Listening") > 0 {
+	if log.Count("Listening") > 0 {
 		t.Error("it listens")
 	}
 }
@@ -259,9 +285,9 @@ func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 // there is nothing else.
 func TestC_1_40_5_Health(t *testing.T) {
 	t.Parallel()
-	log := new(said)
+	log := new(said.Log)
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
-	cfg.Log = log.logger()
+	cfg.Log = log.Logger()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
 	if err != nil {
 		t.Fatal(err)
@@ -294,18 +320,14 @@ func TestC_1_40_5_Health(t *testing.T) {
 	if code, _ := get("/healthz/other"); code != 404 {
 		t.Errorf("%d", code)
 	}
-	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		a, err := http.Get("http://" + cfg.Health + "/healthz/ping")
-		if err == nil {
-			_ = a.Body.Close()
-			if a.StatusCode != 200 {
-				t.Errorf("health port: %d", a.StatusCode)
-			}
-			break
-		}
-		if time.Since(begin) > patience {
-			t.Fatal(err)
-		}
+	log.Has(t, 1, `Listening listener="health port"`)
+	a, err := http.Get("http://" + cfg.Health + "/healthz/ping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Body.Close()
+	if a.StatusCode != 200 {
+		t.Errorf("health port: %d", a.StatusCode)
 	}
 	for _, it := range routes() {
 		if it.health {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -12,7 +11,7 @@ import (
 // kubelet's, 50 in nodectl's.
 func measured() *result.Report {
 	r := &result.Report{Machine: map[string]string{}}
-	for _, id := range []int{singleID, batchID + 50, batchID + 110, idleID, memoryID} {
+	for _, id := range section.Needs {
 		r.Begin(id, "measure", "how")
 	}
 	for _, w := range rows(r) {
@@ -27,64 +26,19 @@ func measured() *result.Report {
 func TestEveryRowHasItsFigure(t *testing.T) {
 	r := measured()
 	addFigures(r)
-	addFigures(r) // a report that was read again has them already
-	n := 0
-	for _, m := range r.Measures {
-		n += len(m.Figures)
-	}
-	if n != len(rows(r)) {
-		t.Errorf("%d figures of %d rows", n, len(rows(r)))
-	}
-	text := page(r)
+	page := text(r)
 	for _, want := range []string{
 		"| create → Running, one pod | 100.00 | 50.00 | 0.50 | 0.50–0.50 | ≤ 0.90 | met |",
 		"| create → Running, 110 at once, last | 100.00 | 50.00 | 0.50 | 0.50–0.50 | ≤ 0.90 | met |",
 		"| memory, RssAnon | 100.0 MB | 50.0 MB | 0.50 | 0.50–0.50 | ≤ 0.40 | **not met** |",
 		"| idle CPU a minute, agent | 100.00 | 50.00 | 0.50 | 0.50–0.50 | ≤ 0.20 | **not met** |",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the page lacks %q:\n%s", want, text)
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
 		}
 	}
 	if r.Missed() != 2 {
 		t.Errorf("%d limits are missed, want 2", r.Missed())
-	}
-}
-
-func TestDocsNeedAWholeRun(t *testing.T) {
-	r := measured()
-	if err := whole(r); err != nil {
-		t.Errorf("a whole run: %v", err)
-	}
-	r.Quick = true
-	if whole(r) == nil {
-		t.Error("a quick run is published")
-	}
-	r.Quick, r.Measures = false, r.Measures[1:]
-	if whole(r) == nil {
-		t.Error("a part of a run is published")
-	}
-}
-
-// The document has the place that the command writes to.
-func TestInsertIntoTheDocument(t *testing.T) {
-	text, err := os.ReadFile("../../docs/benchmarks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	once, err := insert(string(text), "first\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	twice, err := insert(once, "second\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(twice, markBegin+"second\n"+markEnd) || strings.Contains(twice, "first\n"+markEnd) {
-		t.Error("the second text does not stand in the place of the first")
-	}
-	if _, err := insert("no marks", "x"); err == nil {
-		t.Error("a document without marks is written")
 	}
 }
 

@@ -113,12 +113,12 @@ func run(ctx context.Context, o options) (fine bool, err error) {
 		return false, err
 	}
 	addFigures(report)
-	fmt.Print(page(report))
+	fmt.Print(text(report))
 	if err == nil && o.from == "" {
 		err = report.Write(o.out)
 	}
 	if err == nil && o.docs {
-		err = publish(report)
+		err = section.Write(report, text(report))
 	}
 	return err == nil && (!o.check || report.Missed() == 0), err
 }

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
+	"github.com/nodectl/nodectl/test/bench/page"
 	"github.com/nodectl/nodectl/test/bench/result"
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // row is one line of the table: nodectl's median divided by the kubelet's.
@@ -62,24 +59,22 @@ func (w row) figure(r *result.Report) *result.Figure {
 
 // addFigures puts every row's figure into its measure.
 func addFigures(r *result.Report) {
-	for _, m := range r.Measures {
-		m.Figures = nil
-	}
-	for _, w := range rows(r) {
-		if f := w.figure(r); f != nil {
-			m := r.Find(w.measure)
-			m.Figures = append(m.Figures, f)
+	page.SetFigures(r, func(yield func(int, *result.Figure) bool) {
+		for _, w := range rows(r) {
+			if !yield(w.measure, w.figure(r)) {
+				return
+			}
 		}
-	}
+	})
 }
 
-// page is the report for people: what docs/benchmarks.md holds.
-func page(r *result.Report) string {
+// section is what this command writes of the docs.
+var section = page.Section{Command: "make bench-cluster", Needs: []int{singleID, batchID + 50, batchID + 110, idleID, memoryID}}
+
+// text is the report for people: what docs/benchmarks.md holds.
+func text(r *result.Report) string {
 	var b strings.Builder
-	m := r.Machine
-	fmt.Fprintf(&b, "Taken on %s on %s, %s memory, Linux %s, cgroup %s; %s, runc %s, %s; kubelet %s (%s), nodectl %s (%s), %s.\n\n",
-		r.Time.Format("2006-01-02"), m["cpu"], m["memory"], m["kernel"], m["cgroup"], m["runtime"], m["runc"], m["containerd"],
-		m["kubelet version"], m["kubelet"], m["commit"], m["nodectl"], m["go"])
+	b.WriteString(page.Origin(r))
 	b.WriteString("| metric | kubelet | nodectl | nodectl / kubelet | 95 % | must | |\n|---|---|---|---|---|---|---|\n")
 	for _, w := range rows(r) {
 		f := w.figure(r)
@@ -106,11 +101,7 @@ func page(r *result.Report) string {
 	}
 	b.WriteString("\n")
 	for _, m := range r.Measures {
-		loud := ""
-		if !m.Quiet() {
-			loud = " — NOT QUIET, provisional"
-		}
-		fmt.Fprintf(&b, "- %s: %s. Before it began: %s%s\n", m.Name, m.Method, m.Noise, loud)
+		fmt.Fprintf(&b, "- %s: %s. Before it began: %s\n", m.Name, m.Method, page.Noise(m))
 	}
 	return b.String()
 }
@@ -121,50 +112,4 @@ func (w row) text(a *result.Arm) string {
 		return fmt.Sprintf("%.1f %s", a.Median, w.unit)
 	}
 	return a.Text(a.Median)
-}
-
-// The lines of docs/benchmarks.md between which this command writes.
-const (
-	markBegin = "<!-- begin: make bench-cluster -->\n"
-	markEnd   = "<!-- end: make bench-cluster -->\n"
-)
-
-// whole returns an error for what a page for readers lacks.
-func whole(r *result.Report) error {
-	if r.Quick {
-		return errors.New("a quick run shows that it works, not how fast anything is")
-	}
-	for _, id := range []int{singleID, batchID + 50, batchID + 110, idleID, memoryID} {
-		if r.Find(id) == nil {
-			return errors.New("a part is missing: the docs are of one whole run")
-		}
-	}
-	return nil
-}
-
-// publish writes the page into docs/benchmarks.md.
-func publish(r *result.Report) error {
-	if err := whole(r); err != nil {
-		return fmt.Errorf("docs are not written: %w", err)
-	}
-	file := filepath.Join(node.Repo(), "docs/benchmarks.md")
-	doc, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	text, err := insert(string(doc), page(r))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	return os.WriteFile(file, []byte(text), 0o644)
-}
-
-// insert puts a text between the marks.
-func insert(doc, text string) (string, error) {
-	before, rest, ok := strings.Cut(doc, markBegin)
-	_, after, ended := strings.Cut(rest, markEnd)
-	if !ok || !ended {
-		return "", fmt.Errorf("no lines %q and %q", strings.TrimSpace(markBegin), strings.TrimSpace(markEnd))
-	}
-	return before + markBegin + text + markEnd + after, nil
 }

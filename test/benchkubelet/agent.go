@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/bench/result"
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // An agent keeps pods as manifests say.
@@ -101,62 +97,8 @@ func (r *running) end(s syscall.Signal) error {
 	return p.End(s)
 }
 
-// empty removes every pod, and what a turn left. It also works after a signal,
-// when the runtime may still be busy with a pod that nobody wants any more.
-func (b *bench) empty() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var err error
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		err = b.Clear(ctx)
-		left := 0
-		for _, root := range cgroupRoots() {
-			left += removeBelow(filepath.Join(root, b.Node.CgroupParent))
-		}
-		if err == nil && left == 0 || time.Now().After(deadline) {
-			break // what is still there, closing the node complains about
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	// The kubelet mounts its root directory on itself.
-	for _, mount := range slices.Backward(node.Mounts()) {
-		if strings.HasPrefix(mount, b.Dir+"/") {
-			err = errors.Join(err, unix.Unmount(mount, unix.MNT_DETACH))
-		}
-	}
-	logs, _ := filepath.Glob(filepath.Join(b.Node.LogsDir, lab.Namespace+"_*"))
-	for _, dir := range append(logs, filepath.Join(b.Dir, "turn")) {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	return err
-}
-
-// cgroupRoots returns the mount points of the cgroup hierarchies.
-func cgroupRoots() []string {
-	var roots []string
-	text, _ := os.ReadFile("/proc/self/mounts")
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
-			roots = append(roots, f[1])
-		}
-	}
-	return roots
-}
-
-// removeBelow removes the empty cgroups below one, and returns how many are not.
-func removeBelow(dir string) int {
-	left := 0
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() {
-			left += removeBelow(filepath.Join(dir, e.Name()))
-			if os.Remove(filepath.Join(dir, e.Name())) != nil {
-				left++
-			}
-		}
-	}
-	return left
-}
+// empty removes every pod, and what a turn left.
+func (b *bench) empty() error { return arm.Empty(b.Node, b.Dir, b.Clear) }
 
 // take gives every arm its turn in each round: the first round begins with the
 // first arm, the second with the second, and so on, so that none always comes

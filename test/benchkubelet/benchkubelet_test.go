@@ -37,13 +37,13 @@ func measured() *result.Report {
 func TestEveryRowHasItsFigure(t *testing.T) {
 	r := measured()
 	addFigures(r)
-	addFigures(r) // a report that was read again has them already
-	n := 0
-	for _, m := range r.Measures {
-		n += len(m.Figures)
+	for _, w := range rows {
+		if w.figure(r) == nil || !slices.ContainsFunc(r.Find(w.measure).Figures, func(f *result.Figure) bool { return strings.HasPrefix(f.Name, w.metric) }) {
+			t.Errorf("no figure of %s", w.metric)
+		}
 	}
-	if n != len(rows) {
-		t.Errorf("%d figures of %d rows", n, len(rows))
+	if err := section.Whole(r); err != nil {
+		t.Errorf("the docs want more: %v", err)
 	}
 	if got := strings.Count(table(r), "\n"); got != len(rows)+2 {
 		t.Errorf("the table has %d lines:\n%s", got, table(r))
@@ -71,43 +71,6 @@ func TestWhatWasNotMeasuredHasNoRow(t *testing.T) {
 	addFigures(r)
 	if len(r.Measures[0].Figures) != 0 || len(r.Measures[0].Arms) != 1 {
 		t.Errorf("one arm alone makes %d figures and %d arms", len(r.Measures[0].Figures), len(r.Measures[0].Arms))
-	}
-}
-
-func TestDocsNeedAWholeRun(t *testing.T) {
-	r := measured()
-	if err := whole(r); err != nil {
-		t.Errorf("a whole run: %v", err)
-	}
-	r.Quick = true
-	if whole(r) == nil {
-		t.Error("a quick run is published")
-	}
-	r.Quick, r.Measures = false, r.Measures[1:]
-	if err := whole(r); err == nil || !strings.Contains(err.Error(), "M1 ") {
-		t.Errorf("a run without M1: %v", err)
-	}
-}
-
-// The document has the place that the command writes to.
-func TestInsertIntoTheDocument(t *testing.T) {
-	text, err := os.ReadFile("../../docs/benchmarks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	once, err := insert(string(text), "first\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	twice, err := insert(once, "second\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(twice, markBegin+"second\n"+markEnd) || strings.Contains(twice, "first\n"+markEnd) {
-		t.Error("the second text does not stand in the place of the first")
-	}
-	if _, err := insert("no marks", "x"); err == nil {
-		t.Error("a document without marks is written")
 	}
 }
 

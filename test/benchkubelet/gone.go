@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/bench/result"
 )
@@ -150,7 +151,7 @@ func (b *bench) tracesOf(ctx context.Context, e lab.Seen, roots ...string) (trac
 
 func cgroupRootsOf(parent string) []string {
 	var all []string
-	for _, root := range cgroupRoots() {
+	for _, root := range arm.CgroupRoots() {
 		all = append(all, filepath.Join(root, parent))
 	}
 	return all

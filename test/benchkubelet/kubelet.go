@@ -3,16 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 )
 
@@ -22,30 +19,19 @@ type kubelet struct {
 	binary   string
 	keepLogs string
 	extra    string // lines of its configuration
-	lab      *lab.Lab
 	dir      string // what outlives its turns: certificate, configuration
 	cgroup   string
-	ports    [3]int // its API, that without authentication, health
-	sysctls  map[string][]byte
+	ports    []int // its API, that without authentication, health
+	settings arm.Settings
 	client   *http.Client
 	starts   *int
 }
 
-// configuration is the kubelet's default, but for what a machine needs that it
-// does not own (directories, cgroups, ports, the packet filter), what it needs
-// without an API server (whom to let in), cgroup v1, and the seccomp filter,
-// which nodectl's containers have by default: with it both start the same
+// configuration is what an agent needs on a machine that it does not own (directories,
+// ports), what a kubelet needs without an API server (whom to let in), and the seccomp
+// filter, which nodectl's containers have by default: with it both start the same
 // container.
-const configuration = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-staticPodPath: %s
-podLogsDir: %s
-volumePluginDir: %s
-containerRuntimeEndpoint: %s
-cgroupRoot: %s
-cgroupDriver: cgroupfs
-failCgroupV1: false
-makeIPTablesUtilChains: false
+const configuration = `staticPodPath: %s
 seccompDefault: true
 address: 127.0.0.1
 port: %d
@@ -64,33 +50,15 @@ nodeStatusUpdateFrequency: 1m
 volumeStatsAggPeriod: -1s
 `
 
-// changed are the settings of the machine that a kubelet changes.
-var changed = []string{
-	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
-}
-
 // newKubelet prepares a kubelet's turns. close restores the machine's settings.
 func newKubelet(l *lab.Lab, binary, keepLogs string) (*kubelet, error) {
+	ports, err := arm.FreePorts("127.0.0.1", 3)
+	if err != nil {
+		return nil, err
+	}
 	k := &kubelet{
-		arm: "kubelet", binary: binary, keepLogs: keepLogs, lab: l, starts: new(int),
-		dir: filepath.Join(l.Dir, "kubelet"), cgroup: l.Node.CgroupParent + "/kubelet",
-		sysctls: map[string][]byte{}, client: &http.Client{Timeout: 2 * time.Second},
-	}
-	for _, name := range changed {
-		text, err := os.ReadFile(filepath.Join("/proc/sys", name))
-		if err != nil {
-			return nil, err
-		}
-		k.sysctls[name] = text
-	}
-	for i := range k.ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer listener.Close() // all are open at once, so that they differ
-		k.ports[i] = listener.Addr().(*net.TCPAddr).Port
+		arm: "kubelet", binary: binary, keepLogs: keepLogs, starts: new(int), ports: ports, settings: arm.ReadSettings(),
+		dir: filepath.Join(l.Dir, "kubelet"), cgroup: l.Node.CgroupParent + "/kubelet", client: &http.Client{Timeout: 2 * time.Second},
 	}
 	return k, os.MkdirAll(k.dir, 0o700)
 }
@@ -98,19 +66,7 @@ func newKubelet(l *lab.Lab, binary, keepLogs string) (*kubelet, error) {
 // close restores the machine's settings.
 func (k *kubelet) close() error {
 	k.client.CloseIdleConnections()
-	var errs []error
-	for name, text := range k.sysctls {
-		file := filepath.Join("/proc/sys", name)
-		if now, err := os.ReadFile(file); err != nil || string(now) != string(text) {
-			errs = append(errs, os.WriteFile(file, text, 0))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func kubeletVersion(ctx context.Context, binary string) string {
-	out, _ := exec.CommandContext(ctx, binary, "--version").Output()
-	return strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes ")
+	return k.settings.Restore()
 }
 
 func (k *kubelet) name() string { return k.arm }
@@ -118,15 +74,9 @@ func (k *kubelet) name() string { return k.arm }
 func (k *kubelet) logsDir(d lab.Dirs) string { return d.Root + "-logs" }
 
 func (k *kubelet) start(d lab.Dirs, endpoint string) (*lab.Process, error) {
-	for _, root := range cgroupRoots() {
-		if err := os.MkdirAll(filepath.Join(root, k.cgroup), 0o755); err != nil {
-			return nil, err
-		}
-	}
-	file := filepath.Join(k.dir, "config.yaml")
-	text := fmt.Sprintf(configuration, d.Manifests, k.logsDir(d), filepath.Join(k.dir, "plugins"), endpoint, k.cgroup,
-		k.ports[0], k.ports[1], k.ports[2]) + k.extra
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	args, err := arm.Kubelet{Name: lab.NodeName, Dir: k.dir, Root: d.Root, Logs: k.logsDir(d), Cgroup: k.cgroup, Endpoint: endpoint}.Arguments(
+		fmt.Sprintf(configuration, d.Manifests, k.ports[0], k.ports[1], k.ports[2]) + k.extra)
+	if err != nil {
 		return nil, err
 	}
 	logFile := ""
@@ -134,9 +84,7 @@ func (k *kubelet) start(d lab.Dirs, endpoint string) (*lab.Process, error) {
 		*k.starts++
 		logFile = filepath.Join(k.keepLogs, fmt.Sprintf("kubelet-%d.log", *k.starts))
 	}
-	return lab.StartProcess(k.arm, lab.Command(k.binary,
-		"--config", file, "--root-dir", d.Root, "--cert-dir", filepath.Join(k.dir, "pki"), "--hostname-override", lab.NodeName,
-	), logFile)
+	return lab.StartProcess(k.arm, lab.Command(k.binary, args...), logFile)
 }
 
 func (k *kubelet) ready(ctx context.Context, p *lab.Process) error {

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/node"
@@ -56,12 +57,12 @@ func run(ctx context.Context, o options) (fine bool, err error) {
 	}
 	if report != nil {
 		addFigures(report)
-		fmt.Print(page(report))
+		fmt.Print(text(report))
 		if err == nil && o.from == "" { // half a run does not replace a whole one
 			err = report.Write(o.out)
 		}
-		if err == nil {
-			err = publish(o, report)
+		if err == nil && o.docs {
+			err = publish(report)
 		}
 	}
 	return err == nil && (!o.check || report.Missed() == 0), err
@@ -218,7 +219,9 @@ func (b *bench) open(ctx context.Context) error {
 	if machine["kubelet"], err = lab.Describe(b.kubelet); err != nil {
 		return err
 	}
-	machine["kubelet version"] = kubeletVersion(ctx, b.kubelet)
+	if machine["kubelet version"], err = arm.Version(b.kubelet); err != nil {
+		return err
+	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err

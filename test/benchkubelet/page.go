@@ -1,29 +1,23 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/nodectl/nodectl/test/bench/page"
 	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// The lines of docs/benchmarks.md between which this command writes.
-const (
-	markBegin = "<!-- begin: make bench-kubelet -->\n"
-	markEnd   = "<!-- end: make bench-kubelet -->\n"
-)
+// section is what this command writes of the docs.
+var section = page.Section{Command: "make bench-kubelet", Needs: allMeasures()}
 
-// page is the report for people: what docs/benchmarks.md holds.
-func page(r *result.Report) string {
+// text is the report for people: what docs/benchmarks.md holds.
+func text(r *result.Report) string {
 	var b strings.Builder
-	m := r.Machine
-	fmt.Fprintf(&b, "Taken on %s on %s, %s memory, Linux %s, cgroup %s; %s, runc %s, %s; kubelet %s (%s), nodectl %s (%s), %s.\n\n",
-		r.Time.Format("2006-01-02"), m["cpu"], m["memory"], m["kernel"], m["cgroup"], m["runtime"], m["runc"], m["containerd"],
-		m["kubelet version"], m["kubelet"], m["commit"], m["nodectl"], m["go"])
+	b.WriteString(page.Origin(r))
 	b.WriteString(table(r))
 	b.WriteString("\n| | samples of | n | min | p50 | p90 | p99 | max |\n|---|---|---|---|---|---|---|---|\n")
 	for _, m := range r.Measures {
@@ -37,11 +31,7 @@ func page(r *result.Report) string {
 	}
 	b.WriteString("\n")
 	for _, m := range r.Measures {
-		loud := ""
-		if !m.Quiet() {
-			loud = " — NOT QUIET, provisional"
-		}
-		fmt.Fprintf(&b, "- M%d before it began: %s%s\n", m.ID, m.Noise, loud)
+		fmt.Fprintf(&b, "- M%d before it began: %s\n", m.ID, page.Noise(m))
 		for _, n := range m.Notes {
 			fmt.Fprintf(&b, "- M%d %s\n", m.ID, n)
 		}
@@ -49,58 +39,25 @@ func page(r *result.Report) string {
 	return b.String()
 }
 
-// whole returns an error for what a page for readers lacks.
-func whole(r *result.Report) error {
-	if r.Quick {
-		return errors.New("a quick run shows that it works, not how fast anything is")
+// publish writes the page into docs/benchmarks.md, and the plots beside it.
+func publish(r *result.Report) error {
+	var links strings.Builder
+	for _, p := range plots(r) {
+		fmt.Fprintf(&links, "![%s](plots/%s)\n", p.title, p.file)
 	}
-	for _, n := range allMeasures() {
-		if r.Find(n) == nil {
-			return fmt.Errorf("M%d is missing; --continue adds it", n)
+	if err := section.Write(r, text(r)+"\n"+links.String()); err != nil {
+		return err
+	}
+	dir := filepath.Join(node.Repo(), "docs/plots")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range plots(r) {
+		if err := os.WriteFile(filepath.Join(dir, p.file), []byte(p.svg()), 0o644); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// publish writes the page into docs/benchmarks.md, and the plots beside it.
-func publish(o options, r *result.Report) error {
-	if !o.docs {
-		return nil
-	}
-	if err := whole(r); err != nil {
-		return fmt.Errorf("docs are not written: %w", err)
-	}
-	docs := filepath.Join(node.Repo(), "docs")
-	if err := os.MkdirAll(filepath.Join(docs, "plots"), 0o755); err != nil {
-		return err
-	}
-	var links strings.Builder
-	for _, p := range plots(r) {
-		if err := os.WriteFile(filepath.Join(docs, "plots", p.file), []byte(p.svg()), 0o644); err != nil {
-			return err
-		}
-		fmt.Fprintf(&links, "![%s](plots/%s)\n", p.title, p.file)
-	}
-	file := filepath.Join(docs, "benchmarks.md")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	written, err := insert(string(text), page(r)+"\n"+links.String())
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	return os.WriteFile(file, []byte(written), 0o644)
-}
-
-// insert puts a text between the marks.
-func insert(doc, text string) (string, error) {
-	before, rest, ok := strings.Cut(doc, markBegin)
-	_, after, ended := strings.Cut(rest, markEnd)
-	if !ok || !ended {
-		return "", fmt.Errorf("no lines %q and %q", strings.TrimSpace(markBegin), strings.TrimSpace(markEnd))
-	}
-	return before + markBegin + text + markEnd + after, nil
 }
 
 // plots are the figures of the page.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/nodectl/nodectl/test/bench/page"
 	"github.com/nodectl/nodectl/test/bench/result"
 )
 
@@ -78,15 +79,13 @@ func (w row) figure(r *result.Report) *result.Figure {
 
 // addFigures puts every row's figure into its measure.
 func addFigures(r *result.Report) {
-	for _, m := range r.Measures {
-		m.Figures = nil
-	}
-	for _, w := range rows {
-		if f := w.figure(r); f != nil {
-			m := r.Find(w.measure)
-			m.Figures = append(m.Figures, f)
+	page.SetFigures(r, func(yield func(int, *result.Figure) bool) {
+		for _, w := range rows {
+			if !yield(w.measure, w.figure(r)) {
+				return
+			}
 		}
-	}
+	})
 }
 
 // table writes the rows that were measured.

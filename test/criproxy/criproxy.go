@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -170,6 +171,9 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
+	if md, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own calls say their namespace so
+		ctx = metadata.NewOutgoingContext(ctx, md)
+	}
 	var q mem.BufferSlice
 	if err := in.RecvMsg(&q); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -69,8 +70,7 @@ type kubelet struct {
 func (k *kubelet) name() string { return "kubelet" }
 
 func (k *kubelet) version() (string, error) {
-	out, err := exec.Command(k.program, "--version").Output()
-	return strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes "), err
+	return arm.Version(k.program)
 }
 
 func (k *kubelet) command() (*exec.Cmd, error) {
@@ -79,22 +79,15 @@ func (k *kubelet) command() (*exec.Cmd, error) {
 
 // start returns the program with more of a configuration, and more arguments.
 func (k *kubelet) start(more string, args ...string) (*exec.Cmd, error) {
-	var err error
 	if k.port == 0 {
-		if k.port, k.readOnly, err = freePorts(); err != nil {
+		ports, err := arm.FreePorts("127.0.0.1", 2)
+		if err != nil {
 			return nil, err
 		}
+		k.port, k.readOnly = ports[0], ports[1]
 	}
-	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-podLogsDir: %s
-containerRuntimeEndpoint: %s
-cgroupDriver: cgroupfs
-cgroupRoot: %s
-failCgroupV1: false
-failSwapOn: false
+	configured, err := arm.Kubelet{Name: nodeName, Dir: k.dir, Root: k.root, Logs: k.logs, Cgroup: k.cgroup, Endpoint: k.endpoint}.Arguments(fmt.Sprintf(`failSwapOn: false
 enforceNodeAllocatable: [none]
-makeIPTablesUtilChains: false
 localStorageCapacityIsolation: false
 address: 127.0.0.1
 port: %d
@@ -111,14 +104,11 @@ crashLoopBackOff: {maxContainerRestartPeriod: %s}
 podPidsLimit: %d
 clusterDomain: %s
 featureGates: {ContainerStopSignals: true}
-%s`, k.logs, k.endpoint, k.cgroup, k.port, k.readOnly, logSize, keptLogs, longestWait, pidsLimit, domain, more)
-	file := filepath.Join(k.dir, "kubelet.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+%s`, k.port, k.readOnly, logSize, keptLogs, longestWait, pidsLimit, domain, more))
+	if err != nil {
 		return nil, err
 	}
-	args = append([]string{"--config", file, "--root-dir", k.root, "--cert-dir", filepath.Join(k.dir, "pki"),
-		"--hostname-override", nodeName, "--v", "2"}, args...)
-	return exec.Command(k.program, args...), nil
+	return exec.Command(k.program, slices.Concat(configured, []string{"--v", "2"}, args)...), nil
 }
 
 func (k *kubelet) pods(ctx context.Context) ([]v1.Pod, error) {
@@ -184,20 +174,6 @@ func getPods(ctx context.Context, client *http.Client, url string) ([]v1.Pod, er
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
 	return list.Items, nil
-}
-
-// freePorts returns two TCP ports of loopback that nobody has.
-func freePorts() (a, b int, err error) {
-	var ports [2]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, 0, err
-		}
-		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports[0], ports[1], nil
 }
 
 // A process is a running agent.

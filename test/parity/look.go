@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/arm"
 )
 
 // lookInside reads how a running container looks, from /proc and the cgroup
@@ -159,7 +161,7 @@ func (f Facts) group(name, dir string) {
 // tierFacts reads the groups above all pods.
 func tierFacts(cgroup string) Facts {
 	facts := Facts{}
-	for _, root := range cgroupRoots() {
+	for _, root := range arm.CgroupRoots() {
 		for _, tier := range []string{"", "kubepods", "kubepods/burstable", "kubepods/besteffort"} {
 			facts.group("$CGROUP/"+tier, filepath.Join(root, cgroup, tier))
 		}
@@ -180,11 +182,11 @@ func logFiles(logs, pod string) []string {
 		}
 	}
 	// The kubelet's links are in one place, nodectl's beside the pods' logs.
-	for _, dir := range []string{linksDir, filepath.Join(filepath.Dir(logs), "containers")} {
+	for _, dir := range []string{arm.LinksDir, filepath.Join(filepath.Dir(logs), "containers")} {
 		links, _ := filepath.Glob(filepath.Join(dir, pod+"-"+nodeName+"_*"))
 		for _, l := range links {
 			if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, logs+"/") {
-				found = append(found, filepath.Join(linksDir, filepath.Base(l))+" -> "+strings.TrimPrefix(to, logs+"/"))
+				found = append(found, filepath.Join(arm.LinksDir, filepath.Base(l))+" -> "+strings.TrimPrefix(to, logs+"/"))
 			}
 		}
 	}

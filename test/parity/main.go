@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/explained"
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/program"
 )
@@ -101,7 +102,7 @@ func compareAll(ctx context.Context, o options) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	explained, err := readExplained(filepath.Join(here, "explained.yaml"))
+	explanations, err := explained.Read(filepath.Join(here, "explained.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func compareAll(ctx context.Context, o options) (*report, error) {
 			story(os.Stdout, c, records[1])
 		}
 	}
-	report := newReport(cases, records[0], records[1], explained)
+	report := newReport(cases, records[0], records[1], explanations)
 	report.whole = o.match.String() == ""
 	if o.out != "" {
 		if err := os.WriteFile(o.out, []byte(report.markdown()), 0o644); err != nil {

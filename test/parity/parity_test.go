@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/test/explained"
 )
 
 func TestCasesCoverWhatIsPromised(t *testing.T) {
@@ -37,11 +39,11 @@ func TestEveryExplanationIsOfCases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	explained, err := readExplained("explained.yaml")
+	explanations, err := explained.Read("explained.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, e := range explained {
+	for i, e := range explanations {
 		for _, pattern := range e.Cases {
 			if !slices.ContainsFunc(cases, func(c *Case) bool { ok, _ := path.Match(pattern, c.Name); return ok }) {
 				t.Errorf("explanation %d is of %s, which is no case", i+1, pattern)
@@ -329,19 +331,17 @@ func TestReportCountsWhatIsOpen(t *testing.T) {
 	other.Pods["a"].Runs[0].Exit = 4
 	cases := func(rec *CaseRecord) map[string]*CaseRecord { return map[string]*CaseRecord{"a": rec} }
 	a, b, c := &Recording{Cases: cases(recorded(zero))}, &Recording{Cases: cases(recorded(zero))}, &Recording{Cases: cases(other)}
-	exits := func() *Explanation {
-		return &Explanation{Cases: []string{"a"}, Aspects: []string{"exits"}, Reason: "so be it", match: regexp.MustCompile("")}
-	}
+	exits := []*explained.Explanation{{Cases: []string{"a"}, Aspects: []string{"exits"}, Reason: "so be it"}}
 	for _, tc := range []struct {
 		nodectl     *Recording
-		explained   []*Explanation
+		explained   []*explained.Explanation
 		open, idle  int
 		says, never string
 	}{
 		{b, nil, 0, 0, ": 1 are equal, 0 different for reasons", "without a reason"},
 		{c, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
-		{c, []*Explanation{exits()}, 0, 0, ": 0 are equal, 1 different for reasons", "without a reason"},
-		{b, []*Explanation{exits()}, 0, 1, ": 1 are equal, 0 different for reasons", "so be it"},
+		{c, exits, 0, 0, ": 0 are equal, 1 different for reasons", "without a reason"},
+		{b, exits, 0, 1, ": 1 are equal, 0 different for reasons", "so be it"},
 		{&Recording{}, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
 	} {
 		r := newReport([]*Case{recordedCase()}, a, tc.nodectl, tc.explained)
@@ -375,30 +375,6 @@ func TestBlocksOfUsersHaveNoNumber(t *testing.T) {
 	} {
 		if got := n.facts(Facts{tc[0]: tc[1]})[tc[0]]; got != tc[2] {
 			t.Errorf("%s %q is %q, want %q", tc[0], tc[1], got, tc[2])
-		}
-	}
-}
-
-func TestExplanationsAreNarrow(t *testing.T) {
-	e := &Explanation{Cases: []string{"stop-*"}, Aspects: []string{"times"}, match: regexp.MustCompile("^a: ")}
-	for _, tc := range []struct {
-		name string
-		d    Difference
-		want bool
-	}{
-		{"stop-grace", Difference{"times", "a: late"}, true},
-		{"start-one", Difference{"times", "a: late"}, false},
-		{"stop-grace", Difference{"order", "a: late"}, false},
-		{"stop-grace", Difference{"times", "b: late"}, false},
-	} {
-		if got := e.covers(&Case{Name: tc.name}, tc.d); got != tc.want {
-			t.Errorf("%s %v: %t", tc.name, tc.d, got)
-		}
-	}
-	e.API = true
-	for _, api := range []bool{true, false} {
-		if got := e.covers(&Case{Name: "stop-grace", API: api}, Difference{"times", "a: late"}); got != api {
-			t.Errorf("of cases through an API server, one that is %t: %t", api, got)
 		}
 	}
 }

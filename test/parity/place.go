@@ -15,19 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/node"
 )
-
-// sysctls are what a kubelet sets for the whole machine when it starts.
-var sysctls = []string{
-	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
-}
 
 // newPlace starts a node for an agent. What clean removes is everything that the
 // agent and its pods left on the machine, but for the agent's log, which it
 // copies to keep.
-func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() error, err error) {
+func newPlace(ctx context.Context, keep, agent string) (p *place, clean func() error, err error) {
 	n, err := node.Start(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -36,18 +31,18 @@ func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() err
 	if err := importAll(ctx, n); err != nil {
 		return nil, nil, errors.Join(err, n.Close())
 	}
-	dir := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), arm)
+	dir := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), agent)
 	p = &place{
 		node: n, dir: dir, manifests: filepath.Join(dir, "manifests"), root: filepath.Join(dir, "root"),
 		logs: n.LogsDir, cgroup: n.CgroupParent, repo: node.Repo(),
 	}
-	was := readSysctls()
+	was := arm.ReadSettings()
 	clean = func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		text, _ := os.ReadFile(filepath.Join(dir, arm+".log"))
-		errs := []error{os.WriteFile(filepath.Join(keep, arm+".log"), text, 0o644), n.RemovePods(ctx)}
-		errs = append(errs, writeSysctls(was), unmount(p.dir), p.unlink(), removeCgroups(p.cgroup), n.Close(), os.RemoveAll(dir))
+		text, _ := os.ReadFile(filepath.Join(dir, agent+".log"))
+		errs := []error{os.WriteFile(filepath.Join(keep, agent+".log"), text, 0o644), n.RemovePods(ctx)}
+		errs = append(errs, was.Restore(), arm.Unmount(p.dir), p.unlink(), removeCgroups(p.cgroup), n.Close(), os.RemoveAll(dir))
 		return errors.Join(errs...)
 	}
 	for _, d := range []string{p.manifests, p.root, filepath.Join(p.root, "seccomp/parity")} {
@@ -59,10 +54,8 @@ func newPlace(ctx context.Context, keep, arm string) (p *place, clean func() err
 		return nil, nil, errors.Join(err, clean())
 	}
 	// A kubelet wants its cgroup to be there; nodectl has it in common.
-	for _, root := range cgroupRoots() {
-		if err := os.MkdirAll(filepath.Join(root, p.cgroup), 0o755); err != nil {
-			return nil, nil, errors.Join(err, clean())
-		}
+	if err := arm.MakeCgroup(p.cgroup); err != nil {
+		return nil, nil, errors.Join(err, clean())
 	}
 	return p, clean, nil
 }
@@ -86,71 +79,18 @@ func (p *place) paths() map[string]string {
 	}
 }
 
-// unmount takes away what was mounted below a directory.
-func unmount(dir string) error {
-	var errs []error
-	mounts := node.Mounts()
-	slices.Reverse(mounts)
-	for _, m := range mounts {
-		if strings.HasPrefix(m, dir+"/") {
-			errs = append(errs, unix.Unmount(m, unix.MNT_DETACH))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// linksDir is where the kubelet has its links, whatever else it is told.
-const linksDir = "/var/log/containers"
-
 // unlink removes the links to logs, which a kubelet has in one place for all.
 func (p *place) unlink() error {
-	var errs []error
-	links, _ := filepath.Glob(linksDir + "/*")
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, p.logs+"/") {
-			errs = append(errs, os.Remove(l))
-		}
-	}
-	_ = os.Remove(linksDir) // unless somebody else has links there
-	return errors.Join(errs...)
-}
-
-func readSysctls() map[string]string {
-	values := map[string]string{}
-	for _, s := range sysctls {
-		if text, err := os.ReadFile("/proc/sys/" + s); err == nil {
-			values[s] = string(text)
-		}
-	}
-	return values
-}
-
-func writeSysctls(values map[string]string) error {
-	var errs []error
-	for s, v := range values {
-		if now, _ := os.ReadFile("/proc/sys/" + s); string(now) != v {
-			errs = append(errs, os.WriteFile("/proc/sys/"+s, []byte(v), 0o644))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func cgroupRoots() []string {
-	var roots []string
-	text, _ := os.ReadFile("/proc/self/mounts")
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
-			roots = append(roots, f[1])
-		}
-	}
-	return roots
+	err := arm.Unlink(p.logs)
+	_ = os.Remove(arm.LinksDir) // unless somebody else has links there
+	return err
 }
 
 // removeCgroups removes a group and all below it, in every hierarchy. Processes
 // that are left in them keep theirs, and that is an error.
 func removeCgroups(path string) error {
 	var errs []error
-	for _, root := range cgroupRoots() {
+	for _, root := range arm.CgroupRoots() {
 		var dirs []string
 		_ = filepath.WalkDir(filepath.Join(root, path), func(dir string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
@@ -185,7 +125,7 @@ func sweep() {
 		n, err := strconv.Atoi(pid)
 		return err == nil && unix.Kill(n, 0) != nil
 	}
-	for _, root := range cgroupRoots() {
+	for _, root := range arm.CgroupRoots() {
 		dirs, _ := filepath.Glob(filepath.Join(root, "ndt-*", "kubepods"))
 		for _, dir := range dirs {
 			if name := filepath.Base(filepath.Dir(dir)); dead(name, "ndt-") {
@@ -196,11 +136,11 @@ func sweep() {
 	dirs, _ := filepath.Glob(prefix + "*-*")
 	for _, dir := range dirs {
 		if dead(dir, prefix) {
-			_ = unmount(dir)
+			_ = arm.Unmount(dir)
 			_ = os.RemoveAll(dir)
 		}
 	}
-	links, _ := filepath.Glob(linksDir + "/*")
+	links, _ := filepath.Glob(arm.LinksDir + "/*")
 	for _, l := range links {
 		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, "/tmp/ndt-") && dead(to, "/tmp/ndt-") {
 			_ = os.Remove(l)

@@ -5,12 +5,14 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/nodectl/nodectl/test/explained"
 )
 
 // A row is one case of the table.
 type row struct {
 	c           *Case
-	explained   map[*Explanation][]Difference
+	explained   map[*explained.Explanation][]Difference
 	unexplained []Difference
 	missing     string // why it could not be compared
 }
@@ -19,15 +21,15 @@ type row struct {
 type report struct {
 	kubelet, nodectl *Recording
 	rows             []*row
-	explanations     []*Explanation
+	explanations     []*explained.Explanation
 	whole            bool // every case is in it
 }
 
-func newReport(cases []*Case, a, b *Recording, explanations []*Explanation) *report {
+func newReport(cases []*Case, a, b *Recording, explanations []*explained.Explanation) *report {
 	r := &report{kubelet: a, nodectl: b, explanations: explanations}
 	na, nb := newNormaliser(a), newNormaliser(b)
 	for _, c := range cases {
-		w := &row{c: c, explained: map[*Explanation][]Difference{}}
+		w := &row{c: c, explained: map[*explained.Explanation][]Difference{}}
 		r.rows = append(r.rows, w)
 		ca, cb := a.Cases[c.Name], b.Cases[c.Name]
 		if ca == nil || cb == nil {
@@ -41,10 +43,9 @@ func newReport(cases []*Case, a, b *Recording, explanations []*Explanation) *rep
 	return r
 }
 
-func (w *row) add(d Difference, explanations []*Explanation) {
+func (w *row) add(d Difference, explanations []*explained.Explanation) {
 	for _, e := range explanations {
-		if e.covers(w.c, d) {
-			e.used++
+		if e.Covers(w.c.Name, w.c.API, d.Aspect, d.What) {
 			w.explained[e] = append(w.explained[e], d)
 			return
 		}
@@ -65,11 +66,15 @@ func (r *report) unexplained() int {
 
 // idle returns the explanations that explain nothing, of a whole report: what they
 // stood for is no longer so.
-func (r *report) idle() []*Explanation {
+func (r *report) idle() []*explained.Explanation {
 	if !r.whole {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(r.explanations), func(e *Explanation) bool { return e.used > 0 || e.Sometimes })
+	return explained.Idle(r.explanations, r.used)
+}
+
+func (r *report) used(e *explained.Explanation) bool {
+	return slices.ContainsFunc(r.rows, func(w *row) bool { return len(w.explained[e]) > 0 })
 }
 
 // print writes what a person has to look at.
@@ -112,13 +117,13 @@ func (r *report) numbers() []string {
 }
 
 // result is what the table says of a case.
-func (w *row) result(explanations []*Explanation) string {
+func (w *row) result(explanations []*explained.Explanation) string {
 	if w.missing != "" {
 		return w.missing
 	}
 	var texts []string
 	for _, e := range explanations {
-		if len(w.explained[e]) > 0 && !e.Everywhere && !slices.Contains(texts, e.Reason) {
+		if len(w.explained[e]) > 0 && !e.Everywhere() && !slices.Contains(texts, e.Reason) {
 			texts = append(texts, e.Reason)
 		}
 	}
@@ -183,7 +188,7 @@ Equal is what differs in nothing but what the next table says once for all.
 func (r *report) everywhere(b *strings.Builder) {
 	var lines []string
 	for _, e := range r.explanations {
-		if line := fmt.Sprintf("| %s | %s |\n", strings.Join(e.Aspects, ", "), cell(e.Reason)); e.Everywhere && e.used > 0 && !slices.Contains(lines, line) {
+		if line := fmt.Sprintf("| %s | %s |\n", strings.Join(e.Aspects, ", "), cell(e.Reason)); e.Everywhere() && r.used(e) && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}

@@ -4,18 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
@@ -28,47 +26,15 @@ type server struct {
 
 // startServer starts one; what clean ends is all of it.
 func startServer(ctx context.Context, dir string) (s *server, clean func(), err error) {
-	t := &bench{ctx: ctx, dir: dir}
+	t := arm.NewBench(ctx, dir)
 	defer func() {
 		if said := recover(); said != nil {
-			t.end()
+			t.End()
 			err = fmt.Errorf("API server: %v", said)
 		}
 	}()
 	c := cluster.Start(t, cluster.APIs("storage.k8s.io/v1", "resource.k8s.io/v1"))
-	return &server{admin: c.Client(t), kubeconfig: c.NodeKubeconfig(t, nodeName)}, t.end, nil
-}
-
-// A bench is what package cluster takes for a test.
-type bench struct {
-	testing.TB // nil: what is not below is not called
-	ctx        context.Context
-	dir        string
-	undo       []func()
-}
-
-func (b *bench) Helper()                        {}
-func (b *bench) Context() context.Context       { return b.ctx }
-func (b *bench) Failed() bool                   { return false }
-func (b *bench) Logf(format string, a ...any)   { fmt.Fprintf(os.Stderr, format+"\n", a...) }
-func (b *bench) Errorf(format string, a ...any) { b.Logf(format, a...) }
-func (b *bench) Error(a ...any)                 { b.Logf("%s", fmt.Sprint(a...)) }
-func (b *bench) Fatal(a ...any)                 { panic(fmt.Sprint(a...)) }
-func (b *bench) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
-func (b *bench) Cleanup(f func())               { b.undo = append(b.undo, f) }
-
-func (b *bench) TempDir() string {
-	dir, err := os.MkdirTemp(b.dir, "cluster")
-	if err != nil {
-		b.Fatal(err)
-	}
-	return dir
-}
-
-func (b *bench) end() {
-	for _, f := range slices.Backward(b.undo) {
-		f()
-	}
+	return &server{admin: c.Client(t), kubeconfig: c.NodeKubeconfig(t, nodeName)}, t.End, nil
 }
 
 // patience is how long a pod that is being deleted may keep its name.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nodectl/nodectl/test/arm"
 )
 
 // A stage is one running case.
@@ -33,7 +35,7 @@ func newStage(r *run, c *Case) (*stage, error) {
 		run: r, c: c, round: round, record: &CaseRecord{Pods: map[string]*PodRecord{}},
 		dir: filepath.Join(r.place.dir, "cases", c.Name), manifests: map[string]string{}, held: map[string]bool{},
 	}
-	if err := errors.Join(unmount(s.dir), os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
+	if err := errors.Join(arm.Unmount(s.dir), os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
 		return nil, err
 	}
 	if err := c.prepare(s.dir); err != nil {

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/nodectl/nodectl/test/explained"
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/program"
 )
@@ -99,11 +100,11 @@ func run(ctx context.Context, o options) (fine bool, err error) {
 		}
 		both[i] = normalise(&raw)
 	}
-	explained, err := readExplained(here("explained.yaml"))
+	explanations, err := explained.Read(here("explained.yaml"))
 	if err != nil {
 		return false, err
 	}
-	r := newReport(both[0], both[1], explained)
+	r := newReport(both[0], both[1], explanations)
 	r.print(os.Stdout, o.verbose)
 	if o.write {
 		for i, arm := range []string{"kubelet", "nodectl"} {

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/test/explained"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -19,11 +20,11 @@ func recorded(t *testing.T) *report {
 			t.Fatal(err)
 		}
 	}
-	explained, err := readExplained(here("explained.yaml"))
+	explanations, err := explained.Read(here("explained.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newReport(both[0], both[1], explained)
+	return newReport(both[0], both[1], explanations)
 }
 
 // Every difference of the recordings that are kept has a reason, and every reason is

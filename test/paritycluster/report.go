@@ -5,24 +5,28 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/nodectl/nodectl/test/explained"
 )
 
 // A report is the comparison of two recordings.
 type report struct {
 	kubelet, nodectl *Recording
-	explanations     []*Explanation
+	explanations     []*explained.Explanation
+	found            map[*explained.Explanation][]Difference
 	open             []Difference // that nobody has explained
 }
 
-func newReport(a, b *Recording, explanations []*Explanation) *report {
-	r := &report{kubelet: a, nodectl: b, explanations: explanations}
+func newReport(a, b *Recording, explanations []*explained.Explanation) *report {
+	r := &report{kubelet: a, nodectl: b, explanations: explanations, found: map[*explained.Explanation][]Difference{}}
 	for _, d := range compare(a, b) {
-		i := slices.IndexFunc(explanations, func(e *Explanation) bool { return e.covers(d) })
+		i := slices.IndexFunc(explanations, func(e *explained.Explanation) bool { return e.Covers(d.Case, true, d.Aspect, d.What) })
 		if i < 0 {
 			r.open = append(r.open, d)
 			continue
 		}
-		explanations[i].found = append(explanations[i].found, d)
+		e := explanations[i]
+		r.found[e] = append(r.found[e], d)
 	}
 	return r
 }
@@ -31,8 +35,8 @@ func (r *report) unexplained() int { return len(r.open) }
 
 // idle returns the explanations that explain nothing: what they stood for is no
 // longer so.
-func (r *report) idle() []*Explanation {
-	return slices.DeleteFunc(slices.Clone(r.explanations), func(e *Explanation) bool { return len(e.found) > 0 || e.Sometimes })
+func (r *report) idle() []*explained.Explanation {
+	return explained.Idle(r.explanations, func(e *explained.Explanation) bool { return len(r.found[e]) > 0 })
 }
 
 // print writes what a person has to look at.
@@ -40,12 +44,10 @@ func (r *report) print(out io.Writer, verbose bool) {
 	for _, d := range r.open {
 		fmt.Fprintln(out, d)
 	}
-	explained := 0
-	for _, e := range r.explanations {
-		explained += len(e.found)
-		if verbose {
+	if verbose {
+		for _, e := range r.explanations {
 			fmt.Fprintf(out, "(%s)\n", e.Reason)
-			for _, d := range e.found {
+			for _, d := range r.found[e] {
 				fmt.Fprintln(out, "  ", d)
 			}
 		}
@@ -53,14 +55,14 @@ func (r *report) print(out io.Writer, verbose bool) {
 	for _, e := range r.idle() {
 		fmt.Fprintf(out, "explains nothing: %v %v %q\n", e.Cases, e.Aspects, e.Match)
 	}
-	fmt.Fprintf(out, "%d pods, %d differences explained, %d unexplained\n", len(r.nodectl.Pods), explained, r.unexplained())
+	fmt.Fprintf(out, "%d pods, %d differences explained, %d unexplained\n", len(r.nodectl.Pods), r.explained(), r.unexplained())
 }
 
 // of returns the reasons that explain differences of a case, and how many nobody
 // has explained.
 func (r *report) of(name string) (reasons []string, open int) {
 	for _, e := range r.explanations {
-		if slices.ContainsFunc(e.found, func(d Difference) bool { return d.Case == name }) && !slices.Contains(reasons, e.Reason) && !everywhere(e) {
+		if slices.ContainsFunc(r.found[e], func(d Difference) bool { return d.Case == name }) && !slices.Contains(reasons, e.Reason) && !e.Everywhere() {
 			reasons = append(reasons, e.Reason)
 		}
 	}
@@ -71,9 +73,6 @@ func (r *report) of(name string) (reasons []string, open int) {
 	}
 	return reasons, open
 }
-
-// everywhere reports whether an explanation is of all pods, and said once.
-func everywhere(e *Explanation) bool { return slices.Contains(e.Cases, "*") }
 
 // markdown is docs/fidelity-cluster.md.
 func (r *report) markdown() string {
@@ -115,7 +114,7 @@ test/paritycluster/explained.yaml; **%d have none**.
 func (r *report) explained() int {
 	n := 0
 	for _, e := range r.explanations {
-		n += len(e.found)
+		n += len(r.found[e])
 	}
 	return n
 }
@@ -124,8 +123,8 @@ func (r *report) explained() int {
 func (r *report) general(b *strings.Builder) {
 	b.WriteString("## Different in every pod, and not said again below\n\n| what | how many | why |\n|---|---|---|\n")
 	for _, e := range r.explanations {
-		if everywhere(e) && len(e.found) > 0 {
-			fmt.Fprintf(b, "| %s | %d | %s |\n", strings.Join(e.Aspects, ", "), len(e.found), cell(e.Reason))
+		if e.Everywhere() && len(r.found[e]) > 0 {
+			fmt.Fprintf(b, "| %s | %d | %s |\n", strings.Join(e.Aspects, ", "), len(r.found[e]), cell(e.Reason))
 		}
 	}
 	b.WriteString("\n")

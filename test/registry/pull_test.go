@@ -89,7 +89,7 @@ func (a *agent) pull(ctx context.Context, name string, logins ...string) error {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s.Name})
 		objects = append(objects, &pod.Object{Key: pod.Key{Namespace: "default", Name: s.Name}, Kind: pod.KindSecret, Object: s})
 	}
-	return a.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: pod.NewData(objects)}, "c")
+	return a.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: pod.NewData(objects)}, "c", nil)
 }
 
 // trust has containerd trust a registry's certificate.

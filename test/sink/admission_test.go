@@ -3,7 +3,6 @@ package sink
 import (
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,14 +23,15 @@ func TestF75_RefusedByAdmission(t *testing.T) {
 	a := start(t, c, "n1", func(cfg *apiserver.Config) { cfg.NodeUID = func() types.UID { return *known.Load() } })
 	static := staticPod("n1", "static", "h")
 	ours := c.CreatePod(t, cluster.Pod("n1", "ours"))
-	for i := range 5 {
+	const rounds = 10
+	for i := range rounds {
 		a.says(static, running(static, i%2 == 0), fromFile)
 		a.says(ours, running(ours, i%2 == 0))
-		time.Sleep(time.Second)
+		a.until(t, "ours", "as it was told", both(phase(v1.PodRunning), ready(i%2 == 0)))
 	}
-	a.until(t, "ours", "running", phase(v1.PodRunning))
-	if n, tries := a.log.count("Static pod has no mirror"), len(a.wire.of("POST", "")); n != 1 || a.log.count("UID mismatch") != 1 || tries < 2 || tries > 6 {
-		t.Errorf("said %d times, tried %d times:\n%s", n, tries, a.log.all())
+	a.wire.said.Has(t, 2, "POST /api/v1/namespaces/default/pods 403\n")
+	if n, tries := a.log.Count("Static pod has no mirror"), len(a.wire.of("POST", "")); n != 1 || a.log.Count("UID mismatch") != 1 || tries >= rounds {
+		t.Errorf("said %d times, tried %d times:\n%s", n, tries, a.log)
 	}
 	known.Store(&a.uid)
 	is := a.until(t, "static", "running", phase(v1.PodRunning))

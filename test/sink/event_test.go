@@ -41,7 +41,7 @@ func events(t *testing.T, a *agent) {
 				}
 			}
 			if time.Now().After(end) {
-				t.Fatalf("no event %s counted %d times: %+v\n%s", reason, count, list.Items, a.log.all())
+				t.Fatalf("no event %s counted %d times: %+v\n%s", reason, count, list.Items, a.log)
 			}
 		}
 	}

@@ -3,11 +3,9 @@
 package sink
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -22,6 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/apiserver"
 	source "github.com/nodectl/nodectl/pkg/source/apiserver"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/said"
 )
 
 // wire counts what goes over a connection, by method, path and answer.
@@ -30,6 +29,7 @@ type wire struct {
 
 	mu   sync.Mutex
 	sent []exchange
+	said said.Log // a line each: method, path, code
 }
 
 type exchange struct {
@@ -59,6 +59,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sent = append(w.sent, e)
+	fmt.Fprintf(&w.said, "%s %s %d\n", e.method, e.path, e.code)
 	return answer, err
 }
 
@@ -84,30 +85,6 @@ func (w *wire) forbidden(t *testing.T) {
 	}
 }
 
-// words keeps what was logged.
-type words struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (w *words) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(p)
-}
-
-func (w *words) count(text string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Count(w.text.String(), text)
-}
-
-func (w *words) all() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
-
 // agent is a node with a sink, and a source that shows it what the server has.
 type agent struct {
 	*apiserver.Sink
@@ -115,13 +92,13 @@ type agent struct {
 	name string
 	uid  types.UID
 	wire *wire
-	log  *words
+	log  *said.Log
 	stop func()
 }
 
 func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiserver.Config)) *agent {
 	t.Helper()
-	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: &words{}}
+	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: new(said.Log)}
 	a.run(t, change...)
 	return a
 }
@@ -135,7 +112,7 @@ func (a *agent) run(t *testing.T, change ...func(*apiserver.Config)) {
 		a.wire = &wire{next: next}
 		return a.wire
 	})
-	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := a.log.Logger()
 	cfg := apiserver.Config{REST: access, Node: a.name, NodeUID: func() types.UID { return a.uid }, QPS: 50, Burst: 100, EventQPS: 50, EventBurst: 100, Log: log}
 	for _, f := range change {
 		f(&cfg)
@@ -202,10 +179,22 @@ func (a *agent) within(t *testing.T, limit time.Duration, name, what string, so 
 			if p != nil {
 				status = fmt.Sprintf("%s %+v", p.UID, p.Status)
 			}
-			t.Fatalf("pod %s is not %s: %s\n%s", name, what, status, a.log.all())
+			t.Fatalf("pod %s is not %s: %s\n%s", name, what, status, a.log)
 		}
 		time.Sleep(20 * time.Millisecond) // a poll of another process
 	}
+}
+
+// compared returns when all pods were compared with the server's copies once more
+// (C-1.27.5): what somebody else wrote of one more pod is put right.
+func (a *agent) compared(t *testing.T) {
+	t.Helper()
+	name := "compared-" + a.name
+	p := a.c.CreatePod(t, cluster.Pod(a.name, name))
+	a.says(p, running(p, true))
+	a.until(t, name, "ready", ready(true))
+	a.c.PatchPod(t, "default", name, `{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "status")
+	a.within(t, time.Minute, name, "put right", ready(true)) // the source may be waiting out an outage
 }
 
 func there(p *v1.Pod) bool   { return p != nil }
@@ -213,6 +202,20 @@ func missing(p *v1.Pod) bool { return p == nil }
 
 func phase(want v1.PodPhase) func(*v1.Pod) bool {
 	return func(p *v1.Pod) bool { return p != nil && p.Status.Phase == want }
+}
+
+func both(a, b func(*v1.Pod) bool) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool { return a(p) && b(p) }
+}
+
+func ready(is bool) func(*v1.Pod) bool {
+	return func(p *v1.Pod) bool {
+		if p == nil {
+			return false
+		}
+		c := find(p, v1.PodReady)
+		return c != nil && is == (c.Status == v1.ConditionTrue)
+	}
 }
 
 func started(p *v1.Pod) metav1.Time {

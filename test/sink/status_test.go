@@ -57,7 +57,7 @@ func ordinaryStart(t *testing.T, a *agent) {
 		t.Errorf("status %+v", is.Status)
 	}
 	// Nothing more comes, though every pod is compared again (C-1.27.4, C-1.27.5).
-	time.Sleep(11 * time.Second)
+	a.compared(t)
 	if n := len(a.wire.of("", "start")); n > 3 || len(a.wire.of(http.MethodPatch, "start")) != n {
 		t.Errorf("%d requests: %+v", n, a.wire.of("", "start"))
 	}
@@ -123,7 +123,7 @@ func endStays(t *testing.T, a *agent) {
 	if is.Status.Phase != v1.PodSucceeded || find(is, v1.PodReady).Status != v1.ConditionFalse {
 		t.Errorf("an end was taken back: %+v", is.Status)
 	}
-	if n := a.log.count("Phase not taken back"); n != 1 {
+	if n := a.log.Count("Phase not taken back"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 }
@@ -170,7 +170,7 @@ func anotherPod(t *testing.T, a *agent) {
 	fresh := a.c.CreatePod(t, cluster.Pod(a.name, "same"))
 	a.says(old, ended(old, v1.PodFailed, 137))
 	a.says(old, ended(old, v1.PodFailed, 137), finished)
-	time.Sleep(12 * time.Second) // longer than between two comparisons
+	a.compared(t)
 	if is := a.c.GetPod(t, "default", "same"); is.UID != fresh.UID || is.Status.StartTime != nil || is.Status.Phase != v1.PodPending {
 		t.Errorf("the new pod has the old one's status: %+v", is.Status)
 	}
@@ -188,7 +188,7 @@ func finalizers(t *testing.T, a *agent) {
 	a.says(p, ended(p, v1.PodFailed, 143), finished)
 	a.until(t, "held", "with no grace left", func(p *v1.Pod) bool { return *p.DeletionGracePeriodSeconds == 0 })
 	a.c.PatchPod(t, "default", "held", `{"metadata": {"labels": {"touched": "yes"}}}`)
-	time.Sleep(12 * time.Second) // longer than between two comparisons
+	a.compared(t)
 	if n := len(a.wire.of(http.MethodDelete, "held")); n != 1 {
 		t.Errorf("%d deletions", n)
 	}

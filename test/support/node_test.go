@@ -133,11 +133,7 @@ func (n *node) serve() (leave func()) {
 // pulling is a runtime whose images a puller brings, as cmd has it.
 type pulling struct {
 	*cri.Runtime
-	puller *image.Puller
-}
-
-func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string) error {
-	return r.puller.PullImage(ctx, want, container)
+	*image.Puller
 }
 
 // imageClient notes what is pulled.

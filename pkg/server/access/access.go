@@ -60,7 +60,8 @@ type Config struct {
 	ClientCAFile string
 	// NoTokens takes no bearer token, as authentication.webhook.enabled: false does.
 	NoTokens bool
-	// For how long the API server's word is kept; 0 is the kubelet's time.
+	// For how long the API server's word is kept: whose a token is, a yes, a no and
+	// that a token is nobody's. 0 is the kubelet's time; less keeps nothing.
 	TokensFor, AllowedFor, DeniedFor time.Duration
 	// Log hears what could not be asked; nil is silence.
 	Log *slog.Logger
@@ -114,7 +115,7 @@ func New(cfg Config) (*Access, error) {
 		if err != nil {
 			return nil, err
 		}
-		if a.tokens, err = newTokens(ask, cfg.TokensFor); err != nil {
+		if a.tokens, err = newTokens(ask, cfg); err != nil {
 			return nil, err
 		}
 	}

@@ -158,6 +158,71 @@ func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 	})
 }
 
+// The times are the configuration's, each its own; less than nothing keeps nothing.
+func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, it := range []struct{ tokens, allowed, denied time.Duration }{
+			{10 * time.Second, 40 * time.Second, 20 * time.Second}, {time.Hour, 10 * time.Second, time.Minute}, {-time.Second, -time.Second, -time.Second},
+		} {
+			s := &api{tokens: anna(), may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+				return authorizationv1.SubjectAccessReviewStatus{Allowed: q.ResourceAttributes.Verb == "get"}
+			}}
+			a := s.access(t, func(c *Config) { c.TokensFor, c.AllowedFor, c.DeniedFor = it.tokens, it.allowed, it.denied })
+			asked := func() (n int) {
+				tokens, reviews := s.counts()
+				return tokens + reviews
+			}
+			for name, of := range map[string]struct {
+				kept time.Duration
+				ask  func() error
+			}{
+				"token": {it.tokens, func() error { _, _, err := a.Who(with("hunter2")); return err }},
+				"yes":   {it.allowed, func() error { _, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "get", "proxy"); return err }},
+				"no": {it.denied, func() error {
+					_, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "create", "proxy")
+					return err
+				}},
+			} {
+				begun := time.Now()
+				for n := asked(); time.Since(begun) < 2*time.Hour && asked() < n+2; time.Sleep(time.Second) {
+					if err := of.ask(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// One second to ask first, then as long as it is kept, and one to see that.
+				if got, want := time.Since(begun), max(of.kept, 0)+2*time.Second; got < want-time.Second || got > want {
+					t.Errorf("%+v: a %s is asked about again after %v", it, name, got)
+				}
+			}
+		}
+	})
+}
+
+// A token that is nobody's yet is not kept out for as long as one is believed: it may
+// be that the API server has not heard of it.
+func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{tokens: anna()}
+		a := s.access(t, func(c *Config) { c.TokensFor = time.Hour })
+		if _, ok, _ := a.Who(with("late")); ok {
+			t.Fatal("let in")
+		}
+		s.mu.Lock()
+		s.tokens["late"] = s.tokens["hunter2"]
+		s.mu.Unlock()
+		time.Sleep(29 * time.Second)
+		if _, ok, _ := a.Who(with("late")); ok {
+			t.Error("a no is not kept")
+		}
+		time.Sleep(2 * time.Second)
+		if _, ok, err := a.Who(with("late")); !ok || err != nil {
+			t.Errorf("half a minute later: %t, %v", ok, err)
+		}
+	})
+}
+
 // A token that was revoked is let in no longer than it is kept; an error is not kept.
 func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 	t.Parallel()

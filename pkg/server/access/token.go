@@ -31,8 +31,9 @@ const (
 // tokens asks the API server who has a token.
 type tokens struct {
 	ask    authentication.AuthenticationV1Interface
-	keep   time.Duration
-	secret []byte // of the keys below: they say nothing of a token to whoever reads memory
+	yes    time.Duration // how long the word on somebody's token is kept
+	no     time.Duration // and on nobody's
+	secret []byte        // of the keys below: they say nothing of a token to whoever reads memory
 	kept   *cache.LRUExpireCache
 	gate   gate
 	crowd  *semaphore.Weighted // who waits
@@ -46,8 +47,8 @@ type identity struct {
 	ok     bool
 }
 
-func newTokens(ask authentication.AuthenticationV1Interface, keep time.Duration) (*tokens, error) {
-	t := &tokens{ask: ask, keep: keep, secret: make([]byte, 32), kept: cache.NewLRUExpireCache(tokensKept), gate: newGate(), crowd: semaphore.NewWeighted(waiting)}
+func newTokens(ask authentication.AuthenticationV1Interface, cfg Config) (*tokens, error) {
+	t := &tokens{ask: ask, yes: cfg.TokensFor, no: min(cfg.TokensFor, cfg.DeniedFor), secret: make([]byte, 32), kept: cache.NewLRUExpireCache(tokensKept), gate: newGate(), crowd: semaphore.NewWeighted(waiting)}
 	_, err := rand.Read(t.secret)
 	return t, err
 }
@@ -62,8 +63,8 @@ func bearer(r *http.Request) string {
 	return token
 }
 
-// who says whose a token is, from what was said of it less than keep ago. An error
-// is not kept.
+// who says whose a token is, from what was said of it a while ago. An error is not
+// kept.
 func (t *tokens) who(ctx context.Context, token string) (server.Caller, bool, error) {
 	mac := hmac.New(sha256.New, t.secret)
 	mac.Write([]byte(token))
@@ -77,8 +78,12 @@ func (t *tokens) who(ctx context.Context, token string) (server.Caller, bool, er
 	defer t.crowd.Release(1)
 	said, err, _ := t.together.Do(key, func() (any, error) {
 		said, err := t.review(ctx, token)
-		if err == nil {
-			t.kept.Add(key, said, t.keep)
+		switch {
+		case err != nil:
+		case said.ok:
+			t.kept.Add(key, said, t.yes)
+		default:
+			t.kept.Add(key, said, t.no)
 		}
 		return said, err
 	})

@@ -59,6 +59,9 @@ type Config struct {
 	// EventQPS and EventBurst limit the requests for events, in the same way.
 	EventQPS   float64
 	EventBurst int
+	// Synced is told how long a status took from when it was so until the API server had
+	// it; nil is nobody. It must not block.
+	Synced func(took time.Duration)
 	// Log hears what goes wrong, once; nil is silence.
 	Log *slog.Logger
 }

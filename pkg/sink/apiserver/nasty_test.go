@@ -60,17 +60,11 @@ func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
 			if is := n.pod(p.Name).Status; is.Phase != v1.PodFailed {
 				t.Errorf("%+v", is)
 			}
-			n.server.mu.Lock()
-			is := n.server.pods[p.Name]
-			delete(n.server.pods, p.Name)
-			n.show(is, true)
-			n.server.mu.Unlock()
+			n.lose(p.Name)
 			pass(5 * time.Second)
 		}
 		pass(11 * time.Minute)
-		if left := len(n.loop.entries); left > 0 {
-			t.Errorf("%d pods are remembered that are gone", left)
-		}
+		n.keeps(t, 0)
 	})
 }
 
@@ -103,11 +97,7 @@ func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 // TestC_1_27_9_AnEndThatIsRefused: a server that takes no last status of a pod of which
 // nothing is left still lets it go.
 func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, n *node) {
-		p := n.bound("one")
-		n.tell(p, runningStatus())
-		pass(5 * time.Second)
+	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		n.says(func(c call) (int, http.Header) {
 			if c.method == http.MethodPatch {
 				return http.StatusUnprocessableEntity, nil

@@ -70,6 +70,9 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 			e.object = a.object
 		}
 		e.sent, e.answered = sha256.Sum256(a.body), a.object.ResourceVersion
+		if l.cfg.Synced != nil && a.report != nil {
+			l.cfg.Synced(now.Sub(a.report.At))
+		}
 		if same && e.report != nil && e.report != a.report {
 			e.schedule(now) // what was said meanwhile waits as it would have
 			return

@@ -269,6 +269,15 @@ func (s *server) calls(method, name string) []call {
 	return list
 }
 
+// lose takes a pod away, and shows that it is gone.
+func (s *server) lose(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pods[name]
+	delete(s.pods, name)
+	s.show(p, true)
+}
+
 func (s *server) pod(name string) *v1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,6 +337,36 @@ func inBubble(t *testing.T, f func(t *testing.T, n *node), change ...func(*Confi
 		defer cancel()
 		f(t, n)
 	})
+}
+
+// withOne is inBubble beside other tests, with a pod "one" that the server was told of.
+func withOne(t *testing.T, f func(t *testing.T, n *node, p *v1.Pod)) {
+	t.Helper()
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p := n.bound("one")
+		n.tell(p, runningStatus())
+		pass(time.Second)
+		f(t, n, p)
+	})
+}
+
+// wants fails the test unless so many requests were sent about a pod, and returns them.
+func (n *node) wants(t *testing.T, requests int, name string) []call {
+	t.Helper()
+	sent := n.calls("", name)
+	if len(sent) != requests {
+		t.Fatalf("%d requests about %q, want %d: %+v", len(sent), name, requests, sent)
+	}
+	return sent
+}
+
+// keeps fails the test unless the sink remembers so many pods.
+func (n *node) keeps(t *testing.T, pods int) {
+	t.Helper()
+	if got := len(n.loop.entries); got != pods {
+		t.Errorf("%d pods are remembered, want %d", got, pods)
+	}
 }
 
 // since is how long the bubble lives: its clock starts at midnight.

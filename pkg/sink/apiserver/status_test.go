@@ -35,9 +35,7 @@ func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
 			t.Errorf("%d requests at the same time", n.most)
 		}
 		for i := range 30 {
-			if sent := n.calls("", fmt.Sprint("p", i)); len(sent) != 1 {
-				t.Errorf("pod %d: %+v", i, sent)
-			}
+			n.wants(t, 1, fmt.Sprint("p", i))
 		}
 	})
 }
@@ -108,11 +106,7 @@ func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 // TestC_1_27_5_OthersChangesArePutRight, in 10 s, and not at once: two who disagree
 // do not write as fast as they can.
 func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, n *node) {
-		p := n.bound("one")
-		n.tell(p, runningStatus())
-		pass(time.Second)
+	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		for range 50 {
 			n.change("one", func(p *v1.Pod) {
 				p.Status.Conditions[0].Status = "False"
@@ -136,56 +130,59 @@ func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
 	})
 }
 
+// TestC_1_27_SyncIsTimed: from when a status was so until the server has it, once for
+// each patch.
+func TestC_1_27_SyncIsTimed(t *testing.T) {
+	t.Parallel()
+	var took []time.Duration
+	inBubble(t, func(t *testing.T, n *node) {
+		n.takes = 4 * time.Second
+		n.tell(n.bound("one"), runningStatus())
+		pass(time.Minute)
+		n.wants(t, 1, "one")
+		if len(took) != 1 || took[0] < 4*time.Second || took[0] > 6*time.Second {
+			t.Errorf("one patch of 4 s was timed as %v", took)
+		}
+	}, func(c *Config) { c.Synced = func(d time.Duration) { took = append(took, d) } })
+}
+
 // TestC_1_27_4_EqualIsNotSent: parts of seconds, the order of conditions and empty
 // lists make no difference.
 func TestC_1_27_4_EqualIsNotSent(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, n *node) {
-		p := n.bound("one")
-		n.tell(p, runningStatus())
-		pass(time.Second)
+	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		same := runningStatus()
 		same.StartTime.Time = same.StartTime.Add(300 * time.Millisecond).In(time.FixedZone("x", 3600))
 		same.Conditions[0], same.Conditions[2] = same.Conditions[2], same.Conditions[0]
 		same.InitContainerStatuses = []v1.ContainerStatus{}
 		n.tell(p, same)
 		pass(time.Minute)
-		if sent := n.calls("", ""); len(sent) != 1 {
-			t.Errorf("sent %+v", sent)
-		}
+		n.wants(t, 1, "")
 	})
 }
 
 // TestC_1_27_9_LastStatusThenDeletion, with what was overtaken left out.
 func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, n *node) {
-		p := n.bound("one")
-		n.tell(p, runningStatus())
-		pass(time.Second)
+	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		p = n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		pass(time.Second)
 		n.tell(p, statusOf(v1.PodRunning, "False", endedState(0, "")), over) // the last word has no phase of an end
 		pass(time.Second)
-		sent := n.calls("", "one")
-		if len(sent) != 3 || sent[1].method != http.MethodPatch || !strings.Contains(sent[1].body, `"phase":"Failed"`) || sent[2].method != http.MethodDelete {
+		sent := n.wants(t, 3, "one")
+		if sent[1].method != http.MethodPatch || !strings.Contains(sent[1].body, `"phase":"Failed"`) || sent[2].method != http.MethodDelete {
 			t.Errorf("sent %+v", sent)
 		}
 		n.tell(p, statusOf(v1.PodFailed, "False", endedState(0, "")), forGood)
 		pass(time.Minute)
-		if len(n.calls("", "one")) != 3 || len(n.loop.entries) != 0 || len(n.hashes) != 0 {
-			t.Errorf("sent %+v, kept %d", n.calls("", "one"), len(n.loop.entries))
+		n.wants(t, 3, "one")
+		if n.keeps(t, 0); len(n.hashes) != 0 {
+			t.Errorf("%d hashes are kept", len(n.hashes))
 		}
 	})
 }
 
 // TestF73_OldStatusNeverReachesTheNewPod, though the server's word is late.
 func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, n *node) {
-		old := n.bound("one")
-		n.tell(old, runningStatus())
-		pass(time.Second)
+	withOne(t, func(t *testing.T, n *node, old *v1.Pod) {
 		n.server.mu.Lock()
 		show := n.shows
 		n.shows = nil // the watch is cut
@@ -198,9 +195,7 @@ func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
 		if is := n.pod("one"); is.Status.StartTime != nil || is.Status.Phase != v1.PodPending {
 			t.Errorf("status %+v", is.Status)
 		}
-		if sent := n.calls("", "one"); len(sent) != 3 {
-			t.Errorf("sent %+v, want the first patch, one that is refused, and a look", sent)
-		}
+		n.wants(t, 3, "one") // the first patch, one that is refused, and a look
 		show(n.pod("one"), false)
 		n.tell(n.pod("one"), runningStatus())
 		pass(time.Second)
@@ -221,17 +216,13 @@ func TestNeverSeenIsAskedFor(t *testing.T) {
 		absent.Name = "absent"
 		n.tell(absent, runningStatus())
 		pass(time.Minute)
-		if sent := n.calls("", "one"); len(sent) != 2 || sent[0].method != http.MethodGet || n.pod("one").Status.Phase != v1.PodRunning {
+		if sent := n.wants(t, 2, "one"); sent[0].method != http.MethodGet || n.pod("one").Status.Phase != v1.PodRunning {
 			t.Errorf("sent %+v", sent)
 		}
-		if sent := n.calls("", "absent"); len(sent) != 1 {
-			t.Errorf("sent %+v", sent)
-		}
+		n.wants(t, 1, "absent")
 		n.tell(absent, runningStatus(), forGood)
 		pass(time.Minute)
-		if len(n.loop.entries) != 1 {
-			t.Errorf("%d entries are kept", len(n.loop.entries))
-		}
+		n.keeps(t, 1)
 	})
 }
 
@@ -268,24 +259,15 @@ func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
 // TestF73_PodThatWasThereBriefly: one went, another came and went, all before
 // anybody looked. Nothing is kept of either.
 func TestF73_PodThatWasThereBriefly(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, n *node) {
-		old := n.bound("one")
-		n.tell(old, runningStatus())
-		pass(time.Second)
+	withOne(t, func(t *testing.T, n *node, old *v1.Pod) {
 		n.tell(old, runningStatus(), forGood)
 		pass(time.Second)
 		brief := old.DeepCopy()
 		brief.UID = "uid-brief"
-		n.server.mu.Lock()
-		delete(n.server.pods, "one")
-		n.show(old, true)
-		n.show(brief, false)
-		n.show(brief, true)
-		n.server.mu.Unlock()
+		n.lose("one")
+		n.shows(brief, false)
+		n.shows(brief, true)
 		pass(time.Second)
-		if len(n.loop.entries) != 0 {
-			t.Errorf("%d entries are kept", len(n.loop.entries))
-		}
+		n.keeps(t, 0)
 	})
 }

@@ -1,6 +1,6 @@
 // Package apiserver reads the pods that an API server has bound to this node:
-// one complete list, then a watch, and a list again whenever the watch leaves
-// room for doubt. Beside them it reads what they need from their server: the
+// one complete list, then a watch, which goes on where it was cut, and a list again
+// whenever that leaves room for doubt. Beside them it reads what they need from their server: the
 // ConfigMaps and Secrets they name, each by itself, services, and tokens.
 //
 // Each pod and each object is one source.File, named by the kubeconfig, namespace
@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
@@ -45,6 +46,9 @@ const (
 	// watchGrace is how much longer a watch may last than it was asked for
 	// before its connection is taken for dead.
 	watchGrace = 15 * time.Second
+	// doubtAfter is how long after the server's last word a watch may still go on
+	// where another stopped.
+	doubtAfter = 2 * time.Minute
 )
 
 // Config is what an api source needs.
@@ -87,13 +91,16 @@ type Source struct {
 	cfg    Config
 	client *kubeconfig.Client
 	// The constants above; tests have less time.
-	retry, rarest, confirm, linger, first, watched, grace time.Duration
-	pageSize                                              int
+	retry, rarest, confirm, linger, first, watched, grace, doubt, patience time.Duration
+	pageSize                                                               int
 
 	mu       sync.Mutex                        // guards what follows
 	services map[string]map[string]*v1.Service // by namespace and name; nil: not known
 	silent   bool                              // the server did not answer at least once
 	tokens   map[tokenKey]*token
+	denied   map[authorizationv1.ResourceAttributes]time.Time // until when that is not asked for again
+	data     context.Context                                  // of epoch; nil: nobody reads
+	setBack  func()                                           // ends data
 
 	classes classes
 }
@@ -119,7 +126,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, pageSize: 500,
-		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, first: firstAnswer, watched: watchFor, grace: watchGrace,
+		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, first: firstAnswer, watched: watchFor, grace: watchGrace, doubt: doubtAfter, patience: leavePatience,
 	}
 	if s.client = cfg.Client; s.client != nil {
 		return s, nil
@@ -174,25 +181,30 @@ type run struct {
 	*objects
 	yield func(source.Snapshot, error) bool
 	pause time.Duration // before the newest round
+	on    ground        // of the next watch
+	cut   bool          // the last one did not end when it was to end
 	said  string        // the error that was yielded last, "" after a set
 	heard bool          // a set was yielded
 	left  bool          // the caller has left the loop
 }
 
-// round lists, and watches for as long as nothing is in doubt. It returns why it
-// could not; nil when it is only time to list again.
+// round lists where a list has to come first, and watches for as long as watches end
+// when they are to end. It returns why it could not; nil when it is only time to try
+// again.
 func (r *run) round(ctx context.Context) error {
-	if err := r.look(ctx); err != nil {
-		return err
-	}
-	if !r.heard || r.set.Dirty() {
-		if !r.await(ctx) {
-			return context.Canceled
-		}
-		r.flush()
-	}
 	for !r.left {
-		if again, err := r.follow(ctx); !again {
+		if r.on.host == "" {
+			if err := r.look(ctx); err != nil {
+				return err
+			}
+			if !r.heard || r.set.Dirty() {
+				if !r.await(ctx) {
+					return context.Canceled
+				}
+				r.flush()
+			}
+		}
+		if due, err := r.follow(ctx); !due {
 			return err
 		}
 	}
@@ -207,14 +219,14 @@ func (r *run) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	back := r.setBackTo(first.rv)
 	doubt := r.doubts(first)
 	if len(doubt) == 0 {
 		r.replace(first, nil, r.flush)
-		r.seen = first.rv
-		r.settle()
+		r.goFrom(first)
 		return nil
 	}
-	if older(first.rv, r.seen) {
+	if back {
 		r.fail(errBackInTime)
 	}
 	if r.left || !r.rest(ctx, r.confirm) {
@@ -234,10 +246,24 @@ func (r *run) look(ctx context.Context) error {
 		}
 	}
 	r.replace(second, gone, r.flush)
-	// What happened between the two comes again as events.
-	r.seen = first.rv
-	r.settle()
+	r.goFrom(first) // what happened between the two comes again as events
 	return nil
+}
+
+// goFrom has the next watch begin at l.
+func (r *run) goFrom(l picture) {
+	r.seen, r.on, r.cut = l.rv, l.on, false
+	r.settle()
+}
+
+// setBackTo reports whether rv, which the server has said now, is older than what was
+// seen of it before.
+func (r *run) setBackTo(rv string) bool {
+	back := older(rv, r.seen)
+	if back {
+		r.newEpoch()
+	}
+	return back
 }
 
 // list asks for the complete list.
@@ -248,7 +274,7 @@ func (r *run) list(ctx context.Context) (picture, error) {
 	}
 	start := time.Now()
 	l, err := way.list(ctx, podsOf(r.cfg.Node), r.pageSize)
-	all := picture{rv: l.rv}
+	all := picture{rv: l.rv, on: ground{host: way.host, heard: start}}
 	for _, o := range l.objects {
 		if p, is := o.(*v1.Pod); is {
 			all.pods = append(all.pods, p)

@@ -100,7 +100,11 @@ func newStream(k kind, mediaType string, body io.ReadCloser) (*stream, error) {
 		d := json.NewDecoder(limited)
 		return &stream{body, func() (watch.EventType, []byte, error) {
 			limited.N = eventLimit
-			return jsonFrame(d)
+			kind, object, err := jsonFrame(d)
+			if err != nil && limited.N <= 0 { // what looks like its end is ours
+				err = errPartial
+			}
+			return kind, object, err
 		}, k.json, jsonCode}, nil
 	}
 	return nil, errNotAPI
@@ -169,7 +173,12 @@ func protobufCode(object []byte) int32 {
 
 func jsonFrame(d *json.Decoder) (watch.EventType, []byte, error) {
 	var e metav1.WatchEvent
-	if err := d.Decode(&e); err != nil {
+	var syntax *json.SyntaxError
+	var wrong *json.UnmarshalTypeError
+	switch err := d.Decode(&e); {
+	case errors.As(err, &syntax), errors.As(err, &wrong):
+		return "", nil, errPartial
+	case err != nil:
 		return "", nil, err
 	}
 	return watch.EventType(e.Type), e.Object.Raw, nil

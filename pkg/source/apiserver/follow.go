@@ -3,24 +3,25 @@ package apiserver
 import (
 	"context"
 	"errors"
-	"io"
-	"math/rand/v2"
+	"net/url"
 	"sync"
 	"time"
 )
 
-// follow watches from the newest resource version that was seen. It reports
-// whether the watch ended when it was to end, so that another may go on where it
-// stopped. In any other case a list has to come first: the connection may have
-// been cut because the server's data was replaced. The error says why the watch
-// was refused.
-func (r *run) follow(ctx context.Context) (again bool, err error) {
+// follow watches from the newest resource version that was seen. due says that the
+// watch ended when it was to end, or that a list has to come at once. Where one before
+// was cut, the server's data may have been replaced meanwhile, and one page of a list
+// has to say that time goes on. The error says why the watch was refused.
+func (r *run) follow(ctx context.Context) (due bool, err error) {
 	way, err := r.enter()
 	if err != nil {
 		return false, err
 	}
-	asked := (r.watched + rand.N(r.watched)).Truncate(time.Second)
-	start := time.Now()
+	if r.on.host != way.host {
+		r.on = ground{}
+		return true, nil
+	}
+	asked, start := r.span(), time.Now()
 	// Nobody hears of a connection that is dead without a word: pings end it
 	// where HTTP/2 is spoken, keep-alives elsewhere, and this deadline where
 	// something in between answers both.
@@ -29,15 +30,25 @@ func (r *run) follow(ctx context.Context) (again bool, err error) {
 	defer reader.Wait()
 	defer stop()
 	stream, err := way.watch(ctx, podsOf(r.cfg.Node), r.seen, asked)
-	switch {
-	case errors.Is(err, errGone):
-		return false, nil
-	case err != nil:
+	if err != nil {
+		r.on, r.cut = r.after(r.on, err), true
+		if errors.Is(err, errGone) {
+			err = nil // a list tells what happened
+		}
 		return false, err
 	}
 	defer stream.Close()
-	if r.said != "" {
-		r.flush()
+	if r.cut {
+		now, err := way.page(ctx, podsOf(r.cfg.Node), url.Values{"limit": {"1"}})
+		if err != nil {
+			return false, err
+		}
+		if r.setBackTo(now.rv) {
+			r.fail(errBackInTime)
+			r.on = ground{}
+			return true, nil
+		}
+		r.cut = false
 	}
 	events := make(chan event) // cap 0: the reader sends, the loop below receives; the reader waits
 	reader.Go(func() {
@@ -59,17 +70,24 @@ func (r *run) follow(ctx context.Context) (again bool, err error) {
 		r.pause = 0
 	}
 	r.cfg.Log.Debug("Watch ended", "kubeconfig", r.cfg.Kubeconfig, "resourceVersion", r.seen, "asked", asked, "lasted", lasted, "because", end)
-	return errors.Is(end, io.EOF) && lasted >= asked, nil
+	r.on, due = r.ended(ctx, r.on, end, asked, lasted)
+	r.cut = !due
+	return due, nil
 }
 
 // drain takes events, and what is told of objects, into the set and yields it when
-// no more of them come at once. It returns why there are none any more.
+// no more of them come at once, and when it could not be looked at before. It returns
+// why there are no events any more.
 func (r *run) drain(ctx context.Context, events <-chan event) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	linger.Stop()
 	lingers, waits := false, false
 	for !r.left {
+		if (r.set.Dirty() || r.said != "") && (!lingers || waits && r.wait() == 0) {
+			linger.Reset(r.linger)
+			lingers, waits = true, false
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -90,12 +108,9 @@ func (r *run) drain(ctx context.Context, events <-chan event) error {
 				}
 				return e.err
 			}
+			r.on.heard = time.Now()
 			r.take(e, r.flush)
 			r.settle()
-		}
-		if r.set.Dirty() && (!lingers || waits && r.wait() == 0) {
-			linger.Reset(r.linger)
-			lingers, waits = true, false
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
@@ -27,18 +28,61 @@ type listener struct {
 	failed func(err error)       // the collection could not be read
 }
 
-// keep tells l of c until ctx ends or l has enough: complete lists, and what
-// changes in between. It tries again for as long as it must.
+// ground is what a watch stands on: one complete list, and every event after it.
+type ground struct {
+	host  string          // whose list it is; "" for none: a list comes first
+	epoch context.Context // done when that server's data were set back
+	heard time.Time       // its last word
+}
+
+// after returns what the next watch stands on when one has ended by err. It goes on
+// where that one stopped if that was cut, or if the server is down or busy, and not
+// for long: what a server withholds that says nothing else is told by a list.
+func (s *Source) after(on ground, err error) ground {
+	refused := (*refusal)(nil)
+	switch {
+	case errors.Is(err, errGone), errors.Is(err, errPartial), errors.Is(err, errNotAPI), errors.Is(err, errSilent),
+		errors.As(err, &refused) && refused.status != http.StatusTooManyRequests && refused.status < 500,
+		time.Since(on.heard) > s.doubt:
+		return ground{}
+	}
+	return on
+}
+
+// ended is after for a watch that there was; due says that it ended when it was to.
+func (s *Source) ended(ctx context.Context, on ground, err error, asked, lasted time.Duration) (next ground, due bool) {
+	due = errors.Is(err, io.EOF) && lasted >= asked
+	if refused := (*refusal)(nil); ctx.Err() != nil || errors.As(err, &refused) {
+		err = errSilent
+	}
+	if lasted > s.grace { // it lived until a moment ago
+		on.heard = time.Now()
+	}
+	return s.after(on, err), due
+}
+
+// errSilent says that a watch was given up by either side.
+var errSilent = errors.New("the watch was given up")
+
+// span returns for how long a watch is asked.
+func (s *Source) span() time.Duration {
+	return (s.watched + rand.N(s.watched)).Truncate(time.Second)
+}
+
+// keep tells l of c until ctx ends or l has enough: a complete list, and what changes
+// after it. It tries again for as long as it must.
 func (s *Source) keep(ctx context.Context, c collection, l listener) {
-	pause := time.Duration(0)
+	k := keeper{Source: s, of: c, to: l}
 	for ctx.Err() == nil {
-		said, err := s.keepOnce(ctx, c, l, &pause)
+		said, err := k.once(ctx)
 		if said == enough || ctx.Err() != nil {
 			return
 		}
 		d := s.confirm
-		if said == goOn {
-			d = s.delay(&pause, s.retry/8, err)
+		if said == again {
+			k.on = ground{}
+		} else {
+			d = s.delay(&k.pause, s.retry/8, err)
 		}
 		if err != nil {
 			l.failed(err)
@@ -49,65 +93,96 @@ func (s *Source) keep(ctx context.Context, c collection, l listener) {
 	}
 }
 
-// keepOnce lists, and watches for as long as nothing is in doubt.
-func (s *Source) keepOnce(ctx context.Context, c collection, l listener, pause *time.Duration) (verdict, error) {
-	way, err := s.enter()
-	if err != nil {
-		return goOn, err
-	}
-	all, err := way.list(ctx, c, s.pageSize)
-	if err != nil {
-		return goOn, err
-	}
-	if said := l.list(all.objects); said != goOn {
-		return said, nil
-	}
-	for seen := all.rv; ; {
-		start := time.Now()
-		asked := (s.watched + rand.N(s.watched)).Truncate(time.Second)
-		said, err := s.watchOnce(ctx, c, l, &seen, asked)
-		lasted := time.Since(start)
-		if lasted > 4**pause {
-			*pause = 0
-		}
-		switch {
-		case said != goOn:
-			return said, nil
-		case errors.Is(err, io.EOF) && lasted >= asked: // it ended when it was to end
-		case errors.Is(err, io.EOF), errors.Is(err, errGone), errors.Is(err, errPartial):
-			return goOn, nil // a list tells what happened
-		default:
+// keeper is one run of keep.
+type keeper struct {
+	*Source
+	of    collection
+	to    listener
+	on    ground
+	seen  string        // where the next watch begins
+	pause time.Duration // before the newest try
+}
+
+// once lists where a list has to come first, and watches for as long as watches end
+// when they are to end. The error says why there is no list, or no watch.
+func (k *keeper) once(ctx context.Context) (verdict, error) {
+	for {
+		way, err := k.enter()
+		if err != nil {
 			return goOn, err
+		}
+		if k.on.host != way.host || k.on.epoch.Err() != nil {
+			on := ground{way.host, k.epoch(), time.Now()}
+			all, err := way.list(ctx, k.of, k.pageSize)
+			if err != nil {
+				return goOn, err
+			}
+			if said := k.to.list(all.objects); said != goOn {
+				return said, nil
+			}
+			k.on, k.seen = on, all.rv
+		}
+		if said, due, err := k.watch(ctx, way); said != goOn || !due {
+			return said, err
 		}
 	}
 }
 
-// watchOnce tells l what happens after *seen until the watch ends, and why it did.
-func (s *Source) watchOnce(ctx context.Context, c collection, l listener, seen *string, asked time.Duration) (verdict, error) {
-	ctx, stop := context.WithTimeout(ctx, asked+s.grace)
+// watch tells of what happens after k.seen until the watch ends. due says that it
+// ended when it was to end; the error, why there was none.
+func (k *keeper) watch(ctx context.Context, way access) (said verdict, due bool, err error) {
+	asked, start := k.span(), time.Now()
+	ctx, stop := context.WithTimeout(ctx, asked+k.grace)
 	defer stop()
-	way, err := s.enter()
+	defer context.AfterFunc(k.on.epoch, stop)()
+	stream, err := way.watch(ctx, k.of, k.seen, asked)
 	if err != nil {
-		return goOn, err
-	}
-	stream, err := way.watch(ctx, c, *seen, asked)
-	if err != nil {
-		return goOn, err
+		k.on = k.after(k.on, err)
+		if errors.Is(err, errGone) {
+			err = nil // a list tells what happened
+		}
+		return goOn, false, err
 	}
 	defer stream.Close()
-	for {
+	for said == goOn {
 		e := stream.next()
 		if e.err != nil {
-			return goOn, e.err
+			lasted := time.Since(start)
+			if lasted > 4*k.pause {
+				k.pause = 0
+			}
+			k.on, due = k.ended(ctx, k.on, e.err, asked, lasted)
+			return goOn, due, nil
 		}
+		k.on.heard = time.Now()
 		if rv := e.object.GetResourceVersion(); rv != "" {
-			*seen = rv
+			k.seen = rv
 		}
-		if e.kind == watch.Bookmark {
-			continue
+		if e.kind != watch.Bookmark {
+			said = k.to.event(e)
 		}
-		if said := l.event(e); said != goOn {
-			return said, nil
-		}
+	}
+	return said, false, nil
+}
+
+// epoch returns a context that is done when the server's data turn out to have been
+// set back: a watch that begins at a resource version of the future is agreed to, and
+// hears nothing.
+func (s *Source) epoch() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.data == nil {
+		s.data, s.setBack = context.WithCancel(context.Background())
+	}
+	return s.data
+}
+
+// newEpoch has everything listed anew.
+func (s *Source) newEpoch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.data != nil {
+		s.setBack()
+		s.data = nil
 	}
 }

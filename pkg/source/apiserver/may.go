@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"time"
 
@@ -17,6 +18,9 @@ const (
 	firstLeave    = 10 * time.Millisecond
 	lastLeave     = 500 * time.Millisecond
 	leavePatience = 5 * time.Second
+	// deniedFor is how long a no after all that time stands: who tries the thing
+	// itself again and again does not wait for leave each time.
+	deniedFor = time.Minute
 )
 
 // awaitLeave returns when the server lets this node do what a describes. It asks, so
@@ -31,8 +35,11 @@ func (s *Source) awaitLeave(ctx context.Context, a authorizationv1.ResourceAttri
 	if err != nil {
 		return
 	}
+	if s.isDenied(a) {
+		return
+	}
 	wait := firstLeave
-	for begun := time.Now(); time.Since(begun) < leavePatience; wait = min(2*wait, lastLeave) {
+	for begun := time.Now(); time.Since(begun) < s.patience; wait = min(2*wait, lastLeave) {
 		var said authorizationv1.SelfSubjectAccessReview
 		err := s.fetch(ctx, request{
 			method: http.MethodPost, path: []string{"apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"}, json: body,
@@ -42,4 +49,19 @@ func (s *Source) awaitLeave(ctx context.Context, a authorizationv1.ResourceAttri
 			return
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.denied == nil {
+		s.denied = map[authorizationv1.ResourceAttributes]time.Time{}
+	}
+	s.denied[a] = time.Now().Add(deniedFor)
+}
+
+// isDenied reports whether the server has said no to a for long, a while ago.
+func (s *Source) isDenied(a authorizationv1.ResourceAttributes) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.denied, func(_ authorizationv1.ResourceAttributes, until time.Time) bool { return !time.Now().Before(until) })
+	_, denied := s.denied[a]
+	return denied
 }

@@ -120,7 +120,7 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 		next := ops(t, s.source(t))
 		next()
 		s.watched(t, 1)
-		s.change(func() { recreate(s); s.log = nil; s.cut++ })
+		s.change(func() { recreate(s); s.forgets() })
 		if got := next(); !slices.Equal(got, []string{"UPDATE one/uid-2"}) {
 			t.Errorf("%q", got)
 		}
@@ -137,7 +137,7 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 			s.change(func() {
 				recreate(s, func(p *v1.Pod) { p.Annotations = map[string]string{rejects: "no"} })
 				if missed {
-					s.log, s.cut = nil, s.cut+1
+					s.forgets()
 				}
 			})
 			l.Set().Holds(t)
@@ -157,7 +157,7 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 		next()
 		s.watched(t, 1)
 		lists := s.count(isList)
-		s.change(func() { recreate(s); s.cut++ })
+		s.change(func() { recreate(s); s.forgets() })
 		s.waits(t, lists+1, isList)
 		s.change(func() { recreate(s); s.drops(key("two")) })
 		var got []string

@@ -107,8 +107,9 @@ func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 }
 
 // An outage is told once, in words, with nothing of what was sent or received;
-// the pods stand, and coming back costs one list.
-func TestF70_OutageKeepsPodsAndReturnCostsOneList(t *testing.T) {
+// the pods stand, and coming back costs no list: the watch goes on, and one page says
+// that it may.
+func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"), boundPod("two", "x"))
 	l := sourcetest.Listen(t, s.source(t))
@@ -119,7 +120,7 @@ func TestF70_OutageKeepsPodsAndReturnCostsOneList(t *testing.T) {
 	if got, want := l.Error().Error(), s.URL+": HTTP 500: the server fails"; got != want {
 		t.Errorf("error %q, want %q", got, want)
 	}
-	s.waits(t, s.count(isList)+3, isList) // and no second word comes of it
+	s.waits(t, s.count(isWatch)+3, isWatch) // and no second word comes of it
 	var back int
 	s.change(func() {
 		s.puts(boundPod("three", "x"))
@@ -132,17 +133,13 @@ func TestF70_OutageKeepsPodsAndReturnCostsOneList(t *testing.T) {
 	if w.Pod("one") != first.Pod("one") {
 		t.Error("the unchanged pod is another pointer")
 	}
-	s.watched(t, 2)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	lists := 0
-	for _, r := range s.asked[back:] {
-		if isList(r) {
-			lists++
+	for _, r := range s.requests()[back:] {
+		if wholeLists(r) {
+			t.Errorf("coming back asked for %s", r.URL)
 		}
 	}
-	if lists != 1 {
-		t.Errorf("coming back took %d lists", lists)
+	if n := s.count(glances); n != 1 {
+		t.Errorf("coming back took %d pages", n)
 	}
 }
 

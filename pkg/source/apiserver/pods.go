@@ -36,6 +36,7 @@ type version struct {
 // picture is one complete list of pods.
 type picture struct {
 	rv   string
+	on   ground // of a watch from there on
 	pods []*v1.Pod
 }
 

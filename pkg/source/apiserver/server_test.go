@@ -94,6 +94,13 @@ func (s *server) says(answer func(w http.ResponseWriter, r *http.Request) bool) 
 	s.change(func() { s.answer = answer; s.cut++ })
 }
 
+// forgets has the server keep nothing of before, so that no watch can go on; held
+// under change.
+func (s *server) forgets() {
+	s.rv++
+	s.log, s.compacted, s.cut = nil, s.rv, s.cut+1
+}
+
 func (s *server) fails(status int) {
 	s.says(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(status); return true })
 }
@@ -226,14 +233,14 @@ func (s *server) encodeEvent(l logged) []byte {
 	case s.json && l.kind == watch.Error:
 		status.Kind, status.APIVersion = "Status", "v1"
 		e.Object.Raw = must(json.Marshal(&status))
+	case l.kind == watch.Error:
+		e.Object.Raw = wrap("Status", must(status.Marshal()))
 	case l.what != "":
 		e.Object.Raw = s.encodeOther(l.what, l.other)
 	case s.json:
 		p := l.pod.DeepCopy()
 		p.Kind, p.APIVersion = "Pod", "v1"
 		e.Object.Raw = must(json.Marshal(p))
-	case l.kind == watch.Error:
-		e.Object.Raw = wrap("Status", must(status.Marshal()))
 	default:
 		e.Object.Raw = wrap("Pod", must(l.pod.Marshal()))
 	}
@@ -265,7 +272,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, cut, sent int) {
 	for {
 		more, cutNow, clean := s.more, s.cut, s.clean
 		var out []byte
-		for ; sent < len(s.log); sent++ {
+		for ; sent < len(s.log) && cutNow == cut; sent++ {
 			if l := s.log[sent]; s.fits(l, r) {
 				out = append(out, s.encodeEvent(l)...)
 			}
@@ -494,7 +501,7 @@ func (s *server) fixture(t *testing.T) sourcetest.Fixture {
 		Remove:   func(name string) { delete(manifests, name); show() },
 		Break:    func() { s.fails(http.StatusServiceUnavailable) },
 		Mend:     show,
-		Looked:   func() { s.waits(t, s.count(isList)+3, isList) },
+		Looked:   func() { s.waits(t, s.count(isWatch)+3, isWatch) },
 		PodsOnly: true,
 	}
 }

@@ -106,6 +106,7 @@ func TestF71_OneListRemovesNothing(t *testing.T) {
 		first := l.Set()
 		s.watched(t, 1)
 		lists := s.count(isList)
+		s.change(s.forgets)
 		s.says(func(w http.ResponseWriter, r *http.Request) bool {
 			if isWatch(r) || s.count(isList) > lists+1 {
 				return false

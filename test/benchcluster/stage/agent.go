@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -54,12 +55,12 @@ func (s *Stage) Nodectl(ctx context.Context, binary string) (*Agent, error) {
 
 // Version says which one it is.
 func (a *Agent) Version() string {
-	cmd := exec.Command(a.Binary, "--version")
 	if a.Name == "nodectl" {
-		cmd = exec.Command("git", "-C", node.Repo(), "describe", "--always", "--dirty")
+		out, _ := exec.Command("git", "-C", node.Repo(), "describe", "--always", "--dirty").Output()
+		return strings.TrimSpace(string(out))
 	}
-	out, _ := cmd.Output()
-	return strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes ")
+	version, _ := arm.Version(a.Binary)
+	return version
 }
 
 // A Turn is an agent that runs, on directories of its own.
@@ -120,7 +121,7 @@ func (t *Turn) Finish() error {
 
 // arguments are those of the agent: the same in the words of each.
 func (s *Stage) arguments(t *Turn, dir, kubeconfig string) ([]string, error) {
-	ports, err := freePorts(s.Address, 2)
+	ports, err := arm.FreePorts(s.Address, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -137,34 +138,17 @@ func (s *Stage) arguments(t *Turn, dir, kubeconfig string) ([]string, error) {
 			"--max-pods", strconv.Itoa(MaxPods), "--log-level", level,
 		}, t.Agent.Flags...), nil
 	}
-	file := filepath.Join(dir, "kubelet.yaml")
-	text := fmt.Sprintf(configuration, t.Manifests, s.Node.LogsDir, filepath.Join(dir, "plugins"), s.Node.Endpoint, s.Node.CgroupParent,
-		s.Address, ports[0], ports[1], s.Address, s.Cluster.Authority.File, MaxPods, Domain) + t.Agent.More
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	return []string{
-		"--config", file, "--kubeconfig", kubeconfig, "--root-dir", t.Root, "--cert-dir", filepath.Join(dir, "pki"),
-		"--hostname-override", t.NodeName, "--node-ip", s.Address,
-	}, nil
+	args, err := arm.Kubelet{Name: t.NodeName, Dir: dir, Root: t.Root, Logs: s.Node.LogsDir, Cgroup: s.Node.CgroupParent, Endpoint: s.Node.Endpoint}.Arguments(
+		fmt.Sprintf(configuration, t.Manifests, s.Address, ports[0], ports[1], s.Address, s.Cluster.Authority.File, MaxPods, Domain) + t.Agent.More)
+	return append(args, "--kubeconfig", kubeconfig, "--node-ip", s.Address), err
 }
 
-// configuration is the kubelet's default, but for what a machine needs that it does
-// not own (directories, cgroups, ports, the packet filter, swap), cgroup v1, and the
-// seccomp filter, which nodectl's containers have by
-// default: with it both start the same container.
-const configuration = `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-staticPodPath: %s
-podLogsDir: %s
-volumePluginDir: %s
-containerRuntimeEndpoint: %s
-cgroupRoot: %s
-cgroupDriver: cgroupfs
-failCgroupV1: false
+// configuration is what an agent needs on a machine that it does not own (directories,
+// ports, swap), how its cluster is set up, and the seccomp filter, which nodectl's
+// containers have by default: with it both start the same container.
+const configuration = `staticPodPath: %s
 failSwapOn: false
 enforceNodeAllocatable: [none]
-makeIPTablesUtilChains: false
 seccompDefault: true
 address: %s
 port: %d

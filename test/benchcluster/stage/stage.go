@@ -13,21 +13,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/cluster"
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // A Stage is a control plane and a machine that an agent may make a node of it.
@@ -37,14 +31,14 @@ type Stage struct {
 	Admin   *rest.RESTClient // of the core group, for somebody who may do everything
 	Address string           // of the machine; the API server listens on it too
 
-	bench    *bench
+	bench    *arm.Bench
 	device   string
-	settings map[string]string
+	settings arm.Settings
 }
 
 // Open starts a stage. The caller closes it.
 func Open(ctx context.Context) (s *Stage, err error) {
-	s = &Stage{settings: readSettings()}
+	s = &Stage{settings: arm.ReadSettings()}
 	defer func() {
 		if said := recover(); said != nil {
 			err = fmt.Errorf("control plane: %v", said)
@@ -59,12 +53,10 @@ func Open(ctx context.Context) (s *Stage, err error) {
 	if s.device, s.Address, err = makeDevice(); err != nil {
 		return s, err
 	}
-	for _, root := range cgroupRoots() { // a kubelet wants its cgroup to be there
-		if err := os.MkdirAll(filepath.Join(root, s.Node.CgroupParent), 0o755); err != nil {
-			return s, err
-		}
+	if err := arm.MakeCgroup(s.Node.CgroupParent); err != nil { // a kubelet wants it to be there
+		return s, err
 	}
-	s.bench = &bench{ctx: ctx, dir: s.Dir}
+	s.bench = arm.NewBench(ctx, s.Dir)
 	s.Cluster = cluster.Start(s.bench, cluster.Whole(s.Address))
 	s.Admin = s.Cluster.Client(s.bench)
 	// What every pod mounts.
@@ -77,7 +69,7 @@ func Open(ctx context.Context) (s *Stage, err error) {
 func (s *Stage) Close() error {
 	var errs []error
 	if s.bench != nil {
-		s.bench.end()
+		s.bench.End()
 	}
 	if s.Lab != nil {
 		errs = append(errs, s.Clean(), s.Lab.Close())
@@ -87,42 +79,11 @@ func (s *Stage) Close() error {
 			errs = append(errs, fmt.Errorf("remove %s: %w: %s", s.device, err, out))
 		}
 	}
-	return errors.Join(append(errs, writeSettings(s.settings))...)
+	return errors.Join(append(errs, s.settings.Restore())...)
 }
 
 // Clean removes every pod by CRI, and what an agent left of them.
-func (s *Stage) Clean() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	var err error
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		err = s.Clear(ctx)
-		left := 0
-		for _, root := range cgroupRoots() {
-			left += removeBelow(filepath.Join(root, s.Node.CgroupParent))
-		}
-		if err == nil && left == 0 || time.Now().After(deadline) {
-			break
-		}
-		time.Sleep(50 * time.Millisecond) // the kernel is still taking processes out
-	}
-	for _, mount := range slices.Backward(node.Mounts()) {
-		if strings.HasPrefix(mount, s.Dir+"/") {
-			err = errors.Join(err, unix.Unmount(mount, unix.MNT_DETACH))
-		}
-	}
-	logs, _ := filepath.Glob(s.Node.LogsDir + "/*")
-	for _, dir := range append(logs, filepath.Join(s.Dir, "turn")) {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	links, _ := filepath.Glob("/var/log/containers/*") // a kubelet has them in one place for all
-	for _, l := range links {
-		if to, e := os.Readlink(l); e == nil && strings.HasPrefix(to, s.Node.LogsDir+"/") {
-			err = errors.Join(err, os.Remove(l))
-		}
-	}
-	return err
-}
+func (s *Stage) Clean() error { return arm.Empty(s.Node, s.Dir, s.Clear) }
 
 // AwaitNode returns when the node is there and ready.
 func (s *Stage) AwaitNode(ctx context.Context, name string) error {
@@ -175,71 +136,4 @@ func makeDevice() (name, address string, err error) {
 		return name, address, nil
 	}
 	return "", "", errors.New("no network device could be made")
-}
-
-// freePorts returns ports of an address that nobody has.
-func freePorts(address string, n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // all are open at once, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
-
-// changed are the settings of the machine that a kubelet changes.
-var changed = []string{
-	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
-}
-
-func readSettings() map[string]string {
-	values := map[string]string{}
-	for _, s := range changed {
-		if text, err := os.ReadFile("/proc/sys/" + s); err == nil {
-			values[s] = string(text)
-		}
-	}
-	return values
-}
-
-func writeSettings(values map[string]string) error {
-	var errs []error
-	for s, v := range values {
-		if now, _ := os.ReadFile("/proc/sys/" + s); string(now) != v {
-			errs = append(errs, os.WriteFile("/proc/sys/"+s, []byte(v), 0o644))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// cgroupRoots returns the mount points of the cgroup hierarchies.
-func cgroupRoots() []string {
-	var roots []string
-	text, _ := os.ReadFile("/proc/self/mounts")
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
-			roots = append(roots, f[1])
-		}
-	}
-	return roots
-}
-
-// removeBelow removes the empty cgroups below one, and returns how many are not.
-func removeBelow(dir string) int {
-	left := 0
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() {
-			left += removeBelow(filepath.Join(dir, e.Name()))
-			if os.Remove(filepath.Join(dir, e.Name())) != nil {
-				left++
-			}
-		}
-	}
-	return left
 }

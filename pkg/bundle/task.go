@@ -1,0 +1,37 @@
+package bundle
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// EndTask kills all that containerd runs of one of CRI's containers, whatever CRI shows
+// of it, and removes that from containerd; the container stays. Nothing there is no
+// error. A runtime that is no containerd answers with one.
+func EndTask(ctx context.Context, endpoint, id string) error {
+	c, err := dial(endpoint)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace)
+	api := tasks.NewTasksClient(c)
+	_, err = api.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL), All: true})
+	if err == nil {
+		_, err = api.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+	}
+	if err == nil || status.Code(err) == codes.NotFound { // of what has ended already, the task stays
+		_, err = api.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	}
+	if err != nil && status.Code(err) != codes.NotFound {
+		return fmt.Errorf("end what containerd runs of container %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// foreignTree are Cgroups below a tree of somebody else.
+type foreignTree struct{ *groups }
+
+func (foreignTree) Put(*pod.Spec) (string, error) {
+	return "", errors.New("cgroup /kubepods is there, and not nodectl's")
+}
+
+// noMounts is Volumes whose volume is not there.
+type noMounts struct{ *disk }
+
+func (noMounts) Put(context.Context, *pod.Spec, pod.Place, int) error {
+	return errors.New(`volume data: hostPath "/data" is no directory`)
+}
+
+// TestF34_OnceSaysWhichStepFails: a pod that does not arrive in time is reported with
+// the step of it that fails again and again, by the name of the kubelet's event or
+// waiting reason, and with the error (C-1.22.2, C-1.22.9).
+func TestF34_OnceSaysWhichStepFails(t *testing.T) {
+	refuses := func(method, text string) func(m *machine) {
+		return func(m *machine) {
+			m.rt.Fault(critest.Fault{Method: method, Err: status.Error(codes.Unknown, text)})
+		}
+	}
+	for name, c := range map[string]struct {
+		fault           func(m *machine)
+		until           Until
+		reason, message string
+	}{
+		"cgroup of somebody else": {func(m *machine) {
+			m.alter = func(c *Config) { c.Cgroups = foreignTree{&groups{memory: map[string]int64{}}} }
+		}, UntilRunning, "FailedCreatePodContainer", "and not nodectl's"},
+		"volume": {func(m *machine) {
+			m.alter = func(c *Config) { c.Volumes = noMounts{m.disk} }
+		}, UntilRunning, "FailedMount", "/data"},
+		"network plugin":      {refuses("RunPodSandbox", "plugin type=\"bridge\" failed"), UntilRunning, "FailedCreatePodSandBox", "bridge"},
+		"network not there":   {func(m *machine) { m.rt.SetReady(true, false, "cni config uninitialized") }, UntilRunning, "NetworkNotReady", "cni config uninitialized"},
+		"runtime not there":   {func(m *machine) { m.rt.SetReady(false, true, "it starts") }, UntilRunning, "RuntimeNotReady", "it starts"},
+		"image":               {refuses("PullImage", "signature is not valid"), UntilRunning, "ImagePullBackOff", "ErrImagePull: pull image remote:latest: signature is not valid"},
+		"container":           {refuses("CreateContainer", "no such device"), UntilRunning, "CreateContainerError", "no such device"},
+		"start":               {refuses("StartContainer", "no such device"), UntilRunning, "RunContainerError", "no such device"},
+		"removal of what ran": {refuses("RemoveContainer", "cannot delete running task"), UntilGone, "FailedKillPod", "remove-container app: cannot delete running task"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				img := "app:1"
+				if name == "image" {
+					img = "remote"
+				}
+				web := mkpod("web", image(img))
+				if c.until == UntilGone {
+					if _, err := m.once(UntilRunning, time.Minute, web); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.fault(m)
+				rep, err := m.once(c.until, 5*time.Second, web)
+				r := rep.Pods[0]
+				if !errors.Is(err, context.DeadlineExceeded) || r.Result != ResultTimeout || r.Reason != c.reason || !strings.Contains(r.Message, c.message) {
+					t.Errorf("%v; %s, %s: %q; want %s with %q", err, r.Result, r.Reason, r.Message, c.reason, c.message)
+				}
+			})
+		})
+	}
+}
+
+// TestF34_WhatWasDoneIsNotSaid: a step that failed and was done since is no reason.
+func TestF34_WhatWasDoneIsNotSaid(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		web := mkpod("web", image("exit-0"), policy(v1.RestartPolicyNever))
+		for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
+			m.rt.Fault(critest.Fault{Method: method, Err: status.Error(codes.Unknown, "not now"), Times: 1})
+		}
+		rep, err := m.once(UntilDone, time.Minute, web)
+		if r := rep.Pods[0]; err != nil || r.Result != ResultDone || r.Reason != "" {
+			t.Errorf("%v; %s, %s: %q", err, r.Result, r.Reason, r.Message)
+		}
+		m.rt.Fault(critest.Fault{Method: "RemoveContainer", Err: status.Error(codes.Unknown, "not now"), Times: 1})
+		rep, err = m.once(UntilGone, time.Minute, web)
+		if r := rep.Pods[0]; err != nil || r.Result != ResultGone || r.Reason != "" {
+			t.Errorf("%v; %s, %s: %q", err, r.Result, r.Reason, r.Message)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// TestC_1_38_10_LeaveIsAwaitedOnce: a node asks until it may, and reads then. What it
+// may not after all that time is not waited for at each try: a pod whose claim is
+// nobody's tries again and again.
+func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
+	s := newServer(t)
+	src := s.source(t)
+	src.patience = 100 * time.Millisecond
+	reviews, may := 0, 3 // held under s.mu: how many there were, and from which on it is a yes
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") {
+			return false
+		}
+		var q authorizationv1.SelfSubjectAccessReview
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		reviews++
+		w.Header().Set("Content-Type", jsonType)
+		fmt.Fprintf(w, `{"status": {"allowed": %t}}`, reviews >= may)
+		return true
+	})
+	want := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "one"}}
+	claim := func(name string) (asked int) {
+		t.Helper()
+		before := s.count(func(r *http.Request) bool { return plural(r) == name })
+		s.change(func() { reviews = 0 })
+		if _, err := src.Claim(t.Context(), want, name); err == nil {
+			t.Error("there is such a claim")
+		}
+		if n := s.count(func(r *http.Request) bool { return plural(r) == name }) - before; n != 1 {
+			t.Errorf("%s is read %d times", name, n)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return reviews
+	}
+	if n := claim("a"); n != 3 {
+		t.Errorf("asked %d times until there is a yes", n)
+	}
+	s.change(func() { may = 1 << 20 })
+	if n := claim("a"); n < 3 {
+		t.Errorf("asked %d times while it is a no", n)
+	}
+	if n := claim("a"); n != 0 {
+		t.Errorf("asked %d times after that", n)
+	}
+	if n := claim("b"); n < 3 {
+		t.Errorf("asked %d times about another", n)
+	}
+	s.change(func() { may = 1 })
+	src.mu.Lock()
+	for of := range src.denied {
+		src.denied[of] = time.Now()
+	}
+	src.mu.Unlock()
+	if n := claim("a"); n != 1 || len(src.denied) != 0 {
+		t.Errorf("asked %d times later, and %d are remembered", n, len(src.denied))
+	}
+}

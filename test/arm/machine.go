@@ -1,0 +1,150 @@
+package arm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/node"
+)
+
+// LinksDir is where a kubelet has its links to logs, whatever else it is told.
+const LinksDir = "/var/log/containers"
+
+// CgroupRoots returns the mount points of the cgroup hierarchies.
+func CgroupRoots() []string {
+	var roots []string
+	text, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
+			roots = append(roots, f[1])
+		}
+	}
+	return roots
+}
+
+// MakeCgroup makes a group in every hierarchy: a kubelet wants its own to be there.
+func MakeCgroup(group string) error {
+	for _, root := range CgroupRoots() {
+		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Empty removes a node's pods by remove, and what the agents left of them whose
+// directories are dir/turn. An agent may have ended a moment ago, and the runtime be
+// busy with a pod that nobody wants any more: what is in the way is tried again for ten
+// seconds.
+func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var err error
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		err = remove(ctx)
+		left := 0
+		for _, root := range CgroupRoots() {
+			left += removeBelow(filepath.Join(root, n.CgroupParent))
+		}
+		if err == nil && left == 0 || time.Now().After(deadline) {
+			break // closing the node complains about what is still there
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	turn := filepath.Join(dir, "turn")
+	err = errors.Join(err, Unmount(dir), Unlink(n.LogsDir), Unlink(turn), os.RemoveAll(turn))
+	logs, _ := filepath.Glob(n.LogsDir + "/*")
+	for _, l := range logs {
+		err = errors.Join(err, os.RemoveAll(l))
+	}
+	return err
+}
+
+// removeBelow removes the empty cgroups below one, and returns how many are not.
+func removeBelow(dir string) int {
+	left := 0
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			left += removeBelow(filepath.Join(dir, e.Name()))
+			if os.Remove(filepath.Join(dir, e.Name())) != nil {
+				left++
+			}
+		}
+	}
+	return left
+}
+
+// Unmount takes away what is mounted below a directory: a kubelet mounts its root
+// directory on itself.
+func Unmount(dir string) error {
+	var errs []error
+	for _, mount := range slices.Backward(node.Mounts()) {
+		if strings.HasPrefix(mount, dir+"/") {
+			errs = append(errs, unix.Unmount(mount, unix.MNT_DETACH))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unlink removes a kubelet's links to logs below a directory.
+func Unlink(dir string) error {
+	var errs []error
+	links, _ := filepath.Glob(LinksDir + "/*")
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, dir+"/") {
+			errs = append(errs, os.Remove(l))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// FreePorts returns different TCP ports of an address that nobody has.
+func FreePorts(address string, n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all are open at once, so that they differ
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// Settings are those of the whole machine that a kubelet changes when it starts.
+type Settings map[string]string
+
+// ReadSettings returns them as they are.
+func ReadSettings() Settings {
+	s := Settings{}
+	for _, name := range []string{
+		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+	} {
+		if text, err := os.ReadFile("/proc/sys/" + name); err == nil {
+			s[name] = string(text)
+		}
+	}
+	return s
+}
+
+// Restore sets them as they were.
+func (s Settings) Restore() error {
+	var errs []error
+	for name, was := range s {
+		if now, _ := os.ReadFile("/proc/sys/" + name); string(now) != was {
+			errs = append(errs, os.WriteFile("/proc/sys/"+name, []byte(was), 0o644))
+		}
+	}
+	return errors.Join(errs...)
+}

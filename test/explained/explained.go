@@ -1,0 +1,79 @@
+// Package explained is why people find it right that nodectl differs from the real
+// kubelet: a file of explanations, for the comparisons test/parity and
+// test/paritycluster.
+//
+// The one rule: an explanation is of differences that there are. What explains
+// nothing any more is idle, and a comparison fails for it.
+package explained
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+)
+
+// An Explanation is why some differences are right.
+type Explanation struct {
+	// Cases are names of cases, * and ? as in file names; "*" alone is every case.
+	Cases []string `json:"cases"`
+	// Aspects are the differences'.
+	Aspects []string `json:"aspects"`
+	// Match is a regular expression for the rest of a difference. Empty: all.
+	Match string `json:"match"`
+	// Reason is why it is so.
+	Reason string `json:"reason"`
+	// API limits it to the cases that come through an API server.
+	API bool `json:"api"`
+	// Sometimes is of what need not be in every run.
+	Sometimes bool `json:"sometimes"`
+
+	match *regexp.Regexp
+}
+
+// Read reads explanations; the error names the file and each that is not one.
+func Read(file string) ([]*Explanation, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Explanation
+	if err := yaml.UnmarshalStrict(text, &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	var errs []error
+	for i, e := range all {
+		if len(e.Cases) == 0 || len(e.Aspects) == 0 || e.Reason == "" {
+			errs = append(errs, fmt.Errorf("%s: explanation %d lacks cases, aspects or a reason", file, i+1))
+		}
+		if e.match, err = regexp.Compile(e.Match); err != nil {
+			errs = append(errs, fmt.Errorf("%s: explanation %d: %w", file, i+1, err))
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// Covers reports whether e explains a difference of a case, which has come through an
+// API server or not.
+func (e *Explanation) Covers(name string, api bool, aspect, what string) bool {
+	if e.API && !api || !slices.Contains(e.Aspects, aspect) || e.match != nil && !e.match.MatchString(what) {
+		return false
+	}
+	return e.Everywhere() || slices.ContainsFunc(e.Cases, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
+}
+
+// Everywhere reports whether e is of every case: it is said once, and not of each.
+func (e *Explanation) Everywhere() bool { return slices.Contains(e.Cases, "*") }
+
+// Idle returns the explanations that explain nothing, by used: what they stood for is
+// no longer so.
+func Idle(all []*Explanation, used func(*Explanation) bool) []*Explanation {
+	return slices.DeleteFunc(slices.Clone(all), func(e *Explanation) bool { return e.Sometimes || used(e) })
+}
