@@ -118,7 +118,7 @@ type Config struct {
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often a runtime that is well is asked how it is; default 15 s
-	Starts        int           // pods starting at once; default twice the number of cores
+	Starts        int           // pods starting at once; default one more than there are cores
 
 	next func(plan.View) plan.Plan // plan.Next; a test holds it up
 }
@@ -143,7 +143,7 @@ func New(cfg Config) *Engine {
 		cfg.ReadyCheck = 15 * time.Second
 	}
 	if cfg.Starts <= 0 {
-		cfg.Starts = 2 * runtime.GOMAXPROCS(0)
+		cfg.Starts = runtime.GOMAXPROCS(0) + 1
 	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = "containerd"

@@ -11,11 +11,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// gate hands out start slots: twice as many pods start at once as there are
-// cores, the most critical and then the oldest first. The machine is bound by the
-// runtime's forks, so that more at once only delay the first pods; but a start
-// also waits, for the kernel and for disks, and with one for each core a tenth of
-// the machine's time was idle.
+// gate hands out start slots: one pod more starts at once than there are cores, the
+// most critical and then the oldest first. The machine is bound by the runtime's
+// forks, so that more at once only delay the first pods; but a start also waits, for
+// the kernel and for disks, and with one for each core some of the machine's time was
+// idle.
 type gate struct {
 	requests    chan *ticket
 	withdrawals chan *ticket

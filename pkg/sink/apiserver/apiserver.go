@@ -78,6 +78,8 @@ type Sink struct {
 	mu    sync.Mutex
 	inbox inbox
 	queue queue
+	// reported is when a status was heard last.
+	reported time.Time
 	// hashes holds config.hash by static pod: events name it (see Event).
 	hashes map[pod.Key]string
 }
@@ -118,7 +120,7 @@ func New(cfg Config) (*Sink, error) {
 func (s *Sink) Report(r pod.StatusReport) error {
 	key := pod.KeyOf(r.Pod)
 	s.mu.Lock()
-	s.inbox.reports[key] = r
+	s.inbox.reports[key], s.reported = r, time.Now()
 	if hash := r.Pod.Annotations[pod.AnnotationConfigHash]; hash != "" && static(r) && !r.Gone {
 		s.hashes[key] = hash
 	} else {

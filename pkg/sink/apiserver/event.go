@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,11 @@ const (
 	// with client-go's recorder.
 	maxTries   = 12
 	eventPause = 10 * time.Second
+	// What is normal is told when no status has come for eventCalm, and at the latest
+	// after eventYield: where many pods start at once the machine has better to do, and
+	// so has the server. A warning waits for nothing, nor do those before it.
+	eventCalm  = 500 * time.Millisecond
+	eventYield = 10 * time.Second
 	// component is who reports, as tools look for it.
 	component = "kubelet"
 	// maxMessage is the longest message that an API server takes.
@@ -145,6 +151,7 @@ func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 			}
 			continue
 		}
+		s.yield(ctx, e)
 		result, err := c.EventCorrelate(e)
 		if err != nil {
 			s.log.Debug("Event not counted", "error", err)
@@ -153,6 +160,23 @@ func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 			continue
 		}
 		s.deliver(ctx, c, limit, result)
+	}
+}
+
+// yield waits while statuses come first.
+func (s *Sink) yield(ctx context.Context, e *v1.Event) {
+	for late := e.LastTimestamp.Add(eventYield); e.Type == v1.EventTypeNormal; {
+		s.mu.Lock()
+		calm := s.reported.Add(eventCalm)
+		urgent := slices.ContainsFunc(s.queue.events, func(o *v1.Event) bool { return o.Type != v1.EventTypeNormal })
+		s.mu.Unlock()
+		until := calm
+		if late.Before(calm) {
+			until = late
+		}
+		if wait := time.Until(until); urgent || wait <= 0 || !sleep(ctx, wait) {
+			return
+		}
 	}
 }
 

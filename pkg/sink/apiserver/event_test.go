@@ -138,3 +138,46 @@ func TestEventsAreLimited(t *testing.T) {
 		}
 	}, func(c *Config) { c.EventQPS, c.EventBurst = 2, 5 })
 }
+
+// TestEventsGiveWay: what is normal is told when no status comes any more, and after a
+// while all the same; a warning at once, with all before it.
+func TestEventsGiveWay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		normal := func(reason string) {
+			e := happened("one", reason, "x")
+			e.Type = pod.EventNormal
+			n.Event(e)
+		}
+		p := n.bound("one")
+		restarts := int32(0)
+		busy := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); restarts++ {
+				n.tell(p, restarted(restarts))
+				pass(100 * time.Millisecond)
+			}
+		}
+		has := func(want int, when string) {
+			t.Helper()
+			if len(n.events) != want {
+				t.Errorf("%s: %d events, want %d", when, len(n.events), want)
+			}
+		}
+		busy(time.Second)
+		normal("Pulled")
+		busy(5 * time.Second)
+		has(0, "while statuses come")
+		pass(eventCalm + time.Second)
+		has(1, "when none has come for a while")
+		busy(time.Second)
+		normal("Created")
+		busy(eventYield + time.Second)
+		has(2, "late enough")
+		normal("Started")
+		busy(time.Second)
+		has(2, "the next one")
+		n.Event(happened("one", "Unhealthy", "x"))
+		busy(time.Second)
+		has(4, "after a warning")
+	})
+}
