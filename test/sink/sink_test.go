@@ -94,6 +94,9 @@ type agent struct {
 	wire *wire
 	log  *said.Log
 	stop func()
+
+	mu   sync.Mutex
+	told map[types.UID][]v1.PodCondition // what was said last of a pod
 }
 
 func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiserver.Config)) *agent {
@@ -151,6 +154,7 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 	out := *p
 	out.Status = *p.Status.DeepCopy()
 	f(&out.Status)
+	a.keepTimes(&out)
 	r := pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, At: time.Now()}
 	for _, g := range change {
 		g(&r)
@@ -158,6 +162,25 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 	if err := a.Report(r); err != nil {
 		panic(err)
 	}
+}
+
+// keepTimes has conditions that are what they were be so since they became so, as an
+// engine says them.
+func (a *agent) keepTimes(p *v1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.told == nil {
+		a.told = map[types.UID][]v1.PodCondition{}
+	}
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		for _, was := range a.told[p.UID] {
+			if was.Type == c.Type && was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+	}
+	a.told[p.UID] = p.Status.Conditions
 }
 
 // until waits until the server shows of a pod what so says; nil is no pod.
