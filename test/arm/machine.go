@@ -18,21 +18,9 @@ import (
 // LinksDir is where a kubelet has its links to logs, whatever else it is told.
 const LinksDir = "/var/log/containers"
 
-// CgroupRoots returns the mount points of the cgroup hierarchies.
-func CgroupRoots() []string {
-	var roots []string
-	text, _ := os.ReadFile("/proc/self/mounts")
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], "cgroup") {
-			roots = append(roots, f[1])
-		}
-	}
-	return roots
-}
-
 // MakeCgroup makes a group in every hierarchy: a kubelet wants its own to be there.
 func MakeCgroup(group string) error {
-	for _, root := range CgroupRoots() {
+	for _, root := range node.CgroupRoots() {
 		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
 			return err
 		}
@@ -51,7 +39,7 @@ func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		err = remove(ctx)
 		left := 0
-		for _, root := range CgroupRoots() {
+		for _, root := range node.CgroupRoots() {
 			left += removeBelow(filepath.Join(root, n.CgroupParent))
 		}
 		if err == nil && left == 0 || time.Now().After(deadline) {

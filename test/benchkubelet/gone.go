@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // grace is that of the pods that go. It is the least a kubelet gives, and their
@@ -151,7 +151,7 @@ func (b *bench) tracesOf(ctx context.Context, e lab.Seen, roots ...string) (trac
 
 func cgroupRootsOf(parent string) []string {
 	var all []string
-	for _, root := range arm.CgroupRoots() {
+	for _, root := range node.CgroupRoots() {
 		all = append(all, filepath.Join(root, parent))
 	}
 	return all

@@ -198,7 +198,7 @@ var tiers = []string{"burstable", "besteffort", "kubepods", "raw", "kubepods-bur
 // for those that agents leave standing.
 func (n *Node) cgroups() []string {
 	var found []string
-	for _, root := range cgroupRoots() {
+	for _, root := range CgroupRoots() {
 		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && !slices.Contains(tiers, d.Name()) {
 				found = append(found, path)
@@ -212,7 +212,7 @@ func (n *Node) cgroups() []string {
 // RemoveTiers removes, below group in the node's own, what agents left standing, and
 // group itself; what holds anything else stays.
 func (n *Node) RemoveTiers(group string) {
-	for _, root := range cgroupRoots() {
+	for _, root := range CgroupRoots() {
 		at := filepath.Join(root, n.CgroupParent, group)
 		var dirs []string
 		_ = filepath.WalkDir(at, func(path string, d fs.DirEntry, err error) error {
@@ -230,7 +230,7 @@ func (n *Node) RemoveTiers(group string) {
 // RemovePodGroups removes, below group in the node's own, the empty groups of pods that
 // were taken away while no agent was there to do it.
 func (n *Node) RemovePodGroups(group string) {
-	for _, root := range cgroupRoots() {
+	for _, root := range CgroupRoots() {
 		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent, group), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && podGroup.MatchString(d.Name()) {
 				_ = os.Remove(path)
@@ -250,7 +250,8 @@ func (n *Node) removeCgroups() {
 	n.RemoveTiers("")
 }
 
-func cgroupRoots() []string {
+// CgroupRoots returns the mount points of the cgroup hierarchies.
+func CgroupRoots() []string {
 	var roots []string
 	text, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(text)) {

@@ -23,15 +23,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/arm"
 )
 
 // kubeletProgram is the real one, built by hack/kubelet.
 const kubeletProgram = "../../bin/kubelet/kubelet"
-
-// machineSettings are those that a kubelet changes.
-var machineSettings = []string{
-	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
-}
 
 // thresholds are the kubelet's own.
 var thresholds = []string{"memory.available<100Mi", "nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"}
@@ -136,20 +132,12 @@ func (a audited) kubelet(t *testing.T, name, endpoint string) {
 	if _, err := os.Stat(kubeletProgram); err != nil {
 		t.Fatalf("%v: make it with hack/kubelet/build", err)
 	}
-	for _, s := range machineSettings {
-		file := filepath.Join("/proc/sys", s)
-		before, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+	machine := arm.ReadSettings()
+	t.Cleanup(func() {
+		if err := machine.Restore(); err != nil {
+			t.Error(err)
 		}
-		t.Cleanup(func() {
-			if now, err := os.ReadFile(file); err == nil && !bytes.Equal(now, before) {
-				if err := os.WriteFile(file, before, 0); err != nil {
-					t.Errorf("%s is not what it was: %v", s, err)
-				}
-			}
-		})
-	}
+	})
 	dir := t.TempDir()
 	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

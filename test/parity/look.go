@@ -13,6 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // lookInside reads how a running container looks, from /proc and the cgroup
@@ -161,7 +162,7 @@ func (f Facts) group(name, dir string) {
 // tierFacts reads the groups above all pods.
 func tierFacts(cgroup string) Facts {
 	facts := Facts{}
-	for _, root := range arm.CgroupRoots() {
+	for _, root := range node.CgroupRoots() {
 		for _, tier := range []string{"", "kubepods", "kubepods/burstable", "kubepods/besteffort"} {
 			facts.group("$CGROUP/"+tier, filepath.Join(root, cgroup, tier))
 		}

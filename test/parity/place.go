@@ -90,7 +90,7 @@ func (p *place) unlink() error {
 // that are left in them keep theirs, and that is an error.
 func removeCgroups(path string) error {
 	var errs []error
-	for _, root := range arm.CgroupRoots() {
+	for _, root := range node.CgroupRoots() {
 		var dirs []string
 		_ = filepath.WalkDir(filepath.Join(root, path), func(dir string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
@@ -125,7 +125,7 @@ func sweep() {
 		n, err := strconv.Atoi(pid)
 		return err == nil && unix.Kill(n, 0) != nil
 	}
-	for _, root := range arm.CgroupRoots() {
+	for _, root := range node.CgroupRoots() {
 		dirs, _ := filepath.Glob(filepath.Join(root, "ndt-*", "kubepods"))
 		for _, dir := range dirs {
 			if name := filepath.Base(filepath.Dir(dir)); dead(name, "ndt-") {
