@@ -159,6 +159,8 @@ func TestEventsGiveWay(t *testing.T) {
 		}
 		has := func(want int, when string) {
 			t.Helper()
+			n.server.mu.Lock()
+			defer n.server.mu.Unlock()
 			if len(n.events) != want {
 				t.Errorf("%s: %d events, want %d", when, len(n.events), want)
 			}
