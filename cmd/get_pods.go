@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"time"
 
@@ -129,10 +130,15 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 			return err
 		}
 	}
+	followed := false
 	for change, err := range c.WatchPods(ctx) {
+		if !followed && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
+			break // it has left since it told what there is
+		}
 		if err != nil {
 			return unanswered(err)
 		}
+		followed = true
 		if ok, _ := pick.takes(change.Object); !ok || !known.news(change) {
 			continue
 		}

@@ -154,14 +154,10 @@ func (n *node) measures() *metrics.Metrics {
 		Build:   metrics.Build{Version: machine.KubernetesVersion(), Commit: v.Commit, TreeState: treeState(v), Date: v.Date},
 		Mirrors: n.mirrors, CgroupVersion: cgroupVersion(),
 		ClientExpires: func() time.Time {
-			if n.p.cfg.Kubeconfig == "" {
-				return time.Time{}
+			if c := n.certs.Load(); c != nil {
+				return c.Facts().Expires
 			}
-			id, err := kubeconfig.IdentityOf(n.p.cfg.Kubeconfig)
-			if err != nil {
-				return time.Time{}
-			}
-			return id.Expires
+			return time.Time{}
 		},
 		ServerExpires: func() time.Time {
 			if s := n.serving.Load(); s != nil {

@@ -155,8 +155,8 @@ func (c *Cgroups) Parent(want *pod.Spec) string {
 }
 
 // Take removes the cgroups of the pod with uid, of whatever class and driver, and
-// what containers left in them. It is called when the runtime has none of the pod's
-// containers and sandboxes any more: processes that are still there a little later were
+// what containers left in them. It is called when by the runtime's word
+// nothing of the pod runs any more: processes that are still there a little later were
 // left by it, and are killed (C-1.18.4).
 func (c *Cgroups) Take(uid string) error {
 	if checkUID(uid) != nil {

@@ -157,15 +157,17 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	}
 	want(t, "while it runs", names(t, g.cfg.Root), before)
 	want(t, "still a parent", g.Parent(shape(t, "a", burstablePod)), at)
+	var said strings.Builder
+	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	time.AfterFunc(patience/20, end) // the runtime is about to be done
-	if err := g.Take("a"); err != nil {
-		t.Error(err)
+	if err := g.Take("a"); err != nil || said.Len() > 0 {
+		t.Errorf("%v; said: %s", err, said.String())
 	}
 	want(t, "left", names(t, g.cfg.Root), []string{})
 }
 
-// TestC_1_18_4_WhatAPodLeftIsKilled: also what starts others meanwhile; what runs beside
-// the pod's cgroup does not end.
+// TestC_1_18_4_WhatAPodLeftIsKilled: in all cgroups below the pod's; what runs beside it
+// does not end.
 func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 	g := cgroupsOf(t)
 	var said strings.Builder

@@ -71,19 +71,30 @@ func (c *Cgroups) killAll(t *tree, uid string) (err error) {
 	return err
 }
 
-// kill kills what is in a cgroup and below it. A number that has become another
-// process's is not hit: it is looked for in the cgroup again while it is held.
+// kill kills what is in a cgroup and below it: with cgroup v2 the kernel does, at once;
+// else one after the other. A number that has become another process's is not hit: it
+// is looked for in the cgroup again while it is held.
 func kill(dir string) {
+	if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
+		return
+	}
 	pids, _ := cgroups.GetAllPids(dir)
-	for _, pid := range pids {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue // it has ended
+	for some := range slices.Chunk(pids, 256) {
+		held := map[int]int{}
+		for _, pid := range some {
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else it has ended
+				held[pid] = fd
+			}
 		}
-		if now, _ := cgroups.GetAllPids(dir); slices.Contains(now, pid) {
-			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		still, _ := cgroups.GetAllPids(dir)
+		for _, pid := range still {
+			if fd, ok := held[pid]; ok {
+				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			}
 		}
-		_ = unix.Close(fd)
+		for _, fd := range held {
+			_ = unix.Close(fd)
+		}
 	}
 }
 

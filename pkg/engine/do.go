@@ -61,10 +61,12 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 			return stale, 0
 		case err != nil:
 			return failed, w.stepFailed(step, err)
+		case !makes(step):
+			w.unended = pod.Trouble{}
 		}
 		i += n
 	}
-	w.failures, w.unended = 0, pod.Trouble{}
+	w.failures = 0
 	n := len(p.Steps)
 	if n == 0 {
 		return idle, 0

@@ -172,6 +172,9 @@ func TestErrandsThatAreRefused(t *testing.T) {
 		if n := strings.Count(m.rt.State(), "attempt=1"); n != 0 {
 			t.Errorf("something was restarted:\n%s", m.rt.State())
 		}
+		if err := m.asked(func(ctx context.Context) error { return e.Delete(ctx, webKey, string(mkpod("web").Pod.UID), nil) }); err != nil {
+			t.Errorf("delete by its own UID: %v", err)
+		}
 	})
 }
 

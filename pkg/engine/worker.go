@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -119,6 +120,9 @@ func (w *worker) run(ctx context.Context) {
 		w.remember(view, p)
 		if p.Gone {
 			w.forgetRest()
+		}
+		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
+			w.unended = pod.Trouble{} // it was done all the same
 		}
 		w.tellWaits(view, p)
 		if !w.tell(ctx, view, p) {

@@ -174,7 +174,18 @@ func (s *Sink) yield(ctx context.Context, e *v1.Event) {
 		if late.Before(calm) {
 			until = late
 		}
-		if wait := time.Until(until); urgent || wait <= 0 || !sleep(ctx, wait) {
+		wait := time.Until(until)
+		if urgent || wait <= 0 {
+			return
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-s.woken: // perhaps by a warning
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
 			return
 		}
 	}

@@ -101,6 +101,7 @@ type Source struct {
 	denied   map[authorizationv1.ResourceAttributes]time.Time // until when that is not asked for again
 	data     context.Context                                  // of epoch; nil: nobody reads
 	setBack  func()                                           // ends data
+	newest   string                                           // resource version that any watch of objects has heard of
 
 	classes classes
 }
@@ -257,10 +258,14 @@ func (r *run) goFrom(l picture) {
 }
 
 // setBackTo reports whether rv, which the server has said now, is older than what was
-// seen of it before.
+// seen of its pods before. Where it is older than what was seen of anything, all is
+// listed anew.
 func (r *run) setBackTo(rv string) bool {
 	back := older(rv, r.seen)
-	if back {
+	r.mu.Lock()
+	ahead := r.newest != "" && older(rv, r.newest)
+	r.mu.Unlock()
+	if back || ahead {
 		r.newEpoch()
 	}
 	return back

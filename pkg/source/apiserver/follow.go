@@ -41,6 +41,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	if r.cut {
 		now, err := way.page(ctx, podsOf(r.cfg.Node), url.Values{"limit": {"1"}})
 		if err != nil {
+			r.on = r.after(r.on, err)
 			return false, err
 		}
 		if r.setBackTo(now.rv) {

@@ -121,6 +121,7 @@ func (k *keeper) once(ctx context.Context) (verdict, error) {
 				return said, nil
 			}
 			k.on, k.seen = on, all.rv
+			k.saw(all.rv)
 		}
 		if said, due, err := k.watch(ctx, way); said != goOn || !due {
 			return said, err
@@ -157,6 +158,7 @@ func (k *keeper) watch(ctx context.Context, way access) (said verdict, due bool,
 		k.on.heard = time.Now()
 		if rv := e.object.GetResourceVersion(); rv != "" {
 			k.seen = rv
+			k.saw(rv)
 		}
 		if e.kind != watch.Bookmark {
 			said = k.to.event(e)
@@ -184,5 +186,15 @@ func (s *Source) newEpoch() {
 	if s.data != nil {
 		s.setBack()
 		s.data = nil
+	}
+	s.newest = ""
+}
+
+// saw notes the newest resource version that any watch has heard of.
+func (s *Source) saw(rv string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == "" || older(s.newest, rv) {
+		s.newest = rv
 	}
 }

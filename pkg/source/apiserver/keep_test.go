@@ -231,6 +231,21 @@ func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
 	becomes(t, l, "configmap/default/a=1 secret/default/c=1")
 }
 
+// The same where no pod was written in the time that is lost: a version that an object
+// had is enough.
+func TestF71_SetBackOfObjectsAloneIsSeen(t *testing.T) {
+	s, l := keeping(t)
+	s.change(func() { s.rv = 900; s.keeps("secrets", secret("c", "2")) })
+	becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=2")
+	s.change(func() {
+		s.rv = 500 // newer than all pods
+		s.keeps("secrets", secret("c", "1"))
+		s.log = nil
+		s.cut++
+	})
+	becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=1")
+}
+
 // The kubeconfig leads to another server: its objects are listed, whatever its time is.
 func TestF72_AnotherServerIsListed(t *testing.T) {
 	first, second := newServer(t), newServer(t)

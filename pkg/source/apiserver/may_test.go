@@ -19,7 +19,7 @@ import (
 func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 	s := newServer(t)
 	src := s.source(t)
-	src.patience = 100 * time.Millisecond
+	src.patience = 2 * time.Second
 	reviews, may := 0, 3 // held under s.mu: how many there were, and from which on it is a yes
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") {
