@@ -72,15 +72,17 @@ func parent(t *testing.T) string { return "/nodectl-" + t.Name() }
 
 func sandbox(t *testing.T, rt cri.RuntimeServiceClient, name string) string {
 	t.Helper()
-	r, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
-		Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
-		Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: parent(t)},
-		PortMappings: []*cri.PortMapping{{ContainerPort: 80, HostPort: 38080}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.PodSandboxId
+	id := ""
+	node.Eventually(t, 5*time.Second, func() error { // two portmap plugins that make their first chain at once: one fails
+		r, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
+			Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
+			Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: parent(t)},
+			PortMappings: []*cri.PortMapping{{ContainerPort: 80, HostPort: 38080}},
+		}})
+		id = r.GetPodSandboxId()
+		return err
+	})
+	return id
 }
 
 func status(t *testing.T, r *bundle.Runtime) bundle.Status {
