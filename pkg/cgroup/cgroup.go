@@ -62,6 +62,7 @@ type Cgroups struct {
 
 	mu    sync.Mutex // guards trees and all in them, and the part above the pods
 	trees map[bool]*tree
+	left  map[string]bool // pods, by UID, of which processes were left the last time
 }
 
 // New returns Cgroups as c has them. It touches nothing.
@@ -69,7 +70,7 @@ func New(c Config) *Cgroups {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), trees: map[bool]*tree{}}
+	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
 // Put makes the pod's cgroup, or gives it the limits that want asks for, and returns
@@ -156,8 +157,9 @@ func (c *Cgroups) Parent(want *pod.Spec) string {
 
 // Take removes the cgroups of the pod with uid, of whatever class and driver, and
 // what containers left in them. It is called when by the runtime's word
-// nothing of the pod runs any more: processes that are still there a little later were
-// left by it, and are killed (C-1.18.4).
+// nothing of the pod runs any more. Processes that are still there a little later are
+// named in an error, so that the runtime is looked at again; where Take is called
+// again all the same, they were left by it, and are killed (C-1.18.4).
 func (c *Cgroups) Take(uid string) error {
 	if checkUID(uid) != nil {
 		return nil // it never had one
@@ -168,7 +170,7 @@ func (c *Cgroups) Take(uid string) error {
 	}
 	for _, t := range trees {
 		err := c.leave(t, uid, patience)
-		if left := (*occupiedError)(nil); errors.As(err, &left) {
+		if left := (*occupiedError)(nil); errors.As(err, &left) && c.again(uid) {
 			c.cfg.Log.Warn("Processes that a pod left are killed", "uid", uid, "processes", strings.Join(left.processes, ", "))
 			err = c.killAll(t, uid)
 		}
@@ -176,7 +178,20 @@ func (c *Cgroups) Take(uid string) error {
 			return fmt.Errorf("remove the cgroup of pod %s: %w", uid, err)
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.left, uid)
 	return nil
+}
+
+// again notes that processes were left of a pod, and reports whether that was so the
+// last time.
+func (c *Cgroups) again(uid string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.left[uid]
+	c.left[uid] = true
+	return before
 }
 
 // Sweep removes the pod cgroups of ours, of an agent before this one, whose UIDs

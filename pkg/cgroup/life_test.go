@@ -166,8 +166,8 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	want(t, "left", names(t, g.cfg.Root), []string{})
 }
 
-// TestC_1_18_4_WhatAPodLeftIsKilled: in all cgroups below the pod's; what runs beside it
-// does not end.
+// TestC_1_18_4_WhatAPodLeftIsKilled: not before the runtime could be looked at again, then
+// in all cgroups below the pod's; what runs beside it does not end.
 func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 	g := cgroupsOf(t)
 	var said strings.Builder
@@ -178,6 +178,11 @@ func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 		mkdir(t, in, "")
 		inside(t, in)
 	}
+	before := names(t, g.cfg.Root)
+	if err := g.Take("a"); err == nil || !strings.Contains(err.Error(), "(sleep)") || !strings.Contains(err.Error(), "pod a:") || said.Len() > 0 {
+		t.Errorf("the first time: %v; said: %s", err, said.String())
+	}
+	want(t, "after the first time", names(t, g.cfg.Root), before)
 	if err := g.Take("a"); err != nil {
 		t.Error(err)
 	}

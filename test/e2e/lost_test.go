@@ -150,7 +150,7 @@ func TestF5_AgentStopped(t *testing.T) {
 }
 
 // TestStartsAreBounded: of many pods that come at once, about as many start at a
-// time as there are cores, the first one long before the last.
+// time as there are cores, and one more; the first one long before the last.
 func TestStartsAreBounded(t *testing.T) {
 	s := parallelStage(t)
 	var mu sync.Mutex
@@ -185,7 +185,7 @@ func TestStartsAreBounded(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if limit := runtime.GOMAXPROCS(0); most > limit || most == 0 {
+	if limit := runtime.GOMAXPROCS(0) + 1; most > limit || most == 0 {
 		t.Errorf("%d pods were starting at once, want at most %d", most, limit)
 	}
 	if last.Sub(first) < 100*time.Millisecond {
