@@ -10,54 +10,39 @@ import (
 	"time"
 )
 
-const (
-	// settleEvery is how often is looked how much there was to do.
-	settleEvery = 10 * time.Second
-	// settleBusy is what an agent that works allocates between two looks at least; 110
-	// pods that nothing happens to, a tenth of it.
-	settleBusy = 4 << 20
-	// settleFrom is how much it is worth the trouble for to give memory back.
-	settleFrom = 2 << 20
-)
+// gcPercent keeps the heap of an agent that has little to do close to what it
+// needs; the time that takes is too short to be measured. GOGC overrides it.
+const gcPercent = 25
 
-// The garbage collector's targets. An agent that has little to do keeps its heap close
-// to what it needs; one that starts many pods has no time for that. GOGC overrides
-// both.
 const (
-	gcIdle = 25
-	gcBusy = 100
+	// settleAfter is when a start is over, and what it took can be given back.
+	settleAfter = 10 * time.Second
+	// settleEvery is how often is looked whether something else took much: many pods
+	// that came at once.
+	settleEvery = 30 * time.Second
+	// settleFrom is how much it is worth the trouble for: an agent that has nothing to
+	// do makes that much garbage in a minute or more.
+	settleFrom = 2 << 20
 )
 
 // settle gives the machine back what only the start has needed, and later what only a
 // burst of work has.
 func settle(ctx context.Context) {
-	tick := time.NewTicker(settleEvery)
-	defer tick.Stop()
-	for last := uint64(0); ; {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	wait := settleAfter
+	for {
 		select {
-		case <-tick.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
-		now := allocated()
-		target, busy := gcIdle, now-last >= settleBusy
-		if last = now; busy {
-			target = gcBusy
-		}
-		if os.Getenv("GOGC") == "" {
-			debug.SetGCPercent(target)
-		}
-		if !busy && spare() >= settleFrom {
+		if wait == settleAfter || spare() >= settleFrom {
 			debug.FreeOSMemory()
 		}
+		wait = settleEvery
 	}
-}
-
-// allocated returns how many bytes were ever allocated.
-func allocated() uint64 {
-	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	metrics.Read(s)
-	return s[0].Value.Uint64()
 }
 
 // spare returns how many bytes of the heap are garbage, or free and still held.
