@@ -95,13 +95,24 @@ type agent struct {
 	log  *said.Log
 	stop func()
 
+	told *told
+}
+
+// told is what was said last of each pod; it outlives the agent that said it, as an
+// engine's records do.
+type told struct {
 	mu   sync.Mutex
-	told map[types.UID][]v1.PodCondition // what was said last of a pod
+	pods map[toldKey][]v1.PodCondition
+}
+
+type toldKey struct {
+	pod.Key
+	uid types.UID
 }
 
 func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiserver.Config)) *agent {
 	t.Helper()
-	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: new(said.Log)}
+	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: new(said.Log), told: &told{pods: map[toldKey][]v1.PodCondition{}}}
 	a.run(t, change...)
 	return a
 }
@@ -154,7 +165,7 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 	out := *p
 	out.Status = *p.Status.DeepCopy()
 	f(&out.Status)
-	a.keepTimes(&out)
+	a.told.keepTimes(&out)
 	r := pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, At: time.Now()}
 	for _, g := range change {
 		g(&r)
@@ -166,21 +177,19 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 
 // keepTimes has conditions that are what they were be so since they became so, as an
 // engine says them.
-func (a *agent) keepTimes(p *v1.Pod) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.told == nil {
-		a.told = map[types.UID][]v1.PodCondition{}
-	}
+func (d *told) keepTimes(p *v1.Pod) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := toldKey{pod.KeyOf(p), p.UID}
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
-		for _, was := range a.told[p.UID] {
+		for _, was := range d.pods[key] {
 			if was.Type == c.Type && was.Status == c.Status {
 				c.LastTransitionTime = was.LastTransitionTime
 			}
 		}
 	}
-	a.told[p.UID] = p.Status.Conditions
+	d.pods[key] = p.Status.Conditions
 }
 
 // until waits until the server shows of a pod what so says; nil is no pod.
