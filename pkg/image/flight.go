@@ -254,6 +254,10 @@ func (p *Puller) turn(f *flight) error {
 	p.mu.Unlock()
 	select {
 	case t.free <- struct{}{}:
+		if err := f.ctx.Err(); err != nil { // both came at once
+			p.pass(f)
+			return err
+		}
 		p.mu.Lock()
 		f.Waiting = false
 		p.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,6 +116,22 @@ func mirrorsComeBack(t *testing.T, a *agent) {
 	if n := len(a.wire.of(http.MethodPost, "")); n > 4 {
 		t.Errorf("%d tries", n)
 	}
+}
+
+// nameTaken: a pod whose name a static pod takes ends, and the server takes that.
+func nameTaken(t *testing.T, a *agent) {
+	p := a.c.CreatePod(t, cluster.Pod(a.name, "web"))
+	a.says(p, running(p, true))
+	a.until(t, "web", "ready", ready(true))
+	by := staticPod(a.name, "web", "h")
+	by.CreationTimestamp = metav1.NewTime(p.CreationTimestamp.Add(time.Minute))
+	a.says(by, running(by, true), fromFile)
+	is := a.until(t, "web", "failed", phase(v1.PodFailed))
+	if is.UID != p.UID || is.Status.Reason != "NameTaken" || find(is, v1.PodReady).Status != v1.ConditionFalse || is.Status.ContainerStatuses[0].State.Terminated == nil {
+		t.Errorf("status %+v", is.Status)
+	}
+	a.c.DeletePod(t, "default", "web", 0)
+	a.until(t, "web", "the mirror", withHash("h"))
 }
 
 // mirrorsRefused: what the server would refuse is not sent, and what it refuses is

@@ -29,6 +29,7 @@ func TestOnOneServer(t *testing.T) {
 		{"C_1_13_6_Orphans", orphans},
 		{"F75_MirrorsComeBack", mirrorsComeBack},
 		{"F75_MirrorsRefused", mirrorsRefused},
+		{"F75_NameTaken", nameTaken},
 		{"Events", events},
 	} {
 		node := "n-" + string(rune('a'+len(test.name)%26)) + "-" + time.Now().Format("150405.000000")

@@ -48,6 +48,9 @@ func (l *loop) next(e *entry, now time.Time) errand {
 		return l.mirrorNext(e, wanted, now)
 	case wanted:
 		l.complain(e, nameTaken, nil, renameIt)
+		if q := l.supplanted(e, now); q.verb != nothing {
+			return q
+		}
 		return l.makeRoom(e, now)
 	case r == nil || r.Pod.UID != o.UID:
 		return errand{} // of another pod of this name (F73)
@@ -81,6 +84,11 @@ func (l *loop) statusNext(e *entry) errand {
 		e.illegal = e.object.UID
 		l.log.Warn("Phase not taken back: the API server says that the pod has ended", "pod", e.key.String(), "phase", string(e.object.Status.Phase), "here", string(e.report.Pod.Status.Phase))
 	}
+	return l.patchTo(e, want, e.report)
+}
+
+// patchTo returns the patch that makes the server's copy say want, made from r.
+func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) errand {
 	slim(&want, e.slim)
 	body, err := difference(e.object, &want)
 	if err != nil {
@@ -90,5 +98,5 @@ func (l *loop) statusNext(e *entry) errand {
 	if body == nil || e.inVain(body) {
 		return errand{}
 	}
-	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body, report: e.report}
+	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body, report: r}
 }

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -67,6 +68,54 @@ func (l *loop) makeRoom(e *entry, now time.Time) errand {
 		return errand{verb: await, key: e.key}
 	}
 	return errand{verb: remove, key: e.key, uid: e.object.UID}
+}
+
+// nameTakenBy is the reason of a pod that ended because a static pod has its name.
+const nameTakenBy = "NameTaken"
+
+// supplanted has a pod that stands in a mirror's place end, once the static pod is on
+// the node under its name: nothing of it is left then, and nobody else will say so. A
+// copy that went on being Ready would be sent requests that nobody answers.
+func (l *loop) supplanted(e *entry, now time.Time) errand {
+	is, by := &e.object.Status, &e.report.Pod.Status
+	if isFinal(is.Phase) || e.report.Pod.DeletionTimestamp != nil || !arrived(is, by) {
+		return errand{}
+	}
+	want := *is.DeepCopy()
+	want.Phase, want.Reason = v1.PodFailed, nameTakenBy
+	want.Message = "A static pod of this name is on the node (" + e.report.Origin.String() + "); this one does not run beside it"
+	for _, list := range [][]v1.ContainerStatus{want.InitContainerStatuses, want.ContainerStatuses, want.EphemeralContainerStatuses} {
+		for i := range list {
+			if c := &list[i]; c.State.Running != nil {
+				c.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
+					ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "How the container ended was not kept",
+					StartedAt: c.State.Running.StartedAt, ContainerID: c.ContainerID,
+				}}
+				c.Ready, c.Started = false, new(false)
+			}
+		}
+	}
+	for i := range want.Conditions {
+		c := &want.Conditions[i]
+		if (c.Type == v1.PodReady || c.Type == v1.ContainersReady) && c.Status != v1.ConditionFalse {
+			c.Status, c.Reason, c.Message, c.LastTransitionTime = v1.ConditionFalse, "PodFailed", "", seconds(now)
+		}
+	}
+	return l.patchTo(e, want, nil)
+}
+
+// arrived reports whether by is of a life of its own, and not of what is still there of
+// the pod that is says: a static pod that was not admitted leaves that alone.
+func arrived(is, by *v1.PodStatus) bool {
+	if isFinal(by.Phase) {
+		return true
+	}
+	if is.StartTime == nil || !is.StartTime.Equal(by.StartTime) {
+		return status(by, v1.PodReadyToStartContainers) == v1.ConditionTrue
+	}
+	return slices.ContainsFunc(by.ContainerStatuses, func(c v1.ContainerStatus) bool { // begun in one second
+		return c.ContainerID != "" && !slices.ContainsFunc(is.ContainerStatuses, func(o v1.ContainerStatus) bool { return o.ContainerID == c.ContainerID })
+	})
 }
 
 // mirrorOf returns the picture of a static pod (C-1.13.1).

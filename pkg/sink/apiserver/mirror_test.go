@@ -144,6 +144,70 @@ func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
 	})
 }
 
+// TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever;
+// it ends as soon as the static pod is there, and not before.
+func TestF75_NameTaken(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p, by := n.bound("taken"), staticPod("taken", "h")
+		n.tell(p, runningStatus())
+		pass(time.Minute)
+		judged := runningStatus() // what runs is still p
+		judged.Conditions = append(judged.Conditions, cond(v1.PodReadyToStartContainers, "True"))
+		n.tell(by, judged, ofFile)
+		pass(time.Hour)
+		if is := n.pod("taken"); is.Status.Phase != v1.PodRunning || status(&is.Status, v1.PodReady) != v1.ConditionTrue {
+			t.Errorf("before the static pod is there: %+v", is.Status)
+		}
+		came := statusOf(v1.PodPending, "False", waitingFor("ImagePullBackOff"))
+		came.StartTime = &metav1.Time{Time: time.Now()}
+		came.Conditions = append(came.Conditions, cond(v1.PodReadyToStartContainers, "True"))
+		n.tell(by, came, ofFile)
+		pass(time.Minute)
+		is := n.pod("taken")
+		if s := &is.Status; is.UID != p.UID || s.Phase != v1.PodFailed || s.Reason != "NameTaken" || !strings.Contains(s.Message, "/m") ||
+			status(s, v1.PodReady) != v1.ConditionFalse || status(s, v1.ContainersReady) != v1.ConditionFalse ||
+			s.ContainerStatuses[0].Ready || s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].State.Terminated.ExitCode != 137 {
+			t.Errorf("status %+v", s)
+		}
+		sent := len(n.calls("", ""))
+		n.tell(by, runningStatus(), ofFile)
+		pass(time.Hour)
+		if now := len(n.calls("", "")); now != sent {
+			t.Errorf("%d requests more", now-sent)
+		}
+		n.change("taken", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		pass(time.Minute)
+		if is := n.pod("taken"); !hasHash(is, "h") {
+			t.Errorf("deleted, and the name has %+v", is)
+		}
+	})
+}
+
+// TestF75_NameTakenBeforeItBegan: a pod that comes when its name is taken never starts.
+func TestF75_NameTakenBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		for name, change := range map[string]func(*v1.PodStatus, *v1.Pod){
+			"runs":  func(*v1.PodStatus, *v1.Pod) {},
+			"ended": func(s *v1.PodStatus, _ *v1.Pod) { s.Phase = v1.PodSucceeded },
+			"goes":  func(_ *v1.PodStatus, p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		} {
+			by, st := staticPod(name, "h"), runningStatus()
+			st.Conditions = append(st.Conditions, cond(v1.PodReadyToStartContainers, "True"))
+			change(&st, by)
+			n.tell(by, st, ofFile)
+			n.bound(name)
+		}
+		pass(time.Minute)
+		for name, want := range map[string]v1.PodPhase{"runs": v1.PodFailed, "ended": v1.PodFailed, "goes": v1.PodPending} {
+			if is := n.pod(name); is.Status.Phase != want {
+				t.Errorf("%s: %+v", name, is.Status)
+			}
+		}
+	})
+}
+
 // TestF75_RefusedMirror: said once, tried rarely, and there when it is let.
 func TestF75_RefusedMirror(t *testing.T) {
 	t.Parallel()
