@@ -30,6 +30,7 @@ type Process struct {
 	name  string
 	path  string
 	args  []string
+	env   []string                    // beside HOME and PATH
 	log   string                      // file that receives its output
 	ready func(context.Context) error // nil once the program answers
 
@@ -62,6 +63,9 @@ func NewProcess(t testing.TB, path, dir string, args []string, ready func(contex
 	return p
 }
 
+// SetEnv gives the program variables ("name=value") from its next start on.
+func (p *Process) SetEnv(env ...string) { p.env = env }
+
 // Start starts the program and returns when it answers.
 func (p *Process) Start(t testing.TB) {
 	t.Helper()
@@ -89,7 +93,7 @@ func (p *Process) launch() error {
 	defer log.Close()
 	p.cmd = exec.Command(p.path, p.args...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = []string{"HOME=/nonexistent", "PATH=" + os.Getenv("PATH")}
+	p.cmd.Env = append([]string{"HOME=/nonexistent", "PATH=" + os.Getenv("PATH")}, p.env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return err

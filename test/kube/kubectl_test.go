@@ -31,6 +31,7 @@ func TestC_1_25_ANodeOfACluster(t *testing.T) {
 		{"Copy", (*world).copies},
 		{"C_1_19_4_Debug", (*world).debug},
 		{"C_1_13_MirrorPods", (*world).mirrors},
+		{"F75_NameTaken", (*world).nameTaken},
 		{"Deployment", (*world).deployment},
 		{"Job", (*world).job},
 		{"StatefulSet", (*world).statefulSet},
@@ -294,6 +295,27 @@ func (w *world) mirrors() {
 		}
 		return err
 	})
+	if err := os.Remove(file); err != nil {
+		w.Fatal(err)
+	}
+	w.awaitOutput("", "get", "pod", name, "--ignore-not-found", "-o", "name")
+}
+
+// nameTaken: a static pod takes the name of a pod that runs, and the cluster hears that
+// this one is no more.
+func (w *world) nameTaken() {
+	name := "same-" + w.name
+	w.pod(name, "echo api; "+sleeps)
+	file := filepath.Join(w.static, "same.yaml")
+	if err := os.WriteFile(file, []byte(shell("same", "echo static; "+sleeps)), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	w.awaitOutput("Failed NameTaken False", "get", "pod", name, "-o", `jsonpath={.status.phase} {.status.reason} {.status.conditions[?(@.type=="Ready")].status}`)
+	w.kubectl("delete", "pod", name)
+	w.awaitOutput("Node True", "get", "pod", name, "-o", `jsonpath={.metadata.ownerReferences[0].kind} {.status.conditions[?(@.type=="Ready")].status}`)
+	if out := w.kubectl("logs", name); out != "static\n" {
+		w.Errorf("log %q", out)
+	}
 	if err := os.Remove(file); err != nil {
 		w.Fatal(err)
 	}

@@ -68,7 +68,9 @@ type world struct {
 	file    string // the node's kubeconfig
 	port    string // of the node's server
 	starts  *[]span
-	wire    *wire // between the node and its API server, where there is one
+	wire    *wire    // between the node and its API server, where there is one
+	program string   // the agent's
+	env     []string // of the agent, beside what every program has
 	agent   *cluster.Process
 }
 
@@ -85,7 +87,7 @@ func newWorld(t *testing.T, flags ...string) *world {
 // bareWorld is newWorld without the agent, which serve starts.
 func bareWorld(t *testing.T, options ...cluster.Option) *world {
 	t.Helper()
-	w := &world{T: t, machine: node.New(t), name: "n1", starts: new([]span)}
+	w := &world{T: t, machine: node.New(t), name: "n1", starts: new([]span), program: nodectl}
 	w.address = device(t)
 	w.cluster = cluster.Start(t, append(options, cluster.Whole(w.address))...)
 	t.Cleanup(w.nothingForbidden)
@@ -108,7 +110,8 @@ func (w *world) serve(flags ...string) {
 		"--node-name", w.name, "--node-ip", w.address, "--address", w.address, "--port", w.port,
 		"--client-ca-file", w.cluster.Authority.File, "--cluster-domain", "cluster.local", "--log-level", "debug",
 	}, flags...)
-	w.agent = cluster.NewProcess(w, nodectl, w.TempDir(), args, w.serves)
+	w.agent = cluster.NewProcess(w, w.program, w.TempDir(), args, w.serves)
+	w.agent.SetEnv(w.env...)
 	w.agent.Start(w)
 	w.Cleanup(w.emptied)
 	w.awaitNode("Ready", "True")

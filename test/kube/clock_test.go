@@ -1,0 +1,183 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/clock"
+)
+
+// probed is a pod whose probes are asked every second.
+const probed = `apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: ` + busybox + `
+    command: [sh, -c, "` + sleeps + `"]
+    readinessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 10}
+    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 10}
+`
+
+// TestF14_ClockJumps: the agent's wall clock is set, by an hour and by years, to and
+// fro. What runs runs on and stays ready; what is new starts, what falls is started
+// again, as soon as ever; and with a clock that is an hour wrong the node is one of its
+// cluster still. It does so while the agent runs and while it does not. The runtime's
+// clock stays: how long ago a container ended is wrong by as much.
+func TestF14_ClockJumps(t *testing.T) {
+	t.Parallel()
+	w, is := bareWorld(t), clock.New(t)
+	w.importImages()
+	w.program, w.env = filepath.Join(t.TempDir(), "nodectl"), []string{is.Env()}
+	clock.Build(t, w.program)
+	w.file = filepath.Join(t.TempDir(), "node.kubeconfig")
+	w.serve("--bootstrap-kubeconfig", w.cluster.BootstrapKubeconfig(t), "--max-container-restart-period", "5s")
+	w.manifest("fixed", strings.ReplaceAll(probed, "NAME", "fixed"))
+	w.cluster.Apply(t, strings.ReplaceAll(probed, "NAME", "stands"))
+	w.cluster.Apply(t, restarting)
+	t.Cleanup(func() { w.kubectl("delete", "pod", "stands", "falls", "--timeout=60s", "--ignore-not-found") })
+	w.kubectl("wait", "--for=condition=Ready", "pod/stands", "pod/fixed-"+w.name, "--timeout=60s")
+	lives := []string{"stands", "fixed-" + w.name}
+	first := map[string]string{}
+	for _, name := range lives {
+		first[name] = w.life(name)
+	}
+
+	const year = 365 * 24 * time.Hour
+	for i, to := range []struct {
+		ahead time.Duration
+		away  bool // while the agent does not run
+	}{
+		{ahead: time.Hour},
+		{ahead: -time.Hour}, // two hours back
+		{ahead: 0},
+		{ahead: 10 * year}, // no certificate is valid any more
+		{ahead: 13 * year}, // beyond 2038
+		{ahead: -10 * year},
+		{ahead: time.Hour, away: true},
+		{ahead: -time.Hour, away: true},
+		{ahead: 0, away: true},
+	} {
+		what := fmt.Sprintf("clock set to %s, agent away %t", to.ahead, to.away)
+		if to.away {
+			w.agent.Kill(t)
+			is.Set(to.ahead)
+			w.agent.Start(t)
+			w.await(func() error { // it has heard its sources
+				for _, name := range append(lives, "falls") {
+					if w.local(name) == nil {
+						return fmt.Errorf("it knows of no %s", name)
+					}
+				}
+				return nil
+			})
+		} else {
+			is.Set(to.ahead)
+		}
+		begun, falls := time.Now(), w.local("falls").Status.ContainerStatuses[0].RestartCount
+		used := lab.CPU(w.agent.PID())
+		name := "new-" + strconv.Itoa(i)
+		w.manifest(name, shell(name, sleeps))
+		w.await(func() error {
+			if p := w.local(name + "-" + w.name); p == nil || p.Status.Phase != v1.PodRunning {
+				return errNotYet
+			}
+			return nil
+		})
+		w.unmanifest(name)
+		w.await(func() error {
+			if p := w.local(name + "-" + w.name); p != nil {
+				return errNotYet
+			}
+			if now := w.local("falls").Status.ContainerStatuses[0].RestartCount; now == falls {
+				return fmt.Errorf("%d restarts and no more", falls)
+			}
+			return nil
+		})
+		for _, name := range lives { // several rounds of probes later
+			if p := w.local(name); !ready(p) || w.life(name) != first[name] {
+				t.Errorf("%s: %s was %s, is %s, ready %t", what, name, first[name], w.life(name), ready(p))
+			}
+		}
+		if took, used := time.Since(begun), lab.CPU(w.agent.PID())-used; used > took/2 {
+			t.Errorf("%s: %s of CPU in %s", what, used, took)
+		}
+		if to.ahead.Abs() <= time.Hour {
+			w.pod("run-"+strconv.Itoa(i), sleeps)
+			w.awaitNode("Ready", "True")
+		}
+		t.Logf("%s: took %s", what, time.Since(begun).Round(100*time.Millisecond))
+	}
+	// The lease goes by the node's clock, and is right again.
+	w.await(func() error {
+		at, err := time.Parse(time.RFC3339, w.kubectl("get", "lease", "-n", "kube-node-lease", w.name, "-o", "jsonpath={.spec.renewTime}"))
+		if err == nil && time.Since(at).Abs() > 40*time.Second {
+			err = fmt.Errorf("renewed at %s", at)
+		}
+		return err
+	})
+	for _, name := range lives {
+		w.awaitOutput("True 0", "get", "pod", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.status.containerStatuses[0].restartCount}`)
+	}
+}
+
+// manifest writes a manifest; unmanifest takes it away.
+func (w *world) manifest(name, text string) {
+	w.Helper()
+	if err := os.WriteFile(filepath.Join(w.static, name+".yaml"), []byte(text), 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) unmanifest(name string) {
+	w.Helper()
+	if err := os.Remove(filepath.Join(w.static, name+".yaml")); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// local is a pod as the agent itself tells of it; nil is none.
+func (w *world) local(name string) *v1.Pod {
+	w.Helper()
+	var list v1.PodList
+	out, err := w.nodectl("get", "pods", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &list)
+	}
+	if err != nil {
+		w.Fatalf("nodectl get pods: %v: %s", err, out)
+	}
+	for i := range list.Items {
+		if list.Items[i].Name == name {
+			return &list.Items[i]
+		}
+	}
+	return nil
+}
+
+func ready(p *v1.Pod) bool {
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == v1.PodReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// life names the run of a pod's container.
+func (w *world) life(name string) string {
+	w.Helper()
+	c := w.local(name).Status.ContainerStatuses[0]
+	return fmt.Sprint(c.ContainerID, " ", c.RestartCount)
+}
