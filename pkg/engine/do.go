@@ -61,8 +61,6 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 			return stale, 0
 		case err != nil:
 			return failed, w.stepFailed(step, err)
-		case !makes(step):
-			w.unended = pod.Trouble{}
 		}
 		i += n
 	}
@@ -293,8 +291,8 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	}
 	if !makes(s) {
 		delay := w.failed()
-		w.tellStopFailed(s, err)
 		w.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
+		w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.unended.Message)
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}

@@ -199,13 +199,6 @@ func mountText(line string) string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", name, why)
 }
 
-// tellStopFailed tells that something of a pod could not be stopped.
-func (w *worker) tellStopFailed(s plan.Step, err error) {
-	if s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
-		w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %v", err)
-	}
-}
-
 // madeOf is the spec of what is on the node, as far as it is known.
 func (w *worker) madeOf() *pod.Spec {
 	for _, spec := range []*pod.Spec{w.rec.Want, w.letter.want} {

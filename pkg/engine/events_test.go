@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -83,6 +86,36 @@ func TestC_D_EventsOfALife(t *testing.T) {
 			"Normal Killing spec.containers{side} Stopping container side",
 		)
 	})
+}
+
+// TestC_1_18_1_FailedKillPod: whatever of the end of a pod does not succeed is said, and
+// not at every moment.
+func TestC_1_18_1_FailedKillPod(t *testing.T) {
+	t.Parallel()
+	for method, step := range map[string]string{"StopContainer": "stop-container app", "RemoveContainer": "remove-container app", "RemovePodSandbox": "remove-sandbox"} {
+		withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
+			m.arrive()
+			m.src.set(mkpod("web"))
+			m.pass(time.Second)
+			lift := m.rt.Fault(critest.Fault{Method: method, Err: status.Error(codes.Unknown, "device or resource busy")})
+			m.src.set()
+			m.pass(10 * time.Minute)
+			n := 0
+			for _, line := range c.lines() {
+				if strings.HasPrefix(line, "Warning FailedKillPod  error killing pod: "+step) && strings.HasSuffix(line, "busy") {
+					n++
+				}
+			}
+			if n < 2 || n > 70 { // every ten seconds at last
+				t.Errorf("%s: said %d times in ten minutes", method, n)
+			}
+			lift()
+			m.pass(10 * time.Minute)
+			if left := m.rt.State(); left != "" {
+				t.Errorf("%s: left: %s", method, left)
+			}
+		})
+	}
 }
 
 // TestC_1_23_2_KillingSaysWhy: what ends a container is said.

@@ -122,7 +122,7 @@ func (w *worker) run(ctx context.Context) {
 			w.forgetRest()
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
-			w.unended = pod.Trouble{} // it was done all the same
+			w.unended = pod.Trouble{} // it was done, by us or by itself
 		}
 		w.tellWaits(view, p)
 		if !w.tell(ctx, view, p) {

@@ -60,7 +60,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.rounds, "rounds", 5, "turns of each agent with single pods")
 	f.IntVar(&o.perRound, "per-round", 5, "single pods in each")
 	f.StringVar(&batches, "batches", "50,110", "how many pods are created at once; of the last the idle agent is measured")
-	f.IntVar(&o.batchRounds, "batch-rounds", 3, "turns of each agent with each of them")
+	f.IntVar(&o.batchRounds, "batch-rounds", 5, "turns of each agent with each of them")
 	f.DurationVar(&o.settle, "settle", 60*time.Second, "how long all pods run before an idle agent is looked at")
 	f.DurationVar(&o.idle, "idle", 60*time.Second, "how long it is looked at, in six windows")
 	f.StringVar(&o.arm, "arm", "", "kubelet or nodectl alone, to find out where its time goes: no ratios then")

@@ -10,11 +10,13 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -36,6 +38,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // patience is how long something may take on a busy machine.
@@ -229,17 +232,13 @@ func whoami(t testing.TB, c *kubeconfig.Client) (authenticationv1.UserInfo, erro
 // until waits for something to be so: it becomes so without telling us.
 func until(t testing.TB, what string, so func() (bool, error)) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	node.Eventually(t, patience, func() error {
 		ok, err := so()
 		if ok {
-			return
+			return nil
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s (%v)", what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return fmt.Errorf("never: %s (%w)", what, cmp.Or(err, errors.New("it is not so")))
+	})
 }
 
 // logger writes to the test's output, and keeps what was said.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +16,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -26,6 +26,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/cluster"
+	machine "github.com/nodectl/nodectl/test/node"
 )
 
 const patience = 30 * time.Second
@@ -189,38 +190,30 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 }
 
 // until waits for what the API server says of the node.
-func (a audited) until(t *testing.T, name, what string, ok func(*v1.Node) bool) *v1.Node {
+func (a audited) until(t *testing.T, name, what string, ok func(*v1.Node) bool) (n *v1.Node) {
 	t.Helper()
-	var last *v1.Node
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		n, err := a.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			continue // it may be starting
+	so(t, func() (err error) {
+		if n, err = a.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err == nil && !ok(n) {
+			err = fmt.Errorf("node %s: not %s; it is %+v", name, what, n)
 		}
-		if err == nil {
-			if last = n; ok(n) {
-				return n
-			}
-		}
-	}
-	t.Fatalf("node %s: not %s; it is %+v", name, what, last)
-	return nil
+		return err
+	})
+	return n
 }
 
-func (a audited) lease(t *testing.T, name, what string, ok func(*coordinationv1.Lease) bool) *coordinationv1.Lease {
+func (a audited) lease(t *testing.T, name, what string, ok func(*coordinationv1.Lease) bool) (l *coordinationv1.Lease) {
 	t.Helper()
-	var last *coordinationv1.Lease
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		l, err := a.admin.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), name, metav1.GetOptions{})
-		if err == nil {
-			if last = l; ok(l) {
-				return l
-			}
+	so(t, func() (err error) {
+		if l, err = a.admin.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), name, metav1.GetOptions{}); err == nil && !ok(l) {
+			err = fmt.Errorf("lease %s: not %s; it is %+v", name, what, l)
 		}
-	}
-	t.Fatalf("lease %s: not %s; it is %+v", name, what, last)
-	return nil
+		return err
+	})
+	return l
 }
+
+// so waits until f has nothing to complain about.
+func so(t *testing.T, f func() error) { t.Helper(); machine.Eventually(t, patience, f) }
 
 func ready(n *v1.Node) bool { return node.Condition(n, v1.NodeReady).Status == v1.ConditionTrue }
 

@@ -1,6 +1,8 @@
 package nodeapi
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -66,11 +68,12 @@ func registers(t *testing.T, a audited) {
 	if len(l.OwnerReferences) != 1 || l.OwnerReferences[0].UID != n.UID || *l.Spec.HolderIdentity != "fresh" {
 		t.Errorf("lease %+v", l)
 	}
-	for end := time.Now().Add(patience); m.UID() != n.UID || !ready(m.Node()); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("UID %q, want %q", m.UID(), n.UID)
+	so(t, func() error {
+		if m.UID() != n.UID || !ready(m.Node()) {
+			return fmt.Errorf("UID %q, want %q, ready", m.UID(), n.UID)
 		}
-	}
+		return nil
+	})
 	m.stop()
 	events := m.said()
 	for _, want := range []string{"Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"} {
@@ -123,11 +126,12 @@ func takes(t *testing.T, a audited) {
 // othersRegister: without --register-node the object is awaited, not made.
 func othersRegister(t *testing.T, a audited) {
 	m := a.join(t, "awaited", func(c *apiserver.Config, _ *node.ObserverConfig) { c.Register = false })
-	for end := time.Now().Add(patience); count(a.asked(t, "awaited"), "get", "nodes", "") < 2; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nobody looks for the node")
+	so(t, func() error {
+		if count(a.asked(t, "awaited"), "get", "nodes", "") < 2 {
+			return errors.New("nobody looks for the node")
 		}
-	}
+		return nil
+	})
 	a.CreateNode(t, "awaited")
 	n := a.until(t, "awaited", "ready", ready)
 	a.lease(t, "awaited", "there", anyLease)
@@ -143,19 +147,22 @@ func idle(t *testing.T, a audited) {
 	m := a.join(t, "idle")
 	a.until(t, "idle", "ready with its images", func(n *v1.Node) bool { return ready(n) })
 	rounds := func() int { return count(a.asked(t, "idle"), "update", "leases", "") }
-	settled := false
-	for end := time.Now().Add(patience); !settled && time.Now().Before(end); {
-		before, from := count(a.asked(t, "idle"), "patch", "nodes", "status"), rounds()
-		for rounds() < from+4 && time.Now().Before(end) { // four seconds: a dozen rounds
-			time.Sleep(50 * time.Millisecond)
+	patches := func() int { return count(a.asked(t, "idle"), "patch", "nodes", "status") }
+	so(t, func() error {
+		before, from := patches(), rounds()
+		so(t, func() error { // four seconds: a dozen rounds
+			if n := rounds(); n < from+4 {
+				return fmt.Errorf("the lease was renewed %d times", n)
+			}
+			return nil
+		})
+		if patches() != before {
+			return errors.New("an idle node patches its status again and again")
 		}
-		settled = count(a.asked(t, "idle"), "patch", "nodes", "status") == before && rounds() >= from+4
-	}
-	if !settled {
-		t.Error("an idle node patches its status again and again")
-	}
+		return nil
+	})
 	m.stop()
-	if n := count(a.asked(t, "idle"), "patch", "nodes", "status"); n > 4 {
+	if n := patches(); n > 4 {
 		t.Errorf("%d patches of an idle node", n)
 	}
 	a.nobodyRefused(t, "idle")
@@ -251,11 +258,12 @@ func away(t *testing.T, a audited) {
 	if _, err := a.admin.CoreV1().Nodes().Patch(t.Context(), "patient", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); m.Node() == nil || m.Node().Labels["after"] != "restart"; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the watch does not come back; the node is %+v", m.Node())
+	so(t, func() error {
+		if m.Node() == nil || m.Node().Labels["after"] != "restart" {
+			return fmt.Errorf("the watch does not come back; the node is %+v", m.Node())
 		}
-	}
+		return nil
+	})
 	m.stop()
 	if m.UID() != n.UID || again.UID != l.UID {
 		t.Errorf("another object: %s, %s", m.UID(), n.UID)

@@ -20,6 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/apiserver"
 	source "github.com/nodectl/nodectl/pkg/source/apiserver"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/said"
 )
 
@@ -200,21 +201,18 @@ func (a *agent) until(t *testing.T, name, what string, so func(*v1.Pod) bool) *v
 
 func (a *agent) within(t *testing.T, limit time.Duration, name, what string, so func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
-	end := time.Now().Add(limit)
-	for {
-		p := a.c.GetPod(t, "default", name)
-		if so(p) {
-			return p
+	var p *v1.Pod
+	node.Eventually(t, limit, func() error {
+		if p = a.c.GetPod(t, "default", name); so(p) {
+			return nil
 		}
-		if time.Now().After(end) {
-			status := "it is not there"
-			if p != nil {
-				status = fmt.Sprintf("%s %+v", p.UID, p.Status)
-			}
-			t.Fatalf("pod %s is not %s: %s\n%s", name, what, status, a.log)
+		status := "it is not there"
+		if p != nil {
+			status = fmt.Sprintf("%s %+v", p.UID, p.Status)
 		}
-		time.Sleep(20 * time.Millisecond) // a poll of another process
-	}
+		return fmt.Errorf("pod %s is not %s: %s\n%s", name, what, status, a.log)
+	})
+	return p
 }
 
 // compared returns when all pods were compared with the server's copies once more
