@@ -111,6 +111,9 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 			log.Error("Client certificate not kept", "error", err)
 		}
 	})
+	if m.way.Await(ctx) != nil { // a machine that joins has nothing to ask with yet
+		return
+	}
 	wg.Go(func() {
 		if err := m.sink.Run(ctx); err != nil {
 			log.Error("Statuses not sent", "error", err)

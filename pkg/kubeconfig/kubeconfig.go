@@ -12,6 +12,7 @@
 package kubeconfig
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -85,6 +86,22 @@ func Open(cfg Config) (*Client, error) {
 func (c *Client) missing() bool {
 	_, err := IdentityOf(c.cfg.File)
 	return errors.Is(err, fs.ErrNotExist)
+}
+
+// lookAgain is how often Await looks.
+const lookAgain = 250 * time.Millisecond
+
+// Await returns when the kubeconfig and the client certificate it names are there, or
+// at once where Config does not await them. The error is that of ctx.
+func (c *Client) Await(ctx context.Context) error {
+	for c.cfg.Awaited && c.missing() {
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // File returns the kubeconfig's path.

@@ -1,6 +1,7 @@
 package kubeconfig
 
 import (
+	"context"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -177,13 +178,27 @@ func TestF72_AwaitedKubeconfig(t *testing.T) {
 	if _, err := c.RoundTrip(must(http.NewRequest(http.MethodPost, "https://nobody.invalid/", body))); err == nil || !body.closed {
 		t.Errorf("error %v; the body was closed: %t", err, body.closed)
 	}
+	there := make(chan error)
+	go func() { there <- c.Await(t.Context()) }()
+	select {
+	case err := <-there:
+		t.Errorf("awaited until %v", err)
+	case <-time.After(2 * lookAgain):
+	}
 	write(t, path, kubeconfigText(s.URL, trust, ""))
+	if err := <-there; err != nil {
+		t.Error(err)
+	}
 	if status, _, err := get(t, c, "/"); status != http.StatusOK {
 		t.Errorf("status %d, %v", status, err)
 	}
 	// So is the certificate that it names.
 	write(t, path, kubeconfigText(s.URL, trust, "client-certificate: gone.pem, client-key: gone.pem"))
-	opened(t, path, func(c *Config) { c.Awaited = true })
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := opened(t, path, func(c *Config) { c.Awaited = true }).Await(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("awaited until %v", err)
+	}
 	if _, err := Open(Config{File: path}); err == nil {
 		t.Error("a certificate that nobody awaits is not missed")
 	}
