@@ -77,7 +77,7 @@ func (n *node) join() (*member, error) {
 			n.events.NodeEvent(reason, kind, message)
 			m.sink.NodeEvent(kind, reason, message)
 		},
-		Log: n.log,
+		Await: m.way.Await, Log: n.log,
 	})
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--node-labels: %w", err))
@@ -111,10 +111,10 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 			log.Error("Client certificate not kept", "error", err)
 		}
 	})
-	if m.way.Await(ctx) != nil { // a machine that joins has nothing to ask with yet
-		return
-	}
 	wg.Go(func() {
+		if m.way.Await(ctx) != nil { // a machine that joins has nothing to ask with yet
+			return
+		}
 		if err := m.sink.Run(ctx); err != nil {
 			log.Error("Statuses not sent", "error", err)
 		}

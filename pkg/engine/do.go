@@ -60,7 +60,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		case errors.Is(err, errStale):
 			return stale, 0
 		case err != nil:
-			return failed, w.stepFailed(step, err)
+			return failed, w.stepFailed(step, err, p.Stopping)
 		}
 		i += n
 	}
@@ -283,8 +283,8 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 var errStale = errors.New("the plan is out of date")
 
 // stepFailed turns a failure into what the next plan, and a person, will see. It
-// returns when to look again, zero for at once.
-func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
+// returns when to look again, zero for at once. stopping says that the pod goes.
+func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())
 		return w.failed()
@@ -292,7 +292,9 @@ func (w *worker) stepFailed(s plan.Step, err error) time.Duration {
 	if !makes(s) {
 		delay := w.failed()
 		w.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
-		w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.unended.Message)
+		if stopping || s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
+			w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.unended.Message)
+		}
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}

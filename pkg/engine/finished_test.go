@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -224,5 +227,30 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 			}
 		}
 		m.want()
+	})
+}
+
+// TestF75_ReportsSayWhosePodIsThere: while a pod is taken away for another of its name,
+// also one that does not start, reports of that other one say so, and when nothing is left.
+func TestF75_ReportsSayWhosePodIsThere(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		var said []string
+		m.disk.onReport = func(r pod.StatusReport) {
+			if line := fmt.Sprintf("%s: there is %q", r.Pod.UID, r.Here); len(said) == 0 || said[len(said)-1] != line {
+				said = append(said, line)
+			}
+		}
+		m.arrive()
+		m.src.set(mkpod("web", uid("one"), image("polite:1")))
+		m.pass(time.Minute)
+		lift := m.rt.Fault(critest.Fault{Method: "RunPodSandbox", Err: status.Error(codes.Unknown, "no network")})
+		m.src.set(mkpod("web", uid("other")))
+		m.pass(time.Minute)
+		lift()
+		m.pass(time.Minute)
+		want := []string{`one: there is ""`, `one: there is "one"`, `other: there is "one"`, `other: there is ""`, `other: there is "other"`}
+		if !slices.Equal(said, want) {
+			t.Errorf("%q, want %q", said, want)
+		}
 	})
 }

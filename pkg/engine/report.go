@@ -43,7 +43,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.reporter.say(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, At: time.Now()})
+		l.reporter.say(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, At: time.Now()})
 	}
 }
 

@@ -25,7 +25,8 @@ type report struct {
 	stuck  pod.Trouble
 	pod    *v1.Pod
 	origin pod.Origin
-	fresh  bool // the status differs from the one reported before, or nothing is left now
+	here   string // UID of the pod that the runtime shows, "" for none
+	fresh  bool   // the status differs from the one reported before, or nothing is left now
 	gone   bool
 	ended  bool // for good: it holds no port any more
 	// finished says that nothing of it is left, nor will be (pod.StatusReport).
@@ -61,6 +62,9 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
 		stuck:    w.stuck(),
 	}
+	if !v.Have.Empty() {
+		r.here = v.Have.UID
+	}
 	spec := w.letter.asked
 	if spec == nil {
 		spec = v.Kept
@@ -73,8 +77,8 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod = &v1.Pod{}
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	r.fresh = w.lastPod == nil || r.finished != w.finished || r.origin != w.origin || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod, w.finished, w.origin, w.saveTried = r.pod, r.finished, r.origin, false
+	r.fresh = w.lastPod == nil || r.finished != w.finished || r.origin != w.origin || r.here != w.here || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
+	w.lastPod, w.finished, w.origin, w.here, w.saveTried = r.pod, r.finished, r.origin, r.here, false
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}

@@ -36,5 +36,8 @@ type StatusReport struct {
 	// Gone says that nobody wants the pod any more, and that nothing of it is left: it
 	// is the last word of this pod.
 	Gone bool
+	// Here is the UID of the pod that the runtime shows under this name, "" where it
+	// shows nothing: another one than Pod's while that takes its place.
+	Here string
 	At   time.Time
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -51,9 +52,28 @@ func (b *bench) batch(ctx context.Context) error {
 }
 
 func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n int) error {
+	daemon, err := lab.Peer(b.Node.Endpoint)
+	if err != nil {
+		return err
+	}
+	// What is worked beside the agent, and by whom.
+	others := map[string]func() time.Duration{
+		", the machine's CPU": lab.Worked,
+		", containerd's CPU":  func() time.Duration { return lab.CPU(daemon) },
+		", control plane's CPU": func() time.Duration {
+			return lab.CPU(b.Cluster.APIServer.PID()) + lab.CPU(b.Cluster.Etcd.Members[0].PID())
+		},
+	}
+	before := map[string]time.Duration{}
+	for who, used := range others {
+		before[who] = used()
+	}
 	took, err := b.start(ctx, t, "batch", n)
 	if err != nil {
 		return err
+	}
+	for _, who := range slices.Sorted(maps.Keys(others)) {
+		m.Arm(t.Agent.Name + who).Add(others[who]() - before[who])
 	}
 	slices.Sort(took)
 	m.Arm(t.Agent.Name + ", first").Add(took[0])

@@ -26,7 +26,10 @@ func rows(r *result.Report) []row {
 				row{m.ID, fmt.Sprintf("create → Running, %d at once, last", m.ID-batchID), ", last", "", 0.9},
 				row{m.ID, "… p50", ", p50", "", 0},
 				row{m.ID, "… first", ", first", "", 0},
-				row{m.ID, "… the agent's CPU until then", ", its CPU until then", "", 0})
+				row{m.ID, "… the agent's CPU until then", ", its CPU until then", "", 0},
+				row{m.ID, "… the API server's and etcd's", ", control plane's CPU", "", 0},
+				row{m.ID, "… containerd's", ", containerd's CPU", "", 0},
+				row{m.ID, "… the whole machine's", ", the machine's CPU", "", 0})
 		}
 	}
 	return append(all,

@@ -76,7 +76,7 @@ func TestF14_ClockJumps(t *testing.T) {
 			w.agent.Start(t)
 			w.await(func() error { // it has heard its sources
 				for _, name := range append(lives, "falls") {
-					if w.local(name) == nil {
+					if p := w.local(name); p == nil || len(p.Status.ContainerStatuses) == 0 {
 						return fmt.Errorf("it knows of no %s", name)
 					}
 				}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,8 +123,7 @@ func nameTaken(t *testing.T, a *agent) {
 	a.says(p, running(p, true))
 	a.until(t, "web", "ready", ready(true))
 	by := staticPod(a.name, "web", "h")
-	by.CreationTimestamp = metav1.NewTime(p.CreationTimestamp.Add(time.Minute))
-	a.says(by, running(by, true), fromFile)
+	a.says(by, running(by, true), fromFile, func(r *pod.StatusReport) { r.Here = string(by.UID) })
 	is := a.until(t, "web", "failed", phase(v1.PodFailed))
 	if is.UID != p.UID || is.Status.Reason != "NameTaken" || find(is, v1.PodReady).Status != v1.ConditionFalse || is.Status.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("status %+v", is.Status)

@@ -53,7 +53,10 @@ type Config struct {
 	// Seen is told the Node as the API server shows it, when it changed, in order; nil
 	// when it is gone. It must not block, nor write to what it gets. May be nil.
 	Seen func(*v1.Node)
-	Log  *slog.Logger
+	// Await returns when there is something to ask the API server with; the error is
+	// that of its context. nil is at once.
+	Await func(context.Context) error
+	Log   *slog.Logger
 }
 
 // Presence is this node at an API server.
@@ -139,6 +142,9 @@ func (p *Presence) Run(ctx context.Context) {
 	defer wg.Wait()
 	p.event(node.Event{Reason: "Starting", Type: v1.EventTypeNormal, Message: "Starting kubelet."})
 	wg.Go(func() { p.cfg.Observer.Run(ctx) })
+	if p.cfg.Await != nil && p.cfg.Await(ctx) != nil {
+		return
+	}
 	wg.Go(func() { p.follow(ctx) })
 	wg.Go(func() { p.keepLease(ctx) })
 	p.rounds(ctx)

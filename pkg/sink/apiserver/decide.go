@@ -48,10 +48,11 @@ func (l *loop) next(e *entry, now time.Time) errand {
 		return l.mirrorNext(e, wanted, now)
 	case wanted:
 		l.complain(e, nameTaken, nil, renameIt)
-		if q := l.supplanted(e, now); q.verb != nothing {
+		room := l.makeRoom(e, now)
+		if q := l.supplanted(e, now); q.verb != nothing && room.verb != remove {
 			return q
 		}
-		return l.makeRoom(e, now)
+		return room
 	case r == nil || r.Pod.UID != o.UID:
 		return errand{} // of another pod of this name (F73)
 	}

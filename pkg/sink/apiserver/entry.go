@@ -15,6 +15,7 @@ import (
 type entry struct {
 	key    pod.Key
 	report *pod.StatusReport // the newest; nil: the node said nothing
+	former *pod.StatusReport // the last one of an API server's pod whose place another took
 	object *v1.Pod           // what the server holds; nil: nothing, or nothing is known
 	// absent says that the server holds no pod of this node under the name.
 	absent bool
@@ -107,6 +108,9 @@ func (e *entry) hear(r pod.StatusReport, now time.Time) {
 	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
 		e.slim = 0
 	}
+	if e.report != nil && !static(*e.report) && e.report.Pod.UID != r.Pod.UID {
+		e.former = e.report
+	}
 	e.report = &r
 	e.schedule(now)
 }
@@ -195,7 +199,7 @@ func (e *entry) lose() {
 	if e.object != nil {
 		e.deleted = e.object.UID
 	}
-	e.object, e.absent, e.doubtful, e.settled, e.slim = nil, true, false, false, 0
+	e.object, e.absent, e.doubtful, e.settled, e.slim, e.former = nil, true, false, false, 0, nil
 	e.unseen = time.Time{}
 }
 

@@ -3,7 +3,6 @@ package apiserver
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -73,17 +72,25 @@ func (l *loop) makeRoom(e *entry, now time.Time) errand {
 // nameTakenBy is the reason of a pod that ended because a static pod has its name.
 const nameTakenBy = "NameTaken"
 
-// supplanted has a pod that stands in a mirror's place end, once the static pod is on
-// the node under its name: nothing of it is left then, and nobody else will say so. A
-// copy that went on being Ready would be sent requests that nobody answers.
+// supplanted has a pod that stands in a mirror's place end, once nothing of it is on the
+// node any more: the static pod took its name, and nobody else will say so. A copy that
+// went on being Ready would be sent requests that nobody answers. An end of its own that
+// was not told yet is told.
 func (l *loop) supplanted(e *entry, now time.Time) errand {
-	is, by := &e.object.Status, &e.report.Pod.Status
-	if isFinal(is.Phase) || e.report.Pod.DeletionTimestamp != nil || !arrived(is, by) {
+	o, by := e.object, e.report
+	if isFinal(o.Status.Phase) || by.Pod.DeletionTimestamp != nil || by.Here == string(o.UID) {
 		return errand{}
 	}
-	want := *is.DeepCopy()
+	want := *o.Status.DeepCopy()
+	if f := e.former; f != nil && f.Pod.UID == o.UID {
+		want, _ = merge(o, f)
+		want = *want.DeepCopy()
+	}
+	if isFinal(want.Phase) {
+		return l.patchTo(e, want, nil)
+	}
 	want.Phase, want.Reason = v1.PodFailed, nameTakenBy
-	want.Message = "A static pod of this name is on the node (" + e.report.Origin.String() + "); this one does not run beside it"
+	want.Message = "A static pod of this name is on the node (" + by.Origin.String() + "); this one does not run beside it"
 	for _, list := range [][]v1.ContainerStatus{want.InitContainerStatuses, want.ContainerStatuses, want.EphemeralContainerStatuses} {
 		for i := range list {
 			if c := &list[i]; c.State.Running != nil {
@@ -102,20 +109,6 @@ func (l *loop) supplanted(e *entry, now time.Time) errand {
 		}
 	}
 	return l.patchTo(e, want, nil)
-}
-
-// arrived reports whether by is of a life of its own, and not of what is still there of
-// the pod that is says: a static pod that was not admitted leaves that alone.
-func arrived(is, by *v1.PodStatus) bool {
-	if isFinal(by.Phase) {
-		return true
-	}
-	if is.StartTime == nil || !is.StartTime.Equal(by.StartTime) {
-		return status(by, v1.PodReadyToStartContainers) == v1.ConditionTrue
-	}
-	return slices.ContainsFunc(by.ContainerStatuses, func(c v1.ContainerStatus) bool { // begun in one second
-		return c.ContainerID != "" && !slices.ContainsFunc(is.ContainerStatuses, func(o v1.ContainerStatus) bool { return o.ContainerID == c.ContainerID })
-	})
 }
 
 // mirrorOf returns the picture of a static pod (C-1.13.1).

@@ -144,42 +144,93 @@ func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
 	})
 }
 
-// TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever;
-// it ends as soon as the static pod is there, and not before.
+// here says whose pod the runtime shows.
+func here(uid types.UID) func(*pod.StatusReport) {
+	return func(r *pod.StatusReport) { r.Here = string(uid) }
+}
+
+// TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever; it
+// ends as soon as nothing of it is there, and not before.
 func TestF75_NameTaken(t *testing.T) {
+	t.Parallel()
+	for name, there := range map[string]types.UID{"the static pod runs": "static-uid", "the static pod is held": ""} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				p, by := n.bound("taken"), staticPod("taken", "h")
+				n.tell(p, runningStatus(), here(p.UID))
+				pass(time.Minute)
+				n.tell(by, runningStatus(), ofFile, here(p.UID))
+				pass(time.Hour)
+				if is := n.pod("taken"); is.Status.Phase != v1.PodRunning || status(&is.Status, v1.PodReady) != v1.ConditionTrue {
+					t.Errorf("while it is there: %+v", is.Status)
+				}
+				n.tell(by, statusOf(v1.PodPending, "False", waitingFor("ContainerCreating")), ofFile, here(there))
+				pass(time.Minute)
+				is := n.pod("taken")
+				if s := &is.Status; is.UID != p.UID || s.Phase != v1.PodFailed || s.Reason != "NameTaken" || !strings.Contains(s.Message, "/m") ||
+					status(s, v1.PodReady) != v1.ConditionFalse || status(s, v1.ContainersReady) != v1.ConditionFalse ||
+					s.ContainerStatuses[0].Ready || s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].State.Terminated.ExitCode != 137 {
+					t.Errorf("status %+v", s)
+				}
+				sent := len(n.calls("", ""))
+				n.tell(by, runningStatus(), ofFile, here("static-uid"))
+				pass(time.Hour)
+				if now := len(n.calls("", "")); now != sent || strings.Count(n.log.String(), nameTaken) != 1 {
+					t.Errorf("%d requests more\n%s", now-sent, n.log.String())
+				}
+				n.change("taken", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+				pass(time.Minute)
+				if is := n.pod("taken"); !hasHash(is, "h") {
+					t.Errorf("deleted, and the name has %+v", is)
+				}
+			})
+		})
+	}
+}
+
+// TestF75_NameTakenAfterItsEnd: an end that the server has not heard of is the one that
+// it is told of.
+func TestF75_NameTakenAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p, by := n.bound("job"), staticPod("job", "h")
+		n.tell(p, runningStatus(), here(p.UID))
+		pass(time.Minute)
+		n.says(func(call) (int, http.Header) { return http.StatusServiceUnavailable, nil })
+		n.tell(p, statusOf(v1.PodSucceeded, "False", endedState(0, "done")), here(p.UID))
+		pass(time.Minute)
+		n.tell(by, runningStatus(), ofFile, here("static-uid"))
+		pass(time.Minute)
+		n.says(nil)
+		pass(time.Minute)
+		if s := n.pod("job").Status; s.Phase != v1.PodSucceeded || s.ContainerStatuses[0].State.Terminated.Message != "done" {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// TestF75_NameTakenIsRefused: a server that never takes that end lets the pod go all the
+// same, when somebody deletes it.
+func TestF75_NameTakenIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		p, by := n.bound("taken"), staticPod("taken", "h")
-		n.tell(p, runningStatus())
-		pass(time.Minute)
-		judged := runningStatus() // what runs is still p
-		judged.Conditions = append(judged.Conditions, cond(v1.PodReadyToStartContainers, "True"))
-		n.tell(by, judged, ofFile)
+		n.says(func(c call) (int, http.Header) {
+			if c.method == http.MethodPatch {
+				return http.StatusUnprocessableEntity, nil
+			}
+			return 0, nil
+		})
+		n.tell(by, runningStatus(), ofFile, here("static-uid"))
 		pass(time.Hour)
-		if is := n.pod("taken"); is.Status.Phase != v1.PodRunning || status(&is.Status, v1.PodReady) != v1.ConditionTrue {
-			t.Errorf("before the static pod is there: %+v", is.Status)
-		}
-		came := statusOf(v1.PodPending, "False", waitingFor("ImagePullBackOff"))
-		came.StartTime = &metav1.Time{Time: time.Now()}
-		came.Conditions = append(came.Conditions, cond(v1.PodReadyToStartContainers, "True"))
-		n.tell(by, came, ofFile)
-		pass(time.Minute)
-		is := n.pod("taken")
-		if s := &is.Status; is.UID != p.UID || s.Phase != v1.PodFailed || s.Reason != "NameTaken" || !strings.Contains(s.Message, "/m") ||
-			status(s, v1.PodReady) != v1.ConditionFalse || status(s, v1.ContainersReady) != v1.ConditionFalse ||
-			s.ContainerStatuses[0].Ready || s.ContainerStatuses[0].State.Terminated == nil || s.ContainerStatuses[0].State.Terminated.ExitCode != 137 {
-			t.Errorf("status %+v", s)
-		}
-		sent := len(n.calls("", ""))
-		n.tell(by, runningStatus(), ofFile)
-		pass(time.Hour)
-		if now := len(n.calls("", "")); now != sent {
-			t.Errorf("%d requests more", now-sent)
+		if tries := len(n.calls(http.MethodPatch, "")); tries < 2 || tries > 100 {
+			t.Errorf("%d tries in an hour", tries)
 		}
 		n.change("taken", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
-		pass(time.Minute)
-		if is := n.pod("taken"); !hasHash(is, "h") {
-			t.Errorf("deleted, and the name has %+v", is)
+		n.says(nil)
+		pass(10 * time.Minute)
+		if is := n.pod("taken"); is.UID == p.UID || !hasHash(is, "h") {
+			t.Errorf("the name has %+v", is)
 		}
 	})
 }
@@ -194,9 +245,8 @@ func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 			"goes":  func(_ *v1.PodStatus, p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
 		} {
 			by, st := staticPod(name, "h"), runningStatus()
-			st.Conditions = append(st.Conditions, cond(v1.PodReadyToStartContainers, "True"))
 			change(&st, by)
-			n.tell(by, st, ofFile)
+			n.tell(by, st, ofFile, here("static-uid"))
 			n.bound(name)
 		}
 		pass(time.Minute)

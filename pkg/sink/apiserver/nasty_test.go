@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,7 @@ func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 		static := staticPod("web", "h1")
 		n.tell(static, runningStatus(), ofFile)
 		pass(time.Minute)
-		if sent := n.calls("", "web"); len(sent) > 0 {
+		if sent := n.calls("", "web"); len(sent) != 1 || !strings.Contains(sent[0].body, nameTakenBy) {
 			t.Errorf("%+v", sent)
 		}
 		n.change("web", func(p *v1.Pod) {

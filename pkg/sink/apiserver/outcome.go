@@ -64,7 +64,9 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		e.deleted, e.said, e.taken = "", "", false
 		e.object, e.absent, e.doubtful, e.unseen = a.object, false, false, now
 	case patch:
-		e.said = ""
+		if a.report != nil { // or there is still no mirror
+			e.said = ""
+		}
 		same := e.object != nil && e.object.UID == a.object.UID
 		if same && !older(a.object.ResourceVersion, e.object.ResourceVersion) {
 			e.object = a.object

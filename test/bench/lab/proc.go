@@ -105,6 +105,12 @@ func busy() float64 {
 	return 1 - float64(idle2-idle)/float64(all2-all)
 }
 
+// Worked is the CPU time that was used on the machine since it started, by whomever.
+func Worked() time.Duration {
+	idle, all := cpuTimes()
+	return time.Duration(all-idle) * tick
+}
+
 func cpuTimes() (idle, all int64) {
 	text, _ := os.ReadFile("/proc/stat")
 	first, _, _ := strings.Cut(string(text), "\n")
