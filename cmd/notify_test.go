@@ -171,7 +171,7 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 		await(t, func() bool {
 			return strings.Count(s.log.String(), "not fed") == told
 		}, "the watchdog is fed over a dead part")
-		for boss.hears(time.Millisecond) != "" { // said before it died
+		for boss.hears(20*time.Millisecond) != "" { // said before it died
 		}
 		if i > 0 {
 			asked := parts[i-1].asks.Load()
@@ -211,7 +211,7 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	}
 	p.dead.Store(true)
 	await(t, func() bool { return strings.Contains(s.log.String(), "not written: ") }, "nothing is said of the dump")
-	for boss.hears(time.Millisecond) != "" { // said before it died
+	for boss.hears(20*time.Millisecond) != "" { // said before it died
 	}
 	boss.silent(2 * watchdog)
 }
@@ -259,7 +259,7 @@ func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 // TestF7_ALoopThatIsBlockedIsNotFed takes a whole engine whose sync loop stands
 // still in the middle of a turn: no beat, and the dump shows where it stands.
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
-	const watchdog = 900 * time.Millisecond
+	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
 	stuck := &jam{Handler: slog.DiscardHandler, free: make(chan struct{})}
 	f, _, e, hints := fedEngine(t, slog.New(stuck))
@@ -270,7 +270,7 @@ func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	stuck.on.Store(true)
 	f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
 	await(t, func() bool { return strings.Contains(s.log.String(), "the sync loop does not take its turn") }, "the loop is not missed")
-	for boss.hears(time.Millisecond) != "" { // said before it stood still
+	for boss.hears(20*time.Millisecond) != "" { // said before it stood still
 	}
 	boss.silent(2 * watchdog)
 	if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*jam).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {

@@ -115,7 +115,7 @@ func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
 // takes nothing, by HTTP/2 either.
 func TestD2_AQuietFollowerIsKept(t *testing.T) {
 	t.Parallel()
-	const pause = 100 * time.Millisecond
+	const pause = 500 * time.Millisecond
 	l := newPlace(t, func(cfg *Config) {
 		cfg.Patience = pause
 		pod := cfg.Pod("ns", "p").DeepCopy()
@@ -123,7 +123,7 @@ func TestD2_AQuietFollowerIsKept(t *testing.T) {
 		cfg.Pod = func(string, string) *v1.Pod { return pod }
 		cfg.Logs = func(_ context.Context, w io.Writer, _ Log) error {
 			_, err := io.WriteString(w, "first\n")
-			time.Sleep(5 * pause)
+			time.Sleep(3 * pause)
 			if err == nil {
 				_, err = io.WriteString(w, "last\n")
 			}

@@ -73,7 +73,7 @@ func parent(t *testing.T) string { return "/nodectl-" + t.Name() }
 func sandbox(t *testing.T, rt cri.RuntimeServiceClient, name string) string {
 	t.Helper()
 	id := ""
-	node.Eventually(t, 5*time.Second, func() error { // two portmap plugins that make their first chain at once: one fails
+	node.Eventually(t, 30*time.Second, func() error { // two portmap plugins that make their first chain at once: one fails
 		r, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
 			Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
 			Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: parent(t)},

@@ -285,7 +285,7 @@ func TestImagesWatch(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, ".new"), filepath.Join(dir, "renamed.tar")); err != nil {
 		t.Fatal(err)
 	}
-	node.Eventually(t, 5*time.Second, func() error { return present(t, n, "nodectl.dev/test/renamed:1") })
+	node.Eventually(t, 30*time.Second, func() error { return present(t, n, "nodectl.dev/test/renamed:1") })
 
 	content := docker(t, "nodectl.dev/test/slow:1", image(t, runtime.GOARCH))
 	f, err := os.Create(filepath.Join(dir, "slow.tar"))
@@ -301,7 +301,7 @@ func TestImagesWatch(t *testing.T) {
 		}
 		<-tick.C
 	}
-	node.Eventually(t, 10*time.Second, func() error { return present(t, n, "nodectl.dev/test/slow:1") })
+	node.Eventually(t, 30*time.Second, func() error { return present(t, n, "nodectl.dev/test/slow:1") })
 	if log.count("not imported") > 0 {
 		t.Errorf("a file that was being written was complained about:\n%s", &log.b)
 	}

@@ -205,12 +205,19 @@ func TestDelayAndHang(t *testing.T) {
 		t.Errorf("after %s: %v", time.Since(begin), err)
 	}
 	hang := p.Fault(criproxy.Rule{Pod: "b", Hang: true})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := c.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: "bx"}); status.Code(err) != codes.DeadlineExceeded {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for len(hang.Calls()) < 1 && ctx.Err() == nil {
+			<-time.After(time.Millisecond)
+		}
+		cancel()
+	})
+	if _, err := c.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: "bx"}); status.Code(err) != codes.Canceled {
 		t.Errorf("a hung call: %v", err)
 	}
-	var wg sync.WaitGroup
+	cancel()
+	wg.Wait()
 	wg.Go(func() {
 		if err := c.start("bx"); err != nil {
 			t.Errorf("once the hang is lifted: %v", err)

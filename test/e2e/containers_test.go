@@ -180,10 +180,10 @@ func TestF32_IgnoresSIGTERM(t *testing.T) {
 	if len(main) != 1 || main[0].exit != 137 {
 		t.Fatalf("the container ended as %+v, want one life and 137", main)
 	}
-	if took := main[0].to.Sub(begin); took < 3*time.Second || took > 5*time.Second {
+	if took := main[0].to.Sub(begin); took < 3*time.Second || took > 10*time.Second {
 		t.Errorf("the container was killed after %s, want 3s", took)
 	}
-	if len(polite) != 1 || polite[0].exit != 9 || polite[0].to.Sub(begin) > 2*time.Second {
+	if len(polite) != 1 || polite[0].exit != 9 || polite[0].to.Sub(begin) > 5*time.Second || !polite[0].to.Before(main[0].to) {
 		t.Errorf("the other container ended as %+v", polite)
 	}
 	s.untouched("other", other)

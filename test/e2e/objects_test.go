@@ -30,7 +30,8 @@ func object(kind, field, name string, data []string) string {
 // inside is a path of the container's, for this process.
 func (r running) inside(path string) string { return fmt.Sprintf("/proc/%d/root%s", r.pid, path) }
 
-// shows fails the scenario unless the container sees this in a file within a second.
+// shows fails the scenario unless the container sees this in a file within a second,
+// or two on a busy machine.
 func (s *stage) shows(r running, path, want string) {
 	s.Helper()
 	begin := time.Now()
@@ -41,7 +42,7 @@ func (s *stage) shows(r running, path, want string) {
 		}
 		return err
 	})
-	if took := time.Since(begin); took > time.Second {
+	if took := time.Since(begin); took > 2*time.Second {
 		s.Errorf("%s was brought up to date after %s", path, took)
 	}
 }

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/server"
@@ -37,6 +39,21 @@ func asks(token string, cert *x509.Certificate) *http.Request {
 	return r
 }
 
+// allowed waits until the API server, which learns of bindings a moment after it took
+// them, lets somebody do this with the node n1.
+func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource string) {
+	t.Helper()
+	until(t, who+" may "+verb+" nodes/"+subresource, func() (bool, error) {
+		answer, err := admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               who,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: subresource, Name: "n1", Verb: verb},
+			},
+		}, metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed, err
+	})
+}
+
 // The answers of a real API server with RBAC to the node's own identity: who has a
 // token, and what they may do with this node and no other. `get` on nodes/proxy is
 // not `create`: it opens no exec (D1).
@@ -48,6 +65,9 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes/proxy"}, Verbs: []string{"create"}, ResourceNames: []string{"n1"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}},
 	}, user("worker"))
+	allowed(t, admin, "reader", "get", "proxy")
+	allowed(t, admin, "worker", "create", "proxy")
+	allowed(t, admin, "worker", "get", "metrics")
 	// The node asks as itself: system:node is bound to nobody, the node authorizer
 	// lets nodes ask.
 	way := must(kubeconfig.Open(kubeconfig.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
@@ -124,6 +144,7 @@ func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 	must(admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "metrics"}}, metav1.CreateOptions{}))
 	bind(t, admin, "metrics", "read-metrics", []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}}},
 		rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "metrics"})
+	allowed(t, admin, "system:serviceaccount:default:metrics", "get", "metrics")
 	ask := func(audiences ...string) string {
 		return must(admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "metrics",
 			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})).Status.Token

@@ -329,9 +329,7 @@ spec:
 `, busybox, sleeps, w.machine.LogsDir))
 	w.Cleanup(func() { w.kubectl("delete", "pod", "forger", "--timeout=60s") })
 	w.kubectl("wait", "--for=condition=Ready", "pod/forger", "--timeout=60s")
-	if out := w.kubectl("logs", "forger"); out != "innocent\n" {
-		w.Fatalf("its log is %q", out)
-	}
+	w.awaitOutput("innocent", "logs", "forger")
 	dir := w.TempDir() // what a link to a directory would lead to
 	if err := os.WriteFile(filepath.Join(dir, "0.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F canary-of-the-host\n"), 0o644); err != nil {
 		w.Fatal(err)

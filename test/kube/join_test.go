@@ -160,15 +160,23 @@ func (w *world) joinByFlags(bootstrap string) {
 	// It is renewed before it ends (F72), by the node itself.
 	deadline := time.Until(first.NotAfter)
 	w.Logf("the first certificate ends in %s", deadline.Round(time.Second))
+	var renewed time.Time // when the file was written, whenever this looks
 	w.await(func() error {
 		now, err := certificateIn(current)
 		if err == nil && !now.NotAfter.After(first.NotAfter) {
 			err = errNotYet
 		}
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(current) // of what the link leads to
+		if err == nil {
+			renewed = info.ModTime()
+		}
 		return err
 	})
-	if now := time.Now(); now.After(first.NotAfter) {
-		w.Errorf("renewed at %s, after the end %s", now, first.NotAfter)
+	if renewed.After(first.NotAfter) {
+		w.Errorf("renewed at %s, after the end %s", renewed, first.NotAfter)
 	}
 	if pause := time.Until(first.NotAfter) + time.Second; pause > 0 {
 		time.Sleep(pause) // the old one is worth nothing from now on

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/said"
 )
 
 // TestC_1_25_ANodeOfACluster: everything people do with kubectl, on a cluster whose
@@ -138,11 +140,14 @@ func (w *world) logs() {
 		w.Errorf("the log of an unknown container: %q, %v", out, err)
 	}
 	follow := w.cluster.Kubectl(w, "logs", "-f", "logs")
-	var out bytes.Buffer
+	var out said.Log
 	follow.Stdout = &out
 	if err := follow.Start(); err != nil {
 		w.Fatal(err)
 	}
+	late := time.AfterFunc(patience, func() { _ = follow.Process.Kill() })
+	defer func() { late.Stop(); _ = follow.Process.Kill() }()
+	out.Has(w, 1, "one\n") // else it may follow the life after
 	w.kubectl("exec", "logs", "--", "touch", "/tmp/end")
 	if err := follow.Wait(); err != nil || !strings.HasSuffix(out.String(), "\nlast\n") {
 		w.Errorf("followed to the end: %v, %q", err, out.String())
@@ -280,9 +285,7 @@ func (w *world) mirrors() {
 	uid := func() string { return w.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}") }
 	first := uid()
 	w.awaitOutput("Node", "get", "pod", name, "-o", "jsonpath={.metadata.ownerReferences[0].kind}")
-	if out := w.kubectl("logs", name); out != "static\n" {
-		w.Errorf("log %q", out)
-	}
+	w.awaitOutput("static", "logs", name) // it may be ready before it has said anything
 	if out := w.kubectl("exec", name, "--", "echo", "here"); out != "here\n" {
 		w.Errorf("exec %q", out)
 	}
@@ -306,19 +309,15 @@ func (w *world) mirrors() {
 func (w *world) nameTaken() {
 	name := "same-" + w.name
 	w.pod(name, "echo api; "+sleeps)
-	file := filepath.Join(w.static, "same.yaml")
-	if err := os.WriteFile(file, []byte(shell("same", "echo static; "+sleeps)), 0o600); err != nil {
-		w.Fatal(err)
-	}
+	// It is held at first, and what had its name is gone all the same.
+	static := shell("same", "echo static; "+sleeps)
+	w.manifest("same", strings.Replace(static, "{name: same}", "{name: same, annotations: {nodectl.dev/depends-on: nobody}}", 1))
 	w.awaitOutput("Failed NameTaken False", "get", "pod", name, "-o", `jsonpath={.status.phase} {.status.reason} {.status.conditions[?(@.type=="Ready")].status}`)
+	w.manifest("same", static)
 	w.kubectl("delete", "pod", name)
 	w.awaitOutput("Node True", "get", "pod", name, "-o", `jsonpath={.metadata.ownerReferences[0].kind} {.status.conditions[?(@.type=="Ready")].status}`)
-	if out := w.kubectl("logs", name); out != "static\n" {
-		w.Errorf("log %q", out)
-	}
-	if err := os.Remove(file); err != nil {
-		w.Fatal(err)
-	}
+	w.awaitOutput("static", "logs", name)
+	w.unmanifest("same")
 	w.awaitOutput("", "get", "pod", name, "--ignore-not-found", "-o", "name")
 }
 

@@ -103,6 +103,12 @@ func takes(t *testing.T, a audited) {
 	}
 	m := a.join(t, "taken")
 	n := a.until(t, "taken", "ready", ready)
+	so(t, func() error {
+		if events := m.said(); !slices.Contains(events, "NodeNotSchedulable") {
+			return fmt.Errorf("events %v", events)
+		}
+		return nil
+	})
 	m.stop()
 	if n.Labels["kubernetes.io/hostname"] != "taken" || n.Labels["team"] != "red" || n.Labels["disk"] != "tape" {
 		t.Errorf("labels %v", n.Labels)
@@ -116,9 +122,6 @@ func takes(t *testing.T, a audited) {
 	}
 	if c := node.Condition(n, v1.NodeNetworkUnavailable); c.Reason != "RouteCreated" {
 		t.Errorf("a foreign condition is %+v", c)
-	}
-	if !slices.Contains(m.said(), "NodeNotSchedulable") {
-		t.Errorf("events %v", m.said())
 	}
 	a.nobodyRefused(t, "taken")
 }
@@ -181,11 +184,14 @@ func notReady(t *testing.T, a audited) {
 	}
 	stopping.Delete("now")
 	a.until(t, "flaps", "ready again", ready)
+	so(t, func() error { // told a moment after the API server has it
+		events := m.said()
+		if i := slices.Index(events, "NodeNotReady"); i < 0 || !slices.Contains(events[i:], "NodeReady") {
+			return fmt.Errorf("events %v", events)
+		}
+		return nil
+	})
 	m.stop()
-	events := m.said()
-	if !slices.Contains(events, "NodeNotReady") || slices.Index(events, "NodeNotReady") > len(events)-1-slices.Index(reversed(events), "NodeReady") {
-		t.Errorf("events %v", events)
-	}
 	a.nobodyRefused(t, "flaps")
 }
 
@@ -198,7 +204,7 @@ func leases(t *testing.T, a audited) {
 	last := first.Spec.RenewTime.Time
 	for range 2 {
 		l := a.lease(t, "leased", "renewed", func(l *coordinationv1.Lease) bool { return l.Spec.RenewTime.After(last) })
-		if d := l.Spec.RenewTime.Sub(last); d > 4*time.Second {
+		if d := l.Spec.RenewTime.Sub(last); d > 15*time.Second { // the API server may be busy
 			t.Errorf("renewed after %s", d)
 		}
 		last = l.Spec.RenewTime.Time
@@ -269,12 +275,6 @@ func away(t *testing.T, a audited) {
 		t.Errorf("another object: %s, %s", m.UID(), n.UID)
 	}
 	a.nobodyRefused(t, "patient")
-}
-
-func reversed(list []string) []string {
-	list = slices.Clone(list)
-	slices.Reverse(list)
-	return list
 }
 
 func pods(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }

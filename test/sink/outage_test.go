@@ -66,10 +66,12 @@ func TestF70_Outage(t *testing.T) {
 				if e.code == http.StatusOK && strings.Contains(e.body, `"restartCount":99`) {
 					sent[e.path]++
 					n++
-					if first.IsZero() {
+					if first.IsZero() || e.at.Before(first) { // they are in the order of their ends
 						first = e.at
 					}
-					last = e.at
+					if e.at.After(last) {
+						last = e.at
+					}
 				}
 			}
 			for path, times := range sent {

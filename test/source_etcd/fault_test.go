@@ -210,17 +210,18 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 				e.Put(t, prefix+"b", fmt.Sprintf("pod two %d", i))
 			}
 			n := newNetwork(t, e.Endpoints[0])
-			l := listen(t, []string{n.url}, soon)
+			const confirm = 2 * time.Second
+			l := listen(t, []string{n.url}, func(c *etcd.Config) { c.Confirm = confirm })
 			first := l.Set()
 			n.cut()
 			_ = l.Error()
 			e.Restore(t, backup)
 			c.after(e)
+			start := time.Now() // the first look comes after this, however late the test hears of it
 			n.mend()
 			says(t, l, c.why)
-			start := time.Now()
 			w := l.Set()
-			if waited := time.Since(start); waited < 200*time.Millisecond {
+			if waited := time.Since(start); waited < confirm {
 				t.Errorf("believed after %v", waited)
 			}
 			w.Holds(t, c.holds...)

@@ -141,7 +141,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 			s.says("pod one x")
 			l := s.listen(t, func(cfg *Config) {
 				if c.want == "timeout" {
-					cfg.Timeout = 100 * time.Millisecond
+					cfg.Timeout = 2 * time.Second // of the good answers too
 				}
 			})
 			first := l.Set()

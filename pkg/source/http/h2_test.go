@@ -126,7 +126,7 @@ func TestF62_HTTP2(t *testing.T) {
 			url, caFile := h2(t, c.first, whole)
 			timeout := 5 * time.Second
 			if c.want == "timeout" {
-				timeout = 300 * time.Millisecond
+				timeout = 2 * time.Second // of the good answers too
 			}
 			s, err := New(Config{URL: url, CAFile: caFile, CheckFrequency: often, Timeout: timeout, Parse: parse})
 			if err != nil {

@@ -35,7 +35,7 @@ func TestF62_RawAnswers(t *testing.T) {
 				if _, err := io.WriteString(conn, text); err != nil {
 					return
 				}
-				<-time.After(5 * time.Millisecond)
+				<-time.After(20 * time.Millisecond) // a trailer may not be longer than 4 KiB
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func TestF62_RawAnswers(t *testing.T) {
 			})
 			timeout := 5 * time.Second
 			if c.want == "timeout" {
-				timeout = 300 * time.Millisecond
+				timeout = 2 * time.Second // of the good answers too
 			}
 			s, err := New(Config{URL: "http://" + listener.Addr().String(), CheckFrequency: often, Timeout: timeout, Parse: parse})
 			if err != nil {
