@@ -43,7 +43,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.reporter.say(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, At: time.Now()})
+		l.reporter.say(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
 	}
 }
 
@@ -133,7 +133,7 @@ func (l *loop) drop(e *entry, r *report) {
 
 // sayGone reports that nothing is left of a pod.
 func (l *loop) sayGone(key pod.Key, r *report) {
-	line := pod.StatusReport{Finished: true, Gone: true, At: time.Now()}
+	line := pod.StatusReport{Finished: true, Gone: true, Unwanted: true, At: time.Now()}
 	if r != nil {
 		line.Pod, line.Origin = r.pod, r.origin
 	} else {

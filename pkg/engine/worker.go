@@ -39,6 +39,7 @@ type worker struct {
 	finished  bool       // as reported with it
 	origin    pod.Origin // as reported with it
 	here      string     // as reported with it
+	unwanted  bool       // as reported with it
 	slot      bool
 	lowered   *pod.Spec              // whose resources the pod's cgroup was last lowered to
 	failures  int                    // of looking, stopping and removing, in a row

@@ -26,9 +26,11 @@ type report struct {
 	pod    *v1.Pod
 	origin pod.Origin
 	here   string // UID of the pod that the runtime shows, "" for none
-	fresh  bool   // the status differs from the one reported before, or nothing is left now
-	gone   bool
-	ended  bool // for good: it holds no port any more
+	// unwanted says that no source wants the pod any more.
+	unwanted bool
+	fresh    bool // the status differs from the one reported before, or nothing is left now
+	gone     bool
+	ended    bool // for good: it holds no port any more
 	// finished says that nothing of it is left, nor will be (pod.StatusReport).
 	finished bool
 	// settled says that the plan waits for nothing but news.
@@ -65,6 +67,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	if !v.Have.Empty() {
 		r.here = v.Have.UID
 	}
+	r.unwanted = w.letter.want == nil
 	spec := w.letter.asked
 	if spec == nil {
 		spec = v.Kept
@@ -77,8 +80,8 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod = &v1.Pod{}
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	r.fresh = w.lastPod == nil || r.finished != w.finished || r.origin != w.origin || r.here != w.here || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod, w.finished, w.origin, w.here, w.saveTried = r.pod, r.finished, r.origin, r.here, false
+	r.fresh = w.lastPod == nil || r.finished != w.finished || r.origin != w.origin || r.here != w.here || r.unwanted != w.unwanted || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
+	w.lastPod, w.finished, w.origin, w.here, w.unwanted, w.saveTried = r.pod, r.finished, r.origin, r.here, r.unwanted, false
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}

@@ -39,5 +39,7 @@ type StatusReport struct {
 	// Here is the UID of the pod that the runtime shows under this name, "" where it
 	// shows nothing: another one than Pod's while that takes its place.
 	Here string
-	At   time.Time
+	// Unwanted says that no source wants the pod any more; something may be left of it.
+	Unwanted bool
+	At       time.Time
 }

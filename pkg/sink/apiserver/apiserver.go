@@ -81,8 +81,11 @@ type Sink struct {
 	// reported is when a status was heard last.
 	reported time.Time
 	// hashes holds config.hash by static pod: events name it (see Event).
-	hashes map[pod.Key]string
+	hashes map[pod.Key]staticHash
 }
+
+// staticHash is a static pod's hash, and its UID.
+type staticHash struct{ uid, hash types.UID }
 
 // New returns the sink of the server that cfg.REST reaches. Nothing is sent before
 // Run.
@@ -111,7 +114,7 @@ func New(cfg Config) (*Sink, error) {
 		cfg: cfg, log: cfg.Log, pods: client,
 		wake: make(chan struct{}, 1), woken: make(chan struct{}, 1),
 		inbox:  newInbox(),
-		hashes: make(map[pod.Key]string),
+		hashes: make(map[pod.Key]staticHash),
 	}, nil
 }
 
@@ -122,7 +125,7 @@ func (s *Sink) Report(r pod.StatusReport) error {
 	s.mu.Lock()
 	s.inbox.reports[key], s.reported = r, time.Now()
 	if hash := r.Pod.Annotations[pod.AnnotationConfigHash]; hash != "" && static(r) && !r.Gone {
-		s.hashes[key] = hash
+		s.hashes[key] = staticHash{r.Pod.UID, types.UID(hash)}
 	} else {
 		delete(s.hashes, key)
 	}

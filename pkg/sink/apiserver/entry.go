@@ -108,7 +108,7 @@ func (e *entry) hear(r pod.StatusReport, now time.Time) {
 	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
 		e.slim = 0
 	}
-	if e.report != nil && !static(*e.report) && e.report.Pod.UID != r.Pod.UID {
+	if e.report != nil && !static(*e.report) && static(r) && e.report.Pod.UID != r.Pod.UID {
 		e.former = e.report
 	}
 	e.report = &r

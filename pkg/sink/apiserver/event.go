@@ -51,8 +51,8 @@ type queue struct {
 func (s *Sink) Event(e pod.Event) {
 	uid := types.UID(e.UID)
 	s.mu.Lock()
-	if hash, ok := s.hashes[e.Key]; ok {
-		uid = types.UID(hash)
+	if is, ok := s.hashes[e.Key]; ok && (uid == is.uid || uid == "") {
+		uid = is.hash
 	}
 	s.mu.Unlock()
 	s.put(s.event(v1.ObjectReference{

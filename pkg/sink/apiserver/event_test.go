@@ -183,3 +183,24 @@ func TestEventsGiveWay(t *testing.T) {
 		has(4, "after a warning")
 	})
 }
+
+// TestF75_EventsOfWhoseNameWasTaken: an event of a static pod names its hash, by which
+// kubectl finds it; one of the pod whose name it took is still that pod's.
+func TestF75_EventsOfWhoseNameWasTaken(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.tell(staticPod("one", "h"), runningStatus(), ofFile)
+		n.Event(happened("one", "Killing", "the pod of the API server"))
+		of := happened("one", "Started", "the static pod")
+		of.UID = "static-uid"
+		n.Event(of)
+		pass(time.Minute)
+		got := map[string]string{}
+		for _, e := range n.events {
+			got[e.Reason] = string(e.InvolvedObject.UID)
+		}
+		if got["Killing"] != "uid-one" || got["Started"] != "h" {
+			t.Errorf("events are of %v", got)
+		}
+	})
+}

@@ -56,17 +56,22 @@ func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
 const roomAfter = 10 * time.Second
 
 // makeRoom has a pod that stands in a mirror's place go, once somebody has deleted it
-// and its time is over: the static pod took its name, and nobody else will say that
-// nothing of it is left.
+// its time is over, and the runtime shows nothing of it: the static pod took its name,
+// and nobody else will say that nothing of it is left.
 func (l *loop) makeRoom(e *entry, now time.Time) errand {
 	by := e.object.DeletionTimestamp
 	switch {
-	case by == nil, e.removed():
+	case by == nil, e.removed(), e.there():
 		return errand{}
 	case now.Before(by.Add(roomAfter)):
 		return errand{verb: await, key: e.key}
 	}
 	return errand{verb: remove, key: e.key, uid: e.object.UID}
+}
+
+// there reports whether the runtime shows the pod in whose place another one is wanted.
+func (e *entry) there() bool {
+	return e.report.Here == string(e.object.UID) && e.report.Pod.UID != e.object.UID
 }
 
 // nameTakenBy is the reason of a pod that ended because a static pod has its name.
@@ -78,7 +83,7 @@ const nameTakenBy = "NameTaken"
 // was not told yet is told.
 func (l *loop) supplanted(e *entry, now time.Time) errand {
 	o, by := e.object, e.report
-	if isFinal(o.Status.Phase) || by.Pod.DeletionTimestamp != nil || by.Here == string(o.UID) {
+	if isFinal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
 		return errand{}
 	}
 	want := *o.Status.DeepCopy()

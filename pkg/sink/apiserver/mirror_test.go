@@ -209,6 +209,28 @@ func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 	})
 }
 
+// TestF75_NameTakenAndDeleted: a pod that somebody deletes while it still stops goes when
+// nothing of it is there, however long its own grace is.
+func TestF75_NameTakenAndDeleted(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		p, by := n.bound("slow"), staticPod("slow", "h")
+		n.tell(p, runningStatus(), here(p.UID))
+		pass(time.Minute)
+		n.tell(by, runningStatus(), ofFile, here(p.UID))
+		n.change("slow", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		pass(10 * time.Minute)
+		if is := n.pod("slow"); is == nil || is.UID != p.UID {
+			t.Fatalf("while it is there: %+v", is)
+		}
+		n.tell(by, runningStatus(), ofFile, here("static-uid"))
+		pass(time.Minute)
+		if is := n.pod("slow"); !hasHash(is, "h") {
+			t.Errorf("the name has %+v", is)
+		}
+	})
+}
+
 // TestF75_NameTakenIsRefused: a server that never takes that end lets the pod go all the
 // same, when somebody deletes it.
 func TestF75_NameTakenIsRefused(t *testing.T) {
@@ -243,14 +265,15 @@ func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 			"runs":  func(*v1.PodStatus, *v1.Pod) {},
 			"ended": func(s *v1.PodStatus, _ *v1.Pod) { s.Phase = v1.PodSucceeded },
 			"goes":  func(_ *v1.PodStatus, p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+			"left":  func(*v1.PodStatus, *v1.Pod) {},
 		} {
 			by, st := staticPod(name, "h"), runningStatus()
 			change(&st, by)
-			n.tell(by, st, ofFile, here("static-uid"))
+			n.tell(by, st, ofFile, here("static-uid"), func(r *pod.StatusReport) { r.Unwanted = name == "left" })
 			n.bound(name)
 		}
 		pass(time.Minute)
-		for name, want := range map[string]v1.PodPhase{"runs": v1.PodFailed, "ended": v1.PodFailed, "goes": v1.PodPending} {
+		for name, want := range map[string]v1.PodPhase{"runs": v1.PodFailed, "ended": v1.PodFailed, "goes": v1.PodPending, "left": v1.PodPending} {
 			if is := n.pod(name); is.Status.Phase != want {
 				t.Errorf("%s: %+v", name, is.Status)
 			}
