@@ -134,6 +134,17 @@ func TestI5_I8_WhatAnAgentSays(t *testing.T) {
 	if found := s.secrets(); len(found) != 1 || found[0].Promise != "I8" {
 		t.Errorf("found %v", found)
 	}
+	s = Scope{}
+	for range maxDebug {
+		s.Said = append(s.Said, "level=DEBUG msg=Asked")
+	}
+	if found := s.bounded(); len(found) > 0 {
+		t.Errorf("found %v", found)
+	}
+	s.Said = append(s.Said, s.Said[0])
+	if found := s.bounded(); len(found) != 1 {
+		t.Errorf("found %v", found)
+	}
 	s = Scope{Pid: os.Getpid()}
 	if found := s.bounded(); len(found) > 0 {
 		t.Errorf("this test is too large: %v", found)
