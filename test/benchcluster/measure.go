@@ -52,16 +52,11 @@ func (b *bench) batch(ctx context.Context) error {
 }
 
 func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n int) error {
-	daemon, err := lab.Peer(b.Node.Endpoint)
-	if err != nil {
-		return err
-	}
-	// What is worked beside the agent, and by whom.
+	// What is worked beside the agent.
 	others := map[string]func() time.Duration{
 		", the machine's CPU": lab.Worked,
-		", containerd's CPU":  func() time.Duration { return lab.CPU(daemon) },
 		", control plane's CPU": func() time.Duration {
-			return lab.CPU(b.Cluster.APIServer.PID()) + lab.CPU(b.Cluster.Etcd.Members[0].PID())
+			return lab.Ticks(b.Cluster.APIServer.PID()) + lab.Ticks(b.Cluster.Etcd.Members[0].PID())
 		},
 	}
 	before := map[string]time.Duration{}

@@ -28,7 +28,6 @@ func rows(r *result.Report) []row {
 				row{m.ID, "… first", ", first", "", 0},
 				row{m.ID, "… the agent's CPU until then", ", its CPU until then", "", 0},
 				row{m.ID, "… the API server's and etcd's", ", control plane's CPU", "", 0},
-				row{m.ID, "… containerd's", ", containerd's CPU", "", 0},
 				row{m.ID, "… the whole machine's", ", the machine's CPU", "", 0})
 		}
 	}
