@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // events: as the kubelet's, counted where they repeat; kubectl finds those of a
@@ -29,21 +31,21 @@ func events(t *testing.T, a *agent) {
 	a.NodeEvent(v1.EventTypeNormal, "Starting", "Starting nodectl.")
 
 	var list v1.EventList
-	find := func(reason string, count int32) *v1.Event {
+	find := func(reason string, count int32) (found *v1.Event) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		node.Eventually(t, 20*time.Second, func() error {
 			if err := a.c.Client(t).Get().Namespace("default").Resource("events").Do(context.Background()).Into(&list); err != nil {
-				t.Fatal(err)
+				return err
 			}
 			for i := range list.Items {
 				if e := &list.Items[i]; e.Reason == reason && e.Source.Host == a.name && e.Count == count {
-					return e
+					found = e
+					return nil
 				}
 			}
-			if time.Now().After(end) {
-				t.Fatalf("no event %s counted %d times: %+v\n%s", reason, count, list.Items, a.log)
-			}
-		}
+			return fmt.Errorf("no event %s counted %d times: %+v\n%s", reason, count, list.Items, a.log)
+		})
+		return found
 	}
 	is := find("Started", 1)
 	o := is.InvolvedObject

@@ -86,14 +86,14 @@ func (l *loop) supplanted(e *entry, now time.Time) errand {
 	if isFinal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
 		return errand{}
 	}
-	want := *o.Status.DeepCopy()
+	want := o.Status
 	if f := e.former; f != nil && f.Pod.UID == o.UID {
 		want, _ = merge(o, f)
-		want = *want.DeepCopy()
 	}
 	if isFinal(want.Phase) {
 		return l.patchTo(e, want, nil)
 	}
+	want = *want.DeepCopy()
 	want.Phase, want.Reason = v1.PodFailed, nameTakenBy
 	want.Message = "A static pod of this name is on the node (" + by.Origin.String() + "); this one does not run beside it"
 	for _, list := range [][]v1.ContainerStatus{want.InitContainerStatuses, want.ContainerStatuses, want.EphemeralContainerStatuses} {

@@ -149,6 +149,14 @@ func here(uid types.UID) func(*pod.StatusReport) {
 	return func(r *pod.StatusReport) { r.Here = string(uid) }
 }
 
+// contested returns a pod that runs, and a static one that will have its name.
+func (n *node) contested(name string) (p, by *v1.Pod) {
+	p = n.bound(name)
+	n.tell(p, runningStatus(), here(p.UID))
+	pass(time.Minute)
+	return p, staticPod(name, "h")
+}
+
 // TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever; it
 // ends as soon as nothing of it is there, and not before.
 func TestF75_NameTaken(t *testing.T) {
@@ -156,9 +164,7 @@ func TestF75_NameTaken(t *testing.T) {
 	for name, there := range map[string]types.UID{"the static pod runs": "static-uid", "the static pod is held": ""} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *node) {
-				p, by := n.bound("taken"), staticPod("taken", "h")
-				n.tell(p, runningStatus(), here(p.UID))
-				pass(time.Minute)
+				p, by := n.contested("taken")
 				n.tell(by, runningStatus(), ofFile, here(p.UID))
 				pass(time.Hour)
 				if is := n.pod("taken"); is.Status.Phase != v1.PodRunning || status(&is.Status, v1.PodReady) != v1.ConditionTrue {
@@ -193,9 +199,7 @@ func TestF75_NameTaken(t *testing.T) {
 func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
-		p, by := n.bound("job"), staticPod("job", "h")
-		n.tell(p, runningStatus(), here(p.UID))
-		pass(time.Minute)
+		p, by := n.contested("job")
 		n.says(func(call) (int, http.Header) { return http.StatusServiceUnavailable, nil })
 		n.tell(p, statusOf(v1.PodSucceeded, "False", endedState(0, "done")), here(p.UID))
 		pass(time.Minute)
@@ -214,9 +218,7 @@ func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 func TestF75_NameTakenAndDeleted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
-		p, by := n.bound("slow"), staticPod("slow", "h")
-		n.tell(p, runningStatus(), here(p.UID))
-		pass(time.Minute)
+		p, by := n.contested("slow")
 		n.tell(by, runningStatus(), ofFile, here(p.UID))
 		n.change("slow", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		pass(10 * time.Minute)
@@ -249,7 +251,6 @@ func TestF75_NameTakenIsRefused(t *testing.T) {
 			t.Errorf("%d tries in an hour", tries)
 		}
 		n.change("taken", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
-		n.says(nil)
 		pass(10 * time.Minute)
 		if is := n.pod("taken"); is.UID == p.UID || !hasHash(is, "h") {
 			t.Errorf("the name has %+v", is)
