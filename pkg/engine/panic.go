@@ -106,7 +106,7 @@ func (w *worker) recovered(ctx context.Context, p *panicked) bool {
 // quarantine leaves the pod alone until it is wanted otherwise; it returns false
 // at the end.
 func (w *worker) quarantine(ctx context.Context) bool {
-	r := report{key: w.key, seq: w.seq, gen: w.letter.gen, fresh: true, final: true, pod: &v1.Pod{}, here: w.here, unwanted: w.letter.want == nil}
+	r := report{key: w.key, seq: w.seq, gen: w.letter.gen, fresh: true, final: true, pod: &v1.Pod{}, margin: margin{here: w.margin.here, unwanted: w.letter.want == nil}}
 	switch {
 	case w.lastPod != nil:
 		shown := *w.lastPod // shares all but the status's words

@@ -36,10 +36,7 @@ type worker struct {
 	last      glance // at the pod
 	heeded    uint64 // the newest errand taken note of
 	lastPod   *v1.Pod
-	finished  bool       // as reported with it
-	origin    pod.Origin // as reported with it
-	here      string     // as reported with it
-	unwanted  bool       // as reported with it
+	margin    margin // reported with it
 	slot      bool
 	lowered   *pod.Spec              // whose resources the pod's cgroup was last lowered to
 	failures  int                    // of looking, stopping and removing, in a row

@@ -22,17 +22,12 @@ type report struct {
 	behind pod.Trouble
 	// stuck is the step of the pod that failed last and was not done since; the zero
 	// one: there is none.
-	stuck  pod.Trouble
-	pod    *v1.Pod
-	origin pod.Origin
-	here   string // UID of the pod that the runtime shows, "" for none
-	// unwanted says that no source wants the pod any more.
-	unwanted bool
-	fresh    bool // the status differs from the one reported before, or nothing is left now
-	gone     bool
-	ended    bool // for good: it holds no port any more
-	// finished says that nothing of it is left, nor will be (pod.StatusReport).
-	finished bool
+	stuck pod.Trouble
+	pod   *v1.Pod
+	margin
+	fresh bool // the status, or what is told with it, differs from what was reported before
+	gone  bool
+	ended bool // for good: it holds no port any more
 	// settled says that the plan waits for nothing but news.
 	settled bool
 	saved   bool // the record was written, or could not be: saveErr
@@ -43,6 +38,14 @@ type report struct {
 	limited  bool
 	instance int
 	logs     []logFile // of the containers that run
+}
+
+// margin is what sinks are told beside a status, as pod.StatusReport has it.
+type margin struct {
+	origin   pod.Origin
+	finished bool
+	here     string
+	unwanted bool
 }
 
 // tell computes the status and reports it; it returns false at the end.
@@ -56,9 +59,12 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
 		settled: p.Settled,
 
-		finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
-		saved:    w.saveTried,
-		saveErr:  w.saveErr,
+		margin: margin{
+			finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
+			unwanted: w.letter.want == nil,
+		},
+		saved:   w.saveTried,
+		saveErr: w.saveErr,
 
 		instance: w.rec.Instance,
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
@@ -67,7 +73,6 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	if !v.Have.Empty() {
 		r.here = v.Have.UID
 	}
-	r.unwanted = w.letter.want == nil
 	spec := w.letter.asked
 	if spec == nil {
 		spec = v.Kept
@@ -80,8 +85,8 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod = &v1.Pod{}
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	r.fresh = w.lastPod == nil || r.finished != w.finished || r.origin != w.origin || r.here != w.here || r.unwanted != w.unwanted || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod, w.finished, w.origin, w.here, w.unwanted, w.saveTried = r.pod, r.finished, r.origin, r.here, r.unwanted, false
+	r.fresh = w.lastPod == nil || r.margin != w.margin || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
+	w.lastPod, w.margin, w.saveTried = r.pod, r.margin, false
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}
