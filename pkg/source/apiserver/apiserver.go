@@ -216,11 +216,12 @@ func (r *run) round(ctx context.Context) error {
 // name to another pod, a second list has to agree: a server that was restored
 // from a backup, and one that lost its data, answer in perfect order (F71).
 func (r *run) look(ctx context.Context) error {
+	newest := r.newestHeard()
 	first, err := r.list(ctx)
 	if err != nil {
 		return err
 	}
-	back := r.setBackTo(first.rv)
+	back := r.setBackTo(first.rv, newest)
 	doubt := r.doubts(first)
 	if len(doubt) == 0 {
 		r.replace(first, nil, r.flush)
@@ -258,14 +259,12 @@ func (r *run) goFrom(l picture) {
 }
 
 // setBackTo reports whether rv, which the server has said now, is older than what was
-// seen of its pods before. Where it is older than what was seen of anything, all is
-// listed anew.
-func (r *run) setBackTo(rv string) bool {
+// seen of its pods before. Where it is older than newest too, the newest version heard
+// of anything when the server was asked, all is listed anew. What other watches hear
+// while it answers may well be newer.
+func (r *run) setBackTo(rv, newest string) bool {
 	back := older(rv, r.seen)
-	r.mu.Lock()
-	ahead := r.newest != "" && older(rv, r.newest)
-	r.mu.Unlock()
-	if back || ahead {
+	if back || older(rv, newest) {
 		r.newEpoch()
 	}
 	return back

@@ -39,12 +39,13 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	}
 	defer stream.Close()
 	if r.cut {
+		newest := r.newestHeard()
 		now, err := way.page(ctx, podsOf(r.cfg.Node), url.Values{"limit": {"1"}})
 		if err != nil {
 			r.on = r.after(r.on, err)
 			return false, err
 		}
-		if r.setBackTo(now.rv) {
+		if r.setBackTo(now.rv, newest) {
 			r.fail(errBackInTime)
 			r.on = ground{}
 			return true, nil

@@ -198,3 +198,11 @@ func (s *Source) saw(rv string) {
 		s.newest = rv
 	}
 }
+
+// newestHeard returns the newest resource version that any watch of objects has heard
+// of; "" for none.
+func (s *Source) newestHeard() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest
+}

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -244,6 +247,59 @@ func TestF71_SetBackOfObjectsAloneIsSeen(t *testing.T) {
 		s.cut++
 	})
 	becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=1")
+}
+
+// While the server's answer about pods is on its way, another watch may hear of what is
+// newer. That is no sign of a server that was set back, and nothing is listed for it.
+func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		late func(*http.Request) bool
+		does func(s *server) // has the server asked so
+	}{
+		{"a page", glances, func(s *server) { s.cut++ }},
+		{"a list", func(r *http.Request) bool { return isList(r) && wholeLists(r) }, func(s *server) {
+			s.log = append(s.log, logged{kind: watch.Error})
+		}},
+	} {
+		var src *Source
+		s, l := keeping(t, func(_ *server, of *Source) { src = of })
+		had := s.count(listsOf("secrets"))
+		said, goes := make(chan struct{}), make(chan struct{}) // closed each: it was said, and is sent
+		once := sync.OnceFunc(func() { close(said) })
+		s.change(func() {
+			s.answer = func(w http.ResponseWriter, r *http.Request) bool {
+				if !c.late(r) {
+					return false
+				}
+				answer := httptest.NewRecorder()
+				s.list(answer, r)
+				once()
+				select {
+				case <-goes:
+				case <-r.Context().Done():
+				}
+				w.Header().Set("Content-Type", answer.Header().Get("Content-Type"))
+				_, _ = w.Write(answer.Body.Bytes())
+				return true
+			}
+			c.does(s)
+		})
+		<-said
+		s.until(t, "a watch of secrets", func() bool { return s.live["secrets"] == 1 })
+		was := src.newestHeard()
+		s.keep("secrets", secret("c", "2"))
+		for deadline := time.Now().Add(sourcetest.Patience); src.newestHeard() == was; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatal("the secret was not heard of")
+			}
+		}
+		close(goes)
+		becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=2")
+		if n := s.count(listsOf("secrets")) - had; n != 0 {
+			t.Errorf("%s: %d lists of what was heard of, want none", c.name, n)
+		}
+	}
 }
 
 // The kubeconfig leads to another server: its objects are listed, whatever its time is.
