@@ -103,7 +103,7 @@ func (p *program) serve(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { n.supervise(e).run(beside) })
-	wg.Go(func() { settle(beside) })
+	wg.Go(func() { settle(beside, settleAfter) })
 	wg.Go(func() { tellDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {
 		return failed(exitFailure, err)
