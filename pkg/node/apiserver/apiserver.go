@@ -72,6 +72,7 @@ type Presence struct {
 	hearing sync.Mutex // held while seen changes and Seen is told
 	seen    atomic.Pointer[v1.Node]
 	buried  types.UID // of the object that went last: late answers show it still
+	words   uint64    // how often seen has changed; guarded by hearing
 
 	noting sync.Mutex
 	said   map[string]string
@@ -164,10 +165,32 @@ func (p *Presence) UID() types.UID {
 }
 
 // hear takes the object as the server shows it; one that is older than the one known
-// is no news, unless the server says that it is the newest there is.
-func (p *Presence) hear(n *v1.Node, newest bool) {
+// is no news.
+func (p *Presence) hear(n *v1.Node) {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
+	p.believe(n, false)
+}
+
+// heard returns how often the object was heard of.
+func (p *Presence) heard() uint64 {
+	p.hearing.Lock()
+	defer p.hearing.Unlock()
+	return p.words
+}
+
+// hearListed takes the object of a list that was asked for when it had been heard of
+// so often. The list has the newest there is, however old it looks (F71), unless more
+// was heard while it was on its way.
+func (p *Presence) hearListed(n *v1.Node, words uint64) {
+	p.hearing.Lock()
+	defer p.hearing.Unlock()
+	p.believe(n, p.words == words)
+}
+
+// believe is hear for an object that may be the newest by the server's word; hearing is
+// held.
+func (p *Presence) believe(n *v1.Node, newest bool) {
 	was := p.seen.Load()
 	if !newest && n.UID == p.buried {
 		return
@@ -176,6 +199,7 @@ func (p *Presence) hear(n *v1.Node, newest bool) {
 		return
 	}
 	p.seen.Store(n)
+	p.words++
 	if was == nil || was.UID != n.UID {
 		poke(p.born)
 	}
@@ -193,6 +217,7 @@ func (p *Presence) gone(uid types.UID) {
 	}
 	p.cfg.Log.Warn("Node object is gone from the API server", "node", p.cfg.Observer.Name())
 	p.seen.Store(nil)
+	p.words++
 	p.buried = uid
 	if p.cfg.Seen != nil {
 		p.cfg.Seen(nil)

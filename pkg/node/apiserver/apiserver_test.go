@@ -344,7 +344,7 @@ func TestF73_ObjectVanishes(t *testing.T) {
 }
 
 // TestF73_LateAnswer: what is said of an object after it went brings it back for
-// nobody, unless the server lists it.
+// nobody, unless the server lists it and nothing was heard while it did.
 func TestF73_LateAnswer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -360,11 +360,22 @@ func TestF73_LateAnswer(t *testing.T) {
 		w.server.remove()
 		time.Sleep(time.Second)
 		old.ResourceVersion = "999"
-		if w.hear(old, false); w.Node() != nil {
+		if w.hear(old); w.Node() != nil {
 			t.Error("a late answer brought the node back")
 		}
-		if w.hear(old, true); w.Node() == nil {
+		if w.hearListed(old, w.heard()-1); w.Node() != nil {
+			t.Error("a late list brought the node back")
+		}
+		if w.hearListed(old, w.heard()); w.Node() == nil {
 			t.Error("a list does not count")
+		}
+		older := old.DeepCopy()
+		older.ResourceVersion = "998"
+		if w.hearListed(older, w.heard()-1); w.Node() != old {
+			t.Error("a late list is newer than what was heard meanwhile")
+		}
+		if w.hearListed(older, w.heard()); w.Node() != older {
+			t.Error("a server whose data were set back is not believed")
 		}
 	})
 }

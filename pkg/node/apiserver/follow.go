@@ -56,12 +56,13 @@ func (p *Presence) selector() string {
 
 // list reads the object, and returns where a watch goes on.
 func (p *Presence) list(ctx context.Context) (string, error) {
+	words := p.heard()
 	all, err := p.nodes.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
 	if err != nil {
 		return "", err
 	}
 	if len(all.Items) > 0 {
-		p.hear(&all.Items[0], true)
+		p.hearListed(&all.Items[0], words)
 	} else if was := p.seen.Load(); was != nil && version(was.ResourceVersion) <= version(all.ResourceVersion) {
 		p.gone(was.UID)
 	}
@@ -96,7 +97,7 @@ func (p *Presence) watch(ctx context.Context, since string) (string, error) {
 		case e.Type == watch.Deleted:
 			p.gone(n.UID)
 		case e.Type != watch.Bookmark:
-			p.hear(n, false)
+			p.hear(n)
 		}
 		since = n.ResourceVersion
 	}

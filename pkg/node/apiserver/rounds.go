@@ -130,7 +130,7 @@ func (p *Presence) try(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		p.hear(is, false)
+		p.hear(is)
 		before = is
 	}
 	after := p.cfg.Observer.Node(ctx, before)
@@ -171,7 +171,7 @@ func (p *Presence) inVain(before, after *v1.Node) bool {
 // report comes up to half its period sooner or later, so that a cluster's nodes do
 // not report in step.
 func (p *Presence) sent(is *v1.Node, changed bool) {
-	p.hear(is, false)
+	p.hear(is)
 	p.reported, p.delay = time.Now(), 0
 	if changed {
 		p.delay = time.Duration((rand.Float64() - 0.5) * float64(p.cfg.ReportFrequency))

@@ -122,6 +122,17 @@ func judge(q errand, err error) fate {
 	return refused
 }
 
+// isNodeUnknown reports whether a mirror is refused for a node of which the server, or
+// the part of it that admits pods, has not heard yet: it was registered a moment ago.
+func isNodeUnknown(err error) bool {
+	var said apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &said) {
+		return false
+	}
+	of := said.Status().Details
+	return of != nil && (of.Kind == "node" || of.Kind == "nodes")
+}
+
 func causes(s metav1.Status) []metav1.StatusCause {
 	if s.Details == nil {
 		return nil

@@ -80,6 +80,70 @@ func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
 	})
 }
 
+// TestC_1_13_2_MirrorThatWentWhileItWasMade: somebody deletes it before its creation is
+// answered, and it is made again soon.
+func TestC_1_13_2_MirrorThatWentWhileItWasMade(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		n.lags = 100 * time.Millisecond
+		n.tell(staticPod("one", "h"), runningStatus(), ofFile)
+		pass(50 * time.Millisecond)
+		first := n.pod("one")
+		if first == nil {
+			t.Fatal("it was not made yet")
+		}
+		n.lose("one")
+		pass(2 * time.Second)
+		if now := n.pod("one"); !hasHash(now, "h") || now.UID == first.UID {
+			t.Errorf("mirror %+v", now)
+		}
+		if sent := n.calls(http.MethodPatch, "one"); len(sent) != 1 {
+			t.Errorf("%d patches, one of them for what had gone: %+v", len(sent), sent)
+		}
+	})
+}
+
+// TestF73_PodThatWentWhileItWasLookedUp is not held for one that is there.
+func TestF73_PodThatWentWhileItWasLookedUp(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		show := n.shows
+		n.shows = nil
+		p := n.bound("one")
+		n.lags = 100 * time.Millisecond
+		n.tell(p, p.Status)
+		for len(n.calls(http.MethodGet, "one")) == 0 {
+			pass(time.Millisecond)
+		}
+		n.shows = show
+		n.lose("one")
+		n.tell(p, p.Status, forGood)
+		pass(time.Minute)
+		n.keeps(t, 0)
+	})
+}
+
+// TestC_1_13_4_ServerThatHasNotHeardOfTheNode refuses a mirror for a moment. Nobody is
+// told; where it goes on, somebody is.
+func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
+	t.Parallel()
+	for _, goesOn := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, n *node) {
+			n.says(func(c call) (int, http.Header) {
+				if c.method == http.MethodPost && (goesOn || c.at < 100*time.Millisecond) {
+					return http.StatusNotFound, http.Header{"Kind": {"node"}, "Message": {`node "n1" not found`}}
+				}
+				return 0, nil
+			})
+			n.tell(staticPod("one", "h"), runningStatus(), ofFile)
+			pass(10 * time.Second)
+			if made := n.pod("one") != nil; made == goesOn || strings.Contains(n.log.String(), "refuses it") != goesOn {
+				t.Errorf("it goes on: %t, made %t\n%s", goesOn, made, n.log.String())
+			}
+		})
+	}
+}
+
 // TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; a mirror whose static pod
 // stops stays until it has stopped.
 func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {

@@ -40,6 +40,10 @@ func (l *loop) take(a answer, now time.Time) {
 		l.complain(e, "API server could not take what it is told of a pod; it is tried again", a.err, "")
 		e.back(now, firstPause, lastPause, retry)
 	case refused:
+		if a.verb == create && e.pause < firstPause && isNodeUnknown(a.err) {
+			e.back(now, firstPause/4, lastPause, retry)
+			break
+		}
 		l.complainRefused(a, e)
 		if a.verb == patch && apierrors.IsInvalid(a.err) {
 			e.unsaid = a.report
@@ -61,8 +65,11 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 	case get:
 		l.found(a, e, now)
 	case create:
-		e.deleted, e.said, e.taken = "", "", false
-		e.object, e.absent, e.doubtful, e.unseen = a.object, false, false, now
+		went := e.seen && e.object == nil // something of its name went meanwhile: it, perhaps
+		newer := e.object != nil && e.object.UID == a.object.UID && older(a.object.ResourceVersion, e.object.ResourceVersion)
+		if e.said, e.taken, e.doubtful = "", false, went; !newer {
+			e.deleted, e.object, e.absent, e.unseen = "", a.object, false, now
+		}
 	case patch:
 		if a.report != nil { // or there is still no mirror
 			e.said = ""
@@ -108,6 +115,8 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 			e.back(now, refusedPause, refusedPause, 0)
 		}
 	case e.seen && e.object != nil && older(o.ResourceVersion, e.object.ResourceVersion):
+	case e.seen && e.object == nil:
+		e.doubtful = true // it went meanwhile, perhaps
 	default:
 		if isMirror(o) && (e.object == nil || e.object.UID != o.UID) {
 			e.unseen = now

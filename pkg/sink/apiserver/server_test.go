@@ -41,6 +41,7 @@ type server struct {
 	each   map[string]int                            // under way, by name
 	takes  time.Duration                             // an answer
 	answer func(call) (code int, header http.Header) // 0 is as it should be, -1 no answer, -2 none to what was done
+	lags   time.Duration                             // from what is done to its answer
 	shows  func(p *v1.Pod, gone bool)                // the watch; nil: there is none
 	drops  func(p *v1.Pod)                           // takes out of a pod what this server does not keep
 }
@@ -85,8 +86,16 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	c.code = code
 	s.sent = append(s.sent, c)
+	if lags := s.lags; lags > 0 {
+		s.mu.Unlock()
+		time.Sleep(lags)
+		s.mu.Lock()
+	}
 	if body == nil {
-		body = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasonOf(code), Message: header.Get("Message")}
+		body = &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasonOf(code), Message: header.Get("Message"),
+			Details: &metav1.StatusDetails{Kind: header.Get("Kind")},
+		}
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
