@@ -175,6 +175,8 @@ func (c *Client) Document(ctx context.Context, path string, query url.Values, in
 	defer body.Close()
 	data, err := io.ReadAll(io.LimitReader(body, mostAnswer+1))
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	case err != nil:
 		return fmt.Errorf("lost the agent at %s: %w", c.Place(), bare(err))
 	case len(data) > mostAnswer:

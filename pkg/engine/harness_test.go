@@ -347,6 +347,7 @@ type disk struct {
 	sick    map[string]bool // containers whose probes fail, by name
 
 	onReport func(pod.StatusReport) // nil: nobody looks at reports as they come
+	onSweep  func()                 // nil: nobody looks at sweeps as they begin
 
 	hooks     []hookRun
 	hookTakes map[string]time.Duration // by container name
@@ -473,11 +474,14 @@ func (d *disk) Forget(key pod.Key, uid string) error {
 	return nil
 }
 
-func (d *disk) Sweep(keep map[string]bool) (removed []string, _ error) {
+func (d *disk) Sweep(keep func(string) bool) (removed []string, _ error) {
+	if d.onSweep != nil {
+		d.onSweep()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for v := range d.volumes {
-		if uid, _, _ := strings.Cut(v, "/"); !keep[uid] {
+		if uid, _, _ := strings.Cut(v, "/"); !keep(uid) {
 			delete(d.volumes, v)
 			removed = append(removed, uid)
 		}

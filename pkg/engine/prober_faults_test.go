@@ -238,3 +238,21 @@ func TestProberForgetsWhatIsGone(t *testing.T) {
 		t.Errorf("left: %d pods, %d waiting, %d queued, %d verdicts, %d running", len(all.pods), len(all.waiting), len(all.queue), len(all.out), all.nets)
 	}
 }
+
+// A probe that runs while it is edited says nothing: what it asked is asked no more. An
+// edit that mends a liveness probe would else end the container (F81).
+func TestF81_EditedProbeDoesNotCount(t *testing.T) {
+	probing(t, func(w *ward) {
+		w.answer("c liveness", hung(5*time.Second))
+		began := time.Now()
+		w.tell("c", w.all(patient("c"), began, true, true)[1])
+		w.pass(time.Second)
+		w.answer("c liveness", nil)
+		w.tell("c", w.all(patient("c", func(c *v1.Container) { c.LivenessProbe.TimeoutSeconds = 30 }), began, true, true)[1])
+		w.pass(time.Minute)
+		w.want(w.sayings())
+		w.answer("c liveness", ill)
+		w.pass(time.Minute)
+		w.want(w.sayings(), "1m10s c liveness false")
+	})
+}

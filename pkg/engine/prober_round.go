@@ -63,7 +63,7 @@ type watched struct {
 	turn     turn
 	index    int                // in the heap
 	exec     bool               // what runs is a command
-	stale    bool               // the process stood still while it ran: its result says nothing
+	stale    bool               // what runs had no fair chance, or asks what is asked no more: its result says nothing
 	cancel   context.CancelFunc // ends what runs
 	troubles int                // the prober's own, in a row
 }
@@ -97,7 +97,7 @@ func (r *round) woke(now time.Time) {
 	}
 	for _, p := range r.pods {
 		for _, w := range p.list {
-			w.stale = w.turn == turnRunning
+			w.stale = w.stale || w.turn == turnRunning
 		}
 	}
 }
@@ -275,6 +275,7 @@ func (r *round) renew(w *watched, t target, now time.Time) {
 	last := w.last
 	switch {
 	case w.turn == turnRunning:
+		w.stale = w.stale || edited
 		return
 	case !w.open():
 		r.schedule(w, now)

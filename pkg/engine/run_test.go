@@ -139,6 +139,26 @@ func TestSweep_PodsOfAnUnconfiguredLayerStop(t *testing.T) {
 	})
 }
 
+// A pod that comes while directories of unknown pods are removed keeps its own.
+func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		late := mkpod("late")
+		m.disk.volumes["stray/1"] = ""
+		m.disk.onSweep = func() {
+			m.src.set(late)
+			time.Sleep(time.Second) // the loop goes on
+		}
+		m.src.set()
+		m.arrive()
+		m.pass(time.Minute)
+		m.disk.mu.Lock()
+		defer m.disk.mu.Unlock()
+		if _, has := m.disk.volumes[late.UID()+"/1"]; !has || len(m.disk.volumes) != 1 {
+			t.Errorf("volumes %v", m.disk.volumes)
+		}
+	})
+}
+
 func TestF28_ForeignSandboxIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		if err := m.rt.RunForeign(pod.Key{Namespace: "default", Name: "foreign"}, "app"); err != nil {

@@ -88,9 +88,9 @@ type Volumes interface {
 	// Forget removes all that is left of the pod: its directory and its log
 	// directory.
 	Forget(key pod.Key, uid string) error
-	// Sweep removes the directories of all pods whose UIDs keep does not name,
-	// and returns the UIDs it removed.
-	Sweep(keep map[string]bool) ([]string, error)
+	// Sweep removes the directories of all pods but those whose UIDs keep is true for,
+	// which it asks right before, and returns the UIDs it removed.
+	Sweep(keep func(uid string) bool) ([]string, error)
 }
 
 // Cgroups keeps one cgroup for each pod (C-1.41). Nothing is ever touched that does

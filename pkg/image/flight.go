@@ -90,6 +90,9 @@ func (p *Puller) Pulls() []Pull {
 
 // share waits for the flight that pulls n by creds; the first one to ask begins it.
 func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) (*flight, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err // its credentials may be fewer than there are
+	}
 	key := keyOf(n, creds)
 	p.mu.Lock()
 	if p.closed {

@@ -170,7 +170,7 @@ func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 	sandboxes := []string{"s", "s0"}
 	if rapid.Bool().Draw(t, "sandbox") {
 		have.Sandbox = &pod.Sandbox{ID: "s", Instance: 1, Attempt: 1, Ready: rapid.Bool().Draw(t, "ready")}
-		have.Older = []pod.Sandbox{{ID: "s0", Instance: 1}}
+		have.Older = []pod.Sandbox{{ID: "s0", Instance: 1, Ready: rapid.IntRange(0, 9).Draw(t, "olderReady") == 0}}
 	}
 	for _, name := range names {
 		if !rapid.Bool().Draw(t, name) {

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -185,8 +186,9 @@ func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.ofAPI()
+	strays := b.strays() && !ends
 	switch {
-	case t.initFailed > 0 && !b.made:
+	case t.initFailed > 0 && !b.made && !strays:
 		return v1.PodFailed
 	case ends && !b.alive():
 		if t.stopped > 0 && t.stopped == t.succeeded && t.waiting == 0 {
@@ -199,12 +201,22 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 		return v1.PodRunning
 	case t.stopped == 0:
 		return v1.PodPending
-	case t.again > 0 && !ends:
+	case t.again > 0 && !ends, strays:
 		return v1.PodRunning
 	case t.stopped == t.succeeded:
 		return v1.PodSucceeded
 	}
 	return v1.PodFailed
+}
+
+// strays reports whether something lives beside the newest sandbox or the newest life
+// of a container: it is ended before the pod can have ended (I1).
+func (b *build) strays() bool {
+	lives := func(c pod.Container) bool { return c.State != pod.StateExited }
+	outside := func(c pod.Container) bool { return b.have.Sandbox != nil && c.SandboxID != b.have.Sandbox.ID && lives(c) }
+	return slices.ContainsFunc(slices.Collect(maps.Values(b.have.Containers)), outside) ||
+		slices.ContainsFunc(b.have.Dead, lives) ||
+		slices.ContainsFunc(b.have.Older, func(s pod.Sandbox) bool { return s.Ready })
 }
 
 // alive reports whether something of the instance can still run.

@@ -54,7 +54,7 @@ func TestClaimsOutlivePods(t *testing.T) {
 	if err := errors.Join(p.Take(uid, 1), p.Forget(key, uid)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Sweep(map[string]bool{}); err != nil || !exists(t, dir+"/data/file") || !exists(t, dir+"/data/wal") {
+	if _, err := p.Sweep(func(string) bool { return false }); err != nil || !exists(t, dir+"/data/file") || !exists(t, dir+"/data/wal") {
 		t.Errorf("the claim's files are gone (%v)", err)
 	}
 	// Another pod, another life: the same files, and modes that a container has changed.

@@ -27,7 +27,7 @@ func (p place) link(t *testing.T, name, target string) {
 func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 	for name, forget := range map[string]func(p place) error{
 		"Forget": func(p place) error { return p.Forget(key, uid) },
-		"Sweep":  func(p place) error { _, err := p.Sweep(map[string]bool{"5f1c0": true}); return err },
+		"Sweep":  func(p place) error { _, err := p.Sweep(func(uid string) bool { return uid == "5f1c0" }); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)

@@ -113,7 +113,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := len(mounts(t, p.root))
-		_, sweepErr := p.Sweep(nil)
+		_, sweepErr := p.Sweep(func(string) bool { return false })
 		for what, err := range map[string]error{"Take": p.Take(uid, 1), "Forget": p.Forget(key, uid), "Sweep": sweepErr} {
 			var mounted *volume.MountedError
 			if !errors.As(err, &mounted) || mounted.Path != target {
@@ -129,7 +129,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 	}
 	for what, take := range map[string]func() error{
 		"Take": func() error { return p.Take(uid, 1) }, "Forget": func() error { return p.Forget(key, uid) },
-		"Sweep": func() error { _, err := p.Sweep(nil); return err },
+		"Sweep": func() error { _, err := p.Sweep(func(string) bool { return false }); return err },
 	} {
 		all()
 		busy, err := os.Create(part + "/busy")

@@ -117,11 +117,11 @@ func (v *Volumes) removeLinks(into string) error {
 	return nil
 }
 
-// Sweep removes the directories of pods that keep does not name, with their log
-// directories: what an agent left that died before it could write down whose
+// Sweep removes the directories of pods but those that keep is true for, which it asks
+// right before, with their log directories: what an agent left that died before it could write down whose
 // they are. It returns the UIDs it removed. Mounts and links are treated as by
 // Take; one directory that cannot be removed does not hold the others.
-func (v *Volumes) Sweep(keep map[string]bool) (removed []string, err error) {
+func (v *Volumes) Sweep(keep func(uid string) bool) (removed []string, err error) {
 	uids, err := os.ReadDir(v.pods)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -129,7 +129,7 @@ func (v *Volumes) Sweep(keep map[string]bool) (removed []string, err error) {
 	var failed []error
 	for _, e := range uids {
 		uid := e.Name()
-		if keep[uid] || !e.IsDir() || oneName(uid) != nil {
+		if !e.IsDir() || oneName(uid) != nil || keep(uid) {
 			continue
 		}
 		if err := v.sweep(uid); err != nil {

@@ -238,7 +238,7 @@ func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	removed, err := v.Sweep(map[string]bool{"known": true})
+	removed, err := v.Sweep(func(uid string) bool { return uid == "known" })
 	if err != nil || len(removed) != 1 || removed[0] != "unknown" {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
@@ -270,7 +270,7 @@ func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
 	for _, other := range []string{"good", "default_d", "d"} {
 		must(t, os.MkdirAll(filepath.Join(logs, other), 0o700))
 	}
-	removed, err := v.Sweep(keep)
+	removed, err := v.Sweep(func(uid string) bool { return keep[uid] })
 	slices.Sort(strays)
 	slices.Sort(removed)
 	if err != nil || !slices.Equal(removed, strays) {
