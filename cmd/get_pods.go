@@ -131,7 +131,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 		}
 	}
 	followed := false
-	for change, err := range c.WatchPods(ctx) {
+	for change, err := range c.WatchPods(ctx, there) {
 		if !followed && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
 			break // it has left since it told what there is
 		}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -163,8 +165,15 @@ func TestPullText(t *testing.T) {
 	now := time.Now()
 	pulls := []image.Pull{{Image: "r.io/app:1", Since: now.Add(-time.Minute)}, {Image: "r.io/b:1", Since: now, Waiting: true}}
 	got := pullText(p, pulls, map[string]bundle.Download{"r.io/app:1": {Bytes: 12_340_000, Total: 45_600_000}})
-	if got != "image r.io/app:1   pulling 12.3 MB of 45.6 MB   60.0s\nimage r.io/b:1   waiting for other images of its registry   0.0s\n" {
-		t.Errorf("%q", got)
+	since := regexp.MustCompile(`^image r\.io/app:1   pulling 12\.3 MB of 45\.6 MB   (\d+\.\d)s\nimage r\.io/b:1   waiting for other images of its registry   (\d+\.\d)s\n$`).FindStringSubmatch(got)
+	if since == nil {
+		t.Fatalf("%q", got)
+	}
+	for i, least := range []float64{60, 0} {
+		n, err := strconv.ParseFloat(since[i+1], 64)
+		if err != nil || n < least || n > least+time.Since(now).Seconds()+0.1 {
+			t.Errorf("%q", got)
+		}
 	}
 	if got := pullText(p, make([]image.Pull, 25), nil); strings.Count(got, "\n") != 11 || !strings.Contains(got, "and 15 images more") {
 		t.Errorf("%q", got)

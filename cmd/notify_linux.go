@@ -39,7 +39,13 @@ func (s *supervisor) run(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
 	}
-	s.say(daemon.SdNotifyReady)
+	for !s.say(daemon.SdNotifyReady) { // or the service would be taken for one that does not start
+		select {
+		case <-time.After(sayAgain):
+		case <-ctx.Done():
+			return
+		}
+	}
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		s.log.Warn("Watchdog of the service manager not understood", "error", err)
@@ -102,10 +108,14 @@ func (s *supervisor) dumped() string {
 // it must not keep the agent from leaving (F4).
 const sayPatience = 500 * time.Millisecond
 
-func (s *supervisor) say(state string) {
+// sayAgain is how long after a try that failed the next one comes.
+const sayAgain = 2 * time.Second
+
+// say tells the service manager, if there is one. It reports whether that was done.
+func (s *supervisor) say(state string) bool {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
-		return
+		return true
 	}
 	conn, err := net.DialTimeout("unixgram", socket, sayPatience)
 	if err == nil {
@@ -117,4 +127,5 @@ func (s *supervisor) say(state string) {
 	if err != nil {
 		s.log.Warn("Service manager not told", "state", state, "error", err)
 	}
+	return err == nil
 }

@@ -258,6 +258,22 @@ func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 
 // TestF7_ALoopThatIsBlockedIsNotFed takes a whole engine whose sync loop stands
 // still in the middle of a turn: no beat, and the dump shows where it stands.
+// TestF7_ReadyIsSaidUntilItIsHeard: a service manager that did not listen for a moment
+// does not wait for the rest of its patience.
+func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
+	addr := filepath.Join(t.TempDir(), "s")
+	t.Setenv("NOTIFY_SOCKET", addr)
+	t.Setenv("WATCHDOG_USEC", "")
+	s := superviseNow(t)
+	await(t, func() bool { return strings.Contains(s.log.String(), "not told") }, "READY was not tried")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	(&superior{t, conn}).expects("READY=1")
+}
+
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)

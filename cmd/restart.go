@@ -157,23 +157,11 @@ func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Du
 			delete(open, k)
 		}
 	}
-	all, err := c.Pods(ctx) // what has gone meanwhile is not in a watch any more
-	if err != nil {
-		return p.waitEnd(err, left())
+	before := make([]v1.Pod, 0, len(pods))
+	for _, it := range pods {
+		before = append(before, *it)
 	}
-	here := map[key]bool{}
-	for i := range all {
-		here[key{all[i].Namespace, all[i].Name}] = true
-	}
-	for k, it := range open {
-		if !here[k] {
-			look(it, true)
-		}
-	}
-	if len(open) == 0 {
-		return nil
-	}
-	for change, err := range c.WatchPods(ctx) {
+	for change, err := range c.WatchPods(ctx, before) {
 		if err != nil {
 			return p.waitEnd(err, left())
 		}

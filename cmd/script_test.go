@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 // Beside testscript's own commands there are:
 //
 //	exits CODE PROGRAM [ARG…]   the program ends with this exit code
+//	until CODE REGEXP PROGRAM [ARG…]   the same of what has a time of its own, which a machine may
+//	                            take from it: again until it says a line that matches too
 //	waitfor FILE REGEXP         until the file has a line that matches
 //	rename OLD NEW              as an editor or a deployment replaces a file
 //	schema NAME FILE            every JSON document in FILE fits docs/schemas/NAME.json
@@ -60,6 +62,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   scriptExits,
+			"until":   scriptUntil,
 			"waitfor": scriptWaitFor,
 			"rename":  scriptRename,
 			"schema":  scriptSchema,
@@ -77,15 +80,37 @@ func scriptExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	code := 0
-	var exit *exec.ExitError
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if code != want {
+	if code := scriptCode(ts, args[1:]); code != want {
 		ts.Fatalf("exit code %d, want %d", code, want)
+	}
+}
+
+// scriptCode runs a program and returns its exit code.
+func scriptCode(ts *testscript.TestScript, args []string) int {
+	err := ts.Exec(args[0], args[1:]...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	ts.Check(err)
+	return 0
+}
+
+func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: until CODE REGEXP PROGRAM [ARG…]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	re := regexp.MustCompile("(?m)" + args[1])
+	for begin := time.Now(); ; {
+		code := scriptCode(ts, args[2:])
+		if code == want && re.MatchString(ts.ReadFile("stdout")+ts.ReadFile("stderr")) {
+			return
+		}
+		if time.Since(begin) > 20*time.Second {
+			ts.Fatalf("exit code %d, want %d and a line that matches %s", code, want, args[1])
+		}
 	}
 }
 

@@ -104,7 +104,9 @@ func runUntilEnd(t testing.TB, f func(context.Context) error) {
 func fedAgent(t testing.TB) (fed, *program) {
 	log := slog.New(slog.DiscardHandler)
 	f, p, e, _ := fedEngine(t, log)
-	runUntilEnd(t, server.New(p.documents(e.Live(), log)).Serve)
+	cfg := p.documents(e.Live(), log)
+	cfg.Patience = 10 * time.Minute // whoever is stuck here is so for as long as the others take
+	runUntilEnd(t, server.New(cfg).Serve)
 	a := p.agent()
 	for begin := time.Now(); ; {
 		var d ui.SourceList

@@ -202,7 +202,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick
 	if len(w.open) == 0 {
 		return nil, nil
 	}
-	for change, err := range c.WatchPods(ctx) {
+	for change, err := range c.WatchPods(ctx, there) {
 		if err == nil {
 			err = w.look(change.Object, change.Type == "DELETED")
 		}

@@ -39,7 +39,7 @@ const (
 const namespace = "k8s.io"
 
 const (
-	startLimit = 10 * time.Second     // from containerd's start, or from finding it, to its first answer
+	startLimit = 30 * time.Second     // from containerd's start, or from finding it, to its first answer
 	startPoll  = 5 * time.Millisecond // between two looks at a containerd that starts
 	logLimit   = 10 << 20             // a log this long is set aside at the next start
 )

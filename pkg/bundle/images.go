@@ -180,6 +180,8 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			return 0, errs
 		case status.Code(err) == codes.Unavailable:
 			again = settle
+		case !m.still(name, now): // somebody writes it: what it is, is to be seen
+			again = settle
 		default:
 			now.fails = true
 			m.known[name] = now
@@ -224,13 +226,27 @@ func (m *Images) scan() (map[string]archived, error) {
 		if stem(e.Name()) == "" {
 			continue
 		}
-		var st unix.Stat_t
-		if unix.Stat(filepath.Join(m.dir, e.Name()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-			continue // it went away, or would block whoever opens it
+		if a, ok := m.look(e.Name()); ok {
+			found[e.Name()] = a
 		}
-		found[e.Name()] = archived{Dev: st.Dev, Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano()}
 	}
 	return found, nil
+}
+
+// look returns a file as it is now; false where there is none, or one that would block
+// whoever opens it.
+func (m *Images) look(name string) (archived, bool) {
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(m.dir, name), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return archived{}, false
+	}
+	return archived{Dev: st.Dev, Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano()}, true
+}
+
+// still reports whether a file is what it was.
+func (m *Images) still(name string, was archived) bool {
+	now, ok := m.look(name)
+	return ok && now.same(was)
 }
 
 // stem returns an archive's file name without its ending, "" when it is no

@@ -81,8 +81,9 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 		cancel() // no more words will come
 	}
 	// containerd closes the stream behind its last word, and leaves unread what
-	// follows the end of an archive.
-	late := time.AfterFunc(callLimit, cancel)
+	// follows the end of an archive. A machine that stands still for a moment costs no
+	// image its name.
+	late := time.AfterFunc(5*callLimit, cancel)
 	listener.Wait()
 	late.Stop()
 	cancel()
@@ -249,13 +250,29 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 		return err
 	}
 	defer c.Close()
-	if ok, err := c.has(ctx, m.PauseImage); ok || err != nil {
+	if ok, err := c.answers(ctx, m.PauseImage); ok || err != nil {
 		return err
 	}
 	if _, err := c.importFile(ctx, filepath.Join(bin, "pause.tar")); err != nil {
 		return fmt.Errorf("import the pause image: %w", err)
 	}
 	return c.awaitImages(ctx, []string{m.PauseImage})
+}
+
+// answers is has for a containerd that has just started: what it does not answer for
+// startLimit is an error.
+func (c *conn) answers(ctx context.Context, ref string) (bool, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not say whether it has %s", ref))
+	defer cancel()
+	for {
+		ok, err := c.has(ctx, ref)
+		if !overdue(err) {
+			return ok, err
+		}
+		if err := pause(ctx, startPoll); err != nil {
+			return false, err
+		}
+	}
 }
 
 // awaitImages waits until CRI lists the images: it hears of them by an event.
@@ -265,7 +282,7 @@ func (c *conn) awaitImages(ctx context.Context, names []string) error {
 	for _, name := range names {
 		for {
 			ok, err := c.has(ctx, name)
-			if err != nil && ctx.Err() == nil {
+			if err != nil && !overdue(err) && ctx.Err() == nil {
 				return err
 			}
 			if ok {
@@ -278,3 +295,7 @@ func (c *conn) awaitImages(ctx context.Context, names []string) error {
 	}
 	return nil
 }
+
+// overdue reports whether a call ended because its time was over: on a machine that
+// stands still for a moment nobody has refused anything.
+func overdue(err error) bool { return status.Code(err) == codes.DeadlineExceeded }

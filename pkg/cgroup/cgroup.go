@@ -54,9 +54,10 @@ type Config struct {
 // Cgroups keeps the pods' cgroups. It may be used by many goroutines, each for pods
 // of its own.
 type Cgroups struct {
-	cfg   Config
-	host  func() (*host, error)
-	marks *marks
+	cfg      Config
+	host     func() (*host, error)
+	marks    *marks
+	patience time.Duration // a test has another
 
 	driver atomic.Pointer[bool] // whether it is systemd, as last heard; nil: never
 
@@ -70,7 +71,7 @@ func New(c Config) *Cgroups {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), trees: map[bool]*tree{}, left: map[string]bool{}}
+	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), patience: patience, trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
 // Put makes the pod's cgroup, or gives it the limits that want asks for, and returns
@@ -86,7 +87,7 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 	}
 	uid, m := want.UID(), memberOf(want.Pod)
 	if was, ok := c.member(t, uid); ok && was.class != m.class { // of an instance that is gone
-		if err := c.remove(t, t.pod(was.class, uid), patience); err != nil {
+		if err := c.remove(t, t.pod(was.class, uid), c.patience); err != nil {
 			return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 		}
 	}
@@ -169,7 +170,7 @@ func (c *Cgroups) Take(uid string) error {
 		return fmt.Errorf("remove the cgroup of pod %s: %w", uid, err)
 	}
 	for _, t := range trees {
-		err := c.leave(t, uid, patience)
+		err := c.leave(t, uid, c.patience)
 		if left := (*occupiedError)(nil); errors.As(err, &left) && c.again(uid) {
 			c.cfg.Log.Warn("Processes that a pod left are killed", "uid", uid, "processes", strings.Join(left.processes, ", "))
 			err = c.killAll(t, uid)

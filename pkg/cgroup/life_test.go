@@ -159,7 +159,8 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	want(t, "still a parent", g.Parent(shape(t, "a", burstablePod)), at)
 	var said strings.Builder
 	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-	time.AfterFunc(patience/20, end) // the runtime is about to be done
+	g.patience = 20 * time.Second            // for a machine that is busy
+	time.AfterFunc(50*time.Millisecond, end) // the runtime is about to be done
 	if err := g.Take("a"); err != nil || said.Len() > 0 {
 		t.Errorf("%v; said: %s", err, said.String())
 	}

@@ -43,7 +43,7 @@ func (n *node) ExecInContainer(ctx context.Context, _, _, _ string, cmd []string
 		n.sizes <- <-resize
 	}
 	c := exec.CommandContext(ctx, cmd[0], cmd[1:]...)
-	c.Stdin, c.Stdout, c.WaitDelay = in, out, time.Second
+	c.Stdin, c.Stdout, c.WaitDelay = in, out, 20*time.Second // for what it wrote last, on a busy machine
 	if errOut != nil {
 		c.Stderr = errOut
 	}
@@ -107,7 +107,10 @@ func (n *node) documents(w http.ResponseWriter, r *http.Request) {
 	web := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-n1", UID: types.UID("u1")}}
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/pods") && r.URL.Query().Get("watch") == "true":
-		for _, what := range []string{"ADDED", "DELETED"} {
+		for _, what := range []string{"ADDED", "BOOKMARK", "DELETED"} {
+			if what == "BOOKMARK" && r.URL.Query().Get("allowWatchBookmarks") != "true" {
+				continue
+			}
 			_ = json.NewEncoder(w).Encode(map[string]any{"type": what, "object": web})
 		}
 		if r.URL.Query().Get("break") != "" {

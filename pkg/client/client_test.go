@@ -20,6 +20,9 @@ import (
 
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nodectl/nodectl/pkg/client"
 )
 
@@ -145,13 +148,13 @@ func TestAnswersThatAreNone(t *testing.T) {
 		t.Error(err)
 	}
 	var changes []string
-	for change, err := range c.WatchPods(t.Context()) {
+	for change, err := range c.WatchPods(t.Context(), []v1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "web-n1", UID: "u1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "gone", UID: "u0"}}}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		changes = append(changes, change.Type+" "+change.Object.Name)
 	}
-	if !slices.Equal(changes, []string{"ADDED web-n1", "DELETED web-n1"}) {
+	if !slices.Equal(changes, []string{"ADDED web-n1", "DELETED gone", "DELETED web-n1"}) {
 		t.Errorf("%q", changes)
 	}
 	broken := 0

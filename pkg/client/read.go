@@ -14,6 +14,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
@@ -39,13 +40,33 @@ type Changed[T any] struct {
 }
 
 // WatchPods yields the pods there are as ADDED, then what changes, until ctx
-// ends or the agent leaves; an error is the last word. A kubelet has no watch:
-// over Server it is asked once a second.
-func (c *Client) WatchPods(ctx context.Context) iter.Seq2[Changed[*v1.Pod], error] {
-	if c.Local() {
-		return watch[*v1.Pod](ctx, c, "/v1/pods")
+// ends or the agent leaves; an error is the last word. Of before, pods that the caller
+// knows, those that have gone since are DELETED too. A kubelet has no watch: over
+// Server it is asked once a second, and pods that are as before are not told.
+func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[Changed[*v1.Pod], error] {
+	if !c.Local() {
+		return c.pollPods(ctx, before, time.Second)
 	}
-	return c.pollPods(ctx, time.Second)
+	return func(yield func(Changed[*v1.Pod], error) bool) {
+		here := map[types.UID]bool{}
+		for change, err := range watch[*v1.Pod](ctx, c, "/v1/pods", url.Values{"allowWatchBookmarks": {"true"}}) {
+			switch {
+			case err != nil:
+			case change.Type == "BOOKMARK": // those were all
+				for i := range before {
+					if gone := &before[i]; !here[gone.UID] && !yield(Changed[*v1.Pod]{"DELETED", gone}, nil) {
+						return
+					}
+				}
+				continue
+			default:
+				here[change.Object.UID] = true
+			}
+			if !yield(change, err) {
+				return
+			}
+		}
+	}
 }
 
 // Events returns the events the agent keeps, oldest first.
@@ -57,7 +78,7 @@ func (c *Client) Events(ctx context.Context) ([]v1.Event, error) {
 
 // WatchEvents yields the events there are, then those that happen.
 func (c *Client) WatchEvents(ctx context.Context) iter.Seq2[Changed[*v1.Event], error] {
-	return watch[*v1.Event](ctx, c, "/v1/events")
+	return watch[*v1.Event](ctx, c, "/v1/events", url.Values{})
 }
 
 // Node returns the node as its agent sees it.
@@ -142,10 +163,11 @@ func (c *Client) Delete(ctx context.Context, namespace, name, uid string, grace 
 }
 
 // watch yields the lines of a stream of watch events.
-func watch[T any](ctx context.Context, c *Client, path string) iter.Seq2[Changed[T], error] {
+func watch[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[Changed[T], error] {
 	return func(yield func(Changed[T], error) bool) {
 		var none Changed[T]
-		for line, err := range c.Lines(ctx, path, url.Values{"watch": {"true"}}) {
+		query.Set("watch", "true")
+		for line, err := range c.Lines(ctx, path, query) {
 			if err != nil {
 				yield(none, err)
 				return
@@ -199,11 +221,13 @@ func (l *Lost) Unwrap() error { return l.err }
 
 // pollPods asks for the pods every now and then, and yields what is other than
 // before.
-func (c *Client) pollPods(ctx context.Context, every time.Duration) iter.Seq2[Changed[*v1.Pod], error] {
+func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Duration) iter.Seq2[Changed[*v1.Pod], error] {
 	return func(yield func(Changed[*v1.Pod], error) bool) {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
-		seen := map[string]string{} // by UID: the object as it was
+		seen := map[string]string{}           // by UID: the object as it was
+		for range differences(seen, before) { // the caller knows
+		}
 		for {
 			pods, err := c.Pods(ctx)
 			if ctx.Err() != nil {

@@ -324,6 +324,7 @@ func TestLivePods(t *testing.T) {
 			}
 		}
 		next("ADDED web uid-web")
+		next("BOOKMARK  ")
 		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }))
 		next("MODIFIED web uid-web")
 		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), mkpod("other"))

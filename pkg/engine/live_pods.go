@@ -14,6 +14,7 @@ const (
 	PodAdded    = "ADDED"
 	PodModified = "MODIFIED"
 	PodDeleted  = "DELETED"
+	PodBookmark = "BOOKMARK" // of no pod: all there were have been told
 )
 
 // podReader is one who watches pods. Live's lock guards what is told and what waits.
@@ -32,7 +33,7 @@ func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// WatchPods yields the pods there are as ADDED, then what changes, until ctx is done
+// WatchPods yields the pods there are as ADDED, one BOOKMARK, then what changes, until ctx is done
 // or the caller leaves the loop. A caller that is slow gets the newest of each pod; a
 // pod that was replaced by another one of its name is DELETED, then ADDED. What pods
 // point to is shared and must not be written to.
@@ -40,8 +41,12 @@ func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 	return func(yield func(string, *v1.Pod) bool) {
 		r := l.joinPods()
 		defer l.leavePods(r)
-		for ctx.Err() == nil {
-			for _, n := range l.takePods(r) {
+		for first := true; ctx.Err() == nil; first = false {
+			news := l.takePods(r)
+			if first {
+				news = append(news, podNews{PodBookmark, &v1.Pod{}})
+			}
+			for _, n := range news {
 				if ctx.Err() != nil || !yield(n.how, n.pod) {
 					return
 				}

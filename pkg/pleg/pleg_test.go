@@ -331,7 +331,7 @@ func TestOverGRPC(t *testing.T) {
 	}
 	defer r.Close()
 	run(t, r, "a")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	hints := make(chan pod.Key)
 	done := make(chan struct{})

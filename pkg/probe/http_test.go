@@ -21,7 +21,7 @@ import (
 )
 
 // get returns a request for path on the server behind addr, which is a URL or
-// host:port, by the pod's IP.
+// host:port, by the pod's IP. It has long to answer: a machine may be busy.
 func get(t *testing.T, addr, path string) pod.ProbeRequest {
 	t.Helper()
 	if u, err := url.Parse(addr); err == nil && u.Host != "" {
@@ -36,7 +36,7 @@ func get(t *testing.T, addr, path string) pod.ProbeRequest {
 		t.Fatal(err)
 	}
 	return pod.ProbeRequest{PodIP: host, Probe: &v1.Probe{
-		TimeoutSeconds: 1,
+		TimeoutSeconds: 30,
 		ProbeHandler:   v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: intstr.FromInt(n)}},
 	}}
 }

@@ -29,7 +29,7 @@ func TestF10_WithoutADescriptorNoContainerIsToBlame(t *testing.T) { // not paral
 	all := map[string]pod.ProbeRequest{
 		"http": get(t, web.Listener.Addr().String(), "/"),
 		"grpc": check(t, addr, nil),
-		"tcp":  {PodIP: host, Probe: &v1.Probe{ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.Parse(port)}}}},
+		"tcp":  {PodIP: host, Probe: &v1.Probe{TimeoutSeconds: 30, ProbeHandler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.Parse(port)}}}},
 	}
 	for kind, r := range all {
 		if err := ask(t, r); err != nil {

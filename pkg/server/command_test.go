@@ -159,7 +159,7 @@ func TestLocalRoutes(t *testing.T) {
 	cfg.Pods = func() []v1.Pod { return pods }
 	cfg.WatchPods = func(context.Context) iter.Seq2[string, *v1.Pod] {
 		return func(yield func(string, *v1.Pod) bool) {
-			_ = yield("ADDED", &pods[0]) && yield("MODIFIED", &pods[1]) && yield("DELETED", &pods[1])
+			_ = yield("ADDED", &pods[0]) && yield("BOOKMARK", &v1.Pod{}) && yield("MODIFIED", &pods[1]) && yield("DELETED", &pods[1])
 		}
 	}
 	cfg.Events = func(_ context.Context, watch bool) iter.Seq2[string, *v1.Event] {
@@ -205,6 +205,7 @@ func TestLocalRoutes(t *testing.T) {
 		{"GET", "/v1/pods?namespace=b", 200, `{"kind":"List","apiVersion":"v1","items":[{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"b"},`},
 		{"GET", "/v1/pods?name=q", 200, `{"kind":"List","apiVersion":"v1","items":[]}`},
 		{"GET", "/pods", 200, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"metadata":{"name":"p","namespace":"a"},`},
+		{"GET", "/v1/pods?watch=true&allowWatchBookmarks=true&namespace=b", 200, `{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{},`},
 		{"GET", "/v1/pods?watch=true&namespace=b", 200, `{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"b"},`},
 		{"GET", "/v1/events?pod=q", 200, `{"kind":"EventList","apiVersion":"v1","metadata":{},"items":[{"metadata":{},"involvedObject":{"kind":"Pod","namespace":"a","name":"q"},"reason":"Started"`},
 		{"GET", "/v1/events?watch=true&pod=p", 200, `{"type":"ADDED","object":{"kind":"Event","apiVersion":"v1",`},

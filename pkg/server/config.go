@@ -41,8 +41,8 @@ type Config struct {
 	Pods func() []v1.Pod
 	// Pod returns one of them; nil is one it does not know.
 	Pod func(namespace, name string) *v1.Pod
-	// WatchPods yields every pod as ADDED, then each change as ADDED, MODIFIED or
-	// DELETED, until ctx is done.
+	// WatchPods yields every pod as ADDED, a BOOKMARK of none, then each change as
+	// ADDED, MODIFIED or DELETED, until ctx is done.
 	WatchPods func(ctx context.Context) iter.Seq2[string, *v1.Pod]
 	// RunningPods returns what the runtime runs, whoever wants it.
 	RunningPods func(ctx context.Context) ([]*v1.Pod, error)

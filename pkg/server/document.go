@@ -156,7 +156,14 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 		if s.cfg.WatchPods == nil {
 			return missing(q)
 		}
-		return s.lines(w, q, watchLines(s.cfg.WatchPods(q.Context()), wanted, func(p *v1.Pod) any {
+		bookmarks := isTrue(q.params.Get("allowWatchBookmarks"))
+		told := func(what string, p *v1.Pod) bool {
+			if what == "BOOKMARK" {
+				return bookmarks
+			}
+			return wanted(p)
+		}
+		return s.lines(w, q, watchLines(s.cfg.WatchPods(q.Context()), told, func(p *v1.Pod) any {
 			shown := *p
 			shown.TypeMeta = kind
 			return &shown
@@ -189,7 +196,8 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 		return (namespace == "" || o.Namespace == namespace) && (name == "" || o.Kind == "Pod" && o.Name == name)
 	}
 	if isTrue(q.params.Get("watch")) {
-		return s.lines(w, q, watchLines(s.cfg.Events(q.Context(), true), wanted, func(e *v1.Event) any {
+		told := func(_ string, e *v1.Event) bool { return wanted(e) }
+		return s.lines(w, q, watchLines(s.cfg.Events(q.Context(), true), told, func(e *v1.Event) any {
 			shown := *e
 			shown.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 			return &shown
@@ -205,10 +213,10 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 }
 
 // watchLines turns changes into the lines of a watch.
-func watchLines[T any](changes iter.Seq2[string, *T], wanted func(*T) bool, shown func(*T) any) iter.Seq2[[]byte, error] {
+func watchLines[T any](changes iter.Seq2[string, *T], told func(string, *T) bool, shown func(*T) any) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for what, it := range changes {
-			if !wanted(it) {
+			if !told(what, it) {
 				continue
 			}
 			line, err := json.Marshal(struct {

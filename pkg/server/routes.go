@@ -64,7 +64,7 @@ func routes() []route {
 	get, post, both := []string{http.MethodGet}, []string{http.MethodPost}, []string{http.MethodGet, http.MethodPost}
 	list := []route{
 		{methods: get, path: "/v1/updates", query: []string{"mode", "full", "source", "namespace", "selector", "max", "notices"}, kind: stream, serve: (*Server).updates},
-		{methods: get, path: "/v1/pods", query: []string{"watch", "namespace", "name"}, watch: true, timeout: quick, serve: (*Server).localPods},
+		{methods: get, path: "/v1/pods", query: []string{"watch", "allowWatchBookmarks", "namespace", "name"}, watch: true, timeout: quick, serve: (*Server).localPods},
 		{methods: get, path: "/v1/sources", timeout: quick, serve: (*Server).sources},
 		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
 		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},

@@ -111,9 +111,9 @@ func TestD2_SlowAndLargeRequests(t *testing.T) {
 	c := p.secure(t, "admin")
 	_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n\r\n")
 	begin := time.Now()
-	_, err := io.ReadAll(c)
-	if took := time.Since(begin); took < 3*time.Second || took > 10*time.Second {
-		t.Errorf("half a header: hung up after %s: %v", took, err)
+	hungUp(t, "half a header", c)
+	if took := time.Since(begin); took < 3*time.Second {
+		t.Errorf("half a header: hung up after %s", took)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestD2_InFlightGate(t *testing.T) {
 // TestC_1_40_1_APortThatIsTakenIsTriedInSilence: each second, which is said once.
 func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 	t.Parallel()
-	other, err := net.Listen("tcp", "127.0.0.1:0")
+	other, err := net.Listen("tcp", freePort(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 // TestC_1_40_1_APortThatIsTaken is had when it is free, and is closed with the server.
 func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	t.Parallel()
-	other, err := net.Listen("tcp", "127.0.0.1:0")
+	other, err := net.Listen("tcp", freePort(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,12 +288,7 @@ func TestC_1_40_5_Health(t *testing.T) {
 	log := new(said.Log)
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Log = log.Logger()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Health = l.Addr().String()
-	_ = l.Close()
+	cfg.Health = freePort(t)
 	var mu sync.Mutex
 	var sick error
 	cfg.Checks = map[string]func(context.Context) error{"syncloop": func(context.Context) error { mu.Lock(); defer mu.Unlock(); return sick }}

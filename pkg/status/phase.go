@@ -213,7 +213,9 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 // of a container: it is ended before the pod can have ended (I1).
 func (b *build) strays() bool {
 	lives := func(c pod.Container) bool { return c.State != pod.StateExited }
-	outside := func(c pod.Container) bool { return b.have.Sandbox != nil && c.SandboxID != b.have.Sandbox.ID && lives(c) }
+	outside := func(c pod.Container) bool {
+		return b.have.Sandbox != nil && c.SandboxID != b.have.Sandbox.ID && lives(c)
+	}
 	return slices.ContainsFunc(slices.Collect(maps.Values(b.have.Containers)), outside) ||
 		slices.ContainsFunc(b.have.Dead, lives) ||
 		slices.ContainsFunc(b.have.Older, func(s pod.Sandbox) bool { return s.Ready })

@@ -61,7 +61,8 @@ func mapAhead() *int64 {
 }
 `
 
-// Build builds nodectl at program, for a Clock to set.
+// Build builds nodectl at program, for a Clock to set. The first time it compiles all
+// there is, on all cores for minutes: a parallel test calls it before t.Parallel.
 func Build(t testing.TB, program string) {
 	t.Helper()
 	root, err := exec.Command("go", "env", "GOROOT").Output()
@@ -76,8 +77,9 @@ func Build(t testing.TB, program string) {
 	if bytes.Count(is, []byte(reads)) != 1 {
 		t.Fatalf("package time does not read the clock by %q any more", reads)
 	}
-	// Beside the build cache and always the same: what is built is built once.
-	dir := filepath.Join(node.Repo(), "bin", "clock")
+	// Beside the build cache and always the same: what is built is built once. It is no
+	// package of ./..., by its name.
+	dir := filepath.Join(node.Repo(), "bin", "clock", "_time")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // Patience is how long a program may take to start or to end.
-const Patience = 30 * time.Second
+const Patience = 90 * time.Second
 
 // Process is one program that can be ended and started again, with the same
 // arguments. It ends with its test, and with the test's process.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -17,7 +16,7 @@ func TestWholeCluster(t *testing.T) {
 	if out, err := c.Kubectl(t, "create", "deployment", "web", "--image=none").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	node.Eventually(t, 30*time.Second, func() error {
+	node.Eventually(t, Patience, func() error {
 		out, err := c.Kubectl(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].status.conditions[0].reason}").CombinedOutput()
 		if err == nil && string(out) != "Unschedulable" {
 			err = errors.New(string(out))

@@ -26,7 +26,7 @@ type Rule struct {
 	// After, when the runtime has done it and the client has heard nothing yet.
 	After bool
 	Delay time.Duration
-	Swap  bool  // it waits until the next call that the rule fits was answered, or a second has passed
+	Swap  bool  // it waits until the next call that the rule fits was answered, or swapPatience has passed
 	Hang  bool  // until Lift, or until the client gives up
 	Err   error // the answer; after the effect, the real one is lost
 
@@ -165,7 +165,7 @@ func (all hits) do(ctx context.Context, after bool) error {
 }
 
 // swapPatience is how long a call waits for the one that is to overtake it.
-const swapPatience = time.Second
+const swapPatience = 20 * time.Second
 
 // giveWay holds the first of two calls until the second has ended.
 func (h hit) giveWay(ctx context.Context) {

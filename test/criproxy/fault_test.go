@@ -268,7 +268,7 @@ func TestEvents(t *testing.T) {
 		{"container", criproxy.Rule{Container: "x", Drop: true}, "b5"},
 		{"twice", criproxy.Rule{Pod: "a", Times: 1, Twice: true}, "a0 a0 a1 a2 a3 a4 b5"},
 		{"swap", criproxy.Rule{Pod: "a", Times: 2, Swap: true}, "a1 a0 a2 a3 a4 b5"},
-		{"stale", criproxy.Rule{Pod: "a", Skip: 2, Times: 1, Delay: 300 * time.Millisecond}, "a0 a1 a3 a4 b5 a2"},
+		{"stale", criproxy.Rule{Pod: "a", Skip: 2, Times: 1, Delay: 2 * time.Second}, "a0 a1 a3 a4 b5 a2"},
 		{"no sandbox", criproxy.Rule{Pod: "a", Skip: 3, NoSandbox: true}, "a0 a1 a2 ?3 ?4 b5"},
 		{"the end", criproxy.Rule{Pod: "a", Skip: 2, Err: errFault}, "a0 a1 " + codes.ResourceExhausted.String()},
 	} {

@@ -40,9 +40,9 @@ func TestF2_KilledBetweenCreateAndStart(t *testing.T) {
 			text := func(args string) string {
 				return manifest("web", []string{container("main", args, scratchMount)}, s.scratchVolume())
 			}
-			s.write("web.yaml", text("append, /x/main, forever"))
 			a := s.serve()
 			e.arm(a, moment{n: 2}) // RunPodSandbox, CreateContainer
+			s.write("web.yaml", text("append, /x/main, forever"))
 			e.disarm(s)
 			made := s.containers("web")
 			if len(made) != 1 || made[0].State != cri.ContainerState_CONTAINER_CREATED {
@@ -114,9 +114,7 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	if got := strings.Join(again.Mutations(), " "); got != "CreateContainer StartContainer" {
 		t.Errorf("calls after the loss: %s", got)
 	}
-	if n := len(lives.of(s.name)); n != 1 {
-		t.Errorf("%d lives of one container", n)
-	}
+	s.awaitBegun(1)
 }
 
 // TestF3_SandboxAfterItsDeadline: the runtime makes a sandbox and says so later

@@ -165,9 +165,7 @@ func TestF11_NoProcessesLeft(t *testing.T) {
 	max("max")
 	was := s.awaitRunning("web", "main")
 	s.awaitReady("web", true)
-	if n := len(lives.of(s.name)); n != 2 {
-		t.Errorf("%d lives of two containers", n)
-	}
+	s.awaitBegun(2)
 	s.untouched("keep", kept)
 	s.untouched("web", was)
 	for _, name := range []string{"keep", "web"} {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // agent is one run of nodectl serve.
@@ -203,7 +204,7 @@ func (a *agent) leave() {
 	a.Helper()
 	const limit = 2 * time.Second
 	a.settle()
-	begin := time.Now()
+	took := node.Stopwatch(a.T)
 	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		a.Fatal(err)
@@ -213,7 +214,7 @@ func (a *agent) leave() {
 	case <-time.After(patience):
 		a.Fatalf("the agent did not leave within %s", patience)
 	}
-	if took := time.Since(begin); took > limit {
+	if took := took(); took > limit {
 		a.Errorf("the agent took %s to leave", took)
 	}
 	if a.err != nil {

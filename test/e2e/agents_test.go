@@ -103,7 +103,7 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s.awaitGone("slow")
 	s.awaitGone("lost")
 	for _, name := range []string{"slow", "lost"} {
-		all := s.ended(name, "main")
+		all := s.awaitEnded(name, "main", 1)
 		if len(all) != 1 || all[0].exit != 5 {
 			t.Errorf("lives of %s: %+v, want one that ended by itself with 5", name, all)
 		}

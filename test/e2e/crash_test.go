@@ -136,9 +136,9 @@ func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 		t.Run(m.String()+" "+startCalls[m.n-1], func(t *testing.T) {
 			s := parallelStage(t)
 			e := s.executioner()
-			s.write("web.yaml", s.crashPod(!m.during))
 			a := s.serve()
-			e.arm(a, m) // long before the first call: a pod's start begins with reading
+			e.arm(a, m)
+			s.write("web.yaml", s.crashPod(!m.during))
 			e.disarm(s)
 			s.serve()
 			s.awaitReady("web", true)
@@ -196,7 +196,7 @@ func TestF1_KillAtEveryCallOfAStop(t *testing.T) {
 			s.awaitGone("web")
 			s.nothingLeft()
 			for c, code := range map[string]int32{"main": 7, "side": 137} {
-				all := s.ended("web", c)
+				all := s.awaitEnded("web", c, 1)
 				if len(all) != 1 || all[0].exit != code {
 					t.Errorf("lives of container %s: %+v, want one that ended with %d", c, all, code)
 				} else if c == "side" && all[0].to.Sub(asked) < 900*time.Millisecond {
@@ -239,7 +239,7 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	}
 	s.awaitGone("web")
 	s.nothingLeft()
-	if all := s.ended("web", "main"); len(all) == 0 || all[len(all)-1].id != was["main"].id {
+	if all := s.awaitEnded("web", "main", 1); len(all) == 0 || all[len(all)-1].id != was["main"].id {
 		t.Errorf("the last life of main is %+v, want %s", all, was["main"].id)
 	}
 	if _, err := os.Stat(filepath.Join(s.root, "pods")); err != nil {

@@ -26,7 +26,7 @@ func few(cmd *exec.Cmd) *exec.Cmd {
 // container is killed for one of them that fails.
 func serving(name string) string {
 	probe := func(kind string) string {
-		return kind + ": {httpGet: {path: /, port: 8080}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 1}"
+		return kind + ": {httpGet: {path: /, port: 8080}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}"
 	}
 	return manifest(name, []string{container("main", `serve, ":8080", forever`, probe("readinessProbe"),
 		"startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}", probe("livenessProbe"))})

@@ -235,6 +235,7 @@ func TestForecast_OnContainerd(t *testing.T) {
 			})
 			before := s.inRuntime()
 			s.must(a.cmd.Process.Signal(syscall.SIGSTOP)) // it is looked at before the agent sees it
+			node.AwaitStill(t, a.cmd.Process.Pid)
 			c.edit()
 			plan := s.dryRun(s.manifests, second)
 			s.must(a.cmd.Process.Signal(syscall.SIGCONT))

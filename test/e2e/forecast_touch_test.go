@@ -77,7 +77,7 @@ func TestMergeTouchesNothing(t *testing.T) {
 			t.Errorf("two plans of the same:\n%s\n%s", plan.out, again.out)
 		}
 		s.caged([]int{0}, append([]string{"merge"}, sources...)...)
-		if r := s.caged([]int{0}, append([]string{"watch", "--timeout", "2s"}, sources...)...); !strings.Contains(r.out, "ADD") {
+		if r := s.caged([]int{0}, append([]string{"watch", "--timeout", "20s", "--max-events", "2"}, sources...)...); !strings.Contains(r.out, "ADD") {
 			t.Errorf("watch: %s%s", r.out, r.err)
 		}
 		s.caged([]int{0}, "get", "pods")

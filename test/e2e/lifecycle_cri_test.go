@@ -301,9 +301,12 @@ func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
 	)
 	b.run("main")
 	parent := b.run("parent")
-	if c := b.ended("main"); c.Reason != "OOMKilled" || c.ExitCode != 137 {
-		t.Errorf("%+v", c)
-	}
+	b.eventually(func() error { // the runtime may hear why after it hears of the end
+		if c := b.ended("main"); c.Reason != "OOMKilled" || c.ExitCode != 137 {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
 	if code, out, err := b.rt.ExecSync(t.Context(), parent, []string{"/app", "alloc", "64"}, 10*time.Second); err != nil || code != 137 {
 		t.Errorf("a child: code %d, %q, %v", code, out, err)
 	}

@@ -23,7 +23,7 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 	kinds := []string{"live", "begin"}
 	for _, name := range kinds {
 		probe := map[string]string{"live": "livenessProbe", "begin": "startupProbe"}[name] +
-			": {exec: {command: [/app, exists, /x/well]}, periodSeconds: 1, failureThreshold: 1, terminationGracePeriodSeconds: 1}"
+			": {exec: {command: [/app, exists, /x/well-" + name + "]}, initialDelaySeconds: 2, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1, terminationGracePeriodSeconds: 5}"
 		s.write(name+".yaml", manifest(name, []string{
 			container("main", "ignore, append, /x/"+name+", forever", scratchMount, probe), container("side", "forever"),
 		}, s.scratchVolume(), "terminationGracePeriodSeconds: 60"))
@@ -34,6 +34,7 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 	sides := make(map[string]running)
 	for _, name := range kinds {
 		s.awaitLog(name, "main", 0, "SIGTERM")
+		s.touch("well-" + name) // in its grace: the next life is well
 		sides[name] = s.awaitRunning(name, "main", "side")["side"]
 		text, err := s.log(name, "main", 0)
 		m := regexp.MustCompile(`SIGTERM (\d+)`).FindStringSubmatch(text)
@@ -44,7 +45,6 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 		s.must(err)
 		asked[name] = time.Unix(0, at)
 	}
-	s.touch("well") // while both still have their grace
 	for _, name := range kinds {
 		st := s.awaitStatus(name, "restarted and ready", func(st v1.PodStatus) bool {
 			return ready(st) && containerStatus(st, "main").RestartCount == 1
@@ -52,12 +52,12 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 		if end := containerStatus(st, "main").LastTerminationState.Terminated; end == nil || end.ExitCode != 137 {
 			t.Errorf("%s: last end %+v", name, end)
 		}
-		all := s.ended(name, "main")
+		all := s.awaitEnded(name, "main", 1)
 		if len(all) != 1 {
 			t.Fatalf("%s: lives that are over: %+v", name, all)
 		}
-		if grace := all[0].to.Sub(asked[name]); grace < 900*time.Millisecond || grace > 10*time.Second {
-			t.Errorf("%s was killed %s after its SIGTERM, the probe's grace is 1s and the pod's 60s", name, grace)
+		if grace := all[0].to.Sub(asked[name]); grace < 4900*time.Millisecond || grace > 25*time.Second {
+			t.Errorf("%s was killed %s after its SIGTERM, the probe's grace is 5s and the pod's 60s", name, grace)
 		}
 		if now := s.awaitRunning(name, "main", "side"); now["side"] != sides[name] {
 			t.Errorf("%s: side was %+v, is %+v", name, sides[name], now["side"])
@@ -186,17 +186,25 @@ func TestP21_DependsOnARealRuntime(t *testing.T) {
 		s.awaitLog(name, "main", 0, "armed")
 	}
 	order := func(of func(life) time.Time) []string {
-		at := make(map[string]time.Time)
-		for _, l := range s.lives.of(s.name) {
-			at[strings.TrimSuffix(l.pod, "-"+s.name)] = of(l)
-		}
-		delete(at, "migrate")
+		var at map[string]time.Time
+		s.eventually(func() error { // the runtime tells of it a moment after it shows it
+			at = make(map[string]time.Time)
+			for _, l := range s.lives.of(s.name) {
+				if name := strings.TrimSuffix(l.pod, "-"+s.name); name != "migrate" && !of(l).IsZero() {
+					at[name] = of(l)
+				}
+			}
+			if len(at) < 3 {
+				return fmt.Errorf("the runtime told of %v", at)
+			}
+			return nil
+		})
 		return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return at[a].Compare(at[b]) })
 	}
 	if got := order(func(l life) time.Time { return l.from }); !slices.Equal(got, []string{"db", "web", "front"}) {
 		t.Errorf("they started in the order %v", got)
 	}
-	if done := s.ended("migrate", "main"); len(done) != 1 || s.awaitLives("web", 1)[0].from.Before(done[0].to) {
+	if done := s.awaitEnded("migrate", "main", 1); len(done) != 1 || s.awaitLives("web", 1)[0].from.Before(done[0].to) {
 		t.Errorf("web began before %+v had ended", done)
 	}
 	// Of those that depend on it first: one that goes alone waits for nobody.

@@ -121,27 +121,32 @@ func TestF84_RotationLosesNoLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node.Eventually(t, 90*time.Second, func() error {
-		text, err := os.ReadFile(filepath.Join(dir("chatty", "main"), "0.log"))
-		if err == nil && !strings.Contains(string(text), "F done") {
-			err = errors.New("it still writes")
-		}
-		return err
-	})
 	for name, want := range map[string]int{"main": lines, "fast": 4000} {
-		files, _ := filepath.Glob(filepath.Join(dir("chatty", name), "*"))
-		if len(files) < 3 {
-			t.Errorf("container %s: files %v, want rotated ones", name, files)
-		}
-		numbers := numbersOf(t, files)
-		if len(numbers) < want {
-			t.Fatalf("container %s: %d lines, want %d", name, len(numbers), want)
-		}
-		for i, n := range numbers[:want] {
-			if n != i+1 {
-				t.Fatalf("container %s: line %d is in place %d", name, n, i+1)
+		// A rotation that goes on meanwhile is no loss: files change their names under
+		// who reads them, and one is there twice while it is compressed.
+		node.Eventually(t, 90*time.Second, func() error {
+			files, err := filepath.Glob(filepath.Join(dir("chatty", name), "*"))
+			if err != nil {
+				return err
 			}
-		}
+			numbers, done, err := numbersOf(files)
+			switch {
+			case err != nil:
+				return fmt.Errorf("container %s: %w", name, err)
+			case !done:
+				return fmt.Errorf("container %s still writes, or its last line is lost", name)
+			case len(files) < 3:
+				return fmt.Errorf("container %s: files %v, want rotated ones", name, files)
+			case len(numbers) < want:
+				return fmt.Errorf("container %s: %d lines, want %d", name, len(numbers), want)
+			}
+			for i, n := range numbers[:want] {
+				if n != i+1 {
+					return fmt.Errorf("container %s: line %d is in place %d", name, n, i+1)
+				}
+			}
+			return nil
+		})
 	}
 	s.untouched("chatty", was)
 	for _, pod := range []string{"away", "link"} {
@@ -169,16 +174,14 @@ func TestF84_RotationLosesNoLine(t *testing.T) {
 var counted = regexp.MustCompile(`^\S+ stdout F line (\d+)\n$`)
 
 // numbersOf returns the numbers of the lines in a container's logs, the oldest
-// first: rotated ones by their time, then the one written to.
-func numbersOf(t *testing.T, files []string) []int {
-	t.Helper()
+// first: rotated ones by their time, then the one written to; and whether it was done.
+func numbersOf(files []string) (all []int, done bool, err error) {
 	slices.SortFunc(files, func(a, b string) int {
 		if (len(a) < len(b)) != (len(b) < len(a)) && (strings.HasSuffix(a, ".log") || strings.HasSuffix(b, ".log")) {
 			return len(b) - len(a) // the one written to has the shortest name
 		}
 		return strings.Compare(a, b)
 	})
-	var all []int
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		if err == nil && strings.HasSuffix(f, ".gz") {
@@ -188,8 +191,9 @@ func numbersOf(t *testing.T, files []string) []int {
 			}
 		}
 		if err != nil {
-			t.Fatal(err)
+			return nil, false, err
 		}
+		done = done || strings.Contains(string(text), "F done\n")
 		for line := range strings.Lines(string(text)) {
 			if m := counted.FindStringSubmatch(line); m != nil {
 				n, _ := strconv.Atoi(m[1])
@@ -197,5 +201,5 @@ func numbersOf(t *testing.T, files []string) []int {
 			}
 		}
 	}
-	return all
+	return all, done, nil
 }

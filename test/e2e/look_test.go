@@ -286,6 +286,36 @@ func (s *stage) ended(name, container string) []life {
 	return all
 }
 
+// awaitEnded is ended when so many lives are over: the runtime tells of an end a moment
+// after it shows it.
+func (s *stage) awaitEnded(name, container string, n int) []life {
+	s.Helper()
+	var all []life
+	s.eventually(func() error {
+		if all = s.ended(name, container); len(all) < n {
+			return fmt.Errorf("%d lives of %s/%s are over, want %d: %+v", len(all), name, container, n, all)
+		}
+		return nil
+	})
+	return all
+}
+
+// awaitBegun returns when so many lives have begun, of all containers of the stage, and
+// fails when it was one more.
+func (s *stage) awaitBegun(want int) {
+	s.Helper()
+	var all []life
+	s.eventually(func() error {
+		if all = s.lives.of(s.name); len(all) < want {
+			return fmt.Errorf("%d lives have begun, want %d: %v", len(all), want, all)
+		}
+		return nil
+	})
+	if len(all) > want {
+		s.Errorf("%d lives have begun, want %d: %v", len(all), want, all)
+	}
+}
+
 // readiness returns what was reported of a pod's condition Ready, in the order
 // of the journal's lines.
 func (s *stage) readiness(name string) []bool {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // configMap returns a ConfigMap's manifest; data are keys and values by turns.
@@ -34,7 +35,7 @@ func (r running) inside(path string) string { return fmt.Sprintf("/proc/%d/root%
 // or two on a busy machine.
 func (s *stage) shows(r running, path, want string) {
 	s.Helper()
-	begin := time.Now()
+	took := node.Stopwatch(s.T)
 	s.eventually(func() error {
 		got, err := os.ReadFile(r.inside(path))
 		if err == nil && string(got) != want {
@@ -42,7 +43,7 @@ func (s *stage) shows(r running, path, want string) {
 		}
 		return err
 	})
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := took(); took > 2*time.Second {
 		s.Errorf("%s was brought up to date after %s", path, took)
 	}
 }

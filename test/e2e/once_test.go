@@ -40,7 +40,7 @@ func (s *stage) finish(cmd *exec.Cmd) result {
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)
 	}
-	late := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(3*patience, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	_ = cmd.Wait() // the exit code says it
 	return result{cmd.ProcessState.ExitCode(), out.String(), said.String()}
@@ -164,7 +164,7 @@ func TestRunonce_Ends(t *testing.T) {
 	}
 
 	s.write(file, manifest("slow", []string{container("main", "wait, /never")}, "restartPolicy: Never"))
-	r = s.runonce(4, "--until", "done", "--timeout", "1s", "--cleanup")
+	r = s.runonce(4, "--until", "done", "--timeout", "5s", "--cleanup")
 	if p := r.Pods[0]; p.Result != "timeout" || r.Summary.Timeout != 1 {
 		t.Errorf("report of a timeout: %+v", r)
 	}

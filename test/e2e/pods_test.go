@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // TestB1_InitContainersAndSharedEmptyDir: init containers run one after the
@@ -260,15 +261,12 @@ func TestC_1_22_14_ResourcesReachTheCgroup(t *testing.T) {
 // what is said of it.
 func TestC_1_22_13_OOMKilled(t *testing.T) {
 	s := parallelStage(t)
-	s.write("fat.yaml", manifest("fat", []string{
-		container("main", `alloc, "64", forever`, "resources: {limits: {memory: 24Mi}}"),
-	}, "restartPolicy: Never"))
 	s.serve()
-	st := s.awaitPhase("fat", v1.PodFailed)
-	end := containerStatus(st, "main").State.Terminated
-	if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 {
-		t.Errorf("status: %s", describe(st))
-	}
+	s.endsForMemory("fat", "main", func(name string) string {
+		return manifest(name, []string{
+			container("main", `alloc, "64", forever`, "resources: {limits: {memory: 24Mi}}"),
+		}, "restartPolicy: Never")
+	})
 }
 
 // TestEnvironmentOfContainers: variables, also those made of others.
@@ -302,19 +300,10 @@ func (s *stage) page(address, path string) string {
 	return line
 }
 
-// freePort returns a TCP port nobody listens on now.
+// freePort is a port of this test's own, as manifests and flags have it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return strconv.Itoa(node.FreePort(t))
 }
 
 // unified reports whether this machine has cgroup v2 alone.

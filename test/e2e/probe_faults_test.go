@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // hostile is a server that probes are sent to, and what it saw.
@@ -135,7 +136,7 @@ func TestF81_ManyCommands(t *testing.T) {
 	held := p.Fault(criproxy.Rule{Method: "ExecSync", Hang: true})
 	const pods, each = 5, 4 // with two commands a container: 40
 	probe := func(kind string, timeout int) string {
-		return fmt.Sprintf("%s: {exec: {command: [/app, forever]}, periodSeconds: 1, timeoutSeconds: %d, failureThreshold: 99}", kind, timeout)
+		return fmt.Sprintf("%s: {exec: {command: [/app, forever, asked]}, periodSeconds: 1, timeoutSeconds: %d, failureThreshold: 99}", kind, timeout)
 	}
 	for i := range pods {
 		var list []string
@@ -156,7 +157,8 @@ func TestF81_ManyCommands(t *testing.T) {
 		}
 		return count
 	}
-	s.eventually(func() error {
+	const late = 2 * time.Minute // forty probes and twenty containers
+	node.Eventually(t, late, func() error {
 		n := running()
 		now.Store(int32(n[""]))
 		most.Store(max(most.Load(), now.Load()))
@@ -201,7 +203,7 @@ func TestF81_ManyCommands(t *testing.T) {
 	held.Lift()
 	watch := p.Fault(criproxy.Rule{Method: "ExecSync"})
 	s.write(last+".yaml", manifest(last, list, "hostNetwork: true"))
-	s.eventually(func() error {
+	node.Eventually(t, late, func() error {
 		if n := len(watch.Calls()); n < 24 {
 			return fmt.Errorf("%d commands ran", n)
 		}
@@ -212,13 +214,20 @@ func TestF81_ManyCommands(t *testing.T) {
 		names = append(names, fmt.Sprint("c", j))
 	}
 	was := s.awaitRunning(last, names...)
-	commands := 0
-	for _, r := range was {
-		commands += len(s.node.Processes(r.id)) - 1
-	}
-	if commands > 8+4 { // some are on their way out
-		t.Errorf("%d commands live in a pod that may have 8", commands)
-	}
+	s.eventually(func() error { // some may be on their way out; what stays would be more at every look
+		commands := 0
+		for _, r := range was {
+			for _, p := range s.node.Processes(r.id) {
+				if slices.Contains(p.Args, "asked") { // and not what starts it
+					commands++
+				}
+			}
+		}
+		if commands > 8 {
+			return fmt.Errorf("%d commands live in a pod that may have 8", commands)
+		}
+		return nil
+	})
 	// Without probes, nothing but the containers is left.
 	list = nil
 	for j := range each {
@@ -244,7 +253,7 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	s.write("pre.yaml", manifest("pre", []string{
 		container("main", `term, "7", print, armed, forever`, "lifecycle: {preStop: {exec: {command: [/app, forever]}}}"),
 		container("side", `term, "8", print, armed, forever`),
-	}, "terminationGracePeriodSeconds: 4"))
+	}, "terminationGracePeriodSeconds: 10"))
 	s.write("post.yaml", manifest("post", []string{container("main", "append, /x/post, forever", scratchMount,
 		`lifecycle: {postStart: {exec: {command: [/app, exit, "3"]}}}`)}, s.scratchVolume()))
 	s.excuse("post") // the agent ends its container
@@ -253,7 +262,7 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 		container("first", "print, armed, forever", "restartPolicy: Always", `startupProbe: {exec: {command: [/app, exists, /app]}, periodSeconds: 1}`),
 		container("init", "sleep, 100ms"),
 		container("second", "print, armed, forever", "restartPolicy: Always")))
-	s.write("dead.yaml", manifest("dead", []string{container("main", "forever")}, "activeDeadlineSeconds: 3"))
+	s.write("dead.yaml", manifest("dead", []string{container("main", "forever")}, "activeDeadlineSeconds: 15")) // by then it runs, however busy the machine is
 	s.excuse("dead")
 	s.serve()
 
@@ -263,14 +272,14 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	asked := time.Now()
 	s.remove("pre.yaml")
 	s.awaitGone("pre")
-	main, side := s.ended("pre", "main"), s.ended("pre", "side")
+	main, side := s.awaitEnded("pre", "main", 1), s.awaitEnded("pre", "side", 1)
 	if len(main) != 1 || len(side) != 1 || main[0].exit != 7 || side[0].exit != 8 {
 		t.Fatalf("main ended as %+v, side as %+v", main, side)
 	}
-	if took := main[0].to.Sub(asked); took < 3500*time.Millisecond || took > 9*time.Second {
-		t.Errorf("a hook that hangs held its container for %s, its grace is 4s", took)
+	if took := main[0].to.Sub(asked); took < 9500*time.Millisecond || took > 20*time.Second {
+		t.Errorf("a hook that hangs held its container for %s, its grace is 10s", took)
 	}
-	if took := side[0].to.Sub(asked); took > 3*time.Second {
+	if took := side[0].to.Sub(asked); took > 9*time.Second {
 		t.Errorf("the container beside it took %s", took)
 	}
 
@@ -278,9 +287,7 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 		c := containerStatus(st, "main")
 		return c.RestartCount >= 1 && c.State.Waiting != nil
 	})
-	if all := s.ended("post", "main"); len(all) == 0 {
-		t.Error("a container whose hook failed did not end")
-	}
+	s.awaitEnded("post", "main", 1)
 
 	for _, c := range []string{"first", "second", "main"} {
 		s.awaitLog("order", c, 0, "armed")
@@ -290,7 +297,7 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	s.awaitGone("order")
 	of := make(map[string]life)
 	for _, c := range []string{"first", "init", "second", "main"} {
-		all := s.ended("order", c)
+		all := s.awaitEnded("order", c, 1)
 		if len(all) != 1 {
 			t.Fatalf("lives of %s: %+v", c, all)
 		}
@@ -314,8 +321,8 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 		if len(all) != 1 {
 			return fmt.Errorf("lives: %+v", all)
 		}
-		if lived := all[0].to.Sub(all[0].from); lived > 10*time.Second {
-			t.Errorf("it lived for %s, its deadline is 3s", lived)
+		if lived := all[0].to.Sub(all[0].from); lived > 25*time.Second {
+			t.Errorf("it lived for %s, its deadline is 15s", lived)
 		}
 		return nil
 	})

@@ -140,7 +140,7 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	}
 	s.touch("go")
 	s.awaitGone("going")
-	if ends := s.ended("going", "main"); len(ends) != 2 || ends[1].exit != 7 { // the first one ended with the machine
+	if ends := s.awaitEnded("going", "main", 2); len(ends) != 2 || ends[1].exit != 7 { // the first one ended with the machine
 		t.Errorf("lives of going: %+v", ends)
 	}
 	// So has the etcd; it has one pod more.

@@ -104,19 +104,24 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	bad.write("slow.yaml", simple("slow"))
 	asked(slow)
 	const samples = 10
-	var starts, restarts [2]time.Duration // the slowest: of so few, p99 is the last
+	var starts, restarts [2][]time.Duration
 	for i := range samples {
 		for j, s := range []*stage{calm, bad} {
 			start, restart := s.sample(fmt.Sprint("p", i))
-			starts[j], restarts[j] = max(starts[j], start), max(restarts[j], restart)
+			starts[j], restarts[j] = append(starts[j], start), append(restarts[j], restart)
 		}
 	}
-	t.Logf("slowest start %s beside nobody, %s beside the fault; slowest restart %s and %s", starts[0], starts[1], restarts[0], restarts[1])
-	for what, took := range map[string][2]time.Duration{"start": starts, "restart": restarts} {
-		// Two hung starts hold the start slots of two cores once, for some four times
-		// as long as a call usually takes.
-		if took[1] > 2*took[0]+2*time.Second {
-			t.Errorf("the slowest %s took %s, without the fault %s", what, took[1], took[0])
+	for what, took := range map[string][2][]time.Duration{"start": starts, "restart": restarts} {
+		for _, all := range took {
+			slices.Sort(all)
+		}
+		t.Logf("%ss beside nobody %v, beside the fault %v", what, took[0], took[1])
+		// The slowest two are the machine's when it stands still. Two hung starts hold
+		// the start slots of two cores once, for some four times as long as a call
+		// usually takes.
+		const slow = samples - 3
+		if took[1][slow] > 2*took[0][slow]+2*time.Second {
+			t.Errorf("a slow %s took %s, without the fault %s", what, took[1][slow], took[0][slow])
 		}
 	}
 	for _, f := range hung {
@@ -244,7 +249,7 @@ func TestF24_EveryCallFailsOnce(t *testing.T) {
 	for name := range ways {
 		s.awaitGone(name)
 		s.awaitStamps(name, 1)
-		if all := s.ended(name, "main"); len(all) != 1 || all[0].exit != 0 {
+		if all := s.awaitEnded(name, "main", 1); len(all) != 1 || all[0].exit != 0 {
 			t.Errorf("%s: lives %+v, want one that was asked to end and did", name, all)
 		}
 	}

@@ -178,7 +178,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 			}
 			return nil
 		})
-		if all := s.ended("twin", "main"); len(all) != 1 || all[0].id != old["main"].id {
+		if all := s.awaitEnded("twin", "main", 1); len(all) != 1 || all[0].id != old["main"].id {
 			s.Errorf("lives that are over: %+v", all)
 		}
 		c.DeletePod(s.T, "default", s.full("twin"), 0)
@@ -221,7 +221,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		s.untouched("young", young)
 		s.untouched("web", web)
 		s.awaitGone("young") // a second list said so too
-		if all := s.ended("young", "main"); len(all) != 1 || all[0].to.Sub(begin) < 2*time.Second {
+		if all := s.awaitEnded("young", "main", 1); len(all) != 1 || all[0].to.Sub(begin) < 2*time.Second {
 			s.Errorf("young was not kept until a second list: %+v, restored from %s", all, begin.Format(clock))
 		}
 		s.awaitOK("api")

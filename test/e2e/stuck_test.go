@@ -41,13 +41,13 @@ func TestF34_SaysWhyAPodIsStuck(t *testing.T) {
 	}
 
 	s.write("web.yaml", manifest("web", []string{container("main", "forever", secret)}))
-	once := s.run("runonce", "-f", s.manifests, "--timeout", "2s", "-o", "json")
+	once := s.run("runonce", "-f", s.manifests, "--timeout", "8s", "-o", "json")
 	var done runReport
 	s.must(json.Unmarshal([]byte(once.out), &done))
 	if p := done.Pods[0]; once.code != 4 || p.Result != "timeout" || p.Reason != reason || !strings.Contains(p.Message, words) {
 		t.Errorf("runonce's report: exit code %d\n%s", once.code, once.out)
 	}
-	text := s.run("runonce", "-f", s.manifests, "--timeout", "2s")
+	text := s.run("runonce", "-f", s.manifests, "--timeout", "8s")
 	for what, said := range map[string]string{"line": text.err, "table": text.out} {
 		if !strings.Contains(said, "default") || !strings.Contains(said, reason+": ") || !strings.Contains(said, words) {
 			t.Errorf("runonce's %s: %q", what, said)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // superior is a service manager's end of NOTIFY_SOCKET: it always listens.
@@ -153,6 +154,7 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	node.AwaitStill(t, a.cmd.Process.Pid)
 	boss.silent(2 * watchdog)
 	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -165,7 +167,7 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 	for range 4 { // a whole interval, and more
 		boss.expects(a, "WATCHDOG=1")
 	}
-	asked := time.Now()
+	took := node.Stopwatch(t)
 	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil { // leave would wait for the runtime
 		t.Fatal(err)
@@ -178,7 +180,7 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 		t.Errorf("the last word was %+v", last)
 	}
 	code := a.exit()
-	if took := time.Since(asked); code != 0 || took > 2*time.Second {
+	if took := took(); code != 0 || took > 2*time.Second {
 		t.Errorf("exit code %d after %s", code, took)
 	}
 	free()

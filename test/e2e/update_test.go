@@ -111,7 +111,7 @@ func TestEdit_OneContainer(t *testing.T) {
 	if now["main"].attempt != 1 || now["main"].id == was["main"].id {
 		t.Errorf("main was %+v, is %+v", was["main"], now["main"])
 	}
-	if n := len(s.ended("web", "main")); n != 1 {
+	if n := len(s.awaitEnded("web", "main", 1)); n != 1 {
 		t.Errorf("main has ended %d times", n)
 	}
 
@@ -181,6 +181,9 @@ func TestEdit_SandboxReplacesPod(t *testing.T) {
 	s.awaitReady("web", true)
 	if b := s.sandbox("web"); b.Id == box {
 		t.Error("the sandbox is the same")
+	}
+	for _, name := range []string{"main", "side"} {
+		s.awaitEnded("web", name, 1)
 	}
 	var first, last time.Time // of the new instance, and of the old one
 	for _, l := range lives.of(s.name) {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // readable and privileged are paths of the node's server: what is shown, and what
@@ -43,7 +44,7 @@ func (w *world) caller(pair *cluster.Pair) *http.Client {
 	}
 	transport := &http.Transport{TLSClientConfig: config}
 	w.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Timeout: 20 * time.Second, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Timeout: patience, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // issue returns the certificate of a user who has it from the cluster's authority.
@@ -284,8 +285,8 @@ func (w *world) slowHeaders() {
 		w.Fatal(err)
 	}
 	defer c.Close()
-	begun := time.Now()
-	if err := c.SetReadDeadline(begun.Add(30 * time.Second)); err != nil {
+	stood := node.Stopwatch(w)
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		w.Fatal(err)
 	}
 	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n1\r\nX-Slow: "); err != nil {
@@ -301,7 +302,7 @@ func (w *world) slowHeaders() {
 	for i := 0; ; i++ {
 		select {
 		case err := <-ended:
-			took := time.Since(begun)
+			took := stood()
 			if ne, ok := err.(net.Error); ok && ne.Timeout() || took > 10*time.Second {
 				w.Errorf("the connection stood for %s: %v", took, err)
 			}

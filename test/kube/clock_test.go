@@ -36,11 +36,12 @@ spec:
 // cluster still. It does so while the agent runs and while it does not. The runtime's
 // clock stays: how long ago a container ended is wrong by as much.
 func TestF14_ClockJumps(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "nodectl")
+	clock.Build(t, program) // while no other test runs: it may take minutes
 	t.Parallel()
 	w, is := bareWorld(t), clock.New(t)
 	w.importImages()
-	w.program, w.env = filepath.Join(t.TempDir(), "nodectl"), []string{is.Env()}
-	clock.Build(t, w.program)
+	w.program, w.env = program, []string{is.Env()}
 	w.file = filepath.Join(t.TempDir(), "node.kubeconfig")
 	w.serve("--bootstrap-kubeconfig", w.cluster.BootstrapKubeconfig(t), "--max-container-restart-period", "5s")
 	w.manifest("fixed", strings.ReplaceAll(probed, "NAME", "fixed"))
@@ -49,6 +50,18 @@ func TestF14_ClockJumps(t *testing.T) {
 	t.Cleanup(func() { w.kubectl("delete", "pod", "stands", "falls", "--timeout=60s", "--ignore-not-found") })
 	w.kubectl("wait", "--for=condition=Ready", "pod/stands", "pod/fixed-"+w.name, "--timeout=60s")
 	lives := []string{"stands", "fixed-" + w.name}
+	heard := func() { // it has heard its sources
+		w.Helper()
+		w.await(func() error {
+			for _, name := range append(lives, "falls") {
+				if p := w.local(name); p == nil || len(p.Status.ContainerStatuses) == 0 {
+					return fmt.Errorf("it knows of no %s", name)
+				}
+			}
+			return nil
+		})
+	}
+	heard()
 	first := map[string]string{}
 	for _, name := range lives {
 		first[name] = w.life(name)
@@ -73,14 +86,7 @@ func TestF14_ClockJumps(t *testing.T) {
 			w.agent.Kill(t)
 			is.Set(to.ahead)
 			w.agent.Start(t)
-			w.await(func() error { // it has heard its sources
-				for _, name := range append(lives, "falls") {
-					if p := w.local(name); p == nil || len(p.Status.ContainerStatuses) == 0 {
-						return fmt.Errorf("it knows of no %s", name)
-					}
-				}
-				return nil
-			})
+			heard()
 		} else {
 			is.Set(to.ahead)
 		}

@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/said"
 )
 
@@ -203,12 +205,13 @@ spec:
   terminationGracePeriodSeconds: 1
   containers:
   - {name: main, image: `+busybox+`, stdin: true, stdinOnce: true, command: [sh, -c, "while read line; do echo got $line; done; echo end"]}
-  - {name: web, image: `+busybox+`, command: [sh, -c, "mkdir -p /tmp/w && echo hello > /tmp/w/index.html && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"]}
+  - {name: web, image: `+busybox+`, command: [sh, -c, "mkdir -p /tmp/w && echo hello > /tmp/w/index.html && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"],
+     readinessProbe: {exec: {command: [wget, -qO-, "http://127.0.0.1:8080/"]}, periodSeconds: 1, timeoutSeconds: 10}}
 `)
 	w.Cleanup(func() { w.kubectl("delete", "pod", "attach", "--timeout=60s") })
 	w.kubectl("wait", "--for=condition=Ready", "pod/attach", "--timeout=60s")
 	for _, websockets := range []string{"true", "false"} {
-		port := freePort(w.T, "127.0.0.1")
+		port := strconv.Itoa(node.FreePort(w))
 		forward := w.cluster.Kubectl(w, "port-forward", "pod/attach", port+":8080")
 		forward.Env = append(forward.Env, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
 		var said bytes.Buffer

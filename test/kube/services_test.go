@@ -133,9 +133,13 @@ spec:
 			return err
 		})
 	}
-	if out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "nobody.default.svc.cluster.local"); err == nil || !strings.Contains(out+err.Error(), "NXDOMAIN") {
-		w.Errorf("a name that nobody has: %v %q", err, out)
-	}
+	w.await(func() error {
+		out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "nobody.default.svc.cluster.local")
+		if err == nil || !strings.Contains(out+err.Error(), "NXDOMAIN") {
+			return fmt.Errorf("a name that nobody has: %v %q", err, out)
+		}
+		return nil
+	})
 	// Through the search list, and what stands behind the names.
 	for server, want := range map[string]string{
 		"http://named-1.named":                    "named-1.named.default.svc.cluster.local\n",
@@ -169,9 +173,16 @@ func (w *world) serviceAccount() {
 		}
 		return err
 	})
-	if out, err := w.inside("get", "secrets"); err == nil || !strings.Contains(err.Error(), "Forbidden") {
-		w.Errorf("secrets without a role: %v %q", err, out)
-	}
+	w.await(func() error {
+		out, err := w.inside("get", "secrets")
+		if err == nil {
+			w.Fatalf("secrets without a role: %q", out)
+		}
+		if !strings.Contains(err.Error(), "Forbidden") {
+			return fmt.Errorf("secrets without a role: %w", err)
+		}
+		return nil
+	})
 }
 
 // top: kubectl top is near what the kernel says of the same processes.
@@ -219,10 +230,13 @@ func (w *world) top() {
 		}
 		return err
 	})
-	f, err := row("pod", "burns", "--containers")
-	if err != nil || f[1] != "main" || mebi(f[3]) > 16 {
-		w.Errorf("by containers: %v %v", f, err)
-	}
+	w.await(func() error {
+		f, err := row("pod", "burns", "--containers")
+		if err == nil && (len(f) < 4 || f[1] != "main" || mebi(f[3]) > 16) {
+			err = fmt.Errorf("by containers: %v", f)
+		}
+		return err
+	})
 	w.await(func() error {
 		f, err := row("node", w.name)
 		if err != nil {

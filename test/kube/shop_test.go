@@ -40,7 +40,7 @@ func TestShop_OnACluster(t *testing.T) {
 	w.kubectl("rollout", "status", "deployment/shop-web", "--timeout=120s")
 	address := w.kubectl("get", "service", "shop-web", "-o", "jsonpath={.spec.clusterIP}")
 	page := func() (string, error) {
-		client := http.Client{Timeout: 5 * time.Second}
+		client := http.Client{Timeout: patience} // a connection that is refused is an error at once
 		r, err := client.Get("http://" + address + "/")
 		if err != nil {
 			return "", err
@@ -79,6 +79,13 @@ func TestShop_OnACluster(t *testing.T) {
 		{"kube-scheduler", func() { w.cluster.Scheduler.Restart(w) }},
 		{"kube-proxy", func() { proxy.Restart(w) }},
 	}
+	revive := func() {
+		for _, p := range []*cluster.Process{w.cluster.Controllers, w.cluster.Scheduler} {
+			if !p.Runs() { // it does not bear an API server that is just starting; somebody restarts it
+				p.Start(t)
+			}
+		}
+	}
 	rand.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 	for _, part := range parts {
 		begun := time.Now()
@@ -86,11 +93,7 @@ func TestShop_OnACluster(t *testing.T) {
 		if strings.Contains(part.name, "kube-apiserver") {
 			w.newborn(begun)
 		}
-		for _, p := range []*cluster.Process{w.cluster.Controllers, w.cluster.Scheduler} {
-			if !p.Runs() { // it does not bear an API server that is just starting; somebody restarts it
-				p.Start(t)
-			}
-		}
+		revive()
 		if got, err := page(); err != nil || got != shopPage {
 			t.Errorf("after a restart of %s the page is %q: %v", part.name, got, err)
 		}
@@ -111,7 +114,11 @@ func TestShop_OnACluster(t *testing.T) {
 		return err
 	})
 	w.kubectl("rollout", "restart", "deployment/shop-db")
-	w.kubectl("rollout", "status", "deployment/shop-db", "--timeout=120s")
+	node.Eventually(t, 2*patience, func() error {
+		revive() // it may have ended after it was looked at last
+		_, err := w.try("rollout", "status", "deployment/shop-db", "--timeout=10s")
+		return err
+	})
 	w.kubectl("patch", "configmap", "shop", "--type=merge", "-p", `{"data": {"page.html": "<ul>{{range .Items}}<li>{{.}}</li>{{end}}</ul>\n"}}`)
 	w.await(func() error {
 		got, err := page()

@@ -209,7 +209,7 @@ func (w *world) disruptionBudget() {
 	drain := func(timeout string) (string, error) {
 		return w.try("drain", w.name, "--ignore-daemonsets", "--force", "--pod-selector=app=few", "--timeout="+timeout)
 	}
-	if out, err := drain("7s"); err == nil || !strings.Contains(err.Error(), "disruption budget") {
+	if out, err := drain("20s"); err == nil || !strings.Contains(err.Error(), "disruption budget") {
 		w.Fatalf("the drain ended: %v\n%s", err, out)
 	}
 	w.awaitOutput("1", "get", "deployment", "few", "-o", "jsonpath={.status.readyReplicas}")

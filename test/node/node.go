@@ -348,7 +348,15 @@ func sweep() {
 	}
 }
 
-// freeSubnet picks a small network that no device of this machine is in.
+// taken are the names that keep this process's subnets from the nodes of others.
+var taken struct {
+	sync.Mutex
+	names []net.Listener
+}
+
+// freeSubnet picks a small network that no device of this machine is in, and that no
+// other node is given while this process lives: a node has no bridge before its first
+// pod.
 func freeSubnet() (string, error) {
 	for range 100 {
 		subnet := fmt.Sprintf("10.%d.%d.0/24", 128+rand.IntN(64), rand.IntN(256))
@@ -366,9 +374,17 @@ func freeSubnet() (string, error) {
 				free = false
 			}
 		}
-		if free {
-			return subnet, nil
+		if !free {
+			continue
 		}
+		name, err := net.Listen("unix", "@nodectl-test-subnet-"+subnet) // it goes with the process
+		if err != nil {
+			continue // somebody else's
+		}
+		taken.Lock()
+		taken.names = append(taken.names, name)
+		taken.Unlock()
+		return subnet, nil
 	}
 	return "", errors.New("no subnet is free")
 }

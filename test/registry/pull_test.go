@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -169,7 +171,7 @@ func TestF30_RegistryFaults(t *testing.T) {
 			t.Log(err)
 			r.Break("")
 			// containerd may go on with the half of a layer that was wrong, once.
-			node.Eventually(t, 10*time.Second, func() error { return a.pull(t.Context(), name) })
+			node.Eventually(t, 30*time.Second, func() error { return a.pull(t.Context(), name) })
 		})
 	}
 	t.Run("nobody listens", func(t *testing.T) {
@@ -202,7 +204,7 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 			})
 		}
 	}
-	began := time.Now()
+	took := node.Stopwatch(t)
 	for i := range 5 {
 		name := good.Push(t, fmt.Sprintf("app:%d", i), 2, 100_000)
 		for range 2 {
@@ -214,8 +216,7 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 		}
 	}
 	others.Wait()
-	took := time.Since(began)
-	if took > 20*time.Second || len(a.Pulls()) != 10 {
+	if took := took(); took > 20*time.Second || len(a.Pulls()) != 10 {
 		t.Errorf("the others took %s; %v", took, a.Pulls())
 	}
 	manifests := 0
@@ -229,7 +230,7 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 	}
 	leave()
 	hung.Wait()
-	node.Eventually(t, 5*time.Second, func() error {
+	node.Eventually(t, 30*time.Second, func() error {
 		if left := a.Pulls(); len(left) > 0 {
 			return fmt.Errorf("%v", left)
 		}
@@ -244,8 +245,20 @@ func TestBytesOfPulls(t *testing.T) {
 	names := []string{r.Push(t, "team/app:1", 3, 4_000_000), r.Push(t, "team/other:1", 1, 4_000_000)}
 	downloads := bundle.NewDownloads(a.node.Endpoint)
 	defer downloads.Close()
-	if far, err := downloads.Look(t.Context(), names); err != nil || len(far) != 0 {
-		t.Errorf("before: %v, %v", far, err)
+	look := func() map[string]bundle.Download {
+		t.Helper()
+		for {
+			far, err := downloads.Look(t.Context(), names)
+			if err == nil {
+				return far
+			}
+			if status.Code(err) != codes.DeadlineExceeded { // on a machine that stood still
+				t.Fatal(err)
+			}
+		}
+	}
+	if far := look(); len(far) != 0 {
+		t.Errorf("before: %v", far)
 	}
 	done := make(chan error, len(names)) // each pull sends its end
 	for _, name := range names {
@@ -253,11 +266,7 @@ func TestBytesOfPulls(t *testing.T) {
 	}
 	seen := map[string][]bundle.Download{}
 	for left := len(names); left > 0; {
-		far, err := downloads.Look(t.Context(), names)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, d := range far {
+		for name, d := range look() {
 			seen[name] = append(seen[name], d)
 		}
 		select {

@@ -1,0 +1,47 @@
+package bundle
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// slow has every image, and fails with code as often as it is to.
+type slow struct {
+	cri.ImageServiceClient
+	code codes.Code
+	left int
+}
+
+func (s *slow) ImageStatus(context.Context, *cri.ImageStatusRequest, ...grpc.CallOption) (*cri.ImageStatusResponse, error) {
+	if s.left--; s.left >= 0 {
+		return nil, status.Error(s.code, "made to fail")
+	}
+	return &cri.ImageStatusResponse{Image: &cri.Image{}}, nil
+}
+
+// TestImagesOfASlowRuntime: a containerd that has just started is asked again when a
+// call takes too long, and not when it says what is wrong.
+func TestImagesOfASlowRuntime(t *testing.T) {
+	for name, ask := range map[string]func(*conn) error{
+		"whether one is there": func(c *conn) error {
+			ok, err := c.answers(t.Context(), "a")
+			if err == nil && !ok {
+				t.Error("the image is not there")
+			}
+			return err
+		},
+		"until all are there": func(c *conn) error { return c.awaitImages(t.Context(), []string{"a", "b"}) },
+	} {
+		if err := ask(&conn{images: &slow{code: codes.DeadlineExceeded, left: 2}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := ask(&conn{images: &slow{code: codes.Internal, left: 1}}); status.Code(err) != codes.Internal {
+			t.Errorf("%s: of what is wrong it says %v", name, err)
+		}
+	}
+}
