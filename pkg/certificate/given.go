@@ -42,9 +42,11 @@ func (g *given) load(now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("serving certificate: %w", err)
 	}
-	key, err := os.ReadFile(g.keyFile)
-	if err != nil {
-		return fmt.Errorf("serving certificate: %w", err)
+	key := cert
+	if g.keyFile != g.certFile { // one that holds both may be another by now
+		if key, err = os.ReadFile(g.keyFile); err != nil {
+			return fmt.Errorf("serving certificate: %w", err)
+		}
 	}
 	if g.pair != nil && bytes.Equal(cert, g.cert) && bytes.Equal(key, g.key) {
 		return nil

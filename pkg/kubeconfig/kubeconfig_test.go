@@ -2,6 +2,7 @@ package kubeconfig
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -349,5 +350,27 @@ func TestWriteJoined(t *testing.T) {
 	opened(t, path)
 	if left := must(os.ReadDir(filepath.Dir(path))); len(left) != 1 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// One file that holds certificate and key is replaced while it is read: what is used
+// is one pair, never the certificate of one and the key of the other.
+func TestF72_PairReplacedWhileItIsRead(t *testing.T) {
+	pair := filepath.Join(t.TempDir(), "pair")
+	of := authority.New()
+	replace := func(name string) { cert, key := of.Issue(name); write(t, pair, cert+key) }
+	replace("first")
+	var m material
+	rc := &rest.Config{TLSClientConfig: rest.TLSClientConfig{CertFile: pair, KeyFile: pair}}
+	err := m.fill(rc, nil, func(file string) ([]byte, error) {
+		data, err := os.ReadFile(file)
+		replace("second")
+		return data, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tls.X509KeyPair(rc.CertData, rc.KeyData); err != nil {
+		t.Error(err)
 	}
 }

@@ -102,6 +102,30 @@ func load(path string, text []byte) (*rest.Config, material, error) {
 		return nil, material{}, err
 	}
 	m := material{text: text}
+	if err := m.fill(rc, user, os.ReadFile); err != nil {
+		return nil, material{}, unreadable(path, err)
+	}
+	// What was read is what is used: client-go has its own ways to read these
+	// files again, which cache for as long as the process lives.
+	rc.CAFile, rc.CertFile, rc.KeyFile, rc.BearerTokenFile = "", "", "", ""
+	rc.BearerToken = strings.TrimSpace(rc.BearerToken)
+	return rc, m, nil
+}
+
+// fill reads the files that rc names into rc and m. Each is read once: one that holds
+// both certificate and key may be replaced at any moment, and what is read of it twice
+// may be halves of two pairs.
+func (m *material) fill(rc *rest.Config, user *clientcmdapi.AuthInfo, read func(file string) ([]byte, error)) (err error) {
+	once := map[string][]byte{}
+	contentOf := func(file string) ([]byte, error) {
+		data, had := once[file]
+		if had {
+			return data, nil
+		}
+		data, err := read(file)
+		once[file] = data
+		return data, err
+	}
 	if user == nil || user.Token == "" {
 		m.token.file = rc.BearerTokenFile
 	}
@@ -117,22 +141,18 @@ func load(path string, text []byte) (*rest.Config, material, error) {
 		if len(*it.data) > 0 || it.file == "" {
 			continue
 		}
-		if *it.data, err = os.ReadFile(it.file); err != nil {
-			return nil, material{}, unreadable(path, err)
+		if *it.data, err = contentOf(it.file); err != nil {
+			return err
 		}
 		*it.to = thing{it.file, *it.data}
 	}
 	if m.token.file != "" {
-		if m.token.data, err = os.ReadFile(m.token.file); err != nil {
-			return nil, material{}, unreadable(path, err)
+		if m.token.data, err = contentOf(m.token.file); err != nil {
+			return err
 		}
 		rc.BearerToken = string(m.token.data)
 	}
-	// What was read is what is used: client-go has its own ways to read these
-	// files again, which cache for as long as the process lives.
-	rc.CAFile, rc.CertFile, rc.KeyFile, rc.BearerTokenFile = "", "", "", ""
-	rc.BearerToken = strings.TrimSpace(rc.BearerToken)
-	return rc, m, nil
+	return nil
 }
 
 // standsIn returns until when pair may be shown in place of the certificate cert;

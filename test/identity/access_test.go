@@ -39,18 +39,22 @@ func asks(token string, cert *x509.Certificate) *http.Request {
 	return r
 }
 
-// allowed waits until the API server, which learns of bindings a moment after it took
-// them, lets somebody do this with the node n1.
+// permitted waits until the API server, which learns of bindings a moment after it took
+// them, allows this.
+func permitted(t testing.TB, admin kubernetes.Interface, what string, spec authorizationv1.SubjectAccessReviewSpec) {
+	t.Helper()
+	until(t, what, func() (bool, error) {
+		answer, err := admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed, err
+	})
+}
+
+// allowed waits until somebody may do this with the node n1.
 func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource string) {
 	t.Helper()
-	until(t, who+" may "+verb+" nodes/"+subresource, func() (bool, error) {
-		answer, err := admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               who,
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: subresource, Name: "n1", Verb: verb},
-			},
-		}, metav1.CreateOptions{})
-		return err == nil && answer.Status.Allowed, err
+	permitted(t, admin, who+" may "+verb+" nodes/"+subresource, authorizationv1.SubjectAccessReviewSpec{
+		User:               who,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: subresource, Name: "n1", Verb: verb},
 	})
 }
 

@@ -163,6 +163,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 	}
 	c := apiserver.Config{
 		REST: client.REST(), Labels: labels, Register: true, UpdateFrequency: 300 * time.Millisecond, LeaseDuration: 4 * time.Second,
+		RequestTimeout: patience, // what a busy server answers late is not asked for twice
 		Event: func(reason, _, _ string) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

@@ -48,6 +48,9 @@ type Config struct {
 	UpdateFrequency time.Duration // of rounds; default 10 s
 	ReportFrequency time.Duration // of status without change; default 5 min
 	LeaseDuration   time.Duration // default 40 s; the lease is renewed every quarter of it
+	// RequestTimeout bounds a request for the Node; default is the shorter of
+	// UpdateFrequency and LeaseDuration.
+	RequestTimeout time.Duration
 	// Event is told what happened to the node; nil tells nobody. It must not block.
 	Event func(reason, eventType, message string)
 	// Seen is told the Node as the API server shows it, when it changed, in order; nil
@@ -121,7 +124,9 @@ func New(cfg Config) (*Presence, error) {
 	}
 	p.watches = core.Nodes()
 	config = rest.CopyConfig(config)
-	config.Timeout = min(cfg.UpdateFrequency, cfg.LeaseDuration)
+	if config.Timeout = cfg.RequestTimeout; config.Timeout <= 0 {
+		config.Timeout = min(cfg.UpdateFrequency, cfg.LeaseDuration)
+	}
 	if core, err = coreclient.NewForConfig(config); err != nil {
 		return nil, err
 	}

@@ -94,9 +94,9 @@ type Source struct {
 	retry, rarest, confirm, linger, first, watched, grace, doubt, patience time.Duration
 	pageSize                                                               int
 
-	mu       sync.Mutex                        // guards what follows
-	services map[string]map[string]*v1.Service // by namespace and name; nil: not known
-	silent   bool                              // the server did not answer at least once
+	mu       sync.Mutex // guards what follows
+	services *services  // nil: not known
+	silent   bool       // the server did not answer at least once
 	tokens   map[tokenKey]*token
 	denied   map[authorizationv1.ResourceAttributes]time.Time // until when that is not asked for again
 	data     context.Context                                  // of epoch; nil: nobody reads

@@ -121,7 +121,7 @@ func (k *keeper) once(ctx context.Context) (verdict, error) {
 				return said, nil
 			}
 			k.on, k.seen = on, all.rv
-			k.saw(all.rv)
+			k.saw(on.epoch, all.rv)
 		}
 		if said, due, err := k.watch(ctx, way); said != goOn || !due {
 			return said, err
@@ -158,7 +158,7 @@ func (k *keeper) watch(ctx context.Context, way access) (said verdict, due bool,
 		k.on.heard = time.Now()
 		if rv := e.object.GetResourceVersion(); rv != "" {
 			k.seen = rv
-			k.saw(rv)
+			k.saw(k.on.epoch, rv)
 		}
 		if e.kind != watch.Bookmark {
 			said = k.to.event(e)
@@ -190,10 +190,14 @@ func (s *Source) newEpoch() {
 	s.newest = ""
 }
 
-// saw notes the newest resource version that any watch has heard of.
-func (s *Source) saw(rv string) {
+// saw notes the newest resource version that any watch has heard of. One of an epoch
+// that is over says nothing of the server's data of now.
+func (s *Source) saw(epoch context.Context, rv string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if epoch != s.data {
+		return
+	}
 	if s.newest == "" || older(s.newest, rv) {
 		s.newest = rv
 	}

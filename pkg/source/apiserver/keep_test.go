@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
@@ -66,14 +68,16 @@ func (s *server) watching(t *testing.T) {
 func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		for _, clean := range []bool{false, true} {
-			s, l := keeping(t, func(s *server, _ *Source) { s.json = json })
+			var src *Source
+			s, l := keeping(t, gathers, func(s *server, of *Source) { s.json, src = json, of })
 			var before int
 			s.change(func() {
 				mark := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", ResourceVersion: "500"}}
 				s.rv = 500
 				s.log = append(s.log, logged{rv: 500, kind: watch.Bookmark, what: "configmaps", other: mark})
 			})
-			s.keep("configmaps", configMap("b", "2")) // the bookmark before it was heard
+			eventually(t, src.newestHeard, "500")
+			s.keep("configmaps", configMap("b", "2"))
 			becomes(t, l, "configmap/default/a=1 configmap/default/b=2 secret/default/c=1")
 			s.change(func() {
 				s.keeps("configmaps", configMap("a", "3"))
@@ -214,9 +218,10 @@ func TestF71_LongGapIsListed(t *testing.T) {
 // A server whose data were set back agrees to a watch of the future and says nothing:
 // the pods' watch finds out, and what pods use is listed anew with them.
 func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
-	s, l := keeping(t)
+	s, l := keeping(t, gathers)
 	s.change(func() { s.rv = 900; s.puts(boundPod("two", "x")); s.keeps("secrets", secret("c", "2")) })
-	becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=2")
+	for w := becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=2"); w.Pod("two") == nil; w = l.Set() {
+	}
 	s.change(func() {
 		s.rv, s.log = 90, nil
 		s.drops(key("two"))
@@ -299,6 +304,37 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 		if n := s.count(listsOf("secrets")) - had; n != 0 {
 			t.Errorf("%s: %d lists of what was heard of, want none", c.name, n)
 		}
+	}
+}
+
+// What was read of a server before it was found to be set back says nothing of how far
+// its data are now, however late it is noted.
+func TestF71_WordsOfBeforeASetBackAreNoNews(t *testing.T) {
+	s := newServer(t)
+	s.change(func() { s.rv = 900 })
+	s.keep("secrets", secret("c", "1"))
+	src := s.source(t)
+	defer src.leave()
+	lists := 0
+	src.keep(t.Context(), objectID{pod.KindSecret, key("c")}.collection(), listener{
+		list: func([]object) verdict {
+			if lists++; lists == 1 {
+				src.newEpoch() // as the pods' watch finds out, before the list is noted
+				return goOn
+			}
+			if got := src.newestHeard(); got != "" {
+				t.Errorf("version %s is taken for one of now", got)
+			}
+			return enough
+		},
+		event:  func(event) verdict { return goOn },
+		failed: func(error) {},
+	})
+	now := src.epoch()
+	src.saw(now, "50")
+	src.saw(context.Background(), "901")
+	if got := src.newestHeard(); got != "50" {
+		t.Errorf("the newest is %q", got)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
 // TestC_1_38_10_LeaveIsAwaitedOnce: a node asks until it may, and reads then. What it
@@ -19,7 +20,7 @@ import (
 func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 	s := newServer(t)
 	src := s.source(t)
-	src.patience = 2 * time.Second
+	src.patience = sourcetest.Patience
 	reviews, may := 0, 3 // held under s.mu: how many there were, and from which on it is a yes
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") {
@@ -55,6 +56,7 @@ func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 		t.Errorf("asked %d times until there is a yes", n)
 	}
 	s.change(func() { may = 1 << 20 })
+	src.patience = leavePatience // it is waited for to its end from here on
 	if n := claim("a"); n < 3 {
 		t.Errorf("asked %d times while it is a no", n)
 	}
@@ -70,6 +72,7 @@ func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 		src.denied[of] = time.Now()
 	}
 	src.mu.Unlock()
+	src.patience = sourcetest.Patience
 	if n := claim("a"); n != 1 || len(src.denied) != 0 {
 		t.Errorf("asked %d times later, and %d are remembered", n, len(src.denied))
 	}

@@ -106,7 +106,7 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 	t.Run("Watched", func(t *testing.T) {
 		s := newServer(t)
 		s.put(boundPod("one", "x"))
-		next := ops(t, s.source(t))
+		next := ops(t, s.gathering(t))
 		next()
 		s.watched(t, 1)
 		s.change(func() { recreate(s) })

@@ -428,6 +428,18 @@ func newSource(t testing.TB, path string, change ...func(*Config)) *Source {
 	return src
 }
 
+// gathers has src make one set of events that come together, however slowly this
+// process is run.
+func gathers(_ *server, src *Source) { src.linger = time.Second }
+
+// gathering is source for what gathers.
+func (s *server) gathering(t testing.TB) *Source {
+	t.Helper()
+	src := s.source(t)
+	gathers(s, src)
+	return src
+}
+
 // rejects is the annotation that makes spec reject a pod.
 const rejects = "test/reject"
 

@@ -29,21 +29,28 @@ func (s *Source) Services(namespace string) ([]*v1.Service, error) {
 	if s.services == nil {
 		return nil, errors.New("the API server's services have not been read yet")
 	}
-	out := slices.Collect(maps.Values(s.services[namespace]))
-	if server := s.services[v1.NamespaceDefault]["kubernetes"]; server != nil && namespace != v1.NamespaceDefault {
+	out := slices.Collect(maps.Values((*s.services)[namespace]))
+	if server := (*s.services)[v1.NamespaceDefault]["kubernetes"]; server != nil && namespace != v1.NamespaceDefault {
 		out = append(out, server)
 	}
 	slices.SortFunc(out, func(a, b *v1.Service) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
+// services are what pods are told of them, by namespace and name.
+type services map[string]map[string]*v1.Service
+
 // readServices keeps s.services what the server says until ctx ends; tell hears of
-// the first answer.
+// the first answer. Nobody waits for its end before the next one begins: it takes
+// back only what it wrote itself.
 func (s *Source) readServices(ctx context.Context, tell func(*pod.Object, error)) {
+	mine := &services{}
 	defer func() {
 		s.mu.Lock()
-		s.services = nil
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if s.services == mine {
+			s.services = nil
+		}
 	}()
 	first := true
 	answered := func(err error) {
@@ -55,12 +62,14 @@ func (s *Source) readServices(ctx context.Context, tell func(*pod.Object, error)
 	everywhere := collection{serviceKind(), []string{"api", "v1", "services"}, "", "list and watch services"}
 	s.keep(ctx, everywhere, listener{
 		list: func(all []object) verdict {
-			fresh := make(map[string]map[string]*v1.Service)
+			fresh := services{}
 			for _, o := range all {
-				putService(fresh, o)
+				fresh.put(o)
 			}
 			s.mu.Lock()
-			s.services = fresh
+			if *mine = fresh; ctx.Err() == nil { // or it is the next one's turn
+				s.services = mine
+			}
 			s.mu.Unlock()
 			answered(nil)
 			return goOn
@@ -68,8 +77,8 @@ func (s *Source) readServices(ctx context.Context, tell func(*pod.Object, error)
 		event: func(e event) verdict {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if delete(s.services[e.object.GetNamespace()], e.object.GetName()); e.kind != watch.Deleted {
-				putService(s.services, e.object)
+			if delete((*mine)[e.object.GetNamespace()], e.object.GetName()); e.kind != watch.Deleted {
+				mine.put(e.object)
 			}
 			return goOn
 		},
@@ -80,9 +89,9 @@ func (s *Source) readServices(ctx context.Context, tell func(*pod.Object, error)
 	})
 }
 
-// putService keeps what pods are told of a service; of one without an address that
-// is nothing.
-func putService(all map[string]map[string]*v1.Service, o object) {
+// put keeps what pods are told of a service; of one without an address that is
+// nothing.
+func (all services) put(o object) {
 	is, ok := o.(*v1.Service)
 	if !ok || is.Spec.ClusterIP == "" || is.Spec.ClusterIP == v1.ClusterIPNone {
 		return

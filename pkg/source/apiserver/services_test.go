@@ -1,15 +1,18 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
@@ -78,6 +81,39 @@ func TestC_1_38_1_Services(t *testing.T) {
 		s.until(t, "no watch", func() bool { return s.live["services"] == 0 })
 		eventually(t, func() string { return serviceNames(t, src, "ns") }, unknown)
 	}
+}
+
+// The last pod goes, and another comes before the reader of services has ended: its
+// late end erases nothing of what the next one read, which goes on hearing changes.
+func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
+	s := newServer(t)
+	s.keep("services", service("ns", "a", "10.0.0.2"))
+	src := s.source(t)
+	defer src.leave()
+	told, starved := make(chan struct{}), make(chan struct{}) // cap 0: readers send the one; the other is closed
+	first, drop := context.WithCancel(t.Context())
+	var old sync.WaitGroup
+	old.Go(func() {
+		src.readServices(first, func(*pod.Object, error) { told <- struct{}{}; <-starved })
+	})
+	<-told
+	drop()
+	second, stop := context.WithCancel(t.Context())
+	var next sync.WaitGroup
+	defer next.Wait()
+	defer stop()
+	next.Go(func() {
+		src.readServices(second, func(*pod.Object, error) { told <- struct{}{} })
+	})
+	<-told
+	close(starved)
+	old.Wait()
+	if got, want := serviceNames(t, src, "ns"), "ns/a=10.0.0.2:80"; got != want {
+		t.Fatalf("services %q, want %q", got, want)
+	}
+	s.until(t, "a watch", func() bool { return s.live["services"] == 1 })
+	s.keep("services", service("ns", "b", "10.0.0.3"))
+	eventually(t, func() string { return serviceNames(t, src, "ns") }, "ns/a=10.0.0.2:80 ns/b=10.0.0.3:80")
 }
 
 // A server that does not let us have services is no reason to hold pods back.

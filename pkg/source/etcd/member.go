@@ -90,7 +90,15 @@ func (s *Source) tls() (*tls.Config, error) {
 		}
 	}
 	if s.cfg.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(s.cfg.CertFile, s.cfg.KeyFile)
+		cert, err := os.ReadFile(s.cfg.CertFile)
+		key := cert
+		if err == nil && s.cfg.KeyFile != s.cfg.CertFile { // one that holds both may be another by now
+			key, err = os.ReadFile(s.cfg.KeyFile)
+		}
+		var pair tls.Certificate
+		if err == nil {
+			pair, err = tls.X509KeyPair(cert, key)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the client certificate: %w", err)
 		}

@@ -39,6 +39,9 @@ const (
 	// badNewsHold is how long a file must be unchanged before a reading that is
 	// broken or loses pods is believed.
 	badNewsHold = 50 * time.Millisecond
+	// writerHold is how long a file that somebody has open for writing must be
+	// unchanged before it is read.
+	writerHold = time.Second
 	// pollInterval replaces CheckFrequency while changes cannot be watched and
 	// while the source cannot be looked at.
 	pollInterval = 2 * time.Second
@@ -79,6 +82,7 @@ type Source struct {
 	poll       time.Duration // pollInterval
 	vanishing  time.Duration // vanishHold
 	badNews    time.Duration // badNewsHold
+	leftOpen   time.Duration // writerHold
 }
 
 var _ source.Source = (*Source)(nil)
@@ -93,7 +97,7 @@ func New(cfg Config) *Source {
 	}
 	return &Source{
 		cfg: cfg, newWatcher: newFSWatcher, mountOf: func(st *state) uint64 { return st.mount }, writerOf: writerOf,
-		poll: pollInterval, vanishing: vanishHold, badNews: badNewsHold,
+		poll: pollInterval, vanishing: vanishHold, badNews: badNewsHold, leftOpen: writerHold,
 	}
 }
 

@@ -50,7 +50,7 @@ func (l *look) patience(f *opened) time.Duration {
 	case unknownWriter:
 		return badNewsHold
 	}
-	return time.Second
+	return l.leftOpen
 }
 
 // quiet reports whether the state id of path has been there for as long as

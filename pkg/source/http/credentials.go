@@ -29,8 +29,20 @@ func (s *Source) credentials() (credentials, error) {
 	}
 	all := sha256.New()
 	c.config = &tls.Config{}
+	// A file that holds certificate and key may be replaced at any moment: what is
+	// read of it twice may be halves of two pairs.
+	once := map[string][]byte{}
+	contentOf := func(what, path string) ([]byte, error) {
+		data, had := once[path]
+		if had {
+			return data, nil
+		}
+		data, err := s.read(what, path)
+		once[path] = data
+		return data, err
+	}
 	if s.cfg.CAFile != "" {
-		data, err := readCredential("CA file", s.cfg.CAFile)
+		data, err := contentOf("CA file", s.cfg.CAFile)
 		if err != nil {
 			return c, err
 		}
@@ -42,11 +54,11 @@ func (s *Source) credentials() (credentials, error) {
 	}
 	fmt.Fprintf(all, "%x", all.Sum(nil)) // where one file ends and the next begins
 	if s.cfg.CertFile != "" {
-		cert, err := readCredential("client certificate", s.cfg.CertFile)
+		cert, err := contentOf("client certificate", s.cfg.CertFile)
 		if err != nil {
 			return c, err
 		}
-		key, err := readCredential("client key", s.cfg.KeyFile)
+		key, err := contentOf("client key", s.cfg.KeyFile)
 		if err != nil {
 			return c, err
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/said"
 )
 
 func (s *site) listen(t testing.TB, change ...func(*Config)) *sourcetest.Listener {
@@ -52,32 +53,33 @@ func TestF60_EmptyBodyKeepsPods(t *testing.T) {
 // A body that is no manifest stays a problem for as long as it is served, and
 // neither it nor what we send appears anywhere (C-1.7.6, I8).
 func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
-	var log bytes.Buffer
+	var log said.Log
+	var told strings.Builder
 	s := newSite(t)
 	s.says("pod one x")
 	l := s.listen(t, func(c *Config) {
 		c.URL = strings.Replace(c.URL, "://", "://user:hunter2@", 1) + "?token=hunter2&node=n1"
 		c.Header = nethttp.Header{"X-Secret": {"hunter2"}}
-		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.Log = log.Logger()
 	})
-	told := func(w sourcetest.Word) { fmt.Fprintf(&log, "%+v %v\n", w.Files.Slice(), w.Err) }
-	told(l.Set())
+	tells := func(w sourcetest.Word) { fmt.Fprintf(&told, "%+v %v\n", w.Files.Slice(), w.Err) }
+	tells(l.Set())
 	s.says("password: hunter2")
 	broken := l.Set()
 	broken.Holds(t, "!")
-	told(broken)
+	tells(broken)
 	s.waits(t, 3) // nothing more is said of the same body
 	s.fails(500)
-	told(l.Next())
+	tells(l.Next())
 	s.does(func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		nethttp.Redirect(w, r, "http://elsewhere.invalid/?token=hunter2", nethttp.StatusFound)
 	})
-	told(l.Next())
+	tells(l.Next())
 	s.Server.CloseClientConnections()
 	l.Leave()
 	l.Ended()
-	if strings.Contains(log.String(), "hunter2") {
-		t.Errorf("a secret is told:\n%s", log.String())
+	if all := log.String() + told.String(); strings.Contains(all, "hunter2") {
+		t.Errorf("a secret is told:\n%s", all)
 	}
 	if !strings.Contains(log.String(), "node=n1") {
 		t.Errorf("the log does not name the URL:\n%s", log.String())
@@ -85,6 +87,12 @@ func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
 }
 
 func TestF62_AnswersThatAreNoDocument(t *testing.T) {
+	var bomb bytes.Buffer // made before anybody waits for it
+	z := gzip.NewWriter(&bomb)
+	for range 64 {
+		_, _ = z.Write(make([]byte, 1<<20))
+	}
+	_ = z.Close()
 	cases := map[string]struct {
 		answer nethttp.HandlerFunc
 		want   string
@@ -117,11 +125,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 		}, "the body is larger than 10 MiB"},
 		"a compressed bomb": {func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
-			z := gzip.NewWriter(w)
-			for range 64 {
-				_, _ = z.Write(make([]byte, 1<<20))
-			}
-			_ = z.Close()
+			_, _ = w.Write(bomb.Bytes())
 		}, "the body is larger than 10 MiB"},
 		"redirects for ever": {func(w nethttp.ResponseWriter, r *nethttp.Request) {
 			nethttp.Redirect(w, r, "/pods", nethttp.StatusFound)
@@ -160,16 +164,14 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 }
 
 func TestF62_ServersThatAreNotThere(t *testing.T) {
-	closed := httptest.NewServer(nil)
-	closed.Close()
 	secure := httptest.NewUnstartedServer(nethttp.NotFoundHandler())
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	secure.StartTLS()
 	defer secure.Close()
 	plain := newSite(t)
 	for url, want := range map[string]string{
-		closed.URL: "connection refused",
-		secure.URL: "certificate signed by unknown authority",
+		"http://127.0.0.1:1": "connection refused",
+		secure.URL:           "certificate signed by unknown authority",
 		strings.Replace(plain.URL, "http://", "https://", 1): "no valid HTTP answer",
 	} {
 		s, err := New(Config{URL: url, CheckFrequency: often, Parse: parse})

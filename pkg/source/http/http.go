@@ -72,8 +72,9 @@ type Config struct {
 // Source is an http source.
 type Source struct {
 	cfg  Config
-	url  *url.URL // without userinfo and fragment
-	name string   // the URL without secrets
+	url  *url.URL                                // without userinfo and fragment
+	name string                                  // the URL without secrets
+	read func(what, path string) ([]byte, error) // readCredential
 }
 
 var _ source.Source = (*Source)(nil)
@@ -103,7 +104,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Source{cfg: cfg, name: redact(u)}
+	s := &Source{cfg: cfg, name: redact(u), read: readCredential}
 	s.cfg.Header = headers(cfg, u)
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
 	s.url = u

@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
 // pair is a certificate and its key.
@@ -207,6 +209,32 @@ func TestRotatedCredentialsAreUsed(t *testing.T) {
 		t.Errorf("error %q", err)
 	}
 	put(t, at("ca"), ca.certPEM())
+	l.Set().Holds(t, "second")
+}
+
+// One file that holds certificate and key is replaced while it is read: what is used
+// is one pair, never the certificate of one and the key of the other.
+func TestF72_PairReplacedWhileItIsRead(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	ca := issue(t, nil, named("ca"))
+	put(t, at("ca"), ca.certPEM())
+	write := func(name string) {
+		p := issue(t, ca, named(name))
+		put(t, at("pair"), append(p.certPEM(), p.keyPEM()...))
+	}
+	write("first")
+	s := mutual(t, issue(t, ca, nil), ca)
+	src := s.source(t, func(c *Config) { c.CAFile, c.CertFile, c.KeyFile = at("ca"), at("pair"), at("pair") })
+	src.read = func(what, path string) ([]byte, error) {
+		data, err := readCredential(what, path)
+		if path == at("pair") {
+			write("second")
+		}
+		return data, err
+	}
+	l := sourcetest.Listen(t, src)
+	l.Set().Holds(t, "first")
 	l.Set().Holds(t, "second")
 }
 

@@ -87,6 +87,10 @@ type Word struct {
 
 // Listener receives what a source yields, one word at a time.
 type Listener struct {
+	// Patience is how long a word, and the end, are waited for; at first it is the
+	// constant of that name.
+	Patience time.Duration
+
 	t      testing.TB
 	words  chan Word // capacity 0: the ranging goroutine sends, Next receives
 	cancel context.CancelFunc
@@ -96,7 +100,7 @@ type Listener struct {
 // Listen ranges over s in a goroutine that ends before the test does.
 func Listen(t testing.TB, s source.Source) *Listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Listener{t: t, words: make(chan Word), cancel: cancel}
+	l := &Listener{Patience: Patience, t: t, words: make(chan Word), cancel: cancel}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(l.words)
@@ -133,7 +137,7 @@ func (l *Listener) Next() Word {
 			}
 		}
 		return w
-	case <-time.After(Patience):
+	case <-time.After(l.Patience):
 		l.t.Fatal("the source says nothing")
 	}
 	return Word{}
@@ -186,7 +190,7 @@ func (l *Listener) Error() error {
 // dropped.
 func (l *Listener) Ended() {
 	l.t.Helper()
-	deadline := time.After(Patience)
+	deadline := time.After(l.Patience)
 	for {
 		select {
 		case _, ok := <-l.words:
