@@ -39,9 +39,9 @@ func (s *supervisor) run(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
 	}
-	for !s.say(daemon.SdNotifyReady) { // or the service would be taken for one that does not start
+	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = min(2*wait, saySeldom) { // or the service does not start
 		select {
-		case <-time.After(sayAgain):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
@@ -108,8 +108,12 @@ func (s *supervisor) dumped() string {
 // it must not keep the agent from leaving (F4).
 const sayPatience = 500 * time.Millisecond
 
-// sayAgain is how long after a try that failed the next one comes.
-const sayAgain = 2 * time.Second
+// sayAgain is how long after a first try that failed the next one comes; it grows to
+// saySeldom, where a service manager is gone for good.
+const (
+	sayAgain  = 2 * time.Second
+	saySeldom = 5 * time.Minute
+)
 
 // say tells the service manager, if there is one. It reports whether that was done.
 func (s *supervisor) say(state string) bool {

@@ -20,8 +20,8 @@ const (
 	// busyPercent is for one that starts many pods: with the other it would collect
 	// its garbage ten times a second, while they wait.
 	busyPercent = 100
-	// busyWithin is how soon the next collection comes where much is being done.
-	busyWithin = 2 * time.Second
+	// busyWithin is how soon the next two collections come where much is being done.
+	busyWithin = 4 * time.Second
 )
 
 const (
@@ -47,16 +47,16 @@ func settle(ctx context.Context, after time.Duration) {
 	}
 	let(calmPercent)
 	collected := collections(ctx)
-	var last time.Time
+	var last [2]time.Time
 	look := time.NewTimer(after)
 	defer look.Stop()
 	for starts := true; ; {
 		select {
 		case now := <-collected:
-			if now.Sub(last) < busyWithin {
+			if now.Sub(last[0]) < busyWithin {
 				let(busyPercent)
 			}
-			last = now
+			last[0], last[1] = last[1], now
 		case <-look.C:
 			if starts || spare() >= settleFrom {
 				debug.FreeOSMemory()

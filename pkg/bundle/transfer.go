@@ -85,7 +85,7 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 	// image its name.
 	late := time.AfterFunc(5*callLimit, cancel)
 	listener.Wait()
-	late.Stop()
+	whole := late.Stop()
 	cancel()
 	sender.Wait()
 	if sent != nil {
@@ -93,6 +93,9 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 	}
 	if err != nil {
 		return nil, transferError(err)
+	}
+	if !whole {
+		return nil, status.Error(codes.Unavailable, "the runtime does not say what it has imported")
 	}
 	slices.Sort(saved)
 	return slices.Compact(saved), nil

@@ -154,7 +154,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		}
 		changes = append(changes, change.Type+" "+change.Object.Name)
 	}
-	if !slices.Equal(changes, []string{"ADDED web-n1", "DELETED gone", "DELETED web-n1"}) {
+	if !slices.Equal(changes, []string{"DELETED gone", "ADDED web-n1", "DELETED web-n1"}) {
 		t.Errorf("%q", changes)
 	}
 	broken := 0

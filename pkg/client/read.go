@@ -10,6 +10,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,6 +50,11 @@ func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[Chang
 	}
 	return func(yield func(Changed[*v1.Pod], error) bool) {
 		here := map[types.UID]bool{}
+		first, begins := []Changed[*v1.Pod]{}, true // what there is; told behind what has gone
+		begin := func() bool {
+			begins = false
+			return !slices.ContainsFunc(first, func(c Changed[*v1.Pod]) bool { return !yield(c, nil) })
+		}
 		for change, err := range watch[*v1.Pod](ctx, c, "/v1/pods", url.Values{"allowWatchBookmarks": {"true"}}) {
 			switch {
 			case err != nil:
@@ -58,13 +64,21 @@ func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[Chang
 						return
 					}
 				}
+				if !begin() {
+					return
+				}
 				continue
-			default:
+			case begins:
 				here[change.Object.UID] = true
+				first = append(first, change)
+				continue
 			}
-			if !yield(change, err) {
+			if begins && !begin() || !yield(change, err) {
 				return
 			}
+		}
+		if begins {
+			begin()
 		}
 	}
 }

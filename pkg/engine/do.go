@@ -126,6 +126,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
 		return w.pull(ctx, v.Want, s.Container)
 	}
+	w.sweeping.await(ctx, v.Want.UID())
 	if err := w.takeSlot(ctx); err != nil {
 		return err
 	}

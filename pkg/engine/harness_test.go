@@ -348,6 +348,7 @@ type disk struct {
 
 	onReport func(pod.StatusReport) // nil: nobody looks at reports as they come
 	onSweep  func()                 // nil: nobody looks at sweeps as they begin
+	onSwept  func()                 // nil: nobody looks at what they remove
 
 	hooks     []hookRun
 	hookTakes map[string]time.Duration // by container name
@@ -482,6 +483,11 @@ func (d *disk) Sweep(keep func(string) bool) (removed []string, _ error) {
 	defer d.mu.Unlock()
 	for v := range d.volumes {
 		if uid, _, _ := strings.Cut(v, "/"); !keep(uid) {
+			if d.onSwept != nil {
+				d.mu.Unlock()
+				d.onSwept()
+				d.mu.Lock()
+			}
 			delete(d.volumes, v)
 			removed = append(removed, uid)
 		}

@@ -47,8 +47,8 @@ type loop struct {
 
 	// sweep allows stopping what nobody wants; runonce never sweeps.
 	sweep bool
-	// spared is what the newest sweep leaves alone; nil before the first.
-	spared *uids
+	// sweeping keeps a sweep and pods that come meanwhile apart.
+	sweeping sweep
 	// outbox holds the entries whose workers get a letter when this turn is over:
 	// what one turn changes of several pods, their order above all, is seen whole.
 	outbox []*entry
@@ -312,9 +312,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	l.forgetOrder(e)
 	e.want = want
 	if want != nil {
-		if l.spared != nil { // before it has a worker that makes its directory
-			l.spared.add(want.UID())
-		}
+		l.sweeping.add(want.UID()) // before it has a worker that makes its directory
 		e.runs = want
 		e.ended = e.ended || over
 	} else {

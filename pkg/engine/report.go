@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"maps"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -102,10 +101,10 @@ func (l *loop) sweepDirectories() {
 	for uid := range l.found {
 		keep[uid] = true
 	}
-	spared := &uids{known: maps.Clone(keep)}
-	l.spared = spared
+	l.sweeping.begin(maps.Clone(keep)) // workers may add to it
 	l.workers.Go(func() {
-		removed, err := l.cfg.Volumes.Sweep(spared.has)
+		removed, err := l.cfg.Volumes.Sweep(l.sweeping.keeps)
+		l.sweeping.end()
 		if err != nil {
 			l.log.Warn("Directories of unknown pods not removed", "error", err)
 		}
@@ -122,25 +121,6 @@ func (l *loop) sweepDirectories() {
 			l.log.Info("Cgroups of unknown pods removed", "uids", removed)
 		}
 	})
-}
-
-// uids are those of pods whose directories stay: of the pods there were when a sweep
-// began, and of those that have come since.
-type uids struct {
-	mu    sync.Mutex
-	known map[string]bool
-}
-
-func (u *uids) add(uid string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.known[uid] = true
-}
-
-func (u *uids) has(uid string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.known[uid]
 }
 
 // drop forgets a pod of which nothing is left.

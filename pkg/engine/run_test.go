@@ -159,6 +159,27 @@ func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 	})
 }
 
+// One whose UID is that of the directories being removed waits until they are.
+func TestI6_WhoComesBackWaitsForTheSweep(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		back := mkpod("back")
+		m.disk.volumes[back.UID()+"/1"] = "left"
+		m.disk.onSwept = func() {
+			m.disk.onSwept = nil
+			m.src.set(back)
+			time.Sleep(time.Second) // the removal takes long
+		}
+		m.src.set()
+		m.arrive()
+		m.pass(time.Minute)
+		m.disk.mu.Lock()
+		defer m.disk.mu.Unlock()
+		if is, has := m.disk.volumes[back.UID()+"/1"]; !has || is == "left" {
+			t.Errorf("volumes %v", m.disk.volumes)
+		}
+	})
+}
+
 func TestF28_ForeignSandboxIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		if err := m.rt.RunForeign(pod.Key{Namespace: "default", Name: "foreign"}, "app"); err != nil {

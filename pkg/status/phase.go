@@ -228,7 +228,8 @@ func (b *build) alive() bool {
 			return true
 		}
 	}
-	return b.up()
+	runs := func(c pod.Container) bool { return c.State == pod.StateRunning || c.State == pod.StateUnknown }
+	return b.up() || slices.ContainsFunc(b.have.Dead, runs)
 }
 
 // closeBooks gives every container of a pod that has ended an end, where it had

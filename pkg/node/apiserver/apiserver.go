@@ -186,11 +186,14 @@ func (p *Presence) heard() uint64 {
 
 // hearListed takes the object of a list that was asked for when it had been heard of
 // so often. The list has the newest there is, however old it looks (F71), unless more
-// was heard while it was on its way.
-func (p *Presence) hearListed(n *v1.Node, words uint64) {
+// was heard while it was on its way: then it is false where another one, or a newer one,
+// is known.
+func (p *Presence) hearListed(n *v1.Node, words uint64) bool {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
 	p.believe(n, p.words == words)
+	is := p.seen.Load()
+	return is != nil && is.UID == n.UID && is.ResourceVersion == n.ResourceVersion
 }
 
 // believe is hear for an object that may be the newest by the server's word; hearing is

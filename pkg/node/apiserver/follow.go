@@ -54,7 +54,7 @@ func (p *Presence) selector() string {
 	return fields.OneTermEqualSelector(metav1.ObjectNameField, p.cfg.Observer.Name()).String()
 }
 
-// list reads the object, and returns where a watch goes on.
+// list reads the object, and returns where a watch goes on; "" is another list.
 func (p *Presence) list(ctx context.Context) (string, error) {
 	words := p.heard()
 	all, err := p.nodes.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
@@ -62,7 +62,9 @@ func (p *Presence) list(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if len(all.Items) > 0 {
-		p.hearListed(&all.Items[0], words)
+		if !p.hearListed(&all.Items[0], words) {
+			return "", nil // the next list says which of the two is the newest
+		}
 	} else if was := p.seen.Load(); was != nil && version(was.ResourceVersion) <= version(all.ResourceVersion) {
 		p.gone(was.UID)
 	}

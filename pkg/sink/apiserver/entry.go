@@ -23,6 +23,8 @@ type entry struct {
 	doubtful bool
 	// seen says that the server's word came while a request was under way.
 	seen bool
+	// went is the pod that was heard to go meanwhile; "" for none.
+	went types.UID
 
 	// unseen is since when object is something that only this node knows of; zero
 	// once the server showed it.
@@ -146,6 +148,9 @@ const slimFor = 10 * time.Minute
 // comparison (C-1.27.5); what is asked of the node does not.
 func (e *entry) see(s sighting, now time.Time) {
 	e.seen = true
+	if s.gone {
+		e.went = s.pod.UID
+	}
 	was := e.object
 	fresh := was == nil || was.UID != s.pod.UID
 	switch {

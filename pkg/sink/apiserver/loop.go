@@ -145,7 +145,7 @@ func (l *loop) work(now time.Time, send func(errand)) (wait time.Duration, ok bo
 		case await:
 			e.due = now.Add(awaitUID)
 		default:
-			e.busy, e.seen = true, false
+			e.busy, e.seen, e.went = true, false, ""
 			send(q)
 		}
 	}

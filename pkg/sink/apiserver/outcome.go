@@ -65,10 +65,14 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 	case get:
 		l.found(a, e, now)
 	case create:
-		went := e.seen && e.object == nil // something of its name went meanwhile: it, perhaps
-		newer := e.object != nil && e.object.UID == a.object.UID && older(a.object.ResourceVersion, e.object.ResourceVersion)
-		if e.said, e.taken, e.doubtful = "", false, went; !newer {
-			e.deleted, e.object, e.absent, e.unseen = "", a.object, false, now
+		e.said, e.taken = "", false
+		switch o := e.object; {
+		case e.went == a.object.UID: // before its creation was answered
+		case o != nil && o.UID != a.object.UID:
+			e.doubtful = true // one of the two has gone
+		case o != nil && !older(o.ResourceVersion, a.object.ResourceVersion): // it is seen already
+		default:
+			e.deleted, e.object, e.absent, e.doubtful, e.unseen = "", a.object, false, false, now
 		}
 	case patch:
 		if a.report != nil { // or there is still no mirror
@@ -115,8 +119,8 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 			e.back(now, refusedPause, refusedPause, 0)
 		}
 	case e.seen && e.object != nil && older(o.ResourceVersion, e.object.ResourceVersion):
-	case e.seen && e.object == nil:
-		e.doubtful = true // it went meanwhile, perhaps
+	case e.went == o.UID:
+		e.lose() // while the answer was on its way
 	default:
 		if isMirror(o) && (e.object == nil || e.object.UID != o.UID) {
 			e.unseen = now

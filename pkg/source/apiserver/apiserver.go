@@ -254,7 +254,8 @@ func (r *run) look(ctx context.Context) error {
 
 // goFrom has the next watch begin at l.
 func (r *run) goFrom(l picture) {
-	r.seen, r.on, r.cut = l.rv, l.on, false
+	// Where more was heard of meanwhile the next look decides whether it was set back.
+	r.seen, r.on, r.cut = l.rv, l.on, older(l.rv, r.newestHeard())
 	r.settle()
 }
 

@@ -50,7 +50,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 			r.on = ground{}
 			return true, nil
 		}
-		r.cut = false
+		r.cut = older(now.rv, r.newestHeard()) // was it said before that, or is it set back?
 	}
 	events := make(chan event) // cap 0: the reader sends, the loop below receives; the reader waits
 	reader.Go(func() {
@@ -73,7 +73,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	}
 	r.cfg.Log.Debug("Watch ended", "kubeconfig", r.cfg.Kubeconfig, "resourceVersion", r.seen, "asked", asked, "lasted", lasted, "because", end)
 	r.on, due = r.ended(ctx, r.on, end, asked, lasted)
-	r.cut = !due
+	r.cut = r.cut || !due
 	return due, nil
 }
 
