@@ -50,7 +50,7 @@ test: test-unit fuzz test-e2e
 .PHONY: test-unit
 test-unit: bundle cross
 	$(GO) vet ./...
-	$(GO) test -race -timeout 30m ./cmd/... ./docs/... ./pkg/... ./hack/...
+	$(GO) test -race -timeout 20m ./cmd/... ./docs/... ./pkg/... ./hack/...
 	cd test/parity && $(GO) vet ./... && $(GO) test ./...
 
 ## test-long: the long forms of scenarios on a real containerd (root, a quarter of an hour)
@@ -75,7 +75,7 @@ test-e2e: build images test-cluster-bin kubelet-bin
 		exit 1; \
 	fi
 	$(GO) test -count=1 -timeout 30m $$($(GO) list ./test/... | grep -v /test/kube)
-	$(GO) test -count=1 -timeout 45m ./test/kube
+	$(GO) test -count=1 -timeout 30m ./test/kube
 
 ## test-vm: cgroup v2 and the unit under systemd, in a virtual machine (root, qemu)
 .PHONY: test-vm

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,8 +30,10 @@ func TestMain(m *testing.M) {
 // Beside testscript's own commands there are:
 //
 //	exits CODE PROGRAM [ARG…]   the program ends with this exit code
-//	until CODE REGEXP PROGRAM [ARG…]   the same of what has a time of its own, which a machine may
-//	                            take from it: again until it says a line that matches too
+//	until CODE[,CODE…] REGEXP PROGRAM [ARG…]   the same of what has a time of its own, which a
+//	                            machine may take from it: again until it says a line that matches
+//	                            too, and as long as it ends with this code, with that of a
+//	                            time-out, or with another of these
 //	waitfor FILE REGEXP         until the file has a line that matches
 //	rename OLD NEW              as an editor or a deployment replaces a file
 //	schema NAME FILE            every JSON document in FILE fits docs/schemas/NAME.json
@@ -98,19 +101,25 @@ func scriptCode(ts *testscript.TestScript, args []string) int {
 
 func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 {
-		ts.Fatalf("usage: until CODE REGEXP PROGRAM [ARG…]")
+		ts.Fatalf("usage: until CODE[,CODE…] REGEXP PROGRAM [ARG…]")
 	}
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
+	var codes []int
+	for text := range strings.SplitSeq(args[0], ",") {
+		code, err := strconv.Atoi(text)
+		ts.Check(err)
+		codes = append(codes, code)
+	}
+	want := codes[0]
 	re := regexp.MustCompile("(?m)" + args[1])
 	for begin := time.Now(); ; {
 		code := scriptCode(ts, args[2:])
 		if code == want && re.MatchString(ts.ReadFile("stdout")+ts.ReadFile("stderr")) {
 			return
 		}
-		if time.Since(begin) > 20*time.Second {
+		if code != exitTimeout && !slices.Contains(codes, code) || time.Since(begin) > 20*time.Second {
 			ts.Fatalf("exit code %d, want %d and a line that matches %s", code, want, args[1])
 		}
+		<-time.After(50 * time.Millisecond)
 	}
 }
 

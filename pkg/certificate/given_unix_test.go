@@ -23,7 +23,13 @@ func replaced(t testing.TB, path, first, second string) {
 		t.Fatal(err)
 	}
 	var writer sync.WaitGroup
-	t.Cleanup(writer.Wait)
+	t.Cleanup(func() {
+		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // if nobody did, the writer waits for it
+		writer.Wait()
+		if err == nil {
+			_ = f.Close() // nothing was written to it
+		}
+	})
 	writer.Go(func() {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0) // returns once somebody reads
 		if err != nil {

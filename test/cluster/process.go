@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -251,10 +250,10 @@ var taken struct {
 
 // freeAddress returns a loopback address nobody listens at, and which no other
 // test is given while this process lives. Its port is not one the kernel hands out
-// by itself, so it stays free while a program restarts.
+// by itself, unless that hands out all, so it stays free while a program restarts.
 func freeAddress() (string, error) {
 	for range 200 {
-		port := strconv.Itoa(12000 + rand.IntN(20000))
+		port := strconv.Itoa(node.RandomPort())
 		name, err := net.Listen("unix", "@nodectl-test-port-"+port) // it goes with the process
 		if err != nil {
 			continue

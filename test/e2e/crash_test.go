@@ -239,9 +239,12 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	}
 	s.awaitGone("web")
 	s.nothingLeft()
-	if all := s.awaitEnded("web", "main", 1); len(all) == 0 || all[len(all)-1].id != was["main"].id {
-		t.Errorf("the last life of main is %+v, want %s", all, was["main"].id)
-	}
+	s.eventually(func() error { // the runtime tells of an end a moment after it shows it
+		if all := s.ended("web", "main"); len(all) == 0 || all[len(all)-1].id != was["main"].id {
+			return fmt.Errorf("the last life of main is %+v, want %s", all, was["main"].id)
+		}
+		return nil
+	})
 	if _, err := os.Stat(filepath.Join(s.root, "pods")); err != nil {
 		t.Error(err)
 	}

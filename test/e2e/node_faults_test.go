@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -31,13 +32,14 @@ func TestF31_OOMKilled(t *testing.T) {
 	s.write("fat.yaml", manifest("fat", []string{container("main", `alloc, "64", forever`, limit)}))
 	s.write("parent.yaml", manifest("parent", []string{container("main", "append, /x/parent, forever", limit, scratchMount,
 		`readinessProbe: {exec: {command: [/app, alloc, "64"]}, periodSeconds: 1, failureThreshold: 1}`)}, s.scratchVolume()))
-	probes := s.through(criproxy.Hooks{}).Fault(criproxy.Rule{Method: "ExecSync"})
+	word := newLastWord()
+	probes := s.through(criproxy.Hooks{After: word.note}).Fault(criproxy.Rule{Method: "ExecSync"})
 	s.serve()
 	s.awaitStatus("fat", "OOMKilled and restarted", func(st v1.PodStatus) bool {
 		c := containerStatus(st, "main")
 		return c.RestartCount > 0 && oomKilled(c.LastTerminationState.Terminated)
 	})
-	s.endsForMemory("first", "init", func(name string) string {
+	s.endsForMemory(word, "first", "init", func(name string) string {
 		s.excuse(name) // its container never comes
 		return manifest(name, []string{container("main", "forever")},
 			"restartPolicy: Never", "initContainers:", container("init", `alloc, "64"`, limit))
@@ -60,11 +62,38 @@ func oomKilled(end *v1.ContainerStateTerminated) bool {
 	return end != nil && end.Reason == "OOMKilled" && end.ExitCode == 137
 }
 
+// lastWord notes the reasons that the runtime gave an agent for containers' ends.
+type lastWord struct {
+	mu      sync.Mutex
+	reasons map[string]string // by container, the newest
+}
+
+func newLastWord() *lastWord { return &lastWord{reasons: map[string]string{}} }
+
+func (l *lastWord) note(c criproxy.Call, err error) {
+	var r cri.ContainerStatusResponse
+	if c.Method != "ContainerStatus" || err != nil || proto.Unmarshal(c.Answer.Materialize(), &r) != nil {
+		return
+	}
+	if st := r.GetStatus(); st.GetState() == cri.ContainerState_CONTAINER_EXITED {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.reasons[st.GetId()] = st.GetReason()
+	}
+}
+
+// of returns what was said of a container, "" for nothing.
+func (l *lastWord) of(id string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reasons[id]
+}
+
 // endsForMemory fails unless a pod whose container is killed for its memory says so.
 // The kernel's word on it and the container's end reach the runtime in ways of their
 // own, and what has ended is looked at once: such a pod may be one too early, three
-// are none.
-func (s *stage) endsForMemory(name, container string, text func(name string) string) {
+// are none. What the runtime has told the agent counts at once.
+func (s *stage) endsForMemory(word *lastWord, name, container string, text func(name string) string) {
 	s.Helper()
 	var seen []string
 	for i := range 3 {
@@ -75,8 +104,19 @@ func (s *stage) endsForMemory(name, container string, text func(name string) str
 		if end := c.State.Terminated; end == nil || end.ExitCode != 137 || c.RestartCount != 0 {
 			s.Fatalf("a pod without memory: %s", describe(st))
 		}
-		if oomKilled(c.State.Terminated) {
+		_, id, _ := strings.Cut(c.State.Terminated.ContainerID, "://")
+		told := word.of(id)
+		if told == "" {
+			s.Fatalf("the runtime was not asked how %s ended: %s", id, describe(st))
+		}
+		if told == "OOMKilled" {
+			s.awaitStatus(name, "OOMKilled, as the runtime has said", func(st v1.PodStatus) bool {
+				return oomKilled(containerStatus(st, container).State.Terminated)
+			})
 			return
+		}
+		if oomKilled(c.State.Terminated) {
+			s.Fatalf("the runtime said %s: %s", told, describe(st))
 		}
 		seen = append(seen, describe(st))
 	}

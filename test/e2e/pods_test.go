@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -261,8 +262,10 @@ func TestC_1_22_14_ResourcesReachTheCgroup(t *testing.T) {
 // what is said of it.
 func TestC_1_22_13_OOMKilled(t *testing.T) {
 	s := parallelStage(t)
+	word := newLastWord()
+	s.through(criproxy.Hooks{After: word.note})
 	s.serve()
-	s.endsForMemory("fat", "main", func(name string) string {
+	s.endsForMemory(word, "fat", "main", func(name string) string {
 		return manifest(name, []string{
 			container("main", `alloc, "64", forever`, "resources: {limits: {memory: 24Mi}}"),
 		}, "restartPolicy: Never")

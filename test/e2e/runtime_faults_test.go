@@ -123,6 +123,11 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 		if took[1][slow] > 2*took[0][slow]+2*time.Second {
 			t.Errorf("a slow %s took %s, without the fault %s", what, took[1][slow], took[0][slow])
 		}
+		// But no machine stands as long as a call that hangs.
+		const slowest = samples - 1
+		if took[1][slowest] > 2*took[0][slowest]+10*time.Second {
+			t.Errorf("the slowest %s took %s, without the fault %s", what, took[1][slowest], took[0][slowest])
+		}
 	}
 	for _, f := range hung {
 		if n := len(f.Calls()); n > 20 {

@@ -44,7 +44,7 @@ func (w *world) caller(pair *cluster.Pair) *http.Client {
 	}
 	transport := &http.Transport{TLSClientConfig: config}
 	w.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Timeout: patience, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Timeout: patience / 3, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // issue returns the certificate of a user who has it from the cluster's authority.

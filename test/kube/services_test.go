@@ -135,8 +135,11 @@ spec:
 	}
 	w.await(func() error {
 		out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "nobody.default.svc.cluster.local")
-		if err == nil || !strings.Contains(out+err.Error(), "NXDOMAIN") {
-			return fmt.Errorf("a name that nobody has: %v %q", err, out)
+		if err == nil {
+			w.Fatalf("a name that nobody has: %q", out)
+		}
+		if !strings.Contains(out+err.Error(), "NXDOMAIN") {
+			return fmt.Errorf("a name that nobody has: %w %q", err, out)
 		}
 		return nil
 	})

@@ -40,7 +40,7 @@ func TestShop_OnACluster(t *testing.T) {
 	w.kubectl("rollout", "status", "deployment/shop-web", "--timeout=120s")
 	address := w.kubectl("get", "service", "shop-web", "-o", "jsonpath={.spec.clusterIP}")
 	page := func() (string, error) {
-		client := http.Client{Timeout: patience} // a connection that is refused is an error at once
+		client := http.Client{Timeout: patience / 4} // a connection that is refused is an error at once
 		r, err := client.Get("http://" + address + "/")
 		if err != nil {
 			return "", err
@@ -94,8 +94,10 @@ func TestShop_OnACluster(t *testing.T) {
 			w.newborn(begun)
 		}
 		revive()
-		if got, err := page(); err != nil || got != shopPage {
-			t.Errorf("after a restart of %s the page is %q: %v", part.name, got, err)
+		took := node.Stopwatch(t)
+		got, err := page()
+		if took := took(); err != nil || got != shopPage || took > 5*time.Second {
+			t.Errorf("after a restart of %s the page is %q, after %s: %v", part.name, got, took, err)
 		}
 		w.awaitNode("Ready", "True")
 		t.Logf("restarted %s", part.name)

@@ -298,7 +298,7 @@ func (r request) early(later []request) bool {
 	}
 	return slices.ContainsFunc(later, func(g request) bool {
 		return g.Verb == r.Verb && g.ObjectRef == r.ObjectRef && g.ResponseStatus.Code/100 == 2 &&
-			g.StageTimestamp.Sub(r.StageTimestamp) < 30*time.Second
+			g.StageTimestamp.Sub(r.StageTimestamp) < 5*time.Second
 	})
 }
 
@@ -328,7 +328,7 @@ func TestEarlyIsWhatIsGrantedSoon(t *testing.T) {
 	}
 	for what, later := range map[string][]request{
 		"never granted":    {refused, refused},
-		"granted late":     {ask("configmaps", "a", http.StatusOK, time.Minute)},
+		"granted late":     {ask("configmaps", "a", http.StatusOK, 6*time.Second)},
 		"another granted":  {ask("configmaps", "b", http.StatusOK, time.Second)},
 		"another resource": {ask("secrets", "a", http.StatusOK, time.Second)},
 	} {

@@ -290,7 +290,11 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 			}
 			c.does(s)
 		})
-		<-said
+		select {
+		case <-said:
+		case <-time.After(sourcetest.Patience):
+			t.Fatalf("%s is not asked for", c.name)
+		}
 		s.until(t, "a watch of secrets", func() bool { return s.live["secrets"] == 1 })
 		was := src.newestHeard()
 		s.keep("secrets", secret("c", "2"))

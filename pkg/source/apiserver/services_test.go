@@ -91,21 +91,41 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	src := s.source(t)
 	defer src.leave()
 	told, starved := make(chan struct{}), make(chan struct{}) // cap 0: readers send the one; the other is closed
+	answered := func() {
+		t.Helper()
+		select {
+		case <-told:
+		case <-time.After(sourcetest.Patience):
+			t.Fatal("a reader of services tells nothing")
+		}
+	}
+	tells := func(ctx context.Context) {
+		select {
+		case told <- struct{}{}:
+		case <-ctx.Done():
+		}
+	}
 	first, drop := context.WithCancel(t.Context())
 	var old sync.WaitGroup
 	old.Go(func() {
-		src.readServices(first, func(*pod.Object, error) { told <- struct{}{}; <-starved })
+		src.readServices(first, func(*pod.Object, error) {
+			tells(first)
+			select {
+			case <-starved:
+			case <-t.Context().Done():
+			}
+		})
 	})
-	<-told
+	answered()
 	drop()
 	second, stop := context.WithCancel(t.Context())
 	var next sync.WaitGroup
 	defer next.Wait()
 	defer stop()
 	next.Go(func() {
-		src.readServices(second, func(*pod.Object, error) { told <- struct{}{} })
+		src.readServices(second, func(*pod.Object, error) { tells(second) })
 	})
-	<-told
+	answered()
 	close(starved)
 	old.Wait()
 	if got, want := serviceNames(t, src, "ns"), "ns/a=10.0.0.2:80"; got != want {

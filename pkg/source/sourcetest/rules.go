@@ -28,7 +28,7 @@ func firstSetIsComplete(t *testing.T, f Fixture) {
 	f.Put("c", "object conf x")
 	start := time.Now()
 	w := Listen(t, f.Source).Set()
-	if took := time.Since(start); took > Patience {
+	if took := time.Since(start); took > Patience/2 {
 		t.Errorf("the first set took %v", took)
 	}
 	w.Holds(t, "one", "two", "three")
