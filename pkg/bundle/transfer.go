@@ -267,9 +267,22 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 func (c *conn) answers(ctx context.Context, ref string) (bool, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not say whether it has %s", ref))
 	defer cancel()
+	return c.ask(ctx, ref)
+}
+
+// ask is has until ctx ends: a call whose time was over on a machine that stood still
+// for a moment is no refusal, nor is, for as long as a call may take, a connection that
+// broke while it was made.
+func (c *conn) ask(ctx context.Context, ref string) (bool, error) {
+	var broken time.Time // since when there is none
 	for {
 		ok, err := c.has(ctx, ref)
-		if !overdue(err) {
+		switch code := status.Code(err); {
+		case code == codes.DeadlineExceeded:
+		case code == codes.Unavailable && broken.IsZero():
+			broken = time.Now()
+		case code == codes.Unavailable && time.Since(broken) < callLimit:
+		default:
 			return ok, err
 		}
 		if err := pause(ctx, startPoll); err != nil {
@@ -284,8 +297,8 @@ func (c *conn) awaitImages(ctx context.Context, names []string) error {
 	defer cancel()
 	for _, name := range names {
 		for {
-			ok, err := c.has(ctx, name)
-			if err != nil && !overdue(err) && ctx.Err() == nil {
+			ok, err := c.ask(ctx, name)
+			if err != nil {
 				return err
 			}
 			if ok {
@@ -298,7 +311,3 @@ func (c *conn) awaitImages(ctx context.Context, names []string) error {
 	}
 	return nil
 }
-
-// overdue reports whether a call ended because its time was over: on a machine that
-// stands still for a moment nobody has refused anything.
-func overdue(err error) bool { return status.Code(err) == codes.DeadlineExceeded }

@@ -37,8 +37,13 @@ func TestImagesOfASlowRuntime(t *testing.T) {
 		},
 		"until all are there": func(c *conn) error { return c.awaitImages(t.Context(), []string{"a", "b"}) },
 	} {
-		if err := ask(&conn{images: &slow{code: codes.DeadlineExceeded, left: 2}}); err != nil {
-			t.Errorf("%s: %v", name, err)
+		for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Unavailable} {
+			if err := ask(&conn{images: &slow{code: code, left: 2}}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := ask(&conn{images: &slow{code: codes.Unavailable, left: 1 << 30}}); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: of a containerd that is not there it says %v", name, err)
 		}
 		if err := ask(&conn{images: &slow{code: codes.Internal, left: 1}}); status.Code(err) != codes.Internal {
 			t.Errorf("%s: of what is wrong it says %v", name, err)

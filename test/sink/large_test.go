@@ -27,7 +27,7 @@ func TestF74_TooLargeForTheServer(t *testing.T) {
 	if end := is.Status.ContainerStatuses[0].LastTerminationState.Terminated; end == nil || end.ExitCode != 3 || len(end.Message) > 256 {
 		t.Errorf("status %+v", is.Status)
 	}
-	if n := len(a.wire.of(http.MethodPatch, "large")); n != 2 || a.log.Count("too large") != 1 {
+	if n := len(a.wire.awaits(t, 2, http.MethodPatch, "large")); n != 2 || a.log.Count("too large") != 1 {
 		t.Errorf("%d patches\n%s", n, a.log)
 	}
 	a.wire.forbidden(t)

@@ -77,6 +77,19 @@ func (w *wire) of(method, name string) []exchange {
 	return list
 }
 
+// awaits is of, once there is so much: what the server has done is seen before its
+// answer is.
+func (w *wire) awaits(t *testing.T, n int, method, name string) []exchange {
+	t.Helper()
+	node.Eventually(t, 30*time.Second, func() error {
+		if got := len(w.of(method, name)); got < n {
+			return fmt.Errorf("%d requests %s about %s, want %d", got, method, name, n)
+		}
+		return nil
+	})
+	return w.of(method, name)
+}
+
 func (w *wire) forbidden(t *testing.T) {
 	t.Helper()
 	for _, e := range w.of("", "") {

@@ -148,7 +148,7 @@ func deletion(t *testing.T, a *agent) {
 	a.says(p, ended(p, v1.PodFailed, 143), finished)
 	a.until(t, "goes", "gone", missing)
 	a.says(p, ended(p, v1.PodFailed, 143), goneForGood)
-	if n := len(a.wire.of(http.MethodDelete, "goes")); n != 1 {
+	if n := len(a.wire.awaits(t, 1, http.MethodDelete, "goes")); n != 1 {
 		t.Errorf("%d deletions", n)
 	}
 }
@@ -160,7 +160,7 @@ func deletedBeforeStart(t *testing.T, a *agent) {
 	p = a.c.GetPod(t, "default", "never")
 	a.says(p, pending(p), finished)
 	a.until(t, "never", "gone", missing)
-	sent := a.wire.of("", "never")
+	sent := a.wire.awaits(t, 2, "", "never")
 	if len(sent) != 2 || sent[0].method != http.MethodPatch || sent[1].method != http.MethodDelete {
 		t.Errorf("sent %+v, want the last status and the deletion", sent)
 	}
@@ -193,7 +193,7 @@ func finalizers(t *testing.T, a *agent) {
 	a.until(t, "held", "with no grace left", func(p *v1.Pod) bool { return *p.DeletionGracePeriodSeconds == 0 })
 	a.c.PatchPod(t, "default", "held", `{"metadata": {"labels": {"touched": "yes"}}}`)
 	a.compared(t)
-	if n := len(a.wire.of(http.MethodDelete, "held")); n != 1 {
+	if n := len(a.wire.awaits(t, 1, http.MethodDelete, "held")); n != 1 {
 		t.Errorf("%d deletions", n)
 	}
 	a.c.PatchPod(t, "default", "held", `{"metadata": {"finalizers": null}}`)
