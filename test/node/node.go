@@ -246,7 +246,9 @@ func (n *Node) signal(t testing.TB, s unix.Signal) {
 	if err := unix.Kill(pid, s); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, 20*time.Second, func() error {
+	// One that the kernel has to finish something for, as an unmount that flushes the
+	// whole disk, goes when that is done.
+	Eventually(t, 2*time.Minute, func() error {
 		if n.Pid(t) != 0 {
 			return errors.New("containerd still runs")
 		}
