@@ -249,8 +249,10 @@ func (n *Node) signal(t testing.TB, s unix.Signal) {
 	// One that the kernel has to finish something for, as an unmount that flushes the
 	// whole disk, goes when that is done.
 	Eventually(t, 2*time.Minute, func() error {
-		if n.Pid(t) != 0 {
-			return errors.New("containerd still runs")
+		if is := n.Pid(t); is != 0 {
+			does, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", is))
+			waits, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stack", is))
+			return fmt.Errorf("containerd still runs: %d, of %d that was sent %s: %.200s\n%s", is, pid, s, does, waits)
 		}
 		return nil
 	})
