@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -139,6 +140,17 @@ func TestSweep_PodsOfAnUnconfiguredLayerStop(t *testing.T) {
 	})
 }
 
+// swept returns the volumes there are after the sweep of an agent whose sources have no
+// pods when it comes.
+func (m *machine) swept() map[string]string {
+	m.src.set()
+	m.arrive()
+	m.pass(time.Minute)
+	m.disk.mu.Lock()
+	defer m.disk.mu.Unlock()
+	return maps.Clone(m.disk.volumes)
+}
+
 // A pod that comes while directories of unknown pods are removed keeps its own.
 func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
@@ -148,13 +160,9 @@ func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 			m.src.set(late)
 			time.Sleep(time.Second) // the loop goes on
 		}
-		m.src.set()
-		m.arrive()
-		m.pass(time.Minute)
-		m.disk.mu.Lock()
-		defer m.disk.mu.Unlock()
-		if _, has := m.disk.volumes[late.UID()+"/1"]; !has || len(m.disk.volumes) != 1 {
-			t.Errorf("volumes %v", m.disk.volumes)
+		volumes := m.swept()
+		if _, has := volumes[late.UID()+"/1"]; !has || len(volumes) != 1 {
+			t.Errorf("volumes %v", volumes)
 		}
 	})
 }
@@ -169,13 +177,9 @@ func TestI6_WhoComesBackWaitsForTheSweep(t *testing.T) {
 			m.src.set(back)
 			time.Sleep(time.Second) // the removal takes long
 		}
-		m.src.set()
-		m.arrive()
-		m.pass(time.Minute)
-		m.disk.mu.Lock()
-		defer m.disk.mu.Unlock()
-		if is, has := m.disk.volumes[back.UID()+"/1"]; !has || is == "left" {
-			t.Errorf("volumes %v", m.disk.volumes)
+		volumes := m.swept()
+		if is, has := volumes[back.UID()+"/1"]; !has || is == "left" {
+			t.Errorf("volumes %v", volumes)
 		}
 	})
 }
