@@ -2,6 +2,7 @@ package criproxy
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -56,6 +57,7 @@ type Fault struct {
 	proxy *Proxy
 	seen  int
 	made  []*Made
+	more  chan struct{} // closed at the next one, which makes another
 	swap  chan struct{} // of a call that waits for the next one, which closes it
 }
 
@@ -64,7 +66,7 @@ type Fault struct {
 func (p *Proxy) Fault(r Rule) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f := &Fault{Rule: r, proxy: p, lifted: make(chan struct{})}
+	f := &Fault{Rule: r, proxy: p, lifted: make(chan struct{}), more: make(chan struct{})}
 	p.faults = append(p.faults, f)
 	return f
 }
@@ -88,6 +90,23 @@ func (f *Fault) Calls() []Made {
 		all[i] = *m
 	}
 	return all
+}
+
+// Await returns once the rule has happened to n calls, or when ctx ends: then with why.
+func (f *Fault) Await(ctx context.Context, n int) error {
+	for {
+		f.proxy.mu.Lock()
+		got, more := len(f.made), f.more
+		f.proxy.mu.Unlock()
+		if got >= n {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return fmt.Errorf("%s%s: %d calls, want %d: %w", f.Method, f.Pod, got, n, context.Cause(ctx))
+		}
+	}
 }
 
 // hits are the faults that one call, or event, has met.
@@ -126,6 +145,8 @@ func (p *Proxy) meet(method string, ask func() whom) hits {
 		}
 		m := &Made{Method: method, Pod: about.pod, Container: about.container, ID: about.id, Began: time.Now()}
 		f.made = append(f.made, m)
+		close(f.more)
+		f.more = make(chan struct{})
 		met = append(met, hit{f, m})
 	}
 	return met

@@ -208,9 +208,7 @@ func TestDelayAndHang(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for len(hang.Calls()) < 1 && ctx.Err() == nil {
-			<-time.After(time.Millisecond)
-		}
+		_ = hang.Await(ctx, 1) // it ends early where the call does
 		cancel()
 	})
 	if _, err := c.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: "bx"}); status.Code(err) != codes.Canceled {
@@ -223,8 +221,8 @@ func TestDelayAndHang(t *testing.T) {
 			t.Errorf("once the hang is lifted: %v", err)
 		}
 	})
-	for len(hang.Calls()) < 2 {
-		<-time.After(time.Millisecond)
+	if err := hang.Await(t.Context(), 2); err != nil {
+		t.Fatal(err)
 	}
 	if err := c.start("ay"); err != nil {
 		t.Errorf("the other pod: %v", err)
@@ -242,8 +240,8 @@ func TestSwapLetsTheSecondGoFirst(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for len(f.Calls()) < 1 {
-		<-time.After(time.Millisecond)
+	if err := f.Await(t.Context(), 1); err != nil {
+		t.Fatal(err)
 	}
 	if err := c.start("bx"); err != nil {
 		t.Error(err)

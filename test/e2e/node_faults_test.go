@@ -45,12 +45,7 @@ func TestF31_OOMKilled(t *testing.T) {
 			"restartPolicy: Never", "initContainers:", container("init", `alloc, "64"`, limit))
 	})
 	main := s.awaitRunning("parent", "main")
-	s.eventually(func() error {
-		if n := len(probes.Calls()); n < 4 {
-			return fmt.Errorf("%d children have lived and died", n)
-		}
-		return nil
-	})
+	s.happens(probes, 4) // children have lived and died
 	s.untouched("parent", main)
 	if st := s.status("parent").Status; ready(st) || containerStatus(st, "main").RestartCount != 0 {
 		t.Errorf("the parent: %s", describe(st))

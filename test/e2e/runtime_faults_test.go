@@ -89,12 +89,7 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	slow := p.Fault(criproxy.Rule{Pod: bad.full("slow"), Delay: 2 * time.Second})
 	asked := func(f *criproxy.Fault) {
 		t.Helper()
-		bad.eventually(func() error {
-			if len(f.Calls()) == 0 {
-				return errors.New("nothing was asked about " + f.Pod)
-			}
-			return nil
-		})
+		bad.happens(f, 1)
 	}
 	bad.crash(stuck.id)
 	bad.write("hung.yaml", simple("hung"))
@@ -354,12 +349,7 @@ func TestF26_EmptyListsOnARealRuntime(t *testing.T) {
 	happened := func(all []*criproxy.Fault) {
 		t.Helper()
 		for _, f := range all {
-			s.eventually(func() error {
-				if len(f.Calls()) == 0 {
-					return errors.New(f.Method + " was not asked for")
-				}
-				return nil
-			})
+			s.happens(f, 1)
 			f.Lift()
 		}
 	}

@@ -179,6 +179,16 @@ func (s *stage) proxy(sock string, hooks criproxy.Hooks) *criproxy.Proxy {
 	return p
 }
 
+// happens returns once a fault has happened to n calls.
+func (s *stage) happens(f *criproxy.Fault, n int) {
+	s.Helper()
+	ctx, stop := context.WithTimeout(s.Context(), patience)
+	defer stop()
+	if err := f.Await(ctx, n); err != nil {
+		s.Fatal(err)
+	}
+}
+
 // eventually calls f until it returns nil, and fails the scenario with its last
 // error when that takes too long.
 func (s *stage) eventually(f func() error) {
