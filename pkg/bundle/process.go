@@ -270,6 +270,10 @@ func logfmt(line, key string) string {
 	return word
 }
 
+// killLimit is how long a killed process may take to go: one that the kernel has to
+// finish something for, as an unmount that flushes a whole disk, goes when that is done.
+const killLimit = time.Minute
+
 // end asks the process to leave and kills it when it has not after patience.
 func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) error {
 	fd, err := unix.PidfdOpen(p.pid, 0)
@@ -280,7 +284,7 @@ func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) er
 	for _, s := range []struct {
 		signal unix.Signal
 		wait   time.Duration
-	}{{unix.SIGTERM, patience}, {unix.SIGKILL, 5 * time.Second}} {
+	}{{unix.SIGTERM, patience}, {unix.SIGKILL, killLimit}} {
 		if err := unix.PidfdSendSignal(fd, s.signal, nil, 0); err != nil {
 			break
 		}

@@ -133,7 +133,7 @@ func TestF3_SandboxAfterItsDeadline(t *testing.T) {
 	b := newBare(s, "web", v1.Container{Name: "main", Args: []string{"forever"}}) // its sandbox, past the proxy, is attempt 0
 	rt, err := adapter.Dial(adapter.Config{
 		Endpoint: front.Endpoint(), Node: s.name, RootDir: s.root, PodLogsDir: s.logs, CgroupParent: s.node.CgroupParent,
-		Timeouts: adapter.Timeouts{Call: 4 * time.Second}, // more than any sandbox takes
+		Timeouts: adapter.Timeouts{Call: 20 * time.Second}, // more than any sandbox takes
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/criproxy"
 )
@@ -32,6 +33,8 @@ func TestB7_AdoptionTouchesNothing(t *testing.T) {
 	s.awaitReady("b", true)
 	s.awaitPhase("job", v1.PodSucceeded)
 	s.awaitPhase("bad", v1.PodFailed)
+	s.awaitSandboxEnded("job")
+	s.awaitSandboxEnded("bad")
 	s.quiet(p)
 	before := len(p.Mutations())
 	for i, end := range []func(*agent){(*agent).leave, (*agent).kill, (*agent).leave} {
@@ -54,6 +57,18 @@ func TestB7_AdoptionTouchesNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// awaitSandboxEnded returns when the sandbox of a pod that has ended runs no more: the
+// pod's end is told before.
+func (s *stage) awaitSandboxEnded(name string) {
+	s.Helper()
+	s.eventually(func() error {
+		if b := s.sandbox(name); b.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+			return fmt.Errorf("the sandbox of %s is %s", name, b.State)
+		}
+		return nil
+	})
 }
 
 // quiet returns when no call was made for a while.

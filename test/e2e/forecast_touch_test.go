@@ -28,22 +28,27 @@ func (s *stage) caged(want []int, args ...string) result {
 }
 
 // tree returns everything below a directory: kind, size, owner, and the times of
-// its last changes.
-func (s *stage) tree(dir string) map[string]string {
+// its last changes; once no file is being replaced, see record.
+func (s *stage) tree(dir string) (all map[string]string) {
 	s.Helper()
-	all := make(map[string]string)
-	s.must(filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return err
-		}
-		all[path] = fmt.Sprintf("inode %d mode %o owner %d size %d modified %d.%09d changed %d.%09d",
-			st.Ino, st.Mode, st.Uid, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
-		return nil
-	}))
+	s.eventually(func() error {
+		all = make(map[string]string)
+		return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if strings.HasSuffix(path, ".tmp") {
+				return fmt.Errorf("%s is being written", path)
+			}
+			var st unix.Stat_t
+			if err := unix.Lstat(path, &st); err != nil {
+				return err
+			}
+			all[path] = fmt.Sprintf("inode %d mode %o owner %d size %d modified %d.%09d changed %d.%09d",
+				st.Ino, st.Mode, st.Uid, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
+			return nil
+		})
+	})
 	return all
 }
 
@@ -60,6 +65,7 @@ func TestMergeTouchesNothing(t *testing.T) {
 	for _, name := range []string{"keep", "web"} {
 		s.awaitReady(name, true)
 		s.awaitSet(name)
+		s.awaitLog(name, "main", 0, "started")
 	}
 	// The cage holds: what acts cannot even begin.
 	cmd := caged(s.command("runonce", "-f", s.manifests), s.scratch)

@@ -114,11 +114,11 @@ func TestC_1_34_ResizeByTheAgent(t *testing.T) {
 	}
 	has("200m", "64Mi")
 
-	slow := p.Fault(criproxy.Rule{Method: "UpdateContainerResources", Delay: 500 * time.Millisecond})
+	slow := p.Fault(criproxy.Rule{Method: "UpdateContainerResources", Hang: true})
 	s.write("web.yaml", text("300m", "96Mi", "32Mi"))
 	s.awaitStatus("web", "being resized", func(st v1.PodStatus) bool { return resizeWord(st) == "PodResizeInProgress " })
-	has("300m", "96Mi")
 	slow.Lift()
+	has("300m", "96Mi")
 	s.untouched("web", was)
 
 	s.write("web.yaml", text("300m", "96Mi", "48Mi"))

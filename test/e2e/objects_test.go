@@ -32,7 +32,7 @@ func object(kind, field, name string, data []string) string {
 func (r running) inside(path string) string { return fmt.Sprintf("/proc/%d/root%s", r.pid, path) }
 
 // shows fails the scenario unless the container sees this in a file within a second,
-// or two on a busy machine.
+// or some on a machine whose disk is busy: what is wanted is written down first.
 func (s *stage) shows(r running, path, want string) {
 	s.Helper()
 	took := node.Stopwatch(s.T)
@@ -43,7 +43,7 @@ func (s *stage) shows(r running, path, want string) {
 		}
 		return err
 	})
-	if took := took(); took > 2*time.Second {
+	if took := took(); took > 5*time.Second {
 		s.Errorf("%s was brought up to date after %s", path, took)
 	}
 }
@@ -253,7 +253,7 @@ func (s *stage) secretsStay(word string) {
 			continue
 		}
 		for path, text := range s.filesBelow(where) {
-			if strings.HasPrefix(path, filepath.Join(s.root, "sources")+"/") || onTmpfs(path) {
+			if strings.HasPrefix(path, filepath.Join(s.root, "sources")+"/") {
 				continue
 			}
 			if bytes.Contains(text, []byte(word)) || bytes.Contains(text, []byte(encoded)) {

@@ -90,21 +90,16 @@ func (r runReport) results() map[string]string {
 func TestRunonce_PodsStay(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
-	// The job has ended long before web is ready.
-	s.write("web.yaml", manifest("web", []string{container("main", `wait, /x/job, ready, 1500ms, serve, ":8080", forever`, scratchMount,
-		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}, s.scratchVolume()))
+	// The job has ended before web begins.
+	s.write("web.yaml", strings.Replace(manifest("web", []string{container("main", `ready, 1500ms, serve, ":8080", forever`,
+		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}), "metadata: {", "metadata: {annotations: {nodectl.dev/depends-on: 'job:done'}, ", 1))
 	s.write("job.yaml", manifest("job", []string{container("main", "append, /x/job", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
 	r := s.runonce(0, "--until", "ready")
 	if got := fmt.Sprint(r.results()); got != "map[job:done web:ready]" || !r.Summary.OK || r.Summary.Pods != 2 || r.Kind != "RunReport" {
 		t.Errorf("report: %+v", r)
 	}
 	was := s.awaitRunning("web", "main")
-	s.eventually(func() error { // of a job that has ended nothing runs on
-		if b := s.sandbox("job"); b.State != cri.PodSandboxState_SANDBOX_NOTREADY {
-			return fmt.Errorf("the sandbox of the job is %s", b.State)
-		}
-		return nil
-	})
+	s.awaitSandboxEnded("job") // of a job that has ended nothing runs on
 	before := len(p.Mutations())
 	s.runonce(0, "--until", "ready")
 	a := s.serve()
@@ -250,6 +245,7 @@ func TestGetPods(t *testing.T) {
 	main := s.awaitRunning("web", "main")["main"]
 	s.awaitReady("web", true)
 	s.awaitPhase("job", v1.PodSucceeded)
+	s.awaitSandboxEnded("job")
 	s.quiet(p)
 	before := len(p.Mutations())
 	for _, beside := range []bool{true, false} {

@@ -129,6 +129,11 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 			t.Errorf("%d calls about %s, none of which was answered", n, f.Pod)
 		}
 	}
+	// The runtime is in the middle of nothing when the agent goes.
+	for i := range samples {
+		bad.awaitGone(fmt.Sprint("p", i))
+	}
+	bad.awaitReady("slow", true)
 	// A Go program that gets SIGQUIT says what each of its goroutines does.
 	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGQUIT); err != nil {

@@ -195,7 +195,7 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 
 	// Unmounted: the directory below is there, and empty.
 	begin = time.Now()
-	s.must(unix.Unmount(mounted, 0))
+	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent looks
 	it = s.awaitStale(mounted, 1, begin, "unmounted?")
 	a.await("Source not read", mounted)
 	s.untouched("one", one)
@@ -206,7 +206,7 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s.awaitGone("one")
 	s.awaitOK(mounted)
 	s.untouched("keep", kept)
-	s.must(unix.Unmount(mounted, 0))
+	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent looks
 	s.awaitStale(mounted, 1, begin, it.Error)
 }
 
@@ -268,19 +268,27 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 	inMap := s.awaitRunning("map", "main")
 	path := filepath.Join(s.manifests, "keep.yaml")
 	text := func(v string) []byte { return []byte(labelled(simple("keep"), v)) }
+	var gap time.Duration // how long the file was away
+	forgiven := 0
+	replace := func(away func() error, pause time.Duration, v string) {
+		begin := time.Now()
+		s.must(away())
+		<-time.After(pause)
+		s.must(os.WriteFile(path, text(v), 0o600))
+		gap = time.Since(begin)
+	}
+	backup := func() error { return os.Rename(path, path+"~") }
 	for name, edit := range map[string]func(v string) error{
 		"vim with a backup": func(v string) error {
 			probe := filepath.Join(s.manifests, "4913")
 			s.must(os.WriteFile(filepath.Join(s.manifests, ".keep.yaml.swp"), []byte("b0VIM"), 0o600), os.WriteFile(probe, nil, 0o600), os.Remove(probe))
-			s.must(os.Rename(path, path+"~"))
-			<-time.After(20 * time.Millisecond) // a slow disk
-			s.must(os.WriteFile(path, text(v), 0o600))
+			replace(backup, 20*time.Millisecond, v) // a slow disk
 			return os.Remove(path + "~")
 		},
 		"emacs": func(v string) error {
 			lock := filepath.Join(s.manifests, ".#keep.yaml")
 			s.must(os.Symlink("root@host.1:1", lock), os.WriteFile(filepath.Join(s.manifests, "#keep.yaml#"), text("auto-saved"), 0o600))
-			s.must(os.Rename(path, path+"~"), os.WriteFile(path, text(v), 0o600))
+			replace(backup, 0, v)
 			return os.Remove(lock)
 		},
 		"rsync": func(v string) error {
@@ -290,13 +298,25 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 		},
 		"cp": func(v string) error { return os.WriteFile(path, text(v), 0o600) },
 		"removed and written": func(v string) error {
-			s.must(os.Remove(path))
-			return os.WriteFile(path, text(v), 0o600)
+			replace(func() error { return os.Remove(path) }, 0, v)
+			return nil
 		},
 	} {
 		value := strings.ReplaceAll(name, " ", "-")
-		s.must(edit(value))
-		s.awaitLabel("keep", value)
+		for try := 0; ; try++ {
+			gap = 0
+			s.must(edit(fmt.Sprint(value, try)))
+			s.awaitLabel("keep", fmt.Sprint(value, try))
+			if gap < 60*time.Millisecond {
+				break
+			}
+			// The machine stood still: so long no editor takes, and the agent may have
+			// taken it for a removal. Then the pod came back, and it is done again.
+			s.excuse("keep")
+			s.awaitReady("keep", true)
+			kept = s.awaitRunning("keep", "main")
+			forgiven = len(a.linesWith("not wanted any more"))
+		}
 		s.untouched("keep", kept)
 	}
 	for _, v := range []string{"two", "three"} {
@@ -305,7 +325,7 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 		s.awaitLabel("map", v)
 		s.untouched("map", inMap)
 	}
-	if gaps := a.linesWith("not wanted any more"); len(gaps) > 0 {
+	if gaps := a.linesWith("not wanted any more")[forgiven:]; len(gaps) > 0 {
 		t.Errorf("a gap: %v", gaps)
 	}
 	it := s.awaitSource(s.manifests, "skips", func(it sourceState) bool { return len(it.Skipped) > 0 })

@@ -195,7 +195,7 @@ func (n *Node) Close() error {
 	if n.conn != nil {
 		errs = append(errs, n.conn.Close())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	errs = append(errs, n.bundle.Stop(ctx, true))
 	n.removeCgroups()
