@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/node"
 )
 
 // serviceAddress is the API server's own service.
@@ -92,7 +94,9 @@ func (c *Cluster) startControllers(t testing.TB, args []string) {
 		"--kubeconfig=" + file("system:kube-scheduler"), "--leader-elect=false", "--secure-port=0",
 	}, func(context.Context) error { return nil })
 	c.Scheduler.Start(t)
-	c.Controllers.Start(t)
+	// One answer that it does not like ends it in its first moments: a server that has
+	// just come up may not have read yet what it may do.
+	node.Eventually(t, Patience, func() error { return c.Controllers.start(t.Context()) })
 }
 
 // KubeProxy starts kube-proxy for a node: services have addresses that answer. What

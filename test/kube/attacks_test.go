@@ -303,7 +303,7 @@ func (w *world) slowHeaders() {
 		select {
 		case err := <-ended:
 			took := stood()
-			if ne, ok := err.(net.Error); ok && ne.Timeout() || took > 10*time.Second {
+			if ne, ok := err.(net.Error); ok && ne.Timeout() || took > 20*time.Second {
 				w.Errorf("the connection stood for %s: %v", took, err)
 			}
 			return

@@ -48,7 +48,7 @@ func TestF14_ClockJumps(t *testing.T) {
 	w.cluster.Apply(t, strings.ReplaceAll(probed, "NAME", "stands"))
 	w.cluster.Apply(t, strings.Replace(restarting, "sleep 3", "sleep 1", 1))
 	t.Cleanup(func() { w.kubectl("delete", "pod", "stands", "falls", "--timeout=60s", "--ignore-not-found") })
-	w.kubectl("wait", "--for=condition=Ready", "pod/stands", "pod/fixed-"+w.name, "--timeout=60s")
+	w.kubectl("wait", "--for=create", "--for=condition=Ready", "pod/stands", "pod/fixed-"+w.name, "--timeout=60s")
 	lives := []string{"stands", "fixed-" + w.name}
 	heard := func() { // it has heard its sources
 		w.Helper()
@@ -115,7 +115,7 @@ func TestF14_ClockJumps(t *testing.T) {
 				t.Errorf("%s: %s was %s, is %s, ready %t", what, name, first[name], w.life(name), ready(p))
 			}
 		}
-		if took, used := time.Since(begun), lab.CPU(w.agent.PID())-used; used > took/2 {
+		if took, used := time.Since(begun), lab.CPU(w.agent.PID())-used; used > took/2 && used > 5*time.Second {
 			t.Errorf("%s: %s of CPU in %s", what, used, took)
 		}
 		if to.ahead.Abs() <= time.Hour {

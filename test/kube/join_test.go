@@ -125,9 +125,14 @@ func (w *world) reached(pod string) {
 		}
 		return err
 	})
-	if out := w.kubectl("logs", pod); out != "hello\n" {
-		w.Errorf("log %q", out)
-	}
+	w.await(func() error {
+		w.approve() // the next certificate may be due
+		out, err := w.try("logs", pod)
+		if err == nil && out != "hello\n" {
+			err = fmt.Errorf("log %q", out)
+		}
+		return err
+	})
 }
 
 // overTime is what is said of a request that took too long: of the machine, not of who

@@ -262,9 +262,10 @@ func (n *Node) signal(t testing.TB, s unix.Signal) {
 // answers.
 func (n *Node) Restart(t testing.TB) {
 	t.Helper()
-	if _, err := n.bundle.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	Eventually(t, 2*time.Minute, func() error { // recovering may have to wait for the disk
+		_, err := n.bundle.Ensure(t.Context())
+		return err
+	})
 }
 
 // Eventually calls f until it returns nil, and fails the test with its last

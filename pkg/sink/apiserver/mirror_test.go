@@ -144,6 +144,31 @@ func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 	}
 }
 
+// TestC_1_13_6_ServerThatHasNotHeardOfTheMirror refuses to delete it as if it were not
+// there. It goes all the same, though nothing happens to it any more.
+func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		refused := 0
+		n.says(func(c call) (int, http.Header) {
+			if c.method == http.MethodDelete && refused == 0 {
+				refused++
+				return http.StatusNotFound, nil
+			}
+			return 0, nil
+		})
+		p := staticPod("one", "h")
+		n.tell(p, runningStatus(), ofFile)
+		pass(time.Second)
+		n.tell(p, runningStatus(), ofFile, forGood)
+		pass(10 * time.Second)
+		if n.pod("one") != nil || refused != 1 {
+			t.Errorf("the mirror stays; refused %d times", refused)
+		}
+		n.keeps(t, 0)
+	})
+}
+
 // TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; a mirror whose static pod
 // stops stays until it has stopped.
 func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {

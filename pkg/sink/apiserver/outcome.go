@@ -22,12 +22,9 @@ func (l *loop) take(a answer, now time.Time) {
 		l.done(a, e, now)
 		return
 	case gone:
-		switch {
-		case a.verb == remove && e.object != nil && e.object.UID == a.uid:
-			e.lose()
-		case a.verb == patch && !e.seen:
-			e.doubtful = true // a look says whether it is so
-		}
+		// A look says whether it is so: NodeRestriction answers so of a pod that the
+		// server's cache does not hold yet.
+		e.doubtful = e.doubtful || !e.seen
 		e.back(now, firstPause/4, lastPause, 0)
 	case stale:
 		e.doubtful, e.taken = !e.seen || a.verb == create, a.verb == create
