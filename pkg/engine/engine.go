@@ -155,7 +155,6 @@ func New(cfg Config) *Engine {
 	if cfg.PodConfig != nil { // Once has none
 		live = newLive(cfg.PodConfig.Layers())
 	}
-	cfg.Sinks = append([]Sink{live}, cfg.Sinks...)
 	return &Engine{cfg: cfg, log: cfg.Log, live: live, beats: make(chan chan error), errands: make(chan *errand)}
 }
 

@@ -131,18 +131,16 @@ func (l *Live) Pods() []v1.Pod {
 	return out
 }
 
-// Report implements Sink: the reporter tells Live as it tells the others.
-func (l *Live) Report(r pod.StatusReport) error {
+// report shows the newest status of a pod.
+func (l *Live) report(key pod.Key, r pod.StatusReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := pod.KeyOf(r.Pod)
 	if r.Gone {
 		delete(l.pods, key)
 	} else {
 		l.pods[key] = r.Pod
 	}
 	l.tellPods(key)
-	return nil
 }
 
 // begin says that the sources are asked from now on.

@@ -156,6 +156,40 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 	})
 }
 
+// TestLive_ShowsWhatIsSaid: once all pods are said to be reported, whoever looks sees
+// them, also where the disk that keeps statuses stands.
+func TestLive_ShowsWhatIsSaid(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))
+		ctx, cancel := context.WithCancel(context.Background())
+		cfg := m.config(m.rt.Connect())
+		stands := make(stuckSink)
+		cfg.Sinks = append([]Sink{stands}, cfg.Sinks...)
+		var e *Engine
+		seen := -1
+		cfg.Synced = func() { seen = len(e.Live().Pods()) }
+		e = New(cfg)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := e.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		m.pass(10 * time.Second)
+		if seen != 3 {
+			t.Errorf("%d pods are shown when all are reported, want 3", seen)
+		}
+		close(stands)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// stuckSink takes nothing until it is closed.
+type stuckSink chan struct{}
+
+func (s stuckSink) Report(pod.StatusReport) error { <-s; return nil }
+
 func TestLive_ManyProblemsAreNoOverflow(t *testing.T) {
 	t.Parallel()
 	state := &podconfig.Merged{Layers: layerA("")}

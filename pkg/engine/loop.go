@@ -26,8 +26,9 @@ const layerPatience = 500 * time.Millisecond
 // loop is the sync loop: the one goroutine that dispatches. All its fields but
 // the channels belong to it.
 type loop struct {
-	cfg Config
-	log *slog.Logger
+	cfg  Config
+	log  *slog.Logger
+	live *Live
 
 	batches chan podconfig.Batch
 	hints   chan pod.Key
@@ -131,6 +132,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 	l := &loop{
 		cfg:      e.cfg,
 		log:      e.log,
+		live:     e.live,
 		batches:  make(chan podconfig.Batch),
 		hints:    make(chan pod.Key),
 		ready:    make(chan pod.RuntimeReady),

@@ -44,7 +44,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.reporter.say(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
+		l.tell(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
 	}
 }
 
@@ -143,5 +143,13 @@ func (l *loop) sayGone(key pod.Key, r *report) {
 		line.Pod = &v1.Pod{}
 		line.Pod.Namespace, line.Pod.Name = key.Namespace, key.Name
 	}
+	l.tell(key, line)
+}
+
+// tell reports a status: at once to whoever looks at this agent, so that "All pods
+// reported", and all that follows from it, is true of what is seen; to the sinks in
+// their own time.
+func (l *loop) tell(key pod.Key, line pod.StatusReport) {
+	l.live.report(key, line)
 	l.reporter.say(key, line)
 }
