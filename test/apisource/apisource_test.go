@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -232,6 +233,7 @@ func TestF72_ExpiredCertificateAndToken(t *testing.T) {
 	}
 	write(t, byToken, head+"users: [{name: admin, user: {tokenFile: token}}]\n")
 	holder := sourcetest.Listen(t, newSource(t, byToken, "n1"))
+	holder.Patience = time.Minute // a server that starts slowly is asked more and more rarely
 	holder.Set().Holds(t, "one")
 	write(t, tokens, "second,tom,1\n")
 	c.APIServer.Restart(t)
@@ -258,21 +260,35 @@ func TestF72_RotatedCA(t *testing.T) {
 	w := newWire(t, c.URL)
 	kubeconfig := rewrite(t, c.AdminKubeconfig(t), w.address())
 	l := sourcetest.Listen(t, newSource(t, kubeconfig, "n1"))
+	l.Patience = time.Minute // a server whose watches are cut is asked more and more rarely
 	first := l.Set()
 	first.Holds(t, "one")
 	other := cluster.NewAuthority(t, filepath.Dir(c.Authority.File), "other")
 	other.Issue(t, "apiserver", cluster.Identity{User: "apiserver", Hosts: []string{"127.0.0.1"}})
-	for {
-		// The server reads its certificate again in its own time.
-		w.cut()
-		word := l.Next()
-		if word.Err == nil {
-			continue
+	cutting, enough := context.WithCancel(t.Context())
+	defer enough()
+	var cutter sync.WaitGroup
+	cutter.Go(func() {
+		// The server reads its certificate again in its own time, and a watch that goes on
+		// over the old one says no word.
+		again := time.NewTicker(time.Second)
+		defer again.Stop()
+		for cutting.Err() == nil {
+			w.cut()
+			select {
+			case <-again.C:
+			case <-cutting.Done():
+			}
 		}
-		if strings.Contains(word.Err.Error(), "signed by an authority that the kubeconfig does not name") {
+	})
+	for {
+		word := l.Next()
+		if word.Err != nil && strings.Contains(word.Err.Error(), "signed by an authority that the kubeconfig does not name") {
 			break
 		}
 	}
+	enough()
+	cutter.Wait()
 	text, err := os.ReadFile(other.File)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,8 +25,11 @@ func TestWholeCluster(t *testing.T) {
 		return err
 	})
 	file := c.BootstrapKubeconfig(t)
-	out, err := c.KubectlAs(t, file, "auth", "whoami").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "system:bootstrap:abcdef") {
-		t.Errorf("a new node is %s: %v", out, err)
-	}
+	node.Eventually(t, Patience, func() error { // the API server hears of a new token in its own time
+		out, err := c.KubectlAs(t, file, "auth", "whoami").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "system:bootstrap:abcdef") {
+			return fmt.Errorf("a new node is %s: %w", out, err)
+		}
+		return nil
+	})
 }

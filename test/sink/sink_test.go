@@ -127,8 +127,22 @@ type toldKey struct {
 func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiserver.Config)) *agent {
 	t.Helper()
 	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: new(said.Log), told: &told{pods: map[toldKey][]v1.PodCondition{}}}
+	a.known(t)
 	a.run(t, change...)
 	return a
+}
+
+// known returns when the server takes mirrors: NodeRestriction hears of a new Node in its
+// own time, and until then it answers that there is none.
+func (a *agent) known(t *testing.T) {
+	t.Helper()
+	p := cluster.Pod(a.name, "known")
+	p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: a.name, UID: a.uid, Controller: new(true)}}
+	client := a.c.ClientAs(t, a.c.NodeKubeconfig(t, a.name))
+	node.Eventually(t, 30*time.Second, func() error {
+		return client.Post().Namespace(p.Namespace).Resource("pods").Param("dryRun", metav1.DryRunAll).Body(p).Do(t.Context()).Error()
+	})
 }
 
 // run runs the sink and the source until stop.
@@ -237,7 +251,7 @@ func (a *agent) compared(t *testing.T) {
 	a.says(p, running(p, true))
 	a.until(t, name, "ready", ready(true))
 	a.c.PatchPod(t, "default", name, `{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "status")
-	a.within(t, time.Minute, name, "put right", ready(true)) // the source may be waiting out an outage
+	a.within(t, 2*time.Minute, name, "put right", ready(true)) // the source may be waiting out an outage, and twice where its watch is refused first
 }
 
 func there(p *v1.Pod) bool   { return p != nil }

@@ -30,6 +30,7 @@ type outside struct {
 	dir, root string
 	log       *lines
 	fills     []string // names in manifests, and what they become
+	tcpAt     string   // where tcp listens
 
 	seen struct {
 		sync.Mutex
@@ -99,6 +100,7 @@ func (o *outside) web(t *testing.T) {
 	}
 }
 
+// tcp is a server that notes who comes, one by one, and before it lets go of each.
 func (o *outside) tcp(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.3:0")
 	if err != nil {
@@ -106,6 +108,7 @@ func (o *outside) tcp(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	t.Cleanup(func() { l.Close(); wg.Wait() })
+	o.tcpAt = l.Addr().String()
 	o.fills = append(o.fills, ports("$TCP", l)...)
 	wg.Go(func() {
 		for {
@@ -113,10 +116,24 @@ func (o *outside) tcp(t *testing.T) {
 			if err != nil {
 				return
 			}
-			c.Close()
 			o.note("tcp", "a connection")
+			c.Close()
 		}
 	})
+}
+
+// came says whether somebody came to tcp. The last who comes is asked for here: when
+// that one was let go of, everybody before was noted.
+func (o *outside) came() error {
+	c, err := net.Dial("tcp", o.tcpAt)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := io.ReadAll(c); err != nil {
+		return err
+	}
+	return holds(len(o.asked("tcp")) > 1, "nobody came")
 }
 
 // grpc is a server whose service "shop" is well, and nothing else.

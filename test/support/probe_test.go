@@ -78,7 +78,7 @@ func probeProofs() (all []proof) {
 				container: in("tcpSocket: {port: $TCP, host: 127.0.0.3}"),
 				look: func(n *node) error {
 					n.pass(15 * time.Second)
-					return errors.Join(holds(len(n.asked("tcp")) > 0, "nobody came"), is("restarts", n.ctr().GetMetadata().GetAttempt(), 0))
+					return errors.Join(n.came(), is("restarts", n.ctr().GetMetadata().GetAttempt(), 0))
 				},
 			},
 			proof{

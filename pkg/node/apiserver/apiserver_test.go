@@ -234,6 +234,36 @@ func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
 	})
 }
 
+// TestC_1_25_8_LeaseThatCouldNotBeMade: the next try makes it, and it is renewed then. What
+// a client returns beside an error is no lease.
+func TestC_1_25_8_LeaseThatCouldNotBeMade(t *testing.T) {
+	for name, code := range map[string]int{"NoAnswer": -1, "ServerError": 500, "SomebodyElseWas": 409} {
+		t.Run(name, func(t *testing.T) {
+			failed := false // guarded by the server's mu
+			in(t, func(w *world, _ *Config) {
+				w.server.fail = func(what string) int {
+					if what != "create leases" || failed {
+						return 0
+					}
+					failed = true
+					return code
+				}
+			}, func(t *testing.T, w *world) {
+				time.Sleep(time.Minute)
+				if n := len(w.server.count("create leases")); n != 2 {
+					t.Errorf("%d tries to make the lease, want 2", n)
+				}
+				if n := len(w.server.count("update leases")); n < 4 {
+					t.Errorf("%d renewals in a minute", n)
+				}
+				if l := w.server.lease; l == nil || l.Name != "n1" || *l.Spec.HolderIdentity != "n1" {
+					t.Errorf("lease %+v", l)
+				}
+			})
+		})
+	}
+}
+
 // TestC_1_25_6_HangingRuntimeShows: the rounds go on, and say so.
 func TestC_1_25_6_HangingRuntimeShows(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {

@@ -59,7 +59,11 @@ func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coor
 			if uid == "" {
 				return nil, nil // a lease without its node would never go
 			}
-			return p.leases.Create(ctx, p.lease(nil, name, uid), metav1.CreateOptions{})
+			made, err := p.leases.Create(ctx, p.lease(nil, name, uid), metav1.CreateOptions{})
+			if err != nil {
+				return nil, err // a client returns a lease beside an error too, an empty one
+			}
+			return made, nil
 		}
 		if err != nil {
 			return nil, err
