@@ -53,10 +53,10 @@ test-unit: bundle cross
 	$(GO) test -race -timeout 20m ./cmd/... ./docs/... ./pkg/... ./hack/...
 	cd test/parity && $(GO) vet ./... && $(GO) test ./...
 
-## test-long: the long forms of scenarios on a real containerd (root, a quarter of an hour)
+## test-long: the long forms of scenarios on a real containerd (root, half an hour)
 .PHONY: test-long
 test-long: build images test-cluster-bin
-	NODECTL_E2E_LONG=1 $(GO) test -count=1 -timeout 1h ./test/e2e ./test/kube
+	NODECTL_E2E_LONG=1 $(GO) test -count=1 -timeout 1h -p 1 ./test/e2e ./test/kube
 
 ## fuzz: every fuzz target for FUZZTIME (2s)
 FUZZTIME ?= 2s

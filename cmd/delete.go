@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
@@ -82,24 +84,28 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 		return err
 	}
 	ctx := cmd.Context()
-	all, err := c.Pods(ctx)
+	var state *podconfig.Merged
+	code := exitOK
+	if files {
+		if state, code, err = p.readManifests(ctx); err != nil {
+			return err
+		}
+	}
+	wanted := map[pod.Key]string{}
+	if c.Local() {
+		wanted = wantedPods(ctx, c)
+	}
+	all, err := c.Pods(ctx) // last: what ran is as it was when the end was asked for
 	if err != nil {
 		return unanswered(err)
 	}
 	var pods []*v1.Pod
-	code := exitOK
 	if files {
-		pods, code, err = p.podsOfFiles(ctx, all, f.ignore)
-	} else {
-		pods, err = p.podsNamed(all, *f.namespace, args, f.ignore)
-	}
-	if err != nil {
+		pods, code = p.podsOfFiles(state, code, all, f.ignore)
+	} else if pods, err = p.podsNamed(all, *f.namespace, args, f.ignore); err != nil {
 		return err
 	}
-	wanted := map[pod.Key]string{}
-	if c.Local() && len(pods) > 0 {
-		wanted = wantedPods(ctx, c)
-	}
+	asked := time.Now()
 	for _, it := range pods {
 		if err := c.Delete(ctx, it.Namespace, it.Name, string(it.UID), grace); err != nil {
 			return unanswered(err)
@@ -112,7 +118,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 		}
 	}
 	if f.wait && !f.force && len(pods) > 0 {
-		if err := p.waitFor(ctx, c, f.timeout, pods, hasEnded); err != nil {
+		if err := p.waitFor(ctx, c, f.timeout, pods, func(before, now *v1.Pod) (bool, error) { return hasEnded(before, now, asked), nil }); err != nil {
 			return err
 		}
 	}
@@ -155,9 +161,9 @@ func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, igno
 	return pods, nil
 }
 
-// podsOfFiles returns the pods of the manifests of -f that are here, and what is
-// wrong with the manifests as an exit code.
-func (p *program) podsOfFiles(ctx context.Context, all []v1.Pod, ignore bool) (pods []*v1.Pod, code int, err error) {
+// readManifests reads the manifests of -f, and says what is wrong with them, also as an
+// exit code.
+func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, error) {
 	sources, err := p.podConfig(reading{permissions: file.Say, log: p.logger(slog.LevelWarn)})
 	if err != nil {
 		return nil, 0, err
@@ -166,11 +172,17 @@ func (p *program) podsOfFiles(ctx context.Context, all []v1.Pod, ignore bool) (p
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
 	}
-	code = p.tell(state, true)
+	return state, p.tell(state, true), nil
+}
+
+// podsOfFiles returns the pods of the manifests of -f that are here, and the exit code
+// with those that are not.
+func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, ignore bool) ([]*v1.Pod, int) {
 	here := map[pod.Key]*v1.Pod{}
 	for i := range all {
 		here[pod.KeyOf(&all[i])] = &all[i]
 	}
+	var pods []*v1.Pod
 	for spec := range state.Pods.All() {
 		switch it := here[spec.Key]; {
 		case it != nil:
@@ -180,28 +192,37 @@ func (p *program) podsOfFiles(ctx context.Context, all []v1.Pod, ignore bool) (p
 			code = worst(code, exitFailure)
 		}
 	}
-	return pods, code, nil
+	return pods, code
 }
 
-// hasEnded reports whether nothing runs any more of what ran.
-func hasEnded(before, now *v1.Pod) bool {
-	if now == nil || now.UID != before.UID {
+// hasEnded reports whether nothing runs any more of the instance whose end was asked
+// for. A status does not show a container that was made since, nor one in its first
+// postStart hook: while there is a sandbox, something may run. Another start time is
+// another instance; where both began in the same second, what was shown has to do.
+func hasEnded(before, now *v1.Pod, asked time.Time) bool {
+	if now == nil || now.UID != before.UID || !now.Status.StartTime.Equal(before.Status.StartTime) {
 		return true
 	}
 	old := map[string]bool{}
-	for _, list := range [][]v1.ContainerStatus{before.Status.InitContainerStatuses, before.Status.ContainerStatuses, before.Status.EphemeralContainerStatuses} {
-		for _, s := range list {
-			old[s.ContainerID] = s.ContainerID != "" && s.State.Running != nil
-		}
+	for _, s := range allStatuses(before) {
+		old[s.ContainerID] = true
 	}
-	for _, list := range [][]v1.ContainerStatus{now.Status.InitContainerStatuses, now.Status.ContainerStatuses, now.Status.EphemeralContainerStatuses} {
-		for _, s := range list {
-			if old[s.ContainerID] && s.State.Running != nil {
-				return false
-			}
-		}
+	if slices.ContainsFunc(allStatuses(now), func(s v1.ContainerStatus) bool { return old[s.ContainerID] && isHere(&s) }) {
+		return false
 	}
-	return true
+	start := before.Status.StartTime
+	return start == nil || !asked.Truncate(time.Second).After(start.Time) || !hasSandbox(before) || !hasSandbox(now)
+}
+
+// hasSandbox reports whether the instance that a pod's status speaks of has a sandbox.
+func hasSandbox(it *v1.Pod) bool {
+	return slices.ContainsFunc(it.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
+	})
+}
+
+func allStatuses(it *v1.Pod) []v1.ContainerStatus {
+	return slices.Concat(it.Status.InitContainerStatuses, it.Status.ContainerStatuses, it.Status.EphemeralContainerStatuses)
 }
 
 // sourcesAnswer is how long an agent has to say what its sources want.

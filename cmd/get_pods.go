@@ -108,8 +108,8 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 // machine shows.
 func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) {
 	pods, err := c.Pods(ctx)
-	if err != nil && c.Local() && client.IsAbsent(err) {
-		return p.lookAtPods(ctx)
+	if err != nil && c.Local() && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
+		return p.lookAtPods(ctx) // it is not there, or has not looked at its pods yet
 	}
 	return pods, unanswered(err)
 }

@@ -37,10 +37,14 @@ func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string
 // pulls has images pulled, and what to shows of it up to date, until ctx ends or
 // leave is called, which waits for the last pull.
 func (n *node) pulls(ctx context.Context, to pullLines) (leave func()) {
+	heard, last := context.WithCancel(context.WithoutCancel(ctx)) // pulls that ctx ends are told too
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { n.puller.Run(ctx) })
-	wg.Go(func() { n.news.follow(ctx, n.puller, bundle.NewDownloads(n.runtime.Endpoint()), to) })
+	wg.Go(func() {
+		defer last()
+		n.puller.Run(ctx)
+	})
+	wg.Go(func() { n.news.follow(heard, n.puller, bundle.NewDownloads(n.runtime.Endpoint()), to) })
 	return func() {
 		cancel()
 		wg.Wait()
@@ -91,17 +95,18 @@ const pullsEvery = 500 * time.Millisecond
 // does nothing.
 func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, to pullLines) {
 	defer downloads.Close()
+	defer func() {
+		n.tell(to) // what came together with the end
+		to.lines(nil, nil)
+	}()
 	for {
 		select {
 		case <-n.wake:
 		case <-ctx.Done():
-			to.lines(nil, nil)
 			return
 		}
 		for {
-			for _, e := range n.take() {
-				to.event(e)
-			}
+			n.tell(to)
 			pulls := puller.Pulls()
 			looked := to.lines(pulls, n.far(ctx, downloads, pulls))
 			if !looked || len(pulls) == 0 {
@@ -111,10 +116,16 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 			case <-time.After(pullsEvery):
 			case <-n.wake:
 			case <-ctx.Done():
-				to.lines(nil, nil)
 				return
 			}
 		}
+	}
+}
+
+// tell tells to what was not told yet.
+func (n *pullNews) tell(to pullLines) {
+	for _, e := range n.take() {
+		to.event(e)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -134,6 +135,52 @@ func TestPullsOnATerminal(t *testing.T) {
 		t.Errorf("at the end: %q", got)
 	}
 }
+
+// What is told together with the end is not lost, nor what ends only with it.
+func TestLastPullsAreTold(t *testing.T) {
+	t.Parallel()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 200 {
+		news, to := newPullNews(), make(events, 2)
+		news.hear(image.Event{})
+		news.hear(image.Event{Over: true})
+		news.follow(over, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), to)
+		if len(to) != 2 {
+			t.Fatalf("%d of 2 events told", len(to))
+		}
+	}
+	for range 20 {
+		news, to := newPullNews(), make(events, 2)
+		n := &node{
+			news: news, runtime: cri.New(cri.Config{Endpoint: "unix:///nowhere.sock"}, nil, nil),
+			puller: image.New(image.Config{Runtime: make(gated), Dir: t.TempDir(), Told: news.hear}),
+		}
+		leave := n.pulls(t.Context(), to)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: "r.io/app:1"}}}}
+			if n.puller.PullImage(t.Context(), &pod.Spec{Key: pod.KeyOf(p), Pod: p}, "c", nil) == nil {
+				t.Error("pulled")
+			}
+		})
+		if e := <-to; e.Over {
+			t.Error("its end comes first")
+		}
+		leave()
+		wg.Wait()
+		if len(to) != 1 || !(<-to).Over {
+			t.Fatal("the end of the pull is not told")
+		}
+	}
+}
+
+// events gets each event of pulls, and looks at nothing else.
+type events chan image.Event
+
+func (e events) event(x image.Event) { e <- x }
+
+func (events) lines([]image.Pull, map[string]bundle.Download) bool { return false }
 
 // Nothing is looked at while nothing is pulled.
 func TestPullsAreFollowedWithoutPolls(t *testing.T) {

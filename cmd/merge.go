@@ -243,4 +243,4 @@ func (p *program) sourceHint(l podconfig.LayerState) string {
 
 // pause is how long the runtime gets to answer a question that may go
 // unanswered.
-const pause = 2 * time.Second
+var pause = 2 * time.Second

@@ -18,6 +18,8 @@ type supervisor struct {
 	log *slog.Logger
 	// checks are what has to be alive for the watchdog to be fed.
 	checks []func(context.Context) error
+	// answering is closed once the agent is spoken to; nil: nobody waits for that.
+	answering <-chan struct{}
 	// dump is where the goroutines go before a beat is missed.
 	dump string
 }
@@ -25,13 +27,22 @@ type supervisor struct {
 // beatShare is how often within one watchdog interval the agent is looked at.
 const beatShare = 3
 
-// readyPatience is how long the first turn of the sync loop is waited for.
+// readyPatience is how long the socket, and then the first turn of the sync loop, are
+// waited for.
 const readyPatience = 10 * time.Second
 
 // run says that the agent serves, feeds the watchdog while it lives, and says
 // when it leaves. It returns at the end of ctx.
 func (s *supervisor) run(ctx context.Context) {
 	defer s.say(daemon.SdNotifyStopping)
+	if s.answering != nil {
+		select {
+		case <-s.answering:
+		case <-time.After(readyPatience):
+		case <-ctx.Done():
+			return
+		}
+	}
 	err := s.check(ctx, readyPatience)
 	if ctx.Err() != nil {
 		return

@@ -137,6 +137,19 @@ func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervis
 	return s
 }
 
+// TestF7_ReadyOnceItIsSpokenTo: READY is not said before the local socket answers.
+func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
+	boss := superiorOf(t, time.Hour)
+	answering := make(chan struct{})
+	s := &supervisor{log: slog.New(slog.DiscardHandler), answering: answering}
+	runUntilEnd(t, func(ctx context.Context) error { s.run(ctx); return nil })
+	if word := boss.hears(100 * time.Millisecond); word != "" {
+		t.Errorf("%s was said before anybody answers", word)
+	}
+	close(answering)
+	boss.expects("READY=1")
+}
+
 // part is one part of an agent, whose life the test decides about.
 type part struct {
 	dead atomic.Bool

@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -66,7 +68,7 @@ this command does not wait for it.`,
 		if !*wait {
 			return nil
 		}
-		return p.waitFor(cmd.Context(), c, *timeout, pods, func(before, now *v1.Pod) bool { return isRestarted(before, now, *names) })
+		return p.waitFor(cmd.Context(), c, *timeout, pods, func(before, now *v1.Pod) (bool, error) { return isRestarted(before, now, *names) })
 	}
 	return cmd
 }
@@ -104,32 +106,107 @@ func findPods(ctx context.Context, c *client.Client, namespace string, names []s
 	return pods, nil
 }
 
-// isRestarted reports whether what ran before has been replaced, and is ready.
-func isRestarted(before, now *v1.Pod, names []string) bool {
-	if now == nil {
-		return true
+// isRestarted reports whether every container that is meant lives another life than
+// before, and is ready; one that runs once may also have ended well by now. An error
+// says why that will never be.
+func isRestarted(before, now *v1.Pod, names []string) (bool, error) {
+	name := before.Name
+	switch {
+	case now == nil:
+		return false, failed(exitFailure, errors.New("pod "+name+" is gone"))
+	case now.UID != before.UID:
+		return false, failed(exitFailure, errors.New("pod "+name+" is gone: another one has its name"))
 	}
-	old := map[string]string{}
-	for _, s := range slices.Concat(before.Status.InitContainerStatuses, before.Status.ContainerStatuses) {
-		if s.State.Running != nil && (len(names) == 0 || slices.Contains(names, s.Name)) {
-			old[s.Name] = s.ContainerID
+	if len(names) == 0 {
+		names = restarted(before)
+	}
+	done := true
+	for _, container := range names {
+		was, s, spec := statusOf(before, container), statusOf(now, container), specOf(now, container)
+		if spec == nil {
+			return false, failed(exitFailure, errors.New("pod "+name+" has no container "+container+" any more"))
+		}
+		if s == nil {
+			done = false
+			continue
+		}
+		// One that was made and did not run is started as it is.
+		other := s.ContainerID != "" && (was == nil || s.ContainerID != was.ContainerID || isHere(was) && !mayRun(was))
+		switch end := s.State.Terminated; {
+		case other && end != nil:
+			again, _ := pod.Restarts(now.Spec.RestartPolicy, spec, end.ExitCode)
+			if !again && end.ExitCode != 0 {
+				return false, failed(exitFailure, fmt.Errorf("container %s of pod %s was restarted, and has ended with %d", container, name, end.ExitCode))
+			}
+			done = done && !again
+		case !other, s.State.Running == nil, !s.Ready:
+			done = false
 		}
 	}
-	for _, s := range now.Status.InitContainerStatuses {
-		if old[s.Name] != "" && old[s.Name] == s.ContainerID && slices.Contains(names, s.Name) {
-			return false
-		}
+	if !done && (now.Status.Phase == v1.PodSucceeded || now.Status.Phase == v1.PodFailed) {
+		return false, failed(exitFailure, errors.New("pod "+name+" has ended"))
 	}
-	for _, s := range now.Status.ContainerStatuses {
-		if was := old[s.Name]; was != "" && (was == s.ContainerID || !s.Ready) {
-			return false
-		}
-	}
-	return true
+	return done, nil
 }
 
-// waitFor waits until done says so of every pod, nil being one that is gone.
-func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Duration, pods []*v1.Pod, done func(before, now *v1.Pod) bool) error {
+// restarted names the containers that the agent restarts where none is named: the
+// regular ones and sidecars that run. Where none does yet, it is those that have not
+// ended.
+func restarted(before *v1.Pod) (names []string) {
+	for _, which := range []func(*v1.ContainerStatus) bool{mayRun, func(s *v1.ContainerStatus) bool { return s.State.Terminated == nil }} {
+		add := func(list []v1.Container, takes func(*v1.Container) bool) {
+			for i := range list {
+				if s := statusOf(before, list[i].Name); s != nil && takes(&list[i]) && which(s) {
+					names = append(names, s.Name)
+				}
+			}
+		}
+		add(before.Spec.InitContainers, pod.Restartable)
+		add(before.Spec.Containers, func(*v1.Container) bool { return true })
+		if len(names) > 0 {
+			break
+		}
+	}
+	return names
+}
+
+// isHere reports whether the container that a status shows was made, and has not
+// ended: one that waits for its next life shows the last one until then, and its end.
+func isHere(s *v1.ContainerStatus) bool {
+	last := s.LastTerminationState.Terminated
+	return s.ContainerID != "" && s.State.Terminated == nil && (last == nil || last.ContainerID != s.ContainerID)
+}
+
+// mayRun reports whether a process of the container runs: one whose postStart hook has
+// not ended, or has failed, is said to wait.
+func mayRun(s *v1.ContainerStatus) bool {
+	if w := s.State.Waiting; w != nil {
+		return isHere(s) && slices.Contains([]string{"ContainerCreating", "PodInitializing", "PostStartHookError"}, w.Reason)
+	}
+	return s.State.Running != nil
+}
+
+func statusOf(it *v1.Pod, name string) *v1.ContainerStatus {
+	for _, list := range [][]v1.ContainerStatus{it.Status.InitContainerStatuses, it.Status.ContainerStatuses} {
+		if i := slices.IndexFunc(list, func(s v1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+func specOf(it *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{it.Spec.InitContainers, it.Spec.Containers} {
+		if i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == name }); i >= 0 {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// waitFor waits until done says so of every pod, nil being one that is gone; an error
+// of done ends it.
+func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Duration, pods []*v1.Pod, done func(before, now *v1.Pod) (bool, error)) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, errWaited)
@@ -147,26 +224,32 @@ func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Du
 		slices.Sort(names)
 		return names
 	}
-	look := func(it *v1.Pod, gone bool) {
+	look := func(it *v1.Pod, gone bool) error {
 		k := key{it.Namespace, it.Name}
 		now := it
 		if gone {
 			now = nil
 		}
-		if before := open[k]; before != nil && done(before, now) {
+		before := open[k]
+		if before == nil {
+			return nil
+		}
+		ok, err := done(before, now)
+		if ok {
 			delete(open, k)
 		}
+		return err
 	}
 	before := make([]v1.Pod, 0, len(pods))
 	for _, it := range pods {
 		before = append(before, *it)
 	}
 	for change, err := range c.WatchPods(ctx, before) {
-		if err != nil {
-			return p.waitEnd(err, left())
+		if err == nil {
+			err = look(change.Object, change.Type == "DELETED")
 		}
-		if look(change.Object, change.Type == "DELETED"); len(open) == 0 {
-			return nil
+		if err != nil || len(open) == 0 {
+			return p.waitEnd(err, left())
 		}
 	}
 	if ctx.Err() != nil {

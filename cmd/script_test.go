@@ -22,7 +22,10 @@ import (
 var update = flag.Bool("update", false, "rewrite what scripts compare with")
 
 func TestMain(m *testing.M) {
-	main := func() { os.Exit(Main()) }
+	main := func() {
+		pause = 20 * time.Second // a machine may stand still for two
+		os.Exit(Main())
+	}
 	testscript.Main(m, map[string]func(){"nodectl": main, "kubelet": main})
 }
 

@@ -97,12 +97,16 @@ func (p *program) serve(ctx context.Context) error {
 			}
 		})
 	}
+	answering := make(chan struct{}) // closed once the socket answers, or will not
+	said := sync.OnceFunc(func() { close(answering) })
+	answers.Answering = said
 	wg.Go(func() {
+		defer said()
 		if err := server.New(answers).Serve(beside); err != nil {
 			log.Error("Local socket not served; pods go on without", "error", err)
 		}
 	})
-	wg.Go(func() { n.supervise(e).run(beside) })
+	wg.Go(func() { n.supervise(e, answering).run(beside) })
 	wg.Go(func() { settle(beside, settleAfter) })
 	wg.Go(func() { tellDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {

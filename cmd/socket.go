@@ -32,8 +32,8 @@ func (p *program) documents(live *engine.Live, log *slog.Logger) server.Config {
 			found, _ := live.Pod(pod.Key{Namespace: namespace, Name: name})
 			return found
 		},
-		WatchPods: live.WatchPods,
-		Log:       log,
+		WatchPods: live.WatchPods, Known: live.Looked(),
+		Log: log,
 	}
 }
 

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -165,11 +166,11 @@ func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 }
 
 // runtimeClass returns the handler of a class that the API server has.
-func (p *program) runtimeClass(name string) (handler string, ok bool) {
+func (p *program) runtimeClass(ctx context.Context, name string) (handler string, ok bool, err error) {
 	if p.api == nil {
-		return "", false
+		return "", false, nil
 	}
-	return p.api.Handler(name)
+	return p.api.Handler(ctx, name)
 }
 
 // services returns what knows the services of the API server; nil without one.

@@ -37,7 +37,7 @@ func TestF7_ServeAsksEveryPart(t *testing.T) {
 	} {
 		n := &node{p: p, log: log, hints: c.hints}
 		got := ""
-		if err := n.supervise(c.engine).check(t.Context(), c.limit); err != nil {
+		if err := n.supervise(c.engine, nil).check(t.Context(), c.limit); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

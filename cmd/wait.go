@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -168,6 +169,12 @@ func (g goal) podMet(it *v1.Pod) bool {
 // is still waited for.
 func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick) (left []string, err error) {
 	all, err := c.Pods(ctx)
+	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // it has come just now, or goes
+		all, err = c.Pods(ctx)
+	}
+	if ctx.Err() != nil {
+		return k.given, context.Cause(ctx)
+	}
 	if err != nil {
 		return k.given, err
 	}

@@ -249,10 +249,10 @@ func (n *node) observe() *machine.Observer {
 // node is in no cluster.
 func (n *node) told(m *member) told {
 	if m == nil {
-		return told{sinks: []engine.Sink{n.metrics}, events: tellers{n.events, n.metrics}}
+		return told{hear: []engine.Sink{n.metrics}, events: tellers{n.events, n.metrics}}
 	}
 	return told{
-		sinks: []engine.Sink{n.metrics, m.sink}, events: tellers{n.events, n.metrics, m.sink},
+		hear: []engine.Sink{n.metrics, m.sink}, events: tellers{n.events, n.metrics, m.sink},
 		node: m.labelled, synced: m.sink.Synced,
 	}
 }

@@ -239,7 +239,8 @@ func (n *node) close() {
 // told is who hears what an engine says beside the journal, and who tells it of its
 // node.
 type told struct {
-	sinks  []engine.Sink
+	sinks  []engine.Sink // that may wait
+	hear   []engine.Sink // that do not
 	events engine.Events
 	node   func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced func()
@@ -260,6 +261,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 		NeedWord:      p.needWord(),
 		Prober:        n.metrics.Prober(probe.New(probe.Config{Exec: n.runtime, Version: readVersion().Version})),
 		Sinks:         append([]engine.Sink{n.journal}, told.sinks...),
+		Listeners:     told.hear,
 		Events:        told.events,
 		NodeSeen:      told.node,
 		Synced:        told.synced,
@@ -282,12 +284,25 @@ func (n *node) volumes() *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.logLinks(), Log: n.log,
 		ClusterDomain: n.p.cfg.ClusterDomain, Allocatable: n.facts.Allocatable, SELinux: volume.SELinuxEnabled(),
-		RecursiveReadOnly: func(class *string) bool { return n.runtime.RecursiveReadOnly(n.runtime.Handler(class)) },
+		RecursiveReadOnly: n.recursiveReadOnly,
 	}
 	if api := n.p.api; api != nil {
 		cfg.Token, cfg.TrustBundle, cfg.Claim = api.Token, api.TrustBundle, api.Claim
 	}
 	return volume.New(cfg)
+}
+
+// recursiveReadOnly reports whether the runtime can for a pod of that class; where
+// nobody knows the class's handler, it cannot, as with the kubelet.
+func (n *node) recursiveReadOnly(class *string) bool {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second) // nothing else ends it
+	defer stop()
+	handler, _, err := n.runtime.Handler(ctx, class)
+	if err != nil {
+		n.log.Warn("Runtime class not read: mounts cannot be read-only all the way down", "class", *class, "error", err)
+		return false
+	}
+	return n.runtime.RecursiveReadOnly(handler)
 }
 
 // podCgroups keeps pods' cgroups. Only root may: any other agent's pods are where its
@@ -412,9 +427,9 @@ func (p *program) hostIPs(ctx context.Context) ([]string, error) {
 
 // supervise is the supervisor of a serving agent: it lives while its sync loop and
 // workers do, and what drains the runtime's events.
-func (n *node) supervise(e *engine.Engine) *supervisor {
+func (n *node) supervise(e *engine.Engine, answering <-chan struct{}) *supervisor {
 	return &supervisor{
-		log:    n.log,
+		log: n.log, answering: answering,
 		checks: []func(context.Context) error{e.Beat, n.hints.Beat},
 		dump:   filepath.Join(n.p.cfg.RootDir, "goroutines.txt"),
 	}

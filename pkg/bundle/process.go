@@ -270,10 +270,6 @@ func logfmt(line, key string) string {
 	return word
 }
 
-// killLimit is how long a killed process may take to go: one that the kernel has to
-// finish something for, as an unmount that flushes a whole disk, goes when that is done.
-const killLimit = time.Minute
-
 // end asks the process to leave and kills it when it has not after patience.
 func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) error {
 	fd, err := unix.PidfdOpen(p.pid, 0)

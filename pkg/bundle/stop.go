@@ -31,6 +31,9 @@ func (e *PodsRunningError) Error() string {
 const (
 	podLimit  = 30 * time.Second // for one pod to end
 	stopLimit = 10 * time.Second // for containerd to leave by itself
+	// killLimit is for what was killed to be gone: a process that the kernel has to finish
+	// something for, as an unmount that flushes a whole disk, goes when that is done.
+	killLimit = time.Minute
 )
 
 // Stop ends the bundled runtime and takes away what it and its pods made on the
@@ -148,6 +151,8 @@ func (c *conn) cgroupParent(ctx context.Context, id string) string {
 // endShims kills what containerd has not ended: shims and all that descends
 // from them. It returns their sandboxes.
 func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, killLimit) // for all: they wait for the same disk
+	defer cancel()
 	var errs []error
 	for _, p := range r.shims() {
 		sandboxes = append(sandboxes, p.id)

@@ -56,8 +56,9 @@ type Config struct {
 	// that is not in it names a handler itself.
 	RuntimeClasses map[string]string
 	// RuntimeClass returns the handler of a class that RuntimeClasses has not, as an
-	// API server knows it; nil where there is none.
-	RuntimeClass func(name string) (handler string, ok bool)
+	// API server knows it; ok is false where it has no such class, and an error says
+	// that it could not be asked. Nil where there is no API server.
+	RuntimeClass func(ctx context.Context, name string) (handler string, ok bool, err error)
 	// SeccompDir is the directory in which pods' seccomp profiles lie; empty has
 	// none, and a pod that names one cannot be made.
 	SeccompDir string

@@ -22,7 +22,7 @@ var (
 	ErrUnavailable = pod.ErrUnavailable
 	// ErrTimeout says that the runtime took a call and did not answer it within
 	// its deadline: what was asked for may yet happen.
-	ErrTimeout = errors.New("container runtime did not answer in time")
+	ErrTimeout = pod.ErrTimeout
 	// ErrNotFound says that the runtime does not know the ID (or image) asked
 	// about.
 	ErrNotFound = errors.New("not found in the container runtime")

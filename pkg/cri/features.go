@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -46,21 +47,49 @@ func (r *Runtime) UserNamespaces(handler string) bool {
 }
 
 // Handler returns the runtime's handler for a pod of that class: what the
-// configuration says of the class, else the class itself. Without a class it is
-// the configuration's, "" for the runtime's own default.
-func (r *Runtime) Handler(class *string) string {
+// configuration says of the class, else an API server, else the class itself, and
+// known is false. Without a class it is the configuration's, "" for the runtime's own
+// default. An error says that the API server could not be asked: none is guessed.
+func (r *Runtime) Handler(ctx context.Context, class *string) (handler string, known bool, err error) {
 	if class == nil || *class == "" {
-		return r.cfg.RuntimeHandler
+		return r.cfg.RuntimeHandler, true, nil
 	}
-	if handler, ok := r.cfg.RuntimeClasses[*class]; ok {
-		return handler
+	if handler, known = r.cfg.RuntimeClasses[*class]; !known && r.cfg.RuntimeClass != nil {
+		handler, known, err = r.cfg.RuntimeClass(ctx, *class)
 	}
-	if r.cfg.RuntimeClass != nil {
-		if handler, ok := r.cfg.RuntimeClass(*class); ok {
-			return handler
+	switch {
+	case err != nil:
+		return "", false, err
+	case !known:
+		return *class, false, nil
+	}
+	return handler, true, nil
+}
+
+// staticPatience is how long a pod that is no API server's waits for one.
+const staticPatience = time.Second
+
+// handlerFor is Handler for that pod. One of an API server has a class that is there,
+// as with the kubelet; any other may name a handler, and waits for no server.
+func (r *Runtime) handlerFor(ctx context.Context, want *pod.Spec) (string, error) {
+	class := want.Pod.Spec.RuntimeClassName
+	if want.Origin.Source != "api" {
+		asked, stop := context.WithTimeout(ctx, staticPatience)
+		defer stop()
+		handler, _, err := r.Handler(asked, class)
+		if err != nil {
+			handler = *class
 		}
+		return handler, nil
 	}
-	return *class
+	handler, known, err := r.Handler(ctx, class)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("runtimeClassName %s: %w", *class, err)
+	case !known:
+		return "", fmt.Errorf("runtimeClassName %s: the API server has no such RuntimeClass", *class)
+	}
+	return handler, nil
 }
 
 // suits returns why this runtime cannot run the pod with that handler. It is asked

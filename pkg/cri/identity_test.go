@@ -1,6 +1,7 @@
 package cri_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -161,6 +162,55 @@ func TestC_1_22_12_RuntimeClass(t *testing.T) {
 	}
 }
 
+// No pod of an API server runs by a handler that was guessed because the server did not
+// say. A static one waits for no server.
+func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
+	for _, origin := range []string{"api", "file"} {
+		rt := critest.New()
+		rt.SetHandlers(critest.Handler{Name: ""}, critest.Handler{Name: "kata"}, critest.Handler{Name: "kata-qemu"})
+		asked := 0
+		r := rt.CRI(cri.Config{Node: "n1", RuntimeClasses: map[string]string{"safe": "kata"}, RuntimeClass: func(_ context.Context, name string) (string, bool, error) {
+			if asked++; asked == 1 {
+				return "", false, errors.New("HTTP 503: the server fails")
+			}
+			return "kata-qemu", name == "kata", nil
+		}})
+		run := func(name, class string) (string, error) {
+			want := wanted(name, "app:1")
+			want.Origin.Source, want.Pod.Spec.RuntimeClassName = origin, &class
+			_, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1})
+			_, handler := rt.SandboxConfig(want.Key)
+			return handler, err
+		}
+		refused := func(what, why string, err error, sandboxes int) {
+			t.Helper()
+			var se *pod.StartError
+			if !errors.As(err, &se) || se.Reason != "FailedCreatePodSandBox" || se.Final || se.Err.Error() != why || rt.Calls()["RunPodSandbox"] != sandboxes {
+				t.Errorf("%s: %v, %d sandboxes", what, err, rt.Calls()["RunPodSandbox"])
+			}
+		}
+		handler, err := run("web", "kata")
+		if origin == "file" {
+			if handler != "kata" || err != nil {
+				t.Errorf("a static pod: handler %q, %v", handler, err)
+			}
+			if handler, err = run("direct", "kata-qemu"); handler != "kata-qemu" || err != nil {
+				t.Errorf("a static pod that names a handler: %q, %v", handler, err)
+			}
+			continue
+		}
+		refused("a server that fails", "runtimeClassName kata: HTTP 503: the server fails", err, 0)
+		if handler, err := run("web", "kata"); handler != "kata-qemu" || err != nil {
+			t.Errorf("the next try: handler %q, %v", handler, err)
+		}
+		if handler, err := run("mapped", "safe"); handler != "kata" || err != nil || asked != 2 {
+			t.Errorf("a class that the node knows: handler %q, %v, asked %d times", handler, err, asked)
+		}
+		_, err = run("direct", "kata-qemu")
+		refused("no such class", "runtimeClassName kata-qemu: the API server has no such RuntimeClass", err, 2)
+	}
+}
+
 func TestC_1_42_3_UsersWhereTheRuntimeHasThem(t *testing.T) {
 	const plain = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
 	for _, c := range []struct {
@@ -279,12 +329,12 @@ func TestF21_FeaturesAreThoseOfTheRuntimeThatAnswers(t *testing.T) {
 	says("another", "", false, true)
 	says("another", "kata", false, false)
 	for class, want := range map[string]string{"": "", "kata": "kata"} {
-		if got := r.Handler(&class); got != want {
-			t.Errorf("class %q: handler %q", class, got)
+		if got, known, err := r.Handler(t.Context(), &class); got != want || known != (class == "") || err != nil {
+			t.Errorf("class %q: handler %q, %t, %v", class, got, known, err)
 		}
 	}
-	if got := r.Handler(nil); got != "" {
-		t.Errorf("no class: handler %q", got)
+	if got, known, err := r.Handler(t.Context(), nil); got != "" || !known || err != nil {
+		t.Errorf("no class: handler %q, %t, %v", got, known, err)
 	}
 }
 

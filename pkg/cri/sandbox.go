@@ -30,7 +30,10 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 	if err != nil {
 		return "", &pod.StartError{Reason: reason, Err: err}
 	}
-	handler := r.Handler(want.Pod.Spec.RuntimeClassName)
+	handler, err := r.handlerFor(ctx, want)
+	if err != nil {
+		return "", &pod.StartError{Reason: reason, Err: err}
+	}
 	if err := r.suits(ctx, want.Pod, handler); err != nil {
 		return "", err
 	}

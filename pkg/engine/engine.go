@@ -54,7 +54,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Sink is where status goes. The reporter alone calls it.
+// Sink is where status goes. One goroutine calls it.
 type Sink interface {
 	// Report takes a pod with its newest status. An error is logged once per change
 	// of its text; the next status is reported all the same.
@@ -72,7 +72,8 @@ type Config struct {
 	Records   Records
 	Sets      Sets // nil: nothing of the sources is written down
 	Prober    Prober
-	Sinks     []Sink
+	Sinks     []Sink // that may wait, for a disk above all
+	Listeners []Sink // that never wait nor fail: the sync loop itself tells them
 	Events    Events // nil: nobody is told of events
 	// NoClusterDNS says that pods that ask for the cluster's name servers get the
 	// node's: each is told of by an event.

@@ -34,7 +34,8 @@ type Live struct {
 	pods    map[pod.Key]*v1.Pod  // as last reported
 	// podReaders are those who follow pods.
 	podReaders map[*podReader]struct{}
-	ended      bool // nothing more is published
+	looked     chan struct{} // closed once every pod there is was looked at
+	ended      bool          // nothing more is published
 }
 
 // reader is the queue of one reader. Live's lock guards it.
@@ -65,6 +66,7 @@ func newLive(layers []podconfig.LayerState) *Live {
 		pods:    make(map[pod.Key]*v1.Pod),
 
 		podReaders: make(map[*podReader]struct{}),
+		looked:     make(chan struct{}),
 	}
 }
 
@@ -130,6 +132,11 @@ func (l *Live) Pods() []v1.Pod {
 	}
 	return out
 }
+
+// Looked is closed once the engine has looked at every pod there is: until then it does
+// not know of one that Pods does not hold that it is not there. While the runtime does not
+// answer that may take long.
+func (l *Live) Looked() <-chan struct{} { return l.looked }
 
 // report shows the newest status of a pod.
 func (l *Live) report(key pod.Key, r pod.StatusReport) {

@@ -14,7 +14,7 @@ const (
 	PodAdded    = "ADDED"
 	PodModified = "MODIFIED"
 	PodDeleted  = "DELETED"
-	PodBookmark = "BOOKMARK" // of no pod: all there were have been told
+	PodBookmark = "BOOKMARK" // of no pod: all there are have been told
 )
 
 // podReader is one who watches pods. Live's lock guards what is told and what waits.
@@ -33,18 +33,20 @@ func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// WatchPods yields the pods there are as ADDED, one BOOKMARK, then what changes, until ctx is done
-// or the caller leaves the loop. A caller that is slow gets the newest of each pod; a
+// WatchPods yields the pods there are as ADDED, one BOOKMARK once they were Looked at, then what
+// changes, until ctx is done or the caller leaves the loop. A caller that is slow gets the newest of each pod; a
 // pod that was replaced by another one of its name is DELETED, then ADDED. What pods
 // point to is shared and must not be written to.
 func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 	return func(yield func(string, *v1.Pod) bool) {
 		r := l.joinPods()
 		defer l.leavePods(r)
-		for first := true; ctx.Err() == nil; first = false {
+		looked := l.Looked()
+		for marks := false; ctx.Err() == nil; {
 			news := l.takePods(r)
-			if first {
+			if marks {
 				news = append(news, podNews{PodBookmark, &v1.Pod{}})
+				marks, looked = false, nil
 			}
 			for _, n := range news {
 				if ctx.Err() != nil || !yield(n.how, n.pod) {
@@ -52,6 +54,8 @@ func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 				}
 			}
 			select {
+			case <-looked: // what was looked at is there to be taken
+				marks = true
 			case <-r.wake:
 			case <-ctx.Done():
 			}

@@ -11,9 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/sorted"
@@ -157,7 +160,7 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 }
 
 // TestLive_ShowsWhatIsSaid: once all pods are said to be reported, whoever looks sees
-// them, also where the disk that keeps statuses stands.
+// them, and who listens has heard of them, also where the disk that keeps statuses stands.
 func TestLive_ShowsWhatIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))
@@ -165,9 +168,11 @@ func TestLive_ShowsWhatIsSaid(t *testing.T) {
 		cfg := m.config(m.rt.Connect())
 		stands := make(stuckSink)
 		cfg.Sinks = append([]Sink{stands}, cfg.Sinks...)
+		var heard countingSink
+		cfg.Listeners = []Sink{&heard}
 		var e *Engine
-		seen := -1
-		cfg.Synced = func() { seen = len(e.Live().Pods()) }
+		seen, told := -1, -1
+		cfg.Synced = func() { seen, told = len(e.Live().Pods()), len(heard) }
 		e = New(cfg)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -176,13 +181,91 @@ func TestLive_ShowsWhatIsSaid(t *testing.T) {
 			}
 		})
 		m.pass(10 * time.Second)
-		if seen != 3 {
-			t.Errorf("%d pods are shown when all are reported, want 3", seen)
+		if seen != 3 || told != 3 {
+			t.Errorf("%d pods are shown and %d were heard of when all are reported, want 3", seen, told)
 		}
 		close(stands)
 		cancel()
 		wg.Wait()
 	})
+}
+
+// TestLive_SaysWhenItKnows: nobody is told that these are the pods before they were looked
+// at, however long the runtime is away; nor does one pod over which it hangs keep that back
+// for ever.
+func TestLive_SaysWhenItKnows(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		lift := m.rt.Fault(critest.Fault{Err: status.Error(codes.Unavailable, "no such socket")})
+		m.src.set(mkpod("one"), mkpod("two"))
+		ctx, cancel := context.WithCancel(context.Background())
+		e := New(m.config(m.rt.Connect()))
+		var mu sync.Mutex
+		var got []string
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for how, p := range e.Live().WatchPods(ctx) {
+				mu.Lock()
+				if how != PodModified {
+					got = append(got, how+" "+p.Name)
+				}
+				mu.Unlock()
+			}
+		})
+		wg.Go(func() {
+			if err := e.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		m.pass(time.Hour)
+		mu.Lock()
+		if len(got) > 0 {
+			t.Errorf("told before the runtime answered: %q", got)
+		}
+		mu.Unlock()
+		select {
+		case <-e.Live().Looked():
+			t.Error("it has looked at its pods, and nobody could")
+		default:
+		}
+		lift()
+		m.pass(time.Minute)
+		<-e.Live().Looked()
+		cancel()
+		wg.Wait()
+		slices.Sort(got[:min(2, len(got))])
+		if want := []string{"ADDED one", "ADDED two", "BOOKMARK "}; !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	})
+	bubble(t, func(t *testing.T, m *machine) {
+		m.rt.Fault(critest.Fault{Pod: mkpod("hung").Key, Hang: true})
+		m.src.set(mkpod("hung"), mkpod("well"))
+		ctx, cancel := context.WithCancel(context.Background())
+		e := New(m.config(m.rt.Connect()))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := e.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		<-e.Live().Looked()
+		if _, ok := e.Live().Pod(mkpod("well").Key); !ok {
+			t.Error("the pod over which nothing hangs was not looked at")
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// countingSink keeps the newest status of each pod. The sync loop alone touches it.
+type countingSink map[pod.Key]pod.StatusReport
+
+func (s *countingSink) Report(r pod.StatusReport) error {
+	if *s == nil {
+		*s = countingSink{}
+	}
+	(*s)[pod.KeyOf(r.Pod)] = r
+	return nil
 }
 
 // stuckSink takes nothing until it is closed.

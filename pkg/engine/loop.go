@@ -70,6 +70,8 @@ type loop struct {
 	whole     bool             // the first census read every pod
 	found     map[string]bool  // UIDs it saw
 	begun     bool             // adopted, and the layers have had their time to speak
+	since     time.Time        // when it has begun
+	known     bool             // the pods there are were looked at
 	counting  bool             // a census is under way
 	rotating  bool             // logs are being looked at
 	measuring bool             // disks are being looked at
@@ -255,7 +257,7 @@ func (l *loop) begin(ctx context.Context, late bool) {
 			return
 		}
 	}
-	l.begun = true
+	l.begun, l.since = true, time.Now()
 	for spec := range l.state.Pods.All() {
 		l.want(ctx, spec.Key, spec)
 	}

@@ -59,16 +59,28 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	}
 }
 
-// noteAllReported says once that the start is over: every wanted pod was looked
-// at and reported.
+// lookPatience is how long after its begin the loop waits for pods that nobody could look
+// at, because the runtime hangs over them, before it says that these are the pods.
+const lookPatience = 10 * time.Second
+
+// noteAllReported says once that the pods there are were looked at and reported, and once
+// that the start is over: every source was heard, too.
 func (l *loop) noteAllReported() {
-	if l.reported || !l.begun || !l.state.AllHeard() {
+	if l.reported || !l.begun {
 		return
 	}
+	open := 0
 	for _, e := range l.pods {
 		if e.last == nil {
-			return
+			open++
 		}
+	}
+	if !l.known && (open == 0 || time.Since(l.since) > lookPatience) {
+		l.known = true
+		close(l.live.looked)
+	}
+	if open > 0 || !l.state.AllHeard() {
+		return
 	}
 	l.reported = true
 	l.log.Info("All pods reported", "pods", len(l.pods))
@@ -146,10 +158,13 @@ func (l *loop) sayGone(key pod.Key, r *report) {
 	l.tell(key, line)
 }
 
-// tell reports a status: at once to whoever looks at this agent, so that "All pods
-// reported", and all that follows from it, is true of what is seen; to the sinks in
+// tell reports a status: at once to whoever looks at this agent or listens, so that "All
+// pods reported", and all that follows from it, is true of what they know; to the sinks in
 // their own time.
 func (l *loop) tell(key pod.Key, line pod.StatusReport) {
 	l.live.report(key, line)
+	for _, listener := range l.cfg.Listeners {
+		_ = listener.Report(line) // never fails
+	}
 	l.reporter.say(key, line)
 }

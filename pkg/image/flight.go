@@ -16,6 +16,10 @@ import (
 // errClosed is what a pull ends with that Run did not live to see.
 var errClosed = errors.New("images are not pulled any more")
 
+// linger is how long after a pull that was given up its image may still turn up: the
+// runtime hears of that while it is writing.
+const linger = 3 * time.Second
+
 // flightKey tells apart what is pulled, and as whom.
 type flightKey [sha256.Size]byte
 
@@ -34,6 +38,7 @@ type flight struct {
 	err     error
 	took    time.Duration // of the pull itself
 	bytes   int64         // of the image; 0 is unknown
+	unseen  bool          // nobody knows whether it left an image that is not everybody's
 }
 
 // turns are the turns at one registry.
@@ -158,6 +163,22 @@ func (p *Puller) fly(ctx context.Context, f *flight) {
 	p.mu.Unlock()
 	p.cfg.Told(Event{Pull: f.Pull, Over: true, Err: err})
 	p.land(f, err)
+	if f.unseen {
+		p.clear(ctx, f)
+	}
+}
+
+// clear finds out what became of a flight whose end nobody saw. Where that cannot be
+// done the intent stays, and who wants an image next tries again, or the next agent.
+func (p *Puller) clear(ctx context.Context, f *flight) {
+	select {
+	case <-time.After(linger):
+	case <-ctx.Done():
+		return
+	}
+	if err := p.settle(ctx, f.want); err != nil {
+		p.cfg.Log.Warn("End of an image pull not known yet", "image", f.Image, "error", err)
+	}
 }
 
 // land ends a flight for all who wait for it.
@@ -195,9 +216,15 @@ func (p *Puller) pull(f *flight) error {
 			err = p.records.pulled(id, f.name, used)
 		}
 		if err != nil { // the intent stays: it is not free for all
+			f.unseen = true
+			p.records.unsure(f.name)
 			p.cfg.Log.Warn("Image pull not recorded; the registry will be asked again", "image", f.Image, "error", err)
 			return nil
 		}
+	}
+	if f.unseen {
+		p.records.unsure(f.name)
+		return err
 	}
 	p.records.done(f.name)
 	return err
@@ -227,22 +254,34 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 	}
 	var texts []string
 	var failed *pod.StartError
+	unseen := false
 	for _, c := range creds {
 		_, err := p.cfg.Runtime.FetchImage(f.ctx, f.want, f.Image, c.user, c.password)
 		if err == nil {
 			return c, nil
 		}
+		// What a pull without a secret left is everybody's, as is what was there before.
+		unseen = unseen || c.secret != nil && (f.ctx.Err() != nil || !saidSo(err))
 		if !errors.As(err, &failed) || f.ctx.Err() != nil {
+			f.unseen = unseen
 			return c, err
 		}
 		if text := failed.Err.Error(); !slices.Contains(texts, text) {
 			texts = append(texts, text)
 		}
 	}
+	f.unseen = unseen
 	if len(texts) == 1 {
 		return credential{}, failed
 	}
 	return credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
+}
+
+// saidSo reports whether an error is the runtime's word about the image. That it did
+// not answer in time is none, though it comes as a StartError.
+func saidSo(err error) bool {
+	var failed *pod.StartError
+	return errors.As(err, &failed) && !errors.Is(failed.Err, pod.ErrTimeout)
 }
 
 // turn waits until the registry may be asked for one image more.

@@ -93,8 +93,7 @@ type Puller struct {
 	turns   map[string]*turns // by registry, while somebody uses or awaits one
 	closed  bool
 
-	settling sync.Mutex // held while it is found out what the agent before this one left
-	settled  bool
+	settling sync.Mutex // held while it is found out what pulls left whose end nobody saw
 }
 
 // New returns a Puller.

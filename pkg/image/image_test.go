@@ -40,6 +40,14 @@ type registries struct {
 	// hang names registries that never answer, took how long a pull takes.
 	hang map[string]bool
 	took time.Duration
+	// ends says how pulls end that nobody sees end, by image, once it is stored: nil
+	// waits for the end of the context. late is how long after that it is stored.
+	ends map[string]func() error
+	late time.Duration
+	// away has the runtime answer no questions, broken some in vain; looks counts them.
+	away   bool
+	broken map[string]bool
+	looks  int
 	// repeats has a registry repeat in its errors what it was told.
 	repeats bool
 
@@ -59,6 +67,13 @@ func newRegistries() *registries {
 func (r *registries) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.looks++
+	switch name := q.GetImage().GetImage(); {
+	case r.away:
+		return nil, status.Error(codes.Unavailable, "away")
+	case r.broken[name]:
+		return nil, status.Error(codes.Unknown, "broken")
+	}
 	id, ok := r.present[q.GetImage().GetImage()]
 	if !ok {
 		return &runtimeapi.ImageStatusResponse{}, nil
@@ -101,6 +116,27 @@ func (r *registries) PullImage(ctx context.Context, q *runtimeapi.PullImageReque
 			text += fmt.Sprintf(" for https://%s@%s/v2/?token=%s&x=1 (user %s, %s) Bearer eyJhbGciOi.%s", who, host, password, user, password, password)
 		}
 		return nil, status.Error(codes.Unknown, text)
+	}
+	if end, ok := r.ends[name]; ok {
+		delete(r.ends, name)
+		store := func() { r.present[name] = "sha256:" + name }
+		if r.late == 0 {
+			store()
+		}
+		if end != nil {
+			return nil, end()
+		}
+		r.mu.Unlock()
+		<-ctx.Done()
+		r.mu.Lock()
+		if r.late > 0 {
+			time.AfterFunc(r.late, func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				store()
+			})
+		}
+		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	if strings.Contains(name, "missing") {
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: %s: not found", name, name, name)
@@ -435,10 +471,6 @@ func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 			}
 			pulls = len(r.said())
 		}
-		never := func(w *pod.Spec) *pod.Spec {
-			w.Pod.Spec.Containers[0].ImagePullPolicy = v1.PullNever
-			return w
-		}
 		step("the first", with(wanted("a", "r.io/app:1"), s), 1, "")
 		step("again", with(wanted("a", "r.io/app:1"), s), 0, "")
 		step("the same login in another secret", with(wanted("b", "r.io/app:1"), secret("other", "", "r.io", "u", "p")), 0, "")
@@ -500,6 +532,232 @@ func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
 		}
 		if left, _ := filepath.Glob(filepath.Join(kept, "image_manager", "pulling", "*")); len(left) != 0 {
 			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+// intents returns what is written down of pulls whose end is not known.
+func (m *machine) intents(t *testing.T) []string {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(m.dir, "image_manager", "pulling", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+// never makes it the pod's policy never to pull.
+func never(want *pod.Spec) *pod.Spec {
+	want.Pod.Spec.Containers[0].ImagePullPolicy = v1.PullNever
+	return want
+}
+
+// always makes it the pod's policy always to pull.
+func always(want *pod.Spec) *pod.Spec {
+	want.Pod.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
+	return want
+}
+
+// A pull that this agent did not see end leaves no image that is free for all, at
+// once and later.
+func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
+	for name, c := range map[string]struct {
+		end   func() error
+		leave bool
+		late  time.Duration
+		away  time.Duration // how long the runtime is
+	}{
+		"the runtime dies": {end: func() error { return status.Error(codes.Unavailable, "error reading from server: EOF") }},
+		"the runtime is away for long": {
+			end:  func() error { return status.Error(codes.Unavailable, "error reading from server: EOF") },
+			away: time.Minute,
+		},
+		"the runtime is on its way down":     {end: func() error { return status.Error(codes.Canceled, "context canceled") }},
+		"the runtime's deadline":             {end: func() error { return status.Error(codes.DeadlineExceeded, "late") }},
+		"our deadline":                       {},
+		"the last one leaves":                {leave: true},
+		"the last one leaves too late":       {leave: true, late: time.Second},
+		"the last one leaves, and then away": {leave: true, away: time.Minute},
+	} {
+		for _, wait := range []time.Duration{0, 10 * time.Second, 2 * time.Minute} {
+			if wait < c.late || wait < c.away {
+				continue
+			}
+			for _, policy := range []string{"always", "if not present"} {
+				t.Run(fmt.Sprintf("%s, %s, after %s", name, policy, wait), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						r := newRegistries()
+						r.lets["r.io/app:1"], r.ends, r.late = "u:p", map[string]func() error{"r.io/app:1": c.end}, c.late
+						m := on(t, r, t.TempDir())
+						defer m.stop()
+						s := secret("pull", "", "r.io", "u", "p")
+						first := with(wanted("a", "r.io/app:1"), s)
+						if policy == "always" {
+							first = always(first)
+						}
+						ctx, leave := context.WithCancel(t.Context())
+						defer leave()
+						if c.leave {
+							time.AfterFunc(time.Minute, leave)
+						}
+						if err := m.PullImage(ctx, first, "c0"); err == nil {
+							t.Fatal("the pull did not fail")
+						}
+						r.mu.Lock()
+						r.away = c.away > 0
+						r.mu.Unlock()
+						time.Sleep(c.away)
+						synctest.Wait()
+						r.mu.Lock()
+						r.away = false
+						r.mu.Unlock()
+						time.Sleep(wait - c.away)
+						pulls := len(r.said())
+						if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil || !strings.HasPrefix(err.Error(), "ErrImageNeverPull: ") {
+							t.Errorf("never, without: %v", err)
+						}
+						if err := m.PullImage(t.Context(), wanted("b", "r.io/app:1"), "c0"); err == nil || !strings.HasPrefix(err.Error(), "ErrImagePull: ") {
+							t.Errorf("without: %v", err)
+						}
+						if err := m.PullImage(t.Context(), with(wanted("b", "r.io/app:1"), s), "c0"); err != nil {
+							t.Errorf("with: %v", err)
+						}
+						if got := r.said()[pulls:]; !slices.Equal(got, []string{"r.io/app:1", "r.io/app:1 u:p"}) {
+							t.Errorf("pulls: %q", got)
+						}
+						if err := m.PullImage(t.Context(), never(with(wanted("b", "r.io/app:1"), s)), "c0"); err != nil {
+							t.Errorf("never, with: %v", err)
+						}
+						time.Sleep(10 * time.Second)
+						synctest.Wait()
+						if err := m.PullImage(t.Context(), wanted("c", "r.io/free:1"), "c0"); err != nil {
+							t.Error(err)
+						}
+						if left := m.intents(t); len(left) != 0 {
+							t.Errorf("left: %v", left)
+						}
+						if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil {
+							t.Error("it is free")
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A pull that was given up and left nothing is forgotten: what is imported later is
+// everybody's. So is what was there before a pull that failed, or that had no secret.
+func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistries()
+		m := on(t, r, t.TempDir())
+		defer m.stop()
+		s := secret("pull", "", "r.io", "u", "p")
+		look := func(what string, failed error, intents int) {
+			t.Helper()
+			if failed == nil {
+				t.Errorf("%s: no error", what)
+			}
+			if left := m.intents(t); len(left) != intents {
+				t.Errorf("%s: left: %v", what, left)
+			}
+		}
+		look("not found", m.PullImage(t.Context(), with(wanted("a", "r.io/missing:1"), s), "c0"), 0)
+		looks := r.looks
+		if err := m.PullImage(t.Context(), with(wanted("a", "r.io/ok:1"), s), "c0"); err != nil || r.looks-looks != 3 {
+			t.Errorf("%v, %d questions to the runtime", err, r.looks-looks)
+		}
+
+		r.hang["r.io"] = true
+		given := func(want *pod.Spec) error {
+			ctx, leave := context.WithTimeout(t.Context(), time.Second)
+			defer leave()
+			err := m.PullImage(ctx, want, "c0")
+			synctest.Wait()
+			return err
+		}
+		look("given up", given(with(wanted("a", "r.io/app:1"), s)), 1)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		look("given up, later", errors.New(""), 0)
+		r.mu.Lock()
+		r.present["r.io/app:1"], r.present["r.io/pre:1"], r.present["r.io/pre:2"] = "sha256:app", "sha256:pre", "sha256:pre2"
+		r.mu.Unlock()
+		look("there before, without a secret", given(always(wanted("a", "r.io/pre:1"))), 0)
+		r.hang["r.io"] = false
+		r.lets["r.io/pre:2"] = "somebody:else"
+		look("there before, refused", m.PullImage(t.Context(), always(with(wanted("a", "r.io/pre:2"), s)), "c0"), 0)
+		for _, name := range []string{"r.io/app:1", "r.io/pre:1", "r.io/pre:2"} {
+			if err := m.PullImage(t.Context(), never(wanted("b", name)), "c0"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A record that is there stays as it is when another pull is given up, and one that
+// goes on keeps its intent.
+func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistries()
+		r.lets["r.io/app:1"] = "u:p"
+		m := on(t, r, t.TempDir())
+		defer m.stop()
+		s := secret("pull", "", "r.io", "u", "p")
+		if err := m.PullImage(t.Context(), with(wanted("a", "r.io/app:1"), s), "c0"); err != nil {
+			t.Fatal(err)
+		}
+		r.hang["r.io"] = true
+		short, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		long, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = m.PullImage(short, always(with(wanted("b", "r.io/app:1"), s)), "c0") })
+		wg.Go(func() {
+			_ = m.PullImage(long, always(with(wanted("c", "r.io/app:1"), secret("other", "", "r.io", "u", "q"))), "c0")
+		})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if left := m.intents(t); len(left) != 1 {
+			t.Errorf("while one goes on: %v", left)
+		}
+		wg.Wait()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if left := m.intents(t); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
+		if err := m.PullImage(t.Context(), never(with(wanted("d", "r.io/app:1"), s)), "c0"); err != nil {
+			t.Error(err)
+		}
+		if err := m.PullImage(t.Context(), never(wanted("d", "r.io/app:1")), "c0"); err == nil {
+			t.Error("it is free")
+		}
+	})
+}
+
+// An image that the runtime cannot look at is not free, and holds no other image.
+func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistries()
+		r.ends = map[string]func() error{"r.io/app:1": func() error { return status.Error(codes.Unavailable, "EOF") }}
+		m := on(t, r, t.TempDir())
+		defer m.stop()
+		_ = m.PullImage(t.Context(), with(wanted("a", "r.io/app:1"), secret("pull", "", "r.io", "u", "p")), "c0")
+		r.mu.Lock()
+		r.broken = map[string]bool{"r.io/app:1": true}
+		r.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if err := m.PullImage(t.Context(), wanted("b", "other.io/app:1"), "c0"); err != nil {
+			t.Error(err)
+		}
+		r.mu.Lock()
+		r.broken = nil
+		r.mu.Unlock()
+		if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil {
+			t.Error("it is free")
 		}
 	})
 }

@@ -22,6 +22,8 @@ import (
 // program writes an executable script.
 func program(t *testing.T, dir, name, script string) {
 	t.Helper()
+	syscall.ForkLock.RLock() // a child born meanwhile would have it open for writing, and it could not be run
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -15,18 +15,24 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // records are what is written down of pulls (C-1.39.6), in two directories:
-// "pulling" has a file for each image whose pull has begun, "pulled" one for each
-// image that was pulled. Images without either were there before, or were imported:
-// every pod may use them. No file holds a credential: a salted hash tells it again.
+// "pulling" has a file for each image whose pull has begun, until its end is known,
+// "pulled" one for each image that was pulled. Images without either were there
+// before, or were imported: every pod may use them. No file holds a credential: a
+// salted hash tells it again.
 type records struct {
 	dir string
 	mu  sync.Mutex     // one at a time changes or reads files
 	now map[string]int // how many pull an image now, by name
+
+	// doubts are the images of pulls whose end nobody saw, by name, and since when;
+	// the intent stays. Nil: what an agent before this one left is not read yet.
+	doubts map[string]time.Time
 }
 
 // record is who pulled one image.
@@ -109,8 +115,18 @@ func (r *records) intend(n name) error {
 func (r *records) done(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.forget(n) == 0 {
+	if _, doubt := r.doubts[n.image]; r.forget(n) == 0 && !doubt {
 		_ = os.Remove(r.file("pulling", n.image)) // what stays costs a question to the registry
+	}
+}
+
+// unsure leaves what intend wrote: nobody saw the pull end.
+func (r *records) unsure(n name) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget(n)
+	if r.doubts != nil {
+		r.doubts[n.image] = time.Now()
 	}
 }
 
@@ -209,11 +225,33 @@ func (r *records) write(file string, v any) (err error) {
 	return os.Rename(f.Name(), file)
 }
 
-// left returns the names of the images whose pull an agent before this one has
-// begun and not seen end.
-func (r *records) left() ([]string, error) {
+// left returns the names of the images whose pull has begun, and whose end nobody
+// saw, this agent or one before it; not those that may still turn up.
+func (r *records) left() (map[string]time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.doubts == nil {
+		names, err := r.begun()
+		if err != nil {
+			return nil, err
+		}
+		r.doubts = map[string]time.Time{}
+		for _, image := range names {
+			r.doubts[image] = time.Time{}
+		}
+	}
+	due := map[string]time.Time{}
+	for image, since := range r.doubts {
+		if time.Since(since) >= linger {
+			due[image] = since
+		}
+	}
+	return due, nil
+}
+
+// begun returns the names of the images whose pull is written down as begun. The
+// mutex is held.
+func (r *records) begun() ([]string, error) {
 	dir := filepath.Join(r.dir, "pulling")
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -236,44 +274,58 @@ func (r *records) left() ([]string, error) {
 }
 
 // unknown writes down that an image was pulled by somebody who is not known: nobody
-// may use it without asking the registry.
-func (r *records) unknown(id, image string) error {
+// may use it without asking the registry. It is no doubt any more, unless since it
+// has become one again; wrote says that there was no record.
+func (r *records) unknown(id, image string, since time.Time) (wrote bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id != "" {
 		rec, err := r.load(id)
-		if err == nil && rec == nil {
-			err = r.write(r.file("pulled", id), &record{Image: id})
-		}
 		if err != nil {
-			return err
+			return false, err
+		}
+		if rec == nil {
+			if err := r.write(r.file("pulled", id), &record{Image: id}); err != nil {
+				return false, err
+			}
+			wrote = true
 		}
 	}
-	return os.Remove(r.file("pulling", image))
+	if !r.doubts[image].Equal(since) {
+		return wrote, nil
+	}
+	if r.now[image] == 0 {
+		if err := os.Remove(r.file("pulling", image)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return wrote, err
+		}
+	}
+	delete(r.doubts, image)
+	return wrote, nil
 }
 
-// settle finds out, once, what became of pulls whose end nobody saw: their images,
-// which may be there under other names too, are not free for all.
+// settle finds out what became of pulls whose end nobody saw: their images, which may
+// be there under other names too, are not free for all.
 func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
 	p.settling.Lock()
 	defer p.settling.Unlock()
-	if p.settled {
-		return nil
-	}
 	left, err := p.records.left()
 	if err != nil {
 		return fmt.Errorf("read records of image pulls: %w", err)
 	}
-	p.settled = true
-	for _, image := range left {
+	for image, since := range left {
 		id, err := p.cfg.Runtime.FindImage(ctx, want, image)
-		if err != nil {
-			p.settled = false
+		if err != nil && !saidSo(err) {
 			return err
 		}
-		if err := p.records.unknown(id, image); err != nil { // tried again with the next image
-			p.settled = false
+		var wrote bool
+		if err == nil {
+			wrote, err = p.records.unknown(id, image, since)
+		}
+		if err != nil { // its own fault, which holds no other image; tried again with the next one
 			p.cfg.Log.Warn("End of an image pull not recorded", "image", image, "error", err)
+		}
+		if wrote { // also when it was there before: that is not known
+			p.cfg.Log.Warn("Nobody saw an image pull end; who wants its image has to ask the registry", "image", image)
 		}
 	}
 	return nil

@@ -166,6 +166,10 @@ type Trouble struct {
 // pod's fault.
 var ErrUnavailable = errors.New("container runtime does not answer")
 
+// ErrTimeout is what they wrap when the runtime took a call and did not answer it within
+// its time: what was asked for may be done all the same.
+var ErrTimeout = errors.New("container runtime did not answer in time")
+
 // StartError is what the runtime adapter returns when a pod or container
 // cannot be made; Reason is one of C-1.22.9's words or FailedCreatePodSandBox.
 type StartError struct {

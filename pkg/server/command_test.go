@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net/http"
 	"os"
@@ -148,6 +149,38 @@ func TestD2_Audit(t *testing.T) {
 				t.Errorf("%s is not in %s", word, lines[i])
 			}
 		}
+	}
+}
+
+// TestLocalRoutes_AgentThatHasNotLooked: it says so, and not that there is no pod; who asks
+// for all of them is answered once it has.
+func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	known := make(chan struct{})
+	cfg.Known = known
+	asked := make(chan struct{}, 2) // one send for each list that is answered
+	cfg.Pods = func() []v1.Pod {
+		asked <- struct{}{}
+		return []v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}}
+	}
+	cfg.Pod = func(string, string) *v1.Pod { return nil }
+	cfg.Logs = func(context.Context, io.Writer, Log) error { return nil }
+	web, _ := started(t, cfg)
+	for _, path := range []string{"/containerLogs/a/p/c", "/v1/pods"} {
+		if code, text, _ := full(t, web, "GET", path, ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not looked at its pods yet") {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	if len(asked) > 0 {
+		t.Error("pods were told")
+	}
+	time.AfterFunc(100*time.Millisecond, func() { close(known) })
+	if code, text, _ := full(t, web, "GET", "/v1/pods", ""); code != http.StatusOK || !strings.Contains(text, `"name":"p"`) {
+		t.Errorf("once it has: %d %s", code, text)
+	}
+	if code, _, _ := full(t, web, "GET", "/containerLogs/a/p/c", ""); code != http.StatusNotFound {
+		t.Errorf("a pod that is not there: %d", code)
 	}
 }
 

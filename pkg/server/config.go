@@ -44,6 +44,12 @@ type Config struct {
 	// WatchPods yields every pod as ADDED, a BOOKMARK of none, then each change as
 	// ADDED, MODIFIED or DELETED, until ctx is done.
 	WatchPods func(ctx context.Context) iter.Seq2[string, *v1.Pod]
+	// Answering is called once the socket answers, or cannot be made where something else
+	// is served; nil: nobody waits for that.
+	Answering func()
+	// Known is closed once the agent has looked at the pods there are; nil: it has. Until
+	// then nobody is told that there is no such pod.
+	Known <-chan struct{}
 	// RunningPods returns what the runtime runs, whoever wants it.
 	RunningPods func(ctx context.Context) ([]*v1.Pod, error)
 	// Node returns the node as it is, or would be, registered.

@@ -33,6 +33,9 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 		return missing(q)
 	}
 	l.Pod, l.Container = s.cfg.Pod(q.values["namespace"], name), container
+	if l.Pod == nil && !s.knows(q.Context(), 0) {
+		return notKnown
+	}
 	if l.Pod == nil {
 		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("pod %q does not exist", name)}
 	}

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,9 @@ func (s *Server) pod(q *request) (*v1.Pod, error) {
 		return nil, missing(q)
 	}
 	p := s.cfg.Pod(q.values["namespace"], q.values["pod"])
+	if p == nil && !s.knows(q.Context(), 0) {
+		return nil, notKnown
+	}
 	if p == nil {
 		return nil, &Refusal{Code: http.StatusNotFound, Message: "pod does not exist"}
 	}
@@ -49,6 +53,32 @@ func (s *Server) pod(q *request) (*v1.Pod, error) {
 		return nil, &Refusal{Code: http.StatusNotFound, Message: "pod not found"}
 	}
 	return p, nil
+}
+
+// knownPatience is how long who asks for all pods waits for an agent that has just come.
+const knownPatience = 5 * time.Second
+
+var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not looked at its pods yet: it waits for the container runtime"}
+
+// knows reports whether the agent has looked at its pods, or has so within limit.
+func (s *Server) knows(ctx context.Context, limit time.Duration) bool {
+	if s.cfg.Known == nil {
+		return true
+	}
+	select {
+	case <-s.cfg.Known:
+		return true
+	default:
+	}
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	select {
+	case <-s.cfg.Known:
+		return true
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // pods answers /pods: a PodList without kinds of its items (C-1.40.6).
@@ -171,6 +201,9 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	}
 	if s.cfg.Pods == nil {
 		return missing(q)
+	}
+	if !s.knows(q.Context(), knownPatience) {
+		return notKnown
 	}
 	items := []v1.Pod{}
 	for _, p := range s.cfg.Pods() {

@@ -92,6 +92,9 @@ func (s *Server) Serve(ctx context.Context) error {
 			s.log.Error("Local socket not served; others are answered", "error", err)
 		}
 	}
+	if s.cfg.Answering != nil {
+		s.cfg.Answering()
+	}
 	if l != nil {
 		defer l.remove()
 		s.log.Info("Answering on the local socket", "socket", s.cfg.Socket)

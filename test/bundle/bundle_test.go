@@ -34,6 +34,10 @@ func fresh(t *testing.T, name string) (*bundle.Runtime, bundle.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	subnet, err := node.FreeSubnet()
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir, err := os.MkdirTemp("/tmp", "ndb-")
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +45,7 @@ func fresh(t *testing.T, name string) (*bundle.Runtime, bundle.Config) {
 	cfg := bundle.Config{
 		RootDir: dir,
 		Archive: filepath.Join(filepath.Dir(programs), "bundle.tar.zst"),
-		Subnet:  fmt.Sprintf("10.220.%d.0/24", name[0]),
+		Subnet:  subnet,
 		Bridge:  "ndb" + name + strconv.Itoa(os.Getpid()%100000),
 	}
 	r := bundle.New(cfg)
@@ -468,7 +472,7 @@ func TestBundleLeavesTheAgentsUnit(t *testing.T) {
 			home = filepath.Join(tree, f[2])
 		}
 	}
-	unit := filepath.Join(tree, "ndb-unit")
+	unit := filepath.Join(tree, "ndb-unit-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(unit, 0o755); err != nil {
 		t.Fatal(err)
 	}

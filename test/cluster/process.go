@@ -112,7 +112,7 @@ func (p *Process) await(ctx context.Context) error {
 	defer cancel()
 	for {
 		err := p.ready(ctx)
-		if err == nil {
+		if err == nil && p.Runs() { // what it is known by may be there without it
 			return nil
 		}
 		select {

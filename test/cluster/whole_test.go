@@ -28,7 +28,7 @@ func TestWholeCluster(t *testing.T) {
 	node.Eventually(t, Patience, func() error { // the API server hears of a new token in its own time
 		out, err := c.KubectlAs(t, file, "auth", "whoami").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "system:bootstrap:abcdef") {
-			return fmt.Errorf("a new node is %s: %w", out, err)
+			return fmt.Errorf("a new node is %s: %v", out, err)
 		}
 		return nil
 	})

@@ -31,8 +31,8 @@ func object(kind, field, name string, data []string) string {
 // inside is a path of the container's, for this process.
 func (r running) inside(path string) string { return fmt.Sprintf("/proc/%d/root%s", r.pid, path) }
 
-// shows fails the scenario unless the container sees this in a file within a second,
-// or some on a machine whose disk is busy: what is wanted is written down first.
+// shows fails the scenario unless the container sees this in a file within a second, or
+// five on a machine whose disk is busy: what is wanted is written down first.
 func (s *stage) shows(r running, path, want string) {
 	s.Helper()
 	took := node.Stopwatch(s.T)

@@ -120,8 +120,8 @@ func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 
 // TestF61_CanaryOfABody: a body that is no manifest is told by its length and
 // place alone. What is in it, and the secrets it is asked for with, are nowhere:
-// not in the agent's log at its most talkative, not below its root directory,
-// not in what the looking commands print.
+// not in the agent's log at its most talkative, not below its root directory
+// on a disk, not in what the looking commands print.
 func TestF61_CanaryOfABody(t *testing.T) {
 	s := parallelStage(t)
 	const body, header, password, token = "canary-b0dy", "canary-h3ader", "canary-p4ssword", "canary-t0ken"

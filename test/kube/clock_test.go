@@ -115,7 +115,7 @@ func TestF14_ClockJumps(t *testing.T) {
 				t.Errorf("%s: %s was %s, is %s, ready %t", what, name, first[name], w.life(name), ready(p))
 			}
 		}
-		if took, used := time.Since(begun), lab.CPU(w.agent.PID())-used; used > took/2 && used > 5*time.Second {
+		if took, used := time.Since(begun), lab.CPU(w.agent.PID())-used; used > took/2 && used > 2*time.Second { // less may be what a host took away
 			t.Errorf("%s: %s of CPU in %s", what, used, took)
 		}
 		if to.ahead.Abs() <= time.Hour {

@@ -153,7 +153,7 @@ func Start(ctx context.Context) (*Node, error) {
 	if err := os.MkdirAll(n.LogsDir, 0o700); err != nil {
 		return nil, err
 	}
-	if n.Subnet, err = freeSubnet(); err != nil {
+	if n.Subnet, err = FreeSubnet(); err != nil {
 		return nil, err
 	}
 	n.bundle = bundle.New(bundle.Config{
@@ -359,10 +359,10 @@ var taken struct {
 	names []net.Listener
 }
 
-// freeSubnet picks a small network that no device of this machine is in, and that no
+// FreeSubnet picks a small network that no device of this machine is in, and that no
 // other node is given while this process lives: a node has no bridge before its first
 // pod.
-func freeSubnet() (string, error) {
+func FreeSubnet() (string, error) {
 	for range 100 {
 		subnet := fmt.Sprintf("10.%d.%d.0/24", 128+rand.IntN(64), rand.IntN(256))
 		_, want, err := net.ParseCIDR(subnet)

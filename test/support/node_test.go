@@ -103,7 +103,11 @@ func (n *node) serve() (leave func()) {
 		Hints:     pleg.New(pleg.Config{Runtime: runtime}),
 		Volumes: volume.New(volume.Config{
 			RootDir: n.root, PodLogsDir: filepath.Join(n.dir, "logs"), ClusterDomain: "cluster.test", Allocatable: allocatable,
-			RecursiveReadOnly: func(class *string) bool { return runtime.RecursiveReadOnly(runtime.Handler(class)) }, Token: token, TrustBundle: bundle, Claim: n.claim,
+			RecursiveReadOnly: func(class *string) bool {
+				handler, _, err := runtime.Handler(context.Background(), class)
+				return err == nil && runtime.RecursiveReadOnly(handler)
+			},
+			Token: token, TrustBundle: bundle, Claim: n.claim,
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
 		Records: record.New(n.root),

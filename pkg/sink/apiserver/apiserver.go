@@ -145,8 +145,8 @@ func (s *Sink) Seen(p *v1.Pod, gone bool) {
 
 // Synced says that every source was heard: mirrors of static pods that nobody
 // reported until now, or reported as gone, are orphans and go (C-1.12.5, C-1.13.6).
-// It is called when the engine says "All pods reported", whose last reports may then
-// be on their way for some seconds; again is no harm.
+// It is called when the engine says "All pods reported", after the last of these
+// reports; again is no harm.
 func (s *Sink) Synced() {
 	s.mu.Lock()
 	s.inbox.synced = true

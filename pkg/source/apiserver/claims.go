@@ -79,35 +79,46 @@ type class struct {
 const classFor = time.Minute
 
 // Handler returns the runtime's handler of a RuntimeClass; ok is false where the
-// server has none of that name or does not answer.
-func (s *Source) Handler(name string) (handler string, ok bool) {
+// server has none of that name. An error says that it could not be asked, and had not
+// said before: nobody knows then whether there is one.
+func (s *Source) Handler(ctx context.Context, name string) (handler string, ok bool, err error) {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return "", false
+		return "", false, nil
 	}
 	s.classes.mu.Lock()
 	was, known := s.classes.known[name]
 	s.classes.mu.Unlock()
 	if known && time.Since(was.asked) < classFor {
-		return was.handler, true
+		return was.handler, true, nil
 	}
-	ctx, stop := context.WithTimeout(context.Background(), firstAnswer)
+	wait := tokenFor
+	if known { // there is something to go on with
+		wait = firstAnswer
+	}
+	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	var is nodev1.RuntimeClass
-	err := s.fetch(ctx, request{
+	err = s.fetch(ctx, request{
 		method: http.MethodGet, path: []string{"apis", "node.k8s.io", "v1", "runtimeclasses", name}, what: "read runtimeclass/" + name,
 	}, &is)
-	refused := (*refusal)(nil)
-	switch {
-	case errors.As(err, &refused) && refused.status == http.StatusNotFound:
-		return "", false
-	case err != nil:
-		return was.handler, known
+	if err == nil && (is.Name != name || is.Handler == "") { // which would be the runtime's default
+		err = errPartial
 	}
 	s.classes.mu.Lock()
 	defer s.classes.mu.Unlock()
+	refused := (*refusal)(nil)
+	switch {
+	case errors.As(err, &refused) && refused.status == http.StatusNotFound:
+		delete(s.classes.known, name)
+		return "", false, nil
+	case err != nil && known:
+		return was.handler, true, nil
+	case err != nil:
+		return "", false, err
+	}
 	if s.classes.known == nil {
 		s.classes.known = make(map[string]class)
 	}
 	s.classes.known[name] = class{is.Handler, time.Now()}
-	return is.Handler, true
+	return is.Handler, true, nil
 }

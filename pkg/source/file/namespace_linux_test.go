@@ -1,6 +1,7 @@
 package file
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -54,6 +55,15 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 				want = at + ": " + want
 			}
 			mount := func() { t.Helper(); ok(t, unix.Mount(disk, at, "", unix.MS_BIND, "")) }
+			unmount := func() {
+				t.Helper()
+				var err error
+				until(t, "nobody is in the directory", func() bool { // a reader may be
+					err = unix.Unmount(at, 0)
+					return !errors.Is(err, unix.EBUSY)
+				})
+				ok(t, err)
+			}
 			mount()
 			t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 			b.put(below+"/web.yaml", "pod one x\n")
@@ -61,7 +71,7 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 			first := l.Set()
 			first.Holds(t, "one")
 			for range 2 {
-				ok(t, unix.Unmount(at, 0))
+				unmount()
 				if err := l.Error(); err.Error() != want {
 					t.Fatalf("error %q, want %q", err, want)
 				}
@@ -77,7 +87,7 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 			b.put(below+"/web.yaml", "pod one y\n")
 			l.Set().Names(t, "one")
 			// What lies below the mount is a set of its own.
-			ok(t, unix.Unmount(at, 0))
+			unmount()
 			_ = l.Error()
 			b.put(below+"/other.yaml", "pod other x\n")
 			l.Set().Holds(t, "one", "other") // gone is who stays away

@@ -50,6 +50,20 @@ func TestF60_EmptyBodyKeepsPods(t *testing.T) {
 	}
 }
 
+// firstSet returns the first set of a source whose time is so short that a machine may
+// take it from good answers too.
+func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Word {
+	t.Helper()
+	w := l.Next()
+	for w.Err != nil && w.Err.Error() == "timeout" {
+		w = l.Next()
+	}
+	if w.Err != nil {
+		t.Fatalf("error %q, want a set", w.Err)
+	}
+	return w
+}
+
 // A body that is no manifest stays a problem for as long as it is served, and
 // neither it nor what we send appears anywhere (C-1.7.6, I8).
 func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
@@ -148,7 +162,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 					cfg.Timeout = 2 * time.Second // of the good answers too
 				}
 			})
-			first := l.Set()
+			first := firstSet(t, l)
 			s.does(c.answer)
 			if err := l.Error(); err.Error() != c.want {
 				t.Errorf("error %q, want %q", err, c.want)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,8 +24,7 @@ func request(conn net.Conn) {
 	}
 }
 
-// Servers whose very bytes are wrong. The first connection meets the fault, the
-// next ones a good answer.
+// Servers whose very bytes are wrong, between good answers.
 func TestF62_RawAnswers(t *testing.T) {
 	const good = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\npod one x"
 	// trickle writes text again and again until the other side has enough.
@@ -76,9 +76,10 @@ func TestF62_RawAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			serve(t, listener, func(n int, conn net.Conn) {
+			var faulty atomic.Bool
+			serve(t, listener, func(_ int, conn net.Conn) {
 				request(conn)
-				if n == 1 {
+				if faulty.Load() {
 					c.answer(conn)
 					return
 				}
@@ -93,11 +94,13 @@ func TestF62_RawAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := sourcetest.Listen(t, s)
-			first := l.Set()
+			first := firstSet(t, l)
 			first.Holds(t, "one")
+			faulty.Store(true)
 			if err := l.Error(); err.Error() != c.want {
 				t.Errorf("error %q, want %q", err, c.want)
 			}
+			faulty.Store(false)
 			w := l.Set()
 			w.Names(t)
 			if w.Pod("one") != first.Pod("one") {
