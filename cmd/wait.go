@@ -18,6 +18,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
+// lookAgain is how long an agent that does not know its pods yet is left alone.
+const lookAgain = 200 * time.Millisecond
+
 // errWaited says that the time was up.
 var errWaited = errors.New("the time is up")
 
@@ -170,6 +173,10 @@ func (g goal) podMet(it *v1.Pod) bool {
 func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick) (left []string, err error) {
 	all, err := c.Pods(ctx)
 	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // it has come just now, or goes
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+		}
 		all, err = c.Pods(ctx)
 	}
 	if ctx.Err() != nil {

@@ -293,14 +293,14 @@ func (n *node) volumes() *volume.Volumes {
 }
 
 // recursiveReadOnly reports whether the runtime can for a pod of that class; where
-// nobody knows the class's handler, it cannot, as with the kubelet.
+// nobody knows the class's handler, the class names it, as it does for the sandbox of a
+// static pod.
 func (n *node) recursiveReadOnly(class *string) bool {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second) // nothing else ends it
 	defer stop()
 	handler, _, err := n.runtime.Handler(ctx, class)
 	if err != nil {
-		n.log.Warn("Runtime class not read: mounts cannot be read-only all the way down", "class", *class, "error", err)
-		return false
+		handler = *class
 	}
 	return n.runtime.RecursiveReadOnly(handler)
 }

@@ -151,14 +151,18 @@ func (c *conn) cgroupParent(ctx context.Context, id string) string {
 // endShims kills what containerd has not ended: shims and all that descends
 // from them. It returns their sandboxes.
 func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, killLimit) // for all: they wait for the same disk
-	defer cancel()
-	var errs []error
-	for _, p := range r.shims() {
+	shims := r.shims()
+	for _, p := range shims {
 		sandboxes = append(sandboxes, p.id)
-		for _, pid := range descendants(p.pid) {
+		for _, pid := range append(descendants(p.pid), p.pid) {
 			_ = unix.Kill(pid, unix.SIGKILL) // gone is as good
 		}
+	}
+	// For all of them: they wait for the same disk.
+	ctx, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("killed shims do not go"))
+	defer cancel()
+	var errs []error
+	for _, p := range shims {
 		errs = append(errs, r.end(ctx, p, 0))
 	}
 	return sandboxes, errors.Join(errs...)

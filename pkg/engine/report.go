@@ -60,7 +60,8 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 }
 
 // lookPatience is how long after its begin the loop waits for pods that nobody could look
-// at, because the runtime hangs over them, before it says that these are the pods.
+// at, because the runtime hangs over them or the node they need is not known, before it
+// says that these are the pods.
 const lookPatience = 10 * time.Second
 
 // noteAllReported says once that the pods there are were looked at and reported, and once

@@ -58,7 +58,7 @@ func (s *Server) pod(q *request) (*v1.Pod, error) {
 // knownPatience is how long who asks for all pods waits for an agent that has just come.
 const knownPatience = 5 * time.Second
 
-var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not looked at its pods yet: it waits for the container runtime"}
+var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not looked at its pods yet; it may wait for the container runtime"}
 
 // knows reports whether the agent has looked at its pods, or has so within limit.
 func (s *Server) knows(ctx context.Context, limit time.Duration) bool {

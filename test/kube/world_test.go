@@ -110,6 +110,7 @@ func (w *world) serve(flags ...string) {
 		"--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.machine.LogsDir, "--cgroup-root", w.machine.CgroupParent,
 		"--node-name", w.name, "--node-ip", w.address, "--address", w.address, "--port", w.port,
 		"--client-ca-file", w.cluster.Authority.File, "--cluster-domain", "cluster.local", "--log-level", "debug",
+		"--eviction-hard", "memory.available<100Mi,nodefs.available<1%,imagefs.available<1%", // a disk that others fill taints no node
 	}, flags...)
 	w.agent = cluster.NewProcess(w, w.program, w.TempDir(), args, w.serves)
 	w.agent.SetEnv(w.env...)
