@@ -58,8 +58,8 @@ test-unit: bundle cross
 test-long: build images test-cluster-bin
 	NODECTL_E2E_LONG=1 $(GO) test -count=1 -timeout 1h -p 1 ./test/e2e ./test/kube
 
-## fuzz: every fuzz target for FUZZTIME (2s)
-FUZZTIME ?= 2s
+## fuzz: every fuzz target for FUZZTIME (3000x: so many inputs; or a time, as 30s)
+FUZZTIME ?= 3000x
 .PHONY: fuzz
 fuzz:
 	hack/fuzz $(FUZZTIME)
