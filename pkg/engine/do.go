@@ -33,13 +33,14 @@ const (
 )
 
 // do runs the steps of a plan in order and stops at the first failure or when a
-// newer spec arrives. retry, when not zero, is when to look again after a
+// newer spec or an errand arrives. retry, when not zero, is when to look again after a
 // failure that no back-off of the plan covers.
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
+	heeded := w.heeded
 	for i := 0; i < len(p.Steps); {
 		w.takeMail()
-		if !onlyOtherData(w.letter.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
-			return stale, 0 // the plan was made for another spec, or another node
+		if w.heeded != heeded || !onlyOtherData(w.letter.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
+			return stale, 0 // the plan was made for another spec, before an errand, or for another node
 		}
 		if makes(p.Steps[i]) && !w.letter.runtime {
 			return idle, 0 // news of the runtime is a letter
@@ -184,6 +185,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
+		w.last.lives[s.Container] = lifeOf{id, pod.StateRunning}
 		delete(w.trouble, s.Container)
 		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
 	}
@@ -227,7 +229,7 @@ func (w *worker) make(ctx context.Context, f func() error) error {
 
 // call makes a call to the runtime, which may take long: after patience the
 // worker's start slot goes to another pod. onNews, where there is one, is called
-// when a newer spec arrives meanwhile.
+// when a newer spec or an errand arrives meanwhile.
 func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
 	done := make(chan error, 1) // the call sends its end; there is room
 	var wg sync.WaitGroup
@@ -258,7 +260,7 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 }
 
 // pull makes an image present. A newer spec by which the container is another one,
-// or goes, cancels it.
+// or goes, cancels it, and so does the pod's deletion.
 func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) error {
 	pullCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -322,7 +324,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	return 0
 }
 
-// takeSlot waits for a start slot. A newer spec ends the wait.
+// takeSlot waits for a start slot. A newer spec or an errand ends the wait.
 func (w *worker) takeSlot(ctx context.Context) error {
 	if w.slot || w.letter.want == nil {
 		return nil

@@ -427,7 +427,69 @@ func onPort(p *v1.Pod) {
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 }
 
-// TestErrandsWhileThePodIsBusy: a pull is given up for a delete; a restart that cannot
+// TestErrandsCutShort: a pull, a postStart hook and the wait for a start slot are given
+// up for what is asked for; what is asked for of a container whose pod is still being
+// started is done.
+func TestErrandsCutShort(t *testing.T) {
+	t.Parallel()
+	hang := func(method string) critest.Fault {
+		return critest.Fault{Method: method, Hang: true, Times: 1}
+	}
+	pulling := mkpod("web", beside("side", "remote:1"))
+	for name, c := range map[string]struct {
+		web       *pod.Spec
+		fault     critest.Fault
+		hookTakes time.Duration
+		ask       func(*machine)
+		instance  int
+		restarts  int32
+	}{
+		"delete, pull":             {pulling, hang("PullImage"), 0, func(m *machine) { m.remove(nil) }, 2, 1},
+		"restart, another's pull":  {pulling, critest.Fault{Method: "PullImage", Delay: 10 * time.Second, Times: 1}, 0, func(m *machine) { m.restart("app") }, 1, 1},
+		"delete, hook":             {mkpod("web", postStarted), critest.Fault{}, time.Hour, func(m *machine) { m.remove(nil) }, 2, 1},
+		"restart, hook":            {mkpod("web", postStarted), critest.Fault{}, time.Hour, func(m *machine) { m.restart("app") }, 1, 1},
+		"restart no name, hook":    {mkpod("web", postStarted), critest.Fault{}, time.Hour, func(m *machine) { m.restart() }, 1, 1},
+		"restart in vain, another": {mkpod("web", postStarted, beside("side", "side:1")), critest.Fault{}, 10 * time.Second, func(m *machine) { m.restart("side") }, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				m.arrive()
+				if c.fault.Method != "" {
+					defer m.rt.Fault(c.fault)()
+				}
+				m.disk.hookTakes = map[string]time.Duration{"app": c.hookTakes}
+				m.src.set(c.web)
+				m.pass(5 * time.Second)
+				if got := m.phase("web"); starts(m, "web") != 1 {
+					t.Errorf("before: %s, %d starts", got, starts(m, "web"))
+				}
+				m.disk.hookTakes = nil
+				c.ask(m)
+				m.pass(10 * time.Second)
+				st := m.disk.last(webKey).pod.Status
+				for _, have := range st.ContainerStatuses {
+					want := c.restarts
+					if have.Name != "app" {
+						want = 0
+					}
+					if have.State.Running == nil || have.RestartCount != want {
+						t.Errorf("%s restarted %d times, want %d: %v", have.Name, have.RestartCount, want, have.State)
+					}
+				}
+				if n := m.disk.records[webKey].Instance; st.Phase != v1.PodRunning || n != c.instance {
+					t.Errorf("%s, instance %d, want %d", st.Phase, n, c.instance)
+				}
+			})
+		})
+	}
+}
+
+// postStarted gives a pod's container a hook.
+func postStarted(p *v1.Pod) {
+	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
+}
+
+// TestErrandsWhileThePodIsBusy: a delete is taken note of at once; a restart that cannot
 // be carried out yet keeps its word, and the pod does not end meanwhile.
 func TestErrandsWhileThePodIsBusy(t *testing.T) {
 	t.Parallel()

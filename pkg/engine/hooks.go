@@ -7,15 +7,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// postStart runs the hook of a container that has just started. A spec by which
-// the container has to end gives it up; a failure is written down, and the next
+// postStart runs the hook of a container that has just started. A spec or an errand by
+// which the container has to end gives it up; a failure is written down, and the next
 // plan ends the container (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	superseded := false
 	err := w.call(ctx, w.gate.patience(), func() {
-		if w.outlived(v.Want, s.Container) {
+		if w.outlived(v.Want, s.Container) || w.rec.Lives[id].Killed != "" {
 			superseded = true
 			giveUp()
 		}

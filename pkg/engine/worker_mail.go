@@ -69,8 +69,7 @@ func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// takeMail reads what lies in the box without waiting, and reports whether it
-// asks for another pod than the letter before.
+// takeMail reads what lies in the box without waiting, and reports as read does.
 func (w *worker) takeMail() (changed bool) {
 	select {
 	case l, ok := <-w.mail:
@@ -80,6 +79,8 @@ func (w *worker) takeMail() (changed bool) {
 	}
 }
 
+// read takes a letter, and reports whether it asks for another pod than the one before,
+// or brings an errand.
 func (w *worker) read(l letter) (changed bool) {
 	changed = l.want != w.letter.want
 	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
@@ -92,8 +93,9 @@ func (w *worker) read(l letter) (changed bool) {
 	}
 	changed = !onlyOtherData(l.want, w.letter.want)
 	w.letter = l
+	heeded := w.heeded
 	w.heed()
-	return changed
+	return changed || w.heeded != heeded
 }
 
 // pullSecrets tells what a pod logs in to registries with apart from anything else.
