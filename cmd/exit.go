@@ -102,7 +102,7 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 // waits reports whether a command is one that a person ends when it takes too long:
 // whatever it says of that, the signal is its end.
 func waits(cmd *cobra.Command) bool {
-	return slices.Contains([]string{"attach", "cp", "exec", "wait"}, cmd.Name())
+	return slices.Contains([]string{"attach", "cp", "delete", "exec", "restart", "wait"}, cmd.Name())
 }
 
 // asRoot is the hint to an error that more rights would have avoided; "" to any
