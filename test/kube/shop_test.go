@@ -40,13 +40,18 @@ func TestShop_OnACluster(t *testing.T) {
 	w.kubectl("rollout", "status", "deployment/shop-web", "--timeout=120s")
 	address := w.kubectl("get", "service", "shop-web", "-o", "jsonpath={.spec.clusterIP}")
 	page := func() (string, error) {
-		client := http.Client{Timeout: patience / 4} // a connection that is refused is an error at once
+		// A connection that is refused is an error at once. Each visit has its own: one
+		// that was made before the service had its rules goes elsewhere as long as it lives.
+		client := http.Client{Timeout: patience / 4, Transport: &http.Transport{DisableKeepAlives: true}}
 		r, err := client.Get("http://" + address + "/")
 		if err != nil {
 			return "", err
 		}
 		defer r.Body.Close()
 		text, err := io.ReadAll(r.Body)
+		if err == nil && r.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", r.Status, text)
+		}
 		return strings.TrimSpace(string(text)), err
 	}
 	w.await(func() error {
