@@ -115,7 +115,7 @@ var stories = map[string]func(m *machine, kills func()){
 		live()
 		m.remove(nil)
 		live()
-		if n := m.disk.records[webKey].Instance; n != 2 {
+		if n := m.instance(); n != 2 {
 			m.t.Errorf("instance %d", n)
 		}
 	},

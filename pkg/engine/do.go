@@ -71,7 +71,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		return idle, 0
 	}
 	if last := p.Steps[n-1].Action; last == plan.StartContainer || last == plan.RunHook {
-		w.freeSlot(ctx) // the look at what started needs none
+		w.giveSlot(ctx, true) // the look at what started needs none
 	}
 	return acted, 0
 }
@@ -349,9 +349,11 @@ func (w *worker) takeSlot(ctx context.Context) error {
 	}
 }
 
-func (w *worker) freeSlot(ctx context.Context) {
+func (w *worker) freeSlot(ctx context.Context) { w.giveSlot(ctx, false) }
+
+func (w *worker) giveSlot(ctx context.Context, started bool) {
 	if w.slot {
 		w.slot = false
-		w.gate.release(ctx)
+		w.gate.release(ctx, started)
 	}
 }

@@ -24,6 +24,12 @@ func (m *machine) asked(do func(context.Context) error) error {
 	return do(ctx)
 }
 
+// instance is the newest of web, by its record.
+func (m *machine) instance() int {
+	r, _, _ := m.disk.Load(webKey, "")
+	return r.Instance
+}
+
 func (m *machine) restart(containers ...string) {
 	m.t.Helper()
 	if err := m.asked(func(ctx context.Context) error { return m.agent.engine.Restart(ctx, webKey, containers, nil) }); err != nil {
@@ -193,11 +199,11 @@ func TestDeleteOfAWantedPod(t *testing.T) {
 		}
 		m.pass(10 * time.Second)
 		st := m.disk.last(webKey).pod.Status
-		if st.Phase != v1.PodRunning || m.disk.records[webKey].Instance != 2 || !before.Before(st.StartTime) {
-			t.Errorf("%s, instance %d, since %s", st.Phase, m.disk.records[webKey].Instance, st.StartTime)
+		if st.Phase != v1.PodRunning || m.instance() != 2 || !before.Before(st.StartTime) {
+			t.Errorf("%s, instance %d, since %s", st.Phase, m.instance(), st.StartTime)
 		}
 		m.pass(time.Hour)
-		if n := m.disk.records[webKey].Instance; n != 2 {
+		if n := m.instance(); n != 2 {
 			t.Errorf("instance %d an hour later", n)
 		}
 	})
@@ -219,8 +225,8 @@ func TestDeleteOfAnEndedPod(t *testing.T) {
 			t.Error("it has not begun anew")
 		}
 		m.pass(time.Minute)
-		if m.phase("web") != "Succeeded" || m.disk.records[webKey].Instance != 2 {
-			t.Errorf("%s, instance %d", m.phase("web"), m.disk.records[webKey].Instance)
+		if m.phase("web") != "Succeeded" || m.instance() != 2 {
+			t.Errorf("%s, instance %d", m.phase("web"), m.instance())
 		}
 	})
 }
@@ -258,12 +264,12 @@ func TestC_1_16_12_DeleteGrace(t *testing.T) {
 		long, short := int64(100), int64(10)
 		m.remove(&long)
 		m.pass(50 * time.Second)
-		if n := m.disk.records[webKey].Instance; n != 1 {
+		if n := m.instance(); n != 1 {
 			t.Fatalf("instance %d after half of its grace", n)
 		}
 		m.remove(&short)
 		m.pass(5 * time.Second)
-		if n := m.disk.records[webKey].Instance; n != 2 || m.phase("web") != "Running" {
+		if n := m.instance(); n != 2 || m.phase("web") != "Running" {
 			t.Errorf("instance %d, %s", n, m.phase("web"))
 		}
 	})
@@ -291,7 +297,7 @@ func TestF1_ErrandsSurviveTheAgent(t *testing.T) {
 		m.die()
 		m.arrive()
 		m.pass(time.Minute)
-		if n := m.disk.records[webKey].Instance; n != 2 || m.phase("web") != "Running" {
+		if n := m.instance(); n != 2 || m.phase("web") != "Running" {
 			t.Errorf("after a delete: instance %d, %s", n, m.phase("web"))
 		}
 	})
@@ -366,13 +372,13 @@ func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
 		m.pass(time.Minute)
 		m.remove(nil)
 		m.pass(time.Minute)
-		if st := m.disk.last(webKey).pod.Status; st.Reason != "NodePorts" || m.phase("other") != "Running" || m.disk.records[webKey].Instance != 1 {
-			t.Errorf("%s %s, other %s, instance %d", st.Phase, st.Reason, m.phase("other"), m.disk.records[webKey].Instance)
+		if st := m.disk.last(webKey).pod.Status; st.Reason != "NodePorts" || m.phase("other") != "Running" || m.instance() != 1 {
+			t.Errorf("%s %s, other %s, instance %d", st.Phase, st.Reason, m.phase("other"), m.instance())
 		}
 		m.src.set(web)
 		m.pass(time.Minute)
-		if m.phase("web") != "Succeeded" || m.disk.records[webKey].Instance != 2 {
-			t.Errorf("with the port free: %s, instance %d", m.phase("web"), m.disk.records[webKey].Instance)
+		if m.phase("web") != "Succeeded" || m.instance() != 2 {
+			t.Errorf("with the port free: %s, instance %d", m.phase("web"), m.instance())
 		}
 	})
 }
@@ -476,7 +482,7 @@ func TestErrandsCutShort(t *testing.T) {
 						t.Errorf("%s restarted %d times, want %d: %v", have.Name, have.RestartCount, want, have.State)
 					}
 				}
-				if n := m.disk.records[webKey].Instance; st.Phase != v1.PodRunning || n != c.instance {
+				if n := m.instance(); st.Phase != v1.PodRunning || n != c.instance {
 					t.Errorf("%s, instance %d, want %d", st.Phase, n, c.instance)
 				}
 			})
@@ -499,12 +505,12 @@ func TestErrandsWhileThePodIsBusy(t *testing.T) {
 		m.pass(500 * time.Millisecond)
 		m.remove(nil)
 		m.pass(900 * time.Millisecond)
-		if n := m.disk.records[webKey].Instance; n != 2 {
+		if n := m.instance(); n != 2 {
 			t.Errorf("while it was pulled: instance %d", n)
 		}
 		m.pass(time.Minute)
-		if m.phase("web") != "Running" || m.disk.records[webKey].Instance != 2 {
-			t.Errorf("%s, instance %d", m.phase("web"), m.disk.records[webKey].Instance)
+		if m.phase("web") != "Running" || m.instance() != 2 {
+			t.Errorf("%s, instance %d", m.phase("web"), m.instance())
 		}
 	})
 	bubble(t, func(t *testing.T, m *machine) {

@@ -13,18 +13,21 @@ import (
 
 // gate hands out start slots: one pod more starts at once than there are cores, the
 // most critical and then the oldest first. The machine is bound by the runtime's
-// forks, so that more at once only delay the first pods; but a start also waits, for
-// the kernel and for disks, and with one for each core some of the machine's time was
-// idle.
+// forks, so that more at once delay the first pods; but a start also waits, for the
+// kernel, for disks and for an API server, and a machine with few starts is idle
+// meanwhile. So where pods wait, each that has started makes room for two more, up to
+// a bound, until nobody waits: the first are early, and the last are not late.
 type gate struct {
 	requests    chan *ticket
 	withdrawals chan *ticket
-	releases    chan struct{}
+	releases    chan bool // true: the pod has started
 
 	usual atomic.Int64 // how long a call lasts that starts something, in nanoseconds; 0: none has ended
 
 	// Owned by run.
 	free    int
+	added   int // slots beside the first ones
+	most    int // what added may be
 	waiting ticketHeap
 }
 
@@ -34,8 +37,9 @@ type ticket struct {
 	grant chan struct{} // capacity 1: the gate never waits for who asked
 }
 
-func newGate(slots int) *gate {
-	return &gate{requests: make(chan *ticket), withdrawals: make(chan *ticket), releases: make(chan struct{}), free: slots}
+// newGate returns a gate with so many slots, and most when many pods start.
+func newGate(slots, most int) *gate {
+	return &gate{requests: make(chan *ticket), withdrawals: make(chan *ticket), releases: make(chan bool), free: slots, most: max(most-slots, 0)}
 }
 
 func (g *gate) run(ctx context.Context) {
@@ -49,14 +53,22 @@ func (g *gate) run(ctx context.Context) {
 			} else {
 				g.free++ // it was granted meanwhile
 			}
-		case <-g.releases:
+		case started := <-g.releases:
 			g.free++
+			if more := min(2, g.most-g.added); started {
+				g.free += more
+				g.added += more
+			}
 		case <-ctx.Done():
 			return
 		}
 		for g.free > 0 && g.waiting.Len() > 0 {
 			g.free--
 			heap.Pop(&g.waiting).(*ticket).grant <- struct{}{}
+		}
+		if spare := min(g.free, g.added); g.waiting.Len() == 0 { // the next crowd begins anew
+			g.free -= spare
+			g.added -= spare
 		}
 	}
 }
@@ -112,9 +124,10 @@ func (g *gate) withdraw(ctx context.Context, t *ticket) {
 	}
 }
 
-func (g *gate) release(ctx context.Context) {
+// release gives a slot back; started says that its pod has come to run.
+func (g *gate) release(ctx context.Context, started bool) {
 	select {
-	case g.releases <- struct{}{}:
+	case g.releases <- started:
 	case <-ctx.Done():
 	}
 }

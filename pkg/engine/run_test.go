@@ -288,7 +288,7 @@ func TestC_1_16_17_ReplacementStartsAtOnce(t *testing.T) {
 			t.Errorf("transcript = %q", lines)
 		}
 		m.want("default/web sandbox attempt=1 ready", "default/web/app attempt=1 running")
-		if got := m.disk.records[pod.Key{Namespace: "default", Name: "web"}].Instance; got != 2 {
+		if got := m.instance(); got != 2 {
 			t.Errorf("instance = %d, want 2", got)
 		}
 	})
@@ -351,7 +351,7 @@ func TestF33_RebootStartsEverythingAgain(t *testing.T) {
 		if got := m.phase("web"); got != "Running" {
 			t.Errorf("web = %s\n%s", got, m.rt.State())
 		}
-		if got := m.disk.records[pod.Key{Namespace: "default", Name: "web"}].Instance; got != 1 {
+		if got := m.instance(); got != 1 {
 			t.Errorf("a reboot made instance %d", got)
 		}
 		if got := starts(m, "once"); got != 1 || m.phase("once") != "Succeeded" {

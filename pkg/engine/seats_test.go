@@ -214,7 +214,7 @@ func TestF12_RecordOfAnInstanceBeforeIsNotBelieved(t *testing.T) {
 		m.pass(time.Minute)
 		m.expect("job", "Running", true)
 		m.expect("next", "Pending NodePorts", false)
-		if r := m.disk.records[in("job")]; r.Terminal != "" || r.Instance != 2 {
+		if r, _, _ := m.disk.Load(in("job"), ""); r.Terminal != "" || r.Instance != 2 {
 			t.Errorf("record: instance %d, %q", r.Instance, r.Terminal)
 		}
 	})
