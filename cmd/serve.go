@@ -107,7 +107,7 @@ func (p *program) serve(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { n.supervise(e, answering).run(beside) })
-	wg.Go(func() { settle(beside, settleAfter) })
+	wg.Go(func() { settle(beside) })
 	wg.Go(func() { tellDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {
 		return failed(exitFailure, err)

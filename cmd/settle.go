@@ -5,24 +5,14 @@ package cmd
 import (
 	"context"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
 )
 
-// How much garbage is let lie, in percent of the heap that is in use. GOGC overrides
-// both.
-const (
-	// calmPercent keeps the heap of an agent that has little to do close to what it
-	// needs; the time that takes is too short to be measured.
-	calmPercent = 25
-	// busyPercent is for one that starts many pods: with the other it would collect
-	// its garbage ten times a second, while they wait.
-	busyPercent = 100
-	// busyWithin is how soon the next two collections come where much is being done.
-	busyWithin = 4 * time.Second
-)
+// gcPercent keeps the heap of an agent that has little to do close to what it
+// needs; the time that takes is too short to be measured. GOGC overrides it.
+const gcPercent = 25
 
 const (
 	// settleAfter is when a start is over, and what it took can be given back.
@@ -36,59 +26,23 @@ const (
 )
 
 // settle gives the machine back what only the start has needed, and later what only a
-// burst of work has. A start is over after so long.
-func settle(ctx context.Context, after time.Duration) {
-	var percent int
-	let := func(n int) {
-		if percent != n && os.Getenv("GOGC") == "" {
-			percent = n
-			debug.SetGCPercent(n)
-		}
+// burst of work has.
+func settle(ctx context.Context) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
-	let(calmPercent)
-	collected := collections(ctx)
-	var last [2]time.Time
-	look := time.NewTimer(after)
-	defer look.Stop()
-	for starts := true; ; {
+	wait := settleAfter
+	for {
 		select {
-		case now := <-collected:
-			if now.Sub(last[0]) < busyWithin {
-				let(busyPercent)
-			}
-			last[0], last[1] = last[1], now
-		case <-look.C:
-			if starts || spare() >= settleFrom {
-				debug.FreeOSMemory()
-			}
-			let(calmPercent)
-			starts = false
-			look.Reset(settleEvery)
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
+		if wait == settleAfter || spare() >= settleFrom {
+			debug.FreeOSMemory()
+		}
+		wait = settleEvery
 	}
-}
-
-// collections returns a channel that is sent the time after each collection of
-// garbage, until ctx ends; who does not listen misses it.
-func collections(ctx context.Context) <-chan time.Time {
-	c := make(chan time.Time)     // capacity 0: collections are not kept
-	type garbage struct{ _ *int } // with a pointer: such a thing has its own place
-	var arm func()
-	arm = func() {
-		runtime.AddCleanup(&garbage{}, func(struct{}) {
-			select {
-			case c <- time.Now():
-			case <-ctx.Done():
-				return
-			default:
-			}
-			arm()
-		}, struct{}{})
-	}
-	arm()
-	return c
 }
 
 // spare returns how many bytes of the heap are garbage, or free and still held.
