@@ -433,9 +433,8 @@ func onPort(p *v1.Pod) {
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 }
 
-// TestErrandsCutShort: a pull, a postStart hook and the wait for a start slot are given
-// up for what is asked for; what is asked for of a container whose pod is still being
-// started is done.
+// TestErrandsCutShort: a pull and a postStart hook are given up for what is asked for;
+// what is asked for of a container whose pod is still being started is done.
 func TestErrandsCutShort(t *testing.T) {
 	t.Parallel()
 	hang := func(method string) critest.Fault {
@@ -488,6 +487,52 @@ func TestErrandsCutShort(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestErrandAmidAResize: a container that ends well for its new resources has another
+// life, though something else is asked for meanwhile.
+func TestErrandAmidAResize(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		web := mkpod("web", image("slow-term-3s"), beside("side", "side:1"), policy(v1.RestartPolicyOnFailure), cpu("1"), func(p *v1.Pod) {
+			p.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+		})
+		m.src.set(web)
+		m.pass(time.Second)
+		m.src.set(resized(web, cpu("2")))
+		m.pass(time.Second)
+		m.restart("side")
+		m.pass(time.Minute)
+		for _, c := range m.disk.last(webKey).pod.Status.ContainerStatuses {
+			if c.State.Running == nil || c.RestartCount != 1 {
+				t.Errorf("%s restarted %d times: %v", c.Name, c.RestartCount, c.State)
+			}
+		}
+	})
+}
+
+// TestHookOfWhatCannotBeRestarted: the hook that was given up for a restart runs again
+// where another life cannot follow.
+func TestHookOfWhatCannotBeRestarted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.disk.hookTakes = map[string]time.Duration{"app": 5 * time.Second}
+		m.src.set(mkpod("web", postStarted, func(p *v1.Pod) { p.Spec.Containers[0].ImagePullPolicy = v1.PullAlways }))
+		m.pass(2 * time.Second)
+		lift := m.rt.Fault(critest.Fault{Method: "PullImage", Err: status.Error(codes.Unknown, "no such registry")})
+		m.restart("app")
+		m.pass(8 * time.Second)
+		if n, hooks := starts(m, "web"), len(m.disk.ran()); n != 1 || hooks != 2 {
+			t.Errorf("without its image: %d starts, %d hooks", n, hooks)
+		}
+		lift()
+		m.pass(5 * time.Minute)
+		if c := m.disk.last(webKey).pod.Status.ContainerStatuses[0]; c.State.Running == nil || c.RestartCount != 1 {
+			t.Errorf("with it: restarted %d times: %v", c.RestartCount, c.State)
+		}
+	})
 }
 
 // postStarted gives a pod's container a hook.

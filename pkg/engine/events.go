@@ -224,12 +224,12 @@ func (w *worker) tellKilling(s plan.Step) {
 		}
 	case s.Killed == pod.HookFailed:
 		text = eventPostStart
+	case s.Why == plan.WhyResized:
+		text = fmt.Sprintf("Container %s resize requires restart", s.Container)
 	case s.Killed == pod.OnRequest:
 		text = fmt.Sprintf("Container %s restart requested, will be restarted", s.Container)
 	case s.Why == plan.WhyEdited:
 		text = fmt.Sprintf("Container %s definition changed, will be restarted", s.Container)
-	case s.Why == plan.WhyResized:
-		text = fmt.Sprintf("Container %s resize requires restart", s.Container)
 	}
 	w.event(of, s.Container, pod.EventNormal, eventKilling, "%s", text)
 }

@@ -15,12 +15,12 @@ import (
 // most critical and then the oldest first. The machine is bound by the runtime's
 // forks, so that more at once delay the first pods; but a start also waits, for the
 // kernel, for disks and for an API server, and a machine with few starts is idle
-// meanwhile. So where pods wait, each that has started makes room for two more, up to
+// meanwhile. So where pods wait, each start that is done makes room for two, up to
 // a bound, until nobody waits: the first are early, and the last are not late.
 type gate struct {
 	requests    chan *ticket
 	withdrawals chan *ticket
-	releases    chan bool // true: the pod has started
+	releases    chan bool // true: what was to start has
 
 	usual atomic.Int64 // how long a call lasts that starts something, in nanoseconds; 0: none has ended
 
@@ -124,7 +124,7 @@ func (g *gate) withdraw(ctx context.Context, t *ticket) {
 	}
 }
 
-// release gives a slot back; started says that its pod has come to run.
+// release gives a slot back; started says that what was to start has.
 func (g *gate) release(ctx context.Context, started bool) {
 	select {
 	case g.releases <- started:

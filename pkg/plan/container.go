@@ -63,8 +63,10 @@ func (s *scene) running(c pod.Container) {
 	switch kill := s.doomed(c); kill {
 	case "":
 	case pod.OnRequest:
-		s.replace(c, WhyAsked)
-		return
+		if s.replace(c, WhyAsked) {
+			return
+		}
+		// It lives until another life can follow, and so its hook is due.
 	default:
 		s.killFor(c, kill)
 		return
@@ -72,7 +74,9 @@ func (s *scene) running(c pod.Container) {
 	if s.hookDue(c) {
 		s.add(Step{Action: RunHook, Container: c.Name, ID: c.ID, Hook: s.postStart(c.Name), Why: "postStart hook has not ended"})
 	}
-	s.resize(c)
+	if s.Lives[c.ID].Killed == "" {
+		s.resize(c)
+	}
 }
 
 // doomed says why a running container has to be ended: what Life.Killed will
@@ -146,11 +150,11 @@ func (s *scene) resize(c pod.Container) {
 // replace starts a container anew for another reason than its end: by whatever
 // policy, and with its crashes forgotten. What runs goes on until the image of the
 // next life is here: one that cannot be pulled, or anything else that keeps it from
-// starting, costs nothing that runs.
-func (s *scene) replace(c pod.Container, why string) {
+// starting, costs nothing that runs. It reports whether there is nothing like that.
+func (s *scene) replace(c pod.Container, why string) bool {
 	if !s.mayStart(c.Name) {
 		s.p.Behind = true
-		return
+		return false
 	}
 	s.add(Step{Action: PullImage, Container: c.Name, Why: why})
 	switch c.State {
@@ -161,12 +165,16 @@ func (s *scene) replace(c pod.Container, why string) {
 		s.add(s.replaceStep(c, why))
 	}
 	s.made(Step{Container: c.Name, Anew: why != WhyAsked, Why: why})
+	return true
 }
 
 // replaceStep stops what another life is to follow: who asked for that may have said
-// in what time.
+// in what time. Where only the record can tell that it is to follow, it does so.
 func (s *scene) replaceStep(c pod.Container, why string) Step {
 	asked := s.Lives[c.ID].Killed
+	if why == WhyResized { // another definition shows, other resources do not
+		asked = pod.OnRequest
+	}
 	if asked != pod.OnRequest {
 		return s.stopStep(c, why, s.grace())
 	}

@@ -83,6 +83,12 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 		},
 		"resize":          func(m *sim, f *manifest) { f.resize = true; runUp(m, f); f.memory++; m.want = f.spec() },
 		"resize restarts": func(m *sim, f *manifest) { runUp(m, f); f.memory++; m.want = f.spec() },
+		"resize restarts what ends well": func(m *sim, f *manifest) {
+			f.policy, m.stopsWell = "OnFailure", true
+			runUp(m, f)
+			f.memory++
+			m.want = f.spec()
+		},
 		"ended job edited": func(m *sim, f *manifest) {
 			f.policy = "OnFailure"
 			runUp(m, f)

@@ -127,7 +127,11 @@ func (m *sim) stop(s plan.Step) {
 		m.live(c.ID, func(l *pod.Life) { l.Killed = s.Killed })
 	}
 	m.now = m.now.Add(m.stopTakes)
-	m.exit(c, 137)
+	code := int32(137)
+	if m.stopsWell {
+		code = 0
+	}
+	m.exit(c, code)
 	if l := m.lives[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
 		l.killed = byProbe(s.Killed)
 	}

@@ -47,6 +47,7 @@ type sim struct {
 	hookFails func() bool
 	// stopTakes is how long what runs takes to stop.
 	stopTakes time.Duration
+	stopsWell bool // what is asked to end does so with 0
 
 	// What the laws need: the highest number that ever started, per name, since
 	// the pod was last forgotten; the content of each instance that ended, and
