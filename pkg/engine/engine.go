@@ -119,8 +119,7 @@ type Config struct {
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often a runtime that is well is asked how it is; default 15 s
-	Starts        int           // pods starting at once; default one more than there are cores
-	MostStarts    int           // and when many wait; default seven more, where Starts is a default too
+	Starts        int           // pods starting at once at first; default one more than there are cores
 
 	next func(plan.View) plan.Plan // plan.Next; a test holds it up
 }
@@ -146,7 +145,6 @@ func New(cfg Config) *Engine {
 	}
 	if cfg.Starts <= 0 {
 		cfg.Starts = runtime.GOMAXPROCS(0) + 1
-		cfg.MostStarts = max(cfg.MostStarts, cfg.Starts+7)
 	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = "containerd"

@@ -424,7 +424,11 @@ func TestRemovalReadsNoOtherPod(t *testing.T) {
 func TestGateIsFairToTheOldest(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		for n, d := range map[string]time.Duration{"a": 2 * time.Second, "b": 4 * time.Second, "c": time.Second, "z": time.Second} {
-			m.rt.Fault(critest.Fault{Method: "RunPodSandbox", Pod: pod.Key{Namespace: "default", Name: n}, Delay: d})
+			f := critest.Fault{Method: "RunPodSandbox", Pod: pod.Key{Namespace: "default", Name: n}, Delay: d}
+			if n == "a" { // of what fails one slot comes back, of what starts three
+				f.Err = status.Error(codes.Unknown, "no room")
+			}
+			m.rt.Fault(f)
 		}
 		a, b, c, z := mkpod("a"), mkpod("b"), mkpod("c"), mkpod("z")
 		m.src.set(a, b)

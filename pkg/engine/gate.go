@@ -26,8 +26,7 @@ type gate struct {
 
 	// Owned by run.
 	free    int
-	added   int // slots beside the first ones
-	most    int // what added may be
+	added   int // slots beside the first ones, up to mostAdded
 	waiting ticketHeap
 }
 
@@ -37,9 +36,13 @@ type ticket struct {
 	grant chan struct{} // capacity 1: the gate never waits for who asked
 }
 
-// newGate returns a gate with so many slots, and most when many pods start.
-func newGate(slots, most int) *gate {
-	return &gate{requests: make(chan *ticket), withdrawals: make(chan *ticket), releases: make(chan bool), free: slots, most: max(most-slots, 0)}
+// mostAdded is how many more may start at once where many wait: what they wait for is
+// mostly the one disk, whatever the cores.
+const mostAdded = 7
+
+// newGate returns a gate with so many slots at first.
+func newGate(slots int) *gate {
+	return &gate{requests: make(chan *ticket), withdrawals: make(chan *ticket), releases: make(chan bool), free: slots}
 }
 
 func (g *gate) run(ctx context.Context) {
@@ -55,7 +58,7 @@ func (g *gate) run(ctx context.Context) {
 			}
 		case started := <-g.releases:
 			g.free++
-			if more := min(2, g.most-g.added); started {
+			if more := min(2, mostAdded-g.added); started {
 				g.free += more
 				g.added += more
 			}

@@ -17,7 +17,7 @@ import (
 func TestStartSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		g := newGate(3, 8)
+		g := newGate(3)
 		go g.run(ctx)
 		defer cancel()
 		crowd := func() (waiting []*ticket) {
@@ -57,7 +57,7 @@ func TestStartSlots(t *testing.T) {
 				running += granted(&waiting) - 1
 				most = append(most, running)
 			}
-			if want := []int{3, 5, 5, 7, 8, 8, 8}; !slices.Equal(most, want) {
+			if want := []int{3, 5, 5, 7, 9, 10, 10}; !slices.Equal(most, want) {
 				t.Errorf("%d run at once, want %d", most, want)
 			}
 			for ; running > 0; running-- {

@@ -142,7 +142,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		census:   make(chan census),
 		rotated:  make(chan error, 1),
 		measured: make(chan []overfull, 1),
-		gate:     newGate(e.cfg.Starts, e.cfg.MostStarts),
+		gate:     newGate(e.cfg.Starts),
 		prober:   newProber(e.cfg.Prober, e.log),
 		reporter: newReporter(e.cfg.Sinks, e.log),
 		sweep:    sweep,
