@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"go/build"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A set is packages that one variant of the compiler's settings compiles.
+type set struct {
+	dir      string // of the module
+	patterns []string
+	except   []string // import paths, without the module's
+	race     bool
+	again    bool // all tests run in the full tier, none in the first
+}
+
+// pure packages have no goroutines (pkg/arch_test.go), and much to compute: the first tier
+// runs their tests without the race detector, which makes them five times as slow.
+var pure = []string{"pkg/manifest", "pkg/plan", "pkg/pod", "pkg/policy", "pkg/sorted", "pkg/status"}
+
+// sets are all packages with tests. Product code runs under the race detector. What
+// drives finished programs shares the variant of bin/nodectl-slim, so that its
+// dependencies are compiled once for both.
+var sets = []set{
+	{dir: ".", patterns: []string{"./cmd/...", "./docs/...", "./pkg/...", "./hack/..."}, except: pure, race: true},
+	{dir: ".", patterns: below(pure)},
+	{dir: ".", patterns: below(pure), race: true, again: true},
+	{dir: ".", patterns: []string{"./test/..."}},
+	{dir: "test/parity", patterns: []string{"./..."}},
+}
+
+// below are the patterns of packages.
+func below(paths []string) (patterns []string) {
+	for _, p := range paths {
+		patterns = append(patterns, "./"+p)
+	}
+	return patterns
+}
+
+// module is the prefix of all import paths.
+const module = "github.com/nodectl/nodectl"
+
+// A pkg is one package with tests.
+type pkg struct {
+	path  string // import path
+	dir   string
+	files []string // test files
+}
+
+// compile compiles the tests of the tier into out, and returns what runs them.
+func compile(ctx context.Context, o options, out string) ([]job, error) {
+	tool := filepath.Join(out, "test2json")
+	if err := command(ctx, ".", []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", tool, "cmd/test2json").Run(); err != nil {
+		return nil, fmt.Errorf("build test2json: %w", err)
+	}
+	var jobs []job
+	for i, s := range sets {
+		if s.again && o.tier != "full" {
+			continue
+		}
+		all, err := s.list(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		chosen := make(map[string]string) // package path to -test.run
+		all = slices.DeleteFunc(all, func(p pkg) bool {
+			names, err2 := p.tests(o.tier)
+			if s.again {
+				names = "."
+			}
+			if err2 != nil {
+				err = err2
+			}
+			chosen[p.path] = names
+			return names == ""
+		})
+		if err != nil {
+			return nil, err
+		}
+		for n, round := range rounds(all) {
+			to := filepath.Join(out, fmt.Sprintf("%d-%d", i, n))
+			if err := s.compile(ctx, o, to, round); err != nil {
+				return nil, err
+			}
+			for _, p := range round {
+				name := strings.TrimPrefix(strings.TrimPrefix(p.path, module), "/")
+				binary := filepath.Join(to, path.Base(p.path)+".test")
+				jobs = append(jobs, job{
+					name: name, dir: p.dir, log: filepath.Join(out, strings.ReplaceAll(name, "/", "_")+".log"),
+					limit: o.timeout + 2*time.Minute, test2json: tool,
+					command: []string{
+						binary, "-test.v=test2json", "-test.paniconexit0",
+						"-test.timeout=" + o.timeout.String(), "-test.run=" + chosen[p.path],
+					},
+				})
+			}
+		}
+	}
+	return jobs, nil
+}
+
+// list returns the packages of the set that have tests and are wanted.
+func (s set) list(ctx context.Context, o options) ([]pkg, error) {
+	args := append([]string{"list", "-tags", tags(o), "-f", "{{.ImportPath}}\t{{.Dir}}\t{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"}, s.patterns...)
+	var text bytes.Buffer
+	cmd := command(ctx, s.dir, nil, "go", args...)
+	cmd.Stdout = &text
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("list the packages of %s: %w", s.dir, err)
+	}
+	var all []pkg
+	for line := range strings.Lines(text.String()) {
+		f := strings.Split(line, "\t")
+		p := pkg{path: f[0], dir: f[1], files: strings.Fields(f[2])}
+		if len(p.files) > 0 && o.wants(p.path) && !slices.Contains(s.except, strings.TrimPrefix(p.path, module+"/")) {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// tests returns the value of -test.run for the package: everything in the first tier, in
+// the full tier the tests of files that only the build tag "full" adds. No tests: "".
+func (p pkg) tests(tier string) (string, error) {
+	first := build.Default
+	first.BuildTags = strings.Split(tags(options{tier: "first"}), ",")
+	var names []string
+	for _, f := range p.files {
+		isFirst, err := first.MatchFile(p.dir, f)
+		if err != nil {
+			return "", err
+		}
+		if isFirst != (tier == "first") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(p.dir, f))
+		if err != nil {
+			return "", err
+		}
+		for _, m := range testFunction.FindAllSubmatch(text, -1) {
+			if name := string(m[1]); name != "TestMain" {
+				names = append(names, name)
+			}
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return "", nil
+	case tier == "full":
+		return "^(" + strings.Join(names, "|") + ")$", nil
+	}
+	return ".", nil
+}
+
+// testFunction finds what `go test` runs: seeds of fuzz targets and examples, too.
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)[A-Za-z0-9_]*)\(`)
+
+// rounds splits packages so that no two of a round have the same last element: go test -c
+// names a binary by it.
+func rounds(all []pkg) [][]pkg {
+	var list [][]pkg
+	next := make(map[string]int)
+	for _, p := range all {
+		n := next[path.Base(p.path)]
+		next[path.Base(p.path)]++
+		if n == len(list) {
+			list = append(list, nil)
+		}
+		list[n] = append(list[n], p)
+	}
+	return list
+}
+
+// compile compiles the tests of packages into the directory.
+func (s set) compile(ctx context.Context, o options, to string, packages []pkg) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	args, env := []string{"test", "-c", "-vet=off", "-trimpath", "-ldflags", "-s -w", "-tags", tags(o), "-o", to + "/"}, []string{"CGO_ENABLED=0"}
+	if s.race {
+		args, env = append(args, "-race"), []string{"CGO_ENABLED=1"}
+	}
+	for _, p := range packages {
+		args = append(args, p.path)
+	}
+	if err := command(ctx, s.dir, env, "go", args...).Run(); err != nil {
+		return fmt.Errorf("compile the tests of %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+// tags are the build tags of a tier.
+func tags(o options) string {
+	if o.tier == "full" {
+		return "grpcnotrace,full"
+	}
+	return "grpcnotrace"
+}
+
+// command is a program that speaks on this one's output.
+func command(ctx context.Context, dir string, env []string, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), os.Stdout, os.Stderr
+	return cmd
+}

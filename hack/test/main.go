@@ -1,0 +1,167 @@
+// Command test compiles the tests of this repository, runs them and prints which
+// packages and tests took longest:
+//
+//	go run ./hack/test [flags] [PATTERN...]
+//
+// The first tier (the default) runs every test that is compiled without the build tag
+// "full". The full tier (-tier full) runs exactly the tests that the tag adds, and the
+// fuzz targets, cross compilation and release checks beside them. PATTERN restricts
+// either tier to packages whose path contains it.
+//
+// Compiling comes first, on all cores. Then several test binaries run at once, each in a
+// mount and a network namespace of its own: suites that write to the packet filter or to
+// /run do not meet.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	tier     string
+	lanes    int
+	timeout  time.Duration
+	report   string
+	patterns []string
+}
+
+func main() {
+	o := options{}
+	flag.StringVar(&o.tier, "tier", "first", "which tests: first or full")
+	flag.IntVar(&o.lanes, "lanes", 3, "how many test binaries run at once")
+	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "hard limit of one test binary")
+	flag.StringVar(&o.report, "report", "", "write date, commit, durations and results to this Markdown file")
+	flag.Parse()
+	o.patterns = flag.Args()
+	if o.tier != "first" && o.tier != "full" {
+		fmt.Fprintf(os.Stderr, "test: -tier %s: must be first or full\n", o.tier)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ok, err := run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "test:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// run does everything, and reports whether no test failed.
+func run(ctx context.Context, o options) (ok bool, err error) {
+	if os.Geteuid() != 0 {
+		return false, errors.New("the tests start containers and need root; without root run: make test-rootless")
+	}
+	// The Makefile sets it for this program. Steps and tests decide for themselves.
+	if err := os.Unsetenv("CGO_ENABLED"); err != nil {
+		return false, err
+	}
+	begun := time.Now()
+	out, err := filepath.Abs("bin/test")
+	if err != nil {
+		return false, err
+	}
+	unlock, err := lock("bin/.lock-test")
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if err := os.RemoveAll(out); err != nil {
+		return false, err
+	}
+	s := summary{begun: begun}
+	if o.report != "" {
+		if s.revision, err = revisionOf(ctx, ".", o.report); err != nil {
+			return false, err
+		}
+		fmt.Println("testing commit", s.revision)
+	}
+	jobs, err := compile(ctx, o, out)
+	if err != nil {
+		return false, err
+	}
+	compiled := time.Now()
+	fmt.Printf("compiled %d test binaries in %s\n", len(jobs), round(compiled.Sub(begun)))
+	jobs = append(steps(o, out), jobs...)
+	if len(jobs) == 0 {
+		return false, fmt.Errorf("no tests in packages that contain %s", strings.Join(o.patterns, " or "))
+	}
+	s.results = runAll(ctx, o, jobs)
+	s.compiling, s.running = compiled.Sub(begun), time.Since(compiled)
+	s.print(os.Stdout)
+	if o.report != "" {
+		if err := s.write(ctx, o.report); err != nil {
+			return false, err
+		}
+	}
+	// As root, on a machine with all parts, no test has a reason to skip.
+	return s.failed() == 0 && s.count("skip") == 0, ctx.Err()
+}
+
+// lock keeps a second run from removing bin/test under the first.
+func lock(name string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		file.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: another run of hack/test uses bin/test; try again when it has ended", name)
+		}
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { file.Close() }, nil
+}
+
+// steps are the parts of a tier that are programs of their own.
+func steps(o options, out string) []job {
+	// With empty caches, or beside a test of an hour, each takes half its limit at most.
+	list := []job{{name: "lint", limit: 30 * time.Minute, command: []string{"hack/lint"}}}
+	if o.tier == "full" {
+		list = []job{
+			{name: "fuzz", limit: time.Hour, command: []string{"hack/fuzz"}},
+			{name: "cross", limit: time.Hour, command: []string{"hack/cross"}},
+			{name: "release", limit: time.Hour, command: []string{"hack/release/check"}},
+		}
+	}
+	var chosen []job
+	for _, j := range list {
+		if o.wants(j.name) {
+			j.dir, j.log = ".", filepath.Join(out, j.name+".log")
+			chosen = append(chosen, j)
+		}
+	}
+	return chosen
+}
+
+// wants reports whether the patterns choose a package or step.
+func (o options) wants(name string) bool {
+	for _, p := range o.patterns {
+		if strings.Contains(name, strings.TrimPrefix(p, "./")) {
+			return true
+		}
+	}
+	return len(o.patterns) == 0
+}
+
+func round(d time.Duration) time.Duration {
+	if d < 10*time.Second {
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

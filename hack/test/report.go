@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// How many packages and tests the tables show.
+const (
+	slowPackages = 12
+	slowTests    = 20
+)
+
+// A summary is what a whole run came to.
+type summary struct {
+	revision  string // that the run began with; only for a page
+	begun     time.Time
+	compiling time.Duration
+	running   time.Duration
+	results   []result
+}
+
+// count returns how many tests, and jobs without tests, ended so. Subtests count only
+// when they are skipped: their test passes nevertheless.
+func (s summary) count(action string) (n int) {
+	for _, r := range s.results {
+		ended := false // with a test that failed
+		for _, t := range r.tests {
+			if t.action == action && (action == "skip" || !t.isSubtest()) {
+				n++
+			}
+			ended = ended || t.action == "fail"
+		}
+		switch {
+		case r.err != nil && !ended && action == "fail", r.err == nil && r.tests == nil && action == "pass":
+			n++
+		}
+	}
+	return n
+}
+
+func (s summary) failed() int { return s.count("fail") }
+
+// print prints the slowest packages and tests, what failed, and the counts.
+func (s summary) print(w io.Writer) {
+	slices.SortFunc(s.results, func(a, b result) int { return cmp.Compare(b.took, a.took) })
+	fmt.Fprintf(w, "\nslowest packages, and their CPU time\n")
+	for _, r := range s.results[:min(slowPackages, len(s.results))] {
+		fmt.Fprintf(w, "  %8s  %8s  %s\n", round(r.took), round(r.cpu), r.name)
+	}
+	type slow struct {
+		test
+		in string
+	}
+	var all []slow
+	for _, r := range s.results {
+		for _, t := range r.tests {
+			if !t.isSubtest() {
+				all = append(all, slow{t, r.name})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b slow) int { return cmp.Compare(b.took, a.took) })
+	fmt.Fprintf(w, "\nslowest tests\n")
+	for _, t := range all[:min(slowTests, len(all))] {
+		fmt.Fprintf(w, "  %8s  %-28s %s\n", round(t.took), t.in, t.name)
+	}
+	fmt.Fprintln(w)
+	for _, line := range s.lines() {
+		fmt.Fprintln(w, line)
+	}
+	fmt.Fprintf(w, "compiling %s, running %s\n", round(s.compiling), round(s.running))
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.count("pass"), s.failed(), s.count("skip"))
+}
+
+// lines are what failed, what was skipped, and what could not be checked.
+func (s summary) lines() []string {
+	var lines []string
+	for _, r := range s.results {
+		bad := false
+		for _, t := range r.tests {
+			if t.action == "fail" || t.action == "skip" {
+				lines = append(lines, fmt.Sprintf("%s: %s %s", t.action, r.name, t.name))
+				bad = bad || t.action == "fail"
+			}
+		}
+		if r.err != nil && !bad {
+			lines = append(lines, fmt.Sprintf("fail: %s: %v", r.name, r.err))
+		}
+		for _, n := range r.notes {
+			lines = append(lines, r.name+": "+n)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// revisionOf names the commit of a repository as Markdown, and says when files other than
+// the page differ from it.
+func revisionOf(ctx context.Context, dir, page string) (string, error) {
+	git := func(args ...string) (string, error) {
+		text, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
+		if err != nil {
+			return "", fmt.Errorf("name the tested commit: git %s: %w", args[0], err)
+		}
+		return strings.TrimSpace(string(text)), nil
+	}
+	commit, err := git("rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		return "", err
+	}
+	changes, err := git("status", "--porcelain", "--", ".", ":!"+page)
+	if err != nil {
+		return "", err
+	}
+	if changes == "" {
+		return "`" + commit + "`", nil
+	}
+	return fmt.Sprintf("`%s` **with uncommitted changes in %d files**", commit, strings.Count(changes, "\n")+1), nil
+}
+
+// write writes the run as a page.
+func (s summary) write(ctx context.Context, file string) error {
+	revision, err := revisionOf(ctx, ".", file)
+	if err != nil {
+		return err
+	}
+	if revision != s.revision {
+		revision = s.revision + ", **changed during the run** to " + revision
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `# The last run of the full tier
+
+Written by %[1]smake test-full%[1]s, which runs what %[1]smake test%[1]s leaves out; see
+[testing.md](testing.md).
+
+| | |
+|---|---|
+| date | %[2]s |
+| commit | %[3]s |
+| compiling | %[4]s |
+| running | %[5]s |
+| result | %[6]d passed, %[7]d failed, %[8]d skipped |
+
+| package or step | duration | passed | failed |
+|---|---|---|---|
+`, "`", s.begun.UTC().Format("2006-01-02 15:04 MST"), revision,
+		round(s.compiling), round(s.running), s.count("pass"), s.failed(), s.count("skip"))
+	for _, r := range s.results {
+		one := summary{results: []result{r}}
+		fmt.Fprintf(&b, "| %s | %s | %d | %d |\n", r.name, round(r.took), one.count("pass"), one.failed())
+	}
+	b.WriteString("\n| test | duration | result |\n|---|---|---|\n")
+	for _, r := range s.results {
+		for _, t := range r.tests {
+			if !t.isSubtest() {
+				fmt.Fprintf(&b, "| %s `%s` | %s | %s |\n", r.name, t.name, round(t.took), t.action)
+			}
+		}
+	}
+	if lines := s.lines(); len(lines) > 0 {
+		b.WriteString("\n")
+		for _, line := range lines {
+			fmt.Fprintf(&b, "- %s\n", line)
+		}
+	}
+	return os.WriteFile(file, b.Bytes(), 0o644)
+}
