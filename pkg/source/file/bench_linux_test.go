@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // settled is a look that has read n files whose stamps are old enough to be
@@ -16,15 +18,20 @@ func settled(b *bench, n int) *look {
 	for i := range n {
 		ok(b.t, os.WriteFile(b.path(fmt.Sprintf("%05d.yaml", i)), fmt.Appendf(nil, "pod p%d x\n", i), 0o600))
 	}
-	until(b.t, "stamps are old", func() bool {
-		return !statPath(b.path(fmt.Sprintf("%05d.yaml", n-1))).id.racy(time.Now())
-	})
+	b.ages(fmt.Sprintf("%05d.yaml", n-1))
 	l := newLook(b.t.Context(), b.Source)
 	b.t.Cleanup(l.unwatch)
 	l.round()
 	l.set.Snapshot()
 	l.heard = true
 	return l
+}
+
+// ages waits until a file's stamps are old enough to be trusted: the kernel sets when a
+// file changed, and no test can.
+func (b *bench) ages(name string) {
+	b.t.Helper()
+	wait.True(b.t, "stamps are old", func() bool { return !statPath(b.path(name)).id.racy(time.Now()) })
 }
 
 // spent is the processor time of this process, which others on the machine do

@@ -206,7 +206,7 @@ func (l *look) check(d *dir, base, path string, st state, bad complaint) {
 		return
 	}
 	l.cost.opened++
-	f, c, problem := d.open(base, path, l.cfg.judge)
+	f, c, problem := d.open(base, path, l.cfg.judgeWay)
 	if problem != nil {
 		if d.stat(base, path).kind == absent {
 			l.vanish(path, now)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // inside names the test that runs in namespaces of its own.
@@ -58,7 +59,7 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 			unmount := func() {
 				t.Helper()
 				var err error
-				until(t, "nobody is in the directory", func() bool { // a reader may be
+				wait.True(t, "nobody is in the directory", func() bool { // a reader may be
 					err = unix.Unmount(at, 0)
 					return !errors.Is(err, unix.EBUSY)
 				})

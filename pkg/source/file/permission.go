@@ -1,17 +1,15 @@
 package file
 
 import (
-	"fmt"
-	"slices"
-
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// Permissions is what becomes of a manifest that others could have written: it,
-// or the directory it lies in, is world-writable (a directory with the sticky
-// bit is not) or owned by neither root nor one of Config.Owners. Of a symbolic
-// link that is the link, the directory it lies in, and the same of what it leads
-// to. Directories higher up and the group's rights are not judged.
+// Permissions is what becomes of a manifest that others could have written: it, or a
+// directory above it, can be written by everybody or by a group that is not root's (a
+// directory with the sticky bit cannot), or is owned by neither root nor one of
+// Config.Owners. Of a symbolic link that is the link, the directories above it, and the
+// same of what it leads to. See package trust.
 //
 // Where the system does not tell who may write, outside Linux, Refuse refuses
 // everything and Say says nothing.
@@ -66,20 +64,24 @@ func (cfg *Config) judge(path string, st *state) complaint {
 	if cfg.Permissions == Ignore || !tellsWriters {
 		return complaint{}
 	}
-	const sticky, others = 0o1000, 0o002
-	switch {
-	case st.kind == symlink: // its mode means nothing
-	case st.mode&others == 0, st.kind == directory && st.mode&sticky != 0:
-	default:
-		return complaint{fmt.Sprintf("can be written by everybody (mode %04o)", st.mode), "chmod o-w " + path}
-	}
-	if st.uid == 0 || slices.Contains(cfg.Owners, int(st.uid)) {
+	p := trust.Judge(path, trust.Entry{Mode: st.mode, UID: st.uid, GID: st.gid, Dir: st.kind == directory, Link: st.kind == symlink}, cfg.Owners)
+	if p == nil {
 		return complaint{}
 	}
-	switch st.kind {
-	case symlink:
-		return complaint{fmt.Sprintf("is a symbolic link of uid %d, neither root nor the caller", st.uid), "chown -h root " + path}
-	default:
-		return complaint{fmt.Sprintf("belongs to uid %d, neither root nor the caller", st.uid), "chown root " + path}
+	return complaint{p.What, p.Fix}
+}
+
+// judgeWay is judge, of a directory with those above it and the links on the way to it.
+func (cfg *Config) judgeWay(path string, st *state) complaint {
+	c := cfg.judge(path, st)
+	if !c.none() || st.kind != directory || cfg.Permissions == Ignore || !tellsWriters {
+		return c
 	}
+	switch p, err := trust.Above(path, cfg.Owners); {
+	case err != nil:
+		return complaint{"lies where it cannot be told who may write: " + reason(err), "ls -ld " + path}
+	case p != nil:
+		return complaint{p.What, p.Fix}.of(p.Path)
+	}
+	return complaint{}
 }

@@ -24,6 +24,13 @@ func give(t *testing.T, path string) {
 	}
 }
 
+// crew gives path to a group that is not root's.
+func crew(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	must(t, os.Lchown(path, -1, 23456))
+	chmod(t, path, mode)
+}
+
 // asRoot leaves a case out where the kernel forbids what it is about: a file of
 // another user can be made by root alone. CI runs as root, so there none is left
 // out; the cases about modes run for everybody.
@@ -71,6 +78,17 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 			p.put("odd.yaml", "pod odd x")
 			chmod(t, p.path("odd.yaml"), 0o646)
 		}, "can be written by everybody (mode 0646) (chmod o-w P/odd.yaml" + root + ")"},
+		"of a group": {true, func(t *testing.T, p place) {
+			p.put("odd.yaml", "pod odd x")
+			crew(t, p.path("odd.yaml"), 0o664)
+		}, "can be written by group 23456 (mode 0664) (chmod g-w P/odd.yaml" + root + ")"},
+		"a link below a directory of a group": {true, func(t *testing.T, p place) {
+			p.beside("q", 0o750, "pod odd x", 0o600)
+			must(t, os.Mkdir(filepath.Dir(p.dir)+"/above", 0o700))
+			must(t, os.Rename(filepath.Dir(p.dir)+"/q", filepath.Dir(p.dir)+"/above/q"))
+			crew(t, filepath.Dir(p.dir)+"/above", 0o770)
+			must(t, os.Symlink("../above/q/real", p.path("odd.yaml")))
+		}, "lies in Q/above/q, which lies in Q/above, which can be written by group 23456 (mode 0770) (chmod g-w Q/above" + root + ")"},
 		"of a stranger": {true, func(t *testing.T, p place) {
 			p.put("odd.yaml", "pod odd x")
 			give(t, p.path("odd.yaml"))
@@ -148,9 +166,9 @@ func TestPermissionsThatAreFine(t *testing.T) {
 		make func(t *testing.T, p place)
 	}{
 		"a sticky directory":      {false, func(t *testing.T, p place) { chmod(t, p.dir, 0o777|os.ModeSticky) }},
-		"a group that may write":  {false, func(t *testing.T, p place) { chmod(t, p.path("good.yaml"), 0o660); chmod(t, p.dir, 0o770) }},
-		"a world-writable parent": {false, func(t *testing.T, p place) { chmod(t, filepath.Dir(p.dir), 0o777) }},
-		"a parent of a stranger":  {true, func(t *testing.T, p place) { give(t, filepath.Dir(p.dir)) }},
+		"root's group may write":  {true, func(t *testing.T, p place) { chmod(t, p.path("good.yaml"), 0o660); chmod(t, p.dir, 0o770) }},
+		"a sticky parent":         {false, func(t *testing.T, p place) { chmod(t, filepath.Dir(p.dir), 0o777|os.ModeSticky) }},
+		"a group that may read":   {true, func(t *testing.T, p place) { crew(t, p.path("good.yaml"), 0o640); crew(t, p.dir, 0o750) }},
 		"an owner who is trusted": {true, func(t *testing.T, p place) { give(t, p.path("good.yaml")); give(t, p.dir) }},
 		"a skipped file":          {false, func(t *testing.T, p place) { p.put("notes.txt", "x"); chmod(t, p.path("notes.txt"), 0o666) }},
 		"a link in a mounted ConfigMap": {false, func(t *testing.T, p place) {
@@ -180,6 +198,8 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 	}{
 		"world-writable": {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, func(t *testing.T, dir string) { chmod(t, dir, 0o700) },
 			"can be written by everybody (mode 0777) (chmod o-w P; --insecure-manifest-permissions lifts this)"},
+		"of a group": {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, func(t *testing.T, dir string) { chmod(t, dir, 0o750) },
+			"can be written by group 23456 (mode 0770) (chmod g-w P; --insecure-manifest-permissions lifts this)"},
 		"of a stranger": {true, give, func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
 			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions lifts this)"},
 		"of a stranger, sticky": {true, func(t *testing.T, dir string) { give(t, dir); chmod(t, dir, 0o777|os.ModeSticky) },
@@ -229,6 +249,40 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 	}
 }
 
+// Who may write above the directory may put another one in its place: then nothing is
+// believed. Nobody tells of a change up there; the rescan looks.
+func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		as0  bool
+		bad  func(t *testing.T, dir string)
+		want string
+	}{
+		"of a group":      {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, "lies in Q, which can be written by group 23456 (mode 0770) (chmod g-w Q"},
+		"for everybody":   {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, "lies in Q, which can be written by everybody (mode 0777) (chmod o-w Q"},
+		"of a stranger's": {true, give, "lies in Q, which belongs to uid 12345, neither root nor the caller (chown root Q"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.as0 && !asRoot(t) {
+				return
+			}
+			p := newGuarded(t)
+			above := filepath.Dir(p.dir)
+			l := p.listen(func(c *file.Config) { c.CheckFrequency = 10 * time.Millisecond })
+			first := l.Set()
+			c.bad(t, above)
+			if got := strings.ReplaceAll(l.Error().Error(), above, "Q"); !strings.HasPrefix(got, c.want) {
+				t.Errorf("error\n%s\nwant\n%s", got, c.want)
+			}
+			must(t, os.Chown(above, os.Getuid(), os.Getgid()))
+			chmod(t, above, 0o755)
+			if w := l.Set(); w.Pod("good") != first.Pod("good") {
+				t.Error("the pod is another pointer")
+			}
+		})
+	}
+}
+
 // A file that turns bad keeps its pods, and one chmod mends it; the notice of a
 // looker comes and goes the same way.
 func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
@@ -258,8 +312,8 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 	}
 }
 
-// Of a bad directory below Path not even a removal is believed; those beside
-// and below it are judged by themselves.
+// Of a bad directory below Path, and of those below that, not even a removal is believed;
+// those beside it are judged by themselves.
 func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)
@@ -272,12 +326,12 @@ func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {
 	first.Holds(t, "good", "a", "b", "c")
 	chmod(t, p.path("sub"), 0o777)
 	w := l.Set()
-	w.Holds(t, "good", "!", "!", "c")
+	w.Holds(t, "good", "!", "!", "!")
 	p.remove("sub/a.yaml")
 	p.put("sub/b.yaml", "pod evil x")
 	p.put("sub/evil.yaml", "pod evil x")
 	w = l.Set()
-	w.Holds(t, "good", "!", "!", "!", "c")
+	w.Holds(t, "good", "!", "!", "!", "!")
 	chmod(t, p.path("sub"), 0o700)
 	for len(w.Contents()) != 4 || w.Pod("b") != nil || w.Pod("a") != nil {
 		w = l.Set()

@@ -48,6 +48,7 @@ type state struct {
 	kind    kind
 	mode    uint32 // permission bits and the sticky bit
 	uid     uint32
+	gid     uint32
 	mount   uint64       // 0 is unknown
 	problem *pod.Problem // of what is refused
 	err     error        // it is refused because it could not be looked at

@@ -104,7 +104,7 @@ func stateFrom(stx *unix.Statx_t, path string) state {
 			dev: uint64(stx.Dev_major)<<32 | uint64(stx.Dev_minor), ino: stx.Ino, size: int64(stx.Size),
 			mtime: nanoseconds(stx.Mtime), changed: nanoseconds(stx.Ctime),
 		},
-		mode: uint32(stx.Mode) &^ unix.S_IFMT, uid: stx.Uid,
+		mode: uint32(stx.Mode) &^ unix.S_IFMT, uid: stx.Uid, gid: stx.Gid,
 	}
 	if stx.Mask&unix.STATX_MNT_ID != 0 {
 		st.mount = stx.Mnt_id

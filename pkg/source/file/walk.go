@@ -203,11 +203,24 @@ func (w *walker) see(d *dir) (*folder, complaint, uint64, error) {
 		f = &folder{}
 		w.folders[d.path] = f
 	}
-	f.turn, f.listed, f.complaint = w.turn, true, w.cfg.judge(d.path, &st)
+	f.turn, f.listed, f.complaint = w.turn, true, w.judgeDirectory(d.path, &st)
 	if !f.complaint.none() && w.cfg.Permissions == Say {
 		w.skipped = append(w.skipped, f.complaint.at(d.path, Say))
 	}
 	return f, f.complaint, w.mountOf(&st), nil
+}
+
+// judgeDirectory judges a directory with those above it: of one below Path they were seen
+// before it.
+func (w *walker) judgeDirectory(path string, st *state) complaint {
+	above := w.folders[filepath.Dir(path)]
+	if path == w.root || above == nil || above.turn != w.turn {
+		return w.cfg.judgeWay(path, st)
+	}
+	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // which says it of the one above
+		return c
+	}
+	return above.complaint.of(filepath.Dir(path))
 }
 
 // name returns what is known of path, whose last part begins at base.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // silent is a watcher that tells only what the test sends.
@@ -107,7 +108,7 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	l := sourcetest.Listen(t, b)
 	l.Set()
 	b.put("a.yaml", "pod one y\n")
-	until(t, "the change is read", func() bool { return b.parsed.Load() == 3 }) // from now on nobody listens
+	wait.True(t, "the change is read", func() bool { return b.parsed.Load() == 3 }) // from now on nobody listens
 	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	ok(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(limit)))
@@ -187,7 +188,7 @@ func TestF47_TouchStormIsCoalesced(t *testing.T) {
 	b.parsed.Store(0)
 	start := time.Now()
 	touches := 0
-	for ; touches < 100_000 && time.Since(start) < time.Second; touches++ {
+	for ; touches < 20_000; touches++ {
 		stamp := start.Add(time.Duration(touches) * time.Millisecond)
 		ok(t, os.Chtimes(b.path("web.yaml"), stamp, stamp))
 	}
@@ -291,7 +292,7 @@ func TestSkipsAreSaidOnce(t *testing.T) {
 	ok(t, os.WriteFile(b.path("notes.txt"), nil, 0o600))
 	l := sourcetest.Listen(t, b)
 	first := l.Set()
-	until(t, "looked often", func() bool { return looked.Load() > 20 })
+	wait.True(t, "looked often", func() bool { return looked.Load() > 20 })
 	b.put("web.yaml", "pod one y")
 	w := l.Set() // the next word
 	w.Names(t, "one")
@@ -310,10 +311,7 @@ func TestRescanIsStatGated(t *testing.T) {
 		path := b.path(fmt.Sprintf("%02d.yaml", n))
 		ok(t, os.WriteFile(path, fmt.Appendf(nil, "pod p%d x\n", n), 0o600))
 	}
-	// Stamps that are fresh are not trusted; wait until they are not.
-	until(t, "stamps are old", func() bool {
-		return !statPath(b.path("49.yaml")).id.racy(time.Now())
-	})
+	b.ages("49.yaml")
 	l := sourcetest.Listen(t, b)
 	l.Set()
 	if n := b.opened.Load(); n != 50 {

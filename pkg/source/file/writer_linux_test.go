@@ -19,23 +19,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 func ok(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// until polls a condition that another goroutine brings about.
-func until(t testing.TB, what string, reached func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(sourcetest.Patience); !reached(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(time.Millisecond)
 	}
 }
 
@@ -100,7 +90,7 @@ func (b *bench) put(name, text string) {
 func (b *bench) lookedAgain(n int64) {
 	b.t.Helper()
 	want := b.opened.Load() + n
-	until(b.t, "looked again", func() bool { return b.opened.Load() >= want })
+	wait.True(b.t, "looked again", func() bool { return b.opened.Load() >= want })
 }
 
 // openFile opens path as a look does.

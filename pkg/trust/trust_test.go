@@ -1,0 +1,102 @@
+//go:build linux
+
+package trust_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/trust"
+	"github.com/nodectl/nodectl/test/suite"
+)
+
+// Groups and users that are neither root's nor the test's.
+const (
+	stranger = 12345
+	crew     = 23456
+)
+
+// Each place on the way to a file at which somebody else could exchange it is found: the
+// file, the directories above it, the links, and the way to what those lead to.
+func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
+	t.Parallel()
+	suite.NeedsRoot(t, "the test changes owners of files")
+	group := func(path string, mode os.FileMode) func(*testing.T) {
+		return func(t *testing.T) { own(t, path, 0, crew); chmod(t, path, mode) }
+	}
+	for name, c := range map[string]struct {
+		bad  func(dir string) func(*testing.T)
+		want string // "" is fine
+	}{
+		"nothing":                    {func(string) func(*testing.T) { return func(*testing.T) {} }, ""},
+		"a file of a group":          {func(d string) func(*testing.T) { return group(d+"/real/file", 0o660) }, "D/real/file can be written by group 23456 (mode 0660)"},
+		"a directory of a group":     {func(d string) func(*testing.T) { return group(d+"/real", 0o775) }, "D/real can be written by group 23456 (mode 0775)"},
+		"an ancestor of a group":     {func(d string) func(*testing.T) { return group(d, 0o770) }, "D can be written by group 23456 (mode 0770)"},
+		"an ancestor that is sticky": {func(d string) func(*testing.T) { return group(d, 0o770|os.ModeSticky) }, ""},
+		"a group that may only read": {func(d string) func(*testing.T) { return group(d+"/real", 0o750) }, ""},
+		"root's group":               {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d+"/real", 0o770) } }, ""},
+		"an ancestor for everybody":  {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d, 0o777) } }, "D can be written by everybody (mode 0777)"},
+		"an ancestor of a stranger":  {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d, stranger, 0) } }, "D belongs to uid 12345, neither root nor the caller"},
+		"an owner who is trusted":    {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/real", 1000, 0) } }, ""},
+		"a stranger's link":          {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/link", stranger, 0) } }, "D/link is a symbolic link of uid 12345, neither root nor the caller"},
+		"the way a link leads":       {func(d string) func(*testing.T) { return group(d+"/hop", 0o770) }, "D/hop can be written by group 23456 (mode 0770)"},
+		"what a trusted owner's group has": {func(d string) func(*testing.T) {
+			return func(t *testing.T) { own(t, d+"/real", 1000, 1000); chmod(t, d+"/real", 0o775) }
+		}, "D/real can be written by group 1000 (mode 0775)"},
+	} {
+		dir := filepath.Join(t.TempDir(), "d")
+		for _, d := range []string{dir, dir + "/real", dir + "/hop"} {
+			must(t, os.Mkdir(d, 0o755))
+		}
+		must(t, os.WriteFile(dir+"/real/file", nil, 0o644))
+		must(t, os.Symlink("hop/on", dir+"/link"))
+		must(t, os.Symlink(dir+"/hop/../real", dir+"/hop/on"))
+		c.bad(dir)(t)
+		p, err := trust.Path(dir+"/link/file", []int{1000})
+		got := ""
+		if p != nil {
+			got = strings.ReplaceAll(p.Error(), dir, "D")
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// Above leaves the end to the caller; a loop of links ends.
+func TestAbove_End_IsNotJudged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, os.Mkdir(dir+"/open", 0o700))
+	chmod(t, dir+"/open", 0o777)
+	if p, err := trust.Above(dir+"/open", []int{os.Getuid()}); p != nil || err != nil {
+		t.Errorf("%v, %v", p, err)
+	}
+	must(t, os.WriteFile(dir+"/open/file", nil, 0o600))
+	if p, err := trust.Above(dir+"/open/file", []int{os.Getuid()}); p == nil || err != nil {
+		t.Errorf("%v, %v", p, err)
+	}
+	must(t, os.Symlink("loop", dir+"/loop"))
+	if p, err := trust.Path(dir+"/loop", []int{os.Getuid()}); err == nil {
+		t.Errorf("a loop: %v", p)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	must(t, os.Chmod(path, mode))
+}
+
+func own(t *testing.T, path string, uid, gid int) {
+	t.Helper()
+	must(t, os.Lchown(path, uid, gid))
+}
