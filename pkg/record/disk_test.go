@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/test/suite"
 )
 
 // smallDisk mounts a file system of a few pages and returns its directory.
 func smallDisk(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root may mount: this test needs a disk that is full or read-only")
-	}
+	suite.NeedsRoot(t, "the test mounts a file system that is full or read-only")
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Fatalf("mount tmpfs: %v", err)

@@ -33,6 +33,7 @@ type stored struct {
 	StartTime time.Time         `json:"startTime,omitzero"`
 	StopSince time.Time         `json:"stopSince,omitzero"`
 	StopGrace *int64            `json:"stopGrace,omitempty"`
+	StopAsked bool              `json:"stopAsked,omitempty"`
 	Terminal  v1.PodPhase       `json:"terminal,omitempty"`
 
 	TerminalReason  string                `json:"terminalReason,omitempty"`
@@ -112,7 +113,7 @@ func encode(r pod.Record) ([]byte, error) {
 	s := stored{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
-		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, Terminal: r.Terminal,
+		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, StopAsked: r.StopAsked, Terminal: r.Terminal,
 		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, RestartingAll: r.RestartingAll,
 		Lives: mapped(r.Lives, func(l pod.Life) storedLife { return storedLife(l) }),
 	}
@@ -197,7 +198,7 @@ func decode(data []byte) (pod.Record, error) {
 	r := pod.Record{
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
-		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, Terminal: s.Terminal,
+		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, StopAsked: s.StopAsked, Terminal: s.Terminal,
 		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, RestartingAll: s.RestartingAll,
 		Lives: mapped(s.Lives, func(l storedLife) pod.Life { return pod.Life(l) }),
 	}
@@ -211,7 +212,7 @@ func unframe(data []byte) ([]byte, error) { return unframeOf("record", version, 
 
 // unframeOf returns what is in the frame: it takes the frame apart, makes it
 // anew and compares, so nothing but what frameOf writes is accepted. reads is
-// the version it understands.
+// the newest version it understands.
 func unframeOf(name string, reads int, data []byte) ([]byte, error) {
 	head, rest, found := bytes.Cut(data, []byte(`,"sha256":`))
 	number, ok := bytes.CutPrefix(head, []byte(`{"version":`))
@@ -221,7 +222,7 @@ func unframeOf(name string, reads int, data []byte) ([]byte, error) {
 	if !found || !ok || err != nil || !inside || !ended || !bytes.Equal(frameOf(name, n, payload), data) {
 		return nil, errDamaged
 	}
-	if n != reads {
+	if n < 1 || n > reads {
 		return nil, &versionError{version: n, reads: reads}
 	}
 	return payload, nil

@@ -46,7 +46,7 @@ func Lock(root string) (unlock func(), err error) {
 		// started may hold copies for a moment.
 		for _, f := range []*os.File{file, dir} {
 			if f != nil {
-				syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+				_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // closing the last copy unlocks, too
 				f.Close()
 			}
 		}
@@ -107,7 +107,7 @@ func writePID(f *os.File) {
 	if _, err := f.WriteAt([]byte(text), 0); err != nil {
 		text = ""
 	}
-	f.Truncate(int64(len(text)))
+	_ = f.Truncate(int64(len(text)))
 }
 
 // holder returns the PID in a lock that somebody holds, 0 where it names nobody

@@ -37,11 +37,13 @@ type Set struct {
 //	<root>/sources/<hash of the layer>/<hash>.json     what stands in one of its files
 //
 // The real names are inside, under the checksum: a file that lies under another
-// one's name is damaged. Secrets are in there; files are 0600, directories 0700.
+// one's name is damaged. Secrets in there are encrypted (Key); files are 0600,
+// directories 0700.
 //
 // Sets may be used by many goroutines; they take turns.
 type Sets struct {
 	dir string
+	key *Key
 
 	mu sync.Mutex
 	// unsaved holds, by layer and file, what could not be saved: the next Save of
@@ -50,9 +52,10 @@ type Sets struct {
 	unsaved map[string]map[string]pod.Standing
 }
 
-// NewSets returns the sets under root. It touches nothing.
-func NewSets(root string) *Sets {
-	return &Sets{dir: setsDir(root), unsaved: map[string]map[string]pod.Standing{}}
+// NewSets returns the sets under root, with Secrets encrypted with key. It touches
+// nothing.
+func NewSets(root string, key *Key) *Sets {
+	return &Sets{dir: setsDir(root), key: key, unsaved: map[string]map[string]pod.Standing{}}
 }
 
 func setsDir(root string) string { return filepath.Join(root, "sources") }
@@ -61,26 +64,36 @@ func setsDir(root string) string { return filepath.Join(root, "sources") }
 // returns them also with an error, which names each damaged file that was set
 // aside as *.corrupt-<time> and counts as absent, and what could not be read.
 // A damaged header costs the time alone: the newest file's stands in. What an
-// agent that was killed left half-written is removed.
+// agent that was killed left half-written is removed. Secrets that an older nodectl wrote
+// in clear text are encrypted. One that cannot be decrypted is missing from its file.
 func (s *Sets) Load() (map[string]Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return readSets(s.dir, func(path string, damage error) error {
+	return readSets(s.dir, s.key, func(path string, damage error) error {
 		var version *versionError
 		if errors.As(damage, &version) {
 			return fmt.Errorf("read %s: %w", path, damage)
 		}
 		return setAside(path, damage)
-	}, os.Remove)
+	}, os.Remove, s.encrypt)
 }
 
 // LookSets returns what Load would, and changes nothing: it is for those who do
 // not hold the root's lock. An error comes with what could be read, and names
 // what could not.
-func LookSets(root string) (map[string]Set, error) {
-	return readSets(setsDir(root), func(path string, damage error) error {
+func LookSets(root string, key *Key) (map[string]Set, error) {
+	return readSets(setsDir(root), key, func(path string, damage error) error {
 		return fmt.Errorf("read %s: %w", path, damage)
-	}, func(string) error { return nil })
+	}, func(string) error { return nil }, func(string, decoded) error { return nil })
+}
+
+// encrypt writes a file in dir again, which has Secrets in clear text.
+func (s *Sets) encrypt(dir string, d decoded) error {
+	wrote, err := saveStanding(dir, d.layer, d.Standing, s.key)
+	if wrote {
+		err = errors.Join(err, syncDir(dir))
+	}
+	return err
 }
 
 // Save puts what stands now into the layer's set: each of changed replaces what
@@ -138,7 +151,7 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 	var first error
 	wrote := false
 	for _, standing := range order {
-		did, err := saveStanding(dir, layer, standing)
+		did, err := saveStanding(dir, layer, standing, s.key)
 		wrote = wrote || did
 		if err != nil {
 			first = cmp.Or(first, err)
@@ -163,7 +176,7 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 
 // saveStanding writes one file of a set, or removes it. It reports whether the
 // directory has changed, and leaves it to the caller to sync that.
-func saveStanding(dir, layer string, standing pod.Standing) (wrote bool, err error) {
+func saveStanding(dir, layer string, standing pod.Standing, key *Key) (wrote bool, err error) {
 	path := filepath.Join(dir, hashedName(standing.File)+setSuffix)
 	if standing.Empty() {
 		err := os.Remove(path)
@@ -172,7 +185,7 @@ func saveStanding(dir, layer string, standing pod.Standing) (wrote bool, err err
 		}
 		return err == nil, err
 	}
-	data, err := encodeStanding(layer, standing)
+	data, err := encodeStanding(layer, standing, key)
 	if err != nil {
 		return false, err
 	}
@@ -246,8 +259,8 @@ func owner(dir string) (layer string, ok bool) {
 		if err != nil {
 			continue
 		}
-		if layer, _, err := decodeStanding(data); err == nil && hashedName(layer) == filepath.Base(dir) {
-			return layer, true
+		if d, err := decodeStanding(data, noKey); err == nil && hashedName(d.layer) == filepath.Base(dir) {
+			return d.layer, true
 		}
 	}
 	return "", false

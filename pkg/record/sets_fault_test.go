@@ -31,7 +31,7 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
-			s := record.NewSets(root)
+			s := newSets(root)
 			saveSet(t, s, setLayer, standing(setFile, 1))
 			path := fileOfSet(t, root)
 			saveSet(t, s, setLayer, standing("other", 1))
@@ -49,7 +49,7 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 				}
 			}
 			before := tree(t, root)
-			all, err := record.LookSets(root)
+			all, err := record.LookSets(root, record.NewKey(root, ""))
 			told("look", all, err)
 			if after := tree(t, root); after != before {
 				t.Errorf("looking changed\n%s\nto\n%s", before, after)
@@ -95,7 +95,7 @@ func tree(t *testing.T, root string) string {
 func TestLookSetsCreatesNothing(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
-	if all, err := record.LookSets(root); len(all) != 0 || err != nil {
+	if all, err := record.LookSets(root, record.NewKey(root, "")); len(all) != 0 || err != nil {
 		t.Errorf("no root: %v, %v", all, err)
 	}
 	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
@@ -107,7 +107,7 @@ func TestLookSetsCreatesNothing(t *testing.T) {
 func TestF12_DamagedHeaderCostsItsTime(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	s := record.NewSets(root)
+	s := newSets(root)
 	saveSet(t, s, setLayer, standing(setFile, 1))
 	header := filepath.Join(filepath.Dir(fileOfSet(t, root)), "layer.json")
 	if err := os.WriteFile(header, []byte("{"), 0o600); err != nil {
@@ -144,7 +144,7 @@ func TestFileUnderAnotherNameIsDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
-			s := record.NewSets(root)
+			s := newSets(root)
 			saveSet(t, s, setLayer, standing(setFile, 1))
 			path := fileOfSet(t, root)
 			saveSet(t, s, "other")
@@ -170,7 +170,7 @@ func TestFileUnderAnotherNameIsDamage(t *testing.T) {
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	s := record.NewSets(root)
+	s := newSets(root)
 	saveSet(t, s, setLayer, standing(setFile, 1))
 	good := fileOfSet(t, root)
 	saveSet(t, s, setLayer, standing("huge", 1))
@@ -198,7 +198,7 @@ const childVar = "RECORD_TEST_SAVE"
 // again: each file is the old or the new one, and nothing is damaged.
 func TestF1_KilledWhileSaving(t *testing.T) {
 	if root := os.Getenv(childVar); root != "" {
-		s := record.NewSets(root)
+		s := newSets(root)
 		for n := 1; ; n++ {
 			saveSet(t, s, setLayer, standing("a", n), standing("b", n), standing(fmt.Sprint("only ", n), n), pod.Standing{File: fmt.Sprint("only ", n-1)})
 			fmt.Println("saved")
@@ -222,7 +222,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 		if err != nil {
 			t.Fatalf("the child does not save: %v", err)
 		}
-		got, err := record.LookSets(root)
+		got, err := record.LookSets(root, record.NewKey(root, ""))
 		if err != nil || len(got[setLayer].Files) < 3 {
 			t.Errorf("killed in round %d: %s, %v", round, hashesOf(got[setLayer]), err)
 		}
@@ -232,7 +232,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 				n++
 			}
 			// The child starts at 1 again; what is left of its last life goes.
-			saveSet(t, record.NewSets(root), setLayer, pod.Standing{File: f.File})
+			saveSet(t, newSets(root), setLayer, pod.Standing{File: f.File})
 		}
 		if n < 1 || n > 2 {
 			t.Errorf("a file that moves is in %d places", n)
@@ -257,8 +257,8 @@ func TestF1_EveryStepOfSave(t *testing.T) {
 			t.Run(name+"/"+file, func(t *testing.T) {
 				t.Parallel()
 				root, scratch := t.TempDir(), t.TempDir()
-				saveSet(t, record.NewSets(root), setLayer, standing(setFile, 1))
-				saveSet(t, record.NewSets(scratch), setLayer, standing(setFile, 2))
+				saveSet(t, newSets(root), setLayer, standing(setFile, 1))
+				saveSet(t, record.NewSets(scratch, record.NewKey(root, "")), setLayer, standing(setFile, 2))
 				path := fileOfSet(t, root)
 				if file == "header" {
 					path = filepath.Join(filepath.Dir(path), "layer.json")
@@ -291,7 +291,7 @@ func TestF1_EveryStepOfSave(t *testing.T) {
 
 func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 	root := smallDisk(t)
-	s := record.NewSets(root)
+	s := newSets(root)
 	saveSet(t, s, setLayer, standing("a", 1), standing("b", 1))
 	filler := fill(t, root)
 	later := setTime.Add(time.Hour)
@@ -319,7 +319,7 @@ func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 
 func TestF13_ReadOnlyDiskStillGivesItsSets(t *testing.T) {
 	root := smallDisk(t)
-	s := record.NewSets(root)
+	s := newSets(root)
 	saveSet(t, s, setLayer, standing(setFile, 1))
 	if err := unix.Mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,12 @@ import (
 )
 
 // setVersion is the version of the form sets are written in. A field that is
-// added and may be missing needs no new one.
-const setVersion = 1
+// added and may be missing needs no new one. Version 1 has Secrets in clear text; it is
+// still read, and written where there is no Secret.
+const (
+	setVersion   = 2
+	plainVersion = 1
+)
 
 // The kinds of files a set is made of, as their frames name them.
 const (
@@ -44,7 +48,19 @@ type storedObject struct {
 	Name      string          `json:"name"`
 	Origin    storedOrigin    `json:"origin"`
 	Hash      string          `json:"hash"`
-	Object    json.RawMessage `json:"object"`
+	Object    json.RawMessage `json:"object,omitempty"`
+	Sealed    []byte          `json:"sealed,omitempty"` // of a Secret: a sealedObject, encrypted
+}
+
+// sealedObject is what is encrypted of a Secret. A hash of it is a way to guess it.
+type sealedObject struct {
+	Hash   string          `json:"hash"`
+	Object json.RawMessage `json:"object"`
+}
+
+// about says which object of which file is encrypted: none stands for another.
+func (o *storedObject) about(layer, file string) string {
+	return fmt.Sprintf("%q %q %q %q %q", layer, file, o.Kind, o.Namespace, o.Name)
 }
 
 // hashedName returns the name on disk of a layer or a file: theirs are paths
@@ -59,7 +75,7 @@ func encodeLayer(layer string, at time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return frameOf(layerFrame, setVersion, payload), nil
+	return frameOf(layerFrame, plainVersion, payload), nil
 }
 
 // decodeLayer returns the header in a file. Its errors say nothing of what is in
@@ -76,8 +92,8 @@ func decodeLayer(data []byte) (storedLayer, error) {
 	return l, nil
 }
 
-func encodeStanding(layer string, s pod.Standing) ([]byte, error) {
-	out := storedStanding{Layer: layer, File: s.File}
+func encodeStanding(layer string, s pod.Standing, key *Key) ([]byte, error) {
+	out, version := storedStanding{Layer: layer, File: s.File}, plainVersion
 	for _, p := range s.Pods {
 		if p.Pod == nil {
 			return nil, fmt.Errorf("pod %s has no content", p.Key)
@@ -92,43 +108,99 @@ func encodeStanding(layer string, s pod.Standing) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s %s cannot be written as JSON", o.Kind, o.Key)
 		}
-		out.Objects = append(out.Objects, storedObject{
-			Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Origin: storedOrigin(o.Origin), Hash: o.Hash, Object: content,
-		})
+		to := storedObject{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Origin: storedOrigin(o.Origin), Hash: o.Hash, Object: content}
+		if o.Kind == pod.KindSecret {
+			version = setVersion
+			if err := to.seal(layer, s.File, key); err != nil {
+				return nil, fmt.Errorf("encrypt %s %s: %w", o.Kind, o.Key, err)
+			}
+		}
+		out.Objects = append(out.Objects, to)
 	}
 	payload, err := json.Marshal(out)
 	if err != nil {
 		return nil, err
 	}
-	return frameOf(standingFrame, setVersion, payload), nil
+	return frameOf(standingFrame, version, payload), nil
 }
 
-func decodeStanding(data []byte) (layer string, s pod.Standing, err error) {
+// seal encrypts the object.
+func (o *storedObject) seal(layer, file string, key *Key) error {
+	open, err := key.open(true)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(sealedObject{Hash: o.Hash, Object: o.Object})
+	if err != nil {
+		return err
+	}
+	o.Sealed, o.Hash, o.Object = open.seal(o.about(layer, file), text), "", nil
+	return nil
+}
+
+// unseal decrypts the object.
+func (o *storedObject) unseal(layer, file string, key *Key) error {
+	open, err := key.open(false)
+	if err != nil {
+		return err
+	}
+	if open == nil {
+		return fmt.Errorf("key %s is lost", key.path)
+	}
+	text, err := open.unseal(o.about(layer, file), o.Sealed)
+	var in sealedObject
+	if err != nil || json.Unmarshal(text, &in) != nil {
+		return errors.New("it was encrypted with another key")
+	}
+	o.Hash, o.Object = in.Hash, in.Object
+	return nil
+}
+
+// decoded is one file of a set.
+type decoded struct {
+	layer string
+	pod.Standing
+	clear bool  // a Secret in it is in clear text
+	lost  error // why Secrets of it are missing: they cannot be decrypted
+}
+
+func decodeStanding(data []byte, key *Key) (out decoded, err error) {
 	payload, err := unframeOf(standingFrame, setVersion, data)
 	if err != nil {
-		return "", pod.Standing{}, err
+		return decoded{}, err
 	}
 	var in storedStanding
 	if json.Unmarshal(payload, &in) != nil {
-		return "", pod.Standing{}, errNoSet
+		return decoded{}, errNoSet
 	}
-	s.File = in.File
+	out.layer, out.File = in.Layer, in.File
 	for _, p := range in.Pods {
 		if p == nil || p.Pod == nil {
-			return "", pod.Standing{}, errNoSet
+			return decoded{}, errNoSet
 		}
-		s.Pods = append(s.Pods, p.spec())
+		out.Pods = append(out.Pods, p.spec())
 	}
 	for _, o := range in.Objects {
 		object := emptyObject(o.Kind)
-		if object == nil || json.Unmarshal(o.Object, object) != nil {
-			return "", pod.Standing{}, errNoSet
+		if object == nil {
+			return decoded{}, errNoSet
 		}
-		s.Objects = append(s.Objects, &pod.Object{
+		if o.Sealed != nil {
+			if err := o.unseal(in.Layer, in.File, key); err != nil {
+				out.lost = fmt.Errorf("%s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
+				continue
+			}
+		} else if o.Kind == pod.KindSecret {
+			out.clear = true
+		}
+		if json.Unmarshal(o.Object, object) != nil {
+			return decoded{}, errNoSet
+		}
+		out.Objects = append(out.Objects, &pod.Object{
 			Key: pod.Key{Namespace: o.Namespace, Name: o.Name}, Kind: o.Kind, Origin: pod.Origin(o.Origin), Hash: o.Hash, Object: object,
 		})
 	}
-	return in.Layer, s, nil
+	return out, nil
 }
 
 var errNoSet = errors.New("it is no part of a set")

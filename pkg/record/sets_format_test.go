@@ -22,6 +22,8 @@ func smallStanding() pod.Standing {
 	}
 }
 
+func testKey(t testing.TB) *Key { return NewKey(filepath.Join(t.TempDir(), "root"), "") }
+
 // smallFiles returns one good file of each kind.
 func smallFiles(t testing.TB) (header, file []byte) {
 	t.Helper()
@@ -29,7 +31,7 @@ func smallFiles(t testing.TB) (header, file []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err = encodeStanding("l", smallStanding())
+	file, err = encodeStanding("l", smallStanding(), testKey(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +44,7 @@ func TestF12_EveryTamperedByteOfASetIsDamage(t *testing.T) {
 	check := func(what string, data []byte, at int) {
 		t.Helper()
 		_, headerErr := decodeLayer(data)
-		_, _, fileErr := decodeStanding(data)
+		_, fileErr := decodeStanding(data, noKey)
 		if !errors.Is(headerErr, errDamaged) || !errors.Is(fileErr, errDamaged) {
 			t.Errorf("%s at %d: %v, %v", what, at, headerErr, fileErr)
 		}
@@ -82,7 +84,7 @@ func TestFramesSayTheirKind(t *testing.T) {
 		}
 	}
 	for _, data := range [][]byte{rec, header} {
-		if _, _, err := decodeStanding(data); !errors.Is(err, errDamaged) {
+		if _, err := decodeStanding(data, noKey); !errors.Is(err, errDamaged) {
 			t.Errorf("as a file: %v", err)
 		}
 	}
@@ -102,16 +104,16 @@ func TestF16_SetOfAnotherVersionIsNoDamage(t *testing.T) {
 	if err := os.WriteFile(path, frameOf(standingFrame, setVersion+1, []byte(`{"x":"hunter2"}`)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := NewSets(root)
+	s := NewSets(root, testKey(t))
 	all, err := s.Load()
-	if len(all) != 0 || err == nil || !strings.Contains(err.Error(), "version 2") || strings.Contains(err.Error(), "hunter2") {
+	if len(all) != 0 || err == nil || !strings.Contains(err.Error(), "version 3") || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v, %v", all, err)
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("it was moved: %v", err)
 	}
 	// A field a newer agent has added is passed over.
-	_, got, err := decodeStanding(frameOf(standingFrame, setVersion, []byte(`{"layer":"l","file":"f","new":{"x":1}}`)))
+	got, err := decodeStanding(frameOf(standingFrame, setVersion, []byte(`{"layer":"l","file":"f","new":{"x":1}}`)), noKey)
 	if err != nil || got.File != "f" {
 		t.Errorf("with a field of the future: %+v, %v", got, err)
 	}
@@ -129,14 +131,15 @@ func FuzzSets(f *testing.F) {
 	f.Add([]byte(`{"layer":"l","file":"f","objects":[{"kind":"Secret","object":{"data":{"k":"AQ=="}}},{"kind":"Pod"}]}`))
 	f.Add([]byte(`{"layer":"l","at":"2026-01-02T03:04:05Z"}`))
 	f.Add([]byte(`{"version":1,"sha256":"","standing":}` + "\n"))
+	key := testKey(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for name, take := range map[string]func([]byte) error{
 			layerFrame:    func(b []byte) error { _, err := decodeLayer(b); return err },
-			standingFrame: func(b []byte) error { _, _, err := decodeStanding(b); return err },
+			standingFrame: func(b []byte) error { _, err := decodeStanding(b, key); return err },
 		} {
 			if take(data) == nil {
 				payload, err := unframeOf(name, setVersion, data)
-				if err != nil || !bytes.Equal(frameOf(name, setVersion, payload), data) {
+				if err != nil || !bytes.Equal(frameOf(name, plainVersion, payload), data) && !bytes.Equal(frameOf(name, setVersion, payload), data) {
 					t.Errorf("accepted as %s, though its frame is not what is written", name)
 				}
 			}
@@ -144,12 +147,12 @@ func FuzzSets(f *testing.F) {
 			if err := take(framed); err != nil && len(data) > 8 && strings.Contains(err.Error(), string(data)) {
 				t.Errorf("an error tells what is in the file: %v", err)
 			}
-			if layer, s, err := decodeStanding(framed); err == nil {
-				again, err := encodeStanding(layer, s)
+			if d, err := decodeStanding(framed, key); err == nil {
+				again, err := encodeStanding(d.layer, d.Standing, key)
 				if err != nil {
 					t.Fatalf("what was read cannot be written: %v", err)
 				}
-				if _, _, err := decodeStanding(again); err != nil {
+				if _, err := decodeStanding(again, key); err != nil {
 					t.Fatalf("what was written cannot be read: %v", err)
 				}
 			}

@@ -15,13 +15,13 @@ import (
 
 // readSets reads every set below root. damaged is called for each file that is
 // there and no good, and returns the error to tell; left for each file that a
-// killed agent left half-written.
-func readSets(root string, damaged func(path string, damage error) error, left func(path string) error) (map[string]Set, error) {
+// killed agent left half-written, clear for each that has Secrets in clear text.
+func readSets(root string, key *Key, damaged func(path string, damage error) error, left func(path string) error, clear func(dir string, d decoded) error) (map[string]Set, error) {
 	dirs, err := layerDirs(root)
 	errs := []error{err}
 	all := make(map[string]Set, len(dirs))
 	for _, dir := range dirs {
-		r := setReader{dir: dir, damaged: damaged, left: left}
+		r := setReader{dir: dir, key: key, damaged: damaged, left: left, clear: clear}
 		r.read()
 		errs = append(errs, r.errs...)
 		if r.found {
@@ -37,8 +37,10 @@ func readSets(root string, damaged func(path string, damage error) error, left f
 // setReader reads the set in one directory.
 type setReader struct {
 	dir     string
+	key     *Key
 	damaged func(path string, damage error) error
 	left    func(path string) error
+	clear   func(dir string, d decoded) error
 
 	layer string
 	found bool // layer is known
@@ -108,16 +110,24 @@ func (r *setReader) header(_ string, data []byte) error {
 
 // standing takes one file of the set.
 func (r *setReader) standing(name string, data []byte) error {
-	layer, s, err := decodeStanding(data)
+	d, err := decodeStanding(data, r.key)
 	if err != nil {
 		return err
 	}
-	if hashedName(layer) != filepath.Base(r.dir) || hashedName(s.File)+setSuffix != name {
+	if hashedName(d.layer) != filepath.Base(r.dir) || hashedName(d.File)+setSuffix != name {
 		return errMoved
 	}
-	r.layer, r.found = layer, true
-	if !s.Empty() {
-		r.set.Files = append(r.set.Files, s)
+	r.layer, r.found = d.layer, true
+	if !d.Empty() {
+		r.set.Files = append(r.set.Files, d.Standing)
+	}
+	if d.lost != nil {
+		r.errs = append(r.errs, fmt.Errorf("%s: %s: %w", secretsLost, d.File, d.lost))
+	}
+	if d.clear {
+		if err := r.clear(r.dir, d); err != nil {
+			r.errs = append(r.errs, fmt.Errorf("encrypt the Secrets of %s: %w", d.File, err))
+		}
 	}
 	return nil
 }

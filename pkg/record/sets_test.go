@@ -48,6 +48,9 @@ func standing(file string, n int) pod.Standing {
 	}
 }
 
+// newSets returns the sets of a root, whose key is in its file as it is.
+func newSets(root string) *record.Sets { return record.NewSets(root, record.NewKey(root, "")) }
+
 func saveSet(t *testing.T, s *record.Sets, layer string, changed ...pod.Standing) {
 	t.Helper()
 	if err := s.Save(layer, setTime, changed); err != nil {
@@ -58,7 +61,7 @@ func saveSet(t *testing.T, s *record.Sets, layer string, changed ...pod.Standing
 // setOf returns what an agent that starts now finds of one layer.
 func setOf(t *testing.T, root, layer string) record.Set {
 	t.Helper()
-	all, err := record.NewSets(root).Load()
+	all, err := newSets(root).Load()
 	if err != nil {
 		t.Error(err)
 	}
@@ -98,7 +101,7 @@ func fileOfSet(t *testing.T, root string) string {
 func TestSetsRoundTripIsExact(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
-	s := record.NewSets(root)
+	s := newSets(root)
 	if all, err := s.Load(); len(all) != 0 || err != nil {
 		t.Fatalf("no root yet: %v, %v", all, err)
 	}
@@ -110,11 +113,11 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 		"http:http://cfg/": {At: setTime}, // read well, and nothing in it
 	}
 	same := cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) })
-	got, err := record.NewSets(root).Load()
+	got, err := newSets(root).Load()
 	if diff := cmp.Diff(want, got, same); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if got, err = record.LookSets(root); err != nil || cmp.Diff(want, got, same) != "" {
+	if got, err = record.LookSets(root, record.NewKey(root, "")); err != nil || cmp.Diff(want, got, same) != "" {
 		t.Errorf("looking: %v\n%s", err, cmp.Diff(want, got, same))
 	}
 	saveSet(t, s, setLayer, pod.Standing{File: "b"})
@@ -129,7 +132,7 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 func TestSetsAreClosedToOthers(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
-	saveSet(t, record.NewSets(root), setLayer, standing(setFile, 1))
+	saveSet(t, newSets(root), setLayer, standing(setFile, 1))
 	n := 0
 	filepath.WalkDir(root, func(path string, d os.DirEntry, _ error) error {
 		info, err := d.Info()
@@ -153,7 +156,7 @@ func TestSetsAreClosedToOthers(t *testing.T) {
 func TestSaveOfAnUnchangedSetWritesNothing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	s := record.NewSets(root)
+	s := newSets(root)
 	inodes := func() (out []uint64) {
 		for _, path := range setFiles(t, root) {
 			var st unix.Stat_t
@@ -167,11 +170,11 @@ func TestSaveOfAnUnchangedSetWritesNothing(t *testing.T) {
 	saveSet(t, s, setLayer, standing("a", 1), standing("b", 1))
 	first := inodes()
 	// As an agent that starts again: it has read what it writes.
-	all, err := record.NewSets(root).Load()
+	all, err := newSets(root).Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	saveSet(t, record.NewSets(root), setLayer, all[setLayer].Files...)
+	saveSet(t, newSets(root), setLayer, all[setLayer].Files...)
 	if got := inodes(); !slices.Equal(got, first) {
 		t.Errorf("written again: %v, %v", first, got)
 	}
@@ -196,7 +199,7 @@ func TestSaveOfAnUnchangedSetWritesNothing(t *testing.T) {
 func TestForgetRemovesLayersThatAreNotConfigured(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	s := record.NewSets(root)
+	s := newSets(root)
 	if err := s.Forget(func(string) bool { return false }); err != nil {
 		t.Fatalf("nothing there: %v", err)
 	}
@@ -227,7 +230,7 @@ func TestForgetRemovesLayersThatAreNotConfigured(t *testing.T) {
 func TestSaveRefusesWhatCannotBeReadBack(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	s := record.NewSets(root)
+	s := newSets(root)
 	noPod, odd := standing("a", 1), standing("b", 1)
 	noPod.Pods = []*pod.Spec{{Key: pod.Key{Namespace: "n", Name: "p"}}}
 	odd.Objects = []*pod.Object{{Kind: "Deployment", Object: secret}}
@@ -242,7 +245,7 @@ func TestSaveRefusesWhatCannotBeReadBack(t *testing.T) {
 }
 
 func BenchmarkSaveSet(b *testing.B) {
-	s := record.NewSets(b.TempDir())
+	s := newSets(b.TempDir())
 	var all []pod.Standing
 	for i := range 1000 {
 		all = append(all, standing(fmt.Sprint(i), 0))

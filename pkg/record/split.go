@@ -68,12 +68,12 @@ func (s *Split) Load() (map[string]Set, error) {
 }
 
 // LookSplit is LookSets for sets in two places; an empty memory is none.
-func LookSplit(root, memory string) (map[string]Set, error) {
-	sets, err := LookSets(root)
+func LookSplit(root, memory string, key *Key) (map[string]Set, error) {
+	sets, err := LookSets(root, key)
 	if memory == "" {
 		return sets, err
 	}
-	more, worse := LookSets(memory)
+	more, worse := LookSets(memory, key)
 	return joined(sets, more), errors.Join(err, worse)
 }
 

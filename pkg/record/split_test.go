@@ -27,7 +27,8 @@ func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 	secret := pod.Standing{File: "k#secret/ns/a", Objects: []*pod.Object{object(pod.KindSecret, "a", &v1.Secret{Data: map[string][]byte{"k": []byte(canary)}})}}
 	config := pod.Standing{File: "k#configmap/ns/b", Objects: []*pod.Object{object(pod.KindConfigMap, "b", &v1.ConfigMap{Data: map[string]string{"k": "v"}})}}
 	at := time.Now().Truncate(time.Second)
-	s := NewSplit(NewSets(disk), NewSets(memory), isSecret)
+	key := NewKey(disk, "")
+	s := NewSplit(NewSets(disk, key), NewSets(memory, key), isSecret)
 	if err := s.Save(layer, at, []pod.Standing{secret, config}); err != nil {
 		t.Fatal(err)
 	}
@@ -47,10 +48,10 @@ func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 	files := func(disk, memory string) string {
 		var sets *Sets
 		if memory != "" {
-			sets = NewSets(memory)
+			sets = NewSets(memory, key)
 		}
-		all, err := NewSplit(NewSets(disk), sets, isSecret).Load()
-		look, worse := LookSplit(disk, memory)
+		all, err := NewSplit(NewSets(disk, key), sets, isSecret).Load()
+		look, worse := LookSplit(disk, memory, key)
 		if err != nil || worse != nil || len(look[layer].Files) != len(all[layer].Files) || !all[layer].At.Equal(at) {
 			t.Errorf("%v, %v, %+v", err, worse, all)
 		}

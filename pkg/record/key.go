@@ -1,0 +1,212 @@
+package record
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Key encrypts the Secrets of sets. It is a random number in a file outside the root
+// directory, 0600. Where there is systemd-creds, the file holds the number as that has
+// encrypted it, with the machine's TPM where there is one; otherwise it holds the number
+// itself, which protects copies and backups of the root directory and no more.
+//
+// The file is made when the first Secret is written. A Key may be used by many goroutines.
+type Key struct {
+	path  string
+	creds string // the program systemd-creds; "" does without
+
+	mu     sync.Mutex
+	opened *opened // nil: not read yet
+}
+
+// opened is a key in memory.
+type opened struct {
+	aead  cipher.AEAD
+	nonce []byte // makes nonces
+}
+
+// keyFile is what the file of a key holds.
+type keyFile struct {
+	Version int    `json:"version"`
+	Wrapped string `json:"wrapped,omitempty"` // by what Key is encrypted: systemd-creds; "" is not
+	Key     []byte `json:"key"`
+}
+
+const (
+	keySize     = 32
+	wrappedBy   = "systemd-creds"
+	credsName   = "--name=nodectl-sets"
+	credsTime   = 20 * time.Second // a TPM is slow
+	largestKey  = 64 << 10
+	keySuffix   = ".key"
+	keyVersion  = 1
+	keyIsLost   = "remove it to begin a new one; Secrets are then read from their sources again"
+	secretsLost = "Secrets of last good sets cannot be read"
+)
+
+// noKey opens nothing: what is read with it has no Secrets.
+var noKey = &Key{}
+
+// NewKey returns the key of a root directory, in a file beside that. creds is the program
+// systemd-creds, "" to do without. It touches nothing.
+func NewKey(root, creds string) *Key {
+	return &Key{path: filepath.Clean(root) + keySuffix, creds: creds}
+}
+
+// open returns the key. Where there is none it is made, or else nil.
+func (k *Key) open(make bool) (*opened, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.opened != nil {
+		return k.opened, nil
+	}
+	number, err := k.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		if !make {
+			return nil, nil
+		}
+		number, err = k.make()
+	}
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(derived(number, "seal"))
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	k.opened = &opened{aead: aead, nonce: derived(number, "nonce")}
+	return k.opened, nil
+}
+
+// derived returns the key for one use.
+func derived(number []byte, use string) []byte {
+	sum := hmac.New(sha256.New, number)
+	sum.Write([]byte("nodectl sets " + use))
+	return sum.Sum(nil)
+}
+
+// read reads the file, which the agent's user alone may own, read and write.
+func (k *Key) read() ([]byte, error) {
+	f, err := os.OpenFile(k.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 || int(st.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("read key %s: it is not a file that its owner alone can read, or belongs to another user", k.path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, largestKey))
+	if err != nil {
+		return nil, err
+	}
+	var file keyFile
+	if json.Unmarshal(data, &file) != nil || file.Version != keyVersion {
+		return nil, fmt.Errorf("read key %s: it is damaged, or another version's; %s", k.path, keyIsLost)
+	}
+	number := file.Key
+	if file.Wrapped != "" {
+		if number, err = k.run("decrypt", number); err != nil {
+			return nil, fmt.Errorf("open key %s with %s: %w; %s", k.path, file.Wrapped, err, keyIsLost)
+		}
+	}
+	if len(number) != keySize {
+		return nil, fmt.Errorf("read key %s: it is damaged; %s", k.path, keyIsLost)
+	}
+	return number, nil
+}
+
+// make makes a key and its file.
+func (k *Key) make() ([]byte, error) {
+	number := make([]byte, keySize)
+	if _, err := rand.Read(number); err != nil {
+		return nil, err
+	}
+	file := keyFile{Version: keyVersion, Key: number}
+	if k.creds != "" {
+		wrapped, err := k.run("encrypt", number)
+		if err == nil {
+			if again, err := k.run("decrypt", wrapped); err == nil && bytes.Equal(again, number) {
+				file.Wrapped, file.Key = wrappedBy, wrapped
+			}
+		}
+	}
+	data, err := json.Marshal(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := replace(k.path, append(data, '\n')); err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	return number, nil
+}
+
+// run has systemd-creds encrypt or decrypt. No register of the TPM is bound: an update of
+// the firmware must not lose the key.
+func (k *Key) run(verb string, in []byte) ([]byte, error) {
+	if k.creds == "" {
+		return nil, errors.New("the program is not there")
+	}
+	ctx, stop := context.WithTimeout(context.Background(), credsTime)
+	defer stop()
+	args := []string{verb, credsName}
+	if verb == "encrypt" {
+		args = append(args, "--tpm2-pcrs=")
+	}
+	cmd := exec.CommandContext(ctx, k.creds, append(args, "-", "-")...)
+	cmd.Stdin = bytes.NewReader(in)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	var said strings.Builder
+	cmd.Stderr = &said
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+		return nil, fmt.Errorf("%w: %.200q", err, first)
+	}
+	return out, nil
+}
+
+// seal encrypts text; about says what it is, and has to be said again to open it. The same
+// text gives the same result, so that a set that did not change is not written again.
+func (o *opened) seal(about string, text []byte) []byte {
+	sum := hmac.New(sha256.New, o.nonce)
+	fmt.Fprintf(sum, "%d\n%s\n", len(about), about)
+	sum.Write(text)
+	nonce := sum.Sum(nil)[:o.aead.NonceSize()]
+	return o.aead.Seal(nonce, nonce, text, []byte(about))
+}
+
+// unseal returns what seal was given.
+func (o *opened) unseal(about string, sealed []byte) ([]byte, error) {
+	n := o.aead.NonceSize()
+	if len(sealed) < n {
+		return nil, errDamaged
+	}
+	return o.aead.Open(nil, sealed[:n:n], sealed[n:], []byte(about))
+}
