@@ -41,6 +41,7 @@ const namespace = "k8s.io"
 const (
 	startLimit = 30 * time.Second     // from containerd's start, or from finding it, to its first answer
 	startPoll  = 5 * time.Millisecond // between two looks at a containerd that starts
+	doubtLimit = 3 * time.Second      // for a process that may be containerd to turn out as one or to end
 	logLimit   = 10 << 20             // a log this long is set aside at the next start
 )
 
@@ -87,7 +88,7 @@ type Runtime struct {
 
 	busy  chan struct{} // holds one while a method has the lock file; makes goroutines wait as the file makes processes
 	child int           // the containerd this process started, to be reaped; guarded by busy
-	well  int           // the containerd that has answered; guarded by busy
+	well  process       // the containerd that has answered; guarded by busy
 }
 
 // New returns the runtime that cfg describes. It starts nothing.
@@ -161,15 +162,20 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	}
 	defer unlock()
 
-	if r.well != 0 && r.isOurs(r.well) {
+	// A process that is being killed loses its arguments before it ends.
+	if r.well.handle != nil && !r.well.ended() && arguments(r.well.pid)[0] != "" {
 		return false, nil
 	}
-	r.well = 0
-	if p, ok := r.find(); ok {
-		if err := r.answer(ctx, p.pid, 0); err != nil {
+	r.well = process{}
+	p, ok, err := r.findCertain(ctx)
+	if err != nil {
+		return false, err
+	}
+	if ok {
+		if err := r.answer(ctx, p.ended, 0); err != nil {
 			return false, fmt.Errorf("the bundled containerd (process %d) runs but does not answer: %w", p.pid, err)
 		}
-		r.well = p.pid
+		r.well = p
 		_, err := r.networkChange()
 		return false, err
 	}
@@ -181,17 +187,53 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	return true, r.boot(ctx, bin)
 }
 
+// findCertain is find for a caller that starts containerd where none runs. A process that
+// may be the runtime, and one on the runtime's socket that is not recognised, are errors:
+// a second containerd would run every pod twice (I1). A containerd that is being killed
+// loses its program before its socket, so the caller waits for it.
+func (r *Runtime) findCertain(ctx context.Context) (process, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, doubtLimit)
+	defer cancel()
+	for {
+		p, ok, err := r.find()
+		if ok {
+			return p, true, nil
+		}
+		if pid, listens := r.listener(); err == nil && listens {
+			err = fmt.Errorf("process %d listens on %s and is not recognised as the bundled runtime", pid, r.socket())
+		}
+		if err == nil {
+			_, err = r.shims()
+		}
+		if err == nil {
+			return process{}, false, nil
+		}
+		if pause(ctx, startPoll) != nil {
+			return process{}, false, fmt.Errorf("start no second container runtime: %w", err)
+		}
+	}
+}
+
 // Running reports whether the bundled containerd runs or has left pods running:
-// then it is the runtime of this root directory, whatever else the machine has.
+// then it is the runtime of this root directory, whatever else the machine has. A process
+// that may be a part of it counts.
 func (r *Runtime) Running() bool {
-	_, ok := r.find()
-	return ok || len(r.shims()) > 0
+	_, ok, doubt := r.find()
+	if ok || doubt != nil {
+		return true
+	}
+	shims, doubt := r.shims()
+	return len(shims) > 0 || doubt != nil
 }
 
 // boot starts a containerd from the programs in bin where none runs. The caller
 // holds the lock.
 func (r *Runtime) boot(ctx context.Context, bin string) error {
-	pods := len(r.shims()) > 0 // their network stays as it is
+	shims, err := r.shims()
+	if err != nil {
+		return err
+	}
+	pods := len(shims) > 0 // their network stays as it is
 	if err := r.claimNetwork(pods); err != nil {
 		return err
 	}
@@ -199,14 +241,15 @@ func (r *Runtime) boot(ctx context.Context, bin string) error {
 		return err
 	}
 	before := time.Now()
-	if err := r.launch(ctx, bin); err != nil {
+	containerd, err := r.launch(ctx, bin)
+	if err != nil {
 		return err
 	}
 	if err := r.importPause(ctx, bin); err != nil {
 		return err
 	}
 	r.prune(bin)
-	r.well = r.child
+	r.well = containerd
 	r.log.Info("Container runtime started", "endpoint", r.Endpoint(), "took", time.Since(before).Round(time.Millisecond))
 	return nil
 }

@@ -12,105 +12,106 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/template"
 
+	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
 )
 
-// configuration is containerd's, version 4 (containerd 2.3 and later). Every
-// path that two instances, or a containerd of the system, would share is set;
-// plugins that no pod of ours can reach are not loaded.
-//
-// required_plugins: without them a containerd whose CRI is broken would go on
-// running and never answer. restrict_oom_score_adj: where the score may not be
-// lowered (no CAP_SYS_RESOURCE), a container gets the nearest one allowed
-// instead of an error. max_concurrent_downloads: containerd would count the layers of
-// all registries together, so that one that hangs held up all others (M21); whoever
-// pulls here takes turns at each registry.
-const configuration = `version = 4
-root = '{{.Root}}/root'
-state = '{{.Run}}/state'
-oom_score = {{.OOMScore}}
-imports = []
-required_plugins = ['io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.grpc.v1.cri']
-disabled_plugins = [
-  'io.containerd.differ.v1.erofs',
-  'io.containerd.http.v1.pprof',
-  'io.containerd.image-verifier.v1.bindir',
-  'io.containerd.internal.v1.opt',
-  'io.containerd.metrics.v1.grpc-otel',
-  'io.containerd.metrics.v1.grpc-prometheus',
-  'io.containerd.monitor.container.v1.restart',
-  'io.containerd.monitor.task.v1.cgroups',
-  'io.containerd.mount-handler.v1.erofs',
-  'io.containerd.server.v1.debug',
-  'io.containerd.server.v1.grpc-tcp',
-  'io.containerd.server.v1.metrics',
-  'io.containerd.snapshotter.v1.blockfile',
-  'io.containerd.snapshotter.v1.erofs',
-  'io.containerd.ttrpc.v1.otelttrpc',
-]
+// containerdConfig holds what differs between two configurations of containerd.
+type containerdConfig struct {
+	root, run, bin string // directories: kept state, sockets, the unpacked bundle
+	oomScore       int
+	snapshotter    string
+	pauseImage     string
+	platform       string // OS/ARCH
+}
 
-[plugins.'io.containerd.server.v1.grpc']
-  address = '{{.Run}}/containerd.sock'
+// tomlTable is a table of a TOML document.
+type tomlTable = map[string]any
 
-[plugins.'io.containerd.server.v1.ttrpc']
-  address = '{{.Run}}/containerd.sock.ttrpc'
-
-[plugins.'io.containerd.shim.v1.manager']
-  socket_dir = '{{.Run}}/s'
-
-[plugins.'io.containerd.nri.v1.nri']
-  disable = true
-
-[plugins.'io.containerd.cri.v1.images']
-  snapshotter = '{{.Snapshotter}}'
-  stats_collect_period = 60
-
-  [plugins.'io.containerd.cri.v1.images'.pinned_images]
-    sandbox = '{{.Pause}}'
-
-  [plugins.'io.containerd.cri.v1.images'.registry]
-    config_path = '{{.Root}}/certs.d'
-
-[plugins.'io.containerd.transfer.v1.local']
-  max_concurrent_downloads = 0
-
-[[plugins.'io.containerd.transfer.v1.local'.unpack_config]]
-  platform = '{{.Platform}}'
-  snapshotter = '{{.Snapshotter}}'
-
-[plugins.'io.containerd.cri.v1.runtime']
-  restrict_oom_score_adj = true
-  netns_mounts_under_state_dir = true
-  stats_collect_period = '10s'
-  enable_criu = false
-  cdi_spec_dirs = []
-  ignore_deprecation_warnings = ['io.containerd.deprecation/cgroup-v1']
-
-  [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ['{{.Bin}}/cni']
-    conf_dir = '{{.Root}}/cni'
-    max_conf_num = 1
-
-  [plugins.'io.containerd.cri.v1.runtime'.containerd]
-    default_runtime_name = 'runc'
-
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-      runtime_type = 'io.containerd.runc.v2'
-      runtime_path = '{{.Bin}}/containerd-shim-runc-v2'
-      disable_pause_image_pull = true
-
-      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-        BinaryName = '{{.Bin}}/runc'
-        Root = '{{.Run}}/runc'
-        SystemdCgroup = false
-
-[plugins.'io.containerd.grpc.v1.cri']
-  disable_tcp_service = true
-  stream_server_address = '127.0.0.1'
-  stream_server_port = '0'
-`
+// encode returns containerd's configuration, version 4 (containerd 2.3 and later). It
+// sets every path that two instances, or a containerd of the system, would share, and
+// loads no plugin that pods cannot reach.
+func (c containerdConfig) encode() ([]byte, error) {
+	return toml.Marshal(tomlTable{
+		"version":   4,
+		"root":      c.root + "/root",
+		"state":     c.run + "/state",
+		"oom_score": c.oomScore,
+		"imports":   []string{},
+		// Without these, a containerd whose CRI is broken would keep running and never answer.
+		"required_plugins": []string{"io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"},
+		"disabled_plugins": []string{
+			"io.containerd.differ.v1.erofs",
+			"io.containerd.http.v1.pprof",
+			"io.containerd.image-verifier.v1.bindir",
+			"io.containerd.internal.v1.opt",
+			"io.containerd.metrics.v1.grpc-otel",
+			"io.containerd.metrics.v1.grpc-prometheus",
+			"io.containerd.monitor.container.v1.restart",
+			"io.containerd.monitor.task.v1.cgroups",
+			"io.containerd.mount-handler.v1.erofs",
+			"io.containerd.server.v1.debug",
+			"io.containerd.server.v1.grpc-tcp",
+			"io.containerd.server.v1.metrics",
+			"io.containerd.snapshotter.v1.blockfile",
+			"io.containerd.snapshotter.v1.erofs",
+			"io.containerd.ttrpc.v1.otelttrpc",
+		},
+		"plugins": tomlTable{
+			"io.containerd.server.v1.grpc":  tomlTable{"address": c.run + "/containerd.sock"},
+			"io.containerd.server.v1.ttrpc": tomlTable{"address": c.run + "/containerd.sock.ttrpc"},
+			"io.containerd.shim.v1.manager": tomlTable{"socket_dir": c.run + "/s"},
+			"io.containerd.nri.v1.nri":      tomlTable{"disable": true},
+			"io.containerd.cri.v1.images": tomlTable{
+				"snapshotter":          c.snapshotter,
+				"stats_collect_period": 60,
+				"pinned_images":        tomlTable{"sandbox": c.pauseImage},
+				"registry":             tomlTable{"config_path": c.root + "/certs.d"},
+			},
+			"io.containerd.transfer.v1.local": tomlTable{
+				// A limit would count the layers of all registries together, so that one
+				// registry that hangs delays the others (M21). The image manager limits
+				// downloads per registry.
+				"max_concurrent_downloads": 0,
+				"unpack_config":            []tomlTable{{"platform": c.platform, "snapshotter": c.snapshotter}},
+			},
+			"io.containerd.cri.v1.runtime": tomlTable{
+				// Where the score may not be lowered (no CAP_SYS_RESOURCE), a container gets
+				// the nearest one allowed instead of an error.
+				"restrict_oom_score_adj":       true,
+				"netns_mounts_under_state_dir": true,
+				"stats_collect_period":         "10s",
+				"enable_criu":                  false,
+				"cdi_spec_dirs":                []string{},
+				"ignore_deprecation_warnings":  []string{"io.containerd.deprecation/cgroup-v1"},
+				"cni": tomlTable{
+					"bin_dirs":     []string{c.bin + "/cni"},
+					"conf_dir":     c.root + "/cni",
+					"max_conf_num": 1,
+				},
+				"containerd": tomlTable{
+					"default_runtime_name": "runc",
+					"runtimes": tomlTable{"runc": tomlTable{
+						"runtime_type":             "io.containerd.runc.v2",
+						"runtime_path":             c.bin + "/containerd-shim-runc-v2",
+						"disable_pause_image_pull": true,
+						"options": tomlTable{
+							"BinaryName":    c.bin + "/runc",
+							"Root":          c.run + "/runc",
+							"SystemdCgroup": false,
+						},
+					}},
+				},
+			},
+			"io.containerd.grpc.v1.cri": tomlTable{
+				"disable_tcp_service":   true,
+				"stream_server_address": "127.0.0.1",
+				"stream_server_port":    "0",
+			},
+		},
+	})
+}
 
 // configure writes what containerd and the CNI plugins read. bin is the
 // unpacked bundle; while pods run, their network is not changed.
@@ -139,19 +140,14 @@ func (r *Runtime) configure(bin string, pods bool) error {
 	if snapshotter != "overlayfs" {
 		r.log.Warn("Image layers are copied, which is slow: overlayfs does not work here", "directory", r.root)
 	}
-	tmpl, err := template.New("config.toml").Parse(configuration)
+	text, err := containerdConfig{
+		root: r.root, run: r.run, bin: bin,
+		oomScore: oomScore("/proc"), snapshotter: snapshotter, pauseImage: m.PauseImage, platform: m.OS + "/" + m.Arch,
+	}.encode()
 	if err != nil {
 		return err
 	}
-	var text strings.Builder
-	err = tmpl.Execute(&text, map[string]any{
-		"Root": r.root, "Run": r.run, "Bin": bin,
-		"Pause": m.PauseImage, "OOMScore": oomScore("/proc"), "Snapshotter": snapshotter, "Platform": m.OS + "/" + m.Arch,
-	})
-	if err != nil {
-		return err
-	}
-	if err := writeFile(r.configFile(), []byte(text.String()), 0o600); err != nil {
+	if err := writeFile(r.configFile(), text, 0o600); err != nil {
 		return err
 	}
 	list, err := r.networkChange()
@@ -184,7 +180,7 @@ func (r *Runtime) networkChange() ([]byte, error) {
 	if err == nil && bytes.Equal(have, want) {
 		return nil, nil
 	}
-	if _, running := r.find(); err == nil && (running || len(r.shims()) > 0) {
+	if err == nil && r.Running() {
 		r.log.Warn("The pod network changes when the bundled runtime has been stopped", "subnet", r.subnet, "bridge", r.bridge)
 	}
 	return want, nil

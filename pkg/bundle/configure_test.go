@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/pelletier/go-toml/v2"
 )
 
 const routeHead = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -103,5 +106,39 @@ func TestC_1_42_RunDirLetsThrough(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(r.root, "certs.d")); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("certs.d: %v %v, want 0700", info, err)
 		}
+	}
+}
+
+// TestContainerdConfig_Encoded_EqualsTheDocument compares the values, not the text, with a
+// configuration as a person writes it. Order, quotes and layout may differ.
+func TestContainerdConfig_Encoded_EqualsTheDocument(t *testing.T) {
+	decode := func(text []byte) (doc map[string]any) {
+		if err := toml.Unmarshal(text, &doc); err != nil {
+			t.Fatalf("%v in:\n%s", err, text)
+		}
+		return doc
+	}
+	document, err := os.ReadFile("testdata/containerd.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := containerdConfig{
+		root: "/var/lib/nodectl/runtime", run: "/run/nodectl-runtime", bin: "/opt/bundle/rootfs",
+		oomScore: -999, snapshotter: "overlayfs", pauseImage: "nodectl.local/pause:1", platform: "linux/amd64",
+	}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(decode(document), decode(text)); diff != "" {
+		t.Errorf("containerd is configured otherwise (-document +encoded):\n%s", diff)
+	}
+	// A path may hold what TOML gives a meaning to.
+	odd := "/var/\"lib\"\\x'y"
+	text, err = containerdConfig{root: odd}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode(text)["root"]; got != odd+"/root" {
+		t.Errorf("root %q, want %q", got, odd+"/root")
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/nodectl/nodectl/pkg/trust"
 )
 
 const (
@@ -42,11 +44,16 @@ type Images struct {
 	dir      string
 	endpoint string
 	memory   string
+	owners   []int
+	insecure bool
 	log      *slog.Logger
 
 	known   map[string]archived // by file name; loaded by the first pass
 	checked bool                // that the runtime still has what known says
 	told    bool                // that this runtime imports no archives
+	// distrusted holds, by file name, what was reported of archives that others could
+	// have written: they are imported once nobody else can.
+	distrusted map[string]string
 }
 
 // archived is what is remembered of one archive.
@@ -64,9 +71,15 @@ func (a archived) same(b archived) bool {
 
 // ImagesConfig says where archives are and where they go.
 type ImagesConfig struct {
-	Dir      string       // the directory; it may be missing, then or now
-	Endpoint string       // the runtime's socket, with or without unix://
-	Memory   string       // the file that remembers what was imported; not in Dir
+	Dir      string // the directory; it may be missing, then or now
+	Endpoint string // the runtime's socket, with or without unix://
+	Memory   string // the file that remembers what was imported; not in Dir
+	// Owners are the users trusted beside root to own archives. An archive that others
+	// could have written, or exchanged in a directory above it, is not imported: it
+	// becomes the image of every pod that names it. See package trust.
+	Owners []int
+	// Insecure imports what others could have written.
+	Insecure bool
 	Log      *slog.Logger // nil discards
 }
 
@@ -76,7 +89,7 @@ func NewImages(cfg ImagesConfig) *Images {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, log: log}
+	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, owners: cfg.Owners, insecure: cfg.Insecure, log: log}
 }
 
 // Import imports what the directory holds and returns when the runtime lists
@@ -178,6 +191,14 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			return 0, errs
 		case ctx.Err() != nil:
 			return 0, errs
+		case isDistrusted(err):
+			if m.distrusted[name] != err.Error() {
+				errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
+			}
+			if m.distrusted == nil {
+				m.distrusted = map[string]string{}
+			}
+			m.distrusted[name] = err.Error()
 		case status.Code(err) == codes.Unavailable:
 			again = settle
 		case !m.still(name, now): // somebody writes it: what it is, is to be seen
@@ -194,10 +215,19 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 // take imports one archive and remembers it.
 func (m *Images) take(ctx context.Context, c *conn, name string, now archived) error {
 	begin := time.Now()
-	images, err := c.importFile(ctx, filepath.Join(m.dir, name))
+	f, err := os.Open(filepath.Join(m.dir, name))
 	if err != nil {
 		return err
 	}
+	defer f.Close()
+	if err := m.trusts(f); err != nil {
+		return err
+	}
+	images, err := c.importFile(ctx, f)
+	if err != nil {
+		return err
+	}
+	delete(m.distrusted, name)
 	if err := c.awaitImages(ctx, images); err != nil {
 		return err
 	}
@@ -210,6 +240,38 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 	now.Images = images
 	m.known[name] = now
 	return m.save()
+}
+
+// trusts says who else could have written an archive: what is open is what is imported.
+func (m *Images) trusts(f *os.File) error {
+	if m.insecure {
+		return nil
+	}
+	p, err := trust.Above(f.Name(), m.owners)
+	if err != nil {
+		return err
+	}
+	if p != nil {
+		return &distrustError{"lies in " + p.Path + ", which " + p.What, p.Fix}
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if p = trust.Judge(f.Name(), trust.Of(st), m.owners); p != nil {
+		return &distrustError{p.What, p.Fix}
+	}
+	return nil
+}
+
+// distrustError says that others could have written an archive.
+type distrustError struct{ what, fix string }
+
+func (e *distrustError) Error() string { return e.what + " (" + e.fix + ")" }
+
+func isDistrusted(err error) bool {
+	_, is := errors.AsType[*distrustError](err)
+	return is
 }
 
 // scan returns the archives in the directory; none when it is missing.
@@ -337,21 +399,27 @@ func ImportFile(ctx context.Context, endpoint, path string) ([]string, error) {
 		return nil, err
 	}
 	defer c.Close()
-	images, err := c.importFile(ctx, path)
+	images, err := c.importPath(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return images, c.awaitImages(ctx, images)
 }
 
-// importFile is importArchive for a file. An archive without any name goes by
-// that of its file.
-func (c *conn) importFile(ctx context.Context, path string) ([]string, error) {
+// importPath is importFile for the file at a path.
+func (c *conn) importPath(ctx context.Context, path string) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	return c.importFile(ctx, f)
+}
+
+// importFile is importArchive for a file. An archive without any name goes by
+// that of its file.
+func (c *conn) importFile(ctx context.Context, f *os.File) ([]string, error) {
+	path := f.Name()
 	images, err := c.importArchive(ctx, f, unnamed(path), "")
 	if err != nil || len(images) > 0 {
 		return images, err

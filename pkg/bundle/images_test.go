@@ -81,10 +81,8 @@ func TestImportOnAnotherRuntime(t *testing.T) {
 func TestImportNeverOpensAFIFO(t *testing.T) {
 	dir := t.TempDir()
 	mkfifo(t, filepath.Join(dir, "a.tar"))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
-	if err := m.Import(ctx); err != nil {
+	if err := m.Import(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -17,146 +17,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process is one that runs now and is ours by what it was started as. The
-// table of processes is the only record of them: it cannot be out of date, and
-// it survives the agent, its files and its crashes.
-type process struct {
-	pid int
-	exe string // of a file that was replaced since: its old path
-	id  string // of a shim: its sandbox
-}
-
-// dir returns the directory of the unpacked bundle the process runs from.
-func (p process) dir() string { return filepath.Dir(p.exe) }
-
-// find returns the containerd of this runtime.
-func (r *Runtime) find() (process, bool) {
-	found := processes(r.isContainerd)
-	if len(found) == 0 {
-		return process{}, false
+// launch starts containerd so that it is bound to nothing of the agent, and waits until
+// it answers.
+func (r *Runtime) launch(ctx context.Context, bin string) (process, error) {
+	if err := r.recordLaunch(); err != nil {
+		return process{}, fmt.Errorf("record the launch of containerd: %w", err)
 	}
-	return found[0], true
-}
-
-// isOurs reports whether the process is the containerd of this runtime.
-func (r *Runtime) isOurs(pid int) bool {
-	_, ok := inspect(strconv.Itoa(pid), r.isContainerd)
-	return ok
-}
-
-func (r *Runtime) isContainerd(exe string, args []string) bool {
-	return filepath.Base(exe) == "containerd" && argument(args, "--config") == r.configFile()
-}
-
-// shims returns the shims this runtime's containerd started: one a pod, and it
-// lives as long as the pod's sandbox.
-func (r *Runtime) shims() []process {
-	return processes(func(exe string, args []string) bool {
-		return strings.HasPrefix(filepath.Base(exe), "containerd-shim") && argument(args, "-address") == r.socket()
-	})
-}
-
-// programDirs returns the directories that processes on this machine were
-// started from.
-func programDirs() map[string]bool {
-	dirs := map[string]bool{}
-	for _, p := range processes(func(string, []string) bool { return true }) {
-		dirs[p.dir()] = true
-	}
-	return dirs
-}
-
-// processes returns those of our user's processes that match accepts.
-func processes(match func(exe string, args []string) bool) []process {
-	proc, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer proc.Close()
-	names, err := proc.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	var found []process
-	for _, name := range names {
-		if p, ok := inspect(name, match); ok {
-			found = append(found, p)
-		}
-	}
-	return found
-}
-
-// inspect returns the process with this number, if it is our user's and match
-// accepts it. Kernel threads and zombies have no program and are not asked
-// about.
-func inspect(pid string, match func(exe string, args []string) bool) (process, bool) {
-	n, err := strconv.Atoi(pid)
-	if err != nil {
-		return process{}, false
-	}
-	dir := "/proc/" + pid
-	exe, err := os.Readlink(dir + "/exe")
-	if err != nil {
-		return process{}, false
-	}
-	exe = strings.TrimSuffix(exe, " (deleted)")
-	line, err := os.ReadFile(dir + "/cmdline")
-	if err != nil {
-		return process{}, false
-	}
-	args := strings.Split(string(line), "\x00")
-	if !match(exe, args) {
-		return process{}, false
-	}
-	var st unix.Stat_t
-	if unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid() {
-		return process{}, false
-	}
-	return process{pid: n, exe: exe, id: argument(args, "-id")}, true
-}
-
-// argument returns the word after flag.
-func argument(args []string, flag string) string {
-	for i, a := range args {
-		if a == flag && i+1 < len(args) {
-			return args[i+1]
-		}
-	}
-	return ""
-}
-
-// launch starts containerd so that nothing of the agent holds on to it, and
-// waits until it answers.
-func (r *Runtime) launch(ctx context.Context, bin string) error {
 	if st, err := os.Stat(r.LogFile()); err == nil && st.Size() > logLimit {
 		_ = os.Rename(r.LogFile(), r.LogFile()+".1") // a long log is no reason not to run pods
 	}
 	log, err := os.OpenFile(r.LogFile(), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return err
+		return process{}, err
 	}
 	defer log.Close()
 	from, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return process{}, err
 	}
 
-	cmd := exec.Command(filepath.Join(bin, "containerd"), "--config", r.configFile(), "--log-level", "warn")
+	var p process
+	if reason := r.ownUnit(); reason == nil {
+		p, err = r.startUnit(ctx, bin, from)
+	} else {
+		p, err = r.startChild(bin, log, reason)
+	}
+	if err != nil {
+		return process{}, fmt.Errorf("start containerd: %w", err)
+	}
+	ended := p.ended
+	if p.pid == r.child {
+		ended = r.reap
+	}
+	if err := r.answer(ctx, ended, from); err != nil {
+		return process{}, fmt.Errorf("the bundled containerd does not start: %w", err)
+	}
+	return p, nil
+}
+
+// startChild starts containerd from this process. Containers inherit this process's
+// confinement, so that there must be none where systemd could have started containerd;
+// reason says why it does not.
+func (r *Runtime) startChild(bin string, log *os.File, reason error) (process, error) {
+	if !errors.Is(reason, errNoSystemd) {
+		if what := confinement("/proc"); what != "" {
+			return process{}, fmt.Errorf("containers would inherit this process's %s, and systemd cannot start containerd: %w", what, reason)
+		}
+		r.log.Warn("Starting container runtime without a unit of its own", "error", reason)
+	}
+	cmd := exec.Command(filepath.Join(bin, "containerd"), r.arguments()...)
 	cmd.Dir = "/"
 	cmd.Env = environment(bin)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's hang-up, no group's signal reaches it
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start containerd: %w", err)
+		return process{}, err
 	}
-	r.child = cmd.Process.Pid
-	_ = cmd.Process.Release() // nobody waits for it; reap does, once it is gone
+	r.child = cmd.Process.Pid // reap waits for it
 	r.leaveUnit(r.child)
+	return process{pid: r.child, handle: cmd.Process}, nil
+}
 
-	if err := r.answer(ctx, r.child, from); err != nil {
-		return fmt.Errorf("the bundled containerd does not start: %w", err)
-	}
-	return nil
+// arguments returns containerd's.
+func (r *Runtime) arguments() []string {
+	return []string{"--config", r.configFile(), "--log-level", "warn"}
 }
 
 // environment is what containerd, its shims and its plugins get of ours: where
@@ -171,9 +95,9 @@ func environment(bin string) []string {
 	return env
 }
 
-// answer waits until the process pid answers CRI. from is where its log begins;
-// what it wrote last is the reason when it ends instead.
-func (r *Runtime) answer(ctx context.Context, pid int, from int64) error {
+// answer waits until containerd answers CRI. from is where its log begins; what it wrote
+// last is the reason when it has ended instead.
+func (r *Runtime) answer(ctx context.Context, ended func() bool, from int64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("no answer on %s for %s", r.socket(), startLimit))
 	defer cancel()
 	c, err := dial(r.Endpoint())
@@ -189,22 +113,13 @@ func (r *Runtime) answer(ctx context.Context, pid int, from int64) error {
 				return nil
 			}
 		}
-		if r.gone(pid) {
+		if ended() {
 			return errors.New(lastWords(r.LogFile(), from))
 		}
 		if err := pause(ctx, startPoll); err != nil {
 			return err
 		}
 	}
-}
-
-// gone reports whether pid has ended, and reaps it where it is our child.
-func (r *Runtime) gone(pid int) bool {
-	if pid == r.child {
-		return r.reap()
-	}
-	p, ok := r.find()
-	return !ok || p.pid != pid
 }
 
 // reap collects the containerd that this process started and that has ended
@@ -272,32 +187,33 @@ func logfmt(line, key string) string {
 
 // end asks the process to leave and kills it when it has not after patience.
 func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) error {
-	fd, err := unix.PidfdOpen(p.pid, 0)
-	if err != nil {
-		return nil // gone
+	var ended bool
+	var err error
+	if lost := p.handle.WithHandle(func(fd uintptr) { ended, err = endPidfd(ctx, int(fd), patience) }); lost != nil && !errors.Is(lost, os.ErrProcessDone) {
+		return fmt.Errorf("end process %d (%s): %w", p.pid, p.name, lost)
 	}
-	defer unix.Close(fd)
+	r.reap()
+	if err == nil && !ended && !p.ended() {
+		err = fmt.Errorf("process %d (%s) cannot be ended", p.pid, p.name)
+	}
+	return err
+}
+
+// endPidfd sends SIGTERM and, after patience, SIGKILL, and reports whether the process
+// has ended.
+func endPidfd(ctx context.Context, fd int, patience time.Duration) (ended bool, err error) {
 	for _, s := range []struct {
 		signal unix.Signal
 		wait   time.Duration
 	}{{unix.SIGTERM, patience}, {unix.SIGKILL, killLimit}} {
 		if err := unix.PidfdSendSignal(fd, s.signal, nil, 0); err != nil {
+			return errors.Is(err, unix.ESRCH), nil
+		}
+		if ended, err = waitPidfd(ctx, fd, s.wait); ended || err != nil {
 			break
 		}
-		ended, err := waitPidfd(ctx, fd, s.wait)
-		if err != nil {
-			return err
-		}
-		if ended {
-			r.reap()
-			return nil
-		}
 	}
-	r.reap()
-	if ended, _ := waitPidfd(ctx, fd, 0); !ended {
-		return fmt.Errorf("process %d (%s) cannot be ended", p.pid, filepath.Base(p.exe))
-	}
-	return nil
+	return ended, err
 }
 
 // waitPidfd waits until the process of fd has ended.

@@ -21,22 +21,30 @@ type Status struct {
 	Carried  string // digest of the bundle this binary carries; "" in the slim one
 }
 
-// Status looks at the bundled runtime and changes nothing. Only a damaged bundle
-// in this binary is an error.
+// Status looks at the bundled runtime and changes nothing. A damaged bundle in this
+// binary is an error, and so is a process that may be the runtime.
 func (r *Runtime) Status(ctx context.Context) (Status, error) {
-	s := Status{Endpoint: r.Endpoint(), Root: r.root, RunDir: r.run, LogFile: r.LogFile(), Pods: len(r.shims())}
+	s := Status{Endpoint: r.Endpoint(), Root: r.root, RunDir: r.run, LogFile: r.LogFile()}
 	m, _, err := Embedded()
 	if err != nil {
 		return s, err
 	}
 	s.Carried = m.ID
-	p, ok := r.find()
-	if !ok {
-		return s, nil
+	shims, err := r.shims()
+	s.Pods = len(shims)
+	if err != nil {
+		return s, err
 	}
-	s.Running, s.PID, s.Digest = true, p.pid, filepath.Base(p.dir())
-	if r.programs != "" {
-		if m, err := r.manifestAt(p.dir()); err == nil {
+	p, ok, err := r.find()
+	if !ok {
+		return s, err
+	}
+	s.Running, s.PID = true, p.pid
+	if p.dir != "" {
+		s.Digest = filepath.Base(p.dir)
+	}
+	if r.programs != "" && p.dir == r.programs {
+		if m, err := r.manifestAt(p.dir); err == nil {
 			s.Digest = m.ID
 		}
 	}

@@ -56,19 +56,26 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	}
 	defer unlock()
 
-	r.well = 0
-	p, running := r.find()
-	if n := r.podsRunning(ctx); n > 0 && !force {
+	r.well = process{}
+	p, running, err := r.find()
+	if err != nil {
+		return err
+	}
+	shims, err := r.shims()
+	if err != nil {
+		return err
+	}
+	if n := r.podsRunning(ctx, len(shims)); n > 0 && !force {
 		return &PodsRunningError{Pods: n}
 	}
 	var parents []string
-	if shims := r.shims(); !running && len(shims) > 0 {
-		// Pods end best by the hand that made them: the bundle they run from is
-		// still there.
-		if err := r.boot(ctx, shims[0].dir()); err != nil {
+	if !running && len(shims) > 0 {
+		if err := r.bootFor(ctx, shims[0]); err != nil {
 			r.log.Warn("Pods are ended without containerd", "error", err)
 		}
-		p, running = r.find()
+		if p, running, err = r.find(); err != nil {
+			return err
+		}
 	}
 	if running {
 		if parents, err = r.endPods(ctx); err != nil && !force {
@@ -82,9 +89,24 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	return errors.Join(err, r.tidy(parents, sandboxes))
 }
 
+// bootFor starts the containerd that ends the pod of a shim: the one of the shim's bundle
+// where all its files are as nodectl unpacked them, else the present one.
+func (r *Runtime) bootFor(ctx context.Context, shim process) error {
+	if dir := shim.dir; dir != "" && r.programs == "" {
+		if m, err := manifestOf(dir); err == nil && intact(dir, m) {
+			return r.boot(ctx, dir)
+		}
+	}
+	bin, err := r.provide()
+	if err != nil {
+		return err
+	}
+	return r.boot(ctx, bin)
+}
+
 // podsRunning counts the pods that would end; shims, where containerd cannot
 // tell.
-func (r *Runtime) podsRunning(ctx context.Context) int {
+func (r *Runtime) podsRunning(ctx context.Context, shims int) int {
 	if c, err := dial(r.Endpoint()); err == nil {
 		defer c.Close()
 		if listens(r.socket()) {
@@ -93,7 +115,7 @@ func (r *Runtime) podsRunning(ctx context.Context) int {
 			}
 		}
 	}
-	return len(r.shims())
+	return shims
 }
 
 // endPods ends every pod, also what is left of those that have ended, and
@@ -151,26 +173,29 @@ func (c *conn) cgroupParent(ctx context.Context, id string) string {
 // endShims kills what containerd has not ended: shims and all that descends
 // from them. It returns their sandboxes.
 func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) {
-	shims := r.shims()
+	shims, err := r.shims()
+	errs := []error{err}
 	for _, p := range shims {
 		sandboxes = append(sandboxes, p.id)
-		for _, pid := range append(descendants(p.pid), p.pid) {
-			_ = unix.Kill(pid, unix.SIGKILL) // gone is as good
+		for _, child := range descendants(p.pid) {
+			_ = child.Kill() // gone is as good
+			_ = child.Release()
 		}
+		_ = p.handle.Kill()
 	}
 	// For all of them: they wait for the same disk.
 	ctx, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("killed shims do not go"))
 	defer cancel()
-	var errs []error
 	for _, p := range shims {
 		errs = append(errs, r.end(ctx, p, 0))
 	}
 	return sandboxes, errors.Join(errs...)
 }
 
-// descendants returns the processes that pid and its children started.
-func descendants(pid int) []int {
-	var all []int
+// descendants returns the processes that pid and its children started, each by a pidfd
+// that was open when it was seen to be one.
+func descendants(pid int) []*os.Process {
+	var all []*os.Process
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, t := range tasks {
 		text, err := os.ReadFile(t)
@@ -178,9 +203,19 @@ func descendants(pid int) []int {
 			continue
 		}
 		for _, f := range strings.Fields(string(text)) {
-			if child, err := strconv.Atoi(f); err == nil {
-				all = append(append(all, child), descendants(child)...)
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				continue
 			}
+			child, err := os.FindProcess(n)
+			if err != nil {
+				continue
+			}
+			if parent(n) != pid { // it has ended, and its number may be another process's
+				_ = child.Release()
+				continue
+			}
+			all = append(append(all, child), descendants(n)...)
 		}
 	}
 	return all

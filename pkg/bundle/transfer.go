@@ -151,7 +151,7 @@ func (c *conn) stream(ctx context.Context, id string) (stream, error) {
 // went wrong with reading it. That the other side left is no error: it says why
 // itself.
 func (s stream) send(in io.Reader) error {
-	defer s.CloseSend()
+	defer func() { _ = s.CloseSend() }() // fails only where the stream has ended
 	buf := make([]byte, chunk)
 	for room := 0; ; {
 		for room <= 0 {
@@ -256,7 +256,7 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 	if ok, err := c.answers(ctx, m.PauseImage); ok || err != nil {
 		return err
 	}
-	if _, err := c.importFile(ctx, filepath.Join(bin, "pause.tar")); err != nil {
+	if _, err := c.importPath(ctx, filepath.Join(bin, "pause.tar")); err != nil {
 		return fmt.Errorf("import the pause image: %w", err)
 	}
 	return c.awaitImages(ctx, []string{m.PauseImage})

@@ -1,12 +1,129 @@
 package bundle
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// errNoSystemd says that systemd does not run this machine.
+var errNoSystemd = errors.New("systemd does not run")
+
+// ownUnit returns nil where systemd can start containerd as a unit of its own, with full
+// rights whatever the agent's unit takes away, and else why it cannot.
+func (r *Runtime) ownUnit() error {
+	if _, err := os.Stat("/run/systemd/system"); err != nil { // as sd_booted(3)
+		return errNoSystemd
+	}
+	own, err := namespaceOf("self", "mnt")
+	if err != nil {
+		return err
+	}
+	if systemds, err := namespaceOf(1, "mnt"); err != nil || systemds != own {
+		return errors.New("its mount namespace is not this process's, whose mounts the runtime has to see")
+	}
+	if strings.Contains(r.unpacked+r.run+r.programs, "$") {
+		return errors.New("it would expand the $ in the directories' names")
+	}
+	_, err = exec.LookPath("systemd-run")
+	return err
+}
+
+// startUnit has systemd start containerd and returns its process. from is where its log
+// begins.
+func (r *Runtime) startUnit(ctx context.Context, bin string, from int64) (process, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return process{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("systemd does not answer"))
+	defer cancel()
+	// A name of its own each time: the shims of the containerd before keep the old unit.
+	name := fmt.Sprintf("%s-%x", r.unit(), time.Now().UnixNano())
+	cmd := exec.CommandContext(ctx, "systemd-run", r.unitArguments(name, bin, limit.Max)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return process{}, fmt.Errorf("systemd-run: %w: %s", cmp.Or(context.Cause(ctx), err), bytes.TrimSpace(out))
+	}
+	for { // it has executed containerd, which may be a zombie of systemd's by now
+		p, ok, err := r.find()
+		if ok {
+			return p, nil
+		}
+		state, _ := exec.CommandContext(ctx, "systemctl", "is-active", name).Output()
+		if err == nil && string(bytes.TrimSpace(state)) != "active" {
+			err = errors.New(lastWords(r.LogFile(), from))
+		}
+		if err != nil {
+			return process{}, err
+		}
+		if err := pause(ctx, startPoll); err != nil {
+			return process{}, err
+		}
+	}
+}
+
+// unitArguments returns systemd-run's. Containers inherit what the unit has: files is how
+// many they may open.
+func (r *Runtime) unitArguments(name, bin string, files uint64) []string {
+	args := []string{
+		"--quiet", "--collect", "--no-ask-password", "--service-type=exec",
+		"--unit=" + name, "--description=Container runtime of nodectl",
+	}
+	for _, property := range []string{
+		"KillMode=process", // pods stay when containerd ends
+		"Delegate=yes",
+		"OOMScoreAdjust=" + strconv.Itoa(oomScore("/proc")),
+		"TasksMax=infinity",
+		"LimitNOFILE=" + strconv.FormatUint(files, 10),
+		"WorkingDirectory=/",
+		"StandardOutput=append:" + r.LogFile(),
+		"StandardError=append:" + r.LogFile(),
+	} {
+		args = append(args, "--property="+property)
+	}
+	for _, v := range environment(bin) {
+		args = append(args, "--setenv="+v)
+	}
+	return append(append(args, "--", filepath.Join(bin, "containerd")), r.arguments()...)
+}
+
+// confinement says what a container that this process started would inherit of a confined
+// unit, "" for nothing.
+func confinement(proc string) string {
+	own, first := statusOf(proc, "self"), statusOf(proc, "1")
+	var found []string
+	if v := own["NoNewPrivs"]; v != "" && v != "0" {
+		found = append(found, "no_new_privs")
+	}
+	if v := own["Seccomp"]; v != "" && v != "0" { // a kernel without it does not name it
+		found = append(found, "system call filter")
+	}
+	if own["CapBnd"] != first["CapBnd"] {
+		found = append(found, "capability bounding set")
+	}
+	return strings.Join(found, ", ")
+}
+
+// statusOf returns the fields with one value of a process's status.
+func statusOf(proc, pid string) map[string]string {
+	fields := map[string]string{}
+	for _, f := range table(filepath.Join(proc, pid, "status")) {
+		if len(f) == 2 {
+			fields[strings.TrimSuffix(f[0], ":")] = f[1]
+		}
+	}
+	return fields
+}
 
 // leaveUnit moves containerd out of the cgroup the agent was started in.
 // systemd ends every process in a unit's cgroup when the unit stops, and a

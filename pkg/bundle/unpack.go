@@ -306,7 +306,7 @@ func (r *Runtime) prune(keep string) {
 	if err != nil {
 		return
 	}
-	used := programDirs()
+	used := inUse(dirs)
 	for _, d := range dirs {
 		if d == keep || used[d] {
 			continue

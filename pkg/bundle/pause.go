@@ -1,0 +1,69 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// pauseCalls are the system calls that the pause program of the bundle makes
+// (hack/bundle/pause), also where its C library starts it.
+var pauseCalls = []string{
+	"arch_prctl", "brk", "exit", "exit_group", "getrandom", "mprotect", "prlimit64",
+	"readlink", "readlinkat", "restart_syscall", "rseq", "rt_sigprocmask", "rt_sigreturn",
+	"rt_sigtimedwait", "set_robust_list", "set_tid_address", "wait4",
+}
+
+// startCalls are those that runc makes between the filter and the program, and that the
+// Go runtime may make meanwhile.
+var startCalls = []string{
+	"clock_gettime", "close", "close_range", "epoll_create1", "epoll_ctl", "epoll_pwait",
+	"eventfd2", "execve", "faccessat2", "fcntl", "fstat", "fstatfs", "futex", "getdents64",
+	"getpid", "gettid", "madvise", "mmap", "munmap", "nanosleep", "newfstatat", "openat",
+	"openat2", "pread64", "read", "rt_sigaction", "sched_getaffinity", "sched_yield",
+	"sigaltstack", "statx", "tgkill", "write",
+}
+
+// threads lets the Go runtime start threads; no process is started with it.
+var threads = map[string]any{
+	"names": []string{"clone"}, "action": "SCMP_ACT_ALLOW",
+	"args": []map[string]any{{"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": unix.CLONE_THREAD, "valueTwo": unix.CLONE_THREAD}},
+}
+
+// pauseProfile returns the pause program's seccomp profile, as runc and CRI know them.
+func pauseProfile() ([]byte, error) {
+	names := slices.Sorted(slices.Values(slices.Concat(pauseCalls, startCalls)))
+	return json.MarshalIndent(map[string]any{
+		"defaultAction": "SCMP_ACT_ERRNO",
+		"syscalls":      []map[string]any{{"names": names, "action": "SCMP_ACT_ALLOW"}, threads},
+	}, "", "  ")
+}
+
+// PauseProfile returns the path of the seccomp profile for the sandboxes of this runtime,
+// which it writes where it is missing or another version's. It is "" on a kernel without
+// seccomp filters. The pause container needs few of the calls that the runtime's default
+// allows, and a short filter is compiled faster.
+func (r *Runtime) PauseProfile() (string, error) {
+	// The call has no filter to read (EFAULT) where the kernel knows filters.
+	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0); errors.Is(err, unix.EINVAL) {
+		return "", nil
+	}
+	want, err := pauseProfile()
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(r.root, "pause-seccomp.json")
+	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, want) {
+		return name, nil
+	}
+	if err := writeFile(name, want, 0o600); err != nil {
+		return "", fmt.Errorf("write seccomp profile of sandboxes: %w", err)
+	}
+	return name, nil
+}
