@@ -89,7 +89,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c, refusal := f.who(r)
-	if refusal != nil { // who is nobody learns nothing, not even what there is
+	if refusal != nil { // unauthenticated callers cannot discover routes
+		if refusal.Code == http.StatusTooManyRequests {
+			h.Set("Retry-After", "1")
+		}
 		f.refuse(w, nil, refusal)
 		return
 	}
@@ -108,7 +111,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		left() // it is no request any more
 		if left, ok = enter(&f.gate.streams, f.gate.maxStreams); !ok {
 			if q.route.privileged {
-				f.audit(q, time.Now(), fmt.Sprint(http.StatusTooManyRequests))
+				f.auditRefusal(q, http.StatusTooManyRequests)
 			}
 			f.crowd(w)
 			return
@@ -136,6 +139,12 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 	if refusal != nil {
 		return q, refusal
 	}
+	if (r.Method != http.MethodGet || q.route.streams(q.params)) && crossOrigin(r) {
+		if q.route.privileged {
+			f.auditRefusal(q, http.StatusForbidden)
+		}
+		return q, &Refusal{Code: http.StatusForbidden, Message: "a page of another origin may not ask for this"}
+	}
 	if f.open || c.Local {
 		return q, nil
 	}
@@ -143,7 +152,7 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 		refusal = &Refusal{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
 	}
 	if refusal != nil && q.route.privileged {
-		f.audit(q, time.Now(), fmt.Sprint(refusal.Code))
+		f.auditRefusal(q, refusal.Code)
 	}
 	return q, refusal
 }
@@ -158,7 +167,7 @@ func (f *front) may(q *request) *Refusal {
 	defer cancel()
 	ok, why, err := f.cfg.Access.May(ctx, c, verb, subresources...)
 	if err != nil {
-		f.log.Warn("Caller could not be authorized", "user", c.Name, "verb", verb, "subresources", subresources, "error", err)
+		f.log.Debug("Caller could not be authorized", "user", c.Name, "verb", verb, "subresources", subresources, "error", err)
 		return &Refusal{Code: http.StatusInternalServerError, Message: fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", c.Name, verb, subresources[0])}
 	}
 	if !ok {

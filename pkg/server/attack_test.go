@@ -13,8 +13,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestD1_KEP_2862_GetIsNotExec: who may only get nodes/proxy runs nothing, by a
@@ -56,7 +58,7 @@ func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
 			t.Errorf("%v: %d %s", h, code, text)
 		}
 	}
-	a, err := (&http.Client{Timeout: patience}).Get("http://" + p.address + "/pods")
+	a, err := (&http.Client{Timeout: wait.Limit}).Get("http://" + p.address + "/pods")
 	if err == nil {
 		defer a.Body.Close()
 		if a.StatusCode == http.StatusOK {
@@ -103,14 +105,14 @@ func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 				return
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(wait.Limit))
 			_, _ = c.Read(make([]byte, 4096))
 			_, _ = c.Write(answer)
 		}()
 		s := New(Config{PortForwardURL: func(context.Context, *v1.Pod) (*url.URL, error) {
 			return &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/portforward/token"}, nil
 		}})
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://node/portForward/ns/p", nil)
 		if err != nil {

@@ -3,21 +3,52 @@ package server
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-// audit writes one line about a privileged call that a known caller has made: what
-// was run is there as its first word and the sum of all of them, since words may be
-// secrets.
+const (
+	// auditLimit is the size of the audit file above which it is rotated, auditFiles the
+	// number of rotated files.
+	auditLimit = 10 << 20
+	auditFiles = 4
+	// A caller has refusalLines lines about refused calls, and one more each refusalPause:
+	// otherwise an account without rights rotates the lines of the others away.
+	refusalLines = 10
+	refusalPause = 10 * time.Second
+	// auditCallers bounds the callers whose refusals are counted.
+	auditCallers = 1024
+)
+
+// audit writes one line about a privileged call of a known caller. Of a command it has
+// the first word and the sum of all of them, since words may be secrets.
 func (s *Server) audit(q *request, begin time.Time, result string) {
-	kind, _, _ := strings.Cut(strings.TrimPrefix(q.route.path, "/"), "/")
-	attrs := []slog.Attr{
-		slog.String("user", q.caller.Name), slog.Any("groups", q.caller.Groups), slog.Bool("local", q.caller.Local),
-		slog.String("peer", q.RemoteAddr), slog.String("verb", kind),
-		slog.String("pod", q.values["namespace"]+"/"+q.values["pod"]), slog.String("container", q.values["container"]),
+	path := strings.TrimPrefix(strings.TrimPrefix(q.route.path, "/v1"), "/")
+	kind, _, _ := strings.Cut(path, "/")
+	groups := slices.Clone(q.caller.Groups[:min(len(q.caller.Groups), 32)])
+	for i := range groups {
+		groups[i] = first(groups[i], 256)
 	}
+	attrs := []slog.Attr{
+		slog.String("user", first(q.caller.Name, 256)), slog.Any("groups", groups), slog.Bool("local", q.caller.Local),
+	}
+	if q.caller.Local {
+		attrs = append(attrs, slog.Uint64("uid", uint64(q.caller.LocalUID)), slog.Int64("pid", int64(q.caller.PID)))
+	}
+	attrs = append(attrs, slog.String("peer", q.RemoteAddr), slog.String("verb", kind),
+		slog.String("pod", first(q.values["namespace"], 256)+"/"+first(q.values["pod"], 256)))
+	container := q.values["container"]
+	if container == "" {
+		container = strings.Join(q.params["container"], ",")
+	}
+	attrs = append(attrs, slog.String("container", first(container, 256)))
 	command := q.params["command"]
 	if kind == "run" {
 		command = commandOfRun(q)
@@ -27,7 +58,113 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 		attrs = append(attrs, slog.String("argv0", first(command[0], 64)), slog.String("commandSHA256", hex.EncodeToString(sum[:])))
 	}
 	attrs = append(attrs, slog.String("result", result), slog.Duration("duration", time.Since(begin)))
-	s.log.LogAttrs(q.Context(), slog.LevelInfo, "Privileged call", attrs...)
+	s.record(q, attrs)
+}
+
+// auditRefusal writes a line about a privileged call that is refused before it begins.
+func (s *Server) auditRefusal(q *request, code int) {
+	hidden, ok := s.refusals.enter(q.caller.Name, time.Now())
+	if !ok {
+		return
+	}
+	q.notRecorded = hidden
+	s.audit(q, time.Now(), fmt.Sprint(code))
+}
+
+// record writes a line to the audit file, and to the log where there is no file or it
+// cannot be written.
+func (s *Server) record(q *request, attrs []slog.Attr) {
+	if q.notRecorded > 0 {
+		attrs = append(attrs, slog.Int("notRecorded", q.notRecorded))
+	}
+	const message = "Privileged call"
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, message, 0)
+	line.AddAttrs(attrs...)
+	if s.cfg.Audit != "" {
+		err := slog.NewJSONHandler(&s.auditFile, nil).Handle(q.Context(), line)
+		if err == nil {
+			return
+		}
+		s.log.Error("Audit file not written; the line is logged", "error", err)
+	}
+	s.log.LogAttrs(q.Context(), slog.LevelInfo, message, attrs...)
+}
+
+// auditFile appends lines to a file that only its owner reads, and rotates it. It opens
+// the file for each line: privileged calls are rare, and the file may be rotated by
+// another program.
+type auditFile struct {
+	path string
+
+	mu sync.Mutex // held while a line is written
+}
+
+// Write implements io.Writer.
+func (f *auditFile) Write(line []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch info, err := os.Lstat(f.path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is not a regular file", f.path)
+	case info.Size()+int64(len(line)) > auditLimit:
+		for n := auditFiles - 1; n >= 0; n-- {
+			from := f.path
+			if n > 0 {
+				from = fmt.Sprintf("%s.%d", f.path, n)
+			}
+			if err := os.Rename(from, fmt.Sprintf("%s.%d", f.path, n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return 0, err
+			}
+		}
+	}
+	out, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer out.Close()
+	if err := out.Chmod(0o600); err != nil {
+		return 0, err
+	}
+	return out.Write(line)
+}
+
+// refusals bounds the audit lines about refused calls by caller.
+type refusals struct {
+	mu sync.Mutex
+	by map[string]*refusalsOf
+}
+
+type refusalsOf struct {
+	lines  int // since the bucket was full
+	last   time.Time
+	hidden int
+}
+
+// enter reports whether a refusal gets a line, and how many have got none before it.
+func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.by[caller]
+	if of == nil {
+		if r.by == nil || len(r.by) >= auditCallers {
+			r.by = map[string]*refusalsOf{}
+		}
+		of = &refusalsOf{last: now}
+		r.by[caller] = of
+	}
+	if back := int(now.Sub(of.last) / refusalPause); back > 0 {
+		of.lines, of.last = max(0, of.lines-back), now
+	}
+	if of.lines >= refusalLines {
+		of.hidden++
+		return 0, false
+	}
+	of.lines++
+	hidden, of.hidden = of.hidden, 0
+	return hidden, true
 }
 
 // first returns the beginning of text, at most n bytes.

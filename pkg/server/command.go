@@ -72,8 +72,8 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 	path := filepath.Join(s.cfg.CheckpointDir, fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, name, time.Now().Format(time.RFC3339)))
 	if err := s.cfg.Checkpoint(q.Context(), pod, name, path, timeout); err != nil {
 		code := http.StatusInternalServerError
-		if errors.Is(err, errors.ErrUnsupported) {
-			code = http.StatusNotFound
+		if errors.Is(err, errors.ErrUnsupported) { // the kubelet's 404 reads as a pod that is not there
+			code = http.StatusNotImplemented
 		}
 		return &Refusal{Code: code, Message: fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", pod.Namespace, pod.Name, name, err)}
 	}

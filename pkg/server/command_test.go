@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -65,7 +66,7 @@ func TestC_1_40_10_Checkpoint(t *testing.T) {
 		code, text, _ := l.fetch(t, web, http.MethodPost, path, nil)
 		return code, text
 	}
-	if code, text := post("/checkpoint/ns/p/c"); code != 404 || !strings.HasPrefix(text, "checkpointing of ns/p/c failed (") {
+	if code, text := post("/checkpoint/ns/p/c"); code != 501 || !strings.HasPrefix(text, "checkpointing of ns/p/c failed (") {
 		t.Errorf("a runtime that cannot: %d %s", code, text)
 	}
 	l.rt.Checkpoints(true)
@@ -175,13 +176,35 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	if len(asked) > 0 {
 		t.Error("pods were told")
 	}
-	time.AfterFunc(100*time.Millisecond, func() { close(known) })
+	close(known)
 	if code, text, _ := full(t, web, "GET", "/v1/pods", ""); code != http.StatusOK || !strings.Contains(text, `"name":"p"`) {
 		t.Errorf("once it has: %d %s", code, text)
 	}
 	if code, _, _ := full(t, web, "GET", "/containerLogs/a/p/c", ""); code != http.StatusNotFound {
 		t.Errorf("a pod that is not there: %d", code)
 	}
+}
+
+// TestKnows_AgentLooksMeanwhile_IsTrue: a request for all pods waits for an agent that has
+// just come, and for no longer than knownPatience.
+func TestKnows_AgentLooksMeanwhile_IsTrue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := make(chan struct{})
+		s := New(Config{Known: known})
+		if began := time.Now(); s.knows(t.Context(), knownPatience) || time.Since(began) != knownPatience {
+			t.Errorf("an agent that does not look was awaited for %s, want %s", time.Since(began), knownPatience)
+		}
+		answer := make(chan bool, 1) // one answer
+		go func() { answer <- s.knows(t.Context(), knownPatience) }()
+		time.Sleep(knownPatience - 1)
+		if len(answer) > 0 {
+			t.Error("answered before the agent has looked")
+		}
+		close(known)
+		if !<-answer {
+			t.Error("the agent has looked, and the answer is no")
+		}
+	})
 }
 
 // TestLocalRoutes: what the verbs of the command line ask for.

@@ -108,6 +108,10 @@ type Config struct {
 	// so long; default 4 h (--streaming-connection-idle-timeout).
 	StreamIdle time.Duration
 
+	// Audit is the file of the audit lines ("<root>/audit.jsonl"); "" writes them to the
+	// log.
+	Audit string
+
 	Log *slog.Logger
 
 	Streams  int           // on the socket at a time; default 256, or half the connections

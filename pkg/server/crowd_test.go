@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/test/said"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestF10_ACrowdIsHungUp: connections that ask for nothing are bounded as well;
@@ -32,7 +33,7 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(wait.Limit)); err != nil {
 			t.Fatal(err)
 		}
 		return c

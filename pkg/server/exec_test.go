@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/test/said"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestC_1_40_9_Exec: output, errors' output, exit codes, and the end of stdin, with
@@ -99,14 +100,9 @@ func TestC_1_40_9_Terminal(t *testing.T) {
 		window <- remotecommand.TerminalSize{Width: 132, Height: 43}
 		out.Is(t, "80x24\n132x43\n")
 		l.rt.Exit(l.key, "c", 137)
-		select {
-		case err := <-ended:
-			var code clientexec.CodeExitError
-			if !errors.As(err, &code) || code.Code != 137 {
-				t.Errorf("%s: %v", name, err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s does not end", name)
+		var code clientexec.CodeExitError
+		if err := wait.Receive(t, "the end of "+name, ended); !errors.As(err, &code) || code.Code != 137 {
+			t.Errorf("%s: %v", name, err)
 		}
 		close(window)
 	}
@@ -129,13 +125,8 @@ func TestC_1_40_9_Attach(t *testing.T) {
 		}
 		out.Is(t, "attached\ntyped\n")
 		l.rt.Exit(l.key, "c", 137)
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s does not end with the container", name)
+		if err := wait.Receive(t, "the end of "+name+" with the container", ended); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -162,13 +153,8 @@ func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 			} else {
 				l.stop()
 			}
-			select {
-			case err := <-ended:
-				if err == nil {
-					t.Errorf("%s: the %s left, and all is well", name, who)
-				}
-			case <-time.After(patience):
-				t.Fatalf("%s: the session goes on without its %s", name, who)
+			if err := wait.Receive(t, "the end of "+name+" without its "+who, ended); err == nil {
+				t.Errorf("%s: the %s left, and all is well", name, who)
 			}
 			leave()
 			l.log.Has(t, 1, "Privileged call") // it is said when the session is over
@@ -191,13 +177,9 @@ func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 		go func() {
 			ended <- x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard})
 		}()
-		select {
-		case err := <-ended:
-			if took := time.Since(begun); took < idle {
-				t.Errorf("%s: ended after %s: %v", name, took, err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: idle for ever", name)
+		err := wait.Receive(t, "the end of "+name, ended)
+		if took := time.Since(begun); took < idle {
+			t.Errorf("%s: ended after %s: %v", name, took, err)
 		}
 		_ = stdin.Close()
 	}

@@ -2,13 +2,17 @@ package server
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestD1_GarbageAfterAnUpgrade: whatever a caller who may sends in a stream, the agent
@@ -68,8 +72,10 @@ func TestD1_GarbageAfterAnUpgrade(t *testing.T) {
 			}
 			_, _ = conn.Write(sent)
 			_ = conn.CloseWrite()
-			_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
-			_, _ = io.Copy(io.Discard, in)
+			_ = conn.SetReadDeadline(time.Now().Add(wait.Limit))
+			if _, err := io.Copy(io.Discard, in); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s %s: its connection is kept", c.path, c.protocol)
+			}
 			_ = conn.Close()
 		}
 	}

@@ -8,57 +8,53 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// peerOf returns the user at the other end of a unix socket.
-func peerOf(c net.Conn) (uid uint32, err error) {
+// peerOf returns the user and the process at the other end of a unix socket.
+func peerOf(c net.Conn) (uid uint32, pid int32, err error) {
 	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = inner.NetConn()
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return 0, fmt.Errorf("a connection of kind %T", c)
+		return 0, 0, fmt.Errorf("a connection of kind %T", c)
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var cred *unix.Ucred
 	var asked error
 	if err := raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if asked != nil {
-		return 0, asked
+		return 0, 0, asked
 	}
-	return cred.Uid, nil
+	return cred.Uid, cred.Pid, nil
 }
 
 // private says who beside root and the agent's own user could put another socket in the
-// place of one in dir, and hear what is told to it: nil is nobody.
+// place of one in dir, and hear what is told to it: nil is nobody. In dir itself others
+// write nothing, whatever their group and the sticky bit: they could make a socket before
+// the agent does. Above it and on the way of links package trust judges.
 func private(dir string) error {
-	dir, err := filepath.Abs(dir)
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
-	}
-	if err != nil {
+	switch p, err := trust.Path(dir, []int{os.Geteuid()}); {
+	case err != nil:
 		return err
+	case p != nil:
+		return fmt.Errorf("directory %w", p)
 	}
-	for at, others := dir, uint32(0o022); ; at, others = filepath.Dir(at), 0o002 {
-		var s unix.Stat_t
-		if err := unix.Lstat(at, &s); err != nil {
-			return &os.PathError{Op: "lstat", Path: at, Err: err}
-		}
-		if s.Uid != 0 && int64(s.Uid) != int64(os.Geteuid()) {
-			return fmt.Errorf("directory %s belongs to user %d", at, s.Uid)
-		}
-		if s.Mode&others != 0 && (at == dir || s.Mode&unix.S_ISVTX == 0) {
-			return fmt.Errorf("directory %s can be written by others (mode %04o)", at, s.Mode&0o7777)
-		}
-		if at == filepath.Dir(at) {
-			return nil
-		}
+	var s unix.Stat_t
+	if err := unix.Stat(dir, &s); err != nil {
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
+	if s.Mode&0o022 != 0 {
+		return fmt.Errorf("directory %s can be written by others (mode %04o)", dir, s.Mode&0o7777)
+	}
+	return nil
 }
 
 // descriptors is how many file descriptors this process may have.

@@ -8,8 +8,8 @@ import (
 )
 
 // peerOf knows nobody: agents run on Linux.
-func peerOf(net.Conn) (uid uint32, err error) {
-	return 0, errors.New("who is at the other end of a socket is known on Linux only")
+func peerOf(net.Conn) (uid uint32, pid int32, err error) {
+	return 0, 0, errors.New("who is at the other end of a socket is known on Linux only")
 }
 
 func private(string) error { return nil }

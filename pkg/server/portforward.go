@@ -139,7 +139,7 @@ func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
 		return errors.New(why)
 	}
 	defer f.conn.RemoveStreams(data)
-	defer data.Reset()
+	defer func() { _ = data.Reset() }()
 	// What the caller says is read until it has said all, or the session ends: its
 	// stream cannot be given up alone without losing what is under way to it.
 	if !f.begin(func() {

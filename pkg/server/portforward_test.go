@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // shouter listens on a port and sends back what it hears, in capitals, after its
@@ -40,7 +42,7 @@ func shouter(t *testing.T) (port int) {
 			}
 			wg.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
+				_ = c.SetDeadline(time.Now().Add(wait.Limit))
 				text, _ := io.ReadAll(c)
 				_, _ = c.Write(bytes.ToUpper(text))
 			})
@@ -56,12 +58,12 @@ func (l *place) dialers(t *testing.T, name, path string) map[string]httpstream.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	tunnel, err := portforward.NewSPDYOverWebsocketDialer(l.url(path), l.config(t, name))
+	tunnel, err := portforward.NewSPDYOverWebsocketDialerForStreaming(l.url(path), l.config(t, name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return map[string]httpstream.Dialer{
-		"SPDY":   spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, l.url(path)),
+		"SPDY":   spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, l.url(path)),
 		"tunnel": tunnel,
 	}
 }
@@ -70,7 +72,7 @@ func (l *place) dialers(t *testing.T, name, path string) map[string]httpstream.D
 func forwarded(t *testing.T, d httpstream.Dialer, to int, errs io.Writer) (local uint16, ended <-chan error) {
 	t.Helper()
 	stop, ready, end := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	f, err := portforward.New(d, []string{fmt.Sprintf("0:%d", to)}, stop, ready, io.Discard, errs)
+	f, err := portforward.NewForStreaming(d, []string{fmt.Sprintf("0:%d", to)}, stop, ready, io.Discard, errs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func forwarded(t *testing.T, d httpstream.Dialer, to int, errs io.Writer) (local
 	case <-ready:
 	case err := <-end:
 		t.Fatal(err)
-	case <-time.After(patience):
+	case <-time.After(wait.Limit):
 		t.Fatal("it does not forward")
 	}
 	ports, err := f.GetPorts()
@@ -100,7 +102,7 @@ func shout(t *testing.T, port uint16, text string) string {
 	}
 	defer c.Close()
 	reset := func(err error) bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) }
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit))
 	if _, err := io.WriteString(c, text); err != nil && !reset(err) {
 		t.Fatal(err)
 	}
@@ -138,13 +140,8 @@ func TestC_1_40_9_PortForward(t *testing.T) {
 		if got := shout(t, local, "anybody?"); got != "" {
 			t.Errorf("%s: %q", name, got)
 		}
-		select {
-		case err := <-ended: // kubectl gives up
-			if !errors.Is(err, portforward.ErrLostConnectionToPod) {
-				t.Errorf("%s: %v", name, err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: it goes on", name)
+		if err := wait.Receive(t, "the end of "+name, ended); !errors.Is(err, portforward.ErrLostConnectionToPod) { // kubectl gives up
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -193,11 +190,7 @@ func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.stop()
-		select {
-		case <-conn.CloseChan():
-		case <-time.After(patience):
-			t.Fatalf("%s: the session goes on without its server", name)
-		}
+		wait.Receive(t, "the end of "+name+" without its server", conn.CloseChan())
 	}
 }
 
@@ -209,12 +202,12 @@ func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	d := websocket.Dialer{TLSClientConfig: l.tls(t, "admin"), Subprotocols: []string{"v4.channel.k8s.io"}}
 	u := l.url("/portForward/ns/p", "port", fmt.Sprint(to))
 	u.Scheme = "wss"
-	c, _, err := d.DialContext(t.Context(), u.String(), nil)
+	c, _, err := d.DialContext(t.Context(), u.String(), nil) //nolint:bodyclose // as the library says
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(wait.Limit))
 	for i := range 2 {
 		_, m, err := c.ReadMessage()
 		if err != nil || len(m) != 3 || int(m[0]) != i || int(binary.LittleEndian.Uint16(m[1:])) != to {
@@ -262,7 +255,7 @@ func TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal(t *testing.T) {
 	}
 	defer c.Close()
 	secure := tlsClient(c, l.tls(t, "admin"))
-	_ = secure.SetDeadline(time.Now().Add(patience))
+	_ = secure.SetDeadline(time.Now().Add(wait.Limit))
 	_, _ = io.WriteString(secure, "POST /portForward/ns/p HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\nContent-Length: 0\r\n\r\n"+
 		"POST /exec/any/thing HTTP/1.1\r\nHost: n\r\n\r\n")
 	all, err := io.ReadAll(bufio.NewReader(secure))

@@ -36,7 +36,7 @@ type route struct {
 	// the subresources of the node (C-1.40.3).
 	verb         string
 	subresources []string
-	privileged   bool // is written into the audit log
+	privileged   bool // is written into the audit file
 	debugging    bool // is away where debugging is (C-1.40.11)
 	health       bool // is on the health listener as well
 
@@ -50,7 +50,9 @@ type request struct {
 	caller Caller
 	values map[string]string // of the path
 	params url.Values
-	result string // for the audit log
+	result string // for the audit file
+	// notRecorded is how many refusals of this caller the audit file does not have.
+	notRecorded int
 }
 
 const (
@@ -69,8 +71,8 @@ func routes() []route {
 		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
 		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
 		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
-		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: run, serve: (*Server).restart},
-		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: run, serve: (*Server).delete},
+		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: run, privileged: true, serve: (*Server).restart},
+		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: run, privileged: true, serve: (*Server).delete},
 	}
 	add := func(r route) {
 		r.kubelet = true

@@ -36,6 +36,9 @@ type Server struct {
 	closed bool // guarded by busy: nothing is answered any more
 
 	keeping sync.Mutex // held while a checkpoint is made
+
+	auditFile auditFile
+	refusals  refusals
 }
 
 // New returns a Server. It touches nothing.
@@ -61,7 +64,7 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, log: cfg.Log, routes: routes()}
+	return &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}}
 }
 
 // whole gives a limit that is not set its default.
@@ -134,10 +137,11 @@ func (s *Server) local(ctx context.Context) *http.Server {
 	f := &front{
 		Server: s, gate: &gate{maxRequests: int64(s.cfg.Requests), maxStreams: int64(s.cfg.Streams)},
 		who: func(r *http.Request) (Caller, *Refusal) {
-			if !admitted(r.Context()) {
+			p, ok := admitted(r.Context())
+			if !ok {
 				return Caller{}, &Refusal{Code: http.StatusForbidden, Message: "this socket is for root and the agent's own user"}
 			}
-			return Caller{Name: "local", Local: true}, nil
+			return Caller{Name: "local", Local: true, LocalUID: p.uid, PID: p.pid}, nil
 		},
 		mine: func(*route) bool { return true },
 	}

@@ -22,10 +22,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// patience is how long a test waits for what has to happen.
-const patience = 20 * time.Second
+	"github.com/nodectl/nodectl/test/wait"
+)
 
 // root returns a directory as an agent's, with a path short enough for a socket.
 func root(t *testing.T) string {
@@ -78,26 +77,24 @@ func started(t *testing.T, cfg Config) (web *http.Client, stop func()) {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(wait.Limit):
 			t.Error("Serve does not return")
 		}
 	}
 	t.Cleanup(stop)
-	for begin := time.Now(); ; {
-		c, err := Dial(t.Context(), cfg.Socket)
-		if err == nil {
-			_ = c.Close()
-			return web, stop
-		}
+	wait.NoError(t, func() error {
 		select {
 		case err := <-ended:
 			t.Fatalf("Serve: %v", err)
-		case <-time.After(time.Millisecond):
+		default:
 		}
-		if time.Since(begin) > patience {
-			t.Fatal(err)
+		c, err := Dial(t.Context(), cfg.Socket)
+		if err == nil {
+			_ = c.Close()
 		}
-	}
+		return err
+	})
+	return web, stop
 }
 
 func client(socket string) *http.Client {
@@ -220,11 +217,7 @@ func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
 
 func waitFor(t *testing.T, c <-chan struct{}) {
 	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(patience):
-		t.Fatal("it does not happen")
-	}
+	wait.Receive(t, "what has to happen", c)
 }
 
 func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {

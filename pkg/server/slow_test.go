@@ -9,21 +9,26 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // hungUp waits until the other side has closed c.
 func hungUp(t *testing.T, what string, c net.Conn) {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(wait.Limit))
 	_, err := io.Copy(io.Discard, c)
 	var late net.Error
 	if errors.As(err, &late) && late.Timeout() {
@@ -94,7 +99,7 @@ func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
 	}
 	defer raw.Close()
 	c := tlsClient(raw, cfg)
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit))
 	_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	frame := func(kind, flags, stream byte, payload ...byte) {
 		_, _ = c.Write(append([]byte{0, 0, byte(len(payload)), kind, flags, 0, 0, 0, stream}, payload...))
@@ -116,40 +121,128 @@ func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
 	}
 }
 
-// TestD2_AQuietFollowerIsKept: a log that says nothing for a while is no reader who
-// takes nothing, by HTTP/2 either.
-func TestD2_AQuietFollowerIsKept(t *testing.T) {
-	t.Parallel()
-	const pause = 3 * time.Second // no machine is that slow while a line is written
-	l := newPlace(t, func(cfg *Config) {
-		cfg.Patience = pause
-		pod := cfg.Pod("ns", "p").DeepCopy()
-		pod.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "c", ContainerID: "x://id", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
-		cfg.Pod = func(string, string) *v1.Pod { return pod }
-		cfg.Logs = func(_ context.Context, w io.Writer, _ Log) error {
-			_, err := io.WriteString(w, "first\n")
-			time.Sleep(pause + pause/2)
-			if err == nil {
-				_, err = io.WriteString(w, "last\n")
-			}
-			return err
+// pipes is a listener without a network, for bubbles: its connections are net.Pipes.
+type pipes struct {
+	conns chan net.Conn // cap 0: dial sends, Accept receives
+	ended chan struct{}
+	end   func()
+}
+
+func newPipes() *pipes {
+	ended := make(chan struct{})
+	return &pipes{conns: make(chan net.Conn), ended: ended, end: sync.OnceFunc(func() { close(ended) })}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.ended:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.end(); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.conns <- theirs:
+		return ours, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// served has s answer on l with h until the test's end, and returns its client.
+func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h http.HandlerFunc) *http.Client {
+	ctx, end := context.WithCancel(t.Context())
+	var protocols http.Protocols
+	protocols.SetHTTP1(version == 1)
+	protocols.SetUnencryptedHTTP2(version == 2)
+	web := s.web(ctx, h)
+	web.Protocols = &protocols
+	ended := make(chan error, 1) // one end
+	go func() { ended <- s.serve(ctx, web, s.bounded(l, "pipes", 10, 0)) }()
+	transport := &http.Transport{DialContext: p.dial, Protocols: &protocols}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
+	return &http.Client{Transport: transport}
+}
+
+// A log that says nothing for a while is no reader who takes nothing. Shows: D2. HTTP/2
+// would end a stream whose write deadline passes, also while nothing is written.
+func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprintf("HTTP%d", version), func(t *testing.T) {
-			t.Parallel()
-			web := &http.Client{Transport: &http.Transport{TLSClientConfig: l.tls(t, "admin"), ForceAttemptHTTP2: version == 2}, Timeout: patience}
-			t.Cleanup(web.CloseIdleConnections)
-			a, err := web.Get("https://" + l.address + "/containerLogs/ns/p/c?follow=true")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer a.Body.Close()
-			if text, err := io.ReadAll(a.Body); err != nil || string(text) != "first\nlast\n" || a.ProtoMajor != version {
-				t.Errorf("HTTP/%d: %d, %q, %v", a.ProtoMajor, a.StatusCode, text, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s, p := New(Config{Patience: time.Minute}), newPipes()
+				web := p.served(t, s, p, version, func(w http.ResponseWriter, _ *http.Request) {
+					out := s.patient(w)
+					for _, line := range []string{"first\n", "second\n", "last\n"} {
+						if _, err := io.WriteString(out, line); err != nil {
+							t.Error(err)
+						}
+						time.Sleep(time.Hour)
+					}
+					out.end()
+				})
+				a, err := web.Get("http://n/")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer a.Body.Close()
+				if text, err := io.ReadAll(a.Body); err != nil || string(text) != "first\nsecond\nlast\n" || a.ProtoMajor != version {
+					t.Errorf("HTTP/%d: %q, %v", a.ProtoMajor, text, err)
+				}
+			})
 		})
 	}
+}
+
+// exhausted is a listener whose process has no file descriptor left, for a while.
+type exhausted struct {
+	*pipes
+	until time.Time
+	calls int
+}
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	if time.Now().Before(e.until) {
+		e.calls++
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return e.pipes.Accept()
+}
+
+// A server that can accept nothing tries once a second, and answers once it can. Shows: F10.
+func TestServe_NoDescriptorLeft_AcceptsOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds = 600
+		p := newPipes()
+		l := &exhausted{pipes: p, until: time.Now().Add(seconds * time.Second)}
+		web := p.served(t, New(Config{}), l, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
+		a, err := web.Get("http://n/") // it waits to be accepted
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Body.Close()
+		if text, err := io.ReadAll(a.Body); err != nil || string(text) != "here" {
+			t.Errorf("%q, %v", text, err)
+		}
+		if l.calls < 2 || l.calls > seconds+10 { // the first ten come sooner
+			t.Errorf("%d calls of Accept in %d seconds, want one a second", l.calls, seconds)
+		}
+		if late := time.Since(l.until); late > time.Second {
+			t.Errorf("answered %s after there were descriptors again", late)
+		}
+	})
 }
 
 // slowDesk takes long to say that somebody without a certificate is nobody.

@@ -104,19 +104,20 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 // peer is who is at the other end of a connection, as the kernel says.
 type peer struct {
 	uid uint32
+	pid int32
 	err error
 }
 
 type peerKey struct{}
 
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	uid, err := peerOf(c)
-	return context.WithValue(ctx, peerKey{}, peer{uid, err})
+	uid, pid, err := peerOf(c)
+	return context.WithValue(ctx, peerKey{}, peer{uid, pid, err})
 }
 
-// admitted reports whether a request comes from root or the agent's own user.
-// Nobody known is nobody admitted.
-func admitted(ctx context.Context) bool {
+// admitted returns the peer of a request, and whether it is root or the agent's own
+// user. A peer that the kernel does not name is not admitted.
+func admitted(ctx context.Context) (peer, bool) {
 	p, known := ctx.Value(peerKey{}).(peer)
-	return known && p.err == nil && (p.uid == 0 || int64(p.uid) == int64(os.Geteuid()))
+	return p, known && p.err == nil && (p.uid == 0 || int64(p.uid) == int64(os.Geteuid()))
 }

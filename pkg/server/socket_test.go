@@ -150,7 +150,7 @@ func TestAdmitted(t *testing.T) {
 		"nobody asked":          {t.Context(), false},
 		"not a unix connection": {withPeer(t.Context(), a), false},
 	} {
-		if got := admitted(c.ctx); got != c.want {
+		if _, got := admitted(c.ctx); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"slices"
@@ -59,6 +60,9 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 	c, ok, err := s.cfg.Access.Who(r.WithContext(ctx))
 	if err != nil {
 		s.log.Debug("Caller could not be authenticated", "error", err)
+	}
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		return Caller{}, refusal
 	}
 	if err != nil || !ok {
 		return Caller{}, nobody

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/nodectl/nodectl/test/authority"
 	"github.com/nodectl/nodectl/test/said"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // desk is an Access that knows the names of an authority's certificates and what each
@@ -87,11 +87,7 @@ func opened(t *testing.T, cfg Config) *port {
 	cfg.TLS.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil }
 	cfg.TLS.Bound = func(address string) { bound <- address }
 	_, p.stop = started(t, cfg)
-	select {
-	case p.address = <-bound:
-	case <-time.After(patience):
-		t.Fatal("it does not listen")
-	}
+	p.address = wait.Receive(t, "its address", bound)
 	return p
 }
 
@@ -127,7 +123,7 @@ func (p *port) tls(t *testing.T, name string) *tls.Config {
 // web is the same as an HTTP client, over HTTP/1.1.
 func (p *port) web(t *testing.T, name string) *http.Client {
 	t.Helper()
-	c := &http.Client{Transport: &http.Transport{TLSClientConfig: p.tls(t, name)}, Timeout: patience}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: p.tls(t, name)}, Timeout: wait.Limit}
 	t.Cleanup(c.CloseIdleConnections)
 	return c
 }

@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/test/said"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // secure connects to the TLS port.
@@ -28,7 +29,7 @@ func (p *port) secure(t *testing.T, name string) *tls.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit))
 	return tlsClient(c, p.tls(t, name))
 }
 
@@ -144,11 +145,7 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 			}
 		}
 		_ = crowd[0].Close()
-		for begin := time.Now(); !asks(p.secure(t, "admin")); {
-			if time.Since(begin) > patience {
-				t.Fatal("no room again")
-			}
-		}
+		wait.True(t, "there is room again", func() bool { return asks(p.secure(t, "admin")) })
 		if n := p.log.Count("Too many connections"); n < 1 || n > 2 {
 			t.Errorf("said %d times", n)
 		}
@@ -253,11 +250,7 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	_, stop := started(t, cfg) // the socket answers meanwhile
 	log.Has(t, 1, "Cannot listen; trying again")
 	_ = other.Close()
-	select {
-	case <-bound:
-	case <-time.After(patience):
-		t.Fatal("it is not tried again")
-	}
+	wait.Receive(t, "another try to listen", bound)
 	stop()
 	if c, err := net.Dial("tcp", address); err == nil {
 		_ = c.Close()

@@ -19,7 +19,7 @@ import (
 func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http.Request) {
 	up := websocket.Upgrader{
 		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPortForwardV1},
-		CheckOrigin:  func(*http.Request) bool { return true }, // who asks is known by more than a browser's word
+		CheckOrigin:  func(*http.Request) bool { return true }, // admit has checked the origin
 	}
 	known := false
 	for _, p := range websocket.Subprotocols(r) {

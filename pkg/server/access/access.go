@@ -21,10 +21,9 @@ import (
 	"strings"
 	"time"
 
-	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
@@ -73,6 +72,9 @@ type Access struct {
 	certs   *authorities // nil: certificates say nothing
 	tokens  *tokens      // nil: tokens say nothing
 	reviews *reviews     // nil: there is no API server
+	peers   *peers
+
+	unreviewed, unauthorized seldom // warnings
 }
 
 var _ server.Access = (*Access)(nil)
@@ -92,7 +94,7 @@ func New(cfg Config) (*Access, error) {
 		}
 	}
 	cfg.Node = strings.ToLower(cfg.Node) // as an API server knows it
-	a := &Access{cfg: cfg}
+	a := &Access{cfg: cfg, peers: newPeers()}
 	switch {
 	case cfg.Node == "":
 		return nil, errors.New("no node name")
@@ -111,7 +113,7 @@ func New(cfg Config) (*Access, error) {
 		return a, nil
 	}
 	if !cfg.NoTokens {
-		ask, err := authentication.NewForConfig(limited(cfg.API))
+		ask, err := kubeconfig.NewTokenReviews(limited(cfg.API))
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +121,7 @@ func New(cfg Config) (*Access, error) {
 			return nil, err
 		}
 	}
-	ask, err := authorization.NewForConfig(limited(cfg.API))
+	ask, err := kubeconfig.NewSubjectAccessReviews(limited(cfg.API))
 	if err != nil {
 		return nil, err
 	}
@@ -134,30 +136,73 @@ func limited(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-// Who implements server.Access: by certificate first, then by token. Who asks
-// without TLS is nobody.
-func (a *Access) Who(r *http.Request) (server.Caller, bool, error) {
+// Who implements server.Access: by certificate first, then by token. A request without TLS
+// is not authenticated. The caches answer at once; everything else costs the node work, of
+// which a peer gets little. An error may be a *server.Refusal.
+func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	if r.TLS == nil {
 		return server.Caller{}, false, nil
 	}
-	if a.certs != nil && len(r.TLS.PeerCertificates) > 0 {
-		if c, ok := a.certs.who(r.TLS.PeerCertificates, time.Now()); ok && known(c) {
-			return authenticated(c), true, nil
+	shown, now := r.TLS.PeerCertificates, time.Now()
+	var chain, key string
+	if a.certs == nil || len(shown) == 0 {
+		shown = nil
+	} else if err := checkChain(shown); err != nil {
+		a.cfg.Log.Debug("Client certificate refused", "error", err)
+		shown = nil
+	} else {
+		k, said, found := a.certs.kept(shown, now)
+		if said.ok && known(said.caller) {
+			return authenticated(said.caller), true, nil
+		}
+		if chain = k; found {
+			shown = nil
 		}
 	}
 	token := bearer(r)
-	if a.tokens == nil || token == "" {
+	if a.tokens == nil {
+		token = ""
+	}
+	if token != "" {
+		k, said, found := a.tokens.kept(token)
+		if said.ok && known(said.caller) {
+			return authenticated(said.caller), true, nil
+		}
+		if key = k; found {
+			token = ""
+		}
+	}
+	if shown == nil && token == "" {
 		return server.Caller{}, false, nil
 	}
-	c, ok, err := a.tokens.who(r.Context(), token)
+	leave, err := a.peers.enter(peerOf(r))
 	if err != nil {
-		a.cfg.Log.Warn("Token not reviewed", "error", err)
 		return server.Caller{}, false, err
 	}
-	if !ok || !known(c) {
+	defer func() { leave(!ok && err == nil) }()
+	if shown != nil {
+		said, err := a.certs.judge(r.Context(), chain, shown, now)
+		if err != nil {
+			return server.Caller{}, false, err
+		}
+		if said.ok && known(said.caller) {
+			return authenticated(said.caller), true, nil
+		}
+	}
+	if token == "" {
 		return server.Caller{}, false, nil
 	}
-	return authenticated(c), true, nil
+	said, err := a.tokens.judge(r.Context(), key, token)
+	if err != nil {
+		if hidden, ok := a.unreviewed.now(); ok {
+			a.cfg.Log.Warn("Token not reviewed", "error", err, "notLogged", hidden)
+		}
+		return server.Caller{}, false, err
+	}
+	if !said.ok || !known(said.caller) {
+		return server.Caller{}, false, nil
+	}
+	return authenticated(said.caller), true, nil
 }
 
 // known reports whether c is somebody.
@@ -190,7 +235,9 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 	for _, subresource := range subresources {
 		said, err := a.reviews.may(ctx, c, verb, subresource)
 		if err != nil {
-			a.cfg.Log.Warn("Access not reviewed", "verb", verb, "subresource", subresource, "error", err)
+			if hidden, ok := a.unauthorized.now(); ok {
+				a.cfg.Log.Warn("Access not reviewed", "verb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
+			}
 			return false, "", err
 		}
 		if why = said.why; said.allowed {

@@ -2,14 +2,21 @@ package access
 
 import (
 	"bytes"
+	"context"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/nodectl/nodectl/pkg/server"
 )
@@ -19,6 +26,20 @@ const (
 	rereadAfter = time.Second
 	// credentialID is what the API server's audit log calls the credential.
 	credentialID = "authentication.kubernetes.io/credential-id"
+	// A chain with more than these is refused. A client's chain has one or two
+	// intermediates of 2 KiB.
+	intermediates = 5
+	sameSubject   = 2
+	chainLimit    = 16 << 10
+	rsaLimit      = 8192 // bits, the limit of crypto/tls
+	comparisons   = 1000 // of names with intermediates' name constraints
+	// verifying is how many chains are verified at a time.
+	verifying = 2
+	// The result of a verification is kept for so long, and no longer than a certificate
+	// of the chain is valid.
+	acceptedFor = 5 * time.Minute
+	refusedFor  = 10 * time.Second
+	chainsKept  = 1024
 )
 
 // authorities are those whose client certificates are believed.
@@ -26,14 +47,22 @@ type authorities struct {
 	file string
 	log  *slog.Logger
 
-	mu   sync.Mutex // guards what follows
-	read time.Time
-	text []byte
-	pool *x509.CertPool
+	verify            func(*x509.Certificate, x509.VerifyOptions) ([][]*x509.Certificate, error)
+	turns             *semaphore.Weighted
+	accepted, refused *cache.LRUExpireCache // of judged; a crowd of refused chains displaces no accepted one
+
+	mu         sync.Mutex // guards what follows
+	read       time.Time
+	text       []byte
+	pool       *x509.CertPool
+	generation int64 // of the pool
 }
 
 func newAuthorities(file string, log *slog.Logger) (*authorities, error) {
-	a := &authorities{file: file, log: log}
+	a := &authorities{
+		file: file, log: log, verify: (*x509.Certificate).Verify, turns: semaphore.NewWeighted(verifying),
+		accepted: cache.NewLRUExpireCache(chainsKept), refused: cache.NewLRUExpireCache(chainsKept),
+	}
 	return a, a.load(time.Now())
 }
 
@@ -55,12 +84,13 @@ func (a *authorities) load(now time.Time) error {
 		a.log.Info("Client authorities replaced", "file", a.file)
 	}
 	a.text, a.pool = text, pool
+	a.generation++
 	return nil
 }
 
-// now returns the authorities. While the file cannot be read, those of before stand:
+// now returns the authorities and the number of their version. While the file cannot be read, those of before stand:
 // a file that is being replaced locks nobody out.
-func (a *authorities) now(now time.Time) *x509.CertPool {
+func (a *authorities) now(now time.Time) (*x509.CertPool, int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.Sub(a.read) >= rereadAfter || now.Before(a.read) {
@@ -68,28 +98,106 @@ func (a *authorities) now(now time.Time) *x509.CertPool {
 			a.log.Error("Client authorities not read again", "error", err)
 		}
 	}
-	return a.pool
+	return a.pool, a.generation
 }
 
-// who says whom the certificate names that somebody has shown the key of: it is
-// signed for clients by one of the authorities, and is valid now.
-func (a *authorities) who(shown []*x509.Certificate, now time.Time) (server.Caller, bool) {
+// errChain says that a certificate chain is refused before anything of it is verified.
+var errChain = errors.New("certificate chain costs too much to verify")
+
+// checkChain refuses a chain whose verification could cost more than a few signatures.
+// crypto/x509 itself stops after 100 signatures, which an unauthenticated caller can ask for
+// with one handshake.
+func checkChain(shown []*x509.Certificate) error {
+	if len(shown) > 1+intermediates {
+		return fmt.Errorf("%w: more than %d intermediates", errChain, intermediates)
+	}
+	bytes, names, constraints, subjects := 0, 0, 0, map[string]int{}
+	for i, c := range shown {
+		names += len(c.DNSNames) + len(c.EmailAddresses) + len(c.IPAddresses) + len(c.URIs)
+		if bytes += len(c.Raw); bytes > chainLimit {
+			return fmt.Errorf("%w: more than %d bytes", errChain, chainLimit)
+		}
+		if key, ok := c.PublicKey.(*rsa.PublicKey); ok && key.N.BitLen() > rsaLimit {
+			return fmt.Errorf("%w: RSA key of more than %d bits", errChain, rsaLimit)
+		}
+		if i == 0 {
+			continue
+		}
+		// Each certificate of an issuer's name is tried as its issuer.
+		if subjects[string(c.RawSubject)]++; subjects[string(c.RawSubject)] > sameSubject {
+			return fmt.Errorf("%w: more than %d intermediates of one subject", errChain, sameSubject)
+		}
+		constraints += len(c.PermittedDNSDomains) + len(c.ExcludedDNSDomains) + len(c.PermittedIPRanges) + len(c.ExcludedIPRanges) +
+			len(c.PermittedEmailAddresses) + len(c.ExcludedEmailAddresses) + len(c.PermittedURIDomains) + len(c.ExcludedURIDomains)
+	}
+	if names*constraints > comparisons {
+		return fmt.Errorf("%w: more than %d names to compare", errChain, comparisons)
+	}
+	return nil
+}
+
+// judged is the result of one verification.
+type judged struct {
+	caller      server.Caller
+	ok          bool
+	from, until time.Time // outside, it has to be verified again
+}
+
+// kept returns the result of the chain from the cache. key names it there.
+func (a *authorities) kept(shown []*x509.Certificate, now time.Time) (key string, said judged, found bool) {
+	_, generation := a.now(now)
+	sum := sha256.New()
+	_ = binary.Write(sum, binary.BigEndian, generation)
+	for _, c := range shown {
+		_ = binary.Write(sum, binary.BigEndian, int64(len(c.Raw)))
+		sum.Write(c.Raw)
+	}
+	key = string(sum.Sum(nil))
+	for _, of := range []*cache.LRUExpireCache{a.accepted, a.refused} {
+		if v, ok := of.Get(key); ok && !now.Before(v.(judged).from) && now.Before(v.(judged).until) {
+			return key, v.(judged), true
+		}
+	}
+	return key, judged{}, false
+}
+
+// judge verifies the chain, with a few others at a time, and keeps the result under key:
+// the certificate is signed for clients by one of the authorities, and is valid now.
+func (a *authorities) judge(ctx context.Context, key string, shown []*x509.Certificate, now time.Time) (judged, error) {
+	if err := a.turns.Acquire(ctx, 1); err != nil {
+		return judged{}, err
+	}
+	defer a.turns.Release(1)
+	if _, said, found := a.kept(shown, now); found { // another request has verified it meanwhile
+		return said, nil
+	}
+	pool, _ := a.now(now)
 	opts := x509.VerifyOptions{
-		Roots: a.now(now), Intermediates: x509.NewCertPool(), CurrentTime: now,
+		Roots: pool, Intermediates: x509.NewCertPool(), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	for _, between := range shown[1:] {
 		opts.Intermediates.AddCert(between)
 	}
 	leaf := shown[0]
-	if _, err := leaf.Verify(opts); err != nil {
+	chains, err := a.verify(leaf, opts)
+	if err != nil {
 		a.log.Debug("Client certificate refused", "error", err)
-		return server.Caller{}, false
+		said := judged{from: now, until: now.Add(refusedFor)}
+		a.refused.Add(key, said, refusedFor)
+		return said, nil
 	}
 	sum := sha256.Sum256(leaf.Raw)
-	return server.Caller{
+	said := judged{from: now, until: now.Add(acceptedFor), ok: true, caller: server.Caller{
 		Name:   leaf.Subject.CommonName,
 		Groups: leaf.Subject.Organization,
 		Extra:  map[string][]string{credentialID: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
-	}, true
+	}}
+	for _, c := range chains[0] {
+		if c.NotAfter.Before(said.until) {
+			said.until = c.NotAfter
+		}
+	}
+	a.accepted.Add(key, said, acceptedFor)
+	return said, nil
 }

@@ -27,21 +27,24 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 		a := s.access(t)
 		var wg sync.WaitGroup
 		for i := range 200 {
-			wg.Go(func() { _, _, _ = a.Who(with(fmt.Sprintf("unknown-%d", i))) })
+			r := with(fmt.Sprintf("unknown-%d", i))
+			r.RemoteAddr = fmt.Sprintf("198.51.100.%d:1", i)
+			wg.Go(func() { _, _, _ = a.Who(r) })
 		}
 		wg.Wait()
 		if n := most.Load(); n > asking || n < asking/2 {
 			t.Errorf("%d questions at a time", n)
 		}
 		for i := range 3 * tokensKept {
-			a.tokens.kept.Add(fmt.Sprint(i), identity{}, time.Minute)
+			a.tokens.accepted.Add(fmt.Sprint(i), identity{}, time.Minute)
+			a.tokens.refused.Add(fmt.Sprint(i), identity{}, time.Minute)
 			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
 		}
 		for i := range 2 * reviewsKept {
 			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
 		}
-		if n, m := len(a.tokens.kept.Keys()), len(a.reviews.kept.Keys()); n != tokensKept || m != reviewsKept {
-			t.Errorf("%d tokens and %d reviews are kept", n, m)
+		if n, no, m := len(a.tokens.accepted.Keys()), len(a.tokens.refused.Keys()), len(a.reviews.kept.Keys()); n != tokensKept || no != tokensKept || m != reviewsKept {
+			t.Errorf("%d accepted and %d refused tokens and %d reviews are kept", n, no, m)
 		}
 	})
 }
@@ -62,8 +65,10 @@ func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
 				if !alike {
 					token = fmt.Sprint(token, i)
 				}
+				r := with(token)
+				r.RemoteAddr = fmt.Sprintf("198.51.%d.%d:1", i/250, i%250)
 				wg.Go(func() {
-					_, ok, err := a.Who(with(token))
+					_, ok, err := a.Who(r)
 					if ok {
 						t.Error("somebody")
 					}

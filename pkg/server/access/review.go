@@ -16,14 +16,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
-	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
 // reviews asks the API server who may do what with this node.
 type reviews struct {
-	ask             authorization.AuthorizationV1Interface
+	ask             *kubeconfig.SubjectAccessReviews
 	node            string
 	allowed, denied time.Duration
 	kept            *cache.LRUExpireCache
@@ -38,7 +38,7 @@ type verdict struct {
 	why     string
 }
 
-func newReviews(ask authorization.AuthorizationV1Interface, cfg Config) *reviews {
+func newReviews(ask *kubeconfig.SubjectAccessReviews, cfg Config) *reviews {
 	return &reviews{
 		ask: ask, node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor,
 		kept: cache.NewLRUExpireCache(reviewsKept), gate: newGate(),
@@ -90,7 +90,7 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (verdict, error) {
 	var said *authorizationv1.SubjectAccessReview
 	err := s.gate.ask(ctx, func(ctx context.Context) (err error) {
-		said, err = s.ask.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		said, err = s.ask.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {

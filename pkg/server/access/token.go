@@ -9,13 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
-	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
@@ -23,20 +22,18 @@ const (
 	tokenLimit  = 16 << 10 // bytes; a longer one is nobody's
 	tokensKept  = 1024
 	reviewsKept = 4096
-	// waiting bounds those who wait for the word on a token: who is nobody yet holds
-	// nothing else of the server, however many they are.
-	waiting = 64
 )
 
 // tokens asks the API server who has a token.
 type tokens struct {
-	ask    authentication.AuthenticationV1Interface
+	ask    *kubeconfig.TokenReviews
 	yes    time.Duration // how long the word on somebody's token is kept
 	no     time.Duration // and on nobody's
 	secret []byte        // of the keys below: they say nothing of a token to whoever reads memory
-	kept   *cache.LRUExpireCache
-	gate   gate
-	crowd  *semaphore.Weighted // who waits
+	// accepted and refused hold identities: a crowd of refused tokens displaces no
+	// accepted one.
+	accepted, refused *cache.LRUExpireCache
+	gate              gate
 
 	together singleflight.Group
 }
@@ -47,8 +44,8 @@ type identity struct {
 	ok     bool
 }
 
-func newTokens(ask authentication.AuthenticationV1Interface, cfg Config) (*tokens, error) {
-	t := &tokens{ask: ask, yes: cfg.TokensFor, no: min(cfg.TokensFor, cfg.DeniedFor), secret: make([]byte, 32), kept: cache.NewLRUExpireCache(tokensKept), gate: newGate(), crowd: semaphore.NewWeighted(waiting)}
+func newTokens(ask *kubeconfig.TokenReviews, cfg Config) (*tokens, error) {
+	t := &tokens{ask: ask, yes: cfg.TokensFor, no: min(cfg.TokensFor, cfg.DeniedFor), secret: make([]byte, 32), accepted: cache.NewLRUExpireCache(tokensKept), refused: cache.NewLRUExpireCache(tokensKept), gate: newGate()}
 	_, err := rand.Read(t.secret)
 	return t, err
 }
@@ -63,34 +60,36 @@ func bearer(r *http.Request) string {
 	return token
 }
 
-// who says whose a token is, from what was said of it a while ago. An error is not
-// kept.
-func (t *tokens) who(ctx context.Context, token string) (server.Caller, bool, error) {
+// kept returns whose a token is from the cache. key names it there.
+func (t *tokens) kept(token string) (key string, said identity, found bool) {
 	mac := hmac.New(sha256.New, t.secret)
 	mac.Write([]byte(token))
-	key := string(mac.Sum(nil))
-	if said, ok := t.kept.Get(key); ok {
-		return said.(identity).caller, said.(identity).ok, nil
+	key = string(mac.Sum(nil))
+	for _, of := range []*cache.LRUExpireCache{t.accepted, t.refused} {
+		if v, ok := of.Get(key); ok {
+			return key, v.(identity), true
+		}
 	}
-	if !t.crowd.TryAcquire(1) {
-		return server.Caller{}, false, errBusy
-	}
-	defer t.crowd.Release(1)
+	return key, identity{}, false
+}
+
+// judge asks whose a token is and keeps the answer under key. An error is not kept.
+func (t *tokens) judge(ctx context.Context, key, token string) (identity, error) {
 	said, err, _ := t.together.Do(key, func() (any, error) {
 		said, err := t.review(ctx, token)
 		switch {
 		case err != nil:
 		case said.ok:
-			t.kept.Add(key, said, t.yes)
+			t.accepted.Add(key, said, t.yes)
 		default:
-			t.kept.Add(key, said, t.no)
+			t.refused.Add(key, said, t.no)
 		}
 		return said, err
 	})
 	if err != nil {
-		return server.Caller{}, false, err
+		return identity{}, err
 	}
-	return said.(identity).caller, said.(identity).ok, nil
+	return said.(identity), nil
 }
 
 // review asks. What it is told of why a token is refused is not repeated: it may
@@ -98,7 +97,7 @@ func (t *tokens) who(ctx context.Context, token string) (server.Caller, bool, er
 func (t *tokens) review(ctx context.Context, token string) (identity, error) {
 	var said *authenticationv1.TokenReview
 	err := t.gate.ask(ctx, func(ctx context.Context) (err error) {
-		said, err = t.ask.TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+		said, err = t.ask.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 		return err
 	})
 	if err != nil || !said.Status.Authenticated {

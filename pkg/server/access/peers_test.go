@@ -1,0 +1,270 @@
+package access
+
+import (
+	"bytes"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/server"
+)
+
+// counting counts the verifications of a, and how many run at a time.
+func counting(a *Access) (all, most *atomic.Int64) {
+	all, most = new(atomic.Int64), new(atomic.Int64)
+	var now atomic.Int64
+	verify := a.certs.verify
+	a.certs.verify = func(c *x509.Certificate, opts x509.VerifyOptions) ([][]*x509.Certificate, error) {
+		all.Add(1)
+		n := now.Add(1)
+		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+		}
+		defer now.Add(-1)
+		return verify(c, opts)
+	}
+	return all, most
+}
+
+// from gives a request another address.
+func from(r *http.Request, address string) *http.Request {
+	r.RemoteAddr = address
+	return r
+}
+
+func tooMany(err error) bool {
+	var refusal *server.Refusal
+	return errors.As(err, &refusal) && refusal.Code == http.StatusTooManyRequests
+}
+
+// Shows: D2. An unauthenticated caller cannot make the node verify a chain that costs more
+// than a few signatures: too many intermediates, many of one subject, large keys, many
+// names against many name constraints.
+func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
+	t.Parallel()
+	ours := newAuthority("ours", nil)
+	s := &api{}
+	a := s.access(t, func(c *Config) { c.ClientCAFile = caFile(t, ours.pem()) })
+	verified, _ := counting(a)
+	chain := func(n int, name func(int) string) []*x509.Certificate {
+		at, all := ours, []*x509.Certificate(nil)
+		for i := range n {
+			at = newAuthority(name(i), at)
+			all = append([]*x509.Certificate{at.cert}, all...)
+		}
+		return append([]*x509.Certificate{at.issue("anna")}, all...)
+	}
+	numbered := func(i int) string { return fmt.Sprint("between", i) }
+	if _, ok, err := a.Who(showing(chain(intermediates, numbered)...)); !ok || err != nil || verified.Load() != 1 {
+		t.Errorf("%d intermediates: %t, %v after %d verifications", intermediates, ok, err, verified.Load())
+	}
+	long := make([]string, 200)
+	for i := range long {
+		long[i] = fmt.Sprintf("n%d.example", i)
+	}
+	many := newAuthority("many", ours)
+	constrained := *many.cert
+	constrained.ExcludedDNSDomains = long
+	large := ours.issue("anna", func(c *x509.Certificate) {
+		c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, chainLimit)}}
+	})
+	for name, shown := range map[string][]*x509.Certificate{
+		"too many intermediates": chain(intermediates+1, numbered),
+		"of one subject":         chain(sameSubject+1, func(int) string { return "between" }),
+		"bytes":                  {large},
+		"names":                  {many.issue("anna", func(c *x509.Certificate) { c.DNSNames = long }), &constrained},
+		"RSA":                    {ours.issue("anna"), wide(newAuthority("wide", ours).cert)},
+	} {
+		if _, ok, err := a.Who(showing(shown...)); ok || err != nil {
+			t.Errorf("%s: %t, %v", name, ok, err)
+		}
+	}
+	if n := verified.Load(); n != 1 {
+		t.Errorf("%d verifications, want the first one only", n)
+	}
+}
+
+// wide returns c with an RSA key whose use takes long.
+func wide(c *x509.Certificate) *x509.Certificate {
+	of := *c
+	of.PublicKey = rsaKey(new(big.Int).Lsh(big.NewInt(1), rsaLimit))
+	return &of
+}
+
+// Shows: D2. A chain is verified once for a pool and a time, accepted or not.
+func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
+	t.Parallel()
+	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
+	file := caFile(t, ours.pem())
+	s := &api{}
+	a := s.access(t, func(c *Config) { c.ClientCAFile = file })
+	verified, _ := counting(a)
+	soon := time.Now().Add(time.Minute)
+	good, bad := ours.issue("anna", func(c *x509.Certificate) { c.NotAfter = soon }), others.issue("anna")
+	for range 50 {
+		if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+			t.Fatalf("good: %t, %v", ok, err)
+		}
+		if _, ok, err := a.Who(showing(bad)); ok || err != nil {
+			t.Fatalf("bad: %t, %v", ok, err)
+		}
+	}
+	if n := verified.Load(); n != 2 {
+		t.Errorf("%d verifications of two chains", n)
+	}
+	shown := []*x509.Certificate{good}
+	if _, _, found := a.certs.kept(shown, soon.Add(time.Second)); found {
+		t.Error("the result outlives the certificate")
+	}
+	if _, _, found := a.certs.kept(shown, time.Now().Add(-time.Hour)); found {
+		t.Error("the result is used for a time before its verification")
+	}
+	put(t, file, others.pem())
+	later := time.Now().Add(rereadAfter)
+	if _, _, found := a.certs.kept(shown, later); found {
+		t.Error("the result outlives the pool")
+	}
+}
+
+// Shows: D2. A crowd of different chains costs few verifications: each peer has a budget,
+// and few run at a time. The accepted chain of the same peer is answered all the while.
+func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
+	t.Parallel()
+	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
+	s := &api{}
+	a := s.access(t, func(c *Config) { c.ClientCAFile = caFile(t, ours.pem()) })
+	verified, most := counting(a)
+	good := ours.issue("anna")
+	if _, ok, _ := a.Who(showing(good)); !ok {
+		t.Fatal("a good certificate is refused")
+	}
+	var shown []*x509.Certificate
+	for range 5 * refusalBurst {
+		shown = append(shown, others.issue("mallory"))
+	}
+	begin := time.Now()
+	var refused atomic.Int64
+	var wg sync.WaitGroup
+	for _, c := range shown {
+		wg.Go(func() {
+			if _, ok, err := a.Who(showing(c)); ok || err != nil && !tooMany(err) {
+				t.Errorf("%t, %v", ok, err)
+			} else if err != nil {
+				refused.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	// Those that were under way when the budget ended are finished.
+	bound := 1 + refusalBurst + waitingPeer + int64(time.Since(begin).Seconds()+1)*refusalsPerSecond
+	if n := verified.Load(); n > bound || refused.Load() == 0 {
+		t.Errorf("%d verifications, want at most %d; %d turned away", n, bound, refused.Load())
+	}
+	if n := most.Load(); n > verifying {
+		t.Errorf("%d at a time", n)
+	}
+	if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+		t.Errorf("the accepted chain: %t, %v", ok, err)
+	}
+	if _, ok, err := a.Who(from(showing(ours.issue("ben")), "203.0.113.7:1")); !ok || err != nil {
+		t.Errorf("another peer: %t, %v", ok, err)
+	}
+}
+
+// Shows: D2. Refused tokens displace no accepted one, from however many peers they come,
+// and one peer causes few questions and few warnings.
+func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := &api{tokens: anna()}
+		a := s.access(t, func(c *Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+			c.TokensFor = time.Hour
+		})
+		if _, ok, _ := a.Who(with("hunter2")); !ok {
+			t.Fatal("a good token is refused")
+		}
+		for i := range 2 * tokensKept {
+			r := from(with(fmt.Sprint("unknown-", i)), fmt.Sprintf("[2001:db8:%x::1]:1", i))
+			if _, ok, err := a.Who(r); ok || err != nil {
+				t.Fatalf("%d: %t, %v", i, ok, err)
+			}
+		}
+		before, _ := s.counts()
+		if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+			t.Errorf("the accepted token: %t, %v", ok, err)
+		}
+		if n, _ := s.counts(); n != before {
+			t.Error("the accepted token was displaced")
+		}
+		begin, turned := time.Now(), 0
+		for i := range 1000 { // one host with many addresses
+			_, ok, err := a.Who(from(with(fmt.Sprint("other-", i)), fmt.Sprintf("[2001:db8:ffff:1::%x]:1", i+1)))
+			if ok {
+				t.Fatal("accepted")
+			}
+			if tooMany(err) {
+				turned++
+			}
+		}
+		n, _ := s.counts()
+		most := refusalBurst + int(time.Since(begin).Seconds()+1)*refusalsPerSecond
+		if n-before > most || turned != 1000-(n-before) {
+			t.Errorf("one peer causes %d questions, want at most %d; %d are turned away", n-before, most, turned)
+		}
+		s.set(errDown)
+		before = strings.Count(log.String(), "level=WARN")
+		for i := range 400 { // in less time than quietFor: the client of the API server sends 50 a second
+			_, _, _ = a.Who(from(with(fmt.Sprint("late-", i)), "203.0.113.9:1"))
+		}
+		if n := strings.Count(log.String(), "level=WARN") - before; n != 1 {
+			t.Errorf("%d warnings", n)
+		}
+		time.Sleep(2 * quietFor)
+		_, _, _ = a.Who(from(with("late"), "203.0.113.9:1"))
+		if !strings.Contains(log.String(), "notLogged=399") {
+			t.Errorf("the warnings left out are not counted: %s", log.String())
+		}
+		s.set(nil)
+		time.Sleep(time.Minute)
+		if _, ok, err := a.Who(from(with("other-1"), "[2001:db8:ffff:1::1]:1")); ok || err != nil {
+			t.Errorf("after a minute the peer is heard again: %t, %v", ok, err)
+		}
+	})
+}
+
+// Shows: D2. One peer does not take the places of the others while its tokens are reviewed.
+func TestToken_OnePeerWaits_OthersAreHeard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{tokens: anna(), meet: func() { time.Sleep(time.Second) }}
+		a := s.access(t)
+		var away atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() {
+				if _, _, err := a.Who(with(fmt.Sprint("unknown-", i))); tooMany(err) {
+					away.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := away.Load(); n != 500-waitingPeer {
+			t.Errorf("%d are turned away", n)
+		}
+		if _, ok, err := a.Who(from(with("hunter2"), "203.0.113.9:1")); !ok || err != nil {
+			t.Errorf("another peer: %t, %v", ok, err)
+		}
+		wg.Wait()
+	})
+}

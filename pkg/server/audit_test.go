@@ -1,0 +1,252 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// lines returns the audit lines of a file.
+func auditLines(t *testing.T, path string) (all []map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var one map[string]any
+		if err := json.Unmarshal(line, &one); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// Shows: D2. restart and delete have an audit line like every privileged call; a local
+// caller's has its UID and PID. The file is the owner's alone, and the log has no line.
+func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	l := newPlace(t, func(cfg *Config) {
+		cfg.Audit = filepath.Join(dir, "audit.jsonl")
+		cfg.Restart = func(context.Context, string, string, []string, *int64) error { return nil }
+		cfg.Delete = func(context.Context, string, string, string, *int64) error {
+			return &Refusal{Code: http.StatusConflict, Message: "no"}
+		}
+	})
+	web := client(l.cfg.Socket)
+	full(t, web, http.MethodPost, "/v1/restart/ns/p?container=c", "")
+	full(t, web, http.MethodPost, "/v1/delete/ns/p", "")
+	full(t, web, http.MethodPost, "/run/ns/p/c?cmd=true", "")
+	full(t, web, http.MethodGet, "/v1/pods", "")
+	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/run/ns/p/c?cmd=true", nil)
+	web.CloseIdleConnections()
+	l.stop()
+	got := auditLines(t, filepath.Join(dir, "audit.jsonl"))
+	if len(got) != 4 {
+		t.Fatalf("%d lines: %v", len(got), got)
+	}
+	for i, want := range []string{"restart ok true", "delete 409 true", "run ok true", "run ok false"} {
+		it := got[i]
+		if is := fmt.Sprint(it["verb"], " ", it["result"], " ", it["local"]); is != want || it["pod"] != "ns/p" {
+			t.Errorf("line %d: %v, want %s", i, it, want)
+		}
+		uid, known := it["uid"]
+		pid := it["pid"]
+		if local := i < 3; known != local || local && (uid != float64(os.Geteuid()) || pid != float64(os.Getpid())) {
+			t.Errorf("line %d: UID %v, PID %v", i, uid, pid)
+		}
+	}
+	if got[0]["container"] != "c" {
+		t.Errorf("containers of restart: %v", got[0]["container"])
+	}
+	if info, err := os.Stat(filepath.Join(dir, "audit.jsonl")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if l.log.Count("Privileged call") != 0 {
+		t.Error("the lines are in the log too")
+	}
+}
+
+// Shows: D2. A caller without rights does not rotate the lines of the others away: its
+// refusals get few lines, and the next one says how many are missing.
+func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	path := filepath.Join(dir, "audit.jsonl")
+	l := newPlace(t, func(cfg *Config) { cfg.Audit = path })
+	begin := time.Now()
+	web := l.web(t, "guest")
+	for range 5 * refusalLines {
+		if code, _, _ := l.fetch(t, web, http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil); code != http.StatusForbidden {
+			t.Fatalf("answered %d", code)
+		}
+	}
+	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/run/ns/p/c?cmd=true", nil)
+	most := refusalLines + int(time.Since(begin)/refusalPause) + 1
+	l.stop()
+	got := auditLines(t, path)
+	if n := len(got); n < refusalLines+1 || n > most+1 || got[n-1]["user"] != "admin" {
+		t.Errorf("%d lines, want %d; the last is %v", n, refusalLines+1, got[n-1])
+	}
+	var r refusals
+	at := time.Now()
+	for range 3 * refusalLines {
+		r.enter("guest", at)
+	}
+	if hidden, ok := r.enter("guest", at.Add(refusalPause)); !ok || hidden != 2*refusalLines {
+		t.Errorf("later: %d, %t", hidden, ok)
+	}
+	for i := range 3 * auditCallers {
+		r.enter(fmt.Sprint(i), at)
+	}
+	if n := len(r.by); n > auditCallers {
+		t.Errorf("%d callers are counted", n)
+	}
+}
+
+// The file is rotated at its limit, a few are kept, and a file that cannot be written
+// hides no call.
+func TestAudit_LargeFile_IsRotated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := &auditFile{path: filepath.Join(dir, "audit.jsonl")}
+	for i := range auditFiles + 3 {
+		if err := os.WriteFile(f.path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(f.path, auditLimit); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(fmt.Appendf(nil, "line %d\n", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(left) != 1+auditFiles {
+		t.Errorf("%v, %v", left, err)
+	}
+	text, _ := os.ReadFile(f.path)
+	if info, err := os.Stat(f.path); err != nil || string(text) != fmt.Sprintf("line %d\n", auditFiles+2) || info.Mode().Perm() != 0o600 {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := os.Remove(f.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), f.path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write([]byte("x")); err == nil {
+		t.Error("a link is followed")
+	}
+	l := newPlace(t, func(cfg *Config) { cfg.Audit = f.path })
+	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/run/ns/p/c?cmd=true", nil)
+	l.stop()
+	if l.log.Count("Audit file not written") != 1 || l.log.Count(`msg="Privileged call"`) != 1 {
+		t.Errorf("the log has %s", l.log.String())
+	}
+}
+
+// Shows: D1. A web page of another origin opens no stream and runs no command with its
+// visitor's certificate; an API server that passes a request on does.
+func TestOrigin_PageOfAnotherOrigin_IsRefused(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	l := newPlace(t, func(cfg *Config) { cfg.Audit = filepath.Join(dir, "audit.jsonl") })
+	web := l.web(t, "admin")
+	socket := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}, "Sec-Websocket-Protocol": {"v5.channel.k8s.io"}}
+	with := func(h http.Header, more ...string) http.Header {
+		all := h.Clone()
+		if all == nil {
+			all = http.Header{}
+		}
+		for i := 0; i < len(more); i += 2 {
+			all.Set(more[i], more[i+1])
+		}
+		return all
+	}
+	const foreign = "https://evil.example"
+	for _, it := range []struct {
+		method, path string
+		header       http.Header
+		want         int
+	}{
+		{"GET", "/exec/ns/p/c?command=sh&output=1", with(socket, "Origin", foreign), 403},
+		{"GET", "/attach/ns/p/c?output=1", with(socket, "Origin", foreign), 403},
+		{"GET", "/portForward/ns/p?port=80", with(socket, "Origin", "null"), 403},
+		{"GET", "/containerLogs/ns/p/c", with(nil, "Origin", foreign), 403},
+		{"POST", "/run/ns/p/c?cmd=true", with(nil, "Origin", foreign), 403},
+		{"POST", "/run/ns/p/c?cmd=true", with(nil, "Origin", "http://"+l.address), 403},
+		{"POST", "/run/ns/p/c?cmd=true", with(nil, "Sec-Fetch-Site", "cross-site"), 403},
+		{"POST", "/checkpoint/ns/p/c", with(nil, "Origin", foreign, "Sec-Fetch-Site", "cross-site"), 403},
+		{"POST", "/run/ns/p/c?cmd=true", with(nil, "Origin", "https://"+l.address), 200},
+		{"POST", "/run/ns/p/c?cmd=true", with(nil, "Origin", foreign, "X-Forwarded-For", "192.0.2.1"), 200},
+		{"POST", "/run/ns/p/c?cmd=true", nil, 200},
+		{"GET", "/pods", with(nil, "Origin", foreign), 200},
+	} {
+		code, text, _ := l.fetch(t, web, it.method, it.path, it.header)
+		if code != it.want {
+			t.Errorf("%s %s %v: %d %s", it.method, it.path, it.header, code, text)
+		}
+	}
+	for _, code := range []int{1, 2} { // the socket has the same rule
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://nodectl/run/ns/p/c?cmd=true", strings.NewReader(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code == 1 {
+			r.Header.Set("Origin", foreign)
+		}
+		a, err := client(l.cfg.Socket).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Body.Close()
+		if want := map[int]int{1: 403, 2: 200}[code]; a.StatusCode != want {
+			t.Errorf("on the socket: %d, want %d", a.StatusCode, want)
+		}
+	}
+	if n := len(l.rt.Execs()); n != 4 { // those of /run that are answered
+		t.Errorf("%d commands ran", n)
+	}
+	l.stop()
+	refused := 0
+	for _, line := range auditLines(t, filepath.Join(dir, "audit.jsonl")) {
+		if line["result"] == "403" {
+			refused++
+		}
+	}
+	if refused != 8 {
+		t.Errorf("%d refusals are in the audit file", refused)
+	}
+}
+
+// limitedDesk is an Access whose limits refuse every caller.
+type limitedDesk struct{ Access }
+
+func (limitedDesk) Who(*http.Request) (Caller, bool, error) {
+	return Caller{}, false, fmt.Errorf("not now: %w", &Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"})
+}
+
+// Shows: D2. A caller that authentication turns away because of its limits is told so, and
+// learns nothing else.
+func TestTLS_RefusedByLimit_IsToldToComeAgain(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Access = limitedDesk{}
+	p := opened(t, cfg)
+	for _, path := range []string{"/pods", "/nowhere"} {
+		code, text, header := p.fetch(t, p.web(t, ""), http.MethodGet, path, nil)
+		if code != http.StatusTooManyRequests || header.Get("Retry-After") == "" || !strings.Contains(text, "too many refused credentials") {
+			t.Errorf("%s: %d %s %v", path, code, text, header)
+		}
+	}
+}
