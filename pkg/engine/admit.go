@@ -2,12 +2,16 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
+
+// sourceAPI is the kind of source whose pods a scheduler has placed here.
+const sourceAPI = "api"
 
 // seat is the spec by which a pod takes room on the node: the one whose resources
 // it was given.
@@ -37,20 +41,23 @@ func (e *entry) granted() *pod.Spec {
 // admitEdits judges the seated pods that were edited, in the order in which they
 // came, and returns the seats after that: those that ask for other resources
 // (C-1.34.3), and those that another instance has to replace. What has to wait goes
-// on as it is, and is judged again whenever admission is.
-func (l *loop) admitEdits(seats []*pod.Spec) []*pod.Spec {
+// on as it is, and is judged again whenever admission is. No edit gets what a
+// waiting pod, which an API server has placed here, is about to get.
+func (l *loop) admitEdits(seats, waiting []*pod.Spec) []*pod.Spec {
+	others := func(i int) []*pod.Spec { return slices.Concat(seats[:i], seats[i+1:], waiting) }
 	for i, seat := range seats {
 		e := l.pods[seat.Key]
 		if e == nil || e.want == nil || !e.seated || e.want == seat {
 			continue
 		}
 		var resize, refused refusal
+		var detail string
 		if plan.Replaces(seat, e.want) {
-			if _, no := plan.Admit([]*pod.Spec{e.want}, without(seats, i), l.node()); len(no) > 0 {
-				refused = refusal{reason: no[0].Reason, message: no[0].Message}
+			if _, no := plan.Admit([]*pod.Spec{e.want}, others(i), l.node()); len(no) > 0 {
+				refused, detail = refusal{reason: no[0].Reason, message: no[0].Message}, no[0].Detail
 			}
 		} else {
-			resize.reason, resize.message = plan.FitResize(e.want, seat, without(seats, i), l.node())
+			resize.reason, resize.message = plan.FitResize(e.want, seat, others(i), l.node())
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
 			if otherResources(seat, e.want) && !plan.Replaces(seat, e.want) {
@@ -65,7 +72,7 @@ func (l *loop) admitEdits(seats []*pod.Spec) []*pod.Spec {
 			}
 			if refused != (refusal{}) && e.refused != refused {
 				l.cfg.say(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
-				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message)
+				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message, "detail", detail)
 			}
 			e.resize, e.refused = resize, refused
 			l.send(e, true)
@@ -86,10 +93,6 @@ func otherResources(was, want *pod.Spec) bool {
 	return false
 }
 
-func without(seats []*pod.Spec, i int) []*pod.Spec {
-	return append(append(make([]*pod.Spec, 0, len(seats)), seats[:i]...), seats[i+1:]...)
-}
-
 // mayRunAgain reports whether an edit may bring back a pod that has ended.
 func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	if e.runs == nil || want.UID() != e.runs.UID() {
@@ -98,12 +101,18 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	return !e.refused.final && plan.Revives(e.runs, want)
 }
 
+// terminates reports whether a scheduler counts the pod no more although something of
+// it is still here: its source deleted it by force, or its phase is final already.
+func (e *entry) terminates() bool {
+	return e.want == nil || hasEnded(e.want) || e.last != nil && e.last.ended
+}
+
 // admit judges every wanted pod that has no seat yet; one that is refused is
 // judged again whenever the set changes or a pod has gone (C-1.31).
 func (l *loop) admit(ctx context.Context) {
-	var want, seated []*pod.Spec
+	var want, seated, waiting []*pod.Spec
 	node := l.node()
-	node.Ended = make(map[string]pod.Key)
+	node.Ended, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
 	for _, e := range l.sorted() {
 		switch {
 		case (deleting(e.want) || hasEnded(e.want)) && !e.seated: // it was never here and never will be: it takes no seat
@@ -111,8 +120,14 @@ func (l *loop) admit(ctx context.Context) {
 			l.send(e, true)
 		case e.want != nil && !e.seated && !e.refused.final:
 			want = append(want, e.want)
+			if e.refused != (refusal{}) && e.want.Origin.Source == sourceAPI {
+				waiting = append(waiting, e.want)
+			}
 		case e.runs != nil && !e.ended:
 			seated = append(seated, e.seat()) // also while it stops
+			if e.terminates() {
+				node.Terminating[e.key] = true
+			}
 		case e.runs != nil:
 			node.Ended[e.runs.UID()] = e.key
 		}
@@ -120,9 +135,10 @@ func (l *loop) admit(ctx context.Context) {
 	for _, key := range sortedKeys(l.strays) {
 		if s := l.strays[key]; s.spec != nil && !s.over() {
 			seated = append(seated, s.spec)
+			node.Terminating[key] = true // unless a source that has not answered yet wants it
 		}
 	}
-	seated = l.admitEdits(seated)
+	seated = l.admitEdits(seated, waiting)
 	if len(want) == 0 {
 		l.unjudged = false
 		return
@@ -144,7 +160,7 @@ func (l *loop) admit(ctx context.Context) {
 			e.refused = now
 			e.ended = r.Final
 			l.cfg.say(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
-			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message)
+			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message, "detail", r.Detail)
 			l.send(e, true)
 		}
 	}

@@ -61,7 +61,7 @@ func TestP7_RefusedStartsWhenItsShareIsFree(t *testing.T) {
 		m.src.set(first, second)
 		m.pass(time.Minute)
 		m.expect("first", "Running", true)
-		m.expect("second", "Pending OutOfcpu not enough cpu on this node: requested: 1, used: 1500m, capacity: 2", false)
+		m.expect("second", "Pending OutOfcpu Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000", false)
 		m.src.set(second)
 		m.pass(2 * time.Second)
 		m.expect("second", "Pending OutOfcpu", false)
@@ -96,7 +96,7 @@ func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
 		m.src.set(mkpod("web", func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }))
 		m.arrive()
 		m.pass(time.Minute)
-		m.expect("web", "Pending NodeAffinity the node selector asks for disk=ssd, and this node has no such label", false)
+		m.expect("web", "Pending NodeAffinity Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector", false)
 		m.leave()
 		node := cores("2")
 		node.Labels = map[string]string{"disk": "ssd"}
@@ -125,7 +125,7 @@ func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
 		m.pass(time.Minute)
 		transcript(t, m, ``)
 		m.expect("a", "Running", true)
-		m.expect("c", "Pending OutOfpods 2 of at most 1 pods are on this node", false)
+		m.expect("c", "Pending OutOfpods Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 1", false)
 		// What is edited keeps its seat as well.
 		m.src.set(mkpod("a", cpu("2"), image("app:2")), mkpod("b", cpu("2")), mkpod("c"))
 		m.pass(time.Minute)

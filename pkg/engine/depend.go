@@ -3,9 +3,11 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -138,20 +140,66 @@ func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 	return nil
 }
 
+// stopMargin is how much longer than its grace a pod that goes is waited for, and
+// longestStop how long in all: what cannot be killed holds nothing up for ever.
+const (
+	stopMargin  = time.Minute
+	longestStop = time.Hour
+)
+
 // stopWaits says which pod, one that depends on e and goes as well, has to be
-// gone before e stops; "" when none. One that stays holds nothing up.
-func (l *loop) stopWaits(e *entry) string {
+// gone before e stops, and until when that is waited for; "" when none. One that stays
+// holds nothing up, and neither does one of a source that may not name e's objects.
+func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if !e.goes() {
-		return ""
+		e.goesSince = time.Time{}
+		return "", time.Time{}
 	}
+	if e.goesSince.IsZero() {
+		e.goesSince = time.Now()
+	}
+	for _, d := range l.stopsBefore(e) {
+		return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", d.key.Name),
+			e.goesSince.Add(min(l.stopTime(e, map[*entry]bool{}), longestStop))
+	}
+	return "", time.Time{}
+}
+
+// stopsBefore returns the pods that have to be gone before e stops.
+func (l *loop) stopsBefore(e *entry) (before []*entry) {
 	for _, key := range sortedKeys(l.dependents[e.key]) {
 		d := l.pods[key]
-		if d == nil || !d.goes() || d.ended || !l.follows(d, e) || l.follows(e, d) {
+		if d == nil || !d.goes() || d.ended || !l.maySee(d, e) || !l.follows(d, e) || l.follows(e, d) {
 			continue // a circle, made of specs of different times, holds nothing up
 		}
-		return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", key.Name)
+		before = append(before, d)
 	}
-	return ""
+	return before
+}
+
+// stopTime is how long the pods that have to be gone before e may take, one after the
+// other.
+func (l *loop) stopTime(e *entry, seen map[*entry]bool) time.Duration {
+	var longest time.Duration
+	if seen[e] {
+		return 0
+	}
+	seen[e] = true
+	for _, d := range l.stopsBefore(e) {
+		grace := time.Duration(min(plan.Grace(d.runs, pod.Actual{}), int64(longestStop/time.Second))) * time.Second
+		longest = max(longest, l.stopTime(d, seen)+grace+stopMargin)
+	}
+	return longest
+}
+
+// maySee reports whether the pods of d's source may name the objects of e's: then they may
+// order its stop.
+func (l *loop) maySee(d, e *entry) bool {
+	if d.runs == nil || e.runs == nil {
+		return false
+	}
+	from, to := d.runs.Origin.Source, e.runs.Origin.Source
+	return from == to || l.cfg.Visible != nil && l.cfg.Visible(from, to)
 }
 
 // goes reports whether a pod is on its way out.

@@ -6,8 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -104,6 +107,67 @@ func TestP21_ReverseOverARestartOfTheAgent(t *testing.T) {
 		m.want()
 		if got := order(m, "StopContainer"); !slices.Equal(got, []string{"web", "db"}) {
 			t.Errorf("stopped in the order %v", got)
+		}
+	})
+}
+
+// unkillable has no stop of a pod succeed.
+func (m *machine) unkillable(name string) {
+	m.rt.Fault(critest.Fault{Method: "StopContainer", Pod: pod.Key{Namespace: "default", Name: name}, Err: status.Error(codes.Unknown, "cannot be killed")})
+}
+
+// A pod of another source cannot hold up the stop of a pod by depending on it, unless that
+// source may name its objects.
+func TestStopOrder_DependentOfAnotherSource_HoldsNothingUp(t *testing.T) {
+	for name, visible := range map[string]func(string, string) bool{
+		"no policy":             nil,
+		"not allowed":           func(string, string) bool { return false },
+		"the other way allowed": func(pods, objects string) bool { return pods == "file" && objects == "http" },
+		"allowed":               func(pods, objects string) bool { return pods == "http" && objects == "file" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				m.more = newWishes()
+				m.more.name = "http:http://cfg/"
+				m.alter = func(c *Config) { c.Visible = visible }
+				m.src.set(mkpod("db"))
+				m.more.set(of("http", "http://cfg/", after("web", pod.Dependency{Name: "db", Until: pod.Started})))
+				m.arrive()
+				m.pass(5 * time.Second)
+				m.rt.Reset()
+				m.unkillable("web")
+				m.more.set()
+				m.settle()
+				m.src.set()
+				m.pass(5 * time.Second)
+				if got, held := order(m, "StopContainer"), name == "allowed"; slices.Contains(got, "db") == held {
+					t.Errorf("after 5 s the stops are %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A pod that cannot be killed holds up what it depends on no longer than it was given to
+// end, and a while.
+func TestStopOrder_DependentThatCannotBeKilled_IsWaitedForABoundedTime(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("db"), after("web", pod.Dependency{Name: "db", Until: pod.Started}))
+		m.arrive()
+		m.pass(5 * time.Second)
+		m.rt.Reset()
+		m.unkillable("web")
+		m.src.set()
+		m.pass(20 * time.Second)
+		if got := order(m, "StopContainer"); slices.Contains(got, "db") {
+			t.Errorf("db does not wait: %v", got)
+		}
+		m.pass(3 * time.Minute)
+		if got := order(m, "StopContainer"); !slices.Contains(got, "db") {
+			t.Errorf("after its grace and minutes more: %v", got)
+		}
+		if !strings.Contains(m.log.String(), "Not waiting any longer") {
+			t.Error("nothing was reported")
 		}
 	})
 }

@@ -109,6 +109,15 @@ type Config struct {
 	// elsewhere by now. What runs of them is kept all the same.
 	NeedWord map[string]bool
 
+	// Forbids says why nothing of a pod may start or start again, wherever it was read
+	// from: a source, or what an agent before wrote down; "" when it may. What runs goes
+	// on. It is called from many goroutines; nil: everything may start.
+	Forbids func(want *pod.Spec) string
+
+	// Visible says whether pods of one kind of source may name the objects of another; nil:
+	// each kind its own alone. Where they may not, they do not delay the stop of its pods.
+	Visible podconfig.Visible
+
 	// Services returns the services of a namespace, and those that every pod is told,
 	// whose addresses go into the environments of an API server's pods; an error says
 	// that they are not known yet (C-1.38.1). nil: there are none.

@@ -94,10 +94,14 @@ func (l *loop) handleErrand(ctx context.Context, o *errand) {
 			o.reply(err)
 			return
 		}
+		if why := l.cfg.forbids(e.want); why != "" {
+			o.reply(&RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, why)})
+			return
+		}
 	} else if o.uid != "" && !e.has(o.uid) {
 		o.reply(otherUID(o.key))
 		return
-	} else if e.want != nil && e.want.Origin.Source == "api" {
+	} else if e.want != nil && e.want.Origin.Source == sourceAPI {
 		o.reply(atServer(o.key))
 		return
 	}
@@ -266,5 +270,5 @@ func (w *worker) noteDelete(grace *int64) {
 		}
 		w.rec.StopGrace = &least
 	}
-	w.recDirty = true
+	w.rec.StopAsked, w.recDirty = true, true
 }

@@ -209,6 +209,33 @@ func TestDeleteOfAWantedPod(t *testing.T) {
 	})
 }
 
+// TestDelete_PodIsWanted_PlanSaysWhoAskedForIt: the reason of the stop is the request, in
+// the log and in the plan of who looks on, over a restart of the agent; the next instance
+// knows nothing of it.
+func TestDelete_PodIsWanted_PlanSaysWhoAskedForIt(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web", image("slow-term-20s")))
+		m.pass(time.Minute)
+		m.remove(nil)
+		m.pass(time.Second)
+		m.die()
+		if r := m.disk.records[webKey]; !r.StopAsked || r.StopSince.IsZero() {
+			t.Errorf("record: %+v", r)
+		}
+		m.arrive()
+		m.pass(time.Minute)
+		log := m.log.String()
+		if strings.Contains(log, "wanted again") || !strings.Contains(log, "deletion of the pod was requested") {
+			t.Error("the log does not say why the pod stopped")
+		}
+		if r := m.disk.records[webKey]; r.StopAsked || r.Instance != 2 {
+			t.Errorf("record of the next instance: %+v", r)
+		}
+	})
+}
+
 // TestDeleteOfAnEndedPod: a job that is deleted runs again.
 func TestDeleteOfAnEndedPod(t *testing.T) {
 	t.Parallel()

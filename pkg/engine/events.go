@@ -32,6 +32,7 @@ const (
 	eventSandboxChanged = "SandboxChanged"
 	eventDeadline       = "DeadlineExceeded"
 	eventNetwork        = "NetworkNotReady"
+	eventForbidden      = "ForbiddenBySourcePolicy"
 	eventKillPod        = "FailedKillPod"
 	eventGrace          = "ExceededGracePeriod"
 	eventSync           = "FailedSync"

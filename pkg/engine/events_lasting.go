@@ -125,7 +125,7 @@ func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
 func resizeText(how string, of *pod.Spec, wrong string) string {
 	type asked struct {
 		Name      string                  `json:"name"`
-		Resources v1.ResourceRequirements `json:"resources,omitempty"`
+		Resources v1.ResourceRequirements `json:"resources"`
 	}
 	var all struct {
 		InitContainers []asked `json:"initContainers,omitempty"`

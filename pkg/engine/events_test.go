@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -253,7 +254,7 @@ func TestC_1_31_EventsOfAdmission(t *testing.T) {
 		m.src.set(mkpod("web", cpu("2")))
 		m.pass(5 * time.Minute)
 		got := c.lines()
-		if len(got) != 1 || !strings.HasPrefix(got[0], "Warning OutOfcpu  not enough cpu on this node: ") {
+		if len(got) != 1 || !strings.HasPrefix(got[0], "Warning OutOfcpu  Node didn't have enough resource: cpu, ") {
 			t.Errorf("events: %q", got)
 		}
 	})
@@ -361,6 +362,30 @@ func TestC_1_26_17_EventOfADeadline(t *testing.T) {
 		}
 		if told != 1 {
 			t.Errorf("the deadline is told %d times: %q", told, c.lines())
+		}
+	})
+}
+
+// troubled is a prober that cannot ask.
+type troubled struct{ *disk }
+
+func (troubled) Probe(context.Context, pod.ProbeRequest) error {
+	return errors.New("exec: no such thing")
+}
+
+// TestProbe_ProberHasTrouble_EventIsTheKubelets: its state is unknown.
+// Shows: C-1.29.7.
+func TestProbe_ProberHasTrouble_EventIsTheKubelets(t *testing.T) {
+	t.Parallel()
+	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
+		alter := m.alter
+		m.alter = func(cfg *Config) { alter(cfg); cfg.Prober = troubled{m.disk} }
+		m.arrive()
+		m.src.set(mkpod("web", probed(pod.Readiness, 100)))
+		m.pass(time.Minute)
+		const want = "Warning Unhealthy spec.containers{app} Readiness probe errored and resulted in unknown state: exec: no such thing"
+		if got := c.lines(); !slices.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }

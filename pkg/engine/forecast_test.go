@@ -33,9 +33,8 @@ type scenery struct {
 	r      *rand.Rand
 	m      *machine
 	layers [2]*shelf
-	edited map[string]source.File // files before the row that is being drawn
-	used   map[pod.Key]bool       // pods of this round
-	files  map[string]bool        // files of this round
+	used   map[pod.Key]bool // pods of this round
+	files  map[string]bool  // files of this round
 	news   int
 	past   []string // names of pods that were removed
 	lack   []lacking

@@ -448,7 +448,7 @@ func (d *disk) Mounts(pod.CreateRequest) ([]pod.Mount, error) { return nil, nil 
 
 func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
 
-func (d *disk) Over(want *pod.Spec, _ int) (string, error) {
+func (d *disk) Over(_ context.Context, want *pod.Spec, _ int) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.over[want.UID()], nil

@@ -63,6 +63,7 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 	case <-e.mail:
 	default:
 	}
+	stopWaits, stopUntil := l.stopWaits(e)
 	e.mail <- letter{
 		gen:       e.gen,
 		want:      e.granted(),
@@ -74,7 +75,8 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 		resize:    e.resize,
 		evicted:   e.evicted,
 		waits:     l.waits(e),
-		stopWaits: l.stopWaits(e),
+		stopWaits: stopWaits,
+		stopUntil: stopUntil,
 		errands:   e.errands,
 		noNetwork: l.runtime.NetworkMessage,
 	}
@@ -95,6 +97,7 @@ type letter struct {
 	resize refusal
 	// waits and stopWaits name the pod that has to come, or go, before this one.
 	waits, stopWaits string
+	stopUntil        time.Time // stopWaits is over then
 	// errands are what was asked for, the newest last; the worker knows which it heeded.
 	errands []*errand
 	// noNetwork says why the network is not ready.

@@ -55,7 +55,7 @@ func (l *loop) measure(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			message, err := l.cfg.Volumes.Over(p.spec, p.instance)
+			message, err := l.cfg.Volumes.Over(ctx, p.spec, p.instance)
 			if err != nil {
 				l.log.Debug("Volumes not measured", "pod", p.key.String(), "error", err)
 			}

@@ -28,6 +28,9 @@ type Look struct {
 	// NeedWord is what the agent's Config says: the kinds of source whose pods do
 	// not start before their source has spoken.
 	NeedWord map[string]bool
+	// Forbids is what the agent's Config says: why nothing of a pod may start, "" when it
+	// may; nil: everything may.
+	Forbids func(want *pod.Spec) string
 	// Against is the saved set to compare with instead of the runtime; nil for
 	// none.
 	Against *Saved
@@ -42,7 +45,8 @@ type Forecast struct {
 	// Notices say what the forecast could not know, one sentence each.
 	Notices []string
 
-	now time.Time // as which plan was asked
+	now     time.Time // as which plan was asked
+	forbids func(want *pod.Spec) string
 }
 
 // Change is one pod that serving the set would change.
@@ -141,7 +145,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 // againstRuntime compares state with what runs, told by the records the agent
 // kept and, where one is missing, by the hashes on the sandbox and containers.
 func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now time.Time) Forecast {
-	f := Forecast{State: state, now: now}
+	f := Forecast{State: state, now: now, forbids: (&Config{Forbids: look.Forbids}).forbids}
 	records := recordsOf(census{pods: have, records: look.Kept})
 	runs := map[pod.Key]pod.Actual{}
 	for _, a := range have {
@@ -163,6 +167,11 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 		case want.Pod.DeletionTimestamp != nil:
 			f.deleted(want, a, r)
 		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
+			if why := f.forbids(want); why != "" {
+				f.Unchanged++
+				f.Notices = append(f.Notices, fmt.Sprintf("pod %s does not start: %s", want.Key, why))
+				continue
+			}
 			f.add(want)
 			f.Changes[len(f.Changes)-1].Steps = f.steps(want, a, r)
 		case r.Want != nil:
@@ -193,8 +202,8 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
 	v := plan.View{
 		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
-		Terminal: string(r.Terminal), StopSince: r.StopSince, StopGrace: r.StopGrace, Lives: r.Lives, StartTime: r.StartTime,
-		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now,
+		Terminal: string(r.Terminal), StopSince: r.StopSince, StopGrace: r.StopGrace, StopAsked: r.StopAsked, Lives: r.Lives, StartTime: r.StartTime,
+		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now, Forbidden: f.forbids(want),
 	}
 	if v.Instance == 0 && a.Sandbox != nil {
 		v.Instance = a.Sandbox.Instance
@@ -335,6 +344,11 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 			c.Fields = slices.DeleteFunc(c.Fields, func(d pod.FieldChange) bool { return ofContainer(d.Path, name) })
 		}
 	}
+	for _, name := range c.unknown() {
+		if !hasContainer(was, name) {
+			c.Fields = append(c.Fields, pod.FieldChange{Path: "spec.containers[" + name + "]", Old: "(runs)"})
+		}
+	}
 	f.change(c)
 }
 
@@ -348,53 +362,23 @@ func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 		have, ok := a.Containers[name]
 		changed = changed || known && ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash)
 	}
-	if changed {
-		f.restarts(&c, want, a, r)
+	f.restarts(&c, want, a, r)
+	unknown := c.unknown()
+	switch {
+	case changed:
 		if c.Reason = hashReason(c); !c.Restarts() {
 			c.Reason = "the hash of the manifest differs"
 		}
+	case known && len(unknown) > 0:
+		c.Reason = "the manifest does not name container " + strings.Join(unknown, ", ")
+	default:
+		c = changeOf(want, nil)
 	}
 	if !known {
 		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
 	}
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s: %s", want.Key, note))
 	f.change(c)
-}
-
-func hashReason(c Change) string {
-	switch {
-	case c.RestartPod:
-		return "the hash of the pod differs"
-	case len(c.RestartContainers) > 0:
-		return "the hash of the container differs"
-	}
-	return ""
-}
-
-// ofContainer reports whether a field path stands in a container.
-func ofContainer(path, name string) bool {
-	for _, list := range []string{"spec.containers[", "spec.initContainers["} {
-		if strings.HasPrefix(path, list+name+"]") {
-			return true
-		}
-	}
-	return false
-}
-
-func changeOf(want, was *pod.Spec) Change {
-	return Change{Op: podconfig.UPDATE, Key: want.Key, Old: was, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
-}
-
-// change records c, or one more pod that is unchanged where c says nothing.
-func (f *Forecast) change(c Change) {
-	switch {
-	case c.New.Pod.DeletionTimestamp != nil && (c.Old == nil || c.Old.Pod.DeletionTimestamp == nil):
-		c.Op, c.Grace = podconfig.DELETE, grace(c.New, -1)
-	case len(c.Fields) == 0 && !c.Restarts() && len(c.Resizes) == 0 && c.Reason == "":
-		f.Unchanged++
-		return
-	}
-	f.Changes = append(f.Changes, c)
 }
 
 // finish notes what is to be said of the set as a whole, and puts changes in the

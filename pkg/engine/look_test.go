@@ -74,6 +74,12 @@ func runs(s *pod.Spec) pod.Actual {
 	}
 }
 
+// with returns a with one more container that runs.
+func with(a pod.Actual, name string) pod.Actual {
+	a.Containers[name] = pod.Container{ID: name, Name: name, SandboxID: a.Sandbox.ID, Hash: "v1-x", State: pod.StateRunning}
+	return a
+}
+
 func fileOf(s *pod.Spec) source.File {
 	return source.File{File: s.Origin.File, Pods: []*pod.Spec{s}}
 }
@@ -182,6 +188,19 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			have:    []pod.Actual{runs(web)},
 			want:    []string{"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 1"},
 		},
+		"a container runs that the record does not name yet: it goes": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{with(runs(web), "third")}, kept: []pod.Record{record(web)},
+			want: []string{"UPDATE web a/web.yaml:1 spec.containers[third]:(runs)->", "unchanged 0"},
+		},
+		"no record, and a container runs that the manifest does not name": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
+			have:    []pod.Actual{with(runs(web), "third")},
+			want: []string{
+				"UPDATE web a/web.yaml:1 (the manifest does not name container third)",
+				"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 0",
+			},
+		},
 		"no record and another version of hash: no change is made up": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{{Key: web.Key, UID: web.UID(), Sandbox: &pod.Sandbox{SpecHash: "v0-1", SandboxHash: "v0-2", Layer: "file:a"}}},
@@ -255,6 +274,28 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A pod that the node forbids shows no start and no restart: the agent would do neither.
+func TestPreview_ForbiddenPod_DoesNotStart(t *testing.T) {
+	t.Parallel()
+	web, other := lookSpec("web", "nginx:2"), lookSpec("other", "x")
+	was := lookSpec("web", "nginx:1")
+	f, err := Preview(t.Context(), Look{
+		Config:   podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web), fileOf(other)}}}}),
+		Observer: looker{pods: []pod.Actual{runs(was)}}, Kept: []pod.Record{{Key: was.Key, UID: was.UID(), Want: was, Instance: 1}},
+		Forbids: func(*pod.Spec) string { return "the policy allows no images of nginx" },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"UPDATE web a/web.yaml:1 spec.containers[c].image:nginx:1->nginx:2",
+		"notice pod default/other does not start: the policy allows no images of nginx", "unchanged 1",
+	}
+	if diff := cmp.Diff(want, summary(f)); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -106,12 +106,14 @@ type entry struct {
 	posted  bool  // it is in the outbox
 	stage   stage // how far it was when it was last looked at
 	gen     uint64
-	mail    chan letter // nil: no worker
-	health  pod.Health
-	targets []target
-	last    *report
-	worker  *worker   // that reads mail; the loop reads its thinking alone
-	errands []*errand // asked for; its worker knows which it has heeded
+	// goesSince is when it was first seen to be on its way out; zero: it is not.
+	goesSince time.Time
+	mail      chan letter // nil: no worker
+	health    pod.Health
+	targets   []target
+	last      *report
+	worker    *worker   // that reads mail; the loop reads its thinking alone
+	errands   []*errand // asked for; its worker knows which it has heeded
 }
 
 // stray is a pod the node shows and nobody wants.

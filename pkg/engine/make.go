@@ -94,7 +94,7 @@ func (w *worker) request(v plan.View, s plan.Step) (r pod.CreateRequest, err err
 			return w.cfg.Volumes.File(v.Want, r.Sandbox.Instance, volume, path)
 		},
 	}
-	if w.cfg.Services != nil && v.Want.Origin.Source == "api" {
+	if w.cfg.Services != nil && v.Want.Origin.Source == sourceAPI {
 		if from.Services, err = w.cfg.Services(v.Want.Namespace); err != nil {
 			return r, err
 		}

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -40,7 +42,7 @@ func sheltered(f func() error) (err error) {
 
 // rethrow panics where err is a panic that sheltered caught.
 func rethrow(err error) {
-	if p, ok := err.(*panicked); ok {
+	if p, ok := errors.AsType[*panicked](err); ok {
 		panic(p)
 	}
 }
@@ -51,8 +53,8 @@ func (w *worker) live(ctx context.Context) {
 		return
 	}
 	for {
-		p, _ := sheltered(func() error { w.run(ctx); return nil }).(*panicked)
-		if p == nil {
+		p, ok := errors.AsType[*panicked](sheltered(func() error { w.run(ctx); return nil }))
+		if !ok {
 			return
 		}
 		if inner, ok := p.value.(*panicked); ok {
@@ -71,13 +73,8 @@ func (w *worker) recovered(ctx context.Context, p *panicked) bool {
 	w.thinking.Store(0)
 	w.last = glance{}
 	now := time.Now()
-	recent := w.panics[:0]
-	for _, at := range w.panics {
-		if now.Sub(at) < panicWindow {
-			recent = append(recent, at)
-		}
-	}
-	w.panics = append(recent, now)
+	w.panics = slices.DeleteFunc(w.panics, func(at time.Time) bool { return now.Sub(at) >= panicWindow })
+	w.panics = append(w.panics, now)
 	attrs := []any{"panic", fmt.Sprint(p.value)}
 	if len(w.panics) == 1 {
 		attrs = append(attrs, "stack", string(p.stack)) // one in a minute is enough to read

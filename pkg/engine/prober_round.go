@@ -182,7 +182,7 @@ func (r *round) count(w *watched, err error) {
 	}
 	w.troubles++
 	about := []any{"pod", w.key.String(), "container", w.container.Name, "probe", string(w.kind), "error", err}
-	if p, ok := err.(*panicked); ok && w.troubles == 1 {
+	if p, ok := errors.AsType[*panicked](err); ok && w.troubles == 1 {
 		r.log.Error("Probe panicked", append(about, "stack", string(p.stack))...)
 	} else if w.troubles == 2 && !errors.Is(err, pod.ErrUnavailable) { // once may be a container's end
 		r.log.Warn("Probe cannot be run", about...)
@@ -197,7 +197,7 @@ func (r *round) tell(w *watched, err error) {
 	}
 	kind := kindText(w.kind)
 	if probe.Trouble(err) {
-		if _, ours := err.(*panicked); !ours && w.troubles > 0 { // once may be a container's end
+		if _, ours := errors.AsType[*panicked](err); !ours && w.troubles > 0 { // once may be a container's end
 			r.say(w.target, eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", kind, err))
 		}
 		return

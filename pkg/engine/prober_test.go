@@ -156,7 +156,7 @@ func (w *ward) take(list *[]string) []string {
 	defer w.mu.Unlock()
 	got := *list
 	*list = nil
-	slices.SortFunc(got, func(a, b string) int { return cmpTimes(a, b) })
+	slices.SortFunc(got, cmpTimes)
 	return got
 }
 

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // own gives a container a policy of its own, and rules.
@@ -196,4 +197,61 @@ func TestC_1_19_4_EphemeralContainerStartsOnce(t *testing.T) {
 			t.Errorf("phase %s, state %+v", m.phase("web"), shown())
 		}
 	})
+}
+
+// TestRestartAllContainers_TriggeredBySidecar_AllHaveALastTermination: every container that
+// the restart removed shows its end in every status that counts the restart: the init
+// containers too, whose records are gone by then. The regular containers have ended by the
+// restart, and the pod has not failed although its policy is Never: an API server's update
+// makes the worker look again in between.
+// Shows: C-1.21.3.
+func TestRestartAllContainers_TriggeredBySidecar_AllHaveALastTermination(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]time.Duration{"at once": 0, "while it runs": 30 * time.Second} {
+		for _, image := range []string{"app:1", "ignore-term"} {
+			t.Run(strings.ReplaceAll(name+" "+image, " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(t *testing.T, m *machine) {
+					m.rt.Behave(func(c *runtimeapi.ContainerConfig) (critest.Behaviour, bool) {
+						if c.GetMetadata().GetName() != "source" || c.GetMetadata().GetAttempt() > 0 {
+							return critest.Behaviour{}, false
+						}
+						return critest.Behaviour{Ends: true, After: after, Code: 42}, true
+					})
+					m.src.name = "api:/k"
+					m.src.set(ofAPI("web", initContainer("exit-0"), sidecarNamed("side"), sidecarNamed("source"), policy(v1.RestartPolicyNever), func(p *v1.Pod) {
+						p.Spec.InitContainers[1].Image, p.Spec.Containers[0].Image = image, image
+						p.Spec.InitContainers[2].RestartPolicyRules = []v1.ContainerRestartRule{onExit(42, v1.ContainerRestartRuleActionRestartAllContainers)}
+						p.Annotations = map[string]string{pod.AnnotationConfigSource: "api"}
+					}))
+					m.arrive()
+					m.pass(after + time.Second) // an update of the pod comes while containers stop
+					changed := *m.src.pods[0]
+					changed.Pod = changed.Pod.DeepCopy()
+					changed.Pod.Labels = map[string]string{"a": "b"}
+					changed.Hash = sum(changed.Pod)
+					m.src.set(&changed)
+					m.pass(2 * time.Minute)
+					seen := map[string]string{}
+					for _, l := range m.disk.lines {
+						for _, s := range slices.Concat(l.pod.Status.InitContainerStatuses, l.pod.Status.ContainerStatuses) {
+							if s.RestartCount > 0 && s.LastTerminationState.Terminated == nil && seen[s.Name] == "" {
+								seen[s.Name] = "bad"
+								t.Errorf("%s %s: restarts %d and no last termination, state %+v", l.at, s.Name, s.RestartCount, s.State)
+							}
+						}
+					}
+					st := m.disk.last(webKey).pod.Status
+					for _, s := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
+						if begun := s.Name != "app" || after > 0; begun && s.RestartCount != 1 {
+							t.Errorf("%s: restarts %d", s.Name, s.RestartCount)
+						}
+					}
+					if st.Phase != v1.PodRunning {
+						t.Errorf("phase %s", st.Phase)
+					}
+				})
+			})
+		}
+	}
 }

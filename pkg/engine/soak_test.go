@@ -21,12 +21,11 @@ import (
 // failing calls, failing probes and hooks, panics, deaths and returns of the
 // agent; when all that is over, what runs is what is wanted (I1, I3, I4), and
 // when nothing is wanted any more, nothing is left (I6).
-func TestI3_RandomLivesConverge(t *testing.T) {
-	lives := 12
-	if testing.Short() {
-		lives = 10
-	}
-	for seed := range lives {
+func TestI3_RandomLivesConverge(t *testing.T) { randomLives(t, 0, 6) }
+
+// randomLives lives through the lives of these seeds.
+func randomLives(t *testing.T, from, to int) {
+	for seed := from; seed < to; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T, m *machine) {
 				f := &fate{T: t, m: m, r: rand.New(rand.NewPCG(uint64(seed), 7)), wanted: map[string]*pod.Spec{}}

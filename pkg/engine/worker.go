@@ -48,7 +48,8 @@ type worker struct {
 	repeats   int                    // of lastSteps, in a row
 	panics    []time.Time            // of the last minute
 	said      lasting                // by events
-	thinking  atomic.Int64           // since when it decides, Unix nanoseconds; 0: it does not
+	judged    judgement
+	thinking  atomic.Int64 // since when it decides, Unix nanoseconds; 0: it does not
 }
 
 // glance is what a worker keeps of its last look at the pod: what is asked for
@@ -116,6 +117,9 @@ func (w *worker) run(ctx context.Context) {
 		w.thinking.Store(time.Now().UnixNano())
 		p := w.cfg.next(view)
 		w.thinking.Store(0)
+		if view.StopWaits != "" && p.Stopping && view.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
+			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
+		}
 		w.remember(view, p)
 		if p.Gone {
 			w.forgetRest()
@@ -227,10 +231,13 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Trouble:      w.trouble,
 		StopSince:    w.rec.StopSince,
 		StopGrace:    w.rec.StopGrace,
+		StopAsked:    w.rec.StopAsked,
 		NetworkReady: w.letter.network,
 		Refused:      w.letter.refused.message,
+		Forbidden:    w.forbidden(want),
 		Waits:        w.letter.waits,
 		StopWaits:    w.letter.stopWaits,
+		StopUntil:    w.letter.stopUntil,
 		Health:       w.letter.health,
 		Lives:        w.rec.Lives,
 		Streaks:      w.rec.Streaks,
@@ -252,7 +259,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 
 // hasEnded reports whether a pod's API server knows that it has ended.
 func hasEnded(want *pod.Spec) bool {
-	if want == nil || want.Origin.Source != "api" {
+	if want == nil || want.Origin.Source != sourceAPI {
 		return false
 	}
 	phase := want.Pod.Status.Phase

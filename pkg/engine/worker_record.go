@@ -71,7 +71,7 @@ func (w *worker) catchUp(have pod.Actual) {
 	if w.rec.Instance > 0 {
 		w.rec.Want, w.rec.StartTime, w.rec.Streaks, w.rec.RestartingAll = nil, time.Time{}, nil, false
 	}
-	w.rec.Instance, w.rec.StopSince, w.rec.StopGrace, w.recDirty = b.Instance, time.Time{}, nil, true
+	w.rec.Instance, w.rec.StopSince, w.rec.StopGrace, w.rec.StopAsked, w.recDirty = b.Instance, time.Time{}, nil, false, true
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 }
 
@@ -138,7 +138,7 @@ func (w *worker) noteStopping() {
 // acknowledged is since when an instance of want counts: what its API server has
 // heard of it before (C-1.26.17), else now.
 func acknowledged(want *pod.Spec) time.Time {
-	if t := want.Pod.Status.StartTime; want.Origin.Source == "api" && t != nil {
+	if t := want.Pod.Status.StartTime; want.Origin.Source == sourceAPI && t != nil {
 		return t.Time
 	}
 	return time.Now()
@@ -167,7 +167,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.UID = want.UID()
 	w.rec.Instance = instance
 	w.rec.StartTime = acknowledged(want)
-	w.rec.StopSince, w.rec.StopGrace = time.Time{}, nil
+	w.rec.StopSince, w.rec.StopGrace, w.rec.StopAsked = time.Time{}, nil, false
 	w.rec.Streaks, w.rec.RestartingAll = nil, false
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
 	w.before = counts(w.before)

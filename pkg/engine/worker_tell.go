@@ -98,6 +98,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
 		}
 	}
+	r.final = v.Forbidden != "" && !containersRun(v.Have)
 	for _, t := range w.trouble {
 		r.final = r.final || t.Final
 	}
@@ -161,6 +162,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		HostIPs:     w.cfg.HostIPs,
 		RuntimeName: w.cfg.RuntimeName,
 		Terminating: v.Want == nil || deleting(v.Want),
+	}
+	if v.Forbidden != "" {
+		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = eventForbidden, v.Forbidden, false
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !containersRun(v.Have) {
 		// The old one has been stopped: what was said of it does not hold of the next.

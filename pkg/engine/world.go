@@ -80,8 +80,8 @@ type Volumes interface {
 	// r has its environment.
 	Mounts(r pod.CreateRequest) ([]pod.Mount, error)
 	// Over says which limit of its disk the instance exceeds, "" for none: measured
-	// now (C-1.35.9).
-	Over(want *pod.Spec, instance int) (string, error)
+	// now (C-1.35.9). The end of ctx ends it.
+	Over(ctx context.Context, want *pod.Spec, instance int) (string, error)
 	// Take removes the volumes of one instance of the pod with uid. It never
 	// follows a link out of the pod's directory nor crosses a mount.
 	Take(uid string, instance int) error

@@ -29,19 +29,25 @@ type Node struct {
 	// Ended holds, by UID, the pods that have ended and are still here: they take no
 	// room, and their UIDs are theirs.
 	Ended map[string]pod.Key
+	// Terminating holds the keys of seated pods that stop: they keep what they hold
+	// until the last container and volume is gone, and a pod waits for that.
+	Terminating map[pod.Key]bool
 	// MaxPods is how many pods may be here; 0 is no limit.
 	MaxPods int
 	// NoAppArmor says that the kernel confines nothing by AppArmor profiles.
 	NoAppArmor bool
 }
 
-// Refusal is why a pod may not start. Reason is the kubelet's word (C-1.31).
+// Refusal is why a pod may not start. Reason and Message are the kubelet's (C-1.31).
 type Refusal struct {
 	Spec            *pod.Spec
 	Reason, Message string
+	// Detail says what of this node is in the way, where the Message does not; for the log.
+	Detail string
 	// Final says that the pod is not to be judged again: its phase is Failed. So it
-	// is with pods of an API server, whose controllers make another one (C-1.15.1).
-	// Any other pod is Pending, and may start when what it lacked is there.
+	// is with pods of an API server, whose controllers make another one (C-1.15.1),
+	// unless the pod fits once the terminating pods are gone. Any other pod is
+	// Pending, and may start when what it lacked is there.
 	Final bool
 }
 
@@ -51,24 +57,80 @@ type Refusal struct {
 // not Final is to be asked for again when the set changes (unlike the kubelet,
 // C-1.31.4).
 //
+// A scheduler does not count a pod that was deleted by force, and the kubelet admits
+// another pod into its capacity. Here that pod waits until the capacity is free: an
+// API server's pod that fits once the terminating pods are gone is refused, but not
+// for good, and a pod that is judged later does not get what it waits for.
+//
 // Pods are judged in the order in which they start; who is judged first gets
 // the port or the seat. No pod is stopped for a more important one: there is no
 // preemption (C-1.31.2), for static pods neither. The answer does not depend on
 // the order of the arguments, but for two pods of one key, of which the first
 // stays.
 func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
-	a := newAdmission(node, seated)
+	now := newAdmission(node, seated)
+	later := now // when the terminating pods are gone
+	if len(node.Terminating) > 0 {
+		later = newAdmission(node, slices.DeleteFunc(slices.Clone(seated), func(s *pod.Spec) bool { return node.Terminating[s.Key] }))
+	}
 	want = slices.Clone(want)
 	slices.SortStableFunc(want, StartOrder)
+	owners := uidOwners(want)
 	for _, spec := range want {
-		if reason, message := a.judge(spec); reason != "" {
-			refused = append(refused, Refusal{spec, reason, message, spec.Origin.Source == sourceAPI})
+		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.ClaimsUID(spec) {
+			refused = append(refused, refusal(spec, duplicateUID, fmt.Sprintf("uid %s belongs to pod %s, which did not choose it", spec.UID(), owner), false))
 			continue
 		}
-		a.seat(spec)
-		ok = append(ok, spec)
+		reason, detail := later.judge(spec)
+		final := reason != "" && spec.Origin.Source == sourceAPI
+		if !final && later != now {
+			if r, d := now.judge(spec); r != "" {
+				reason, detail = r, d
+			}
+		}
+		if reason == "" {
+			now.seat(spec)
+			ok = append(ok, spec)
+		} else {
+			refused = append(refused, refusal(spec, reason, detail, final))
+		}
+		if later != now && !final && (reason == "" || spec.Origin.Source == sourceAPI) {
+			later.seat(spec) // it gets, or keeps, its place
+		}
 	}
 	return ok, refused
+}
+
+// uidOwners returns, by UID, the wanted pods that did not choose theirs: a pod that claims
+// one of these is refused, whatever its priority.
+func uidOwners(want []*pod.Spec) map[string]pod.Key {
+	owners := make(map[string]pod.Key, len(want))
+	for _, spec := range want {
+		if !pod.ClaimsUID(spec) {
+			owners[spec.UID()] = spec.Key
+		}
+	}
+	return owners
+}
+
+const duplicateUID = "DuplicateUID"
+
+// messages are the kubelet's by reason, where they say nothing of this node.
+var messages = map[string]string{
+	"PodOSSelectorNodeLabelDoesNotMatch": "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+	"PodOSNotSupported":                  "Failed to admit pod as the OS field doesn't match node OS",
+	"NodeAffinity":                       "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+	"NodeName":                           "Predicate NodeName failed: node(s) didn't match the requested node name",
+	"NodePorts":                          "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+	"TaintToleration":                    "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+	"AppArmor":                           "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+}
+
+func refusal(spec *pod.Spec, reason, detail string, final bool) Refusal {
+	if message, ok := messages[reason]; ok {
+		return Refusal{Spec: spec, Reason: reason, Message: message, Detail: detail, Final: final}
+	}
+	return Refusal{Spec: spec, Reason: reason, Message: detail, Final: final}
 }
 
 // StartOrder compares two pods by who starts first: the one of higher priority
@@ -146,30 +208,30 @@ func (a *admission) seat(spec *pod.Spec) {
 }
 
 // judge returns the first reason that speaks against spec (C-1.31.4a), "" when
-// none does. The order is the kubelet's, after what it never meets: one name or
+// none does, and what of this node is in the way. The order is the kubelet's, after what it never meets: one name or
 // UID twice.
-func (a *admission) judge(spec *pod.Spec) (reason, message string) {
-	for _, rule := range []func(*pod.Spec) (reason, message string){
+func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
+	for _, rule := range []func(*pod.Spec) (reason, detail string){
 		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
 	} {
-		if reason, message = rule(spec); reason != "" {
-			return reason, message
+		if reason, detail = rule(spec); reason != "" {
+			return reason, detail
 		}
 	}
 	return "", ""
 }
 
-func (a *admission) twice(spec *pod.Spec) (reason, message string) {
+func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 	if a.keys[spec.Key] {
 		return "DuplicatePod", "another pod is already named " + spec.Key.String()
 	}
 	if other, taken := a.uids[spec.UID()]; taken && spec.UID() != "" && other != spec.Key {
-		return "DuplicateUID", fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
+		return duplicateUID, fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
 	}
 	return "", ""
 }
 
-func (a *admission) portTaken(spec *pod.Spec) (reason, message string) {
+func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 	for _, p := range hostPorts(spec.Pod) {
 		for _, h := range a.ports[portSlot{p.Protocol, p.HostPort}] {
 			if sameAddress(h.ip, p.HostIP) {

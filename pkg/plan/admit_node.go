@@ -20,7 +20,7 @@ import (
 )
 
 // sysctls lets a pod set what is safe or allowed, and nothing of the host's own.
-func (a *admission) sysctls(spec *pod.Spec) (reason, message string) {
+func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	sc := spec.Pod.Spec.SecurityContext
 	if sc == nil {
 		return "", ""
@@ -28,13 +28,13 @@ func (a *admission) sysctls(spec *pod.Spec) (reason, message string) {
 	for _, s := range sc.Sysctls {
 		name := sysctl.NormalizeName(s.Name)
 		if !safeSysctl(name, a.node.Kernel) && !slices.ContainsFunc(a.node.Sysctls, func(p string) bool { return matches(p, name) }) {
-			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q is not safe, and not allowed on this node", name)
+			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowlisted", name)
 		}
 		switch namespace, _, _ := sysctl.GetNamespace(name); {
 		case namespace == sysctl.NetNamespace && spec.Pod.Spec.HostNetwork:
-			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q is the node's own on the host network", name)
+			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, namespace)
 		case namespace == sysctl.IPCNamespace && spec.Pod.Spec.HostIPC:
-			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q is the node's own with hostIPC", name)
+			return "SysctlForbidden", fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, namespace)
 		}
 	}
 	return "", ""
@@ -75,7 +75,7 @@ func safeSysctl(name, kernel string) bool {
 
 // system holds the pod's own label and spec.os against this node's system. It
 // is the label that is read, not the node selector.
-func (a *admission) system(spec *pod.Spec) (reason, message string) {
+func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	if a.node.OS == "" {
 		return "", ""
 	}
@@ -91,9 +91,9 @@ func (a *admission) system(spec *pod.Spec) (reason, message string) {
 // fit holds what the pod asks for against what is left. Requests count, limits
 // do not; those of init containers and sidecars as they run together, and the
 // pod's overhead.
-func (a *admission) fit(spec *pod.Spec) (reason, message string) {
+func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
-		return "OutOf" + string(v1.ResourcePods), fmt.Sprintf("%d of at most %d pods are on this node", n, a.node.MaxPods)
+		return "OutOf" + string(v1.ResourcePods), insufficient(v1.ResourcePods, 1, int64(n), int64(a.node.MaxPods))
 	}
 	requests := a.requests(spec.Pod)
 	for _, name := range slices.SortedFunc(maps.Keys(requests), fitOrder) {
@@ -101,10 +101,23 @@ func (a *admission) fit(spec *pod.Spec) (reason, message string) {
 		sum := used.DeepCopy()
 		sum.Add(asked)
 		if asked.Sign() > 0 && sum.Cmp(capacity) > 0 {
-			return "OutOf" + string(name), fmt.Sprintf("not enough %s on this node: requested: %s, used: %s, capacity: %s", name, &asked, &used, &capacity)
+			return "OutOf" + string(name), insufficient(name, units(name, asked), units(name, used), units(name, capacity))
 		}
 	}
 	return "", ""
+}
+
+// insufficient is the kubelet's message of what does not fit.
+func insufficient(name v1.ResourceName, requested, used, capacity int64) string {
+	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity)
+}
+
+// units counts a quantity as the kubelet's messages do: CPU in thousandths.
+func units(name v1.ResourceName, q quantity.Quantity) int64 {
+	if name == v1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
 }
 
 // fitOrder sorts as the kubelet looks: processors, memory, disk, and the others
@@ -135,7 +148,7 @@ func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 
 // affinity holds the node selector and the required node affinity against this
 // node's labels and name.
-func (a *admission) affinity(spec *pod.Spec) (reason, message string) {
+func (a *admission) affinity(spec *pod.Spec) (reason, detail string) {
 	p := spec.Pod
 	if p.Spec.NodeSelector == nil && p.Spec.Affinity == nil {
 		return "", ""
@@ -157,7 +170,7 @@ func (a *admission) affinity(spec *pod.Spec) (reason, message string) {
 	return "", ""
 }
 
-func (a *admission) nodeName(spec *pod.Spec) (reason, message string) {
+func (a *admission) nodeName(spec *pod.Spec) (reason, detail string) {
 	if name := spec.Pod.Spec.NodeName; name != "" && a.node.Name != "" && name != a.node.Name {
 		return "NodeName", fmt.Sprintf("pod is for node %s, this is %s", name, a.node.Name)
 	}
@@ -165,7 +178,7 @@ func (a *admission) nodeName(spec *pod.Spec) (reason, message string) {
 }
 
 // taints is for the pods of an API server alone: static pods tolerate all.
-func (a *admission) taints(spec *pod.Spec) (reason, message string) {
+func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
 	if spec.Origin.Source != sourceAPI {
 		return "", ""
 	}
@@ -183,7 +196,7 @@ func (a *admission) taints(spec *pod.Spec) (reason, message string) {
 
 // appArmor refuses a pod that asks for an AppArmor profile where the kernel has
 // none (C-1.31, row 5): nothing would confine it.
-func (a *admission) appArmor(spec *pod.Spec) (reason, message string) {
+func (a *admission) appArmor(spec *pod.Spec) (reason, detail string) {
 	if a.node.NoAppArmor && needsAppArmor(spec.Pod) {
 		return "AppArmor", "the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"
 	}

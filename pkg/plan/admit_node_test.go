@@ -36,6 +36,17 @@ func amounts(pairs ...string) v1.ResourceList {
 	return list
 }
 
+// fixedMessages are the kubelet's, word for word, where they say nothing of the node.
+var fixedMessages = map[string]string{
+	"PodOSSelectorNodeLabelDoesNotMatch": "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+	"PodOSNotSupported":                  "Failed to admit pod as the OS field doesn't match node OS",
+	"NodeAffinity":                       "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+	"NodeName":                           "Predicate NodeName failed: node(s) didn't match the requested node name",
+	"NodePorts":                          "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+	"TaintToleration":                    "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+	"AppArmor":                           "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+}
+
 // verdict is what admission says of one pod beside others.
 func verdict(want *pod.Spec, seated []*pod.Spec, node plan.Node) string {
 	ok, refused := plan.Admit([]*pod.Spec{want}, seated, node)
@@ -45,7 +56,13 @@ func verdict(want *pod.Spec, seated []*pod.Spec, node plan.Node) string {
 	if len(ok) == 1 {
 		return ""
 	}
-	return refused[0].Reason + ": " + refused[0].Message
+	r := refused[0]
+	if text, fixed := fixedMessages[r.Reason]; fixed && (r.Message != text || r.Detail == "") {
+		return "message of " + r.Reason + ": " + r.Message
+	} else if !fixed {
+		return r.Reason + ": " + r.Message
+	}
+	return r.Reason + ": " + r.Detail
 }
 
 func asks(text string) string {
@@ -72,15 +89,15 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 		{"safe sysctl", "file", "securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", ""},
 		{"safe since 4.15", "file", "securityContext: {sysctls: [{name: net.ipv4.tcp_rmem, value: '1'}]}", ""},
 		{"slashes", "file", "securityContext: {sysctls: [{name: net/ipv4/tcp_syncookies, value: '1'}]}", ""},
-		{"unsafe sysctl", "file", "securityContext: {sysctls: [{name: kernel.shmmax, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.shmmax" is not safe, and not allowed on this node`},
-		{"the second one", "file", "securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}, {name: kernel.sem, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.sem" is not safe, and not allowed on this node`},
+		{"unsafe sysctl", "file", "securityContext: {sysctls: [{name: kernel.shmmax, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.shmmax" not allowlisted`},
+		{"the second one", "file", "securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}, {name: kernel.sem, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.sem" not allowlisted`},
 		{"allowed by pattern", "file", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", ""},
 		{"allowed by name", "file", "securityContext: {sysctls: [{name: net.core.somaxconn, value: '1'}]}", ""},
-		{"a name is no pattern", "file", "securityContext: {sysctls: [{name: net.core.somaxconn2, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "net.core.somaxconn2" is not safe, and not allowed on this node`},
+		{"a name is no pattern", "file", "securityContext: {sysctls: [{name: net.core.somaxconn2, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "net.core.somaxconn2" not allowlisted`},
 		{"allowed in slashes", "file", "securityContext: {sysctls: [{name: net.ipv4.conf.all.rp_filter, value: '1'}]}", ""},
-		{"net with host network", "file", "hostNetwork: true, securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "net.ipv4.tcp_syncookies" is the node's own on the host network`},
+		{"net with host network", "file", "hostNetwork: true, securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host Net enabled`},
 		{"ipc with host network", "file", "hostNetwork: true, securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}", ""},
-		{"ipc with hostIPC", "file", "hostIPC: true, securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.msgmax" is the node's own with hostIPC`},
+		{"ipc with hostIPC", "file", "hostIPC: true, securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.msgmax" not allowed with host IPC enabled`},
 		{"net with hostIPC", "file", "hostIPC: true, securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", ""},
 
 		{"label of this system", "file", "|labels: {kubernetes.io/os: linux}", ""},
@@ -88,27 +105,27 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 		{"this system", "file", "os: {name: linux}", ""},
 		{"another system", "file", "os: {name: windows}", `PodOSNotSupported: spec.os.name is "windows", and this node runs linux`},
 
-		{"sysctls before the system", "file", "os: {name: windows}, securityContext: {sysctls: [{name: kernel.sem, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.sem" is not safe, and not allowed on this node`},
+		{"sysctls before the system", "file", "os: {name: windows}, securityContext: {sysctls: [{name: kernel.sem, value: '1'}]}", `SysctlForbidden: forbidden sysctl: "kernel.sem" not allowlisted`},
 		{"the system before what is left", "file", "os: {name: windows}, " + asks("cpu: 3"), `PodOSNotSupported: spec.os.name is "windows", and this node runs linux`},
 
 		{"all there is", "file", asks("cpu: 2, memory: 1Gi, ephemeral-storage: 10Gi, hugepages-2Mi: 4Mi"), ""},
-		{"too many cores", "file", asks("cpu: 2001m"), "OutOfcpu: not enough cpu on this node: requested: 2001m, used: 0, capacity: 2"},
-		{"too much memory", "file", asks("memory: 1025Mi"), "OutOfmemory: not enough memory on this node: requested: 1025Mi, used: 0, capacity: 1Gi"},
-		{"too much disk", "file", asks("ephemeral-storage: 11Gi"), "OutOfephemeral-storage: not enough ephemeral-storage on this node: requested: 11Gi, used: 0, capacity: 10Gi"},
-		{"too many huge pages", "file", asks("hugepages-2Mi: 6Mi"), "OutOfhugepages-2Mi: not enough hugepages-2Mi on this node: requested: 6Mi, used: 0, capacity: 4Mi"},
-		{"huge pages of a size that is not there", "file", asks("hugepages-1Gi: 1Gi"), "OutOfhugepages-1Gi: not enough hugepages-1Gi on this node: requested: 1Gi, used: 0, capacity: 0"},
+		{"too many cores", "file", asks("cpu: 2001m"), "OutOfcpu: Node didn't have enough resource: cpu, requested: 2001, used: 0, capacity: 2000"},
+		{"too much memory", "file", asks("memory: 1025Mi"), "OutOfmemory: Node didn't have enough resource: memory, requested: 1074790400, used: 0, capacity: 1073741824"},
+		{"too much disk", "file", asks("ephemeral-storage: 11Gi"), "OutOfephemeral-storage: Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: 10737418240"},
+		{"too many huge pages", "file", asks("hugepages-2Mi: 6Mi"), "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 6291456, used: 0, capacity: 4194304"},
+		{"huge pages of a size that is not there", "file", asks("hugepages-1Gi: 1Gi"), "OutOfhugepages-1Gi: Node didn't have enough resource: hugepages-1Gi, requested: 1073741824, used: 0, capacity: 0"},
 		{"C_1_31_4a a resource that is not listed", "file", asks("example.com/gpu: 4"), ""},
-		{"C_1_31_4a the first of several", "file", asks("memory: 2Gi, cpu: 3, ephemeral-storage: 1Ti") + ", nodeSelector: {disk: ssd}", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
+		{"C_1_31_4a the first of several", "file", asks("memory: 2Gi, cpu: 3, ephemeral-storage: 1Ti") + ", nodeSelector: {disk: ssd}", "OutOfcpu: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"},
 		{"limits are not requests", "file", "containers: [{name: c, image: i, resources: {limits: {cpu: 8}, requests: {cpu: 1}}}]", ""},
-		{"containers together", "file", "containers: [{name: a, image: i, resources: {requests: {cpu: 1500m}}}, {name: b, image: i, resources: {requests: {cpu: 600m}}}]", "OutOfcpu: not enough cpu on this node: requested: 2100m, used: 0, capacity: 2"},
+		{"containers together", "file", "containers: [{name: a, image: i, resources: {requests: {cpu: 1500m}}}, {name: b, image: i, resources: {requests: {cpu: 600m}}}]", "OutOfcpu: Node didn't have enough resource: cpu, requested: 2100, used: 0, capacity: 2000"},
 		{"init containers one by one", "file", asks("cpu: 2") + ", initContainers: [{name: a, image: i, resources: {requests: {cpu: 2}}}, {name: b, image: i, resources: {requests: {cpu: 2}}}]", ""},
-		{"a large init container", "file", asks("cpu: 1") + ", initContainers: [{name: a, image: i, resources: {requests: {cpu: 3}}}]", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
-		{"a sidecar beside the containers", "file", asks("cpu: 1500m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}]", "OutOfcpu: not enough cpu on this node: requested: 2500m, used: 0, capacity: 2"},
-		{"an init container beside the sidecar before it", "file", asks("cpu: 100m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}, {name: b, image: i, resources: {requests: {cpu: 1500m}}}]", "OutOfcpu: not enough cpu on this node: requested: 2500m, used: 0, capacity: 2"},
-		{"overhead", "file", asks("cpu: 1900m") + ", overhead: {cpu: 200m}", "OutOfcpu: not enough cpu on this node: requested: 2100m, used: 0, capacity: 2"},
-		{"pod-level huge pages", "file", "resources: {requests: {hugepages-2Mi: 6Mi}, limits: {hugepages-2Mi: 6Mi}}", "OutOfhugepages-2Mi: not enough hugepages-2Mi on this node: requested: 6Mi, used: 0, capacity: 4Mi"},
-		{"overhead beside pod-level requests", "file", "resources: {requests: {memory: 1000Mi}}, overhead: {memory: 25Mi}", "OutOfmemory: not enough memory on this node: requested: 1025Mi, used: 0, capacity: 1Gi"},
-		{"pod-level requests", "file", "resources: {requests: {cpu: 3}}", "OutOfcpu: not enough cpu on this node: requested: 3, used: 0, capacity: 2"},
+		{"a large init container", "file", asks("cpu: 1") + ", initContainers: [{name: a, image: i, resources: {requests: {cpu: 3}}}]", "OutOfcpu: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"},
+		{"a sidecar beside the containers", "file", asks("cpu: 1500m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}]", "OutOfcpu: Node didn't have enough resource: cpu, requested: 2500, used: 0, capacity: 2000"},
+		{"an init container beside the sidecar before it", "file", asks("cpu: 100m") + ", initContainers: [{name: a, image: i, restartPolicy: Always, resources: {requests: {cpu: 1}}}, {name: b, image: i, resources: {requests: {cpu: 1500m}}}]", "OutOfcpu: Node didn't have enough resource: cpu, requested: 2500, used: 0, capacity: 2000"},
+		{"overhead", "file", asks("cpu: 1900m") + ", overhead: {cpu: 200m}", "OutOfcpu: Node didn't have enough resource: cpu, requested: 2100, used: 0, capacity: 2000"},
+		{"pod-level huge pages", "file", "resources: {requests: {hugepages-2Mi: 6Mi}, limits: {hugepages-2Mi: 6Mi}}", "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 6291456, used: 0, capacity: 4194304"},
+		{"overhead beside pod-level requests", "file", "resources: {requests: {memory: 1000Mi}}, overhead: {memory: 25Mi}", "OutOfmemory: Node didn't have enough resource: memory, requested: 1074790400, used: 0, capacity: 1073741824"},
+		{"pod-level requests", "file", "resources: {requests: {cpu: 3}}", "OutOfcpu: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"},
 
 		{"node selector", "file", "nodeSelector: {disk: hdd}", ""},
 		{"another value", "file", "nodeSelector: {disk: ssd}", "NodeAffinity: the node selector asks for disk=ssd, and this node has disk=hdd"},
@@ -156,7 +173,7 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 	for _, r := range refused {
 		got = append(got, r.Spec.Name+" "+r.Reason+" "+r.Message)
 	}
-	want := "a OutOfcpu not enough cpu on this node: requested: 3, used: 1, capacity: 2; c OutOfcpu not enough cpu on this node: requested: 500m, used: 1600m, capacity: 2"
+	want := "a OutOfcpu Node didn't have enough resource: cpu, requested: 3000, used: 1000, capacity: 2000; c OutOfcpu Node didn't have enough resource: cpu, requested: 500, used: 1600, capacity: 2000"
 	if strings.Join(got, "; ") != want {
 		t.Errorf("%q, want %q", got, want)
 	}

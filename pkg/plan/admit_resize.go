@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -27,9 +26,9 @@ func FitResize(want, given *pod.Spec, others []*pod.Spec, node Node) (reason, me
 		switch {
 		case n.Cmp(had) <= 0:
 		case n.Cmp(capacity) > 0:
-			return infeasible, fmt.Sprintf("this node does not have so much %s: requested: %s, capacity: %s", name, &n, &capacity)
+			return infeasible, insufficient(name, units(name, n), units(name, used), units(name, capacity))
 		case sum.Cmp(capacity) > 0:
-			return deferred, fmt.Sprintf("not enough %s on this node now: requested: %s, used by others: %s, capacity: %s", name, &n, &used, &capacity)
+			return deferred, insufficient(name, units(name, n), units(name, used), units(name, capacity))
 		}
 	}
 	return "", ""

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -75,7 +76,7 @@ func TestC_1_31_Admit(t *testing.T) {
 		{"more important first", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 7, "80")}, nil, 0, "b", "a NodePorts host port 80/TCP is taken by pod default/b"},
 		{"C_1_31_5 seats are kept", []*pod.Spec{portPod("b", 2_000_001_000, "80")}, []*pod.Spec{portPod("a", 0, "80")}, 0, "", "b NodePorts host port 80/TCP is taken by pod default/a"},
 		{"seats are not judged", []*pod.Spec{portPod("c", 0)}, []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80")}, 0, "c", ""},
-		{"C_1_31_1 too many", []*pod.Spec{portPod("b", 0), portPod("c", 2_000_000_000)}, []*pod.Spec{portPod("a", 0)}, 2, "c", "b OutOfpods 2 of at most 2 pods are on this node"},
+		{"C_1_31_1 too many", []*pod.Spec{portPod("b", 0), portPod("c", 2_000_000_000)}, []*pod.Spec{portPod("a", 0)}, 2, "c", "b OutOfpods Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"},
 		{"the refused hold nothing", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80", "81"), portPod("c", 0, "81")}, nil, 0, "a c", "b NodePorts host port 80/TCP is taken by pod default/a"},
 		{"F43 same uid", []*pod.Spec{renamed(portPod("a", 0), "u"), renamed(portPod("b", 0), "u")}, nil, 0, "a", "b DuplicateUID uid u belongs to pod default/a"},
 		{"F43 same key", []*pod.Spec{portPod("a", 0)}, []*pod.Spec{renamed(portPod("a", 0), "other")}, 0, "", "a DuplicatePod another pod is already named default/a"},
@@ -89,7 +90,7 @@ func TestC_1_31_Admit(t *testing.T) {
 					names = append(names, s.Name)
 				}
 				for _, r := range refused {
-					reasons = append(reasons, r.Spec.Name+" "+r.Reason+" "+r.Message)
+					reasons = append(reasons, r.Spec.Name+" "+r.Reason+" "+cmp.Or(r.Detail, r.Message))
 				}
 				if got := strings.Join(names, " "); got != c.ok {
 					t.Errorf("ok %q, want %q", got, c.ok)

@@ -259,6 +259,10 @@ const reworded = time.Second
 // mayStart reports whether container name may be started now; what is in the
 // way of one does not hold the others.
 func (s *scene) mayStart(name string) bool {
+	if s.Forbidden != "" {
+		s.waitFor(s.Forbidden)
+		return false
+	}
 	if t := s.Trouble[""]; !s.VolumesReady && t.Until.After(s.Now) {
 		return false // volumes says what is waited for
 	}

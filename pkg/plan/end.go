@@ -50,6 +50,8 @@ func (s *scene) endedAtServer() bool {
 // containers have no say (C-1.20.11, C-1.19.7).
 func (s *scene) naturalEnd() string {
 	switch {
+	case s.restartingAll(): // what the restart has stopped has not ended
+		return ""
 	case s.initFailed():
 		return failed
 	case s.sandbox == nil && s.hasRun() && !s.restartable():

@@ -187,7 +187,7 @@ func (w *world) begin(instance int) {
 		w.v.Attempts = map[string]uint32{}
 	}
 	w.v.Kept, w.v.Instance, w.v.Terminal = w.v.Want, instance, ""
-	w.v.StopSince, w.v.StopGrace, w.v.VolumesReady = time.Time{}, nil, false
+	w.v.StopSince, w.v.StopGrace, w.v.StopAsked, w.v.VolumesReady = time.Time{}, nil, false, false
 }
 
 func (w *world) id(what string) string {

@@ -37,6 +37,7 @@ type viewYAML struct {
 	Trouble      map[string]troubleYAML `json:"trouble"`
 	StopSince    string                 `json:"stopSince"` // how long ago
 	StopGrace    *int64                 `json:"stopGrace"`
+	StopAsked    bool                   `json:"stopAsked"`
 	NetworkDown  bool                   `json:"networkDown"`
 	Refused      string                 `json:"refused"`
 	Evicted      string                 `json:"evicted"`
@@ -136,7 +137,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 	}
 	v := plan.View{
 		Want: want, Kept: want, Have: have,
-		Attempts: y.Attempts, Terminal: y.Terminal, StopGrace: y.StopGrace,
+		Attempts: y.Attempts, Terminal: y.Terminal, StopGrace: y.StopGrace, StopAsked: y.StopAsked,
 		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
 		VolumesStale: y.VolumesStale, Refused: y.Refused, Evicted: y.Evicted, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
 		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,

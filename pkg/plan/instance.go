@@ -72,7 +72,7 @@ func (s *scene) instances() []int {
 //	--------------------+------------------------------------------------------
 //	 runtime, record    | it has another UID
 //	 sandbox or record  | it was made from another definition of the pod
-//	 the record, of the | it was being stopped
+//	 the record, of the | it was being stopped, on request or while nothing wanted it
 //	 one it knows       | it had ended, and its content was edited (C-1.26.15)
 func (s *scene) whyAnew() string {
 	want, b := s.Want, s.Have.Sandbox
@@ -96,6 +96,8 @@ func (s *scene) whyAnew() string {
 		return s.changedText("pod definition changed")
 	case !recorded:
 		return ""
+	case !s.StopSince.IsZero() && s.StopAsked:
+		return "deletion of the pod was requested"
 	case !s.StopSince.IsZero():
 		return "pod is wanted again while it stops"
 	case s.Terminal != "" && want.Origin.Source != sourceAPI && s.contentChanged():

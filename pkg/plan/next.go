@@ -16,7 +16,7 @@ import (
 //	-------------+------------------------------------------------+-----------------------------------------
 //	 unwanted    | no spec, or being deleted                      | stop all, stop and remove sandboxes, take
 //	             |                                                | volumes, forget
-//	             |   a pod that depends on it has to go first     | wait
+//	             |   a pod that depends on it has to go first     | wait, for a bounded time
 //	             |   it is being deleted, and something runs      | stop all, stop sandboxes
 //	             |   nothing is left                              | gone; while it is being deleted, wait
 //	 stranger    | a pod with another UID has the name            | stop and remove it; its volumes go
@@ -31,8 +31,9 @@ import (
 //	             | edited), and something of this one lives       | begun, wait
 //	 finished    | no ready sandbox of the instance; something of | stop what still lives: then it has ended
 //	             | it has run, and nothing may restart            |
-//	 held        | no ready sandbox: refused, waits for another   | wait
-//	             | pod, in trouble, or the network is not ready   |
+//	 held        | no ready sandbox: forbidden, refused, waits    | wait
+//	             | for another pod, in trouble, or the network is |
+//	             | not ready                                      |
 //	 bare        | no ready sandbox                               | stop the old one, take the volumes of
 //	             |                                                | what is over, put volumes, run sandbox
 //	 restartsAll | a container ended, and its rule restarts all;  | kill and remove all but ephemeral ones,
@@ -47,6 +48,8 @@ import (
 //	             |   dead records but one a container, older      | remove
 //	             |   sandboxes                                    |
 //	             |   nothing of these                             | settled
+//
+// Of a forbidden pod nothing is started: what runs goes on to its end.
 //
 // To start is to pull, create, start and run the postStart hook; to stop is to
 // run the preStop hook and to stop, sidecars after what they serve. Before its
@@ -96,8 +99,10 @@ func (s *scene) unwanted() bool {
 		}
 		return true
 	}
-	if s.StopWaits != "" && s.StopSince.IsZero() && s.alive() {
-		s.p.WaitFor = s.StopWaits
+	if s.StopWaits != "" && s.StopSince.IsZero() && s.alive() && (s.StopUntil.IsZero() || s.StopUntil.After(s.Now)) {
+		if s.p.WaitFor = s.StopWaits; !s.StopUntil.IsZero() {
+			s.wait(s.StopUntil, s.StopWaits)
+		}
 		return true
 	}
 	s.p.Stopping = true
@@ -227,6 +232,8 @@ func (s *scene) held() bool {
 	}
 	trouble := s.Trouble[""]
 	switch {
+	case s.Forbidden != "":
+		s.p.WaitFor = s.Forbidden
 	case s.Refused != "" && !s.seated():
 		s.p.WaitFor = s.Refused
 	case s.Waits != "" && !s.alive(): // what runs waits for no other pod: what follows it does

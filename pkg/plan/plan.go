@@ -56,6 +56,8 @@ type View struct {
 	StopSince time.Time
 	// StopGrace is how many seconds who asked for that stop gave it; nil: the pod's own.
 	StopGrace *int64
+	// StopAsked says that a person asked for that stop.
+	StopAsked bool
 	// NetworkReady says that the runtime's pod network works. Pods on the host
 	// network do not wait for it.
 	NetworkReady bool
@@ -64,12 +66,18 @@ type View struct {
 	Evicted string
 	// Refused is why admission does not let this pod start; "" when it may.
 	Refused string
+	// Forbidden is why nothing of this pod may start or start again: the node's policy
+	// does not allow it, wherever it was read from; "" when it may. What runs goes on.
+	Forbidden string
 	// Waits says which pod has to start, be ready or be done before this one's
 	// sandbox is made (AnnotationDependsOn); "" when nothing is in the way.
 	Waits string
 	// StopWaits says which pod, one that depends on this one, has to be gone before
 	// this unwanted one stops; "" when nothing is in the way.
 	StopWaits string
+	// StopUntil is when it stops all the same: the other one cannot be stopped. Zero is
+	// never.
+	StopUntil time.Time
 	// Health is what the probes said of the lives that run.
 	Health pod.Health
 	// Lives is the record's, by container ID. May be nil.

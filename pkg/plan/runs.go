@@ -16,6 +16,9 @@ import (
 // to be done, although it be edited. Its back-off, which an edit ends, holds it
 // there, and its streak outlives it in Streaks.
 func (s *scene) restartsAll() bool {
+	if s.Forbidden != "" {
+		return false // the others go on
+	}
 	var sources, others []pod.Container // whose rule matched, and the rest
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.Containers, s.Want.Pod.Spec.InitContainers} {
 		for i := range list {
@@ -79,6 +82,20 @@ func (s *scene) removeSources(sources []pod.Container, why string) {
 	if !held {
 		s.p.Steps = append(s.p.Steps, removals...)
 	}
+}
+
+// restartingAll reports whether a restart of all containers is due, or has begun and not
+// removed all of them: ends that it brings about are none of the pod's (C-1.21.3).
+func (s *scene) restartingAll() bool {
+	if s.Forbidden != "" || s.sandbox == nil {
+		return false
+	}
+	for _, c := range s.Have.Containers {
+		if s.knows(c.Name) && !s.isEphemeral(c.Name) && (s.RestartingAll && s.here(c) || s.endsAll(c)) {
+			return true
+		}
+	}
+	return false
 }
 
 // endsAll reports whether a rule restarts all containers because of c's end.

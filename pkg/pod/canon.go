@@ -94,7 +94,8 @@ func (n *fieldNode) appendList(b []byte, v reflect.Value, k keep) ([]byte, bool)
 		}
 		item, set := n.appendStruct(b, v.Index(i), k)
 		if set || whole {
-			b = append(item, ',')
+			b = item
+			b = append(b, ',')
 			ends = append(ends, len(b))
 		}
 	}

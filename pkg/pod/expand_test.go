@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -90,13 +89,10 @@ func TestC_1_38_1_ExpansionIsBounded(t *testing.T) {
 	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "the environment is longer than 6291456 bytes" {
 		t.Errorf("many: %v", err)
 	}
-	begin := time.Now()
-	for _, text := range []string{strings.Repeat("$(", 500_000), strings.Repeat("$(A)", 20_000), strings.Repeat("$(", 50_000) + ")"} {
+	// Long enough that looking twice at every character would outlast the test's timeout.
+	for _, text := range []string{strings.Repeat("$(", 5_000_000), strings.Repeat("$(A)", 20_000), strings.Repeat("$(", 5_000_000) + ")"} {
 		if _, err := ExpandAll([]string{text}, map[string]string{"A": "12345678"}); len(text) > maxArgument && err == nil {
 			t.Error("longer than an argument may be, and no error")
 		}
-	}
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("it took %s", took)
 	}
 }

@@ -63,6 +63,12 @@ type Field struct {
 	// it is. It gets the value without its pointer; for a map, every key as a
 	// string.
 	Check func(value any) string
+	// Keys names the keys of a map of resources that take effect, one for each family
+	// (hugepages-2Mi stands for all sizes). Each has a proof in test/support.
+	Keys []string
+	// Idle names keys that Check accepts and that change nothing, with the reason: who
+	// writes one in a manifest gets a notice.
+	Idle map[string]string
 	// Default is the value that says the same as leaving the field out; written
 	// out, it is no change. nil when there is none.
 	Default any
@@ -95,10 +101,14 @@ func Unsupported(p *v1.Pod) []Problem {
 }
 
 // UnsupportedAPI is Unsupported for a pod that an API server has defaulted,
-// admitted and bound to this node: the rows of APIFields speak for it.
+// admitted and bound to this node: the rows of APIFields speak for it. The node lacks
+// what the problems name (Problem.Lacking).
 func UnsupportedAPI(p *v1.Pod) []Problem {
 	var out []Problem
 	apiFieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
+	for i := range out {
+		out[i].Lacking = true
+	}
 	return out
 }
 

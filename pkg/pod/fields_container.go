@@ -48,8 +48,14 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("env[].valueFrom.fileKeyRef.key", restart),
 		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false, Note: "excuses a missing key, and no missing file"},
 		honour("resources", resize),
-		only("resources.limits", resize, "cpu, memory, ephemeral-storage and huge pages", containerResource),
-		only("resources.requests", resize, "cpu, memory, ephemeral-storage and huge pages", containerResource),
+		{
+			Path: "resources.limits", Restart: resize, Note: "cpu, memory and huge pages; ephemeral-storage is ignored, with a notice: " + notMeasured,
+			Check: containerResource, Keys: []string{"cpu", "memory", "hugepages-2Mi"}, Idle: map[string]string{string(v1.ResourceEphemeralStorage): notMeasured},
+		},
+		{
+			Path: "resources.requests", Restart: resize, Note: "cpu, memory, ephemeral-storage and huge pages",
+			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi"},
+		},
 		reject("resources.claims", ""),
 		{Path: "resizePolicy", Note: "where RestartContainer is written for a resource, a change of it restarts the container (C-1.34.4)"},
 		honour("resizePolicy[].resourceName", RestartNone),

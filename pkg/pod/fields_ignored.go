@@ -3,6 +3,8 @@ package pod
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -15,6 +17,25 @@ func Ignored(p *v1.Pod) []Problem {
 	var out []Problem
 	spec := fieldTree().kid("spec")
 	spec.ignored(reflect.ValueOf(&p.Spec).Elem(), nil, &out)
+	return append(out, idleLimits(&p.Spec)...)
+}
+
+// notMeasured is why a container's limit of ephemeral-storage changes nothing.
+const notMeasured = "what a container writes is not measured; sizeLimit of an emptyDir is enforced"
+
+// idleLimits returns a problem for each limit of a container that changes nothing.
+func idleLimits(spec *v1.PodSpec) (out []Problem) {
+	for name, list := range map[string][]v1.Container{"initContainers": spec.InitContainers, "containers": spec.Containers} {
+		row := fieldTree().kid("spec").kid(name).kid("resources").kid("limits").row
+		for i := range list {
+			for key := range list[i].Resources.Limits {
+				if why, idle := row.Idle[string(key)]; idle {
+					out = append(out, Problem{Path: fmt.Sprintf("spec.%s[%d].resources.limits[%s]", name, i, key), Msg: "is ignored: " + why})
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
 

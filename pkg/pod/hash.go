@@ -43,6 +43,12 @@ func StaticUID(node, namespace, name string) string {
 	return digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name))
 }
 
+// ClaimsUID reports whether a pod's author chose its UID: neither an API server gave it,
+// nor was it derived from the pod's names.
+func ClaimsUID(s *Spec) bool {
+	return s.Origin.Source != "api" && s.UID() != StaticUID(s.Pod.Spec.NodeName, s.Namespace, s.Name)
+}
+
 // Fingerprint fills in the hashes of s, which is being made, from its pod as its
 // author set it, before anything was defaulted. They depend on what is asked for
 // alone: neither on the order of keys, nor on formatting, comments, place,

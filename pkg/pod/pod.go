@@ -139,6 +139,9 @@ type Problem struct {
 	Path   string `json:"path"`   // field path, as "spec.containers[0].image"; may be empty
 	Msg    string `json:"message"`
 	Hint   string `json:"hint"` // may be empty
+	// Lacking says that the pod asks for what this node does not have: an API server's
+	// pod waits for it, and is not Failed.
+	Lacking bool `json:"-"`
 }
 
 // Error returns "file:line:column: path: message", leaving out what is unknown.

@@ -25,6 +25,8 @@ type Record struct {
 	// StopGrace is how many seconds that stop was given by who asked for it; nil: the
 	// pod's own.
 	StopGrace *int64
+	// StopAsked says that a person asked for that stop; the source still wants the pod.
+	StopAsked bool
 	// Terminal is the phase this instance ended in: "", Succeeded, Failed.
 	Terminal v1.PodPhase
 	// TerminalReason and TerminalMessage say why, where its containers do not

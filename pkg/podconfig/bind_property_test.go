@@ -194,10 +194,31 @@ func TestAChangedObjectCostsItsPods(t *testing.T) {
 	}
 }
 
-// TestOneObjectOfManyPods: an object that thousands of pods name is read once, and
-// comes, changes and goes in no time: a large one takes hardly longer than a small one.
+// TestOneObjectOfManyPods: an object that many pods name comes, changes and goes. It is read
+// once each time it comes, not once by each pod: reading copies its content.
 func TestOneObjectOfManyPods(t *testing.T) {
-	const n = 5000
+	const pods, large, comes = 500, 1 << 19, 3
+	small := allocated(func() { oneObjectOfManyPods(t, pods, 1) })
+	took := allocated(func() { oneObjectOfManyPods(t, pods, large) })
+	if reads := (int64(took) - int64(small)) / large; reads < comes || reads > 10*comes {
+		t.Errorf("an object that comes %d times was copied some %d times, for %d pods", comes, reads, pods)
+	}
+}
+
+// BenchmarkOneObjectOfManyPods: a large one, which is read once, takes hardly longer than
+// a small one.
+func BenchmarkOneObjectOfManyPods(b *testing.B) {
+	for _, size := range []int{1, 1 << 19} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			for b.Loop() {
+				oneObjectOfManyPods(b, 5000, size)
+			}
+		})
+	}
+}
+
+func oneObjectOfManyPods(t testing.TB, n, size int) {
+	content := strings.Repeat("x", size)
 	var specs []*pod.Spec
 	for i, s := range slices.Repeat(namingFile(one, "a", "A1=x").Pods, n) {
 		c := *s
@@ -206,21 +227,13 @@ func TestOneObjectOfManyPods(t *testing.T) {
 		c.Pod, c.Name = &p, p.Name
 		specs = append(specs, &c)
 	}
-	takes := func(content string) time.Duration {
-		c := New(Config{})
-		f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
-		start := time.Now()
-		for i, things := range [][]string{{"x:" + content}, {"x:" + content + "2"}, nil, {"x:" + content}} {
-			pods := source.File{File: "a", Pods: specs}
-			f, _, _ = c.take(f, message{snapshot: set(pods, namingFile(one, "b", things...))}, noon)
-			if lacks := len(f.merged.Problems) == n; f.merged.Pods.Len() != n || lacks != (things == nil) {
-				t.Fatalf("step %d: %d pods, %d problems", i, f.merged.Pods.Len(), len(f.merged.Problems))
-			}
+	c := New(Config{})
+	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
+	for i, things := range [][]string{{"x:" + content}, {"x:" + content + "2"}, nil, {"x:" + content}} {
+		pods := source.File{File: "a", Pods: specs}
+		f, _, _ = c.take(f, message{snapshot: set(pods, namingFile(one, "b", things...))}, noon)
+		if lacks := len(f.merged.Problems) == n; f.merged.Pods.Len() != n || lacks != (things == nil) {
+			t.Fatalf("step %d: %d pods, %d problems", i, f.merged.Pods.Len(), len(f.merged.Problems))
 		}
-		return time.Since(start)
-	}
-	small, large := takes("x"), takes(strings.Repeat("x", 1<<19))
-	if large > 4*small+2*time.Second { // read by each pod it takes many times as long
-		t.Errorf("a small one takes %v, a large one %v", small, large)
 	}
 }

@@ -21,7 +21,10 @@ type text struct {
 	path         string
 }
 
-// decoder reads YAML strictly into structs of text, bool, slices and pointers:
+// number is a whole number.
+type number struct{ value int64 }
+
+// decoder reads YAML strictly into structs of text, number, bool, slices and pointers:
 // every key is known and stands there once, every value is of its kind, and a key
 // without a value is a mistake, for what it leaves open. It finds all mistakes.
 type decoder struct {
@@ -81,6 +84,13 @@ func (d *decoder) value(n *yaml.Node, into reflect.Value, path string) {
 		}
 		at.value = n.Value
 		into.Set(reflect.ValueOf(at))
+	case into.Type() == reflect.TypeFor[number]():
+		value, err := strconv.ParseInt(n.Value, 10, 32)
+		if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil {
+			d.problem(at, "expected a whole number of 32 bits, got "+kindOf(n), "")
+			return
+		}
+		into.Set(reflect.ValueOf(number{value}))
 	case kind == reflect.Bool:
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" {
 			d.problem(at, "expected true or false, got "+kindOf(n), "")

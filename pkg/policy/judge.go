@@ -30,8 +30,11 @@ func (r root) holds(clean string) bool {
 }
 
 // judge returns what a rule does not allow of a pod.
-func (r *rule) judge(security podsecurity.Evaluator, p *v1.Pod) []pod.Problem {
+func (r *rule) judge(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem {
+	p := s.Pod
 	problems := r.judgeNamespace(p.Namespace)
+	problems = append(problems, r.judgeIdentity(s)...)
+	problems = append(problems, r.judgeVolumes(&p.Spec)...)
 	problems = append(problems, r.judgeSecurity(security, p)...)
 	problems = append(problems, r.judgeHostPaths(&p.Spec)...)
 	return append(problems, r.judgeImages(&p.Spec)...)
@@ -47,6 +50,26 @@ func (r *rule) judgeNamespace(namespace string) []pod.Problem {
 		return nil
 	}
 	return []pod.Problem{r.refusal("metadata.namespace", "namespace "+quote(namespace), "no pattern of namespaces matches", allowed(*r.namespaces))}
+}
+
+// judgeIdentity refuses a UID that the pod's author chose, and a priority above the
+// highest: by the one a pod takes another's directories, by the other its place.
+func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
+	var problems []pod.Problem
+	if r.derived && pod.ClaimsUID(s) {
+		problems = append(problems, r.refusal("metadata.uid", "uid "+quote(s.UID()), "pods must not choose their UIDs", "leave it out: it is derived from the pod's names"))
+	}
+	if r.priority == nil {
+		return problems
+	}
+	spec, most := &s.Pod.Spec, *r.priority
+	if spec.Priority != nil && int64(*spec.Priority) > most {
+		return append(problems, r.refusal("spec.priority", fmt.Sprintf("priority %d", *spec.Priority), fmt.Sprintf("the highest is %d", most), ""))
+	}
+	if class, known := pod.PriorityOf(spec.PriorityClassName); known && int64(class) > most {
+		problems = append(problems, r.refusal("spec.priorityClassName", "priority class "+quote(spec.PriorityClassName), fmt.Sprintf("it stands for %d, and the highest is %d", class, most), ""))
+	}
+	return problems
 }
 
 // judgeSecurity holds a pod to the rule's Pod Security level. This node runs
@@ -71,6 +94,18 @@ func (r *rule) judgeSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Pr
 			why += ": " + short(result.ForbiddenDetail)
 		}
 		problems = append(problems, r.refusal(checkPath(id), cmp.Or(short(reason), podsecurity.UnknownForbiddenReason), why, ""))
+	}
+	return problems
+}
+
+// judgeVolumes refuses volumes that are not one thing: Kubernetes' checks, the rule's own
+// keys and the mounts could each take another of their sources for the volume.
+func (r *rule) judgeVolumes(spec *v1.PodSpec) []pod.Problem {
+	var problems []pod.Problem
+	for i := range spec.Volumes {
+		if v := &spec.Volumes[i]; !pod.OneSource(&v.VolumeSource) {
+			problems = append(problems, r.refusal(fmt.Sprintf("spec.volumes[%d]", i), "volume "+quote(v.Name), "it has not exactly one source", ""))
+		}
 	}
 	return problems
 }
@@ -114,38 +149,53 @@ func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
 	}
 	var problems []pod.Problem
 	for i := range spec.Volumes {
-		v := &spec.Volumes[i]
-		if v.HostPath == nil {
-			continue
+		if at := spec.Volumes[i].HostPath; at != nil {
+			problems = append(problems, r.judgeHostPath(spec, i, at)...)
 		}
-		at := fmt.Sprintf("spec.volumes[%d].hostPath.", i)
-		what := "host path " + quote(v.HostPath.Path)
-		under, why := r.root(v.HostPath.Path)
-		if under == nil {
-			problems = append(problems, r.refusal(at+"path", what, why, allowed(prefixes(*r.hostPaths))))
-			continue
-		}
-		if under.readOnly && makes(v.HostPath.Type) {
-			problems = append(problems, r.refusal(at+"type", "to make "+what, forReading(under), "write type: Directory or type: File, or what else is there: without one of them a path that is missing is made"))
-		}
-		if shown := r.readOnlyRoot(under, v.HostPath.Path); shown != nil {
-			problems = append(problems, r.judgeMounts(spec, v.Name, what, shown)...)
-		}
+	}
+	return problems
+}
+
+// judgeHostPath returns what is not allowed of a path that the volume at an index shows:
+// its own, or what its claim is bound to. Nothing is made for a claim without a type.
+func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSource) []pod.Problem {
+	v, claim := &spec.Volumes[i], spec.Volumes[i].PersistentVolumeClaim
+	field, typed := "hostPath.path", "hostPath.type"
+	if claim != nil {
+		field, typed = "persistentVolumeClaim", "persistentVolumeClaim"
+	}
+	field, typed = fmt.Sprintf("spec.volumes[%d].%s", i, field), fmt.Sprintf("spec.volumes[%d].%s", i, typed)
+	what := "host path " + quote(at.Path)
+	under, why := r.root(at.Path)
+	if under == nil {
+		return []pod.Problem{r.refusal(field, what, why, allowed(prefixes(*r.hostPaths)))}
+	}
+	var problems []pod.Problem
+	if under.readOnly && makes(at.Type) && (claim == nil || at.Type != nil && *at.Type != v1.HostPathUnset) {
+		problems = append(problems, r.refusal(typed, "to make "+what, forReading(under), "write type: Directory or type: File, or what else is there: without one of them a path that is missing is made"))
+	}
+	shown := r.readOnlyRoot(under, at.Path)
+	switch {
+	case shown == nil:
+	case claim != nil && !claim.ReadOnly: // the group of what it holds would be changed
+		problems = append(problems, r.refusal(field+".readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
+	default:
+		problems = append(problems, r.judgeMounts(spec, v, what, shown)...)
 	}
 	return problems
 }
 
 // judgeMounts returns the mounts of a volume by which containers would change what a
 // read-only root holds.
-func (r *rule) judgeMounts(spec *v1.PodSpec, volume, what string, shown *root) []pod.Problem {
+func (r *rule) judgeMounts(spec *v1.PodSpec, v *v1.Volume, what string, shown *root) []pod.Problem {
 	var problems []pod.Problem
 	for _, c := range containers(spec) {
 		for j := range c.mounts {
 			m, at := &c.mounts[j], fmt.Sprintf("%s.volumeMounts[%d].", c.path, j)
-			if m.Name != volume {
+			if m.Name != v.Name {
 				continue
 			}
-			if !m.ReadOnly {
+			if !m.ReadOnly && v.PersistentVolumeClaim == nil { // a claim for reading only is mounted so
 				problems = append(problems, r.refusal(at+"readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
 			}
 			part := "subPath"

@@ -42,6 +42,8 @@ type (
 		HostPaths   []hostPathText `yaml:"hostPaths"`
 		Images      []text         `yaml:"images"`
 		ObjectsFrom []text         `yaml:"objectsFrom"`
+		UIDs        text           `yaml:"uids"`
+		Priority    *number        `yaml:"priority"`
 	}
 	securityText struct {
 		At      text       `yaml:"-"`
@@ -186,12 +188,23 @@ func (d *decoder) allowance(name string, a *allowance) *rule {
 			*r.images = append(*r.images, i)
 		}
 	}
+	d.oneOf(a.UIDs, []string{uidsClaimed, uidsDerived})
+	r.derived = a.UIDs.value == uidsDerived
+	if a.Priority != nil {
+		r.priority = &a.Priority.value
+	}
 	for _, t := range a.ObjectsFrom {
 		d.oneOf(t, kinds())
 		r.objects = append(r.objects, t.value)
 	}
 	return r
 }
+
+// The values of uids.
+const (
+	uidsClaimed = "claimed"
+	uidsDerived = "derived"
+)
 
 func (d *decoder) security(s *securityText, r *rule) {
 	levels := []string{string(api.LevelBaseline), string(api.LevelPrivileged), string(api.LevelRestricted)}

@@ -48,6 +48,8 @@ type rule struct {
 	namespaces *[]string // patterns; nil: every one
 	hostPaths  *[]root   // nil: every one
 	images     *[]image  // nil: every one
+	derived    bool      // pods must not choose their UIDs
+	priority   *int64    // the highest there may be; nil: every one
 	objects    []string  // kinds of sources beside the pod's own
 }
 

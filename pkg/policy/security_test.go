@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/policy"
+	"github.com/nodectl/nodectl/pkg/source"
 )
 
 var fixtureID = regexp.MustCompile(`^([a-z_]+?)[0-9]*\.yaml$`)
@@ -129,6 +130,21 @@ func TestPodSecurityAgreesWithKubernetes(t *testing.T) {
 			if len(got) != want {
 				t.Errorf("%s v1.%d: %d checks refuse, want %d: %q", level, minor, len(got), want, got)
 			}
+		}
+	}
+}
+
+// A volume with two sources is refused at every level: Kubernetes' check of restricted
+// volumes sees the ConfigMap, and the host path would be mounted.
+func TestPolicy_VolumeWithTwoSources_IsRefused(t *testing.T) {
+	t.Parallel()
+	const two = `{spec: {volumes: [{name: a, configMap: {name: a}, hostPath: {path: /}}], securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}},
+	  containers: [{name: c, image: a, securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}}`
+	for _, allow := range []string{"podSecurity: {level: restricted}", "podSecurity: {level: privileged}", "images: ['*']"} {
+		s := podOf(t, two)
+		f := told(t, edge(t, allow), "api", "/kubeconfig", source.File{File: "default/web", Pods: []*pod.Spec{s}})
+		if len(f.Pods) != 0 || len(f.Broken) != 1 || len(f.Problems) == 0 {
+			t.Errorf("%s: pods %v, problems %v", allow, f.Pods, f.Problems)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
@@ -21,15 +23,55 @@ import (
 // out, with a Problem. All else, errors included, is inner's, by pointer. A pod of
 // an API server that is being deleted is not judged: it has to stop.
 func Source(inner source.Source, p *Policy, kind, location string) source.Source {
-	return &held{inner: inner, policy: p, rule: p.rule(kind, location), kind: kind, location: location}
+	return &held{judge: p.judge(kind, location), inner: inner}
+}
+
+// Judge returns what the policy does not allow of a pod, wherever it was read from: a
+// source, a set that an agent before wrote down, or the record of what runs. location is
+// that of the pod's source, as Source takes it.
+func (p *Policy) Judge(s *pod.Spec, location string) []pod.Problem {
+	return p.judge(s.Origin.Source, location).pod(s)
+}
+
+// JudgePath returns what the policy does not allow of a path of this node that a volume of
+// the pod is about to show: its host path, or what its claim is bound to. Where the path is
+// what links lead to, follow returns what those in a prefix lead to; else it is nil.
+func (p *Policy) JudgePath(s *pod.Spec, location, volume string, at *v1.HostPathVolumeSource, follow func(prefix string) string) []pod.Problem {
+	j := p.judge(s.Origin.Source, location)
+	i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == volume })
+	switch {
+	case j.rule == nil:
+		return placed(j.unspoken(), s.Origin)
+	case i < 0 || j.rule.hostPaths == nil:
+		return nil
+	}
+	r := *j.rule
+	if follow != nil {
+		roots := slices.Clone(*r.hostPaths)
+		for i := range roots {
+			roots[i].prefix = follow(roots[i].prefix)
+		}
+		r.hostPaths = &roots
+	}
+	return placed(r.judgeHostPath(&s.Pod.Spec, i, at), s.Origin)
+}
+
+// judge is what judges the pods and objects of one source.
+func (p *Policy) judge(kind, location string) *judge {
+	return &judge{policy: p, rule: p.rule(kind, location), kind: kind, location: location}
+}
+
+// judge holds what comes from one source to a rule.
+type judge struct {
+	policy         *Policy
+	rule           *rule // nil: nothing is allowed
+	kind, location string
 }
 
 // held is a source that is held to a rule.
 type held struct {
-	inner          source.Source
-	policy         *Policy
-	rule           *rule // nil: nothing is allowed
-	kind, location string
+	*judge
+	inner source.Source
 }
 
 // Name implements source.Source.
@@ -125,14 +167,14 @@ func keep[T any](all []T, allowed func(T) bool) []T {
 }
 
 // pod returns what is not allowed of a pod.
-func (h *held) pod(s *pod.Spec) []pod.Problem {
+func (j *judge) pod(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	switch {
-	case h.kind == "api" && s.Pod.DeletionTimestamp != nil:
-	case h.rule == nil:
-		problems = h.unspoken()
+	case j.kind == "api" && s.Pod.DeletionTimestamp != nil:
+	case j.rule == nil:
+		problems = j.unspoken()
 	default:
-		problems = h.rule.judge(h.policy.security, s.Pod)
+		problems = j.rule.judge(j.policy.security, s)
 	}
 	if rest := len(problems) - maxProblems; rest > 0 {
 		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})
@@ -141,18 +183,18 @@ func (h *held) pod(s *pod.Spec) []pod.Problem {
 }
 
 // object returns what is not allowed of a config object.
-func (h *held) object(o *pod.Object) []pod.Problem {
-	if h.rule == nil {
-		return placed(h.unspoken(), o.Origin)
+func (j *judge) object(o *pod.Object) []pod.Problem {
+	if j.rule == nil {
+		return placed(j.unspoken(), o.Origin)
 	}
-	return placed(h.rule.judgeNamespace(o.Namespace), o.Origin)
+	return placed(j.rule.judgeNamespace(o.Namespace), o.Origin)
 }
 
 // unspoken is the problem of all that comes from a source without a rule.
-func (h *held) unspoken() []pod.Problem {
+func (j *judge) unspoken() []pod.Problem {
 	return []pod.Problem{{
-		Msg:  fmt.Sprintf("source policy has no rule for source %s %s, and no default", h.kind, quote(h.location)),
-		Hint: "write one in " + h.policy.file,
+		Msg:  fmt.Sprintf("source policy has no rule for source %s %s, and no default", j.kind, quote(j.location)),
+		Hint: "write one in " + j.policy.file,
 	}}
 }
 

@@ -78,7 +78,7 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 		} else {
 			st.State.Terminated = &v1.ContainerStateTerminated{ // C-1.26.7
 				Reason:  completed,
-				Message: "the record of this init container is gone from the runtime; the pod is initialised, so it has completed",
+				Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
 			}
 		}
 	case ok:

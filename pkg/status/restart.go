@@ -1,7 +1,6 @@
 package status
 
 import (
-	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +11,9 @@ import (
 // restartingAll is the reason of what a restart of all containers ended
 // (C-1.21.3).
 const restartingAll = "RestartingAllContainers"
+
+// removedToRestartAll is the message of a container that such a restart removed.
+const removedToRestartAll = "The container is removed because RestartAllContainers in place"
 
 // comesBack reports whether a container runs again that ended so last, as plan
 // decides it (C-1.19.8): a phase that is final must not be reported of a pod that
@@ -73,7 +75,7 @@ func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
 	}
 	st.State.Waiting = b.waiting()
 	if b.ruled || !b.madeAgain() {
-		st.State.Waiting = &v1.ContainerStateWaiting{Reason: restartingAll, Message: "all containers of the pod are restarted"}
+		st.State.Waiting = &v1.ContainerStateWaiting{Reason: restartingAll, Message: removedToRestartAll}
 	}
 	st.LastTerminationState.Terminated = last
 	return true
@@ -88,11 +90,10 @@ func (b *build) madeAgain() bool {
 }
 
 // restartedEnd is the end of a container that a restart of all removed; own is
-// the end it had come to by itself, nil when it was running.
+// the end it had come to by itself, nil when it was running: its times stay.
 func restartedEnd(own *v1.ContainerStateTerminated) *v1.ContainerStateTerminated {
-	end := &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: restartingAll, Message: "removed because all containers of the pod are restarted"}
+	end := &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: restartingAll, Message: removedToRestartAll}
 	if own != nil {
-		end.Message += fmt.Sprintf("; it had ended with %d (%s)", own.ExitCode, own.Reason)
 		end.StartedAt, end.FinishedAt, end.ContainerID = own.StartedAt, own.FinishedAt, own.ContainerID
 	}
 	return end
@@ -115,7 +116,7 @@ func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.ruled && !isFinal(st.Phase))}
 	switch {
 	case c.Status == v1.ConditionTrue:
-		c.Reason, c.Message = "RestartAllContainersStarted", "a container ended by a rule that restarts all of them"
+		c.Reason, c.Message = "RestartAllContainersStarted", "container exited with restart policy rule"
 	case st.Phase == v1.PodSucceeded:
 		c.Reason = podCompleted
 	case st.Phase == v1.PodFailed:

@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // dirBound is where volumes lie that a claim of an API server is bound to.
@@ -49,8 +54,25 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
 	}
 	defer source.Close()
-	if err := bind(source, p.path); err != nil || b.readOnly {
+	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(source.Fd())))
+	if err != nil {
+		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
+	}
+	// What is open is what is mounted, whatever the links lead to by now.
+	shown := &v1.HostPathVolumeSource{Path: real, Type: from.Type}
+	if s.cfg.Allow != nil {
+		if err := s.cfg.Allow(s.want, p.Name, shown, true); err != nil {
+			return err
+		}
+	}
+	if err := bind(source, p.path); err != nil {
 		return err
+	}
+	if s.bound == nil {
+		s.bound = map[string]*v1.HostPathVolumeSource{}
+	}
+	if s.bound[p.Name] = shown; b.readOnly {
+		return nil
 	}
 	var policy *v1.PodFSGroupChangePolicy
 	if sc := s.want.Pod.Spec.SecurityContext; sc != nil {
@@ -63,6 +85,33 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	}
 	return err
 }
+
+// allowedBound says why what a claim's volume shows must not be given to a container. An
+// agent before this one may not have written down what that is: then the API server says
+// it.
+func (v *Volumes) allowedBound(want *pod.Spec, dir string, p placed) error {
+	b, is := p.kind.(bound)
+	if !is || v.cfg.Allow == nil {
+		return nil
+	}
+	m, _ := v.marked(dir)
+	if shown := m.Bound[p.Name]; shown != nil {
+		return v.cfg.Allow(want, p.Name, shown, true)
+	}
+	if v.cfg.Claim == nil {
+		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
+	}
+	ctx, stop := context.WithTimeout(context.Background(), claimPatience) // nothing else ends it
+	defer stop()
+	from, err := v.cfg.Claim(ctx, want, b.claim)
+	if err != nil {
+		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
+	}
+	return v.allowed(want, p.Name, from)
+}
+
+// claimPatience is how long a container waits for what its claim is bound to.
+const claimPatience = 10 * time.Second
 
 // boundAt reports whether something is mounted on path itself.
 func boundAt(path string) bool {

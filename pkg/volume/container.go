@@ -83,6 +83,9 @@ func (v *Volumes) mount(want *pod.Spec, dir string, p placed, c *v1.Container, i
 	if err := p.there(); err != nil {
 		return mount, err
 	}
+	if err := v.allowedBound(want, dir, p); err != nil {
+		return mount, err
+	}
 	if sub != "" {
 		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub); err != nil {
 			return mount, fmt.Errorf("%s: %w", subPathText(m), err)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // hostPath shows a path of the host. Its contents are the host's: they are
@@ -20,7 +22,7 @@ func (hostPath) traits() traits { return traits{} }
 
 func (h hostPath) path(string) string { return h.Path }
 
-// put checks, and where the type says so makes, what the path has to be
+// put asks whether the path may be shown, checks, and where the type says so makes, what the path has to be
 // (C-1.37.5). Without a type nothing is checked. Links are followed.
 //
 //	type               missing        else
@@ -29,7 +31,10 @@ func (h hostPath) path(string) string { return h.Path }
 //	Directory          error          a directory
 //	File               error          a regular file
 //	Socket, CharDevice, BlockDevice   error, else that
-func (h hostPath) put(context.Context, placed, *setting) error {
+func (h hostPath) put(_ context.Context, p placed, s *setting) error {
+	if err := s.allowed(s.want, p.Name, h.HostPathVolumeSource); err != nil {
+		return err
+	}
 	want := v1.HostPathUnset
 	if h.Type != nil {
 		want = *h.Type
@@ -57,6 +62,36 @@ func (h hostPath) put(context.Context, placed, *setting) error {
 		return fmt.Errorf("hostPath %s: %w", path, err)
 	}
 	return nil
+}
+
+// allowed says why a volume of the pod must not show a path of this node. Links are
+// followed as far as the path exists; what is missing is made below that.
+func (v *Volumes) allowed(want *pod.Spec, volume string, at *v1.HostPathVolumeSource) error {
+	if v.cfg.Allow == nil {
+		return nil
+	}
+	if err := v.cfg.Allow(want, volume, at, false); err != nil {
+		return err
+	}
+	real, err := realPath(at.Path)
+	if err != nil {
+		return fmt.Errorf("hostPath %s: %w", at.Path, err)
+	}
+	return v.cfg.Allow(want, volume, &v1.HostPathVolumeSource{Path: real, Type: at.Type}, true)
+}
+
+// realPath follows the links of a path, of which the last parts may be missing.
+func realPath(path string) (string, error) {
+	path = filepath.Clean(path)
+	real, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) || path == "/" || path == "." {
+		return real, err
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return "", errors.New("is a link that leads nowhere")
+	}
+	above, err := realPath(filepath.Dir(path))
+	return filepath.Join(above, filepath.Base(path)), err
 }
 
 // checkHostPath says why what path shows is not of type want.

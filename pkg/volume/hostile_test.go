@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -121,13 +120,10 @@ func TestC_1_37_7_NamesWithoutValue(t *testing.T) {
 			t.Fatalf("%q: %q, want %q", expr, got, want)
 		}
 	})
-	start := time.Now()
-	_, err := subPath(&v1.VolumeMount{SubPathExpr: strings.Repeat("$(A)", 1<<18) + "$(B)$(C)$(D)$(E)"}, nil)
+	// Long enough that a look per name would outlast the test's timeout.
+	_, err := subPath(&v1.VolumeMount{SubPathExpr: strings.Repeat("$(A)", 1<<21) + "$(B)$(C)$(D)$(E)"}, nil)
 	if err == nil || err.Error() != "subPathExpr: missing value for A, B, C, 2 more" {
 		t.Errorf("%.300v", err)
-	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("a megabyte of names takes %s", took)
 	}
 }
 

@@ -54,5 +54,8 @@ func writeInPlace(path string, text []byte) error {
 			return err
 		}
 	}
-	return f.Chmod(0o644)
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	return f.Close()
 }

@@ -50,6 +50,8 @@ type setting struct {
 	want  *pod.Spec
 	again bool      // it was put in place before and may be in use
 	until time.Time // when it has to be done again; zero is never
+	// bound is what the claims of an API server are bound to, by volume (mark.Bound).
+	bound map[string]*v1.HostPathVolumeSource
 }
 
 // renewAt has the volumes put again at t.
@@ -70,9 +72,12 @@ func (s *setting) group() *int64 {
 // sourceAPI is the kind of source that is an API server.
 const sourceAPI = "api"
 
-// kindOf returns the kind of one of want's volumes.
+// kindOf returns the kind of one of want's volumes. A volume with several sources has
+// none: a policy may have judged another one than is mounted here.
 func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 	switch {
+	case !pod.OneSource(&vol.VolumeSource):
+		return nil, errors.New("has not exactly one source")
 	case vol.EmptyDir != nil:
 		return emptyDir{vol.EmptyDir}, nil
 	case vol.HostPath != nil:

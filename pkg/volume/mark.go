@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -28,6 +29,9 @@ type mark struct {
 	Boot    string    `json:"boot"`    // of the machine: its memory went with it
 	Volumes string    `json:"volumes"` // Volumes.print
 	Until   time.Time `json:"until,omitzero"`
+	// Bound holds, by volume, the paths of this node that claims of an API server show;
+	// an agent before this one may not have written them down.
+	Bound map[string]*v1.HostPathVolumeSource `json:"bound,omitempty"`
 }
 
 // marked returns the mark of the instance in dir; ok is false when it was never put
@@ -51,7 +55,7 @@ func (v *Volumes) marked(dir string) (m mark, ok bool) {
 // disk does not hold back an instance that keeps nothing on it: that one is
 // noted in memory, and put again by the next agent (F12, F13).
 func (v *Volumes) mark(dir string, kept bool, m mark) error {
-	if have, ok := v.marked(dir); ok && have == m {
+	if have, ok := v.marked(dir); ok && reflect.DeepEqual(have, m) {
 		return nil
 	}
 	text, err := json.Marshal(m)

@@ -300,8 +300,7 @@ func TestC_1_37_7_WrongMountIsReplaced(t *testing.T) {
 	// wrong kind.
 	data := filepath.Join(p.emptyDir(1, "data"), "x")
 	write(t, data, "file")
-	at, err = p.bindOne(t, sub(s, "data", "x"))
-	if err != nil {
+	if _, err := p.bindOne(t, sub(s, "data", "x")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(data); err != nil {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,13 +12,22 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// errOver ends the measuring of a volume that is over its limit.
-var errOver = errors.New("over the limit")
+// largest is how many names are counted in a volume. Empty files and hard links take no
+// blocks, so that the limit of bytes does not bound them.
+const largest = 2_000_000
+
+var (
+	// errOver ends the measuring of a volume that is over its limit.
+	errOver = errors.New("over the limit")
+	// errTooMany says that a volume has more names than are counted.
+	errTooMany = fmt.Errorf("it has more than %d files", largest)
+)
 
 // Over says which volume on the disk exceeds its sizeLimit, "" for none: measured
 // now, in blocks as du counts them, and no further than to the limit (C-1.35.9). A
-// volume that cannot be measured because it is too deep counts as one that exceeds it.
-func (v *Volumes) Over(want *pod.Spec, instance int) (string, error) {
+// volume that is too deep or has too many files to be measured counts as one that
+// exceeds it. The end of ctx ends the measuring.
+func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
 		return "", err
@@ -27,12 +37,12 @@ func (v *Volumes) Over(want *pod.Spec, instance int) (string, error) {
 		if e == nil || e.Medium != v1.StorageMediumDefault || e.SizeLimit == nil || e.SizeLimit.Sign() <= 0 {
 			continue
 		}
-		err := measure(p.path, e.SizeLimit.Value())
+		err := measure(ctx, p.path, e.SizeLimit.Value(), largest)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 		case errors.Is(err, errOver):
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", p.Name, e.SizeLimit.String()), nil
-		case errors.Is(err, errTooDeep):
+		case errors.Is(err, errTooDeep), errors.Is(err, errTooMany):
 			return fmt.Sprintf("Usage of EmptyDir volume %q cannot be measured: %s. ", p.Name, err), nil
 		case err != nil:
 			return "", fmt.Errorf("volume %s: %w", p.Name, err)
@@ -41,8 +51,9 @@ func (v *Volumes) Over(want *pod.Spec, instance int) (string, error) {
 	return "", nil
 }
 
-// measure returns errOver when a tree takes more bytes of the disk than limit.
-func measure(path string, limit int64) error {
+// measure returns errOver when a tree takes more bytes of the disk than limit, and
+// errTooMany when it has more than most names.
+func measure(ctx context.Context, path string, limit int64, most int) error {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -54,7 +65,14 @@ func measure(path string, limit int64) error {
 	}
 	linked := map[uint64]bool{}
 	used := top.Blocks * 512
+	names := 0
 	add := func(_ *os.File, _ string, st *unix.Stat_t) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if names++; names > most {
+			return errTooMany
+		}
 		if st.Dev != top.Dev {
 			return nil
 		}

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -68,6 +69,11 @@ type Config struct {
 	// Claim returns the directory that a claim of an API server is bound to, for the pod
 	// that names it; nil where there is no API server.
 	Claim func(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error)
+	// Allow says why a volume of the pod must not show a path of this node: one that the
+	// pod names, or that its claim is bound to. It is asked when that is put in place and,
+	// of a claim, before a container gets it; once for the path as it is written and, with
+	// followed, once for what its links lead to. nil: every path may be shown.
+	Allow func(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error
 	Log   *slog.Logger
 }
 
@@ -117,8 +123,8 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	_, again := v.marked(dir)
-	s := &setting{Volumes: v, want: want, again: again}
+	was, again := v.marked(dir)
+	s := &setting{Volumes: v, want: want, again: again, bound: maps.Clone(was.Bound)}
 	kept := false // whether the instance keeps something on disk
 	var failed []error
 	for _, p := range all {
@@ -137,7 +143,7 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 	if len(failed) > 0 {
 		return utilerrors.NewAggregate(failed)
 	}
-	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until})
+	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until, Bound: s.bound})
 }
 
 // Ready reports whether Put was completed for this instance since the machine

@@ -1,0 +1,8 @@
+//go:build full
+
+package engine
+
+import "testing"
+
+// TestI3_RandomLives_Many_Converge is TestI3_RandomLivesConverge for more seeds.
+func TestI3_RandomLives_Many_Converge(t *testing.T) { randomLives(t, 6, 60) }

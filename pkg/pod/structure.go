@@ -1,0 +1,114 @@
+package pod
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// uidForm is what names a pod's directories, its cgroup, its logs and a label.
+var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
+
+// ValidUID reports whether a UID can name a pod's directories.
+func ValidUID(uid string) bool { return uidForm.MatchString(uid) }
+
+// IdentityProblems returns what is wrong with the names by which a pod's directories,
+// cgroup and logs are found: its namespace and name are DNS names, its UID is a plain
+// file name.
+func IdentityProblems(p *v1.Pod) []Problem {
+	var s structure
+	s.name("metadata.name", p.Name, validation.IsDNS1123Subdomain)
+	s.name("metadata.namespace", p.Namespace, validation.IsDNS1123Label)
+	if uid := string(p.UID); !ValidUID(uid) {
+		s.add("metadata.uid", "invalid value "+shownName(uid)+": it names directories and cgroups")
+	}
+	return s.problems
+}
+
+// StructureProblems returns what is wrong with the form of a pod's spec, whatever it
+// asks for: containers and volumes have DNS names, each once, and every volume has
+// exactly one source. Readers of a pod rely on it: a policy, the volumes and the runtime
+// take the same thing for a volume, and no name leads to another path.
+func StructureProblems(spec *v1.PodSpec) []Problem {
+	var s structure
+	if len(spec.Containers) == 0 {
+		s.add("spec.containers", "required")
+	}
+	seen := map[string]bool{}
+	label := func(path, name string) {
+		s.name(path, name, validation.IsDNS1123Label)
+		if seen[name] {
+			s.add(path, "duplicate value "+shownName(name))
+		}
+		seen[name] = true
+	}
+	for i := range spec.InitContainers {
+		label(fmt.Sprintf("spec.initContainers[%d].name", i), spec.InitContainers[i].Name)
+	}
+	for i := range spec.Containers {
+		label(fmt.Sprintf("spec.containers[%d].name", i), spec.Containers[i].Name)
+	}
+	for i := range spec.EphemeralContainers {
+		label(fmt.Sprintf("spec.ephemeralContainers[%d].name", i), spec.EphemeralContainers[i].Name)
+	}
+	clear(seen)
+	for i := range spec.Volumes {
+		v, path := &spec.Volumes[i], fmt.Sprintf("spec.volumes[%d]", i)
+		label(path+".name", v.Name)
+		s.oneSource(path, "volume", &v.VolumeSource)
+		if v.Projected == nil {
+			continue
+		}
+		for j := range v.Projected.Sources {
+			s.oneSource(fmt.Sprintf("%s.projected.sources[%d]", path, j), "projection", &v.Projected.Sources[j])
+		}
+	}
+	return s.problems
+}
+
+// structure collects the problems of a pod's form.
+type structure struct{ problems []Problem }
+
+func (s *structure) add(path, msg string) {
+	s.problems = append(s.problems, Problem{Path: path, Msg: msg})
+}
+
+func (s *structure) name(path, name string, check func(string) []string) {
+	if len(check(name)) > 0 {
+		s.add(path, "invalid value "+shownName(name)+": not a DNS name")
+	}
+}
+
+// oneSource records a struct of pointers of which not exactly one is set.
+func (s *structure) oneSource(path, what string, source any) {
+	if n := sourcesIn(source); n != 1 {
+		s.add(path, fmt.Sprintf("a %s has exactly one source, this one has %d", what, n))
+	}
+}
+
+// OneSource reports whether a volume has exactly one source.
+func OneSource(v *v1.VolumeSource) bool { return sourcesIn(v) == 1 }
+
+// sourcesIn returns how many of a struct's pointers are set.
+func sourcesIn(source any) int {
+	n := 0
+	for v, i := reflect.ValueOf(source).Elem(), 0; i < v.NumField(); i++ {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
+			n++
+		}
+	}
+	return n
+}
+
+// shownName returns a name as messages show it: escaped, and short.
+func shownName(name string) string {
+	const most = 80
+	if len(name) > most {
+		name = name[:most] + "…"
+	}
+	return strconv.QuoteToASCII(name)
+}

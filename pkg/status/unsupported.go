@@ -1,0 +1,81 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// eventUnsupported is the reason of a pod with a field that the node does not support: the
+// kubelet has none.
+const eventUnsupported = "UnsupportedField"
+
+// Unsupported is what the node says of an API server's pod that it cannot run as the pod
+// is written.
+type Unsupported struct {
+	Status v1.PodStatus
+	// Reason and Message are those of the event, and of the status.
+	Reason, Message string
+	// Final says that no change of the node would help: the pod has Failed.
+	Final bool
+	// Known says that the API server has the reason and the message already: they come
+	// back with every update of the pod, and need no event.
+	Known bool
+}
+
+// OfUnsupported returns the status of an API server's pod that has problems. A pod that
+// needs what the node does not have (an extended resource, a volume's driver) is Pending,
+// as a pod is for which the kubelet waits to mount volumes: a controller replaces a Failed
+// pod by the next one, without end. ok is false for a pod of which something has run: its
+// status stays as it was reported.
+func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time.Time) (u Unsupported, ok bool) {
+	if len(problems) == 0 || p.Status.Phase != v1.PodPending && p.Status.Phase != "" || hasRun(&p.Status) {
+		return Unsupported{}, false
+	}
+	first := problems[0]
+	u.Final = !first.Lacking
+	u.Reason, u.Message = eventUnsupported, cmp.Or(first.Path, "pod")+": "+first.Msg
+	if volumes := unmountable(p, problems); len(volumes) > 0 && !u.Final {
+		u.Reason = "FailedMount"
+		u.Message = fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=%v, unattached volumes=[], failed to process volumes=[]: %s", volumes, u.Message)
+	}
+	if own := *p; !u.Final {
+		u.Known = p.Status.Reason == u.Reason && p.Status.Message == u.Message
+		notes := Notes{RefusedReason: u.Reason, RefusedMessage: u.Message, HostIPs: hostIPs}
+		u.Status = Of(&pod.Spec{Key: pod.KeyOf(p), Pod: &own}, pod.Actual{Key: pod.KeyOf(p)}, pod.Health{}, p.Status, notes, now)
+		return u, true
+	}
+	u.Message = Rejected + u.Message
+	u.Status = *p.Status.DeepCopy()
+	u.Status.Phase, u.Status.Reason, u.Status.Message = v1.PodFailed, u.Reason, u.Message
+	return u, true
+}
+
+// hasRun reports whether a container of the pod was made.
+func hasRun(s *v1.PodStatus) bool {
+	made := func(c v1.ContainerStatus) bool {
+		return c.ContainerID != "" || c.State.Waiting == nil && c.State != (v1.ContainerState{})
+	}
+	return slices.ContainsFunc(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses), made)
+}
+
+// unmountable names the volumes that have problems, in the order of the spec; the first
+// problem has to be one of them.
+func unmountable(p *v1.Pod, problems []pod.Problem) (names []string) {
+	if !strings.HasPrefix(problems[0].Path, "spec.volumes[") {
+		return nil
+	}
+	for i, v := range p.Spec.Volumes {
+		at := fmt.Sprintf("spec.volumes[%d]", i)
+		if slices.ContainsFunc(problems, func(q pod.Problem) bool { return strings.HasPrefix(q.Path, at) }) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}

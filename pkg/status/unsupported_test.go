@@ -1,0 +1,109 @@
+package status_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/manifest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// serverPod is a pod as an API server hands it to a node.
+func serverPod(edit func(*v1.PodSpec)) *v1.Pod {
+	p := &v1.Pod{Spec: v1.PodSpec{
+		RestartPolicy: v1.RestartPolicyAlways, NodeName: "n1",
+		Containers: []v1.Container{{Name: "c", Image: "i", TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: v1.TerminationMessageReadFile, ImagePullPolicy: v1.PullAlways}},
+	}}
+	p.Namespace, p.Name, p.UID, p.ResourceVersion = "default", "web-1", "11111111-2222-3333-4444-555555555555", "7"
+	p.Status.Phase = v1.PodPending
+	edit(&p.Spec)
+	return p
+}
+
+// TestUnsupported_WhatTheNodeLacks_IsWaitedFor: a pod of an API server that needs what this
+// node does not have is Pending with an event. Failed, it would make its ReplicaSet create
+// the next one, forever. What the node then reads back from the server changes nothing: the
+// status does not flap, and one event is sent.
+func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		edit            func(*v1.PodSpec)
+		reason, message string
+	}{
+		"extended resource": {func(s *v1.PodSpec) {
+			s.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+			s.Containers[0].Resources.Requests = s.Containers[0].Resources.Limits
+		}, "UnsupportedField", `spec.containers[0].resources.limits[example.com/gpu]: resource "example.com/gpu" is not supported yet by this version of nodectl`},
+		"CSI volume": {func(s *v1.PodSpec) {
+			s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "csi.example.com"}}}}
+		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[]: spec.volumes[0].csi: this kind of volume needs a driver that nodectl does not have"},
+		"ephemeral volume": {func(s *v1.PodSpec) {
+			s.Volumes = []v1.Volume{{Name: "ok", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}, {Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{"ReadWriteOnce"}}}}}}}
+		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[scratch], unattached volumes=[], failed to process volumes=[]: spec.volumes[1].ephemeral: this kind of volume needs a driver that nodectl does not have"},
+		"resource claim": {func(s *v1.PodSpec) {
+			s.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
+		}, "UnsupportedField", "spec.resourceClaims"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			p := serverPod(c.edit)
+			spec, problems := manifest.FromAPI(p, manifest.Options{Node: "n1", Source: "api", Location: "/k"})
+			if spec != nil || len(problems) == 0 {
+				t.Fatalf("spec %v, problems %v", spec, problems)
+			}
+			u, ok := status.OfUnsupported(p, problems, nil, now)
+			if !ok || u.Final || u.Status.Phase != v1.PodPending || u.Reason != c.reason || !strings.HasPrefix(u.Message, c.message) {
+				t.Fatalf("%v %s, final %v: %s: %s", ok, u.Status.Phase, u.Final, u.Reason, u.Message)
+			}
+			if u.Known {
+				t.Error("the event is not sent")
+			}
+			if w := u.Status.ContainerStatuses; len(w) != 1 || w[0].State.Waiting == nil {
+				t.Errorf("containers %+v", w)
+			}
+			p.Status = u.Status // as the server shows it to the node afterwards
+			again, ok := status.OfUnsupported(p, problems, nil, now.Add(time.Hour))
+			if !ok || !again.Known || !equality.Semantic.DeepEqual(again.Status, u.Status) {
+				t.Errorf("what the node has said comes back and changes: known %v\n%+v\n%+v", again.Known, u.Status, again.Status)
+			}
+		})
+	}
+}
+
+// TestUnsupported_BadIdentity_IsFailed: what no version of the node can run is Failed.
+func TestUnsupported_BadIdentity_IsFailed(t *testing.T) {
+	t.Parallel()
+	p := serverPod(func(s *v1.PodSpec) {
+		s.NodeName = "another"
+		s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "csi.example.com"}}}}
+	})
+	_, problems := manifest.FromAPI(p, manifest.Options{Node: "n1", Source: "api", Location: "/k"})
+	u, ok := status.OfUnsupported(p, problems, nil, time.Now())
+	if !ok || !u.Final || u.Status.Phase != v1.PodFailed || !strings.HasPrefix(u.Message, "Pod was rejected: spec.nodeName") {
+		t.Errorf("%v %+v", ok, u)
+	}
+}
+
+// TestUnsupported_PodThatHasRun_IsLeftAsReported: an edit that asks for what the node lacks
+// does not make a running pod Pending.
+func TestUnsupported_PodThatHasRun_IsLeftAsReported(t *testing.T) {
+	t.Parallel()
+	for _, s := range []v1.PodStatus{
+		{Phase: v1.PodRunning},
+		{Phase: v1.PodFailed},
+		{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{{Name: "i", ContainerID: "containerd://1"}}},
+	} {
+		p := serverPod(func(*v1.PodSpec) {})
+		p.Status = s
+		if u, ok := status.OfUnsupported(p, []pod.Problem{{Path: "spec.x", Msg: "no", Lacking: true}}, nil, time.Now()); ok {
+			t.Errorf("%+v becomes %+v", s, u)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package volume_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/volume"
+)
+
+// below allows what lies below a directory, as written and with links followed.
+func below(dir string) func(*pod.Spec, string, *v1.HostPathVolumeSource, bool) error {
+	return func(_ *pod.Spec, _ string, at *v1.HostPathVolumeSource, _ bool) error {
+		if at.Path != dir && !strings.HasPrefix(at.Path, dir+"/") {
+			return fmt.Errorf("%s is not allowed", at.Path)
+		}
+		return nil
+	}
+}
+
+// What a claim of an API server is bound to is judged when it is mounted: as the volume
+// names it, and with its links followed.
+func TestPut_ClaimBoundOutsideTheAllowedPaths_IsNotMounted(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	inside, outside := filepath.Join(dir, "inside"), filepath.Join(dir, "outside")
+	write(t, filepath.Join(inside, "data", "file"), "allowed")
+	write(t, filepath.Join(outside, "file"), "the host's")
+	if err := os.Symlink(outside, filepath.Join(inside, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for path, allowed := range map[string]bool{filepath.Join(inside, "data"): true, outside: false, filepath.Join(inside, "link"): false} {
+		p := newPlace(t)
+		c := p.config()
+		c.Allow = below(inside)
+		c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+			return &v1.HostPathVolumeSource{Path: path, Type: ptr.To(v1.HostPathDirectory)}, nil
+		}
+		p.Volumes = volume.New(c)
+		s := withUID(spec(claimVolume("db", "data", false)), uid)
+		s.Origin.Source = "api"
+		err := p.Put(s, 1)
+		if allowed != (err == nil) || !allowed && !strings.Contains(err.Error(), outside+" is not allowed") {
+			t.Errorf("%s: %v", path, err)
+		}
+		if got := len(mounts(t, p.root)) > 0; got != allowed {
+			t.Errorf("%s: mounted %v", path, got)
+		}
+	}
+}
+
+// A container of a pod that runs on is not given a claim that is not allowed any more:
+// what the mount shows is remembered, so that no server has to be asked.
+func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "file"), "kept")
+	p := newPlace(t)
+	c := p.config()
+	reachable := true
+	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+		if !reachable {
+			return nil, errors.New("the server is away")
+		}
+		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
+	}
+	p.Volumes = volume.New(c)
+	s := withUID(spec(claimVolume("db", "data", false)), uid)
+	s.Origin.Source = "api"
+	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}}
+	p.put(t, s, 1)
+
+	reachable = false
+	c.Allow = below(dir)
+	p.Volumes = volume.New(c)
+	p.put(t, s, 1) // as the next agent does when something of the pod has changed
+	if _, err := p.Mounts(s, 1, "c"); err != nil {
+		t.Errorf("allowed, with the server away: %v", err)
+	}
+	c.Allow = below("/data")
+	p.Volumes = volume.New(c)
+	if m, err := p.Mounts(s, 1, "c"); err == nil || !strings.Contains(err.Error(), dir+" is not allowed") {
+		t.Errorf("forbidden meanwhile: mounts %v, %v", m, err)
+	}
+}
+
+// A host path is judged when it is put in place, whatever judged the manifest before, and
+// a link in it leads nowhere that is not allowed. Nothing is made there.
+func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	inside, outside := filepath.Join(dir, "inside"), filepath.Join(dir, "outside")
+	for _, d := range []string{inside, outside} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(inside, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(inside, "new"):       "",
+		filepath.Join(outside, "new"):      filepath.Join(outside, "new") + " is not allowed",
+		filepath.Join(inside, "link"):      outside + " is not allowed",
+		filepath.Join(inside, "link/new"):  filepath.Join(outside, "new") + " is not allowed",
+		filepath.Join(inside, "link/a/b"):  filepath.Join(outside, "a/b") + " is not allowed",
+		filepath.Join(inside, "new/below"): "",
+	} {
+		p := newPlace(t)
+		c := p.config()
+		c.Allow = below(inside)
+		p.Volumes = volume.New(c)
+		s := withUID(spec(host("h", path, v1.HostPathDirectoryOrCreate)), uid)
+		if err := p.Put(s, 1); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Errorf("%s was made outside", left[0].Name())
+	}
+}
