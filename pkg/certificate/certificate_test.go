@@ -58,8 +58,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "pki")
 		updates := 0
 		s := &store{dir: dir, prefix: "kubelet-client", updated: func() error { updates++; return nil }}
-		none := (*certificate.NoCertKeyError)(nil)
-		if _, err := s.Current(); !errors.As(err, &none) {
+		if _, err := s.Current(); !errors.Is(err, errNoPair) {
 			t.Errorf("without a pair: %v", err)
 		}
 		for _, name := range []string{"one", "two", "three"} {
@@ -110,7 +109,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		}
 		// Half a pair is asked for again, and replaced.
 		put(t, s.current(), []byte("-----BEGIN"))
-		if _, err := s.Current(); !errors.As(err, &none) {
+		if _, err := s.Current(); !errors.Is(err, errNoPair) {
 			t.Errorf("half a pair: %v", err)
 		}
 		cert, key := issue("eight", time.Now().Add(time.Hour))
@@ -120,7 +119,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		}
 		// What is there may be nobody's to use.
 		s.empty = true
-		if _, err := s.Current(); !errors.As(err, &none) {
+		if _, err := s.Current(); !errors.Is(err, errNoPair) {
 			t.Errorf("a pair of before is used: %v", err)
 		}
 	})

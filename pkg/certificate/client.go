@@ -16,9 +16,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/certificate"
 
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
 )
@@ -177,7 +175,7 @@ func (c *Client) Run(ctx context.Context) error {
 
 // keep asks as n says, until ctx is done or something else is needed.
 func (c *Client) keep(ctx context.Context, n need) error {
-	renewed := make(chan struct{}, 1) // cap 1: the library's goroutine sends, keep receives; nobody waits to send
+	renewed := make(chan struct{}, 1) // cap 1: the rotation sends and never waits, keep receives
 	var first bootstrap
 	defer first.close()
 	s := &store{dir: n.dir, prefix: clientPrefix, empty: n.first}
@@ -197,33 +195,36 @@ func (c *Client) keep(ctx context.Context, n need) error {
 		}
 		return nil
 	}
-	m, err := certificate.NewManager(&certificate.Config{
-		ClientsetFn: func(now *tls.Certificate) (kubernetes.Interface, error) {
+	template := &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: c.name(), Organization: []string{"system:nodes"}},
+	}
+	r := &rotation{
+		requests: func(now *tls.Certificate) (requests, error) {
 			if now != nil || !c.needs(time.Now()).first || !there(c.cfg.Bootstrap) {
-				return kubernetes.NewForConfig(c.cfg.API)
+				return kubeconfig.NewCertificateSigningRequests(c.cfg.API)
 			}
 			fresh, err := first.open(kubeconfig.Config{File: c.cfg.Bootstrap, UserAgent: c.cfg.UserAgent, Log: c.cfg.Log})
 			if err != nil {
 				return nil, err
 			}
-			return kubernetes.NewForConfig(fresh.REST())
+			return kubeconfig.NewCertificateSigningRequests(fresh.REST())
 		},
-		Template: &x509.CertificateRequest{
-			Subject: pkix.Name{CommonName: c.name(), Organization: []string{"system:nodes"}},
-		},
-		SignerName:              certificatesv1.KubeAPIServerClientKubeletSignerName,
-		GetUsages:               certificate.DefaultKubeletClientGetUsages,
-		CertificateStore:        s,
-		CertificateRotation:     observer(c.cfg.Rotated),
-		CertificateRenewFailure: &c.failures,
-		Name:                    "client certificate",
-		Ctx:                     logTo(c.cfg.Log),
-	})
-	if err != nil {
+		template: func() *x509.CertificateRequest { return template },
+		signer:   certificatesv1.KubeAPIServerClientKubeletSignerName,
+		usage:    certificatesv1.UsageClientAuth,
+		store:    s,
+		failures: &c.failures,
+		rotated:  c.cfg.Rotated,
+		log:      c.cfg.Log,
+	}
+	if err := r.load(); err != nil {
 		return fmt.Errorf("client certificate: %w", err)
 	}
-	m.Start()
-	defer m.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { r.run(ctx) })
 	again := time.NewTicker(c.look)
 	defer again.Stop()
 	for {

@@ -15,9 +15,9 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/certificate"
+
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 )
 
 const servingPrefix = "kubelet-server"
@@ -114,7 +114,7 @@ func (s *Serving) Facts() Facts {
 }
 
 // signed is a certificate that the API server's signer gives out.
-type signed struct{ certificate.Manager }
+type signed struct{ *rotation }
 
 func (s *Serving) signed() (signed, error) {
 	store := &store{dir: s.cfg.Dir, prefix: servingPrefix}
@@ -122,12 +122,12 @@ func (s *Serving) signed() (signed, error) {
 		s.cfg.Log.Info("Serving certificate renewed", "file", store.current())
 		return nil
 	}
-	m, err := certificate.NewManager(&certificate.Config{
-		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return kubernetes.NewForConfig(s.cfg.API) },
-		GetTemplate: func() *x509.CertificateRequest {
+	r := &rotation{
+		requests: func(*tls.Certificate) (requests, error) { return kubeconfig.NewCertificateSigningRequests(s.cfg.API) },
+		template: func() *x509.CertificateRequest {
 			names, addresses := sans(s.cfg.Addresses())
 			if len(addresses) == 0 {
-				return nil // the library asks again, each second
+				return nil
 			}
 			return &x509.CertificateRequest{
 				Subject:     pkix.Name{CommonName: "system:node:" + s.cfg.Node, Organization: []string{"system:nodes"}},
@@ -135,31 +135,24 @@ func (s *Serving) signed() (signed, error) {
 				IPAddresses: addresses,
 			}
 		},
-		SignerName:              certificatesv1.KubeletServingSignerName,
-		GetUsages:               certificate.DefaultKubeletServingGetUsages,
-		CertificateStore:        store,
-		CertificateRotation:     observer(s.cfg.Rotated),
-		CertificateRenewFailure: &s.failures,
-		Name:                    "serving certificate",
-		Ctx:                     logTo(s.cfg.Log),
-	})
-	if err != nil {
+		signer:   certificatesv1.KubeletServingSignerName,
+		usage:    certificatesv1.UsageServerAuth,
+		store:    store,
+		failures: &s.failures,
+		rotated:  s.cfg.Rotated,
+		log:      s.cfg.Log,
+	}
+	if err := r.load(); err != nil {
 		return signed{}, fmt.Errorf("serving certificate: %w", err)
 	}
-	return signed{m}, nil
+	return signed{r}, nil
 }
 
 func (s signed) now() (*tls.Certificate, error) {
-	if pair := s.Current(); pair != nil {
+	if pair := s.current(); pair != nil {
 		return pair, nil
 	}
 	return nil, errors.New("no serving certificate yet: its request is to be approved (kubectl get csr)")
-}
-
-func (s signed) run(ctx context.Context) {
-	s.Start()
-	<-ctx.Done()
-	s.Stop()
 }
 
 // sans returns the names and addresses that a certificate is valid for, each once

@@ -9,46 +9,42 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
-	"k8s.io/client-go/util/certificate"
 )
 
+// errNoPair says that there is no certificate yet.
+var errNoPair = errors.New("no certificate yet")
+
 // store keeps a certificate with its key in the kubelet's layout: a file
-// <prefix>-<time>.pem for each, and <prefix>-current.pem, a link to the newest. It is
-// the library's certificate.Store, but that there is a current one at any moment, and
-// that only one older pair is kept.
+// <prefix>-<time>.pem for each, and <prefix>-current.pem, a link to the newest. Unlike
+// client-go's store, it has a current one at any moment and keeps only one older pair.
 type store struct {
 	dir, prefix string
 	// empty says that what is there is not ours to use: a first certificate is asked
-	// for. It is the library's goroutine's, after New.
+	// for. The rotation's goroutine owns it.
 	empty bool
 	// updated is called after each update; its error is the update's.
 	updated func() error
 }
 
-var _ certificate.Store = (*store)(nil)
-
 func (s *store) current() string { return filepath.Join(s.dir, s.prefix+"-current.pem") }
 
-// Current implements certificate.Store.
+// Current returns the certificate that is kept. The error is errNoPair where there is none.
 func (s *store) Current() (*tls.Certificate, error) {
-	none := certificate.NoCertKeyError("no certificate yet")
 	text, err := os.ReadFile(s.current())
 	switch {
 	case s.empty, errors.Is(err, fs.ErrNotExist):
-		return nil, &none
+		return nil, errNoPair
 	case err != nil:
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil { // a disk that was full, or a hand: another one is asked for
-		none = certificate.NoCertKeyError(s.current() + " holds no pair")
-		return nil, &none
+		return nil, fmt.Errorf("%w: %s holds no pair", errNoPair, s.current())
 	}
 	return &pair, nil
 }
 
-// Update implements certificate.Store.
+// Update keeps a certificate and its key in place of the current one.
 func (s *store) Update(cert, key []byte) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -125,7 +126,7 @@ func TestRequestsGoToTheServerOfTheFile(t *testing.T) {
 	}
 	c := opened(t, kubeconfigOf(t, s.URL, trust, ""))
 	r := must(http.NewRequest(http.MethodGet, "https://nobody.invalid/x", nil))
-	response := must(c.RoundTrip(r))
+	response := must(c.RoundTrip(r)) //nolint:bodyclose // the next line does
 	_ = response.Body.Close()
 	if r.URL.String() != "https://nobody.invalid/x" || len(r.Header) != 0 {
 		t.Errorf("the request has become %s %v", r.URL, r.Header)
@@ -176,20 +177,21 @@ func TestF72_AwaitedKubeconfig(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	body := &closer{Reader: strings.NewReader("x")}
-	if _, err := c.RoundTrip(must(http.NewRequest(http.MethodPost, "https://nobody.invalid/", body))); err == nil || !body.closed {
+	if _, err := c.RoundTrip(must(http.NewRequest(http.MethodPost, "https://nobody.invalid/", body))); err == nil || !body.closed { //nolint:bodyclose // there is no answer
 		t.Errorf("error %v; the body was closed: %t", err, body.closed)
 	}
-	there := make(chan error)
-	go func() { there <- c.Await(t.Context()) }()
-	select {
-	case err := <-there:
-		t.Errorf("awaited until %v", err)
-	case <-time.After(2 * lookAgain):
-	}
-	write(t, path, kubeconfigText(s.URL, trust, ""))
-	if err := <-there; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) { // looking at a file takes no time
+		there := make(chan error, 1) // Await's end; there is room
+		go func() { there <- c.Await(t.Context()) }()
+		time.Sleep(100*lookAgain + lookAgain/2)
+		if len(there) > 0 {
+			t.Errorf("awaited until %v", <-there)
+		}
+		write(t, path, kubeconfigText(s.URL, trust, ""))
+		if err := <-there; err != nil {
+			t.Error(err)
+		}
+	})
 	if status, _, err := get(t, c, "/"); status != http.StatusOK {
 		t.Errorf("status %d, %v", status, err)
 	}

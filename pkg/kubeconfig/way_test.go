@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/test/authority"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // A dead connection is found by pings and keep-alives, which the transport has to
@@ -126,13 +127,8 @@ func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 	}
 	c.lingers = 0
 	says("second")
-	select {
-	case who := <-ended:
-		if who != "first" {
-			t.Errorf("the connection of %s was closed", who)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("the old certificate's connection stays")
+	if who := wait.Receive(t, "the end of the old certificate's connection", ended); who != "first" {
+		t.Errorf("the connection of %s was closed", who)
 	}
 	says("second")
 }

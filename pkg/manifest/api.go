@@ -12,23 +12,27 @@ import (
 )
 
 // FromAPI returns a pod that an API server has bound to this node as it is
-// wanted here: neither defaulted nor validated nor renamed, for the server has
-// done that, with its UID and annotations. It carries its source's name in
+// wanted here: neither defaulted nor renamed, for the server has done that, with its
+// UID and annotations. Of validation only the structural part is done again, because
+// a server that is taken over need not have done it: names that lead to paths, and one
+// source for each volume. The Spec carries its source's name in
 // kubernetes.io/config.source, as the kubelet's pods do (C-1.2.4), and the
 // server's bookkeeping of who wrote which field is left out.
 //
 // What this version does not do rejects the pod by the field's name, one
-// problem for each; the Spec is then nil. A pod that is being deleted is never
-// rejected, because it has to stop: plan starts nothing of it. Problems name
+// problem for each; the Spec is then nil. A pod that is being deleted is rejected for
+// its own names only, because it has to stop: plan starts nothing of it. Problems name
 // o.File, or the layer's place where the pod has none.
 //
 // p is shared, not copied, and not written to: the Spec's Pod has its own
 // metadata and the rest of p's.
 func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
+	problems := pod.IdentityProblems(p)
 	if p.DeletionTimestamp == nil {
-		if problems := apiProblems(p, o); len(problems) > 0 {
-			return nil, problems
-		}
+		problems = append(problems, apiProblems(p, o)...)
+	}
+	if len(problems) > 0 {
+		return nil, placed(problems, o)
 	}
 	own := *p
 	own.Kind, own.APIVersion = "Pod", "v1"
@@ -48,15 +52,21 @@ func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 	return s, nil
 }
 
-// apiProblems returns why a pod of an API server cannot run here.
+// apiProblems returns why a pod of an API server cannot run here: first what cannot run
+// on any node, then what this node lacks.
 func apiProblems(p *v1.Pod, o Options) []pod.Problem {
-	problems := pod.UnsupportedAPI(p)
+	problems := pod.StructureProblems(&p.Spec)
 	if bad, is := pod.DependencyProblem(p); is {
 		problems = append(problems, bad)
 	}
 	if n := p.Spec.NodeName; n != "" && o.Node != "" && !strings.EqualFold(n, o.Node) {
 		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(strings.ToLower(o.Node)))})
 	}
+	return append(problems, pod.UnsupportedAPI(p)...)
+}
+
+// placed shortens a list of problems and puts each at the place of its pod.
+func placed(problems []pod.Problem, o Options) []pod.Problem {
 	if rest := len(problems) - maxProblems; rest > 0 {
 		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})
 	}

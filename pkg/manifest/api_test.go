@@ -132,10 +132,12 @@ func TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer(t *testing.T) {
 		"toleration": {func(p *v1.Pod) { p.Spec.Tolerations = nil }, "", false},
 		"env":        {func(p *v1.Pod) { p.Spec.Containers[0].Env = []v1.EnvVar{{Name: "A", Value: "b"}} }, "", false},
 		"resources":  {func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} }, "", false},
-		"volumes":    {func(p *v1.Pod) { p.Spec.Volumes = []v1.Volume{{Name: "a"}} }, "", false},
-		"hostname":   {func(p *v1.Pod) { p.Spec.Hostname = "a" }, "", false},
-		"image":      {func(p *v1.Pod) { p.Spec.Containers[0].Image = "b" }, "web", false},
-		"uid":        {func(p *v1.Pod) { p.UID = "other" }, "", true},
+		"volumes": {func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "a", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+		}, "", false},
+		"hostname": {func(p *v1.Pod) { p.Spec.Hostname = "a" }, "", false},
+		"image":    {func(p *v1.Pod) { p.Spec.Containers[0].Image = "b" }, "web", false},
+		"uid":      {func(p *v1.Pod) { p.UID = "other" }, "", true},
 	} {
 		old, p := fromAPI(t, servedPod(t)), servedPod(t)
 		c.edit(p)
@@ -176,6 +178,7 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 		"spec.resourceClaims": func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} },
 		"spec.ephemeralContainers[0].volumeDevices": func(p *v1.Pod) {
 			p.Spec.EphemeralContainers = make([]v1.EphemeralContainer, 1)
+			p.Spec.EphemeralContainers[0].Name = "debug"
 			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },

@@ -57,10 +57,10 @@ func (s *scanner) skipHead() {
 // reports false at the end of the text.
 func (s *scanner) skipBlank() bool {
 	for s.at < len(s.text) {
-		switch c := s.text[s.at]; {
-		case c == ' ' || c == '\t':
+		switch s.text[s.at] {
+		case ' ', '\t':
 			s.at++
-		case c == '#':
+		case '#':
 			s.skipLine()
 		default:
 			n := s.lineEnd(s.at)
@@ -150,7 +150,7 @@ func (s *scanner) property() bool {
 		return false
 	}
 	s.at++
-	for !s.ends(s.at) && (c == '!' || anchorByte(s.text[s.at])) && !(s.flow > 0 && inBrackets(s.text[s.at])) {
+	for !s.ends(s.at) && (c == '!' || anchorByte(s.text[s.at])) && (s.flow <= 0 || !inBrackets(s.text[s.at])) {
 		s.at++
 	}
 	for s.at < len(s.text) && (s.text[s.at] == ' ' || s.text[s.at] == '\t') {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestF46_EndlessQuantitiesAreProblems: the code that reads quantities computes
@@ -33,11 +32,7 @@ spec:
 				if pod != jsonPod && strings.HasPrefix(q, ".") {
 					o.File = "y.yaml"
 				}
-				start := time.Now()
-				out, _ := Parse([]byte(text), o)
-				if took := time.Since(start); took > 30*time.Second {
-					t.Errorf("%.40s took %v", q, took)
-				}
+				out, _ := Parse([]byte(text), o) // a parsed 1e999999999 would take minutes and gigabytes
 				if len(out.Pods) > 0 || len(out.Problems) == 0 || len(out.Problems[0].Msg) > 300 {
 					t.Errorf("%.40s: %d pods, problems %.300v", q, len(out.Pods), out.Problems)
 				}

@@ -165,12 +165,12 @@ func (s *scanner) bracket() {
 // inFlow reads one token in brackets.
 func (s *scanner) inFlow() {
 	c := s.text[s.at]
-	switch {
-	case c == ',':
+	switch c {
+	case ',':
 		s.fresh = true
 		s.at++
 		return
-	case c == ']' || c == '}':
+	case ']', '}':
 		s.flow--
 		s.fresh = false
 		s.at++
@@ -179,11 +179,11 @@ func (s *scanner) inFlow() {
 			s.count(2)
 		}
 		return
-	case c == ':':
+	case ':':
 		s.count(1)
 		s.at++
 		return
-	case c == '&' || c == '!':
+	case '&', '!':
 		s.property()
 		return
 	}
@@ -192,12 +192,12 @@ func (s *scanner) inFlow() {
 		s.count(1)
 		s.fresh = false
 	}
-	switch {
-	case c == '[' || c == '{':
+	switch c {
+	case '[', '{':
 		s.bracket()
-	case c == '"' || c == '\'':
+	case '"', '\'':
 		s.quoted()
-	case c == '?':
+	case '?':
 		s.at++
 	default:
 		at := s.at

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -54,6 +53,9 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 		}
 		finished(s)
 		dependencies(s)
+		for _, bad := range pod.StructureProblems(&p.Spec) {
+			problems = append(problems, o.problem(bad.Path, bad.Msg, bad.Hint))
+		}
 		return s, problems
 	}
 	for _, u := range append(pod.Unsupported(&p), r.identityProblems(&p)...) {
@@ -145,9 +147,6 @@ func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem
 	return c.problems, true
 }
 
-// uidForm is what names a pod's directories, its cgroup, its logs and a label.
-var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
-
 // identityProblems returns what is wrong with who the pod says it is, and after
 // whom it says it comes.
 func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
@@ -155,7 +154,7 @@ func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	if p.Name == "" && p.GenerateName == "" {
 		out = append(out, pod.Problem{Path: "metadata.name", Msg: "required", Hint: `nodectl appends "-` + r.o.Node + `", the node's name`})
 	}
-	if uid := string(p.UID); uid != "" && !uidForm.MatchString(uid) {
+	if uid := string(p.UID); uid != "" && !pod.ValidUID(uid) {
 		out = append(out, pod.Problem{Path: "metadata.uid", Msg: "invalid value " + quote(uid) + ": it names directories and cgroups", Hint: "leave it out, or write letters, digits, - and ., at most 63, a letter or digit first"})
 	}
 	if n := p.Spec.NodeName; n != "" && !strings.EqualFold(n, r.o.Node) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,9 @@ type Settings struct {
 	Port        int               // where the server listens; 0 is nowhere
 	MaxPods     int               // 0 is no limit
 	Allocatable v1.ResourceList   // Facts.Allocatable, the same list as admission's
+	// ExternalCloud says that a cloud controller sets the node's addresses.
+	ExternalCloud bool
+	NodeIPs       []string // of --node-ip, where it names addresses
 }
 
 // Inputs is what changes about a node.
@@ -44,6 +48,8 @@ const (
 	manyPods      = 1 << 20 // what a node without a limit says
 
 	annotationAttach = "volumes.kubernetes.io/controller-managed-attach-detach"
+	// annotationNodeIP tells a cloud controller which addresses --node-ip names.
+	annotationNodeIP = "alpha.kubernetes.io/provided-node-ip"
 )
 
 // declaredFeatures are those that a scheduler of 1.36 asks of a node, and that pods
@@ -54,7 +60,7 @@ func declaredFeatures() []string {
 
 // Object returns the Node as it is now: a new one where before is nil, else before
 // with its status brought up to date (C-1.25.2, C-1.25.6). What others write stays:
-// their conditions, labels, resources, and the whole spec.
+// their conditions, labels, a cloud controller's addresses, and the whole spec.
 func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 	n := before.DeepCopy()
 	if before == nil {
@@ -73,9 +79,7 @@ func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 		}
 	}
 	s := &n.Status
-	if len(in.Addresses) > 0 {
-		s.Addresses = addresses(in)
-	}
+	setAddresses(in, n)
 	s.Capacity, s.Allocatable = resources(f, in.Settings, s.Capacity)
 	s.NodeInfo = v1.NodeSystemInfo{
 		MachineID: f.MachineID, SystemUUID: f.SystemUUID, BootID: f.BootID,
@@ -124,6 +128,28 @@ func Changed(before, after *v1.Node) bool {
 		!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
 }
 
+// setAddresses writes the node's addresses, as the kubelet does. A cloud controller's
+// come first: what it wrote stays, and until then there are those of --node-ip, or no more
+// than the name.
+func setAddresses(in Inputs, n *v1.Node) {
+	given := slices.DeleteFunc(slices.Clone(in.NodeIPs), func(text string) bool {
+		ip, err := netip.ParseAddr(text)
+		return err != nil || ip.IsUnspecified() // it asks for a family
+	})
+	if in.ExternalCloud && len(given) > 0 {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, annotationNodeIP, strings.Join(given, ","))
+	} else {
+		delete(n.Annotations, annotationNodeIP)
+	}
+	switch {
+	case in.ExternalCloud && len(n.Status.Addresses) > 0:
+	case in.ExternalCloud && len(in.NodeIPs) == 0:
+		n.Status.Addresses = []v1.NodeAddress{{Type: v1.NodeHostName, Address: in.Name}}
+	case len(in.Addresses) > 0:
+		n.Status.Addresses = addresses(in)
+	}
+}
+
 func addresses(in Inputs) []v1.NodeAddress {
 	var all []v1.NodeAddress
 	for _, ip := range in.Addresses {
@@ -133,11 +159,12 @@ func addresses(in Inputs) []v1.NodeAddress {
 }
 
 // resources returns the capacity and what of it is allocatable. Resources that others
-// put there stay; sizes of huge pages that the kernel has no more go.
+// put there stay. Sizes of huge pages that the kernel has no more go, and so do extended
+// resources: no device plugin serves them here, and a pod that asks for one does not start.
 func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = f.Capacity.DeepCopy()
 	for name, q := range before {
-		if _, ours := capacity[name]; !ours && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+		if _, ours := capacity[name]; !ours && !extended(name) && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
 			capacity[name] = q
 		}
 	}
@@ -149,6 +176,11 @@ func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocata
 	allocatable = capacity.DeepCopy()
 	maps.Copy(allocatable, in.Allocatable.DeepCopy())
 	return capacity, allocatable
+}
+
+// extended reports whether a resource has a domain of its own: not Kubernetes'.
+func extended(name v1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
 }
 
 // runtimeName is containerRuntimeVersion. A runtime that does not answer keeps what

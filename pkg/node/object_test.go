@@ -136,7 +136,7 @@ func TestC_1_25_2_WhatOthersWroteStays(t *testing.T) {
 	delete(before.Labels, "disk")
 	before.Labels["kubernetes.io/os"] = "windows"
 	before.Spec = v1.NodeSpec{PodCIDR: "10.1.0.0/24", Unschedulable: true, ProviderID: "other://"}
-	before.Status.Capacity["example.com/gpu"], before.Status.Allocatable["example.com/gpu"] = list("g", "2")["g"], list("g", "2")["g"]
+	before.Status.Capacity["attachable-volumes-x"], before.Status.Allocatable["attachable-volumes-x"] = list("g", "2")["g"], list("g", "2")["g"]
 	before.Status.Capacity["hugepages-1Gi"], before.Status.Allocatable["hugepages-1Gi"] = list("g", "2Gi")["g"], list("g", "2Gi")["g"]
 	before.Status.VolumesAttached = []v1.AttachedVolume{{Name: "v"}}
 	before.Status.Conditions = append(before.Status.Conditions, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse, Reason: "R"})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -192,8 +193,14 @@ func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 }
 
 // Addresses returns the node's as its object has them, without looking at anything
-// else.
+// else: what a cloud controller wrote, where there is one.
 func (o *Observer) Addresses(ctx context.Context) []v1.NodeAddress {
+	o.mu.Lock()
+	current := o.current
+	o.mu.Unlock()
+	if o.cfg.ExternalCloud && current != nil && len(current.Status.Addresses) > 0 {
+		return slices.Clone(current.Status.Addresses)
+	}
 	return addresses(Inputs{Settings: o.cfg.Settings, Addresses: o.addresses(ctx)})
 }
 

@@ -82,7 +82,7 @@ func known(t *testing.T) []string {
 func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
-	found := append(ips, ips...)
+	found := slices.Repeat(ips, 2)
 	o := NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, Found: found})
 	if got := o.addresses(t.Context()); !slices.Equal(got, found) {
 		t.Errorf("%v, want %v", got, found)

@@ -26,10 +26,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
@@ -65,9 +64,9 @@ type Config struct {
 // Presence is this node at an API server.
 type Presence struct {
 	cfg     Config
-	nodes   coreclient.NodeInterface // with a deadline for every request
-	watches coreclient.NodeInterface // without
-	leases  coordinationclient.LeaseInterface
+	nodes   *kubeconfig.Nodes // with a deadline for every request
+	watches *kubeconfig.Nodes // without
+	leases  *kubeconfig.Leases
 
 	kick chan struct{} // cap 1: a round is due
 	born chan struct{} // cap 1: the object is another; the lease is due
@@ -118,26 +117,22 @@ func New(cfg Config) (*Presence, error) {
 	config.QPS = -1 // heartbeats wait for nobody
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	core, err := coreclient.NewForConfig(config)
-	if err != nil {
+	var err error
+	if p.watches, err = kubeconfig.NewNodes(config); err != nil {
 		return nil, err
 	}
-	p.watches = core.Nodes()
 	config = rest.CopyConfig(config)
 	if config.Timeout = cfg.RequestTimeout; config.Timeout <= 0 {
 		config.Timeout = min(cfg.UpdateFrequency, cfg.LeaseDuration)
 	}
-	if core, err = coreclient.NewForConfig(config); err != nil {
+	if p.nodes, err = kubeconfig.NewNodes(config); err != nil {
 		return nil, err
 	}
-	p.nodes = core.Nodes()
 	config = rest.CopyConfig(config)
 	config.Timeout = min(config.Timeout, cfg.LeaseDuration/4)
-	coordination, err := coordinationclient.NewForConfig(config)
-	if err != nil {
+	if p.leases, err = kubeconfig.NewLeases(config, LeaseNamespace); err != nil {
 		return nil, err
 	}
-	p.leases = coordination.Leases(LeaseNamespace)
 	return p, nil
 }
 

@@ -500,3 +500,33 @@ func TestC_1_25_2_PatchOfTwoAddresses(t *testing.T) {
 		t.Errorf("nothing: %s, %v", patch, err)
 	}
 }
+
+// TestPresence_CloudControllerWroteAddresses_TheyStay: the node does not overwrite them, not
+// when something else of it changes, and not when the agent starts again. Nothing is sent
+// back and forth.
+func TestPresence_CloudControllerWroteAddresses_TheyStay(t *testing.T) {
+	cloud := []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "172.16.0.9"}, {Type: v1.NodeExternalIP, Address: "203.0.113.7"}}
+	in(t, func(w *world, c *Config) {
+		c.Observer = node.NewObserver(node.ObserverConfig{
+			Settings: node.Settings{Name: "n1", ExternalCloud: true, MaxPods: 110}, Runtime: w.runtime, RootDir: "/",
+			Facts: node.Facts{OS: "linux", Arch: "amd64", Capacity: v1.ResourceList{
+				"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "ephemeral-storage": resource.MustParse("100Gi"),
+			}},
+		})
+	}, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		if got := w.server.object().Status.Addresses; len(got) != 1 || got[0].Type != v1.NodeHostName {
+			t.Errorf("addresses before the controller has come: %v", got)
+		}
+		w.server.change(func(n *v1.Node) { n.Status.Addresses = cloud })
+		before := len(w.server.count("patch nodes"))
+		w.runtime.images.Store(7)
+		time.Sleep(time.Minute)
+		if got := w.server.object().Status.Addresses; !slices.Equal(got, cloud) {
+			t.Errorf("addresses are %v, want what the cloud controller wrote", got)
+		}
+		if n := len(w.server.count("patch nodes")) - before; n > 1 {
+			t.Errorf("%d patches for one change", n)
+		}
+	})
+}

@@ -98,14 +98,14 @@ func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 // TestC_1_27_9_AnEndThatIsRefused: a server that takes no last status of a pod of which
 // nothing is left still lets it go.
 func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
-	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
+	withOne(t, func(t *testing.T, n *node, _ *v1.Pod) {
 		n.says(func(c call) (int, http.Header) {
 			if c.method == http.MethodPatch {
 				return http.StatusUnprocessableEntity, nil
 			}
 			return 0, nil
 		})
-		p = n.change("one", func(p *v1.Pod) {
+		p := n.change("one", func(p *v1.Pod) {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now().Add(30 * time.Second)}, new(int64(30))
 		})
 		n.tell(p, statusOf(v1.PodRunning, "False", runningState()))

@@ -73,15 +73,15 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	var body any
-	switch {
-	case code == -2:
+	switch code {
+	case -2:
 		s.serve(c)
 		s.sent = append(s.sent, c)
 		return nil, errCut
-	case code == -1:
+	case -1:
 		s.sent = append(s.sent, c)
 		return nil, errCut
-	case code == 0:
+	case 0:
 		code, body = s.serve(c)
 	}
 	c.code = code

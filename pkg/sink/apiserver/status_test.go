@@ -162,8 +162,8 @@ func TestC_1_27_4_EqualIsNotSent(t *testing.T) {
 
 // TestC_1_27_9_LastStatusThenDeletion, with what was overtaken left out.
 func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
-	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
-		p = n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+	withOne(t, func(t *testing.T, n *node, _ *v1.Pod) {
+		p := n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		pass(time.Second)
 		n.tell(p, statusOf(v1.PodRunning, "False", endedState(0, "")), over) // the last word has no phase of an end
 		pass(time.Second)

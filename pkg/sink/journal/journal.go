@@ -131,7 +131,7 @@ func (j *Journal) open() error {
 				return nil
 			}
 		}
-		j.Close()
+		_ = j.Close() // nothing is buffered
 	}
 	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (j *Journal) open() error {
 		}
 	})
 	if err != nil {
-		j.Close()
+		_ = j.Close() // nothing is buffered
 		return err
 	}
 	j.end, j.torn = end.size, end.torn

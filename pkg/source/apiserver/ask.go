@@ -113,7 +113,7 @@ func (a access) list(ctx context.Context, c collection, pageSize int) (listing, 
 func (a access) page(ctx context.Context, c collection, query url.Values) (page, error) {
 	ctx, stop := context.WithTimeout(ctx, askFor)
 	defer stop()
-	response, err := a.get(ctx, c, query)
+	response, err := a.get(ctx, c, query) //nolint:bodyclose // body closes it
 	if err != nil {
 		return page{}, err
 	}

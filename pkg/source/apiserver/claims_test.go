@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // A class that could not be read is not one that is not there.
@@ -31,7 +31,7 @@ func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 	}
 	is := func(what, handler string, ok bool, wrong string) {
 		t.Helper()
-		patience := sourcetest.Patience
+		patience := wait.Limit
 		if strings.Contains(what, "hangs") {
 			patience = 50 * time.Millisecond
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // wholeLists are requests for all that a collection holds; one page of one pod is
@@ -292,13 +293,13 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 		})
 		select {
 		case <-said:
-		case <-time.After(sourcetest.Patience):
+		case <-time.After(wait.Limit):
 			t.Fatalf("%s is not asked for", c.name)
 		}
 		s.until(t, "a watch of secrets", func() bool { return s.live["secrets"] == 1 })
 		was := src.newestHeard()
 		s.keep("secrets", secret("c", "2"))
-		for deadline := time.Now().Add(sourcetest.Patience); src.newestHeard() == was; runtime.Gosched() {
+		for deadline := time.Now().Add(wait.Limit); src.newestHeard() == was; runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatal("the secret was not heard of")
 			}

@@ -11,7 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestC_1_38_10_LeaveIsAwaitedOnce: a node asks until it may, and reads then. What it
@@ -20,7 +20,7 @@ import (
 func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 	s := newServer(t)
 	src := s.source(t)
-	src.patience = sourcetest.Patience
+	src.patience = wait.Limit
 	reviews, may := 0, 3 // held under s.mu: how many there were, and from which on it is a yes
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") {
@@ -72,7 +72,7 @@ func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 		src.denied[of] = time.Now()
 	}
 	src.mu.Unlock()
-	src.patience = sourcetest.Patience
+	src.patience = wait.Limit
 	if n := claim("a"); n != 1 || len(src.denied) != 0 {
 		t.Errorf("asked %d times later, and %d are remembered", n, len(src.denied))
 	}

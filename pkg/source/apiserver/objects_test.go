@@ -1,18 +1,23 @@
 package apiserver
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 func configMap(name, content string) *v1.ConfigMap {
@@ -64,7 +69,7 @@ func (s *server) asksFor(what string) int {
 // becomes waits for a set with these objects.
 func becomes(t *testing.T, l *sourcetest.Listener, want string) sourcetest.Word {
 	t.Helper()
-	for deadline := time.Now().Add(sourcetest.Patience); ; {
+	for deadline := time.Now().Add(wait.Limit); ; {
 		w := l.Set()
 		if got := holds(w); got == want {
 			return w
@@ -236,12 +241,47 @@ func TestC_1_38_10_LaterPodsWaitForWhatTheyName(t *testing.T) {
 	s.watched(t, 1)
 	s.put(boundPod("one", "x", naming("a")))
 	s.waits(t, 1, func(r *http.Request) bool { return plural(r) == "configmaps" })
-	time.AfterFunc(5*30*time.Millisecond, func() { close(answer) }) // five times the linger
+	close(answer)
 	w := l.Set()
 	w.Holds(t, "one")
 	if got := holds(w); got != "configmap/default/a=1" {
 		t.Errorf("with the pod come %q", got)
 	}
+}
+
+// The set stays as it was until what a later pod names is there, however often the events
+// have been gathered meanwhile.
+func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor, first: time.Hour}
+		var sets []source.Snapshot
+		r := &run{
+			Source: src, pods: newPods(src), yield: func(s source.Snapshot, _ error) bool { sets = append(sets, s); return true },
+			// Nothing is read: the test answers in the reader's place.
+			objects: newObjects(func(func(context.Context)) func() { return func() {} }),
+		}
+		events, ended := make(chan event), make(chan error) // cap 0: the test and drain take turns
+		go func() { ended <- r.drain(t.Context(), events) }()
+		one := boundPod("one", "x", naming("a"))
+		one.ResourceVersion, one.UID = "1", "u"
+		events <- event{kind: "ADDED", object: one}
+		time.Sleep(1000 * lingerFor)
+		synctest.Wait()
+		if len(sets) > 0 {
+			t.Errorf("%d sets without what the pod names", len(sets))
+		}
+		r.news <- told{from: r.readers[objectID{pod.KindConfigMap, pod.Key{Namespace: "default", Name: "a"}}]}
+		time.Sleep(10 * lingerFor)
+		synctest.Wait()
+		if len(sets) != 1 {
+			t.Errorf("%d sets once it is known that nothing is there, want 1", len(sets))
+		}
+		over := errors.New("over")
+		events <- event{err: over}
+		if err := <-ended; !errors.Is(err, over) {
+			t.Error(err)
+		}
+	})
 }
 
 // An outage leaves what was read; what changed meanwhile comes after it.

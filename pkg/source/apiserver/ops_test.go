@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // ops reads a source through podconfig and returns what its next batch says, as
@@ -43,7 +44,7 @@ func ops(t *testing.T, s *Source) func() []string {
 				}
 			}
 			return out
-		case <-time.After(sourcetest.Patience):
+		case <-time.After(wait.Limit):
 			t.Fatal("nothing is said")
 		}
 		return nil

@@ -29,6 +29,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 const node = "n1"
@@ -51,7 +52,6 @@ type server struct {
 	clean     bool                                              // they end as if they were over
 	answer    func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
 	asked     []*http.Request
-	pageSize  int
 	all       bool           // field selectors mean nothing
 	live      map[string]int // watches that go on, by plural
 }
@@ -302,7 +302,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, cut, sent int) {
 // waits returns the next request that is wanted, counting from the first.
 func (s *server) waits(t testing.TB, n int, is func(*http.Request) bool) *http.Request {
 	t.Helper()
-	deadline := time.After(sourcetest.Patience)
+	deadline := time.After(wait.Limit)
 	for {
 		s.mu.Lock()
 		more, found := s.more, []*http.Request{}
@@ -326,7 +326,7 @@ func (s *server) waits(t testing.TB, n int, is func(*http.Request) bool) *http.R
 // until waits for the server to be so.
 func (s *server) until(t testing.TB, what string, so func() bool) {
 	t.Helper()
-	deadline := time.After(sourcetest.Patience)
+	deadline := time.After(wait.Limit)
 	for {
 		s.mu.Lock()
 		more, is := s.more, so()
@@ -424,7 +424,7 @@ func newSource(t testing.TB, path string, change ...func(*Config)) *Source {
 		t.Fatal(err)
 	}
 	src.retry, src.rarest = 5*time.Millisecond, 20*time.Millisecond
-	src.confirm, src.linger, src.first = 10*time.Millisecond, 30*time.Millisecond, sourcetest.Patience
+	src.confirm, src.linger, src.first = 10*time.Millisecond, 30*time.Millisecond, wait.Limit
 	return src
 }
 

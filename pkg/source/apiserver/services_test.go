@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 func service(namespace, name, ip string) *v1.Service {
@@ -95,7 +96,7 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 		t.Helper()
 		select {
 		case <-told:
-		case <-time.After(sourcetest.Patience):
+		case <-time.After(wait.Limit):
 			t.Fatal("a reader of services tells nothing")
 		}
 	}
@@ -157,14 +158,7 @@ func TestC_1_38_1_RefusedServices(t *testing.T) {
 // eventually waits until look says want.
 func eventually(t *testing.T, look func() string, want string) {
 	t.Helper()
-	deadline := time.After(sourcetest.Patience)
-	for got := look(); got != want; got = look() {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-deadline:
-			t.Fatalf("%q, want %q", got, want)
-		}
-	}
+	wait.Equal(t, "what is seen", want, look)
 }
 
 // While the server has not answered, pods that may start without it start without

@@ -123,7 +123,7 @@ func (s *Source) fetch(ctx context.Context, q request, into any) error {
 		return err
 	}
 	q.accept = jsonType
-	response, err := way.ask(ctx, q)
+	response, err := way.ask(ctx, q) //nolint:bodyclose // body closes it
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,8 @@ type Config struct {
 	Confirm time.Duration
 	// UserAgent names the program to the members.
 	UserAgent string
+	// Insecure allows http endpoints of other hosts.
+	Insecure bool
 }
 
 // Source is an etcd source.
@@ -81,6 +83,7 @@ type Source struct {
 type endpoint struct {
 	address  string // host:port
 	secure   bool
+	near     bool // on this host
 	user     string
 	password string
 }
@@ -99,7 +102,7 @@ func New(cfg Config) (*Source, error) {
 	s.end = s.prefix[:len(s.prefix)-1] + "0" // the byte after the slash
 	secure := false
 	for _, text := range cfg.Endpoints {
-		e, err := parseEndpoint(text)
+		e, err := parseEndpoint(text, cfg.Insecure)
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +132,7 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-func parseEndpoint(text string) (endpoint, error) {
+func parseEndpoint(text string, insecure bool) (endpoint, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
@@ -138,6 +141,8 @@ func parseEndpoint(text string) (endpoint, error) {
 		return endpoint{}, errors.New("an endpoint is not an http or https URL")
 	case u.Hostname() == "":
 		return endpoint{}, errors.New("an endpoint is a URL without a host")
+	case source.Unprotected(u) && !insecure:
+		return endpoint{}, fmt.Errorf("endpoint %s: %w", u.Host, source.ErrUnprotected)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
 		return endpoint{}, fmt.Errorf("endpoint %s: only scheme, host and port are used", u.Host)
 	}
@@ -145,7 +150,7 @@ func parseEndpoint(text string) (endpoint, error) {
 	if port == "" {
 		port = "2379"
 	}
-	e := endpoint{address: net.JoinHostPort(u.Hostname(), port), secure: u.Scheme == "https"}
+	e := endpoint{address: net.JoinHostPort(u.Hostname(), port), secure: u.Scheme == "https", near: !source.Unprotected(u)}
 	if u.User != nil {
 		e.user = u.User.Username()
 		e.password, _ = u.User.Password()
@@ -191,9 +196,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 // warn says what a password on the wire costs.
 func (s *Source) warn() {
 	for _, e := range s.members {
-		host, _, _ := net.SplitHostPort(e.address)
-		near := host == "localhost" || net.ParseIP(host).IsLoopback()
-		if !e.secure && !near && (s.cfg.Username != "" || e.user != "") {
+		if !e.secure && !e.near && (s.cfg.Username != "" || e.user != "") {
 			s.cfg.Log.Warn("The password for etcd goes over the network as it is; use https", "member", e.address)
 		}
 	}

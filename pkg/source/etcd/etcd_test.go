@@ -54,26 +54,31 @@ func deleted(revision int64, key string) *mvccpb.Event {
 }
 
 func TestNewRefusesWhatCannotBeRead(t *testing.T) {
-	one := []string{"http://a:1"}
+	one := []string{"http://127.0.0.1:1"}
 	for want, c := range map[string]Config{
 		"no endpoint": {Prefix: "/p"},
-		"no prefix: all of etcd's keys would be manifests":     {Endpoints: one},
-		"an endpoint is not a URL":                             {Prefix: "/p", Endpoints: []string{"http://u:hunter2@a%zz"}},
-		"an endpoint is not an http or https URL":              {Prefix: "/p", Endpoints: []string{"a:2379"}},
-		"an endpoint is a URL without a host":                  {Prefix: "/p", Endpoints: []string{"http:///x"}},
-		"endpoint a:1: only scheme, host and port are used":    {Prefix: "/p", Endpoints: []string{"http://u:hunter2@a:1/v3?token=hunter2"}},
-		"a certificate and its key come together":              {Prefix: "/p", Endpoints: []string{"https://a"}, CertFile: "x"},
-		"a user and a password file come together":             {Prefix: "/p", Endpoints: one, Username: "u"},
-		"certificates are of no use without an https endpoint": {Prefix: "/p", Endpoints: one, CAFile: "x"},
+		"no prefix: all of etcd's keys would be manifests":          {Endpoints: one},
+		"an endpoint is not a URL":                                  {Prefix: "/p", Endpoints: []string{"http://u:hunter2@a%zz"}},
+		"an endpoint is not an http or https URL":                   {Prefix: "/p", Endpoints: []string{"a:2379"}},
+		"an endpoint is a URL without a host":                       {Prefix: "/p", Endpoints: []string{"http:///x"}},
+		"endpoint 127.0.0.1:1: only scheme, host and port are used": {Prefix: "/p", Endpoints: []string{"http://u:hunter2@127.0.0.1:1/v3?token=hunter2"}},
+		"a certificate and its key come together":                   {Prefix: "/p", Endpoints: []string{"https://a"}, CertFile: "x"},
+		"a user and a password file come together":                  {Prefix: "/p", Endpoints: one, Username: "u"},
+		"certificates are of no use without an https endpoint":      {Prefix: "/p", Endpoints: one, CAFile: "x"},
+		// Others on the network could change what is read (D1).
+		"endpoint 10.0.0.1:1: http to another host is neither encrypted nor authenticated": {Prefix: "/p", Endpoints: []string{"https://a", "http://u:hunter2@10.0.0.1:1"}},
 	} {
 		if _, err := New(c); err == nil || err.Error() != want {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
+	if _, err := New(Config{Prefix: "/p", Endpoints: []string{"http://10.0.0.1:1"}, Insecure: true}); err != nil {
+		t.Errorf("where it is allowed: %v", err)
+	}
 }
 
 func TestNameIsThePrefixWhoeverTheMembersAre(t *testing.T) {
-	for _, endpoints := range [][]string{{"http://a:1"}, {"https://u:p@b", "https://[::1]:4001/"}} {
+	for _, endpoints := range [][]string{{"http://127.0.0.1:1"}, {"https://u:p@b", "https://[::1]:4001/"}} {
 		s, err := New(Config{Endpoints: endpoints, Prefix: "/pods/n1"})
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +91,7 @@ func TestNameIsThePrefixWhoeverTheMembersAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []endpoint{{"b:2379", true, "u", "p"}, {"[::1]:4001", true, "", ""}}
+	want := []endpoint{{"b:2379", true, true, "u", "p"}, {"[::1]:4001", true, true, "", ""}}
 	if !slices.Equal(s.members, want) {
 		t.Errorf("members %+v, want %+v", s.members, want)
 	}
@@ -97,7 +102,7 @@ func TestPrefixIsADirectory(t *testing.T) {
 	for prefix, want := range map[string][2]string{
 		"/nodes/n1": {"/nodes/n1/", "/nodes/n10"}, "/nodes/n1//": {"/nodes/n1/", "/nodes/n10"}, "/": {"/", "0"}, "p": {"p/", "p0"},
 	} {
-		s, err := New(Config{Endpoints: []string{"http://a"}, Prefix: prefix})
+		s, err := New(Config{Endpoints: []string{"http://localhost"}, Prefix: prefix})
 		if err != nil {
 			t.Fatal(err)
 		}

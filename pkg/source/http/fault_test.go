@@ -312,7 +312,7 @@ func TestFailuresBackOffToFiveMinutes(t *testing.T) {
 		var asked []time.Duration
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		s, err := New(Config{URL: "http://cfg/", Parse: parse, Client: &nethttp.Client{Transport: transport(func(*nethttp.Request) (*nethttp.Response, error) {
+		s, err := New(Config{URL: "http://cfg/", Insecure: true, Parse: parse, Client: &nethttp.Client{Transport: transport(func(*nethttp.Request) (*nethttp.Response, error) {
 			asked = append(asked, time.Since(start))
 			switch n := len(asked); {
 			case n > 16:
@@ -341,7 +341,7 @@ func TestFailuresBackOffToFiveMinutes(t *testing.T) {
 func TestF62_LyingETagIsFoundOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		s, err := New(Config{URL: "http://cfg/", Parse: parse, Client: &nethttp.Client{Transport: transport(func(r *nethttp.Request) (*nethttp.Response, error) {
+		s, err := New(Config{URL: "http://cfg/", Insecure: true, Parse: parse, Client: &nethttp.Client{Transport: transport(func(r *nethttp.Request) (*nethttp.Response, error) {
 			if r.Header.Get("If-None-Match") != "" {
 				return answer(304, ""), nil
 			}
@@ -381,7 +381,7 @@ func TestNameAndFileCarryNoSecrets(t *testing.T) {
 		"http://cfg/?v=" + token:                             "http://cfg/?v=redacted",
 		"http://cfg/?path=some/long/path/to/a/manifest.yaml": "http://cfg/?path=some/long/path/to/a/manifest.yaml",
 	} {
-		s, err := New(Config{URL: url})
+		s, err := New(Config{URL: url, Insecure: true})
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
@@ -399,6 +399,8 @@ func TestNewRefusesWhatCannotBePolled(t *testing.T) {
 		"http://u:hunter2@c%zz/":  "not a URL",
 		"http://cfg:port/hunter2": "not a URL",
 		"manifests":               "not an http or https URL",
+		// Others on the network could change what is read (D1).
+		"http://u:hunter2@cfg/": "http to another host is neither encrypted nor authenticated",
 	} {
 		if _, err := New(Config{URL: url}); err == nil || err.Error() != want {
 			t.Errorf("%s: error %v, want %q", url, err, want)

@@ -25,7 +25,7 @@ func listens(t *testing.T, long time.Duration, says func(n int, since time.Durat
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), long)
 		defer cancel()
-		s, err := New(Config{URL: "http://cfg/", Parse: parse, Client: &nethttp.Client{Transport: transport(func(r *nethttp.Request) (*nethttp.Response, error) {
+		s, err := New(Config{URL: "http://cfg/", Insecure: true, Parse: parse, Client: &nethttp.Client{Transport: transport(func(r *nethttp.Request) (*nethttp.Response, error) {
 			polls++
 			body := says(polls, time.Since(start))
 			a := answer(200, body)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -37,50 +38,52 @@ func FuzzHTTP(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 200\r\n\r\n# nothing"))
 	f.Add([]byte("HTTP/2.0 999 \r\nA:\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		replies := [][]byte{answer("Connection: close\r\n", one("first", "i")), raw}
-		var parsed []byte
-		transport := ownTransport(nil)
-		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
-			reply := replies[0]
-			replies = append(replies[1:], replies[0])
-			client, server := net.Pipe()
-			go func() { // ends with the connection, which both sides close
-				defer server.Close()
-				_ = server.SetDeadline(time.Now().Add(time.Second))
-				request(server)
-				_, _ = server.Write(reply)
-			}()
-			return client, nil
-		}
-		defer transport.CloseIdleConnections()
-		s, err := New(Config{URL: "http://cfg/", Timeout: 250 * time.Millisecond, Client: &nethttp.Client{Transport: transport}, Parse: func(data []byte, file string) (source.File, []pod.Problem) {
-			parsed = slices.Clone(data)
-			return realParse(data, file)
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := &poller{Source: s, pace: pacer{poll: time.Second}}
-		if err := p.poll(t.Context()); err != nil {
-			t.Fatalf("the good answer: %v", err)
-		}
-		before := p.set.Snapshot().Files.At(0)
-		parsed = nil
-		if err := p.poll(t.Context()); err != nil {
-			if text := err.Error(); strings.Contains(text, "\n") || len(text) > 300 {
-				t.Errorf("the error is no short sentence: %q", text)
+		synctest.Test(t, func(t *testing.T) { // no good answer is late
+			replies := [][]byte{answer("Connection: close\r\n", one("first", "i")), raw}
+			var parsed []byte
+			transport := ownTransport(nil)
+			transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+				reply := replies[0]
+				replies = append(replies[1:], replies[0])
+				client, server := net.Pipe()
+				go func() { // ends with the connection, which both sides close
+					defer server.Close()
+					_ = server.SetDeadline(time.Now().Add(time.Second))
+					request(server)
+					_, _ = server.Write(reply)
+				}()
+				return client, nil
 			}
-			if errors.Is(err, io.EOF) && parsed != nil {
-				t.Error("half an answer was parsed")
+			defer transport.CloseIdleConnections()
+			s, err := New(Config{URL: "http://cfg/", Insecure: true, Timeout: 250 * time.Millisecond, Client: &nethttp.Client{Transport: transport}, Parse: func(data []byte, file string) (source.File, []pod.Problem) {
+				parsed = slices.Clone(data)
+				return realParse(data, file)
+			}})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		after := p.set.Snapshot().Files.At(0)
-		if parsed == nil && (len(after.Pods) != 1 || after.Pods[0] != before.Pods[0]) {
-			t.Error("no answer, and another set")
-		}
-		empty := !after.Whole && len(after.Pods)+len(after.Objects)+len(after.Problems)+len(after.Broken) == 0
-		if empty && !bytes.Contains(parsed, []byte("List")) && !bytes.Contains(parsed, []byte(`\`)) {
-			t.Errorf("an empty set from %q", parsed)
-		}
+			p := &poller{Source: s, pace: pacer{poll: time.Second}}
+			if err := p.poll(t.Context()); err != nil {
+				t.Fatalf("the good answer: %v", err)
+			}
+			before := p.set.Snapshot().Files.At(0)
+			parsed = nil
+			if err := p.poll(t.Context()); err != nil {
+				if text := err.Error(); strings.Contains(text, "\n") || len(text) > 300 {
+					t.Errorf("the error is no short sentence: %q", text)
+				}
+				if errors.Is(err, io.EOF) && parsed != nil {
+					t.Error("half an answer was parsed")
+				}
+			}
+			after := p.set.Snapshot().Files.At(0)
+			if parsed == nil && (len(after.Pods) != 1 || after.Pods[0] != before.Pods[0]) {
+				t.Error("no answer, and another set")
+			}
+			empty := !after.Whole && len(after.Pods)+len(after.Objects)+len(after.Problems)+len(after.Broken) == 0
+			if empty && !bytes.Contains(parsed, []byte("List")) && !bytes.Contains(parsed, []byte(`\`)) {
+				t.Errorf("an empty set from %q", parsed)
+			}
+		})
 	})
 }

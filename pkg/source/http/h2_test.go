@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // h2 is a server that speaks HTTP/2 by hand: connection n, from 0, is answered
@@ -58,7 +59,7 @@ func serve(t testing.TB, listener net.Listener, answer func(n int, conn net.Conn
 			if err != nil {
 				return
 			}
-			_ = conn.SetDeadline(time.Now().Add(sourcetest.Patience))
+			_ = conn.SetDeadline(time.Now().Add(wait.Limit))
 			all.Go(func() {
 				defer conn.Close()
 				answer(n, conn)

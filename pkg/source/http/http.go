@@ -67,6 +67,8 @@ type Config struct {
 	Log *slog.Logger
 	// UserAgent is sent where Header names none.
 	UserAgent string
+	// Insecure allows an http URL of another host.
+	Insecure bool
 }
 
 // Source is an http source.
@@ -90,6 +92,8 @@ func New(cfg Config) (*Source, error) {
 		return nil, errors.New("not an http or https URL")
 	case u.Hostname() == "":
 		return nil, errors.New("a URL without a host")
+	case source.Unprotected(u) && !cfg.Insecure:
+		return nil, source.ErrUnprotected
 	case cfg.CertFile != "" && cfg.KeyFile == "":
 		return nil, errors.New("a client certificate without its key")
 	case cfg.CertFile == "" && cfg.KeyFile != "":

@@ -11,6 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 const often = 5 * time.Millisecond
@@ -64,7 +65,7 @@ func (s *site) fails(status int) {
 // waits returns once n more requests have come, the last of them.
 func (s *site) waits(t testing.TB, n int) *nethttp.Request {
 	t.Helper()
-	deadline := time.After(sourcetest.Patience)
+	deadline := time.After(wait.Limit)
 	s.mu.Lock()
 	want := len(s.asked) + n
 	for len(s.asked) < want {

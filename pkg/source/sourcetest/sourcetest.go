@@ -20,10 +20,8 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/test/wait"
 )
-
-// Patience is how long the suite waits for a source to say something.
-const Patience = 20 * time.Second
 
 // Fixture is a source and the place it reads. The place starts empty; its
 // manifests are in the language of Parse.
@@ -87,10 +85,6 @@ type Word struct {
 
 // Listener receives what a source yields, one word at a time.
 type Listener struct {
-	// Patience is how long a word, and the end, are waited for; at first it is the
-	// constant of that name.
-	Patience time.Duration
-
 	t      testing.TB
 	words  chan Word // capacity 0: the ranging goroutine sends, Next receives
 	cancel context.CancelFunc
@@ -100,7 +94,7 @@ type Listener struct {
 // Listen ranges over s in a goroutine that ends before the test does.
 func Listen(t testing.TB, s source.Source) *Listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Listener{Patience: Patience, t: t, words: make(chan Word), cancel: cancel}
+	l := &Listener{t: t, words: make(chan Word), cancel: cancel}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(l.words)
@@ -137,7 +131,7 @@ func (l *Listener) Next() Word {
 			}
 		}
 		return w
-	case <-time.After(l.Patience):
+	case <-time.After(wait.Limit):
 		l.t.Fatal("the source says nothing")
 	}
 	return Word{}
@@ -190,7 +184,7 @@ func (l *Listener) Error() error {
 // dropped.
 func (l *Listener) Ended() {
 	l.t.Helper()
-	deadline := time.After(l.Patience)
+	deadline := time.After(wait.Limit)
 	for {
 		select {
 		case _, ok := <-l.words:
