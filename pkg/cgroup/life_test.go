@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -159,11 +160,20 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	want(t, "still a parent", g.Parent(shape(t, "a", burstablePod)), at)
 	var said strings.Builder
 	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-	g.patience = 20 * time.Second            // for a machine that is busy
-	time.AfterFunc(50*time.Millisecond, end) // the runtime is about to be done
-	if err := g.Take("a"); err != nil || said.Len() > 0 {
-		t.Errorf("%v; said: %s", err, said.String())
-	}
+	g.patience = time.Hour
+	synctest.Test(t, func(t *testing.T) { // time passes while Take pauses between its looks
+		go func() {
+			time.Sleep(5 * pause)
+			end() // the runtime is done
+		}()
+		began := time.Now()
+		if err := g.Take("a"); err != nil || said.Len() > 0 {
+			t.Errorf("%v; said: %s", err, said.String())
+		}
+		if took := time.Since(began); took < 5*pause {
+			t.Errorf("removed after %s, while its process runs", took)
+		}
+	})
 	want(t, "left", names(t, g.cfg.Root), []string{})
 }
 
@@ -336,6 +346,9 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 	g := cgroupsOf(t)
 	mkdir(t, g.cfg.Root, ".")
 	const cuts = 40
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
 	for i := range cuts {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), "NODECTL_TEST_CGROUPS="+g.cfg.Root+" "+g.cfg.RootDir, "TMPDIR="+t.TempDir()) // what it makes there goes with this test
@@ -349,7 +362,7 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 		if _, err := out.Read(make([]byte, 1)); err != nil { // it is at work
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(time.Duration(rand.IntN(12_000)) * time.Microsecond); time.Now().Before(end); {
+		for end := time.Now().Add(time.Duration(random.IntN(12_000)) * time.Microsecond); time.Now().Before(end); {
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -29,6 +29,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // node answers as a kubelet from before WebSocket's v5 does: streams are SPDY's.
@@ -181,13 +182,8 @@ func agent(t *testing.T, n *node) *client.Client {
 func answering(t *testing.T, socket string) *client.Client {
 	t.Helper()
 	c := at(t, socket)
-	for begin := time.Now(); ; {
-		if _, err := c.Pods(t.Context()); err == nil {
-			return c
-		} else if time.Since(begin) > 20*time.Second {
-			t.Fatal(err)
-		}
-	}
+	wait.NoError(t, func() error { _, err := c.Pods(t.Context()); return err })
+	return c
 }
 
 func parse(base, text string, err error) (*url.URL, error) {

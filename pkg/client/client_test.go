@@ -308,7 +308,7 @@ func TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse(t *testing.
 		above := t.TempDir()
 		target := filepath.Join(above, "in", "data")
 		notes := 0
-		err := client.Unpack(tarOf(t, c.entries), "data", target, func(string) { notes++ })
+		err := client.Unpack(tarOf(t, c.entries), "data", target, 1<<30, func(string) { notes++ })
 		if (err != nil) != c.fails || notes != c.notes {
 			t.Errorf("%s: error %v, %d notes", name, err, notes)
 		}
@@ -339,7 +339,7 @@ func TestD1_ALinkThatIsHereIsNotFollowedOut(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "data"), 0o700), os.Symlink(outside, filepath.Join(dir, "data", "out"))); err != nil {
 		t.Fatal(err)
 	}
-	err := client.Unpack(tarOf(t, []entry{{"data/out/evil", "", "x", tar.TypeReg}}), "data", filepath.Join(dir, "data"), func(string) {})
+	err := client.Unpack(tarOf(t, []entry{{"data/out/evil", "", "x", tar.TypeReg}}), "data", filepath.Join(dir, "data"), 1<<30, func(string) {})
 	if err == nil {
 		t.Error("no error")
 	}
@@ -356,7 +356,7 @@ func TestD1_ALinkThatIsHereIsNotFollowedBeside(t *testing.T) {
 	if err := errors.Join(os.Mkdir(data, 0o700), os.Mkdir(beside, 0o700), os.Symlink("../beside", filepath.Join(data, "out"))); err != nil {
 		t.Fatal(err)
 	}
-	err := client.Unpack(tarOf(t, []entry{{"data", "", "", tar.TypeDir}, {"data/out/evil", "", "x", tar.TypeReg}}), "data", data, func(string) {})
+	err := client.Unpack(tarOf(t, []entry{{"data", "", "", tar.TypeDir}, {"data/out/evil", "", "x", tar.TypeReg}}), "data", data, 1<<30, func(string) {})
 	if err == nil {
 		t.Error("no error")
 	}
@@ -378,7 +378,7 @@ func TestPackAndUnpackAreOneCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	var notes []string
-	if err := client.Unpack(&b, "base", filepath.Join(to, "copy"), func(s string) { notes = append(notes, s) }); err != nil {
+	if err := client.Unpack(&b, "base", filepath.Join(to, "copy"), 1<<30, func(s string) { notes = append(notes, s) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(notes) != 1 || !strings.Contains(notes[0], "link") {

@@ -13,15 +13,14 @@ import (
 
 	"github.com/gorilla/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	restspdy "k8s.io/client-go/transport/spdy"
 	restws "k8s.io/client-go/transport/websocket"
 	"k8s.io/client-go/util/exec"
-	streamhttp "k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
 // Size is a terminal's.
@@ -130,14 +129,11 @@ func otherWay(err error) bool {
 	if _, ok := errors.AsType[*apierrors.StatusError](cause(err)); ok {
 		return false
 	}
-	return httpstream.IsUpgradeFailure(err) || streamhttp.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 }
 
 // cause returns why an upgrade failed, or err.
 func cause(err error) error {
-	if failure, ok := errors.AsType[*streamhttp.UpgradeFailureError](err); ok {
-		return failure.Cause
-	}
 	if failure, ok := errors.AsType[*httpstream.UpgradeFailureError](err); ok {
 		return failure.Cause
 	}
@@ -195,13 +191,13 @@ func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
 		if errors.Is(err, websocket.ErrBadHandshake) && answer != nil {
 			defer answer.Body.Close()
 			text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // what was read of it is better than nothing
-			return nil, &streamhttp.UpgradeFailureError{Cause: refusal(answer.StatusCode, answer.Status, text)}
+			return nil, &httpstream.UpgradeFailureError{Cause: refusal(answer.StatusCode, answer.Status, text)}
 		}
 		return nil, err
 	}
 	if !slices.Contains(protocols, conn.Subprotocol()) {
 		_ = conn.Close()
-		return nil, &streamhttp.UpgradeFailureError{Cause: fmt.Errorf("the agent speaks %q, and not %q", conn.Subprotocol(), protocols)}
+		return nil, &httpstream.UpgradeFailureError{Cause: fmt.Errorf("the agent speaks %q, and not %q", conn.Subprotocol(), protocols)}
 	}
 	u.its.Conn = conn
 	return answer, nil
@@ -218,7 +214,7 @@ func (c *Client) spdy() (http.RoundTripper, restspdy.Upgrader, error) {
 		PingPeriod:       5 * time.Second,
 		UpgradeTransport: &http.Transport{DialContext: c.dial},
 	})
-	return rt, rt, err
+	return rt, restspdy.NewUpgraderForStreaming(rt), err
 }
 
 // Forward takes connections on local ports to ports of a pod until ctx ends, or

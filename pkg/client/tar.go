@@ -2,6 +2,7 @@ package client
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -75,8 +76,9 @@ func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(strin
 // and nothing anywhere else (CVE-2019-1002101, CVE-2019-11246, CVE-2019-11249,
 // CVE-2019-11251): files and directories only. Links and devices are left out,
 // and told to note; a name that is not below base is an error. "." as base takes
-// every name.
-func Unpack(r io.Reader, base, target string, note func(string)) error {
+// every name. Files that together have more than most bytes are an error, before the one
+// that is too many is written: a sparse file of 1 KiB can declare 1 TiB.
+func Unpack(r io.Reader, base, target string, most int64, note func(string)) error {
 	above, last := filepath.Dir(target), filepath.Base(target)
 	if err := os.MkdirAll(above, 0o777); err != nil {
 		return err
@@ -108,6 +110,12 @@ func Unpack(r io.Reader, base, target string, note func(string)) error {
 		if err != nil {
 			return err
 		}
+		if h.Typeflag == tar.TypeReg {
+			if h.Size > most {
+				return &TooLargeError{Name: h.Name, Size: h.Size}
+			}
+			most -= h.Size
+		}
 		if rel == "." {
 			err = unpackOne(root, last, h, in, note)
 		} else if inside, err = within(root, last, inside); err == nil {
@@ -117,6 +125,16 @@ func Unpack(r io.Reader, base, target string, note func(string)) error {
 			return err
 		}
 	}
+}
+
+// TooLargeError says that the files of a tar have more bytes than allowed.
+type TooLargeError struct {
+	Name string
+	Size int64 // that the file declares
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the container sends too much: %q has %d bytes", e.Name, e.Size)
 }
 
 // within makes and opens a directory, where that was not done.
@@ -173,6 +191,39 @@ func unpackOne(root *os.Root, name string, h *tar.Header, in io.Reader, note fun
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, in)
+	if isSparse(h) {
+		err = copyHoles(f, in, h.Size)
+	} else {
+		_, err = io.Copy(f, in)
+	}
 	return errors.Join(err, f.Close())
+}
+
+// isSparse reports whether a file of a tar has holes. archive/tar gives those of the old GNU
+// format a type of their own, which Unpack leaves out.
+func isSparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// copyHoles copies size bytes, and leaves a hole where there are zeros.
+func copyHoles(f *os.File, in io.Reader, size int64) error {
+	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	for at := int64(0); at < size; {
+		n, err := io.ReadFull(in, block[:min(int64(len(block)), size-at)])
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(block[:n], zeros[:n]) {
+			if _, err := f.WriteAt(block[:n], at); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+	}
+	return f.Truncate(size)
 }

@@ -55,6 +55,7 @@ type Config struct {
 	EtcdKey          string   `mapstructure:"etcd-key"`
 	EtcdUser         string   `mapstructure:"etcd-user"`
 	EtcdPasswordFile string   `mapstructure:"etcd-password-file"`
+	InsecureSources  bool     `mapstructure:"insecure-sources"` // http of other hosts, for -f and etcd
 
 	RunDir string `mapstructure:"run-dir"` // of the local socket; "" is Run's choice
 

@@ -31,22 +31,22 @@ func (c Config) Kubelet() map[string]any {
 
 // shown returns a setting's value as the field has it, nil where it is not the same
 // word.
-func (r kubeletRow) shown(value any) any {
+func (row kubeletRow) shown(value any) any {
 	switch v := value.(type) {
 	case time.Duration:
-		if strings.HasSuffix(r.path, "Seconds") {
+		if strings.HasSuffix(row.path, "Seconds") {
 			return int64(v / time.Second)
 		}
 		return v.String()
 	case []string:
 		separator := "="
-		if r.setting == "eviction-hard" {
+		if row.setting == "eviction-hard" {
 			separator = "<"
 		}
 		switch {
-		case r.kind == ofTexts:
+		case row.kind == ofTexts:
 			return v
-		case r.kind != ofAmounts:
+		case row.kind != ofAmounts:
 			return nil
 		}
 		all := make(map[string]string)
@@ -56,7 +56,7 @@ func (r kubeletRow) shown(value any) any {
 		}
 		return all
 	}
-	if r.as != nil {
+	if row.as != nil {
 		return nil
 	}
 	return value

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"github.com/nodectl/nodectl/pkg/pod"
 	"maps"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/node/util/sysctl"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Labels returns NodeLabels; the last one of a key stays. Check has accepted it.

@@ -62,6 +62,10 @@ type Config struct {
 	// SeccompDir is the directory in which pods' seccomp profiles lie; empty has
 	// none, and a pod that names one cannot be made.
 	SeccompDir string
+	// PauseProfile returns the path of the seccomp profile for the process of a sandbox;
+	// "" and nil have the runtime's default. Only a runtime whose pause program is known
+	// can have one.
+	PauseProfile func() (path string, err error)
 	// ClusterDomain is the end of the full names of pods with a subdomain (C-1.38.6),
 	// and of what pods on the cluster's DNS find by a short name (C-1.38.7).
 	ClusterDomain string

@@ -6,12 +6,18 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // execSlack is how much longer than the command the call may take: starting
 // and reaping it is not the command's time.
 const execSlack = 10 * time.Second
+
+// execAnswer is the largest answer to ExecSync that is read, and the kubelet's limit: a
+// container decides how much its probes print. gRPC refuses a larger one unread.
+const execAnswer = 16 << 20
 
 // ExecSync runs cmd in the container and returns its exit code and output,
 // stdout before stderr. A command that does not end within timeout is
@@ -22,11 +28,17 @@ const execSlack = 10 * time.Second
 func (r *Runtime) ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (int32, []byte, error) {
 	seconds := max(int64((timeout+time.Second-1)/time.Second), 1)
 	limit := time.Duration(seconds)*time.Second + execSlack
-	a, err := act(ctx, r, "ExecSync", limit, r.rt.ExecSync,
+	exec := func(ctx context.Context, q *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+		return r.rt.ExecSync(ctx, q, append(opts, grpc.MaxCallRecvMsgSize(execAnswer))...)
+	}
+	a, err := act(ctx, r, "ExecSync", limit, exec,
 		&runtimeapi.ExecSyncRequest{ContainerId: containerID, Cmd: cmd, Timeout: seconds})
 	var call *CallError
 	if errors.As(err, &call) && call.kind == ErrTimeout && !call.ours {
 		return 0, nil, fmt.Errorf("%w after %ds", ErrExecTimeout, seconds)
+	}
+	if call != nil && call.code == codes.ResourceExhausted {
+		return 0, nil, fmt.Errorf("the command printed more than %d MiB: %w", execAnswer>>20, err)
 	}
 	if err != nil {
 		return 0, nil, err

@@ -440,3 +440,32 @@ func TestWhoAContainerRunsAs(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// The sandbox's process has the profile of its pause program, whatever profile the pod
+// names, and the runtime's default where there is none or it cannot be written.
+// Shows: C-1.22.12.
+func TestRunSandbox_PauseProfile_IsTheSandboxsOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		profile func() (string, error)
+		want    *runtimeapi.SecurityProfile
+	}{
+		"known":        {func() (string, error) { return "/p.json", nil }, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p.json"}},
+		"no seccomp":   {func() (string, error) { return "", nil }, &runtimeapi.SecurityProfile{}},
+		"disk is full": {func() (string, error) { return "", errors.New("no space left on device") }, &runtimeapi.SecurityProfile{}},
+		"unknown":      {nil, &runtimeapi.SecurityProfile{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := critest.New()
+			r := rt.CRI(cri.Config{Node: "n1", PauseProfile: c.profile})
+			want := wanted("web", "app:1")
+			want.Pod.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined}}
+			if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1}); err != nil {
+				t.Fatal(err)
+			}
+			config, _ := rt.SandboxConfig(want.Key)
+			if got := config.GetLinux().GetSecurityContext().GetSeccomp(); got.GetProfileType() != c.want.ProfileType || got.GetLocalhostRef() != c.want.LocalhostRef {
+				t.Errorf("seccomp of the sandbox: %v, want %v", got, c.want)
+			}
+		})
+	}
+}

@@ -15,8 +15,10 @@ type Call struct {
 	Method string // as CRI names it: "ListContainers"
 	// Handler is the runtime handler of a RunPodSandbox; "" is the runtime's default.
 	Handler string
-	Took    time.Duration
-	Err     error // nil on success; that something is not there is one too
+	// UserNamespace is set for a RunPodSandbox with a user namespace of its own.
+	UserNamespace bool
+	Took          time.Duration
+	Err           error // nil on success; that something is not there is one too
 }
 
 // observed tells tell of every call that has an end. Streams have none.
@@ -26,7 +28,8 @@ func observed(tell func(Call)) grpc.UnaryClientInterceptor {
 		err := invoke(ctx, method, q, a, conn, opts...)
 		c := Call{Method: path.Base(method), Took: time.Since(began), Err: err}
 		if run, ok := q.(*runtimeapi.RunPodSandboxRequest); ok {
-			c.Handler = run.GetRuntimeHandler()
+			users := run.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+			c.Handler, c.UserNamespace = run.GetRuntimeHandler(), users != nil && users.GetMode() == runtimeapi.NamespaceMode_POD
 		}
 		tell(c)
 		return err

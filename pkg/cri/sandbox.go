@@ -61,7 +61,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 // being made its name is taken, and no second one can come to be.
 func (r *Runtime) finished(ctx context.Context, want *pod.Spec, attempt uint32, err error) string {
 	var call *CallError
-	if !errors.Is(err, ErrTimeout) && !(errors.As(err, &call) && strings.Contains(call.Msg, "failed to reserve sandbox name")) {
+	if !errors.Is(err, ErrTimeout) && (!errors.As(err, &call) || !strings.Contains(call.Msg, "failed to reserve sandbox name")) {
 		return ""
 	}
 	a, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
@@ -105,6 +105,7 @@ func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxCon
 	if err != nil {
 		return nil, err
 	}
+	security.Seccomp = r.sandboxSeccomp()
 	hostname, _, err := pod.Hostname(want.Pod, r.cfg.ClusterDomain)
 	if err != nil {
 		return nil, err

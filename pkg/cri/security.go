@@ -59,8 +59,24 @@ func (n *node) containerSecurity(p *v1.Pod, c *v1.Container, users *pod.Users, i
 	return out, nil
 }
 
+// sandboxSeccomp is the profile of the sandbox's own process: the one for its pause
+// program, else the runtime's default. No pod chooses it.
+func (r *Runtime) sandboxSeccomp() *runtimeapi.SecurityProfile {
+	if r.cfg.PauseProfile == nil {
+		return runtimeDefault()
+	}
+	path, err := r.cfg.PauseProfile()
+	if err != nil {
+		r.cfg.Log.Warn("Starting sandbox with the runtime's default seccomp profile", "error", err)
+	}
+	if err != nil || path == "" {
+		return runtimeDefault()
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}
+}
+
 // sandboxSecurity is what the pod's containers share (C-1.22.12). The sandbox's own
-// process always has the runtime's seccomp profile.
+// process has the runtime's seccomp profile where its pause program has none of its own.
 func sandboxSecurity(p *v1.Pod, users *pod.Users) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	ns, err := namespaces(p, users)
 	if err != nil {

@@ -1,6 +1,7 @@
 package cri_test
 
 import (
+	"slices"
 	"sync"
 	"testing"
 
@@ -57,6 +58,38 @@ func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
 	images, containers, err := critest.New().CRI(cri.Config{Node: "n1"}).Filesystems(t.Context())
 	if err != nil || images.Mountpoint != "/" || *images.Used == 0 || containers.Mountpoint != images.Mountpoint {
 		t.Errorf("%+v %+v %v", images, containers, err)
+	}
+}
+
+// Shows: Appendix G. A RunPodSandbox call says whether its sandbox has a user namespace of its own.
+func TestObserve_UserNamespace_IsSaid(t *testing.T) {
+	t.Parallel()
+	for _, own := range []bool{false, true} {
+		rt := critest.New()
+		rt.SetHandlers(critest.Handler{UserNamespaces: true})
+		var mu sync.Mutex
+		var said []bool
+		r := dial(t, cri.Config{Endpoint: critest.Serve(t, rt), Observe: func(c cri.Call) {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Method == "RunPodSandbox" {
+				said = append(said, c.UserNamespace)
+			} else if c.UserNamespace {
+				t.Errorf("%s has a user namespace", c.Method)
+			}
+		}})
+		s := wanted("a", "busybox")
+		host := !own
+		s.Pod.Spec.HostUsers = &host
+		place := pod.Place{Users: &pod.Users{HostID: 65536, Length: 65536}}
+		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: s, Instance: 1, Place: place}); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		if !slices.Equal(said, []bool{own}) {
+			t.Errorf("hostUsers %t: %v", host, said)
+		}
+		mu.Unlock()
 	}
 }
 

@@ -2,8 +2,11 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -128,7 +131,21 @@ func (r *Runtime) CheckpointContainer(ctx context.Context, uid, container, path 
 	seconds := int64((timeout + time.Second - 1) / time.Second)
 	_, err = act(ctx, r, "CheckpointContainer", max(r.cfg.Timeouts.Call, timeout+execSlack), r.rt.CheckpointContainer,
 		&runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: path, Timeout: seconds})
+	if e := (*CallError)(nil); errors.As(err, &e) && e.kind == nil && lacksCRIU(e.Msg) {
+		e.kind = errors.ErrUnsupported
+	}
 	return err
+}
+
+// lacksCRIU reports whether a runtime that has the call says that it cannot write
+// checkpoints: containerd and CRI-O give such errors no code of their own.
+func lacksCRIU(message string) bool {
+	return slices.ContainsFunc([]string{
+		"criu support is disabled",                  // containerd 2.4, by its configuration
+		"criu binary not found",                     // containerd 2.4, CRI-O
+		"checkpoint/restore requires at least criu", // containerd 2.4: it is too old
+		"checkpoint/restore support not available",  // CRI-O, by its configuration
+	}, func(text string) bool { return strings.Contains(strings.ToLower(message), text) })
 }
 
 // LogPath returns the path of a container's log, whether it runs or not.

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -91,5 +94,27 @@ func TestC_1_40_10_CheckpointContainer(t *testing.T) {
 	}
 	if err := r.CheckpointContainer(t.Context(), "u", "d", path, 0); !errors.Is(err, cri.ErrNotFound) {
 		t.Error(err)
+	}
+}
+
+// A runtime that has the call and no CRIU answers with an error without a code of its own.
+// Shows: C-1.40.10.
+func TestCheckpointContainer_RuntimeWithoutCRIU_IsUnsupported(t *testing.T) {
+	t.Parallel()
+	rt, r, _ := streamed(t)
+	for message, unsupported := range map[string]bool{
+		`failed to checkpoint container "x": criu support is disabled by configuration`:                                 true,
+		`failed to checkpoint container "x": criu binary not found in shim path or system PATH`:                         true,
+		`failed to checkpoint container "x": checkpoint/restore requires at least CRIU 31600, current version is 31500`: true,
+		"checkpoint/restore support not available":                                                                      true,
+		"CRIU binary not found or too old (<31600). Failed to checkpoint container x":                                   true,
+		`failed to checkpoint container "x": criu failed: type DUMP errno 0: see /run/x/criu-dump.log`:                  false,
+	} {
+		lift := rt.Fault(critest.Fault{Method: "CheckpointContainer", Err: status.Error(codes.Unknown, message)})
+		err := r.CheckpointContainer(t.Context(), "u", "c", filepath.Join(t.TempDir(), "x.tar"), 0)
+		lift()
+		if err == nil || errors.Is(err, errors.ErrUnsupported) != unsupported || !strings.Contains(err.Error(), message) {
+			t.Errorf("%q is %v, unsupported %v, want %v", message, err, errors.Is(err, errors.ErrUnsupported), unsupported)
+		}
 	}
 }

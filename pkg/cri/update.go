@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -54,8 +53,8 @@ func (r *Runtime) fits(ctx context.Context, id string, limit int64) error {
 	if used < limit {
 		return nil
 	}
-	return fmt.Errorf("resize: memory limit %s is below the %s that container %s uses now",
-		resource.NewQuantity(limit, resource.BinarySI), resource.NewQuantity(used, resource.BinarySI), a.GetStats().GetAttributes().GetMetadata().GetName())
+	return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)",
+		a.GetStats().GetAttributes().GetMetadata().GetName(), limit, used)
 }
 
 // ReopenLog makes the runtime write the running container's log to a new file

@@ -106,7 +106,7 @@ func TestC_1_34_7_UpdateKeepsThePodsLimit(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	rt.SetMemory(before.Key, "c0", 65<<20)
-	if err := r.UpdateContainer(t.Context(), l.containers["c0"], after, "c0"); err == nil || !strings.Contains(err.Error(), "memory limit 64Mi is below the 65Mi") {
+	if err := r.UpdateContainer(t.Context(), l.containers["c0"], after, "c0"); err == nil || !strings.Contains(err.Error(), "memory limit (67108864) below current usage (68157440)") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -119,7 +119,7 @@ func TestC_1_34_4_MemoryLimitBelowUseIsRefused(t *testing.T) {
 	rt.SetMemory(want.Key, "c0", 40<<20)
 	rt.Reset()
 	err := r.UpdateContainer(t.Context(), l.containers["c0"], asking("100m", "200m", "32Mi"), "c0")
-	if err == nil || err.Error() != "resize: memory limit 32Mi is below the 40Mi that container c0 uses now" {
+	if err == nil || err.Error() != `cannot decrease memory limits: attempting to set container "c0" memory limit (33554432) below current usage (41943040)` {
 		t.Errorf("error %v", err)
 	}
 	if got := rt.Transcript(); len(got) != 0 {

@@ -46,10 +46,10 @@ func Examine(f Facts) []Finding {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Finding) int {
-		switch {
-		case a.Severity == b.Severity:
+		switch a.Severity {
+		case b.Severity:
 			return 0
-		case a.Severity == Blocks:
+		case Blocks:
 			return -1
 		}
 		return 1

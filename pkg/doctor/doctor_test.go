@@ -28,7 +28,7 @@ func sound(t *testing.T) Facts {
 	}
 	return Facts{
 		Where: Where{NodeName: "n1", RootDir: "/var/lib/nodectl", ResolvConf: "/etc/resolv.conf", Thresholds: thresholds, Port: 10250},
-		Now:   now, Caps: 1<<41 - 1, Systemd: true, Descriptors: 65536, Runc: "1.3.3",
+		Now:   now, Caps: 1<<41 - 1, Systemd: true, Descriptors: 65536, Runc: "1.5.1",
 		Cgroup:      Cgroup{"v2", []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids"}, true, ""},
 		Runtime:     Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "v2.4.2", Ready: true, Network: true, Systemd: true, Driver: true},
 		CNI:         CNI{Dir: "/etc/cni/net.d", Configs: []string{"/etc/cni/net.d/10-b.conflist"}},
@@ -181,10 +181,12 @@ func TestD1_KnownHoles(t *testing.T) {
 		name, version string
 		holes         int
 	}{
-		{"runc", "1.1.11", 2}, {"runc", "1.1.12", 1}, {"runc", "1.2.7", 1}, {"runc", "1.2.8", 0}, {"runc", "1.3.2", 1}, {"runc", "1.4.0", 0}, {"runc", "2.0.0", 0},
+		{"runc", "1.1.4", 5}, {"runc", "1.1.11", 4}, {"runc", "1.1.12", 3}, {"runc", "1.2.7", 2}, {"runc", "1.2.8", 1}, {"runc", "1.3.2", 2},
+		{"runc", "1.3.6", 0}, {"runc", "1.4.0", 1}, {"runc", "1.4.3", 0}, {"runc", "1.5.1", 0}, {"runc", "2.0.0", 0},
 		{"runc", "", 0}, {"runc", "devel", 0}, {"crun", "1.0.0", 0},
-		{"containerd", "v1.6.0", 5}, {"containerd", "1.6.38", 3}, {"containerd", "1.7.29", 1}, {"containerd", "1.7.33", 0}, {"containerd", "v2.0.6", 3},
-		{"containerd", "v2.1.9-k3s1", 0}, {"containerd", "v2.3.1", 1}, {"containerd", "v2.4.2", 0},
+		{"containerd", "v1.6.0", 10}, {"containerd", "1.6.38", 4}, {"containerd", "1.7.29", 2}, {"containerd", "1.7.33", 0}, {"containerd", "2.0.0", 5},
+		{"containerd", "v2.0.3", 6}, {"containerd", "v2.0.6", 4}, {"containerd", "v2.1.9-k3s1", 0}, {"containerd", "v2.2.9", 1}, {"containerd", "v2.3.1", 4},
+		{"containerd", "v2.4.1", 1}, {"containerd", "v2.4.2", 0},
 		{"cri-o", "1.23.1", 1}, {"cri-o", "1.30.0", 0},
 	} {
 		if got := holes(c.name, c.version); len(got) != c.holes {
@@ -257,7 +259,7 @@ func TestDoctorIsWrittenDown(t *testing.T) {
 	}
 	b.WriteString(holesHead)
 	for _, h := range knownHoles() {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", h.name, h.id, h.about, strings.Join(h.fixed, ", "))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", h.name, h.id, h.about, h.since, strings.Join(h.fixed, ", "))
 	}
 	if *update {
 		if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
@@ -303,6 +305,6 @@ const holesHead = `
 
 What ND023 knows. A version is held against the releases of its own line.
 
-| Runtime | | What | Fixed in |
-|---|---|---|---|
+| Runtime | | What | From | Fixed in |
+|---|---|---|---|---|
 `

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,19 +13,31 @@ type hole struct {
 	name  string // as the runtime names itself
 	id    string
 	about string
+	since string // the first version that has it; empty: all before the fix
 	fixed []string
 }
 
 func knownHoles() []hole {
 	return []hole{
-		{"runc", "CVE-2024-21626", "a container gets at the host's files", []string{"1.1.12"}},
-		{"runc", "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", "a container gets at the host's /proc", []string{"1.2.8", "1.3.3"}},
-		{"containerd", "CVE-2022-23648", "an image reads the host's files", []string{"1.4.13", "1.5.10", "1.6.1"}},
-		{"containerd", "CVE-2024-40635", "a user number that is too large is root", []string{"1.6.38", "1.7.27", "2.0.4"}},
-		{"containerd", "CVE-2024-25621", "users of the machine read what images hold", []string{"1.7.29", "2.0.7", "2.1.5"}},
-		{"containerd", "CVE-2025-64329", "kubectl attach takes all memory", []string{"1.7.29", "2.0.7", "2.1.5"}},
-		{"containerd", "CVE-2026-53488, CVE-2026-53492", "an image or a checkpoint gets at the host", []string{"1.7.33", "2.0.10", "2.1.9", "2.2.5", "2.3.2"}},
-		{"cri-o", "CVE-2022-0811", "a sysctl runs a program on the host", []string{"1.19.6", "1.20.7", "1.21.6", "1.22.3", "1.23.2"}},
+		{"runc", "CVE-2023-27561, CVE-2023-28642", "a container gets around AppArmor and SELinux", "", []string{"1.1.5"}},
+		{"runc", "CVE-2024-21626", "a container gets at the host's files", "", []string{"1.1.12"}},
+		{"runc", "CVE-2024-45310", "a container makes empty files on the host", "", []string{"1.1.14"}},
+		{"runc", "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881", "a container gets at the host's /proc", "", []string{"1.2.8", "1.3.3"}},
+		{"runc", "CVE-2026-41579", "an image writes to the host", "", []string{"1.3.6", "1.4.3"}},
+		{"containerd", "CVE-2022-23648", "an image reads the host's files", "", []string{"1.4.13", "1.5.10", "1.6.1"}},
+		{"containerd", "CVE-2022-31030", "the output of a probe takes all memory", "", []string{"1.5.13", "1.6.6"}},
+		{"containerd", "CVE-2022-23471", "terminals take all memory", "", []string{"1.5.16", "1.6.12"}},
+		{"containerd", "CVE-2023-25153", "an image archive takes all memory", "", []string{"1.5.18", "1.6.18"}},
+		{"containerd", "CVE-2023-25173", "a container keeps groups that it must not have", "", []string{"1.5.18", "1.6.18"}},
+		{"containerd", "CVE-2024-40635", "a user number that is too large is root", "", []string{"1.6.38", "1.7.27", "2.0.4"}},
+		{"containerd", "CVE-2025-47291", "a pod with users of its own is outside its limits", "2.0.1", []string{"2.0.5"}},
+		{"containerd", "CVE-2024-25621", "users of the machine read what images hold", "", []string{"1.7.29", "2.0.7", "2.1.5"}},
+		{"containerd", "CVE-2025-64329", "kubectl attach takes all memory", "", []string{"1.7.29", "2.0.7", "2.1.5"}},
+		{"containerd", "CVE-2026-53488", "an image runs a command on the host", "", []string{"1.7.33", "2.0.10", "2.1.9", "2.2.5", "2.3.2"}},
+		{"containerd", "CVE-2026-47262", "an image takes all memory", "", []string{"1.7.33", "2.0.10", "2.1.9", "2.2.5", "2.3.2"}},
+		{"containerd", "CVE-2026-50195, CVE-2026-53489, CVE-2026-53492", "a checkpoint gets at the host and its images", "2.1.0", []string{"2.1.9", "2.2.5", "2.3.2"}},
+		{"containerd", "CVE-2026-95839", "an image ends containerd", "2.2.0", []string{"2.2.10", "2.3.7", "2.4.2"}},
+		{"cri-o", "CVE-2022-0811", "a sysctl runs a program on the host", "", []string{"1.19.6", "1.20.7", "1.21.6", "1.22.3", "1.23.2"}},
 	}
 }
 
@@ -43,9 +56,12 @@ func holes(name, version string) (all []string) {
 	return all
 }
 
-// closed reports that a version has the fix: its line has one, and it is not
-// older; or its line is younger than all of them.
+// closed reports that a version lacks the hole: it is older than the hole; or its line
+// has a fix, and it is not older than that; or its line is younger than all fixes.
 func (h hole) closed(have [3]int) bool {
+	if first, ok := parseVersion(h.since); ok && slices.Compare(have[:], first[:]) < 0 {
+		return true
+	}
 	var last [3]int
 	for _, text := range h.fixed {
 		v, _ := parseVersion(text)

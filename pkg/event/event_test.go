@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/suite"
 )
 
 // of is an event of one of the pods web and db.
@@ -208,9 +209,7 @@ func TestFileIsBounded(t *testing.T) {
 
 // TestF12_FullDiskCostsEventsOnly: they are remembered, and written when there is room.
 func TestF12_FullDiskCostsEventsOnly(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test mounts a small disk: it needs root")
-	}
+	suite.NeedsRoot(t, "the test mounts a small file system")
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
 		t.Fatal(err)

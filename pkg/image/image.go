@@ -161,7 +161,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 			told(pod.PullNews{Image: image, Present: true})
 			return nil
 		case policy == v1.PullNever: // also when it is there for others: that is not told
-			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("image %s is not present and imagePullPolicy is Never", n.image), Final: true}
+			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
 		}
 	}
 	told(pod.PullNews{Image: image})

@@ -241,7 +241,7 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 		{"r.io/here", v1.PullIfNotPresent, "", false, 0},
 		{"r.io/remote:1", v1.PullIfNotPresent, "", false, 1},
 		{"r.io/here@sha256:" + strings.Repeat("a", 64), "", "", false, 1},
-		{"r.io/remote:1", v1.PullNever, "ErrImageNeverPull: image r.io/remote:1 is not present and imagePullPolicy is Never", true, 0},
+		{"r.io/remote:1", v1.PullNever, `ErrImageNeverPull: Container image "r.io/remote:1" is not present with pull policy of Never`, true, 0},
 		{"r.io/missing:1", v1.PullIfNotPresent, "ErrImagePull: pull image r.io/missing:1: not found", false, 1},
 		{"r.io/missing", v1.PullAlways, "ErrImagePull: pull image r.io/missing:latest: not found", false, 1},
 		{"UPPER:::", v1.PullAlways, `InvalidImageName: image "UPPER:::": invalid reference format`, true, 0},
@@ -475,7 +475,7 @@ func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 		step("again", with(wanted("a", "r.io/app:1"), s), 0, "")
 		step("the same login in another secret", with(wanted("b", "r.io/app:1"), secret("other", "", "r.io", "u", "p")), 0, "")
 		step("without", wanted("c", "r.io/app:1"), 1, "ErrImagePull: ")
-		step("never, without", never(wanted("c", "r.io/app:1")), 0, "ErrImageNeverPull: image r.io/app:1 is not present and imagePullPolicy is Never")
+		step("never, without", never(wanted("c", "r.io/app:1")), 0, `ErrImageNeverPull: Container image "r.io/app:1" is not present with pull policy of Never`)
 		step("never, with", never(with(wanted("c", "r.io/app:1"), s)), 0, "")
 		step("with another login", with(wanted("d", "r.io/app:1"), secret("pull", "", "r.io", "u", "wrong")), 1, "ErrImagePull: ")
 		r.present["r.io/alias:1"] = "sha256:r.io/app:1"

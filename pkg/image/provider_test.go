@@ -12,11 +12,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/image"
+	"github.com/nodectl/nodectl/test/suite"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // program writes an executable script.
@@ -169,17 +170,10 @@ func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 	r := quick()
 	m := on(t, r, t.TempDir(), func(cfg *image.Config) { cfg.Providers = providers(t, dir, oneProvider) })
 	pids := func(n int) []string {
-		for {
+		return wait.Until(t, fmt.Sprintf("%d programs have run", n), func() ([]string, bool) {
 			got := strings.Fields(read(t, filepath.Join(dir, "pids")))
-			if len(got) >= n {
-				return got
-			}
-			select {
-			case <-time.After(time.Millisecond):
-			case <-t.Context().Done():
-				t.Fatal("the program does not run")
-			}
-		}
+			return got, len(got) >= n
+		})
 	}
 	first, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -198,13 +192,7 @@ func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 	}
 	leave()
 	gone, _ := strconv.Atoi(pids(2)[0])
-	for !errors.Is(syscall.Kill(-gone, 0), syscall.ESRCH) {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("the program that was left goes on")
-		}
-	}
+	wait.True(t, "the program that was left is gone", func() bool { return errors.Is(syscall.Kill(-gone, 0), syscall.ESRCH) })
 	open, err := os.OpenFile(fifo, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -331,6 +319,7 @@ func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 // The node's file is read as it is now; what others can write to, or would hold us
 // up, is not used, and the next place is.
 func TestC_1_39_5_DockerConfigs(t *testing.T) {
+	suite.NeedsRoot(t, "one of the files belongs to another user")
 	t.Parallel()
 	root, home := t.TempDir(), t.TempDir()
 	if got, want := image.DockerConfigs(root, home), []string{

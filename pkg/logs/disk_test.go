@@ -10,14 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/test/suite"
 )
 
 // A full disk: the log is rotated, what cannot be compressed is said and stays
 // as it is, and once there is room it is done.
 func TestF12_FullDisk(t *testing.T) {
+	suite.NeedsRoot(t, "the test mounts a small file system")
 	p := newPlace(t)
 	if err := unix.Mount("tmpfs", p.dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Fatalf("mount tmpfs (this test needs root): %v", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		p.writer.Close()

@@ -47,20 +47,23 @@ func known(method string) string {
 	return "other"
 }
 
-// Transport counts what goes to API servers through next, by
-// rest_client_requests_total.
+// Transport counts what goes to API servers through next, by rest_client_requests_total and
+// rest_client_request_duration_seconds.
 func (m *Metrics) Transport(next http.RoundTripper) http.RoundTripper {
-	return transport{next, m.clients}
+	return transport{next, m.clients, m.waits}
 }
 
 type transport struct {
 	next  http.RoundTripper
 	total *prometheus.CounterVec
+	took  *prometheus.HistogramVec
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	began := time.Now()
 	a, err := t.next.RoundTrip(r)
+	t.took.WithLabelValues(known(r.Method), r.URL.Host).Observe(time.Since(began).Seconds())
 	code := "<error>"
 	if err == nil {
 		code = strconv.Itoa(a.StatusCode)

@@ -56,6 +56,8 @@ type Metrics struct {
 	images  *prometheus.HistogramVec
 	web     web
 	clients *prometheus.CounterVec
+	waits   *prometheus.HistogramVec // for answers to clients' requests
+	groups  *prometheus.HistogramVec
 	workers workers
 	prober  prober
 }
@@ -65,7 +67,8 @@ func New(c Config) *Metrics {
 	m := &Metrics{all: prometheus.NewRegistry(), probes: prometheus.NewRegistry()}
 	began := time.Now()
 	m.all.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.calls = newCalls(m.all)
+	n := newNamespaced(m.all)
+	m.calls = newCalls(m.all, n)
 	m.lists = newLists(m.all)
 	m.workers = newWorkers(m.all)
 	m.images = histograms(m.all, "kubelet_image_pull_duration_seconds", "Duration in seconds to pull an image.",
@@ -73,8 +76,12 @@ func New(c Config) *Metrics {
 	m.web = newWeb(m.all)
 	m.clients = counters(m.all, "rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
 		"code", "method", "host")
+	m.waits = histograms(m.all, "rest_client_request_duration_seconds", "Request latency in seconds. Broken down by verb, and host.",
+		[]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}, "verb", "host")
+	m.groups = histograms(m.all, "kubelet_cgroup_manager_duration_seconds", "Duration in seconds for cgroup manager operations. Broken down by method.",
+		prometheus.DefBuckets, "operation_type")
 	m.prober = newProber(m.probes, began)
-	m.pods = newPods(m.all, began, m.prober.forget)
+	m.pods = newPods(m.all, began, n, m.prober.forget)
 	m.constants(c)
 	certificates(m.all, c)
 	return m

@@ -280,7 +280,7 @@ func TestToldAndAskedAtOnce(t *testing.T) {
 				l.report(l.runs(id))
 				m.Event(pod.Event{Key: pod.KeyOf(l.pod), UID: string(l.pod.UID), Container: "spec.containers{main}", Reason: "Started"})
 				_ = m.Prober(prober{}).Probe(t.Context(), pod.ProbeRequest{ContainerID: id})
-				m.Call("ListContainers", "", time.Millisecond, nil)
+				m.Call("ListContainers", "", false, time.Millisecond, nil)
 				l.report(nil, gone)
 			}
 		})
@@ -302,10 +302,10 @@ func TestToldAndAskedAtOnce(t *testing.T) {
 func TestAppendixG_Runtime(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
-	m.Call("ListContainers", "", time.Millisecond, nil)
-	m.Call("RunPodSandbox", "kata", time.Second, nil)
-	m.Call("RunPodSandbox", "", time.Second, errors.New("no"))
-	m.Call("SomethingNew", "", time.Second, nil)
+	m.Call("ListContainers", "", false, time.Millisecond, nil)
+	m.Call("RunPodSandbox", "kata", false, time.Second, nil)
+	m.Call("RunPodSandbox", "", false, time.Second, errors.New("no"))
+	m.Call("SomethingNew", "", false, time.Second, nil)
 	m.Relist(time.Millisecond, 0, nil)
 	m.Relist(time.Millisecond, time.Minute, errors.New("no"))
 	m.Pulled(3*time.Second, 50<<20)
@@ -328,6 +328,181 @@ func TestAppendixG_Runtime(t *testing.T) {
 		"kubelet_pod_worker_duration_seconds{operation_type=sync}":                   1,
 		"kubelet_pod_status_sync_duration_seconds{}":                                 1,
 		"kubelet_pod_worker_start_duration_seconds{}":                                1,
+	})
+}
+
+// Shows: Appendix G. A pod with a user namespace of its own counts with its sandbox; that it
+// could not be started counts once, be it the sandbox or a container that fails.
+func TestMetrics_UserNamespacedPod_IsCounted(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	started, failed := "kubelet_started_user_namespaced_pods_total{}", "kubelet_started_user_namespaced_pods_errors_total{}"
+	want(t, series(t, m.Handler()), map[string]float64{started: 0, failed: 0})
+	m.Call("RunPodSandbox", "", false, time.Second, errors.New("no"))
+	m.Call("CreateContainer", "", false, time.Second, errors.New("no"))
+	want(t, series(t, m.Handler()), map[string]float64{started: 0, failed: 0})
+	m.Call("RunPodSandbox", "", true, time.Second, nil)
+	m.Call("RunPodSandbox", "", true, time.Second, errors.New("no"))
+	want(t, series(t, m.Handler()), map[string]float64{started: 2, failed: 1})
+	waits := func(reason string) func(*v1.PodStatus) {
+		return func(s *v1.PodStatus) {
+			s.ContainerStatuses = []v1.ContainerStatus{{Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}}
+		}
+	}
+	own, host := newLife(m, "own", "u1", "api"), newLife(m, "host", "u2", "api")
+	own.pod.Spec.HostUsers = new(bool)
+	for _, l := range []*life{own, host} {
+		l.report(nil)
+		l.report(waits("CreateContainerError"))
+		l.report(waits("RunContainerError"))
+	}
+	want(t, series(t, m.Handler()), map[string]float64{started: 2, failed: 2})
+	other := newLife(m, "other", "u3", "api")
+	other.pod.Spec.HostUsers = new(bool)
+	other.report(nil)
+	other.report(other.runs("c1"))
+	other.report(waits("ErrImagePull")) // it has been started
+	want(t, series(t, m.Handler()), map[string]float64{failed: 2})
+}
+
+// unwanted says that no source wants the pod any more.
+func unwanted(r *pod.StatusReport) { r.Unwanted = true }
+
+// Shows: Appendix G. A pod whose manifest was taken away is an orphan until nothing of it is
+// left, and no longer desired or active, as e2e_node's mirror pod tests have it.
+func TestMetrics_ManifestTakenAway_IsAnOrphan(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	l := newLife(m, "static", "u1", "file")
+	const working = "kubelet_working_pods{config=%s,lifecycle=%s,static=true}"
+	is := func(config, lifecycle string, desired, active float64) {
+		t.Helper()
+		all := map[string]float64{"kubelet_desired_pods{static=true}": desired, "kubelet_active_pods{static=true}": active}
+		for _, c := range []string{"desired", "orphan"} {
+			for _, l := range []string{"sync", "terminating", "terminated"} {
+				all[fmt.Sprintf(working, c, l)] = 0
+			}
+		}
+		if config != "" {
+			all[fmt.Sprintf(working, config, lifecycle)] = 1
+		}
+		got := series(t, m.Handler())
+		want(t, got, all)
+		n := 0
+		for name := range got {
+			if strings.HasPrefix(name, "kubelet_working_pods{") {
+				n++
+			}
+		}
+		if n != 15 { // e2e_node knows these and no others
+			t.Errorf("%d series of kubelet_working_pods", n)
+		}
+	}
+	l.report(l.runs("c1"))
+	is("desired", "sync", 1, 1)
+	l.report(nil, unwanted)
+	is("orphan", "terminating", 0, 0)
+	l.report(nil, unwanted, func(r *pod.StatusReport) { r.Finished = true })
+	is("orphan", "terminated", 0, 0)
+	l.report(nil, unwanted, gone)
+	is("", "", 0, 0)
+}
+
+// Shows: Appendix G. Resizes that wait and that are under way, by the pods' conditions.
+func TestMetrics_Resizes_AreCounted(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	const under, pending = "kubelet_pod_in_progress_resizes{}", "kubelet_pod_pending_resizes{reason=%s}"
+	is := func(now, deferred, infeasible float64) {
+		t.Helper()
+		got := series(t, m.Handler())
+		for reason, n := range map[string]float64{"deferred": deferred, "infeasible": infeasible} { // as the kubelet's, absent until there is one
+			if got[fmt.Sprintf(pending, reason)] != n {
+				t.Errorf("%s: %v, want %v", reason, got[fmt.Sprintf(pending, reason)], n)
+			}
+		}
+		want(t, got, map[string]float64{under: now})
+	}
+	condition := func(kind v1.PodConditionType, reason string) func(*v1.PodStatus) {
+		return func(s *v1.PodStatus) {
+			s.Conditions = []v1.PodCondition{{Type: kind, Status: v1.ConditionTrue, Reason: reason}}
+		}
+	}
+	is(0, 0, 0)
+	a, b := newLife(m, "a", "u1", "api"), newLife(m, "b", "u2", "api")
+	a.report(condition(v1.PodResizePending, v1.PodReasonDeferred))
+	b.report(condition(v1.PodResizePending, v1.PodReasonInfeasible))
+	is(0, 1, 1)
+	a.report(condition(v1.PodResizeInProgress, ""))
+	is(1, 0, 1)
+	a.report(nil, gone)
+	b.report(nil, gone)
+	is(0, 0, 0)
+}
+
+// Shows: Appendix G. The volumes that containers mount count as desired while the pod is, and
+// as actual while its sandbox runs.
+func TestMetrics_Volumes_AreCountedByPluginAndState(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	l := newLife(m, "a", "u1", "api")
+	l.pod.Spec.Volumes = []v1.Volume{
+		{Name: "e", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}, {Name: "f", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+		{Name: "c", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}}, {Name: "not-mounted", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}},
+	}
+	l.pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "e"}, {Name: "f"}, {Name: "e"}}
+	l.pod.Spec.InitContainers = []v1.Container{{Name: "i", VolumeMounts: []v1.VolumeMount{{Name: "c"}}}}
+	volumes := func() map[string]float64 {
+		all := map[string]float64{}
+		for name, value := range series(t, m.Handler()) {
+			if strings.HasPrefix(name, "volume_manager_total_volumes{") {
+				all[strings.NewReplacer("volume_manager_total_volumes{plugin_name=kubernetes.io/", "", "state=", "", "_state_of_world}", "").Replace(name)] = value
+			}
+		}
+		return all
+	}
+	l.report(nil)
+	if got := volumes(); !maps.Equal(got, map[string]float64{"empty-dir,desired": 2, "configmap,desired": 1}) {
+		t.Errorf("before it runs: %v", got)
+	}
+	l.report(l.runs("c1"))
+	if got := volumes(); !maps.Equal(got, map[string]float64{"empty-dir,desired": 2, "configmap,desired": 1, "empty-dir,actual": 2, "configmap,actual": 1}) {
+		t.Errorf("while it runs: %v", got)
+	}
+	l.report(nil, unwanted)
+	if got := volumes(); !maps.Equal(got, map[string]float64{"empty-dir,actual": 2, "configmap,actual": 1}) {
+		t.Errorf("while it ends: %v", got)
+	}
+	l.report(nil, gone)
+	if got := volumes(); len(got) != 0 {
+		t.Errorf("afterwards: %v", got)
+	}
+}
+
+// Shows: Appendix G. The first pod with a network of its own has a gauge, once; operations on
+// cgroups have a histogram.
+func TestMetrics_FirstPodAndCgroups_AreMeasured(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	const first = "kubelet_first_network_pod_start_sli_duration_seconds{}"
+	start := func(name string, host bool, took time.Duration) {
+		l := newLife(m, name, name, "api")
+		l.pod.Spec.HostNetwork = host
+		l.report(nil)
+		l.pod.CreationTimestamp = metav1.NewTime(l.at.Add(time.Second - took)) // it runs a second later
+		l.report(l.runs(name))
+	}
+	start("host", true, 7*time.Second)
+	want(t, series(t, m.Handler()), map[string]float64{first: 0})
+	start("own", false, 3*time.Second)
+	want(t, series(t, m.Handler()), map[string]float64{first: 3})
+	start("later", false, 9*time.Second)
+	want(t, series(t, m.Handler()), map[string]float64{first: 3})
+	m.Cgroup("create", time.Second)
+	m.Cgroup("create", time.Second)
+	m.Cgroup("destroy", time.Second)
+	want(t, series(t, m.Handler()), map[string]float64{
+		"kubelet_cgroup_manager_duration_seconds{operation_type=create}": 2, "kubelet_cgroup_manager_duration_seconds{operation_type=destroy}": 1,
 	})
 }
 
@@ -356,6 +531,7 @@ func TestAppendixG_Requests(t *testing.T) {
 		"kubelet_http_inflight_requests{long_running=true,method=other,path=exec,server_type=readwrite}":        1,
 		"kubelet_http_requests_duration_seconds{long_running=false,method=GET,path=pods,server_type=readwrite}": 1,
 		"rest_client_requests_total{code=403,host=" + r.URL.Host + ",method=GET}":                               1,
+		"rest_client_request_duration_seconds{host=" + r.URL.Host + ",verb=GET}":                                1,
 	})
 	other()
 }
@@ -398,9 +574,10 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	for i, reason := range []string{"OutOfpods", "Evicted"} {
 		newLife(m, fmt.Sprint("r", i), fmt.Sprint("r", i), "api").report(func(s *v1.PodStatus) { s.Phase, s.Reason = v1.PodFailed, reason })
 	}
-	m.Call("RunPodSandbox", "", time.Second, errors.New("no"))
+	m.Call("RunPodSandbox", "", false, time.Second, errors.New("no"))
 	m.Pulled(time.Second, 1)
 	m.Worked("sync", time.Second)
+	m.Cgroup("create", time.Second)
 	m.Request("GET", "pods", false)()
 	all := map[string]bool{}
 	for _, h := range []http.Handler{m.Handler(), m.Probes()} {

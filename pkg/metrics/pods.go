@@ -36,7 +36,10 @@ type pods struct {
 	restarted                   *prometheus.CounterVec
 	start                       prometheus.Histogram
 	startSLI, startTotal        *prometheus.HistogramVec
+	first                       prometheus.Gauge
+	firstUp                     bool // first is set
 	size                        prometheus.Histogram
+	namespaced                  namespaced
 }
 
 // podName is a pod as labels name it.
@@ -52,6 +55,7 @@ type podState struct {
 	podName
 	static   bool
 	finished bool
+	unwanted bool // no source wants it any more
 	pod      *v1.Pod
 	seen     time.Time // first report
 	waiting  map[string]string
@@ -60,12 +64,13 @@ type podState struct {
 	// pull is the time between the first pull's begin and the last one's end.
 	pullBegan, pullEnded time.Time
 	ran, up              bool // its start is counted, or was before our time
+	failed               bool // that a container cannot be started is counted in namespaced
 }
 
-func newPods(r *prometheus.Registry, began time.Time, forget func(podName)) *pods {
+func newPods(r *prometheus.Registry, began time.Time, n namespaced, forget func(podName)) *pods {
 	startup := []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 	p := &pods{
-		began: began, forget: forget, known: map[pod.Key]*podState{}, ids: map[string]containerName{},
+		began: began, forget: forget, namespaced: n, known: map[pod.Key]*podState{}, ids: map[string]containerName{},
 		started:    counters(r, "kubelet_started_containers_total", "Cumulative number of containers started", "container_type"),
 		failed:     counters(r, "kubelet_started_containers_errors_total", "Cumulative number of errors when starting containers", "container_type", "code"),
 		terminated: counters(r, "kubelet_terminated_containers_total", "Cumulative number of container terminations.", "container_type", "exit_code", "reason"),
@@ -79,6 +84,8 @@ func newPods(r *prometheus.Registry, began time.Time, forget func(podName)) *pod
 			"Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", startup),
 		startTotal: histograms(r, "kubelet_pod_start_total_duration_seconds",
 			"Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", startup),
+		first: gauge(r, "kubelet_first_network_pod_start_sli_duration_seconds",
+			"Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch"),
 		size: histogram(r, "kubelet_containers_per_pod_count", "The number of containers per pod.", prometheus.ExponentialBuckets(1, 2, 5)),
 	}
 	p.restarted.WithLabelValues("")
@@ -115,7 +122,7 @@ func (p *pods) report(r pod.StatusReport) {
 		p.size.Observe(float64(len(r.Pod.Spec.Containers)))
 	}
 	before := s.pod
-	s.pod, s.finished = r.Pod, r.Finished
+	s.pod, s.finished, s.unwanted = r.Pod, r.Finished, r.Unwanted
 	p.containers(s)
 	p.phase(s, before, r.At)
 }
@@ -146,6 +153,10 @@ func (p *pods) containers(s *podState) {
 		}
 		if reason != "" && s.waiting[c.Name] != reason {
 			p.failed.WithLabelValues(kind, reason).Inc()
+			if users := s.pod.Spec.HostUsers; users != nil && !*users && !s.up && !s.failed {
+				s.failed = true // the kubelet counts the first attempt of a pod, with all its containers
+				p.namespaced.failed.Inc()
+			}
 		}
 		s.waiting[c.Name] = reason
 		for _, t := range []*v1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
@@ -176,6 +187,10 @@ func (p *pods) phase(s *podState, before *v1.Pod, at time.Time) {
 				took -= s.pullEnded.Sub(s.pullBegan)
 			}
 			p.startSLI.WithLabelValues().Observe(max(0, took.Seconds()))
+			if !p.firstUp && !s.pod.Spec.HostNetwork {
+				p.firstUp = true
+				p.first.Set(max(0, took.Seconds()))
+			}
 		}
 	}
 	if status.Phase != v1.PodFailed || status.Reason == "" || before != nil && before.Status.Phase == v1.PodFailed {

@@ -29,9 +29,20 @@ type calls struct {
 	sandboxes     *prometheus.HistogramVec
 	refused       *prometheus.CounterVec
 	pods, broken  prometheus.Counter
+	namespaced    namespaced
 }
 
-func newCalls(r *prometheus.Registry) calls {
+// namespaced counts pods with a user namespace of their own (hostUsers: false).
+type namespaced struct{ started, failed prometheus.Counter }
+
+func newNamespaced(r *prometheus.Registry) namespaced {
+	return namespaced{
+		started: counter(r, "kubelet_started_user_namespaced_pods_total", "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux."),
+		failed:  counter(r, "kubelet_started_user_namespaced_pods_errors_total", "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux."),
+	}
+}
+
+func newCalls(r *prometheus.Registry, n namespaced) calls {
 	return calls{
 		total: counters(r, "kubelet_runtime_operations_total", "Cumulative number of runtime operations by operation type.", "operation_type"),
 		took: histograms(r, "kubelet_runtime_operations_duration_seconds", "Duration in seconds of runtime operations. Broken down by operation type.",
@@ -39,16 +50,17 @@ func newCalls(r *prometheus.Registry) calls {
 		errors: counters(r, "kubelet_runtime_operations_errors_total", "Cumulative number of runtime operation errors by operation type.", "operation_type"),
 		sandboxes: histograms(r, "kubelet_run_podsandbox_duration_seconds", "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
 			prometheus.DefBuckets, "runtime_handler"),
-		refused: counters(r, "kubelet_run_podsandbox_errors_total", "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.", "runtime_handler"),
-		pods:    counter(r, "kubelet_started_pods_total", "Cumulative number of pods started"),
-		broken:  counter(r, "kubelet_started_pods_errors_total", "Cumulative number of errors when starting pods"),
+		refused:    counters(r, "kubelet_run_podsandbox_errors_total", "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.", "runtime_handler"),
+		pods:       counter(r, "kubelet_started_pods_total", "Cumulative number of pods started"),
+		broken:     counter(r, "kubelet_started_pods_errors_total", "Cumulative number of errors when starting pods"),
+		namespaced: n,
 	}
 }
 
 // Call takes a call to the runtime that has ended: its name in CRI, the runtime
-// handler of a RunPodSandbox, how long it took, and its error. A pod is started with
-// each of its sandboxes, as the kubelet counts.
-func (m *Metrics) Call(method, handler string, took time.Duration, err error) {
+// handler of a RunPodSandbox and whether it has a user namespace, how long it took, and its
+// error. A pod is started with each of its sandboxes, as the kubelet counts.
+func (m *Metrics) Call(method, handler string, userNamespace bool, took time.Duration, err error) {
 	name := cmp.Or(operations[method], "other")
 	m.calls.total.WithLabelValues(name).Inc()
 	m.calls.took.WithLabelValues(name).Observe(took.Seconds())
@@ -59,6 +71,12 @@ func (m *Metrics) Call(method, handler string, took time.Duration, err error) {
 		return
 	}
 	m.calls.pods.Inc()
+	if userNamespace {
+		m.calls.namespaced.started.Inc()
+		if err != nil {
+			m.calls.namespaced.failed.Inc()
+		}
+	}
 	m.calls.sandboxes.WithLabelValues(handler).Observe(took.Seconds())
 	if err != nil {
 		m.calls.broken.Inc()
@@ -147,3 +165,8 @@ func (m *Metrics) WorkerStarted(took time.Duration) { m.workers.starts.Observe(t
 // StatusSynced takes how long a status took from the moment it changed until the API
 // server had it.
 func (m *Metrics) StatusSynced(took time.Duration) { m.workers.synced.Observe(took.Seconds()) }
+
+// Cgroup takes an operation on a pod's cgroup that has ended: create, update or destroy.
+func (m *Metrics) Cgroup(operation string, took time.Duration) {
+	m.groups.WithLabelValues(operation).Observe(took.Seconds())
+}

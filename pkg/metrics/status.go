@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -123,13 +122,19 @@ type tally struct {
 	pods, ephemeral int
 	containers      map[string]int // by state
 	desired, active map[bool]int   // by static
-	working         map[[2]string]int
+	working         map[workKind]int
+	resizing        int
+	pending         map[string]int // resizes that wait, by reason
+	volumes         map[volumeKind]int
 }
+
+// workKind is a series of kubelet_working_pods.
+type workKind struct{ config, lifecycle, static string }
 
 func (p *pods) tally() tally {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := tally{containers: map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}, desired: map[bool]int{}, active: map[bool]int{}, working: map[[2]string]int{}}
+	t := tally{containers: map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}, desired: map[bool]int{}, active: map[bool]int{}, working: map[workKind]int{}, pending: map[string]int{}, volumes: map[volumeKind]int{}}
 	for _, s := range p.known {
 		status := &s.pod.Status
 		if running(status) {
@@ -148,14 +153,34 @@ func (p *pods) tally() tally {
 		switch over := status.Phase == v1.PodFailed || status.Phase == v1.PodSucceeded; {
 		case s.finished:
 			lifecycle = "terminated"
-		case s.pod.DeletionTimestamp != nil || over:
+		case s.pod.DeletionTimestamp != nil || over || s.unwanted:
 			lifecycle = "terminating"
 		}
-		t.desired[s.static]++
+		kind := workKind{"desired", lifecycle, staticWord(s.static)}
+		if s.unwanted {
+			kind.config = "orphan"
+		} else {
+			t.desired[s.static]++
+		}
 		if lifecycle == "sync" {
 			t.active[s.static]++
+			count(t.volumes, "desired_state_of_world", s.pod)
 		}
-		t.working[[2]string{lifecycle, strconv.FormatBool(s.static)}]++
+		if running(status) {
+			count(t.volumes, "actual_state_of_world", s.pod)
+		}
+		t.working[kind]++
+		for _, c := range status.Conditions {
+			switch {
+			case c.Status != v1.ConditionTrue:
+			case c.Type == v1.PodResizeInProgress:
+				t.resizing++
+			case c.Type == v1.PodResizePending && c.Reason == v1.PodReasonDeferred:
+				t.pending["deferred"]++
+			case c.Type == v1.PodResizePending && c.Reason == v1.PodReasonInfeasible:
+				t.pending["infeasible"]++
+			}
+		}
 	}
 	return t
 }
@@ -178,14 +203,33 @@ func (p *pods) Collect(out chan<- prometheus.Metric) {
 		put("kubelet_running_containers", "Number of containers currently running", n, "container_state", state)
 	}
 	put("kubelet_managed_ephemeral_containers", "Current number of ephemeral containers in pods managed by this kubelet.", t.ephemeral)
-	for static, word := range map[bool]string{true: "true", false: ""} {
+	put("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.", t.resizing)
+	for reason, n := range t.pending {
+		put("kubelet_pod_pending_resizes", "Number of pending resizes for pods.", n, "reason", reason)
+	}
+	for kind, n := range t.volumes {
+		put("volume_manager_total_volumes", "Number of volumes in Volume Manager", n, "plugin_name", kind.plugin, "state", kind.state)
+	}
+	for _, static := range []bool{true, false} {
+		word := staticWord(static)
 		put("kubelet_desired_pods", "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
 			t.desired[static], "static", word)
 		put("kubelet_active_pods", "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
 			t.active[static], "static", word)
-		for _, lifecycle := range []string{"sync", "terminating", "terminated"} {
+	}
+	for _, lifecycle := range []string{"sync", "terminating", "terminated"} {
+		// What only the runtime has gets a worker, which finds no source that wants it: an orphan.
+		for _, kind := range []workKind{{"desired", lifecycle, ""}, {"desired", lifecycle, "true"}, {"orphan", lifecycle, ""}, {"orphan", lifecycle, "true"}, {"runtime_only", lifecycle, "unknown"}} {
 			put("kubelet_working_pods", "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
-				t.working[[2]string{lifecycle, strconv.FormatBool(static)}], "config", "desired", "lifecycle", lifecycle, "static", word)
+				t.working[kind], "config", kind.config, "lifecycle", kind.lifecycle, "static", kind.static)
 		}
 	}
+}
+
+// staticWord is the kubelet's value of label static.
+func staticWord(static bool) string {
+	if static {
+		return "true"
+	}
+	return ""
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // oneEvent is a runtime whose stream has one event and ends.
@@ -37,12 +37,7 @@ func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 	d.mu.Lock() // who puts an event down is held up
 	drained := make(chan error)
 	go func() { drained <- p.read(t.Context(), d, make(chan struct{}, 1), make(chan struct{}, 1)) }()
-	for begin := time.Now(); p.busy.Load() == 0; runtime.Gosched() {
-		if time.Since(begin) > 10*time.Second {
-			d.mu.Unlock()
-			t.Fatal("it does not say that it is busy")
-		}
-	}
+	wait.True(t, "it says that it is busy", func() bool { return p.busy.Load() != 0 })
 	if err := p.Beat(t.Context()); err != nil {
 		t.Errorf("over an event that was just taken: %v", err)
 	}

@@ -26,28 +26,20 @@ func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	case err == nil && exit == 0:
 		return nil
 	case err == nil:
-		return &pod.ProbeFailure{Message: exited(exit, output)}
+		return &pod.ProbeFailure{Message: printed(output)}
 	case ctx.Err() != nil:
 		return err
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
-		return &pod.ProbeFailure{Message: fmt.Sprintf("command did not end within %s", timeout)}
+		return &pod.ProbeFailure{Message: fmt.Sprintf("command timed out: %q timed out after %s", strings.Join(command(r), " "), timeout)}
 	}
-	return fmt.Errorf("run the probe's command: %w", err)
+	return err
 }
 
 var errNoExec = errors.New("commands cannot be run in containers here")
 
-// exited words a command's failure: its exit code and the start of what it
-// printed.
-func exited(exit int32, output []byte) string {
-	text := fmt.Sprintf("command exited with code %d", exit)
-	if len(output) > maxAnswer {
-		output = output[:maxAnswer]
-	}
-	if output = bytes.TrimSpace(output); len(output) > 0 {
-		text += ": " + strings.ToValidUTF8(string(output), "\uFFFD")
-	}
-	return text
+// printed is the kubelet's word of a command that failed: the start of what it printed.
+func printed(output []byte) string {
+	return strings.ToValidUTF8(string(bytes.TrimSpace(output[:min(len(output), maxAnswer)])), "\uFFFD")
 }
 
 // command returns the probe's command with $(NAME) replaced from the

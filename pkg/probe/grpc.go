@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -58,27 +59,25 @@ func (p *Prober) grpcCheck(ctx context.Context, r pod.ProbeRequest, timeout time
 	case err != nil && op != nil && starved(op):
 		return errStarved
 	case err != nil && ctx.Err() == nil && op != nil:
-		return &pod.ProbeFailure{Message: because(op, within(timeout))}
+		return &pod.ProbeFailure{Message: fmt.Sprintf("error: failed to connect service at %q: %s", addr, dialFailure(op))}
+	case err != nil && status.Code(err) == codes.DeadlineExceeded && conn.GetState() != connectivity.Ready:
+		return &pod.ProbeFailure{Message: fmt.Sprintf("timeout: failed to connect service %q within %v: %v", addr, timeout, context.DeadlineExceeded)}
 	case err != nil:
-		return &pod.ProbeFailure{Message: grpcTrouble(status.Code(err), timeout)}
+		return &pod.ProbeFailure{Message: grpcFailure(status.Convert(err), timeout)}
 	case answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING:
-		return &pod.ProbeFailure{Message: "service is " + answer.GetStatus().String()}
+		return &pod.ProbeFailure{Message: fmt.Sprintf("service unhealthy (responded with %q)", answer.GetStatus())}
 	}
 	return nil
 }
 
-// grpcTrouble words a health check without an answer. What the server says
-// beside the code stays out of the text.
-func grpcTrouble(code codes.Code, timeout time.Duration) string {
-	switch code {
-	case codes.DeadlineExceeded:
-		return "no answer " + within(timeout)
+// grpcFailure words a health check without an answer as the kubelet does.
+func grpcFailure(s *status.Status, timeout time.Duration) string {
+	said := sanitized([]byte(s.Message()))
+	switch s.Code() {
 	case codes.Unimplemented:
-		return "the server does not speak grpc.health.v1.Health"
-	case codes.NotFound:
-		return "the server does not know the service"
-	case codes.Unavailable:
-		return "the server closed the connection or does not speak gRPC"
+		return "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + said
+	case codes.DeadlineExceeded:
+		return fmt.Sprintf("timeout: health rpc did not complete within %v", timeout)
 	}
-	return "the health check failed with code " + code.String()
+	return fmt.Sprintf("error: health rpc probe failed: rpc error: code = %s desc = %s", s.Code(), said)
 }

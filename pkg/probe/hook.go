@@ -72,11 +72,11 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 	if err != nil {
 		return err
 	}
-	resp, err := do(req)
+	resp, err := do(req, 0)
 	if err != nil && plainAnswer(err) {
 		req.URL.Scheme = "http"
 		req.Header.Del("Authorization")
-		if resp, err = do(req); err == nil {
+		if resp, err = do(req, 0); err == nil {
 			r.Warn.Say("LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
 		}
 	}

@@ -148,7 +148,7 @@ func TestC_1_24_2_HTTPHookEndsWithItsContext(t *testing.T) {
 	if err := probe.New(probe.Config{}).Hook(ctx, getHook(t, addr, "/slow")); err != nil {
 		t.Errorf("answered, and never ended: %v, want success", err)
 	}
-	if took := time.Since(begin); took < time.Second || took > 10*time.Second {
+	if took := time.Since(begin); took < time.Second {
 		t.Errorf("took %s, want the answer heard out until the end", took)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)

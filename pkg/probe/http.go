@@ -27,8 +27,6 @@ const maxHeader = 256 << 10
 // httpGet asks once over HTTP: a status from 200 to 399 is success, from 300 on with
 // a warning, any other and every trouble on the way is failure (C-1.29.14).
 func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	get := r.Probe.HTTPGet
 	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
 	if err != nil {
@@ -38,14 +36,14 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	if err != nil {
 		return err
 	}
-	resp, err := do(req)
+	resp, err := do(req, timeout)
 	switch {
 	case invalidHeader(err):
 		return errHeader
 	case starved(err):
 		return errStarved
 	case err != nil:
-		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
+		return &pod.ProbeFailure{Message: httpFailure(err)}
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
@@ -53,18 +51,19 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	}
 	// The body is waited for as far as it is read, so that a server that
 	// breaks off is not called well.
-	if _, err := io.CopyN(io.Discard, resp.Body, maxAnswer); err != nil && !errors.Is(err, io.EOF) {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
 		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
 	}
 	if resp.StatusCode >= 300 { // sameHost went no further
-		return &pod.ProbeWarning{Message: "Probe terminated redirects"}
+		return &pod.ProbeWarning{Message: "Probe terminated redirects, Response body: " + sanitized(body)}
 	}
 	return nil
 }
 
-// do sends one request over a connection of its own.
-func do(req *http.Request) (*http.Response, error) {
-	client := &http.Client{Transport: newTransport(), CheckRedirect: sameHost}
+// do sends one request over a connection of its own. A timeout of 0 is none.
+func do(req *http.Request, timeout time.Duration) (*http.Response, error) {
+	client := &http.Client{Transport: newTransport(), CheckRedirect: sameHost, Timeout: timeout}
 	return client.Do(req)
 }
 
@@ -144,6 +143,30 @@ func invalidHeader(err error) bool {
 // plainAnswer reports whether https was answered with plain HTTP.
 func plainAnswer(err error) bool {
 	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+// httpFailure words a probe without an answer as the kubelet does: net/http's error with
+// the URL, without what the server sent.
+func httpFailure(err error) string {
+	of, ok := errors.AsType[*url.Error](err)
+	if !ok {
+		return httpTrouble(err, "")
+	}
+	cause := httpTrouble(of.Err, "")
+	var record tls.RecordHeaderError
+	switch {
+	case of.Timeout():
+		cause = of.Err.Error() // net/http's own words: nothing was received
+	case errors.As(of.Err, &record):
+		cause = record.Error()
+	case plainAnswer(of.Err):
+		cause = http.ErrSchemeMismatch.Error()
+	case errors.Is(of.Err, io.ErrUnexpectedEOF):
+		cause = io.ErrUnexpectedEOF.Error()
+	case errors.Is(of.Err, io.EOF):
+		cause = io.EOF.Error()
+	}
+	return fmt.Sprintf("%s %q: %s", of.Op, sanitized([]byte(of.URL)), cause)
 }
 
 // httpTrouble words a request without an answer. What the server sent instead

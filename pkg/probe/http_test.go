@@ -74,7 +74,7 @@ func TestC_1_29_14_StatusDecides(t *testing.T) {
 		if well(err) != nil {
 			t.Errorf("%d: %v, want success", code, err)
 		}
-		if warned := err != nil && err.Error() == "Probe terminated redirects"; warned != (code >= 300) {
+		if warned := err != nil && strings.HasPrefix(err.Error(), "Probe terminated redirects, Response body: "); warned != (code >= 300) {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestC_1_29_14_Redirects(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/to?u=/ill":                      "HTTP probe failed with statuscode: 500",
-		"/hop/20":                         "stopped after 10 redirects",
+		"/hop/20":                         `Get "/hop/10": stopped after 10 redirects`,
 		"/to?u=" + url.QueryEscape(other): "HTTP probe failed with statuscode: 500", // same host, other port
 	} {
 		if got := failure(t, ask(t, get(t, addr, path))); got != want {
@@ -240,7 +240,7 @@ func TestC_1_29_14_HTTPSIsNotVerified(t *testing.T) {
 	}
 	plain := get(t, serve(t, func(http.ResponseWriter, *http.Request) {}), "/")
 	plain.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
-	if got := failure(t, ask(t, plain)); got != "the server does not speak TLS" {
+	if got := failure(t, ask(t, plain)); !strings.HasPrefix(got, "Get \"https://") || !strings.HasSuffix(got, "/\": http: server gave HTTP response to HTTPS client") {
 		t.Errorf("plain server: got %q", got)
 	}
 }
@@ -249,19 +249,21 @@ func TestC_1_29_14_TransportErrorsAreFailures(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	if got := failure(t, ask(t, get(t, gone.URL, "/?token=x"))); !strings.Contains(got, "connection refused") || strings.Contains(got, "token") {
+	if got := failure(t, ask(t, get(t, gone.URL, "/?token=x"))); !strings.HasPrefix(got, "Get \""+gone.URL+"/?token=x\": dial tcp ") || !strings.HasSuffix(got, "connection refused") {
 		t.Errorf("refused: got %q", got)
 	}
 	for name, tt := range map[string]struct{ answer, want string }{
-		"Garbage":    {"secret secret secret\r\n\r\n", "the server did not answer with HTTP"},
-		"Silence":    {"", "the server closed the connection without a whole answer"},
+		"Garbage":    {"secret secret secret\r\n\r\n", "Get URL: the server did not answer with HTTP"},
+		"Silence":    {"", "Get URL: EOF"},
 		"CutBody":    {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "the server closed the connection without a whole answer"},
-		"HugeHeader": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "the server did not answer with HTTP"},
+		"HugeHeader": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "Get URL: the server did not answer with HTTP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := failure(t, ask(t, get(t, raw(t, tt.answer), "/"))); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
+			addr := raw(t, tt.answer)
+			want := strings.Replace(tt.want, "URL", `"http://`+addr+`/"`, 1)
+			if got := failure(t, ask(t, get(t, addr, "/"))); got != want {
+				t.Errorf("got %q, want %q", got, want)
 			}
 		})
 	}
@@ -290,4 +292,46 @@ func raw(t *testing.T, answer string) string {
 	}()
 	t.Cleanup(func() { l.Close(); <-done })
 	return l.Addr().String()
+}
+
+// TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody: the kubelet's warning ends in the
+// body of the answer. What a container sends is cut and made printable before it reaches an
+// event: no control character, no text of any length.
+// Shows: C-1.29.14, F80.
+func TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ body, want string }{
+		"plain":   {"moved on\n", "moved on\n"},
+		"empty":   {"", ""},
+		"hostile": {"\x1b[2Ja\x00\xffb\u202e\u2028c", "\uFFFD[2Ja\uFFFD\uFFFDb\uFFFD\uFFFDc"},
+		"long":    {strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<10) + "..."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Location", "http://elsewhere.invalid/")
+				w.WriteHeader(http.StatusFound)
+				io.WriteString(w, c.body)
+			})
+			err := ask(t, get(t, addr, "/"))
+			warning, ok := errors.AsType[*pod.ProbeWarning](err)
+			if !ok || warning.Message != "Probe terminated redirects, Response body: "+c.want {
+				t.Errorf("got %q", err)
+			}
+		})
+	}
+}
+
+// TestHTTPGet_NoAnswerInTime_NamesTheURL: the text is net/http's, as the kubelet's is.
+func TestHTTPGet_NoAnswerInTime_NamesTheURL(t *testing.T) {
+	t.Parallel()
+	end := make(chan struct{})
+	addr := serve(t, func(http.ResponseWriter, *http.Request) { <-end })
+	defer close(end)
+	r := get(t, addr, "/healthz")
+	r.Probe.TimeoutSeconds = 1
+	want := "Get \"" + addr + "/healthz\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+	if got := failure(t, ask(t, r)); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }

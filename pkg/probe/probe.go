@@ -6,8 +6,9 @@
 // The engine owns the clock, the order and the number of probes that run at
 // once; the runtime adapter runs commands for it.
 //
-// The one rule: what the container answers is a verdict, what the prober
-// suffers is an error, and neither ever carries what an HTTP body said.
+// The one rule: what the container answers is a verdict, and what the prober suffers is
+// an error. Texts are the kubelet's. What a server sent is in them only where the kubelet
+// has it and tools read it (the body of a redirect, a gRPC status): printable and short.
 package probe
 
 import (
@@ -19,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -127,7 +130,8 @@ func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) e
 	case starved(err):
 		return errStarved
 	case err != nil:
-		return &pod.ProbeFailure{Message: because(err, within(timeout))}
+		op, _ := errors.AsType[*net.OpError](err) // Dial returns no other
+		return &pod.ProbeFailure{Message: dialFailure(op)}
 	}
 	conn.Close()
 	return nil
@@ -186,6 +190,31 @@ var errStarved = errors.New("no file descriptor is left for a connection")
 
 func starved(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// dialFailure words a connection that was not made, as the kubelet does.
+func dialFailure(op *net.OpError) string {
+	if op == nil {
+		return ""
+	}
+	return strings.ToValidUTF8(op.Error(), "")
+}
+
+// maxQuoted is how many bytes a text quotes of what a server sent.
+const maxQuoted = 1 << 10
+
+// sanitized returns the start of what a server sent as printable text.
+func sanitized(b []byte) string {
+	text := strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, strings.ToValidUTF8(string(b[:min(len(b), maxQuoted)]), "\uFFFD"))
+	if len(b) > maxQuoted {
+		text += "..."
+	}
+	return text
 }
 
 // within words a probe's timeout.

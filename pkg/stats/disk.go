@@ -18,7 +18,7 @@ const (
 	// remeasure is how long what was measured of a pod's disks is told (the kubelet's
 	// volumeStatsAggPeriod).
 	remeasure = time.Minute
-	// deepest is how far a tree is followed, and largest is how many files are
+	// deepest is how far a tree is followed, and largest is how many names are
 	// counted: a pod that has more has its volume left out.
 	deepest = 200
 	largest = 2_000_000
@@ -195,6 +195,7 @@ type walk struct {
 	ctx    context.Context
 	device uint64
 	linked map[uint64]bool // files with many names that were counted
+	names  int             // all that were looked at: hard links take no inodes
 	sum    taken
 }
 
@@ -224,7 +225,7 @@ func (w *walk) entry(dir *os.File, name string, depth int) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	if w.sum.inodes > largest {
+	if w.names++; w.names > largest {
 		return fmt.Errorf("it has more than %d files", largest)
 	}
 	var st unix.Stat_t

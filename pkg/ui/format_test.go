@@ -45,8 +45,6 @@ func TestFormatsAsKubectl(t *testing.T) {
 		{`jsonpath={range .items[*]}{.metadata.name}{"\t"}{.status.podIP}{"\n"}{end}`, ListOf(pods), "a\t10.0.0.1\nb\t\n"},
 		{"jsonpath={.metadata.nothing}", pods[0], ""},
 		{"jsonpath={.metadata.annotations.note}", pods[0], `x\x1b[31my`},
-		{"go-template={{range .items}}{{.metadata.name}};{{end}}", ListOf(pods), "a;b;"},
-		{"template={{.metadata.name}}", pods[0], "a"},
 		{"custom-columns=NAME:.metadata.name,IMAGES:.spec.containers[*].image", ListOf(pods), "NAME   IMAGES\na      <none>\nb      i:1,j:2\n"},
 		{"custom-columns=N:{.metadata.annotations.note}", pods[0], "N\n" + `x\x1b[31my` + "\n"},
 		{"custom-columns-file=" + file, ListOf(pods), "NAME   PHASE\na      Running\nb      <none>\n"},
@@ -56,9 +54,21 @@ func TestFormatsAsKubectl(t *testing.T) {
 			t.Errorf("%s: %q, want %q (%v)", c.format, got, c.want, err)
 		}
 	}
-	for _, wrong := range []string{"xml", "jsonpath", "jsonpath=", "jsonpath={.x", "go-template={{", "custom-columns=A", "custom-columns=A:", "jsonpath-file=/nothing", "json=x"} {
+	for _, wrong := range []string{"xml", "jsonpath", "jsonpath=", "jsonpath={.x", "custom-columns=A", "custom-columns=A:", "jsonpath-file=/nothing", "json=x"} {
 		if f, err := ParseFormat(wrong); err == nil {
 			t.Errorf("%s is %+v", wrong, f)
+		}
+	}
+}
+
+// TestParseFormat_GoTemplate_NamesWhatToUse: nodectl has no Go templates, whatever
+// kubectl's name for them.
+func TestParseFormat_GoTemplate_NamesWhatToUse(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"go-template", "go-template={{.metadata.name}}", "go-template-file=/nothing", "template={{.}}", "templatefile=x", "template-file=x"} {
+		_, err := ParseFormat(text)
+		if err == nil || !strings.Contains(err.Error(), "use jsonpath=… or custom-columns=…") {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

@@ -8,18 +8,17 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/util/jsonpath"
 )
 
 // Sort sorts objects by the value at a path, as kubectl's --sort-by does: numbers,
 // times and quantities by what they are worth, anything else as text. Objects
 // without the value come first.
 func Sort[T any](items []T, path string) error {
-	p, err := printers.NewJSONPathPrinter(relaxed(path))
+	p, err := parseJSONPath(path)
 	if err != nil {
 		return fmt.Errorf("--sort-by %s: %w", path, err)
 	}
-	p.AllowMissingKeys(true)
 	type keyed struct {
 		item  T
 		value any
@@ -78,15 +77,14 @@ func btoi(b bool) int {
 }
 
 // Path is one field of an object, as jsonpath names it.
-type Path struct{ printer *printers.JSONPathPrinter }
+type Path struct{ path *jsonpath.JSONPath }
 
 // ParsePath reads a path, with or without its braces.
 func ParsePath(text string) (*Path, error) {
-	p, err := printers.NewJSONPathPrinter(relaxed(text))
+	p, err := parseJSONPath(text)
 	if err != nil {
 		return nil, fmt.Errorf("jsonpath %s: %w", text, err)
 	}
-	p.AllowMissingKeys(true)
 	return &Path{p}, nil
 }
 
@@ -96,7 +94,7 @@ func (p *Path) Of(object any) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	values := found(p.printer, o)
+	values := found(p.path, o)
 	if len(values) == 0 {
 		return "", false
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/ui"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // child names what this test binary does instead of testing, when a test below
@@ -179,7 +180,7 @@ func (x *terminal) written() string {
 // the byte after it. One goroutine calls it.
 func (x *terminal) await(text string, from int) int {
 	x.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(wait.Limit)
 	for {
 		if out := x.written(); len(out) >= from {
 			if i := strings.Index(out[from:], text); i >= 0 {
@@ -207,7 +208,7 @@ func (x *terminal) clean(code int) {
 	x.t.Helper()
 	select {
 	case <-x.exited:
-	case <-time.After(20 * time.Second):
+	case <-time.After(wait.Limit):
 		x.t.Fatalf("the child does not end; it wrote %q", x.written())
 	}
 	if got := x.cmd.ProcessState.ExitCode(); got != code {

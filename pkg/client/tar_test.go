@@ -1,0 +1,139 @@
+package client_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/client"
+)
+
+// block returns the header of a file in a tar, and its data.
+func block(name string, kind byte, data string) []byte {
+	h := make([]byte, 512)
+	copy(h, name)
+	copy(h[100:], "0000644\x000000000\x000000000\x00")
+	copy(h[124:], fmt.Sprintf("%011o\x0000000000000\x00        ", len(data)))
+	h[156] = kind
+	copy(h[257:], "ustar\x0000")
+	sum := 0
+	for _, b := range h {
+		sum += int(b)
+	}
+	copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return append(append(h, data...), make([]byte, (512-len(data)%512)%512)...)
+}
+
+// sparseTar returns a tar with a file of size bytes, of which the last three are there.
+func sparseTar(name string, size int64) []byte {
+	var records strings.Builder
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name, fmt.Sprint("GNU.sparse.realsize=", size)} {
+		n := len(r) + 2 + len(fmt.Sprint(len(r)+4))
+		fmt.Fprintf(&records, "%d %s\n", n, r)
+	}
+	holes := fmt.Sprintf("1\n%d\n3\n", size-3)
+	holes += strings.Repeat("\x00", 512-len(holes))
+	all := append(block("PaxHeaders/x", tar.TypeXHeader, records.String()), block(name, tar.TypeReg, holes+"end")...)
+	return append(all, make([]byte, 1024)...)
+}
+
+// Shows: D1. A container that sends 3 KiB makes cp write no more than it may: a sparse file
+// declares any size, and several files add up.
+func TestUnpack_SparseFile_IsBounded(t *testing.T) {
+	t.Parallel()
+	const size = 64 << 20
+	sent := sparseTar("data/a", size)
+	if len(sent) > 4<<10 {
+		t.Fatalf("%d bytes", len(sent))
+	}
+	two := append(bytes.Clone(sent[:len(sent)-1024]), sparseTar("data/b", size)...)
+	for name, c := range map[string]struct {
+		tar     []byte
+		most    int64
+		written int64
+	}{
+		"too large":         {sent, size - 1, 0},
+		"1 TiB":             {sparseTar("data/a", 1<<40), 10 << 30, 0},
+		"just as much":      {sent, size, size},
+		"too large in all":  {two, 2*size - 1, size},
+		"as much in all":    {two, 2 * size, 2 * size},
+		"more than a tar's": {sparseTar("data/a", 1<<62), 1 << 30, 0},
+	} {
+		target := filepath.Join(t.TempDir(), "data")
+		err := client.Unpack(bytes.NewReader(c.tar), "data", target, c.most, func(s string) { t.Errorf("%s: %s", name, s) })
+		var large *client.TooLargeError
+		if refused := c.written == 0 || name == "too large in all"; errors.As(err, &large) != refused || !refused && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if written, _ := sizes(t, target); written != c.written {
+			t.Errorf("%s: %d bytes are written, want %d", name, written, c.written)
+		}
+	}
+	target := filepath.Join(t.TempDir(), "data")
+	if err := client.Unpack(bytes.NewReader(sent), "data", target, size, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(target, "a"))
+	if err != nil || len(text) != size || !bytes.Equal(bytes.TrimLeft(text, "\x00"), []byte("end")) {
+		t.Errorf("what was sent is not what was written: %v", err)
+	}
+}
+
+// sizes returns how many bytes the files below dir have, and how many files there are.
+func sizes(t *testing.T, dir string) (bytes int64, files int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			bytes, files = bytes+info.Size(), files+1
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return bytes, files
+}
+
+// FuzzUnpack: whatever a container sends, nothing is written beside the target, nothing but
+// files and directories, and no more than is allowed.
+func FuzzUnpack(f *testing.F) {
+	f.Add(sparseTar("data/a", 64<<20))
+	f.Add(sparseTar("data/a", 100))
+	f.Add(append(block("data/../../x", tar.TypeReg, "x"), make([]byte, 1024)...))
+	f.Add(append(block("data", tar.TypeReg, "x"), block("data/x", tar.TypeReg, "y")...))
+	f.Add(append(block("data/link", tar.TypeSymlink, ""), block("data/link/x", tar.TypeReg, "y")...))
+	f.Add(append(block("data/old", tar.TypeGNUSparse, ""), make([]byte, 1024)...))
+	f.Add(block("data/x", tar.TypeReg, "cut")[:514])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		const most = 1 << 20
+		above := t.TempDir()
+		_ = client.Unpack(bytes.NewReader(sent), "data", filepath.Join(above, "data"), most, func(string) {})
+		if n, _ := sizes(t, above); n > most {
+			t.Errorf("%d bytes are written", n)
+		}
+		entries, err := os.ReadDir(above)
+		if err != nil || len(entries) > 1 || len(entries) == 1 && entries[0].Name() != "data" {
+			t.Errorf("beside the target: %v, %v", entries, err)
+		}
+		err = filepath.WalkDir(above, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && !d.Type().IsRegular() {
+				t.Errorf("%s is %s", path, d.Type())
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
