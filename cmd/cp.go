@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/client"
 )
@@ -25,7 +26,7 @@ func (p *program) copyCommand() *cobra.Command {
 		Long: `Copy a file or a directory from this machine to a container, or back. What is
 in a container is named POD:PATH or NAMESPACE/POD:PATH. It needs tar there.
 From a container come files and directories; links are left out, and nothing is
-written anywhere but to TO.`,
+written anywhere but to TO. Files of more than --max-size together are refused.`,
 		Example: `  nodectl cp web:/etc/nginx/nginx.conf nginx.conf
   nodectl cp site/ web:/usr/share/nginx/html -c nginx
   nodectl cp shop/db:/var/lib/db backup`,
@@ -34,12 +35,18 @@ written anywhere but to TO.`,
 	namespace := addNamespace(cmd, "the namespace of the pod")
 	container := cmd.Flags().StringP("container", "c", "", "in this container")
 	noPreserve := cmd.Flags().Bool("no-preserve", false, "leave owner and permissions to the container")
+	maxSize := cmd.Flags().String("max-size", "10Gi", "the most that files from a container may have together")
 	word(cmd.Flags(), "container", "NAME")
+	word(cmd.Flags(), "max-size", "SIZE")
 	_ = cmd.RegisterFlagCompletionFunc("container", p.completeContainers())
 	reach := p.addReach(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) != 2 {
 			return usage(cmd, errors.New("cp takes what to copy and where to"))
+		}
+		most, err := resource.ParseQuantity(*maxSize)
+		if err != nil || most.Sign() <= 0 {
+			return usage(cmd, fmt.Errorf("--max-size: %q is not a size, as 10Gi", *maxSize))
 		}
 		from, to := placeOf(args[0]), placeOf(args[1])
 		if (from.pod == "") == (to.pod == "") {
@@ -65,7 +72,7 @@ written anywhere but to TO.`,
 		if err != nil {
 			return err
 		}
-		k := copying{p: p, client: c, pod: it, container: name, noPreserve: *noPreserve}
+		k := copying{p: p, client: c, pod: it, container: name, noPreserve: *noPreserve, maxSize: most}
 		if from.pod == "" {
 			return k.up(cmd.Context(), from.path, to.path)
 		}
@@ -93,6 +100,7 @@ type copying struct {
 	pod        *v1.Pod
 	container  string
 	noPreserve bool
+	maxSize    resource.Quantity
 }
 
 func (k copying) note(text string) { k.p.say(k.p.err.Notice(text)) }
@@ -191,7 +199,7 @@ func (k copying) down(ctx context.Context, from, to string) error {
 	var wg sync.WaitGroup
 	var unpacked error
 	wg.Go(func() {
-		unpacked = client.Unpack(r, base, absolutePath(target), k.note)
+		unpacked = client.Unpack(r, base, absolutePath(target), k.maxSize.Value(), k.note)
 		if unpacked == nil { // tar pads its end
 			_, unpacked = io.Copy(io.Discard, r)
 		}
@@ -200,6 +208,9 @@ func (k copying) down(ctx context.Context, from, to string) error {
 	err := k.run(ctx, nil, w, command...)
 	_ = w.CloseWithError(err) // nil is the end
 	wg.Wait()
+	if large, ok := errors.AsType[*client.TooLargeError](unpacked); ok { // and not that the stream was cut
+		return failed(exitFailure, large, "--max-size allows more than "+k.maxSize.String())
+	}
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func globalSettings() []string {
 // sourceSettings names the settings of whoever reads sources.
 func sourceSettings() []string {
 	return []string{"filename", "recursive", "file-check-frequency", "http-check-frequency", "manifest-url-header", "manifest-url-header-file",
-		"manifest-url-cacert", "manifest-url-cert", "manifest-url-key", "validate", "source-policy"}
+		"manifest-url-cacert", "manifest-url-cert", "manifest-url-key", "validate", "source-policy", "insecure-sources"}
 }
 
 // clusterSettings names the settings of the sources that runonce has not.
@@ -98,6 +98,8 @@ func settingFlags() *pflag.FlagSet {
 	f.String("etcd-key", d.EtcdKey, "its key")
 	f.String("etcd-user", d.EtcdUser, "user of the etcd")
 	f.String("etcd-password-file", d.EtcdPasswordFile, "file that holds its password")
+
+	f.Bool("insecure-sources", d.InsecureSources, "read http:// sources of other hosts: anyone on the network can change their pods")
 
 	f.String("offline-start", d.OfflineStart, "start pods of these sources before they answer: none, api")
 	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that others can write to")

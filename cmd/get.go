@@ -137,12 +137,12 @@ func (f *formatFlag) Set(text string) error {
 func addListing(cmd *cobra.Command) *listing {
 	l := &listing{format: ui.Format{Kind: "text"}}
 	f := cmd.Flags()
-	f.VarP(&formatFlag{l}, "output", "o", "text, wide, json, yaml, name, jsonpath=…, go-template=…, custom-columns=…")
+	f.VarP(&formatFlag{l}, "output", "o", "text, wide, json, yaml, name, jsonpath=…, custom-columns=…")
 	f.BoolVar(&l.columns.NoHeaders, "no-headers", false, "no line of headers")
 	f.StringVar(&l.sortBy, "sort-by", "", "order by this field, as .metadata.name")
 	word(f, "output", "FORMAT")
 	word(f, "sort-by", "PATH")
-	complete(cmd, "output", "text", "wide", "json", "yaml", "name", "jsonpath=", "go-template=", "custom-columns=")
+	complete(cmd, "output", "text", "wide", "json", "yaml", "name", "jsonpath=", "custom-columns=")
 	return l
 }
 

@@ -5,6 +5,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,6 +25,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // gated is a runtime whose pulls wait until they may go on.
@@ -98,7 +101,10 @@ func TestPullsOffATerminal(t *testing.T) {
 	n := 0
 	pullTwo(t, g, func() {
 		n++
-		await(t, func() bool { return strings.Count(saidOn(t, p.err), "pulling") == n }, "the pull is not told")
+		wait.Until(t, fmt.Sprintf("pull %d is reported", n), func() (string, bool) {
+			text := saidOn(t, p.err)
+			return text, strings.Count(text, "pulling") == n
+		})
 	})
 	g.end()
 	text := saidOn(t, p.err)
@@ -123,7 +129,10 @@ func TestPullsOnATerminal(t *testing.T) {
 	pullTwo(t, s, func() {
 		n++
 		name := []string{"r.io/app:1", "r.io/missing:1"}[n-1]
-		await(t, func() bool { return strings.Contains(shown(saidOn(t, p.err)), "image "+name+"   pulling") }, "the pull is not told")
+		wait.Until(t, "the pull of "+name+" is reported", func() (string, bool) {
+			text := shown(saidOn(t, p.err))
+			return text, strings.Contains(text, "image "+name+"   pulling")
+		})
 		if _, err := io.WriteString(p.err, "a line of the log\n"); err != nil {
 			t.Error(err)
 		}
@@ -185,15 +194,17 @@ func (events) lines([]image.Pull, map[string]bundle.Download) bool { return fals
 // Nothing is looked at while nothing is pulled.
 func TestPullsAreFollowedWithoutPolls(t *testing.T) {
 	t.Parallel()
-	p := written(t)
-	s := &counted{serveLines: serveLines{p: p, foot: newLiveLines(p.err)}}
-	news := newPullNews()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*pullsEvery)
-	defer cancel()
-	news.follow(ctx, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), s)
-	if s.n != 1 {
-		t.Errorf("%d looks, want the one at the end", s.n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := written(t)
+		s := &counted{serveLines: serveLines{p: p, foot: newLiveLines(p.err)}}
+		news := newPullNews()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		news.follow(ctx, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), s)
+		if s.n != 1 {
+			t.Errorf("%d looks, want the one at the end", s.n)
+		}
+	})
 }
 
 type counted struct {

@@ -135,7 +135,7 @@ func kubeletFlags() *pflag.FlagSet {
 		add(name, "does nothing: "+why)
 	}
 	add("container-runtime", "remote")
-	add("cloud-provider", "external: the node waits for its cloud")
+	add("cloud-provider", "external: the node waits for its cloud, which sets its addresses")
 	return f
 }
 
@@ -174,6 +174,11 @@ func (p *program) applyKubeletFlags(cfg *config.Config) error {
 		return errors.New("--cloud-provider: only external is left")
 	}
 	return nil
+}
+
+// externalCloud reports whether a cloud controller sets the node's addresses.
+func (p *program) externalCloud() bool {
+	return p.kubeletFlags.Lookup("cloud-provider").Value.String() == "external"
 }
 
 // kubeletNotices are what is to be said of a KubeletConfiguration, once.

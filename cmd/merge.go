@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,6 +79,9 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := p.confine(); err != nil {
+		return err
+	}
 	state := sources.Once(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -101,6 +105,16 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
+// confine limits this process to what reading sources and printing needs: a manifest that
+// finds a fault in a parser shall gain nothing by it. A kubeconfig may name programs to
+// execute, which keep files of their own, so that nothing is confined with one.
+func (p *program) confine() error {
+	if p.cfg.Kubeconfig != "" {
+		return nil
+	}
+	return confineReading(len(p.cfg.EtcdEndpoints) > 0 || slices.ContainsFunc(p.sourceNames(), config.IsURL))
+}
+
 // dryRun prints what serving the set would change.
 func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	log := p.logger(slog.LevelWarn)
@@ -121,6 +135,9 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		r.restored = p.restored(sets)
 	}
 	if look.Config, err = p.podConfig(r); err != nil {
+		return err
+	}
+	if err := p.confine(); err != nil {
 		return err
 	}
 	forecast, err := engine.Preview(ctx, look)
@@ -180,7 +197,7 @@ func (p *program) against(ctx context.Context, with string) (look engine.Look, d
 		return look, done, nil
 	}
 	look.Observer = runtime
-	look.Here, look.NeedWord = p.here, p.needWord()
+	look.Here, look.NeedWord, look.Forbids = p.here, p.needWord(), p.forbids
 	if look.Kept, err = p.kept(); err != nil {
 		p.say(p.err.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,16 +15,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
-// superior is a service manager's end of NOTIFY_SOCKET.
+// superior is a service manager's end of NOTIFY_SOCKET. It reads only what is there:
+// a goroutine that waited for its socket would stop the time of a bubble.
 type superior struct {
-	t    *testing.T
-	conn *net.UnixConn
+	t  *testing.T
+	fd int
 }
 
 // superiorOf makes this process a service with a watchdog of so long; 0 for none.
@@ -36,69 +40,55 @@ func superiorOf(t *testing.T, watchdog time.Duration) *superior {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	addr := &net.UnixAddr{Net: "unixgram", Name: filepath.Join(dir, "s")}
-	conn, err := net.ListenUnixgram("unixgram", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	t.Setenv("NOTIFY_SOCKET", addr.Name)
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "s"))
 	t.Setenv("WATCHDOG_USEC", "")
 	t.Setenv("WATCHDOG_PID", "")
 	if watchdog > 0 {
 		t.Setenv("WATCHDOG_USEC", fmt.Sprint(watchdog.Microseconds()))
 		t.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid()))
 	}
-	return &superior{t, conn}
+	return listens(t)
 }
 
-// hears returns what is said next within limit; "" for nothing.
-func (s *superior) hears(limit time.Duration) string {
-	s.t.Helper()
-	if err := s.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		s.t.Fatal(err)
-	}
-	var b [256]byte
-	n, err := s.conn.Read(b[:])
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return ""
-	}
+// listens makes the socket that NOTIFY_SOCKET names.
+func listens(t *testing.T) *superior {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	return string(b[:n])
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}); err != nil {
+		t.Fatal(err)
+	}
+	return &superior{t, fd}
 }
 
-// expects reads words said one after the other.
-func (s *superior) expects(words ...string) {
+// expects lets d of fake time pass and compares all that was said.
+func expects(s *superior, d time.Duration, want ...string) {
 	s.t.Helper()
-	for _, want := range words {
-		if got := s.hears(patience); got != want {
-			s.t.Fatalf("heard %q, want %q", got, want)
+	if got := hears(s, d); !slices.Equal(got, want) {
+		s.t.Fatalf("heard %q within %s, want %q", got, d, want)
+	}
+}
+
+// hears returns all that is said while d of fake time passes.
+func hears(s *superior, d time.Duration) (words []string) {
+	s.t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	for {
+		var b [256]byte
+		n, err := unix.Read(s.fd, b[:])
+		if errors.Is(err, unix.EAGAIN) {
+			return words
 		}
-	}
-}
-
-// until reads past all other words.
-func (s *superior) until(want string) {
-	s.t.Helper()
-	for got := ""; got != want; {
-		if got = s.hears(patience); got == "" {
-			s.t.Fatalf("heard nothing more, want %q", want)
+		if err != nil {
+			s.t.Fatal(err)
 		}
+		words = append(words, string(b[:n]))
 	}
 }
-
-// silent fails when anything is said within limit.
-func (s *superior) silent(limit time.Duration) {
-	s.t.Helper()
-	if got := s.hears(limit); got != "" {
-		s.t.Errorf("heard %q, want nothing", got)
-	}
-}
-
-// patience is how long anything may take on a busy machine.
-const patience = 30 * time.Second
 
 // supervised is a supervisor at work.
 type supervised struct {
@@ -140,14 +130,14 @@ func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervis
 // TestF7_ReadyOnceItIsSpokenTo: READY is not said before the local socket answers.
 func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
 	boss := superiorOf(t, time.Hour)
-	answering := make(chan struct{})
-	s := &supervisor{log: slog.New(slog.DiscardHandler), answering: answering}
-	runUntilEnd(t, func(ctx context.Context) error { s.run(ctx); return nil })
-	if word := boss.hears(100 * time.Millisecond); word != "" {
-		t.Errorf("%s was said before anybody answers", word)
-	}
-	close(answering)
-	boss.expects("READY=1")
+	synctest.Test(t, func(t *testing.T) {
+		answering := make(chan struct{})
+		s := &supervisor{log: slog.New(slog.DiscardHandler), answering: answering}
+		runUntilEnd(t, func(ctx context.Context) error { s.run(ctx); return nil })
+		expects(boss, readyPatience-time.Second)
+		close(answering)
+		expects(boss, 0, "READY=1")
+	})
 }
 
 // part is one part of an agent, whose life the test decides about.
@@ -169,64 +159,66 @@ func (p *part) beat(ctx context.Context) error {
 // TestF7_WatchdogIsFedByTheLivingAlone: every part has to live. One that hangs is
 // named once, with all goroutines in a file; when it goes on, so does the feeding.
 func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
-	const watchdog = 300 * time.Millisecond
+	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
-	parts := []*part{{}, {}, {}}
-	var checks []func(context.Context) error
-	for _, p := range parts {
-		checks = append(checks, p.beat)
-	}
-	s := superviseNow(t, checks...)
-	boss.expects("READY=1", "WATCHDOG=1", "WATCHDOG=1")
-	for i, p := range parts {
-		p.dead.Store(true)
-		told := i + 1
-		await(t, func() bool {
-			return strings.Count(s.log.String(), "not fed") == told
-		}, "the watchdog is fed over a dead part")
-		for boss.hears(20*time.Millisecond) != "" { // said before it died
+	synctest.Test(t, func(t *testing.T) {
+		parts := []*part{{}, {}, {}}
+		var checks []func(context.Context) error
+		for _, p := range parts {
+			checks = append(checks, p.beat)
 		}
-		if i > 0 {
-			asked := parts[i-1].asks.Load()
-			await(t, func() bool { return parts[i-1].asks.Load() > asked+3 }, "the others are not asked any more")
+		s := superviseNow(t, checks...)
+		expects(boss, 0, "READY=1")
+		time.Sleep(watchdog / beatShare / 2) // between two beats
+		expects(boss, 2*watchdog/beatShare, "WATCHDOG=1", "WATCHDOG=1")
+		for i, p := range parts {
+			p.dead.Store(true)
+			asked := parts[0].asks.Load()
+			expects(boss, 2*watchdog)
+			if n := strings.Count(s.log.String(), "not fed"); n != i+1 {
+				t.Errorf("named %d times, want %d:\n%s", n, i+1, s.log)
+			}
+			if i > 0 && parts[0].asks.Load() < asked+beatShare {
+				t.Error("the others are not asked any more")
+			}
+			text, err := os.ReadFile(s.dump)
+			if err != nil || !bytes.Contains(text, []byte("notify_test.go")) || !bytes.Contains(text, []byte("goroutine 1 [")) {
+				t.Errorf("the dump: %v, %d bytes", err, len(text))
+			}
+			if info, err := os.Stat(s.dump); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("the dump is %s", info.Mode())
+			}
+			if err := os.Remove(s.dump); err != nil {
+				t.Error(err)
+			}
+			p.dead.Store(false)
+			expects(boss, watchdog/beatShare, "WATCHDOG=1")
 		}
-		boss.silent(2 * watchdog)
-		text, err := os.ReadFile(s.dump)
-		if err != nil || !bytes.Contains(text, []byte("notify_test.go")) || !bytes.Contains(text, []byte("goroutine 1 [")) {
-			t.Errorf("the dump: %v, %d bytes", err, len(text))
+		if log := s.log.String(); strings.Count(log, "a part hangs") != len(parts) || strings.Count(log, s.dump) != len(parts) {
+			t.Errorf("said:\n%s", log)
 		}
-		if info, err := os.Stat(s.dump); err == nil && info.Mode().Perm() != 0o600 {
-			t.Errorf("the dump is %s", info.Mode())
-		}
-		if err := os.Remove(s.dump); err != nil {
-			t.Error(err)
-		}
-		p.dead.Store(false)
-		boss.expects("WATCHDOG=1")
-	}
-	if log := s.log.String(); strings.Count(log, "a part hangs") != len(parts) || strings.Count(log, s.dump) != len(parts) {
-		t.Errorf("said:\n%s", log)
-	}
-	s.stop()
-	boss.until("STOPPING=1")
-	boss.silent(watchdog)
+		s.stop()
+		expects(boss, watchdog, "STOPPING=1")
+	})
 }
 
 // TestF7_DumpThatCannotBeWritten: the log says so, and nothing is fed.
 func TestF7_DumpThatCannotBeWritten(t *testing.T) {
-	const watchdog = 300 * time.Millisecond
+	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
-	p := &part{}
-	s := superviseNow(t, p.beat)
-	boss.expects("READY=1", "WATCHDOG=1")
-	if err := os.RemoveAll(filepath.Dir(s.dump)); err != nil {
-		t.Fatal(err)
-	}
-	p.dead.Store(true)
-	await(t, func() bool { return strings.Contains(s.log.String(), "not written: ") }, "nothing is said of the dump")
-	for boss.hears(20*time.Millisecond) != "" { // said before it died
-	}
-	boss.silent(2 * watchdog)
+	synctest.Test(t, func(t *testing.T) {
+		p := &part{}
+		s := superviseNow(t, p.beat)
+		expects(boss, watchdog/beatShare, "READY=1", "WATCHDOG=1")
+		if err := os.RemoveAll(filepath.Dir(s.dump)); err != nil {
+			t.Fatal(err)
+		}
+		p.dead.Store(true)
+		expects(boss, 2*watchdog)
+		if !strings.Contains(s.log.String(), "not written: ") {
+			t.Errorf("nothing is said of the dump:\n%s", s.log)
+		}
+	})
 }
 
 // TestF4_WithoutAWatchdog: READY and STOPPING are all that is said, and a part
@@ -234,26 +226,26 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 // was ready never was.
 func TestF4_WithoutAWatchdog(t *testing.T) {
 	boss := superiorOf(t, 0)
-	s := superviseNow(t, (&part{}).beat)
-	boss.expects("READY=1")
-	boss.silent(50 * time.Millisecond)
-	s.stop()
-	boss.expects("STOPPING=1")
+	synctest.Test(t, func(t *testing.T) {
+		s := superviseNow(t, (&part{}).beat)
+		expects(boss, time.Hour, "READY=1")
+		s.stop()
+		expects(boss, 0, "STOPPING=1")
 
-	s = superviseNow(t, func(context.Context) error { return errors.New("no pulse") })
-	boss.expects("READY=1")
-	if log := s.log.String(); !strings.Contains(log, "not alive yet") || !strings.Contains(log, "no pulse") {
-		t.Errorf("said:\n%s", log)
-	}
-	s.stop()
-	boss.expects("STOPPING=1")
+		s = superviseNow(t, func(context.Context) error { return errors.New("no pulse") })
+		expects(boss, 0, "READY=1")
+		if log := s.log.String(); !strings.Contains(log, "not alive yet") || !strings.Contains(log, "no pulse") {
+			t.Errorf("said:\n%s", log)
+		}
+		s.stop()
+		expects(boss, 0, "STOPPING=1")
 
-	p := &part{}
-	p.dead.Store(true)
-	s = superviseNow(t, p.beat)
-	s.stop()
-	boss.expects("STOPPING=1")
-	boss.silent(50 * time.Millisecond)
+		p := &part{}
+		p.dead.Store(true)
+		s = superviseNow(t, p.beat)
+		s.stop()
+		expects(boss, time.Hour, "STOPPING=1")
+	})
 }
 
 // TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent
@@ -261,55 +253,61 @@ func TestF4_WithoutAWatchdog(t *testing.T) {
 func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 	superiorOf(t, 3*time.Millisecond)
 	s := superviseNow(t, (&part{}).beat)
-	await(t, func() bool { return strings.Contains(s.log.String(), "Service manager not told") }, "its socket never was full")
-	begun := time.Now()
-	s.stop()
-	if took := time.Since(begun); took > 10*time.Second {
-		t.Errorf("took %s to leave", took)
-	}
+	wait.Until(t, "its socket is full", func() (string, bool) {
+		log := s.log.String()
+		return log, strings.Contains(log, "Service manager not told")
+	})
+	left := make(chan struct{})
+	go func() { s.stop(); close(left) }()
+	wait.Receive(t, "the supervisor's end", left)
+}
+
+// TestF7_ReadyIsSaidUntilItIsHeard: a service manager that did not listen for a moment
+// does not wait for the rest of its patience.
+func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "s"))
+	t.Setenv("WATCHDOG_USEC", "")
+	synctest.Test(t, func(t *testing.T) {
+		s := superviseNow(t)
+		synctest.Wait()
+		if !strings.Contains(s.log.String(), "not told") {
+			t.Fatalf("READY was not tried:\n%s", s.log)
+		}
+		boss := listens(t)
+		expects(boss, sayAgain-time.Millisecond)
+		expects(boss, time.Millisecond, "READY=1")
+	})
 }
 
 // TestF7_ALoopThatIsBlockedIsNotFed takes a whole engine whose sync loop stands
 // still in the middle of a turn: no beat, and the dump shows where it stands.
-// TestF7_ReadyIsSaidUntilItIsHeard: a service manager that did not listen for a moment
-// does not wait for the rest of its patience.
-func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
-	addr := filepath.Join(t.TempDir(), "s")
-	t.Setenv("NOTIFY_SOCKET", addr)
-	t.Setenv("WATCHDOG_USEC", "")
-	s := superviseNow(t)
-	await(t, func() bool { return strings.Contains(s.log.String(), "not told") }, "READY was not tried")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	(&superior{t, conn}).expects("READY=1")
-}
-
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
-	stuck := &jam{Handler: slog.DiscardHandler, free: make(chan struct{})}
-	f, _, e, hints := fedEngine(t, slog.New(stuck))
-	free := sync.OnceFunc(func() { close(stuck.free) })
-	t.Cleanup(free)
-	s := superviseNow(t, e.Beat, hints.Beat)
-	boss.expects("READY=1", "WATCHDOG=1")
-	stuck.on.Store(true)
-	f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
-	await(t, func() bool { return strings.Contains(s.log.String(), "the sync loop does not take its turn") }, "the loop is not missed")
-	for boss.hears(20*time.Millisecond) != "" { // said before it stood still
-	}
-	boss.silent(2 * watchdog)
-	if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*jam).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {
-		t.Errorf("the dump does not show where it stands: %v\n%s", err, text)
-	}
-	stuck.on.Store(false)
-	free()
-	boss.expects("WATCHDOG=1")
-	s.stop()
-	boss.until("STOPPING=1")
+	synctest.Test(t, func(t *testing.T) {
+		stuck := &jam{Handler: slog.DiscardHandler, free: make(chan struct{})}
+		f, _, e, hints := fedEngine(t, slog.New(stuck))
+		free := sync.OnceFunc(func() { close(stuck.free) })
+		t.Cleanup(free)
+		s := superviseNow(t, e.Beat, hints.Beat)
+		expects(boss, 0, "READY=1")
+		time.Sleep(watchdog / beatShare / 2) // between two beats
+		expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		stuck.on.Store(true)
+		f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
+		expects(boss, 2*watchdog)
+		if !strings.Contains(s.log.String(), "the sync loop does not take its turn") {
+			t.Errorf("the loop is not missed:\n%s", s.log)
+		}
+		if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*jam).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {
+			t.Errorf("the dump does not show where it stands: %v\n%s", err, text)
+		}
+		stuck.on.Store(false)
+		free()
+		expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		s.stop()
+		expects(boss, 0, "STOPPING=1")
+	})
 }
 
 // jam is a log that blocks whoever writes to it, while it is on.
@@ -329,15 +327,6 @@ func (j *jam) Handle(context.Context, slog.Record) error {
 }
 
 func (j *jam) WithAttrs([]slog.Attr) slog.Handler { return j }
-
-func await(t *testing.T, ok func() bool, otherwise string) {
-	t.Helper()
-	for begin := time.Now(); !ok(); <-time.After(5 * time.Millisecond) {
-		if time.Since(begin) > patience {
-			t.Fatal(otherwise)
-		}
-	}
-}
 
 // TestF7_UnitFile holds the unit file that ships to what the agent promises.
 func TestF7_UnitFile(t *testing.T) {

@@ -9,9 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/policy"
 	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/trust"
 )
 
 // maxPolicySize is how large a policy may be, in bytes.
@@ -67,6 +71,12 @@ func readPolicy(path string, owners []int) ([]byte, error) {
 			return nil, wrong(fmt.Errorf("%s lies in %s, which %s", path, dir, what), fix+" "+dir)
 		}
 	}
+	switch p, err := trust.Above(path, owners); {
+	case err != nil:
+		return nil, wrong(err, asRoot(err))
+	case p != nil:
+		return nil, wrong(fmt.Errorf("%s lies in %s, which %s", path, p.Path, p.What), p.Fix)
+	}
 	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() { // a pipe would be waited for
 		return nil, wrong(fmt.Errorf("%s is not a regular file", path), "")
 	}
@@ -100,14 +110,67 @@ func held(all []source.Source, to *policy.Policy) []source.Source {
 	}
 	for i, s := range all {
 		kind, location, _ := strings.Cut(s.Name(), ":")
-		if kind == "file" || kind == "api" {
-			if abs, err := filepath.Abs(location); err == nil {
-				location = abs
-			}
-		}
-		all[i] = policy.Source(s, to, kind, location)
+		all[i] = policy.Source(s, to, kind, judgedLocation(kind, location))
 	}
 	return all
+}
+
+// judgedLocation returns the location of a source as a policy names it: paths are
+// absolute.
+func judgedLocation(kind, location string) string {
+	if kind == "file" || kind == "api" {
+		if abs, err := filepath.Abs(location); err == nil {
+			return abs
+		}
+	}
+	return location
+}
+
+// forbids says why nothing of a pod may start, "" when it may: the policy, which may be
+// newer than what an agent before wrote down, or its form, which that agent may not have
+// checked.
+func (p *program) forbids(want *pod.Spec) string {
+	problems := append(pod.IdentityProblems(want.Pod), pod.StructureProblems(&want.Pod.Spec)...)
+	if p.policy != nil {
+		problems = append(problems, p.policy.Judge(want, judgedLocation(want.Origin.Source, want.Origin.Location))...)
+	}
+	return firstProblem(problems)
+}
+
+// allows says why a volume of a pod must not show a path of this node; followed says that
+// it is what links lead to.
+func (p *program) allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error {
+	if p.policy == nil {
+		return nil
+	}
+	var follow func(string) string
+	if followed {
+		follow = func(prefix string) string {
+			if real, err := filepath.EvalSymlinks(prefix); err == nil {
+				return real
+			}
+			return prefix
+		}
+	}
+	if why := firstProblem(p.policy.JudgePath(want, judgedLocation(want.Origin.Source, want.Origin.Location), volume, at, follow)); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+// firstProblem words the first of a pod's problems; "" when there is none.
+func firstProblem(problems []pod.Problem) string {
+	if len(problems) == 0 {
+		return ""
+	}
+	why := problems[0].Msg
+	if problems[0].Path != "" {
+		why = problems[0].Path + ": " + why
+	}
+	if rest := len(problems) - 1; rest > 0 {
+		why += fmt.Sprintf(" (and %d more)", rest)
+	}
+	return why
 }
 
 // visible returns whose config objects pods may name: those of their own source

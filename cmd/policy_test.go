@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/suite"
 )
 
 // TestPolicyIsItsOwners: a policy that somebody else could have written, or put in
@@ -23,6 +25,12 @@ func TestPolicyIsItsOwners(t *testing.T) {
 		{"its owner's", func(string, string) error { return nil }, ""},
 		{"in a directory where each has his own", func(dir, _ string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, ""},
 		{"in a directory of a group", func(dir, _ string) error { return os.Chmod(dir, 0o775) }, ""},
+		{"below a directory of a group, not a stranger's", func(dir, _ string) error {
+			return firstOf(os.Chown(filepath.Dir(dir), -1, stranger), os.Chmod(filepath.Dir(dir), 0o770))
+		}, "which can be written by group 12345 (mode 0770)"},
+		{"in a directory of a group, not a stranger's", func(dir, _ string) error {
+			return firstOf(os.Chown(dir, -1, stranger), os.Chmod(dir, 0o770))
+		}, "which can be written by group 12345 (mode 0770)"},
 		{"written by all", func(_, path string) error { return os.Chmod(path, 0o646) }, "can be written by others (mode 0646)"},
 		{"written by a group", func(_, path string) error { return os.Chmod(path, 0o664) }, "can be written by others (mode 0664)"},
 		{"sticky and written by all", func(_, path string) error { return os.Chmod(path, 0o666|os.ModeSticky) }, "can be written by others (mode 0666)"},
@@ -41,6 +49,9 @@ func TestPolicyIsItsOwners(t *testing.T) {
 		{"as large as can be", func(_, path string) error { return os.Truncate(path, maxPolicySize) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if strings.Contains(c.name, "stranger's") {
+				suite.NeedsRoot(t, "a file belongs to another user")
+			}
 			dir := filepath.Join(t.TempDir(), "etc")
 			path := filepath.Join(dir, "policy.yaml")
 			if err := firstOf(os.Mkdir(dir, 0o755), os.WriteFile(path, []byte("x"), 0o644), c.make(dir, path)); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/policy"
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
 )
 
@@ -54,6 +55,7 @@ type program struct {
 	// rejected hears of pods of an API server that cannot be run here; nil where nobody
 	// has to be told.
 	rejected func(p *v1.Pod, problems []pod.Problem)
+	policy   *policy.Policy // once the sources were made; nil where there is none
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {
@@ -78,6 +80,9 @@ func (p *program) root() *cobra.Command {
 		Short: "Run Kubernetes pods on this machine, without a cluster",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if showsVersion(cmd) {
+				return p.out.print("nodectl " + readVersion().Version + "\n")
+			}
 			if len(args) == 0 {
 				return cmd.Help()
 			}
@@ -86,10 +91,11 @@ func (p *program) root() *cobra.Command {
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return p.prepare(cmd) },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		Version:           readVersion().Version,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
+	// cobra's own --version takes a text/template for any other line than its own. Templates
+	// call methods by name, for which the linker keeps every exported method of every type.
+	root.Flags().BoolP("version", "v", false, "print the version")
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { _ = p.out.print(helpText(cmd)) })
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(normalizeFlag)
@@ -111,7 +117,7 @@ func (p *program) root() *cobra.Command {
 // prepare loads the configuration before any command runs.
 func (p *program) prepare(cmd *cobra.Command) error {
 	p.colour("auto")
-	if isCompletion(cmd) {
+	if isCompletion(cmd) || showsVersion(cmd) {
 		return nil
 	}
 	cfg, origins, err := p.load()
@@ -137,6 +143,12 @@ func isCompletion(cmd *cobra.Command) bool {
 		return true
 	}
 	return cmd.HasParent() && cmd.Parent().Name() == "completion"
+}
+
+// showsVersion reports whether cmd is nodectl --version.
+func showsVersion(cmd *cobra.Command) bool {
+	yes, err := cmd.Flags().GetBool("version")
+	return err == nil && yes && !cmd.HasParent()
 }
 
 // normalizeFlag makes the kubelet's words other names of settings.

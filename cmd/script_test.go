@@ -3,6 +3,7 @@ package cmd
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 var update = flag.Bool("update", false, "rewrite what scripts compare with")
@@ -61,6 +64,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("NODECTL_ROOT_DIR", filepath.Join(e.WorkDir, "root"))
 			e.Setenv("NODECTL_CONFIG", "")
 			e.Setenv("TZ", "UTC")
+			e.Setenv("LIMIT", wait.Limit.String()) // of a --timeout that is only a safety net
 			e.Setenv("BAD", "me\x1b[31mrge")
 			e.Setenv("SCHEMAS", schemas)
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else every nodectl ends a second late under -race
@@ -114,16 +118,18 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want := codes[0]
 	re := regexp.MustCompile("(?m)" + args[1])
-	for begin := time.Now(); ; {
+	ts.Check(wait.Try(func() error {
 		code := scriptCode(ts, args[2:])
-		if code == want && re.MatchString(ts.ReadFile("stdout")+ts.ReadFile("stderr")) {
-			return
+		text := ts.ReadFile("stdout") + ts.ReadFile("stderr")
+		if code == want && re.MatchString(text) {
+			return nil
 		}
-		if code != exitTimeout && !slices.Contains(codes, code) || time.Since(begin) > 20*time.Second {
-			ts.Fatalf("exit code %d, want %d and a line that matches %s", code, want, args[1])
+		err := fmt.Errorf("exit code %d, want %d and a line that matches %s: %s", code, want, args[1], text)
+		if code != exitTimeout && !slices.Contains(codes, code) {
+			ts.Fatalf("%v", err)
 		}
-		<-time.After(50 * time.Millisecond)
-	}
+		return err
+	}))
 }
 
 func scriptWaitFor(ts *testscript.TestScript, neg bool, args []string) {
@@ -131,20 +137,13 @@ func scriptWaitFor(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: waitfor FILE REGEXP")
 	}
 	re := regexp.MustCompile("(?m)" + args[1])
-	until := time.After(20 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	ts.Check(wait.Try(func() error {
 		data, _ := os.ReadFile(ts.MkAbs(args[0]))
 		if re.Match(data) {
-			return
+			return nil
 		}
-		select {
-		case <-until:
-			ts.Fatalf("%s has no line that matches %s:\n%s", args[0], args[1], data)
-		case <-tick.C:
-		}
-	}
+		return fmt.Errorf("%s has no line that matches %s:\n%s", args[0], args[1], data)
+	}))
 }
 
 func scriptRename(ts *testscript.TestScript, neg bool, args []string) {

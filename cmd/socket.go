@@ -2,10 +2,14 @@ package cmd
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,13 +20,74 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// socketPath is where an agent answers.
+// socketPath is the name by which an agent is found: a link to listenPath.
 func (p *program) socketPath() string { return filepath.Join(p.cfg.Run(), "nodectl.sock") }
+
+// listenPath is where an agent answers: in a directory that only its owner enters, since
+// containers with users of their own pass through the run directory (C-1.42).
+func (p *program) listenPath() string { return filepath.Join(p.cfg.Run(), "agent", "nodectl.sock") }
+
+// openRun makes the run directory and the socket's directory below it, and links the names
+// by which clients know the socket.
+func (p *program) openRun() error {
+	run, dir := p.cfg.Run(), filepath.Dir(p.listenPath())
+	if err := os.MkdirAll(run, 0o711); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	switch info, err := os.Lstat(dir); {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("make directory of the local socket: %s is not a directory", dir)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return err
+	}
+	if err := linkSocket(p.socketPath(), filepath.Join("agent", "nodectl.sock")); err != nil {
+		return err
+	}
+	if p.cfg.RootDir == run {
+		return nil
+	}
+	return linkSocket(filepath.Join(p.cfg.RootDir, "nodectl.sock"), p.listenPath())
+}
+
+// linkSocket makes path a link to an agent's socket. It replaces a link, and the socket of
+// an agent that has ended; it leaves anything else alone.
+func linkSocket(path, to string) error {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case info.Mode().Type() == fs.ModeSymlink:
+		if was, err := os.Readlink(path); err == nil && was == to {
+			return nil
+		}
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("link socket: %s is not a socket", path)
+	default:
+		if c, err := server.Dial(context.Background(), path); err == nil {
+			_ = c.Close()
+			return &server.InUseError{Path: path}
+		}
+	}
+	next := path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(to, next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
 
 // documents answers on the local socket with what an engine shows.
 func (p *program) documents(live *engine.Live, log *slog.Logger) server.Config {
 	return server.Config{
-		Socket: p.socketPath(),
+		Socket: p.listenPath(),
 		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
 			return updateLines(ctx, live, q)
 		},

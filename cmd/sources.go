@@ -3,6 +3,7 @@ package cmd
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -54,6 +55,7 @@ func (p *program) podConfig(r reading) (*podconfig.PodConfig, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.policy = policy
 	return podconfig.New(podconfig.Config{Sources: held(sources, policy), Visible: visible(policy), Mode: r.mode, Kept: r.kept, Restored: r.restored, Log: r.log}), nil
 }
 
@@ -74,7 +76,7 @@ func (p *program) sources(r reading) ([]source.Source, error) {
 			}
 			s, err := p.httpSource(name, header, r.log)
 			if err != nil {
-				return nil, failed(exitUsage, fmt.Errorf("--filename: %w", err))
+				return nil, failed(exitUsage, fmt.Errorf("--filename: %w", err), insecureHint(err)...)
 			}
 			all = append(all, s)
 		default:
@@ -90,7 +92,7 @@ func (p *program) sources(r reading) ([]source.Source, error) {
 	if len(p.cfg.EtcdEndpoints) > 0 {
 		s, err := p.etcdSource(r.log)
 		if err != nil {
-			return nil, failed(exitUsage, fmt.Errorf("--etcd-endpoints: %w", err))
+			return nil, failed(exitUsage, fmt.Errorf("--etcd-endpoints: %w", err), insecureHint(err)...)
 		}
 		all = append(all, s)
 	}
@@ -103,6 +105,14 @@ func (p *program) sources(r reading) ([]source.Source, error) {
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// insecureHint returns what to do about a source that others can change on its way.
+func insecureHint(err error) []string {
+	if !errors.Is(err, source.ErrUnprotected) {
+		return nil
+	}
+	return []string{"use https://, or set --insecure-sources on a network that you trust"}
 }
 
 // sourceNames returns what -f names, or the default directory where no other
@@ -131,8 +141,8 @@ func (p *program) httpSource(url string, header http.Header, log *slog.Logger) (
 	s, err := sourcehttp.New(sourcehttp.Config{
 		URL: url, Header: header, CheckFrequency: p.cfg.HTTPCheckFrequency, Log: log,
 		CAFile: p.cfg.ManifestURLCACert, CertFile: p.cfg.ManifestURLCert, KeyFile: p.cfg.ManifestURLKey,
-		UserAgent: "nodectl/" + readVersion().Version,
-		Parse:     func(data []byte, file string) (source.File, []pod.Problem) { return parse(data, file) },
+		UserAgent: "nodectl/" + readVersion().Version, Insecure: p.cfg.InsecureSources,
+		Parse: func(data []byte, file string) (source.File, []pod.Problem) { return parse(data, file) },
 	})
 	if err != nil {
 		return nil, err
@@ -147,7 +157,8 @@ func (p *program) etcdSource(log *slog.Logger) (source.Source, error) {
 		Endpoints: p.cfg.EtcdEndpoints, Prefix: p.cfg.EtcdPrefix,
 		CAFile: p.cfg.EtcdCACert, CertFile: p.cfg.EtcdCert, KeyFile: p.cfg.EtcdKey,
 		Username: p.cfg.EtcdUser, PasswordFile: p.cfg.EtcdPasswordFile,
-		Parse: p.parser("etcd", p.cfg.EtcdPrefix), Log: log,
+		Insecure: p.cfg.InsecureSources,
+		Parse:    p.parser("etcd", p.cfg.EtcdPrefix), Log: log,
 	})
 }
 

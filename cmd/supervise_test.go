@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // stalled are hints whose drain stands still.
@@ -31,8 +32,8 @@ func TestF7_ServeAsksEveryPart(t *testing.T) {
 		limit  time.Duration
 		want   string
 	}{
-		{"all live", e, living, patience, ""},
-		{"the drain stands still", e, stalled{living}, patience, "the drain stands still"},
+		{"all live", e, living, wait.Limit, ""},
+		{"the drain stands still", e, stalled{living}, wait.Limit, "the drain stands still"},
 		{"the loop stands still", asleep, living, 100 * time.Millisecond, "the sync loop does not take its turn"},
 	} {
 		n := &node{p: p, log: log, hints: c.hints}

@@ -123,12 +123,10 @@ func parseGoal(text string) (g goal, err error) {
 		name, value, _ := strings.Cut(rest, "=")
 		return goal{kind: kind, name: name, value: cmp.Or(value, "true")}, nil
 	case kind == "jsonpath" && rest != "":
-		path, value, given := rest, "", false
+		path, value, given := strings.Cut(rest, "=")
 		if end := strings.LastIndex(rest, "}"); end >= 0 {
 			path = rest[:end+1]
 			value, given = strings.CutPrefix(rest[end+1:], "=")
-		} else {
-			path, value, given = strings.Cut(rest, "=")
 		}
 		if given && value == "" {
 			return g, errors.New("--for jsonpath: the value after = is empty")

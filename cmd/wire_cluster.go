@@ -26,6 +26,7 @@ import (
 	nodeapi "github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"
 	apisink "github.com/nodectl/nodectl/pkg/sink/apiserver"
+	"github.com/nodectl/nodectl/pkg/status"
 )
 
 // member is this node as a member of a cluster.
@@ -89,7 +90,7 @@ func (n *node) join() (*member, error) {
 				return // a pod of another source has its name, and is told of
 			}
 		}
-		m.rejected(o, problems)
+		m.rejected(o, problems, n.hostIPs)
 	}
 	return m, nil
 }
@@ -123,21 +124,19 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 }
 
 // rejected tells the API server of a pod that cannot be run here, by the field that is
-// the reason, so that whoever made it sees that nothing will come of it. A pod that has
-// been run stays as it was reported.
-func (m *member) rejected(p *v1.Pod, problems []pod.Problem) {
-	if p.Status.Phase != v1.PodPending && p.Status.Phase != "" || len(p.Status.ContainerStatuses) > 0 || len(problems) == 0 {
+// the reason. It is Pending where the node lacks what the pod asks for.
+func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
+	now := time.Now()
+	u, ok := status.OfUnsupported(p, problems, hostIPs, now)
+	if !ok {
 		return
 	}
-	why := problems[0]
 	out := *p
-	out.Status = *p.Status.DeepCopy()
-	out.Status.Phase, out.Status.Reason = v1.PodFailed, "UnsupportedField"
-	out.Status.Message = "Pod was rejected: " + cmp.Or(why.Path, "pod") + ": " + why.Msg
-	_ = m.sink.Report(pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, Finished: true, At: time.Now()})
-	m.sink.Event(pod.Event{
-		Key: pod.KeyOf(p), UID: string(p.UID), Type: pod.EventWarning, Reason: "UnsupportedField", Message: out.Status.Message, At: time.Now(),
-	})
+	out.Status = u.Status
+	_ = m.sink.Report(pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, Finished: true, At: now})
+	if !u.Known {
+		m.sink.Event(pod.Event{Key: pod.KeyOf(p), UID: string(p.UID), Type: pod.EventWarning, Reason: u.Reason, Message: u.Message, At: now})
+	}
 }
 
 // labelled returns the labels and taints that the Node object has.
@@ -205,7 +204,9 @@ func (n *node) mirrors() (count int) {
 }
 
 // called counts a call to the runtime.
-func (n *node) called(c cri.Call) { n.metrics.Call(c.Method, c.Handler, c.Took, c.Err) }
+func (n *node) called(c cri.Call) {
+	n.metrics.Call(c.Method, c.Handler, c.UserNamespace, c.Took, c.Err)
+}
 
 // certDir is where this node's certificates are.
 func (p *program) certDir() string {
@@ -239,6 +240,7 @@ func (n *node) observe() *machine.Observer {
 		Settings: machine.Settings{
 			Name: p.cfg.NodeName, Labels: n.facts.Labels, Taints: n.facts.Taints, ProviderID: p.cfg.ProviderID,
 			Port: p.port(), MaxPods: p.cfg.MaxPods, Allocatable: n.facts.Allocatable,
+			ExternalCloud: p.externalCloud(), NodeIPs: p.cfg.NodeIP,
 		},
 		NodeIPs: p.cfg.NodeIP, Found: n.hostIPs, NoLookup: p.cfg.Kubeconfig == "", Health: n.health, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,
 		Thresholds: p.cfg.Thresholds(), Transition: p.cfg.PressureTransitionPeriod, Runtime: n.runtime, Log: n.log,

@@ -195,6 +195,8 @@ func (n *node) findRuntime(ctx context.Context) error {
 		Dir:      p.imageDir(),
 		Endpoint: endpoint,
 		Memory:   filepath.Join(p.cfg.RootDir, "images-imported.json"),
+		Owners:   trustedOwners(p.env),
+		Insecure: p.cfg.InsecureManifestPermissions,
 		Log:      n.log,
 	})
 	return nil
@@ -259,6 +261,8 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 		Records:       n.records,
 		Sets:          n.sets,
 		NeedWord:      p.needWord(),
+		Forbids:       p.forbids,
+		Visible:       visible(p.policy),
 		Prober:        n.metrics.Prober(probe.New(probe.Config{Exec: n.runtime, Version: readVersion().Version})),
 		Sinks:         append([]engine.Sink{n.journal}, told.sinks...),
 		Listeners:     told.hear,
@@ -284,7 +288,7 @@ func (n *node) volumes() *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.logLinks(), Log: n.log,
 		ClusterDomain: n.p.cfg.ClusterDomain, Allocatable: n.facts.Allocatable, SELinux: volume.SELinuxEnabled(),
-		RecursiveReadOnly: n.recursiveReadOnly,
+		RecursiveReadOnly: n.recursiveReadOnly, Allow: n.p.allows,
 	}
 	if api := n.p.api; api != nil {
 		cfg.Token, cfg.TrustBundle, cfg.Claim = api.Token, api.TrustBundle, api.Claim
@@ -312,7 +316,41 @@ func (n *node) podCgroups() engine.Cgroups {
 		n.log.Info("Pods have no cgroups of their own: only root may make them")
 		return nil
 	}
-	return n.groups
+	return timedCgroups{n.groups, n.metrics}
+}
+
+// timedCgroups tells metrics how long operations on pods' cgroups take.
+type timedCgroups struct {
+	*cgroup.Cgroups
+	metrics *metrics.Metrics
+}
+
+// Put implements engine.Cgroups.
+func (t timedCgroups) Put(want *pod.Spec) (parent string, err error) {
+	defer t.ended("create", time.Now())
+	return t.Cgroups.Put(want)
+}
+
+// Raise implements engine.Cgroups.
+func (t timedCgroups) Raise(want *pod.Spec) error {
+	defer t.ended("update", time.Now())
+	return t.Cgroups.Raise(want)
+}
+
+// Lower implements engine.Cgroups.
+func (t timedCgroups) Lower(want *pod.Spec) error {
+	defer t.ended("update", time.Now())
+	return t.Cgroups.Lower(want)
+}
+
+// Take implements engine.Cgroups.
+func (t timedCgroups) Take(uid string) error {
+	defer t.ended("destroy", time.Now())
+	return t.Cgroups.Take(uid)
+}
+
+func (t timedCgroups) ended(operation string, began time.Time) {
+	t.metrics.Cgroup(operation, time.Since(began))
 }
 
 // cgroups returns the pods' cgroups, below the one that the configuration names. It

@@ -5,6 +5,8 @@ package cmd
 import (
 	"context"
 	"log/slog"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -70,9 +72,18 @@ func (p *program) dial(endpoint string, observe func(cri.Call)) (*cri.Runtime, e
 		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), Log: p.logger(slog.LevelWarn),
 		Observe: observe, RuntimeClass: p.runtimeClass,
 		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },
-		RuntimeClasses: p.cfg.Classes(), SeccompDir: filepath.Join(p.cfg.RootDir, "seccomp"),
+		RuntimeClasses: p.cfg.Classes(), SeccompDir: filepath.Join(p.cfg.RootDir, "seccomp"), PauseProfile: p.pauseProfile(endpoint),
 		ClusterDNS: p.cfg.ClusterDNS, ClusterDomain: p.cfg.ClusterDomain, ResolvConf: &p.cfg.ResolvConf,
 	})
+}
+
+// pauseProfile returns what makes the seccomp profile of sandboxes at endpoint; nil for a
+// runtime that is not the bundled one: CRI does not tell its pause image.
+func (p *program) pauseProfile(endpoint string) func() (string, error) {
+	if b := p.bundled(); b.Endpoint() == endpoint {
+		return b.PauseProfile
+	}
+	return nil
 }
 
 // kept reads what the agent kept of its pods.
@@ -81,19 +92,29 @@ func (p *program) kept() ([]pod.Record, error) {
 }
 
 // keptSets is where the last good set of each layer is kept: below the root
-// directory. Secrets of an API server are not written to a disk, unless pods are to
+// directory, with Secrets encrypted. Secrets of an API server are not written to a disk, unless pods are to
 // start on them without the server: they are kept as long as the machine runs.
 func (p *program) keptSets() *record.Split {
 	var memory *record.Sets
+	key := p.setsKey()
 	run := bundle.RunDir(p.cfg.RootDir)
 	if inMemory(run) {
-		memory = record.NewSets(run)
+		memory = record.NewSets(run, key)
 	}
 	apart := func(layer string, s pod.Standing) bool {
 		return strings.HasPrefix(layer, "api:") && p.cfg.OfflineStart != "api" &&
 			slices.ContainsFunc(s.Objects, func(o *pod.Object) bool { return o.Kind == pod.KindSecret })
 	}
-	return record.NewSplit(record.NewSets(p.cfg.RootDir), memory, apart)
+	return record.NewSplit(record.NewSets(p.cfg.RootDir, key), memory, apart)
+}
+
+// setsKey is the key of the Secrets in last good sets, beside the root directory.
+func (p *program) setsKey() *record.Key {
+	creds := ""
+	if os.Geteuid() == 0 { // it asks a person otherwise
+		creds, _ = exec.LookPath("systemd-creds")
+	}
+	return record.NewKey(p.cfg.RootDir, creds)
 }
 
 // inMemory reports whether what is written below dir ends with the machine.
@@ -109,7 +130,7 @@ func inMemory(dir string) bool {
 
 // lastSets reads the last good set of each of the agent's layers.
 func (p *program) lastSets() (map[string]podconfig.Restored, error) {
-	sets, err := record.LookSplit(p.cfg.RootDir, bundle.RunDir(p.cfg.RootDir))
+	sets, err := record.LookSplit(p.cfg.RootDir, bundle.RunDir(p.cfg.RootDir), p.setsKey())
 	return setsByLayer(sets), err
 }
 

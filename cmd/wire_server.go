@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -64,6 +63,7 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	cfg.Configz, cfg.Counted = p.configz, n.metrics.Request
 	cfg.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": n.hints.Beat}
 	n.streams(&cfg)
+	cfg.Audit = filepath.Join(p.cfg.RootDir, "audit.jsonl")
 	if p.cfg.HealthzPort > 0 {
 		cfg.Health = net.JoinHostPort(p.cfg.HealthzBindAddress, strconv.Itoa(p.cfg.HealthzPort))
 	}
@@ -237,24 +237,4 @@ func (n *node) runtimePID() int {
 		return 0
 	}
 	return s.PID
-}
-
-// openRun makes the directory of the local socket, and has the name below the root
-// directory lead there, for those who know the socket by that.
-func (p *program) openRun() error {
-	run := p.cfg.Run()
-	if err := os.MkdirAll(run, 0o700); err != nil {
-		return err
-	}
-	link := filepath.Join(p.cfg.RootDir, "nodectl.sock")
-	if link == p.socketPath() {
-		return nil
-	}
-	if to, err := os.Readlink(link); err == nil && to == p.socketPath() {
-		return nil
-	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.Symlink(p.socketPath(), link)
 }

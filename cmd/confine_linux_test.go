@@ -1,0 +1,138 @@
+//go:build !cgo
+
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// confinedEnv makes this test's program try what a manifest that controls the parser
+// would: "before" without confinement, "after" with it, "remote" with TCP.
+const confinedEnv = "NODECTL_TEST_CONFINED"
+
+func init() {
+	mode := os.Getenv(confinedEnv)
+	if mode == "" {
+		return
+	}
+	if mode != "before" {
+		if err := confineReading(mode == "remote"); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	dir := os.Args[1]
+	dial := func() error {
+		c, err := net.Dial("tcp", os.Args[2])
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	for _, try := range []struct {
+		what string
+		do   func() error
+	}{
+		{"write", func() error {
+			f, err := os.OpenFile(filepath.Join(dir, "file"), os.O_WRONLY, 0)
+			if err == nil {
+				f.Close()
+			}
+			return err
+		}},
+		{"create", func() error { return os.WriteFile(filepath.Join(dir, "new"), nil, 0o600) }},
+		{"mkdir", func() error { return os.Mkdir(filepath.Join(dir, "sub"), 0o700) }},
+		{"link", func() error { return os.Symlink("file", filepath.Join(dir, "link")) }},
+		{"execute", func() error { return exec.Command("/bin/true").Run() }},
+		{"connect", dial},
+		{"read", func() error { _, err := os.ReadFile(filepath.Join(dir, "file")); return err }},
+		{"remove", func() error { return os.Remove(filepath.Join(dir, "file")) }},
+	} {
+		verdict := "allowed"
+		switch err := try.do(); {
+		case errors.Is(err, fs.ErrPermission):
+			verdict = "refused"
+		case err != nil:
+			verdict = err.Error()
+		}
+		fmt.Println(try.what, verdict)
+	}
+	// Threads that were there before, and new ones.
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if err := os.WriteFile(filepath.Join(dir, "thread"), nil, 0o600); mode != "before" && !errors.Is(err, fs.ErrPermission) {
+				fmt.Println("a thread may write:", err)
+			}
+		})
+	}
+	all.Wait()
+	os.Exit(0)
+}
+
+// A manifest finds a fault in a parser of merge. It can read what the command can, and
+// change, execute and call nothing.
+func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
+	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 || v < 4 {
+		t.Fatalf("this kernel has Landlock %d (%v); the test needs 4", v, errno)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const words = "write, create, mkdir, link, execute, connect, read, remove"
+	for mode, refused := range map[string]string{
+		"before": "",
+		"after":  "write, create, mkdir, link, execute, connect, remove",
+		"remote": "write, create, mkdir, link, execute, remove",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "file"), []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("/proc/self/exe", dir, l.Addr().String())
+			cmd.Env = []string{confinedEnv + "=" + mode}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			want := ""
+			for _, what := range strings.Split(words, ", ") {
+				verdict := "allowed"
+				if strings.Contains(", "+refused+",", ", "+what+",") {
+					verdict = "refused"
+				}
+				want += what + " " + verdict + "\n"
+			}
+			if string(out) != want {
+				t.Errorf("got\n%swant\n%s", out, want)
+			}
+		})
+	}
+}
+
+// A kernel's version of Landlock has only the accesses that it knows.
+func TestLandlockRules_Version_KnowsItsAccesses(t *testing.T) {
+	for version, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 7: 2} {
+		rules := landlockRules(version, false)
+		if len(rules) != want || (rules[0]&unix.LANDLOCK_ACCESS_FS_REFER != 0) != (version >= 2) || (rules[0]&unix.LANDLOCK_ACCESS_FS_TRUNCATE != 0) != (version >= 3) {
+			t.Errorf("version %d: %x", version, rules)
+		}
+		if rules[0]&(unix.LANDLOCK_ACCESS_FS_READ_FILE|unix.LANDLOCK_ACCESS_FS_READ_DIR) != 0 {
+			t.Errorf("version %d refuses reading: %x", version, rules)
+		}
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package cmd
+
+// confineReading does nothing: only Linux has Landlock.
+func confineReading(bool) error { return nil }

@@ -1,0 +1,72 @@
+package cmd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/policy"
+)
+
+// judging returns a program with a policy, and a pod that an agent before wrote down.
+func judging(t *testing.T, text string) (*program, *pod.Spec) {
+	t.Helper()
+	to, problems := policy.Parse([]byte("apiVersion: nodectl.dev/v1alpha1\nkind: SourcePolicy\n"+text), "policy.yaml", similar)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "0f6d7d1a"}}
+	p.Spec.Containers = []v1.Container{{Name: "c"}}
+	return &program{policy: to}, &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "/m", File: "/m/web.yaml"}}
+}
+
+// A pod that no source has just read is held to the policy, and to the form that pods
+// have: an agent before checked neither.
+func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
+	t.Parallel()
+	p, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], hostPaths: [{prefix: /data}]}]")
+	if why := p.forbids(s); why != "" {
+		t.Errorf("allowed: %s", why)
+	}
+	s.Pod.Spec.Volumes = []v1.Volume{{Name: "h", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/"}}}}
+	if why := p.forbids(s); !strings.HasPrefix(why, `spec.volumes[0].hostPath.path: source policy rule "edge" does not allow host path "/"`) {
+		t.Errorf("forbidden: %q", why)
+	}
+	s.Pod.Spec.Volumes[0].EmptyDir = &v1.EmptyDirVolumeSource{}
+	p.policy = nil
+	if why := p.forbids(s); !strings.Contains(why, "exactly one source") {
+		t.Errorf("malformed, without a policy: %q", why)
+	}
+}
+
+// A path is judged as it is written, and as its links lead; so is a prefix.
+func TestAllows_PathThroughLinks_IsComparedWithWhatPrefixesLeadTo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "disk"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("disk", filepath.Join(dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	p, s := judging(t, "default: {hostPaths: [{prefix: "+filepath.Join(dir, "data")+"}]}")
+	s.Pod.Spec.Volumes = []v1.Volume{{Name: "h", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: filepath.Join(dir, "data/a")}}}}
+	for path, c := range map[string]struct{ written, followed bool }{
+		filepath.Join(dir, "data/a"): {true, false},
+		filepath.Join(dir, "disk/a"): {false, true},
+		"/etc":                       {false, false},
+	} {
+		at := &v1.HostPathVolumeSource{Path: path}
+		if err := p.allows(s, "h", at, false); c.written != (err == nil) {
+			t.Errorf("%s, as written: %v", path, err)
+		}
+		if err := p.allows(s, "h", at, true); c.followed != (err == nil) {
+			t.Errorf("%s, followed: %v", path, err)
+		}
+	}
+}
