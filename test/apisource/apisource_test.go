@@ -1,28 +1,31 @@
 package apisource
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/suite"
 )
+
+// server is the one of all tests of the first tier.
+var server = suite.Once(func(t testing.TB) *cluster.Cluster {
+	return cluster.Start(t, cluster.RBAC(), cluster.APIs("certificates.k8s.io/v1beta1"),
+		cluster.APIServerArgs("--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true"))
+})
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // TestOnOneServer holds what leaves the server as it is. It runs before the
 // others and not beside them: the suite counts goroutines.
 func TestOnOneServer(t *testing.T) {
-	c := cluster.Start(t)
+	c := server(t)
 	nodes := 0
 	node := func() string { nodes++; return fmt.Sprintf("n%d", nodes) }
 	t.Run("Conforms", func(t *testing.T) {
@@ -68,10 +71,10 @@ func mirrorPods(t *testing.T, c *cluster.Cluster, node string) {
 	l := sourcetest.Listen(t, newSource(t, c.AdminKubeconfig(t), node))
 	l.Set().Holds(t)
 	c.CreatePod(t, mirror("static-b"))
-	c.CreatePod(t, cluster.Pod(node, "one"))
+	c.CreatePod(t, cluster.Pod(node, "ordinary"))
 	w := l.Set()
-	w.Holds(t, "one")
-	w.Names(t, "one")
+	w.Holds(t, "ordinary")
+	w.Names(t, "ordinary")
 }
 
 // manyPages: more pods than one page has are one complete set.
@@ -81,9 +84,7 @@ func manyPages(t *testing.T, c *cluster.Cluster, node string) {
 		want = append(want, fmt.Sprintf("p%03d", i))
 		c.CreatePod(t, cluster.Pod(node, want[i]))
 	}
-	start := time.Now()
 	sourcetest.Listen(t, newSource(t, c.AdminKubeconfig(t), node)).Set().Holds(t, want...)
-	t.Logf("the first set of %d pods took %s", len(want), time.Since(start).Round(time.Millisecond))
 }
 
 func recreated(t *testing.T, c *cluster.Cluster, node string) {
@@ -104,31 +105,31 @@ func recreated(t *testing.T, c *cluster.Cluster, node string) {
 }
 
 // The server is not there at the start, comes, dies under the source, and comes
-// back with other pods: the pods stand meanwhile (F50, F70).
+// back with other pods: the pods stand meanwhile (F50, F70). It is the server of all
+// tests: this one runs before those that are parallel.
 func TestF70_Outage(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t)
-	c.CreatePod(t, cluster.Pod("n1", "one"))
-	c.CreatePod(t, cluster.Pod("n1", "two"))
+	c := server(t)
+	c.CreatePod(t, cluster.Pod("outage", "stays"))
+	c.CreatePod(t, cluster.Pod("outage", "goes"))
 	kubeconfig := c.AdminKubeconfig(t)
 	c.APIServer.Kill(t)
-	l := sourcetest.Listen(t, newSource(t, kubeconfig, "n1"))
+	l := sourcetest.Listen(t, newSource(t, kubeconfig, "outage"))
 	if got, want := l.Error().Error(), c.URL+": connection refused"; got != want {
 		t.Errorf("error %q, want %q", got, want)
 	}
 	c.APIServer.Start(t)
 	first := settled(l)
-	first.Holds(t, "one", "two")
+	first.Holds(t, "stays", "goes")
 	c.APIServer.Kill(t)
 	_ = l.Error()
 	c.APIServer.Start(t)
 	back := settled(l)
-	back.Holds(t, "one", "two")
+	back.Holds(t, "stays", "goes")
 	back.Names(t)
-	if back.Pod("one") != first.Pod("one") {
+	if back.Pod("stays") != first.Pod("stays") {
 		t.Error("the unchanged pod is another pointer")
 	}
-	c.DeletePod(t, "default", "two", 0)
+	c.DeletePod(t, "default", "goes", 0)
 	for w := l.Set(); len(w.Contents()) != 1; w = l.Set() {
 	}
 }
@@ -142,204 +143,15 @@ func settled(l *sourcetest.Listener) sourcetest.Word {
 	}
 }
 
-// The server says 410 Gone in its own way to a watch that wants to begin before
-// everything it keeps; the list that follows has all that happened.
-func TestF71_Gone(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t)
-	c.CreatePod(t, cluster.Pod("n1", "was"))
-	c.Compact(t)
-	c.APIServer.Restart(t) // or it remembers what etcd does not
-	p := newProxy(t, c)
-	var watches, lists atomic.Int32
-	p.says(func(_ http.ResponseWriter, r *http.Request) bool {
-		query := r.URL.Query()
-		if !query.Has("watch") {
-			lists.Add(1)
-			return false
-		}
-		if watches.Add(1) == 1 {
-			c.DeletePod(t, "default", "was", 0)
-			c.CreatePod(t, cluster.Pod("n1", "is"))
-			query.Set("resourceVersion", "1")
-			r.URL.RawQuery = query.Encode()
-		}
-		return false
-	})
-	l := sourcetest.Listen(t, newSource(t, p.kubeconfig(t), "n1"))
-	l.Set().Holds(t, "was")
-	w := l.Set()
-	w.Holds(t, "is")
-	w.Names(t, "is", "was")
-	if lists.Load() < 2 {
-		t.Error("the set did not come from a list")
-	}
-}
-
-// etcd's data is set back to a backup while the agent runs: pods made since go,
-// but not before a second list agrees; the others are not touched; what happens
-// then is seen, though its resource versions are of the past.
-func TestF71_RestoredFromBackup(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t)
-	c.CreatePod(t, cluster.Pod("n1", "kept"))
-	backup := c.Snapshot(t)
-	for i := range 20 {
-		c.PatchPod(t, "default", "kept", fmt.Sprintf(`{"metadata": {"annotations": {"n": "%d"}}}`, i))
-	}
-	c.CreatePod(t, cluster.Pod("n1", "new"))
-	l := sourcetest.Listen(t, newSource(t, c.AdminKubeconfig(t), "n1"))
-	l.Set().Holds(t, "kept", "new")
-	c.Restore(t, backup)
-	back := time.Now()
-	warned := false
-	w := l.Next()
-	for ; w.Err != nil; w = l.Next() {
-		warned = warned || strings.Contains(w.Err.Error(), "restored from a backup")
-	}
-	if !warned {
-		t.Error("the source says nothing of the past")
-	}
-	w.Holds(t, "kept")
-	w.Names(t, "kept", "new")
-	t.Logf("confirmed %s after the server was back", time.Since(back).Round(time.Millisecond))
-	c.CreatePod(t, cluster.Pod("n1", "new"))
-	l.Set().Holds(t, "kept", "new")
-	c.DeletePod(t, "default", "kept", 0)
-	for w := l.Set(); len(w.Contents()) != 1; w = l.Set() {
-	}
-}
-
-// A client certificate expires and is replaced in its files; a token is revoked
-// and replaced in its file; neither needs a restart, and no pod goes.
-func TestF72_ExpiredCertificateAndToken(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	tokens, token := filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "token")
-	write(t, tokens, "first,tom,1\n")
-	write(t, token, "first")
-	c := cluster.Start(t, cluster.APIServerArgs("--token-auth-file="+tokens))
-	c.CreatePod(t, cluster.Pod("n1", "one"))
-
-	byToken := c.AdminKubeconfig(t)
-	text, err := os.ReadFile(byToken)
-	if err != nil {
-		t.Fatal(err)
-	}
-	byToken = filepath.Join(dir, "kubeconfig")
-	head, _, found := strings.Cut(string(text), "users:")
-	if !found {
-		t.Fatalf("kubeconfig %s", text)
-	}
-	write(t, byToken, head+"users: [{name: admin, user: {tokenFile: token}}]\n")
-	holder := sourcetest.Listen(t, newSource(t, byToken, "n1"))
-	holder.Patience = time.Minute // a server that starts slowly is asked more and more rarely
-	holder.Set().Holds(t, "one")
-	write(t, tokens, "second,tom,1\n")
-	c.APIServer.Restart(t)
-	for !strings.Contains(holder.Error().Error(), "HTTP 401: the server does not accept our credentials") {
-	}
-	write(t, token, "second")
-	settled(holder).Holds(t, "one")
-
-	byCertificate := c.Kubeconfig(t, cluster.Identity{User: "kim", NotAfter: time.Now().Add(-time.Minute)})
-	l := sourcetest.Listen(t, newSource(t, byCertificate, "n1"))
-	if err := l.Error(); !strings.Contains(err.Error(), "HTTP 401") {
-		t.Errorf("error %q", err)
-	}
-	c.Kubeconfig(t, cluster.Identity{User: "kim"}) // over the same files
-	settled(l).Holds(t, "one")
-}
-
-// The server's certificate comes from another authority, as after a rotation:
-// an error until the kubeconfig's file names that one.
-func TestF72_RotatedCA(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t)
-	c.CreatePod(t, cluster.Pod("n1", "one"))
-	w := newWire(t, c.URL)
-	kubeconfig := rewrite(t, c.AdminKubeconfig(t), w.address())
-	l := sourcetest.Listen(t, newSource(t, kubeconfig, "n1"))
-	l.Patience = time.Minute // a server whose watches are cut is asked more and more rarely
-	first := l.Set()
-	first.Holds(t, "one")
-	other := cluster.NewAuthority(t, filepath.Dir(c.Authority.File), "other")
-	other.Issue(t, "apiserver", cluster.Identity{User: "apiserver", Hosts: []string{"127.0.0.1"}})
-	cutting, enough := context.WithCancel(t.Context())
-	defer enough()
-	var cutter sync.WaitGroup
-	cutter.Go(func() {
-		// The server reads its certificate again in its own time, and a watch that goes on
-		// over the old one says no word.
-		again := time.NewTicker(time.Second)
-		defer again.Stop()
-		for cutting.Err() == nil {
-			w.cut()
-			select {
-			case <-again.C:
-			case <-cutting.Done():
-			}
-		}
-	})
-	for {
-		word := l.Next()
-		if word.Err != nil && strings.Contains(word.Err.Error(), "signed by an authority that the kubeconfig does not name") {
-			break
-		}
-	}
-	enough()
-	cutter.Wait()
-	text, err := os.ReadFile(other.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(filepath.Dir(kubeconfig), "ca.crt"), string(text))
-	back := settled(l)
-	back.Holds(t, "one")
-	if back.Pod("one") != first.Pod("one") {
-		t.Error("the pod is another pointer")
-	}
-}
-
 // A node's own credentials are enough, and another node's are refused.
 func TestF72_NodeCredentials(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, cluster.RBAC())
-	c.CreateNode(t, "n1")
-	c.CreatePod(t, cluster.Pod("n1", "one"))
-	sourcetest.Listen(t, newSource(t, c.NodeKubeconfig(t, "n1"), "n1")).Set().Holds(t, "one")
-	l := sourcetest.Listen(t, newSource(t, c.NodeKubeconfig(t, "n2"), "n1"))
+	c := server(t)
+	c.CreateNode(t, "reads")
+	c.CreatePod(t, cluster.Pod("reads", "read"))
+	sourcetest.Listen(t, newSource(t, c.NodeKubeconfig(t, "reads"), "reads")).Set().Holds(t, "read")
+	l := sourcetest.Listen(t, newSource(t, c.NodeKubeconfig(t, "other"), "reads"))
 	if err := l.Error(); !strings.Contains(err.Error(), "HTTP 403") {
 		t.Errorf("error %q", err)
 	}
-}
-
-// Every byte vanishes and no connection is closed: HTTP/2 pings find out within
-// about a minute, long before the watch would have ended.
-func TestF70_BlackHole(t *testing.T) {
-	t.Parallel()
-	c := cluster.Start(t)
-	c.CreatePod(t, cluster.Pod("n1", "one"))
-	w := newWire(t, c.URL)
-	ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
-	defer stop()
-	var start time.Time
-	pods := 0
-	for set := range newSource(t, rewrite(t, c.AdminKubeconfig(t), w.address()), "n1").Sets(ctx) {
-		switch pods = set.Files.Len(); pods {
-		case 1:
-			c.CreatePod(t, cluster.Pod("n1", "two"))
-		case 2: // the watch is up
-			w.each(func(c *conn) { c.dead.Store(true) })
-			c.CreatePod(t, cluster.Pod("n1", "three"))
-			start = time.Now()
-		}
-		if pods == 3 {
-			break
-		}
-	}
-	if pods != 3 {
-		t.Fatal("the source never noticed")
-	}
-	t.Logf("found out after %s", time.Since(start).Round(time.Second))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // create makes an object of the core group in namespace default.
@@ -63,18 +64,13 @@ func holds(w sourcetest.Word) string {
 
 func becomes(t *testing.T, l *sourcetest.Listener, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(sourcetest.Patience); ; {
-		if got := holds(l.Set()); got == want {
-			return
-		} else if time.Now().After(deadline) {
-			t.Fatalf("objects %q, want %q", got, want)
-		}
-	}
+	wait.Equal(t, "what the set holds", want, func() string { return holds(l.Set()) })
 }
 
-// naming is a pod that names ConfigMap a and Secret a, and optionally b.
+// naming is a pod that names a ConfigMap and a Secret of its own name, and optionally
+// a ConfigMap of that name with "-optional".
 func naming(node, name string) *v1.Pod {
-	p, yes, a := cluster.Pod(node, name), true, v1.LocalObjectReference{Name: "a"}
+	p, yes, a := cluster.Pod(node, name), true, v1.LocalObjectReference{Name: name}
 	p.Spec.ServiceAccountName = "builder"
 	// The server gives a node tokens for the audiences that its pods' volumes name.
 	p.Spec.Volumes = []v1.Volume{{Name: "token", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
@@ -83,7 +79,7 @@ func naming(node, name string) *v1.Pod {
 	p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{
 		{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: a}},
 		{SecretRef: &v1.SecretEnvSource{LocalObjectReference: a}},
-		{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "b"}, Optional: &yes}},
+		{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name + "-optional"}, Optional: &yes}},
 	}
 	return p
 }
@@ -92,18 +88,17 @@ func naming(node, name string) *v1.Pod {
 // itself, services, tokens and trust bundles; and for nothing of another node's.
 func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, cluster.RBAC(), cluster.APIs("certificates.k8s.io/v1beta1"),
-		cluster.APIServerArgs("--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true"))
-	c.CreateNode(t, "n1")
+	c := server(t)
+	c.CreateNode(t, "needs")
 	create(t, c, "configmaps", `{"metadata": {"name": "a"}, "data": {"k": "1"}}`)
 	create(t, c, "secrets", `{"metadata": {"name": "a"}, "stringData": {"k": "hunter2"}}`)
 	create(t, c, "serviceaccounts", `{"metadata": {"name": "builder"}}`)
 	create(t, c, "services", `{"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}`)
 	create(t, c, "services", `{"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": [{"port": 80}]}}`)
-	c.CreatePod(t, naming("n1", "one"))
+	c.CreatePod(t, naming("needs", "a"))
 
 	var log bytes.Buffer
-	src := newSource(t, c.NodeKubeconfig(t, "n1"), "n1", func(cfg *apiserver.Config) {
+	src := newSource(t, c.NodeKubeconfig(t, "needs"), "needs", func(cfg *apiserver.Config) {
 		cfg.Services, cfg.Log = true, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	l := sourcetest.Listen(t, src)
@@ -113,16 +108,16 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	}
 	patch(t, c, "configmaps", "a", `{"data": {"k": "2"}}`)
 	becomes(t, l, "configmap/default/a=2 secret/default/a=hunter2")
-	create(t, c, "configmaps", `{"metadata": {"name": "b"}, "immutable": true, "data": {"k": "3"}}`)
-	becomes(t, l, "configmap/default/a=2 configmap/default/b=3 secret/default/a=hunter2")
+	create(t, c, "configmaps", `{"metadata": {"name": "a-optional"}, "immutable": true, "data": {"k": "3"}}`)
+	becomes(t, l, "configmap/default/a-optional=3 configmap/default/a=2 secret/default/a=hunter2")
 	remove(t, c, "secrets", "a")
-	becomes(t, l, "configmap/default/a=2 configmap/default/b=3")
+	becomes(t, l, "configmap/default/a-optional=3 configmap/default/a=2")
 
 	create(t, c, "secrets", `{"metadata": {"name": "late"}, "stringData": {"k": "4"}}`)
-	late := cluster.Pod("n1", "late")
+	late := cluster.Pod("needs", "late")
 	late.Spec.ImagePullSecrets = []v1.LocalObjectReference{{Name: "late"}}
 	c.CreatePod(t, late)
-	becomes(t, l, "configmap/default/a=2 configmap/default/b=3 secret/default/late=4")
+	becomes(t, l, "configmap/default/a-optional=3 configmap/default/a=2 secret/default/late=4")
 
 	services, err := src.Services("default")
 	var names []string
@@ -132,7 +127,7 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	if got := strings.Join(names, " "); err != nil || got != "kubernetes web" && got != "web" {
 		t.Errorf("services %q, %v", got, err)
 	}
-	tokens(t, c, src, w.Pod("one"))
+	tokens(t, c, src, w.Pod("a"))
 	trust(t, c, src)
 
 	l.Leave()
@@ -140,11 +135,11 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	if text := log.String(); strings.Contains(text, "HTTP 403") || strings.Contains(text, "hunter2") {
 		t.Errorf("log:\n%s", text)
 	}
-	other := newSource(t, c.NodeKubeconfig(t, "n2"), "n2")
-	c.CreateNode(t, "n2")
-	c.CreatePod(t, cluster.Pod("n2", "two"))
+	other := newSource(t, c.NodeKubeconfig(t, "stranger"), "stranger")
+	c.CreateNode(t, "stranger")
+	c.CreatePod(t, cluster.Pod("stranger", "two"))
 	sourcetest.Listen(t, other).Set().Holds(t, "two")
-	if _, _, err := other.Token(t.Context(), w.Pod("one"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "HTTP 403") {
+	if _, _, err := other.Token(t.Context(), w.Pod("a"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "HTTP 403") {
 		t.Errorf("another node gets the pod's token: %v", err)
 	}
 }
@@ -171,7 +166,7 @@ func tokens(t *testing.T, c *cluster.Cluster, src *apiserver.Source, spec *pod.S
 		t.Fatalf("the token is no token: %v", err)
 	}
 	if claims.Sub != "system:serviceaccount:default:builder" || claims.Aud[0] != "vault" || claims.Exp-claims.Iat != seconds ||
-		claims.Kubernetes.Pod.Name != "one" || claims.Kubernetes.Pod.UID != spec.UID() {
+		claims.Kubernetes.Pod.Name != "a" || claims.Kubernetes.Pod.UID != spec.UID() {
 		t.Errorf("token says %+v", claims)
 	}
 	if in := renew.Sub(start); in < 940*time.Second || in > 965*time.Second {
@@ -225,16 +220,16 @@ func trust(t *testing.T, c *cluster.Cluster, src *apiserver.Source) {
 // is bound again when that appears and when it changes.
 func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t)
-	create(t, c, "configmaps", `{"metadata": {"name": "a"}, "data": {"k": "1"}}`)
-	c.CreatePod(t, naming("n1", "one"))
-	next := ops(t, newSource(t, c.AdminKubeconfig(t), "n1"))
+	c := server(t)
+	create(t, c, "configmaps", `{"metadata": {"name": "bound"}, "data": {"k": "1"}}`)
+	c.CreatePod(t, naming("binds", "bound"))
+	next := ops(t, newSource(t, c.AdminKubeconfig(t), "binds"))
 	becomes := func(op, want string) {
 		t.Helper()
 		spec := next(op)
 		got := ""
 		for _, kind := range []string{pod.KindConfigMap, pod.KindSecret} {
-			if values, ok := spec.Data.Values(kind, "a"); ok {
+			if values, ok := spec.Data.Values(kind, "bound"); ok {
 				got += kind + "=" + string(values["k"]) + " "
 			}
 		}
@@ -242,13 +237,13 @@ func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
 			t.Errorf("%s: bound to %q, want %q", op, got, want)
 		}
 	}
-	becomes("ADD one", "ConfigMap=1 ")
-	create(t, c, "secrets", `{"metadata": {"name": "a"}, "stringData": {"k": "2"}}`)
-	becomes("UPDATE one", "ConfigMap=1 Secret=2 ")
-	patch(t, c, "secrets", "a", `{"stringData": {"k": "3"}}`)
-	becomes("UPDATE one", "ConfigMap=1 Secret=3 ")
+	becomes("ADD bound", "ConfigMap=1 ")
+	create(t, c, "secrets", `{"metadata": {"name": "bound"}, "stringData": {"k": "2"}}`)
+	becomes("UPDATE bound", "ConfigMap=1 Secret=2 ")
+	patch(t, c, "secrets", "bound", `{"stringData": {"k": "3"}}`)
+	becomes("UPDATE bound", "ConfigMap=1 Secret=3 ")
 	// What went away changes nothing of a pod that has it; what comes anew does.
-	remove(t, c, "configmaps", "a")
-	create(t, c, "configmaps", `{"metadata": {"name": "a"}, "data": {"k": "4"}}`)
-	becomes("UPDATE one", "ConfigMap=4 Secret=3 ")
+	remove(t, c, "configmaps", "bound")
+	create(t, c, "configmaps", `{"metadata": {"name": "bound"}, "data": {"k": "4"}}`)
+	becomes("UPDATE bound", "ConfigMap=4 Secret=3 ")
 }

@@ -1,7 +1,7 @@
 // Package apisource runs the api source against a real kube-apiserver and etcd.
 //
-// Tests that leave the server as it is share one, each with a node of its own;
-// the others start theirs.
+// The tests of the first tier share a server, each with a node and names of pods of its
+// own; those of the full tier start theirs.
 //
 // The one rule: what the source says is compared with what the API server
 // keeps, asked by another client.
@@ -13,7 +13,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -23,13 +22,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -38,6 +35,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // rejects is the annotation that makes a pod rejected.
@@ -86,7 +84,7 @@ func ops(t *testing.T, s source.Source) func(want string, passed ...string) *pod
 	var waiting []podconfig.PodUpdate // single pods, not yet looked at
 	return func(want string, passed ...string) *pod.Spec {
 		t.Helper()
-		deadline := time.After(sourcetest.Patience)
+		deadline := time.After(wait.Limit)
 		for {
 			for len(waiting) > 0 {
 				u := waiting[0]
@@ -112,30 +110,6 @@ func ops(t *testing.T, s source.Source) func(want string, passed ...string) *pod
 	}
 }
 
-// rewrite writes a kubeconfig like file that names another server, with a copy of
-// its authority beside it, ca.crt.
-func rewrite(t testing.TB, file, server string) string {
-	t.Helper()
-	config, err := clientcmd.LoadFromFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for _, c := range config.Clusters {
-		ca, err := os.ReadFile(c.CertificateAuthority)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Server, c.CertificateAuthority = server, filepath.Join(dir, "ca.crt")
-		write(t, c.CertificateAuthority, string(ca))
-	}
-	out := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, out); err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 // write replaces a file in one step.
 func write(t testing.TB, path, text string) {
 	t.Helper()
@@ -146,87 +120,6 @@ func write(t testing.TB, path, text string) {
 		t.Fatal(err)
 	}
 }
-
-// wire forwards connections to an address, until it is cut or goes dead.
-type wire struct {
-	net.Listener
-	mu    sync.Mutex // guards conns
-	conns []*conn
-}
-
-// conn is one connection and its continuation.
-type conn struct {
-	from, to net.Conn
-	dead     atomic.Bool // bytes vanish, and nothing is closed
-}
-
-func newWire(t *testing.T, server string) *wire {
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &wire{Listener: l}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			to, err := net.Dial("tcp", u.Host)
-			if err != nil {
-				_ = from.Close()
-				continue
-			}
-			c := &conn{from: from, to: to}
-			w.mu.Lock()
-			w.conns = append(w.conns, c)
-			w.mu.Unlock()
-			serving.Go(func() { c.forward(to, from) })
-			serving.Go(func() { c.forward(from, to) })
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); w.cut(); serving.Wait() })
-	return w
-}
-
-func (c *conn) forward(to, from net.Conn) {
-	defer to.Close()
-	buffer := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buffer)
-		switch {
-		case err != nil:
-			return
-		case c.dead.Load():
-			continue
-		}
-		if _, err := to.Write(buffer[:n]); err != nil {
-			return
-		}
-	}
-}
-
-// each does something with every connection there is.
-func (w *wire) each(f func(*conn)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range w.conns {
-		f(c)
-	}
-}
-
-// cut closes every connection.
-func (w *wire) cut() {
-	w.each(func(c *conn) { _, _ = c.from.Close(), c.to.Close() })
-}
-
-// address returns what a kubeconfig names.
-func (w *wire) address() string { return "https://" + w.Addr().String() }
 
 // proxy stands before an API server and can answer in its place. Whoever comes
 // through it is the server's administrator.

@@ -3,6 +3,7 @@ package arm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // LinksDir is where a kubelet has its links to logs, whatever else it is told.
@@ -30,23 +32,24 @@ func MakeCgroup(group string) error {
 
 // Empty removes a node's pods by remove, and what the agents left of them whose
 // directories are dir/turn. An agent may have ended a moment ago, and the runtime be
-// busy with a pod that nobody wants any more: what is in the way is tried again for ten
-// seconds.
+// busy with a pod that nobody wants any more: what is in the way is tried again.
 func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var err error
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		err = remove(ctx)
+	_ = wait.Try(func() error { // closing the node complains about what is still there
+		if err = remove(ctx); err != nil {
+			return err
+		}
 		left := 0
 		for _, root := range node.CgroupRoots() {
 			left += removeBelow(filepath.Join(root, n.CgroupParent))
 		}
-		if err == nil && left == 0 || time.Now().After(deadline) {
-			break // closing the node complains about what is still there
+		if left > 0 {
+			return fmt.Errorf("%d cgroups are not empty", left)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return nil
+	})
 	turn := filepath.Join(dir, "turn")
 	err = errors.Join(err, Unmount(dir), Unlink(n.LogsDir), Unlink(turn), os.RemoveAll(turn))
 	logs, _ := filepath.Glob(n.LogsDir + "/*")

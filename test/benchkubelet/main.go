@@ -196,15 +196,16 @@ func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 		if !slices.ContainsFunc(s.of, b.wants) {
 			continue
 		}
+		name := "M" + strings.Trim(fmt.Sprint(s.of), "[]")
 		begin := time.Now()
 		b.noise = b.Noise(ctx, b.span(b.waitQuiet, 0))
 		if err := s.run(b, ctx); err != nil {
 			if ctx.Err() != nil {
 				return b.report, errors.New("interrupted")
 			}
-			return b.report, fmt.Errorf("M%s: %w", strings.Trim(fmt.Sprint(s.of), "[]"), err)
+			return b.report, fmt.Errorf("%s: %w", name, err)
 		}
-		lab.Say("M%s took %s", strings.Trim(fmt.Sprint(s.of), "[]"), time.Since(begin).Round(time.Second))
+		lab.Say("%s took %s", name, time.Since(begin).Round(time.Second))
 	}
 	return b.report, nil
 }

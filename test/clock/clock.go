@@ -102,7 +102,7 @@ func Build(t testing.TB, program string) {
 	if err := os.WriteFile(overlay, list, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", program, ".")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-overlay", overlay, "-o", program, ".")
 	build.Dir = node.Repo()
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build nodectl: %v\n%s", err, out)

@@ -47,7 +47,7 @@ type Cluster struct {
 	AuditLog    string // what the API server was asked, one JSON object a line
 
 	dir    string
-	admin  Pair
+	admin  string // kubeconfig of system:masters
 	client *rest.RESTClient
 }
 
@@ -117,9 +117,11 @@ func Start(t testing.TB, options ...Option) *Cluster {
 		listen = net.JoinHostPort(s.address, port)
 	}
 	c.URL = "https://" + listen
-	c.admin = c.Authority.Issue(t, "admin", Identity{User: "admin", Groups: []string{"system:masters"}})
-	c.APIServer = newProcess(t, "kube-apiserver", c.dir, c.arguments(t, s, listen), c.readiness(t))
+	admin := c.Authority.Issue(t, "admin", Identity{User: "admin", Groups: []string{"system:masters"}})
+	c.admin = c.kubeconfig(t, "admin", admin)
+	c.APIServer = newProcess(t, "kube-apiserver", c.dir, c.arguments(t, s, listen), c.readiness(t, admin))
 	c.APIServer.Start(t)
+	c.client = c.ClientAs(t, c.admin)
 	c.createNamespace(t, "default")
 	if s.whole {
 		c.startControllers(t, s.controllers)
@@ -178,9 +180,9 @@ func enabled(versions []string) []string {
 }
 
 // readiness returns what asks the API server whether it is ready.
-func (c *Cluster) readiness(t testing.TB) func(context.Context) error {
+func (c *Cluster) readiness(t testing.TB, admin Pair) func(context.Context) error {
 	t.Helper()
-	config := c.Authority.TLS(t, c.admin)
+	config := c.Authority.TLS(t, admin)
 	return func(ctx context.Context) error { return secureAnswers(ctx, c.URL+"/readyz", config) }
 }
 
@@ -231,11 +233,8 @@ func (c *Cluster) Restore(t testing.TB, s Snapshot) {
 // (restart it).
 func (c *Cluster) Compact(t testing.TB) { t.Helper(); c.Etcd.Compact(t) }
 
-// AdminKubeconfig returns the file of somebody who may do everything.
-func (c *Cluster) AdminKubeconfig(t testing.TB) string {
-	t.Helper()
-	return c.kubeconfig(t, "admin", c.admin)
-}
+// AdminKubeconfig returns the file of a user who may do everything.
+func (c *Cluster) AdminKubeconfig(testing.TB) string { return c.admin }
 
 // NodeKubeconfig returns the file of the node's agent, system:node:NODE.
 func (c *Cluster) NodeKubeconfig(t testing.TB, node string) string {
@@ -280,14 +279,8 @@ func (c *Cluster) Config(t testing.TB, kubeconfig string) *rest.Config {
 	return config
 }
 
-// Client returns a client of the core group, for somebody who may do everything.
-func (c *Cluster) Client(t testing.TB) *rest.RESTClient {
-	t.Helper()
-	if c.client == nil {
-		c.client = c.ClientAs(t, c.AdminKubeconfig(t))
-	}
-	return c.client
-}
+// Client returns a client of the core group, for a user who may do everything.
+func (c *Cluster) Client(testing.TB) *rest.RESTClient { return c.client }
 
 // ClientAs returns a client of the core group with the rights of a kubeconfig
 // file's user.

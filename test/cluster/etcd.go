@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // EtcdOptions says what kind of etcd is started. The zero value is one member
@@ -50,7 +53,9 @@ type Etcd struct {
 	options EtcdOptions
 	dir     string
 	tls     *tls.Config
-	client  *clientv3.Client
+
+	mu     sync.Mutex // guards client
+	client *clientv3.Client
 }
 
 // Snapshot is a copy of the data of all members.
@@ -100,6 +105,8 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 	}
 	e.Start(t)
 	t.Cleanup(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		if e.client != nil {
 			_ = e.client.Close() // says that its context is done
 		}
@@ -183,6 +190,8 @@ func (e *Etcd) Restore(t testing.TB, s Snapshot) {
 // started e.
 func (e *Etcd) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.client == nil {
 		var user, password string
 		if e.options.RootPassword != "" {
@@ -247,10 +256,12 @@ func (e *Etcd) Put(t testing.TB, key, value string) {
 	defer cancel()
 	c := e.Client(t)
 	_, err := c.Put(ctx, key, value)
-	for lost := new(rpctypes.EtcdError); errors.As(err, lost) && lost.Code() == codes.Unavailable && ctx.Err() == nil; {
+	if lost := new(rpctypes.EtcdError); errors.As(err, lost) && lost.Code() == codes.Unavailable {
 		// The members chose another leader meanwhile, who has it or not.
-		<-time.After(50 * time.Millisecond)
-		_, err = c.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", value)).Else(clientv3.OpPut(key, value)).Commit()
+		err = wait.Try(func() error {
+			_, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", value)).Else(clientv3.OpPut(key, value)).Commit()
+			return err
+		})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -18,10 +18,11 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // Patience is how long a program may take to start or to end.
-const Patience = 90 * time.Second
+const Patience = wait.Limit
 
 // Process is one program that can be ended and started again, with the same
 // arguments. It ends with its test, and with the test's process.

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // serviceAddress is the API server's own service.
@@ -96,7 +96,7 @@ func (c *Cluster) startControllers(t testing.TB, args []string) {
 	c.Scheduler.Start(t)
 	// One answer that it does not like ends it in its first moments: a server that has
 	// just come up may not have read yet what it may do.
-	node.Eventually(t, Patience, func() error { return c.Controllers.start(t.Context()) })
+	wait.NoError(t, func() error { return c.Controllers.start(t.Context()) })
 }
 
 // KubeProxy starts kube-proxy for a node: services have addresses that answer. What
@@ -116,15 +116,6 @@ func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
 		}
 	})
 	p := newProcess(t, "kube-proxy", c.dir, args, func(ctx context.Context) error { return answers(ctx, "http://"+metrics+"/proxyMode") })
-	p.Start(t)
-	return p
-}
-
-// Program starts a program of bin/cluster beside the cluster, as CoreDNS or
-// metrics-server; ready says when it answers.
-func (c *Cluster) Program(t testing.TB, name string, ready func(context.Context) error, args ...string) *Process {
-	t.Helper()
-	p := newProcess(t, name, c.dir, args, ready)
 	p.Start(t)
 	return p
 }

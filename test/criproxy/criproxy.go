@@ -139,6 +139,16 @@ func (p *Proxy) Busy() int {
 	return p.busy
 }
 
+// Idle returns an error while a mutating call is on its way.
+func (p *Proxy) Idle() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy == 0 {
+		return nil
+	}
+	return fmt.Errorf("mutating calls on their way: %d of %v", p.busy, p.counts)
+}
+
 // answered counts a call off.
 func (p *Proxy) answered(c Call) {
 	if c.N == 0 {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -19,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/test/criproxy"
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestF2_KilledBetweenCreateAndStart: a container that was created and not
@@ -95,11 +94,7 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	}})
 	s.write("web.yaml", simple("web"))
 	a := s.serve()
-	select {
-	case <-made:
-	case <-time.After(patience):
-		t.Error("no sandbox was asked for")
-	}
+	wait.Receive(t, "the call for a sandbox", made)
 	box := s.sandbox("web").Id
 	closed := make(chan error, 1)
 	go func() { closed <- front.Close() }()
@@ -192,7 +187,7 @@ func TestF16_PodOfTheFormerVersion(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{true, false} {
 		t.Run(fmt.Sprint("record ", kept), func(t *testing.T) {
-			s := parallelStage(t)
+			s := parallelStage(t).oftenSynced()
 			p := s.through(criproxy.Hooks{})
 			text := manifest("web", []string{
 				container("main", "forever", "resources: {limits: {cpu: 100m, memory: 64Mi}}"), container("side", "forever"),
@@ -254,96 +249,5 @@ func TestF16_PodOfTheFormerVersion(t *testing.T) {
 				t.Errorf("main was %+v, is %+v", was["main"], now["main"])
 			}
 		})
-	}
-}
-
-// TestF6_StoppedAgentAndTheRuntime: an agent that stands still takes no events,
-// and when what lies between is full containerd waits for it, for whoever asks
-// (containerd's, not ours to mend). All of it goes on when the agent ends, as its
-// service manager's watchdog ends it, and the next agent has lost nothing.
-func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
-	t.Parallel()
-	n := node.New(t)
-	s := newStage(t, n)
-	s.endpoint = n.Endpoint
-	a := s.serve()
-	kept := s.keep()
-	s.awaitReady("keep", true)
-	config := &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: "other", Namespace: "default", Uid: "other"},
-		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent, SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE},
-		}},
-	}
-	box, err := n.Runtime.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	// containerd holds back a hundred events. Each is as large as what it tells of:
-	// with these words, few more fit into what lies between.
-	const others, held = 200, 100
-	words := map[string]string{"words": strings.Repeat("x", 4<<10)}
-	made := make(chan error) // of one container
-	go func() {
-		for i := range others {
-			_, err := n.Runtime.CreateContainer(t.Context(), &cri.CreateContainerRequest{
-				PodSandboxId: box.PodSandboxId, SandboxConfig: config,
-				Config: &cri.ContainerConfig{
-					Metadata: &cri.ContainerMetadata{Name: "c", Attempt: uint32(i)}, Image: &cri.ImageSpec{Image: node.Stamp}, Args: []string{"forever"}, Annotations: words,
-				},
-			})
-			select {
-			case made <- err:
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-	// one reports whether another container is made in time.
-	i := 0
-	one := func(limit time.Duration) bool {
-		select {
-		case err := <-made:
-			if i++; err != nil {
-				t.Fatalf("container %d: %v", i, err)
-			}
-			return true
-		case <-time.After(limit):
-			return false
-		}
-	}
-	for i < held { // one that takes long is no stall yet
-		if !one(patience) {
-			t.Fatalf("container %d is not made", i)
-		}
-	}
-	for one(2 * time.Second) {
-		if i == others {
-			t.Fatalf("%d containers were not enough to make the runtime wait", others)
-		}
-	}
-	t.Logf("the runtime stands still at container %d", i)
-	if _, err := n.Runtime.ListContainers(t.Context(), &cri.ListContainersRequest{}); err != nil {
-		t.Error(err)
-	}
-	a.killNow()
-	for range min(10, others-i) { // enough to see that it goes on
-		if !one(patience) {
-			t.Fatalf("container %d is not made, and no agent stands in its way", i)
-		}
-	}
-	s.untouched("keep", kept)
-	s.write("new.yaml", simple("new"))
-	s.serve()
-	s.awaitReady("new", true)
-	s.awaitReady("keep", true)
-	s.untouched("keep", kept)
-	_, stop := n.Runtime.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: box.PodSandboxId})
-	_, remove := n.Runtime.RemovePodSandbox(t.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: box.PodSandboxId})
-	if err := errors.Join(stop, remove); err != nil {
-		t.Error(err)
 	}
 }

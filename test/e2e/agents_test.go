@@ -7,19 +7,19 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod; the
 // next agent takes the pods over without one mutating call, and so does one
 // after a kill -9.
 func TestB7_AdoptionTouchesNothing(t *testing.T) {
-	s := parallelStage(t)
+	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
 	mount := "volumeMounts: [{name: data, mountPath: /data}]"
 	s.write("a.yaml", manifest("a", []string{container("main", "forever", mount), container("side", "forever")},
@@ -71,18 +71,38 @@ func (s *stage) awaitSandboxEnded(name string) {
 	})
 }
 
-// quiet returns when no call was made for a while.
+// oftenSynced makes the stage's agents list the runtime and look at every pod again and
+// again without a pause worth mentioning, for a scenario that waits for passes.
+func (s *stage) oftenSynced() *stage {
+	s.often = true
+	return s
+}
+
+// quiet returns when the oftenSynced agent has passed over all pods and has changed
+// nothing meanwhile.
 func (s *stage) quiet(p *criproxy.Proxy) {
 	s.Helper()
-	last, since := fmt.Sprint(p.Counts()), time.Now()
-	s.eventually(func() error {
-		if now := fmt.Sprint(p.Counts()); now != last {
-			last, since = now, time.Now()
+	for before := -1; before != len(p.Mutations()) || p.Busy() > 0; s.passes(p, 2) {
+		before = len(p.Mutations())
+	}
+}
+
+// passes returns when the oftenSynced agent has listed the runtime so many times more:
+// what it knew of before, it has looked at.
+func (s *stage) passes(p *criproxy.Proxy, n int) {
+	s.Helper()
+	if !s.often {
+		s.Fatal("the agent passes over its pods once a minute: use oftenSynced")
+	}
+	lists := p.Fault(criproxy.Rule{Method: "ListPodSandbox"})
+	defer lists.Lift()
+	wait.Until(s.T, fmt.Sprint("the agent has listed the runtime ", n, " times more"), func() (listed int, done bool) {
+		for _, c := range lists.Calls() {
+			if c.Pod == "" && !c.Ended.IsZero() {
+				listed++
+			}
 		}
-		if p.Busy() > 0 || time.Since(since) < 500*time.Millisecond {
-			return fmt.Errorf("calls are still made: %s", last)
-		}
-		return nil
+		return listed, listed > n // the first may have begun before
 	})
 }
 
@@ -90,7 +110,7 @@ func (s *stage) quiet(p *criproxy.Proxy) {
 // is stopped by the next agent, with the grace it was given, and its own exit is
 // waited for. What is still wanted is not touched.
 func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
-	s := parallelStage(t)
+	s := parallelStage(t).oftenSynced()
 	// Asked to end, it takes as long as the test lets it.
 	slow := func(name string) string {
 		return manifest(name, []string{container("main", `ignore, print, armed, wait, /x/go, exit, "5"`, scratchMount)},
@@ -113,7 +133,7 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s.serve()
 	s.awaitLog("slow", "main", 0, "SIGTERM")
 	s.awaitLog("lost", "main", 0, "SIGTERM")
-	<-time.After(time.Second)
+	s.passes(s.front, 3)
 	s.touch("go")
 	s.awaitGone("slow")
 	s.awaitGone("lost")
@@ -187,7 +207,7 @@ func TestF16_NodeNameRemembered(t *testing.T) {
 	kept := s.keep()
 	a.leave()
 	cmd := s.command("serve", "-f", s.scratch)
-	cmd.Args[len(cmd.Args)-1] = "other" + s.name // the value of --node-name
+	cmd.Args = append(cmd.Args, "--node-name", "other"+s.name)
 	b := s.start(cmd)
 	if code := b.exit(); code != 1 || !strings.Contains(b.said(), "hint:") || !strings.Contains(b.said(), s.name) {
 		t.Errorf("exit code %d:\n%s", code, b.said())

@@ -12,9 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // line is one of watch -o json.
@@ -164,13 +163,9 @@ func TestAttach_FollowsTheAgent(t *testing.T) {
 		t.Errorf("get sources: %d\n%s%s", table.code, table.out, table.err)
 	}
 	a.leave()
-	select {
-	case <-r.done:
-		if code := r.cmd.ProcessState.ExitCode(); code != 0 {
-			t.Errorf("watch --attach ended with %d", code)
-		}
-	case <-time.After(patience):
-		t.Error("watch --attach goes on without its agent")
+	wait.Receive(t, "the end of watch --attach without its agent", r.done)
+	if code := r.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("watch --attach ended with %d", code)
 	}
 	s.untouched("keep", kept)
 }
@@ -183,20 +178,18 @@ func TestAttach_StuckReaderDelaysNobody(t *testing.T) {
 	a := s.serve()
 	kept := s.keep()
 	stuck, well := s.attach("--full"), s.attach()
-	stuck.await("keep", stuck.of("ADD", "keep"))
+	for _, r := range []*reader{stuck, well} { // both are there before the first edit: each sees it as an UPDATE
+		r.await("keep", r.of("ADD", "keep"))
+	}
 	s.must(stuck.cmd.Process.Signal(syscall.SIGSTOP))
 	const edits = 20
 	for i := range edits { // more than half a MiB each as a line: a socket takes far less than all of them
 		value := fmt.Sprint("e", i)
 		text := labelled(simple("keep"), value)
 		s.write("keep.yaml", strings.Replace(text, "annotations: {", "annotations: {bulk: "+strings.Repeat("x", 200<<10)+", ", 1))
-		took := node.Stopwatch(t)
 		well.await("edit "+value, func(l line) bool {
 			return l.Op == "UPDATE" && len(l.Pods) == 1 && strings.Contains(fmt.Sprint(l.Pods[0].Fields), " "+value+"}")
 		})
-		if took := took(); took > 5*time.Second {
-			t.Errorf("edit %d reached the other reader after %s", i, took)
-		}
 	}
 	s.awaitLabel("keep", fmt.Sprint("e", edits-1))
 	s.write("new.yaml", simple("new"))
@@ -225,6 +218,6 @@ func TestAttach_StuckReaderDelaysNobody(t *testing.T) {
 		t.Errorf("the stuck reader has %d updates of %d, and nothing was dropped", updates, edits)
 	}
 	s.must(stuck.cmd.Process.Signal(syscall.SIGSTOP))
-	a.leave() // within two seconds
+	a.leave()
 	s.untouched("keep", kept)
 }

@@ -2,18 +2,17 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // podGroup returns the cgroup that a pod of a class must be in.
@@ -150,7 +149,7 @@ func TestC_1_34_CgroupTree(t *testing.T) {
 
 // podGroups returns the cgroups of pods below the stage's, in every hierarchy.
 func (s *stage) podGroups() (all []string) {
-	for _, g := range s.node.Look().Cgroups {
+	for _, g := range s.node.Cgroups() {
 		if strings.Contains(g, s.cgroupRoot()+"/") && strings.HasPrefix(filepath.Base(g), "pod") {
 			all = append(all, g)
 		}
@@ -189,13 +188,9 @@ func TestC_1_34_ResizeOrder(t *testing.T) {
 		{"100m", "32Mi", limits{204, 20000, 64 << 20, -1}, limits{102, 10000, 32 << 20, -1}},
 	} {
 		s.write("web.yaml", text(step.cpu, step.memory))
-		select {
-		case got := <-seen:
-			if got.memory < step.during.memory || got.quota < step.during.quota {
-				t.Errorf("while the container was given %s: %+v, want %+v", step.memory, got, step.during)
-			}
-		case <-time.After(patience):
-			t.Fatalf("the container was not given %s", step.memory)
+		got := wait.Receive(t, "the call that gives the container "+step.memory, seen)
+		if got.memory < step.during.memory || got.quota < step.during.quota {
+			t.Errorf("while the container was given %s: %+v, want %+v", step.memory, got, step.during)
 		}
 		s.awaitLimits(group, step.then)
 		s.awaitStatus("web", "resized", func(st v1.PodStatus) bool {
@@ -242,68 +237,4 @@ func TestForeignCgroups(t *testing.T) {
 		}
 	}
 	s.awaitRunning("web", "main")
-}
-
-// TestF1_LeftOfKilledAgents: pods come and go while their agents are killed, again and
-// again, at any moment; in the end nothing is left of them, no cgroup and no mount.
-func TestF1_LeftOfKilledAgents(t *testing.T) {
-	s := parallelStage(t)
-	s.interrupts()
-	kinds := []string{resources("cpu: 10m, memory: 16Mi", "cpu: 10m, memory: 16Mi"), resources("cpu: 10m", "memory: 16Mi"), "stdin: false"}
-	var names []string
-	for i := range 6 {
-		names = append(names, fmt.Sprint("p", i))
-	}
-	s.excuse(names...)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	dice := rand.New(rand.NewPCG(seed, 1))
-	there := make(map[string]bool)
-	s.write("keys.yaml", secretOf("keys", "token", canary))
-	put := func(i int) {
-		s.write(names[i]+".yaml", manifest(names[i], []string{container("main", "forever", kinds[i%3],
-			"volumeMounts: [{name: m, mountPath: /m}, {name: s, mountPath: /s}, {name: s, mountPath: /t, subPath: token}, {name: m, mountPath: /n, subPath: deep}]")},
-			"hostNetwork: true", "terminationGracePeriodSeconds: 1",
-			"volumes: [{name: m, emptyDir: {medium: Memory}}, {name: s, secret: {secretName: keys}}]"))
-		there[names[i]] = true
-	}
-	for round := range 10 {
-		a := s.serve()
-		if round == 0 { // so that one is there in any case
-			put(0)
-			s.awaitRunning(names[0], "main")
-		}
-		for range 3 {
-			if i := dice.IntN(len(names)); there[names[i]] {
-				s.remove(names[i] + ".yaml")
-				there[names[i]] = false
-			} else {
-				put(i)
-			}
-			<-time.After(time.Duration(dice.IntN(400)) * time.Millisecond)
-		}
-		a.killNow()
-	}
-	s.serve()
-	for name, here := range there {
-		if here {
-			s.remove(name + ".yaml")
-		}
-	}
-	for _, name := range names {
-		s.awaitGone(name)
-	}
-	s.eventually(func() error {
-		if left := s.podGroups(); len(left) > 0 {
-			return fmt.Errorf("cgroups are left: %v", left)
-		}
-		return nil
-	})
-	s.eventually(func() error {
-		if left, err := os.ReadDir(filepath.Join(s.root, "pods")); err != nil || len(left) > 0 {
-			return fmt.Errorf("directories are left: %v %v", left, err)
-		}
-		return nil
-	})
-	s.nothingLeft()
 }

@@ -12,18 +12,19 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // What the tests of this binary share; TestMain makes it.
@@ -45,7 +46,7 @@ func run(m *testing.M) int {
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		// Scenarios mostly wait.
-		if err := f.Value.Set("4"); err != nil {
+		if err := f.Value.Set("6"); err != nil {
 			return fail(err)
 		}
 	}
@@ -54,7 +55,7 @@ func run(m *testing.M) int {
 		return fail(err)
 	}
 	defer os.RemoveAll(dir)
-	if err := build(dir); err != nil {
+	if err := program(dir); err != nil {
 		return fail(err)
 	}
 	if shared, err = node.Start(context.Background()); err != nil {
@@ -65,12 +66,15 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	lives.close()
-	left := look()
-	for deadline := time.Now().Add(patience); !left.Empty() && time.Now().Before(deadline); left = look() {
-		<-time.After(100 * time.Millisecond) // what the runtime takes away, it may take away later than it says
-	}
-	if !left.Empty() {
-		code = fail(fmt.Errorf("the scenarios left something behind:\n%s", left))
+	var left node.Left
+	err = wait.Try(func() error { // what the runtime takes away, it may take away later than it says
+		if left = look(); !left.Empty() {
+			return fmt.Errorf("the scenarios left something behind:\n%s", left)
+		}
+		return nil
+	})
+	if err != nil {
+		code = fail(err)
 		for _, id := range slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile("[0-9a-f]{64}").FindAllString(left.String(), -1)))) {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", id, lives.who(id))
 		}
@@ -94,22 +98,31 @@ func look() node.Left {
 	return left
 }
 
-// build builds the program as it is released, without the runtime in it;
-// NODECTL_E2E_BINARY names another one to test.
-func build(dir string) error {
+// program puts bin/nodectl-slim where other users can run it, too;
+// NODECTL_E2E_BINARY names another program to test.
+func program(dir string) error {
 	if nodectl = os.Getenv("NODECTL_E2E_BINARY"); nodectl != "" {
 		return nil
 	}
-	nodectl = filepath.Join(dir, "nodectl")
-	if err := os.Chmod(dir, 0o755); err != nil { // others run it, too
+	slim, err := node.Slim()
+	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", nodectl, ".")
-	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build nodectl: %w\n%s", err, out)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
 	}
-	return nil
+	from, err := os.Open(slim)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	nodectl = filepath.Join(dir, "nodectl")
+	to, err := os.OpenFile(nodectl, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
 }
 
 func fail(errs ...error) int {

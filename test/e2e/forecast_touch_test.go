@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // caged runs nodectl in a cage to its end, and fails when it tried to leave it.
@@ -57,7 +59,7 @@ func (s *stage) tree(dir string) (all map[string]string) {
 // and without an agent beside them. They do all their work; no file below the
 // stage's directory changes; the runtime is asked, and asked to change nothing.
 func TestMergeTouchesNothing(t *testing.T) {
-	s := parallelStage(t)
+	s := parallelStage(t).oftenSynced()
 	w := s.newWeb(simple("web"))
 	a := s.serve("-f", w.URL)
 	kept := s.keep()
@@ -75,7 +77,9 @@ func TestMergeTouchesNothing(t *testing.T) {
 	sources := []string{"-f", s.manifests, "-f", w.URL}
 	looks := func(agent bool, pending int) {
 		s.Helper()
-		s.quiet(s.front)
+		if agent {
+			s.quiet(s.front)
+		}
 		before, mutations, counts := s.tree(s.dir), len(s.front.Mutations()), s.front.Counts()
 		plan := s.caged([]int{pending}, append([]string{"merge", "--dry-run", "--against", "runtime", "-o", "json"}, sources...)...)
 		again := s.caged([]int{pending}, append([]string{"merge", "--dry-run", "--against", "runtime", "-o", "json"}, sources...)...)
@@ -83,13 +87,13 @@ func TestMergeTouchesNothing(t *testing.T) {
 			t.Errorf("two plans of the same:\n%s\n%s", plan.out, again.out)
 		}
 		s.caged([]int{0}, append([]string{"merge"}, sources...)...)
-		if r := s.caged([]int{0}, append([]string{"watch", "--timeout", "20s", "--max-events", "2"}, sources...)...); !strings.Contains(r.out, "ADD") {
+		if r := s.caged([]int{0}, append([]string{"watch", "--timeout", wait.Limit.String(), "--max-events", "2"}, sources...)...); !strings.Contains(r.out, "ADD") {
 			t.Errorf("watch: %s%s", r.out, r.err)
 		}
 		s.caged([]int{0}, "get", "pods")
 		if agent {
 			s.caged([]int{0}, "get", "sources")
-			s.caged([]int{0}, "watch", "--attach", "--timeout", "300ms")
+			s.caged([]int{0}, "watch", "--attach", "--timeout", wait.Limit.String(), "--max-events", "2")
 		}
 		if made := s.front.Mutations()[mutations:]; len(made) > 0 {
 			t.Errorf("mutating calls: %v", made)

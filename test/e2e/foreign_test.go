@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestF28_ForeignPods: what somebody else made on the runtime is left alone,
@@ -31,12 +31,19 @@ func TestF28_ForeignPods(t *testing.T) {
 	// Everything that looks for strays: events of these pods, housekeeping, a
 	// new agent, the going of a pod of the same name.
 	a.leave()
-	s.serve().await("All pods reported")
+	a = s.serve()
+	a.await("All pods reported")
 	s.remove("keep.yaml")
 	s.awaitGone("keep")
 	s.write("next.yaml", simple("next"))
 	s.awaitRunning("next", "main")
-	<-time.After(2500 * time.Millisecond) // housekeeping's period is two seconds
+	// The agent says of a pod with its node's name, made after all of these, that it does
+	// not know its source: by then it has looked at what it does not know.
+	s.runForeign("own-"+s.name, map[string]string{
+		pod.LabelPodName: s.full("own"), pod.LabelPodNamespace: "default", pod.LabelPodUID: "own-" + s.name, pod.LabelNode: s.name,
+	})
+	s.excuse("own")
+	a.await("left alone", s.full("own"))
 	for box, c := range was {
 		r, err := s.node.Runtime.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: box})
 		if err != nil || r.Status.State != cri.PodSandboxState_SANDBOX_READY {
@@ -61,7 +68,7 @@ func (s *stage) runForeign(name string, labels map[string]string) (box, id strin
 		s.Fatal(err)
 	}
 	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 		defer cancel()
 		_, _ = s.node.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: b.PodSandboxId})
 		if _, err := s.node.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: b.PodSandboxId}); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/invariant"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // promised is what a scenario notes down for invariants.
@@ -96,7 +97,7 @@ func (s *stage) judge() {
 // of it; excuse names pods that a scenario makes the agent end.
 func (s *stage) invariants() {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience) // at the end, the test's own is over
+	ctx, cancel := context.WithTimeout(context.Background(), 2*wait.Limit) // at the end, the test's own is over
 	defer cancel()
 	scope := invariant.Scope{
 		Node: s.node, Name: s.name, Witness: s.lives.Witness, History: &s.history, Root: s.root, Logs: s.logs, Secrets: []string{canary},
@@ -111,7 +112,7 @@ func (s *stage) invariants() {
 	}
 	s.forgive()
 	if scope.Pid > 0 {
-		if err := scope.Settle(ctx, patience); err != nil {
+		if err := scope.Settle(ctx); err != nil {
 			s.Error(err)
 		}
 		s.eventually(func() error {

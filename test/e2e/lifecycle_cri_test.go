@@ -230,7 +230,7 @@ func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 	b.want.Pod.Spec.Containers[0].Resources = ask("100m", "200m", "16Mi")
 	b.eventually(func() error {
 		err := b.rt.UpdateContainer(t.Context(), id, b.want, "main")
-		if err == nil || !strings.Contains(err.Error(), "memory limit 16Mi is below the ") {
+		if err == nil || !strings.Contains(err.Error(), "memory limit (16777216) below current usage (") {
 			return fmt.Errorf("a limit below what is used: %v", err)
 		}
 		return nil

@@ -1,24 +1,15 @@
 package e2e
 
 import (
-	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // TestF83_CrashLoop: a container that ends as soon as it starts is started again
@@ -90,116 +81,5 @@ func TestF83_CrashLoop(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestF84_RotationLosesNoLine: logs that grow while they are rotated keep every
-// line once, in order, over all their files; a log that somebody takes away is
-// no trouble to anybody, and neither is one that is a link to elsewhere.
-func TestF84_RotationLosesNoLine(t *testing.T) {
-	s := parallelStage(t)
-	const lines = 2200 // logs are looked at every ten seconds
-	s.write("chatty.yaml", manifest("chatty", []string{
-		container("main", fmt.Sprintf("count, %q, 10ms, print, done, forever", fmt.Sprint(lines)), secret),
-		container("fast", fmt.Sprintf("count, %q, 0s, print, done, count, %q, 10ms, forever", "4000", fmt.Sprint(lines))),
-	}))
-	s.write("away.yaml", manifest("away", []string{container("main", fmt.Sprintf("count, %q, 10ms, forever", fmt.Sprint(lines)))}))
-	s.write("link.yaml", manifest("link", []string{container("main", fmt.Sprintf("count, %q, 10ms, forever", fmt.Sprint(lines)))}))
-	a := s.serve("--container-log-max-size", "8Ki", "--container-log-max-files", "20")
-	was := s.awaitRunning("chatty", "main", "fast")
-	s.awaitRunning("away", "main")
-	s.awaitRunning("link", "main")
-	dir := func(pod, container string) string {
-		return filepath.Join(s.logs, "default_"+s.full(pod)+"_"+s.uid(pod), container)
-	}
-	if err := os.RemoveAll(dir("away", "main")); err != nil {
-		t.Fatal(err)
-	}
-	precious := filepath.Join(s.scratch, "precious")
-	link := filepath.Join(dir("link", "main"), "0.log")
-	err := os.WriteFile(precious, bytes.Repeat([]byte("precious\n"), 4<<10), 0o600)
-	if err == nil {
-		err = errors.Join(os.Remove(link), os.Symlink(precious, link))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]int{"main": lines, "fast": 4000} {
-		// A rotation that goes on meanwhile is no loss: files change their names under
-		// who reads them, and one is there twice while it is compressed.
-		node.Eventually(t, 90*time.Second, func() error {
-			files, err := filepath.Glob(filepath.Join(dir("chatty", name), "*"))
-			if err != nil {
-				return err
-			}
-			numbers, done, err := numbersOf(files)
-			switch {
-			case err != nil:
-				return fmt.Errorf("container %s: %w", name, err)
-			case !done:
-				return fmt.Errorf("container %s still writes, or its last line is lost", name)
-			case len(files) < 3:
-				return fmt.Errorf("container %s: files %v, want rotated ones", name, files)
-			case len(numbers) < want:
-				return fmt.Errorf("container %s: %d lines, want %d", name, len(numbers), want)
-			}
-			for i, n := range numbers[:want] {
-				if n != i+1 {
-					return fmt.Errorf("container %s: line %d is in place %d", name, n, i+1)
-				}
-			}
-			return nil
-		})
-	}
-	s.untouched("chatty", was)
-	for _, pod := range []string{"away", "link"} {
-		if c := s.containers(pod); len(c) != 1 || c[0].State != cri.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("pod %s: %v", pod, c)
-		}
-	}
-	if text, err := os.ReadFile(precious); err != nil || len(text) != 4<<10*len("precious\n") {
-		t.Errorf("what the link leads to has %d bytes: %v", len(text), err)
-	}
-	if said := a.linesWith("level=WARN", s.full("away")); len(said) > 0 {
-		t.Errorf("of a log that is not there: %v", said)
-	}
-	s.invariants()
-	for _, f := range s.files() {
-		s.remove(f)
-	}
-	for _, pod := range []string{"chatty", "away", "link"} {
-		s.awaitGone(pod)
-	}
-	s.nothingLeft()
-}
-
 // counted is a line of the verb count, in a container's log.
 var counted = regexp.MustCompile(`^\S+ stdout F line (\d+)\n$`)
-
-// numbersOf returns the numbers of the lines in a container's logs, the oldest
-// first: rotated ones by their time, then the one written to; and whether it was done.
-func numbersOf(files []string) (all []int, done bool, err error) {
-	slices.SortFunc(files, func(a, b string) int {
-		if (len(a) < len(b)) != (len(b) < len(a)) && (strings.HasSuffix(a, ".log") || strings.HasSuffix(b, ".log")) {
-			return len(b) - len(a) // the one written to has the shortest name
-		}
-		return strings.Compare(a, b)
-	})
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err == nil && strings.HasSuffix(f, ".gz") {
-			var z *gzip.Reader
-			if z, err = gzip.NewReader(bytes.NewReader(text)); err == nil {
-				text, err = io.ReadAll(z)
-			}
-		}
-		if err != nil {
-			return nil, false, err
-		}
-		done = done || strings.Contains(string(text), "F done\n")
-		for line := range strings.Lines(string(text)) {
-			if m := counted.FindStringSubmatch(line); m != nil {
-				n, _ := strconv.Atoi(m[1])
-				all = append(all, n)
-			}
-		}
-	}
-	return all, done, nil
-}

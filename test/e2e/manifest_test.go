@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -141,7 +141,7 @@ func TestF40_HalfWrittenManifest(t *testing.T) {
 	// A new pod whose first half would be a pod as well.
 	fresh := manifest("fresh", []string{container("main", "forever"), container("side", "forever"), container("third", "forever")})
 	for file, text := range map[string]string{"keep.yaml": edited, "fresh.yaml": fresh} {
-		s.writeSlowly(filepath.Join(s.manifests, file), text, func() { s.untouched("keep", kept) })
+		s.writeSlowly(file, text, 10, func() { s.untouched("keep", kept) })
 	}
 	s.awaitRunning("fresh", "main", "side", "third")
 	s.eventually(func() error {
@@ -161,23 +161,24 @@ func TestF40_HalfWrittenManifest(t *testing.T) {
 	}
 }
 
-// writeSlowly writes a file in ten pieces, with a pause after each in which
-// check runs.
-func (s *stage) writeSlowly(path, text string, check func()) {
+// writeSlowly writes a manifest in place and in pieces. After each the agent has read
+// the directory, of which it tells by a file that is no manifest; then check runs.
+func (s *stage) writeSlowly(file, text string, pieces int, check func()) {
 	s.Helper()
-	f, err := os.Create(path)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer f.Close()
-	const pieces = 10
+	f, err := os.Create(filepath.Join(s.manifests, file))
+	s.must(err)
+	mark := "mark-" + file
 	for i := range pieces {
-		if _, err := f.WriteString(text[len(text)*i/pieces : len(text)*(i+1)/pieces]); err != nil {
-			s.Fatal(err)
-		}
-		<-time.After(150 * time.Millisecond)
+		_, err := f.WriteString(text[len(text)*i/pieces : len(text)*(i+1)/pieces])
+		s.must(err, os.WriteFile(filepath.Join(s.manifests, mark), []byte(fmt.Sprintf("piece%d: [", i)), 0o600))
+		s.awaitRejected("file", mark)
 		check()
+		s.must(os.Remove(filepath.Join(s.manifests, mark)))
+		s.awaitSource("file", mark+" is gone", func(it sourceState) bool {
+			return !slices.ContainsFunc(it.Problems, func(p problem) bool { return strings.HasSuffix(p.File, mark) })
+		})
 	}
+	s.must(f.Close())
 }
 
 // TestF45_UnreadableManifest: a file that may not be read is named, and is a

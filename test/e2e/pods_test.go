@@ -130,8 +130,8 @@ func TestC_1_31_HostPortConflict(t *testing.T) {
 	s.write("second.yaml", text("second", port))
 	a.await("level=WARN", s.full("second"), port)
 	st := s.awaitPhase("second", v1.PodPending)
-	if m := waiting(st, "main").Message + st.Message; !strings.Contains(m, port) {
-		t.Errorf("the status does not name the port: %s", describe(st))
+	if want := "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"; st.Reason != "NodePorts" || st.Message != want {
+		t.Errorf("the status is not the kubelet's, %q: %s", want, describe(st))
 	}
 	s.untouched("first", was)
 	if n := len(s.sandboxes()); n != 1 {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -15,9 +14,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/nodectl/nodectl/test/criproxy"
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // hostile is a server that probes are sent to, and what it saw.
@@ -126,125 +122,6 @@ func TestF80_HostileTargets(t *testing.T) {
 	s.untouched("web", was)
 }
 
-// TestF81_ManyCommands: of many commands that hang no more run at once than the
-// node allows, nor of one pod than a pod may, whatever else is to be done goes
-// on, and none of them is left when its time is over.
-func TestF81_ManyCommands(t *testing.T) {
-	s := parallelStage(t)
-	p := s.through(criproxy.Hooks{})
-	var now, most atomic.Int32
-	held := p.Fault(criproxy.Rule{Method: "ExecSync", Hang: true})
-	const pods, each = 5, 4 // with two commands a container: 40
-	probe := func(kind string, timeout int) string {
-		return fmt.Sprintf("%s: {exec: {command: [/app, forever, asked]}, periodSeconds: 1, timeoutSeconds: %d, failureThreshold: 99}", kind, timeout)
-	}
-	for i := range pods {
-		var list []string
-		for j := range each {
-			list = append(list, container(fmt.Sprint("c", j), "forever", probe("readinessProbe", 20), probe("livenessProbe", 20)))
-		}
-		name := fmt.Sprint("p", i)
-		s.write(name+".yaml", manifest(name, list, "hostNetwork: true"))
-	}
-	s.serve()
-	running := func() map[string]int {
-		count := make(map[string]int)
-		for _, c := range held.Calls() {
-			if c.Ended.IsZero() {
-				count[c.Pod]++
-				count[""]++
-			}
-		}
-		return count
-	}
-	const late = 2 * time.Minute // forty probes and twenty containers
-	node.Eventually(t, late, func() error {
-		n := running()
-		now.Store(int32(n[""]))
-		most.Store(max(most.Load(), now.Load()))
-		for pod, n := range n {
-			if pod != "" && n > 8 {
-				t.Errorf("%d commands of pod %s run at once", n, pod)
-			}
-		}
-		if now.Load() < 32 {
-			return fmt.Errorf("%d commands run at once", now.Load())
-		}
-		return nil
-	})
-	s.write("next.yaml", simple("next"))
-	s.awaitReady("next", true)
-	s.remove("next.yaml")
-	s.awaitGone("next")
-	if n := running()[""]; max(n, int(most.Load())) > 32 {
-		t.Errorf("%d commands run at once", max(n, int(most.Load())))
-	}
-	for i := range pods - 1 {
-		s.remove(fmt.Sprint("p", i, ".yaml"))
-	}
-	for i := range pods - 1 {
-		s.awaitGone(fmt.Sprint("p", i))
-	}
-	last := fmt.Sprint("p", pods-1)
-	s.eventually(func() error { // those of pods that are gone have been called off
-		for pod, n := range running() {
-			if pod != "" && pod != s.full(last) && n > 0 {
-				return fmt.Errorf("%d commands of pod %s are still waited for", n, pod)
-			}
-		}
-		return nil
-	})
-
-	// And now for real: eight commands of the last pod, a second each.
-	var list []string
-	for j := range each {
-		list = append(list, container(fmt.Sprint("c", j), "forever", probe("readinessProbe", 1), probe("livenessProbe", 1)))
-	}
-	held.Lift()
-	watch := p.Fault(criproxy.Rule{Method: "ExecSync"})
-	s.write(last+".yaml", manifest(last, list, "hostNetwork: true"))
-	node.Eventually(t, late, func() error {
-		if n := len(watch.Calls()); n < 24 {
-			return fmt.Errorf("%d commands ran", n)
-		}
-		return nil
-	})
-	var names []string
-	for j := range each {
-		names = append(names, fmt.Sprint("c", j))
-	}
-	was := s.awaitRunning(last, names...)
-	s.eventually(func() error { // some may be on their way out; what stays would be more at every look
-		commands := 0
-		for _, r := range was {
-			for _, p := range s.node.Processes(r.id) {
-				if slices.Contains(p.Args, "asked") { // and not what starts it
-					commands++
-				}
-			}
-		}
-		if commands > 8 {
-			return fmt.Errorf("%d commands live in a pod that may have 8", commands)
-		}
-		return nil
-	})
-	// Without probes, nothing but the containers is left.
-	list = nil
-	for j := range each {
-		list = append(list, container(fmt.Sprint("c", j), "forever"))
-	}
-	s.write(last+".yaml", manifest(last, list, "hostNetwork: true"))
-	s.eventually(func() error {
-		now, err := s.runningNow(last, slices.Clone(names)...)
-		for name, r := range now {
-			if all := s.node.Processes(r.id); len(all) != 1 {
-				err = errors.Join(err, fmt.Errorf("container %s has processes %v", name, all))
-			}
-		}
-		return err
-	})
-}
-
 // TestF82_HooksOrderAndDeadline: a preStop that hangs ends with the grace; a
 // postStart that fails ends its container, which is tried again; sidecars are
 // there before the rest and go after it; a pod past its deadline ends.
@@ -253,7 +130,7 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	s.write("pre.yaml", manifest("pre", []string{
 		container("main", `term, "7", print, armed, forever`, "lifecycle: {preStop: {exec: {command: [/app, forever]}}}"),
 		container("side", `term, "8", print, armed, forever`),
-	}, "terminationGracePeriodSeconds: 10"))
+	}, "terminationGracePeriodSeconds: 4"))
 	s.write("post.yaml", manifest("post", []string{container("main", "append, /x/post, forever", scratchMount,
 		`lifecycle: {postStart: {exec: {command: [/app, exit, "3"]}}}`)}, s.scratchVolume()))
 	s.excuse("post") // the agent ends its container
@@ -276,11 +153,11 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	if len(main) != 1 || len(side) != 1 || main[0].exit != 7 || side[0].exit != 8 {
 		t.Fatalf("main ended as %+v, side as %+v", main, side)
 	}
-	if took := main[0].to.Sub(asked); took < 9500*time.Millisecond || took > 20*time.Second {
-		t.Errorf("a hook that hangs held its container for %s, its grace is 10s", took)
+	if took := main[0].to.Sub(asked); took < 3500*time.Millisecond {
+		t.Errorf("a hook that hangs held its container for %s, its grace is 4s", took)
 	}
-	if took := side[0].to.Sub(asked); took > 9*time.Second {
-		t.Errorf("the container beside it took %s", took)
+	if !side[0].to.Before(main[0].to) {
+		t.Errorf("the container beside it ended at %s, after %s", side[0].to, main[0].to)
 	}
 
 	s.awaitStatus("post", "its hook failed", func(st v1.PodStatus) bool {
@@ -316,14 +193,5 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	if st.Reason != "DeadlineExceeded" || !strings.Contains(st.Message, "deadline") {
 		t.Errorf("the pod past its deadline: %s", describe(st))
 	}
-	s.eventually(func() error {
-		all := s.ended("dead", "main")
-		if len(all) != 1 {
-			return fmt.Errorf("lives: %+v", all)
-		}
-		if lived := all[0].to.Sub(all[0].from); lived > 25*time.Second {
-			t.Errorf("it lived for %s, its deadline is 15s", lived)
-		}
-		return nil
-	})
+	s.awaitEnded("dead", "main", 1)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -87,16 +86,12 @@ func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
 	db, web := s.awaitRunning("shop-db", "db"), s.awaitRunning("shop-web", "notes", "web")
 	// The page's file changes at once, and nothing restarts.
 	s.edit("config.yaml", "<h1>{{.Title}}</h1>", "<h2>{{.Title}}</h2>")
-	took := node.Stopwatch(t)
 	s.eventually(func() error {
 		if got := page(); !strings.HasPrefix(got, "<h2>") {
 			return fmt.Errorf("the page is %q", got)
 		}
 		return nil
 	})
-	if took := took(); took > 5*time.Second {
-		t.Errorf("the page took %s", took)
-	}
 	// What only an environment shows: the dry run says so, and nothing restarts.
 	a.leave()
 	s.edit("config.yaml", "title: The corner shop", "title: The new shop")

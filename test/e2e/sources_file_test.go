@@ -57,17 +57,7 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 		mended()
 	})
 	s.scene("F40 a writer that takes its time", func() {
-		f, err := os.Create(filepath.Join(s.manifests, "web.yaml"))
-		s.must(err)
-		defer f.Close()
-		text := labelled(simple("web"), "slow")
-		for i := range 6 {
-			_, err := f.WriteString(text[len(text)*i/6 : len(text)*(i+1)/6])
-			s.must(err)
-			<-time.After(120 * time.Millisecond)
-			s.untouched("web", web)
-		}
-		s.must(f.Close())
+		s.writeSlowly("web.yaml", labelled(simple("web"), "slow"), 4, func() { s.untouched("web", web) })
 		s.awaitLabel("web", "slow")
 		mended()
 	})
@@ -270,10 +260,9 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 	text := func(v string) []byte { return []byte(labelled(simple("keep"), v)) }
 	var gap time.Duration // how long the file was away
 	forgiven := 0
-	replace := func(away func() error, pause time.Duration, v string) {
+	replace := func(away func() error, v string) {
 		begin := time.Now()
 		s.must(away())
-		<-time.After(pause)
 		s.must(os.WriteFile(path, text(v), 0o600))
 		gap = time.Since(begin)
 	}
@@ -282,13 +271,13 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 		"vim with a backup": func(v string) error {
 			probe := filepath.Join(s.manifests, "4913")
 			s.must(os.WriteFile(filepath.Join(s.manifests, ".keep.yaml.swp"), []byte("b0VIM"), 0o600), os.WriteFile(probe, nil, 0o600), os.Remove(probe))
-			replace(backup, 20*time.Millisecond, v) // a slow disk
+			replace(backup, v)
 			return os.Remove(path + "~")
 		},
 		"emacs": func(v string) error {
 			lock := filepath.Join(s.manifests, ".#keep.yaml")
 			s.must(os.Symlink("root@host.1:1", lock), os.WriteFile(filepath.Join(s.manifests, "#keep.yaml#"), text("auto-saved"), 0o600))
-			replace(backup, 0, v)
+			replace(backup, v)
 			return os.Remove(lock)
 		},
 		"rsync": func(v string) error {
@@ -298,7 +287,7 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 		},
 		"cp": func(v string) error { return os.WriteFile(path, text(v), 0o600) },
 		"removed and written": func(v string) error {
-			replace(func() error { return os.Remove(path) }, 0, v)
+			replace(func() error { return os.Remove(path) }, v)
 			return nil
 		},
 	} {
@@ -340,48 +329,4 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 	if len(it.Problems) > 0 {
 		t.Errorf("problems: %+v", it.Problems)
 	}
-}
-
-// TestF47_F49_StormsAndFlips: a storm of touches beside good manifests, thousands
-// of files, and one file that goes and comes with the same content again and again, lead to what is
-// there in the end: one pod, one container, and never two at once.
-func TestF47_F49_StormsAndFlips(t *testing.T) {
-	s := parallelStage(t)
-	s.write("web.yaml", simple("web"))
-	s.serve()
-	kept := s.keep()
-	s.awaitRunning("web", "main")
-	for i := range 2000 {
-		path := filepath.Join(s.manifests, fmt.Sprintf("note-%c%c.yaml", 'a'+i%50/10, 'a'+i%10)) // each its own in what the agent says (I5)
-		s.must(os.WriteFile(path, []byte("# nothing\n"), 0o600))
-		if i%3 == 0 {
-			s.must(os.Remove(path))
-		}
-	}
-	// Thousands of files are there to stay: an edit among them is seen at once (F48).
-	for i := range 3000 {
-		name := fmt.Sprintf("config%d", i)
-		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\n"
-		s.must(os.WriteFile(filepath.Join(s.manifests, name+".yaml"), []byte(text), 0o600))
-	}
-	s.write("web.yaml", labelled(simple("web"), "among-thousands"))
-	s.awaitLabel("web", "among-thousands")
-	s.untouched("keep", kept)
-	s.excuse("web") // what is begun while an edit is on its way, ends for it
-	for i := range 20 {
-		s.remove("web.yaml")
-		<-time.After(time.Duration(i%5*60) * time.Millisecond) // shorter and longer than editors take
-		s.write("web.yaml", simple("web"))
-		<-time.After(time.Duration(i%3*40) * time.Millisecond)
-	}
-	s.write("web.yaml", labelled(simple("web"), "last"))
-	s.awaitLabel("web", "last")
-	web := s.awaitRunning("web", "main")
-	s.awaitReady("web", true)
-	s.untouched("web", web)
-	s.sandbox("web") // the one that is left
-	s.untouched("keep", kept)
-	s.remove("web.yaml")
-	s.awaitGone("web")
-	s.untouched("keep", kept)
 }

@@ -1,14 +1,19 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // sourceState is what get sources -o json says of one source.
@@ -28,18 +33,39 @@ type problem struct {
 // sources asks the running agent for its sources.
 func (s *stage) sources() ([]sourceState, error) {
 	s.Helper()
-	r := s.run("get", "sources", "-o", "json")
-	if r.code != 0 {
-		return nil, fmt.Errorf("get sources: exit code %d: %s", r.code, r.err)
-	}
 	var list struct {
 		Kind  string
 		Items []sourceState
 	}
-	if err := json.Unmarshal([]byte(r.out), &list); err != nil || list.Kind != "SourceList" {
-		s.Fatalf("get sources: kind %q, %v:\n%s", list.Kind, err, r.out)
+	if err := s.ask("/v1/sources", &list); err != nil {
+		return nil, err
+	}
+	if list.Kind != "SourceList" {
+		s.Fatalf("sources are told as %q", list.Kind)
 	}
 	return list.Items, nil
+}
+
+// ask reads a document of the running agent, as nodectl's commands do.
+func (s *stage) ask(path string, into any) error {
+	ctx, cancel := context.WithTimeout(s.Context(), wait.Limit)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://nodectl"+path, nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(s.root, "nodectl.sock"))
+	}}}
+	answer, err := client.Do(q)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, answer.Status)
+	}
+	return json.NewDecoder(answer.Body).Decode(into)
 }
 
 // awaitSource returns the source of a kind, or at a location, as soon as ok

@@ -20,11 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
-
-// patience is how long anything may take that has no limit of its own: the
-// machine may be busy.
-const patience = 30 * time.Second
 
 // A stage is what one scenario has to itself: a node name, directories, and the
 // agents it starts.
@@ -40,6 +37,8 @@ type stage struct {
 	endpoint  string // what the commands are told; "" is front, made when it is needed
 	front     *criproxy.Proxy
 	lives     *witness // of node
+	often     bool     // its agents are oftenSynced
+	nextBuild string   // of the program, for upgraded
 
 	promised // what invariants needs to know
 	belongings
@@ -182,27 +181,17 @@ func (s *stage) proxy(sock string, hooks criproxy.Hooks) *criproxy.Proxy {
 // happens returns once a fault has happened to n calls.
 func (s *stage) happens(f *criproxy.Fault, n int) {
 	s.Helper()
-	ctx, stop := context.WithTimeout(s.Context(), patience)
+	ctx, stop := context.WithTimeout(s.Context(), wait.Limit)
 	defer stop()
 	if err := f.Await(ctx, n); err != nil {
 		s.Fatal(err)
 	}
 }
 
-// eventually calls f until it returns nil, and fails the scenario with its last
-// error when that takes too long.
+// eventually calls f until it returns nil.
 func (s *stage) eventually(f func() error) {
 	s.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.Fatalf("after %s: %v", patience, err)
-		}
-		<-time.After(20 * time.Millisecond) // to look costs the machine more than most of what is waited for
-	}
+	wait.NoError(s.T, f)
 }
 
 // write puts a manifest in place as careful programs do: whole, by a rename.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // belongings knows what is a scenario's of that which carries no pod's name.
@@ -79,9 +80,9 @@ func (s *stage) noteNetwork(c criproxy.Call) {
 // strays returns what of the scenario's is on the machine though CRI lists nothing
 // that it could belong to: network namespaces, shims, cgroups.
 func (s *stage) strays() (left node.Left, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
-	all := s.node.Look() // first: what comes to be meanwhile is not seen, or listed
+	all := s.node.LookBeside() // first: what comes to be meanwhile is not seen, or listed
 	listed := make(map[string]bool)
 	boxes, err := s.node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {

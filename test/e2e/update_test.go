@@ -56,7 +56,6 @@ func TestEdit_LabelsTouchNothing(t *testing.T) {
 			if err := os.Rename(path, path+"~"); err != nil {
 				t.Fatal(err)
 			}
-			<-time.After(2 * time.Millisecond)
 			if err := os.WriteFile(path, []byte(labelled(text, v)), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -260,10 +259,15 @@ func TestF49_RemovedAndAddedAgain(t *testing.T) {
 	s.awaitRunning("web", "main")
 	const flips = 10
 	for i := range flips {
+		ended := len(s.ended("web", "main"))
 		s.remove("web.yaml")
-		<-time.After(time.Duration(i*40) * time.Millisecond)
+		if i%4 == 3 { // by then the old one has begun to go
+			s.awaitEnded("web", "main", ended+1)
+		}
 		s.write("web.yaml", text(i+1))
-		<-time.After(time.Duration((flips-i)*30) * time.Millisecond)
+		if i%2 == 1 { // and by then the new one is there, or a part of it
+			s.awaitRunning("web", "main")
+		}
 	}
 	s.eventually(func() error {
 		now, err := s.runningNow("web", "main")

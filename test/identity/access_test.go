@@ -24,8 +24,6 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-func metaList() metav1.ListOptions { return metav1.ListOptions{} }
-
 // asks is a request with a token, or with a certificate of the cluster's authority.
 func asks(token string, cert *x509.Certificate) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "https://n1:10250/pods", nil)
@@ -61,9 +59,11 @@ func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource st
 // The answers of a real API server with RBAC to the node's own identity: who has a
 // token, and what they may do with this node and no other. `get` on nodes/proxy is
 // not `create`: it opens no exec (D1).
+//
+// The server is the one of all tests: this one runs before those that are parallel.
 func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
-	t.Parallel()
-	c, admin := start(t, "reader-token,reader,1", "worker-token,worker,2", "nobody-token,nobody,3")
+	c := shared(t)
+	admin := c.admin
 	bind(t, admin, "read", "read-nodes", []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/proxy"}, Verbs: []string{"get"}}}, user("reader"))
 	bind(t, admin, "work", "work-nodes", []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes/proxy"}, Verbs: []string{"create"}, ResourceNames: []string{"n1"}},
@@ -144,7 +144,8 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 // account, and refused once the account is gone and what was said is old.
 func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 	t.Parallel()
-	c, admin := start(t)
+	c := shared(t)
+	admin := c.admin
 	must(admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "metrics"}}, metav1.CreateOptions{}))
 	bind(t, admin, "metrics", "read-metrics", []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}}},
 		rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "metrics"})

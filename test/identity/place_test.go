@@ -5,6 +5,8 @@
 // No controller runs: the tests approve and sign certificate requests themselves,
 // with the cluster's authority, so that they decide how old a certificate is.
 //
+// The tests share the server, each with a node of its own.
+//
 // The one rule: what a certificate is worth is asked of the API server.
 package identity
 
@@ -29,6 +31,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -38,11 +41,9 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
 	"github.com/nodectl/nodectl/test/cluster"
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/suite"
+	"github.com/nodectl/nodectl/test/wait"
 )
-
-// patience is how long something may take on a busy machine.
-const patience = 90 * time.Second
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -51,16 +52,53 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// start starts an API server that authorizes as a real one, with these bearer
-// tokens (token to user and groups).
-func start(t testing.TB, tokens ...string) (*cluster.Cluster, kubernetes.Interface) {
-	t.Helper()
+// api is an API server that authorizes as a real one, and its administrator.
+type api struct {
+	*cluster.Cluster
+	admin kubernetes.Interface
+}
+
+// shared is the server of all tests. It knows some tokens, and a node that has the bootstrap
+// token may ask for a certificate.
+var shared = suite.Once(func(t testing.TB) api {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
+	tokens := []string{"reader-token,reader,1", "worker-token,worker,2", "nobody-token,nobody,3", bootstrapToken + `,system:bootstrap:abcdef,4,"system:bootstrappers"`}
 	if err := os.WriteFile(file, []byte(strings.Join(tokens, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := cluster.Start(t, cluster.RBAC(), cluster.APIServerArgs("--token-auth-file="+file))
-	return c, must(kubernetes.NewForConfig(c.Config(t, c.AdminKubeconfig(t))))
+	a := api{c, must(kubernetes.NewForConfig(c.Config(t, c.AdminKubeconfig(t))))}
+	bind(t, a.admin, "bootstrap", "system:node-bootstrapper", nil, group("system:bootstrappers"))
+	permitted(t, a.admin, "the bootstrap token may ask for certificates", authorizationv1.SubjectAccessReviewSpec{
+		User: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests", Verb: "create"},
+	})
+	return a
+})
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// start returns the server and a node name that no other test has.
+func start(t testing.TB) (c api, node string) {
+	t.Helper()
+	return shared(t), strings.ToLower(strings.ReplaceAll(t.Name(), "_", "-"))
+}
+
+// requested returns the requests of certificates for a node.
+func (c api) requested(t testing.TB, node string) (all []certificatesv1.CertificateSigningRequest) {
+	t.Helper()
+	for _, csr := range must(c.admin.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})).Items {
+		if asksFor(&csr) == "system:node:"+node {
+			all = append(all, csr)
+		}
+	}
+	return all
+}
+
+// asksFor returns the common name that a certificate is requested for.
+func asksFor(csr *certificatesv1.CertificateSigningRequest) string {
+	block, _ := pem.Decode(csr.Spec.Request)
+	return must(x509.ParseCertificateRequest(block.Bytes)).Subject.CommonName
 }
 
 // bind lets users do what a cluster role says.
@@ -84,7 +122,7 @@ func user(name string) rbacv1.Subject {
 }
 
 // tokenKubeconfig writes a kubeconfig of whoever has a token.
-func tokenKubeconfig(t testing.TB, c *cluster.Cluster, token string) string {
+func tokenKubeconfig(t testing.TB, c api, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "bootstrap-kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
@@ -100,9 +138,11 @@ users: [{name: u, user: {token: %q}}]
 	return path
 }
 
-// signer approves and signs certificate requests, in place of a controller manager.
+// signer approves and signs the certificate requests of one node, in place of a
+// controller manager.
 type signer struct {
 	admin kubernetes.Interface
+	node  string
 	ca    *x509.Certificate
 	key   *ecdsa.PrivateKey
 
@@ -117,33 +157,38 @@ type signer struct {
 type life struct{ since, left time.Duration }
 
 // sign starts a signer, until the test ends.
-func sign(t *testing.T, c *cluster.Cluster, admin kubernetes.Interface, lives ...life) *signer {
+func sign(t *testing.T, c api, node string, lives ...life) *signer {
 	t.Helper()
 	decode := func(file string) []byte { block, _ := pem.Decode(must(os.ReadFile(file))); return block.Bytes }
 	s := &signer{
-		admin: admin, lives: lives, more: make(chan struct{}),
+		admin: c.admin, node: node, lives: lives, more: make(chan struct{}),
 		ca:  must(x509.ParseCertificate(decode(c.Authority.File))),
 		key: must(x509.ParseECPrivateKey(decode(c.Authority.KeyFile))),
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { s.run(t, ctx) })
+	wg.Go(func() { s.run(ctx, t) })
 	t.Cleanup(func() { stop(); wg.Wait() })
 	return s
 }
 
-func (s *signer) run(t *testing.T, ctx context.Context) {
+func (s *signer) run(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		w, err := s.admin.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{})
-		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(200 * time.Millisecond): // an API server that restarts
+		var w watch.Interface
+		err := wait.Try(func() (err error) { // the API server may restart
+			if w, err = s.admin.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{}); ctx.Err() != nil {
+				err = nil
 			}
-			continue
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if w == nil {
+			return
 		}
 		for e := range w.ResultChan() {
-			if csr, ok := e.Object.(*certificatesv1.CertificateSigningRequest); ok && e.Type == watch.Added && len(csr.Status.Certificate) == 0 {
+			if csr, ok := e.Object.(*certificatesv1.CertificateSigningRequest); ok && e.Type == watch.Added && len(csr.Status.Certificate) == 0 && asksFor(csr) == "system:node:"+s.node {
 				if err := s.issue(ctx, csr); err != nil && ctx.Err() == nil {
 					t.Errorf("sign %s: %v", csr.Name, err)
 				}
@@ -203,7 +248,7 @@ func (s *signer) issue(ctx context.Context, csr *certificatesv1.CertificateSigni
 // waits returns once n certificates were issued: the last of them and its request.
 func (s *signer) waits(t testing.TB, n int) (*certificatesv1.CertificateSigningRequest, *x509.Certificate) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(wait.Limit)
 	for {
 		s.mu.Lock()
 		more, asked, issued := s.more, slices.Clone(s.asked), slices.Clone(s.issued)
@@ -232,7 +277,7 @@ func whoami(t testing.TB, c *kubeconfig.Client) (authenticationv1.UserInfo, erro
 // until waits for something to be so: it becomes so without telling us.
 func until(t testing.TB, what string, so func() (bool, error)) {
 	t.Helper()
-	node.Eventually(t, patience, func() error {
+	wait.NoError(t, func() error {
 		ok, err := so()
 		if ok {
 			return nil

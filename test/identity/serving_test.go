@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // shown connects as the API server does, which believes the cluster's authority
@@ -36,10 +37,10 @@ func shown(t testing.TB, s *certificate.Serving, authority string, name string) 
 			return
 		}
 		defer there.Close()
-		_ = there.SetDeadline(time.Now().Add(patience))
+		_ = there.SetDeadline(time.Now().Add(wait.Limit))
 		_ = there.(*tls.Conn).Handshake()
 	})
-	client, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: name})
+	client, err := tls.DialWithDialer(&net.Dialer{Timeout: wait.Limit}, "tcp", l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: name})
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +52,15 @@ func shown(t testing.TB, s *certificate.Serving, authority string, name string) 
 // and no other, as itself; and again when it has another address.
 func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	t.Parallel()
-	c, admin := start(t)
-	s := sign(t, c, admin)
-	way := must(kubeconfig.Open(kubeconfig.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
+	c, node := start(t)
+	s := sign(t, c, node)
+	way := must(kubeconfig.Open(kubeconfig.Config{File: c.NodeKubeconfig(t, node), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	var addresses atomic.Pointer[[]v1.NodeAddress]
 	addresses.Store(&[]v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}}) // no address yet
 	l, dir, asked := &logger{}, t.TempDir(), make(chan struct{}, 1)            // cap 1: a token that says "asked"
 	serving := must(certificate.NewServing(certificate.ServingConfig{
-		Node: "n1", Dir: dir, Rotate: true, API: way.REST(), Log: l.log(),
+		Node: node, Dir: dir, Rotate: true, API: way.REST(), Log: l.log(),
 		Addresses: func() []v1.NodeAddress {
 			select {
 			case asked <- struct{}{}:
@@ -75,17 +76,17 @@ func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	if _, err := shown(t, serving, c.Authority.File, "n1"); err == nil {
 		t.Error("something is shown before there is a certificate")
 	}
-	if all := must(admin.CertificatesV1().CertificateSigningRequests().List(t.Context(), metaList())); len(all.Items) != 0 {
-		t.Errorf("%d certificates were asked for before there is an address", len(all.Items))
+	if all := c.requested(t, node); len(all) != 0 {
+		t.Errorf("%d certificates were asked for before there is an address", len(all))
 	}
 	set := append(*addresses.Load(), v1.NodeAddress{Type: v1.NodeInternalIP, Address: "10.0.0.7"}, v1.NodeAddress{Type: v1.NodeInternalIP, Address: "fd00::7"}, v1.NodeAddress{Type: v1.NodeInternalDNS, Address: "n1.local"})
 	addresses.Store(&set)
 	csr, cert := s.waits(t, 1)
-	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName || csr.Spec.Username != "system:node:n1" ||
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName || csr.Spec.Username != "system:node:"+node ||
 		!slices.Equal(csr.Spec.Usages, []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}) {
 		t.Errorf("asked %+v", csr.Spec)
 	}
-	if cert.Subject.CommonName != "system:node:n1" || !slices.Equal(cert.Subject.Organization, []string{"system:nodes"}) ||
+	if cert.Subject.CommonName != "system:node:"+node || !slices.Equal(cert.Subject.Organization, []string{"system:nodes"}) ||
 		!slices.Equal(cert.DNSNames, []string{"n1", "n1.local"}) || len(cert.IPAddresses) != 2 {
 		t.Errorf("certificate of %v for %q and %v", cert.Subject, cert.DNSNames, cert.IPAddresses)
 	}
@@ -102,7 +103,7 @@ func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 		t.Errorf("facts %+v", f)
 	}
 
-	moved := append(set, v1.NodeAddress{Type: v1.NodeExternalIP, Address: "192.0.2.1"})
+	moved := slices.Concat(set, []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "192.0.2.1"}})
 	addresses.Store(&moved)
 	_, second := s.waits(t, 2)
 	until(t, "the new address's certificate is shown", func() (bool, error) {
@@ -116,7 +117,7 @@ func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	}
 
 	// After a restart what is there is shown at once, and nothing is asked for.
-	again := must(certificate.NewServing(certificate.ServingConfig{Node: "n1", Dir: dir, Rotate: true, API: way.REST()}))
+	again := must(certificate.NewServing(certificate.ServingConfig{Node: node, Dir: dir, Rotate: true, API: way.REST()}))
 	if got, err := shown(t, again, c.Authority.File, "192.0.2.1"); err != nil || !got.Equal(second) {
 		t.Errorf("after a restart: %v", err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // A Violation is one promise that was broken.
@@ -85,27 +86,21 @@ func (s *Scope) Check(ctx context.Context) ([]Violation, error) {
 }
 
 // Settle returns nil as soon as what is there is what is wanted (I3) and nothing is
-// left of what has gone (I6), and what is not so after a time.
-func (s *Scope) Settle(ctx context.Context, limit time.Duration) error {
-	for deadline := time.Now().Add(limit); ; {
-		open, err := s.unsettled(ctx)
-		if err == nil && len(open) == 0 {
-			if open, err = s.left(ctx); err == nil && len(open) == 0 {
-				return nil
-			}
-		}
-		if time.Now().After(deadline) {
-			for _, v := range open {
-				err = errors.Join(err, errors.New(v.String()))
-			}
-			return fmt.Errorf("after %s: %w", limit, err)
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// left of what has gone (I6), and what is not so once that does not change any more.
+func (s *Scope) Settle(ctx context.Context) error {
+	return wait.Try(func() error { return s.Settled(ctx) })
+}
+
+// Settled is Settle without waiting.
+func (s *Scope) Settled(ctx context.Context) error {
+	open, err := s.unsettled(ctx)
+	if err == nil && len(open) == 0 {
+		open, err = s.left(ctx)
 	}
+	for _, v := range open { // without the time, by which it would seem to change
+		err = errors.Join(err, fmt.Errorf("%s broken: %s: %s", v.Promise, v.Pod, v.What))
+	}
+	return err
 }
 
 // left returns what is left of pods that are gone (I6).

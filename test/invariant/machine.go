@@ -107,7 +107,7 @@ func (s *Scope) leaks(lives []Life, now shown) (found []Violation) {
 	if len(gone) == 0 {
 		return nil
 	}
-	places := append(node.Mounts(), s.Node.Look().Cgroups...)
+	places := append(node.Mounts(), s.Node.Cgroups()...)
 	for _, pattern := range []string{
 		filepath.Join(s.Root, "pods/*"), filepath.Join(s.Logs, "*"), filepath.Join(filepath.Dir(s.Logs), "containers/*"),
 	} {

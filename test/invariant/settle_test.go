@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -147,7 +146,7 @@ func TestI3_UnsettledUntilItIsAsWanted(t *testing.T) {
 	expect("it has ended", "is said to run")
 	s.History.Away("web-n1")
 	expect("it is not wanted any more", "is not wanted, and sandbox")
-	if err := s.Settle(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "I3 broken") {
+	if err := s.Settled(t.Context()); err == nil || !strings.Contains(err.Error(), "I3 broken") {
 		t.Errorf("settled: %v", err)
 	}
 	s.History.Excuse("web-n1")
@@ -156,7 +155,7 @@ func TestI3_UnsettledUntilItIsAsWanted(t *testing.T) {
 	if _, err := s.unsettled(t.Context()); err == nil {
 		t.Error("settled though the runtime does not answer")
 	}
-	if err := s.Settle(t.Context(), time.Millisecond); err == nil {
+	if err := s.Settled(t.Context()); err == nil {
 		t.Error("settled though the runtime does not answer")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // The labels by which containers are known.
@@ -62,7 +63,10 @@ type Witness struct {
 // from then on is missed.
 func Observe(n *node.Node) (*Witness, error) {
 	conn, err := grpc.NewClient(n.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: pause, Multiplier: 1, MaxDelay: pause}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: pause, Multiplier: 1, MaxDelay: pause},
+			MinConnectTimeout: wait.Stall, // without it, gRPC gives up a connection after pause
+		}))
 	if err != nil {
 		return nil, err
 	}
@@ -75,24 +79,25 @@ func Observe(n *node.Node) (*Witness, error) {
 		return nil, err
 	}
 	w.wg.Go(func() {
+		_ = w.hear(stream) // it ends with the runtime, or with ctx
 		for ctx.Err() == nil {
-			if stream != nil {
-				w.hear(stream)
-			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return
-			}
-			if stream, err = rt.GetContainerEvents(ctx, &cri.GetEventsRequest{}); err == nil {
+			_ = wait.Try(func() error { // one stream after the other
+				if ctx.Err() != nil {
+					return nil
+				}
+				stream, err := rt.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+				if err != nil {
+					return err
+				}
 				w.list(ctx, rt)
-			}
+				return w.hear(stream)
+			})
 		}
 	})
 	return w, nil
 }
 
-// pause is how long the witness waits for a runtime that is away.
+// pause is how long the connection waits for a runtime that is away.
 const pause = 50 * time.Millisecond
 
 // Close ends the witness.
@@ -102,12 +107,12 @@ func (w *Witness) Close() {
 	_ = w.conn.Close() // nothing is on its way
 }
 
-// hear writes down one stream of events.
-func (w *Witness) hear(stream cri.RuntimeService_GetContainerEventsClient) {
+// hear writes down one stream of events, and returns why it has ended.
+func (w *Witness) hear(stream cri.RuntimeService_GetContainerEventsClient) error {
 	for {
 		e, err := stream.Recv()
 		if err != nil {
-			return
+			return err
 		}
 		w.note(e)
 	}

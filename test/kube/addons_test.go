@@ -72,8 +72,8 @@ spec:
           allowPrivilegeEscalation: false
           capabilities: {add: [NET_BIND_SERVICE], drop: [ALL]}
           readOnlyRootFilesystem: true
-        livenessProbe: {httpGet: {path: /health, port: 8080}, initialDelaySeconds: 60, timeoutSeconds: 5}
-        readinessProbe: {httpGet: {path: /ready, port: 8181}, periodSeconds: 1}
+        livenessProbe: {httpGet: {path: /health, port: 8080}, initialDelaySeconds: 60, timeoutSeconds: 60}
+        readinessProbe: {httpGet: {path: /ready, port: 8181}, periodSeconds: 1, timeoutSeconds: 60}
         volumeMounts: [{name: config, mountPath: /etc/coredns, readOnly: true}]
       volumes: [{name: config, configMap: {name: coredns, items: [{key: Corefile, path: Corefile}]}}]
 `)
@@ -157,9 +157,9 @@ spec:
       - name: metrics-server
         image: IMAGE
         command: [/bin/metrics-server]
-        args: [--cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-use-node-status-port, --kubelet-insecure-tls, --metric-resolution=10s, --kubelet-request-timeout=5s]
+        args: [--cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-use-node-status-port, --kubelet-insecure-tls, --metric-resolution=10s, --kubelet-request-timeout=9s]
         ports: [{name: https, containerPort: 10250}]
-        readinessProbe: {httpGet: {path: /readyz, port: https, scheme: HTTPS}, periodSeconds: 1}
+        readinessProbe: {httpGet: {path: /readyz, port: https, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 60}
         securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, runAsNonRoot: true, runAsUser: 1000, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}
         volumeMounts: [{name: tmp, mountPath: /tmp}]
       volumes: [{name: tmp, emptyDir: {}}]

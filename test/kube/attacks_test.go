@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,15 +19,15 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/test/cluster"
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // readable and privileged are paths of the node's server: what is shown, and what
 // takes the connection.
 var (
 	readable = []string{"/pods", "/runningpods/", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/stats/summary", "/configz",
-		"/healthz", "/healthz/syncloop", "/containerLogs/default/victim/main"}
-	privileged = []string{"/exec/default/victim/main?command=id&output=1", "/attach/default/victim/main?output=1", "/portForward/default/victim?port=80"}
+		"/healthz", "/healthz/syncloop", "/containerLogs/attacks/victim/main"}
+	privileged = []string{"/exec/attacks/victim/main?command=id&output=1", "/attach/attacks/victim/main?output=1", "/portForward/attacks/victim?port=80"}
 )
 
 // caller returns who speaks to the node's port with the certificate of pair; nil
@@ -44,13 +45,13 @@ func (w *world) caller(pair *cluster.Pair) *http.Client {
 	}
 	transport := &http.Transport{TLSClientConfig: config}
 	w.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Timeout: patience / 3, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Timeout: wait.Limit, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // issue returns the certificate of a user who has it from the cluster's authority.
 func (w *world) issue(user string, groups ...string) *cluster.Pair {
 	w.Helper()
-	p := w.cluster.Authority.Issue(w, user, cluster.Identity{User: user, Groups: groups})
+	p := w.cluster.Authority.Issue(w, path.Base(w.Name())+"-"+user, cluster.Identity{User: user, Groups: groups})
 	return &p
 }
 
@@ -112,34 +113,37 @@ func (w *world) everyWay(c *http.Client, want int) (wrong []string) {
 		try("GET", path, "websocket")
 		try("POST", path, "SPDY/3.1")
 	}
-	try("POST", "/run/default/victim/main?cmd=id", "")
-	try("POST", "/checkpoint/default/victim/main", "")
+	try("POST", "/run/attacks/victim/main?cmd=id", "")
+	try("POST", "/checkpoint/attacks/victim/main", "")
 	return wrong
 }
 
 // TestD1_TheServer: those who attack the node's port.
 func TestD1_TheServer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.importImages()
+	w := shared(t).in(t, "attacks")
 	secret := filepath.Join(t.TempDir(), "shadow")
 	if err := os.WriteFile(secret, []byte("canary-of-the-host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	w.pod("victim", sleeps)
-	for _, part := range []struct {
-		name string
-		run  func(*world)
-	}{
-		{"NobodyIsAnonymous", (*world).nobody},
-		{"WithoutARole", (*world).noRole},
-		{"NodesProxyGetIsNoExec", (*world).proxyGet},
-		{"Paths", (*world).paths},
-		{"SlowHeaders", (*world).slowHeaders},
-		{"LogsAreNoWindow", func(w *world) { w.logLinks(secret) }},
-	} {
-		w.part("D1_"+part.name, part.run)
-	}
+	t.Run("Parts", func(t *testing.T) { // returns when all have
+		for _, p := range []part{
+			{"NobodyIsAnonymous", (*world).nobody},
+			{"WithoutARole", (*world).noRole},
+			{"NodesProxyGetIsNoExec", (*world).proxyGet},
+			{"Paths", (*world).paths},
+			{"SlowHeaders", (*world).slowHeaders},
+			{"LogsAreNoWindow", func(w *world) { w.logLinks(secret) }},
+		} {
+			t.Run("D1_"+p.name, func(t *testing.T) {
+				t.Parallel()
+				of := *w
+				of.TB = t
+				p.run(&of)
+			})
+		}
+	})
 	if log := w.agent.Log(t); strings.Contains(log, "canary-of-the-host") {
 		t.Error("the secret is in the agent's log")
 	}
@@ -174,7 +178,7 @@ func (w *world) nobody() {
 		w.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit))
 	_, _ = io.WriteString(c, "GET /pods HTTP/1.1\r\nHost: n1\r\n\r\n")
 	if line, _ := bufio.NewReader(c).ReadString('\n'); strings.Contains(line, " 200 ") {
 		w.Errorf("without TLS: %q", line)
@@ -209,7 +213,6 @@ func (w *world) grant(user, verb, resources string) {
 	w.Helper()
 	w.kubectl("create", "clusterrole", user, "--verb="+verb, "--resource="+resources)
 	w.kubectl("create", "clusterrolebinding", user, "--clusterrole="+user, "--user="+user)
-	w.Cleanup(func() { w.kubectl("delete", "clusterrole/"+user, "clusterrolebinding/"+user) })
 	w.await(func() error { // the authorizer of the API server watches
 		resource, of, _ := strings.Cut(strings.Split(resources, ",")[0], "/")
 		out, err := w.try("auth", "can-i", verb, resource, "--subresource="+of, "--as="+user, "-q")
@@ -224,7 +227,7 @@ func (w *world) grant(user, verb, resources string) {
 func (w *world) proxyGet() {
 	w.grant("peeks", "get", "nodes/proxy")
 	c := w.caller(w.issue("peeks"))
-	for _, path := range []string{"/pods", "/containerLogs/default/victim/main", "/configz", "/healthz"} {
+	for _, path := range []string{"/pods", "/containerLogs/attacks/victim/main", "/configz", "/healthz"} {
 		if code, text := w.asks(c, "GET", path, ""); code != http.StatusOK {
 			w.Errorf("%s: %d %s", path, code, text)
 		}
@@ -236,7 +239,7 @@ func (w *world) proxyGet() {
 			}
 		}
 	}
-	for _, path := range []string{"/run/default/victim/main?cmd=id", "/checkpoint/default/victim/main"} {
+	for _, path := range []string{"/run/attacks/victim/main?cmd=id", "/checkpoint/attacks/victim/main"} {
 		if code, _ := w.asks(c, "POST", path, ""); code != http.StatusForbidden {
 			w.Errorf("%s: %d", path, code)
 		}
@@ -257,12 +260,12 @@ func (w *world) proxyGet() {
 func (w *world) paths() {
 	master, passer := w.caller(w.issue("root", "system:masters")), w.caller(w.issue("passer-by"))
 	for _, path := range []string{
-		"/containerLogs/../../../../etc/passwd", "/containerLogs/default/victim/../../../../../etc/passwd", "/containerLogs/default/..%2f..%2f..%2fetc%2fpasswd/main",
-		"/containerLogs/default/victim/..%2f..%2f..%2f..%2fetc%2fpasswd", "/containerLogs/%2e%2e/%2e%2e/etc", "/containerLogs/default/victim/main%00/etc/passwd",
-		"/logs/", "/logs/../../etc/passwd", "/logs/%2e%2e/%2e%2e/etc/passwd", "//exec/default/victim/main?command=id&output=1", "/exec//default/victim/main?command=id&output=1",
-		"/./exec/default/victim/main?command=id&output=1", "/healthz/../exec/default/victim/main?command=id&output=1", "/healthz/..%2fexec/default/victim/main",
-		"/%65xec/default/victim/main?command=id&output=1", "/EXEC/default/victim/main?command=id", "/pods/../metrics", "/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v", "/spec/", "/cri/exec/x",
-		"/v1/pods", "/v1/node", "/v1/updates", "/v1/restart/default/victim", "/v1/../pods", "/metrics/../pods", "/",
+		"/containerLogs/../../../../etc/passwd", "/containerLogs/attacks/victim/../../../../../etc/passwd", "/containerLogs/attacks/..%2f..%2f..%2fetc%2fpasswd/main",
+		"/containerLogs/attacks/victim/..%2f..%2f..%2f..%2fetc%2fpasswd", "/containerLogs/%2e%2e/%2e%2e/etc", "/containerLogs/attacks/victim/main%00/etc/passwd",
+		"/logs/", "/logs/../../etc/passwd", "/logs/%2e%2e/%2e%2e/etc/passwd", "//exec/attacks/victim/main?command=id&output=1", "/exec//attacks/victim/main?command=id&output=1",
+		"/./exec/attacks/victim/main?command=id&output=1", "/healthz/../exec/attacks/victim/main?command=id&output=1", "/healthz/..%2fexec/attacks/victim/main",
+		"/%65xec/attacks/victim/main?command=id&output=1", "/EXEC/attacks/victim/main?command=id", "/pods/../metrics", "/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v", "/spec/", "/cri/exec/x",
+		"/v1/pods", "/v1/node", "/v1/updates", "/v1/restart/attacks/victim", "/v1/../pods", "/metrics/../pods", "/",
 	} {
 		for _, upgrade := range []string{"", "websocket"} {
 			code, text := w.asks(passer, "GET", path, upgrade)
@@ -277,18 +280,13 @@ func (w *world) paths() {
 	}
 }
 
-// slowHeaders: who sends its header byte by byte is cut off, and others are answered
-// meanwhile.
+// slowHeaders: a connection whose header comes byte by byte is cut off.
 func (w *world) slowHeaders() {
 	c, err := tls.Dial("tcp", w.address+":"+w.port, &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		w.Fatal(err)
 	}
 	defer c.Close()
-	stood := node.Stopwatch(w)
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		w.Fatal(err)
-	}
 	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n1\r\nX-Slow: "); err != nil {
 		w.Fatal(err)
 	}
@@ -299,24 +297,23 @@ func (w *world) slowHeaders() {
 		_, err := io.Copy(io.Discard, c)
 		ended <- err
 	})
-	for i := 0; ; i++ {
+	sent := 0
+	wait.Until(w, "the connection is cut", func() (int, bool) {
 		select {
-		case err := <-ended:
-			took := stood()
-			if ne, ok := err.(net.Error); ok && ne.Timeout() || took > 20*time.Second {
-				w.Errorf("the connection stood for %s: %v", took, err)
-			}
-			return
-		case <-time.After(200 * time.Millisecond):
-			_, _ = io.WriteString(c, strconv.Itoa(i%10)) // fails when it has been cut
+		case <-ended:
+			return sent, true
+		default:
+			_, _ = io.WriteString(c, strconv.Itoa(sent%10)) // fails when it has been cut
+			sent++
+			return sent, false
 		}
-	}
+	})
 }
 
 // logLinks: a pod that can write where logs are cannot make nodectl read it files of
 // the host.
 func (w *world) logLinks(secret string) {
-	w.cluster.Apply(w, fmt.Sprintf(`apiVersion: v1
+	w.apply(fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: forger}
 spec:
@@ -328,14 +325,13 @@ spec:
     volumeMounts: [{name: logs, mountPath: /logs}]
   volumes: [{name: logs, hostPath: {path: %q}}]
 `, busybox, sleeps, w.machine.LogsDir))
-	w.Cleanup(func() { w.kubectl("delete", "pod", "forger", "--timeout=60s") })
-	w.kubectl("wait", "--for=condition=Ready", "pod/forger", "--timeout=60s")
+	w.awaitReady("forger")
 	w.awaitOutput("innocent", "logs", "forger")
 	dir := w.TempDir() // what a link to a directory would lead to
 	if err := os.WriteFile(filepath.Join(dir, "0.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F canary-of-the-host\n"), 0o644); err != nil {
 		w.Fatal(err)
 	}
-	const back = "cd /logs/default_forger_*; if [ -e was ]; then rm main && mv was main; fi; rm -f main/0.log; touch main/0.log; "
+	const back = "cd /logs/attacks_forger_*; if [ -e was ]; then rm main && mv was main; fi; rm -f main/0.log; touch main/0.log; "
 	for name, script := range map[string]string{
 		"a link":                 "ln -sf " + secret + " main/0.log",
 		"a link of /proc":        "ln -sf /proc/1/environ main/0.log",
@@ -346,8 +342,8 @@ spec:
 		"a link for a directory": "mv main was && ln -s " + dir + " main",
 	} {
 		w.kubectl("exec", "forger", "--", "sh", "-c", back+script)
-		for _, args := range [][]string{{"logs", "forger"}, {"get", "--raw", "/api/v1/namespaces/default/pods/forger/log?follow=true&tailLines=5"}} {
-			out, err := output(w.cluster.Kubectl(w, args...), 30*time.Second)
+		for _, args := range [][]string{{"logs", "forger"}, {"get", "--raw", "/api/v1/namespaces/attacks/pods/forger/log?follow=true&tailLines=5"}} {
+			out, err := output(w.command(args...))
 			if !failed(err) || strings.Contains(out, "canary-of-the-host") || len(out) > 1000 {
 				w.Errorf("%s, %v: %v %q", name, args, err, out[:min(len(out), 1000)])
 			}
@@ -361,36 +357,10 @@ func failed(err error) bool {
 	return errors.As(err, &exit) && exit.Exited()
 }
 
-// output runs a command to its end, or for limit: that is an error.
-func output(cmd *exec.Cmd, limit time.Duration) (string, error) {
-	stop := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+// output runs a command to its end; one that goes on is an error.
+func output(cmd *exec.Cmd) (string, error) {
+	stop := time.AfterFunc(wait.Limit, func() { _ = cmd.Process.Kill() })
 	defer stop.Stop()
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-// decisionsWhileAway: what the API server has allowed stays allowed while it cannot
-// be asked, and nothing else is.
-func (w *world) decisionsWhileAway() {
-	w.grant("scrapes", "get", "nodes/metrics,nodes/stats")
-	known, late := w.caller(w.issue("scrapes")), w.caller(w.issue("root", "system:masters"))
-	if code, text := w.asks(known, "GET", "/metrics/resource", ""); code != http.StatusOK {
-		w.Fatalf("while it can be asked: %d %s", code, text)
-	}
-	if code, _ := w.asks(known, "GET", "/pods", ""); code != http.StatusForbidden {
-		w.Fatalf("what is not granted: %d", code)
-	}
-	w.wire.cut(true)
-	defer w.wire.mend()
-	if code, text := w.asks(known, "GET", "/metrics/resource", ""); code != http.StatusOK {
-		w.Errorf("what was allowed is forgotten: %d %s", code, text)
-	}
-	for _, path := range []string{"/stats/summary", "/configz", "/pods"} {
-		if code, _ := w.asks(known, "GET", path, ""); code != http.StatusForbidden && code != http.StatusInternalServerError {
-			w.Errorf("what cannot be asked, %s: %d", path, code)
-		}
-	}
-	for _, wrong := range w.everyWay(late, http.StatusInternalServerError) {
-		w.Errorf("who was never asked for: %s", wrong)
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/compression"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -27,7 +28,7 @@ const (
 )
 
 // importImages makes images of the programs that run in the cluster, and gives them
-// and those of bin/images to the node.
+// to the node.
 func (w *world) importImages() {
 	w.Helper()
 	dir := w.TempDir()
@@ -55,19 +56,13 @@ func (w *world) importImages() {
 		busybox:       {shell, links, []string{"/bin/sh"}},
 		coreDNS:       {filepath.Join(bin, "coredns"), nil, []string{"/bin/coredns"}},
 		metricsServer: {filepath.Join(bin, "metrics-server"), nil, []string{"/bin/metrics-server"}},
+		kubectlImage:  {filepath.Join(bin, "kubectl"), nil, []string{"/bin/kubectl"}},
 	} {
 		file := filepath.Join(dir, strings.NewReplacer("/", "-", ":", "-").Replace(ref)+".tar")
 		if err := writeImage(file, ref, of.program, of.links, of.command); err != nil {
 			w.Fatal(err)
 		}
 		files = append(files, file)
-	}
-	archives, err := node.Images()
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, a := range archives {
-		files = append(files, a.File)
 	}
 	w.machine.Import(w, files...)
 }
@@ -108,7 +103,8 @@ func writeImage(file, ref, program string, links map[string]string, command []st
 	if err := out.Close(); err != nil {
 		return err
 	}
-	made, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
+	made, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil },
+		tarball.WithCompression(compression.None))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,42 +18,48 @@ import (
 
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/said"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestC_1_25_ANodeOfACluster: everything people do with kubectl, on a cluster whose
-// only node is nodectl. The parts share the cluster and run one after the other.
+// only node is nodectl.
 func TestC_1_25_ANodeOfACluster(t *testing.T) {
-	w := newWorld(t)
-	w.importImages()
-	for _, part := range []struct {
-		name string
-		run  func(*world)
-	}{
-		{"C_1_25_2_Node", (*world).nodeObject},
-		{"C_1_40_8_Logs", (*world).logs},
-		{"C_1_40_9_Exec", (*world).exec},
-		{"C_1_40_9_AttachAndPortForward", (*world).attachAndForward},
-		{"Copy", (*world).copies},
-		{"C_1_19_4_Debug", (*world).debug},
-		{"C_1_13_MirrorPods", (*world).mirrors},
-		{"F75_NameTaken", (*world).nameTaken},
-		{"Deployment", (*world).deployment},
-		{"Job", (*world).job},
-		{"StatefulSet", (*world).statefulSet},
-		{"DaemonSet", (*world).daemonSet},
-		{"Events", (*world).events},
-		{"F73_Recreated", (*world).recreated},
+	t.Parallel()
+	shared(t).beside(t,
+		part{"C_1_25_2_Node", (*world).nodeObject},
+		part{"C_1_40_8_Logs", (*world).logsOfAPod},
+		part{"C_1_40_9_Exec", (*world).exec},
+		part{"C_1_40_9_AttachAndPortForward", (*world).attachAndForward},
+		part{"Copy", (*world).copies},
+		part{"C_1_19_4_Debug", (*world).debug},
+		part{"C_1_13_MirrorPods", (*world).mirrors},
+		part{"F75_NameTaken", (*world).nameTaken},
+		part{"Deployment", (*world).deployment},
+		part{"Job", (*world).job},
+		part{"StatefulSet", (*world).statefulSet},
+		part{"DaemonSet", (*world).daemonSet},
+		part{"Events", (*world).events},
+		part{"F73_Recreated", (*world).recreated},
+	)
+}
+
+// TestC_1_25_NodeChanges: the Node is deleted, cordoned and drained. No other test runs
+// meanwhile.
+func TestC_1_25_NodeChanges(t *testing.T) {
+	for _, p := range []part{
+		{"F73_Vanishes", (*world).vanishes},
+		{"DisruptionBudget", (*world).disruptionBudget},
 		{"Drain", (*world).drain},
 	} {
-		w.part(part.name, part.run)
+		t.Run(p.name, func(t *testing.T) { p.run(shared(t).in(t, strings.ToLower(strings.ReplaceAll(p.name, "_", "-")))) })
 	}
 }
 
 // everything says what there is, for a person who has to find out what went wrong.
 func (w *world) everything() string {
-	pods, _ := w.try("get", "pods", "-A", "-o", "wide")
-	events, _ := w.try("get", "events", "-A", "--sort-by=.lastTimestamp")
-	return pods + events
+	pods, _ := w.cluster.Kubectl(w, "get", "pods", "-A", "-o", "wide").CombinedOutput()
+	events, _ := w.cluster.Kubectl(w, "get", "events", "-n", w.namespace, "--sort-by=.lastTimestamp").CombinedOutput()
+	return string(pods) + string(events)
 }
 
 // shell is a pod of a shell that does what script says.
@@ -69,14 +76,16 @@ spec:
 `, name, busybox, script)
 }
 
-const sleeps = "trap exit TERM; while :; do sleep 0.1; done"
+const sleeps = "trap exit TERM; sleep 1000000 & wait"
 
-// pod makes a pod of a shell and waits until it is ready; it goes with the test.
+// ignores is a script that only SIGKILL ends.
+const ignores = "trap '' TERM; while :; do sleep 1000000; done"
+
+// pod makes a pod of a shell and waits until it is ready; it goes with the namespace.
 func (w *world) pod(name, script string) {
 	w.Helper()
-	w.cluster.Apply(w, shell(name, script))
-	w.Cleanup(func() { w.kubectl("delete", "pod", name, "--ignore-not-found", "--timeout=60s") })
-	w.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+	w.apply(shell(name, script))
+	w.awaitReady(name)
 }
 
 func (w *world) nodeObject() {
@@ -108,7 +117,10 @@ func (w *world) nodeObject() {
 		}
 		return nil
 	})
-	// The object vanishes, and comes back.
+}
+
+// vanishes: the Node is deleted, and the agent makes it again (F73).
+func (w *world) vanishes() {
 	uid := w.kubectl("get", "node", w.name, "-o", "jsonpath={.metadata.uid}")
 	w.kubectl("delete", "node", w.name)
 	w.await(func() error {
@@ -121,7 +133,7 @@ func (w *world) nodeObject() {
 	w.awaitNode("Ready", "True")
 }
 
-func (w *world) logs() {
+func (w *world) logsOfAPod() {
 	w.pod("logs", `echo one; echo two >&2; i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); [ $i -lt 30 ] && echo tick $i; sleep 0.1; done; echo last; exit 3`)
 	w.await(func() error {
 		out := w.kubectl("logs", "logs")
@@ -132,7 +144,7 @@ func (w *world) logs() {
 		}
 		return nil
 	})
-	if out := w.kubectl("logs", "logs", "--tail=1", "--timestamps"); !strings.Contains(out, "Z tick ") || strings.Count(out, "\n") != 1 {
+	if out := w.kubectl("logs", "logs", "--tail=1", "--timestamps"); !regexp.MustCompile(`^\S+Z (two|tick \d+)\n$`).MatchString(out) {
 		w.Errorf("the last line is %q", out)
 	}
 	if out := w.kubectl("logs", "logs", "--limit-bytes=3"); len(out) != 3 {
@@ -141,13 +153,13 @@ func (w *world) logs() {
 	if out, err := w.try("logs", "logs", "-c", "nobody"); err == nil || !strings.Contains(err.Error(), "container nobody is not valid for pod logs") {
 		w.Errorf("the log of an unknown container: %q, %v", out, err)
 	}
-	follow := w.cluster.Kubectl(w, "logs", "-f", "logs")
+	follow := w.command("logs", "-f", "logs")
 	var out said.Log
 	follow.Stdout = &out
 	if err := follow.Start(); err != nil {
 		w.Fatal(err)
 	}
-	late := time.AfterFunc(patience, func() { _ = follow.Process.Kill() })
+	late := time.AfterFunc(wait.Limit, func() { _ = follow.Process.Kill() })
 	defer func() { late.Stop(); _ = follow.Process.Kill() }()
 	out.Has(w, 1, "one\n") // else it may follow the life after
 	w.kubectl("exec", "logs", "--", "touch", "/tmp/end")
@@ -169,26 +181,26 @@ func (w *world) exec() {
 	if out := w.kubectl("exec", "exec", "--", "sh", "-c", "echo out; echo err >&2"); out != "out\n" {
 		w.Errorf("standard output %q", out)
 	}
-	cmd := w.cluster.Kubectl(w, "exec", "exec", "--", "sh", "-c", "exit 42")
+	cmd := w.command("exec", "exec", "--", "sh", "-c", "exit 42")
 	if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != 42 {
 		w.Errorf("exit code %v", err)
 	}
-	cmd = w.cluster.Kubectl(w, "exec", "-i", "exec", "--", "md5sum")
+	cmd = w.command("exec", "-i", "exec", "--", "md5sum")
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB through standard input, and its end
 	cmd.Stdin = bytes.NewReader(big)
 	if out, err := cmd.Output(); err != nil || !strings.HasPrefix(string(out), sum(big)) {
 		w.Errorf("4 MiB of standard input: %v %q", err, out)
 	}
 	// By SPDY too, as older clients.
-	cmd = w.cluster.Kubectl(w, "exec", "-i", "exec", "--", "wc", "-c")
+	cmd = w.command("exec", "-i", "exec", "--", "wc", "-c")
 	cmd.Env = append(cmd.Env, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false")
 	cmd.Stdin = bytes.NewReader(big)
 	if out, err := cmd.Output(); err != nil || strings.TrimSpace(string(out)) != fmt.Sprint(len(big)) {
 		w.Errorf("by SPDY: %v %q", err, out)
 	}
 	// A terminal.
-	cmd = exec.Command("script", "-qec", strings.Join(append([]string{"stty cols 97 rows 13;"}, w.cluster.Kubectl(w, "exec", "-it", "exec", "--", "sh", "-c", "'for i in $(seq 50); do stty size 2>/dev/null | grep -q 97 && break; sleep 0.1; done; stty size'").Args...), " "), "/dev/null")
-	cmd.Env = w.cluster.Kubectl(w, "version").Env
+	cmd = exec.Command("script", "-qec", strings.Join(append([]string{"stty cols 97 rows 13;"}, w.command("exec", "-it", "exec", "--", "sh", "-c", "'for i in $(seq 50); do stty size 2>/dev/null | grep -q 97 && break; sleep 0.1; done; stty size'").Args...), " "), "/dev/null")
+	cmd.Env = w.command("version").Env
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "13 97") {
 		w.Errorf("a terminal: %v %q", err, out)
 	}
@@ -198,21 +210,20 @@ func (w *world) exec() {
 }
 
 func (w *world) attachAndForward() {
-	w.cluster.Apply(w, `apiVersion: v1
+	w.apply(`apiVersion: v1
 kind: Pod
 metadata: {name: attach}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: `+busybox+`, stdin: true, stdinOnce: true, command: [sh, -c, "while read line; do echo got $line; done; echo end"]}
-  - {name: web, image: `+busybox+`, command: [sh, -c, "mkdir -p /tmp/w && echo hello > /tmp/w/index.html && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"],
-     readinessProbe: {exec: {command: [wget, -qO-, "http://127.0.0.1:8080/"]}, periodSeconds: 1, timeoutSeconds: 10}}
+  - {name: main, image: ` + busybox + `, stdin: true, stdinOnce: true, command: [sh, -c, "while read line; do echo got $line; done; echo end"]}
+  - {name: web, image: ` + busybox + `, command: [sh, -c, "mkdir -p /tmp/w && echo hello > /tmp/w/index.html && exec httpd -f -p 127.0.0.1:8080 -h /tmp/w"],
+     readinessProbe: {exec: {command: [wget, -qO-, "http://127.0.0.1:8080/"]}, periodSeconds: 1, timeoutSeconds: 60}}
 `)
-	w.Cleanup(func() { w.kubectl("delete", "pod", "attach", "--timeout=60s") })
-	w.kubectl("wait", "--for=condition=Ready", "pod/attach", "--timeout=60s")
+	w.awaitReady("attach")
 	for _, websockets := range []string{"true", "false"} {
 		port := strconv.Itoa(node.FreePort(w))
-		forward := w.cluster.Kubectl(w, "port-forward", "pod/attach", port+":8080")
+		forward := w.command("port-forward", "pod/attach", port+":8080")
 		forward.Env = append(forward.Env, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
 		var said bytes.Buffer
 		forward.Stderr = &said
@@ -220,7 +231,7 @@ spec:
 			w.Fatal(err)
 		}
 		w.await(func() error {
-			c, err := net.DialTimeout("tcp", "127.0.0.1:"+port, time.Second)
+			c, err := net.Dial("tcp", "127.0.0.1:"+port)
 			if err == nil {
 				_ = c.Close()
 			}
@@ -239,9 +250,9 @@ spec:
 		_ = forward.Process.Signal(os.Interrupt)
 		_ = forward.Wait()
 	}
-	cmd := w.cluster.Kubectl(w, "attach", "-i", "attach", "-c", "main")
+	cmd := w.command("attach", "-i", "attach", "-c", "main")
 	cmd.Stdin = strings.NewReader("some words\n")
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	if out, err := cmd.Output(); !strings.Contains(string(out), "got some words\n") {
@@ -273,18 +284,20 @@ func (w *world) debug() {
 	out := w.kubectl("debug", "debugged", "--image="+busybox, "--image-pull-policy=Never", "--target=main", "-c", "eye", "--profile=general", "--attach=false", "--", "sh", "-c", "ps; hostname")
 	w.awaitOutput("0", "get", "pod", "debugged", "-o", "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}")
 	text := w.kubectl("logs", "debugged", "-c", "eye")
-	if !strings.Contains(text, "sleep 0.1") || !strings.HasSuffix(text, "debugged\n") {
+	if !strings.Contains(text, "sleep 1000000") || !strings.HasSuffix(text, "debugged\n") {
 		w.Errorf("the ephemeral container does not see its target: %q %q", out, text)
 	}
 }
 
+// local returns the manifest of a static pod in the namespace.
+func (w *world) local(manifest string) string {
+	return strings.Replace(manifest, "metadata: {", "metadata: {namespace: "+w.namespace+", ", 1)
+}
+
 func (w *world) mirrors() {
-	file := filepath.Join(w.static, "static.yaml")
-	if err := os.WriteFile(file, []byte(shell("static", "echo static; "+sleeps)), 0o600); err != nil {
-		w.Fatal(err)
-	}
+	w.manifest("static", w.local(shell("static", "echo static; "+sleeps)))
 	name := "static-" + w.name
-	w.awaitOutput("True", "get", "pod", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	w.awaitReady(name)
 	uid := func() string { return w.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}") }
 	first := uid()
 	w.awaitOutput("Node", "get", "pod", name, "-o", "jsonpath={.metadata.ownerReferences[0].kind}")
@@ -301,9 +314,7 @@ func (w *world) mirrors() {
 		}
 		return err
 	})
-	if err := os.Remove(file); err != nil {
-		w.Fatal(err)
-	}
+	w.unmanifest("static")
 	w.awaitOutput("", "get", "pod", name, "--ignore-not-found", "-o", "name")
 }
 
@@ -313,8 +324,8 @@ func (w *world) nameTaken() {
 	name := "same-" + w.name
 	w.pod(name, "echo api; "+sleeps)
 	// It is held at first, and what had its name is gone all the same.
-	static := shell("same", "echo static; "+sleeps)
-	w.manifest("same", strings.Replace(static, "{name: same}", "{name: same, annotations: {nodectl.dev/depends-on: nobody}}", 1))
+	static := w.local(shell("same", "echo static; "+sleeps))
+	w.manifest("same", strings.Replace(static, "name: same}", "name: same, annotations: {nodectl.dev/depends-on: nobody}}", 1))
 	w.awaitOutput("Failed NameTaken False", "get", "pod", name, "-o", `jsonpath={.status.phase} {.status.reason} {.status.conditions[?(@.type=="Ready")].status}`)
 	w.manifest("same", static)
 	w.kubectl("delete", "pod", name)
@@ -325,7 +336,7 @@ func (w *world) nameTaken() {
 }
 
 func (w *world) deployment() {
-	w.cluster.Apply(w, `apiVersion: apps/v1
+	w.apply(`apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
 spec:
@@ -337,15 +348,14 @@ spec:
       terminationGracePeriodSeconds: 1
       containers:
       - name: web
-        image: `+busybox+`
+        image: ` + busybox + `
         env: [{name: TEXT, value: one}]
         command: [sh, -c, "mkdir -p /tmp/w && echo $TEXT > /tmp/w/index.html && exec httpd -f -p 8080 -h /tmp/w"]
-        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, timeoutSeconds: 60}
 `)
-	w.Cleanup(func() { w.kubectl("delete", "deployment", "web", "--timeout=90s") })
-	w.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+	w.awaitRollout("deployment/web")
 	w.kubectl("set", "env", "deployment/web", "TEXT=two")
-	w.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+	w.awaitRollout("deployment/web")
 	w.await(func() error { // the old ones go
 		if names := strings.Fields(w.kubectl("get", "pods", "-l", "app=web", "-o", "name")); len(names) != 3 {
 			return fmt.Errorf("%v", names)
@@ -356,13 +366,13 @@ spec:
 		w.Errorf("after the rollout it says %q", out)
 	}
 	w.kubectl("rollout", "undo", "deployment/web")
-	w.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+	w.awaitRollout("deployment/web")
 	w.kubectl("scale", "deployment/web", "--replicas=0")
 	w.awaitOutput("", "get", "pods", "-l", "app=web", "-o", "name")
 }
 
 func (w *world) job() {
-	w.cluster.Apply(w, `apiVersion: batch/v1
+	w.apply(`apiVersion: batch/v1
 kind: Job
 metadata: {name: sum}
 spec:
@@ -372,17 +382,16 @@ spec:
   template:
     spec:
       restartPolicy: Never
-      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "echo $((40+2))"]}]
+      containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "echo $((40+2))"]}]
 `)
-	w.Cleanup(func() { w.kubectl("delete", "job", "sum", "--timeout=60s") })
-	w.kubectl("wait", "--for=condition=Complete", "job/sum", "--timeout=90s")
+	w.awaitOutput("True", "get", "job", "sum", "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].status}`)
 	if out := w.kubectl("logs", "job/sum"); strings.TrimSpace(out) != "42" {
 		w.Errorf("the job says %q", out)
 	}
 }
 
 func (w *world) statefulSet() {
-	w.cluster.Apply(w, `apiVersion: v1
+	w.apply(`apiVersion: v1
 kind: Service
 metadata: {name: db}
 spec: {clusterIP: None, selector: {app: db}, ports: [{port: 80}]}
@@ -398,11 +407,10 @@ spec:
     metadata: {labels: {app: db}}
     spec:
       terminationGracePeriodSeconds: 1
-      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "`+sleeps+`"]}]
+      containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "` + sleeps + `"]}]
 `)
-	w.Cleanup(func() { w.kubectl("delete", "statefulset/db", "service/db", "--timeout=90s") })
-	w.kubectl("rollout", "status", "statefulset/db", "--timeout=90s")
-	if out := w.kubectl("exec", "db-1", "--", "hostname", "-f"); out != "db-1.db.default.svc.cluster.local\n" {
+	w.awaitRollout("statefulset/db")
+	if out := w.kubectl("exec", "db-1", "--", "hostname", "-f"); out != "db-1.db."+w.namespace+".svc.cluster.local\n" {
 		w.Errorf("host name %q", out)
 	}
 	uid := w.kubectl("get", "pod", "db-0", "-o", "jsonpath={.metadata.uid}")
@@ -417,7 +425,7 @@ spec:
 }
 
 func (w *world) daemonSet() {
-	w.cluster.Apply(w, `apiVersion: apps/v1
+	w.apply(`apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: everywhere}
 spec:
@@ -427,10 +435,9 @@ spec:
     spec:
       terminationGracePeriodSeconds: 1
       hostNetwork: true
-      containers: [{name: main, image: `+busybox+`, command: [sh, -c, "`+sleeps+`"]}]
+      containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "` + sleeps + `"]}]
 `)
-	w.Cleanup(func() { w.kubectl("delete", "daemonset", "everywhere", "--timeout=60s") })
-	w.kubectl("rollout", "status", "daemonset/everywhere", "--timeout=60s")
+	w.awaitRollout("daemonset/everywhere")
 	w.awaitOutput(w.address, "get", "pods", "-l", "app=everywhere", "-o", "jsonpath={.items[0].status.podIP}")
 }
 
@@ -445,8 +452,7 @@ func (w *world) events() {
 			return nil
 		})
 	}
-	w.cluster.Apply(w, strings.Replace(shell("unpulled", "true"), busybox, "nodectl.dev/test/nobody:1\n    imagePullPolicy: Never", 1))
-	w.Cleanup(func() { w.kubectl("delete", "pod", "unpulled", "--timeout=60s") })
+	w.apply(strings.Replace(shell("unpulled", "true"), busybox, "nodectl.dev/test/nobody:1\n    imagePullPolicy: Never", 1))
 	w.awaitOutput("ErrImageNeverPull", "get", "pod", "unpulled", "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}")
 	if out := w.kubectl("describe", "pod", "unpulled"); !strings.Contains(out, "ErrImageNeverPull") {
 		w.Errorf("describe says %s", out)
@@ -456,23 +462,48 @@ func (w *world) events() {
 // recreated: an object is deleted and made again under its name; the new one waits
 // for the old, and both are told apart (F73).
 func (w *world) recreated() {
-	w.pod("again", "trap '' TERM; while :; do sleep 0.1; done")
+	w.pod("again", ignores)
 	old := w.kubectl("get", "pod", "again", "-o", "jsonpath={.metadata.uid}")
 	w.kubectl("delete", "pod", "again", "--grace-period=0", "--force")
-	w.cluster.Apply(w, shell("again", sleeps))
+	w.apply(shell("again", sleeps))
 	w.awaitOutput("True", "get", "pod", "again", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 	if now := w.kubectl("get", "pod", "again", "-o", "jsonpath={.metadata.uid}"); now == old {
 		w.Errorf("it is the same pod: %s", now)
 	}
 }
 
+// drain: a node is emptied for maintenance, and has pods again afterwards.
 func (w *world) drain() {
 	w.kubectl("create", "deployment", "drained", "--image="+busybox, "--replicas=2", "--", "sh", "-c", sleeps)
-	w.kubectl("rollout", "status", "deployment/drained", "--timeout=60s")
-	w.kubectl("drain", w.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
+	w.awaitRollout("deployment/drained")
+	w.Cleanup(func() { w.kubectl("uncordon", w.name) })
+	w.kubectl("drain", w.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+wait.Limit.String())
 	w.awaitOutput("2", "get", "deployment", "drained", "-o", "jsonpath={.status.unavailableReplicas}")
 	w.kubectl("uncordon", w.name)
-	w.kubectl("rollout", "status", "deployment/drained", "--timeout=60s")
-	w.kubectl("delete", "deployment", "drained", "--timeout=60s")
-	w.awaitOutput("", "get", "pods", "-o", "name")
+	w.awaitRollout("deployment/drained")
+}
+
+// disruptionBudget: a drain waits where a budget says so, and goes on without it.
+func (w *world) disruptionBudget() {
+	w.kubectl("create", "deployment", "few", "--image="+busybox, "--replicas=2", "--", "sh", "-c", sleeps)
+	w.kubectl("create", "pdb", "few", "--selector=app=few", "--min-available=1")
+	w.awaitRollout("deployment/few")
+	w.awaitOutput("1", "get", "poddisruptionbudget", "few", "-o", "jsonpath={.status.disruptionsAllowed}")
+	w.Cleanup(func() { w.kubectl("uncordon", w.name) })
+	drain := w.command("drain", w.name, "--ignore-daemonsets", "--force", "--pod-selector=app=few", "--timeout="+wait.Limit.String())
+	var out said.Log
+	drain.Stdout, drain.Stderr = &out, &out
+	if err := drain.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = drain.Process.Kill() })
+	// The new pod has no node, so that one is ready and none may go.
+	out.Has(w, 1, "disruption budget")
+	w.awaitOutput("1", "get", "deployment", "few", "-o", "jsonpath={.status.readyReplicas}")
+	w.kubectl("delete", "pdb", "few")
+	if err := drain.Wait(); err != nil {
+		w.Errorf("the drain: %v\n%s", err, out.String())
+	}
+	w.kubectl("uncordon", w.name)
+	w.awaitRollout("deployment/few")
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/nodectl/nodectl/test/cluster"
-	"github.com/nodectl/nodectl/test/node"
 )
 
 // TestD1_ListensNowhere: without an API server and without a flag that asks for it, a
@@ -16,15 +15,16 @@ import (
 // owner's.
 func TestD1_ListensNowhere(t *testing.T) {
 	t.Parallel()
-	machine := node.New(t)
-	root, static := machine.RootDir+"-agent", filepath.Join(t.TempDir(), "manifests")
+	of := shared(t)
+	root, static := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "manifests")
 	if err := os.Mkdir(static, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, socket: filepath.Join(root, "nodectl.sock")}
-	agent := cluster.NewProcess(t, nodectl, t.TempDir(), []string{
-		"serve", "-f", static, "--root-dir", root, "--runtime-endpoint", machine.Endpoint,
-		"--pod-logs-dir", machine.LogsDir, "--cgroup-root", machine.CgroupParent, "--node-name", "n1",
+	w := &world{TB: t, socket: filepath.Join(root, "nodectl.sock")}
+	t.Cleanup(func() { of.machine.RemoveTiers("alone") })
+	agent := cluster.NewProcess(t, of.program, t.TempDir(), []string{
+		"serve", "-f", static, "--root-dir", root, "--runtime-endpoint", of.machine.Endpoint,
+		"--pod-logs-dir", filepath.Join(root, "logs"), "--cgroup-root", of.machine.CgroupParent + "/alone", "--node-name", "alone",
 	}, w.serves)
 	agent.Start(t)
 	t.Cleanup(func() { agent.Terminate(t) })

@@ -18,8 +18,7 @@ func (w *world) path(pod, jsonpath string) string {
 // readinessGates: a pod with one is ready when its containers are and somebody else
 // has said so.
 func (w *world) readinessGates() {
-	w.cluster.Apply(w, strings.Replace(shell("gate", sleeps), "spec:\n", "spec:\n  readinessGates: [{conditionType: example.com/open}]\n", 1))
-	w.Cleanup(func() { w.kubectl("delete", "pod", "gate", "--timeout=60s") })
+	w.apply(strings.Replace(shell("gate", sleeps), "spec:\n", "spec:\n  readinessGates: [{conditionType: example.com/open}]\n", 1))
 	condition := func(kind string) string {
 		return fmt.Sprintf("jsonpath={.status.conditions[?(@.type==%q)]['status','reason']}", kind)
 	}
@@ -66,18 +65,28 @@ func (w *world) addresses() {
 	}
 }
 
+// occupies is a pod that requests CPU, so that no other pod can have all of the node's.
+const occupies = `apiVersion: v1
+kind: Pod
+metadata: {name: occupies}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "` + sleeps + `"], resources: {requests: {cpu: 200m}}}]
+`
+
 // resize: a pod's resources are changed in place; it is not started again, and its
 // status says what it has and what it cannot have.
 func (w *world) resize() {
-	w.cluster.Apply(w, `apiVersion: v1
+	w.apply(occupies)
+	w.awaitReady("occupies")
+	w.apply(`apiVersion: v1
 kind: Pod
 metadata: {name: resized}
 spec:
   terminationGracePeriodSeconds: 1
-  containers: [{name: main, image: `+busybox+`, command: [sh, -c, "`+sleeps+`"], resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 32Mi}}}]
+  containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "` + sleeps + `"], resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 32Mi}}}]
 `)
-	w.Cleanup(func() { w.kubectl("delete", "pod", "resized", "--timeout=60s") })
-	w.kubectl("wait", "--for=condition=Ready", "pod/resized", "--timeout=60s")
+	w.awaitReady("resized")
 	id := w.path("resized", "{.status.containerStatuses[0].containerID}")
 	has := func(want string) {
 		w.Helper()
@@ -118,7 +127,7 @@ spec:
 
 // forceDeletion: the object is gone at once, and the node still ends what ran.
 func (w *world) forceDeletion() {
-	w.pod("forced", "trap '' TERM; while :; do sleep 0.1; done")
+	w.pod("forced", ignores)
 	w.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
 	if out := w.kubectl("get", "pod", "forced", "--ignore-not-found", "-o", "name"); out != "" {
 		w.Errorf("still there: %s", out)
@@ -132,12 +141,12 @@ func (w *world) awaitNothingOf(pod string) {
 	w.Helper()
 	w.await(func() error {
 		for _, c := range w.machine.Containers(w) {
-			if c.Labels["io.kubernetes.pod.name"] == pod {
+			if c.Labels["io.kubernetes.pod.name"] == pod && c.Labels["io.kubernetes.pod.namespace"] == w.namespace {
 				return fmt.Errorf("container %s of %s is there: %s", c.Metadata.Name, pod, c.State)
 			}
 		}
 		for _, s := range w.machine.Sandboxes(w) {
-			if s.Metadata.Name == pod {
+			if s.Metadata.Name == pod && s.Metadata.Namespace == w.namespace {
 				return fmt.Errorf("the sandbox of %s is there: %s", pod, s.State)
 			}
 		}
@@ -148,8 +157,8 @@ func (w *world) awaitNothingOf(pod string) {
 // finalizers: the node does its part of a deletion and says so; the object stays as
 // long as somebody else holds it.
 func (w *world) finalizers() {
-	w.cluster.Apply(w, strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit TERM;", "trap 'exit 0' TERM; echo ready;").Replace(shell("held", sleeps)))
-	w.kubectl("wait", "--for=condition=Ready", "pod/held", "--timeout=60s")
+	w.apply(strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit TERM;", "trap 'exit 0' TERM; echo ready;").Replace(shell("held", sleeps)))
+	w.awaitReady("held")
 	w.awaitOutput("ready", "logs", "held") // it takes the signal from now on
 	w.kubectl("delete", "pod", "held", "--wait=false")
 	w.awaitOutput("0", "get", "pod", "held", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
@@ -165,19 +174,18 @@ func (w *world) finalizers() {
 // statusConflict: others write to the object, its status too, while the node does;
 // in the end the status is the node's, and what others may say is theirs.
 func (w *world) statusConflict() {
-	w.cluster.Apply(w, `apiVersion: v1
+	w.apply(`apiVersion: v1
 kind: Pod
 metadata: {name: disputed}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
   - name: main
-    image: `+busybox+`
-    command: [sh, -c, "`+sleeps+`"]
-    readinessProbe: {exec: {command: [sh, -c, "[ ! -e /tmp/unready ]"]}, periodSeconds: 1, failureThreshold: 1}
+    image: ` + busybox + `
+    command: [sh, -c, "` + sleeps + `"]
+    readinessProbe: {exec: {command: [sh, -c, "[ ! -e /tmp/unready ]"]}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 1}
 `)
-	w.Cleanup(func() { w.kubectl("delete", "pod", "disputed", "--timeout=60s") })
-	w.kubectl("wait", "--for=condition=Ready", "pod/disputed", "--timeout=60s")
+	w.awaitReady("disputed")
 	id := w.path("disputed", "{.status.containerStatuses[0].containerID}")
 	for i := range 3 {
 		toggle := "touch /tmp/unready"
@@ -194,29 +202,4 @@ spec:
 	// A status that somebody made up while nothing happens here is put right.
 	w.kubectl("patch", "pod", "disputed", "--subresource=status", "-p", `{"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "MadeUp"}]}}`)
 	w.awaitOutput("True", "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
-}
-
-// disruptionBudget: a drain waits where a budget says so, and goes on without it.
-func (w *world) disruptionBudget() {
-	w.kubectl("create", "deployment", "few", "--image="+busybox, "--replicas=2", "--", "sh", "-c", sleeps)
-	w.kubectl("create", "pdb", "few", "--selector=app=few", "--min-available=1")
-	w.Cleanup(func() {
-		w.kubectl("delete", "pdb/few", "deployment/few", "--ignore-not-found", "--timeout=60s")
-		w.kubectl("uncordon", w.name)
-	})
-	w.kubectl("rollout", "status", "deployment/few", "--timeout=60s")
-	w.awaitOutput("1", "get", "pdb", "few", "-o", "jsonpath={.status.disruptionsAllowed}")
-	drain := func(timeout string) (string, error) {
-		return w.try("drain", w.name, "--ignore-daemonsets", "--force", "--pod-selector=app=few", "--timeout="+timeout)
-	}
-	if out, err := drain("20s"); err == nil || !strings.Contains(err.Error(), "disruption budget") {
-		w.Fatalf("the drain ended: %v\n%s", err, out)
-	}
-	w.awaitOutput("1", "get", "deployment", "few", "-o", "jsonpath={.status.readyReplicas}")
-	w.kubectl("delete", "pdb", "few")
-	if _, err := drain("60s"); err != nil {
-		w.Error(err)
-	}
-	w.kubectl("uncordon", w.name)
-	w.kubectl("rollout", "status", "deployment/few", "--timeout=60s")
 }

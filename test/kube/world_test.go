@@ -2,8 +2,12 @@
 // from one that is a kubelet: a whole control plane, a real containerd, kube-proxy,
 // CoreDNS, and a real kubectl that does what people do.
 //
+// The tests of the first tier share one world. Parts that only add pods run beside each
+// other, each in a namespace of its own. A test that changes the node itself is not
+// parallel: it runs before the others.
+//
 // The one rule: at the end of every world the API server's audit log is read, and
-// not one request of the node's identity was refused with 403.
+// not one request of a node's identity was refused with 403.
 package kube
 
 import (
@@ -25,59 +29,54 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/nodectl/nodectl/test/cluster"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/suite"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
-// patience is how long anything may take that has no limit of its own.
-const patience = 60 * time.Second
-
-// nodectl is the program under test, built by TestMain.
-var nodectl string
-
-func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "nodectl-kube-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	nodectl = filepath.Join(dir, "nodectl")
-	build := exec.Command("go", "build", "-o", nodectl, ".")
-	build.Dir, build.Stderr = node.Repo(), os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "build nodectl:", err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // world is one cluster whose only node is nodectl.
 type world struct {
-	*testing.T
-	cluster *cluster.Cluster
-	machine *node.Node
-	address string // of the machine, for its pods too
-	name    string // of the node
-	root    string
-	socket  string // the agent's local socket
-	static  string // directory of manifests
-	file    string // the node's kubeconfig
-	port    string // of the node's server
-	starts  *[]span
-	wire    *wire    // between the node and its API server, where there is one
-	program string   // the agent's
-	env     []string // of the agent, beside what every program has
-	agent   *cluster.Process
+	testing.TB
+	cluster   *cluster.Cluster
+	machine   *node.Node
+	objects   *objects
+	config    string // kubeconfig of an administrator, for the namespace below
+	namespace string
+	address   string // of the machine, for its pods too
+	name      string // of the node
+	root      string
+	logs      string // directory of the pods' logs
+	group     string // cgroup of the pods
+	socket    string // the agent's local socket
+	static    string // directory of manifests
+	file      string // the node's kubeconfig
+	port      string // of the node's server
+	starts    *[]span
+	program   string   // the agent's
+	env       []string // of the agent, beside what every program has
+	agent     *cluster.Process
+	second    bool // the cluster has another node, with the controllers' pods
 }
+
+// shared is the world of the first tier: one node with the add-ons of a cluster.
+var shared = suite.Once(func(t testing.TB) *world {
+	w := bareWorld(t)
+	w.importImages()
+	w.file = w.cluster.NodeKubeconfig(t, w.name)
+	w.serve("--cluster-dns", dnsAddress)
+	w.cluster.KubeProxy(t, w.name)
+	w.apply(dnsManifests + "---\n" + metricsManifests)
+	return w
+})
 
 // newWorld starts a control plane, a containerd and the agent, and returns when the
 // node is ready.
-func newWorld(t *testing.T, flags ...string) *world {
+func newWorld(t testing.TB, flags ...string) *world {
 	t.Helper()
 	w := bareWorld(t)
 	w.file = w.cluster.NodeKubeconfig(t, w.name)
@@ -86,19 +85,46 @@ func newWorld(t *testing.T, flags ...string) *world {
 }
 
 // bareWorld is newWorld without the agent, which serve starts.
-func bareWorld(t *testing.T, options ...cluster.Option) *world {
+func bareWorld(t testing.TB, options ...cluster.Option) *world {
 	t.Helper()
-	w := &world{T: t, machine: node.New(t), name: "n1", starts: new([]span), program: nodectl}
-	w.address = device(t)
-	w.cluster = cluster.Start(t, append(options, cluster.Whole(w.address))...)
-	t.Cleanup(w.nothingForbidden)
-	w.root, w.static = w.machine.RootDir+"-agent", filepath.Join(t.TempDir(), "manifests")
-	w.socket = filepath.Join(w.root, "nodectl.sock")
-	if err := os.MkdirAll(w.static, 0o700); err != nil {
+	program, err := node.Slim()
+	if err != nil {
 		t.Fatal(err)
 	}
-	w.port = strconv.Itoa(node.FreePort(t))
+	w := &world{TB: t, machine: node.New(t), name: "n1", namespace: "default", starts: new([]span), program: program}
+	w.address = device(t)
+	w.cluster = cluster.Start(t, append(options, cluster.Whole(w.address))...)
+	w.config = w.cluster.AdminKubeconfig(t)
+	w.objects = newObjects(t, w.cluster)
+	t.Cleanup(w.nothingForbidden)
+	w.place(w.machine.RootDir + "-agent")
+	w.logs, w.group = w.machine.LogsDir, w.machine.CgroupParent
 	return w
+}
+
+// place gives the agent a root directory, a directory of manifests and a port.
+func (w *world) place(root string) {
+	w.Helper()
+	w.root, w.static = root, filepath.Join(w.TempDir(), "manifests")
+	w.socket = filepath.Join(w.root, "nodectl.sock")
+	if err := os.MkdirAll(w.static, 0o700); err != nil {
+		w.Fatal(err)
+	}
+	w.port = strconv.Itoa(node.FreePort(w))
+}
+
+// secondNode returns the world of another node of the cluster, an agent of its own on the
+// same containerd, which ends with t. The scheduler gives it no pods.
+func (w *world) secondNode(t testing.TB, name string, flags ...string) *world {
+	t.Helper()
+	of := *w
+	of.TB, of.name, of.second = t, name, true
+	of.logs, of.group = filepath.Join(t.TempDir(), "logs"), w.machine.CgroupParent+"/"+name
+	of.place(filepath.Join(t.TempDir(), "root"))
+	of.file = w.cluster.NodeKubeconfig(t, name)
+	t.Cleanup(func() { w.machine.RemoveTiers(name) })
+	of.serve(append([]string{"--register-with-taints", "test/only=bound:NoSchedule"}, flags...)...)
+	return &of
 }
 
 // serve starts the agent with the kubeconfig w.file, and returns when the node is
@@ -107,7 +133,7 @@ func (w *world) serve(flags ...string) {
 	w.Helper()
 	args := append([]string{
 		"serve", "-f", w.static, "--kubeconfig", w.file, "--root-dir", w.root,
-		"--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.machine.LogsDir, "--cgroup-root", w.machine.CgroupParent,
+		"--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.logs, "--cgroup-root", w.group,
 		"--node-name", w.name, "--node-ip", w.address, "--address", w.address, "--port", w.port,
 		"--client-ca-file", w.cluster.Authority.File, "--cluster-domain", "cluster.local", "--log-level", "debug",
 		"--eviction-hard", "memory.available<100Mi,nodefs.available<1%,imagefs.available<1%", // a disk that others fill taints no node
@@ -119,28 +145,82 @@ func (w *world) serve(flags ...string) {
 	w.awaitNode("Ready", "True")
 }
 
-// emptied waits until the agent has taken away what is left of pods: of those that were
-// deleted by force the API server knows nothing any more. What stays is the machine's to
-// complain about.
+// emptied deletes what is left of workloads and manifests, and waits until the agent has
+// removed all of its pods: the API server no longer knows those that were deleted by force.
 func (w *world) emptied() {
-	for end := time.Now().Add(patience / 2); w.agent.Runs() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if pods, err := os.ReadDir(filepath.Join(w.root, "pods")); err != nil || len(pods) == 0 {
-			return
+	if !w.agent.Runs() || !w.cluster.APIServer.Runs() {
+		return
+	}
+	if !w.second {
+		w.objects.deleteWorkloads(w, "")
+	}
+	manifests, err := filepath.Glob(filepath.Join(w.static, "*"))
+	for _, file := range manifests {
+		err = errors.Join(err, os.Remove(file))
+	}
+	if err != nil {
+		w.Error(err)
+	}
+	err = wait.Try(func() error {
+		w.objects.deleteAll(w, "", "pods", "spec.nodeName="+w.name) // those that a controller made meanwhile too
+		pods, err := os.ReadDir(filepath.Join(w.root, "pods"))
+		if err == nil && len(pods) > 0 {
+			err = fmt.Errorf("there are %d pods: %v", len(pods), pods)
 		}
+		return err
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.Error(err)
 	}
 }
 
-// part runs one part of a test that shares its world with others, and says what there
-// is when it has failed.
-func (w *world) part(name string, run func(*world)) {
-	w.Helper()
-	if !w.Run(name, func(t *testing.T) {
-		of := *w
-		of.T = t
-		run(&of)
-	}) {
-		w.Logf("in the end:\n%s", w.everything())
+// part is one part of a test that shares its world with others.
+type part struct {
+	name string
+	run  func(*world)
+}
+
+// beside runs parts beside each other, each in a namespace of its own, and says what there
+// is when one has failed.
+func (w *world) beside(t *testing.T, parts ...part) {
+	t.Helper()
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			p.run(w.in(t, strings.ToLower(strings.ReplaceAll(p.name, "_", "-"))))
+		})
 	}
+}
+
+// in returns the world as a test sees it that has a namespace for itself; "default" is
+// everybody's.
+func (w *world) in(t testing.TB, namespace string) *world {
+	t.Helper()
+	of := *w
+	of.TB, of.namespace = t, namespace
+	t.Cleanup(func() {
+		if t.Failed() {
+			of.Logf("in the end:\n%s", of.everything())
+		}
+	})
+	if namespace == "default" {
+		return &of
+	}
+	config, err := clientcmd.LoadFromFile(w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range config.Contexts {
+		c.Namespace = namespace
+	}
+	of.config = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, of.config); err != nil {
+		t.Fatal(err)
+	}
+	of.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}")
+	t.Cleanup(func() { w.objects.deleteWorkloads(t, namespace) })
+	of.awaitOutput("default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}") // else no pod is taken
+	return &of
 }
 
 // serves reports whether the agent answers.
@@ -153,13 +233,13 @@ func (w *world) serves(ctx context.Context) error {
 }
 
 // device makes a network device with an address of its own, which pods reach and
-// nobody beside this machine does.
-func device(t *testing.T) string {
+// nothing beside this machine does.
+func device(t testing.TB) string {
 	t.Helper()
 	for i := range 200 {
 		name, address := fmt.Sprintf("ndk%d", i), fmt.Sprintf("198.18.%d.1", i)
 		if exec.Command("ip", "link", "add", name, "type", "veth", "peer", "name", name+"p").Run() != nil {
-			continue // somebody else's
+			continue // another process has it
 		}
 		t.Cleanup(func() {
 			if out, err := exec.Command("ip", "link", "del", name).CombinedOutput(); err != nil {
@@ -177,6 +257,15 @@ func device(t *testing.T) string {
 	return ""
 }
 
+// apply creates objects, or changes those that are there to what is written.
+func (w *world) apply(manifests string) { w.Helper(); w.objects.apply(w, w.namespace, manifests) }
+
+// command returns kubectl for the namespace, ready to run.
+func (w *world) command(args ...string) *exec.Cmd {
+	w.Helper()
+	return w.cluster.KubectlAs(w, w.config, args...)
+}
+
 // kubectl runs kubectl and returns what it prints; the test fails with it.
 func (w *world) kubectl(args ...string) string {
 	w.Helper()
@@ -187,12 +276,24 @@ func (w *world) kubectl(args ...string) string {
 	return out
 }
 
-// try is kubectl where failing is an answer.
+// try is kubectl where failing is an answer. What only reads objects is asked of the API
+// server by this process: tests ask again and again, and a kubectl takes 100 ms of CPU.
 func (w *world) try(args ...string) (string, error) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	if isGet(args) {
+		q, err := w.objects.query(w.namespace, args[1:])
+		var out string
+		if err == nil {
+			out, _, err = q.get(context.Background())
+		}
+		if err != nil {
+			err = fmt.Errorf("get %s: %w", strings.Join(args[1:], " "), err)
+		}
+		return out, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
-	made := w.cluster.Kubectl(w, args...)
+	made := w.command(args...)
 	cmd := exec.CommandContext(ctx, made.Path, args...)
 	cmd.Env = made.Env
 	var out, said bytes.Buffer
@@ -204,25 +305,83 @@ func (w *world) try(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// await calls f until it returns nil.
-func (w *world) await(f func() error) { w.Helper(); node.Eventually(w, patience, f) }
+func isGet(args []string) bool { return args[0] == "get" && args[1] != "--raw" }
+
+// await calls f until it returns nil. The pods of all tests queue on one node, so that what
+// a test observes may stand still while others get on: only wait.Limit ends the wait.
+func (w *world) await(f func() error) {
+	w.Helper()
+	wait.NoError(w, f, wait.WithoutStall)
+}
 
 // awaitOutput waits until kubectl prints want.
 func (w *world) awaitOutput(want string, args ...string) {
 	w.Helper()
 	w.await(func() error {
-		got, err := w.try(args...)
-		if err == nil && strings.TrimSpace(got) != want {
-			err = fmt.Errorf("kubectl %s: %q, want %q", strings.Join(args, " "), strings.TrimSpace(got), want)
+		if isGet(args) {
+			return w.gets(want, args)
 		}
-		return err
+		got, err := w.try(args...)
+		return differs(args, got, want, err)
 	})
+}
+
+// gets returns nil if kubectl get prints want. Otherwise it returns an error, and does so
+// when the objects have changed.
+func (w *world) gets(want string, args []string) error {
+	w.Helper()
+	q, err := w.objects.query(w.namespace, args[1:])
+	if err != nil {
+		return err
+	}
+	got, version, err := q.get(context.Background())
+	if err = differs(args, got, want, err); err != nil && version != "" {
+		q.changes(context.Background(), version)
+	}
+	return err
+}
+
+func differs(args []string, got, want string, err error) error {
+	if err == nil && strings.TrimSpace(got) != want {
+		err = fmt.Errorf("kubectl %s: %q, want %q", strings.Join(args, " "), strings.TrimSpace(got), want)
+	}
+	return err
 }
 
 // awaitNode waits for a condition of the node.
 func (w *world) awaitNode(condition, status string) {
 	w.Helper()
 	w.awaitOutput(status, "get", "node", w.name, "-o", fmt.Sprintf("jsonpath={.status.conditions[?(@.type==%q)].status}", condition))
+}
+
+// awaitReady waits until pods are ready.
+func (w *world) awaitReady(pods ...string) {
+	w.Helper()
+	for _, name := range pods {
+		w.awaitOutput("True", "get", "pod", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	}
+}
+
+// awaitRollout waits until a controller has made the pods that are asked for.
+func (w *world) awaitRollout(name string, args ...string) {
+	w.Helper()
+	w.kubectl(append([]string{"rollout", "status", name, "--timeout=" + wait.Limit.String()}, args...)...)
+}
+
+// manifest writes a manifest; unmanifest takes it away.
+func (w *world) manifest(name, text string) {
+	w.Helper()
+	file := filepath.Join(w.static, name+".yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) unmanifest(name string) {
+	w.Helper()
+	if err := os.Remove(filepath.Join(w.static, name+".yaml")); err != nil {
+		w.Fatal(err)
+	}
 }
 
 // request is one line of the audit log.
@@ -236,24 +395,11 @@ type request struct {
 	StageTimestamp time.Time
 }
 
-// requests returns what the API server was asked by the node, and has answered.
-func (w *world) requests() []request {
-	w.Helper()
-	return slices.DeleteFunc(w.audited(), func(r request) bool { return r.Stage != "ResponseComplete" })
-}
-
-// audited returns all that the audit log says of the node; a watch is in it when it
-// begins, too.
-func (w *world) audited() []request {
-	w.Helper()
-	return slices.DeleteFunc(w.everybodys(), func(r request) bool { return r.User.Username != w.user() })
-}
-
 // user is what the API server calls the node.
 func (w *world) user() string { return "system:node:" + w.name }
 
-// everybodys returns all that is in the audit log.
-func (w *world) everybodys() []request {
+// audited returns all that is in the audit log; a watch is in it when it begins, too.
+func (w *world) audited() []request {
 	w.Helper()
 	f, err := os.Open(w.cluster.AuditLog)
 	if err != nil {
@@ -277,22 +423,17 @@ func (w *world) everybodys() []request {
 // answers 403 to everybody.
 type span struct{ from, to time.Time }
 
-// newborn says that the API server was started at begun and is ready now.
-func (w *world) newborn(begun time.Time) {
-	*w.starts = append(*w.starts, span{begun, time.Now().Add(time.Second)})
-}
-
 func (w *world) nothingForbidden() {
-	all := w.audited()
+	all := slices.DeleteFunc(w.audited(), func(r request) bool { return !strings.HasPrefix(r.User.Username, "system:node:") })
 	for i, r := range all {
 		if r.ResponseStatus.Code == http.StatusForbidden && r.Stage == "ResponseComplete" && !r.early(all[i+1:]) && !slices.ContainsFunc(*w.starts, func(s span) bool {
 			return !r.StageTimestamp.Before(s.from) && !r.StageTimestamp.After(s.to)
 		}) {
-			w.Errorf("refused with 403: %s %s", r.Verb, r.RequestURI)
+			w.Errorf("refused with 403: %s: %s %s", r.User.Username, r.Verb, r.RequestURI)
 		}
 	}
 	if len(all) == 0 {
-		w.Error("the audit log holds no request of the node")
+		w.Error("the audit log holds no request of a node")
 	}
 }
 
@@ -305,25 +446,18 @@ func (r request) early(later []request) bool {
 		return false
 	}
 	return slices.ContainsFunc(later, func(g request) bool {
-		return g.Verb == r.Verb && g.ObjectRef == r.ObjectRef && g.ResponseStatus.Code/100 == 2 &&
+		return g.Verb == r.Verb && g.User == r.User && g.ObjectRef == r.ObjectRef && g.ResponseStatus.Code/100 == 2 &&
 			g.StageTimestamp.Sub(r.StageTimestamp) < soon
 	})
 }
 
 // soon is long enough for an agent that was killed meanwhile to come back and ask.
-const soon = 30 * time.Second
+const soon = wait.Limit
 
 var errNotYet = errors.New("not yet")
 
 // sum is what md5sum prints of data.
 func sum(data []byte) string { return fmt.Sprintf("%x", md5.Sum(data)) }
-
-// nodectl runs a verb against the agent's socket.
-func (w *world) nodectl(args ...string) (string, error) {
-	w.Helper()
-	out, err := exec.Command(nodectl, slices.Concat(args[:1], []string{"--root-dir", w.root, "--node-name", w.name}, args[1:])...).CombinedOutput()
-	return string(out), err
-}
 
 // TestEarlyIsWhatIsGrantedSoon: of refusals only those are forgiven that were too early.
 func TestEarlyIsWhatIsGrantedSoon(t *testing.T) {

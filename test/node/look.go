@@ -30,16 +30,11 @@ type Process struct {
 // Processes returns the processes of a container or a sandbox, by the cgroups
 // they are in: what the kernel says, whatever the runtime believes.
 func (n *Node) Processes(id string) []Process {
-	var found []Process
-	for _, p := range allProcesses() {
-		for _, c := range p.Cgroups {
-			if strings.HasSuffix(c, "/"+id) || strings.Contains(c, "/"+id+"/") {
-				found = append(found, p)
-				break
-			}
-		}
-	}
-	return found
+	return processes(func(cgroups []byte) bool { return bytes.Contains(cgroups, []byte("/"+id)) }, func(p Process) bool {
+		return slices.ContainsFunc(p.Cgroups, func(c string) bool {
+			return strings.HasSuffix(c, "/"+id) || strings.Contains(c, "/"+id+"/")
+		})
+	})
 }
 
 // Left is what exists of a node beside its containerd: after a test, all of it
@@ -77,8 +72,21 @@ func (l Left) String() string {
 // Look looks for everything that exists of the node's pods. While containerd
 // runs, its own process, files and the bridge are not counted.
 func (n *Node) Look() Left {
-	var l Left
-	running := false
+	l, running := n.look()
+	l.Rules = n.rules()
+	if running {
+		l.Pods = n.pods(context.Background())
+	}
+	return l
+}
+
+// LookBeside is Look without what costs most: pods and rules.
+func (n *Node) LookBeside() Left {
+	l, _ := n.look()
+	return l
+}
+
+func (n *Node) look() (l Left, running bool) {
 	for _, p := range allProcesses() {
 		line := strings.Join(p.Args, " ")
 		if filepath.Base(p.Args[0]) == "containerd" && strings.Contains(line, n.RunDir+"/") {
@@ -98,13 +106,11 @@ func (n *Node) Look() Left {
 			l.Mounts = append(l.Mounts, m)
 		}
 	}
-	l.Cgroups = n.cgroups()
+	l.Cgroups = n.Cgroups()
 	ports, _ := filepath.Glob("/sys/class/net/" + n.Bridge + "/brif/*")
 	l.Links = ports
-	l.Rules = n.rules()
 	if running {
-		l.Pods = n.pods(context.Background())
-		return l
+		return l, true
 	}
 	for _, f := range []string{n.RunDir, n.dir} {
 		if exists(f) {
@@ -114,7 +120,7 @@ func (n *Node) Look() Left {
 	if exists("/sys/class/net/" + n.Bridge) {
 		l.Links = append(l.Links, n.Bridge)
 	}
-	return l
+	return l, false
 }
 
 // Sandboxes returns every sandbox CRI lists, ready or not.
@@ -194,9 +200,9 @@ func Mounts() []string {
 // standing.
 var tiers = []string{"burstable", "besteffort", "kubepods", "raw", "kubepods-burstable.slice", "kubepods-besteffort.slice", "kubepods.slice"}
 
-// cgroups returns the groups below the node's in every hierarchy, and its own, but
+// Cgroups returns the groups below the node's in every hierarchy, and its own, but
 // for those that agents leave standing.
-func (n *Node) cgroups() []string {
+func (n *Node) Cgroups() []string {
 	var found []string
 	for _, root := range CgroupRoots() {
 		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent), func(path string, d fs.DirEntry, err error) error {
@@ -281,9 +287,20 @@ func (n *Node) rules() []string {
 }
 
 func allProcesses() []Process {
+	all := func([]byte) bool { return true }
+	return processes(all, func(Process) bool { return true })
+}
+
+// processes returns those that fit. Only of those whose file of cgroups may fit the rest
+// is read: tests look often.
+func processes(mayFit func(cgroups []byte) bool, fits func(Process) bool) []Process {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []Process
 	for _, dir := range dirs {
+		groups, _ := os.ReadFile(dir + "/cgroup")
+		if !mayFit(groups) {
+			continue
+		}
 		line, err := os.ReadFile(dir + "/cmdline")
 		if err != nil {
 			continue // gone
@@ -303,13 +320,14 @@ func allProcesses() []Process {
 		if oom, err := os.ReadFile(dir + "/oom_score_adj"); err == nil {
 			p.OOM = strings.TrimSpace(string(oom))
 		}
-		groups, _ := os.ReadFile(dir + "/cgroup")
 		for line := range strings.Lines(string(groups)) {
 			if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && !slices.Contains(p.Cgroups, f[2]) {
 				p.Cgroups = append(p.Cgroups, f[2])
 			}
 		}
-		found = append(found, p)
+		if fits(p) {
+			found = append(found, p)
+		}
 	}
 	return found
 }

@@ -35,6 +35,7 @@ import (
 
 	"github.com/nodectl/nodectl/hack/images/archive"
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // Stamp is the image every node has: test/images/stamp, whose arguments say
@@ -248,7 +249,7 @@ func (n *Node) signal(t testing.TB, s unix.Signal) {
 	}
 	// One that the kernel has to finish something for, as an unmount that flushes the
 	// whole disk, goes when that is done.
-	Eventually(t, 2*time.Minute, func() error {
+	wait.NoError(t, func() error {
 		if is := n.Pid(t); is != 0 {
 			does, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", is))
 			waits, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stack", is))
@@ -262,26 +263,10 @@ func (n *Node) signal(t testing.TB, s unix.Signal) {
 // answers.
 func (n *Node) Restart(t testing.TB) {
 	t.Helper()
-	Eventually(t, 2*time.Minute, func() error { // recovering may have to wait for the disk
+	wait.NoError(t, func() error { // recovering may have to wait for the disk
 		_, err := n.bundle.Ensure(t.Context())
 		return err
 	})
-}
-
-// Eventually calls f until it returns nil, and fails the test with its last
-// error after limit.
-func Eventually(t testing.TB, limit time.Duration, f func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); ; {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", limit, err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
 }
 
 // logTail shows what containerd complained about.

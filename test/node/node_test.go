@@ -6,11 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m)) }
@@ -70,7 +70,7 @@ func TestContainerdRestartsUnderPods(t *testing.T) {
 	if after := n.Processes(c); len(after) != 1 || after[0].Pid != before[0].Pid {
 		t.Errorf("the container was %v, is %v", before, after)
 	}
-	node.Eventually(t, 30*time.Second, func() error {
+	wait.NoError(t, func() error {
 		for _, c := range n.Containers(t) {
 			if c.State != cri.ContainerState_CONTAINER_RUNNING {
 				return fmt.Errorf("container is %s", c.State)
@@ -83,7 +83,7 @@ func TestContainerdRestartsUnderPods(t *testing.T) {
 func TestExitCodeIsSeen(t *testing.T) {
 	n := node.Shared(t)
 	_, c := run(t, n, "a", "exit", "7")
-	node.Eventually(t, 30*time.Second, func() error {
+	wait.NoError(t, func() error {
 		r, err := n.Runtime.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: c})
 		if err != nil {
 			return err

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // AwaitStill waits until every thread of a process stands still: SIGSTOP reaches
@@ -25,10 +25,5 @@ func AwaitStill(t testing.TB, pid int) {
 			return err == nil && !strings.Contains(string(stat), ") T ")
 		})
 	}
-	for end := time.Now().Add(10 * time.Second); !still(); {
-		if time.Now().After(end) {
-			t.Fatalf("process %d runs on after SIGSTOP", pid)
-		}
-		runtime.Gosched()
-	}
+	wait.True(t, fmt.Sprintf("process %d stands still after SIGSTOP", pid), still)
 }

@@ -26,10 +26,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/cluster"
-	machine "github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/suite"
+	"github.com/nodectl/nodectl/test/wait"
 )
-
-const patience = 30 * time.Second
 
 // policy makes the API server write down who asked for what.
 const policy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived","ResponseStarted"],"rules":[{"level":"Metadata"}]}`
@@ -41,8 +40,8 @@ type audited struct {
 	log   string
 }
 
-func start(t *testing.T) audited {
-	t.Helper()
+// server is the one of all tests, each of which has a node of its own.
+var server = suite.Once(func(t testing.TB) audited {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.json")
 	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
@@ -55,7 +54,9 @@ func start(t *testing.T) audited {
 		t.Fatal(err)
 	}
 	return a
-}
+})
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // request is one line of the audit log.
 type request struct {
@@ -160,10 +161,11 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 		},
 		Facts: facts, RootDir: dir, Thresholds: thresholds, Transition: time.Minute,
 		Runtime: m.runtime.CRI(cri.Config{Node: name}),
+		Found:   []string{"192.0.2.7"}, // whatever this machine has
 	}
 	c := apiserver.Config{
 		REST: client.REST(), Labels: labels, Register: true, UpdateFrequency: 300 * time.Millisecond, LeaseDuration: 4 * time.Second,
-		RequestTimeout: patience, // what a busy server answers late is not asked for twice
+		RequestTimeout: wait.Limit, // what a busy server answers late is not asked for twice
 		Event: func(reason, _, _ string) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -214,7 +216,7 @@ func (a audited) lease(t *testing.T, name, what string, ok func(*coordinationv1.
 }
 
 // so waits until f has nothing to complain about.
-func so(t *testing.T, f func() error) { t.Helper(); machine.Eventually(t, patience, f) }
+func so(t *testing.T, f func() error) { t.Helper(); wait.NoError(t, f) }
 
 func ready(n *v1.Node) bool { return node.Condition(n, v1.NodeReady).Status == v1.ConditionTrue }
 

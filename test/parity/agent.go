@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -15,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"encoding/json"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/test/arm"
@@ -223,7 +223,7 @@ func (p *process) end(s syscall.Signal) {
 func (p *process) ended() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("it ended: %v", p.err)
+		return fmt.Errorf("it ended: %v", p.err) //nolint:errorlint // nil after exit code 0
 	default:
 		return nil
 	}

@@ -235,7 +235,7 @@ func buildNodectl(ctx context.Context, o options) (string, error) {
 		return filepath.Abs(o.nodectl)
 	}
 	out := filepath.Join(o.keep, "nodectl")
-	build := exec.CommandContext(ctx, "go", "build", "-o", out, ".")
+	build := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-o", out, ".")
 	build.Dir = node.Repo()
 	build.Env = append(slices.Clone(os.Environ()), "CGO_ENABLED=0", "GOWORK=off")
 	if text, err := build.CombinedOutput(); err != nil {

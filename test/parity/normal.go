@@ -13,8 +13,7 @@ import (
 // A normaliser puts one word in place of what differs between two runs of one
 // and the same agent.
 type normaliser struct {
-	paths   []string // longest first, each followed by its word
-	sandbox map[string]string
+	paths []string // longest first, each followed by its word
 }
 
 var (

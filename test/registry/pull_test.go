@@ -28,6 +28,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/registry"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m)) }
@@ -171,7 +172,7 @@ func TestF30_RegistryFaults(t *testing.T) {
 			t.Log(err)
 			r.Break("")
 			// containerd may go on with the half of a layer that was wrong, once.
-			node.Eventually(t, 30*time.Second, func() error { return a.pull(t.Context(), name) })
+			wait.NoError(t, func() error { return a.pull(t.Context(), name) })
 		})
 	}
 	t.Run("nobody listens", func(t *testing.T) {
@@ -185,7 +186,7 @@ func TestF30_RegistryFaults(t *testing.T) {
 }
 
 // Twenty pods, and two registries that never come to an end: all others have their
-// images within seconds, and who waits in vain can leave.
+// images meanwhile, and who waits in vain can leave.
 func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 	a := newAgent(t)
 	good := registry.New(t, registry.Options{BytesPerSecond: 50_000_000 / 8})
@@ -204,7 +205,6 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 			})
 		}
 	}
-	took := node.Stopwatch(t)
 	for i := range 5 {
 		name := good.Push(t, fmt.Sprintf("app:%d", i), 2, 100_000)
 		for range 2 {
@@ -216,8 +216,8 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 		}
 	}
 	others.Wait()
-	if took := took(); took > 20*time.Second || len(a.Pulls()) != 10 {
-		t.Errorf("the others took %s; %v", took, a.Pulls())
+	if pulls := a.Pulls(); len(pulls) != 10 { // those that hang still do
+		t.Errorf("under way: %v", pulls)
 	}
 	manifests := 0
 	for _, asked := range good.Asked() {
@@ -230,7 +230,7 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 	}
 	leave()
 	hung.Wait()
-	node.Eventually(t, 30*time.Second, func() error {
+	wait.NoError(t, func() error {
 		if left := a.Pulls(); len(left) > 0 {
 			return fmt.Errorf("%v", left)
 		}
@@ -247,16 +247,14 @@ func TestBytesOfPulls(t *testing.T) {
 	defer downloads.Close()
 	look := func() map[string]bundle.Download {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); ; {
-			far, err := downloads.Look(t.Context(), names)
-			if err == nil {
-				return far
-			}
-			// On a machine that stood still a call takes too long, but not each.
-			if status.Code(err) != codes.DeadlineExceeded || time.Now().After(deadline) {
+		var far map[string]bundle.Download
+		wait.NoError(t, func() (err error) { // a call may take too long, but not each
+			if far, err = downloads.Look(t.Context(), names); err != nil && status.Code(err) != codes.DeadlineExceeded {
 				t.Fatal(err)
 			}
-		}
+			return err
+		})
+		return far
 	}
 	if far := look(); len(far) != 0 {
 		t.Errorf("before: %v", far)

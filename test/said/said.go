@@ -7,10 +7,9 @@ import (
 	"sync"
 	"testing"
 	"time"
-)
 
-// patience is how long a text is waited for.
-const patience = 20 * time.Second
+	"github.com/nodectl/nodectl/test/wait"
+)
 
 // A Log is read while it is written. The zero value is an empty one.
 type Log struct {
@@ -59,7 +58,7 @@ func (l *Log) Is(t testing.TB, text string) {
 
 func (l *Log) until(t testing.TB, what string, so func(all string) bool) {
 	t.Helper()
-	for limit := time.After(patience); ; {
+	for limit := time.After(wait.Limit); ; {
 		l.mu.Lock()
 		all := l.text.String()
 		if l.more == nil {

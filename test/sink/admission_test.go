@@ -17,12 +17,12 @@ import (
 // comes when it is let.
 func TestF75_RefusedByAdmission(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, cluster.RBAC())
+	c := server(t)
 	var known atomic.Pointer[types.UID] // the test writes it, the sink reads it
 	known.Store(new(types.UID("of-the-node-before")))
-	a := start(t, c, "n1", func(cfg *apiserver.Config) { cfg.NodeUID = func() types.UID { return *known.Load() } })
-	static := staticPod("n1", "static", "h")
-	ours := c.CreatePod(t, cluster.Pod("n1", "ours"))
+	a := start(t, c, "n-refused", func(cfg *apiserver.Config) { cfg.NodeUID = func() types.UID { return *known.Load() } })
+	static := staticPod("n-refused", "refused", "h")
+	ours := c.CreatePod(t, cluster.Pod("n-refused", "ours"))
 	const rounds = 10
 	for i := range rounds {
 		a.says(static, running(static, i%2 == 0), fromFile)
@@ -34,7 +34,7 @@ func TestF75_RefusedByAdmission(t *testing.T) {
 		t.Errorf("said %d times, tried %d times:\n%s", n, tries, a.log)
 	}
 	known.Store(&a.uid)
-	is := a.until(t, "static", "running", phase(v1.PodRunning))
+	is := a.until(t, "refused", "running", phase(v1.PodRunning))
 	if is.Annotations[pod.AnnotationConfigMirror] != "h" {
 		t.Errorf("mirror %+v", is.ObjectMeta)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/cluster"
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // events: as the kubelet's, counted where they repeat; kubectl finds those of a
@@ -33,7 +33,7 @@ func events(t *testing.T, a *agent) {
 	var list v1.EventList
 	find := func(reason string, count int32) (found *v1.Event) {
 		t.Helper()
-		node.Eventually(t, 20*time.Second, func() error {
+		wait.NoError(t, func() error {
 			if err := a.c.Client(t).Get().Namespace("default").Resource("events").Do(context.Background()).Into(&list); err != nil {
 				return err
 			}

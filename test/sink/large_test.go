@@ -14,9 +14,9 @@ import (
 // server's own words of refusal.
 func TestF74_TooLargeForTheServer(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, cluster.RBAC(), cluster.EtcdArgs("--max-request-bytes=40000"))
-	a := start(t, c, "n1")
-	p := cluster.Pod("n1", "large")
+	c := server(t)
+	a := start(t, c, "n-large")
+	p := cluster.Pod("n-large", "large")
 	p.Annotations = map[string]string{"filler": strings.Repeat("x", 30000)}
 	p = c.CreatePod(t, p)
 	a.says(p, func(s *v1.PodStatus) {

@@ -1,5 +1,6 @@
 // Package sink holds the sink of statuses, mirrors and events to a real API server,
-// with the node authorizer, RBAC and NodeRestriction.
+// with the node authorizer, RBAC and NodeRestriction. The tests share it; each has a
+// node of its own, and names its pods as no other does.
 package sink
 
 import (
@@ -7,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -20,9 +22,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/apiserver"
 	source "github.com/nodectl/nodectl/pkg/source/apiserver"
 	"github.com/nodectl/nodectl/test/cluster"
-	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/said"
+	"github.com/nodectl/nodectl/test/suite"
+	"github.com/nodectl/nodectl/test/wait"
 )
+
+// server takes no object that is larger than 40,000 bytes.
+var server = suite.Once(func(t testing.TB) *cluster.Cluster {
+	return cluster.Start(t, cluster.RBAC(), cluster.EtcdArgs("--max-request-bytes=40000"))
+})
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 // wire counts what goes over a connection, by method, path and answer.
 type wire struct {
@@ -37,11 +47,10 @@ type exchange struct {
 	method, path string
 	code         int // 0: no answer
 	body         string
-	at           time.Time
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	e := exchange{method: r.Method, path: r.URL.Path, at: time.Now()}
+	e := exchange{method: r.Method, path: r.URL.Path}
 	if r.Method == http.MethodPatch {
 		body, err := r.GetBody()
 		if err != nil {
@@ -81,7 +90,7 @@ func (w *wire) of(method, name string) []exchange {
 // answer is.
 func (w *wire) awaits(t *testing.T, n int, method, name string) []exchange {
 	t.Helper()
-	node.Eventually(t, 30*time.Second, func() error {
+	wait.NoError(t, func() error {
 		if got := len(w.of(method, name)); got < n {
 			return fmt.Errorf("%d requests %s about %s, want %d", got, method, name, n)
 		}
@@ -140,7 +149,7 @@ func (a *agent) known(t *testing.T) {
 	p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"}
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: a.name, UID: a.uid, Controller: new(true)}}
 	client := a.c.ClientAs(t, a.c.NodeKubeconfig(t, a.name))
-	node.Eventually(t, 30*time.Second, func() error {
+	wait.NoError(t, func() error {
 		return client.Post().Namespace(p.Namespace).Resource("pods").Param("dryRun", metav1.DryRunAll).Body(p).Do(t.Context()).Error()
 	})
 }
@@ -223,13 +232,8 @@ func (d *told) keepTimes(p *v1.Pod) {
 // until waits until the server shows of a pod what so says; nil is no pod.
 func (a *agent) until(t *testing.T, name, what string, so func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
-	return a.within(t, 30*time.Second, name, what, so)
-}
-
-func (a *agent) within(t *testing.T, limit time.Duration, name, what string, so func(*v1.Pod) bool) *v1.Pod {
-	t.Helper()
 	var p *v1.Pod
-	node.Eventually(t, limit, func() error {
+	wait.NoError(t, func() error {
 		if p = a.c.GetPod(t, "default", name); so(p) {
 			return nil
 		}
@@ -251,7 +255,7 @@ func (a *agent) compared(t *testing.T) {
 	a.says(p, running(p, true))
 	a.until(t, name, "ready", ready(true))
 	a.c.PatchPod(t, "default", name, `{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`, "status")
-	a.within(t, 2*time.Minute, name, "put right", ready(true)) // the source may be waiting out an outage, and twice where its watch is refused first
+	a.until(t, name, "put right", ready(true))
 }
 
 func there(p *v1.Pod) bool   { return p != nil }

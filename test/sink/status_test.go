@@ -2,8 +2,8 @@ package sink
 
 import (
 	"net/http"
+	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -12,7 +12,7 @@ import (
 
 func TestOnOneServer(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, cluster.RBAC())
+	c := server(t)
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *agent)
@@ -32,7 +32,7 @@ func TestOnOneServer(t *testing.T) {
 		{"F75_NameTaken", nameTaken},
 		{"Events", events},
 	} {
-		node := "n-" + string(rune('a'+len(test.name)%26)) + "-" + time.Now().Format("150405.000000")
+		node := strings.ToLower(strings.ReplaceAll(test.name, "_", "-"))
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			a := start(t, c, node)
@@ -48,7 +48,6 @@ func ordinaryStart(t *testing.T, a *agent) {
 	p := a.c.CreatePod(t, cluster.Pod(a.name, "start"))
 	for _, step := range []func(*v1.PodStatus){pending(p), sandboxed(p), running(p, false), running(p, true), running(p, true)} {
 		a.says(p, step)
-		time.Sleep(150 * time.Millisecond) // what a runtime takes
 	}
 	is := a.until(t, "start", "ready", func(p *v1.Pod) bool {
 		c := find(p, v1.PodReady)
@@ -155,9 +154,9 @@ func deletion(t *testing.T, a *agent) {
 
 // deletedBeforeStart: the final status is said before the object goes.
 func deletedBeforeStart(t *testing.T, a *agent) {
-	p := a.c.CreatePod(t, cluster.Pod(a.name, "never"))
+	a.c.CreatePod(t, cluster.Pod(a.name, "never"))
 	a.c.DeletePod(t, "default", "never", 30)
-	p = a.c.GetPod(t, "default", "never")
+	p := a.c.GetPod(t, "default", "never")
 	a.says(p, pending(p), finished)
 	a.until(t, "never", "gone", missing)
 	sent := a.wire.awaits(t, 2, "", "never")

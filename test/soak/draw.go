@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -108,14 +109,14 @@ func (a *artist) life(p *v1.Pod, c *v1.Container, i int, how end) end {
 		case chance < 75:
 			c.Args = []string{"forever"}
 		case chance < 92:
-			c.Args = append(once, "forever")
+			c.Args = slices.Concat(once, []string{"forever"})
 		default:
 			c.Args, how = []string{"sleep", short, "exit", "1"}, loops
 		}
 	case v1.RestartPolicyOnFailure:
 		c.Args = []string{"sleep", short}
 		if chance < 35 {
-			c.Args = append(once, c.Args...)
+			c.Args = slices.Concat(once, c.Args)
 		}
 		if how == runs {
 			how = succeeds

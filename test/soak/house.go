@@ -234,7 +234,7 @@ func build(ctx context.Context, dir string) (string, error) {
 	if err := os.WriteFile(file, overlay, 0o600); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", file, "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-overlay", file, "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
 	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build nodectl: %w\n%s", err, strings.TrimSpace(string(out)))

@@ -12,19 +12,25 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/source/etcd"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/suite"
 )
 
 const hunter = "hunter2"
 
-// secured is an etcd that lets in the user node, by a certificate and a
-// password, to its prefix.
-func secured(t testing.TB) *cluster.Etcd {
-	t.Helper()
-	e := cluster.StartEtcd(t, cluster.EtcdOptions{TLS: true, RootPassword: "r00t", Users: []cluster.EtcdUser{
-		{Name: "node", Password: hunter, Prefix: prefix}, {Name: "stranger", Password: hunter, Prefix: "/elsewhere/"},
+// locked lets in the user node, by a certificate and a password, to the tests' keys.
+var locked = suite.Once(func(t testing.TB) *cluster.Etcd {
+	return cluster.StartEtcd(t, cluster.EtcdOptions{TLS: true, RootPassword: "r00t", Users: []cluster.EtcdUser{
+		{Name: "node", Password: hunter, Prefix: mine}, {Name: "stranger", Password: hunter, Prefix: "/elsewhere/"},
 	}})
+})
+
+// secured returns that etcd, the prefix of the test's own keys, and a name for its
+// client's certificate.
+func secured(t testing.TB) (e *cluster.Etcd, prefix, client string) {
+	t.Helper()
+	e, prefix = locked(t), own(t)
 	e.Put(t, prefix+"a", "pod one x")
-	return e
+	return e, prefix, "client-" + t.Name()
 }
 
 // write replaces a file in one step.
@@ -40,15 +46,15 @@ func write(t testing.TB, file, text string) {
 
 func TestF72_CertificateAndAuth(t *testing.T) {
 	t.Parallel()
-	e := secured(t)
+	e, prefix, client := secured(t)
 	dir := t.TempDir()
 	password, stranger := filepath.Join(dir, "password"), filepath.Join(dir, "stranger")
 	write(t, password, hunter+"\n")
 	write(t, stranger, hunter)
-	pair := e.Authority.Issue(t, "client", cluster.Identity{User: "nobody"})
+	pair := e.Authority.Issue(t, client, cluster.Identity{User: "nobody"})
 	foreign := cluster.NewAuthority(t, dir, "foreign")
 	theirs := foreign.Issue(t, "foreign-client", cluster.Identity{User: "node"})
-	late := e.Authority.Issue(t, "late", cluster.Identity{User: "node", NotAfter: time.Now().Add(-time.Minute)})
+	late := e.Authority.Issue(t, client+"-late", cluster.Identity{User: "node", NotAfter: time.Now().Add(-time.Minute)})
 	empty := filepath.Join(dir, "empty")
 	write(t, empty, "\n")
 	host := strings.TrimPrefix(e.Endpoints[0], "https://")
@@ -81,7 +87,7 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			l := listen(t, e.Endpoints, func(cfg *etcd.Config) {
+			l := listen(t, prefix, e.Endpoints, func(cfg *etcd.Config) {
 				cfg.CAFile, cfg.CertFile, cfg.KeyFile = e.Authority.File, pair.CertFile, pair.KeyFile
 				cfg.Username, cfg.PasswordFile = "node", password
 				cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -108,29 +114,29 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 // What is renewed on disk is used for the next connection (F72).
 func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	t.Parallel()
-	e := secured(t)
+	e, prefix, client := secured(t)
 	n := newNetwork(t, e.Endpoints[0])
 	password := filepath.Join(t.TempDir(), "password")
 	write(t, password, "wrong")
 	late := cluster.Identity{User: "node", NotAfter: time.Now().Add(-time.Minute)}
-	pair := e.Authority.Issue(t, "client", late)
-	l := listen(t, []string{n.url}, func(c *etcd.Config) {
+	pair := e.Authority.Issue(t, client, late)
+	l := listen(t, prefix, []string{n.url}, func(c *etcd.Config) {
 		c.CAFile, c.CertFile, c.KeyFile = e.Authority.File, pair.CertFile, pair.KeyFile
 		c.Username, c.PasswordFile = "node", password
 	})
 	says(t, l, "certificate")
-	e.Authority.Issue(t, "client", cluster.Identity{User: "node"})
+	e.Authority.Issue(t, client, cluster.Identity{User: "node"})
 	hears(t, l, "wrong user or password")
 	write(t, password, hunter)
 	first := l.Set()
 	first.Holds(t, "one")
-	e.Authority.Issue(t, "client", late) // the connection stands, and nothing new is asked
+	e.Authority.Issue(t, client, late) // the connection stands, and nothing new is asked
 	e.Put(t, prefix+"b", "pod two x")
 	l.Set().Names(t, "two")
 	n.cut()
 	n.mend()
 	hears(t, l, "certificate")
-	e.Authority.Issue(t, "client", cluster.Identity{User: "node"})
+	e.Authority.Issue(t, client, cluster.Identity{User: "node"})
 	w := until(t, l, "one", "two")
 	w.Names(t)
 	if w.Pod("one") != first.Pod("one") {
@@ -140,10 +146,9 @@ func TestF72_RenewedFilesAreUsed(t *testing.T) {
 
 // The certificate alone is a user where it names one.
 func TestF72_UserOfTheCertificate(t *testing.T) {
-	t.Parallel()
-	e := secured(t)
-	pair := e.Authority.Issue(t, "client", cluster.Identity{User: "node"})
-	l := listen(t, e.Endpoints, func(c *etcd.Config) {
+	e, prefix, client := secured(t)
+	pair := e.Authority.Issue(t, client, cluster.Identity{User: "node"})
+	l := listen(t, prefix, e.Endpoints, func(c *etcd.Config) {
 		c.CAFile, c.CertFile, c.KeyFile = e.Authority.File, pair.CertFile, pair.KeyFile
 	})
 	l.Set().Holds(t, "one")
@@ -165,8 +170,8 @@ func TestF72_UserOfTheCertificate(t *testing.T) {
 // A member that speaks another language is named as such.
 func TestF72_WrongScheme(t *testing.T) {
 	t.Parallel()
-	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
-	l := listen(t, []string{strings.Replace(e.Endpoints[0], "http:", "https:", 1)})
+	e, prefix := start(t)
+	l := listen(t, prefix, []string{strings.Replace(e.Endpoints[0], "http:", "https:", 1)})
 	says(t, l, "is it http?")
 	l.Leave()
 	l.Ended()

@@ -4,29 +4,46 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/etcd"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/suite"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
-const prefix = "/nodes/n1/"
+// plain and other are the etcds of all tests; other is another cluster. A test that
+// restarts one, sets it back or compacts it is not parallel.
+var (
+	plain = suite.Once(func(t testing.TB) *cluster.Etcd {
+		return cluster.StartEtcd(t, cluster.EtcdOptions{Args: []string{"--max-request-bytes=33554432"}})
+	})
+	other = suite.Once(func(t testing.TB) *cluster.Etcd { return cluster.StartEtcd(t, cluster.EtcdOptions{}) })
+)
 
-func parse(data []byte, file string) (source.File, []pod.Problem) {
-	return sourcetest.Parse("etcd", prefix)(data, file)
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// mine are the keys below which every test of any etcd has its own.
+const mine = "/nodes/mine/"
+
+// own returns the prefix of a test's keys.
+func own(t testing.TB) string { return mine + t.Name() + "/" }
+
+// start returns the etcd of all tests, and the prefix of the test's own keys.
+func start(t testing.TB) (e *cluster.Etcd, prefix string) {
+	t.Helper()
+	return plain(t), own(t)
 }
 
-// newSource returns the source of e's keys below prefix.
-func newSource(t testing.TB, endpoints []string, change ...func(*etcd.Config)) *etcd.Source {
+// newSource returns the source of an etcd's keys below prefix.
+func newSource(t testing.TB, prefix string, endpoints []string, change ...func(*etcd.Config)) *etcd.Source {
 	t.Helper()
-	c := etcd.Config{Endpoints: endpoints, Prefix: prefix, Parse: parse}
+	c := etcd.Config{Endpoints: endpoints, Prefix: prefix, Parse: sourcetest.Parse("etcd", prefix)}
 	for _, f := range change {
 		f(&c)
 	}
@@ -38,36 +55,20 @@ func newSource(t testing.TB, endpoints []string, change ...func(*etcd.Config)) *
 }
 
 // listen ranges over a new source.
-func listen(t testing.TB, endpoints []string, change ...func(*etcd.Config)) *sourcetest.Listener {
+func listen(t testing.TB, prefix string, endpoints []string, change ...func(*etcd.Config)) *sourcetest.Listener {
 	t.Helper()
-	return sourcetest.Listen(t, newSource(t, endpoints, change...))
-}
-
-// Every rule has an etcd of its own; breaking it is kill -9.
-func TestEtcdConforms(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
-		e := cluster.StartEtcd(t, cluster.EtcdOptions{})
-		return sourcetest.Fixture{
-			Source: newSource(t, e.Endpoints),
-			Put:    func(name, text string) { e.Put(t, prefix+name, text) },
-			Remove: func(name string) { e.Delete(t, prefix+name) },
-			Break:  func() { e.Kill(t) },
-			Mend:   func() { e.Start(t) },
-		}
-	})
+	return sourcetest.Listen(t, newSource(t, prefix, endpoints, change...))
 }
 
 // The network in between is what breaks here, and looks can be counted.
 func TestEtcdBehindANetworkConforms(t *testing.T) {
-	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
+	e := plain(t)
 	e.Put(t, "other", "x") // the client's own goroutines begin before the rules look
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
-		for _, name := range []string{"a", "b", "c"} {
-			e.Delete(t, prefix+name)
-		}
+		prefix := own(t)
 		n := newNetwork(t, e.Endpoints[0])
 		return sourcetest.Fixture{
-			Source: newSource(t, []string{n.url}),
+			Source: newSource(t, prefix, []string{n.url}),
 			Put:    func(name, text string) { e.Put(t, prefix+name, text) },
 			Remove: func(name string) { e.Delete(t, prefix+name) },
 			Break:  n.cut,
@@ -170,15 +171,5 @@ func (n *network) mend() {
 func (n *network) looked() {
 	n.t.Helper()
 	want := n.refused.Load() + 3
-	eventually(n.t, func() bool { return n.refused.Load() >= want })
-}
-
-// eventually returns when f says so; it fails the test when it never does.
-func eventually(t testing.TB, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(sourcetest.Patience); !f(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it never happens")
-		}
-	}
+	wait.True(n.t, "three more connections are refused", func() bool { return n.refused.Load() >= want })
 }

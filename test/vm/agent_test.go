@@ -120,7 +120,7 @@ func (a *agent) end(t testing.TB) {
 	for _, f := range all {
 		_ = os.Remove(f)
 	}
-	node.Eventually(t, patience, func() error {
+	eventually(t, func() error {
 		if left := a.under(""); len(left) > 0 {
 			return fmt.Errorf("left: %v", left)
 		}
@@ -236,7 +236,7 @@ func (a *agent) ids(t testing.TB) map[string]map[string]string {
 }
 
 func same(a, b map[string]map[string]string) bool {
-	return maps.EqualFunc(a, b, func(x, y map[string]string) bool { return maps.Equal(x, y) })
+	return maps.EqualFunc(a, b, maps.Equal)
 }
 
 // dir is where a QoS class has its pods; "" is that of guaranteed ones, and all.

@@ -14,11 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 const (
@@ -290,9 +290,7 @@ func foreign(t *testing.T, a *agent) {
 			_ = sleep.Process.Kill()
 			_ = sleep.Wait()
 			for dir := theirs; dir != cgroupRoot; dir = filepath.Dir(dir) {
-				for deadline := time.Now().Add(patience); os.Remove(dir) != nil && time.Now().Before(deadline); {
-					<-time.After(50 * time.Millisecond)
-				}
+				_ = wait.Try(func() error { return os.Remove(dir) })
 			}
 		}
 	}

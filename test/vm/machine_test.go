@@ -31,6 +31,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 const (
@@ -39,9 +40,6 @@ const (
 	unitFile  = "/usr/lib/systemd/system/nodectl.service"
 	dropIn    = "/run/systemd/system/nodectl.service.d/test.conf"
 	nodeName  = "vm"
-	// patience is how long anything may take that has no limit of its own: the
-	// processor may be an emulated one.
-	patience = 2 * time.Minute
 )
 
 func TestMain(m *testing.M) {
@@ -84,19 +82,10 @@ func number(t testing.TB, name string) int {
 	return n
 }
 
-// eventually calls f until it returns nil, not often: the processor may be slow.
+// eventually calls f until it returns nil.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", patience, err)
-		}
-		<-time.After(200 * time.Millisecond)
-	}
+	wait.NoError(t, f)
 }
 
 // awaitProperty returns when the unit's property has the value.
@@ -180,20 +169,24 @@ func untouched(t testing.TB, before map[string]string) {
 }
 
 // adopted is untouched, and fails unless the agent, which found these pods ready, has
-// said so from its first word on.
+// said so from its first word on. The agent removes what the one before said with its
+// first report, which may come after it is active.
 func adopted(t testing.TB, before map[string]string) {
 	t.Helper()
 	untouched(t, before)
-	text, err := os.ReadFile(filepath.Join(root, "journal.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		var l struct{ Pod *v1.Pod }
-		if json.Unmarshal([]byte(line), &l) == nil && l.Pod != nil && before[l.Pod.Name+"/main"] != "" && !ready(l.Pod) {
-			t.Errorf("pod %s was said not to be ready: %+v", l.Pod.Name, l.Pod.Status.Conditions)
+	eventually(t, func() error {
+		text, err := os.ReadFile(filepath.Join(root, "journal.jsonl"))
+		if err != nil {
+			return err
 		}
-	}
+		for line := range strings.Lines(string(text)) {
+			var l struct{ Pod *v1.Pod }
+			if json.Unmarshal([]byte(line), &l) == nil && l.Pod != nil && before[l.Pod.Name+"/main"] != "" && !ready(l.Pod) {
+				return fmt.Errorf("pod %s was said not to be ready: %+v", l.Pod.Name, l.Pod.Status.Conditions)
+			}
+		}
+		return nil
+	})
 }
 
 func ready(p *v1.Pod) bool {

@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -84,6 +85,8 @@ func TestF7_UnitAsSystemdReadsIt(t *testing.T) {
 		"Type": "notify", "NotifyAccess": "main", "WatchdogUSec": "30s", "KillMode": "process",
 		"Delegate": "yes", "OOMScoreAdjust": "-999", "Restart": "always", "RestartUSec": "1s", "StartLimitIntervalUSec": "0",
 		"TimeoutStartUSec": "2min", "TimeoutStopUSec": "10s", "LimitNOFILE": "65536", "TasksMax": "infinity",
+		"NoNewPrivileges": "yes", "UMask": "0022", "RestrictRealtime": "yes", "LockPersonality": "yes", "MemoryDenyWriteExecute": "yes",
+		"SystemCallArchitectures": "native",
 	} {
 		if got := property(t, name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
@@ -114,6 +117,121 @@ func TestF34_F35_UnderSystemd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestUnit_AgentIsConfined_RuntimeIsNot: the kernel confines the agent as the unit says.
+// containerd is in a unit of its own, unconfined as process 1, also after it was killed and
+// the confined agent had it started again. All three see the same mounts.
+// Shows: F21.
+func TestUnit_AgentIsConfined_RuntimeIsNot(t *testing.T) {
+	before := serving(t)
+	check := func() {
+		t.Helper()
+		agent, runtime, first := number(t, "MainPID"), containerd(t), 1
+		for name, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2"} {
+			if got := statusField(t, agent, name); got != want {
+				t.Errorf("%s of the agent is %s, want %s", name, got, want)
+			}
+			if got := statusField(t, runtime, name); got != "0" {
+				t.Errorf("%s of containerd is %s, want 0", name, got)
+			}
+		}
+		all := statusField(t, first, "CapBnd")
+		if got := statusField(t, agent, "CapBnd"); got == all {
+			t.Errorf("the agent has all capabilities: %s", got)
+		}
+		if got := statusField(t, runtime, "CapBnd"); got != all {
+			t.Errorf("containerd has capabilities %s, want %s", got, all)
+		}
+		mounts := mountNamespace(t, first)
+		for what, pid := range map[string]int{"the agent": agent, "containerd": runtime} {
+			if got := mountNamespace(t, pid); got != mounts {
+				t.Errorf("%s is in %s, want %s", what, got, mounts)
+			}
+		}
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", runtime))
+		if err != nil || !strings.Contains(string(groups), "/system.slice/nodectl-runtime-") {
+			t.Errorf("containerd is in %s, %v; want a unit of its own", groups, err)
+		}
+	}
+	check()
+	old := containerd(t)
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if now := containerd(t); now == 0 || now == old {
+			return errors.New("containerd was not started again")
+		}
+		_, err := runtime(t).Version(t.Context(), &cri.VersionRequest{})
+		return err
+	})
+	check()
+	untouched(t, before)
+	t.Log(output(t, "systemd-analyze", "security", "--no-pager", "nodectl"))
+}
+
+// TestPause_AgentsRuntime_HasItsOwnFilter: the sandboxes that the agent makes on its
+// bundled runtime have the filter of the pause program, and their process runs under it.
+// Shows: C-1.22.12.
+func TestPause_AgentsRuntime_HasItsOwnFilter(t *testing.T) {
+	serving(t)
+	rt := runtime(t)
+	boxes, err := rt.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
+	if err != nil || len(boxes.Items) == 0 {
+		t.Fatalf("sandboxes: %v, %v", boxes, err)
+	}
+	for _, b := range boxes.Items {
+		verbose, err := rt.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: b.Id, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info struct {
+			PID  int `json:"pid"`
+			Spec struct {
+				Linux struct {
+					Seccomp struct {
+						Syscalls []struct{ Names []string } `json:"syscalls"`
+					} `json:"seccomp"`
+				} `json:"linux"`
+			} `json:"runtimeSpec"`
+		}
+		if err := json.Unmarshal([]byte(verbose.Info["info"]), &info); err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		for _, s := range info.Spec.Linux.Seccomp.Syscalls {
+			calls += len(s.Names)
+		}
+		if calls == 0 || calls > 60 || statusField(t, info.PID, "Seccomp") != "2" {
+			t.Errorf("sandbox of %s, process %d: %d calls, Seccomp %s; want its own short filter", b.Metadata.Name, info.PID, calls, statusField(t, info.PID, "Seccomp"))
+		}
+	}
+}
+
+// statusField returns a field of /proc/PID/status.
+func statusField(t testing.TB, pid int, name string) string {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	t.Fatalf("process %d has no field %s", pid, name)
+	return ""
+}
+
+func mountNamespace(t testing.TB, pid int) string {
+	t.Helper()
+	name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 // TestF34_LimitsOutliveWhatSystemdDoes: systemd, which owns the tree of groups, is

@@ -26,8 +26,6 @@ func main() {
 	if len(os.Args) < 2 {
 		log.Fatal("usage: shop db|migrate|web|follow …")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
 	modes := map[string]struct {
 		args int
 		run  func(context.Context, []string) error
@@ -38,9 +36,14 @@ func main() {
 		"follow":  {1, follow},
 	}
 	mode, ok := modes[os.Args[1]]
-	if args := os.Args[2:]; !ok || len(args) != mode.args {
+	args := os.Args[2:]
+	if !ok || len(args) != mode.args {
 		log.Fatal("usage: shop db DIR | migrate | web TEMPLATE NOTES | follow NOTES")
-	} else if err := mode.run(ctx, args); err != nil {
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	err := mode.run(ctx, args)
+	stop()
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -22,13 +22,13 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		if page, err := os.ReadFile("/site/index.html"); err == nil {
-			w.Write(page)
+			_, _ = w.Write(page)
 			return
 		}
 		fmt.Fprintf(w, "%s\nThis is pod %s, up for %s.\n", cmp.Or(os.Getenv("TITLE"), "Hello from nodectl"), host, time.Since(started).Round(time.Second))
@@ -45,11 +45,11 @@ func main() {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		<-ctx.Done()
+		<-signals
 		log.Print("Shutting down")
 		deadline, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		server.Shutdown(deadline)
+		_ = server.Shutdown(deadline)
 	}()
 	log.Printf("Serving on %s", server.Addr)
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {

@@ -142,7 +142,7 @@ func (l *Lab) NewNodectl(ctx context.Context, binary string) (*Nodectl, error) {
 	}
 	Say("building nodectl")
 	n.Binary = filepath.Join(l.Dir, "nodectl")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", n.Binary, ".")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w", "-o", n.Binary, ".")
 	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build nodectl: %w\n%s", err, out)

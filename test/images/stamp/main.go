@@ -119,10 +119,12 @@ func (r *run) do(verb string) {
 	case "cat":
 		text, err := os.ReadFile(r.word())
 		check(err)
-		os.Stdout.Write(text)
+		_, err = os.Stdout.Write(text)
+		check(err)
 	case "show":
 		if text, err := os.ReadFile(r.word()); err == nil {
-			os.Stdout.Write(text)
+			_, err = os.Stdout.Write(text)
+			check(err)
 		}
 	case "swap":
 		swap(r.word(), r.word())

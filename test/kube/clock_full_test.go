@@ -1,9 +1,10 @@
+//go:build full
+
 package kube
 
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -12,8 +13,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/clock"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // probed is a pod whose probes are asked every second.
@@ -37,24 +38,22 @@ spec:
 // clock stays: how long ago a container ended is wrong by as much.
 func TestF14_ClockJumps(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "nodectl")
-	clock.Build(t, program) // while no other test runs: it may take minutes
-	t.Parallel()
+	clock.Build(t, program)
 	w, is := bareWorld(t), clock.New(t)
 	w.importImages()
 	w.program, w.env = program, []string{is.Env()}
 	w.file = filepath.Join(t.TempDir(), "node.kubeconfig")
 	w.serve("--bootstrap-kubeconfig", w.cluster.BootstrapKubeconfig(t), "--max-container-restart-period", "5s")
 	w.manifest("fixed", strings.ReplaceAll(probed, "NAME", "fixed"))
-	w.cluster.Apply(t, strings.ReplaceAll(probed, "NAME", "stands"))
-	w.cluster.Apply(t, strings.Replace(restarting, "sleep 3", "sleep 1", 1))
-	t.Cleanup(func() { w.kubectl("delete", "pod", "stands", "falls", "--timeout=60s", "--ignore-not-found") })
-	w.kubectl("wait", "--for=create", "--for=condition=Ready", "pod/stands", "pod/fixed-"+w.name, "--timeout=60s")
+	w.apply(strings.ReplaceAll(probed, "NAME", "stands"))
+	w.apply(strings.Replace(restarting, "sleep 3", "sleep 1", 1))
+	w.awaitReady("stands", "fixed-"+w.name)
 	lives := []string{"stands", "fixed-" + w.name}
 	heard := func() { // it has heard its sources
 		w.Helper()
 		w.await(func() error {
 			for _, name := range append(lives, "falls") {
-				if p := w.local(name); p == nil || len(p.Status.ContainerStatuses) == 0 {
+				if p := w.report(name); p == nil || len(p.Status.ContainerStatuses) == 0 {
 					return fmt.Errorf("it knows of no %s", name)
 				}
 			}
@@ -90,33 +89,29 @@ func TestF14_ClockJumps(t *testing.T) {
 		} else {
 			is.Set(to.ahead)
 		}
-		begun, falls := time.Now(), w.local("falls").Status.ContainerStatuses[0].RestartCount
-		used := lab.CPU(w.agent.PID())
+		begun, falls := time.Now(), w.report("falls").Status.ContainerStatuses[0].RestartCount
 		name := "new-" + strconv.Itoa(i)
 		w.manifest(name, shell(name, sleeps))
 		w.await(func() error {
-			if p := w.local(name + "-" + w.name); p == nil || p.Status.Phase != v1.PodRunning {
+			if p := w.report(name + "-" + w.name); p == nil || p.Status.Phase != v1.PodRunning {
 				return errNotYet
 			}
 			return nil
 		})
 		w.unmanifest(name)
 		w.await(func() error {
-			if p := w.local(name + "-" + w.name); p != nil {
+			if p := w.report(name + "-" + w.name); p != nil {
 				return errNotYet
 			}
-			if now := w.local("falls").Status.ContainerStatuses[0].RestartCount; now == falls {
+			if now := w.report("falls").Status.ContainerStatuses[0].RestartCount; now == falls {
 				return fmt.Errorf("%d restarts and no more", falls)
 			}
 			return nil
 		})
 		for _, name := range lives { // several rounds of probes later
-			if p := w.local(name); !ready(p) || w.life(name) != first[name] {
+			if p := w.report(name); !ready(p) || w.life(name) != first[name] {
 				t.Errorf("%s: %s was %s, is %s, ready %t", what, name, first[name], w.life(name), ready(p))
 			}
-		}
-		if took, used := time.Since(begun), lab.CPU(w.agent.PID())-used; used > took/2 && used > 2*time.Second { // less may be what a host took away
-			t.Errorf("%s: %s of CPU in %s", what, used, took)
 		}
 		if to.ahead.Abs() <= time.Hour {
 			w.pod("run-"+strconv.Itoa(i), sleeps)
@@ -125,9 +120,10 @@ func TestF14_ClockJumps(t *testing.T) {
 		t.Logf("%s: took %s", what, time.Since(begun).Round(100*time.Millisecond))
 	}
 	// The lease goes by the node's clock, and is right again.
+	begun := time.Now()
 	w.await(func() error {
 		at, err := time.Parse(time.RFC3339, w.kubectl("get", "lease", "-n", "kube-node-lease", w.name, "-o", "jsonpath={.spec.renewTime}"))
-		if err == nil && time.Since(at).Abs() > 40*time.Second {
+		if err == nil && (at.Before(begun.Add(-time.Second)) || at.After(begun.Add(2*wait.Limit))) {
 			err = fmt.Errorf("renewed at %s", at)
 		}
 		return err
@@ -137,23 +133,8 @@ func TestF14_ClockJumps(t *testing.T) {
 	}
 }
 
-// manifest writes a manifest; unmanifest takes it away.
-func (w *world) manifest(name, text string) {
-	w.Helper()
-	if err := os.WriteFile(filepath.Join(w.static, name+".yaml"), []byte(text), 0o600); err != nil {
-		w.Fatal(err)
-	}
-}
-
-func (w *world) unmanifest(name string) {
-	w.Helper()
-	if err := os.Remove(filepath.Join(w.static, name+".yaml")); err != nil {
-		w.Fatal(err)
-	}
-}
-
-// local is a pod as the agent itself tells of it; nil is none.
-func (w *world) local(name string) *v1.Pod {
+// report is a pod as the agent itself tells of it; nil is none.
+func (w *world) report(name string) *v1.Pod {
 	w.Helper()
 	var list v1.PodList
 	out, err := w.nodectl("get", "pods", "-o", "json")
@@ -183,6 +164,6 @@ func ready(p *v1.Pod) bool {
 // life names the run of a pod's container.
 func (w *world) life(name string) string {
 	w.Helper()
-	c := w.local(name).Status.ContainerStatuses[0]
+	c := w.report(name).Status.ContainerStatuses[0]
 	return fmt.Sprint(c.ContainerID, " ", c.RestartCount)
 }

@@ -1,102 +1,100 @@
+//go:build full
+
 package kube
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/wait"
 )
-
-// hurts is how long something that happens again and again does so.
-func hurts() time.Duration {
-	if os.Getenv("NODECTL_E2E_LONG") != "" {
-		return 2 * time.Minute
-	}
-	return 20 * time.Second
-}
 
 // TestF72_Faults: what comes between a node and its cluster, and what ends under it.
 // The node speaks to its API server by a wire that can be cut.
-func TestF72_Faults(t *testing.T) {
-	t.Parallel()
-	w := bareWorld(t)
+func TestF72_Faults(t *testing.T) { faults(t, 12) }
+
+// TestF72_Faults_Long: what happens again and again does so for minutes.
+func TestF72_Faults_Long(t *testing.T) { faults(t, 80) }
+
+// wired is a world whose node speaks to its API server by a wire.
+type wired struct {
+	*world
+	wire *wire
+	// rounds is how often something happens that happens again and again.
+	rounds int
+}
+
+func faults(t *testing.T, rounds int) {
+	w := &wired{world: bareWorld(t), rounds: rounds}
 	w.importImages()
 	w.wire = newWire(t, w.cluster, w.address)
 	w.file = w.wire.through(t, w.cluster, w.cluster.NodeKubeconfig(t, w.name), filepath.Join(t.TempDir(), "node.kubeconfig"))
 	w.serve("--offline-start", "api")
-	t.Cleanup(func() {
-		w.kubectl("delete", "deployment", "--all", "--timeout=60s")
-		w.kubectl("delete", "pods", "--all", "--timeout=60s")
-		w.awaitOutput("", "get", "pods", "-A", "-o", "name") // those that a controller made meanwhile too
-	})
-	w.cluster.Apply(t, shell("stands", sleeps))
-	w.kubectl("wait", "--for=condition=Ready", "pod/stands", "--timeout=60s")
+	w.pod("stands", sleeps)
 	stands := func() string {
 		return w.path("stands", "{.status.containerStatuses[0]['containerID','restartCount']}")
 	}
 	first := stands()
 	for _, part := range []struct {
 		name string
-		run  func(*world)
+		run  func(*wired)
 	}{
-		{"F71_WatchCutEverySecond", (*world).watchCut},
-		{"F72_ExpiredCertificate", (*world).expired},
-		{"F72_AnotherAuthority", (*world).otherAuthority},
-		{"F74_DeletedBeforeStart", (*world).deletedBeforeStart},
-		{"F74_DeletedWhileAway", (*world).deletedWhileAway},
-		{"RuntimeKilledInARollout", (*world).runtimeKilled},
-		{"AgentKilledInARollout", (*world).agentKilled},
-		{"F70_RestartWithoutAServer", (*world).offlineRestart},
-		{"D1_DecisionsWhileAway", (*world).decisionsWhileAway},
+		{"F71_WatchesAreCut", (*wired).watchCut},
+		{"F72_ExpiredCertificate", (*wired).expired},
+		{"F72_AnotherAuthority", (*wired).otherAuthority},
+		{"F74_DeletedBeforeStart", (*wired).deletedBeforeStart},
+		{"F74_DeletedWhileAway", (*wired).deletedWhileAway},
+		{"RuntimeKilledInARollout", (*wired).runtimeKilled},
+		{"AgentKilledInARollout", (*wired).agentKilled},
+		{"F70_RestartWithoutAServer", (*wired).offlineRestart},
+		{"D1_DecisionsWhileAway", (*wired).decisionsWhileAway},
 	} {
-		w.part(part.name, func(w *world) {
-			part.run(w)
+		t.Run(part.name, func(t *testing.T) {
+			of := *w
+			of.world = w.in(t, "default")
+			part.run(&of)
 			if now := stands(); now != first {
-				w.Errorf("the pod that has nothing to do with it was %s, is %s", first, now)
+				t.Errorf("the pod that has nothing to do with it was %s, is %s", first, now)
 			}
 		})
 	}
 }
 
-// watchCut: every connection is cut each second while pods come and go.
-func (w *world) watchCut() {
-	var cutter sync.WaitGroup
-	stop, cuts := make(chan struct{}), 0
-	cutter.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Second):
-				cuts += w.wire.cut(false)
+// watchCut: every connection is cut again and again while pods come and go.
+func (w *wired) watchCut() {
+	cuts := 0
+	cut := func() {
+		w.await(func() error {
+			n := w.wire.cut(false)
+			if cuts += n; n == 0 {
+				return errors.New("no connection is open")
 			}
-		}
-	})
+			return nil
+		})
+	}
 	var made, kept []string
-	for begun := time.Now(); time.Since(begun) < hurts(); {
-		name := fmt.Sprintf("cut-%d", len(made))
-		w.cluster.Apply(w, shell(name, sleeps))
+	for i := range w.rounds {
+		cut()
+		name := fmt.Sprintf("cut-%d", i)
+		w.apply(shell(name, sleeps))
+		cut()
 		if made, kept = append(made, name), append(kept, name); len(made)%2 == 0 { // the one before goes
 			gone := made[len(made)-2]
 			w.kubectl("delete", "pod", gone, "--wait=false")
 			kept = slices.DeleteFunc(kept, func(n string) bool { return n == gone })
 		}
-		time.Sleep(1500 * time.Millisecond)
 	}
-	close(stop)
-	cutter.Wait()
 	w.Logf("%d connections were cut; %d pods were made, %d are kept", cuts, len(made), len(kept))
-	if cuts < 10 {
-		w.Errorf("only %d connections were cut", cuts)
-	}
 	w.await(func() error {
 		var left []string
 		for line := range strings.Lines(w.kubectl("get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.deletionTimestamp} {.status.conditions[?(@.type=="Ready")].status} {.status.containerStatuses[0].restartCount}{"\n"}{end}`)) {
@@ -114,18 +112,18 @@ func (w *world) watchCut() {
 		return nil
 	})
 	w.awaitNode("Ready", "True")
-	w.kubectl(append([]string{"delete", "pod", "--timeout=60s"}, kept...)...)
+	w.kubectl(append([]string{"delete", "pod", "--timeout=" + wait.Limit.String()}, kept...)...)
 	for _, name := range made {
 		w.awaitNothingOf(name)
 	}
 }
 
 // refusals counts what the agent has said of 401.
-func (w *world) refusals() int { return strings.Count(w.agent.Log(w), "Unauthorized") }
+func (w *wired) refusals() int { return strings.Count(w.agent.Log(w), "Unauthorized") }
 
 // unknownFor waits until the API server has refused the node more often than seen, and
 // gives the node a pod then: nothing becomes of it, and what runs stays.
-func (w *world) unknownFor(name string, seen int) {
+func (w *wired) unknownFor(name string, seen int) {
 	w.Helper()
 	w.await(func() error {
 		if w.refusals() == seen {
@@ -133,7 +131,7 @@ func (w *world) unknownFor(name string, seen int) {
 		}
 		return nil
 	})
-	w.cluster.Apply(w, shell(name, sleeps))
+	w.apply(shell(name, sleeps))
 	w.execLocally("stands", "true")
 	if out := w.path(name, "{.status.phase}"); out != "Pending" {
 		w.Errorf("a node without a right to read it runs %s: %s", name, out)
@@ -141,29 +139,29 @@ func (w *world) unknownFor(name string, seen int) {
 }
 
 // known puts a good kubeconfig in place; the agent takes it up as it runs.
-func (w *world) known(name string) {
+func (w *wired) known(name string) {
 	w.Helper()
 	pid := w.agent.PID()
-	w.wire.through(w.T, w.cluster, w.cluster.NodeKubeconfig(w, w.name), w.file)
-	w.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+	w.wire.through(w, w.cluster, w.cluster.NodeKubeconfig(w, w.name), w.file)
+	w.awaitReady(name)
 	w.awaitNode("Ready", "True")
 	if w.agent.PID() != pid {
 		w.Error("the agent was restarted")
 	}
-	w.kubectl("delete", "pod", name, "--timeout=60s")
+	w.kubectl("delete", "pod", name, "--timeout="+wait.Limit.String())
 }
 
-// expired: the node's certificate ends; pods run on, and a new kubeconfig is enough.
-func (w *world) expired() {
+// expired: the node's certificate has ended; pods run on, and a new kubeconfig is enough.
+func (w *wired) expired() {
 	seen := w.refusals()
-	short := w.cluster.Kubeconfig(w, cluster.Identity{User: "system:node:" + w.name, Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(3 * time.Second)})
-	w.wire.through(w.T, w.cluster, short, w.file)
+	short := w.cluster.Kubeconfig(w, cluster.Identity{User: "system:node:" + w.name, Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(-time.Minute)})
+	w.wire.through(w, w.cluster, short, w.file)
 	w.unknownFor("after-expiry", seen)
 	w.known("after-expiry")
 }
 
 // otherAuthority: the API server does not know who signed the node's certificate.
-func (w *world) otherAuthority() {
+func (w *wired) otherAuthority() {
 	seen := w.refusals()
 	other := cluster.NewAuthority(w, w.TempDir(), "other")
 	pair := other.Issue(w, "node", cluster.Identity{User: "system:node:" + w.name, Groups: []string{"system:nodes"}})
@@ -178,16 +176,16 @@ current-context: test
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		w.Fatal(err)
 	}
-	w.wire.through(w.T, w.cluster, file, w.file)
+	w.wire.through(w, w.cluster, file, w.file)
 	w.unknownFor("after-refusal", seen)
 	w.known("after-refusal")
 }
 
 // deletedBeforeStart: a pod that is bound and deleted before the node hears of it is
 // never started, and goes.
-func (w *world) deletedBeforeStart() {
+func (w *wired) deletedBeforeStart() {
 	w.wire.cut(true)
-	w.cluster.Apply(w, strings.Replace(shell("unborn", sleeps), "spec:\n", "spec:\n  nodeName: "+w.name+"\n", 1))
+	w.apply(strings.Replace(shell("unborn", sleeps), "spec:\n", "spec:\n  nodeName: "+w.name+"\n", 1))
 	w.kubectl("delete", "pod", "unborn", "--grace-period=30", "--wait=false")
 	if out := w.path("unborn", "{.metadata.deletionTimestamp}"); out == "" {
 		w.Fatal("the pod is not being deleted")
@@ -202,14 +200,14 @@ func (w *world) deletedBeforeStart() {
 
 // deletedWhileAway: of two pods that run, one is deleted while the node is cut off, by
 // force so that the object is gone when it is back; another takes its name.
-func (w *world) deletedWhileAway() {
+func (w *wired) deletedWhileAway() {
 	w.pod("replaced", sleeps)
 	old := w.path("replaced", "{.metadata.uid}")
 	w.wire.cut(true)
 	w.kubectl("delete", "pod", "replaced", "--grace-period=0", "--force")
-	w.cluster.Apply(w, shell("replaced", sleeps))
+	w.apply(shell("replaced", sleeps))
 	w.wire.mend()
-	w.kubectl("wait", "--for=condition=Ready", "pod/replaced", "--timeout=60s")
+	w.awaitReady("replaced")
 	uid := w.path("replaced", "{.metadata.uid}")
 	if uid == old {
 		w.Fatal("it is the same pod")
@@ -222,12 +220,13 @@ func (w *world) deletedWhileAway() {
 		}
 		return nil
 	})
+	w.kubectl("delete", "pod", "replaced")
 }
 
 // rollout makes a Deployment and begins to replace its pods.
-func (w *world) rollout(name string, replicas int) {
+func (w *wired) rollout(name string, replicas int) {
 	w.Helper()
-	w.cluster.Apply(w, fmt.Sprintf(`apiVersion: apps/v1
+	w.apply(fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment
 metadata: {name: %s}
 spec:
@@ -239,7 +238,7 @@ spec:
       terminationGracePeriodSeconds: 1
       containers: [{name: main, image: %s, env: [{name: TURN, value: "1"}], command: [sh, -c, %q]}]
 `, name, replicas, name, name, busybox, sleeps))
-	w.kubectl("rollout", "status", "deployment/"+name, "--timeout=120s")
+	w.awaitRollout("deployment/" + name)
 	w.kubectl("set", "env", "deployment/"+name, "TURN=2")
 }
 
@@ -247,9 +246,9 @@ spec:
 // runtime has nothing else of it: each pod once, each container once. A
 // start may have been cut short with the call that asked for it: the runtime ends such
 // a container with 128, and it is started again.
-func (w *world) rolledOut(name string, replicas int) {
+func (w *wired) rolledOut(name string, replicas int) {
 	w.Helper()
-	w.kubectl("rollout", "status", "deployment/"+name, "--timeout=120s")
+	w.awaitRollout("deployment/" + name)
 	var want []string
 	w.await(func() error {
 		want = nil
@@ -285,15 +284,27 @@ func (w *world) rolledOut(name string, replicas int) {
 		}
 		return nil
 	})
-	w.kubectl("delete", "deployment", name, "--timeout=60s")
+	w.kubectl("delete", "deployment", name, "--timeout="+wait.Limit.String())
 	w.awaitOutput("stands", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")
 }
 
 // runtimeKilled: containerd ends in the middle of a rollout, and comes back.
-func (w *world) runtimeKilled() {
+func (w *wired) runtimeKilled() {
 	w.rollout("runtime", 3)
+	seen := map[string]bool{}
 	for range 2 {
-		time.Sleep(700 * time.Millisecond)
+		w.await(func() error { // another sandbox is made
+			fresh := false
+			for _, s := range w.machine.Sandboxes(w) {
+				if s.Labels["app"] == "runtime" && !seen[s.Id] {
+					seen[s.Id], fresh = true, true
+				}
+			}
+			if !fresh {
+				return errNotYet
+			}
+			return nil
+		})
 		w.machine.Kill(w)
 		w.machine.Restart(w)
 	}
@@ -301,24 +312,20 @@ func (w *world) runtimeKilled() {
 }
 
 // agentKilled: nodectl ends again and again while six pods are replaced.
-func (w *world) agentKilled() {
+func (w *wired) agentKilled() {
 	w.rollout("agent", 6)
-	kills := 0
-	for begun := time.Now(); time.Since(begun) < hurts(); kills++ {
-		at := time.Now()
+	for range 2 * w.rounds {
 		w.agent.Restart(w)
-		time.Sleep(time.Until(at.Add(700 * time.Millisecond)))
 	}
-	w.Logf("killed %d times", kills)
 	w.rolledOut("agent", 6)
 	w.awaitNode("Ready", "True")
 }
 
 // offlineRestart: nodectl is restarted while nobody answers it; ten pods run on, and
 // one that ends meanwhile is started again.
-func (w *world) offlineRestart() {
+func (w *wired) offlineRestart() {
 	w.kubectl("create", "deployment", "ten", "--image="+busybox, "--replicas=10", "--", "sh", "-c", sleeps)
-	w.kubectl("rollout", "status", "deployment/ten", "--timeout=120s")
+	w.awaitRollout("deployment/ten")
 	containers := func() string {
 		return w.kubectl("get", "pods", "-l", "app=ten", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0]['containerID','restartCount']}{"\n"}{end}`)
 	}
@@ -355,6 +362,32 @@ func (w *world) offlineRestart() {
 			w.Errorf("was %safterwards\n%s", line, after)
 		}
 	}
-	w.kubectl("delete", "deployment", "ten", "--timeout=60s")
+	w.kubectl("delete", "deployment", "ten", "--timeout="+wait.Limit.String())
 	w.awaitOutput("stands", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")
+}
+
+// decisionsWhileAway: what the API server has allowed stays allowed while it cannot
+// be asked, and nothing else is.
+func (w *wired) decisionsWhileAway() {
+	w.grant("scrapes", "get", "nodes/metrics,nodes/stats")
+	known, late := w.caller(w.issue("scrapes")), w.caller(w.issue("root", "system:masters"))
+	if code, text := w.asks(known, "GET", "/metrics/resource", ""); code != http.StatusOK {
+		w.Fatalf("while it can be asked: %d %s", code, text)
+	}
+	if code, _ := w.asks(known, "GET", "/pods", ""); code != http.StatusForbidden {
+		w.Fatalf("what is not granted: %d", code)
+	}
+	w.wire.cut(true)
+	defer w.wire.mend()
+	if code, text := w.asks(known, "GET", "/metrics/resource", ""); code != http.StatusOK {
+		w.Errorf("what was allowed is forgotten: %d %s", code, text)
+	}
+	for _, path := range []string{"/stats/summary", "/configz", "/pods"} {
+		if code, _ := w.asks(known, "GET", path, ""); code != http.StatusForbidden && code != http.StatusInternalServerError {
+			w.Errorf("what cannot be asked, %s: %d", path, code)
+		}
+	}
+	for _, wrong := range w.everyWay(late, http.StatusInternalServerError) {
+		w.Errorf("who was never asked for: %s", wrong)
+	}
 }

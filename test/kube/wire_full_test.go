@@ -1,3 +1,5 @@
+//go:build full
+
 package kube
 
 import (
@@ -25,7 +27,7 @@ type wire struct {
 }
 
 // newWire makes a way to the cluster's API server that begins at an address of host.
-func newWire(t *testing.T, c *cluster.Cluster, host string) *wire {
+func newWire(t testing.TB, c *cluster.Cluster, host string) *wire {
 	t.Helper()
 	at, err := url.Parse(c.URL)
 	if err != nil {
@@ -117,7 +119,7 @@ func (p *wire) mend() {
 
 // through writes the kubeconfig of a user of the cluster, with the wire's address, to
 // a file in dir, in one step.
-func (p *wire) through(t *testing.T, c *cluster.Cluster, from, to string) string {
+func (p *wire) through(t testing.TB, c *cluster.Cluster, from, to string) string {
 	t.Helper()
 	text, err := os.ReadFile(from)
 	if err != nil {

@@ -1,3 +1,5 @@
+//go:build full
+
 package cluster
 
 import (
@@ -6,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // TestWholeCluster: controllers act, tokens of service accounts are made, kubectl
@@ -17,7 +19,7 @@ func TestWholeCluster(t *testing.T) {
 	if out, err := c.Kubectl(t, "create", "deployment", "web", "--image=none").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	node.Eventually(t, Patience, func() error {
+	wait.NoError(t, func() error {
 		out, err := c.Kubectl(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].status.conditions[0].reason}").CombinedOutput()
 		if err == nil && string(out) != "Unschedulable" {
 			err = errors.New(string(out))
@@ -25,7 +27,7 @@ func TestWholeCluster(t *testing.T) {
 		return err
 	})
 	file := c.BootstrapKubeconfig(t)
-	node.Eventually(t, Patience, func() error { // the API server hears of a new token in its own time
+	wait.NoError(t, func() error { // the API server hears of a new token in its own time
 		out, err := c.KubectlAs(t, file, "auth", "whoami").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "system:bootstrap:abcdef") {
 			return fmt.Errorf("a new node is %s: %v", out, err)

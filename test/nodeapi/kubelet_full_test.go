@@ -1,3 +1,5 @@
+//go:build full
+
 package nodeapi
 
 import (
@@ -24,6 +26,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // kubeletProgram is the real one, built by hack/kubelet.
@@ -35,7 +38,7 @@ var thresholds = []string{"memory.available<100Mi", "nodefs.available<10%", "nod
 // TestC_1_25_SideBySide: a kubelet and this node, on one machine with one runtime,
 // are the same object but for their names.
 func TestC_1_25_SideBySide(t *testing.T) {
-	a := start(t)
+	a := server(t)
 	rt := critest.New()
 	rt.SetHandlers(critest.Handler{Name: "runsc"}, critest.Handler{Name: "", UserNamespaces: true, RecursiveReadOnly: true})
 	for _, image := range []string{"example.com/a:1", "example.com/b:2"} {
@@ -58,6 +61,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 		c.LeaseDuration = 40 * time.Second // the kubelet's: a shorter one is looked for more often until the node is there
 		o.Thresholds, o.Allocatable, o.ProviderID = ts, allocatable, ""
 		o.Runtime = rt.CRI(cri.Config{Node: "ours"})
+		o.Found = nil
 	})
 	ours := a.until(t, "ours", "ready with its images", func(n *v1.Node) bool { return ready(n) && len(n.Status.Images) == 2 })
 	kl, l := a.lease(t, "kube", "there", anyLease), a.lease(t, "ours", "there", anyLease)
@@ -163,17 +167,22 @@ registerWithTaints: [{key: new, value: "yes", effect: NoSchedule}]
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Without --node-ip it takes the address of the default route, which may not exist here.
+	ips, err := node.HostIPs(t.Context(), name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	log, root := &strings.Builder{}, filepath.Join(dir, "root")
 	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // it makes it a mount of its own
 	c := exec.Command(kubeletProgram, "--config", file, "--root-dir", root, "--cert-dir", filepath.Join(dir, "pki"),
-		"--kubeconfig", a.NodeKubeconfig(t, name), "--hostname-override", name, "--node-labels", "disk=ssd")
+		"--kubeconfig", a.NodeKubeconfig(t, name), "--hostname-override", name, "--node-labels", "disk=ssd", "--node-ip", ips[0])
 	c.Stdout, c.Stderr = log, log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = c.Process.Signal(os.Interrupt)
-		stop := time.AfterFunc(10*time.Second, func() { _ = c.Process.Kill() })
+		stop := time.AfterFunc(wait.Limit, func() { _ = c.Process.Kill() })
 		_ = c.Wait()
 		stop.Stop()
 		if t.Failed() {

@@ -1,3 +1,5 @@
+//go:build full
+
 package kube
 
 import (
@@ -16,16 +18,16 @@ import (
 
 	"github.com/nodectl/nodectl/test/cluster"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // signedFor is how long certificates of the joining cluster are valid.
-const signedFor = time.Minute
+const signedFor = 3 * time.Minute
 
 // TestC_1_25_1_Join: a machine with nothing but a bootstrap token becomes a node, by
 // nodectl's own flags and then as kubeadm's unit starts a kubelet. The API server
 // believes no serving certificate that its authority has not signed.
 func TestC_1_25_1_Join(t *testing.T) {
-	t.Parallel()
 	w := bareWorld(t, cluster.ControllerArgs("--cluster-signing-duration="+signedFor.String()), cluster.VerifyNodes())
 	w.importImages()
 	bootstrap := w.cluster.BootstrapKubeconfig(t)
@@ -36,13 +38,7 @@ func TestC_1_25_1_Join(t *testing.T) {
 		{"D4_ByItsFlags", (*world).joinByFlags},
 		{"D4_AsKubeadmsKubelet", (*world).joinAsKubelet},
 	} {
-		if !t.Run(part.name, func(t *testing.T) {
-			of := *w
-			of.T = t
-			part.run(&of, bootstrap)
-		}) {
-			w.Logf("in the end:\n%s", w.everything())
-		}
+		t.Run(part.name, func(t *testing.T) { part.run(w.in(t, "default"), bootstrap) })
 	}
 }
 
@@ -51,7 +47,7 @@ type signing struct{ name, who, signer string }
 
 func (w *world) signings() (all []signing) {
 	w.Helper()
-	for line := range strings.Lines(w.kubectl("get", "csr", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.username} {.spec.signerName}{"\n"}{end}`)) {
+	for line := range strings.Lines(w.kubectl("get", "certificatesigningrequests", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.username} {.spec.signerName}{"\n"}{end}`)) {
 		if f := strings.Fields(line); len(f) == 3 {
 			all = append(all, signing{f[0], f[1], strings.TrimPrefix(f[2], "kubernetes.io/")})
 		}
@@ -177,27 +173,25 @@ func (w *world) joinByFlags(bootstrap string) {
 	// It is renewed before it ends (F72), by the node itself.
 	deadline := time.Until(first.NotAfter)
 	w.Logf("the first certificate ends in %s", deadline.Round(time.Second))
-	var renewed time.Time // when the file was written, whenever this looks
-	w.await(func() error {
+	wait.Until(w, "the certificate is renewed", func() (string, bool) {
 		now, err := certificateIn(current)
-		if err == nil && !now.NotAfter.After(first.NotAfter) {
-			err = errNotYet
-		}
 		if err != nil {
-			return err
+			return err.Error(), false
 		}
-		info, err := os.Stat(current) // of what the link leads to
-		if err == nil {
-			renewed = info.ModTime()
-		}
-		return err
+		return "ends at " + now.NotAfter.String(), now.NotAfter.After(first.NotAfter)
+	}, wait.WithoutStall)
+	info, err := os.Stat(current) // of what the link leads to
+	if err != nil {
+		w.Fatal(err)
+	}
+	if info.ModTime().After(first.NotAfter) {
+		w.Errorf("renewed at %s, after the end %s", info.ModTime(), first.NotAfter)
+	}
+	// The old one is worth nothing from now on.
+	wait.Until(w, "the first certificate has ended", func() (time.Duration, bool) {
+		left := time.Until(first.NotAfter.Add(time.Second)).Round(time.Second)
+		return left, left <= 0
 	})
-	if renewed.After(first.NotAfter) {
-		w.Errorf("renewed at %s, after the end %s", renewed, first.NotAfter)
-	}
-	if pause := time.Until(first.NotAfter) + time.Second; pause > 0 {
-		time.Sleep(pause) // the old one is worth nothing from now on
-	}
 	w.kubectl("annotate", "node", w.name, "example.com/seen=true")
 	w.kubectl("run", "later", "--image="+busybox, "--restart=Never", "--", "true")
 	w.awaitOutput("Succeeded", "get", "pod", "later", "-o", "jsonpath={.status.phase}")
@@ -209,12 +203,12 @@ func (w *world) joinByFlags(bootstrap string) {
 	if n := w.bootstrapped(); n != 1 {
 		w.Errorf("asked with the bootstrap token %d times", n)
 	}
-	for _, r := range w.requests() {
-		if r.ResponseStatus.Code == http.StatusUnauthorized {
+	for _, r := range w.audited() {
+		if r.User.Username == w.user() && r.ResponseStatus.Code == http.StatusUnauthorized {
 			w.Errorf("refused with 401: %s %s", r.Verb, r.RequestURI)
 		}
 	}
-	w.kubectl("delete", "pod", "joined", "later", "--timeout=60s", "--ignore-not-found")
+	w.kubectl("delete", "pod", "joined", "later", "--timeout="+wait.Limit.String(), "--ignore-not-found")
 	w.agent.Terminate(w)
 	w.kubectl("delete", "node", w.name)
 }
@@ -284,7 +278,7 @@ func (w *world) joinAsKubelet(bootstrap string) {
 	w.name, w.root = "n2", filepath.Join(dir, "root")
 	w.socket = filepath.Join(w.root, "nodectl.sock")
 	kubelet := filepath.Join(dir, "kubelet")
-	if err := os.Symlink(nodectl, kubelet); err != nil {
+	if err := os.Symlink(w.program, kubelet); err != nil {
 		w.Fatal(err)
 	}
 	health := strconv.Itoa(node.FreePort(w))

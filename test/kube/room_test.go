@@ -1,0 +1,41 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestC_1_31_OutOfPods: more pods than a node has room for are bound to it at once.
+// As many as there is room for run, and the others have failed, each with its reason.
+func TestC_1_31_OutOfPods(t *testing.T) {
+	t.Parallel()
+	const room = 4
+	w := shared(t).in(t, "room").secondNode(t, "small", "--max-pods", fmt.Sprint(room))
+	w.outOfPods(room, 5*room)
+}
+
+// outOfPods binds pods to a node that has room for fewer and no pod yet.
+func (w *world) outOfPods(room, pods int) {
+	w.Helper()
+	var all strings.Builder
+	for i := range pods {
+		all.WriteString(strings.Replace(shell(fmt.Sprintf("many-%03d", i), sleeps), "spec:\n", "spec:\n  nodeName: "+w.name+"\n", 1) + "---\n")
+	}
+	w.apply(all.String())
+	phases := func(phase string) int {
+		return len(strings.Fields(w.kubectl("get", "pods", "--field-selector", "status.phase="+phase, "-o", "name")))
+	}
+	w.await(func() error {
+		if runs, failed := phases("Running"), phases("Failed"); runs != room || failed != pods-room {
+			return fmt.Errorf("%d run, %d have failed", runs, failed)
+		}
+		return nil
+	})
+	reasons := strings.Fields(w.kubectl("get", "pods", "--field-selector", "status.phase=Failed", "-o", "jsonpath={.items[*].status.reason}"))
+	slices.Sort(reasons)
+	if reasons = slices.Compact(reasons); len(reasons) != 1 || reasons[0] != "OutOfpods" {
+		w.Errorf("reasons %v", reasons)
+	}
+}

@@ -1,0 +1,11 @@
+//go:build full
+
+package sink
+
+import "testing"
+
+// TestF70_Outage_Paused: the server keeps connections and does not answer.
+func TestF70_Outage_Paused(t *testing.T) {
+	c := server(t)
+	outage(t, c, "paused", 8, func() { c.APIServer.Pause(t) }, func() { c.APIServer.Resume(t) })
+}

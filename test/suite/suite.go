@@ -1,0 +1,157 @@
+// Package suite gives the tests of one package something that is expensive to start, as
+// an API server: the first test that asks for it starts it, and Main ends it.
+//
+//	var server = suite.Once(func(t testing.TB) *cluster.Cluster { return cluster.Start(t) })
+//
+//	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+//
+// The one rule: a test leaves what is shared as it found it, or does not run beside
+// others (without t.Parallel it runs before those that have it).
+package suite
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// parallel is how many tests run at the same time unless -parallel says so: tests that
+// share a server wait for it most of their time.
+const parallel = "8"
+
+// Main runs the tests and then the cleanups of what they share. It returns the exit code.
+func Main(m *testing.M) int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", parallel); err != nil {
+			panic(err) // package testing has another flag
+		}
+	}
+	code := m.Run()
+	if code != 0 {
+		all.Fail()
+	}
+	all.end()
+	if all.Failed() {
+		return max(code, 1)
+	}
+	return code
+}
+
+// NeedsRoot skips a test that needs root's privileges, and says what for. make test runs
+// as root and fails when a test is skipped.
+func NeedsRoot(t testing.TB, what string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: " + what)
+	}
+}
+
+// Once returns a function that calls start for its first caller, and returns the same
+// value to each. If start fails, every caller fails with its error. The testing.TB that
+// start gets ends with Main.
+func Once[T any](start func(testing.TB) T) func(testing.TB) T {
+	var once sync.Once
+	var value T
+	var failure any
+	return func(t testing.TB) T {
+		t.Helper()
+		once.Do(func() { failure = try(func() { value = start(all) }) })
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		return value
+	}
+}
+
+// fatal is the panic by which Fatal ends start, or a cleanup.
+type fatal string
+
+// try calls f, and returns the message with which it ended itself, or nil.
+func try(f func()) (failure any) {
+	defer func() {
+		r := recover()
+		if message, ok := r.(fatal); ok {
+			failure = string(message)
+		} else if r != nil {
+			panic(r)
+		}
+	}()
+	f()
+	return nil
+}
+
+// all is the testing.TB of what is shared. Methods that it does not have panic.
+var all = &suite{}
+
+type suite struct {
+	testing.TB
+
+	mu       sync.Mutex // guards what follows
+	failed   bool
+	cleanups []func()
+}
+
+func (s *suite) Helper()                  {}
+func (s *suite) Name() string             { return "suite" }
+func (s *suite) Context() context.Context { return context.Background() }
+
+func (s *suite) Cleanup(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cleanups = append(s.cleanups, f)
+}
+
+// end calls the cleanups, the last one first.
+func (s *suite) end() {
+	s.mu.Lock()
+	cleanups := s.cleanups
+	s.cleanups = nil
+	s.mu.Unlock()
+	for _, f := range slices.Backward(cleanups) {
+		_ = try(f) // it has been printed
+	}
+}
+
+func (s *suite) Fail() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = true
+}
+
+func (s *suite) Failed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+func (s *suite) Log(args ...any)                 { fmt.Fprintln(os.Stderr, args...) }
+func (s *suite) Logf(format string, args ...any) { s.Log(fmt.Sprintf(format, args...)) }
+func (s *suite) Error(args ...any)               { s.Fail(); s.Log(args...) }
+func (s *suite) Errorf(f string, args ...any)    { s.Error(fmt.Sprintf(f, args...)) }
+func (s *suite) Fatalf(f string, args ...any)    { s.Fatal(fmt.Sprintf(f, args...)) }
+
+func (s *suite) Fatal(args ...any) {
+	s.Error(args...)
+	panic(fatal(fmt.Sprint(args...)))
+}
+
+// TempDir returns a new directory, which is removed by Main.
+func (s *suite) TempDir() string {
+	dir, err := os.MkdirTemp("", "nodectl-suite-")
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			s.Error(err)
+		}
+	})
+	return dir
+}

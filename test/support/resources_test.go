@@ -1,0 +1,111 @@
+//go:build linux
+
+package support
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nodectl/nodectl/pkg/manifest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// resourceProof is a container with one named resource, and where it shows.
+type resourceProof struct {
+	row, key  string // "resources.limits", "memory"
+	container string
+	also      string // a row with the same key that goes with it: the API wants both
+	look      func(*node) error
+}
+
+func resourceProofs() []resourceProof {
+	shares := func(n *node) error { return is("shares", n.ctr().GetLinux().GetResources().GetCpuShares(), 256) }
+	quota := func(n *node) error { return is("quota", n.ctr().GetLinux().GetResources().GetCpuQuota(), 50000) }
+	limit := func(n *node) error {
+		return is("memory", n.ctr().GetLinux().GetResources().GetMemoryLimitInBytes(), 64<<20)
+	}
+	score := func(n *node) error { return is("oom score", n.ctr().GetLinux().GetResources().GetOomScoreAdj(), 500) }
+	refused := func(reason string) func(*node) error {
+		return func(n *node) error { return n.refused(reason) }
+	}
+	return []resourceProof{
+		{"resources.limits", "cpu", "resources: {limits: {cpu: 500m}}", "", quota},
+		{"resources.limits", "memory", "resources: {limits: {memory: 64Mi}}", "", limit},
+		{"resources.limits", "hugepages-2Mi", "resources: {limits: {hugepages-2Mi: 4Mi, memory: 1Gi}}", "", refused("OutOfhugepages-2Mi")},
+		{"resources.requests", "cpu", "resources: {requests: {cpu: 250m}}", "", shares},
+		{"resources.requests", "memory", "resources: {requests: {memory: 4Gi}}", "", score},
+		{"resources.requests", "ephemeral-storage", "resources: {requests: {ephemeral-storage: 101Gi}}", "", refused("OutOfephemeral-storage")},
+		{"resources.requests", "hugepages-2Mi", "resources: {requests: {hugepages-2Mi: 4Mi, memory: 1Gi}, limits: {hugepages-2Mi: 4Mi}}", "resources.limits", refused("OutOfhugepages-2Mi")},
+	}
+}
+
+// TestResources_EveryNamedKey_HasAProof: each resource that the table says takes effect has
+// a look of its own, which depends on it; a row of the table is not proven by its first
+// resource alone.
+func TestResources_EveryNamedKey_HasAProof(t *testing.T) {
+	t.Parallel()
+	all := resourceProofs()
+	for _, kind := range []string{"container", "init container"} {
+		at := "spec." + kinds[kind] + "[]."
+		for _, f := range pod.Fields() {
+			row, is := strings.CutPrefix(f.Path, at)
+			if !is {
+				continue
+			}
+			if (row == "resources.limits" || row == "resources.requests") && len(f.Keys) == 0 {
+				t.Errorf("%s: the table names no resource", f.Path)
+			}
+			for _, key := range f.Keys {
+				i := slices.IndexFunc(all, func(p resourceProof) bool { return p.row == row && p.key == key })
+				if i < 0 {
+					t.Errorf("%s: %s takes effect, and nothing shows it", f.Path, key)
+					continue
+				}
+				t.Run(kind+": "+row+" "+key, func(t *testing.T) {
+					t.Parallel()
+					p := all[i]
+					m := of(proof{name: p.key, rows: "c." + row, container: p.container, look: p.look}, kind)
+					if err := m.attempt(t, m.doc); err != nil {
+						t.Fatal(err)
+					}
+					without, found := edited(m.doc, at+row+"."+key, nil)
+					if p.also != "" {
+						without, _ = edited(without, at+p.also+"."+key, nil)
+					}
+					var none rejected
+					if err := m.attempt(t, without); !found || err == nil || errors.As(err, &none) {
+						t.Errorf("without it: found %v, %v", found, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestResources_IdleKey_GetsANotice: a limit of ephemeral-storage is accepted, changes
+// nothing, and its author gets a notice at its place.
+func TestResources_IdleKey_GetsANotice(t *testing.T) {
+	t.Parallel()
+	const text = `apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  initContainers:
+  - {name: i, image: i, resources: {limits: {cpu: 1}}}
+  containers:
+  - name: c
+    image: c
+    resources:
+      limits:
+        ephemeral-storage: 1Gi
+`
+	file, notices := manifest.Parse([]byte(text), manifest.Options{Node: "n1", Source: "file", Location: "/m", File: "/m/p.yaml", Static: true})
+	if len(file.Problems) > 0 || len(file.Pods) != 1 || len(notices) != 1 {
+		t.Fatalf("problems %v, notices %v", file.Problems, notices)
+	}
+	if n := notices[0]; !strings.HasPrefix(n.Msg, "spec.containers[0].resources.limits[ephemeral-storage] is ignored: ") || n.Line != 12 {
+		t.Errorf("notice %+v", n)
+	}
+}
