@@ -3,6 +3,7 @@ package docs_test
 
 import (
 	"fmt"
+	"go/build/constraint"
 	"io/fs"
 	"maps"
 	"os"
@@ -39,9 +40,9 @@ func TestDocs_EveryFaultHasARow(t *testing.T) {
 	have, names := tests(t), regexp.MustCompile("Test[A-Za-z0-9_]+").FindAllString(table, -1)
 	for _, n := range faults() {
 		number := regexp.MustCompile(fmt.Sprintf("(Test|_)F%d_", n))
-		shown := slices.ContainsFunc(names, func(name string) bool { return have[name] && number.MatchString(name) })
+		shown := slices.ContainsFunc(names, func(name string) bool { return slices.Contains(have[name], firstTier) && number.MatchString(name) })
 		if !shown {
-			t.Errorf("testing.md has no row for F%d with a test of that number", n)
+			t.Errorf("testing.md has no row for F%d with a first-tier test of that number", n)
 		}
 	}
 }
@@ -83,8 +84,8 @@ func TestDocs_ParityCoversTheLifecycle(t *testing.T) {
 	}
 }
 
-// TestDocs_EveryRowHasItsTests reads the tables of testing.md: every row names
-// at least one test, and every test named there is in the tree.
+// TestDocs_EveryRowHasItsTests reads the tables of testing.md: every row names at least
+// one test of the first tier, and every test named there is in the tree.
 func TestDocs_EveryRowHasItsTests(t *testing.T) {
 	have := tests(t)
 	checkNames(t, have)
@@ -101,14 +102,15 @@ func TestDocs_EveryRowHasItsTests(t *testing.T) {
 			continue
 		}
 		rows++
-		found := name.FindAllStringSubmatch(cells[len(cells)-1], -1)
-		if len(found) == 0 {
-			t.Errorf("testing.md:%d: row %q names no test", i+1, strings.TrimSpace(cells[0]))
-		}
-		for _, f := range found {
-			if !have[f[1]] {
+		first := false
+		for _, f := range name.FindAllStringSubmatch(strings.Join(cells[1:], "|"), -1) {
+			first = first || slices.Contains(have[f[1]], firstTier)
+			if have[f[1]] == nil {
 				t.Errorf("testing.md:%d: row %q names %s, which is not in the tree", i+1, strings.TrimSpace(cells[0]), f[1])
 			}
+		}
+		if !first {
+			t.Errorf("testing.md:%d: row %q names no test of the first tier", i+1, strings.TrimSpace(cells[0]))
 		}
 	}
 	if rows < 40 {
@@ -116,9 +118,9 @@ func TestDocs_EveryRowHasItsTests(t *testing.T) {
 	}
 }
 
-// checkNames: every test that merge-semantics.md names is in the tree, and each
-// of its cases and rules names one.
-func checkNames(t *testing.T, have map[string]bool) {
+// checkNames: every test that merge-semantics.md names is one of the first tier, and
+// each of its cases and rules names one.
+func checkNames(t *testing.T, have map[string][]tier) {
 	t.Helper()
 	page, err := os.ReadFile("merge-semantics.md")
 	if err != nil {
@@ -134,8 +136,8 @@ func checkNames(t *testing.T, have map[string]bool) {
 			}
 		}
 		for _, f := range found {
-			if !have[f[1]] {
-				t.Errorf("merge-semantics.md:%d names %s, which is not in the tree", i+1, f[1])
+			if !slices.Contains(have[f[1]], firstTier) {
+				t.Errorf("merge-semantics.md:%d names %s, which is no test of the first tier", i+1, f[1])
 			}
 		}
 	}
@@ -144,11 +146,117 @@ func checkNames(t *testing.T, have map[string]bool) {
 	}
 }
 
-// tests returns the names of all test functions and scripts.
-func tests(t *testing.T) map[string]bool {
+// TestDocs_EveryFullTierTestHasACheaperOne: every test function of the full tier is in the
+// left column of decision 0030, beside at least one test of the first tier.
+func TestDocs_EveryFullTierTestHasACheaperOne(t *testing.T) {
+	const page = "decisions/0030-two-test-tiers.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, named := tests(t), make(map[string]bool)
+	name := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
+	_, table, found := strings.Cut(string(text), "\n| full tier | first tier |\n|---|---|\n")
+	table, _, ended := strings.Cut(table, "\n\n")
+	if !found || !ended {
+		t.Fatalf("%s has no table of the full tier", page)
+	}
+	for row := range strings.Lines(table) {
+		cells := strings.Split(strings.Trim(row, "| \n"), "|")
+		if len(cells) != 2 {
+			t.Errorf("%s: row %q has %d cells", page, row, len(cells))
+			continue
+		}
+		for _, f := range name.FindAllStringSubmatch(cells[0], -1) {
+			named[f[1]] = true
+			if !slices.Contains(have[f[1]], fullTier) {
+				t.Errorf("%s: %s is no test of the full tier", page, f[1])
+			}
+		}
+		cheaper := name.FindAllStringSubmatch(cells[1], -1)
+		for _, f := range cheaper {
+			if !slices.Contains(have[f[1]], firstTier) {
+				t.Errorf("%s: %s is no test of the first tier", page, f[1])
+			}
+		}
+		if len(cheaper) == 0 {
+			t.Errorf("%s: row %q names no test of the first tier", page, row)
+		}
+	}
+	for _, test := range slices.Sorted(maps.Keys(have)) {
+		if slices.Contains(have[test], fullTier) && !named[test] {
+			t.Errorf("%s does not name %s", page, test)
+		}
+	}
+}
+
+func TestTierOf_BuildConstraint_Decides(t *testing.T) {
+	for header, want := range map[string]tier{
+		"":                                firstTier,
+		"//go:build full":                 fullTier,
+		"//go:build fullness":             noTier,
+		"//go:build linux && full":        fullTier,
+		"// Copyright\n\n//go:build full": fullTier,
+		"//go:build linux":                firstTier,
+		"//go:build !full":                firstTier,
+		"//go:build vm":                   noTier,
+		"//go:build vm && full":           noTier,
+		"//go:build windows":              noTier,
+		"//go:build race":                 firstTier,
+		"//go:build !race":                firstTier,
+		"package a\n\nconst s = `\n//go:build full\n`": firstTier,
+	} {
+		if got, err := tierOf(header + "\n\npackage a\n"); err != nil || got != want {
+			t.Errorf("%q: tier %q, want %q: %v", header, got, want, err)
+		}
+	}
+}
+
+// A tier is when a test runs: with make test, with make test-full, or with neither.
+type tier string
+
+const (
+	firstTier tier = "first"
+	fullTier  tier = "full"
+	noTier    tier = "none" // build tag vm, another system
+)
+
+// tierOf returns the tier of the tests in a file. Some packages are compiled with the race
+// detector, others without: either is enough.
+func tierOf(text string) (tier, error) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if constraint.IsGoBuild(line) {
+			expr, err := constraint.Parse(line)
+			if err != nil {
+				return noTier, err
+			}
+			holds := func(tags ...string) bool {
+				tags = append(tags, "linux", "unix", "amd64", "gc", "grpcnotrace")
+				has := func(tag string) bool { return slices.Contains(tags, tag) || strings.HasPrefix(tag, "go1.") }
+				return expr.Eval(has)
+			}
+			switch {
+			case holds(), holds("race"):
+				return firstTier, nil
+			case holds("full"), holds("full", "race"):
+				return fullTier, nil
+			}
+			return noTier, nil
+		}
+		if line != "" && !strings.HasPrefix(line, "//") {
+			break // a constraint stands before the package clause
+		}
+	}
+	return firstTier, nil
+}
+
+// tests returns the names of all test functions and scripts, each with the tiers of all that
+// have the name.
+func tests(t *testing.T) map[string][]tier {
 	t.Helper()
 	function := regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(`)
-	have := make(map[string]bool)
+	have := make(map[string][]tier)
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			if d != nil && d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
@@ -158,14 +266,23 @@ func tests(t *testing.T) map[string]bool {
 		}
 		switch {
 		case strings.HasSuffix(path, ".txtar"):
-			have[d.Name()] = true
+			have[d.Name()] = append(have[d.Name()], firstTier)
 		case strings.HasSuffix(path, "_test.go"):
 			text, err := os.ReadFile(path)
 			if err != nil {
 				return err
 			}
+			of, err := tierOf(string(text))
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			if (of == fullTier) != strings.HasSuffix(path, "_full_test.go") {
+				t.Errorf("%s: files *_full_test.go, and no others, have the build tag full", path)
+			}
 			for _, m := range function.FindAllStringSubmatch(string(text), -1) {
-				have[m[1]] = true
+				if m[1] != "TestMain" {
+					have[m[1]] = append(have[m[1]], of)
+				}
 			}
 		}
 		return nil
