@@ -18,7 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/config"
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/policy"
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
@@ -50,7 +50,7 @@ type program struct {
 
 	given [][2]string        // absolute paths of sources and what was given for them
 	api   *apiserver.Source  // once the sources were made; nil where no API server is one
-	way   *kubeconfig.Client // to the API server, where serve has made one
+	way   *apiclient.Client // to the API server, where serve has made one
 	seen  func(p *v1.Pod, gone bool)
 	// rejected hears of pods of an API server that cannot be run here; nil where nobody
 	// has to be told.

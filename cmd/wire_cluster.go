@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/event"
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/metrics"
 	machine "github.com/nodectl/nodectl/pkg/node"
 	nodeapi "github.com/nodectl/nodectl/pkg/node/apiserver"
@@ -31,7 +31,7 @@ import (
 
 // member is this node as a member of a cluster.
 type member struct {
-	way      *kubeconfig.Client
+	way      *apiclient.Client
 	certs    *certificate.Client
 	sink     *apisink.Sink
 	presence *nodeapi.Presence
@@ -46,12 +46,12 @@ func (n *node) join() (*member, error) {
 	}
 	m := &member{}
 	agent := "nodectl/" + readVersion().Version
-	cfg := kubeconfig.Config{File: p.cfg.Kubeconfig, Awaited: p.cfg.BootstrapKubeconfig != "", UserAgent: agent, Log: n.log}
+	cfg := apiclient.Config{File: p.cfg.Kubeconfig, Awaited: p.cfg.BootstrapKubeconfig != "", UserAgent: agent, Log: n.log}
 	if p.cfg.RotateCertificates {
 		cfg.Pair = certificate.Pair(p.certDir())
 	}
 	var err error
-	m.way, err = kubeconfig.Open(cfg)
+	m.way, err = apiclient.Open(cfg)
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
 	}

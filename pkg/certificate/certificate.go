@@ -3,7 +3,7 @@
 // shows to whoever asks the node.
 //
 // Client asks with a bootstrap kubeconfig where there is nothing better, writes the
-// kubeconfig, and rotates; others only read that file (pkg/kubeconfig). Serving is
+// kubeconfig, and rotates; others only read that file (pkg/apiclient). Serving is
 // asked by the server at every handshake. A rotation decides when to ask, and how.
 //
 // The one rule: a private key is made here, never leaves its file (mode 0600, in the

@@ -18,7 +18,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
 const (
@@ -46,7 +46,7 @@ type ClientConfig struct {
 	Dir string
 	// Rotate asks for another certificate after 70 to 90 % of one's life.
 	Rotate bool
-	// API speaks to Kubeconfig's server, as kubeconfig.Client.REST does.
+	// API speaks to Kubeconfig's server, as apiclient.Client.REST does.
 	API       *rest.Config
 	UserAgent string
 	// Rotated hears how long a certificate lived that was replaced; may be nil.
@@ -86,19 +86,19 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 func (c *Client) Facts() Facts {
 	id, err := c.identity()
 	if err != nil {
-		id = kubeconfig.Identity{}
+		id = apiclient.Identity{}
 	}
 	return Facts{Expires: id.Expires, Failures: c.failures.n.Load()}
 }
 
 // Pair returns the file that keeps the rotated certificate of a kubeconfig that holds
-// one itself, for kubeconfig.Config.Pair.
+// one itself, for apiclient.Config.Pair.
 func Pair(dir string) string { return (&store{dir: dir, prefix: clientPrefix}).current() }
 
 // identity returns the kubeconfig's certificate, with the end of the rotated one
 // where that is shown in its place.
-func (c *Client) identity() (kubeconfig.Identity, error) {
-	id, err := kubeconfig.IdentityOf(c.cfg.Kubeconfig)
+func (c *Client) identity() (apiclient.Identity, error) {
+	id, err := apiclient.IdentityOf(c.cfg.Kubeconfig)
 	if err != nil || id.File != "" || id.Expires.IsZero() {
 		return id, err
 	}
@@ -182,7 +182,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 	joined := !n.first
 	s.updated = func() error {
 		if !joined {
-			if err := kubeconfig.WriteJoined(c.cfg.Kubeconfig, c.cfg.Bootstrap, s.current()); err != nil {
+			if err := apiclient.WriteJoined(c.cfg.Kubeconfig, c.cfg.Bootstrap, s.current()); err != nil {
 				return err
 			}
 			joined = true
@@ -201,13 +201,13 @@ func (c *Client) keep(ctx context.Context, n need) error {
 	r := &rotation{
 		requests: func(now *tls.Certificate) (requests, error) {
 			if now != nil || !c.needs(time.Now()).first || !there(c.cfg.Bootstrap) {
-				return kubeconfig.NewCertificateSigningRequests(c.cfg.API)
+				return apiclient.NewCertificateSigningRequests(c.cfg.API)
 			}
-			fresh, err := first.open(kubeconfig.Config{File: c.cfg.Bootstrap, UserAgent: c.cfg.UserAgent, Log: c.cfg.Log})
+			fresh, err := first.open(apiclient.Config{File: c.cfg.Bootstrap, UserAgent: c.cfg.UserAgent, Log: c.cfg.Log})
 			if err != nil {
 				return nil, err
 			}
-			return kubeconfig.NewCertificateSigningRequests(fresh.REST())
+			return apiclient.NewCertificateSigningRequests(fresh.REST())
 		},
 		template: func() *x509.CertificateRequest { return template },
 		signer:   certificatesv1.KubeAPIServerClientKubeletSignerName,
@@ -246,12 +246,12 @@ func (c *Client) keep(ctx context.Context, n need) error {
 // bootstrap is the way of somebody who may ask for a first certificate.
 type bootstrap struct {
 	mu  sync.Mutex // guards what follows
-	way *kubeconfig.Client
+	way *apiclient.Client
 }
 
 // open reads the kubeconfig once more, and closes what was.
-func (b *bootstrap) open(cfg kubeconfig.Config) (*kubeconfig.Client, error) {
-	fresh, err := kubeconfig.Open(cfg)
+func (b *bootstrap) open(cfg apiclient.Config) (*apiclient.Client, error) {
+	fresh, err := apiclient.Open(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
 const (
@@ -61,14 +61,14 @@ type rotation struct {
 	asked *x509.CertificateRequest // the last template that was signed; of run alone
 }
 
-// requests is what a rotation needs of kubeconfig.CertificateSigningRequests.
+// requests is what a rotation needs of apiclient.CertificateSigningRequests.
 type requests interface {
 	Create(context.Context, *certificatesv1.CertificateSigningRequest, metav1.CreateOptions) (*certificatesv1.CertificateSigningRequest, error)
 	List(context.Context, metav1.ListOptions) (*certificatesv1.CertificateSigningRequestList, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-var _ requests = (*kubeconfig.CertificateSigningRequests)(nil)
+var _ requests = (*apiclient.CertificateSigningRequests)(nil)
 
 // load reads the stored certificate. The error says that the store cannot be read.
 func (r *rotation) load() error {

@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
 const servingPrefix = "kubelet-server"
@@ -123,7 +123,7 @@ func (s *Serving) signed() (signed, error) {
 		return nil
 	}
 	r := &rotation{
-		requests: func(*tls.Certificate) (requests, error) { return kubeconfig.NewCertificateSigningRequests(s.cfg.API) },
+		requests: func(*tls.Certificate) (requests, error) { return apiclient.NewCertificateSigningRequests(s.cfg.API) },
 		template: func() *x509.CertificateRequest {
 			names, addresses := sans(s.cfg.Addresses())
 			if len(addresses) == 0 {

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/server/access"
 	"github.com/nodectl/nodectl/test/cluster"
@@ -74,7 +74,7 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	allowed(t, admin, "worker", "get", "metrics")
 	// The node asks as itself: system:node is bound to nobody, the node authorizer
 	// lets nodes ask.
-	way := must(kubeconfig.Open(kubeconfig.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
+	way := must(apiclient.Open(apiclient.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	on := func(node string) *access.Access {
 		return must(access.New(access.Config{Node: node, API: way.REST(), ClientCAFile: c.Authority.File}))
@@ -154,7 +154,7 @@ func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 		return must(admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "metrics",
 			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})).Status.Token
 	}
-	way := must(kubeconfig.Open(kubeconfig.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
+	way := must(apiclient.Open(apiclient.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	a := must(access.New(access.Config{Node: "n1", API: way.REST(), TokensFor: time.Millisecond}))
 	token := ask()

@@ -19,7 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nodectl/nodectl/pkg/certificate"
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
@@ -27,12 +27,12 @@ const bootstrapToken = "abcdef.hunter2hunter2"
 
 // client returns what keeps the client certificate of a node, in a directory of its own,
 // and the way to the API server by its kubeconfig.
-func client(t testing.TB, node string, change func(*certificate.ClientConfig)) (*certificate.Client, *kubeconfig.Client, *logger) {
+func client(t testing.TB, node string, change func(*certificate.ClientConfig)) (*certificate.Client, *apiclient.Client, *logger) {
 	t.Helper()
 	dir, l := t.TempDir(), &logger{}
 	cfg := certificate.ClientConfig{Node: node, Kubeconfig: filepath.Join(dir, "kubeconfig"), Dir: filepath.Join(dir, "pki"), Rotate: true, UserAgent: "nodectl/test", Log: l.log()}
 	change(&cfg)
-	way := must(kubeconfig.Open(kubeconfig.Config{File: cfg.Kubeconfig, Awaited: true, UserAgent: "nodectl/test", Log: cfg.Log}))
+	way := must(apiclient.Open(apiclient.Config{File: cfg.Kubeconfig, Awaited: true, UserAgent: "nodectl/test", Log: cfg.Log}))
 	t.Cleanup(way.Close)
 	cfg.API = way.REST()
 	t.Cleanup(func() {
@@ -45,7 +45,7 @@ func client(t testing.TB, node string, change func(*certificate.ClientConfig)) (
 
 // credential waits until the API server knows us as the node by another credential than
 // was, and returns it.
-func credential(t testing.TB, node string, way *kubeconfig.Client, was string) string {
+func credential(t testing.TB, node string, way *apiclient.Client, was string) string {
 	t.Helper()
 	is := ""
 	until(t, "another certificate is shown", func() (bool, error) {
@@ -65,7 +65,7 @@ func credential(t testing.TB, node string, way *kubeconfig.Client, was string) s
 }
 
 // shows waits until the API server knows us by this certificate.
-func shows(t testing.TB, way *kubeconfig.Client, cert *x509.Certificate) {
+func shows(t testing.TB, way *apiclient.Client, cert *x509.Certificate) {
 	t.Helper()
 	sum := sha256.Sum256(cert.Raw)
 	id := "X509SHA256=" + hex.EncodeToString(sum[:])
@@ -232,7 +232,7 @@ func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "kubelet.conf")
-	if err := kubeconfig.WriteJoined(path, c.AdminKubeconfig(t), current); err != nil {
+	if err := apiclient.WriteJoined(path, c.AdminKubeconfig(t), current); err != nil {
 		t.Fatal(err)
 	}
 	keeper, way, _ := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
@@ -307,7 +307,7 @@ users: [{name: u, user: {client-certificate-data: %s, client-key-data: %s}}]}`, 
 	keeper, _, _ := client(t, node, func(cfg *certificate.ClientConfig) {
 		cfg.Kubeconfig, cfg.Bootstrap, dir = path, tokenKubeconfig(t, c, bootstrapToken), cfg.Dir
 	})
-	way := must(kubeconfig.Open(kubeconfig.Config{File: path, Pair: certificate.Pair(dir), UserAgent: "nodectl/test"}))
+	way := must(apiclient.Open(apiclient.Config{File: path, Pair: certificate.Pair(dir), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	was := credential(t, node, way, "")
 	runs(t, keeper.Run)

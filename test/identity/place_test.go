@@ -39,7 +39,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/test/cluster"
 	"github.com/nodectl/nodectl/test/suite"
 	"github.com/nodectl/nodectl/test/wait"
@@ -265,7 +265,7 @@ func (s *signer) waits(t testing.TB, n int) (*certificatesv1.CertificateSigningR
 }
 
 // whoami asks the API server who we are.
-func whoami(t testing.TB, c *kubeconfig.Client) (authenticationv1.UserInfo, error) {
+func whoami(t testing.TB, c *apiclient.Client) (authenticationv1.UserInfo, error) {
 	t.Helper()
 	said, err := must(kubernetes.NewForConfig(c.REST())).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/certificate"
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/test/wait"
 )
 
@@ -54,7 +54,7 @@ func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
 	s := sign(t, c, node)
-	way := must(kubeconfig.Open(kubeconfig.Config{File: c.NodeKubeconfig(t, node), UserAgent: "nodectl/test"}))
+	way := must(apiclient.Open(apiclient.Config{File: c.NodeKubeconfig(t, node), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	var addresses atomic.Pointer[[]v1.NodeAddress]
 	addresses.Store(&[]v1.NodeAddress{{Type: v1.NodeHostName, Address: "n1"}}) // no address yet

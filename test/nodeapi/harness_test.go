@@ -21,7 +21,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -135,7 +135,7 @@ type option func(*apiserver.Config, *node.ObserverConfig)
 
 func (a audited) join(t *testing.T, name string, options ...option) *member {
 	t.Helper()
-	client, err := kubeconfig.Open(kubeconfig.Config{File: a.NodeKubeconfig(t, name), UserAgent: "nodectl/test"})
+	client, err := apiclient.Open(apiclient.Config{File: a.NodeKubeconfig(t, name), UserAgent: "nodectl/test"})
 	if err != nil {
 		t.Fatal(err)
 	}

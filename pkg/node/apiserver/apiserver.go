@@ -28,7 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
@@ -64,9 +64,9 @@ type Config struct {
 // Presence is this node at an API server.
 type Presence struct {
 	cfg     Config
-	nodes   *kubeconfig.Nodes // with a deadline for every request
-	watches *kubeconfig.Nodes // without
-	leases  *kubeconfig.Leases
+	nodes   *apiclient.Nodes // with a deadline for every request
+	watches *apiclient.Nodes // without
+	leases  *apiclient.Leases
 
 	kick chan struct{} // cap 1: a round is due
 	born chan struct{} // cap 1: the object is another; the lease is due
@@ -118,19 +118,19 @@ func New(cfg Config) (*Presence, error) {
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	var err error
-	if p.watches, err = kubeconfig.NewNodes(config); err != nil {
+	if p.watches, err = apiclient.NewNodes(config); err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
 	if config.Timeout = cfg.RequestTimeout; config.Timeout <= 0 {
 		config.Timeout = min(cfg.UpdateFrequency, cfg.LeaseDuration)
 	}
-	if p.nodes, err = kubeconfig.NewNodes(config); err != nil {
+	if p.nodes, err = apiclient.NewNodes(config); err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
 	config.Timeout = min(config.Timeout, cfg.LeaseDuration/4)
-	if p.leases, err = kubeconfig.NewLeases(config, LeaseNamespace); err != nil {
+	if p.leases, err = apiclient.NewLeases(config, LeaseNamespace); err != nil {
 		return nil, err
 	}
 	return p, nil

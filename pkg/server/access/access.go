@@ -23,7 +23,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
@@ -51,7 +51,7 @@ const (
 type Config struct {
 	// Node is the node's name, whose subresources are asked for.
 	Node string
-	// API speaks to the API server, as kubeconfig.Client.REST does; nil: there is
+	// API speaks to the API server, as apiclient.Client.REST does; nil: there is
 	// none.
 	API *rest.Config
 	// ClientCAFile holds the authorities that sign client certificates; it is read
@@ -113,7 +113,7 @@ func New(cfg Config) (*Access, error) {
 		return a, nil
 	}
 	if !cfg.NoTokens {
-		ask, err := kubeconfig.NewTokenReviews(limited(cfg.API))
+		ask, err := apiclient.NewTokenReviews(limited(cfg.API))
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func New(cfg Config) (*Access, error) {
 			return nil, err
 		}
 	}
-	ask, err := kubeconfig.NewSubjectAccessReviews(limited(cfg.API))
+	ask, err := apiclient.NewSubjectAccessReviews(limited(cfg.API))
 	if err != nil {
 		return nil, err
 	}

@@ -17,13 +17,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
 // reviews asks the API server who may do what with this node.
 type reviews struct {
-	ask             *kubeconfig.SubjectAccessReviews
+	ask             *apiclient.SubjectAccessReviews
 	node            string
 	allowed, denied time.Duration
 	kept            *cache.LRUExpireCache
@@ -38,7 +38,7 @@ type verdict struct {
 	why     string
 }
 
-func newReviews(ask *kubeconfig.SubjectAccessReviews, cfg Config) *reviews {
+func newReviews(ask *apiclient.SubjectAccessReviews, cfg Config) *reviews {
 	return &reviews{
 		ask: ask, node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor,
 		kept: cache.NewLRUExpireCache(reviewsKept), gate: newGate(),

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
@@ -26,7 +26,7 @@ const (
 
 // tokens asks the API server who has a token.
 type tokens struct {
-	ask    *kubeconfig.TokenReviews
+	ask    *apiclient.TokenReviews
 	yes    time.Duration // how long the word on somebody's token is kept
 	no     time.Duration // and on nobody's
 	secret []byte        // of the keys below: they say nothing of a token to whoever reads memory
@@ -44,7 +44,7 @@ type identity struct {
 	ok     bool
 }
 
-func newTokens(ask *kubeconfig.TokenReviews, cfg Config) (*tokens, error) {
+func newTokens(ask *apiclient.TokenReviews, cfg Config) (*tokens, error) {
 	t := &tokens{ask: ask, yes: cfg.TokensFor, no: min(cfg.TokensFor, cfg.DeniedFor), secret: make([]byte, 32), accepted: cache.NewLRUExpireCache(tokensKept), refused: cache.NewLRUExpireCache(tokensKept), gate: newGate()}
 	_, err := rand.Read(t.secret)
 	return t, err

@@ -29,7 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -100,7 +100,7 @@ func New(cfg Config) (*Sink, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	r := kubeconfig.ForGroup(cfg.REST, v1.SchemeGroupVersion)
+	r := apiclient.ForGroup(cfg.REST, v1.SchemeGroupVersion)
 	r.ContentType, r.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	r.QPS, r.Burst, r.RateLimiter = -1, 0, nil // the loops have their own
 	r.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next} })

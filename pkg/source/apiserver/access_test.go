@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
@@ -303,7 +303,7 @@ func TestF72_KubeconfigIsYetToBeWritten(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	c, err := kubeconfig.Open(kubeconfig.Config{File: path, Awaited: true})
+	c, err := apiclient.Open(apiclient.Config{File: path, Awaited: true})
 	if err != nil {
 		t.Fatal(err)
 	}

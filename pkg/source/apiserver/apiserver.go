@@ -25,7 +25,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/kubeconfig"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -60,7 +60,7 @@ type Config struct {
 	Kubeconfig string
 	// Client speaks to Kubeconfig's server, and is others' too: they share its
 	// connections. nil is one of its own.
-	Client *kubeconfig.Client
+	Client *apiclient.Client
 	// Node is the name of the node whose pods are read, in any case; an API server
 	// knows it in lower case.
 	Node string
@@ -89,7 +89,7 @@ type Config struct {
 // Source is an api source.
 type Source struct {
 	cfg    Config
-	client *kubeconfig.Client
+	client *apiclient.Client
 	// The constants above; tests have less time.
 	retry, rarest, confirm, linger, first, watched, grace, doubt, patience time.Duration
 	pageSize                                                               int
@@ -133,7 +133,7 @@ func New(cfg Config) (*Source, error) {
 		return s, nil
 	}
 	var err error
-	s.client, err = kubeconfig.Open(kubeconfig.Config{File: cfg.Kubeconfig, UserAgent: cfg.UserAgent, Log: cfg.Log})
+	s.client, err = apiclient.Open(apiclient.Config{File: cfg.Kubeconfig, UserAgent: cfg.UserAgent, Log: cfg.Log})
 	return s, err
 }
 

@@ -1,11 +1,11 @@
 package apiserver
 
-import "github.com/nodectl/nodectl/pkg/kubeconfig"
+import "github.com/nodectl/nodectl/pkg/apiclient"
 
 // access is a way in to the server, as the kubeconfig and the files it names
 // described it when it was asked for.
 type access struct {
-	way  *kubeconfig.Way
+	way  *apiclient.Way
 	host string // scheme, host and port, for people
 }
 

@@ -1,4 +1,4 @@
-package kubeconfig
+package apiclient
 
 import (
 	"context"
@@ -228,16 +228,16 @@ func TestF72_EveryFileIsReadAgain(t *testing.T) {
 	token := filepath.Join(dir, "token")
 	write(t, token, "hunter2\n")
 	c := opened(t, kubeconfigOf(t, s.URL, trust, "tokenFile: "+token))
-	first := must(c.Way())
-	if must(c.Way()) != first {
-		t.Error("the way changes by itself")
+	first := must(c.Transport())
+	if must(c.Transport()) != first {
+		t.Error("the transport changes by itself")
 	}
 	write(t, token, "hunter3\n")
 	if _, got, err := get(t, c, "/"); !strings.Contains(got, "Bearer hunter3 ") {
 		t.Errorf("%q, %v", got, err)
 	}
-	if must(c.Way()) == first {
-		t.Error("another token goes the same way")
+	if must(c.Transport()) == first {
+		t.Error("another token uses the same transport")
 	}
 	if err := os.Remove(token); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package kubeconfig
+package apiclient
 
 import (
 	"crypto/tls"
@@ -23,7 +23,7 @@ import (
 func TestF70_ConnectionsAreProbed(t *testing.T) {
 	t.Parallel()
 	c := opened(t, kubeconfigOf(t, "https://127.0.0.1:1", "", ""))
-	wire := must(c.Way()).wire
+	wire := must(c.Transport()).wire
 	if !wire.ForceAttemptHTTP2 || wire.HTTP2.SendPingTimeout != 30*time.Second || wire.HTTP2.PingTimeout != 15*time.Second {
 		t.Errorf("transport %+v", wire)
 	}
@@ -143,9 +143,9 @@ func TestD4_RotatedPairWins(t *testing.T) {
 	pair := filepath.Join(t.TempDir(), "pair.pem")
 	path := kubeconfigOf(t, "https://127.0.0.1:1", "", "client-certificate-data: "+encoded(cert)+", client-key-data: "+encoded(key))
 	c := opened(t, path, func(c *Config) { c.Pair = pair })
-	shows := func(want string) *Way {
+	shows := func(want string) *Transport {
 		t.Helper()
-		w := must(c.Way())
+		w := must(c.Transport())
 		config := w.wire.TLSClientConfig
 		got := config.Certificates
 		if config.GetClientCertificate != nil {
@@ -161,7 +161,7 @@ func TestD4_RotatedPairWins(t *testing.T) {
 	write(t, pair, rotated+fresh)
 	second := shows(rotated)
 	if second == first || second.identity == first.identity || shows(rotated) != second || second.until.IsZero() {
-		t.Error("the way is not made anew, or without need")
+		t.Error("the transport is not replaced, or without need")
 	}
 	second.until = now // as if it had expired
 	if shows(rotated) == second {

@@ -1,4 +1,4 @@
-package kubeconfig
+package apiclient
 
 import (
 	"bytes"
@@ -57,9 +57,9 @@ func (m *material) same(text []byte) bool {
 	return bytes.Equal(now, m.pair.data)
 }
 
-// read returns the way as the files describe it now: was, where nothing changed.
+// read returns the transport that the files describe now; it is was where nothing changed.
 // The error is a pod.Problem.
-func read(cfg Config, was *Way) (*Way, error) {
+func read(cfg Config, was *Transport) (*Transport, error) {
 	path := cfg.File
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -86,12 +86,12 @@ func read(cfg Config, was *Way) (*Way, error) {
 	if err != nil {
 		return nil, pod.Problem{File: path, Path: "clusters[].cluster.server", Msg: "is not a URL"}
 	}
-	way, err := newWay(rc, *server)
+	transport, err := newTransport(rc, *server)
 	if err != nil {
 		return nil, pod.Problem{File: path, Msg: "cannot be used: " + plain(err)}
 	}
-	way.read, way.until = m, until
-	return way, nil
+	transport.read, transport.until = m, until
+	return transport, nil
 }
 
 // load returns what the current context of a kubeconfig says, with what the files

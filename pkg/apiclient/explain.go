@@ -1,4 +1,4 @@
-package kubeconfig
+package apiclient
 
 import (
 	"context"
@@ -31,14 +31,14 @@ func (e *failure) Timeout() bool {
 
 // Explain puts why a request got no whole answer into words for people, which hold
 // no part of what was sent or received. The error wraps err.
-func (w *Way) Explain(err error) error {
+func (t *Transport) Explain(err error) error {
 	if said := (*failure)(nil); errors.As(err, &said) {
 		return said
 	}
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // url.Error repeats the whole URL
 	}
-	return &failure{text: w.host + ": " + words(err), cause: err}
+	return &failure{text: t.host + ": " + words(err), cause: err}
 }
 
 func words(err error) string {

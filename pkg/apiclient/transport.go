@@ -1,4 +1,4 @@
-package kubeconfig
+package apiclient
 
 import (
 	"crypto/sha256"
@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// Way is the way to the server, as the kubeconfig and the files it names described
-// it.
-type Way struct {
+// Transport sends requests to the server that the kubeconfig described when it was read,
+// with the credentials of that moment.
+type Transport struct {
 	read     material
 	until    time.Time         // when Config.Pair ends; zero where it is not shown
 	identity [sha256.Size]byte // of who we are to whom, on the wire
@@ -27,10 +27,10 @@ type Way struct {
 }
 
 // Host returns the scheme, host and port of the server, for people.
-func (w *Way) Host() string { return w.host }
+func (t *Transport) Host() string { return t.host }
 
-// newWay returns the way that rc describes.
-func newWay(rc *rest.Config, root url.URL) (*Way, error) {
+// newTransport returns the transport that rc describes.
+func newTransport(rc *rest.Config, root url.URL) (*Transport, error) {
 	cfg, err := rc.TransportConfig()
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func newWay(rc *rest.Config, root url.URL) (*Way, error) {
 	if rc.Proxy != nil {
 		proxy = rc.Proxy
 	}
-	w := &Way{
+	t := &Transport{
 		identity: digest(rc.CAData, rc.CertData, rc.KeyData, []byte(rc.Host), []byte(rc.ServerName)),
 		root:     root,
 		host:     root.Scheme + "://" + root.Host,
@@ -52,9 +52,9 @@ func newWay(rc *rest.Config, root url.URL) (*Way, error) {
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3},
 		}).DialContext),
 	}
-	w.wire = &http.Transport{
+	t.wire = &http.Transport{
 		Proxy:                 proxy,
-		DialContext:           w.dials.DialContext,
+		DialContext:           t.dials.DialContext,
 		TLSClientConfig:       tls,
 		TLSHandshakeTimeout:   10 * time.Second,
 		ResponseHeaderTimeout: 30 * time.Second,
@@ -63,25 +63,25 @@ func newWay(rc *rest.Config, root url.URL) (*Way, error) {
 		ForceAttemptHTTP2:     true,
 		HTTP2:                 &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
-	w.trip, err = transport.HTTPWrappersForConfig(cfg, w.wire)
-	return w, err
+	t.trip, err = transport.HTTPWrappersForConfig(cfg, t.wire)
+	return t, err
 }
 
-// RoundTrip sends a request as Client.RoundTrip does. An error is in words for
-// people; what it wraps is the transport's.
-func (w *Way) RoundTrip(r *http.Request) (*http.Response, error) {
-	u := w.root
-	u.Path = strings.TrimRight(w.root.Path, "/") + r.URL.Path
+// RoundTrip sends a request as Client.RoundTrip does. The text of an error is for people;
+// the error wraps that of http.Transport.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	u := t.root
+	u.Path = strings.TrimRight(t.root.Path, "/") + r.URL.Path
 	u.RawPath = ""
 	if r.URL.RawPath != "" {
-		u.RawPath = strings.TrimRight(w.root.EscapedPath(), "/") + r.URL.RawPath
+		u.RawPath = strings.TrimRight(t.root.EscapedPath(), "/") + r.URL.RawPath
 	}
 	u.RawQuery = r.URL.RawQuery
 	sent := r.Clone(r.Context())
 	sent.URL, sent.Host = &u, ""
-	response, err := w.trip.RoundTrip(sent)
+	response, err := t.trip.RoundTrip(sent)
 	if err != nil {
-		return nil, w.Explain(err)
+		return nil, t.Explain(err)
 	}
 	if response.StatusCode >= 300 && response.StatusCode < 400 {
 		response.Header.Del("Location")
@@ -90,7 +90,7 @@ func (w *Way) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // close closes every connection.
-func (w *Way) close() {
-	w.wire.CloseIdleConnections()
-	w.dials.CloseAll()
+func (t *Transport) close() {
+	t.wire.CloseIdleConnections()
+	t.dials.CloseAll()
 }

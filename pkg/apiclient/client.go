@@ -1,15 +1,15 @@
-// Package kubeconfig is the way to an API server: whoever speaks to one asks a
-// Client, which reads where the server is and who we are from a kubeconfig.
+// Package apiclient is the one way to an API server. Every part of an agent that sends
+// requests to one sends them through a Client.
 //
-// A Client is a transport. What is sent through it goes to the server that the
-// file names at that moment, whatever its URL says. So a rotated certificate, token
-// or authority, another server, and a file that a bootstrap has yet to write need
-// no restart, and all parts of an agent share few connections.
+// A Client is an HTTP transport. It reads a kubeconfig, and sends each request to the
+// server that the file names at that moment, whatever the request's URL says. A rotated
+// certificate, token or authority, another server, and a file that a bootstrap has yet
+// to write need no restart. All parts of an agent share few connections.
 //
 // The one rule: the kubeconfig and the files it names are read again before every
-// request, and nothing else says who we are or whom we believe; a server that says
-// "ask elsewhere" is not followed.
-package kubeconfig
+// request, and no other place says who we are or which authority we trust. A redirect is
+// not followed.
+package apiclient
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// lingers is how long requests that are under way have, once there is another
-// certificate, authority or server, before their connections are closed.
+// lingers is how long requests in flight may go on after the certificate, authority or
+// server has changed. Then their connections are closed.
 const lingers = 30 * time.Second
 
 // Config says where a Client finds its kubeconfig.
@@ -41,7 +41,7 @@ type Config struct {
 	Pair string
 	// UserAgent is sent with every request.
 	UserAgent string
-	// Log hears, at debug, that the kubeconfig has changed; nil is silence.
+	// Log gets a debug message when the kubeconfig has changed; nil for none.
 	Log *slog.Logger
 }
 
@@ -51,15 +51,15 @@ type Client struct {
 	cfg     Config
 	lingers time.Duration // the constant above; tests have less time
 
-	gate sync.Mutex // guards what follows; files are read under it, and nothing is sent
-	way  *Way       // as it was last; nil before the files were read
-	old  []retired  // with requests under way, perhaps
+	mu        sync.Mutex // guards the fields below; held while files are read, never while a request is sent
+	transport *Transport // the newest one; nil before the files were read
+	old       []retired  // that may have requests in flight
 }
 
-// retired is a way that nothing is sent on any more.
+// retired is a transport that gets no new requests.
 type retired struct {
-	way   *Way
-	since time.Time
+	transport *Transport
+	since     time.Time
 }
 
 var _ http.RoundTripper = (*Client)(nil)
@@ -74,11 +74,11 @@ func Open(cfg Config) (*Client, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{cfg: cfg, lingers: lingers}
-	way, err := read(cfg, nil)
+	transport, err := read(cfg, nil)
 	if err != nil && (!cfg.Awaited || !c.missing()) {
 		return nil, err
 	}
-	c.way = way
+	c.transport = transport
 	return c, nil
 }
 
@@ -110,68 +110,67 @@ func (c *Client) File() string { return c.cfg.File }
 // Host returns the scheme, host and port of the server as they were known last, for
 // people; "" when they never were.
 func (c *Client) Host() string {
-	c.gate.Lock()
-	defer c.gate.Unlock()
-	if c.way == nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.transport == nil {
 		return ""
 	}
-	return c.way.host
+	return c.transport.host
 }
 
-// Way returns the way to the server as the files describe it now; it is the same
-// one for as long as they do not change. The error is a pod.Problem.
-func (c *Client) Way() (*Way, error) {
-	c.gate.Lock()
-	defer c.gate.Unlock()
+// Transport returns the transport to the server as the files describe it now. It is the
+// same one for as long as they do not change. The error is a pod.Problem.
+func (c *Client) Transport() (*Transport, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closeOld(time.Now())
-	way, err := read(c.cfg, c.way)
+	transport, err := read(c.cfg, c.transport)
 	if err != nil {
 		return nil, err
 	}
-	if was := c.way; was != nil && was != way {
+	if was := c.transport; was != nil && was != transport {
 		was.wire.CloseIdleConnections()
-		if was.identity != way.identity {
+		if was.identity != transport.identity {
 			c.old = append(c.old, retired{was, time.Now()})
 		}
-		c.cfg.Log.Debug("Kubeconfig changed", "kubeconfig", c.cfg.File, "server", way.host)
+		c.cfg.Log.Debug("Kubeconfig changed", "kubeconfig", c.cfg.File, "server", transport.host)
 	}
-	c.way = way
-	return way, nil
+	c.transport = transport
+	return transport, nil
 }
 
-// closeOld closes what a certificate, authority or server that is no longer ours
-// has had time to end; gate is held.
+// closeOld closes the connections of retired transports whose time is over; mu is held.
 func (c *Client) closeOld(now time.Time) {
 	c.old = slices.DeleteFunc(c.old, func(r retired) bool {
 		if now.Sub(r.since) < c.lingers {
 			return false
 		}
-		r.way.close()
+		r.transport.close()
 		return true
 	})
 }
 
-// RoundTrip sends a request to the server of now: scheme, host and the path before
-// the request's own are the kubeconfig's. It implements http.RoundTripper, but that
-// an answer that redirects has no Location, so that nobody follows it.
+// RoundTrip sends a request to the server that the kubeconfig names now: scheme, host and
+// the path before the request's own are the kubeconfig's. It implements
+// http.RoundTripper, except that it removes Location from a redirect, so that no client
+// follows it.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
-	way, err := c.Way()
+	transport, err := c.Transport()
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
 		return nil, err
 	}
-	return way.RoundTrip(r)
+	return transport.RoundTrip(r)
 }
 
 // CancelRequest does nothing: requests end with their contexts. client-go warns
 // where it is missing.
 func (c *Client) CancelRequest(*http.Request) {}
 
-// REST returns what client-go's typed clients need to speak through c. They are
-// limited by nobody: whoever wants a limit sets it in what is returned, which is
-// the caller's.
+// REST returns the configuration by which client-go's typed clients send their requests
+// through c, without a rate limit. The caller may change it.
 func (c *Client) REST() *rest.Config {
 	cfg := &rest.Config{
 		Host:      "https://kubernetes.invalid", // c has its own
@@ -184,27 +183,27 @@ func (c *Client) REST() *rest.Config {
 	return cfg
 }
 
-// CloseIdleConnections gives back the connections that nobody uses.
+// CloseIdleConnections closes the connections that no request uses.
 func (c *Client) CloseIdleConnections() {
-	c.gate.Lock()
-	defer c.gate.Unlock()
-	if c.way != nil {
-		c.way.wire.CloseIdleConnections()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.transport != nil {
+		c.transport.wire.CloseIdleConnections()
 	}
 	for _, r := range c.old {
-		r.way.wire.CloseIdleConnections()
+		r.transport.wire.CloseIdleConnections()
 	}
 }
 
-// Close closes every connection, whoever uses it.
+// Close closes every connection, also those that a request uses.
 func (c *Client) Close() {
-	c.gate.Lock()
-	defer c.gate.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, r := range c.old {
-		r.way.close()
+		r.transport.close()
 	}
 	c.old = nil
-	if c.way != nil {
-		c.way.close()
+	if c.transport != nil {
+		c.transport.close()
 	}
 }
