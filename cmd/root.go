@@ -17,11 +17,10 @@ import (
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/policy"
-	"github.com/nodectl/nodectl/pkg/source/apiserver"
 )
 
 // Main runs nodectl with the arguments and streams of this process and returns
@@ -49,9 +48,9 @@ type program struct {
 	named        map[string]any // settings that a call by another name starts from
 
 	given [][2]string        // absolute paths of sources and what was given for them
-	api   *apiserver.Source  // once the sources were made; nil where no API server is one
-	way   *apiclient.Client // to the API server, where serve has made one
-	seen  func(p *v1.Pod, gone bool)
+	apiClient *apiclient.Client // of serve, which shares it; nil for others
+	apiReader *apiclient.Reader // once the sources were made; nil where no API server is one
+	seen      func(p *v1.Pod, gone bool)
 	// rejected hears of pods of an API server that cannot be run here; nil where nobody
 	// has to be told.
 	rejected func(p *v1.Pod, problems []pod.Problem)

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -101,7 +102,6 @@ func (p *program) sources(r reading) ([]source.Source, error) {
 		if err != nil {
 			return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
 		}
-		p.api = s
 		all = append(all, s)
 	}
 	return all, nil
@@ -162,10 +162,21 @@ func (p *program) etcdSource(log *slog.Logger) (source.Source, error) {
 	})
 }
 
-// apiSource returns the source of the API server.
+// apiSource returns the source of the API server, and sets apiReader.
 func (p *program) apiSource(r reading) (*apiserver.Source, error) {
+	client := p.apiClient
+	if client == nil {
+		var err error
+		client, err = apiclient.Open(apiclient.Config{File: p.cfg.Kubeconfig, UserAgent: "nodectl/" + readVersion().Version, Log: r.log})
+		if err != nil {
+			return nil, err
+		}
+	}
+	p.apiReader = apiclient.NewReader(apiclient.ReaderConfig{
+		Client: client, Shared: p.apiClient != nil, ServicesOptional: p.cfg.OfflineStart == "api", Log: r.log,
+	})
 	return apiserver.New(apiserver.Config{
-		Kubeconfig: p.cfg.Kubeconfig, Client: p.way, Seen: p.seen, Node: p.cfg.NodeName, Services: r.acts, Offline: p.cfg.OfflineStart == "api", Log: r.log, UserAgent: "nodectl/" + readVersion().Version,
+		Kubeconfig: p.cfg.Kubeconfig, Reader: p.apiReader, Seen: p.seen, Node: p.cfg.NodeName, Services: r.acts, Log: r.log,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			spec, problems := manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
 			if spec == nil && p.rejected != nil {
@@ -178,18 +189,18 @@ func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 
 // runtimeClass returns the handler of a class that the API server has.
 func (p *program) runtimeClass(ctx context.Context, name string) (handler string, ok bool, err error) {
-	if p.api == nil {
+	if p.apiReader == nil {
 		return "", false, nil
 	}
-	return p.api.Handler(ctx, name)
+	return p.apiReader.RuntimeHandler(ctx, name)
 }
 
 // services returns what knows the services of the API server; nil without one.
 func (p *program) services() func(namespace string) ([]*v1.Service, error) {
-	if p.api == nil {
+	if p.apiReader == nil {
 		return nil
 	}
-	return p.api.Services
+	return p.apiReader.Services
 }
 
 // parser returns how the manifests of one layer are read.

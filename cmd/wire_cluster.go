@@ -31,7 +31,7 @@ import (
 
 // member is this node as a member of a cluster.
 type member struct {
-	way      *apiclient.Client
+	client   *apiclient.Client
 	certs    *certificate.Client
 	sink     *apisink.Sink
 	presence *nodeapi.Presence
@@ -51,7 +51,7 @@ func (n *node) join() (*member, error) {
 		cfg.Pair = certificate.Pair(p.certDir())
 	}
 	var err error
-	m.way, err = apiclient.Open(cfg)
+	m.client, err = apiclient.Open(cfg)
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
 	}
@@ -78,12 +78,12 @@ func (n *node) join() (*member, error) {
 			n.events.NodeEvent(reason, kind, message)
 			m.sink.NodeEvent(kind, reason, message)
 		},
-		Await: m.way.Await, Log: n.log,
+		Await: m.client.Await, Log: n.log,
 	})
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--node-labels: %w", err))
 	}
-	p.way, p.seen = m.way, m.sink.Seen
+	p.apiClient, p.seen = m.client, m.sink.Seen
 	p.rejected = func(o *v1.Pod, problems []pod.Problem) {
 		if n.live != nil {
 			if is, ok := n.live.Pod(pod.KeyOf(o)); ok && is.UID != o.UID {
@@ -97,7 +97,7 @@ func (n *node) join() (*member, error) {
 
 // rest is how the API server is spoken to; requests are counted.
 func (m *member) rest(counts *metrics.Metrics) *rest.Config {
-	cfg := m.way.REST()
+	cfg := m.client.REST()
 	cfg.Wrap(counts.Transport)
 	return cfg
 }
@@ -106,14 +106,14 @@ func (m *member) rest(counts *metrics.Metrics) *rest.Config {
 func (m *member) run(ctx context.Context, log *slog.Logger) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer m.way.Close()
+	defer m.client.Close()
 	wg.Go(func() {
 		if err := m.certs.Run(ctx); err != nil {
 			log.Error("Client certificate not kept", "error", err)
 		}
 	})
 	wg.Go(func() {
-		if m.way.Await(ctx) != nil { // a machine that joins has nothing to ask with yet
+		if m.client.Await(ctx) != nil { // a machine that joins has nothing to ask with yet
 			return
 		}
 		if err := m.sink.Run(ctx); err != nil {

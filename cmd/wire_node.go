@@ -290,7 +290,7 @@ func (n *node) volumes() *volume.Volumes {
 		ClusterDomain: n.p.cfg.ClusterDomain, Allocatable: n.facts.Allocatable, SELinux: volume.SELinuxEnabled(),
 		RecursiveReadOnly: n.recursiveReadOnly, Allow: n.p.allows,
 	}
-	if api := n.p.api; api != nil {
+	if api := n.p.apiReader; api != nil {
 		cfg.Token, cfg.TrustBundle, cfg.Claim = api.Token, api.TrustBundle, api.Claim
 	}
 	return volume.New(cfg)

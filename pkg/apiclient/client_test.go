@@ -104,6 +104,47 @@ func echo(t testing.TB) (s *httptest.Server, trust string) {
 	return s, ", certificate-authority-data: " + encoded(string(ca))
 }
 
+// A kubeconfig that cannot be used is an error with its place, of one line, without secrets.
+func TestOpen_BadKubeconfig_SaysWhereItIsWrong(t *testing.T) {
+	const (
+		head = "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+		ctx  = "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
+		good = head + ctx + "clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1'}}]\n"
+	)
+	for _, c := range []struct{ name, text, file, want string }{
+		{"no file", "", "kubeconfig", "cannot be read: no such file or directory"},
+		{"empty", " \n", "kubeconfig", "is empty"},
+		{"no YAML", head + "users: [\n  hunter2: {\n", "kubeconfig:", "is not YAML"},
+		{"another document", "hunter2", "kubeconfig", "is not a kubeconfig"},
+		{"wrong kind", "apiVersion: v1\nkind: Pod\nmetadata: {name: hunter2}\n", "kubeconfig", "is not a kubeconfig"},
+		{"wrong shape", head + "users: hunter2\n", "kubeconfig", "is not a kubeconfig"},
+		{"broken base64", good + "users: [{name: u, user: {client-key-data: hunter2!}}]\n", "kubeconfig", "illegal base64 data at input byte"},
+		{"no context", "apiVersion: v1\nkind: Config\n", "kubeconfig", "current-context: is missing"},
+		{"a context that is not there", head, "kubeconfig", `context was not found for specified context: c`},
+		{"a cluster that is not there", head + ctx, "kubeconfig", `no server is named for context "c"`},
+		{"no CA file", head + ctx + "clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1', certificate-authority: ca.crt}}]\n", "kubeconfig", "ca.crt"},
+		{"no certificate", good + "users: [{name: u, user: {client-certificate: gone.crt, client-key: gone.key}}]\n", "kubeconfig", "gone.crt"},
+		{"no token file", good + "users: [{name: u, user: {tokenFile: gone.token}}]\n", "gone.token", "cannot be read: no such file or directory"},
+		{"no certificate's text", good + "users: [{name: u, user: {client-certificate-data: aHVudGVyMg==, client-key-data: aHVudGVyMg==}}]\n", "kubeconfig", "cannot be used"},
+		{"no server's URL", head + ctx + "clusters: [{name: k, cluster: {server: 'https://[hunter2'}}]\n", "kubeconfig", "server: is not a URL"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "kubeconfig")
+			if c.text != "" {
+				write(t, path, c.text)
+			}
+			_, err := Open(Config{File: path})
+			var p pod.Problem
+			if !errors.As(err, &p) || !strings.HasPrefix(p.Place(), filepath.Join(filepath.Dir(path), c.file)) || !strings.Contains(p.Error(), c.want) {
+				t.Errorf("error %q (%#v), want one of %s that says %q", err, p, c.file, c.want)
+			}
+			if err != nil && (strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "\n")) {
+				t.Errorf("error %q", err)
+			}
+		})
+	}
+}
+
 // The server is the kubeconfig's, whatever the request says, and so is the path
 // before the request's own; the request stays as it was.
 func TestRequestsGoToTheServerOfTheFile(t *testing.T) {

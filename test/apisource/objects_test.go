@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/apiserver"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
@@ -98,9 +99,10 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	c.CreatePod(t, naming("needs", "a"))
 
 	var log bytes.Buffer
-	src := newSource(t, c.NodeKubeconfig(t, "needs"), "needs", func(cfg *apiserver.Config) {
-		cfg.Services, cfg.Log = true, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	})
+	kubeconfig := c.NodeKubeconfig(t, "needs")
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	reader := newReader(t, kubeconfig, logger)
+	src := newSource(t, kubeconfig, "needs", func(cfg *apiserver.Config) { cfg.Reader, cfg.Services, cfg.Log = reader, true, logger })
 	l := sourcetest.Listen(t, src)
 	w := l.Set()
 	if got, want := holds(w), "configmap/default/a=1 secret/default/a=hunter2"; got != want {
@@ -119,7 +121,7 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	c.CreatePod(t, late)
 	becomes(t, l, "configmap/default/a-optional=3 configmap/default/a=2 secret/default/late=4")
 
-	services, err := src.Services("default")
+	services, err := reader.Services("default")
 	var names []string
 	for _, s := range services {
 		names = append(names, s.Name)
@@ -127,30 +129,31 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	if got := strings.Join(names, " "); err != nil || got != "kubernetes web" && got != "web" {
 		t.Errorf("services %q, %v", got, err)
 	}
-	tokens(t, c, src, w.Pod("a"))
-	trust(t, c, src)
+	tokens(t, c, reader, w.Pod("a"))
+	trust(t, c, reader)
 
 	l.Leave()
 	l.Ended()
 	if text := log.String(); strings.Contains(text, "HTTP 403") || strings.Contains(text, "hunter2") {
 		t.Errorf("log:\n%s", text)
 	}
-	other := newSource(t, c.NodeKubeconfig(t, "stranger"), "stranger")
+	kubeconfig = c.NodeKubeconfig(t, "stranger")
+	other := newReader(t, kubeconfig, logger)
 	c.CreateNode(t, "stranger")
 	c.CreatePod(t, cluster.Pod("stranger", "two"))
-	sourcetest.Listen(t, other).Set().Holds(t, "two")
+	sourcetest.Listen(t, newSource(t, kubeconfig, "stranger", func(cfg *apiserver.Config) { cfg.Reader = other })).Set().Holds(t, "two")
 	if _, _, err := other.Token(t.Context(), w.Pod("a"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "HTTP 403") {
 		t.Errorf("another node gets the pod's token: %v", err)
 	}
 }
 
 // tokens: the server says of the token what was asked for.
-func tokens(t *testing.T, c *cluster.Cluster, src *apiserver.Source, spec *pod.Spec) {
+func tokens(t *testing.T, c *cluster.Cluster, reader *apiclient.Reader, spec *pod.Spec) {
 	t.Helper()
 	seconds := int64(1200)
 	start := time.Now()
 	of := &v1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: &seconds}
-	text, renew, err := src.Token(t.Context(), spec, of)
+	text, renew, err := reader.Token(t.Context(), spec, of)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,18 +175,18 @@ func tokens(t *testing.T, c *cluster.Cluster, src *apiserver.Source, spec *pod.S
 	if in := renew.Sub(start); in < 940*time.Second || in > 965*time.Second {
 		t.Errorf("a token of 20 minutes is renewed after %v", in)
 	}
-	if again, _, err := src.Token(t.Context(), spec, of); err != nil || again != text {
+	if again, _, err := reader.Token(t.Context(), spec, of); err != nil || again != text {
 		t.Errorf("asked again at once: another token, %v", err)
 	}
 	stranger := *spec
 	stranger.Pod = spec.Pod.DeepCopy()
 	stranger.Pod.UID = "gone"
-	if _, _, err := src.Token(t.Context(), &stranger, of); err == nil {
+	if _, _, err := reader.Token(t.Context(), &stranger, of); err == nil {
 		t.Error("a token for a pod that is gone")
 	}
 }
 
-func trust(t *testing.T, c *cluster.Cluster, src *apiserver.Source) {
+func trust(t *testing.T, c *cluster.Cluster, reader *apiclient.Reader) {
 	t.Helper()
 	authority, err := os.ReadFile(c.Authority.File)
 	if err != nil {
@@ -206,12 +209,12 @@ func trust(t *testing.T, c *cluster.Cluster, src *apiserver.Source) {
 	name, signer, yes := "plain", "example.com/x", true
 	labels := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 	for _, of := range []*v1.ClusterTrustBundleProjection{{Name: &name}, {SignerName: &signer, LabelSelector: labels}} {
-		if got, err := src.TrustBundle(t.Context(), of); err != nil || got != string(authority) {
+		if got, err := reader.TrustBundle(t.Context(), of); err != nil || got != string(authority) {
 			t.Errorf("%+v: %q, %v", of, got, err)
 		}
 	}
 	name = "none"
-	if got, err := src.TrustBundle(t.Context(), &v1.ClusterTrustBundleProjection{Name: &name, Optional: &yes}); got != "" || err != nil {
+	if got, err := reader.TrustBundle(t.Context(), &v1.ClusterTrustBundleProjection{Name: &name, Optional: &yes}); got != "" || err != nil {
 		t.Errorf("an optional bundle that is not there: %q, %v", got, err)
 	}
 }

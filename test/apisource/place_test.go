@@ -28,6 +28,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -41,12 +42,22 @@ import (
 // rejects is the annotation that makes a pod rejected.
 const rejects = "test/reject"
 
+// newReader returns the reader of an API server as commands make it.
+func newReader(t testing.TB, kubeconfig string, log *slog.Logger) *apiclient.Reader {
+	t.Helper()
+	client, err := apiclient.Open(apiclient.Config{File: kubeconfig, UserAgent: "nodectl/test", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return apiclient.NewReader(apiclient.ReaderConfig{Client: client, Log: log})
+}
+
 // newSource returns the source as commands make it.
 func newSource(t testing.TB, kubeconfig, node string, change ...func(*apiserver.Config)) *apiserver.Source {
 	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	cfg := apiserver.Config{
-		Kubeconfig: kubeconfig, Node: node, UserAgent: "nodectl/test",
-		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Kubeconfig: kubeconfig, Reader: newReader(t, kubeconfig, log), Node: node, Log: log,
 		Spec: func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			if why, ok := p.Annotations[rejects]; ok {
 				return nil, []pod.Problem{{Msg: why}}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/sink/apiserver"
 	source "github.com/nodectl/nodectl/pkg/source/apiserver"
@@ -172,8 +173,12 @@ func (a *agent) run(t *testing.T, change ...func(*apiserver.Config)) {
 	if a.Sink, err = apiserver.New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	api, err := apiclient.Open(apiclient.Config{File: kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
 	src, err := source.New(source.Config{
-		Kubeconfig: kubeconfig, Node: a.name, Seen: a.Seen,
+		Kubeconfig: kubeconfig, Reader: apiclient.NewReader(apiclient.ReaderConfig{Client: api}), Node: a.name, Seen: a.Seen,
 		Spec: func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			return &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "api", File: file}}, nil
 		},

@@ -1,11 +1,11 @@
-// Package apiserver reads the pods that an API server has bound to this node:
-// one complete list, then a watch, which goes on where it was cut, and a list again
-// whenever that leaves room for doubt. Beside them it reads what they need from their server: the
-// ConfigMaps and Secrets they name, each by itself, services, and tokens.
+// Package apiserver is the source of the pods that an API server has bound to this node,
+// with the ConfigMaps and Secrets that they name. It reads them through pkg/apiclient: one
+// complete list, then a watch, which goes on where it was cut. It lists again whenever a
+// watch may have missed something.
 //
 // Each pod and each object is one source.File, named by the kubeconfig, namespace
 // and name. Any answer that is not a complete one of the API is "I could not
-// look": the last good set stands.
+// look": the last good set stays in use.
 //
 // The one rule: a pod goes when the server says that it was deleted, or when two
 // complete lists, a moment apart, lack it; never because of silence, and never
@@ -17,12 +17,10 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
@@ -31,36 +29,19 @@ import (
 )
 
 const (
-	// A failed look is repeated after about firstRetry, then more and more
-	// rarely, after about lastRetry at most.
-	firstRetry = 800 * time.Millisecond
-	lastRetry  = 30 * time.Second
-	// confirmAfter lies between two lists that must agree on what is gone.
-	confirmAfter = 2 * time.Second
 	// firstAnswer is how long pods wait for the first answer of what they name.
 	firstAnswer = time.Second
 	// lingerFor is how long events are gathered before they make a snapshot.
 	lingerFor = 5 * time.Millisecond
-	// A watch is asked for this long, and as long again at most.
-	watchFor = 5 * time.Minute
-	// watchGrace is how much longer a watch may last than it was asked for
-	// before its connection is taken for dead.
-	watchGrace = 15 * time.Second
-	// doubtAfter is how long after the server's last word a watch may still go on
-	// where another stopped.
-	doubtAfter = 2 * time.Minute
 )
 
 // Config is what an api source needs.
 type Config struct {
-	// Kubeconfig is the path of the file that says where the server is and how
-	// to be let in. It and the files it names are read again before every
-	// request, so that a rotated certificate, token or authority, and another
-	// server, need no restart.
+	// Kubeconfig is the path of the file that Reader's client uses. It names the source and
+	// its files.
 	Kubeconfig string
-	// Client speaks to Kubeconfig's server, and is others' too: they share its
-	// connections. nil is one of its own.
-	Client *apiclient.Client
+	// Reader reads from the API server.
+	Reader *apiclient.Reader
 	// Node is the name of the node whose pods are read, in any case; an API server
 	// knows it in lower case.
 	Node string
@@ -75,47 +56,29 @@ type Config struct {
 	// then as it was last. p is shared: nobody writes to it. It must not block; nil
 	// tells nobody.
 	Seen func(p *v1.Pod, gone bool)
-	// Offline lets pods start without the addresses of services while the server has
-	// not answered.
-	Offline bool
-	// Services has services read while there are pods (Source.Services).
+	// Services has Reader read services while there are pods.
 	Services bool
 	// Log hears, at debug, of lists and watches; nil is silence.
 	Log *slog.Logger
-	// UserAgent is sent with every request.
-	UserAgent string
 }
 
 // Source is an api source.
 type Source struct {
-	cfg    Config
-	client *apiclient.Client
-	// The constants above; tests have less time.
-	retry, rarest, confirm, linger, first, watched, grace, doubt, patience time.Duration
-	pageSize                                                               int
-
-	mu       sync.Mutex // guards what follows
-	services *services  // nil: not known
-	silent   bool       // the server did not answer at least once
-	tokens   map[tokenKey]*token
-	denied   map[authorizationv1.ResourceAttributes]time.Time // until when that is not asked for again
-	data     context.Context                                  // of epoch; nil: nobody reads
-	setBack  func()                                           // ends data
-	newest   string                                           // resource version that any watch of objects has heard of
-
-	classes classes
+	cfg           Config
+	reader        *apiclient.Reader
+	linger, first time.Duration // the constants above; tests have less time
 }
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source of the pods that cfg.Kubeconfig's server has bound to
-// cfg.Node. The error is a pod.Problem where the kubeconfig or a file it names
-// cannot be read or used; one of cfg.Client is an error of Sets. Nothing is sent
-// before Sets.
+// New returns the source of the pods that the server has bound to cfg.Node. It sends
+// nothing before Sets.
 func New(cfg Config) (*Source, error) {
 	switch {
 	case cfg.Kubeconfig == "":
 		return nil, errors.New("no kubeconfig")
+	case cfg.Reader == nil:
+		return nil, errors.New("no API server")
 	case cfg.Node == "":
 		return nil, errors.New("no node name")
 	case cfg.Spec == nil:
@@ -125,16 +88,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Source{
-		cfg: cfg, pageSize: 500,
-		retry: firstRetry, rarest: lastRetry, confirm: confirmAfter, linger: lingerFor, first: firstAnswer, watched: watchFor, grace: watchGrace, doubt: doubtAfter, patience: leavePatience,
-	}
-	if s.client = cfg.Client; s.client != nil {
-		return s, nil
-	}
-	var err error
-	s.client, err = apiclient.Open(apiclient.Config{File: cfg.Kubeconfig, UserAgent: cfg.UserAgent, Log: cfg.Log})
-	return s, err
+	return &Source{cfg: cfg, reader: cfg.Reader, linger: lingerFor, first: firstAnswer}, nil
 }
 
 // Name returns "api:" and the kubeconfig's path: a server that moved is no other
@@ -148,7 +102,7 @@ func (s *Source) file(k pod.Key) string { return s.cfg.Kubeconfig + "#" + k.Stri
 // list and waits for nothing else (unlike C-1.8.1). It never ends by itself.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		defer s.leave()
+		defer s.reader.Release()
 		var readers sync.WaitGroup
 		defer readers.Wait()
 		ctx, stop := context.WithCancel(ctx)
@@ -167,7 +121,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			if err != nil {
 				r.fail(err)
 			}
-			if r.left || !r.rest(ctx, r.delay(&r.pause, r.retry, err)) {
+			if r.left || !r.rest(ctx, r.reader.Delay(&r.pause, r.reader.Tuning.FirstRetry, err)) {
 				return
 			}
 		}
@@ -182,8 +136,8 @@ type run struct {
 	*objects
 	yield func(source.Snapshot, error) bool
 	pause time.Duration // before the newest round
-	on    ground        // of the next watch
-	cut   bool          // the last one did not end when it was to end
+	at    apiclient.Position // of the next watch
+	cut   bool          // the last one did not end when it was due
 	said  string        // the error that was yielded last, "" after a set
 	heard bool          // a set was yielded
 	left  bool          // the caller has left the loop
@@ -194,7 +148,7 @@ type run struct {
 // again.
 func (r *run) round(ctx context.Context) error {
 	for !r.left {
-		if r.on.host == "" {
+		if r.at.Host == "" {
 			if err := r.look(ctx); err != nil {
 				return err
 			}
@@ -216,12 +170,12 @@ func (r *run) round(ctx context.Context) error {
 // name to another pod, a second list has to agree: a server that was restored
 // from a backup, and one that lost its data, answer in perfect order (F71).
 func (r *run) look(ctx context.Context) error {
-	newest := r.newestHeard()
+	newest := r.reader.NewestVersion()
 	first, err := r.list(ctx)
 	if err != nil {
 		return err
 	}
-	back := r.setBackTo(first.rv, newest)
+	back := r.reader.IsSetBack(first.rv, r.seen, newest)
 	doubt := r.doubts(first)
 	if len(doubt) == 0 {
 		r.replace(first, nil, r.flush)
@@ -231,14 +185,14 @@ func (r *run) look(ctx context.Context) error {
 	if back {
 		r.fail(errBackInTime)
 	}
-	if r.left || !r.rest(ctx, r.confirm) {
+	if r.left || !r.rest(ctx, r.reader.Tuning.Confirm) {
 		return context.Canceled
 	}
 	second, err := r.list(ctx)
 	switch {
 	case err != nil:
 		return err
-	case older(second.rv, first.rv):
+	case apiclient.Older(second.rv, first.rv):
 		return errBackInTime
 	}
 	gone := r.doubts(second)
@@ -253,34 +207,23 @@ func (r *run) look(ctx context.Context) error {
 }
 
 // goFrom has the next watch begin at l.
-func (r *run) goFrom(l picture) {
-	// Where more was heard of meanwhile the next look decides whether it was set back.
-	r.seen, r.on, r.cut = l.rv, l.on, older(l.rv, r.newestHeard())
+func (r *run) goFrom(l podList) {
+	// Where a reflector has seen a newer version meanwhile, the next look decides whether the
+	// server was set back.
+	r.seen, r.at, r.cut = l.rv, l.at, apiclient.Older(l.rv, r.reader.NewestVersion())
 	r.settle()
 }
 
-// setBackTo reports whether rv, which the server has said now, is older than what was
-// seen of its pods before. Where it is older than newest too, the newest version heard
-// of anything when the server was asked, all is listed anew. What other watches hear
-// while it answers may well be newer.
-func (r *run) setBackTo(rv, newest string) bool {
-	back := older(rv, r.seen)
-	if back || older(rv, newest) {
-		r.newEpoch()
-	}
-	return back
-}
-
 // list asks for the complete list.
-func (r *run) list(ctx context.Context) (picture, error) {
-	way, err := r.enter()
+func (r *run) list(ctx context.Context) (podList, error) {
+	transport, err := r.reader.Transport()
 	if err != nil {
-		return picture{}, err
+		return podList{}, err
 	}
 	start := time.Now()
-	l, err := way.list(ctx, podsOf(r.cfg.Node), r.pageSize)
-	all := picture{rv: l.rv, on: ground{host: way.host, heard: start}}
-	for _, o := range l.objects {
+	l, err := transport.List(ctx, apiclient.PodsOf(r.cfg.Node), r.reader.Tuning.PageSize)
+	all := podList{rv: l.Version, at: apiclient.Position{Host: transport.Host(), Heard: start}}
+	for _, o := range l.Objects {
 		if p, is := o.(*v1.Pod); is {
 			all.pods = append(all.pods, p)
 		}
@@ -288,7 +231,7 @@ func (r *run) list(ctx context.Context) (picture, error) {
 	if err == nil {
 		r.show(all)
 	}
-	r.cfg.Log.Debug("Listed pods", "kubeconfig", r.cfg.Kubeconfig, "pods", len(all.pods), "resourceVersion", l.rv, "took", time.Since(start), "failed", err != nil)
+	r.cfg.Log.Debug("Listed pods", "kubeconfig", r.cfg.Kubeconfig, "pods", len(all.pods), "resourceVersion", l.Version, "took", time.Since(start), "failed", err != nil)
 	return all, err
 }
 
@@ -308,35 +251,9 @@ func (r *run) fail(err error) {
 		return
 	}
 	r.said = err.Error()
-	r.mu.Lock()
-	r.silent = true
-	r.mu.Unlock()
+	r.reader.Unanswered()
 	r.left = !r.yield(source.Snapshot{}, err)
 }
 
-// delay returns how long to wait before the next round: longer and longer, and
-// spread so that a fleet does not come back in step. pause is what it was before,
-// first the shortest.
-func (s *Source) delay(pause *time.Duration, first time.Duration, err error) time.Duration {
-	*pause = min(max(2**pause, first), s.rarest)
-	d := *pause/2 + rand.N(*pause)
-	if refused := (*refusal)(nil); errors.As(err, &refused) {
-		d = max(d, min(refused.retryAfter, s.rarest))
-	}
-	return d
-}
-
-// sleep reports whether d passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// errBackInTime is said while a second list has not confirmed the first.
+// errBackInTime is the error while a second list has not confirmed the first.
 var errBackInTime = errors.New("the server's data is older than what was read before (restored from a backup?): nothing is removed until a second list says the same")

@@ -2,10 +2,10 @@ package apiserver
 
 import (
 	"context"
-	"errors"
-	"net/url"
 	"sync"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
 // follow watches from the newest resource version that was seen. due says that the
@@ -13,55 +13,56 @@ import (
 // was cut, the server's data may have been replaced meanwhile, and one page of a list
 // has to say that time goes on. The error says why the watch was refused.
 func (r *run) follow(ctx context.Context) (due bool, err error) {
-	way, err := r.enter()
+	transport, err := r.reader.Transport()
 	if err != nil {
 		return false, err
 	}
-	if r.on.host != way.host {
-		r.on = ground{}
+	if r.at.Host != transport.Host() {
+		r.at = apiclient.Position{}
 		return true, nil
 	}
-	asked, start := r.span(), time.Now()
+	asked, start := r.reader.WatchTime(), time.Now()
 	// Nobody hears of a connection that is dead without a word: pings end it
 	// where HTTP/2 is spoken, keep-alives elsewhere, and this deadline where
 	// something in between answers both.
-	ctx, stop := context.WithTimeout(ctx, asked+r.grace)
+	ctx, stop := context.WithTimeout(ctx, asked+r.reader.Tuning.WatchGrace)
 	var reader sync.WaitGroup
 	defer reader.Wait()
 	defer stop()
-	stream, err := way.watch(ctx, podsOf(r.cfg.Node), r.seen, asked)
+	pods := apiclient.PodsOf(r.cfg.Node)
+	stream, err := transport.Watch(ctx, pods, r.seen, asked)
 	if err != nil {
-		r.on, r.cut = r.after(r.on, err), true
-		if errors.Is(err, errGone) {
-			err = nil // a list tells what happened
+		r.at, r.cut = r.reader.Refused(r.at, err), true
+		if apiclient.IsGone(err) {
+			err = nil // a list shows what happened
 		}
 		return false, err
 	}
 	defer stream.Close()
 	if r.cut {
-		newest := r.newestHeard()
-		now, err := way.page(ctx, podsOf(r.cfg.Node), url.Values{"limit": {"1"}})
+		newest := r.reader.NewestVersion()
+		now, err := transport.Version(ctx, pods)
 		if err != nil {
-			r.on = r.after(r.on, err)
+			r.at = r.reader.Refused(r.at, err)
 			return false, err
 		}
-		if r.setBackTo(now.rv, newest) {
+		if r.reader.IsSetBack(now, r.seen, newest) {
 			r.fail(errBackInTime)
-			r.on = ground{}
+			r.at = apiclient.Position{}
 			return true, nil
 		}
-		r.cut = older(now.rv, r.newestHeard()) // was it said before that, or is it set back?
+		r.cut = apiclient.Older(now, r.reader.NewestVersion()) // it was answered before that, or the server is set back
 	}
-	events := make(chan event) // cap 0: the reader sends, the loop below receives; the reader waits
+	events := make(chan apiclient.Event) // cap 0: the reader sends, the loop below receives; the reader waits
 	reader.Go(func() {
 		for {
-			e := stream.next()
+			e := stream.Next()
 			select {
 			case events <- e:
 			case <-ctx.Done():
 				return
 			}
-			if e.err != nil {
+			if e.Err != nil {
 				return
 			}
 		}
@@ -72,7 +73,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 		r.pause = 0
 	}
 	r.cfg.Log.Debug("Watch ended", "kubeconfig", r.cfg.Kubeconfig, "resourceVersion", r.seen, "asked", asked, "lasted", lasted, "because", end)
-	r.on, due = r.ended(ctx, r.on, end, asked, lasted)
+	r.at, due = r.reader.Ended(ctx, r.at, end, asked, lasted)
 	r.cut = r.cut || !due
 	return due, nil
 }
@@ -80,7 +81,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 // drain takes events, and what is told of objects, into the set and yields it when
 // no more of them come at once, and when it could not be looked at before. It returns
 // why there are no events any more.
-func (r *run) drain(ctx context.Context, events <-chan event) error {
+func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	linger.Stop()
@@ -104,13 +105,13 @@ func (r *run) drain(ctx context.Context, events <-chan event) error {
 		case n := <-r.news:
 			r.hear(n)
 		case e := <-events:
-			if e.err != nil {
+			if e.Err != nil {
 				if r.set.Dirty() {
 					r.flush()
 				}
-				return e.err
+				return e.Err
 			}
-			r.on.heard = time.Now()
+			r.at.Heard = time.Now()
 			r.take(e, r.flush)
 			r.settle()
 		}

@@ -1,14 +1,10 @@
 package apiserver
 
 import (
-	"bytes"
-	"context"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/wait"
 )
@@ -77,14 +73,14 @@ func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 				s.rv = 500
 				s.log = append(s.log, logged{rv: 500, kind: watch.Bookmark, what: "configmaps", other: mark})
 			})
-			eventually(t, src.newestHeard, "500")
+			eventually(t, src.reader.NewestVersion, "500")
 			s.keep("configmaps", configMap("b", "2"))
 			becomes(t, l, "configmap/default/a=1 configmap/default/b=2 secret/default/c=1")
 			s.change(func() {
 				s.keeps("configmaps", configMap("a", "3"))
 				s.loses("configmaps", "b")
 				s.loses("secrets", "c")
-				s.keeps("secrets", func() object { c := secret("c", "4"); c.UID = "another"; return c }())
+				s.keeps("secrets", func() apiclient.Object { c := secret("c", "4"); c.UID = "another"; return c }())
 				s.drops(key("gone"))
 				s.drops(key("again"))
 				s.puts(boundPod("again", "y"))
@@ -138,7 +134,7 @@ func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 // late as it says, and lists nothing when it is back.
 func TestF70_BusyServerIsAskedForTheSameWatch(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
-		s, l := keeping(t, func(_ *server, src *Source) { src.rarest = 300 * time.Millisecond })
+		s, l := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.LastRetry = 300 * time.Millisecond })
 		had := s.count(wholeLists)
 		s.says(func(w http.ResponseWriter, r *http.Request) bool {
 			if watches(r) {
@@ -210,7 +206,7 @@ func TestF71_OnlyDoubtMakesAList(t *testing.T) {
 
 // What goes on long after the server's last word is listed: who knows what was lost.
 func TestF71_LongGapIsListed(t *testing.T) {
-	s, _ := keeping(t, func(_ *server, src *Source) { src.doubt = 0 })
+	s, _ := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.Doubt = 0 })
 	had := s.count(listsOf("secrets"))
 	s.change(func() { s.cut++ })
 	s.waits(t, had+1, listsOf("secrets"))
@@ -297,9 +293,9 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 			t.Fatalf("%s is not asked for", c.name)
 		}
 		s.until(t, "a watch of secrets", func() bool { return s.live["secrets"] == 1 })
-		was := src.newestHeard()
+		was := src.reader.NewestVersion()
 		s.keep("secrets", secret("c", "2"))
-		for deadline := time.Now().Add(wait.Limit); src.newestHeard() == was; runtime.Gosched() {
+		for deadline := time.Now().Add(wait.Limit); src.reader.NewestVersion() == was; runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatal("the secret was not heard of")
 			}
@@ -309,37 +305,6 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 		if n := s.count(listsOf("secrets")) - had; n != 0 {
 			t.Errorf("%s: %d lists of what was heard of, want none", c.name, n)
 		}
-	}
-}
-
-// What was read of a server before it was found to be set back says nothing of how far
-// its data are now, however late it is noted.
-func TestF71_WordsOfBeforeASetBackAreNoNews(t *testing.T) {
-	s := newServer(t)
-	s.change(func() { s.rv = 900 })
-	s.keep("secrets", secret("c", "1"))
-	src := s.source(t)
-	defer src.leave()
-	lists := 0
-	src.keep(t.Context(), objectID{pod.KindSecret, key("c")}.collection(), listener{
-		list: func([]object) verdict {
-			if lists++; lists == 1 {
-				src.newEpoch() // as the pods' watch finds out, before the list is noted
-				return goOn
-			}
-			if got := src.newestHeard(); got != "" {
-				t.Errorf("version %s is taken for one of now", got)
-			}
-			return enough
-		},
-		event:  func(event) verdict { return goOn },
-		failed: func(error) {},
-	})
-	now := src.epoch()
-	src.saw(now, "50")
-	src.saw(context.Background(), "901")
-	if got := src.newestHeard(); got != "50" {
-		t.Errorf("the newest is %q", got)
 	}
 }
 
@@ -360,18 +325,4 @@ func TestF72_AnotherServerIsListed(t *testing.T) {
 	writeKubeconfig(t, path, second.URL, "", "")
 	first.change(func() { first.cut++ })
 	becomes(t, l, "configmap/default/a=2")
-}
-
-// An event that is no JSON, or too large, is not waited for again: it would come again.
-func TestF71_DamagedEventsAreNoCut(t *testing.T) {
-	large := `{"type":"ADDED","object":"` + strings.Repeat("x", eventLimit) + `"}`
-	for _, body := range []string{"hunter2", `{"type":5}`, large} {
-		s, err := newStream(podKind(), jsonType, io.NopCloser(bytes.NewReader([]byte(body))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e := s.next(); e.err != errPartial {
-			t.Errorf("%.9q: %v", body, e.err)
-		}
-	}
 }

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -44,24 +43,12 @@ func objectsOf(p *v1.Pod) []objectID {
 	return slices.Compact(out)
 }
 
-// plural is what the API calls objects of this kind.
-func (o objectID) plural() string {
-	if o.kind == pod.KindSecret {
-		return "secrets"
-	}
-	return "configmaps"
-}
-
 // collection is the object alone, as a node may read it.
-func (o objectID) collection() collection {
-	k := configMapKind()
+func (o objectID) collection() apiclient.Collection {
 	if o.kind == pod.KindSecret {
-		k = secretKind()
+		return apiclient.Secret(o.Namespace, o.Name)
 	}
-	return collection{
-		k, []string{"api", "v1", "namespaces", o.Namespace, o.plural()},
-		fields.OneTermEqualSelector("metadata.name", o.Name).String(), "read " + o.String(),
-	}
+	return apiclient.ConfigMap(o.Namespace, o.Name)
 }
 
 // objects is what beside pods is being read: each object that some pod names by a
@@ -139,7 +126,9 @@ func (r *run) settle() {
 	switch wanted := r.cfg.Services && len(r.known) > 0; {
 	case wanted && r.service == nil:
 		r.service = &reader{}
-		r.start(r.service, r.first, r.readServices)
+		r.start(r.service, r.first, func(ctx context.Context, tell func(*pod.Object, error)) {
+			r.reader.ReadServices(ctx, func(err error) { tell(nil, err) })
+		})
 	case !wanted && r.service != nil:
 		r.drop(r.service)
 		r.service = nil
@@ -239,43 +228,43 @@ func (s *Source) objectFile(id objectID) string { return s.cfg.Kubeconfig + "#" 
 // another, as for pods (F71).
 func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Object, error)) {
 	there, doubted := false, false
-	say := func(o object) verdict {
+	say := func(o apiclient.Object) apiclient.Next {
 		there, doubted = o != nil, false
 		if o == nil {
 			tell(nil, nil)
-			return goOn
+			return apiclient.Continue
 		}
 		said := s.objectOf(id, o)
 		tell(said, nil)
 		if said.Immutable() {
-			return enough
+			return apiclient.Stop
 		}
-		return goOn
+		return apiclient.Continue
 	}
-	is := func(o object) bool { return o.GetName() == id.Name && o.GetNamespace() == id.Namespace }
-	s.awaitLeave(ctx, authorizationv1.ResourceAttributes{Namespace: id.Namespace, Verb: "list", Version: "v1", Resource: id.plural(), Name: id.Name})
-	s.keep(ctx, id.collection(), listener{
-		list: func(all []object) verdict {
+	is := func(o apiclient.Object) bool { return o.GetName() == id.Name && o.GetNamespace() == id.Namespace }
+	s.reader.AwaitPermission(ctx, id.collection())
+	s.reader.Reflect(ctx, id.collection(), apiclient.Listener{
+		List: func(all []apiclient.Object) apiclient.Next {
 			at := slices.IndexFunc(all, is)
 			switch {
 			case at >= 0:
 				return say(all[at])
 			case there && !doubted:
 				doubted = true
-				return again
+				return apiclient.ListAgain
 			}
 			return say(nil)
 		},
-		event: func(e event) verdict {
+		Event: func(e apiclient.Event) apiclient.Next {
 			switch {
-			case !is(e.object):
-				return goOn
-			case e.kind == watch.Deleted:
+			case !is(e.Object):
+				return apiclient.Continue
+			case e.Type == watch.Deleted:
 				return say(nil)
 			}
-			return say(e.object)
+			return say(e.Object)
 		},
-		failed: func(err error) {
+		Failed: func(err error) {
 			s.cfg.Log.Debug("Object not read", "object", id.String(), "error", err)
 			tell(nil, err)
 		},
@@ -283,7 +272,7 @@ func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Obj
 }
 
 // objectOf returns what pods are bound to. Who wrote what when is no part of it.
-func (s *Source) objectOf(id objectID, o object) *pod.Object {
+func (s *Source) objectOf(id objectID, o apiclient.Object) *pod.Object {
 	o.SetManagedFields(nil)
 	out := &pod.Object{
 		Key: id.Key, Kind: id.kind, Object: o,

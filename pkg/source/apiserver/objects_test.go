@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
@@ -260,11 +261,11 @@ func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 			// Nothing is read: the test answers in the reader's place.
 			objects: newObjects(func(func(context.Context)) func() { return func() {} }),
 		}
-		events, ended := make(chan event), make(chan error) // cap 0: the test and drain take turns
+		events, ended := make(chan apiclient.Event), make(chan error) // cap 0: the test and drain take turns
 		go func() { ended <- r.drain(t.Context(), events) }()
 		one := boundPod("one", "x", naming("a"))
 		one.ResourceVersion, one.UID = "1", "u"
-		events <- event{kind: "ADDED", object: one}
+		events <- apiclient.Event{Type: "ADDED", Object: one}
 		time.Sleep(1000 * lingerFor)
 		synctest.Wait()
 		if len(sets) > 0 {
@@ -277,7 +278,7 @@ func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 			t.Errorf("%d sets once it is known that nothing is there, want 1", len(sets))
 		}
 		over := errors.New("over")
-		events <- event{err: over}
+		events <- apiclient.Event{Err: over}
 		if err := <-ended; !errors.Is(err, over) {
 			t.Error(err)
 		}

@@ -12,16 +12,34 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// objectList is a page of objects.
+type objectList interface {
+	metav1.ListInterface
+	GetObjectKind() schema.ObjectKind
+	Marshal() ([]byte, error)
+}
+
+// kind is a kind of objects that the server holds beside pods.
+type kind struct {
+	name string
+	list func() objectList
+}
+
 // kinds are those of the server beside pods, by plural.
 func kinds() map[string]kind {
-	return map[string]kind{"configmaps": configMapKind(), "secrets": secretKind(), "services": serviceKind()}
+	return map[string]kind{
+		"configmaps": {"ConfigMap", func() objectList { return &v1.ConfigMapList{} }},
+		"secrets":    {"Secret", func() objectList { return &v1.SecretList{} }},
+		"services":   {"Service", func() objectList { return &v1.ServiceList{} }},
+	}
 }
 
 // keeps makes or changes an object beside pods; held under change.
-func (s *server) keeps(what string, o object) {
+func (s *server) keeps(what string, o apiclient.Object) {
 	s.rv++
 	key := pod.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
 	kind := watch.Modified
@@ -29,9 +47,9 @@ func (s *server) keeps(what string, o object) {
 		kind = watch.Added
 	}
 	if s.others[what] == nil {
-		s.others[what] = map[pod.Key]object{}
+		s.others[what] = map[pod.Key]apiclient.Object{}
 	}
-	o = o.DeepCopyObject().(object)
+	o = o.DeepCopyObject().(apiclient.Object)
 	o.SetResourceVersion(strconv.Itoa(s.rv))
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody"}})
 	s.others[what][key] = o
@@ -42,13 +60,13 @@ func (s *server) keeps(what string, o object) {
 func (s *server) loses(what, name string) {
 	s.rv++
 	key := pod.Key{Namespace: "default", Name: name}
-	o := s.others[what][key].DeepCopyObject().(object)
+	o := s.others[what][key].DeepCopyObject().(apiclient.Object)
 	o.SetResourceVersion(strconv.Itoa(s.rv))
 	delete(s.others[what], key)
 	s.log = append(s.log, logged{rv: s.rv, kind: watch.Deleted, what: what, other: o})
 }
 
-func (s *server) keep(what string, objects ...object) {
+func (s *server) keep(what string, objects ...apiclient.Object) {
 	s.change(func() {
 		for _, o := range objects {
 			s.keeps(what, o)
@@ -65,7 +83,7 @@ func (s *server) knows(r *http.Request) bool {
 
 // selected reports whether r asks for o, as a node may: one object by name, or all
 // services.
-func selected(o object, r *http.Request) bool {
+func selected(o apiclient.Object, r *http.Request) bool {
 	return plural(r) == "services" || r.URL.Query().Get("fieldSelector") == "metadata.name="+o.GetName() &&
 		strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/"+o.GetNamespace()+"/")
 }
@@ -84,7 +102,7 @@ func (s *server) fits(l logged, r *http.Request) bool {
 func (s *server) listOthers(w http.ResponseWriter, r *http.Request) {
 	what := plural(r)
 	k := kinds()[what]
-	l, _ := k.list()
+	l := k.list()
 	s.mu.Lock()
 	l.SetResourceVersion(strconv.Itoa(s.rv))
 	items := reflect.ValueOf(l).Elem().FieldByName("Items")
@@ -96,19 +114,19 @@ func (s *server) listOthers(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", s.mediaType(""))
 	if s.json {
-		l.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().SetGroupVersionKind(v1.SchemeGroupVersion.WithKind(k.name + "List"))
+		l.GetObjectKind().SetGroupVersionKind(v1.SchemeGroupVersion.WithKind(k.name + "List"))
 		_, _ = w.Write(must(json.Marshal(l)))
 		return
 	}
-	_, _ = w.Write(wrap(k.name+"List", must(l.(marshaler).Marshal())))
+	_, _ = w.Write(wrap(k.name+"List", must(l.Marshal())))
 }
 
 type marshaler interface{ Marshal() ([]byte, error) }
 
-func (s *server) encodeOther(what string, o object) []byte {
+func (s *server) encodeOther(what string, o apiclient.Object) []byte {
 	k := kinds()[what]
 	if s.json {
-		o = o.DeepCopyObject().(object)
+		o = o.DeepCopyObject().(apiclient.Object)
 		o.GetObjectKind().SetGroupVersionKind(v1.SchemeGroupVersion.WithKind(k.name))
 		return must(json.Marshal(o))
 	}

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source"
@@ -144,30 +145,6 @@ func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	}
 }
 
-// Waiting doubles from about 0.8 s to about 30 s, is spread, and starts anew
-// after a watch that lasted.
-func TestF70_BackOffGrowsAndIsSpread(t *testing.T) {
-	s, pause := &Source{retry: firstRetry, rarest: lastRetry}, time.Duration(0)
-	spread := map[time.Duration]bool{}
-	for i := range 12 {
-		want := min(firstRetry<<i, lastRetry)
-		got := s.delay(&pause, s.retry, errPartial)
-		if got < want/2 || got > want*3/2 {
-			t.Errorf("wait %d is %v, want about %v", i, got, want)
-		}
-		spread[got] = true
-	}
-	if len(spread) < 10 {
-		t.Errorf("waits are not spread: %v", spread)
-	}
-	if got := s.delay(new(time.Duration), s.retry, &refusal{status: 429, retryAfter: 20 * time.Second}); got != 20*time.Second {
-		t.Errorf("a server that asks for 20 s is asked after %v", got)
-	}
-	if got := s.delay(new(time.Duration), s.retry, &refusal{status: 429, retryAfter: time.Hour}); got != lastRetry {
-		t.Errorf("a server that asks for an hour is asked after %v", got)
-	}
-}
-
 // A watch that is refused while lists work is an error all the same, and changes
 // still come with the lists.
 func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
@@ -208,7 +185,7 @@ func TestF70_SilentWatchIsGivenUp(t *testing.T) {
 		return true
 	})
 	src := s.source(t)
-	src.watched, src.grace = time.Second, 0
+	src.reader.Tuning.Watch, src.reader.Tuning.WatchGrace = time.Second, 0
 	l := sourcetest.Listen(t, src)
 	l.Set().Holds(t, "one")
 	s.watched(t, 1)
@@ -246,17 +223,17 @@ func TestSteadyEventsAreNotWithheld(t *testing.T) {
 		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor}
 		sets := 0
 		r := &run{Source: src, pods: newPods(src), objects: newObjects(nil), yield: func(source.Snapshot, error) bool { sets++; return true }}
-		events := make(chan event) // cap 0: the feeder sends, drain receives
+		events := make(chan apiclient.Event) // cap 0: the feeder sends, drain receives
 		var feeder sync.WaitGroup
 		feeder.Go(func() {
 			for i := range 100 {
 				p := boundPod("one", "x")
 				p.ResourceVersion, p.UID = string(rune('1'+i%9)), "u"
 				p.ResourceVersion = strings.Repeat("1", 1+i)
-				events <- event{kind: "MODIFIED", object: p}
+				events <- apiclient.Event{Type: "MODIFIED", Object: p}
 				<-time.After(time.Millisecond)
 			}
-			events <- event{err: errors.New("over")}
+			events <- apiclient.Event{Err: errors.New("over")}
 		})
 		_ = r.drain(t.Context(), events)
 		feeder.Wait()

@@ -1,12 +1,11 @@
 package apiserver
 
 import (
-	"strings"
-
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -16,7 +15,7 @@ type pods struct {
 	*Source
 	set    source.Builder
 	known  map[string]version     // by name of source.File: what it was made of
-	buried map[types.UID]struct{} // deleted since the last list; no UID lives twice
+	deleted map[types.UID]struct{} // since the last list; a UID is never used again
 	opened map[string]struct{}    // files emptied since the last snapshot
 	seen   string                 // where the next watch begins
 	names  map[string][]objectID  // what the pods name, by name of source.File
@@ -33,20 +32,20 @@ type version struct {
 	rv  string // "" when it may be of another history of the server
 }
 
-// picture is one complete list of pods.
-type picture struct {
+// podList is one complete list of pods.
+type podList struct {
 	rv   string
-	on   ground // of a watch from there on
+	at   apiclient.Position // of a watch from there on
 	pods []*v1.Pod
 }
 
-// maxBuried bounds what is remembered of deleted pods between two lists. Old
-// events are rare and come soon, if at all.
-const maxBuried = 4096
+// maxDeleted bounds the UIDs of deleted pods that are kept between two lists. Old events
+// are rare and come soon, if at all.
+const maxDeleted = 4096
 
 func newPods(s *Source) *pods {
 	return &pods{
-		Source: s, known: map[string]version{}, buried: map[types.UID]struct{}{}, opened: map[string]struct{}{},
+		Source: s, known: map[string]version{}, deleted: map[types.UID]struct{}{}, opened: map[string]struct{}{},
 		names: map[string][]objectID{}, users: map[objectID]int{}, touched: map[objectID]struct{}{},
 		shown: map[pod.Key]*v1.Pod{},
 	}
@@ -68,7 +67,7 @@ func (p *pods) wanted(v *v1.Pod) bool {
 
 // doubts returns what l would take away, by name of source.File: pods that it
 // lacks or has under another UID, with their UIDs here.
-func (p *pods) doubts(l picture) map[string]types.UID {
+func (p *pods) doubts(l podList) map[string]types.UID {
 	there := make(map[string]types.UID, len(l.pods))
 	for _, v := range l.pods {
 		if p.wanted(v) {
@@ -86,8 +85,8 @@ func (p *pods) doubts(l picture) map[string]types.UID {
 
 // replace makes the set what l says, but for pods in doubt that are not gone:
 // the watch tells what became of them.
-func (p *pods) replace(l picture, gone map[string]types.UID, flush func()) {
-	clear(p.buried)
+func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
+	clear(p.deleted)
 	doubt := p.doubts(l)
 	for file, uid := range doubt {
 		if _, ok := gone[file]; ok {
@@ -106,26 +105,26 @@ func (p *pods) replace(l picture, gone map[string]types.UID, flush func()) {
 
 // take makes the set what it is after e. Events that are old or come twice
 // change nothing.
-func (p *pods) take(e event, flush func()) {
-	v, is := e.object.(*v1.Pod)
+func (p *pods) take(e apiclient.Event, flush func()) {
+	v, is := e.Object.(*v1.Pod)
 	if !is {
 		return
 	}
-	p.showEvent(e.kind, v)
-	if !older(v.ResourceVersion, p.seen) && v.ResourceVersion != "" {
+	p.showEvent(e.Type, v)
+	if !apiclient.Older(v.ResourceVersion, p.seen) && v.ResourceVersion != "" {
 		defer func() { p.seen = v.ResourceVersion }()
 	}
 	file := p.file(pod.KeyOf(v))
 	was, known := p.known[file]
-	switch e.kind {
+	switch e.Type {
 	case watch.Bookmark:
 	case watch.Deleted:
-		if known && was.uid == v.UID && !older(v.ResourceVersion, was.rv) {
+		if known && was.uid == v.UID && !apiclient.Older(v.ResourceVersion, was.rv) {
 			p.remove(file, v.UID)
 		}
 	case watch.Added, watch.Modified:
-		_, dead := p.buried[v.UID]
-		old := dead || older(v.ResourceVersion, was.rv) || !known && older(v.ResourceVersion, p.seen)
+		_, dead := p.deleted[v.UID]
+		old := dead || apiclient.Older(v.ResourceVersion, was.rv) || !known && apiclient.Older(v.ResourceVersion, p.seen)
 		switch {
 		case old:
 		case p.wanted(v):
@@ -180,14 +179,14 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 // remove takes a file and its pod out of the set.
 func (p *pods) remove(file string, uid types.UID) {
 	delete(p.known, file)
-	if len(p.buried) >= maxBuried {
-		clear(p.buried)
+	if len(p.deleted) >= maxDeleted {
+		clear(p.deleted)
 	}
-	p.buried[uid] = struct{}{}
+	p.deleted[uid] = struct{}{}
 	p.opened[file] = struct{}{}
 	p.set.Remove(file)
 	p.name(file, nil)
-	p.forgetTokens(uid)
+	p.reader.ForgetTokens(uid)
 }
 
 // name notes what a file's pod names.
@@ -205,20 +204,4 @@ func (p *pods) name(file string, ids []objectID) {
 	if p.names[file] = ids; len(ids) == 0 {
 		delete(p.names, file)
 	}
-}
-
-// older reports whether resource version a is certainly of a time before b.
-// Both are decimal numbers wherever the order is defined.
-func older(a, b string) bool {
-	if !decimal(a) || !decimal(b) {
-		return false
-	}
-	if len(a) != len(b) {
-		return len(a) < len(b)
-	}
-	return a < b
-}
-
-func decimal(s string) bool {
-	return s != "" && s[0] != '0' && strings.Trim(s, "0123456789") == ""
 }

@@ -4,11 +4,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // show tells cfg.Seen of a complete list: what it lacks is gone.
-func (p *pods) show(l picture) {
+func (p *pods) show(l podList) {
 	if p.cfg.Seen == nil {
 		return
 	}
@@ -38,7 +39,7 @@ func (p *pods) showEvent(kind watch.EventType, v *v1.Pod) {
 	was := p.shown[pod.KeyOf(v)]
 	same := was != nil && was.UID == v.UID
 	switch {
-	case same && older(v.ResourceVersion, was.ResourceVersion), !same && older(v.ResourceVersion, p.seen):
+	case same && apiclient.Older(v.ResourceVersion, was.ResourceVersion), !same && apiclient.Older(v.ResourceVersion, p.seen):
 	case kind == watch.Deleted && same:
 		p.hide(was)
 	case kind != watch.Deleted:

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
@@ -33,6 +34,13 @@ import (
 )
 
 const node = "n1"
+
+// The media types of the API, and what precedes an object in protobuf.
+const (
+	protobufType = "application/vnd.kubernetes.protobuf"
+	jsonType     = "application/json"
+	magic        = "k8s\x00"
+)
 
 // server speaks as much of an API server as the source asks for, and lies on
 // demand. It keeps to the resource versions' order unless told otherwise.
@@ -45,7 +53,7 @@ type server struct {
 	rv        int
 	uids      int
 	pods      map[pod.Key]*v1.Pod
-	others    map[string]map[pod.Key]object // by plural
+	others    map[string]map[pod.Key]apiclient.Object // by plural
 	log       []logged
 	compacted int                                               // older watches are Gone
 	cut       int                                               // watches that began before this many cuts end
@@ -61,7 +69,7 @@ type logged struct {
 	kind  watch.EventType
 	pod   *v1.Pod
 	what  string // the plural of other; "" of a pod
-	other object
+	other apiclient.Object
 }
 
 func newServer(t testing.TB) *server {
@@ -71,7 +79,7 @@ func newServer(t testing.TB) *server {
 }
 
 func newServerAt(t testing.TB, h *httptest.Server) *server {
-	s := &server{Server: h, more: make(chan struct{}), rv: 100, pods: map[pod.Key]*v1.Pod{}, others: map[string]map[pod.Key]object{}, live: map[string]int{}}
+	s := &server{Server: h, more: make(chan struct{}), rv: 100, pods: map[pod.Key]*v1.Pod{}, others: map[string]map[pod.Key]apiclient.Object{}, live: map[string]int{}}
 	h.Config.Handler = s
 	t.Cleanup(func() {
 		s.change(func() { s.cut++; s.answer = nil })
@@ -415,17 +423,36 @@ func (s *server) source(t testing.TB, change ...func(*Config)) *Source {
 
 func newSource(t testing.TB, path string, change ...func(*Config)) *Source {
 	t.Helper()
-	c := Config{Kubeconfig: path, Node: node, Spec: spec(path), UserAgent: "nodectl/test"}
+	c := Config{Kubeconfig: path, Node: node, Spec: spec(path)}
 	for _, f := range change {
 		f(&c)
+	}
+	if c.Reader == nil {
+		c.Reader = newReader(t, path, func(r *apiclient.ReaderConfig) { r.Log = c.Log })
 	}
 	src, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	src.retry, src.rarest = 5*time.Millisecond, 20*time.Millisecond
-	src.confirm, src.linger, src.first = 10*time.Millisecond, 30*time.Millisecond, wait.Limit
+	src.linger, src.first = 30*time.Millisecond, wait.Limit
 	return src
+}
+
+// newReader returns a reader of the server that a kubeconfig names, with less time than
+// others.
+func newReader(t testing.TB, path string, change func(*apiclient.ReaderConfig)) *apiclient.Reader {
+	t.Helper()
+	var c apiclient.ReaderConfig
+	change(&c)
+	if c.Client == nil {
+		var err error
+		if c.Client, err = apiclient.Open(apiclient.Config{File: path, UserAgent: "nodectl/test", Log: c.Log}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := apiclient.NewReader(c)
+	r.Tuning.FirstRetry, r.Tuning.LastRetry, r.Tuning.Confirm = 5*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
+	return r
 }
 
 // gathers has src make one set of events that come together, however slowly this

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/wait"
 )
@@ -26,7 +26,7 @@ func service(namespace, name, ip string) *v1.Service {
 
 func serviceNames(t *testing.T, src *Source, namespace string) string {
 	t.Helper()
-	all, err := src.Services(namespace)
+	all, err := src.reader.Services(namespace)
 	if err != nil {
 		return err.Error()
 	}
@@ -90,7 +90,7 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	s := newServer(t)
 	s.keep("services", service("ns", "a", "10.0.0.2"))
 	src := s.source(t)
-	defer src.leave()
+	defer src.reader.Release()
 	told, starved := make(chan struct{}), make(chan struct{}) // cap 0: readers send the one; the other is closed
 	answered := func() {
 		t.Helper()
@@ -109,7 +109,7 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	first, drop := context.WithCancel(t.Context())
 	var old sync.WaitGroup
 	old.Go(func() {
-		src.readServices(first, func(*pod.Object, error) {
+		src.reader.ReadServices(first, func(error) {
 			tells(first)
 			select {
 			case <-starved:
@@ -124,7 +124,7 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	defer next.Wait()
 	defer stop()
 	next.Go(func() {
-		src.readServices(second, func(*pod.Object, error) { tells(second) })
+		src.reader.ReadServices(second, func(error) { tells(second) })
 	})
 	answered()
 	close(starved)
@@ -150,7 +150,7 @@ func TestC_1_38_1_RefusedServices(t *testing.T) {
 	src := s.source(t, func(c *Config) { c.Services = true })
 	l := sourcetest.Listen(t, src)
 	l.Set().Holds(t, "one")
-	if _, err := src.Services("default"); err == nil {
+	if _, err := src.reader.Services("default"); err == nil {
 		t.Error("services are known")
 	}
 }
@@ -168,12 +168,14 @@ func TestC_1_38_1_ServicesOfASilentServer(t *testing.T) {
 		s := newServer(t)
 		s.keep("services", service("ns", "a", "10.0.0.2"))
 		s.fails(http.StatusServiceUnavailable)
-		src := s.source(t, func(c *Config) { c.Services, c.Offline = true, offline })
+		path := leadsTo(t, s.URL, "", "")
+		reader := newReader(t, path, func(r *apiclient.ReaderConfig) { r.ServicesOptional = offline })
+		src := newSource(t, path, func(c *Config) { c.Reader, c.Services = reader, true })
 		l := sourcetest.Listen(t, src)
 		if l.Error() == nil {
 			t.Error("no error")
 		}
-		if all, err := src.Services("ns"); (err == nil) != offline || len(all) != 0 {
+		if all, err := src.reader.Services("ns"); (err == nil) != offline || len(all) != 0 {
 			t.Errorf("offline %t: %v, %v", offline, all, err)
 		}
 	}

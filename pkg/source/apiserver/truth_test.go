@@ -47,7 +47,7 @@ func TestF71_BookmarksMoveTheStart(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
 	src := s.source(t)
-	src.watched = time.Second
+	src.reader.Tuning.Watch = time.Second
 	l := sourcetest.Listen(t, src)
 	l.Set().Holds(t, "one")
 	s.watched(t, 1)
@@ -271,7 +271,7 @@ func TestF71_PagesMakeOneList(t *testing.T) {
 		}
 	})
 	src := s.source(t)
-	src.pageSize = 3
+	src.reader.Tuning.PageSize = 3
 	sourcetest.Listen(t, src).Set().Holds(t, want...)
 	if n := s.count(isList); n != 3 {
 		t.Errorf("%d requests", n)

@@ -1,4 +1,4 @@
-package apiserver
+package apiclient
 
 import (
 	"bufio"
@@ -39,11 +39,11 @@ func unwrap(data []byte) (kind string, object []byte, err error) {
 // page is a part of a list.
 type page struct {
 	rv, next string
-	objects  []object
+	objects  []Object
 }
 
-// decodeList returns a page of a list. It has a resource version: a list without
-// one is not the whole of it.
+// decodeList returns a page of a list. A list without a resource version is an error: it
+// may not be complete.
 func decodeList(k kind, mediaType string, body []byte) (page, error) {
 	l, objects := k.list()
 	is, name := "", k.name+"List"
@@ -74,31 +74,31 @@ func decodeList(k kind, mediaType string, body []byte) (page, error) {
 	return page{l.GetResourceVersion(), l.GetContinue(), objects()}, nil
 }
 
-// event is one word of a watch: an object, or why there are no more of them.
-type event struct {
-	kind   watch.EventType
-	object object
-	err    error
+// Event is one event of a watch: an object, or why there are no more of them.
+type Event struct {
+	Type   watch.EventType
+	Object Object
+	Err    error
 }
 
-// stream is the answer to a watch.
-type stream struct {
+// Stream is the answer to a watch.
+type Stream struct {
 	body  io.Closer
 	frame func() (kind watch.EventType, object []byte, err error)
-	read  func(object []byte) (object, error)
+	read  func(object []byte) (Object, error)
 	code  func(object []byte) int32 // of a Status
 }
 
-// newStream returns the stream of body, which it owns if the error is nil.
-func newStream(k kind, mediaType string, body io.ReadCloser) (*stream, error) {
+// newStream returns the stream of body. It owns body if the error is nil.
+func newStream(k kind, mediaType string, body io.ReadCloser) (*Stream, error) {
 	switch mediaType {
 	case protobufType:
 		r := bufio.NewReader(body)
-		return &stream{body, func() (watch.EventType, []byte, error) { return protobufFrame(r) }, k.protobuf, protobufCode}, nil
+		return &Stream{body, func() (watch.EventType, []byte, error) { return protobufFrame(r) }, k.protobuf, protobufCode}, nil
 	case jsonType:
 		limited := &io.LimitedReader{R: body}
 		d := json.NewDecoder(limited)
-		return &stream{body, func() (watch.EventType, []byte, error) {
+		return &Stream{body, func() (watch.EventType, []byte, error) {
 			limited.N = eventLimit
 			kind, object, err := jsonFrame(d)
 			if err != nil && limited.N <= 0 { // what looks like its end is ours
@@ -110,27 +110,27 @@ func newStream(k kind, mediaType string, body io.ReadCloser) (*stream, error) {
 	return nil, errNotAPI
 }
 
-// Close ends the stream; a next under way returns.
-func (s *stream) Close() { _ = s.body.Close() }
+// Close ends the stream. A call of Next that waits returns.
+func (s *Stream) Close() { _ = s.body.Close() }
 
-// next returns the next event. It blocks until there is one or the stream ends;
-// io.EOF is its end at the server's own wish.
-func (s *stream) next() event {
+// Next returns the next event. It blocks until there is one or the stream ends. The error
+// is io.EOF where the server has ended the stream in order.
+func (s *Stream) Next() Event {
 	kind, object, err := s.frame()
 	if err != nil {
-		return event{err: err}
+		return Event{Err: err}
 	}
 	switch kind {
 	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
 		o, err := s.read(object)
-		return event{kind: kind, object: o, err: err}
+		return Event{Type: kind, Object: o, Err: err}
 	case watch.Error:
 		if code := s.code(object); code != 410 {
-			return event{err: &refusal{host: "watch", what: "go on watching", status: int(code)}}
+			return Event{Err: &statusError{host: "watch", purpose: "go on watching", status: int(code)}}
 		}
-		return event{err: errGone}
+		return Event{Err: errGone}
 	}
-	return event{err: errPartial}
+	return Event{Err: errPartial}
 }
 
 func protobufFrame(r io.Reader) (watch.EventType, []byte, error) {
@@ -153,7 +153,7 @@ func protobufFrame(r io.Reader) (watch.EventType, []byte, error) {
 	return watch.EventType(e.Type), e.Object.Raw, nil
 }
 
-func (k kind) protobuf(data []byte) (object, error) {
+func (k kind) protobuf(data []byte) (Object, error) {
 	name, data, err := unwrap(data)
 	o := k.empty()
 	if err != nil || name != k.name || o.Unmarshal(data) != nil {
@@ -184,7 +184,7 @@ func jsonFrame(d *json.Decoder) (watch.EventType, []byte, error) {
 	return watch.EventType(e.Type), e.Object.Raw, nil
 }
 
-func (k kind) json(data []byte) (object, error) {
+func (k kind) json(data []byte) (Object, error) {
 	o := k.empty()
 	if json.Unmarshal(data, o) != nil || o.GetObjectKind().GroupVersionKind().Kind != k.name {
 		return nil, errPartial

@@ -1,9 +1,8 @@
-package apiserver
+package apiclient
 
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,13 +13,11 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 	"github.com/nodectl/nodectl/test/wait"
 )
 
@@ -64,7 +61,7 @@ func (i *issuer) requests() []string {
 	return i.asked
 }
 
-func issues(t *testing.T, s *server) *issuer {
+func issues(s *fakeServer) *issuer {
 	i := &issuer{life: 3600}
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if plural(r) == "token" {
@@ -72,21 +69,21 @@ func issues(t *testing.T, s *server) *issuer {
 		}
 		return plural(r) == "token"
 	})
-	t.Cleanup(s.CloseClientConnections)
 	return i
 }
 
 func owner(account, uid string) *pod.Spec {
-	p := boundPod("one", "x")
-	p.UID, p.Spec.ServiceAccountName = types.UID("uid-"+uid), account
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", UID: types.UID("uid-" + uid)},
+		Spec:       v1.PodSpec{ServiceAccountName: account},
+	}
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
 }
 
 func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
-	s := newServer(t)
-	i := issues(t, s)
-	src := s.source(t)
-	defer src.leave()
+	s := newFakeServer(t)
+	i := issues(s)
+	src := s.reader(t)
 	hour := int64(3600)
 	of := &v1.ServiceAccountTokenProjection{Audience: "vault", ExpirationSeconds: &hour}
 	start := time.Now()
@@ -116,9 +113,9 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 		t.Errorf("asked %q", got[3])
 	}
 	key := tokenKey{"uid-1", "vault", 3600}
-	src.tokens[key].renew = time.Now()
+	src.tokens.all[key].renew = time.Now()
 	again("hunter2-5", owner("builder", "1"), of)
-	src.forgetTokens("uid-1")
+	src.ForgetTokens("uid-1")
 	again("hunter2-2", owner("builder", "2"), of)
 	again("hunter2-6", owner("builder", "1"), of)
 
@@ -133,12 +130,11 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 // told.
 func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 	var log bytes.Buffer
-	s := newServer(t)
-	i := issues(t, s)
-	src := s.source(t, func(c *Config) {
+	s := newFakeServer(t)
+	i := issues(s)
+	src := s.reader(t, func(c *ReaderConfig) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	defer src.leave()
 	of := &v1.ServiceAccountTokenProjection{}
 	if _, _, err := src.Token(t.Context(), owner("builder", "1"), of); err != nil {
 		t.Fatal(err)
@@ -149,7 +145,7 @@ func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 		500: "HTTP 500: the server fails",
 	} {
 		i.set(status, 0)
-		had := src.tokens[tokenKey{uid: "uid-1"}]
+		had := src.tokens.all[tokenKey{uid: "uid-1"}]
 		had.renew, had.end = time.Now(), time.Now().Add(time.Minute)
 		text, renew, err := src.Token(t.Context(), owner("builder", "1"), of)
 		if in := time.Until(renew); err != nil || text != "hunter2-1" || in <= 0 || in > tokenAgain {
@@ -170,9 +166,8 @@ func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 }
 
 func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
-	s := newServer(t)
-	src := s.source(t)
-	defer src.leave()
+	s := newFakeServer(t)
+	src := s.reader(t)
 	answer := func(mediaType, body string) {
 		s.says(func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", mediaType)
@@ -201,91 +196,5 @@ func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
 	answer(jsonType, `{"spec": {"expirationSeconds": 9223372036854775807}, "status": {"token": "t"}}`)
 	if _, renew, err := src.Token(t.Context(), owner("builder", "1"), &v1.ServiceAccountTokenProjection{}); err != nil || time.Until(renew) < 23*time.Hour {
 		t.Errorf("a token for ever: renewed in %v, %v", time.Until(renew), err)
-	}
-}
-
-// The tokens of a pod are forgotten when it goes.
-func TestC_1_38_11_TokensGoWithTheirPod(t *testing.T) {
-	s := newServer(t)
-	s.put(boundPod("one", "x"))
-	issues(t, s)
-	src := s.source(t)
-	l := sourcetest.Listen(t, src)
-	spec := l.Set().Pod("one")
-	if _, _, err := src.Token(t.Context(), spec, &v1.ServiceAccountTokenProjection{}); err != nil {
-		t.Fatal(err)
-	}
-	s.drop("one")
-	l.Set().Holds(t)
-	src.mu.Lock()
-	defer src.mu.Unlock()
-	if len(src.tokens) != 0 {
-		t.Errorf("%d tokens", len(src.tokens))
-	}
-}
-
-func TestTrustBundles(t *testing.T) {
-	s := newServer(t)
-	src := s.source(t)
-	defer src.leave()
-	block := func(der string) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(der)}))
-	}
-	bundle := func(name, signer, text string) certificatesv1beta1.ClusterTrustBundle {
-		return certificatesv1beta1.ClusterTrustBundle{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": strings.ReplaceAll(name, ":", "-")}},
-			Spec:       certificatesv1beta1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text},
-		}
-	}
-	all := []certificatesv1beta1.ClusterTrustBundle{
-		bundle("plain", "", "a comment\n"+block("b")+block("a")+block("b")),
-		bundle("x:1", "example.com/x", block("c")), bundle("x:2", "example.com/x", block("b")+block("c")), bundle("y", "example.com/y", block("d")),
-	}
-	s.says(func(w http.ResponseWriter, r *http.Request) bool {
-		w.Header().Set("Content-Type", jsonType)
-		if plural(r) == "clustertrustbundles" {
-			if got := r.URL.Query().Get("fieldSelector"); !strings.HasPrefix(got, "spec.signerName=example.com/") {
-				t.Errorf("selector %q", got)
-			}
-			_, _ = w.Write(must(json.Marshal(certificatesv1beta1.ClusterTrustBundleList{Items: all})))
-			return true
-		}
-		for _, b := range all {
-			if r.URL.Path == "/apis/certificates.k8s.io/v1beta1/clustertrustbundles/"+b.Name {
-				_, _ = w.Write(must(json.Marshal(b)))
-				return true
-			}
-		}
-		w.WriteHeader(http.StatusNotFound)
-		return true
-	})
-	text := func(s string) *string { return &s }
-	yes, everything := true, &metav1.LabelSelector{}
-	for title, c := range map[string]struct {
-		of   v1.ClusterTrustBundleProjection
-		want string // or of the error
-	}{
-		"by name":           {v1.ClusterTrustBundleProjection{Name: text("plain")}, block("a") + block("b")},
-		"by a signer's":     {v1.ClusterTrustBundleProjection{Name: text("x:1")}, block("c")},
-		"missing":           {v1.ClusterTrustBundleProjection{Name: text("none")}, "what it takes to read cluster trust bundle none is not there"},
-		"missing, optional": {v1.ClusterTrustBundleProjection{Name: text("none"), Optional: &yes}, ""},
-		"a path":            {v1.ClusterTrustBundleProjection{Name: text("../x")}, `"../x" cannot be a cluster trust bundle`},
-		"signer":            {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: everything}, block("b") + block("c")},
-		"labels":            {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "x-1"}}}, block("c")},
-		"no labels":         {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x")}, `no cluster trust bundle of signer "example.com/x" is selected`},
-		"no labels, may":    {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), Optional: &yes}, ""},
-		"neither":           {v1.ClusterTrustBundleProjection{}, "a cluster trust bundle has a name or a signer"},
-		"wrong selector": {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: &metav1.LabelSelector{
-			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}},
-		}}, "label selector of a cluster trust bundle"},
-	} {
-		got, err := src.TrustBundle(t.Context(), &c.of)
-		if err != nil {
-			if got != "" || c.want == "" || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %q, %v", title, got, err)
-			}
-		} else if got != c.want {
-			t.Errorf("%s: %q, want %q", title, got, c.want)
-		}
 	}
 }

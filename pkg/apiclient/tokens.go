@@ -1,4 +1,4 @@
-package apiserver
+package apiclient
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -20,15 +21,19 @@ import (
 )
 
 const (
-	tokenLimit = 1 << 20          // bytes of an answer that holds a token
-	tokenFor   = 10 * time.Second // a request for a token may take
-	oldest     = 24 * time.Hour   // a token is never used for longer
-	tokenAgain = 30 * time.Second // a failed renewal is tried again after that
+	maxTokenAge = 24 * time.Hour   // a token is never used for longer
+	tokenAgain  = 30 * time.Second // a failed renewal is tried again after that
 )
 
-// tokenKey says what a token is for.
+// tokens caches the tokens that a server gave out.
+type tokens struct {
+	mu  sync.Mutex // guards the field below
+	all map[tokenKey]*token
+}
+
+// tokenKey names a token: one for each pod, audience and lifetime.
 type tokenKey struct {
-	uid      types.UID // of the pod; no UID lives twice
+	uid      types.UID // of the pod; a UID is never used again
 	audience string
 	seconds  int64
 }
@@ -40,28 +45,26 @@ type token struct {
 }
 
 // Token returns a token of the pod's service account that is bound to the pod, and
-// when it is to be asked for again: at 80 % of its life or after a day, a little
-// before that so that not all are asked for at once (C-1.38.11). A token that
-// cannot be renewed is returned for as long as it lives.
-func (s *Source) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
+// when to ask for it again. It renews a token at 80 % of its life or after a day, and a
+// little earlier, so that not all are renewed at once (C-1.38.11). A token that cannot be
+// renewed is returned for as long as it is valid.
+func (r *Reader) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
 	key := tokenKey{uid: want.Pod.UID, audience: of.Audience}
 	if of.ExpirationSeconds != nil {
 		key.seconds = *of.ExpirationSeconds
 	}
-	s.mu.Lock()
-	had := s.tokens[key]
-	s.mu.Unlock()
+	had := r.tokens.get(key)
 	now := time.Now()
 	if had != nil && now.Before(had.renew) {
 		return had.text, had.renew, nil
 	}
-	fresh, err := s.askToken(ctx, want, of, had)
+	fresh, err := r.askToken(ctx, want, of, had)
 	switch {
 	case err == nil:
-		s.keepToken(key, fresh)
+		r.tokens.put(key, fresh)
 		return fresh.text, fresh.renew, nil
 	case had != nil && now.Before(had.end):
-		s.cfg.Log.Debug("Token not renewed", "pod", want.Key.String(), "error", err)
+		r.cfg.Log.Debug("Token not renewed", "pod", want.Key.String(), "error", err)
 		if next := now.Add(tokenAgain); next.Before(had.end) {
 			return had.text, next, nil
 		}
@@ -71,7 +74,7 @@ func (s *Source) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccoun
 }
 
 // askToken asks the server for a token; had is the one before, nil for the first.
-func (s *Source) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection, had *token) (*token, error) {
+func (r *Reader) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection, had *token) (*token, error) {
 	account := want.Pod.Spec.ServiceAccountName
 	if account == "" {
 		account = "default"
@@ -94,13 +97,13 @@ func (s *Source) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAcc
 		return nil, errors.New("a token request cannot be written")
 	}
 	if had == nil { // it may have been bound to this node a moment ago
-		s.awaitLeave(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "create", Version: "v1", Resource: "serviceaccounts", Subresource: "token", Name: account})
+		r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "create", Version: "v1", Resource: "serviceaccounts", Subresource: "token", Name: account})
 	}
 	asked := time.Now()
 	var given authenticationv1.TokenRequest
-	err = s.fetch(ctx, request{
+	err = r.fetch(ctx, request{
 		method: http.MethodPost, path: []string{"api", "v1", "namespaces", want.Namespace, "serviceaccounts", account, "token"}, json: body,
-		what: fmt.Sprintf("get a token of service account %s/%s for pod %s", want.Namespace, account, want.Name),
+		purpose: fmt.Sprintf("get a token of service account %s/%s for pod %s", want.Namespace, account, want.Name),
 	}, &given)
 	switch {
 	case err != nil:
@@ -109,58 +112,41 @@ func (s *Source) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAcc
 		return nil, errors.New("the server's answer holds no token")
 	}
 	life := min(time.Duration(*given.Spec.ExpirationSeconds), 1<<32) * time.Second
-	use := min(life/5*4, oldest)
+	use := min(life/5*4, maxTokenAge)
 	use -= rand.N(min(10*time.Second, use/10))
 	return &token{text: given.Status.Token, renew: asked.Add(use), end: asked.Add(life)}, nil
 }
 
-// fetch asks for one JSON document; ctx and tokenFor bound it.
-func (s *Source) fetch(ctx context.Context, q request, into any) error {
-	ctx, stop := context.WithTimeout(ctx, tokenFor)
-	defer stop()
-	way, err := s.enter()
-	if err != nil {
-		return err
-	}
-	q.accept = jsonType
-	response, err := way.ask(ctx, q) //nolint:bodyclose // body closes it
-	if err != nil {
-		return err
-	}
-	body, err := way.body(response, tokenLimit)
-	switch {
-	case err != nil:
-		return err
-	case mediaType(response) != jsonType:
-		return fmt.Errorf("%s: %w", way.host, errNotAPI)
-	case json.Unmarshal(body, into) != nil: // whose text would repeat what was read
-		return fmt.Errorf("%s: %w", way.host, errPartial)
-	}
-	return nil
+// get returns a token; nil where there is none.
+func (t *tokens) get(key tokenKey) *token {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.all[key]
 }
 
-// keepToken keeps a token, and none that has ended.
-func (s *Source) keepToken(key tokenKey, t *token) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.tokens == nil {
-		s.tokens = map[tokenKey]*token{}
+// put stores a token, and removes those that have expired.
+func (t *tokens) put(key tokenKey, fresh *token) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil {
+		t.all = map[tokenKey]*token{}
 	}
-	for k, old := range s.tokens {
+	for k, old := range t.all {
 		if time.Now().After(old.end) {
-			delete(s.tokens, k)
+			delete(t.all, k)
 		}
 	}
-	s.tokens[key] = t
+	t.all[key] = fresh
 }
 
-// forgetTokens drops the tokens of a pod that has gone.
-func (s *Source) forgetTokens(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for k := range s.tokens {
+// ForgetTokens removes the tokens of a pod that is gone.
+func (r *Reader) ForgetTokens(uid types.UID) {
+	t := &r.tokens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range t.all {
 		if k.uid == uid {
-			delete(s.tokens, k)
+			delete(t.all, k)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package apiserver
+package apiclient
 
 import (
 	"context"
@@ -22,18 +22,18 @@ import (
 // TrustBundle returns the certificates of the bundle that of names, or of all those
 // of its signer that its labels select, as PEM, each once. It is "" for one that is
 // optional and not there.
-func (s *Source) TrustBundle(ctx context.Context, of *v1.ClusterTrustBundleProjection) (string, error) {
+func (r *Reader) TrustBundle(ctx context.Context, of *v1.ClusterTrustBundleProjection) (string, error) {
 	var bundles []certificatesv1beta1.ClusterTrustBundle
 	var err error
 	switch {
 	case of.Name != nil:
-		bundles, err = s.bundle(ctx, *of.Name)
+		bundles, err = r.bundle(ctx, *of.Name)
 	case of.SignerName != nil:
-		bundles, err = s.bundlesOf(ctx, *of.SignerName, of.LabelSelector)
+		bundles, err = r.bundlesOf(ctx, *of.SignerName, of.LabelSelector)
 	default:
 		err = errors.New("a cluster trust bundle has a name or a signer")
 	}
-	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.status == http.StatusNotFound && of.Optional != nil && *of.Optional {
+	if isStatus(err, http.StatusNotFound) && of.Optional != nil && *of.Optional {
 		return "", nil
 	}
 	if err != nil {
@@ -60,25 +60,25 @@ func trustBundles(below ...string) []string {
 }
 
 // bundle returns the bundle called name.
-func (s *Source) bundle(ctx context.Context, name string) ([]certificatesv1beta1.ClusterTrustBundle, error) {
+func (r *Reader) bundle(ctx context.Context, name string) ([]certificatesv1beta1.ClusterTrustBundle, error) {
 	if plain := strings.ReplaceAll(name, ":", "."); len(validation.IsDNS1123Subdomain(plain)) > 0 {
 		return nil, fmt.Errorf("%q cannot be a cluster trust bundle", name)
 	}
 	one := make([]certificatesv1beta1.ClusterTrustBundle, 1)
-	err := s.fetch(ctx, request{method: http.MethodGet, path: trustBundles(name), what: "read cluster trust bundle " + name}, &one[0])
+	err := r.fetch(ctx, request{method: http.MethodGet, path: trustBundles(name), purpose: "read cluster trust bundle " + name}, &one[0])
 	return one, err
 }
 
 // bundlesOf returns the bundles of a signer; no selector selects none (as the
 // kubelet has it).
-func (s *Source) bundlesOf(ctx context.Context, signer string, of *metav1.LabelSelector) ([]certificatesv1beta1.ClusterTrustBundle, error) {
+func (r *Reader) bundlesOf(ctx context.Context, signer string, of *metav1.LabelSelector) ([]certificatesv1beta1.ClusterTrustBundle, error) {
 	selector, err := metav1.LabelSelectorAsSelector(of)
 	if err != nil {
 		return nil, fmt.Errorf("label selector of a cluster trust bundle: %w", err)
 	}
 	var all certificatesv1beta1.ClusterTrustBundleList
-	err = s.fetch(ctx, request{
-		method: http.MethodGet, path: trustBundles(), what: "read cluster trust bundles",
+	err = r.fetch(ctx, request{
+		method: http.MethodGet, path: trustBundles(), purpose: "read cluster trust bundles",
 		query: url.Values{"fieldSelector": {fields.OneTermEqualSelector("spec.signerName", signer).String()}},
 	}, &all)
 	return slices.DeleteFunc(all.Items, func(b certificatesv1beta1.ClusterTrustBundle) bool {

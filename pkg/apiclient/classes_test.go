@@ -1,4 +1,4 @@
-package apiserver
+package apiclient
 
 import (
 	"context"
@@ -12,9 +12,8 @@ import (
 
 // A class that could not be read is not one that is not there.
 func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
-	s := newServer(t)
-	src := s.source(t)
-	defer src.leave()
+	s := newFakeServer(t)
+	src := s.reader(t)
 	answers := func(status int, body string) {
 		s.says(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path != "/apis/node.k8s.io/v1/runtimeclasses/kata" {
@@ -37,7 +36,7 @@ func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 		}
 		ctx, stop := context.WithTimeout(t.Context(), patience)
 		defer stop()
-		got, there, err := src.Handler(ctx, "kata")
+		got, there, err := src.RuntimeHandler(ctx, "kata")
 		if got != handler || there != ok || (err != nil) != (wrong != "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: handler %q, %t, %v", what, got, there, err)
 		}
@@ -75,7 +74,7 @@ func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 	answers(http.StatusServiceUnavailable, "")
 	is("fails after it had none", "", false, "HTTP 503")
 	before := len(s.requests())
-	if _, ok, err := src.Handler(t.Context(), "../kata"); ok || err != nil || len(s.requests()) != before {
+	if _, ok, err := src.RuntimeHandler(t.Context(), "../kata"); ok || err != nil || len(s.requests()) != before {
 		t.Errorf("a path as a class: %t, %v", ok, err)
 	}
 	s.Close()

@@ -1,4 +1,4 @@
-package apiserver
+package apiclient
 
 import (
 	"encoding/json"
@@ -18,9 +18,10 @@ import (
 // may not after all that time is not waited for at each try: a pod whose claim is
 // nobody's tries again and again.
 func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
-	s := newServer(t)
-	src := s.source(t)
-	src.patience = wait.Limit
+	s := newFakeServer(t)
+	src := s.reader(t)
+	patience := src.Tuning.Permission
+	src.Tuning.Permission = wait.Limit
 	reviews, may := 0, 3 // held under s.mu: how many there were, and from which on it is a yes
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") {
@@ -56,7 +57,7 @@ func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 		t.Errorf("asked %d times until there is a yes", n)
 	}
 	s.change(func() { may = 1 << 20 })
-	src.patience = leavePatience // it is waited for to its end from here on
+	src.Tuning.Permission = patience // it is waited for to its end from here on
 	if n := claim("a"); n < 3 {
 		t.Errorf("asked %d times while it is a no", n)
 	}
@@ -67,13 +68,13 @@ func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 		t.Errorf("asked %d times about another", n)
 	}
 	s.change(func() { may = 1 })
-	src.mu.Lock()
-	for of := range src.denied {
-		src.denied[of] = time.Now()
+	src.permissions.mu.Lock()
+	for of := range src.permissions.denied {
+		src.permissions.denied[of] = time.Now()
 	}
-	src.mu.Unlock()
-	src.patience = wait.Limit
-	if n := claim("a"); n != 1 || len(src.denied) != 0 {
-		t.Errorf("asked %d times later, and %d are remembered", n, len(src.denied))
+	src.permissions.mu.Unlock()
+	src.Tuning.Permission = wait.Limit
+	if n := claim("a"); n != 1 || len(src.permissions.denied) != 0 {
+		t.Errorf("asked %d times later, and %d are remembered", n, len(src.permissions.denied))
 	}
 }

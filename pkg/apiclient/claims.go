@@ -1,0 +1,61 @@
+package apiclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Claim returns the directory of this node that a claim of the pod's namespace is
+// bound to. The error says that it is not bound yet, or to a volume that needs a
+// driver. A node may get the claims that its pods name, but neither list nor watch them.
+func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error) {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(want.Namespace)) > 0 {
+		return nil, fmt.Errorf("%q in namespace %q cannot be a claim", name, want.Namespace)
+	}
+	r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "get", Version: "v1", Resource: "persistentvolumeclaims", Name: name})
+	var claim v1.PersistentVolumeClaim
+	err := r.fetch(ctx, request{
+		method: http.MethodGet, path: []string{"api", "v1", "namespaces", want.Namespace, "persistentvolumeclaims", name},
+		purpose: "read persistentvolumeclaim/" + want.Namespace + "/" + name,
+	}, &claim)
+	switch {
+	case err != nil:
+		return nil, err
+	case claim.DeletionTimestamp != nil && claim.Status.Phase != v1.ClaimBound:
+		return nil, errors.New("is being deleted")
+	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
+		return nil, errors.New("is not bound")
+	case claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode != v1.PersistentVolumeFilesystem:
+		return nil, errors.New("is a block device: only file systems are supported")
+	case len(validation.IsDNS1123Subdomain(claim.Spec.VolumeName)) > 0:
+		return nil, fmt.Errorf("%q cannot be a volume", claim.Spec.VolumeName)
+	}
+	r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "persistentvolumes", Name: claim.Spec.VolumeName})
+	var volume v1.PersistentVolume
+	err = r.fetch(ctx, request{
+		method: http.MethodGet, path: []string{"api", "v1", "persistentvolumes", claim.Spec.VolumeName},
+		purpose: "read persistentvolume/" + claim.Spec.VolumeName,
+	}, &volume)
+	if err != nil {
+		return nil, err
+	}
+	if of := volume.Spec.ClaimRef; of == nil || of.UID != claim.UID {
+		return nil, fmt.Errorf("persistentvolume %q is bound to another claim", volume.Name)
+	}
+	switch {
+	case volume.Spec.HostPath != nil:
+		return volume.Spec.HostPath, nil
+	case volume.Spec.Local != nil:
+		directory := v1.HostPathDirectory
+		return &v1.HostPathVolumeSource{Path: volume.Spec.Local.Path, Type: &directory}, nil
+	}
+	return nil, fmt.Errorf("persistentvolume %q needs a driver that nodectl does not have: hostPath and local volumes are supported", volume.Name)
+}
