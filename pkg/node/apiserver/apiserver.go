@@ -19,7 +19,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,7 +197,7 @@ func (p *Presence) believe(n *v1.Node, newest bool) {
 	if !newest && n.UID == p.buried {
 		return
 	}
-	if was != nil && (was.ResourceVersion == n.ResourceVersion || !newest && version(n.ResourceVersion) < version(was.ResourceVersion)) {
+	if was != nil && (was.ResourceVersion == n.ResourceVersion || !newest && apiclient.Older(n.ResourceVersion, was.ResourceVersion)) {
 		return
 	}
 	p.seen.Store(n)
@@ -233,12 +232,6 @@ func poke(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// version is the number that a resource version is; servers count upwards.
-func version(text string) uint64 {
-	n, _ := strconv.ParseUint(text, 10, 64)
-	return n
 }
 
 // jitter lengthens d by up to 4 %, so that nodes do not speak in step.

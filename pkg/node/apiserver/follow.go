@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
 // followEvery is the least time from one watch's start to the next one's, and
@@ -65,7 +67,7 @@ func (p *Presence) list(ctx context.Context) (string, error) {
 		if !p.hearListed(&all.Items[0], words) {
 			return "", nil // the next list says which of the two is the newest
 		}
-	} else if was := p.seen.Load(); was != nil && version(was.ResourceVersion) <= version(all.ResourceVersion) {
+	} else if was := p.seen.Load(); was != nil && !apiclient.Older(all.ResourceVersion, was.ResourceVersion) {
 		p.gone(was.UID)
 	}
 	return all.ResourceVersion, nil

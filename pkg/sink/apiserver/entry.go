@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -168,7 +169,7 @@ func (e *entry) see(s sighting, now time.Time) {
 		// An old word of what is gone, unless the server was set back.
 		e.doubtful = true
 		e.mark(now.Add(firstSight), false)
-	case !fresh && older(s.pod.ResourceVersion, was.ResourceVersion):
+	case !fresh && apiclient.Older(s.pod.ResourceVersion, was.ResourceVersion):
 		e.doubtful, e.settled = true, false // it is late, or the server was set back
 	default:
 		e.object, e.absent, e.doubtful, e.taken, e.settled = s.pod, false, false, false, false
@@ -222,12 +223,4 @@ func samePicture(a, b *v1.Pod) bool {
 // pictures reports whether mirror is the picture of static pod p.
 func pictures(mirror, p *v1.Pod) bool {
 	return mirror.Annotations[pod.AnnotationConfigMirror] == p.Annotations[pod.AnnotationConfigHash]
-}
-
-// older reports whether resource version a is certainly of a time before b.
-func older(a, b string) bool {
-	if len(a) != len(b) {
-		return len(a) < len(b) && a != ""
-	}
-	return a < b
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
 // take makes of an answer what is known and what comes next.
@@ -67,7 +69,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		case e.went == a.object.UID: // before its creation was answered
 		case o != nil && o.UID != a.object.UID:
 			e.doubtful = true // one of the two has gone
-		case o != nil && !older(o.ResourceVersion, a.object.ResourceVersion): // it is seen already
+		case o != nil && !apiclient.Older(o.ResourceVersion, a.object.ResourceVersion): // it is seen already
 		default:
 			e.deleted, e.object, e.absent, e.doubtful, e.unseen = "", a.object, false, false, now
 		}
@@ -76,7 +78,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 			e.said = ""
 		}
 		same := e.object != nil && e.object.UID == a.object.UID
-		if same && !older(a.object.ResourceVersion, e.object.ResourceVersion) {
+		if same && !apiclient.Older(a.object.ResourceVersion, e.object.ResourceVersion) {
 			e.object = a.object
 		}
 		e.sent, e.answered = sha256.Sum256(a.body), a.object.ResourceVersion
@@ -115,7 +117,7 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 			l.complain(e, nameTaken, nil, renameIt)
 			e.back(now, refusedPause, refusedPause, 0)
 		}
-	case e.seen && e.object != nil && older(o.ResourceVersion, e.object.ResourceVersion):
+	case e.seen && e.object != nil && apiclient.Older(o.ResourceVersion, e.object.ResourceVersion):
 	case e.went == o.UID:
 		e.lose() // while the answer was on its way
 	default:
