@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // supervisor speaks to the service manager that started this agent (systemd's
@@ -50,10 +52,8 @@ func (s *supervisor) run(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
 	}
-	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = min(2*wait, saySeldom) { // or the service does not start
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // or the service does not start
+		if !backoff.Sleep(ctx, wait) {
 			return
 		}
 	}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // lingers is how long requests in flight may go on after the certificate, authority or
@@ -95,9 +97,7 @@ const lookAgain = 250 * time.Millisecond
 // at once where Config does not await them. The error is that of ctx.
 func (c *Client) Await(ctx context.Context) error {
 	for c.cfg.Awaited && c.missing() {
-		select {
-		case <-time.After(lookAgain):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, lookAgain) {
 			return ctx.Err()
 		}
 	}

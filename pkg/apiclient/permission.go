@@ -10,6 +10,8 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 const (
@@ -47,13 +49,13 @@ func (r *Reader) awaitPermission(ctx context.Context, a authorizationv1.Resource
 		return
 	}
 	wait := firstReview
-	for start := time.Now(); time.Since(start) < r.Tuning.Permission; wait = min(2*wait, lastReview) {
+	for start := time.Now(); time.Since(start) < r.Tuning.Permission; wait = backoff.Next(wait, firstReview, lastReview) {
 		var review authorizationv1.SelfSubjectAccessReview
 		err := r.fetch(ctx, request{
 			method: http.MethodPost, path: []string{"apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"}, json: body,
 			purpose: "ask what this node may do",
 		}, &review)
-		if err != nil || review.Status.Allowed || !sleep(ctx, wait) {
+		if err != nil || review.Status.Allowed || !backoff.Sleep(ctx, wait) {
 			return
 		}
 	}

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 const (
@@ -90,8 +91,8 @@ func (r *Reader) Release() {
 // that a fleet does not come back in step. pause is the one before; its first value is
 // first. err says why the last try failed: a server may ask for a longer wait.
 func (r *Reader) Delay(pause *time.Duration, first time.Duration, err error) time.Duration {
-	*pause = min(max(2**pause, first), r.Tuning.LastRetry)
-	d := *pause/2 + rand.N(*pause)
+	*pause = backoff.Next(*pause, first, r.Tuning.LastRetry)
+	d := backoff.Jitter(*pause, 0.5, 1.5)
 	if refused := (*statusError)(nil); errors.As(err, &refused) {
 		d = max(d, min(refused.retryAfter, r.Tuning.LastRetry))
 	}
@@ -121,16 +122,4 @@ func (r *Reader) fetch(ctx context.Context, q request, into any) error {
 		return fmt.Errorf("%s: %w", transport.host, errPartial)
 	}
 	return nil
-}
-
-// sleep reports whether d passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

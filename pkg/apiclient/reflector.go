@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // Next says how a reflector goes on.
@@ -53,7 +55,7 @@ func (r *Reader) Reflect(ctx context.Context, c Collection, l Listener) {
 		if err != nil {
 			l.Failed(err)
 		}
-		if !sleep(ctx, d) {
+		if !backoff.Sleep(ctx, d) {
 			return
 		}
 	}

@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // DefaultSubnet and DefaultBridge are the pod network of a Runtime that is told
@@ -307,12 +309,8 @@ func (r *Runtime) lock(ctx context.Context) (unlock func(), err error) {
 
 // pause waits for d, or less when ctx ends, which is then the error.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if !backoff.Sleep(ctx, d) {
 		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 const (
@@ -168,7 +169,7 @@ func (c *Client) Run(ctx context.Context) error {
 			c.failures.Inc()
 			c.cfg.Log.Error("Client certificate not kept fresh", "error", err)
 		}
-		pause(ctx, c.look)
+		backoff.Sleep(ctx, c.look)
 	}
 	return nil
 }
@@ -275,14 +276,4 @@ func (b *bootstrap) close() {
 func there(path string) bool {
 	_, err := os.Stat(path)
 	return path != "" && err == nil
-}
-
-// pause waits for d, or for the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

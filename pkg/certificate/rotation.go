@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 const (
@@ -95,8 +96,8 @@ func (r *rotation) current() *tls.Certificate {
 // run keeps the certificate valid until ctx is done.
 func (r *rotation) run(ctx context.Context) {
 	for r.awaitDue(ctx) {
-		for retry := firstRetry; !r.renewed(ctx); retry = min(2*retry, lastRetry) {
-			pause(ctx, retry+mathrand.N(retry/10))
+		for retry := firstRetry; !r.renewed(ctx); retry = backoff.Next(retry, firstRetry, lastRetry) {
+			backoff.Sleep(ctx, backoff.Jitter(retry, 1, 1.1))
 		}
 	}
 }
@@ -145,9 +146,9 @@ func (r *rotation) awaitDue(ctx context.Context) bool {
 			return true
 		}
 		if t == nil {
-			pause(ctx, check)
+			backoff.Sleep(ctx, check)
 		} else {
-			pause(ctx, min(idleCheck, time.Until(due)))
+			backoff.Sleep(ctx, min(idleCheck, time.Until(due)))
 		}
 	}
 	return false
@@ -219,7 +220,7 @@ func (r *rotation) whileTemplateIs(ctx context.Context, t *x509.CertificateReque
 			if now != nil && !reflect.DeepEqual(now, t) && (cert == nil || !satisfies(cert.Leaf, now)) {
 				cancel(errors.New("the node's addresses have changed"))
 			}
-			pause(ctx, check)
+			backoff.Sleep(ctx, check)
 		}
 	})
 	return ctx, func() { cancel(nil); wg.Wait() }
@@ -259,7 +260,7 @@ func awaitSigned(ctx context.Context, client requests, name string, uid types.UI
 				return text, err
 			}
 		}
-		if pause(ctx, check); ctx.Err() != nil {
+		if backoff.Sleep(ctx, check); ctx.Err() != nil {
 			if err != nil && !errors.Is(err, ctx.Err()) {
 				return nil, fmt.Errorf("%w (last error: %w)", context.Cause(ctx), err)
 			}

@@ -18,6 +18,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 const (
@@ -66,7 +68,7 @@ func (s *selfSigned) run(ctx context.Context) {
 			s.failures.Inc()
 			s.log.Warn("Serving certificate not made again", "error", err)
 		}
-		pause(ctx, checkAgain)
+		backoff.Sleep(ctx, checkAgain)
 	}
 }
 

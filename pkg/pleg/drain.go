@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -39,7 +40,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			told = "none"
 			for range againAfter {
 				trigger(ask)
-				if !sleep(ctx, p.cfg.Fallback) {
+				if !backoff.Sleep(ctx, p.cfg.Fallback) {
 					return
 				}
 			}
@@ -53,12 +54,12 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			p.cfg.Log.Log(ctx, level, "Container runtime events ended; trying again", "error", err)
 		}
 		told = "ended"
-		if !sleep(ctx, pause) {
+		if !backoff.Sleep(ctx, pause) {
 			return
 		}
 		// Nothing is heard meanwhile, so the lists have to tell.
 		trigger(ask)
-		pause = min(2*pause, lastPause)
+		pause = backoff.Next(pause, firstPause, lastPause)
 	}
 }
 
@@ -92,16 +93,4 @@ func (p *PLEG) Beat(context.Context) error {
 		return errors.New("the event stream is not drained")
 	}
 	return nil
-}
-
-// sleep reports whether it slept for d before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 const (
@@ -45,7 +46,7 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 		} else if ctx.Err() == nil {
 			p.cfg.Log.Debug("Relist failed", "error", err)
 		}
-		if !sleep(ctx, closest) {
+		if !backoff.Sleep(ctx, closest) {
 			return
 		}
 		for due := false; !due; {

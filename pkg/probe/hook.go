@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -95,12 +96,8 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 
 // sleep waits for d, or for the end of ctx (C-1.24.3).
 func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !backoff.Sleep(ctx, d) {
 		return ctx.Err()
 	}
+	return nil
 }

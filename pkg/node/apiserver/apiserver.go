@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -28,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
@@ -236,7 +236,7 @@ func poke(c chan struct{}) {
 
 // jitter lengthens d by up to 4 %, so that nodes do not speak in step.
 func jitter(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Float64()*0.04*float64(d))
+	return backoff.Jitter(d, 1, 1.04)
 }
 
 func (p *Presence) event(e node.Event) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // followEvery is the least time from one watch's start to the next one's, and
@@ -26,9 +27,9 @@ const (
 // ends.
 func (p *Presence) follow(ctx context.Context) {
 	since := "" // the resource version to go on from; "" lists first
-	wait, failures := followEvery, 0
+	wait, failing := followEvery, time.Duration(0)
 	for ctx.Err() == nil {
-		next := time.NewTimer(wait + rand.N(wait/8)) // a fleet does not come back in step
+		next := time.NewTimer(backoff.Jitter(wait, 1, 1.125)) // a fleet does not come back in step
 		var err error
 		if since == "" {
 			since, err = p.list(ctx)
@@ -40,9 +41,10 @@ func (p *Presence) follow(ctx context.Context) {
 			p.note("watch", err)
 		}
 		if wait = followEvery; err != nil {
-			wait, failures = min(followEvery<<min(failures, 8), followRarely), failures+1
+			failing = backoff.Next(failing, followEvery, followRarely)
+			wait = failing
 		} else {
-			failures = 0
+			failing = 0
 		}
 		select {
 		case <-next.C:

@@ -8,6 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // firstLease and lastLease bound the waits between tries to renew a lease.
@@ -31,7 +33,7 @@ func (p *Presence) keepLease(ctx context.Context) {
 		last = is
 		next := jitter(every)
 		if err != nil {
-			next, wait = min(wait, every), min(2*wait, lastLease)
+			next, wait = min(wait, every), backoff.Next(wait, firstLease, lastLease)
 		} else {
 			wait = firstLease
 		}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
@@ -57,7 +58,7 @@ func (p *Presence) register(ctx context.Context) {
 		p.note("registration", p.take(ctx))
 		return
 	}
-	for wait := firstRegister; ctx.Err() == nil; wait = min(2*wait, lastRegister) {
+	for wait := firstRegister; ctx.Err() == nil; wait = backoff.Next(wait, firstRegister, lastRegister) {
 		fresh := p.cfg.Observer.New(ctx)
 		made, err := p.nodes.Create(ctx, fresh, metav1.CreateOptions{})
 		switch {
@@ -81,10 +82,7 @@ func (p *Presence) register(ctx context.Context) {
 			return
 		}
 		p.note("registration", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		backoff.Sleep(ctx, wait)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -195,7 +196,7 @@ func (s *Sink) yield(ctx context.Context, e *v1.Event) {
 func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bucket, result *record.EventCorrelateResult) {
 	for try := range maxTries {
 		for wait := limit.take(time.Now()); wait > 0; wait = limit.take(time.Now()) {
-			if !sleep(ctx, wait) {
+			if !backoff.Sleep(ctx, wait) {
 				return
 			}
 		}
@@ -217,7 +218,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 		if try == 0 {
 			pause = rand.N(pause) // so that a fleet does not come back in step
 		}
-		if !sleep(ctx, pause) {
+		if !backoff.Sleep(ctx, pause) {
 			return
 		}
 	}
@@ -250,16 +251,4 @@ func hopeless(err error) bool {
 	}
 	code := said.Status().Code
 	return code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout
-}
-
-// sleep reports whether d passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -187,6 +186,3 @@ func before(a, b *entry, now time.Time) bool {
 	}
 	return a.due.Before(b.due)
 }
-
-// jitter spreads a pause, so that a fleet does not come back in step.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }

@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // take makes of an answer what is known and what comes next.
@@ -139,8 +140,8 @@ func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
 	if l.pause == 0 {
 		l.log.Warn("API server is not told of pods; it is tried again", "error", words(a.err))
 	}
-	l.pause, l.asked = min(max(2*l.pause, firstPause), awayPause), retry > 0
-	l.closed = now.Add(max(jitter(l.pause), retry))
+	l.pause, l.asked = backoff.Next(l.pause, firstPause, awayPause), retry > 0
+	l.closed = now.Add(max(backoff.Jitter(l.pause, 0.5, 1.5), retry))
 	if a.verb != get && !e.seen {
 		e.doubtful = true // it may have been done
 	}
@@ -173,8 +174,8 @@ func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 
 // back leaves the pod alone for a moment: longer and longer.
 func (e *entry) back(now time.Time, first, last, retry time.Duration) {
-	e.pause = min(max(2*e.pause, first), last)
-	e.notBefore = now.Add(max(jitter(e.pause), retry))
+	e.pause = backoff.Next(e.pause, first, last)
+	e.notBefore = now.Add(max(backoff.Jitter(e.pause, 0.5, 1.5), retry))
 }
 
 func (l *loop) complainRefused(a answer, e *entry) {

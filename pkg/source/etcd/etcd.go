@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -185,8 +186,8 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 				return
 			}
 			next = n + 1
-			*wait = longer(*wait)
-			if !sleep(ctx, r.pause(*wait)) {
+			*wait = backoff.Next(*wait, firstRetry, lastRetry)
+			if !backoff.Sleep(ctx, r.pause(*wait)) {
 				return
 			}
 		}
@@ -234,23 +235,4 @@ func (s *Source) reasons(why []string) error {
 		}
 	}
 	return errors.New(strings.Join(words, "; "))
-}
-
-// longer returns the pause that follows on d.
-func longer(d time.Duration) time.Duration { return min(max(2*d, firstRetry), lastRetry) }
-
-// jitter returns between half of d and d, so that a fleet does not come back
-// in step.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
-
-// sleep reports whether d passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

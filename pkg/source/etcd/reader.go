@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -44,7 +45,7 @@ func newReader(s *Source, yield func(source.Snapshot, error) bool) *reader {
 // pause returns how long to wait before the next round: at most until a doubt
 // can be settled.
 func (r *reader) pause(retry time.Duration) time.Duration {
-	wait := jitter(retry)
+	wait := backoff.Jitter(retry, 0.5, 1)
 	if r.doubt != nil {
 		if left := time.Until(r.doubt.since.Add(r.cfg.Confirm)); left > 0 {
 			return min(wait, left)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -79,7 +80,7 @@ func (l *look) undecided(path string, id identity, now time.Time) *pending {
 // postpone has path looked at again: soon at first, then less often, and not
 // later than most.
 func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
-	p.delay = min(max(2*p.delay, 10*time.Millisecond), 250*time.Millisecond)
+	p.delay = backoff.Next(p.delay, 10*time.Millisecond, 250*time.Millisecond)
 	p.next = now.Add(min(p.delay, most))
 	l.pending[path] = p
 	if now.Sub(p.first) > 5*time.Second {

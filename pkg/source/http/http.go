@@ -17,11 +17,11 @@ import (
 	"io"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
 	nethttp "net/http"
 	"net/url"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -162,7 +162,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 					return
 				}
 			}
-			if !sleep(ctx, p.delay(err)) {
+			if !backoff.Sleep(ctx, p.delay(err)) {
 				return
 			}
 		}
@@ -198,13 +198,13 @@ func (p *poller) delay(err error) time.Duration {
 		p.retry = 0
 		return jitter(p.cfg.CheckFrequency)
 	}
-	p.retry = min(max(2*p.retry, min(firstRetry, p.cfg.CheckFrequency)), max(lastRetry, p.cfg.CheckFrequency))
+	p.retry = backoff.Next(p.retry, min(firstRetry, p.cfg.CheckFrequency), max(lastRetry, p.cfg.CheckFrequency))
 	return jitter(p.retry)
 }
 
 // jitter spreads d by a tenth, so that a fleet does not ask in step.
 func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
+	return backoff.Jitter(d, 0.9, 1.1)
 }
 
 // poll asks once and brings the set up to date.
@@ -306,16 +306,4 @@ func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 		p.etag, p.modified = response.Header.Get("ETag"), response.Header.Get("Last-Modified")
 	}
 	return body, status, nil
-}
-
-// sleep reports whether d passed before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

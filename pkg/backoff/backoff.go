@@ -1,0 +1,44 @@
+// Package backoff says how long to wait before a failed operation is tried again: an
+// exponential back-off with jitter.
+//
+// A caller keeps the wait, zero while the operation succeeds:
+//
+//	wait = backoff.Next(wait, first, last)
+//	if !backoff.Sleep(ctx, backoff.Jitter(wait, 0.5, 1.5)) {
+//		return
+//	}
+//
+// The one rule: no state and no clock of its own. Who fails decides what a failure is, and
+// when the next wait begins again with the first.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Next returns the wait after wait: twice as long, at least first and at most last.
+func Next(wait, first, last time.Duration) time.Duration { return min(max(2*wait, first), last) }
+
+// Jitter returns a random duration between low times d and high times d, so that the nodes
+// of a fleet do not act in step.
+func Jitter(d time.Duration, low, high float64) time.Duration {
+	from, to := time.Duration(float64(d)*low), time.Duration(float64(d)*high)
+	if to <= from {
+		return from
+	}
+	return from + rand.N(to-from)
+}
+
+// Sleep waits for d. It reports whether d passed before ctx was done.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

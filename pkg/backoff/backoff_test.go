@@ -1,0 +1,60 @@
+package backoff
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestNext_DoublesFromFirstToLast(t *testing.T) {
+	t.Parallel()
+	var waits []time.Duration
+	for wait := time.Duration(0); len(waits) < 6; {
+		wait = Next(wait, time.Second, 10*time.Second)
+		waits = append(waits, wait/time.Second)
+	}
+	if want := []time.Duration{1, 2, 4, 8, 10, 10}; !slices.Equal(waits, want) {
+		t.Errorf("waits %d, want %d", waits, want)
+	}
+	if got := Next(time.Minute, time.Second, time.Second); got != time.Second {
+		t.Errorf("after a longer wait with another limit comes %v", got)
+	}
+}
+
+func TestJitter_StaysBetweenLowAndHigh(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ low, high float64 }{{0.5, 1.5}, {0.5, 1}, {0.9, 1.1}, {1, 1.04}, {1, 1.1}} {
+		low, high, spread := 30*time.Second, time.Duration(0), map[time.Duration]bool{}
+		for range 2000 {
+			d := Jitter(10*time.Second, c.low, c.high)
+			low, high, spread[d] = min(low, d), max(high, d), true
+		}
+		from, to := time.Duration(c.low*1e10), time.Duration(c.high*1e10)
+		if margin := (to - from) / 20; low < from || high >= to || low > from+margin || high < to-margin || len(spread) < 1000 {
+			t.Errorf("%v to %v: %v to %v, %d different ones", from, to, low, high, len(spread))
+		}
+	}
+	for _, d := range []time.Duration{0, 1} {
+		if got := Jitter(d, 0.5, 1.5); got < 0 || got > d {
+			t.Errorf("jitter of %v is %v", d, got)
+		}
+	}
+}
+
+func TestSleep_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		if !Sleep(t.Context(), time.Hour) || time.Since(start) != time.Hour {
+			t.Errorf("slept for %v", time.Since(start))
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		start = time.Now()
+		if Sleep(ctx, time.Hour) || time.Since(start) != time.Minute {
+			t.Errorf("slept for %v after the context was done", time.Since(start))
+		}
+	})
+}
