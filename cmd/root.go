@@ -47,7 +47,7 @@ type program struct {
 	kubeletFlags *pflag.FlagSet // the kubelet's, beside those that are settings
 	named        map[string]any // settings that a call by another name starts from
 
-	given [][2]string        // absolute paths of sources and what was given for them
+	given     [][2]string       // absolute paths of sources and what was given for them
 	apiClient *apiclient.Client // of serve, which shares it; nil for others
 	apiReader *apiclient.Reader // once the sources were made; nil where no API server is one
 	seen      func(p *v1.Pod, gone bool)

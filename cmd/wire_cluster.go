@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/event"
-	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/metrics"
 	machine "github.com/nodectl/nodectl/pkg/node"
 	nodeapi "github.com/nodectl/nodectl/pkg/node/apiserver"

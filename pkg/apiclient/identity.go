@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -69,9 +70,9 @@ func IdentityOf(path string) (Identity, error) {
 	}
 }
 
-// WriteJoined writes, in one step and for nobody else to read, the kubeconfig path
-// that leads to where the current context of from does, with the certificate and
-// key in file. Nothing of from's user is in it.
+// WriteJoined writes the kubeconfig path, 0600 and in one step. It leads to the cluster of
+// the current context of from, with the certificate and key in file. It contains nothing
+// of from's user.
 func WriteJoined(path, from, file string) error {
 	cluster, _, err := current(from)
 	if err != nil {
@@ -87,7 +88,13 @@ func WriteJoined(path, from, file string) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return replace(path, text)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(path, text, atomicfile.Options{Sync: true}); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
 }
 
 // current returns cluster and user of a kubeconfig's current context, the files
@@ -117,28 +124,4 @@ func current(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error)
 		return nil, nil, pod.Problem{File: path, Msg: "names files that cannot be found: " + plain(err)}
 	}
 	return cluster, user, nil
-}
-
-// replace writes a file for nobody else to read, in one step.
-func replace(path string, text []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return os.Rename(f.Name(), path)
 }

@@ -27,12 +27,14 @@ const (
 
 // permissions remembers what a server has denied for long.
 type permissions struct {
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex                                       // guards the fields below
 	denied map[authorizationv1.ResourceAttributes]time.Time // until when the server is not asked again
 }
 
 // AwaitPermission returns when the server permits this node to list c.
-func (r *Reader) AwaitPermission(ctx context.Context, c Collection) { r.awaitPermission(ctx, c.permission()) }
+func (r *Reader) AwaitPermission(ctx context.Context, c Collection) {
+	r.awaitPermission(ctx, c.permission())
+}
 
 // awaitPermission returns when the server permits this node to do what a describes. It asks
 // for a review, so that the server's audit log has no refusal for a pod that is a moment

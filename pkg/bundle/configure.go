@@ -15,6 +15,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // containerdConfig holds what differs between two configurations of containerd.
@@ -147,14 +149,14 @@ func (r *Runtime) configure(bin string, pods bool) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(r.configFile(), text, 0o600); err != nil {
+	if err := atomicfile.Write(r.configFile(), text, atomicfile.Options{}); err != nil {
 		return err
 	}
 	list, err := r.networkChange()
 	if err != nil || list == nil || pods && exists(r.networkFile()) {
 		return err
 	}
-	return writeFile(r.networkFile(), list, 0o600)
+	return atomicfile.Write(r.networkFile(), list, atomicfile.Options{})
 }
 
 // passable lets everybody go through a directory, not look into it: containers with

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // A process is part of this runtime: its containerd, or the shim of one pod.
@@ -322,7 +324,7 @@ func (r *Runtime) recordLaunch() error {
 	if err != nil {
 		return err
 	}
-	return writeFile(r.launchFile(), js, 0o600)
+	return atomicfile.Write(r.launchFile(), js, atomicfile.Options{})
 }
 
 // listener returns the process that listens on the runtime's socket; ok is false where

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/trust"
 )
 
@@ -385,7 +386,7 @@ func (m *Images) save() error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(m.memory, js, 0o600); err != nil {
+	if err := atomicfile.Write(m.memory, js, atomicfile.Options{}); err != nil {
 		m.log.Warn("What was imported cannot be remembered", "error", err)
 	}
 	return nil

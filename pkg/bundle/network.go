@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // claimsFile records what bundled runtimes made on this machine that no pod's
@@ -147,7 +149,7 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 	if err != nil {
 		return errors.Join(ferr, err)
 	}
-	return errors.Join(ferr, writeFile(claimsFile, js, 0o600))
+	return errors.Join(ferr, atomicfile.Write(claimsFile, js, atomicfile.Options{}))
 }
 
 // lockClaims makes the claims' directory and locks it. Whoever removes it holds

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // pauseCalls are the system calls that the pause program of the bundle makes
@@ -62,7 +64,7 @@ func (r *Runtime) PauseProfile() (string, error) {
 	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, want) {
 		return name, nil
 	}
-	if err := writeFile(name, want, 0o600); err != nil {
+	if err := atomicfile.Write(name, want, atomicfile.Options{}); err != nil {
 		return "", fmt.Errorf("write seccomp profile of sandboxes: %w", err)
 	}
 	return name, nil

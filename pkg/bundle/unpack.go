@@ -16,6 +16,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // Embedded returns the manifest of the bundle this binary carries; ok is false
@@ -134,7 +136,7 @@ func unpack(in io.Reader, dir string) (final string, fresh bool, err error) {
 	if err := os.Rename(tmp, final); err != nil {
 		return "", false, err
 	}
-	return final, true, syncDir(dir)
+	return final, true, atomicfile.SyncDir(dir)
 }
 
 // temporary is the prefix of a directory that is being unpacked to.
@@ -246,7 +248,7 @@ func mark(dir string, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, markFile), js, 0o600)
+	return atomicfile.Write(filepath.Join(dir, markFile), js, atomicfile.Options{})
 }
 
 // intact reports whether every file of m is in dir and right. Files that look
@@ -315,33 +317,4 @@ func (r *Runtime) prune(keep string) {
 			r.log.Warn("An old bundle cannot be removed", "directory", d, "error", err)
 		}
 	}
-}
-
-// writeFile replaces name by content, whole or not at all.
-func writeFile(name string, content []byte, perm os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	defer tmp.Close()
-	if _, err := tmp.Write(content); err != nil {
-		return err
-	}
-	if err := tmp.Chmod(perm); err != nil {
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), name)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // errNoPair says that there is no certificate yet.
@@ -79,7 +81,7 @@ func (s *store) Update(cert, key []byte) (*tls.Certificate, error) {
 			return nil, err
 		}
 	}
-	return &pair, syncDir(dir)
+	return &pair, atomicfile.SyncDir(dir)
 }
 
 // tidy removes pairs other than these two; those that stay cost little.
@@ -104,32 +106,8 @@ func withNewline(text []byte) []byte {
 
 // write replaces a file in one step.
 func write(path string, text []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
+	if err := atomicfile.Write(path, text, atomicfile.Options{Mode: mode, Sync: true}); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return os.Rename(f.Name(), path)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	return d.Sync()
+	return nil
 }

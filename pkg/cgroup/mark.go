@@ -14,6 +14,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // attribute is the extended attribute that says whose a cgroup is. On a cgroup of
@@ -252,11 +254,7 @@ func (m *marks) save() error {
 	if err != nil {
 		return err
 	}
-	tmp := m.file + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, m.file)
+	return atomicfile.Write(m.file, data, atomicfile.Options{Temp: ".tmp"})
 }
 
 func bootID() string {

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -200,7 +201,7 @@ func (r *records) load(id string) (*record, error) {
 }
 
 // write replaces a file, whole or not at all.
-func (r *records) write(file string, v any) (err error) {
+func (r *records) write(file string, v any) error {
 	js, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -208,21 +209,7 @@ func (r *records) write(file string, v any) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(js)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
+	return atomicfile.Write(file, js, atomicfile.Options{Temp: ".new-*", Sync: true})
 }
 
 // left returns the names of the images whose pull has begun, and whose end nobody

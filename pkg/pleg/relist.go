@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 const (

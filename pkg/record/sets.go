@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -91,7 +92,7 @@ func LookSets(root string, key *Key) (map[string]Set, error) {
 func (s *Sets) encrypt(dir string, d decoded) error {
 	wrote, err := saveStanding(dir, d.layer, d.Standing, s.key)
 	if wrote {
-		err = errors.Join(err, syncDir(dir))
+		err = errors.Join(err, atomicfile.SyncDir(dir))
 	}
 	return err
 }
@@ -169,7 +170,7 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 		first = err
 	}
 	if wrote {
-		first = cmp.Or(first, syncDir(dir))
+		first = cmp.Or(first, atomicfile.SyncDir(dir))
 	}
 	return first
 }
@@ -219,7 +220,7 @@ func (s *Sets) Forget(keep func(layer string) bool) error {
 		removed = true
 	}
 	if removed {
-		errs = append(errs, syncDir(s.dir))
+		errs = append(errs, atomicfile.SyncDir(s.dir))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget sets: %w", err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -100,7 +101,7 @@ func (c claim) make(v *Volumes, path string) error {
 		if err != nil {
 			return err
 		}
-		if err := replaceFile(file, append(text, '\n'), 0o600); err != nil {
+		if err := replaceFile(file, append(text, '\n')); err != nil {
 			return err
 		}
 	}
@@ -116,13 +117,9 @@ func (c claim) make(v *Volumes, path string) error {
 	return os.Rename(next, path)
 }
 
-// replaceFile writes a file so that who reads it finds it whole or not at all.
-func replaceFile(path string, text []byte, mode fs.FileMode) error {
-	next := path + ".new"
-	if err := os.WriteFile(next, text, mode); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+// replaceFile replaces a file, 0600: a reader finds it whole or not at all.
+func replaceFile(path string, text []byte) error {
+	return atomicfile.Write(path, text, atomicfile.Options{Temp: ".new"})
 }
 
 // Claims returns the claims that lie under the agent's directory, in order of

@@ -63,7 +63,7 @@ func (v *Volumes) mark(dir string, kept bool, m mark) error {
 		err = os.MkdirAll(dir, 0o700)
 	}
 	if err == nil {
-		err = replaceFile(filepath.Join(dir, marker), text, 0o600)
+		err = replaceFile(filepath.Join(dir, marker), text)
 	}
 	if err == nil || kept || !diskRefuses(err) {
 		return err

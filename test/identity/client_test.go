@@ -18,8 +18,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/test/cluster"
 )
 

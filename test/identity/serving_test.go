@@ -16,8 +16,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/test/wait"
 )
 

@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
-	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 	"github.com/nodectl/nodectl/pkg/pod"

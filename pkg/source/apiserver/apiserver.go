@@ -135,12 +135,12 @@ type run struct {
 	*pods
 	*objects
 	yield func(source.Snapshot, error) bool
-	pause time.Duration // before the newest round
+	pause time.Duration      // before the newest round
 	at    apiclient.Position // of the next watch
-	cut   bool          // the last one did not end when it was due
-	said  string        // the error that was yielded last, "" after a set
-	heard bool          // a set was yielded
-	left  bool          // the caller has left the loop
+	cut   bool               // the last one did not end when it was due
+	said  string             // the error that was yielded last, "" after a set
+	heard bool               // a set was yielded
+	left  bool               // the caller has left the loop
 }
 
 // round lists where a list has to come first, and watches for as long as watches end

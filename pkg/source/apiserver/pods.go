@@ -13,13 +13,13 @@ import (
 // pods is the set as the server's lists and events made it.
 type pods struct {
 	*Source
-	set    source.Builder
-	known  map[string]version     // by name of source.File: what it was made of
+	set     source.Builder
+	known   map[string]version     // by name of source.File: what it was made of
 	deleted map[types.UID]struct{} // since the last list; a UID is never used again
-	opened map[string]struct{}    // files emptied since the last snapshot
-	seen   string                 // where the next watch begins
-	names  map[string][]objectID  // what the pods name, by name of source.File
-	users  map[objectID]int       // how many files name it; none is not in it
+	opened  map[string]struct{}    // files emptied since the last snapshot
+	seen    string                 // where the next watch begins
+	names   map[string][]objectID  // what the pods name, by name of source.File
+	users   map[objectID]int       // how many files name it; none is not in it
 
 	touched map[objectID]struct{} // whose users may be others than before
 

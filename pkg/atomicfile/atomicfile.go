@@ -1,0 +1,73 @@
+// Package atomicfile replaces files: a reader, and an agent that is started after a crash,
+// finds the whole old content or the whole new content.
+//
+// Write writes a temporary file beside the file and renames it. Whether the content must
+// survive a loss of power is the caller's choice: Options.Sync, and SyncDir after it.
+//
+// The one rule: after an error the old file stays as it was.
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Options say how Write writes a file.
+type Options struct {
+	// Mode of the file, whatever the umask; zero is 0600.
+	Mode fs.FileMode
+	// Temp names the temporary file. It is a suffix of the file's name (".tmp"): a file that
+	// a crash left is overwritten, and writers of one file have to take turns. With a * it
+	// is a pattern of os.CreateTemp in the file's directory. "" is the pattern ".NAME-*".
+	Temp string
+	// Sync has the content reach the disk before the file gets its name.
+	Sync bool
+}
+
+// Write replaces the content of the file at path, or creates it.
+func Write(path string, data []byte, o Options) (err error) {
+	f, err := create(path, o.Temp)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil && o.Mode != 0 {
+		err = f.Chmod(o.Mode)
+	}
+	if err == nil && o.Sync {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// create creates the temporary file of path, 0600.
+func create(path, temp string) (*os.File, error) {
+	dir, name := filepath.Dir(path), filepath.Base(path)
+	switch {
+	case temp == "":
+		return os.CreateTemp(dir, "."+name+"-*")
+	case strings.Contains(temp, "*"):
+		return os.CreateTemp(dir, temp)
+	}
+	return os.OpenFile(path+temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|noFollow, 0o600)
+}
+
+// SyncDir has the names in a directory reach the disk.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

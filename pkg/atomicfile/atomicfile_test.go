@@ -1,0 +1,102 @@
+package atomicfile
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// names returns what dir holds.
+func names(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all
+}
+
+func TestWrite_ReplacesTheFileAndLeavesNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, o := range []Options{{}, {Sync: true}, {Temp: ".tmp"}, {Temp: ".tmp", Sync: true}, {Temp: ".new-*"}, {Mode: 0o644}, {Temp: ".new", Mode: 0o640}} {
+		path := filepath.Join(t.TempDir(), "file")
+		for _, text := range []string{"first", "2", ""} {
+			if err := Write(path, []byte(text), o); err != nil {
+				t.Fatalf("%+v: %v", o, err)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil || string(got) != text {
+				t.Errorf("%+v: %q, %v, want %q", o, got, err, text)
+			}
+			info, err := os.Stat(path)
+			if want := max(o.Mode, 0o600); err != nil || info.Mode() != want {
+				t.Errorf("%+v: mode %v, want %v", o, info.Mode(), want)
+			}
+		}
+		if got := names(t, filepath.Dir(path)); !slices.Equal(got, []string{"file"}) {
+			t.Errorf("%+v: the directory holds %q", o, got)
+		}
+	}
+}
+
+func TestWrite_Fails_OldFileStaysAndNoTemporaryFileIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, temp := range []string{"", ".tmp", ".new-*"} {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil { // a rename fails
+			t.Fatal(err)
+		}
+		if err := Write(path, []byte("x"), Options{Temp: temp}); err == nil {
+			t.Errorf("%q: a directory was replaced", temp)
+		}
+		if got := names(t, filepath.Dir(path)); !slices.Equal(got, []string{"file"}) {
+			t.Errorf("%q: the directory holds %q", temp, got)
+		}
+		if err := Write(filepath.Join(path, "missing", "file"), nil, Options{Temp: temp}); err == nil {
+			t.Errorf("%q: a directory that is missing is no error", temp)
+		}
+	}
+}
+
+func TestWrite_FixedTemporaryName_OverwritesALeftoverAndFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
+	if err := os.WriteFile(path+".tmp", []byte(strings.Repeat("left", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte("new"), Options{Temp: ".tmp"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "new" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if noFollow == 0 {
+		return
+	}
+	if err := os.Symlink(other, path+".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte("newer"), Options{Temp: ".tmp"}); err == nil {
+		t.Error("a link was followed")
+	}
+	if _, err := os.Lstat(other); err == nil {
+		t.Error("the target of a link was written")
+	}
+}
+
+func TestSyncDir(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := SyncDir(dir); err != nil {
+		t.Error(err)
+	}
+	if err := SyncDir(filepath.Join(dir, "missing")); !os.IsNotExist(err) {
+		t.Errorf("error %v", err)
+	}
+}
