@@ -25,6 +25,8 @@ var rules = []struct {
 	// What is ours.
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
 	{module + "pkg/engine/...", []string{"cmd", "pkg/ui/...", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
+	{module + "pkg/panics", []string{"pkg/engine"}, "a panic is handled where a goroutine works for another one"},
+	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
 	{module + "pkg/plan/...", []string{"cmd", "pkg/engine"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -140,7 +141,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		if err != nil {
 			return err
 		}
-		err = w.call(ctx, w.gate.patience(), nil, func() error { return w.cfg.Volumes.Put(ctx, v.Want, place, s.Instance) })
+		err = w.call(ctx, w.starts.CallTimeout(), nil, func() error { return w.cfg.Volumes.Put(ctx, v.Want, place, s.Instance) })
 		if err == nil && w.trouble[""].Reason == reasonMount {
 			delete(w.trouble, "")
 		}
@@ -152,11 +153,11 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 			var saved sync.WaitGroup
 			var torn error
 			saved.Go(func() { // beside the call: the sandbox carries its instance's number itself
-				torn = sheltered(func() error { w.save(); return nil })
+				torn = panics.ToError(func() error { w.save(); return nil })
 			})
 			err := w.runSandbox(ctx, v.Want, s)
 			saved.Wait()
-			rethrow(torn)
+			panics.Repanic(torn)
 			return err
 		})
 		if err == nil {
@@ -220,9 +221,9 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 // make is call for what starts something: no news cuts it short.
 func (w *worker) make(ctx context.Context, f func() error) error {
 	begun := time.Now()
-	err := w.call(ctx, w.gate.patience(), nil, f)
+	err := w.call(ctx, w.starts.CallTimeout(), nil, f)
 	if err == nil {
-		w.gate.took(time.Since(begun))
+		w.starts.RecordCall(time.Since(begun))
 	}
 	return err
 }
@@ -234,7 +235,7 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	done := make(chan error, 1) // the call sends its end; there is room
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { done <- sheltered(f) })
+	wg.Go(func() { done <- panics.ToError(f) })
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	mail := w.mail
@@ -244,7 +245,7 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	for {
 		select {
 		case err := <-done:
-			rethrow(err)
+			panics.Repanic(err)
 			return err
 		case <-late.C:
 			w.freeSlot(ctx)
@@ -329,18 +330,18 @@ func (w *worker) takeSlot(ctx context.Context) error {
 	if w.slot || w.letter.want == nil {
 		return nil
 	}
-	t := &ticket{want: w.letter.want, seq: w.seq, grant: make(chan struct{}, 1)}
-	if err := w.gate.ask(ctx, t); err != nil {
+	waiter, err := w.starts.Request(ctx, plan.Priority(w.letter.want), w.seq)
+	if err != nil {
 		return err
 	}
 	for {
 		select {
-		case <-t.grant:
+		case <-waiter.Granted():
 			w.slot = true
 			return nil
 		case l, ok := <-w.mail:
 			if ok && w.read(l) {
-				w.gate.withdraw(ctx, t)
+				w.starts.Withdraw(ctx, waiter)
 				return errStale
 			}
 		case <-ctx.Done():
@@ -354,6 +355,6 @@ func (w *worker) freeSlot(ctx context.Context) { w.giveSlot(ctx, false) }
 func (w *worker) giveSlot(ctx context.Context, started bool) {
 	if w.slot {
 		w.slot = false
-		w.gate.release(ctx, started)
+		w.starts.Release(ctx, started)
 	}
 }

@@ -9,12 +9,12 @@
 //
 // Who owns what, and which channels there are:
 //
-//	sync loop   owns the pods' table, the merged state, health and admission
-//	worker      owns everything it knows of its pod: record, trouble, status
-//	prober      owns the probes' heap and counters
-//	gate        owns the start slots
-//	reporter    owns the sinks
-//	Live        holds what readers see, behind a lock that nobody waits under
+//	sync loop      owns the pods' table, the merged state, health and admission
+//	worker         owns everything it knows of its pod: record, trouble, status
+//	prober         owns the probes' heap and counters
+//	start limiter  owns the start slots
+//	reporter       owns the sinks
+//	Live           holds what readers see, behind a lock that nobody waits under
 //
 //	batches   0  podconfig's goroutine → sync loop; blocks: a slow loop slows sources
 //	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
@@ -26,8 +26,8 @@
 //	stands    1  podconfig's goroutine → keeper; full: taken back and merged
 //	letters   1  sync loop → reporter; full: merged with the letter waiting
 //	requests, withdrawals, releases
-//	          0  workers → gate; the gate is always in its select
-//	grant     1  gate → the worker that asked; it has room
+//	          0  workers → start limiter, which is always in its select
+//	granted   1  start limiter → the worker that asked; it has room
 //	wake      1  Live → one reader of it, of updates or of pods; full: the reader is about to look anyway
 //	beats     0  Beat → sync loop, which answers on a channel with room
 //	errands   0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
@@ -221,7 +221,7 @@ func (e *Engine) run(ctx context.Context, l *loop, feed func(context.Context, ch
 	})
 	wg.Go(func() { e.checkReady(ctx, l.ready) })
 	wg.Go(func() { l.prober.run(ctx) })
-	wg.Go(func() { l.gate.run(ctx) })
+	wg.Go(func() { l.starts.Run(ctx) })
 	// The reporter outlives the loop: what the loop said last still reaches the
 	// sinks.
 	reported := make(chan struct{})

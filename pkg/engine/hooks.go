@@ -14,7 +14,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	superseded := false
-	err := w.call(ctx, w.gate.patience(), func() {
+	err := w.call(ctx, w.starts.CallTimeout(), func() {
 		if w.outlived(v.Want, s.Container) || w.rec.Lives[id].Killed != "" {
 			superseded = true
 			giveUp()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/startlimit"
 )
 
 // housekeepingPeriod is how often what nobody knows is looked at; a tick with
@@ -41,7 +42,7 @@ type loop struct {
 	// measured has capacity 1: disks were looked at; what exceeds its limits.
 	measured chan []overfull
 
-	gate     *gate
+	starts   *startlimit.Limiter
 	prober   *prober
 	reporter *reporter
 	workers  *sync.WaitGroup
@@ -144,7 +145,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		census:   make(chan census),
 		rotated:  make(chan error, 1),
 		measured: make(chan []overfull, 1),
-		gate:     newGate(e.cfg.Starts),
+		starts:   startlimit.New(e.cfg.Starts),
 		prober:   newProber(e.cfg.Prober, e.log),
 		reporter: newReporter(e.cfg.Sinks, e.log),
 		sweep:    sweep,

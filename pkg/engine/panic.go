@@ -2,14 +2,13 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -22,43 +21,15 @@ const (
 	maxPanics = 3
 )
 
-// panicked is a panic on its way from a goroutine to the worker it works for.
-type panicked struct {
-	value any
-	stack []byte
-}
-
-func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
-
-// sheltered does f and returns its panic as an error, for rethrow.
-func sheltered(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &panicked{v, debug.Stack()}
-		}
-	}()
-	return f()
-}
-
-// rethrow panics where err is a panic that sheltered caught.
-func rethrow(err error) {
-	if p, ok := errors.AsType[*panicked](err); ok {
-		panic(p)
-	}
-}
-
 // live runs the worker until its pod is gone or ctx ends, over its panics.
 func (w *worker) live(ctx context.Context) {
 	if !w.wait(ctx, 0) { // the first letter
 		return
 	}
 	for {
-		p, ok := errors.AsType[*panicked](sheltered(func() error { w.run(ctx); return nil }))
+		p, ok := panics.Of(panics.ToError(func() error { w.run(ctx); return nil }))
 		if !ok {
 			return
-		}
-		if inner, ok := p.value.(*panicked); ok {
-			p = inner // its stack is the one to read
 		}
 		if !w.recovered(ctx, p) {
 			return
@@ -68,16 +39,16 @@ func (w *worker) live(ctx context.Context) {
 
 // recovered puts the worker back to where it began, and waits before the next
 // try; it returns false at the end.
-func (w *worker) recovered(ctx context.Context, p *panicked) bool {
+func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.freeSlot(ctx)
 	w.thinking.Store(0)
 	w.last = glance{}
 	now := time.Now()
 	w.panics = slices.DeleteFunc(w.panics, func(at time.Time) bool { return now.Sub(at) >= panicWindow })
 	w.panics = append(w.panics, now)
-	attrs := []any{"panic", fmt.Sprint(p.value)}
+	attrs := []any{"panic", fmt.Sprint(p.Value)}
 	if len(w.panics) == 1 {
-		attrs = append(attrs, "stack", string(p.stack)) // one in a minute is enough to read
+		attrs = append(attrs, "stack", string(p.Stack)) // one in a minute is enough to read
 	}
 	w.rec, w.recDirty = pod.Record{}, false
 	w.trouble = make(map[string]pod.Trouble)

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -151,7 +152,7 @@ func (p *prober) run(ctx context.Context) {
 
 // ask runs one probe, which ends with one, and hands its result in.
 func (p *prober) ask(ctx, one context.Context, w *watched, r pod.ProbeRequest) {
-	err := sheltered(func() error { return p.prober.Probe(one, r) })
+	err := panics.ToError(func() error { return p.prober.Probe(one, r) })
 	select {
 	case p.results <- probeResult{w, err}:
 	case <-ctx.Done():

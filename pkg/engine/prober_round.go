@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/probe"
 )
@@ -182,8 +183,8 @@ func (r *round) count(w *watched, err error) {
 	}
 	w.troubles++
 	about := []any{"pod", w.key.String(), "container", w.container.Name, "probe", string(w.kind), "error", err}
-	if p, ok := errors.AsType[*panicked](err); ok && w.troubles == 1 {
-		r.log.Error("Probe panicked", append(about, "stack", string(p.stack))...)
+	if p, ok := panics.Of(err); ok && w.troubles == 1 {
+		r.log.Error("Probe panicked", append(about, "stack", string(p.Stack))...)
 	} else if w.troubles == 2 && !errors.Is(err, pod.ErrUnavailable) { // once may be a container's end
 		r.log.Warn("Probe cannot be run", about...)
 	}
@@ -197,7 +198,7 @@ func (r *round) tell(w *watched, err error) {
 	}
 	kind := kindText(w.kind)
 	if probe.Trouble(err) {
-		if _, ours := errors.AsType[*panicked](err); !ours && w.troubles > 0 { // once may be a container's end
+		if _, ours := panics.Of(err); !ours && w.troubles > 0 { // once may be a container's end
 			r.say(w.target, eventUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", kind, err))
 		}
 		return

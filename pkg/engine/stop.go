@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -70,7 +71,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 	defer close(deaf)
 	for i, s := range stops {
 		wg.Go(func() {
-			err := sheltered(func() error {
+			err := panics.ToError(func() error {
 				return s.run(ctx, w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
 			})
 			close(s.end)
@@ -114,7 +115,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 	}
 	for i, err := range errs {
 		if err != nil {
-			rethrow(err)
+			panics.Repanic(err)
 			return stops[i].Step, err
 		}
 	}
@@ -222,7 +223,7 @@ func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 			due = at
 			left := max((time.Until(at) + time.Second - 1).Truncate(time.Second), minStop)
 			calls.Go(func() {
-				err := sheltered(func() error { return rt.StopContainer(ctx, s.ID, left) })
+				err := panics.ToError(func() error { return rt.StopContainer(ctx, s.ID, left) })
 				select {
 				case done <- err:
 				default:
@@ -231,7 +232,7 @@ func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 		}
 		select {
 		case err := <-done:
-			rethrow(err)
+			panics.Repanic(err)
 			return err
 		case <-news:
 		}
