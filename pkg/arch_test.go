@@ -25,7 +25,8 @@ var rules = []struct {
 	// What is ours.
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
 	{module + "pkg/engine/...", []string{"cmd", "pkg/ui/...", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
-	{module + "pkg/panics", []string{"pkg/engine"}, "a panic is handled where a goroutine works for another one"},
+	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
+	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
 	{module + "pkg/plan/...", []string{"cmd", "pkg/engine"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
@@ -51,7 +52,7 @@ var rules = []struct {
 	{module + "pkg/image/...", []string{"cmd", "test/..."}, "adapters never import each other; it pulls through an interface"},
 	{module + "pkg/cgroup/...", []string{"cmd"}, "adapters never import each other; the engine has an interface"},
 	{module + "pkg/logs/...", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/probe/...", []string{"cmd", "pkg/engine"}, "adapters never import each other"},
+	{module + "pkg/probe/...", []string{"cmd", "pkg/prober"}, "adapters never import each other"},
 	{module + "pkg/record/...", []string{"cmd"}, "the engine has an interface for it"},
 	{module + "pkg/sink/...", []string{"cmd", "test/..."}, "the engine has an interface for it"},
 	{module + "pkg/pleg/...", []string{"cmd"}, "the engine has an interface for it"},

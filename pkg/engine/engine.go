@@ -21,7 +21,7 @@
 //	ready     0  runtime check → sync loop; blocks
 //	reports   0  workers → sync loop; the loop never waits for a worker
 //	mail      1  sync loop → one worker; full: the older letter is replaced
-//	verdicts  0  prober → sync loop, in a select that also takes targets
+//	statuses  0  prober → sync loop, in a select that also takes targets
 //	targets   0  sync loop → prober; the prober is always in its select
 //	stands    1  podconfig's goroutine → keeper; full: taken back and merged
 //	letters   1  sync loop → reporter; full: merged with the letter waiting
@@ -220,7 +220,7 @@ func (e *Engine) run(ctx context.Context, l *loop, feed func(context.Context, ch
 		}
 	})
 	wg.Go(func() { e.checkReady(ctx, l.ready) })
-	wg.Go(func() { l.prober.run(ctx) })
+	wg.Go(func() { l.prober.Run(ctx) })
 	wg.Go(func() { l.starts.Run(ctx) })
 	// The reporter outlives the loop: what the loop said last still reaches the
 	// sinks.

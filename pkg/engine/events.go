@@ -21,8 +21,6 @@ const (
 	eventCreated        = "Created"
 	eventStarted        = "Started"
 	eventKilling        = "Killing"
-	eventUnhealthy      = "Unhealthy"
-	eventProbeWarning   = "ProbeWarning"
 	eventPullSecret     = "FailedToRetrieveImagePullSecret"
 	eventPostStart      = "FailedPostStartHook"
 	eventPreStop        = "FailedPreStopHook"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/prober"
 	"github.com/nodectl/nodectl/pkg/startlimit"
 )
 
@@ -43,7 +44,7 @@ type loop struct {
 	measured chan []overfull
 
 	starts   *startlimit.Limiter
-	prober   *prober
+	prober   *prober.Prober
 	reporter *reporter
 	workers  *sync.WaitGroup
 
@@ -111,7 +112,7 @@ type entry struct {
 	goesSince time.Time
 	mail      chan letter // nil: no worker
 	health    pod.Health
-	targets   []target
+	targets   []prober.Target
 	last      *report
 	worker    *worker   // that reads mail; the loop reads its thinking alone
 	errands   []*errand // asked for; its worker knows which it has heeded
@@ -146,7 +147,6 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		rotated:  make(chan error, 1),
 		measured: make(chan []overfull, 1),
 		starts:   startlimit.New(e.cfg.Starts),
-		prober:   newProber(e.cfg.Prober, e.log),
 		reporter: newReporter(e.cfg.Sinks, e.log),
 		sweep:    sweep,
 		pods:     make(map[pod.Key]*entry),
@@ -158,10 +158,10 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		dependents: make(map[pod.Key]map[pod.Key]bool),
 		held:       make(map[pod.Key]bool),
 	}
-	l.prober.say = func(t target, reason, message string) {
-		message = strings.ReplaceAll(message, t.containerID, t.container.Name) // one event for all that fail alike
-		l.cfg.say(t.key, t.uid, t.path, pod.EventWarning, reason, message)
-	}
+	l.prober = prober.New(e.cfg.Prober, e.log, func(t prober.Target, reason, message string) {
+		message = strings.ReplaceAll(message, t.ContainerID, t.Container.Name) // one event for all that fail alike
+		e.cfg.say(t.Key, t.UID, t.Path, pod.EventWarning, reason, message)
+	})
 	return l
 }
 
@@ -183,8 +183,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleBatch(ctx, b)
 		case key := <-l.hints:
 			l.handleHint(ctx, key)
-		case v := <-l.prober.verdicts:
-			l.handleVerdict(ctx, v)
+		case s := <-l.prober.Statuses():
+			l.handleProbeStatus(ctx, s)
 		case <-resync.C:
 			l.resync(ctx)
 		case <-housekeeping.C:
@@ -377,13 +377,14 @@ func (l *loop) resync(ctx context.Context) {
 	}
 }
 
-func (l *loop) handleVerdict(ctx context.Context, v verdict) {
-	e := l.pods[v.key]
+// handleProbeStatus gives the worker of a pod what a probe has found.
+func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
+	e := l.pods[s.Key]
 	if e == nil {
 		return
 	}
 	of := &e.health.Ready
-	switch v.kind {
+	switch s.Kind {
 	case pod.Liveness:
 		of = &e.health.Live
 	case pod.Startup:
@@ -393,7 +394,7 @@ func (l *loop) handleVerdict(ctx context.Context, v verdict) {
 	if next == nil {
 		next = make(map[string]pod.Verdict)
 	}
-	next[v.container] = v.Verdict
+	next[s.Container] = s.Verdict
 	*of = next
 	if e.mail != nil {
 		l.send(e, false)
@@ -419,16 +420,13 @@ func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	}
 }
 
-// setTargets tells the prober what there is to probe of a pod, when that changed.
-func (l *loop) setTargets(ctx context.Context, e *entry, list []target) {
-	if slices.EqualFunc(list, e.targets, target.same) {
+// setTargets gives the prober the targets of a pod when they have changed.
+func (l *loop) setTargets(ctx context.Context, e *entry, list []prober.Target) {
+	if slices.EqualFunc(list, e.targets, prober.Target.Equal) {
 		return
 	}
 	e.targets = list
-	select {
-	case l.prober.targets <- targetSet{key: e.key, list: list}:
-	case <-ctx.Done():
-	}
+	l.prober.SetTargets(ctx, e.key, list)
 }
 
 func (l *loop) sorted() []*entry {

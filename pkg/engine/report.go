@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/prober"
 )
 
 // handleReport takes what a worker says. A pod is dropped only when its worker
@@ -52,9 +53,9 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 // has passed its startup probe: nobody asks again.
 func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	for _, t := range e.targets {
-		name := t.container.Name
-		if t.kind == pod.Startup && t.started && e.health.Started[name].ContainerID != t.containerID {
-			l.handleVerdict(ctx, verdict{key: e.key, container: name, kind: pod.Startup, Verdict: pod.Verdict{ContainerID: t.containerID, OK: true}})
+		name := t.Container.Name
+		if t.Kind == pod.Startup && t.Started && e.health.Started[name].ContainerID != t.ContainerID {
+			l.handleProbeStatus(ctx, prober.Status{Key: e.key, Container: name, Kind: pod.Startup, Verdict: pod.Verdict{ContainerID: t.ContainerID, OK: true}})
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/prober"
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
@@ -33,7 +34,7 @@ type report struct {
 	saved   bool // the record was written, or could not be: saveErr
 	saveErr error
 	final   bool // a person has to mend something before this pod can start
-	targets []target
+	targets []prober.Target
 	// limited says that the disk of this instance has to be measured.
 	limited  bool
 	instance int

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/prober"
 )
 
 // Observer looks at the runtime and cannot change anything. Preview and Watch
@@ -145,12 +146,9 @@ type Sets interface {
 	Forget(keep func(layer string) bool) error
 }
 
-// Prober runs one probe once.
+// Prober runs one probe, or one lifecycle hook, once.
 type Prober interface {
-	// Probe returns nil on success, or a *pod.ProbeWarning. A *pod.ProbeFailure is the container's answer;
-	// any other error is the prober's own trouble, and says nothing about the
-	// container (C-1.29.7).
-	Probe(ctx context.Context, r pod.ProbeRequest) error
+	prober.Runner
 	// Hook runs one lifecycle hook and waits for its end. An error never carries
 	// what the hook wrote or answered (C-1.24.1).
 	Hook(ctx context.Context, r pod.HookRequest) error

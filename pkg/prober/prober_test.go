@@ -1,4 +1,4 @@
-package engine
+package prober
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 type ward struct {
 	t     *testing.T
 	begin time.Time
-	p     *prober
+	p     *Prober
 
 	mu      sync.Mutex
 	text    strings.Builder                        // of the log
@@ -33,7 +33,7 @@ type ward struct {
 	most    int                                    // running at once
 	skip    time.Duration                          // by which the prober's clock is ahead
 	wakes   int
-	said    []string // verdicts: "1.5s web readiness true"
+	said    []string // statuses: "1.5s web readiness true"
 }
 
 // probing runs f beside a prober, in a bubble, from second zero.
@@ -41,7 +41,7 @@ func probing(t *testing.T, f func(w *ward)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &ward{t: t, begin: time.Now(), answers: make(map[string]func(context.Context) error)}
-		w.p = newProber(w, slog.New(slog.NewTextHandler(w, nil)))
+		w.p = New(w, slog.New(slog.NewTextHandler(w, nil)), nil)
 		w.p.now = func() time.Time {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -50,13 +50,13 @@ func probing(t *testing.T, f func(w *ward)) {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
-		wg.Go(func() { w.p.run(ctx) })
+		wg.Go(func() { w.p.Run(ctx) })
 		wg.Go(func() {
 			for {
 				select {
-				case v := <-w.p.verdicts:
+				case s := <-w.p.Statuses():
 					w.mu.Lock()
-					w.said = append(w.said, fmt.Sprintf("%s %s %s %t", time.Since(w.begin), v.container, v.kind, v.OK))
+					w.said = append(w.said, fmt.Sprintf("%s %s %s %t", time.Since(w.begin), s.Container, s.Kind, s.OK))
 					w.mu.Unlock()
 				case <-ctx.Done():
 					return
@@ -99,8 +99,6 @@ func (w *ward) jump(d time.Duration) {
 	w.skip = d
 }
 
-func (w *ward) Hook(context.Context, pod.HookRequest) error { return errors.ErrUnsupported }
-
 func (w *ward) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	name := r.Container.Name + " " + string(kindOf(r))
 	w.mu.Lock()
@@ -141,8 +139,8 @@ func (w *ward) answer(name string, f func(context.Context) error) {
 func (w *ward) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 // tell sends a pod's targets and waits until they are taken.
-func (w *ward) tell(name string, list ...target) {
-	w.p.targets <- targetSet{key: pod.Key{Name: name}, list: list}
+func (w *ward) tell(name string, list ...Target) {
+	w.p.SetTargets(w.t.Context(), pod.Key{Name: name}, list)
 	synctest.Wait()
 }
 
@@ -195,17 +193,17 @@ func patient(name string, edit ...func(*v1.Container)) *v1.Container {
 
 // aim returns the target of a container that starts now, ready once it is
 // started.
-func (w *ward) aim(kind pod.ProbeKind, c *v1.Container, started bool) target {
-	return target{key: pod.Key{Name: c.Name}, kind: kind, container: c, containerID: "id-" + c.Name,
-		startedAt: time.Now(), started: started, ready: started}
+func (w *ward) aim(kind pod.ProbeKind, c *v1.Container, started bool) Target {
+	return Target{Key: pod.Key{Name: c.Name}, Kind: kind, Container: c, ContainerID: "id-" + c.Name,
+		StartedAt: time.Now(), Started: started, Ready: started}
 }
 
 // all returns the three targets of a container whose life began at began.
-func (w *ward) all(c *v1.Container, began time.Time, started, ready bool) []target {
-	var list []target
+func (w *ward) all(c *v1.Container, began time.Time, started, ready bool) []Target {
+	var list []Target
 	for _, kind := range []pod.ProbeKind{pod.Readiness, pod.Liveness, pod.Startup} {
 		t := w.aim(kind, c, started)
-		t.startedAt, t.ready = began, ready
+		t.StartedAt, t.Ready = began, ready
 		list = append(list, t)
 	}
 	return list
@@ -260,12 +258,12 @@ func TestC_1_29_9_OnHoldAfterTheLastWord(t *testing.T) {
 		w.want(w.questions(), "0s web liveness", "10s web liveness")
 		w.want(w.sayings(), "10s web liveness false")
 
-		live.ready = false // news of the same life changes nothing
+		live.Ready = false // news of the same life changes nothing
 		w.tell("web", live)
 		w.pass(time.Minute)
 		w.want(w.questions())
 
-		live.containerID, live.startedAt = "another", time.Now()
+		live.ContainerID, live.StartedAt = "another", time.Now()
 		w.answer("web liveness", nil)
 		w.tell("web", live)
 		w.pass(11 * time.Second)
@@ -273,7 +271,7 @@ func TestC_1_29_9_OnHoldAfterTheLastWord(t *testing.T) {
 
 		w.answer("web startup", ill)
 		start := w.aim(pod.Startup, c, false)
-		start.startedAt = began
+		start.StartedAt = began
 		w.tell("web", start)
 		w.pass(time.Minute)
 		w.want(w.questions(), "2m11s web startup")
@@ -326,7 +324,7 @@ func TestC_1_29_11_OnlyReadinessGoesOnWhilePodStops(t *testing.T) {
 		w.questions()
 		w.answer("web readiness", ill)
 		ready := w.aim(pod.Readiness, c, true)
-		ready.startedAt = began
+		ready.StartedAt = began
 		w.tell("web", ready)
 		w.pass(20 * time.Second)
 		w.want(w.questions(), "10s web readiness", "20s web readiness")

@@ -1,4 +1,4 @@
-package engine
+package prober
 
 import (
 	"context"
@@ -61,12 +61,12 @@ func TestF81_SlowProbeDelaysNobody(t *testing.T) {
 
 func TestF81_ProbesAreCappedPerPod(t *testing.T) {
 	probing(t, func(w *ward) {
-		var list []target
+		var list []Target
 		for i := range 3 * podSlots {
 			c := patient(fmt.Sprintf("c%02d", i))
 			w.answer(c.Name+" readiness", hung(2*time.Second))
 			ready := w.aim(pod.Readiness, c, true)
-			ready.key = pod.Key{Name: "big"}
+			ready.Key = pod.Key{Name: "big"}
 			list = append(list, ready)
 		}
 		w.tell("big", list...)
@@ -210,32 +210,32 @@ func TestF8_PanicOfAProbeIsItsOwn(t *testing.T) {
 // that are gone.
 func TestProberForgetsWhatIsGone(t *testing.T) {
 	now := time.Now()
-	all := newRound(now, slog.New(slog.DiscardHandler))
+	all := newSchedule(now, slog.New(slog.DiscardHandler), func(Target, string, string) {})
 	w := &ward{}
 	called := 0
 	for i := range 50 {
 		c := patient(fmt.Sprint(i))
 		key := pod.Key{Name: c.Name}
-		all.take(targetSet{key, w.all(c, now, true, true)}, now)
-		ran := all.due(now)
-		for _, w := range ran {
-			w.cancel = func() { called++ }
+		all.setTargets(podTargets{key, w.all(c, now, true, true)}, now)
+		ran := all.startDue(now)
+		for _, t := range ran {
+			t.cancel = func() { called++ }
 		}
-		all.done(ran[0], nil, now)
+		all.finish(ran[0], nil, now)
 		if i%2 == 0 { // its startup probe waits, the others do not
-			all.take(targetSet{key, w.all(c, now, false, false)}, now)
+			all.setTargets(podTargets{key, w.all(c, now, false, false)}, now)
 		}
-		all.take(targetSet{key: key}, now)
-		for _, w := range ran[1:] {
-			all.done(w, nil, now)
+		all.setTargets(podTargets{key: key}, now)
+		for _, t := range ran[1:] {
+			all.finish(t, nil, now)
 		}
 	}
 	if called != 50 {
 		t.Errorf("%d running probes were called off, want 50", called)
 	}
-	all.due(now)
-	if len(all.pods)+len(all.waiting)+len(all.queue)+len(all.out)+all.nets != 0 {
-		t.Errorf("left: %d pods, %d waiting, %d queued, %d verdicts, %d running", len(all.pods), len(all.waiting), len(all.queue), len(all.out), all.nets)
+	all.startDue(now)
+	if len(all.pods)+len(all.waiting)+len(all.queue)+len(all.unsent)+all.nets != 0 {
+		t.Errorf("left: %d pods, %d waiting, %d queued, %d statuses, %d running", len(all.pods), len(all.waiting), len(all.queue), len(all.unsent), all.nets)
 	}
 }
 
