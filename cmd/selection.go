@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -102,7 +102,7 @@ func selectionOf(q url.Values) (s selection, err error) {
 // documents puts updates into the documents their reader gets: what it wants of
 // them, numbered without gaps, until there have been enough. Of the last update
 // it gets the problems too. A notice has no number.
-func (s selection) documents(updates iter.Seq[engine.Update]) iter.Seq[ui.PodUpdate] {
+func (s selection) documents(updates iter.Seq[feed.Update]) iter.Seq[ui.PodUpdate] {
 	return func(yield func(ui.PodUpdate) bool) {
 		lines, told := 0, 0
 		enough := func() bool { return s.max > 0 && told >= s.max }
@@ -110,7 +110,7 @@ func (s selection) documents(updates iter.Seq[engine.Update]) iter.Seq[ui.PodUpd
 			shown, ok := s.keep(u)
 			switch {
 			case !ok, enough() && u.IsPods():
-			case u.Op == engine.NOTICE:
+			case u.Op == feed.NOTICE:
 				if !yield(ui.NewPodUpdate(u, 0, false)) {
 					return
 				}
@@ -133,15 +133,15 @@ func (s selection) documents(updates iter.Seq[engine.Update]) iter.Seq[ui.PodUpd
 // keep returns what the reader wants of an update, and whether that is worth a
 // line. The first update of a source always is: it says that the source was
 // heard.
-func (s selection) keep(u engine.Update) (engine.Update, bool) {
+func (s selection) keep(u feed.Update) (feed.Update, bool) {
 	switch {
-	case u.Op == engine.DROPPED:
+	case u.Op == feed.DROPPED:
 		return u, true
 	case len(s.kinds) > 0 && u.Source != podconfig.AllSources && !slices.Contains(s.kinds, u.Source):
 		return u, false
-	case u.Op == engine.NOTICE:
+	case u.Op == feed.NOTICE:
 		return u, s.notices
-	case u.Op == engine.CONFLICT:
+	case u.Op == feed.CONFLICT:
 		return u, s.namespace == "" || u.Key.Namespace == s.namespace
 	case !u.IsPods() || len(s.kinds) == 0 && s.namespace == "" && s.selector.Empty():
 		return u, true

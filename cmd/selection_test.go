@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -25,18 +25,18 @@ func TestSelectionOfAStream(t *testing.T) {
 	t.Parallel()
 	web, db := labelled("file", "default", "web", "web"), labelled("http", "kube-system", "db", "db")
 	other := labelled("file", "default", "web", "other")
-	stream := []engine.Update{
+	stream := []feed.Update{
 		{Op: podconfig.RESTORE, Source: "http", Pods: []*pod.Spec{db}, Last: true},
 		{Op: podconfig.ADD, Source: "file", Pods: []*pod.Spec{web}, First: true},
-		{Op: engine.REJECT, Source: "file", Problem: pod.Problem{Msg: "bad"}},
-		{Op: engine.NOTICE, Source: "file", Problem: pod.Problem{Msg: "skipped"}, Last: true},
+		{Op: feed.REJECT, Source: "file", Problem: pod.Problem{Msg: "bad"}},
+		{Op: feed.NOTICE, Source: "file", Problem: pod.Problem{Msg: "skipped"}, Last: true},
 		{Op: podconfig.ADD, Source: "http", First: true},
-		{Op: engine.CONFLICT, Source: "http", Key: db.Key, Problem: pod.Problem{Msg: "loses"}, Last: true},
+		{Op: feed.CONFLICT, Source: "http", Key: db.Key, Problem: pod.Problem{Msg: "loses"}, Last: true},
 		{Op: podconfig.UPDATE, Source: "file", Pods: []*pod.Spec{other}, Old: []*pod.Spec{web}, Last: true},
 		{Op: podconfig.RECONCILE, Source: "http", Pods: []*pod.Spec{db}, Old: []*pod.Spec{db}, Last: true},
-		{Op: engine.DROPPED, Source: podconfig.AllSources, Dropped: 9},
+		{Op: feed.DROPPED, Source: podconfig.AllSources, Dropped: 9},
 		{Op: podconfig.SET, Source: podconfig.AllSources, Pods: []*pod.Spec{other, db}},
-		{Op: engine.ERROR, Source: "http", Problem: pod.Problem{Msg: "timeout"}, Last: true},
+		{Op: feed.ERROR, Source: "http", Problem: pod.Problem{Msg: "timeout"}, Last: true},
 		{Op: podconfig.REMOVE, Source: "file", Pods: []*pod.Spec{other}, Last: true},
 	}
 	for _, test := range []struct {

@@ -14,7 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -85,7 +85,7 @@ func linkSocket(path, to string) error {
 }
 
 // documents answers on the local socket with what an engine shows.
-func (p *program) documents(live *engine.Live, log *slog.Logger) server.Config {
+func (p *program) documents(live *feed.Live, log *slog.Logger) server.Config {
 	return server.Config{
 		Socket: p.listenPath(),
 		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
@@ -97,20 +97,20 @@ func (p *program) documents(live *engine.Live, log *slog.Logger) server.Config {
 			found, _ := live.Pod(pod.Key{Namespace: namespace, Name: name})
 			return found
 		},
-		WatchPods: live.WatchPods, Known: live.Looked(),
+		WatchPods: live.WatchPods, Known: live.PodsObserved(),
 		Log: log,
 	}
 }
 
 // updateLines returns the updates that a query asks for, as watch -o json prints
 // them.
-func updateLines(ctx context.Context, live *engine.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
+func updateLines(ctx context.Context, live *feed.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
 	s, err := selectionOf(q)
 	if err != nil {
 		return nil, &server.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
 	}
 	return func(yield func([]byte, error) bool) {
-		for d := range s.documents(live.Watch(ctx, engine.WatchOptions{Mode: s.mode})) {
+		for d := range s.documents(live.Watch(ctx, feed.WatchOptions{Mode: s.mode})) {
 			line, err := ui.JSONLine(d)
 			if !yield([]byte(line), err) || err != nil {
 				return

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -102,7 +102,7 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 		if err != nil {
 			return err
 		}
-		if engine.IsPods(podconfig.Op(d.Op)) {
+		if feed.IsPods(podconfig.Op(d.Op)) {
 			told++
 		}
 	}
@@ -128,7 +128,7 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 		return nil, err
 	}
 	return func(yield func(ui.PodUpdate, error) bool) {
-		for d := range s.documents(engine.Watch(ctx, engine.Look{Config: sources})) {
+		for d := range s.documents(feed.Watch(ctx, sources)) {
 			if !yield(d, nil) {
 				return
 			}
@@ -138,7 +138,7 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 
 // printUpdate prints one line, or several for several pods as text.
 func (p *program) printUpdate(d ui.PodUpdate, f watchFlags) error {
-	if podconfig.Op(d.Op) == engine.NOTICE {
+	if podconfig.Op(d.Op) == feed.NOTICE {
 		p.say(p.err.Notice(d.Problem.Error()))
 		return nil
 	}

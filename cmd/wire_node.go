@@ -21,6 +21,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/logs"
 	"github.com/nodectl/nodectl/pkg/metrics"
@@ -67,7 +68,7 @@ type node struct {
 	events   *event.Store
 	metrics  *metrics.Metrics
 	hostIPs  []string
-	live     *engine.Live                        // of a serving agent
+	live     *feed.Live                          // of a serving agent
 	certs    atomic.Pointer[certificate.Client]  // what is shown to the API server, of a member of a cluster
 	serving  atomic.Pointer[certificate.Serving] // what is shown to others, once there is a server
 	limits   v1.ResourceList                     // what all pods together are held to

@@ -24,13 +24,14 @@ var rules = []struct {
 }{
 	// What is ours.
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
-	{module + "pkg/engine/...", []string{"cmd", "pkg/ui/...", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
+	{module + "pkg/engine/...", []string{"cmd", "pkg/ui", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
+	{module + "pkg/feed", []string{"cmd", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
 	{module + "pkg/plan/...", []string{"cmd", "pkg/engine"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
-	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
+	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/feed", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
 	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
 	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
 	{module + "pkg/source/apiserver", []string{"cmd"}, "adapters never import each other"},

@@ -14,7 +14,7 @@
 //	prober         owns the probes' heap and counters
 //	start limiter  owns the start slots
 //	reporter       owns the sinks
-//	Live           holds what readers see, behind a lock that nobody waits under
+//	feed           holds what readers see, behind a lock that is never held while waiting
 //
 //	batches   0  podconfig's goroutine → sync loop; blocks: a slow loop slows sources
 //	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
@@ -28,7 +28,6 @@
 //	requests, withdrawals, releases
 //	          0  workers → start limiter, which is always in its select
 //	granted   1  start limiter → the worker that asked; it has room
-//	wake      1  Live → one reader of it, of updates or of pods; full: the reader is about to look anyway
 //	beats     0  Beat → sync loop, which answers on a channel with room
 //	errands   0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
 //	rotated   1  the round that looks at logs → sync loop; there is one round at a time
@@ -49,6 +48,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -138,7 +138,7 @@ type Config struct {
 type Engine struct {
 	cfg  Config
 	log  *slog.Logger
-	live *Live
+	feed *feed.Publisher
 
 	beats   chan chan error // capacity 0: Beat → sync loop
 	errands chan *errand    // capacity 0: Restart, Delete → sync loop
@@ -161,24 +161,24 @@ func New(cfg Config) *Engine {
 	if cfg.next == nil {
 		cfg.next = plan.Next
 	}
-	live := newLive(nil)
+	publisher := feed.NewPublisher(nil)
 	if cfg.PodConfig != nil { // Once has none
-		live = newLive(cfg.PodConfig.Layers())
+		publisher = feed.NewPublisher(cfg.PodConfig.Layers())
 	}
-	return &Engine{cfg: cfg, log: cfg.Log, live: live, beats: make(chan chan error), errands: make(chan *errand)}
+	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), errands: make(chan *errand)}
 }
 
-// Live returns what this engine shows to whoever looks. It is there before Run
-// and after it, and shows something new while Run runs.
-func (e *Engine) Live() *Live { return e.live }
+// Live returns what this engine shows to readers. It is there before Run and after it, and
+// shows something new while Run runs.
+func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
 // Run keeps pods until ctx is done, which is the agent leaving: pods stay. It
 // adopts what runs, and stops what carries our label and nobody wants once the
 // layer it came from was heard. It returns nil at the end of ctx.
 func (e *Engine) Run(ctx context.Context) error {
 	l := e.newLoop(true)
-	e.live.begin(time.Now())
-	defer e.live.end()
+	e.feed.Begin(time.Now())
+	defer e.feed.End()
 	return e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {
 		var written sync.WaitGroup
 		defer written.Wait()
@@ -191,7 +191,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 		for b := range e.cfg.PodConfig.Batches(ctx) {
 			keep(b)
-			e.live.publish(b)
+			e.feed.Publish(b)
 			select {
 			case out <- b:
 			case <-ctx.Done():
@@ -202,14 +202,14 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // run starts everything around a loop and returns when all of it has ended.
-func (e *Engine) run(ctx context.Context, l *loop, feed func(context.Context, chan<- podconfig.Batch)) error {
+func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context, chan<- podconfig.Batch)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 
-	wg.Go(func() { feed(ctx, l.batches) })
+	wg.Go(func() { batches(ctx, l.batches) })
 	wg.Go(func() {
 		for key := range e.cfg.Hints.Hints(ctx) {
 			select {

@@ -3,122 +3,27 @@ package engine
 import (
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
-	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/podconfig"
-	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// mixed is a state in which every layer is another way.
-func mixed(since time.Time) *podconfig.Merged {
-	kept := lookSpec("kept", "x")
-	kept.Origin = pod.Origin{Source: "etcd", Location: "/p", File: "/p/kept"}
-	bad := pod.Problem{File: "a/bad.yaml", Line: 2, Msg: "bad"}
-	return &podconfig.Merged{
-		Pods: sorted.Of(lookSpec("a", "x"), lookSpec("b", "x"), kept),
-		Layers: []podconfig.LayerState{
-			{Name: "file:a", Source: "file", Location: "a", Heard: true, Pods: 2, LastGood: since},
-			{Name: "http:u", Source: "http", Location: "u", Heard: true, Error: "timeout", Since: since, LastGood: since},
-			{Name: "etcd:/p", Source: "etcd", Location: "/p", Restored: true, Pods: 1, Since: since},
-			{Name: "api:s", Source: "api", Location: "s", Since: since},
-		},
-		Conflicts: []podconfig.Conflict{{Kind: "Pod", Key: pod.Key{Namespace: "default", Name: "a"},
-			Winner: pod.Origin{Source: "file", Location: "a", File: "a/a.yaml", Line: 1}, Loser: pod.Origin{Source: "http", Location: "u", File: "u"}, Reason: "earlier layer wins"}},
-		Problems: []pod.Problem{bad},
-		Skipped:  []pod.Problem{{File: "a/.x", Msg: "dot file"}},
+// told puts an update of pods into a line.
+func told(u feed.Update) string {
+	line := fmt.Sprintf("%s %s", u.Op, u.Source)
+	for _, s := range u.Pods {
+		line += " " + s.Name
 	}
-}
-
-func TestLive_BeginsWithTheStateThereIs(t *testing.T) {
-	t.Parallel()
-	wrong := []string{"ERROR http timeout", "ERROR etcd has not answered since 2000-01-01T00:00:00Z", "ERROR api has not answered since 2000-01-01T00:00:00Z",
-		"REJECT file bad", "CONFLICT http loses to a/a.yaml:1", "NOTICE file dot file, last"}
-	for mode, want := range map[podconfig.Mode][]string{
-		podconfig.Incremental:        {"ADD file [a b], first", "ADD http [], first", "RESTORE etcd [kept]"},
-		podconfig.Snapshot:           {"SET * [a b kept]"},
-		podconfig.SnapshotAndUpdates: {"SET * [a b kept]"},
-	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				live := newLive(mixed(time.Time{}).Layers)
-				live.begin(time.Now())
-				live.publish(podconfig.Batch{State: mixed(time.Now().UTC())})
-				time.Sleep(6 * time.Second)
-				var got []string
-				for u := range live.Watch(t.Context(), WatchOptions{Mode: mode}) {
-					if got = append(got, told(u)); u.Last {
-						break
-					}
-				}
-				if want := slices.Concat(want, wrong); !slices.Equal(got, want) {
-					t.Errorf("got  %q\nwant %q", got, want)
-				}
-			})
-		})
-	}
-}
-
-func TestLive_NobodyWasHeardYet(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		live := newLive([]podconfig.LayerState{{Name: "api:s", Source: "api", Location: "s"}})
-		begin := time.Now().UTC()
-		live.begin(begin)
-		if s := live.Sources(); len(s) != 1 || s[0].Heard || !s[0].Since.Equal(begin) {
-			t.Errorf("sources: %+v", s)
-		}
-		// Two readers: who notices first tells both, and each is told once.
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		for range 2 {
-			wg.Go(func() {
-				var got []string
-				for u := range live.Watch(ctx, WatchOptions{}) {
-					got = append(got, told(u))
-				}
-				if want := []string{"ERROR api has not answered since 2000-01-01T00:00:00Z, last"}; !slices.Equal(got, want) {
-					t.Errorf("got %q, want %q", got, want)
-				}
-			})
-		}
-	})
-}
-
-func TestLive_Sources(t *testing.T) {
-	t.Parallel()
-	since := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)
-	live := newLive(nil)
-	live.begin(since)
-	live.publish(podconfig.Batch{State: mixed(since)})
-	var got []string
-	for _, s := range live.Sources() {
-		got = append(got, fmt.Sprintf("%s heard=%v restored=%v error=%q since=%v problems=%d conflicts=%d skipped=%d",
-			s.Name, s.Heard, s.Restored, s.Error, !s.Since.IsZero(), len(s.Problems), len(s.Conflicts), len(s.Skipped)))
-	}
-	want := []string{
-		`file:a heard=true restored=false error="" since=false problems=1 conflicts=0 skipped=1`,
-		`http:u heard=true restored=false error="timeout" since=true problems=0 conflicts=1 skipped=0`,
-		`etcd:/p heard=false restored=true error="" since=true problems=0 conflicts=0 skipped=0`,
-		`api:s heard=false restored=false error="" since=true problems=0 conflicts=0 skipped=0`,
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	return line
 }
 
 func TestLive_ShowsARunningEngine(t *testing.T) {
@@ -129,7 +34,7 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 		var got []string
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			for u := range e.Live().Watch(context.Background(), WatchOptions{}) { // ends with the engine
+			for u := range e.Live().Watch(context.Background(), feed.WatchOptions{}) { // ends with the engine
 				got = append(got, told(u))
 			}
 		})
@@ -153,7 +58,7 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 		}
 		cancel()
 		wg.Wait()
-		if want := []string{"ADD file [web], first, last", "REMOVE file [web], last"}; !slices.Equal(got, want) {
+		if want := []string{"ADD file web", "REMOVE file web"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
@@ -205,7 +110,7 @@ func TestLive_SaysWhenItKnows(t *testing.T) {
 		wg.Go(func() {
 			for how, p := range e.Live().WatchPods(ctx) {
 				mu.Lock()
-				if how != PodModified {
+				if how != feed.PodModified {
 					got = append(got, how+" "+p.Name)
 				}
 				mu.Unlock()
@@ -223,13 +128,13 @@ func TestLive_SaysWhenItKnows(t *testing.T) {
 		}
 		mu.Unlock()
 		select {
-		case <-e.Live().Looked():
+		case <-e.Live().PodsObserved():
 			t.Error("it has looked at its pods, and nobody could")
 		default:
 		}
 		lift()
 		m.pass(time.Minute)
-		<-e.Live().Looked()
+		<-e.Live().PodsObserved()
 		cancel()
 		wg.Wait()
 		slices.Sort(got[:min(2, len(got))])
@@ -248,7 +153,7 @@ func TestLive_SaysWhenItKnows(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		<-e.Live().Looked()
+		<-e.Live().PodsObserved()
 		if _, ok := e.Live().Pod(mkpod("well").Key); !ok {
 			t.Error("the pod over which nothing hangs was not looked at")
 		}
@@ -272,202 +177,3 @@ func (s *countingSink) Report(r pod.StatusReport) error {
 type stuckSink chan struct{}
 
 func (s stuckSink) Report(pod.StatusReport) error { <-s; return nil }
-
-func TestLive_ManyProblemsAreNoOverflow(t *testing.T) {
-	t.Parallel()
-	state := &podconfig.Merged{Layers: layerA("")}
-	for i := range 50 {
-		state.Problems = append(state.Problems, pod.Problem{File: fmt.Sprintf("a/%03d.yaml", i), Msg: "bad"})
-	}
-	live := newLive(nil)
-	live.begin(time.Now())
-	live.publish(podconfig.Batch{State: state})
-	r, _ := live.join(podconfig.Incremental, 4)
-	// The reader takes nothing: it has room for four, then it lost five, and then
-	// has room for four beside what it must be told.
-	for i := range 9 {
-		live.publish(podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}})
-	}
-	var got []string
-	for u, _, _ := live.take(r); u != nil; u, _, _ = live.take(r) {
-		if u.Op != REJECT {
-			got = append(got, told(*u))
-		}
-	}
-	want := []string{"DROPPED * 5", "SET * []", "ADD file [5], last", "ADD file [6], last", "ADD file [7], last", "ADD file [8], last"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// applied is what a reader makes of updates.
-type applied map[pod.Key]*pod.Spec
-
-func (a applied) take(u Update) {
-	if u.Op == podconfig.SET {
-		clear(a)
-	}
-	for _, s := range u.Pods {
-		if u.Op == podconfig.REMOVE {
-			delete(a, s.Key)
-		} else {
-			a[s.Key] = s
-		}
-	}
-}
-
-// TestLive_EveryReaderArrivesAtTheState lets readers in every mode come at any
-// time and read at any pace, also too slowly: whoever applies what it gets has
-// the state in the end.
-func TestLive_EveryReaderArrivesAtTheState(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		live := newLive(layerA(""))
-		live.begin(time.Now())
-		state := &podconfig.Merged{Layers: layerA("")}
-		live.publish(podconfig.Batch{State: state, Layer: "file:a", First: true, Updates: podconfig.Diff(nil, state)})
-		type following struct {
-			r    *reader
-			mode podconfig.Mode
-			have applied
-		}
-		var readers []*following
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			switch rapid.IntRange(0, 3).Draw(t, "what") {
-			case 0:
-				f := &following{mode: podconfig.Mode(rapid.IntRange(0, 2).Draw(t, "mode")), have: applied{}}
-				r, there := live.join(f.mode, 3)
-				for _, u := range there() {
-					f.have.take(*u)
-				}
-				f.r = r
-				readers = append(readers, f)
-			case 1, 2:
-				var pods []*pod.Spec
-				for _, name := range []string{"a", "b", "c"} {
-					if image := rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, name); image != "" {
-						s := lookSpec(name, image)
-						if old := state.Pod(s.Key); old != nil && old.Hash == s.Hash {
-							s = old
-						}
-						pods = append(pods, s)
-					}
-				}
-				next := &podconfig.Merged{Layers: layerA(""), Pods: sorted.Of(pods...)}
-				live.publish(podconfig.Batch{State: next, Layer: "file:a", Updates: podconfig.Diff(state, next)})
-				state = next
-			default:
-				for _, f := range readers {
-					for range rapid.IntRange(0, 3).Draw(t, "taken") {
-						if u, _, _ := live.take(f.r); u != nil {
-							f.have.take(*u)
-						}
-					}
-				}
-			}
-		}
-		want := applied{}
-		for s := range state.Pods.All() {
-			want[s.Key] = s
-		}
-		for _, f := range readers {
-			for u, _, _ := live.take(f.r); u != nil; u, _, _ = live.take(f.r) {
-				f.have.take(*u)
-			}
-			if !maps.Equal(f.have, want) {
-				t.Fatalf("a reader in mode %s has %v, want %v", f.mode, f.have, want)
-			}
-		}
-	})
-}
-
-func TestLive_AStuckReaderDelaysNobody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const count = 3 * watchLimit
-		live := newLive(nil)
-		state := &podconfig.Merged{Layers: layerA(""), Pods: sorted.Of(lookSpec("a", "x"))}
-		stuck, stop := iter.Pull(live.Watch(t.Context(), WatchOptions{}))
-		defer stop()
-		live.publish(podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf("hello")}})
-		if u, _ := stuck(); u.Op != podconfig.ADD {
-			t.Fatalf("got %s", told(u))
-		}
-		var wg sync.WaitGroup
-		for range 99 {
-			wg.Go(func() {
-				next := 0
-				for u := range live.Watch(t.Context(), WatchOptions{}) {
-					switch {
-					case u.First:
-					case told(u) != fmt.Sprintf("ADD file [%d], last", next):
-						t.Errorf("got %s, want %d", told(u), next)
-						return
-					default:
-						next++
-					}
-				}
-				if next != count {
-					t.Errorf("a reader got %d updates, want %d", next, count)
-				}
-			})
-		}
-		synctest.Wait()
-		begin := time.Now()
-		for i := range count {
-			live.publish(podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}})
-			if i%500 == 0 {
-				synctest.Wait() // the others read along
-			}
-		}
-		live.end()
-		wg.Wait()
-		if d := time.Since(begin); d != 0 {
-			t.Errorf("publishing waited %s", d)
-		}
-		lost, later := 0, 0
-		for u, ok := stuck(); ok; u, ok = stuck() {
-			switch {
-			case u.Op == DROPPED && lost == 0 && later == 0:
-				lost = u.Dropped
-			case u.Op == podconfig.SET:
-				if later > 0 || told(u) != "SET * [a], last" {
-					t.Errorf("got %s after %d updates", told(u), later)
-				}
-			case u.Op == podconfig.ADD && lost > 0:
-				later++
-			default:
-				t.Errorf("got %s", told(u))
-			}
-		}
-		if lost+later != count || lost == 0 {
-			t.Errorf("%d lost and %d told make %d, want %d", lost, later, lost+later, count)
-		}
-	})
-}
-
-// BenchmarkLive_Publish is what one update costs the engine.
-func BenchmarkLive_Publish(b *testing.B) {
-	for _, readers := range []int{0, 1, 100} {
-		b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {
-			live := newLive(nil)
-			live.begin(time.Now())
-			state := &podconfig.Merged{Layers: layerA("")}
-			batch := podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf("a")}}
-			ctx, cancel := context.WithCancel(b.Context())
-			var wg sync.WaitGroup
-			defer wg.Wait()
-			defer cancel()
-			for range readers {
-				wg.Go(func() {
-					for range live.Watch(ctx, WatchOptions{}) {
-					}
-				})
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				live.publish(batch)
-			}
-		})
-	}
-}

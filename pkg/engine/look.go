@@ -308,7 +308,7 @@ func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, r.Want)
 	c.Op, c.Steps = podconfig.DELETE, f.steps(want, a, r)
 	if r.Want != nil {
-		c.Fields = fieldsBetween(r.Want, want)
+		c.Fields = differences(r.Want, want)
 	}
 	c.Grace = graceOf(c.Steps, grace(want, sandboxGrace(a)))
 	f.Changes = append(f.Changes, c)
@@ -317,7 +317,7 @@ func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
 // update records want where it differs from the spec before.
 func (f *Forecast) update(want, was *pod.Spec) {
 	c := changeOf(want, was)
-	c.Fields = fieldsBetween(was, want)
+	c.Fields = differences(was, want)
 	c.RestartPod, c.RestartContainers, c.Reason = pod.RestartByData(was, want)
 	c.Resizes = pod.Resizes(was, want)
 	f.change(c)
@@ -330,7 +330,7 @@ func (f *Forecast) update(want, was *pod.Spec) {
 func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	was := r.Want
 	c := changeOf(want, was)
-	c.Fields = fieldsBetween(was, want)
+	c.Fields = differences(was, want)
 	f.restarts(&c, want, a, r)
 	if c.Restarts() {
 		whole, containers, why := pod.RestartByData(was, want)

@@ -63,3 +63,9 @@ func (f *Forecast) change(c Change) {
 	}
 	f.Changes = append(f.Changes, c)
 }
+
+// differences returns what differs between two versions of a pod, and between what they
+// are bound to.
+func differences(old, new *pod.Spec) []pod.FieldChange {
+	return append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)
+}

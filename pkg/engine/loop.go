@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/prober"
@@ -30,7 +31,7 @@ const layerPatience = 500 * time.Millisecond
 type loop struct {
 	cfg  Config
 	log  *slog.Logger
-	live *Live
+	feed *feed.Publisher
 
 	batches chan podconfig.Batch
 	hints   chan pod.Key
@@ -138,7 +139,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 	l := &loop{
 		cfg:      e.cfg,
 		log:      e.log,
-		live:     e.live,
+		feed:     e.feed,
 		batches:  make(chan podconfig.Batch),
 		hints:    make(chan pod.Key),
 		ready:    make(chan pod.RuntimeReady),
@@ -175,7 +176,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer rotation.Stop()
 	patience := time.NewTimer(layerPatience)
 	defer patience.Stop()
-	silent := time.NewTimer(silence)
+	silent := time.NewTimer(feed.AnswerTimeout)
 	defer silent.Stop()
 	for {
 		select {

@@ -1,6 +1,9 @@
 package engine
 
-import "github.com/nodectl/nodectl/pkg/podconfig"
+import (
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
 
 // logState says what changed between two states that a person has to know:
 // rejections, conflicts, sources that cannot be read.
@@ -9,13 +12,13 @@ func (l *loop) logState(now *podconfig.Merged) {
 	if l.state != nil {
 		before = *l.state
 	}
-	for _, p := range appeared(before.Problems, now.Problems) {
+	for _, p := range feed.Appeared(before.Problems, now.Problems) {
 		l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
 	}
-	for _, c := range appeared(before.Conflicts, now.Conflicts) {
+	for _, c := range feed.Appeared(before.Conflicts, now.Conflicts) {
 		l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	}
-	for _, p := range appeared(before.Skipped, now.Skipped) {
+	for _, p := range feed.Appeared(before.Skipped, now.Skipped) {
 		l.log.Info("Passed over", "place", p.Place(), "reason", p.Msg)
 	}
 	for i, layer := range now.Layers {

@@ -79,7 +79,7 @@ func (l *loop) noteAllReported() {
 	}
 	if !l.known && (open == 0 || time.Since(l.since) > lookPatience) {
 		l.known = true
-		close(l.live.looked)
+		l.feed.MarkPodsObserved()
 	}
 	if open > 0 || !l.state.AllHeard() {
 		return
@@ -164,7 +164,7 @@ func (l *loop) sayGone(key pod.Key, r *report) {
 // pods reported", and all that follows from it, is true of what they know; to the sinks in
 // their own time.
 func (l *loop) tell(key pod.Key, line pod.StatusReport) {
-	l.live.report(key, line)
+	l.feed.Report(key, line)
 	for _, listener := range l.cfg.Listeners {
 		_ = listener.Report(line) // never fails
 	}

@@ -4,6 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -211,14 +212,14 @@ type UpdatePod struct {
 }
 
 // NewPodUpdate puts an update into its document; full adds the pods' objects.
-func NewPodUpdate(u engine.Update, seq int, full bool) PodUpdate {
+func NewPodUpdate(u feed.Update, seq int, full bool) PodUpdate {
 	d := PodUpdate{
 		Document: Document{APIVersion, "PodUpdate"},
 		Seq:      seq, Time: u.Time.UTC().Format(timeFormat),
 		Op: string(u.Op), Source: u.Source, Location: u.Location,
 		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Ended, Since: stamp(u.Since), Dropped: u.Dropped,
 	}
-	if u.Op == engine.CONFLICT {
+	if u.Op == feed.CONFLICT {
 		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: restart(false, nil, "", nil), Fields: []pod.FieldChange{}})
 	}
 	for i, s := range u.Pods {

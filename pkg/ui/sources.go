@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -45,7 +45,7 @@ type SourceItem struct {
 }
 
 // NewSourceList puts the sources of an agent into their document.
-func NewSourceList(sources []engine.SourceState) SourceList {
+func NewSourceList(sources []feed.SourceState) SourceList {
 	d := SourceList{Document: Document{APIVersion, "SourceList"}, Items: []SourceItem{}}
 	for _, s := range sources {
 		it := SourceItem{
@@ -65,7 +65,7 @@ func NewSourceList(sources []engine.SourceState) SourceList {
 }
 
 // stateOf names the state of a source; the first that fits.
-func stateOf(s engine.SourceState) string {
+func stateOf(s feed.SourceState) string {
 	switch {
 	case s.Stale():
 		return SourceStale

@@ -6,20 +6,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
 // sources are one of each state.
-func sources() []engine.SourceState {
+func sources() []feed.SourceState {
 	since := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)
-	layer := func(kind, location string, edit func(*podconfig.LayerState)) engine.SourceState {
+	layer := func(kind, location string, edit func(*podconfig.LayerState)) feed.SourceState {
 		l := podconfig.LayerState{Name: kind + ":" + location, Source: kind, Location: location}
 		edit(&l)
-		return engine.SourceState{LayerState: l}
+		return feed.SourceState{LayerState: l}
 	}
-	all := []engine.SourceState{
+	all := []feed.SourceState{
 		layer("file", "/etc/nodectl/manifests", func(l *podconfig.LayerState) { l.Heard, l.Pods, l.LastGood = true, 3, since }),
 		layer("http", "https://cfg/pods.yaml", func(l *podconfig.LayerState) {
 			l.Heard, l.Pods, l.LastGood, l.Since, l.Error = true, 2, since.Add(-time.Hour), since, "timeout\x1b[31m"
@@ -117,7 +117,7 @@ func TestErrorSaysSinceWhenToWhoComesLate(t *testing.T) {
 		{time.Hour, "timeout", " since 2026-11-20T12:05:02Z: timeout\n"},
 		{time.Hour, "has not answered since 2026-11-20T12:05:02Z", " has not answered since 2026-11-20T12:05:02Z\n"},
 	} {
-		u := engine.Update{Time: began.Add(c.late), Op: engine.ERROR, Source: "http", Location: "u", Since: began, Problem: pod.Problem{File: "u", Msg: c.msg}}
+		u := feed.Update{Time: began.Add(c.late), Op: feed.ERROR, Source: "http", Location: "u", Since: began, Problem: pod.Problem{File: "u", Msg: c.msg}}
 		d := NewPodUpdate(u, 1, false)
 		if d.Since != "2026-11-20T12:05:02Z" {
 			t.Errorf("since %q", d.Since)

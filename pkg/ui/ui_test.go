@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/sorted"
@@ -256,17 +257,17 @@ func TestUpdateLines(t *testing.T) {
 	web.Pod.Spec.Containers = []v1.Container{{Name: "nginx", Image: "nginx:1.27.1"}}
 	newer.Pod.Spec.Containers = []v1.Container{{Name: "nginx", Image: "nginx:1.27.3"}}
 	var text, stream strings.Builder
-	for i, u := range []engine.Update{
+	for i, u := range []feed.Update{
 		{Op: podconfig.ADD, First: true},
 		{Op: podconfig.ADD, Pods: []*pod.Spec{spec("metrics-n1", origin("file", "a/", "a/metrics.yaml", 1)), web}},
 		{Op: podconfig.UPDATE, Pods: []*pod.Spec{newer}, Old: []*pod.Spec{web}},
 		{Op: podconfig.REMOVE, Pods: []*pod.Spec{web}},
 		{Op: podconfig.SET, Pods: []*pod.Spec{web, newer}},
-		{Op: engine.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}},
-		{Op: engine.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}, Ended: true},
-		{Op: engine.REJECT, Problem: pod.Problem{File: "a/broken.yaml", Line: 14, Column: 9, Path: "spec.containers[0].workdir", Msg: `unknown field "workdir"`, Hint: "remove it"}},
-		{Op: engine.CONFLICT, Key: web.Key, Problem: engine.ConflictProblem(podconfig.Conflict{Key: web.Key, Winner: web.Origin, Loser: origin("file", "a/", "a/web2.yaml", 3), Reason: "running owner stays"})},
-		{Op: engine.DROPPED, Dropped: 1030},
+		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}},
+		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}, Ended: true},
+		{Op: feed.REJECT, Problem: pod.Problem{File: "a/broken.yaml", Line: 14, Column: 9, Path: "spec.containers[0].workdir", Msg: `unknown field "workdir"`, Hint: "remove it"}},
+		{Op: feed.CONFLICT, Key: web.Key, Problem: feed.ConflictProblem(podconfig.Conflict{Key: web.Key, Winner: web.Origin, Loser: origin("file", "a/", "a/web2.yaml", 3), Reason: "running owner stays"})},
+		{Op: feed.DROPPED, Dropped: 1030},
 	} {
 		u.Time, u.Source, u.Location = at.Add(time.Duration(i)*time.Second), "file", "a/"
 		doc := NewPodUpdate(u, i+1, i == 1)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -40,7 +40,7 @@ type Row struct {
 // pods, after their count where that says more than they do.
 func Rows(u PodUpdate) []Row {
 	switch podconfig.Op(u.Op) {
-	case engine.ERROR, engine.REJECT, engine.CONFLICT, engine.DROPPED, engine.NOTICE:
+	case feed.ERROR, feed.REJECT, feed.CONFLICT, feed.DROPPED, feed.NOTICE:
 		what, text := problemRow(u)
 		return []Row{{What: what, Text: text}}
 	}
@@ -81,9 +81,9 @@ func problemRow(u PodUpdate) (what, text string) {
 	p := u.Problem
 	text = message(p)
 	switch podconfig.Op(u.Op) {
-	case engine.DROPPED:
+	case feed.DROPPED:
 		return count(u.Dropped, "update"), "lost to a slow reader; the whole set follows"
-	case engine.CONFLICT:
+	case feed.CONFLICT:
 		what = u.Pods[0].Namespace + "/" + u.Pods[0].Name
 		text = fmt.Sprintf("%s %s", pod.Origin{File: p.File, Line: p.Line}.String(), text)
 	default:

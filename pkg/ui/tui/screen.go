@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/lipgloss"
 	"github.com/muesli/termenv"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
@@ -335,7 +335,7 @@ func sign(op, marks string) string {
 		return "-"
 	case op == string(podconfig.RECONCILE):
 		return "="
-	case op == string(engine.NOTICE):
+	case op == string(feed.NOTICE):
 		return "i"
 	}
 	return "!"

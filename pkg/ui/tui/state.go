@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -82,15 +82,15 @@ func (s *state) apply(updates []ui.PodUpdate) {
 		at, _ := time.Parse(time.RFC3339, u.Time)
 		s.note(u, at)
 		switch podconfig.Op(u.Op) {
-		case engine.ERROR:
+		case feed.ERROR:
 			s.failed(u, at)
-		case engine.REJECT:
+		case feed.REJECT:
 			s.reject(u, at)
-		case engine.CONFLICT:
+		case feed.CONFLICT:
 			s.contest(u)
-		case engine.DROPPED:
+		case feed.DROPPED:
 			s.forget()
-		case engine.NOTICE:
+		case feed.NOTICE:
 		case podconfig.SET:
 			fresh = append(fresh, s.set(u, at)...)
 			gone += len(s.order) // some of them, or all

@@ -86,7 +86,7 @@ func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption
 	var wg sync.WaitGroup
 	var crash error // of the stream; written before wg.Wait returns, read after
 	wg.Go(func() {
-		crash = feed(ctx, c.Updates, program.Send)
+		crash = forward(ctx, c.Updates, program.Send)
 		if crash != nil {
 			program.Send(leave{})
 		}
@@ -119,13 +119,13 @@ const (
 	largest = 4096
 )
 
-// feed hands the stream to send, all that a frame's time brings at once, then
+// forward sends the stream, all that a frame's time brings at once, then
 // that it ended; or, as soon as ctx is done, that it is time to leave. It
 // returns when both the stream has ended and ctx is done; with an error if the
 // stream panicked.
 //
 //	documents  0  stream → the loop below; it stops receiving at largest
-func feed(ctx context.Context, updates func(context.Context) iter.Seq[ui.PodUpdate], send func(tea.Msg)) (crash error) {
+func forward(ctx context.Context, updates func(context.Context) iter.Seq[ui.PodUpdate], send func(tea.Msg)) (crash error) {
 	documents := make(chan ui.PodUpdate)
 	var wg sync.WaitGroup
 	var broken error // the reading goroutine's until it has ended

@@ -1,21 +1,36 @@
-package engine
+package feed
 
 import (
 	"context"
 	"fmt"
 	"iter"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
+
+// specOf returns the desired pod NAME with one container c of the given image, as
+// written in a/NAME.yaml.
+func specOf(name, image string) *pod.Spec {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image}}},
+	}
+	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "a", File: "a/" + name + ".yaml", Line: 1}}
+	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
+	return s
+}
 
 // batchesOf returns a sequence of batches that waits for each one to be sent.
 func batchesOf(feed <-chan podconfig.Batch) func(context.Context) iter.Seq[podconfig.Batch] {
@@ -36,7 +51,7 @@ func batchesOf(feed <-chan podconfig.Batch) func(context.Context) iter.Seq[podco
 }
 
 func addOf(name string) podconfig.PodUpdate {
-	return podconfig.PodUpdate{Op: podconfig.ADD, Source: "file", Location: "a", Pods: []*pod.Spec{lookSpec(name, "x")}}
+	return podconfig.PodUpdate{Op: podconfig.ADD, Source: "file", Location: "a", Pods: []*pod.Spec{specOf(name, "x")}}
 }
 
 // layerA is the layer file:a, heard, and why it cannot be read.
@@ -74,7 +89,7 @@ func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		feed := make(chan podconfig.Batch)
-		state := &podconfig.Merged{Layers: layerA(""), Pods: sorted.Of(lookSpec("a", "x"), lookSpec("b", "x"))}
+		state := &podconfig.Merged{Layers: layerA(""), Pods: sorted.Of(specOf("a", "x"), specOf("b", "x"))}
 		next, stop := iter.Pull(watch(t.Context(), nil, batchesOf(feed), 4))
 		defer stop()
 		go func() {
@@ -194,7 +209,7 @@ func TestWatchSaysThatASourceIsSilent(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				var got []string
-				for u := range Watch(ctx, Look{Config: podconfig.New(podconfig.Config{Sources: []source.Source{test.source}})}) {
+				for u := range Watch(ctx, podconfig.New(podconfig.Config{Sources: []source.Source{test.source}})) {
 					got = append(got, time.Since(begin).String()+" "+told(u))
 				}
 				if !slices.Equal(got, test.want) {
@@ -215,10 +230,8 @@ func TestUnchangedTroublesCostNothing(t *testing.T) {
 		before.Conflicts = append(before.Conflicts, podconfig.Conflict{Kind: "Pod", Key: pod.Key{Name: p.File}, Reason: "x"})
 	}
 	after := *before
-	l := &loop{log: slog.New(slog.DiscardHandler), state: before}
 	if n := testing.AllocsPerRun(10, func() {
 		problems(before, &after, time.Time{})
-		l.logState(&after)
 	}); n > 10 {
 		t.Errorf("%.0f allocations", n)
 	}
@@ -230,7 +243,7 @@ func TestUnchangedTroublesCostNothing(t *testing.T) {
 	if want := []string{"REJECT file x, over", "REJECT file y"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := appeared(before.Problems, after.Problems); !slices.Equal(got, after.Problems[:1]) {
+	if got := Appeared(before.Problems, after.Problems); !slices.Equal(got, after.Problems[:1]) {
 		t.Errorf("appeared: %v", got)
 	}
 }

@@ -1,8 +1,6 @@
-package engine
+package feed
 
 import (
-	"context"
-	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -12,20 +10,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// What an Update of Watch says besides the operations of a PodUpdate.
+// The operations of an Update beside those of a PodUpdate.
 const (
 	ERROR    podconfig.Op = "ERROR"    // a layer cannot be read or does not answer, or does again
 	REJECT   podconfig.Op = "REJECT"   // a manifest is rejected, or no longer
-	CONFLICT podconfig.Op = "CONFLICT" // two places want one pod, or no longer
+	CONFLICT podconfig.Op = "CONFLICT" // two places define one pod, or no longer
 	DROPPED  podconfig.Op = "DROPPED"  // the reader fell behind: Dropped updates are lost, a SET follows
-	NOTICE   podconfig.Op = "NOTICE"   // a source passed something over on purpose
+	NOTICE   podconfig.Op = "NOTICE"   // a source skipped something on purpose
 )
 
-// watchLimit is how many updates may wait for a slow reader.
-const watchLimit = 1024
-
-// Update is one thing Watch has to say: a PodUpdate, or a problem that
-// appeared, changed or ended.
+// Update is a PodUpdate, or a problem that appeared, changed or ended.
 type Update struct {
 	Time     time.Time
 	Op       podconfig.Op
@@ -33,7 +27,7 @@ type Update struct {
 	Location string
 	Pods     []*pod.Spec
 	Old      []*pod.Spec // as in PodUpdate
-	// First marks the first update of a layer: the layer was heard.
+	// First marks the first update of a layer: the layer has answered.
 	First   bool
 	Problem pod.Problem // of ERROR, REJECT, CONFLICT, NOTICE
 	Key     pod.Key     // of CONFLICT
@@ -42,8 +36,8 @@ type Update struct {
 	Last    bool        // nothing more comes of what led to this update
 	Dropped int         // of DROPPED
 
-	whole bool // the SET after DROPPED: if it is dropped in turn, nothing is lost by it
-	found *differences
+	whole bool // the SET after DROPPED: dropping it loses nothing
+	diffs *differences
 }
 
 // Difference is what differs between the two specs of one pod, and what that
@@ -56,8 +50,8 @@ type Difference struct {
 	Reason     string
 }
 
-// differences holds what differs between the pods of one update: found when the
-// first reader asks, once for all of them. Its values are shared and immutable.
+// differences holds what differs between the pods of one update. The first reader that
+// needs a value makes it for all of them. Its values are shared and immutable.
 type differences struct {
 	mu    sync.Mutex
 	known map[*pod.Spec]Difference // by the newer spec
@@ -69,36 +63,30 @@ func (u Update) Difference(i int) Difference {
 	if i >= len(u.Old) || u.Old[i] == nil {
 		return Difference{}
 	}
-	if u.found == nil {
+	if u.diffs == nil {
 		return difference(u.Old[i], u.Pods[i])
 	}
-	u.found.mu.Lock()
-	defer u.found.mu.Unlock()
-	d, known := u.found.known[u.Pods[i]]
+	u.diffs.mu.Lock()
+	defer u.diffs.mu.Unlock()
+	d, known := u.diffs.known[u.Pods[i]]
 	if !known {
 		d = difference(u.Old[i], u.Pods[i])
-		u.found.known[u.Pods[i]] = d
+		u.diffs.known[u.Pods[i]] = d
 	}
 	return d
 }
 
 func difference(old, new *pod.Spec) Difference {
-	d := Difference{Fields: fieldsBetween(old, new)}
+	d := Difference{Fields: append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)}
 	d.RestartPod, d.Containers, d.Reason = pod.RestartByData(old, new)
 	d.Resizes = pod.Resizes(old, new)
 	return d
 }
 
-// fieldsBetween returns what differs between two versions of a pod, and between
-// what they are bound to.
-func fieldsBetween(old, new *pod.Spec) []pod.FieldChange {
-	return append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)
-}
-
-// IsPods reports whether the update is a PodUpdate, not a word about one.
+// IsPods reports whether the update is a PodUpdate, not a problem.
 func (u Update) IsPods() bool { return IsPods(u.Op) }
 
-// IsPods reports whether op is that of a PodUpdate, not a word about one.
+// IsPods reports whether op is that of a PodUpdate, not of a problem.
 func IsPods(op podconfig.Op) bool {
 	switch op {
 	case ERROR, REJECT, CONFLICT, DROPPED, NOTICE:
@@ -107,40 +95,8 @@ func IsPods(op podconfig.Op) bool {
 	return true
 }
 
-// Watch yields what the layers of look.Config say as it happens, until ctx is
-// done, the caller leaves the loop, or no layer can change any more. It never
-// blocks a source: a caller more than 1,024 updates behind gets DROPPED with
-// their count and then the whole set. A layer that says nothing for 5 s is an
-// ERROR, until it does. Only look.Config is used.
-func Watch(ctx context.Context, look Look) iter.Seq[Update] {
-	return watch(ctx, look.Config.Layers(), look.Config.Batches, watchLimit)
-}
-
-// watch is Watch for any sequence of batches: a Live with one reader, which is
-// there before the first batch. Its one goroutine reads batches, and ends before
-// watch returns.
-func watch(ctx context.Context, layers []podconfig.LayerState, batches func(context.Context) iter.Seq[podconfig.Batch], limit int) iter.Seq[Update] {
-	return func(yield func(Update) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer cancel()
-		live := newLive(layers)
-		live.begin(time.Now())
-		r, _ := live.join(podconfig.Incremental, limit) // look.Config has its mode
-		defer live.leave(r)
-		wg.Go(func() {
-			defer live.end()
-			for b := range batches(ctx) {
-				live.publish(b)
-			}
-		})
-		live.follow(ctx, r, yield)
-	}
-}
-
-// podUpdates puts PodUpdates into words. The first one of a layer that was heard
-// between the two states says so.
+// podUpdates makes updates of PodUpdates. It marks the first one of a layer that has
+// answered between the two states.
 func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, now time.Time) []*Update {
 	var out []*Update
 	first := map[string]bool{}
@@ -153,15 +109,15 @@ func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, 
 		layer := u.Source + ":" + u.Location
 		out = append(out, &Update{
 			Time: now, Op: u.Op, Source: u.Source, Location: u.Location, Pods: u.Pods, Old: u.Old, First: first[layer],
-			found: &differences{known: map[*pod.Spec]Difference{}},
+			diffs: &differences{known: map[*pod.Spec]Difference{}},
 		})
 		delete(first, layer)
 	}
 	return out
 }
 
-// problems says what appeared, changed or ended between two states, but for
-// what is wrong with whole layers.
+// problems returns the problems that appeared, changed or ended between two states, but
+// for the errors of whole layers.
 func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 	all := slices.Concat(rejections(before, after), conflicts(before, after), notices(before, after))
 	out := make([]*Update, 0, len(all))
@@ -172,22 +128,22 @@ func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 	return out
 }
 
-// trouble says in words why a layer's newest word is not there: "" when it is,
-// or is not late yet. asked is when it was first asked.
-func trouble(l podconfig.LayerState, asked, now time.Time) string {
+// layerError returns why a layer's newest set is not there: "" when it is, or when the
+// layer is not late yet. begun is when it was first asked.
+func layerError(l podconfig.LayerState, begun, now time.Time) string {
 	if l.Error != "" || l.Heard || l.Ended {
 		return l.Error
 	}
-	if since := silentSince(l, asked); now.Sub(since) >= silence {
+	if since := unansweredSince(l, begun); now.Sub(since) >= AnswerTimeout {
 		return "has not answered since " + since.Format(time.RFC3339)
 	}
 	return ""
 }
 
-// silentSince returns since when a layer that has not said a word is silent.
-func silentSince(l podconfig.LayerState, asked time.Time) time.Time {
+// unansweredSince returns since when a layer that has not answered is asked.
+func unansweredSince(l podconfig.LayerState, begun time.Time) time.Time {
 	if l.Since.IsZero() {
-		return asked
+		return begun
 	}
 	return l.Since
 }
@@ -197,7 +153,7 @@ func rejections(before, after *podconfig.Merged) []Update {
 	return problemUpdates(REJECT, appeared, ended, after.Layers)
 }
 
-// notices says each thing passed over once; that it is gone is no news.
+// notices returns each skipped thing once; its end is not reported.
 func notices(before, after *podconfig.Merged) []Update {
 	appeared, _ := changed(before.Skipped, after.Skipped, func(p pod.Problem) string { return p.File })
 	return problemUpdates(NOTICE, appeared, nil, after.Layers)
@@ -219,14 +175,14 @@ func problemUpdates(op podconfig.Op, appeared, ended []pod.Problem, layers []pod
 }
 
 func conflicts(before, after *podconfig.Merged) []Update {
-	if oneList(before.Conflicts, after.Conflicts) {
+	if shared(before.Conflicts, after.Conflicts) {
 		return nil
 	}
 	type pair struct {
 		key                       pod.Key
 		loserFile, winner, reason string
 	}
-	// A place that moved by some lines is no news.
+	// A place that moved by some lines has not changed.
 	of := func(c podconfig.Conflict) pair {
 		return pair{c.Key, c.Loser.Layer() + c.Loser.File, c.Winner.Layer() + c.Winner.File, c.Reason}
 	}
@@ -267,15 +223,15 @@ func contested(fresh []podconfig.Conflict, c podconfig.Conflict) bool {
 	return false
 }
 
-// ConflictProblem puts a conflict into words, at the place of its loser.
+// ConflictProblem returns a conflict as a problem at the place of its loser.
 func ConflictProblem(c podconfig.Conflict) pod.Problem {
 	return pod.Problem{File: c.Loser.File, Line: c.Loser.Line, Msg: "loses to " + c.Winner.String(), Hint: c.Reason}
 }
 
-// changed returns what of after is new and what of before is gone. One that
-// went while another of the same identity appeared has changed, not ended.
+// changed returns what of after is new and what of before is gone. An item that went
+// while another one of the same identity appeared has changed, not ended.
 func changed[T comparable](before, after []T, identity func(T) string) (appeared, ended []T) {
-	if oneList(before, after) {
+	if shared(before, after) {
 		return nil, nil
 	}
 	had := map[T]bool{}
@@ -303,9 +259,9 @@ func changed[T comparable](before, after []T, identity func(T) string) (appeared
 	return appeared, ended
 }
 
-// appeared returns what of after is not in before.
-func appeared[T comparable](before, after []T) []T {
-	if oneList(before, after) {
+// Appeared returns what of after is not in before.
+func Appeared[T comparable](before, after []T) []T {
+	if shared(before, after) {
 		return nil
 	}
 	had := make(map[T]bool, len(before))
@@ -315,9 +271,9 @@ func appeared[T comparable](before, after []T) []T {
 	return slices.DeleteFunc(slices.Clone(after), func(a T) bool { return had[a] })
 }
 
-// oneList reports whether two states share a list: then nothing in it differs,
-// however long it is. States do, of whatever a batch did not change.
-func oneList[T any](a, b []T) bool {
+// shared reports whether two states share a list: then nothing in it differs, however
+// long it is. States share every list that a batch did not change.
+func shared[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 

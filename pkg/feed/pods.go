@@ -1,0 +1,150 @@
+package feed
+
+import (
+	"context"
+	"iter"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// The types of events of WatchPods, as a watch of an API server has them.
+const (
+	PodAdded    = "ADDED"
+	PodModified = "MODIFIED"
+	PodDeleted  = "DELETED"
+	PodBookmark = "BOOKMARK" // without a pod: all pods there are have been sent
+)
+
+// podReader is one reader of pods. Live's lock guards known and changed.
+type podReader struct {
+	known   map[pod.Key]*v1.Pod // as the reader got them
+	changed map[pod.Key]bool    // since; at most one entry for a pod, however slow the reader is
+	wake    chan struct{}       // capacity 1: Live sends, WatchPods receives; when it is full, WatchPods is about to look anyway
+}
+
+// podEvent is one event of WatchPods.
+type podEvent struct {
+	kind string
+	pod  *v1.Pod
+}
+
+// Pods returns every pod that is not gone with the status reported last, sorted
+// by key. What the pods point to is shared and must not be written to.
+func (l *Live) Pods() []v1.Pod {
+	l.mu.Lock()
+	all := maps.Clone(l.pods)
+	l.mu.Unlock()
+	out := make([]v1.Pod, 0, len(all))
+	for _, key := range sortedKeys(all) {
+		out = append(out, *all[key])
+	}
+	return out
+}
+
+// Pod returns the pod of that name with the status reported last; false when there is
+// none. What it points to is shared and must not be written to.
+func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, ok := l.pods[key]
+	return p, ok
+}
+
+// PodsObserved is closed once the engine has observed every pod: until then a pod that
+// Pods does not return may exist all the same. While the runtime does not answer, that may
+// take long.
+func (l *Live) PodsObserved() <-chan struct{} { return l.observed }
+
+// WatchPods yields the pods there are as ADDED, one BOOKMARK once they were observed, then
+// what changes, until ctx is done or the caller leaves the loop. A caller that is slow gets
+// the newest status of each pod; a pod that was replaced by another one of its name is
+// DELETED, then ADDED. What pods point to is shared and must not be written to.
+func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
+	return func(yield func(string, *v1.Pod) bool) {
+		r := l.joinPods()
+		defer l.leavePods(r)
+		observed := l.PodsObserved()
+		for bookmark := false; ctx.Err() == nil; {
+			events := l.takePods(r)
+			if bookmark {
+				events = append(events, podEvent{PodBookmark, &v1.Pod{}})
+				bookmark, observed = false, nil
+			}
+			for _, e := range events {
+				if ctx.Err() != nil || !yield(e.kind, e.pod) {
+					return
+				}
+			}
+			select {
+			case <-observed: // every pod that was observed can be taken by now
+				bookmark = true
+			case <-r.wake:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+func (l *Live) joinPods() *podReader {
+	r := &podReader{known: make(map[pod.Key]*v1.Pod), changed: make(map[pod.Key]bool), wake: make(chan struct{}, 1)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key := range l.pods {
+		r.changed[key] = true
+	}
+	l.podReaders[r] = struct{}{}
+	return r
+}
+
+func (l *Live) leavePods(r *podReader) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.podReaders, r)
+}
+
+// takePods returns what has changed since the reader took last, by key.
+func (l *Live) takePods(r *podReader) (events []podEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, key := range sortedKeys(r.changed) {
+		was, now := r.known[key], l.pods[key]
+		switch {
+		case was == now:
+			continue
+		case now == nil:
+			events = append(events, podEvent{PodDeleted, was})
+			delete(r.known, key)
+			continue
+		case was == nil:
+			events = append(events, podEvent{PodAdded, now})
+		case was.UID != now.UID:
+			events = append(events, podEvent{PodDeleted, was}, podEvent{PodAdded, now})
+		default:
+			events = append(events, podEvent{PodModified, now})
+		}
+		r.known[key] = now
+	}
+	clear(r.changed)
+	return events
+}
+
+// report keeps the newest status of a pod and wakes the readers of pods.
+func (l *Live) report(key pod.Key, report pod.StatusReport) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if report.Gone {
+		delete(l.pods, key)
+	} else {
+		l.pods[key] = report.Pod
+	}
+	for r := range l.podReaders {
+		r.changed[key] = true
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
