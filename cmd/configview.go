@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodectl/nodectl/pkg/config"
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pod"
 	sourcehttp "github.com/nodectl/nodectl/pkg/source/http"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
@@ -124,7 +124,7 @@ func redactHeaders(headers []string) []string {
 	var all []string
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ":")
-		all = append(all, name+": "+engine.Redacted(len(strings.TrimSpace(value))))
+		all = append(all, name+": "+pod.Redacted(len(strings.TrimSpace(value))))
 	}
 	return all
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -66,7 +66,7 @@ func needsLinux(what string) error {
 
 // machine is the runtime of this machine, as one may look at it.
 type machine interface {
-	engine.Observer
+	plan.Observer
 	Close() error
 }
 

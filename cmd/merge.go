@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/config"
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -140,18 +140,18 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	if err := p.confine(); err != nil {
 		return err
 	}
-	forecast, err := engine.Preview(ctx, look)
+	preview, err := forecast.Preview(ctx, look)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
 		return failed(exitRuntime, err)
 	}
-	for _, n := range forecast.Notices {
+	for _, n := range preview.Notices {
 		p.say(p.err.Notice(n))
 	}
-	p.skipped(forecast.State)
-	plan := ui.NewMergePlan(forecast)
+	p.skipped(preview.State)
+	plan := ui.NewMergePlan(preview)
 	text := f.output.value == "text" || f.output.value == "wide"
 	switch {
 	case text:
@@ -161,7 +161,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	default:
 		err = p.document(f.output.value, plan)
 	}
-	code := p.tell(forecast.State, !text)
+	code := p.tell(preview.State, !text)
 	if err != nil && !errors.Is(err, errClosed) {
 		return err
 	}
@@ -172,7 +172,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 }
 
 // against finds what a dry run compares with. done lets go of it.
-func (p *program) against(ctx context.Context, with string) (look engine.Look, done func(), err error) {
+func (p *program) against(ctx context.Context, with string) (look forecast.Options, done func(), err error) {
 	done = func() {}
 	switch with {
 	case "none":
@@ -183,7 +183,7 @@ func (p *program) against(ctx context.Context, with string) (look engine.Look, d
 		if err != nil {
 			return look, done, failed(exitMerge, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
 		}
-		if look.Against, err = engine.ReadSaved(data, with); err != nil {
+		if look.Against, err = forecast.ReadSaved(data, with); err != nil {
 			return look, done, failed(exitMerge, err)
 		}
 		return look, done, nil
@@ -197,7 +197,7 @@ func (p *program) against(ctx context.Context, with string) (look engine.Look, d
 		return look, done, nil
 	}
 	look.Observer = runtime
-	look.Here, look.NeedWord, look.Forbids = p.here, p.needWord(), p.forbids
+	look.Here, look.RequireSourceReady, look.Forbids = p.here, p.requireSourceReady(), p.forbids
 	if look.Kept, err = p.kept(); err != nil {
 		p.say(p.err.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
 	}

@@ -66,9 +66,9 @@ func (p *program) keptSpecs(kept []pod.Record) []*pod.Spec {
 	return specs
 }
 
-// needWord names the kinds of source whose pods do not start on the word of the
-// agent before.
-func (p *program) needWord() map[string]bool {
+// requireSourceReady names the kinds of source whose pods do not start before their source
+// is ready.
+func (p *program) requireSourceReady() map[string]bool {
 	return map[string]bool{"api": p.cfg.OfflineStart != "api"}
 }
 

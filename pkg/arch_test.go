@@ -26,12 +26,13 @@ var rules = []struct {
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
 	{module + "pkg/engine/...", []string{"cmd", "pkg/ui", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
 	{module + "pkg/feed", []string{"cmd", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
+	{module + "pkg/forecast", []string{"cmd", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
-	{module + "pkg/plan/...", []string{"cmd", "pkg/engine"}, "the engine asks plan; adapters do not decide"},
+	{module + "pkg/plan/...", []string{"cmd", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
-	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/feed", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
+	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
 	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
 	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
 	{module + "pkg/source/apiserver", []string{"cmd"}, "adapters never import each other"},
@@ -88,6 +89,19 @@ var rules = []struct {
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
 	{"github.com/stretchr/...", nil, "tests compare values"},
 	{"testing", []string{"pkg/cri/critest", "pkg/source/sourcetest", "test/..."}, "what ships does not know tests"},
+}
+
+// only is what the packages around the engine may import of ours: nothing else. Tests may
+// import what they like.
+var only = map[string][]string{
+	"pkg/panics":     nil,
+	"pkg/startlimit": nil,
+	"pkg/status":     {"pkg/pod"},
+	"pkg/prober":     {"pkg/panics", "pkg/pod", "pkg/probe"},
+	"pkg/plan":       {"pkg/pod", "pkg/podconfig"},
+	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
+	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig"},
+	"pkg/engine":     {"pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
 // pure names the packages that decide or describe: no clock, no lock.
@@ -192,6 +206,34 @@ func TestImports(t *testing.T) {
 	for i, r := range rules {
 		if !seen[i] && len(r.by) > 0 {
 			t.Errorf("nobody imports %s: its rule is out of date", r.imported)
+		}
+	}
+}
+
+func TestImports_PackageAroundTheEngine_ImportsOnlyItsOwn(t *testing.T) {
+	t.Parallel()
+	found := make(map[string]bool)
+	for _, f := range files(t) {
+		allowed, listed := only[f.dir]
+		if !listed {
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			imported, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module)
+			if !ours {
+				continue
+			}
+			found[f.dir+" "+imported] = true
+			if !slices.Contains(allowed, imported) {
+				t.Errorf("%s imports %s; %s may import %s of ours", f.at(spec), imported, f.dir, strings.Join(allowed, ", "))
+			}
+		}
+	}
+	for dir, allowed := range only {
+		for _, imported := range allowed {
+			if !found[dir+" "+imported] {
+				t.Errorf("%s does not import %s: the table is out of date", dir, imported)
+			}
 		}
 	}
 }

@@ -133,8 +133,8 @@ func (l *loop) admit(ctx context.Context) {
 		}
 	}
 	for _, key := range sortedKeys(l.strays) {
-		if s := l.strays[key]; s.spec != nil && !s.over() {
-			seated = append(seated, s.spec)
+		if s := l.strays[key]; s.Spec != nil && !s.Terminated() {
+			seated = append(seated, s.Spec)
 			node.Terminating[key] = true // unless a source that has not answered yet wants it
 		}
 	}

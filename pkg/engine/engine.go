@@ -2,10 +2,9 @@
 // runtime and the probes say, and one worker per pod that looks, asks
 // plan.Next and does the steps.
 //
-// It has four entry points, one per command: Run (serve), Once (runonce),
-// Preview (merge --dry-run) and Watch (watch). Run and Once are one path with
-// two ends; Preview and Watch get an Observer, which has no verb that changes
-// anything.
+// It has two entry points: Run (serve) and Once (runonce). They are one path with two
+// ends. What changes nothing is elsewhere: package forecast for merge --dry-run, package
+// feed for watch.
 //
 // Who owns what, and which channels there are:
 //
@@ -104,10 +103,10 @@ type Config struct {
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
 	RuntimeName string   // prefix of container IDs in status: "containerd"
 
-	// NeedWord names the kinds of source whose pods do not start on the word of
-	// the agent before, only on their source's own: a pod of an API server may run
+	// RequireSourceReady names the kinds of source whose pods do not start before their
+	// source is ready, whatever an agent before wrote down: a pod of an API server may run
 	// elsewhere by now. What runs of them is kept all the same.
-	NeedWord map[string]bool
+	RequireSourceReady map[string]bool
 
 	// Forbids says why nothing of a pod may start or start again, wherever it was read
 	// from: a source, or what an agent before wrote down; "" when it may. What runs goes

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -94,7 +95,7 @@ func (l *loop) handleErrand(ctx context.Context, o *errand) {
 			o.reply(err)
 			return
 		}
-		if why := l.cfg.forbids(e.want); why != "" {
+		if why := plan.ForbiddenBy(l.cfg.Forbids, e.want); why != "" {
 			o.reply(&RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, why)})
 			return
 		}
@@ -144,7 +145,7 @@ func (l *loop) errandStray(ctx context.Context, o *errand) {
 		o.reply(otherUID(o.key))
 	case o.restart:
 		o.reply(&RefusedError{fmt.Sprintf("no source wants pod %s: its containers are not started again", o.key)})
-	case strings.HasPrefix(s.layer, "api:"):
+	case strings.HasPrefix(s.Layer, "api:"):
 		o.reply(atServer(o.key))
 	default:
 		l.stop(ctx, o.key, s)

@@ -14,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -191,7 +192,7 @@ func (s *scenery) copies(layer int, key pod.Key) int {
 }
 
 // preview is merge --dry-run of what is on the shelves now.
-func (s *scenery) preview() Forecast {
+func (s *scenery) preview() forecast.Forecast {
 	s.t.Helper()
 	var kept []*pod.Spec
 	records, _ := s.m.disk.All()
@@ -203,7 +204,7 @@ func (s *scenery) preview() Forecast {
 	config := podconfig.New(podconfig.Config{
 		Sources: []source.Source{s.layers[0].once(), s.layers[1].once()}, Kept: kept, Restored: s.m.disk.restored(),
 	})
-	f, err := Preview(context.Background(), Look{Config: config, Observer: s.m.config(conn).Runtime, Kept: records})
+	f, err := forecast.Preview(context.Background(), forecast.Options{Config: config, Observer: s.m.config(conn).Runtime, Kept: records})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func (s *scenery) preview() Forecast {
 }
 
 // says puts what a forecast says of one pod into the words of expectation.
-func says(f Forecast, key pod.Key) string {
+func says(f forecast.Forecast, key pod.Key) string {
 	var words []string
 	for _, c := range f.Changes {
 		if c.Key != key {

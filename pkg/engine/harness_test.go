@@ -122,15 +122,15 @@ func (m *machine) config(conn *critest.Conn) Config {
 			*cri.Runtime
 			*images.Puller
 		}{rt, puller},
-		Hints:    pleg.New(pleg.Config{Runtime: rt}),
-		Volumes:  m.disk,
-		Records:  m.disk,
-		Prober:   m.disk,
-		Sinks:    []Sink{m.disk},
-		Before:   m.disk.before(),
-		Log:      slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Starts:   2,
-		NeedWord: map[string]bool{"api": true},
+		Hints:              pleg.New(pleg.Config{Runtime: rt}),
+		Volumes:            m.disk,
+		Records:            m.disk,
+		Prober:             m.disk,
+		Sinks:              []Sink{m.disk},
+		Before:             m.disk.before(),
+		Log:                slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Starts:             2,
+		RequireSourceReady: map[string]bool{"api": true},
 	}
 	if m.groups != nil {
 		cfg.Cgroups = m.groups

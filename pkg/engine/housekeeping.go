@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -81,20 +82,20 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 			return
 		}
 	}
-	for _, r := range recordsOf(c) {
+	for _, r := range plan.RecordsOf(c.pods, c.records) {
 		s := stray{uid: r.UID}
-		s.stops, s.ended = !r.StopSince.IsZero(), r.Terminal != ""
-		s.alive = c.err != nil // what could not be read may run
-		if s.spec = r.Want; r.Want != nil {
-			s.layer = r.Want.Origin.Layer()
+		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != ""
+		s.Running = c.err != nil // what could not be read may run
+		if s.Spec = r.Want; r.Want != nil {
+			s.Layer = r.Want.Origin.Layer()
 		}
 		l.note(r.Key, s)
 	}
 	for _, a := range c.pods {
 		s := stray{uid: a.UID}
-		s.shown, s.alive = a.UID, lives(a)
+		s.ShownUID, s.Running = a.UID, plan.Running(a)
 		if a.Sandbox != nil {
-			s.layer = a.Sandbox.Layer
+			s.Layer = a.Sandbox.Layer
 		}
 		l.note(a.Key, s)
 	}
@@ -115,26 +116,6 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeStrays(ctx)
 }
 
-// recordsOf returns one record of each pod: that of what the runtime shows, else
-// that of its newest instance. A replaced pod may have left one behind.
-func recordsOf(c census) map[pod.Key]pod.Record {
-	shown := make(map[pod.Key]string, len(c.pods))
-	for _, a := range c.pods {
-		shown[a.Key] = a.UID
-	}
-	best := make(map[pod.Key]pod.Record, len(c.records))
-	for _, r := range c.records {
-		old, known := best[r.Key]
-		switch fits := r.UID == shown[r.Key]; {
-		case !known, fits:
-			best[r.Key] = r
-		case old.UID != shown[r.Key]:
-			best[r.Key] = newer(old, r)
-		}
-	}
-	return best
-}
-
 // note remembers a pod the node shows and the loop does not know. The record,
 // noted first, knows more than the runtime.
 func (l *loop) note(key pod.Key, s stray) {
@@ -142,26 +123,18 @@ func (l *loop) note(key pod.Key, s stray) {
 	switch {
 	case l.pods[key] != nil:
 		return
-	case known && (old.layer != "" || s.layer == ""):
-		old.alive = old.alive || s.alive
-		if s.shown != "" {
-			old.shown = s.shown
+	case known && (old.Layer != "" || s.Layer == ""):
+		old.Running = old.Running || s.Running
+		if s.ShownUID != "" {
+			old.ShownUID = s.ShownUID
 		}
 		l.strays[key] = old
 		return
 	case known:
-		s.spec, s.ended = old.spec, old.ended
+		s.Spec, s.Ended = old.Spec, old.Ended
 	}
 	s.first = !l.begun
 	l.strays[key] = s
-}
-
-// lives reports whether anything of a pod runs.
-func lives(a pod.Actual) bool {
-	if a.Sandbox != nil && a.Sandbox.Ready {
-		return true
-	}
-	return containersRun(a)
 }
 
 // goes reports whether runonce takes this pod away.
@@ -190,13 +163,13 @@ func (l *loop) judgeStrays(ctx context.Context) {
 			l.want(ctx, key, want)
 			continue
 		}
-		heard, configured := l.state.Heard(s.layer)
+		heard, configured := l.state.Heard(s.Layer)
 		if !configured && s.first {
 			heard = l.state.AllHeard() // another source may want it under another name
 		}
 		if !heard && (configured || s.first) && !l.goes(key) {
 			if !s.seen {
-				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.layer)
+				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.Layer)
 				s.seen = true
 				l.strays[key] = s
 			}
@@ -205,16 +178,16 @@ func (l *loop) judgeStrays(ctx context.Context) {
 		if !configured && !s.first && !l.goes(key) {
 			// It came while this agent held the root: another root's.
 			if !s.seen {
-				l.log.Warn("Pod of an unknown source is left alone", "pod", key.String(), "source", s.layer)
+				l.log.Warn("Pod of an unknown source is left alone", "pod", key.String(), "source", s.Layer)
 				s.seen = true
 				l.strays[key] = s
 			}
 			continue
 		}
 		if configured || l.goes(key) {
-			l.log.Info("Pod is not wanted any more", "pod", key.String(), "source", s.layer)
+			l.log.Info("Pod is not wanted any more", "pod", key.String(), "source", s.Layer)
 		} else {
-			l.log.Warn("Pod of a source that is not configured any more is stopped", "pod", key.String(), "source", s.layer)
+			l.log.Warn("Pod of a source that is not configured any more is stopped", "pod", key.String(), "source", s.Layer)
 		}
 		l.stop(ctx, key, s)
 	}
@@ -224,7 +197,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 func (l *loop) stop(ctx context.Context, key pod.Key, s stray) {
 	delete(l.strays, key)
 	e := l.entry(key)
-	e.seated, e.uid, e.runs = true, s.uid, s.spec
+	e.seated, e.uid, e.runs = true, s.uid, s.Spec
 	l.noteOrder(e)
 	l.send(e, true)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/prober"
@@ -121,7 +122,7 @@ type entry struct {
 
 // stray is a pod the node shows and nobody wants.
 type stray struct {
-	present
+	plan.Found
 	uid   string // of its record, else as the runtime shows it
 	first bool   // it was there when the agent came
 	seen  bool   // judged and said
@@ -303,8 +304,8 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	if e == nil {
 		s, runs := l.strays[key]
 		e = l.entry(key)
-		e.seated, e.given = runs, s.spec // it keeps its seat (C-1.31.5)
-		over = s.over() && s.is(want)
+		e.seated, e.given = runs, s.Spec // it keeps its seat (C-1.31.5)
+		over = s.Terminated() && s.Is(want)
 	}
 	if e.want == want && e.mail != nil {
 		return

@@ -99,7 +99,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
 		}
 	}
-	r.final = v.Forbidden != "" && !containersRun(v.Have)
+	r.final = v.Forbidden != "" && !plan.ContainersRunning(v.Have)
 	for _, t := range w.trouble {
 		r.final = r.final || t.Final
 	}
@@ -136,16 +136,6 @@ func counts(of v1.PodStatus) (kept v1.PodStatus) {
 	return kept
 }
 
-// containersRun reports whether a container of the pod may run.
-func containersRun(have pod.Actual) bool {
-	for _, c := range have.Containers {
-		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
-			return true
-		}
-	}
-	return false
-}
-
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
 		Trouble:        v.Trouble,
@@ -167,7 +157,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	if v.Forbidden != "" {
 		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = eventForbidden, v.Forbidden, false
 	}
-	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !containersRun(v.Have) {
+	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !plan.ContainersRunning(v.Have) {
 		// The old one has been stopped: what was said of it does not hold of the next.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
 		if !w.rec.StopSince.IsZero() {

@@ -5,24 +5,10 @@ import (
 	"iter"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/prober"
 )
-
-// Observer looks at the runtime and cannot change anything. Preview and Watch
-// get no more than this.
-type Observer interface {
-	// Pods returns every pod on the runtime that carries our node's label, each
-	// read now. Order is by key. What could be read comes with the error that says
-	// what could not; nil pods mean that nothing is known.
-	Pods(ctx context.Context) ([]pod.Actual, error)
-	// Pod returns one pod, read now; an empty Actual (with its Key) when the
-	// runtime shows nothing of it.
-	Pod(ctx context.Context, key pod.Key) (pod.Actual, error)
-	// Ready returns what the runtime says of itself now. An error means that it
-	// does not answer.
-	Ready(ctx context.Context) (pod.RuntimeReady, error)
-}
 
 // Actor changes the runtime: ten verbs, each one CRI call or a fixed pair.
 // Every call has its own deadline and is safe to repeat. What cannot be made
@@ -54,7 +40,7 @@ type Actor interface {
 
 // Runtime is the whole container runtime.
 type Runtime interface {
-	Observer
+	plan.Observer
 	Actor
 }
 

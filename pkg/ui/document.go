@@ -3,8 +3,8 @@ package ui
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -109,7 +109,7 @@ type ConflictSide struct {
 }
 
 // NewMergePlan puts a forecast into its document.
-func NewMergePlan(f engine.Forecast) MergePlan {
+func NewMergePlan(f forecast.Forecast) MergePlan {
 	p := MergePlan{
 		Document:  Document{APIVersion, "MergePlan"},
 		Sources:   []PlanSource{},
@@ -145,7 +145,7 @@ func NewMergePlan(f engine.Forecast) MergePlan {
 	return p
 }
 
-func (p *MergePlan) add(c engine.Change) {
+func (p *MergePlan) add(c forecast.Change) {
 	change := PlanChange{
 		Op:      string(c.Op),
 		Source:  c.Source,

@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -98,7 +97,7 @@ func configObject(o *pod.Object, showSecrets bool) any {
 			all[k] = []byte(v)
 		}
 		for k, v := range all {
-			s.Data[k] = engine.Redacted(len(v))
+			s.Data[k] = pod.Redacted(len(v))
 			if showSecrets {
 				s.Data[k] = base64.StdEncoding.EncodeToString(v)
 			}

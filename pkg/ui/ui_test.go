@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/sorted"
@@ -50,13 +51,13 @@ func spec(name string, o pod.Origin) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Origin: o, Pod: p, Hash: "v1-" + name}
 }
 
-// forecast is the plan that docs and users see first.
-func forecast() engine.Forecast {
+// samplePlan is the plan that docs and users see first.
+func samplePlan() forecast.Forecast {
 	since := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)
 	web := spec("web-n1", origin("file", "a/", "a/web.yaml", 1))
 	metrics := spec("metrics-n1", origin("file", "a/", "a/metrics.yaml", 1))
 	old := spec("old-n1", origin("file", "a/", "a/old.yaml", 4))
-	return engine.Forecast{
+	return forecast.Forecast{
 		State: &podconfig.Merged{
 			Pods: sorted.Of(metrics, web),
 			Layers: []podconfig.LayerState{
@@ -66,7 +67,7 @@ func forecast() engine.Forecast {
 			Conflicts: []podconfig.Conflict{{Key: web.Key, Winner: web.Origin, Loser: origin("http", "https://cfg/pods.yaml", "pods.yaml#2", 0), Reason: "earlier layer wins"}},
 			Problems:  []pod.Problem{{File: "a/broken.yaml", Line: 14, Column: 9, Path: "spec.containers[0].workdir", Msg: `unknown field "workdir" (did you mean "workingDir"?)`}},
 		},
-		Changes: []engine.Change{
+		Changes: []forecast.Change{
 			{Op: podconfig.ADD, Key: metrics.Key, New: metrics, Source: "file", Origin: metrics.Origin, UID: metrics.UID()},
 			{Op: podconfig.UPDATE, Key: web.Key, New: web, Source: "file", Origin: web.Origin, UID: web.UID(), RestartContainers: []string{"nginx"}, Reason: "image changed",
 				Fields:  []pod.FieldChange{{Path: "spec.containers[nginx].image", Old: "nginx:1.27.1", New: "nginx:1.27.3"}},
@@ -77,15 +78,15 @@ func forecast() engine.Forecast {
 	}
 }
 
-// planned is when forecast is looked at.
+// planned is when samplePlan is looked at.
 func planned() time.Time { return time.Date(2026, 11, 20, 13, 0, 0, 0, time.UTC) }
 
 func TestPlanAsTheContractShowsIt(t *testing.T) {
 	t.Parallel()
 	plain := New(io.Discard, Screen{})
-	golden(t, "plan.txt", plain.Plan(NewMergePlan(forecast()), false, planned()))
-	golden(t, "plan-wide.txt", plain.Plan(NewMergePlan(forecast()), true, planned()))
-	doc, err := JSON(NewMergePlan(forecast()))
+	golden(t, "plan.txt", plain.Plan(NewMergePlan(samplePlan()), false, planned()))
+	golden(t, "plan-wide.txt", plain.Plan(NewMergePlan(samplePlan()), true, planned()))
+	doc, err := JSON(NewMergePlan(samplePlan()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestPlanAsTheContractShowsIt(t *testing.T) {
 
 func TestPlanOfNothing(t *testing.T) {
 	t.Parallel()
-	f := engine.Forecast{State: &podconfig.Merged{}, Unchanged: 2}
+	f := forecast.Forecast{State: &podconfig.Merged{}, Unchanged: 2}
 	if got, want := New(io.Discard, Screen{}).Plan(NewMergePlan(f), false, planned()), "Plan: nothing to change, 2 unchanged\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -136,7 +137,7 @@ func TestFieldValues(t *testing.T) {
 	got := v.Fields([]pod.FieldChange{
 		{Path: "metadata.labels[a]", Old: "", New: "x"},
 		{Path: "metadata.labels[b]", Old: "x", New: ""},
-		{Path: "secret/s.data[k]", Old: engine.Redacted(12), New: engine.Redacted(16)},
+		{Path: "secret/s.data[k]", Old: pod.Redacted(12), New: pod.Redacted(16)},
 		{Path: "spec.x", Old: "a\x1b[31m\nb", New: "\u202egnp.exe"},
 	})
 	want := []string{
@@ -167,7 +168,7 @@ func TestValuesAreCutInTheirMiddleOnATerminalOnly(t *testing.T) {
 
 func TestColourOnlyWhereAsked(t *testing.T) {
 	t.Parallel()
-	plan := NewMergePlan(forecast())
+	plan := NewMergePlan(samplePlan())
 	if got := New(io.Discard, Screen{}).Plan(plan, true, planned()); strings.Contains(got, "\x1b") {
 		t.Errorf("an escape byte without colour: %q", got)
 	}
@@ -359,12 +360,12 @@ func TestPlanSaysSinceWhenARestoredSourceIsStale(t *testing.T) {
 	t.Parallel()
 	read := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)
 	layer := podconfig.LayerState{Name: "http:u", Source: "http", Location: "u", Restored: true, Pods: 2, Error: "timeout", LastGood: read, Since: time.Now()}
-	p := NewMergePlan(engine.Forecast{State: &podconfig.Merged{Layers: []podconfig.LayerState{layer}}})
+	p := NewMergePlan(forecast.Forecast{State: &podconfig.Merged{Layers: []podconfig.LayerState{layer}}})
 	if s := p.Sources[0]; !s.Stale || s.Since != "2026-11-20T12:05:02Z" {
 		t.Errorf("stale %t since %q", s.Stale, s.Since)
 	}
 	layer.LastGood = time.Time{}
-	p = NewMergePlan(engine.Forecast{State: &podconfig.Merged{Layers: []podconfig.LayerState{layer}}})
+	p = NewMergePlan(forecast.Forecast{State: &podconfig.Merged{Layers: []podconfig.LayerState{layer}}})
 	if s := p.Sources[0]; !s.Stale || s.Since != "" {
 		t.Errorf("of unknown age: stale %t since %q", s.Stale, s.Since)
 	}

@@ -119,9 +119,9 @@ func (n *node) serve() (leave func()) {
 			Name: "n1", OS: "linux", Kernel: "6.1.0", Labels: map[string]string{"disk": "hdd"}, Allocatable: allocatable,
 			Taints: []v1.Taint{{Key: "hot", Value: "very", Effect: v1.TaintEffectNoExecute}},
 		},
-		Services: services,
-		NeedWord: map[string]bool{"api": true},
-		Starts:   2,
+		Services:           services,
+		RequireSourceReady: map[string]bool{"api": true},
+		Starts:             2,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -1,4 +1,12 @@
-package engine
+// Package forecast says what serving a set of pods would change.
+//
+// Preview compares the set with what runs, or with a set that was saved before. Which
+// steps a change takes it does not know itself: it asks plan.Foresee, which asks the same
+// plan.Next as the engine's workers do.
+//
+// The one rule: nothing here changes anything. A plan.Observer is all there is of the
+// runtime.
+package forecast
 
 import (
 	"cmp"
@@ -13,26 +21,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Look is all that Preview and Watch may look through. Nothing in it has a
-// verb that changes anything.
-type Look struct {
+// Options are all that Preview reads. Nothing in them has a method that changes anything.
+type Options struct {
 	Config *podconfig.PodConfig
 	// Observer shows what runs; nil: nothing is compared with the runtime.
-	Observer Observer
-	// Kept is what the agent kept of its pods, one record each. A pod that runs
-	// without one is compared by the hashes the runtime carries.
+	Observer plan.Observer
+	// Kept are the records that the agent keeps, one of each pod. A pod that runs without
+	// one is compared by the hashes that the runtime carries.
 	Kept []pod.Record
-	// Here puts an origin that a sandbox carries into the words of Config's
-	// layers, where those differ from the agent's; nil where they do not.
+	// Here translates an origin that a sandbox carries into the layers of Config, where
+	// those differ from the agent's; nil where they do not.
 	Here func(pod.Origin) pod.Origin
-	// NeedWord is what the agent's Config says: the kinds of source whose pods do
-	// not start before their source has spoken.
-	NeedWord map[string]bool
-	// Forbids is what the agent's Config says: why nothing of a pod may start, "" when it
-	// may; nil: everything may.
+	// RequireSourceReady is what the agent's configuration says: the kinds of source whose
+	// pods do not start before their source is ready.
+	RequireSourceReady map[string]bool
+	// Forbids is what the agent's configuration says: why nothing of a pod may start, ""
+	// when it may; nil: everything may.
 	Forbids func(want *pod.Spec) string
-	// Against is the saved set to compare with instead of the runtime; nil for
-	// none.
+	// Against is the saved set to compare with instead of the runtime; nil for none.
 	Against *Saved
 }
 
@@ -45,7 +51,7 @@ type Forecast struct {
 	// Notices say what the forecast could not know, one sentence each.
 	Notices []string
 
-	now     time.Time // as which plan was asked
+	now     time.Time // that plan gets
 	forbids func(want *pod.Spec) string
 }
 
@@ -53,9 +59,9 @@ type Forecast struct {
 type Change struct {
 	Op  podconfig.Op
 	Key pod.Key
-	Old *pod.Spec // nil for ADD, and where nobody kept it
+	Old *pod.Spec // nil for ADD, and where no record has it
 	New *pod.Spec // nil for REMOVE
-	// Source and Origin say where the pod is wanted, or was wanted last.
+	// Source and Origin say which source defines the pod, or defined it last.
 	Source string
 	Origin pod.Origin
 	UID    string
@@ -69,8 +75,8 @@ type Change struct {
 	// Reason says why something restarts, or why a pod is removed that is still
 	// written somewhere; may be empty.
 	Reason string
-	// Steps is what serve would do about the pod, in order, were nothing in its
-	// way; only a comparison with the runtime knows them.
+	// Steps are what serve would do about the pod, in order, if nothing is in its way;
+	// only a comparison with the runtime knows them.
 	Steps []plan.Step
 	Grace int64 // seconds a removed pod gets to end
 }
@@ -78,28 +84,28 @@ type Change struct {
 // Restarts reports whether the change restarts anything.
 func (c Change) Restarts() bool { return c.RestartPod || len(c.RestartContainers) > 0 }
 
-// Preview reads every layer once and says what serving the result would change
-// against the saved set, else against what runs, else against nothing. It
-// returns an error only when the observer does; what is wrong with sources and
-// manifests is in the forecast's State.
-func Preview(ctx context.Context, look Look) (Forecast, error) {
-	state := look.Config.Once(ctx)
+// Preview reads every layer once and returns what serving the result would change
+// against the saved set, else against what runs, else against nothing. It returns an error
+// only when the observer does; what is wrong with sources and manifests is in the
+// forecast's State.
+func Preview(ctx context.Context, o Options) (Forecast, error) {
+	state := o.Config.Once(ctx)
 	switch {
-	case look.Against != nil:
-		return againstSaved(state, look.Against), nil
-	case look.Observer != nil:
-		have, err := look.Observer.Pods(ctx)
+	case o.Against != nil:
+		return againstSaved(state, o.Against), nil
+	case o.Observer != nil:
+		have, err := o.Observer.Pods(ctx)
 		if err != nil {
 			return Forecast{State: state}, err
 		}
-		return againstRuntime(state, have, look, time.Now()), nil
+		return againstRuntime(state, have, o, time.Now()), nil
 	}
 	return againstSaved(state, &Saved{}), nil
 }
 
-// waitsForNobody notes every pod that depends on one which no source wants: it
+// noteMissingDependencies notes every pod that depends on one which no source defines: it
 // does not start before one does.
-func (f *Forecast) waitsForNobody() {
+func (f *Forecast) noteMissingDependencies() {
 	for s := range f.State.Pods.All() {
 		for _, d := range s.DependsOn {
 			if !slices.ContainsFunc(s.Targets(d), func(key pod.Key) bool { return f.State.Pod(key) != nil }) {
@@ -122,7 +128,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 			f.add(want)
 			continue
 		}
-		if want == was { // it is rejected as it is written, and stands as it was
+		if want == was { // it is rejected as it is written now, and stays as it was
 			f.Unchanged++
 			continue
 		}
@@ -133,7 +139,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 			continue
 		}
 		if why := staysOfKind(state, s); why != "" {
-			f.stays(s.Key, why)
+			f.unchanged(s.Key, why)
 			continue
 		}
 		f.remove(s.Key, s, s.Origin, s.UID(), grace(s, -1), "")
@@ -142,32 +148,32 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 	return f
 }
 
-// againstRuntime compares state with what runs, told by the records the agent
-// kept and, where one is missing, by the hashes on the sandbox and containers.
-func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now time.Time) Forecast {
-	f := Forecast{State: state, now: now, forbids: (&Config{Forbids: look.Forbids}).forbids}
-	records := recordsOf(census{pods: have, records: look.Kept})
+// againstRuntime compares state with what runs, by the records that the agent kept and,
+// where one is missing, by the hashes on the sandbox and containers.
+func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now time.Time) Forecast {
+	f := Forecast{State: state, now: now, forbids: o.Forbids}
+	records := plan.RecordsOf(have, o.Kept)
 	runs := map[pod.Key]pod.Actual{}
 	for _, a := range have {
 		runs[a.Key] = a
 	}
 	for want := range state.Pods.All() {
 		a, r := runs[want.Key], records[want.Key]
-		there := present{layer: lastOrigin(a, r, look.Here).Layer(), spec: r.Want, shown: a.UID, alive: lives(a), stops: !r.StopSince.IsZero()}
-		switch d := delayed(state, want, there, look.NeedWord); {
-		case d != nil && d.stop:
-			f.removeRunning(a, r, lastOrigin(a, r, look.Here), "its stop has begun")
-		case d != nil && d.as != nil: // which an agent that was killed may have left half done
-			f.stay(want.Key, d.layer+" could not be read")
-			f.updateRunning(d.as, a, r)
-		case d != nil && there.alive:
-			f.stays(want.Key, d.layer+" could not be read")
+		found := plan.Found{Layer: lastOrigin(a, r, o.Here).Layer(), Spec: r.Want, ShownUID: a.UID, Running: plan.Running(a), Stopping: !r.StopSince.IsZero()}
+		switch d := plan.Delayed(state, want, found, o.RequireSourceReady); {
+		case d != nil && d.Stop:
+			f.removeRunning(a, r, lastOrigin(a, r, o.Here), "its stop has begun")
+		case d != nil && d.As != nil: // which an agent that was killed may have left half done
+			f.noteStays(want.Key, d.Layer+" could not be read")
+			f.updateRunning(d.As, a, r)
+		case d != nil && found.Running:
+			f.unchanged(want.Key, d.Layer+" could not be read")
 		case d != nil:
-			f.waits(want.Key, d.layer)
+			f.waits(want.Key, d.Layer)
 		case want.Pod.DeletionTimestamp != nil:
 			f.deleted(want, a, r)
 		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
-			if why := f.forbids(want); why != "" {
+			if why := plan.ForbiddenBy(f.forbids, want); why != "" {
 				f.Unchanged++
 				f.Notices = append(f.Notices, fmt.Sprintf("pod %s does not start: %s", want.Key, why))
 				continue
@@ -185,10 +191,10 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 			continue
 		}
 		r := records[a.Key]
-		origin := lastOrigin(a, r, look.Here)
-		why, stays := unwanted(state, origin)
+		origin := lastOrigin(a, r, o.Here)
+		why, stays := undefined(state, origin)
 		if stays {
-			f.stays(a.Key, why)
+			f.unchanged(a.Key, why)
 			continue
 		}
 		f.removeRunning(a, r, origin, why)
@@ -197,25 +203,25 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, look Look, now t
 	return f
 }
 
-// steps is what serve would do about a pod that is on the node as a and was
-// written down as r.
+// steps returns what serve would do about a pod that is on the node as a and has the
+// record r.
 func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
 	v := plan.View{
 		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
 		Terminal: string(r.Terminal), StopSince: r.StopSince, StopGrace: r.StopGrace, StopAsked: r.StopAsked, Lives: r.Lives, StartTime: r.StartTime,
-		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now, Forbidden: f.forbids(want),
+		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now, Forbidden: plan.ForbiddenBy(f.forbids, want),
 	}
 	if v.Instance == 0 && a.Sandbox != nil {
 		v.Instance = a.Sandbox.Instance
 	}
-	// An agent puts volumes in place before it makes a sandbox, and takes them when the
-	// pod has ended.
+	// An agent sets volumes up before it makes a sandbox, and tears them down when the pod
+	// has ended.
 	v.VolumesReady = a.Sandbox != nil && plan.Instance(v) == v.Instance && r.Terminal == ""
 	return plan.Foresee(v)
 }
 
-// restarts asks plan what serving want would start anew of a running pod, and
-// what it would resize.
+// restarts asks plan what serving want would restart of a running pod, and what it would
+// resize.
 func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
 	c.Steps = f.steps(want, a, r)
 	instance := r.Instance
@@ -230,9 +236,9 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 	}
 }
 
-// unwanted says of a running pod that the set does not hold whether it stays
-// all the same, and why; or why it goes, where its manifest may still exist.
-func unwanted(state *podconfig.Merged, origin pod.Origin) (why string, stays bool) {
+// undefined returns whether a running pod that the set does not define stays all the same,
+// and why; or why it is removed, where its manifest may still exist.
+func undefined(state *podconfig.Merged, origin pod.Origin) (why string, stays bool) {
 	heard, configured := state.Heard(origin.Layer())
 	switch {
 	case origin.Source == "":
@@ -248,8 +254,8 @@ func unwanted(state *podconfig.Merged, origin pod.Origin) (why string, stays boo
 	return "", false
 }
 
-// staysOfKind says why a saved pod that the set does not hold stays: a saved
-// set knows the kind of its layer only, so every layer of that kind counts.
+// staysOfKind returns why a saved pod that the set does not define stays: a saved set
+// knows the kind of its layer only, so every layer of that kind counts.
 func staysOfKind(state *podconfig.Merged, s *pod.Spec) string {
 	for _, l := range state.Layers {
 		if !l.Heard && (s.Origin.Source == "" || l.Source == s.Origin.Source) {
@@ -277,19 +283,20 @@ func (f *Forecast) remove(key pod.Key, old *pod.Spec, origin pod.Origin, uid str
 	f.Changes = append(f.Changes, Change{Op: podconfig.REMOVE, Key: key, Old: old, Source: origin.Source, Origin: origin, UID: uid, Grace: grace, Reason: why})
 }
 
-// removeRunning records that a pod goes which is on the node.
+// removeRunning records the removal of a pod that is on the node.
 func (f *Forecast) removeRunning(a pod.Actual, r pod.Record, origin pod.Origin, why string) {
 	steps := f.steps(nil, a, r)
 	f.remove(a.Key, r.Want, origin, a.UID, graceOf(steps, grace(r.Want, sandboxGrace(a))), why)
 	f.Changes[len(f.Changes)-1].Steps = steps
 }
 
-func (f *Forecast) stays(key pod.Key, why string) {
+// unchanged records a pod that stays, and notes why.
+func (f *Forecast) unchanged(key pod.Key, why string) {
 	f.Unchanged++
-	f.stay(key, why)
+	f.noteStays(key, why)
 }
 
-func (f *Forecast) stay(key pod.Key, why string) {
+func (f *Forecast) noteStays(key pod.Key, why string) {
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s stays: %s", key, why))
 }
 
@@ -323,10 +330,10 @@ func (f *Forecast) update(want, was *pod.Spec) {
 	f.change(c)
 }
 
-// updateRunning records want where it differs from the pod that runs: the
-// record says by which fields, plan what of it restarts. A record is written
-// after a container was made, so the agent may have ended in between: fields of
-// a container that runs as wanted already are no change.
+// updateRunning records want where it differs from the pod that runs: the record says by
+// which fields, plan what of it restarts. A record is written after a container was made,
+// so the agent may have ended in between: fields of a container that runs as desired
+// already are no change.
 func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	was := r.Want
 	c := changeOf(want, was)
@@ -352,7 +359,7 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	f.change(c)
 }
 
-// updateByHash compares want with a pod of which nobody kept the spec.
+// updateByHash compares want with a pod of which no record has the spec.
 func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, nil)
 	note := "what the agent kept of it is not readable: compared by hash"
@@ -381,10 +388,10 @@ func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	f.change(c)
 }
 
-// finish notes what is to be said of the set as a whole, and puts changes in the
-// order they are shown: by op, then by key.
+// finish notes what holds for the set as a whole, and puts changes in the order they are
+// shown: by op, then by key.
 func (f *Forecast) finish() {
-	f.waitsForNobody()
+	f.noteMissingDependencies()
 	rank := []podconfig.Op{podconfig.ADD, podconfig.UPDATE, podconfig.DELETE, podconfig.REMOVE, podconfig.RECONCILE}
 	slices.SortStableFunc(f.Changes, func(a, b Change) int {
 		if c := slices.Index(rank, a.Op) - slices.Index(rank, b.Op); c != 0 {
@@ -395,16 +402,7 @@ func (f *Forecast) finish() {
 	slices.Sort(f.Notices)
 }
 
-// newer returns the record of the later instance: a replaced pod may have left
-// one behind under its old UID.
-func newer(a, b pod.Record) pod.Record {
-	if a.Want == nil || b.Instance > a.Instance || b.Instance == a.Instance && b.StartTime.After(a.StartTime) {
-		return b
-	}
-	return a
-}
-
-// lastOrigin says where a running pod was wanted last.
+// lastOrigin returns which origin defined a running pod last.
 func lastOrigin(a pod.Actual, r pod.Record, here func(pod.Origin) pod.Origin) pod.Origin {
 	if r.Want != nil {
 		return r.Want.Origin
@@ -427,8 +425,8 @@ func sandboxGrace(a pod.Actual) int64 {
 	return a.Sandbox.Grace
 }
 
-// graceOf returns how long the longest of steps that stop something gives it,
-// and otherwise where there are none.
+// graceOf returns the longest grace of steps that stop a container, and otherwise where
+// there are none.
 func graceOf(steps []plan.Step, otherwise int64) int64 {
 	longest := int64(-1)
 	for _, s := range steps {

@@ -1,4 +1,4 @@
-package engine
+package forecast
 
 import (
 	"encoding/base64"
@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Saved is a merged set that an earlier merge wrote: pods by the names they
-// have on the node, and what can be compared of the config objects.
+// Saved is a merged set that an earlier merge wrote: pods by the names they have on the
+// node, and what can be compared of the config objects.
 type Saved struct {
 	Pods    []*pod.Spec
 	objects map[objectKey]savedObject
@@ -29,10 +29,6 @@ type savedObject struct {
 	object *pod.Object
 	sum    pod.ObjectSum
 }
-
-// Redacted returns what stands for a secret value of n bytes wherever one would
-// be shown.
-func Redacted(n int) string { return pod.Redacted(n) }
 
 // ReadSaved decodes a List as merge writes it, YAML or JSON. file is named in
 // errors and is the origin of the pods.
@@ -123,7 +119,7 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 	redacted := map[string]int{}
 	for k, text := range in.Data {
 		var n int
-		if found, err := fmt.Sscanf(text, "(redacted, %d bytes)", &n); found == 1 && err == nil && text == Redacted(n) {
+		if found, err := fmt.Sscanf(text, "(redacted, %d bytes)", &n); found == 1 && err == nil && text == pod.Redacted(n) {
 			redacted[k] = n
 			continue
 		}
@@ -152,9 +148,9 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 	return savedObject{sum: sum}, nil
 }
 
-// bound returns a saved pod bound to what was saved of the objects it names. A set
-// holds one object of a name, whichever source's: where now is bound to another
-// source's, nobody knows what that was, and it counts as unchanged.
+// bound returns a saved pod bound to what was saved of the objects it names. A set holds
+// one object of a name, of any source: where now is bound to another source's, the set
+// does not have what that was, and it counts as unchanged.
 func (s *Saved) bound(was, now *pod.Spec, state *podconfig.Merged) *pod.Spec {
 	var objects []*pod.Object
 	var sums []pod.ObjectSum

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source"
@@ -39,14 +40,14 @@ func (m *machine) preview(sources ...source.Source) []string {
 	return summary(m.forecast(sources...))
 }
 
-func (m *machine) forecast(sources ...source.Source) Forecast {
+func (m *machine) forecast(sources ...source.Source) forecast.Forecast {
 	m.t.Helper()
 	conn := m.rt.Connect()
 	defer conn.Cut()
 	records, _ := m.disk.All()
-	f, err := Preview(m.t.Context(), Look{
+	f, err := forecast.Preview(m.t.Context(), forecast.Options{
 		Config:   podconfig.New(podconfig.Config{Sources: sources, Restored: m.disk.restored()}),
-		Observer: m.config(conn).Runtime, Kept: records, NeedWord: m.config(conn).NeedWord,
+		Observer: m.config(conn).Runtime, Kept: records, RequireSourceReady: m.config(conn).RequireSourceReady,
 	})
 	if err != nil {
 		m.t.Fatal(err)

@@ -1,4 +1,4 @@
-package engine
+package forecast
 
 import (
 	"context"
@@ -266,7 +266,7 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := Preview(t.Context(), Look{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Observer: looker{pods: c.have}, Kept: c.kept})
+			f, err := Preview(t.Context(), Options{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Observer: looker{pods: c.have}, Kept: c.kept})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -282,7 +282,7 @@ func TestPreview_ForbiddenPod_DoesNotStart(t *testing.T) {
 	t.Parallel()
 	web, other := lookSpec("web", "nginx:2"), lookSpec("other", "x")
 	was := lookSpec("web", "nginx:1")
-	f, err := Preview(t.Context(), Look{
+	f, err := Preview(t.Context(), Options{
 		Config:   podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web), fileOf(other)}}}}),
 		Observer: looker{pods: []pod.Actual{runs(was)}}, Kept: []pod.Record{{Key: was.Key, UID: was.UID(), Want: was, Instance: 1}},
 		Forbids: func(*pod.Spec) string { return "the policy allows no images of nginx" },
@@ -302,7 +302,7 @@ func TestPreview_ForbiddenPod_DoesNotStart(t *testing.T) {
 func TestPreviewSaysThatTheRuntimeFailed(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("connection refused")
-	f, err := Preview(t.Context(), Look{Config: podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a"}}}), Observer: looker{err: broken}})
+	f, err := Preview(t.Context(), Options{Config: podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a"}}}), Observer: looker{err: broken}})
 	if !errors.Is(err, broken) || f.State == nil || len(f.Changes) != 0 {
 		t.Fatalf("got %v, %+v; want the runtime's error, the state, and no change made up", err, f)
 	}
@@ -359,7 +359,7 @@ func TestPreviewAgainstASavedSet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := Preview(t.Context(), Look{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Against: c.against})
+			f, err := Preview(t.Context(), Options{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Against: c.against})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -382,7 +382,7 @@ func TestSecretsShowThroughThePodsThatUseThemByLength(t *testing.T) {
 		p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "s"}}}}
 	}
 	web, other := lookSpec("web", "x", uses), lookSpec("other", "x")
-	redacted := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": Redacted(7)}}
+	redacted := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": pod.Redacted(7)}}
 	open := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": "aHVudGVyMg=="}}
 	for name, c := range map[string]struct {
 		secret string
@@ -397,7 +397,7 @@ func TestSecretsShowThroughThePodsThatUseThemByLength(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := source.File{File: "a/web.yaml", Pods: []*pod.Spec{web, other}, Objects: []*pod.Object{secretData(c.secret)}}
-			f, err := Preview(t.Context(), Look{
+			f, err := Preview(t.Context(), Options{
 				Config:  podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a", files: []source.File{file}}}}),
 				Against: saved(t, item(web), item(other), c.saved),
 			})

@@ -1,4 +1,4 @@
-package engine
+package forecast
 
 import (
 	"slices"
@@ -52,7 +52,7 @@ func changeOf(want, was *pod.Spec) Change {
 	return Change{Op: podconfig.UPDATE, Key: want.Key, Old: was, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
 }
 
-// change records c, or one more pod that is unchanged where c says nothing.
+// change records c, or one more unchanged pod where c changes nothing.
 func (f *Forecast) change(c Change) {
 	switch {
 	case c.New.Pod.DeletionTimestamp != nil && (c.Old == nil || c.Old.Pod.DeletionTimestamp == nil):

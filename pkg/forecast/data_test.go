@@ -1,4 +1,4 @@
-package engine
+package forecast
 
 import (
 	"fmt"
@@ -60,7 +60,7 @@ func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 			kept := *was
 			kept.Data = &pod.Data{Sums: was.Data.Sums, Unbound: was.Data.Unbound} // as a record has it
 			file := source.File{File: "a/web.yaml", Pods: []*pod.Spec{spec}, Objects: c.now}
-			f, err := Preview(t.Context(), Look{
+			f, err := Preview(t.Context(), Options{
 				Config: podconfig.New(podconfig.Config{
 					Sources: []source.Source{said{name: "file:a", files: []source.File{file}}}, Kept: []*pod.Spec{&kept},
 				}),
@@ -98,7 +98,7 @@ func TestPreviewOfDataOfTwoKindsOfSource(t *testing.T) {
 		return object
 	}
 	saved := saved(t, item(mine), item(theirs), map[string]any{"kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": "web"}, "data": map[string]any{"a": "1"}})
-	f, err := Preview(t.Context(), Look{
+	f, err := Preview(t.Context(), Options{
 		Config: podconfig.New(podconfig.Config{Sources: []source.Source{
 			said{name: "file:a", files: []source.File{{File: "a/mine.yaml", Pods: []*pod.Spec{mine}, Objects: []*pod.Object{of(mine.Origin, "2")}}}},
 			said{name: "http:u", files: []source.File{{File: "u", Pods: []*pod.Spec{theirs}, Objects: []*pod.Object{of(theirs.Origin, "3")}}}},

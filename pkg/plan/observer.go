@@ -1,0 +1,36 @@
+package plan
+
+import (
+	"context"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Observer reads the runtime and has no method that changes anything.
+type Observer interface {
+	// Pods returns every pod on the runtime that carries our node's label, each
+	// read now. Order is by key. What could be read comes with the error that says
+	// what could not; nil pods mean that nothing is known.
+	Pods(ctx context.Context) ([]pod.Actual, error)
+	// Pod returns one pod, read now; an empty Actual (with its Key) when the
+	// runtime shows nothing of it.
+	Pod(ctx context.Context, key pod.Key) (pod.Actual, error)
+	// Ready returns what the runtime reports of itself now. An error means that it
+	// does not answer.
+	Ready(ctx context.Context) (pod.RuntimeReady, error)
+}
+
+// Running reports whether anything of a pod runs.
+func Running(have pod.Actual) bool {
+	return have.Sandbox != nil && have.Sandbox.Ready || ContainersRunning(have)
+}
+
+// ContainersRunning reports whether a container of the pod may run.
+func ContainersRunning(have pod.Actual) bool {
+	for _, c := range have.Containers {
+		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+			return true
+		}
+	}
+	return false
+}
