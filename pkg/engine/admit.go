@@ -61,17 +61,17 @@ func (l *loop) admitEdits(seats, waiting []*pod.Spec) []*pod.Spec {
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
 			if otherResources(seat, e.want) && !plan.Replaces(seat, e.want) {
-				l.cfg.say(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
+				l.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
 			seats[i], e.given = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {
 			if resize != (refusal{}) && e.resize != resize {
-				l.cfg.say(e.key, e.want.UID(), "", pod.EventWarning, eventResize+resize.reason, resizeText(resize.reason, e.want, resize.message))
+				l.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, eventResize+resize.reason, resizeText(resize.reason, e.want, resize.message))
 				l.log.Warn("Resize held", "pod", e.key.String(), "reason", resize.reason, "message", resize.message)
 			}
 			if refused != (refusal{}) && e.refused != refused {
-				l.cfg.say(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
+				l.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
 				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message, "detail", detail)
 			}
 			e.resize, e.refused = resize, refused
@@ -140,7 +140,7 @@ func (l *loop) admit(ctx context.Context) {
 	}
 	seated = l.admitEdits(seated, waiting)
 	if len(want) == 0 {
-		l.unjudged = false
+		l.view.pending = false
 		return
 	}
 	ok, refused := plan.Admit(want, seated, node)
@@ -149,17 +149,17 @@ func (l *loop) admit(ctx context.Context) {
 		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
 		l.send(e, true)
 	}
-	l.unjudged = false
+	l.view.pending = false
 	for _, r := range refused {
 		if l.early(r) {
-			l.unjudged = true
+			l.view.pending = true
 			continue
 		}
 		e := l.pods[r.Spec.Key]
 		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
 			e.refused = now
 			e.ended = r.Final
-			l.cfg.say(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
+			l.recorder.event(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
 			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message, "detail", r.Detail)
 			l.send(e, true)
 		}

@@ -128,11 +128,11 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
 		return w.pull(ctx, v.Want, s.Container)
 	}
-	w.sweeping.await(ctx, v.Want.UID())
+	w.env.sweep.await(ctx, v.Want.UID())
 	if err := w.takeSlot(ctx); err != nil {
 		return err
 	}
-	rt := w.cfg.Runtime
+	rt := w.env.runtime
 	switch s.Action {
 	case plan.PutVolumes:
 		w.beginInstance(v.Want, s.Instance)
@@ -141,7 +141,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		if err != nil {
 			return err
 		}
-		err = w.call(ctx, w.starts.CallTimeout(), nil, func() error { return w.cfg.Volumes.Put(ctx, v.Want, place, s.Instance) })
+		err = w.call(ctx, w.env.starts.CallTimeout(), nil, func() error { return w.env.volumes.Put(ctx, v.Want, place, s.Instance) })
 		if err == nil && w.trouble[""].Reason == reasonMount {
 			delete(w.trouble, "")
 		}
@@ -195,7 +195,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 
 // end does a step that takes something away.
 func (w *worker) end(ctx context.Context, s plan.Step) error {
-	rt := w.cfg.Runtime
+	rt := w.env.runtime
 	switch s.Action {
 	case plan.RemoveContainer:
 		w.setStreak(s)
@@ -206,12 +206,12 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 		w.expect = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
-		if w.cfg.Cgroups != nil {
-			if err := w.cfg.Cgroups.Take(s.UID); err != nil {
+		if w.env.cgroups != nil {
+			if err := w.env.cgroups.Take(s.UID); err != nil {
 				return err
 			}
 		}
-		return w.cfg.Volumes.Take(s.UID, s.Instance)
+		return w.env.volumes.Take(s.UID, s.Instance)
 	case plan.Forget:
 		return w.forget(s.UID)
 	}
@@ -221,9 +221,9 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 // make is call for what starts something: no news cuts it short.
 func (w *worker) make(ctx context.Context, f func() error) error {
 	begun := time.Now()
-	err := w.call(ctx, w.starts.CallTimeout(), nil, f)
+	err := w.call(ctx, w.env.starts.CallTimeout(), nil, f)
 	if err == nil {
-		w.starts.RecordCall(time.Since(begun))
+		w.env.starts.RecordCall(time.Since(begun))
 	}
 	return err
 }
@@ -272,9 +272,9 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 			cancel()
 		}
 	}
-	told := hearPull(w.cfg, want, container)
+	told := pullEvents(w.env.recorder, want, container)
 	err := w.call(ctx, pullPatience, news, func() error {
-		return w.cfg.Runtime.PullImage(pullCtx, want, container, told)
+		return w.env.runtime.PullImage(pullCtx, want, container, told)
 	})
 	if superseded {
 		return errStale
@@ -330,7 +330,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 	if w.slot || w.letter.want == nil {
 		return nil
 	}
-	waiter, err := w.starts.Request(ctx, plan.Priority(w.letter.want), w.seq)
+	waiter, err := w.env.starts.Request(ctx, plan.Priority(w.letter.want), w.seq)
 	if err != nil {
 		return err
 	}
@@ -341,7 +341,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 			return nil
 		case l, ok := <-w.mail:
 			if ok && w.read(l) {
-				w.starts.Withdraw(ctx, waiter)
+				w.env.starts.Withdraw(ctx, waiter)
 				return errStale
 			}
 		case <-ctx.Done():
@@ -355,6 +355,6 @@ func (w *worker) freeSlot(ctx context.Context) { w.giveSlot(ctx, false) }
 func (w *worker) giveSlot(ctx context.Context, started bool) {
 	if w.slot {
 		w.slot = false
-		w.starts.Release(ctx, started)
+		w.env.starts.Release(ctx, started)
 	}
 }

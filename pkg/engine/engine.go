@@ -29,8 +29,9 @@
 //	granted   1  start limiter → the worker that asked; it has room
 //	beats     0  Beat → sync loop, which answers on a channel with room
 //	errands   0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
-//	rotated   1  the round that looks at logs → sync loop; there is one round at a time
-//	measured  1  the round that looks at disks → sync loop; there is one round at a time
+//	counting.done, rotation.done, measurement.done
+//	          0, 1, 1
+//	             a round of a periodic job → sync loop; there is one round of each at a time
 //	outbox    –  not a channel: the letters of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //

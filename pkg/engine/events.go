@@ -42,13 +42,15 @@ const (
 	eventResize         = "Resize" // Deferred or Infeasible
 )
 
-// say tells of something that happened to a pod, or to one of its containers: here,
-// once, when it happens.
-func (c Config) say(key pod.Key, uid, path, kind, reason, message string) {
-	if c.Events == nil {
+// recorder sends events; it may be used from many goroutines.
+type recorder struct{ events Events } // nil: events are dropped
+
+// event sends an event of a pod, or of one of its containers, when it happens.
+func (r recorder) event(key pod.Key, uid, path, kind, reason, message string) {
+	if r.events == nil {
 		return
 	}
-	c.Events.Event(pod.Event{
+	r.events.Event(pod.Event{
 		Key: key, UID: uid, Container: path, Type: kind, Reason: reason,
 		Message: strings.TrimSpace(message), At: time.Now(),
 	})
@@ -71,12 +73,12 @@ func fieldPath(of *pod.Spec, name string) string {
 	return "spec.containers{" + name + "}"
 }
 
-// warning tells of what went well for a pod of spec of, but should be heard of.
-func warning(cfg Config, of *pod.Spec) pod.Warn {
+// warning returns what sends a warning about a pod of spec of for which all went well.
+func warning(r recorder, of *pod.Spec) pod.Warn {
 	if of == nil {
 		return nil
 	}
-	return func(reason, message string) { cfg.say(of.Key, of.UID(), "", pod.EventWarning, reason, message) }
+	return func(reason, message string) { r.event(of.Key, of.UID(), "", pod.EventWarning, reason, message) }
 }
 
 // event tells of what happens to a pod of spec of, or to one of its containers.
@@ -85,12 +87,12 @@ func (w *worker) event(of *pod.Spec, container, kind, reason, format string, a .
 	if of != nil {
 		uid = of.UID()
 	}
-	w.cfg.say(w.key, uid, fieldPath(of, container), kind, reason, fmt.Sprintf(format, a...))
+	w.env.recorder.event(w.key, uid, fieldPath(of, container), kind, reason, fmt.Sprintf(format, a...))
 }
 
-// hearPull tells what becomes of an image that a container needs. It is called from a
-// call of the worker: it reads nothing but what it is given.
-func hearPull(cfg Config, of *pod.Spec, container string) func(pod.PullNews) {
+// pullEvents returns what sends the events of a pull for a container. A call of the worker
+// calls it: it reads nothing of the worker.
+func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullNews) {
 	path, image := fieldPath(of, container), ""
 	if c, _ := of.Container(container); c != nil {
 		image = c.Image
@@ -101,15 +103,15 @@ func hearPull(cfg Config, of *pod.Spec, container string) func(pod.PullNews) {
 		}
 		switch {
 		case n.Present:
-			cfg.say(of.Key, of.UID(), path, pod.EventNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", n.Image))
+			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", n.Image))
 		case n.Pulled:
 			text := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting).", n.Image, n.Took.Truncate(time.Millisecond), n.Waited.Truncate(time.Millisecond))
 			if n.Bytes > 0 {
 				text += fmt.Sprintf(" Image size: %d bytes.", n.Bytes)
 			}
-			cfg.say(of.Key, of.UID(), path, pod.EventNormal, eventPulled, text)
+			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulled, text)
 		default:
-			cfg.say(of.Key, of.UID(), path, pod.EventNormal, eventPulling, fmt.Sprintf("Pulling image %q", n.Image))
+			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulling, fmt.Sprintf("Pulling image %q", n.Image))
 		}
 	}
 }

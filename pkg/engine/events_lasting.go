@@ -83,7 +83,7 @@ func (w *worker) tellSandbox(v plan.View, s plan.Step) {
 	}
 	policy := v.Want.Pod.Spec.DNSPolicy
 	clusterFirst := policy == v1.DNSClusterFirstWithHostNet || policy == v1.DNSClusterFirst && !v.Want.Pod.Spec.HostNetwork
-	if w.cfg.NoClusterDNS && clusterFirst {
+	if w.env.noClusterDNS && clusterFirst {
 		w.event(v.Want, "", pod.EventWarning, eventNoDNS,
 			"pod: \"%s_%s(%s)\". kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
 			v.Want.Name, v.Want.Namespace, v.Want.UID(), policy, v1.DNSDefault)

@@ -17,7 +17,7 @@ func (w *worker) forbidden(want *pod.Spec) string {
 		return w.judged.why
 	}
 	was := w.judged.why
-	w.judged = judgement{want, plan.ForbiddenBy(w.cfg.Forbids, want)}
+	w.judged = judgement{want, plan.ForbiddenBy(w.env.forbids, want)}
 	if why := w.judged.why; why != "" && why != was {
 		w.log.Warn("Nothing of the pod starts; what runs of it goes on", "reason", why)
 		w.event(want, "", pod.EventWarning, eventForbidden, "Nothing of the pod starts, what runs of it goes on: %s", why)

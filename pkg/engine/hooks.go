@@ -14,12 +14,12 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	superseded := false
-	err := w.call(ctx, w.starts.CallTimeout(), func() {
+	err := w.call(ctx, w.env.starts.CallTimeout(), func() {
 		if w.outlived(v.Want, s.Container) || w.rec.Lives[id].Killed != "" {
 			superseded = true
 			giveUp()
 		}
-	}, func() error { return w.cfg.Prober.Hook(hookCtx, hookRequest(v, s, id, warning(w.cfg, v.Want))) })
+	}, func() error { return w.env.hooks.Hook(hookCtx, hookRequest(v, s, id, warning(w.env.recorder, v.Want))) })
 	switch {
 	case superseded:
 		return errStale

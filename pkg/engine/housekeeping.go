@@ -7,43 +7,71 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// housekeep looks for pods nobody knows when somebody hinted at one. What it
-// finds is judged by judgeStrays.
+// census is what the node shows: the runtime's pods and the kept records.
+type census struct {
+	pods    []pod.Actual
+	records []pod.Record
+	err     error // of the runtime's pods
+	damaged bool  // some records were not read
+}
+
+// counting is the periodic job that looks for pods the loop does not know, beside the loop:
+// one census at a time, and none without a reason.
+type counting struct {
+	running bool
+	done    chan census      // capacity 0
+	all     bool             // any pod may be there that the loop does not know
+	hinted  map[pod.Key]bool // pods of which there was a hint and that the loop does not know
+}
+
+func newCounting() counting {
+	return counting{done: make(chan census), hinted: make(map[pod.Key]bool)}
+}
+
+// housekeep looks for pods that the loop does not know when there was a hint at one.
+// judgeStrays judges what it finds.
 func (l *loop) housekeep(ctx context.Context) {
-	if l.unjudged {
+	if l.view.pending {
 		l.admit(ctx)
 	}
 	switch {
-	case !l.runtime.Runtime:
-	case l.unknown || !l.adopted:
+	case !l.runtime.Runtime, l.counting.running:
+	case l.counting.all || !l.start.adopted():
 		l.count(ctx)
-	case len(l.hinted) > 0:
+	case len(l.counting.hinted) > 0:
 		l.lookFor(ctx)
 	}
 }
 
-// count reads all that the node shows, beside the loop.
+// count reads all that the node shows.
 func (l *loop) count(ctx context.Context) {
+	if l.counting.running {
+		return
+	}
+	l.counting.all = false
+	runtime, records, log := l.cfg.Runtime, l.cfg.Records, l.log
 	l.take(ctx, func() (c census) {
-		c.pods, c.err = l.cfg.Runtime.Pods(ctx)
+		c.pods, c.err = runtime.Pods(ctx)
 		if c.pods != nil {
 			var err error
-			if c.records, err = l.cfg.Records.All(); err != nil {
-				l.log.Warn("Records not read", "error", err)
+			if c.records, err = records.All(); err != nil {
+				log.Warn("Records not read", "error", err)
 				c.damaged = true
 			}
 		}
 		return c
-	}, func() { l.unknown = false })
+	})
 }
 
-// lookFor reads the pods that were hinted at, and no other.
+// lookFor reads the pods of which there was a hint, and no other.
 func (l *loop) lookFor(ctx context.Context) {
-	keys := sortedKeys(l.hinted)
+	keys := sortedKeys(l.counting.hinted)
+	clear(l.counting.hinted)
+	runtime := l.cfg.Runtime
 	l.take(ctx, func() (c census) {
 		c.pods = []pod.Actual{}
 		for _, key := range keys {
-			a, err := l.cfg.Runtime.Pod(ctx, key)
+			a, err := runtime.Pod(ctx, key)
 			switch {
 			case err != nil:
 				c.err = err
@@ -52,32 +80,29 @@ func (l *loop) lookFor(ctx context.Context) {
 			}
 		}
 		return c
-	}, func() { clear(l.hinted) })
+	})
 }
 
-// take takes a census in a goroutine of its own, one at a time; begun is called
-// when it is under way.
-func (l *loop) take(ctx context.Context, look func() census, begun func()) {
-	if l.counting {
-		return
-	}
-	l.counting = true
-	begun()
+// take takes a census in a goroutine of its own.
+func (l *loop) take(ctx context.Context, look func() census) {
+	l.counting.running = true
+	done := l.counting.done
 	l.workers.Go(func() {
 		select {
-		case l.census <- look():
+		case done <- look():
 		case <-ctx.Done():
 		}
 	})
 }
 
-// handleCensus takes stock. The first one adopts: pods that run keep their seats.
+// handleCensus notes the pods that the loop does not know. The first census adopts: pods
+// that run keep their seats.
 func (l *loop) handleCensus(ctx context.Context, c census) {
-	l.counting = false
+	l.counting.running = false
 	if c.err != nil {
 		// Pods that could not be read are looked for again; the others count.
 		l.log.Warn("Runtime not read", "error", c.err)
-		l.unknown = true
+		l.counting.all = true
 		if c.pods == nil {
 			return
 		}
@@ -99,19 +124,12 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		}
 		l.note(a.Key, s)
 	}
-	if !l.adopted {
-		l.adopted, l.whole = true, c.err == nil && !c.damaged
-		l.found = make(map[string]bool)
-		for _, r := range c.records {
-			l.found[r.UID] = true
-		}
-		for _, a := range c.pods {
-			l.found[a.UID] = true
-		}
+	if !l.start.adopted() {
+		l.start.adopt(c)
 		for key, uid := range l.down {
 			l.note(key, stray{uid: uid})
 		}
-		l.begin(ctx, false)
+		l.begin(ctx)
 	}
 	l.judgeStrays(ctx)
 }
@@ -133,7 +151,7 @@ func (l *loop) note(key pod.Key, s stray) {
 	case known:
 		s.Spec, s.Ended = old.Spec, old.Ended
 	}
-	s.first = !l.begun
+	s.first = !l.start.dispatching()
 	l.strays[key] = s
 }
 
@@ -147,7 +165,7 @@ func (l *loop) goes(key pod.Key) bool {
 // was heard, or when that source is not configured any more. Silence removes
 // nothing.
 func (l *loop) judgeStrays(ctx context.Context) {
-	if !l.begun {
+	if !l.start.dispatching() {
 		return
 	}
 	for _, key := range sortedKeys(l.strays) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -42,7 +43,7 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 	if e.mail == nil {
 		e.mail = make(chan letter, 1)
 		w := &worker{
-			loop:    l,
+			env:     l.env,
 			key:     e.key,
 			seq:     e.seq,
 			uid:     e.uid,
@@ -52,8 +53,10 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 			created: make(map[string]string),
 			failing: make(map[string]plan.Action),
 			before:  l.cfg.Before[e.key],
+
+			thinking: &atomic.Int64{},
 		}
-		e.worker = w
+		e.thinking = w.thinking
 		if l.cfg.WorkerStarted != nil {
 			l.cfg.WorkerStarted(time.Since(e.since))
 		}

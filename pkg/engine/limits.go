@@ -27,11 +27,19 @@ func limited(p *v1.Pod) bool {
 	return false
 }
 
-// measure looks at the disks of the pods that have such limits, beside the loop and
-// one at a time, and evicts those that exceed them. A round that is not over when
-// the next is due lets that one pass; without such pods there is none.
+// measurement is the periodic job that measures the disks of pods with such limits, beside
+// the loop: one round at a time. A round that is not over when the next is due lets that
+// one pass.
+type measurement struct {
+	running bool
+	done    chan []overfull // capacity 1: what exceeds its limits
+}
+
+func newMeasurement() measurement { return measurement{done: make(chan []overfull, 1)} }
+
+// measure begins a round; without pods that have limits there is none.
 func (l *loop) measure(ctx context.Context) {
-	if l.measuring {
+	if l.measurement.running {
 		return
 	}
 	type place struct {
@@ -47,17 +55,18 @@ func (l *loop) measure(ctx context.Context) {
 	if len(places) == 0 {
 		return
 	}
-	l.measuring = true
+	l.measurement.running = true
+	done, volumes, log := l.measurement.done, l.cfg.Volumes, l.log
 	l.workers.Go(func() {
 		var found []overfull
-		defer func() { l.measured <- found }() // there is room: one round at a time
+		defer func() { done <- found }() // there is room: one round at a time
 		for _, p := range places {
 			if ctx.Err() != nil {
 				return
 			}
-			message, err := l.cfg.Volumes.Over(ctx, p.spec, p.instance)
+			message, err := volumes.Over(ctx, p.spec, p.instance)
 			if err != nil {
-				l.log.Debug("Volumes not measured", "pod", p.key.String(), "error", err)
+				log.Debug("Volumes not measured", "pod", p.key.String(), "error", err)
 			}
 			if p.message = message; message != "" {
 				found = append(found, p.overfull)
@@ -68,7 +77,7 @@ func (l *loop) measure(ctx context.Context) {
 
 // handleMeasured evicts what a round has found.
 func (l *loop) handleMeasured(found []overfull) {
-	l.measuring = false
+	l.measurement.running = false
 	for _, o := range found {
 		l.evict(o)
 	}
@@ -83,6 +92,6 @@ func (l *loop) evict(o overfull) {
 	}
 	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)
 	e.evicted = o
-	l.cfg.say(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
+	l.recorder.event(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
 	l.send(e, true)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/feed"
@@ -18,17 +19,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/startlimit"
 )
 
-// housekeepingPeriod is how often what nobody knows is looked at; a tick with
-// nothing unknown costs nothing (C-1.30).
+// housekeepingPeriod is how often the loop looks for pods that it does not know; a tick
+// without a hint at one costs nothing (C-1.30).
 const housekeepingPeriod = 2 * time.Second
 
-// layerPatience is how long the first dispatch waits for layers that have
-// neither answered nor failed, so that a later layer's pod is not started only
-// to be replaced by an earlier layer's of the same name a moment later.
-const layerPatience = 500 * time.Millisecond
-
-// loop is the sync loop: the one goroutine that dispatches. All its fields but
-// the channels belong to it.
+// loop is the sync loop: the one goroutine that dispatches. All its fields but the
+// channels belong to it; pod workers get a workerEnv, from which they cannot reach them.
 type loop struct {
 	cfg  Config
 	log  *slog.Logger
@@ -38,17 +34,15 @@ type loop struct {
 	hints   chan pod.Key
 	ready   chan pod.RuntimeReady
 	reports chan report
-	census  chan census
 	beats   chan chan error
 	errands chan *errand
-	rotated chan error // capacity 1: a rotation is over; the last that went wrong in it
-	// measured has capacity 1: disks were looked at; what exceeds its limits.
-	measured chan []overfull
 
 	starts   *startlimit.Limiter
 	prober   *prober.Prober
 	reporter *reporter
+	recorder recorder
 	workers  *sync.WaitGroup
+	env      *workerEnv // of the workers
 
 	// sweep allows stopping what nobody wants; runonce never sweeps.
 	sweep bool
@@ -65,30 +59,21 @@ type loop struct {
 	// finished ends the loop when it returns true; nil never ends it.
 	finished func() bool
 
-	state     *podconfig.Merged
-	pods      map[pod.Key]*entry
-	strays    map[pod.Key]stray
-	runtime   pod.RuntimeReady
-	adopted   bool             // the runtime was read once: seats and strays are known
-	late      bool             // layerPatience is over
-	whole     bool             // the first census read every pod
-	found     map[string]bool  // UIDs it saw
-	begun     bool             // adopted, and the layers have had their time to speak
-	since     time.Time        // when it has begun
-	known     bool             // the pods there are were looked at
-	counting  bool             // a census is under way
-	rotating  bool             // logs are being looked at
-	measuring bool             // disks are being looked at
-	unknown   bool             // anything may be there that nobody knows
-	hinted    map[pod.Key]bool // pods somebody hinted at and nobody knows
-	held      map[pod.Key]bool // wanted pods that wait for a layer to speak
-	diskTold  bool             // records cannot be written, and that was said
-	logsTold  bool             // logs cannot be rotated, and that was said
-	reported  bool             // every pod found or wanted at the start was reported
-	strange   bool             // the node's object was not seen when it was last asked for
-	unjudged  bool             // pods wait for the node's object to be seen
-	handed    uint64           // errands taken
-	seq, gen  uint64
+	state       *podconfig.Merged
+	pods        map[pod.Key]*entry
+	strays      map[pod.Key]stray
+	runtime     pod.RuntimeReady
+	start       startup
+	view        nodeView
+	held        map[pod.Key]bool // desired pods that wait for a layer to answer
+	diskFailing bool             // records cannot be written, and that was logged
+
+	counting    counting
+	rotation    rotation
+	measurement measurement
+
+	handed   uint64 // errands taken
+	seq, gen uint64
 }
 
 // entry is one pod the loop knows.
@@ -116,8 +101,8 @@ type entry struct {
 	health    pod.Health
 	targets   []prober.Target
 	last      *report
-	worker    *worker   // that reads mail; the loop reads its thinking alone
-	errands   []*errand // asked for; its worker knows which it has heeded
+	thinking  *atomic.Int64 // its worker's; nil: no worker
+	errands   []*errand     // asked for; its worker knows which it has heeded
 }
 
 // stray is a pod the node shows and nobody wants.
@@ -128,41 +113,34 @@ type stray struct {
 	seen  bool   // judged and said
 }
 
-// census is what the node shows: the runtime's pods and the kept records.
-type census struct {
-	pods    []pod.Actual
-	records []pod.Record
-	err     error // of the runtime's pods
-	damaged bool  // some records were not read
-}
-
 func (e *Engine) newLoop(sweep bool) *loop {
 	l := &loop{
-		cfg:      e.cfg,
-		log:      e.log,
-		feed:     e.feed,
-		batches:  make(chan podconfig.Batch),
-		hints:    make(chan pod.Key),
-		ready:    make(chan pod.RuntimeReady),
-		reports:  make(chan report),
-		census:   make(chan census),
-		rotated:  make(chan error, 1),
-		measured: make(chan []overfull, 1),
-		starts:   startlimit.New(e.cfg.Starts),
-		reporter: newReporter(e.cfg.Sinks, e.log),
-		sweep:    sweep,
-		pods:     make(map[pod.Key]*entry),
-		strays:   make(map[pod.Key]stray),
-		hinted:   make(map[pod.Key]bool),
-		beats:    e.beats,
-		errands:  e.errands,
+		cfg:         e.cfg,
+		log:         e.log,
+		feed:        e.feed,
+		batches:     make(chan podconfig.Batch),
+		hints:       make(chan pod.Key),
+		ready:       make(chan pod.RuntimeReady),
+		reports:     make(chan report),
+		counting:    newCounting(),
+		rotation:    newRotation(),
+		measurement: newMeasurement(),
+		starts:      startlimit.New(e.cfg.Starts),
+		reporter:    newReporter(e.cfg.Sinks, e.log),
+		recorder:    recorder{e.cfg.Events},
+		sweep:       sweep,
+		pods:        make(map[pod.Key]*entry),
+		strays:      make(map[pod.Key]stray),
+		beats:       e.beats,
+		errands:     e.errands,
 
 		dependents: make(map[pod.Key]map[pod.Key]bool),
 		held:       make(map[pod.Key]bool),
 	}
+	l.env = l.workerEnv()
 	l.prober = prober.New(e.cfg.Prober, e.log, func(t prober.Target, reason, message string) {
 		message = strings.ReplaceAll(message, t.ContainerID, t.Container.Name) // one event for all that fail alike
-		e.cfg.say(t.Key, t.UID, t.Path, pod.EventWarning, reason, message)
+		l.recorder.event(t.Key, t.UID, t.Path, pod.EventWarning, reason, message)
 	})
 	return l
 }
@@ -173,12 +151,12 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer resync.Stop()
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()
-	rotation := time.NewTicker(rotationPeriod)
-	defer rotation.Stop()
+	rounds := time.NewTicker(rotationPeriod)
+	defer rounds.Stop()
 	patience := time.NewTimer(layerPatience)
 	defer patience.Stop()
-	silent := time.NewTimer(feed.AnswerTimeout)
-	defer silent.Stop()
+	unanswered := time.NewTimer(feed.AnswerTimeout)
+	defer unanswered.Stop()
 	for {
 		select {
 		case b := <-l.batches:
@@ -191,24 +169,25 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.resync(ctx)
 		case <-housekeeping.C:
 			l.housekeep(ctx)
-		case <-rotation.C:
+		case <-rounds.C:
 			l.rotate(ctx)
 			l.measure(ctx)
-		case found := <-l.measured:
+		case found := <-l.measurement.done:
 			l.handleMeasured(found)
 		case beat := <-l.beats:
 			beat <- l.stuck(time.Now())
 		case o := <-l.errands:
 			l.handleErrand(ctx, o)
 		case <-patience.C:
-			l.begin(ctx, true)
-		case <-silent.C:
-			l.noteSilence()
+			l.start.late = true
+			l.begin(ctx)
+		case <-unanswered.C:
+			l.noteUnanswered()
 		case r := <-l.ready:
 			l.handleReady(ctx, r)
 		case r := <-l.reports:
 			l.handleReport(ctx, r)
-		case c := <-l.census:
+		case c := <-l.counting.done:
 			l.handleCensus(ctx, c)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -226,8 +205,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
-	if !l.begun {
-		l.begin(ctx, false)
+	if !l.start.dispatching() {
+		l.begin(ctx)
 		return
 	}
 	admit := false
@@ -247,43 +226,6 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 		l.admit(ctx)
 	}
 	l.judgeStrays(ctx)
-}
-
-// begin dispatches everything for the first time: when the runtime was read, so
-// that who runs keeps the seat, and every layer has answered, failed, or had its
-// time.
-func (l *loop) begin(ctx context.Context, late bool) {
-	l.late = l.late || late
-	if l.begun || !l.adopted || l.state == nil {
-		return
-	}
-	for _, layer := range l.state.Layers {
-		if !l.late && !layer.Heard && layer.Error == "" {
-			return
-		}
-	}
-	l.begun, l.since = true, time.Now()
-	for spec := range l.state.Pods.All() {
-		l.want(ctx, spec.Key, spec)
-	}
-	l.admit(ctx)
-	l.judgeStrays(ctx)
-}
-
-// noteSilence tells of sources that have neither answered nor failed.
-func (l *loop) noteSilence() {
-	var layers []podconfig.LayerState
-	switch {
-	case l.state != nil:
-		layers = l.state.Layers
-	case l.cfg.PodConfig != nil:
-		layers = l.cfg.PodConfig.Layers()
-	}
-	for _, layer := range layers {
-		if !layer.Heard && layer.Error == "" {
-			l.log.Warn("Source has not answered yet", "source", layer.Name, "pods_kept", layer.Pods)
-		}
-	}
 }
 
 // want sets what is wanted of key and tells its worker.
@@ -346,7 +288,7 @@ func (l *loop) entry(key pod.Key) *entry {
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 	if key == (pod.Key{}) {
 		l.pokeAll(ctx)
-		l.unknown = true
+		l.counting.all = true
 		return
 	}
 	if e := l.pods[key]; e != nil {
@@ -356,7 +298,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 		return
 	}
 	if _, known := l.strays[key]; !known {
-		l.hinted[key] = true
+		l.counting.hinted[key] = true
 	}
 }
 
@@ -415,9 +357,9 @@ func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 		l.log.Info("Container runtime is ready")
 	}
 	switch {
-	case !l.adopted && r.Runtime:
+	case !l.start.adopted() && r.Runtime:
 		l.count(ctx)
-	case l.adopted && (was.Runtime != r.Runtime || was.Network != r.Network):
+	case l.start.adopted() && (was.Runtime != r.Runtime || was.Network != r.Network):
 		l.pokeAll(ctx)
 	}
 }

@@ -38,25 +38,14 @@ func (l *loop) logState(now *podconfig.Merged) {
 	}
 }
 
-// noteDisk says once that records cannot be written, and once that they can be
-// again; one line for the node, not one for each pod.
+// noteDisk logs once that records cannot be written, and once that they can be again: one
+// line for the node, not one for each pod.
 func (l *loop) noteDisk(err error) {
 	switch {
-	case err != nil && !l.diskTold:
+	case err != nil && !l.diskFailing:
 		l.log.Warn("Records not written; pods go on without", "error", err)
-	case err == nil && l.diskTold:
+	case err == nil && l.diskFailing:
 		l.log.Info("Records are written again")
 	}
-	l.diskTold = err != nil
-}
-
-// noteLogs is noteDisk for logs that grow because they cannot be rotated.
-func (l *loop) noteLogs(err error) {
-	switch {
-	case err != nil && !l.logsTold:
-		l.log.Warn("Logs not rotated", "error", err)
-	case err == nil && l.logsTold:
-		l.log.Info("Logs are rotated again")
-	}
-	l.logsTold = err != nil
+	l.diskFailing = err != nil
 }

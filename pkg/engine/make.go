@@ -15,13 +15,13 @@ import (
 // the first container does, and shrinks after the last one (C-1.34.5, lower).
 func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
 	err := w.make(ctx, func() error {
-		if w.cfg.Cgroups == nil {
-			return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
+		if w.env.cgroups == nil {
+			return w.env.runtime.UpdateContainer(ctx, id, want, container)
 		}
-		if err := w.cfg.Cgroups.Raise(want); err != nil {
+		if err := w.env.cgroups.Raise(want); err != nil {
 			return err
 		}
-		return w.cfg.Runtime.UpdateContainer(ctx, id, want, container)
+		return w.env.runtime.UpdateContainer(ctx, id, want, container)
 	})
 	if err != nil {
 		return err
@@ -35,10 +35,10 @@ func (w *worker) update(ctx context.Context, want *pod.Spec, container, id strin
 // lower gives the pod's cgroup what is left of an edit when all its containers are as
 // they are wanted: it shrinks then.
 func (w *worker) lower(v plan.View, p plan.Plan) {
-	if w.cfg.Cgroups == nil || v.Want == nil || w.lowered == v.Want || !p.Settled || p.Behind || v.Have.Sandbox == nil || w.rec.Terminal != "" {
+	if w.env.cgroups == nil || v.Want == nil || w.lowered == v.Want || !p.Settled || p.Behind || v.Have.Sandbox == nil || w.rec.Terminal != "" {
 		return
 	}
-	if err := w.cfg.Cgroups.Lower(v.Want); err != nil {
+	if err := w.env.cgroups.Lower(v.Want); err != nil {
 		w.log.Warn("Cgroup of the pod not lowered", "error", err)
 		return
 	}
@@ -49,17 +49,17 @@ func (w *worker) lower(v plan.View, p plan.Plan) {
 // first call.
 func (w *worker) place(want *pod.Spec) (pod.Place, error) {
 	var p pod.Place
-	if w.cfg.Cgroups != nil {
-		p.CgroupParent = w.cfg.Cgroups.Parent(want)
+	if w.env.cgroups != nil {
+		p.CgroupParent = w.env.cgroups.Parent(want)
 	}
 	if want.Pod.Spec.HostUsers == nil || *want.Pod.Spec.HostUsers {
 		return p, nil
 	}
 	const reason = "FailedCreatePodSandBox"
-	if w.cfg.Users == nil {
+	if w.env.users == nil {
 		return p, &pod.StartError{Reason: reason, Err: errors.New("this node has no users to give to pods"), Final: true}
 	}
-	users, err := w.cfg.Users.Give(want.UID())
+	users, err := w.env.users.Give(want.UID())
 	if err != nil {
 		return p, &pod.StartError{Reason: reason, Err: err}
 	}
@@ -73,12 +73,12 @@ func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) er
 	if err != nil {
 		return err
 	}
-	if w.cfg.Cgroups != nil {
-		if place.CgroupParent, err = w.cfg.Cgroups.Put(want); err != nil {
+	if w.env.cgroups != nil {
+		if place.CgroupParent, err = w.env.cgroups.Put(want); err != nil {
 			return &pod.StartError{Reason: "FailedCreatePodContainer", Err: err}
 		}
 	}
-	_, err = w.cfg.Runtime.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: s.Instance, Attempt: s.Attempt, Place: place, Warn: warning(w.cfg, want)})
+	_, err = w.env.runtime.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: s.Instance, Attempt: s.Attempt, Place: place, Warn: warning(w.env.recorder, want)})
 	return err
 }
 
@@ -89,20 +89,20 @@ func (w *worker) request(v plan.View, s plan.Step) (r pod.CreateRequest, err err
 		return r, err
 	}
 	from := pod.Sources{
-		Node: pod.NodeFacts{HostIPs: w.cfg.HostIPs, Allocatable: w.cfg.Node.Allocatable},
+		Node: pod.NodeFacts{HostIPs: w.env.hostIPs, Allocatable: w.env.allocatable},
 		File: func(volume, path string) ([]byte, error) {
-			return w.cfg.Volumes.File(v.Want, r.Sandbox.Instance, volume, path)
+			return w.env.volumes.File(v.Want, r.Sandbox.Instance, volume, path)
 		},
 	}
-	if w.cfg.Services != nil && v.Want.Origin.Source == sourceAPI {
-		if from.Services, err = w.cfg.Services(v.Want.Namespace); err != nil {
+	if w.env.services != nil && v.Want.Origin.Source == sourceAPI {
+		if from.Services, err = w.env.services(v.Want.Namespace); err != nil {
 			return r, err
 		}
 	}
 	if r.Env, err = pod.Environment(r, from); err != nil {
 		return r, err
 	}
-	r.Mounts, err = w.cfg.Volumes.Mounts(r)
+	r.Mounts, err = w.env.volumes.Mounts(r)
 	return r, err
 }
 
@@ -118,12 +118,12 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	var id string
 	err = w.make(ctx, func() (err error) {
-		if w.cfg.Cgroups != nil { // it may be given more than what it follows had
-			if err := w.cfg.Cgroups.Raise(v.Want); err != nil {
+		if w.env.cgroups != nil { // it may be given more than what it follows had
+			if err := w.env.cgroups.Raise(v.Want); err != nil {
 				return &pod.StartError{Reason: "CreateContainerError", Err: err}
 			}
 		}
-		id, err = w.cfg.Runtime.CreateContainer(ctx, r)
+		id, err = w.env.runtime.CreateContainer(ctx, r)
 		return err
 	})
 	if err != nil {

@@ -7,12 +7,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// node is what admission judges by now: this machine, with the labels and taints that
-// its Node object has, where an API server keeps one (C-1.31.3). Somebody may have
-// given it others than it registered with.
+// nodeView is what the loop knows of the node's object.
+type nodeView struct {
+	unseen  bool // the object was not seen when it was last asked for
+	pending bool // pods wait for it to be seen
+}
+
+// node is what admission judges by now: this machine, with the labels and taints that its
+// Node object has, where an API server keeps one (C-1.31.3). They may be others than it
+// registered with.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
-	l.strange = false
+	l.view.unseen = false
 	if l.cfg.NodeSeen == nil {
 		return n
 	}
@@ -20,19 +26,19 @@ func (l *loop) node() plan.Node {
 	if ok {
 		n.Labels, n.Taints = labels, taints
 	}
-	l.strange = !ok
+	l.view.unseen = !ok
 	return n
 }
 
-// early reports whether a pod is refused for labels or taints before those of the
+// early reports whether a pod is not admitted for labels or taints before those of the
 // node's object are known: it is judged again, not failed for what may be otherwise.
 func (l *loop) early(r plan.Refusal) bool {
-	return l.strange && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
+	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
-// timed is do, whose time is told where a plan has steps.
+// timed is do, and measures how long the steps of a plan take.
 func (w *worker) timed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
-	if len(p.Steps) == 0 || w.cfg.Worked == nil {
+	if len(p.Steps) == 0 || w.env.worked == nil {
 		return w.do(ctx, v, p)
 	}
 	operation := "sync"
@@ -43,6 +49,6 @@ func (w *worker) timed(ctx context.Context, v plan.View, p plan.Plan) (result, t
 		operation = "create"
 	}
 	begun := time.Now()
-	defer func() { w.cfg.Worked(operation, time.Since(begun)) }()
+	defer func() { w.env.worked(operation, time.Since(begun)) }()
 	return w.do(ctx, v, p)
 }

@@ -92,7 +92,7 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 // whether all have. What has started has started; what is ready must be so while
 // the others are.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]PodReport) bool {
-	if !l.begun {
+	if !l.start.dispatching() {
 		return false
 	}
 	for spec := range set.Pods.All() {

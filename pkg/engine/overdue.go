@@ -78,7 +78,7 @@ func (w *worker) overdue(v plan.View) <-chan time.Time {
 
 // tellOverdue reports in the middle of a stop.
 func (w *worker) tellOverdue(ctx context.Context) {
-	have, err := w.cfg.Runtime.Pod(ctx, w.key)
+	have, err := w.env.runtime.Pod(ctx, w.key)
 	if err != nil || have.Empty() {
 		return // the look after the stop says what became of it
 	}

@@ -92,7 +92,7 @@ func (w *worker) quarantine(ctx context.Context) bool {
 	r.pod.Status.Message = "nodectl failed over this pod several times within a minute and leaves it as it is until it is edited"
 	w.lastPod = r.pod
 	select {
-	case w.reports <- r:
+	case w.env.reports <- r:
 	case <-ctx.Done():
 		return false
 	}

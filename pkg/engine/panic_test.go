@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,7 +246,7 @@ func (g *gag) WithAttrs([]slog.Attr) slog.Handler { return g }
 func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 	now := time.Now()
 	l := &loop{pods: map[pod.Key]*entry{
-		webKey:                            {key: webKey, worker: &worker{}},
+		webKey:                            {key: webKey, thinking: &atomic.Int64{}},
 		{Namespace: "default", Name: "x"}: {},
 	}}
 	for since, want := range map[time.Duration]string{
@@ -254,7 +255,7 @@ func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 		31 * time.Second:  "the worker of pod default/web does not decide",
 		-10 * time.Minute: "", // the clock was set back (F14)
 	} {
-		thinking := &l.pods[webKey].worker.thinking
+		thinking := l.pods[webKey].thinking
 		if thinking.Store(0); since != 0 {
 			thinking.Store(now.Add(-since).UnixNano())
 		}

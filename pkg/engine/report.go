@@ -60,45 +60,6 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	}
 }
 
-// lookPatience is how long after its begin the loop waits for pods that nobody could look
-// at, because the runtime hangs over them or the node they need is not known, before it
-// says that these are the pods.
-const lookPatience = 10 * time.Second
-
-// noteAllReported says once that the pods there are were looked at and reported, and once
-// that the start is over: every source was heard, too.
-func (l *loop) noteAllReported() {
-	if l.reported || !l.begun {
-		return
-	}
-	open := 0
-	for _, e := range l.pods {
-		if e.last == nil {
-			open++
-		}
-	}
-	if !l.known && (open == 0 || time.Since(l.since) > lookPatience) {
-		l.known = true
-		l.feed.MarkPodsObserved()
-	}
-	if open > 0 || !l.state.AllHeard() {
-		return
-	}
-	l.reported = true
-	l.log.Info("All pods reported", "pods", len(l.pods))
-	if l.cfg.Synced != nil {
-		l.cfg.Synced()
-	}
-	for _, key := range sortedKeys(l.cfg.Before) {
-		if _, found := l.strays[key]; l.sweep && !found && l.pods[key] == nil {
-			l.sayGone(key, nil) // it went while no agent could say so
-		}
-	}
-	if l.sweep && l.whole {
-		l.sweepDirectories()
-	}
-}
-
 // sweepDirectories removes, beside the loop, what agents that died left on the
 // disk, and of cgroups, of pods that nobody knows any more (I6).
 func (l *loop) sweepDirectories() {
@@ -112,7 +73,7 @@ func (l *loop) sweepDirectories() {
 	for _, s := range l.strays {
 		keep[s.uid] = true
 	}
-	for uid := range l.found {
+	for uid := range l.start.found {
 		keep[uid] = true
 	}
 	l.sweeping.begin(maps.Clone(keep)) // workers may add to it

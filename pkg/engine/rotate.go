@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -24,16 +25,26 @@ func logsOf(have pod.Actual) []logFile {
 	return list
 }
 
-// rotate looks at the logs of all running containers, beside the loop, one at a
-// time. A round that is not over when the next is due lets that one pass.
+// rotation is the periodic job that rotates logs, beside the loop: one round at a time. A
+// round that is not over when the next is due lets that one pass.
+type rotation struct {
+	running bool
+	done    chan error // capacity 1: the last failure of a round
+	failing bool       // that was logged
+}
+
+func newRotation() rotation { return rotation{done: make(chan error, 1)} }
+
+// rotate begins a round over the logs of all running containers.
 func (l *loop) rotate(ctx context.Context) {
+	r := &l.rotation
 	select {
-	case err := <-l.rotated:
-		l.rotating = false
-		l.noteLogs(err)
+	case err := <-r.done:
+		r.running = false
+		r.note(l.log, err)
 	default:
 	}
-	if l.cfg.Logs == nil || l.rotating {
+	if l.cfg.Logs == nil || r.running {
 		return
 	}
 	var files []logFile
@@ -45,19 +56,31 @@ func (l *loop) rotate(ctx context.Context) {
 	if len(files) == 0 {
 		return
 	}
-	l.rotating = true
+	r.running = true
+	done, logs, runtime, log := r.done, l.cfg.Logs, l.cfg.Runtime, l.log
 	l.workers.Go(func() {
 		var failed error
-		defer func() { l.rotated <- failed }() // there is room: one round at a time
+		defer func() { done <- failed }() // there is room: one round at a time
 		for _, f := range files {
 			if ctx.Err() != nil {
 				return
 			}
-			err := l.cfg.Logs.Rotate(ctx, f.path, func(ctx context.Context) error { return l.cfg.Runtime.ReopenLog(ctx, f.containerID) })
+			err := logs.Rotate(ctx, f.path, func(ctx context.Context) error { return runtime.ReopenLog(ctx, f.containerID) })
 			if err != nil && ctx.Err() == nil {
-				l.log.Debug("Log not rotated", "log", f.path, "error", err)
+				log.Debug("Log not rotated", "log", f.path, "error", err)
 				failed = err
 			}
 		}
 	})
+}
+
+// note logs once that logs cannot be rotated, and once that they can be again.
+func (r *rotation) note(log *slog.Logger, err error) {
+	switch {
+	case err != nil && !r.failing:
+		log.Warn("Logs not rotated", "error", err)
+	case err == nil && r.failing:
+		log.Info("Logs are rotated again")
+	}
+	r.failing = err != nil
 }

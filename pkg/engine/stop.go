@@ -43,7 +43,7 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	for i, s := range steps {
 		end := make(chan struct{})
 		over[s.Container] = end
-		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID, warning(w.cfg, w.madeOf())), hooked: w.rec.Lives[s.ID].PreStop}
+		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.madeOf())), hooked: w.rec.Lives[s.ID].PreStop}
 	}
 	for _, s := range stops {
 		for _, name := range s.After {
@@ -72,7 +72,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 	for i, s := range stops {
 		wg.Go(func() {
 			err := panics.ToError(func() error {
-				return s.run(ctx, w.cfg, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
+				return s.run(ctx, w.env, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
 			})
 			close(s.end)
 			tell(stopped{i: i, err: err})
@@ -163,7 +163,7 @@ type stop struct {
 }
 
 // run ends the container. hooked is told how its hook ended.
-func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
+func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) error {
 	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
 	patient, cancel := context.WithCancel(ctx)
 	var timer sync.WaitGroup
@@ -174,7 +174,7 @@ func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
 	defer timer.Wait()
 	defer cancel()
 	if s.Hook != nil && !s.hooked {
-		err := cfg.Prober.Hook(patient, s.request)
+		err := env.hooks.Hook(patient, s.request)
 		if err != nil && patient.Err() != nil {
 			err = errors.Join(err, context.DeadlineExceeded)
 		}
@@ -189,7 +189,7 @@ func (s *stop) run(ctx context.Context, cfg Config, hooked func(error)) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return s.kill(ctx, cfg.Runtime, own)
+	return s.kill(ctx, env.runtime, own)
 }
 
 // outlast returns when the time is over that the stop has for all but the kill,

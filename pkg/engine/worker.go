@@ -17,7 +17,7 @@ import (
 // worker owns one pod: it looks, asks plan.Next, does the steps, and looks
 // again when it has acted.
 type worker struct {
-	*loop
+	env    *workerEnv
 	key    pod.Key
 	seq    uint64
 	uid    string      // of a pod found on the node that nobody wants
@@ -49,7 +49,7 @@ type worker struct {
 	panics    []time.Time            // of the last minute
 	said      lasting                // by events
 	judged    judgement
-	thinking  atomic.Int64 // since when it decides, Unix nanoseconds; 0: it does not
+	thinking  *atomic.Int64 // since when it decides, Unix nanoseconds; 0: it does not. The sync loop reads it
 }
 
 // glance is what a worker keeps of its last look at the pod: what is asked for
@@ -79,7 +79,7 @@ func (w *worker) glanceAt(have pod.Actual) {
 // look reads the pod. It returns false when it has to be read again; the worker is
 // over when ctx is done or over is true.
 func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
-	have, err := w.cfg.Runtime.Pod(ctx, w.key)
+	have, err := w.env.runtime.Pod(ctx, w.key)
 	if ctx.Err() == nil {
 		w.tellUnread(err)
 	}
@@ -115,7 +115,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		view := w.view(have)
 		w.thinking.Store(time.Now().UnixNano())
-		p := w.cfg.next(view)
+		p := w.env.next(view)
 		w.thinking.Store(0)
 		if view.StopWaits != "" && p.Stopping && view.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
 			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
@@ -244,14 +244,14 @@ func (w *worker) view(have pod.Actual) plan.View {
 
 		RestartingAll: w.rec.RestartingAll,
 		StartTime:     w.rec.StartTime,
-		MaxBackoff:    w.cfg.MaxBackoff,
+		MaxBackoff:    w.env.maxBackoff,
 		Now:           time.Now(),
 	}
 	if o := w.letter.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
 		v.Evicted = o.message
 	}
 	if want != nil {
-		put, current, until := w.cfg.Volumes.Ready(want, plan.Instance(v))
+		put, current, until := w.env.volumes.Ready(want, plan.Instance(v))
 		v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
 	}
 	return v

@@ -23,7 +23,7 @@ func (w *worker) loadRecord(uid string) {
 	if uid == "" {
 		uid = w.uid
 	}
-	rec, ok, err := w.cfg.Records.Load(w.key, uid)
+	rec, ok, err := w.env.records.Load(w.key, uid)
 	if err != nil {
 		w.log.Warn("Record not read", "error", err)
 	}
@@ -43,7 +43,7 @@ func (w *worker) forgetRest() {
 	if w.uid == "" {
 		return
 	}
-	if err := w.cfg.Volumes.Forget(w.key, w.uid); err != nil {
+	if err := w.env.volumes.Forget(w.key, w.uid); err != nil {
 		w.log.Warn("Directory of the pod not removed", "error", err)
 	}
 	w.uid = ""
@@ -56,7 +56,7 @@ func (w *worker) save() {
 		return // nothing of it exists yet
 	}
 	w.saveTried = true
-	if w.saveErr = w.cfg.Records.Save(w.rec); w.saveErr == nil {
+	if w.saveErr = w.env.records.Save(w.rec); w.saveErr == nil {
 		w.recDirty = false
 	}
 }
@@ -158,7 +158,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 		return
 	}
 	if old := w.rec.UID; old != "" && old != want.UID() {
-		if err := errors.Join(w.giveBack(old), w.cfg.Volumes.Forget(w.key, old)); err != nil {
+		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(w.key, old)); err != nil {
 			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
 		}
 		w.rec.Attempts, w.before = make(map[string]uint32), v1.PodStatus{}
@@ -176,13 +176,13 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 
 // giveBack returns what the node gave the pod: its cgroup and its users.
 func (w *worker) giveBack(uid string) error {
-	if w.cfg.Cgroups != nil {
-		if err := w.cfg.Cgroups.Take(uid); err != nil {
+	if w.env.cgroups != nil {
+		if err := w.env.cgroups.Take(uid); err != nil {
 			return err
 		}
 	}
-	if w.cfg.Users != nil {
-		return w.cfg.Users.Take(uid)
+	if w.env.users != nil {
+		return w.env.users.Take(uid)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (w *worker) forget(uid string) error {
 		if err := w.giveBack(uid); err != nil {
 			return err
 		}
-		if err := w.cfg.Volumes.Forget(w.key, uid); err != nil {
+		if err := w.env.volumes.Forget(w.key, uid); err != nil {
 			return err
 		}
 	}

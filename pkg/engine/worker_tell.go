@@ -91,7 +91,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}
-	if w.cfg.Logs != nil {
+	if w.env.reportLogs {
 		r.logs = logsOf(v.Have)
 	}
 	if p.Behind || w.unended.Reason != "" {
@@ -104,7 +104,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.final = r.final || t.Final
 	}
 	select {
-	case w.reports <- r:
+	case w.env.reports <- r:
 		return true
 	case <-ctx.Done():
 		return false
@@ -150,8 +150,8 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		StartTime:   w.rec.StartTime,
 		Instance:    w.rec.Instance,
 		Terminal:    w.rec.Terminal,
-		HostIPs:     w.cfg.HostIPs,
-		RuntimeName: w.cfg.RuntimeName,
+		HostIPs:     w.env.hostIPs,
+		RuntimeName: w.env.runtimeName,
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
 	if v.Forbidden != "" {

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// phase is how far the sync loop is on its way from its start to its steady state. It only
+// rises.
+type phase int
+
+const (
+	// phaseAdopting: the runtime was not read yet. The loop does not know which pods run.
+	phaseAdopting phase = iota
+	// phaseWaiting: it was read. Layers that have neither answered nor failed have time until
+	// layerPatience is over.
+	phaseWaiting
+	// phaseSyncing: pods are dispatched. Some are not reported yet, or some source has not
+	// answered.
+	phaseSyncing
+	// phaseReady: every source has answered, and every pod that was found or desired at the
+	// start was reported.
+	phaseReady
+)
+
+// layerPatience is how long the first dispatch waits for layers that have neither answered
+// nor failed, so that a later layer's pod is not started only to be replaced by an earlier
+// layer's of the same name a moment later.
+const layerPatience = 500 * time.Millisecond
+
+// observePatience is how long after the first dispatch the loop waits for pods that cannot
+// be observed, because the runtime hangs over them or the node they need is not known,
+// before readers may rely on the pods there are.
+const observePatience = 10 * time.Second
+
+// startup is the start of the sync loop.
+type startup struct {
+	phase    phase
+	late     bool            // layerPatience is over
+	found    map[string]bool // UIDs that the first census saw
+	whole    bool            // the first census read every pod
+	since    time.Time       // when pods were dispatched first
+	observed bool            // readers were told that every pod was observed
+}
+
+// adopted reports whether the runtime was read: seats and orphaned pods are known.
+func (s *startup) adopted() bool { return s.phase >= phaseWaiting }
+
+// dispatching reports whether workers get updates.
+func (s *startup) dispatching() bool { return s.phase >= phaseSyncing }
+
+// adopt notes what the first census saw.
+func (s *startup) adopt(c census) {
+	s.phase, s.whole = phaseWaiting, c.err == nil && !c.damaged
+	s.found = make(map[string]bool, len(c.records)+len(c.pods))
+	for _, r := range c.records {
+		s.found[r.UID] = true
+	}
+	for _, a := range c.pods {
+		s.found[a.UID] = true
+	}
+}
+
+// dispatch begins the first dispatch, and reports whether it may begin: when the runtime
+// was read, so that pods that run keep their seats, and every layer has answered, failed,
+// or had its time.
+func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
+	if s.phase != phaseWaiting || state == nil {
+		return false
+	}
+	for _, layer := range state.Layers {
+		if !s.late && !layer.Heard && layer.Error == "" {
+			return false
+		}
+	}
+	s.phase, s.since = phaseSyncing, now
+	return true
+}
+
+// begin dispatches everything for the first time, when that may begin.
+func (l *loop) begin(ctx context.Context) {
+	if !l.start.dispatch(l.state, time.Now()) {
+		return
+	}
+	for spec := range l.state.Pods.All() {
+		l.want(ctx, spec.Key, spec)
+	}
+	l.admit(ctx)
+	l.judgeStrays(ctx)
+}
+
+// noteUnanswered logs which sources have neither answered nor failed.
+func (l *loop) noteUnanswered() {
+	var layers []podconfig.LayerState
+	switch {
+	case l.state != nil:
+		layers = l.state.Layers
+	case l.cfg.PodConfig != nil:
+		layers = l.cfg.PodConfig.Layers()
+	}
+	for _, layer := range layers {
+		if !layer.Heard && layer.Error == "" {
+			l.log.Warn("Source has not answered yet", "source", layer.Name, "pods_kept", layer.Pods)
+		}
+	}
+}
+
+// noteAllReported reports once that every pod was observed, and once that the start is
+// over: every source has answered, too.
+func (l *loop) noteAllReported() {
+	if l.start.phase != phaseSyncing {
+		return
+	}
+	open := 0
+	for _, e := range l.pods {
+		if e.last == nil {
+			open++
+		}
+	}
+	if !l.start.observed && (open == 0 || time.Since(l.start.since) > observePatience) {
+		l.start.observed = true
+		l.feed.MarkPodsObserved()
+	}
+	if open > 0 || !l.state.AllHeard() {
+		return
+	}
+	l.start.phase = phaseReady
+	l.log.Info("All pods reported", "pods", len(l.pods))
+	if l.cfg.Synced != nil {
+		l.cfg.Synced()
+	}
+	for _, key := range sortedKeys(l.cfg.Before) {
+		if _, found := l.strays[key]; l.sweep && !found && l.pods[key] == nil {
+			l.sayGone(key, nil) // it went while no agent could report it
+		}
+	}
+	if l.sweep && l.start.whole {
+		l.sweepDirectories()
+	}
+}
