@@ -78,7 +78,7 @@ func (n *node) join() (*member, error) {
 			n.events.NodeEvent(reason, kind, message)
 			m.sink.NodeEvent(kind, reason, message)
 		},
-		Await: m.client.Await, Log: n.log,
+		Await: m.client.Await, Epoch: m.client.Epoch, Log: n.log,
 	})
 	if err != nil {
 		return nil, failed(exitUsage, fmt.Errorf("--node-labels: %w", err))

@@ -56,6 +56,8 @@ type Client struct {
 	mu        sync.Mutex // guards the fields below; held while files are read, never while a request is sent
 	transport *Transport // the newest one; nil before the files were read
 	old       []retired  // that may have requests in flight
+
+	epoch epoch
 }
 
 // retired is a transport that gets no new requests.

@@ -11,7 +11,7 @@ import (
 // collection is listed again.
 type epoch struct {
 	mu     sync.Mutex      // guards the fields below
-	data   context.Context // done when the epoch is over; nil: no reflector runs
+	data   context.Context // done when the epoch is over; nil: nothing was read in it
 	over   func()          // ends data
 	newest string          // resource version that a reflector has seen
 }
@@ -50,11 +50,16 @@ func (e *epoch) saw(of context.Context, version string) {
 	}
 }
 
+// Epoch returns a context that is done when the server's data turn out to have been set
+// back. What was listed before it has to be listed again (F71).
+func (c *Client) Epoch() context.Context { return c.epoch.now() }
+
 // NewestVersion returns the newest resource version that a reflector has seen; "" for none.
 func (r *Reader) NewestVersion() string {
-	r.epoch.mu.Lock()
-	defer r.epoch.mu.Unlock()
-	return r.epoch.newest
+	e := &r.client.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.newest
 }
 
 // IsSetBack reports whether version, which the server has just sent, is older than seen,
@@ -64,7 +69,7 @@ func (r *Reader) NewestVersion() string {
 func (r *Reader) IsSetBack(version, seen, newest string) bool {
 	back := Older(version, seen)
 	if back || Older(version, newest) {
-		r.epoch.end()
+		r.client.epoch.end()
 	}
 	return back
 }

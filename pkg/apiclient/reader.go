@@ -38,7 +38,6 @@ type Reader struct {
 	// Tuning may be changed before the Reader is used.
 	Tuning Tuning
 
-	epoch       epoch
 	permissions permissions
 	tokens      tokens
 	classes     classes

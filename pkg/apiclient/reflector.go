@@ -80,7 +80,7 @@ func (f *reflector) once(ctx context.Context) (Next, error) {
 			return Continue, err
 		}
 		if f.at.Host != transport.Host() || f.at.epoch.Err() != nil {
-			at := Position{Host: transport.Host(), Heard: time.Now(), epoch: f.epoch.now()}
+			at := Position{Host: transport.Host(), Heard: time.Now(), epoch: f.client.Epoch()}
 			all, err := transport.List(ctx, f.of, f.Tuning.PageSize)
 			if err != nil {
 				return Continue, err
@@ -89,7 +89,7 @@ func (f *reflector) once(ctx context.Context) (Next, error) {
 				return next, nil
 			}
 			f.at, f.version = at, all.Version
-			f.epoch.saw(at.epoch, all.Version)
+			f.client.epoch.saw(at.epoch, all.Version)
 		}
 		if next, due, err := f.watch(ctx, transport); next != Continue || !due {
 			return next, err
@@ -126,7 +126,7 @@ func (f *reflector) watch(ctx context.Context, transport *Transport) (next Next,
 		f.at.Heard = time.Now()
 		if version := e.Object.GetResourceVersion(); version != "" {
 			f.version = version
-			f.epoch.saw(f.at.epoch, version)
+			f.client.epoch.saw(f.at.epoch, version)
 		}
 		if e.Type != watch.Bookmark {
 			next = f.to.Event(e)

@@ -26,7 +26,7 @@ func TestReflect_ListFromBeforeASetBack_IsNotTheNewestVersion(t *testing.T) {
 	r.Reflect(t.Context(), Secret("default", "c"), Listener{
 		List: func([]Object) Next {
 			if lists++; lists == 1 {
-				r.epoch.end() // as the watch of pods finds out, before the list is noted
+				r.client.epoch.end() // as the watch of pods finds out, before the list is noted
 				return Continue
 			}
 			if got := r.NewestVersion(); got != "" {
@@ -37,9 +37,9 @@ func TestReflect_ListFromBeforeASetBack_IsNotTheNewestVersion(t *testing.T) {
 		Event:  func(Event) Next { return Continue },
 		Failed: func(error) {},
 	})
-	now := r.epoch.now()
-	r.epoch.saw(now, "50")
-	r.epoch.saw(context.Background(), "901")
+	now := r.client.epoch.now()
+	r.client.epoch.saw(now, "50")
+	r.client.epoch.saw(context.Background(), "901")
 	if got := r.NewestVersion(); got != "50" {
 		t.Errorf("the newest version is %q, want 50", got)
 	}
@@ -60,9 +60,9 @@ func TestReader_IsSetBack_EndsTheEpoch(t *testing.T) {
 		{"older than another kind", "52", "50", "60", false, true},
 		{"the first", "50", "", "", false, false},
 	} {
-		r := NewReader(ReaderConfig{})
-		epoch := r.epoch.now()
-		r.epoch.saw(epoch, "70")
+		r := NewReader(ReaderConfig{Client: &Client{}})
+		epoch := r.client.epoch.now()
+		r.client.epoch.saw(epoch, "70")
 		if back := r.IsSetBack(c.version, c.seen, c.newest); back != c.back || (epoch.Err() != nil) != c.ends || (r.NewestVersion() == "") != c.ends {
 			t.Errorf("%s: set back %t, epoch %v, newest %q", c.name, back, epoch.Err(), r.NewestVersion())
 		}
@@ -90,7 +90,7 @@ func TestStream_DamagedEvent_IsNoCutConnection(t *testing.T) {
 // Shows: F70.
 func TestReader_Delay_GrowsAndIsJittered(t *testing.T) {
 	t.Parallel()
-	r, pause := NewReader(ReaderConfig{}), time.Duration(0)
+	r, pause := NewReader(ReaderConfig{Client: &Client{}}), time.Duration(0)
 	first, last := 800*time.Millisecond, 30*time.Second
 	spread := map[time.Duration]bool{}
 	for i := range 12 {

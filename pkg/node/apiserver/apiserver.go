@@ -57,6 +57,9 @@ type Config struct {
 	// Await returns when there is something to ask the API server with; the error is
 	// that of its context. nil is at once.
 	Await func(context.Context) error
+	// Epoch returns a context that is done when the API server's data were set back: the
+	// Node is listed again. nil is never.
+	Epoch func() context.Context
 	Log   *slog.Logger
 }
 
@@ -107,6 +110,9 @@ func New(cfg Config) (*Presence, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Epoch == nil {
+		cfg.Epoch = context.Background
 	}
 	if cfg.REST == nil || cfg.Observer == nil {
 		return nil, errors.New("a node needs an API server and somebody who observes it")

@@ -410,6 +410,44 @@ func TestF73_LateAnswer(t *testing.T) {
 	})
 }
 
+// The Node of a server that was restored from a backup is listed again, at once: a watch
+// of a resource version of the future gets no events.
+// Shows: F71.
+func TestFollow_DataSetBack_ListsAgain(t *testing.T) {
+	var epoch atomic.Pointer[context.Context]
+	var end context.CancelFunc
+	next := func() {
+		var ctx context.Context
+		ctx, end = context.WithCancel(context.Background())
+		epoch.Store(&ctx)
+	}
+	in(t, func(_ *world, cfg *Config) {
+		next()
+		cfg.Epoch = func() context.Context { return *epoch.Load() }
+	}, func(t *testing.T, w *world) {
+		time.Sleep(15 * time.Second)
+		lists := len(w.server.count("list nodes"))
+		w.server.mu.Lock()
+		restored := w.server.node.DeepCopy()
+		restored.ResourceVersion, restored.Spec.Unschedulable = "1", true
+		w.server.node, w.server.version, w.server.history = restored, 1, w.server.history[:1]
+		w.server.mu.Unlock()
+		over := end
+		next()
+		over()
+		time.Sleep(2 * time.Second)
+		if n := len(w.server.count("list nodes")) - lists; n != 1 || !w.Node().Spec.Unschedulable {
+			t.Errorf("%d lists, want 1; unschedulable %t", n, w.Node().Spec.Unschedulable)
+		}
+		w.server.change(func(n *v1.Node) { n.Spec.Unschedulable = false })
+		time.Sleep(time.Second)
+		if w.Node().Spec.Unschedulable {
+			t.Error("nothing is heard of the restored server")
+		}
+		end()
+	})
+}
+
 // TestF72_WatchCutEverySecond: the object is followed all the same, by one watch a
 // second at most, and without a list.
 func TestF72_WatchCutEverySecond(t *testing.T) {

@@ -27,15 +27,17 @@ const (
 // ends.
 func (p *Presence) follow(ctx context.Context) {
 	since := "" // the resource version to go on from; "" lists first
+	epoch := p.cfg.Epoch()
 	wait, failing := followEvery, time.Duration(0)
 	for ctx.Err() == nil {
 		next := time.NewTimer(backoff.Jitter(wait, 1, 1.125)) // a fleet does not come back in step
 		var err error
 		if since == "" {
+			epoch = p.cfg.Epoch()
 			since, err = p.list(ctx)
 		}
 		if since != "" {
-			since, err = p.watch(ctx, since)
+			since, err = p.watchIn(ctx, epoch, since)
 		}
 		if ctx.Err() == nil {
 			p.note("watch", err)
@@ -73,6 +75,19 @@ func (p *Presence) list(ctx context.Context) (string, error) {
 		p.gone(was.UID)
 	}
 	return all.ResourceVersion, nil
+}
+
+// watchIn is watch, within an epoch of the server's data. After its end a list comes: a
+// watch of a resource version of the future gets no events (F71).
+func (p *Presence) watchIn(ctx, epoch context.Context, since string) (string, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(epoch, stop)()
+	since, err := p.watch(ctx, since)
+	if epoch.Err() != nil {
+		return "", nil
+	}
+	return since, err
 }
 
 // watch hears of changes until the server or ctx ends it, and returns where the next

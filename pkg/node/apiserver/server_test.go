@@ -210,7 +210,7 @@ func (s *server) cut() {
 func (s *server) watch(r *http.Request) *http.Response {
 	events := make(chan string, 100)
 	if since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion")); err == nil {
-		for _, e := range s.history[since:] {
+		for _, e := range s.history[min(since, len(s.history)):] {
 			events <- e
 		}
 	}
