@@ -88,6 +88,7 @@ var rules = []struct {
 	{"github.com/godbus/...", nil, "systemd is spoken to by the cgroup library and by go-systemd"},
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
 	{"github.com/stretchr/...", nil, "tests compare values"},
+	{"math/rand/v2", []string{"pkg/apiclient", "pkg/backoff", "pkg/certificate", "pkg/node/apiserver", "pkg/prober", "pkg/sink/apiserver", "pkg/source/etcd", "test/..."}, "backoff adds the jitter to waits"},
 	{"testing", []string{"pkg/cri/critest", "pkg/source/sourcetest", "test/..."}, "what ships does not know tests"},
 }
 
@@ -102,6 +103,20 @@ var only = map[string][]string{
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
 	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig"},
 	"pkg/engine":     {"pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/prober", "pkg/startlimit", "pkg/status"},
+}
+
+// owned are functions that packages once called each in its own way, and the packages that
+// still may. The first one is the owner.
+var owned = []struct {
+	call string
+	by   []string
+	why  string
+}{
+	{"os.CreateTemp", []string{"pkg/atomicfile"}, "atomicfile replaces files"},
+	{
+		"os.Rename", []string{"pkg/atomicfile", "cmd", "pkg/bundle", "pkg/certificate", "pkg/event", "pkg/record", "pkg/server", "pkg/sink/journal", "pkg/volume", "hack/..."},
+		"atomicfile replaces files; others rename links, sockets, directories and open logs",
+	},
 }
 
 // pure names the packages that decide or describe: no clock, no lock.
@@ -235,6 +250,69 @@ func TestImports_PackageAroundTheEngine_ImportsOnlyItsOwn(t *testing.T) {
 				t.Errorf("%s does not import %s: the table is out of date", dir, imported)
 			}
 		}
+	}
+}
+
+// selects returns the name of a selector of a package ("os.Rename"), "" where n is none.
+func selects(n ast.Node) string {
+	s, ok := n.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	if pkg, ok := s.X.(*ast.Ident); ok && pkg.Obj == nil {
+		return pkg.Name + "." + s.Sel.Name
+	}
+	return ""
+}
+
+func TestOwned_CallOutsideItsOwner_IsRefused(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, f := range files(t) {
+		if f.below("test/...") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			name := selects(n)
+			for _, o := range owned {
+				if name != o.call {
+					continue
+				}
+				for _, by := range o.by {
+					used[name+" "+by] = used[name+" "+by] || match(by, f.dir)
+				}
+				if !f.below(o.by...) {
+					t.Errorf("%s calls %s: %s", f.at(n), name, o.why)
+				}
+			}
+			return true
+		})
+	}
+	for _, o := range owned {
+		for _, by := range o.by {
+			if !used[o.call+" "+by] {
+				t.Errorf("%s does not call %s: the table is out of date", by, o.call)
+			}
+		}
+	}
+}
+
+// TestOwned_ResourceVersions_AreComparedByAPIClient: their order is defined for decimal
+// numbers alone, of any length (apiclient.Older).
+func TestOwned_ResourceVersions_AreComparedByAPIClient(t *testing.T) {
+	t.Parallel()
+	isVersion := func(e ast.Expr) bool {
+		s, ok := e.(*ast.SelectorExpr)
+		return ok && s.Sel.Name == "ResourceVersion"
+	}
+	for _, f := range files(t) {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			b, ok := n.(*ast.BinaryExpr)
+			if ok && slices.Contains([]token.Token{token.LSS, token.LEQ, token.GTR, token.GEQ}, b.Op) && (isVersion(b.X) || isVersion(b.Y)) {
+				t.Errorf("%s: use apiclient.Older", f.at(b))
+			}
+			return true
+		})
 	}
 }
 

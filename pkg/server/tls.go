@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // serveTLS answers on the TLS listener until ctx is done.
@@ -105,9 +107,6 @@ func (s *Server) listening(ctx context.Context, name, address string, serve func
 			said = true
 			s.log.Error("Cannot listen; trying again", "listener", name, "address", address, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
+		backoff.Sleep(ctx, retry)
 	}
 }
