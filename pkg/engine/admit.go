@@ -61,17 +61,17 @@ func (l *loop) admitEdits(seats, waiting []*pod.Spec) []*pod.Spec {
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
 			if otherResources(seat, e.want) && !plan.Replaces(seat, e.want) {
-				l.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
+				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
 			seats[i], e.given = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {
 			if resize != (refusal{}) && e.resize != resize {
-				l.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, eventResize+resize.reason, resizeText(resize.reason, e.want, resize.message))
+				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, eventResize+resize.reason, resizeText(resize.reason, e.want, resize.message))
 				l.log.Warn("Resize held", "pod", e.key.String(), "reason", resize.reason, "message", resize.message)
 			}
 			if refused != (refusal{}) && e.refused != refused {
-				l.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
+				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
 				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message, "detail", detail)
 			}
 			e.resize, e.refused = resize, refused
@@ -159,7 +159,7 @@ func (l *loop) admit(ctx context.Context) {
 		if now := (refusal{r.Reason, r.Message, r.Final}); e.refused != now {
 			e.refused = now
 			e.ended = r.Final
-			l.recorder.event(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
+			l.env.recorder.event(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
 			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message, "detail", r.Detail)
 			l.send(e, true)
 		}

@@ -33,10 +33,10 @@ func (e *Engine) Beat(ctx context.Context) error {
 // stuck names a worker that has been deciding for too long.
 func (l *loop) stuck(now time.Time) error {
 	for _, e := range l.pods {
-		if e.thinking == nil {
+		if e.planningSince == nil {
 			continue
 		}
-		if since := e.thinking.Load(); since != 0 && now.Sub(time.Unix(0, since)) > thoughtLimit {
+		if since := e.planningSince.Load(); since != 0 && now.Sub(time.Unix(0, since)) > thoughtLimit {
 			return fmt.Errorf("the worker of pod %s does not decide", e.key)
 		}
 	}

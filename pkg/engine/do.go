@@ -47,7 +47,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 			return idle, 0 // news of the runtime is a letter
 		}
 		if p.Stopping && p.Steps[i].Action != plan.PullImage {
-			w.noteStopping()
+			w.rec.noteStopping()
 		}
 		n := 1
 		if p.Steps[i].Together {
@@ -66,7 +66,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		}
 		i += n
 	}
-	w.failures = 0
+	w.trouble.failures = 0
 	n := len(p.Steps)
 	if n == 0 {
 		return idle, 0
@@ -142,8 +142,8 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 			return err
 		}
 		err = w.call(ctx, w.env.starts.CallTimeout(), nil, func() error { return w.env.volumes.Put(ctx, v.Want, place, s.Instance) })
-		if err == nil && w.trouble[""].Reason == reasonMount {
-			delete(w.trouble, "")
+		if err == nil && w.trouble.of[""].Reason == reasonMount {
+			delete(w.trouble.of, "")
 		}
 		return err
 	case plan.RunSandbox:
@@ -161,7 +161,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 			return err
 		})
 		if err == nil {
-			delete(w.trouble, "")
+			delete(w.trouble.of, "")
 		}
 		return err
 	case plan.CreateContainer:
@@ -181,13 +181,13 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return w.update(ctx, v.Want, s.Container, id)
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
+		w.rec.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
 		w.save() // before it runs: an agent that dies now leaves word that the hook is due
 	}
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
 		w.last.lives[s.Container] = lifeOf{id, pod.StateRunning}
-		delete(w.trouble, s.Container)
+		delete(w.trouble.of, s.Container)
 		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
 	}
 	return err
@@ -203,7 +203,7 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	case plan.StopSandbox:
 		return rt.StopSandbox(ctx, s.ID)
 	case plan.RemoveSandbox:
-		w.expect = false
+		w.presence.expected = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
 		if w.env.cgroups != nil {
@@ -295,16 +295,16 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	if !makes(s) {
 		delay := w.failed()
-		w.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
+		w.trouble.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
 		if stopping || s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
-			w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.unended.Message)
+			w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.trouble.unended.Message)
 		}
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}
-	t := w.trouble[s.Container]
-	if w.failing[s.Container] != s.Action {
-		w.failing[s.Container], t.Count = s.Action, 0
+	t := w.trouble.of[s.Container]
+	if w.trouble.step[s.Container] != s.Action {
+		w.trouble.step[s.Container], t.Count = s.Action, 0
 	}
 	t.Count++
 	t.Reason, t.Message, t.Final = "FailedStep", err.Error(), false
@@ -320,7 +320,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
-	w.trouble[s.Container] = t
+	w.trouble.of[s.Container] = t
 	w.tellFailed(s, t)
 	return 0
 }

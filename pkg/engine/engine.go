@@ -209,25 +209,25 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	defer wg.Wait()
 	defer cancel()
 
-	wg.Go(func() { batches(ctx, l.batches) })
+	wg.Go(func() { batches(ctx, l.in.batches) })
 	wg.Go(func() {
 		for key := range e.cfg.Hints.Hints(ctx) {
 			select {
-			case l.hints <- key:
+			case l.in.hints <- key:
 			case <-ctx.Done():
 				return
 			}
 		}
 	})
-	wg.Go(func() { e.checkReady(ctx, l.ready) })
+	wg.Go(func() { e.checkReady(ctx, l.in.ready) })
 	wg.Go(func() { l.prober.Run(ctx) })
-	wg.Go(func() { l.starts.Run(ctx) })
+	wg.Go(func() { l.env.starts.Run(ctx) })
 	// The reporter outlives the loop: what the loop said last still reaches the
 	// sinks.
 	reported := make(chan struct{})
-	wg.Go(func() { defer close(reported); l.reporter.run() })
+	wg.Go(func() { defer close(reported); l.out.reporter.run() })
 	err := l.run(ctx, &wg)
-	l.reporter.close()
+	l.out.reporter.close()
 	<-reported
 	if errors.Is(err, context.Canceled) {
 		return nil

@@ -122,8 +122,8 @@ const mostErrands = 16
 
 // obey puts an errand into the letters of a pod, until its worker has taken note.
 func (l *loop) obey(e *entry, o *errand) {
-	l.handed++
-	o.number = l.handed
+	l.ids.errand++
+	o.number = l.ids.errand
 	e.errands = append(e.errands[len(e.errands)-min(len(e.errands), mostErrands):len(e.errands):len(e.errands)], o)
 	what := "delete"
 	if o.restart {
@@ -230,11 +230,11 @@ func (w *worker) note(o *errand) error {
 	for _, name := range names {
 		c, ok := w.last.lives[name]
 		if !ok || c.state == pod.StateCreated {
-			delete(w.trouble, name) // what keeps it from starting is tried at once
+			delete(w.trouble.of, name) // what keeps it from starting is tried at once
 			continue
 		}
-		w.setLife(c.id, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
-		delete(w.trouble, name)
+		w.rec.setLife(c.id, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
+		delete(w.trouble.of, name)
 	}
 	return nil
 }
@@ -271,5 +271,5 @@ func (w *worker) noteDelete(grace *int64) {
 		}
 		w.rec.StopGrace = &least
 	}
-	w.rec.StopAsked, w.recDirty = true, true
+	w.rec.StopAsked, w.rec.dirty = true, true
 }

@@ -32,32 +32,32 @@ func (w *worker) tellWaits(v plan.View, p plan.Plan) {
 	}
 	for _, name := range sortedNames(p.Backoff) {
 		until := p.Backoff[name].Until
-		if w.said.crash[name].Equal(until) {
+		if w.reported.events.crash[name].Equal(until) {
 			continue
 		}
-		if w.said.crash == nil {
-			w.said.crash = make(map[string]time.Time)
+		if w.reported.events.crash == nil {
+			w.reported.events.crash = make(map[string]time.Time)
 		}
-		w.said.crash[name] = until
+		w.reported.events.crash[name] = until
 		w.event(of, name, pod.EventWarning, eventBackOff, "Back-off restarting failed container %s in pod %s_%s(%s)", name, of.Name, of.Namespace, of.UID())
 	}
-	for _, name := range sortedNames(w.trouble) {
-		t := w.trouble[name]
+	for _, name := range sortedNames(w.trouble.of) {
+		t := w.trouble.of[name]
 		told := t.Count > 1 || t.Until.Sub(v.Now) <= plan.PullTold
-		if w.failing[name] != plan.PullImage || !told || !t.Until.After(v.Now) || w.said.image[name].Equal(t.Until) {
+		if w.trouble.step[name] != plan.PullImage || !told || !t.Until.After(v.Now) || w.reported.events.image[name].Equal(t.Until) {
 			continue
 		}
-		if w.said.image == nil {
-			w.said.image = make(map[string]time.Time)
+		if w.reported.events.image == nil {
+			w.reported.events.image = make(map[string]time.Time)
 		}
-		w.said.image[name] = t.Until
+		w.reported.events.image[name] = t.Until
 		w.tellImageBackOff(of, name, t)
 	}
 	waits := p.WaitFor == plan.WaitNetwork
-	if waits && !w.said.network {
+	if waits && !w.reported.events.network {
 		w.event(of, "", pod.EventWarning, eventNetwork, "network is not ready: container runtime network not ready: %s", w.letter.noNetwork)
 	}
-	w.said.network = waits
+	w.reported.events.network = waits
 }
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
@@ -94,11 +94,11 @@ func (w *worker) tellSandbox(v plan.View, s plan.Step) {
 // does not answer is the node's trouble.
 func (w *worker) tellUnread(err error) {
 	if err == nil {
-		w.said.failing = false
+		w.reported.events.failing = false
 		return
 	}
-	if !w.said.failing && !errors.Is(err, pod.ErrUnavailable) {
-		w.said.failing = true
+	if !w.reported.events.failing && !errors.Is(err, pod.ErrUnavailable) {
+		w.reported.events.failing = true
 		w.event(w.letter.want, "", pod.EventWarning, eventSync, "error determining status: %v", err)
 	}
 }

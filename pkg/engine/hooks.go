@@ -27,13 +27,13 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 		return ctx.Err() // the hook stays due: the next agent runs it
 	case err != nil:
 		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
-		w.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookFailed })
+		w.rec.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookFailed })
 		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
-		w.trouble[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
+		w.trouble.of[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
 		return errStale // the next plan ends it, before anything else starts
 	}
-	w.setLife(id, func(l *pod.Life) { l.PostStart = "" })
+	w.rec.setLife(id, func(l *pod.Life) { l.PostStart = "" })
 	w.save()
 	return nil
 }

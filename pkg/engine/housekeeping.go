@@ -35,20 +35,20 @@ func (l *loop) housekeep(ctx context.Context) {
 		l.admit(ctx)
 	}
 	switch {
-	case !l.runtime.Runtime, l.counting.running:
-	case l.counting.all || !l.start.adopted():
+	case !l.runtime.Runtime, l.jobs.counting.running:
+	case l.jobs.counting.all || !l.start.adopted():
 		l.count(ctx)
-	case len(l.counting.hinted) > 0:
+	case len(l.jobs.counting.hinted) > 0:
 		l.lookFor(ctx)
 	}
 }
 
 // count reads all that the node shows.
 func (l *loop) count(ctx context.Context) {
-	if l.counting.running {
+	if l.jobs.counting.running {
 		return
 	}
-	l.counting.all = false
+	l.jobs.counting.all = false
 	runtime, records, log := l.cfg.Runtime, l.cfg.Records, l.log
 	l.take(ctx, func() (c census) {
 		c.pods, c.err = runtime.Pods(ctx)
@@ -65,8 +65,8 @@ func (l *loop) count(ctx context.Context) {
 
 // lookFor reads the pods of which there was a hint, and no other.
 func (l *loop) lookFor(ctx context.Context) {
-	keys := sortedKeys(l.counting.hinted)
-	clear(l.counting.hinted)
+	keys := sortedKeys(l.jobs.counting.hinted)
+	clear(l.jobs.counting.hinted)
 	runtime := l.cfg.Runtime
 	l.take(ctx, func() (c census) {
 		c.pods = []pod.Actual{}
@@ -85,8 +85,8 @@ func (l *loop) lookFor(ctx context.Context) {
 
 // take takes a census in a goroutine of its own.
 func (l *loop) take(ctx context.Context, look func() census) {
-	l.counting.running = true
-	done := l.counting.done
+	l.jobs.counting.running = true
+	done := l.jobs.counting.done
 	l.workers.Go(func() {
 		select {
 		case done <- look():
@@ -98,11 +98,11 @@ func (l *loop) take(ctx context.Context, look func() census) {
 // handleCensus notes the pods that the loop does not know. The first census adopts: pods
 // that run keep their seats.
 func (l *loop) handleCensus(ctx context.Context, c census) {
-	l.counting.running = false
+	l.jobs.counting.running = false
 	if c.err != nil {
 		// Pods that could not be read are looked for again; the others count.
 		l.log.Warn("Runtime not read", "error", c.err)
-		l.counting.all = true
+		l.jobs.counting.all = true
 		if c.pods == nil {
 			return
 		}
@@ -126,7 +126,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	}
 	if !l.start.adopted() {
 		l.start.adopt(c)
-		for key, uid := range l.down {
+		for key, uid := range l.mode.down {
 			l.note(key, stray{uid: uid})
 		}
 		l.begin(ctx)
@@ -157,7 +157,7 @@ func (l *loop) note(key pod.Key, s stray) {
 
 // goes reports whether runonce takes this pod away.
 func (l *loop) goes(key pod.Key) bool {
-	_, ok := l.down[key]
+	_, ok := l.mode.down[key]
 	return ok
 }
 
@@ -170,7 +170,7 @@ func (l *loop) judgeStrays(ctx context.Context) {
 	}
 	for _, key := range sortedKeys(l.strays) {
 		s := l.strays[key]
-		if l.state.Pod(key) == nil && !l.sweep && !l.goes(key) {
+		if l.state.Pod(key) == nil && !l.mode.sweep && !l.goes(key) {
 			continue
 		}
 		if l.pods[key] != nil {

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -14,8 +13,8 @@ import (
 // look.
 func (l *loop) send(e *entry, news bool) {
 	if news {
-		l.gen++
-		e.gen = l.gen
+		l.ids.letter++
+		e.gen = l.ids.letter
 	}
 	if !e.posted {
 		e.posted = true
@@ -43,20 +42,19 @@ func (l *loop) deliver(ctx context.Context, e *entry) {
 	if e.mail == nil {
 		e.mail = make(chan letter, 1)
 		w := &worker{
-			env:     l.env,
-			key:     e.key,
-			seq:     e.seq,
-			uid:     e.uid,
-			mail:    e.mail,
-			log:     l.log.With("pod", e.key.String()),
-			trouble: make(map[string]pod.Trouble),
-			created: make(map[string]string),
-			failing: make(map[string]plan.Action),
-			before:  l.cfg.Before[e.key],
+			env:      l.env,
+			key:      e.key,
+			seq:      e.seq,
+			uid:      e.uid,
+			mail:     e.mail,
+			log:      l.log.With("pod", e.key.String()),
+			trouble:  newTroubles(),
+			created:  make(map[string]string),
+			reported: reported{status: l.cfg.Before[e.key]},
 
-			thinking: &atomic.Int64{},
+			planningSince: &atomic.Int64{},
 		}
-		e.thinking = w.thinking
+		e.planningSince = w.planningSince
 		if l.cfg.WorkerStarted != nil {
 			l.cfg.WorkerStarted(time.Since(e.since))
 		}

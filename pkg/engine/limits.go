@@ -39,7 +39,7 @@ func newMeasurement() measurement { return measurement{done: make(chan []overful
 
 // measure begins a round; without pods that have limits there is none.
 func (l *loop) measure(ctx context.Context) {
-	if l.measurement.running {
+	if l.jobs.measurement.running {
 		return
 	}
 	type place struct {
@@ -55,8 +55,8 @@ func (l *loop) measure(ctx context.Context) {
 	if len(places) == 0 {
 		return
 	}
-	l.measurement.running = true
-	done, volumes, log := l.measurement.done, l.cfg.Volumes, l.log
+	l.jobs.measurement.running = true
+	done, volumes, log := l.jobs.measurement.done, l.cfg.Volumes, l.log
 	l.workers.Go(func() {
 		var found []overfull
 		defer func() { done <- found }() // there is room: one round at a time
@@ -77,7 +77,7 @@ func (l *loop) measure(ctx context.Context) {
 
 // handleMeasured evicts what a round has found.
 func (l *loop) handleMeasured(found []overfull) {
-	l.measurement.running = false
+	l.jobs.measurement.running = false
 	for _, o := range found {
 		l.evict(o)
 	}
@@ -92,6 +92,6 @@ func (l *loop) evict(o overfull) {
 	}
 	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)
 	e.evicted = o
-	l.recorder.event(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
+	l.env.recorder.event(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
 	l.send(e, true)
 }

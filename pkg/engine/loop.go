@@ -16,7 +16,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/prober"
-	"github.com/nodectl/nodectl/pkg/startlimit"
 )
 
 // housekeepingPeriod is how often the loop looks for pods that it does not know; a tick
@@ -26,83 +25,111 @@ const housekeepingPeriod = 2 * time.Second
 // loop is the sync loop: the one goroutine that dispatches. All its fields but the
 // channels belong to it; pod workers get a workerEnv, from which they cannot reach them.
 type loop struct {
-	cfg  Config
-	log  *slog.Logger
-	feed *feed.Publisher
+	cfg     Config
+	log     *slog.Logger
+	mode    runMode
+	in      inputs
+	prober  *prober.Prober
+	out     statusOutput
+	workers *sync.WaitGroup
+	env     *workerEnv // of the workers
 
+	start startup
+	// state is what is desired, runtime what the runtime reports of itself, view what is
+	// known of the node's object.
+	state   *podconfig.Merged
+	runtime pod.RuntimeReady
+	view    nodeView
+
+	pods map[pod.Key]*entry
+	// dependents holds, by the key of a pod, the keys of the pods that depend on it; a pod
+	// that no longer does may be left in.
+	dependents map[pod.Key]map[pod.Key]bool
+	strays     map[pod.Key]stray
+	held       map[pod.Key]bool // desired pods that wait for a layer to answer
+	ids        ids
+
+	// outbox holds the entries whose workers get a letter when this turn is over:
+	// what one turn changes of several pods, their order above all, is seen whole.
+	outbox      []*entry
+	diskFailing bool // records cannot be written, and that was logged
+	jobs        jobs
+}
+
+// runMode is what Run and Once do differently.
+type runMode struct {
+	// sweep allows stopping pods that are not in the desired set; runonce never sweeps.
+	sweep bool
+	// down holds the pods that runonce takes down, with their UIDs; nil for none.
+	down map[pod.Key]string
+	// finished ends the loop when it returns true; nil never ends it.
+	finished func() bool
+}
+
+// inputs are the channels from which the loop receives, beside those of its jobs and its
+// prober.
+type inputs struct {
 	batches chan podconfig.Batch
 	hints   chan pod.Key
 	ready   chan pod.RuntimeReady
 	reports chan report
 	beats   chan chan error
 	errands chan *errand
+}
 
-	starts   *startlimit.Limiter
-	prober   *prober.Prober
-	reporter *reporter
-	recorder recorder
-	workers  *sync.WaitGroup
-	env      *workerEnv // of the workers
+// ids are the numbers given last; they only rise.
+type ids struct {
+	entry  uint64
+	letter uint64
+	errand uint64
+}
 
-	// sweep allows stopping what nobody wants; runonce never sweeps.
-	sweep bool
-	// sweeping keeps a sweep and pods that come meanwhile apart.
-	sweeping sweep
-	// outbox holds the entries whose workers get a letter when this turn is over:
-	// what one turn changes of several pods, their order above all, is seen whole.
-	outbox []*entry
-	// dependents holds, by the key of a pod, the keys of those that say they depend
-	// on it; who no longer does is left in.
-	dependents map[pod.Key]map[pod.Key]bool
-	// down holds the pods that runonce takes away, with their UIDs; nil for none.
-	down map[pod.Key]string
-	// finished ends the loop when it returns true; nil never ends it.
-	finished func() bool
-
-	state       *podconfig.Merged
-	pods        map[pod.Key]*entry
-	strays      map[pod.Key]stray
-	runtime     pod.RuntimeReady
-	start       startup
-	view        nodeView
-	held        map[pod.Key]bool // desired pods that wait for a layer to answer
-	diskFailing bool             // records cannot be written, and that was logged
-
+// jobs are the periodic jobs, each in a goroutine of its own.
+type jobs struct {
 	counting    counting
 	rotation    rotation
 	measurement measurement
-
-	handed   uint64 // errands taken
-	seq, gen uint64
 }
 
 // entry is one pod the loop knows.
 type entry struct {
-	key     pod.Key
-	seq     uint64
-	since   time.Time // known
-	uid     string    // of a stray
-	want    *pod.Spec // nil: it has to go
-	next    *pod.Spec // wanted once it is gone; nil: nothing is
-	refused refusal
-	runs    *pod.Spec // as what it was last wanted: it holds its ports until it is gone
-	given   *pod.Spec // the one whose resources it has; nil: it has none yet
-	resize  refusal   // why it does not have those of want
-	evicted overfull  // why it has to end; the zero one: it has not
-	grant   grant
-	seated  bool  // admitted, or running when the agent came
-	ended   bool  // for good: it holds no port any more
-	posted  bool  // it is in the outbox
-	stage   stage // how far it was when it was last looked at
-	gen     uint64
+	key    pod.Key
+	seq    uint64
+	since  time.Time // known
+	uid    string    // of a stray
+	want   *pod.Spec // nil: it has to go
+	next   *pod.Spec // wanted once it is gone; nil: nothing is
+	runs   *pod.Spec // as what it was last wanted: it holds its ports until it is gone
+	health pod.Health
+
+	admission
+	link
+	stage stage // how far it was when it was last looked at
 	// goesSince is when it was first seen to be on its way out; zero: it is not.
 	goesSince time.Time
-	mail      chan letter // nil: no worker
-	health    pod.Health
 	targets   []prober.Target
 	last      *report
-	thinking  *atomic.Int64 // its worker's; nil: no worker
-	errands   []*errand     // asked for; its worker knows which it has heeded
+}
+
+// admission is what the loop has decided of a pod's place on the node.
+type admission struct {
+	seated  bool // admitted, or running when the agent came
+	ended   bool // for good: it holds no port any more
+	refused refusal
+	given   *pod.Spec // the one whose resources it has; nil: it has none yet
+	resize  refusal   // why it does not have those of want
+	grant   grant
+	evicted overfull // why it has to end; the zero one: it has not
+}
+
+// link is what connects an entry to its worker.
+type link struct {
+	mail    chan letter // nil: no worker
+	gen     uint64      // of the newest letter with news
+	posted  bool        // the entry is in the outbox
+	errands []*errand   // asked for; the worker knows which it has heeded
+	// planningSince is since when the worker plans; see worker. Nil: no worker.
+	planningSince *atomic.Int64
 }
 
 // stray is a pod the node shows and nobody wants.
@@ -115,32 +142,30 @@ type stray struct {
 
 func (e *Engine) newLoop(sweep bool) *loop {
 	l := &loop{
-		cfg:         e.cfg,
-		log:         e.log,
-		feed:        e.feed,
-		batches:     make(chan podconfig.Batch),
-		hints:       make(chan pod.Key),
-		ready:       make(chan pod.RuntimeReady),
-		reports:     make(chan report),
-		counting:    newCounting(),
-		rotation:    newRotation(),
-		measurement: newMeasurement(),
-		starts:      startlimit.New(e.cfg.Starts),
-		reporter:    newReporter(e.cfg.Sinks, e.log),
-		recorder:    recorder{e.cfg.Events},
-		sweep:       sweep,
-		pods:        make(map[pod.Key]*entry),
-		strays:      make(map[pod.Key]stray),
-		beats:       e.beats,
-		errands:     e.errands,
+		cfg:  e.cfg,
+		log:  e.log,
+		mode: runMode{sweep: sweep},
+		in: inputs{
+			batches: make(chan podconfig.Batch),
+			hints:   make(chan pod.Key),
+			ready:   make(chan pod.RuntimeReady),
+			reports: make(chan report),
+			beats:   e.beats,
+			errands: e.errands,
+		},
+		out:    statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
+		pods:   make(map[pod.Key]*entry),
+		strays: make(map[pod.Key]stray),
+		held:   make(map[pod.Key]bool),
+		jobs:   jobs{newCounting(), newRotation(), newMeasurement()},
 
 		dependents: make(map[pod.Key]map[pod.Key]bool),
-		held:       make(map[pod.Key]bool),
 	}
-	l.env = l.workerEnv()
+	l.env = newWorkerEnv(e.cfg, l.in.reports)
+	recorder := l.env.recorder
 	l.prober = prober.New(e.cfg.Prober, e.log, func(t prober.Target, reason, message string) {
 		message = strings.ReplaceAll(message, t.ContainerID, t.Container.Name) // one event for all that fail alike
-		l.recorder.event(t.Key, t.UID, t.Path, pod.EventWarning, reason, message)
+		recorder.event(t.Key, t.UID, t.Path, pod.EventWarning, reason, message)
 	})
 	return l
 }
@@ -159,9 +184,9 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer unanswered.Stop()
 	for {
 		select {
-		case b := <-l.batches:
+		case b := <-l.in.batches:
 			l.handleBatch(ctx, b)
-		case key := <-l.hints:
+		case key := <-l.in.hints:
 			l.handleHint(ctx, key)
 		case s := <-l.prober.Statuses():
 			l.handleProbeStatus(ctx, s)
@@ -172,29 +197,29 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-rounds.C:
 			l.rotate(ctx)
 			l.measure(ctx)
-		case found := <-l.measurement.done:
+		case found := <-l.jobs.measurement.done:
 			l.handleMeasured(found)
-		case beat := <-l.beats:
+		case beat := <-l.in.beats:
 			beat <- l.stuck(time.Now())
-		case o := <-l.errands:
+		case o := <-l.in.errands:
 			l.handleErrand(ctx, o)
 		case <-patience.C:
 			l.start.late = true
 			l.begin(ctx)
 		case <-unanswered.C:
 			l.noteUnanswered()
-		case r := <-l.ready:
+		case r := <-l.in.ready:
 			l.handleReady(ctx, r)
-		case r := <-l.reports:
+		case r := <-l.in.reports:
 			l.handleReport(ctx, r)
-		case c := <-l.counting.done:
+		case c := <-l.jobs.counting.done:
 			l.handleCensus(ctx, c)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		l.post(ctx)
 		l.noteAllReported()
-		if l.finished != nil && l.finished() {
+		if l.mode.finished != nil && l.mode.finished() {
 			return nil
 		}
 	}
@@ -263,7 +288,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	l.forgetOrder(e)
 	e.want = want
 	if want != nil {
-		l.sweeping.add(want.UID()) // before it has a worker that makes its directory
+		l.env.sweep.add(want.UID()) // before it has a worker that makes its directory
 		e.runs = want
 		e.ended = e.ended || over
 	} else {
@@ -279,8 +304,8 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 }
 
 func (l *loop) entry(key pod.Key) *entry {
-	l.seq++
-	e := &entry{key: key, seq: l.seq, since: time.Now()}
+	l.ids.entry++
+	e := &entry{key: key, seq: l.ids.entry, since: time.Now()}
 	l.pods[key] = e
 	return e
 }
@@ -288,7 +313,7 @@ func (l *loop) entry(key pod.Key) *entry {
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 	if key == (pod.Key{}) {
 		l.pokeAll(ctx)
-		l.counting.all = true
+		l.jobs.counting.all = true
 		return
 	}
 	if e := l.pods[key]; e != nil {
@@ -298,7 +323,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 		return
 	}
 	if _, known := l.strays[key]; !known {
-		l.counting.hinted[key] = true
+		l.jobs.counting.hinted[key] = true
 	}
 }
 

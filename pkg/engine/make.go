@@ -26,9 +26,9 @@ func (w *worker) update(ctx context.Context, want *pod.Spec, container, id strin
 	if err != nil {
 		return err
 	}
-	w.setLife(id, func(l *pod.Life) { l.Resources = want.Resources(container) })
+	w.rec.setLife(id, func(l *pod.Life) { l.Resources = want.Resources(container) })
 	w.save()
-	delete(w.trouble, container)
+	delete(w.trouble.of, container)
 	return nil
 }
 
@@ -133,7 +133,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	w.event(v.Want, s.Container, pod.EventNormal, eventCreated, "Container created")
 	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries it now
 		delete(w.rec.Streaks, s.Container)
-		w.recDirty = true
+		w.rec.dirty = true
 	}
 	return nil
 }

@@ -55,13 +55,13 @@ type PodReport struct {
 func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (Report, error) {
 	l := e.newLoop(false)
 	results := make(map[pod.Key]PodReport, set.Pods.Len())
-	l.finished = func() bool { return l.arrived(set, until, results) }
+	l.mode.finished = func() bool { return l.arrived(set, until, results) }
 	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods.Slice()}}}
 	if until == UntilGone {
 		batch = podconfig.Batch{State: &podconfig.Merged{Layers: set.Layers}}
-		l.down = make(map[pod.Key]string, set.Pods.Len())
+		l.mode.down = make(map[pod.Key]string, set.Pods.Len())
 		for spec := range set.Pods.All() {
-			l.down[spec.Key] = spec.UID()
+			l.mode.down[spec.Key] = spec.UID()
 		}
 	}
 	err := e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {

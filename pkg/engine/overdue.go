@@ -56,7 +56,7 @@ func (w *worker) grace(v plan.View) int64 {
 // noteOverdue marks a pod that stops where it is overdue, and says so once.
 func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
 	left := markOverdue(p, v.Have, w.rec.StopSince, w.grace(v), v.Now)
-	if left != nil && (w.lastPod == nil || w.lastPod.Status.Reason != reasonOverdue) {
+	if left != nil && (w.reported.pod == nil || w.reported.pod.Status.Reason != reasonOverdue) {
 		w.event(w.madeOf(), "", pod.EventWarning, eventGrace, "Container runtime did not kill the pod within specified grace period.")
 		w.log.Warn("Container does not end; it is waited for",
 			"containers", strings.Join(left, ","), "age", v.Now.Sub(w.rec.StopSince).Round(time.Second).String())

@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/panics"
-	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -41,7 +40,7 @@ func (w *worker) live(ctx context.Context) {
 // try; it returns false at the end.
 func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.freeSlot(ctx)
-	w.thinking.Store(0)
+	w.planningSince.Store(0)
 	w.last = glance{}
 	now := time.Now()
 	w.panics = slices.DeleteFunc(w.panics, func(at time.Time) bool { return now.Sub(at) >= panicWindow })
@@ -50,15 +49,14 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	if len(w.panics) == 1 {
 		attrs = append(attrs, "stack", string(p.Stack)) // one in a minute is enough to read
 	}
-	w.rec, w.recDirty = pod.Record{}, false
-	w.trouble = make(map[string]pod.Trouble)
+	w.rec.Record, w.rec.dirty = pod.Record{}, false
+	w.trouble.reset()
 	w.created = make(map[string]string)
-	w.failing = make(map[string]plan.Action)
-	w.before = v1.PodStatus{}
-	if w.lastPod != nil {
-		w.before = w.lastPod.Status
+	w.reported.status = v1.PodStatus{}
+	if w.reported.pod != nil {
+		w.reported.status = w.reported.pod.Status
 	}
-	w.lastSteps, w.repeats = "", 0
+	w.progress = progress{}
 	if len(w.panics) < maxPanics {
 		w.log.Error("Worker of the pod panicked; it is tried again", attrs...)
 		return w.pause(ctx, retryDelay(len(w.panics)))
@@ -74,10 +72,10 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 // quarantine leaves the pod alone until it is wanted otherwise; it returns false
 // at the end.
 func (w *worker) quarantine(ctx context.Context) bool {
-	r := report{key: w.key, seq: w.seq, gen: w.letter.gen, fresh: true, final: true, pod: &v1.Pod{}, margin: margin{here: w.margin.here, unwanted: w.letter.want == nil}}
+	r := report{key: w.key, seq: w.seq, gen: w.letter.gen, fresh: true, final: true, pod: &v1.Pod{}, margin: margin{here: w.reported.margin.here, unwanted: w.letter.want == nil}}
 	switch {
-	case w.lastPod != nil:
-		shown := *w.lastPod // shares all but the status's words
+	case w.reported.pod != nil:
+		shown := *w.reported.pod // shares all but the status's words
 		r.pod = &shown
 	case w.letter.want != nil:
 		r.pod = w.letter.want.Pod.DeepCopy()
@@ -90,7 +88,7 @@ func (w *worker) quarantine(ctx context.Context) bool {
 	}
 	r.pod.Status.Reason = "Quarantined"
 	r.pod.Status.Message = "nodectl failed over this pod several times within a minute and leaves it as it is until it is edited"
-	w.lastPod = r.pod
+	w.reported.pod = r.pod
 	select {
 	case w.env.reports <- r:
 	case <-ctx.Done():

@@ -246,7 +246,7 @@ func (g *gag) WithAttrs([]slog.Attr) slog.Handler { return g }
 func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 	now := time.Now()
 	l := &loop{pods: map[pod.Key]*entry{
-		webKey:                            {key: webKey, thinking: &atomic.Int64{}},
+		webKey:                            {key: webKey, link: link{planningSince: &atomic.Int64{}}},
 		{Namespace: "default", Name: "x"}: {},
 	}}
 	for since, want := range map[time.Duration]string{
@@ -255,9 +255,9 @@ func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 		31 * time.Second:  "the worker of pod default/web does not decide",
 		-10 * time.Minute: "", // the clock was set back (F14)
 	} {
-		thinking := l.pods[webKey].thinking
-		if thinking.Store(0); since != 0 {
-			thinking.Store(now.Add(-since).UnixNano())
+		planning := l.pods[webKey].planningSince
+		if planning.Store(0); since != 0 {
+			planning.Store(now.Add(-since).UnixNano())
 		}
 		got := ""
 		if err := l.stuck(now); err != nil {

@@ -45,7 +45,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.tell(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
+		l.out.tell(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
 	}
 }
 
@@ -76,10 +76,10 @@ func (l *loop) sweepDirectories() {
 	for uid := range l.start.found {
 		keep[uid] = true
 	}
-	l.sweeping.begin(maps.Clone(keep)) // workers may add to it
+	l.env.sweep.begin(maps.Clone(keep)) // workers may add to it
 	l.workers.Go(func() {
-		removed, err := l.cfg.Volumes.Sweep(l.sweeping.keeps)
-		l.sweeping.end()
+		removed, err := l.cfg.Volumes.Sweep(l.env.sweep.keeps)
+		l.env.sweep.end()
 		if err != nil {
 			l.log.Warn("Directories of unknown pods not removed", "error", err)
 		}
@@ -118,16 +118,5 @@ func (l *loop) sayGone(key pod.Key, r *report) {
 		line.Pod = &v1.Pod{}
 		line.Pod.Namespace, line.Pod.Name = key.Namespace, key.Name
 	}
-	l.tell(key, line)
-}
-
-// tell reports a status: at once to whoever looks at this agent or listens, so that "All
-// pods reported", and all that follows from it, is true of what they know; to the sinks in
-// their own time.
-func (l *loop) tell(key pod.Key, line pod.StatusReport) {
-	l.feed.Report(key, line)
-	for _, listener := range l.cfg.Listeners {
-		_ = listener.Report(line) // never fails
-	}
-	l.reporter.say(key, line)
+	l.out.tell(key, line)
 }

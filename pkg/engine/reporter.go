@@ -5,11 +5,30 @@ import (
 	"maps"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // reportRetry is how long a sink that failed is left alone.
 const reportRetry = 5 * time.Second
+
+// statusOutput is where the sync loop reports statuses.
+type statusOutput struct {
+	feed      *feed.Publisher
+	listeners []Sink // that never wait nor fail
+	reporter  *reporter
+}
+
+// tell reports a status: at once to readers of this agent and to listeners, so that "All
+// pods reported", and all that follows from it, is true of what they know; to the sinks in
+// their own time.
+func (o *statusOutput) tell(key pod.Key, line pod.StatusReport) {
+	o.feed.Report(key, line)
+	for _, listener := range o.listeners {
+		_ = listener.Report(line) // never fails
+	}
+	o.reporter.say(key, line)
+}
 
 // reporter carries statuses to the sinks, so that a slow or full disk never
 // holds the sync loop. What waits is one letter with the newest status per pod.

@@ -37,7 +37,7 @@ func newRotation() rotation { return rotation{done: make(chan error, 1)} }
 
 // rotate begins a round over the logs of all running containers.
 func (l *loop) rotate(ctx context.Context) {
-	r := &l.rotation
+	r := &l.jobs.rotation
 	select {
 	case err := <-r.done:
 		r.running = false

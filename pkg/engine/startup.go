@@ -121,7 +121,7 @@ func (l *loop) noteAllReported() {
 	}
 	if !l.start.observed && (open == 0 || time.Since(l.start.since) > observePatience) {
 		l.start.observed = true
-		l.feed.MarkPodsObserved()
+		l.out.feed.MarkPodsObserved()
 	}
 	if open > 0 || !l.state.AllHeard() {
 		return
@@ -132,11 +132,11 @@ func (l *loop) noteAllReported() {
 		l.cfg.Synced()
 	}
 	for _, key := range sortedKeys(l.cfg.Before) {
-		if _, found := l.strays[key]; l.sweep && !found && l.pods[key] == nil {
+		if _, found := l.strays[key]; l.mode.sweep && !found && l.pods[key] == nil {
 			l.sayGone(key, nil) // it went while no agent could report it
 		}
 	}
-	if l.sweep && l.start.whole {
+	if l.mode.sweep && l.start.whole {
 		l.sweepDirectories()
 	}
 }

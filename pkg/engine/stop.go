@@ -30,7 +30,7 @@ type stopped struct {
 func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		if s.Killed != "" {
-			w.setLife(s.ID, func(l *pod.Life) { l.Killed = s.Killed })
+			w.rec.setLife(s.ID, func(l *pod.Life) { l.Killed = s.Killed })
 		}
 	}
 	w.save()
@@ -91,7 +91,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 					w.event(w.madeOf(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
 					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
 				}
-				w.setLife(id, func(l *pod.Life) { l.PreStop = true })
+				w.rec.setLife(id, func(l *pod.Life) { l.PreStop = true })
 				w.save()
 			default:
 				left--

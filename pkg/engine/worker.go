@@ -25,31 +25,60 @@ type worker struct {
 	log    *slog.Logger
 	letter letter
 
-	rec       pod.Record
-	loaded    bool // rec was read
-	recDirty  bool
-	saveErr   error
-	saveTried bool // since the last report
-	trouble   map[string]pod.Trouble
-	created   map[string]string // container name → ID made and not yet seen
-	before    v1.PodStatus
-	last      glance // at the pod
-	heeded    uint64 // the newest errand taken note of
-	lastPod   *v1.Pod
-	margin    margin // reported with it
-	slot      bool
-	lowered   *pod.Spec              // whose resources the pod's cgroup was last lowered to
-	failures  int                    // of looking, stopping and removing, in a row
-	unended   pod.Trouble            // what of the pod could not be stopped or removed last
-	failing   map[string]plan.Action // what the trouble of this name is about
-	expect    bool                   // a look showed something, and it was not removed since
-	doubt     time.Time              // since when looks show nothing of it all the same
-	lastSteps string                 // done last
-	repeats   int                    // of lastSteps, in a row
-	panics    []time.Time            // of the last minute
-	said      lasting                // by events
-	judged    judgement
-	thinking  *atomic.Int64 // since when it decides, Unix nanoseconds; 0: it does not. The sync loop reads it
+	rec      instanceRecord
+	trouble  troubles
+	created  map[string]string // container name → ID made and not yet seen
+	reported reported
+	last     glance // at the pod
+	heeded   uint64 // the newest errand taken note of
+	slot     bool
+	lowered  *pod.Spec // whose resources the pod's cgroup was last lowered to
+	presence presence
+	progress progress
+	panics   []time.Time // of the last minute
+	judged   judgement
+	// planningSince is since when it plans, in Unix nanoseconds; 0: it does not. The sync loop
+	// reads it.
+	planningSince *atomic.Int64
+}
+
+// troubles are the steps that fail.
+type troubles struct {
+	of       map[string]pod.Trouble // by container, "" for the pod
+	step     map[string]plan.Action // which step the trouble is about
+	failures int                    // of looking, stopping and removing, in a row
+	unended  pod.Trouble            // what of the pod could not be stopped or removed last
+}
+
+func newTroubles() (t troubles) {
+	t.reset()
+	return t
+}
+
+// reset forgets the steps that fail; how often looks failed, and what could not be stopped,
+// stays.
+func (t *troubles) reset() {
+	t.of, t.step = make(map[string]pod.Trouble), make(map[string]plan.Action)
+}
+
+// reported is what the worker reported last.
+type reported struct {
+	pod    *v1.Pod
+	status v1.PodStatus // as the next one is compared with; also before the first report
+	margin margin
+	events lasting
+}
+
+// presence confirms an empty answer about a pod that was there a moment ago (F26).
+type presence struct {
+	expected   bool      // a look showed something, and it was not removed since
+	emptySince time.Time // since when looks show nothing of it all the same; zero: they do not
+}
+
+// progress counts how often the same steps were done in a row.
+type progress struct {
+	steps   string // done last
+	repeats int
 }
 
 // glance is what a worker keeps of its last look at the pod: what is asked for
@@ -88,12 +117,12 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 		w.log.Debug("Pod not read", "error", err)
 		return have, false, !w.wait(ctx, w.failed())
 	}
-	if !w.loaded {
+	if !w.rec.loaded {
 		w.loadRecord(have.UID)
-		w.loaded = true
-		w.expect = w.rec.Instance > 0
+		w.rec.loaded = true
+		w.presence.expected = w.rec.Instance > 0
 	}
-	if !w.believe(have) {
+	if !w.presence.confirm(have, time.Now()) {
 		w.log.Warn("Runtime shows nothing of a pod it showed before; it is asked again")
 		w.freeSlot(ctx)
 		return have, false, !w.pause(ctx, emptyPause)
@@ -104,7 +133,7 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 }
 
 func (w *worker) run(ctx context.Context) {
-	w.loaded = false
+	w.rec.loaded = false
 	for ctx.Err() == nil {
 		have, ok, over := w.look(ctx)
 		if over {
@@ -114,9 +143,9 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		view := w.view(have)
-		w.thinking.Store(time.Now().UnixNano())
+		w.planningSince.Store(time.Now().UnixNano())
 		p := w.env.next(view)
-		w.thinking.Store(0)
+		w.planningSince.Store(0)
 		if view.StopWaits != "" && p.Stopping && view.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
 			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
 		}
@@ -125,7 +154,7 @@ func (w *worker) run(ctx context.Context) {
 			w.forgetRest()
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
-			w.unended = pod.Trouble{} // it was done, by us or by itself
+			w.trouble.unended = pod.Trouble{} // it was done, by us or by itself
 		}
 		w.tellWaits(view, p)
 		if !w.tell(ctx, view, p) {
@@ -138,13 +167,13 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		if len(p.Steps) == 0 {
-			w.lastSteps = ""
+			w.progress = progress{}
 			w.lower(view, p)
 		}
 		did, retry := w.timed(ctx, view, p)
-		if did == acted && w.circles(p) {
+		if did == acted && w.progress.loops(p.Steps) {
 			w.freeSlot(ctx)
-			if !w.pause(ctx, retryDelay(w.repeats)) {
+			if !w.pause(ctx, retryDelay(w.progress.repeats)) {
 				return
 			}
 			continue
@@ -159,7 +188,7 @@ func (w *worker) run(ctx context.Context) {
 		if retry > 0 && (wait == 0 || retry < wait) {
 			wait = retry
 		}
-		if w.recDirty && (wait == 0 || wait > saveRetry) {
+		if w.rec.dirty && (wait == 0 || wait > saveRetry) {
 			wait = saveRetry
 		}
 		if !w.wait(ctx, wait) {
@@ -168,51 +197,51 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// emptyPause is how long an empty answer about a pod that was there a moment ago
-// has to last to be believed (F26).
+// emptyPause is how long an empty answer about a pod that was there a moment ago has to
+// last before the worker acts on it (F26).
 const emptyPause = time.Second
 
-// believe reports whether a look may be acted on: a runtime that shows nothing of
-// a pod it showed before, and that this worker has not removed, is asked twice.
-func (w *worker) believe(have pod.Actual) bool {
+// confirm reports whether the worker may act on a look: a runtime that shows nothing of a
+// pod it showed before, and that this worker has not removed, is asked twice.
+func (p *presence) confirm(have pod.Actual, now time.Time) bool {
 	switch {
 	case !have.Empty():
-		w.expect, w.doubt = true, time.Time{}
-	case w.expect && w.doubt.IsZero():
-		w.doubt = time.Now()
+		p.expected, p.emptySince = true, time.Time{}
+	case p.expected && p.emptySince.IsZero():
+		p.emptySince = now
 		return false
-	case w.expect && time.Since(w.doubt) < emptyPause:
+	case p.expected && now.Sub(p.emptySince) < emptyPause:
 		return false
 	default:
-		w.expect, w.doubt = false, time.Time{}
+		p.expected, p.emptySince = false, time.Time{}
 	}
 	return true
 }
 
-// circles reports whether the same steps have been done over and over, each time
-// with success and without effect: a runtime that does not do what it says, or a
-// sandbox that ends as soon as it is made, must not go on without a pause.
-func (w *worker) circles(p plan.Plan) bool {
-	if len(p.Steps) == 1 && p.Steps[0].Action == plan.PutVolumes {
+// loops reports whether the same steps have been done over and over, each time with success
+// and without effect: a runtime that does not do what it reports, or a sandbox that ends as
+// soon as it is made, must not go on without a pause.
+func (p *progress) loops(steps []plan.Step) bool {
+	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
 		return false // what they show may change as often as it likes
 	}
 	var b strings.Builder
-	for _, s := range p.Steps {
+	for _, s := range steps {
 		b.WriteString(string(s.Action) + " " + s.Container + "\n")
 	}
-	if text := b.String(); text != w.lastSteps {
-		w.lastSteps, w.repeats = text, 0
+	if text := b.String(); text != p.steps {
+		p.steps, p.repeats = text, 0
 		return false
 	}
-	w.repeats++
-	return w.repeats > 1
+	p.repeats++
+	return p.repeats > 1
 }
 
 // view gathers all that is known of the pod now.
 func (w *worker) view(have pod.Actual) plan.View {
-	w.raiseAttempts(have)
-	w.forgetLives(have)
-	w.catchUp(have)
+	w.rec.raiseAttempts(have)
+	w.rec.forgetLives(have)
+	w.rec.catchUp(have)
 	want := w.letter.want
 	if w.rec.UID == "" {
 		if want != nil {
@@ -228,7 +257,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		Instance:     w.rec.Instance,
 		Terminal:     string(w.rec.Terminal),
 		Attempts:     w.rec.Attempts,
-		Trouble:      w.trouble,
+		Trouble:      w.trouble.of,
 		StopSince:    w.rec.StopSince,
 		StopGrace:    w.rec.StopGrace,
 		StopAsked:    w.rec.StopAsked,

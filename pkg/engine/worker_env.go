@@ -45,31 +45,31 @@ type hookRunner interface {
 	Hook(ctx context.Context, r pod.HookRequest) error
 }
 
-// workerEnv returns what the workers of this loop may use.
-func (l *loop) workerEnv() *workerEnv {
+// newWorkerEnv returns what the workers of a loop may use that receives reports.
+func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 	return &workerEnv{
-		runtime: l.cfg.Runtime,
-		volumes: l.cfg.Volumes,
-		cgroups: l.cfg.Cgroups,
-		users:   l.cfg.Users,
-		records: l.cfg.Records,
-		hooks:   l.cfg.Prober,
+		runtime: cfg.Runtime,
+		volumes: cfg.Volumes,
+		cgroups: cfg.Cgroups,
+		users:   cfg.Users,
+		records: cfg.Records,
+		hooks:   cfg.Prober,
 
-		recorder: l.recorder,
-		starts:   l.starts,
-		sweep:    &l.sweeping,
-		reports:  l.reports,
+		recorder: recorder{cfg.Events},
+		starts:   startlimit.New(cfg.Starts),
+		sweep:    &sweep{},
+		reports:  reports,
 
-		hostIPs:      l.cfg.HostIPs,
-		allocatable:  l.cfg.Node.Allocatable,
-		runtimeName:  l.cfg.RuntimeName,
-		maxBackoff:   l.cfg.MaxBackoff,
-		noClusterDNS: l.cfg.NoClusterDNS,
-		reportLogs:   l.cfg.Logs != nil,
+		hostIPs:      cfg.HostIPs,
+		allocatable:  cfg.Node.Allocatable,
+		runtimeName:  cfg.RuntimeName,
+		maxBackoff:   cfg.MaxBackoff,
+		noClusterDNS: cfg.NoClusterDNS,
+		reportLogs:   cfg.Logs != nil,
 
-		services: l.cfg.Services,
-		forbids:  l.cfg.Forbids,
-		worked:   l.cfg.Worked,
-		next:     l.cfg.next,
+		services: cfg.Services,
+		forbids:  cfg.Forbids,
+		worked:   cfg.Worked,
+		next:     cfg.next,
 	}
 }

@@ -84,11 +84,11 @@ func (w *worker) takeMail() (changed bool) {
 func (w *worker) read(l letter) (changed bool) {
 	changed = l.want != w.letter.want
 	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
-		clear(w.trouble) // another text deserves another try
+		clear(w.trouble.of) // another text deserves another try
 	} else if changed && l.want != nil && !l.want.Data.Same(w.letter.want.Data) {
 		login := pullSecrets(l.want) != pullSecrets(w.letter.want)
-		maps.DeleteFunc(w.trouble, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
-			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.failing[name] == plan.PullImage
+		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
+			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
 		})
 	}
 	changed = !onlyOtherData(l.want, w.letter.want)
@@ -107,8 +107,8 @@ func pullSecrets(want *pod.Spec) string {
 
 // failed counts a failure and returns how long to wait before the next try.
 func (w *worker) failed() time.Duration {
-	w.failures++
-	return retryDelay(w.failures)
+	w.trouble.failures++
+	return retryDelay(w.trouble.failures)
 }
 
 // retryDelay is 200 ms, doubling to 10 s.

@@ -14,6 +14,15 @@ import (
 // saveRetry is how long a record that could not be written is left alone.
 const saveRetry = time.Minute
 
+// instanceRecord is what the worker keeps on the disk of the pod's instance.
+type instanceRecord struct {
+	pod.Record
+	loaded    bool // it was read
+	dirty     bool // it differs from what is on the disk
+	saveErr   error
+	saveTried bool // since the last report
+}
+
 // loadRecord reads the record of the instance the runtime shows, or else of the
 // pod that is wanted, or else of the one that was found on disk.
 func (w *worker) loadRecord(uid string) {
@@ -28,9 +37,9 @@ func (w *worker) loadRecord(uid string) {
 		w.log.Warn("Record not read", "error", err)
 	}
 	if ok {
-		w.rec = rec
+		w.rec.Record = rec
 	} else {
-		w.rec = pod.Record{Key: w.key, UID: uid}
+		w.rec.Record = pod.Record{Key: w.key, UID: uid}
 	}
 	if w.rec.Attempts == nil {
 		w.rec.Attempts = make(map[string]uint32)
@@ -52,36 +61,36 @@ func (w *worker) forgetRest() {
 // save writes the record when it changed. A record that cannot be written costs
 // field differences, never a container: the worker goes on.
 func (w *worker) save() {
-	if !w.recDirty || w.rec.UID == "" || w.rec.Instance == 0 {
+	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return // nothing of it exists yet
 	}
-	w.saveTried = true
-	if w.saveErr = w.env.records.Save(w.rec); w.saveErr == nil {
-		w.recDirty = false
+	w.rec.saveTried = true
+	if w.rec.saveErr = w.env.records.Save(w.rec.Record); w.rec.saveErr == nil {
+		w.rec.dirty = false
 	}
 }
 
 // catchUp takes the runtime's word for a newer instance than the record's, which
 // could not be written then: what it says is of the one before.
-func (w *worker) catchUp(have pod.Actual) {
+func (r *instanceRecord) catchUp(have pod.Actual) {
 	b := have.Sandbox
-	if b == nil || b.Instance <= w.rec.Instance || w.rec.UID != "" && w.rec.UID != have.UID {
+	if b == nil || b.Instance <= r.Instance || r.UID != "" && r.UID != have.UID {
 		return
 	}
-	if w.rec.Instance > 0 {
-		w.rec.Want, w.rec.StartTime, w.rec.Streaks, w.rec.RestartingAll = nil, time.Time{}, nil, false
+	if r.Instance > 0 {
+		r.Want, r.StartTime, r.Streaks, r.RestartingAll = nil, time.Time{}, nil, false
 	}
-	w.rec.Instance, w.rec.StopSince, w.rec.StopGrace, w.rec.StopAsked, w.recDirty = b.Instance, time.Time{}, nil, false, true
-	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
+	r.Instance, r.StopSince, r.StopGrace, r.StopAsked, r.dirty = b.Instance, time.Time{}, nil, false, true
+	r.Terminal, r.TerminalReason, r.TerminalMessage = "", "", ""
 }
 
 // raiseAttempts keeps the numbers that only rise ahead of what the runtime
 // shows, so that they outlive the removal of what carried them.
-func (w *worker) raiseAttempts(have pod.Actual) {
+func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	raise := func(name string, next uint32) {
-		if next > w.rec.Attempts[name] {
-			w.rec.Attempts[name] = next
-			w.recDirty = true
+		if next > r.Attempts[name] {
+			r.Attempts[name] = next
+			r.dirty = true
 		}
 	}
 	if have.Sandbox != nil {
@@ -100,10 +109,10 @@ func (w *worker) raiseAttempts(have pod.Actual) {
 // stands for, its end, and since when it stops.
 func (w *worker) remember(v plan.View, p plan.Plan) {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
-		w.rec.Want, w.recDirty = v.Want, true
+		w.rec.Want, w.rec.dirty = v.Want, true
 	}
 	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
-		w.rec.StartTime, w.recDirty = acknowledged(v.Want), true
+		w.rec.StartTime, w.rec.dirty = acknowledged(v.Want), true
 	}
 	switch {
 	case w.rec.Terminal != "":
@@ -113,25 +122,25 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 		if w.rec.Instance == 0 { // its API server knows the end of what was never here
 			w.beginInstance(v.Want, 1)
 		}
-		w.rec.Terminal, w.recDirty = v1.PodPhase(p.Ended.Phase), true
+		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
 		if p.Ended.Reason == eventDeadline {
 			w.event(v.Want, "", pod.EventNormal, eventDeadline, "%s", p.Ended.Message)
 		}
 	}
 	if w.rec.RestartingAll != p.RestartingAll {
-		w.rec.RestartingAll, w.recDirty = p.RestartingAll, true
+		w.rec.RestartingAll, w.rec.dirty = p.RestartingAll, true
 	}
 	if p.Stops() {
-		w.noteStopping()
+		w.rec.noteStopping()
 	}
 }
 
 // noteStopping records since when the instance is being stopped. A plan that pulls
 // first stops nothing before that is done.
-func (w *worker) noteStopping() {
-	if w.rec.StopSince.IsZero() {
-		w.rec.StopSince, w.recDirty = time.Now(), true
+func (r *instanceRecord) noteStopping() {
+	if r.StopSince.IsZero() {
+		r.StopSince, r.dirty = time.Now(), true
 	}
 }
 
@@ -161,7 +170,7 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(w.key, old)); err != nil {
 			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
 		}
-		w.rec.Attempts, w.before = make(map[string]uint32), v1.PodStatus{}
+		w.rec.Attempts, w.reported.status = make(map[string]uint32), v1.PodStatus{}
 	}
 	w.rec.Want = want
 	w.rec.UID = want.UID()
@@ -170,8 +179,8 @@ func (w *worker) beginInstance(want *pod.Spec, instance int) {
 	w.rec.StopSince, w.rec.StopGrace, w.rec.StopAsked = time.Time{}, nil, false
 	w.rec.Streaks, w.rec.RestartingAll = nil, false
 	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
-	w.before = counts(w.before)
-	w.recDirty = true
+	w.reported.status = counts(w.reported.status)
+	w.rec.dirty = true
 }
 
 // giveBack returns what the node gave the pod: its cgroup and its users.
@@ -198,23 +207,23 @@ func (w *worker) forget(uid string) error {
 			return err
 		}
 	}
-	w.rec = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
-	w.recDirty = false
+	w.rec.Record = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
+	w.rec.dirty = false
 	if !deleting(w.letter.want) { // how it ended is still to be told (C-1.27.9)
-		w.before = v1.PodStatus{}
+		w.reported.status = v1.PodStatus{}
 	}
 	return nil
 }
 
 // setLife changes what is remembered of one life of a container.
-func (w *worker) setLife(id string, change func(*pod.Life)) {
-	if w.rec.Lives == nil {
-		w.rec.Lives = make(map[string]pod.Life)
+func (r *instanceRecord) setLife(id string, change func(*pod.Life)) {
+	if r.Lives == nil {
+		r.Lives = make(map[string]pod.Life)
 	}
-	l := w.rec.Lives[id]
+	l := r.Lives[id]
 	change(&l)
-	w.rec.Lives[id] = l
-	w.recDirty = true
+	r.Lives[id] = l
+	r.dirty = true
 }
 
 // setStreak notes the crashes in a row of a container whose record, which carries
@@ -226,13 +235,13 @@ func (w *worker) setStreak(s plan.Step) {
 	if w.rec.Streaks == nil {
 		w.rec.Streaks = make(map[string]int)
 	}
-	w.rec.Streaks[s.Container], w.recDirty = s.Streak, true
+	w.rec.Streaks[s.Container], w.rec.dirty = s.Streak, true
 	w.save()
 }
 
 // forgetLives drops what is remembered of containers that are gone.
-func (w *worker) forgetLives(have pod.Actual) {
-	if len(w.rec.Lives) == 0 {
+func (r *instanceRecord) forgetLives(have pod.Actual) {
+	if len(r.Lives) == 0 {
 		return
 	}
 	there := make(map[string]bool, len(have.Containers)+len(have.Dead))
@@ -242,10 +251,10 @@ func (w *worker) forgetLives(have pod.Actual) {
 	for _, c := range have.Dead {
 		there[c.ID] = true
 	}
-	for id := range w.rec.Lives {
+	for id := range r.Lives {
 		if !there[id] {
-			delete(w.rec.Lives, id)
-			w.recDirty = true
+			delete(r.Lives, id)
+			r.dirty = true
 		}
 	}
 }

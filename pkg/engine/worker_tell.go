@@ -64,8 +64,8 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 			finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
 			unwanted: w.letter.want == nil,
 		},
-		saved:   w.saveTried,
-		saveErr: w.saveErr,
+		saved:   w.rec.saveTried,
+		saveErr: w.rec.saveErr,
 
 		instance: w.rec.Instance,
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
@@ -86,21 +86,21 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod = &v1.Pod{}
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	r.fresh = w.lastPod == nil || r.margin != w.margin || !equality.Semantic.DeepEqual(w.lastPod, r.pod)
-	w.lastPod, w.margin, w.saveTried = r.pod, r.margin, false
+	r.fresh = w.reported.pod == nil || r.margin != w.reported.margin || !equality.Semantic.DeepEqual(w.reported.pod, r.pod)
+	w.reported.pod, w.reported.margin, w.rec.saveTried = r.pod, r.margin, false
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}
 	if w.env.reportLogs {
 		r.logs = logsOf(v.Have)
 	}
-	if p.Behind || w.unended.Reason != "" {
+	if p.Behind || w.trouble.unended.Reason != "" {
 		if r.behind = r.stuck; r.behind.Reason == "" {
 			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
 		}
 	}
 	r.final = v.Forbidden != "" && !plan.ContainersRunning(v.Have)
-	for _, t := range w.trouble {
+	for _, t := range w.trouble.of {
 		r.final = r.final || t.Final
 	}
 	select {
@@ -114,11 +114,11 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 // stuck is what keeps the pod from going on: what stops it, else what fails of it as a
 // whole, else what fails of its containers.
 func (w *worker) stuck() pod.Trouble {
-	if w.unended.Reason != "" {
-		return w.unended
+	if w.trouble.unended.Reason != "" {
+		return w.trouble.unended
 	}
-	for _, name := range sortedNames(w.trouble) {
-		return w.trouble[name]
+	for _, name := range sortedNames(w.trouble.of) {
+		return w.trouble.of[name]
 	}
 	return pod.Trouble{}
 }
@@ -175,11 +175,11 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	} else if !v.NetworkReady {
 		notes.NetworkWait = "network is not ready"
 	}
-	before := w.before
-	w.before = status.Of(spec, v.Have, w.letter.health, before, notes, v.Now)
-	w.tellResized(spec, &before, &w.before)
+	before := w.reported.status
+	w.reported.status = status.Of(spec, v.Have, w.letter.health, before, notes, v.Now)
+	w.tellResized(spec, &before, &w.reported.status)
 	out := *spec.Pod // shares everything but the status with the immutable spec
-	out.Status = w.before
+	out.Status = w.reported.status
 	if v.Want == nil && !w.rec.StopSince.IsZero() {
 		markStopping(&out, w.rec.StopSince, w.grace(v))
 	}
