@@ -34,12 +34,12 @@ const lingers = 30 * time.Second
 type Config struct {
 	// File is the kubeconfig's path.
 	File string
-	// Awaited lets Open succeed while File, or the client certificate it names, is not
-	// there: requests fail until it is.
+	// Awaited lets Open succeed while File, or the client certificate it names, does not
+	// exist: requests fail until it does.
 	Awaited bool
-	// Pair is a file with a certificate and its key, "" for none. They are shown in
-	// place of a client certificate that the kubeconfig holds itself, while they are
-	// of the same name and valid: a rotated certificate wins, as the kubelet has it.
+	// Pair is a file with a certificate and its key, "" for none. They replace a client
+	// certificate that is in the kubeconfig itself, while they are valid and have the same
+	// name: a rotated certificate wins, as in the kubelet.
 	Pair string
 	// UserAgent is sent with every request.
 	UserAgent string

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// failure is a request that got no answer, in words for people. They hold no
-// part of what was sent or received.
+// failure is a request without an answer. Its text is for people, and contains no part of
+// the request or the answer.
 type failure struct {
 	text  string
 	cause error
@@ -23,14 +23,14 @@ type failure struct {
 func (e *failure) Error() string { return e.text }
 func (e *failure) Unwrap() error { return e.cause }
 
-// Timeout says whether it is worth while to ask again, for client-go.
+// Timeout tells client-go whether to try again.
 func (e *failure) Timeout() bool {
 	timeout := net.Error(nil)
 	return errors.As(e.cause, &timeout) && timeout.Timeout()
 }
 
-// Explain puts why a request got no whole answer into words for people, which hold
-// no part of what was sent or received. The error wraps err.
+// Explain returns an error that says, for people, why a request got no whole answer. Its
+// text contains no part of the request or the answer. It wraps err.
 func (t *Transport) Explain(err error) error {
 	if said := (*failure)(nil); errors.As(err, &said) {
 		return said
@@ -38,10 +38,10 @@ func (t *Transport) Explain(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // url.Error repeats the whole URL
 	}
-	return &failure{text: t.host + ": " + words(err), cause: err}
+	return &failure{text: t.host + ": " + reason(err), cause: err}
 }
 
-func words(err error) string {
+func reason(err error) string {
 	var (
 		timeout interface{ Timeout() bool }
 		dns     *net.DNSError
@@ -75,8 +75,7 @@ func words(err error) string {
 	return "no valid HTTP answer"
 }
 
-// certificate says what is wrong with the server's certificate, "" when that is
-// not it.
+// certificate explains an error about the server's certificate; "" where err is another.
 func certificate(err error) string {
 	var (
 		authority x509.UnknownAuthorityError

@@ -21,8 +21,8 @@ type Identity struct {
 	// File holds the certificate; "" where the kubeconfig itself does, or there is
 	// none.
 	File string
-	// Expires is when the first certificate of the chain does that ends; zero where
-	// there is none, as for one who has a token.
+	// Expires is when the first certificate of the chain expires; zero where there is none,
+	// as with a token.
 	Expires time.Time
 	// Name is the certificate's common name.
 	Name string

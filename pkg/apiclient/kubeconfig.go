@@ -22,27 +22,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// material is what was read of a kubeconfig: its text, and each thing that a file
-// of its own may hold.
+// material is the content of a kubeconfig and of the files that it names.
 type material struct {
 	text                 []byte
-	ca, cert, key, token thing
-	pair                 thing // Config.Pair; no data where it is not there
+	ca, cert, key, token part
+	pair                 part // Config.Pair; no data where it is not there
 }
 
-// thing is what the kubeconfig holds itself, or a file it names.
-type thing struct {
+// part is one item of a kubeconfig, which may be in a file of its own.
+type part struct {
 	file string // "" where the kubeconfig holds it
 	data []byte
 }
 
-// same reports whether the files hold what was read; false where one cannot be
-// read.
+// same reports whether the files are unchanged; false where one cannot be read.
 func (m *material) same(text []byte) bool {
 	if m.text == nil || !bytes.Equal(m.text, text) {
 		return false
 	}
-	for _, of := range []thing{m.ca, m.cert, m.key, m.token} {
+	for _, of := range []part{m.ca, m.cert, m.key, m.token} {
 		if of.file == "" {
 			continue
 		}
@@ -77,7 +75,7 @@ func read(cfg Config, was *Transport) (*Transport, error) {
 	if cfg.Pair != "" && m.cert.file == "" && len(rc.CertData) > 0 {
 		m.pair.file = cfg.Pair
 		m.pair.data, _ = os.ReadFile(cfg.Pair)
-		if until = standsIn(m.pair.data, rc.CertData, now); !until.IsZero() {
+		if until = replaces(m.pair.data, rc.CertData, now); !until.IsZero() {
 			rc.CertData, rc.KeyData = m.pair.data, m.pair.data
 		}
 	}
@@ -94,8 +92,8 @@ func read(cfg Config, was *Transport) (*Transport, error) {
 	return transport, nil
 }
 
-// load returns what the current context of a kubeconfig says, with what the files
-// hold that it names.
+// load returns the configuration of the current context of a kubeconfig, with the content of
+// the files that it names.
 func load(path string, text []byte) (*rest.Config, material, error) {
 	rc, user, err := restConfig(path, text)
 	if err != nil {
@@ -105,16 +103,15 @@ func load(path string, text []byte) (*rest.Config, material, error) {
 	if err := m.fill(rc, user, os.ReadFile); err != nil {
 		return nil, material{}, unreadable(path, err)
 	}
-	// What was read is what is used: client-go has its own ways to read these
-	// files again, which cache for as long as the process lives.
+	// client-go would read these files again, and cache them for as long as the process
+	// lives. It uses the content that was read above.
 	rc.CAFile, rc.CertFile, rc.KeyFile, rc.BearerTokenFile = "", "", "", ""
 	rc.BearerToken = strings.TrimSpace(rc.BearerToken)
 	return rc, m, nil
 }
 
-// fill reads the files that rc names into rc and m. Each is read once: one that holds
-// both certificate and key may be replaced at any moment, and what is read of it twice
-// may be halves of two pairs.
+// fill reads the files that rc names into rc and m, each once. A file with certificate and
+// key may be replaced at any moment: reading it twice could give halves of two pairs.
 func (m *material) fill(rc *rest.Config, user *clientcmdapi.AuthInfo, read func(file string) ([]byte, error)) (err error) {
 	once := map[string][]byte{}
 	contentOf := func(file string) ([]byte, error) {
@@ -130,7 +127,7 @@ func (m *material) fill(rc *rest.Config, user *clientcmdapi.AuthInfo, read func(
 		m.token.file = rc.BearerTokenFile
 	}
 	for _, it := range []struct {
-		to   *thing
+		to   *part
 		file string
 		data *[]byte
 	}{
@@ -144,7 +141,7 @@ func (m *material) fill(rc *rest.Config, user *clientcmdapi.AuthInfo, read func(
 		if *it.data, err = contentOf(it.file); err != nil {
 			return err
 		}
-		*it.to = thing{it.file, *it.data}
+		*it.to = part{it.file, *it.data}
 	}
 	if m.token.file != "" {
 		if m.token.data, err = contentOf(m.token.file); err != nil {
@@ -155,9 +152,8 @@ func (m *material) fill(rc *rest.Config, user *clientcmdapi.AuthInfo, read func(
 	return nil
 }
 
-// standsIn returns until when pair may be shown in place of the certificate cert;
-// zero where it may not.
-func standsIn(pair, cert []byte, now time.Time) time.Time {
+// replaces returns until when pair replaces the certificate cert; zero where it does not.
+func replaces(pair, cert []byte, now time.Time) time.Time {
 	got, err := tls.X509KeyPair(pair, pair)
 	if err != nil {
 		return time.Time{}
@@ -186,8 +182,8 @@ func digest(texts ...[]byte) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// restConfig returns what the current context of a kubeconfig says, and its user,
-// nil where it has none.
+// restConfig returns the configuration of the current context of a kubeconfig, and its
+// user, nil where it has none.
 func restConfig(path string, text []byte) (*rest.Config, *clientcmdapi.AuthInfo, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, nil, pod.Problem{File: path, Msg: "is empty"}
@@ -222,10 +218,10 @@ func restConfig(path string, text []byte) (*rest.Config, *clientcmdapi.AuthInfo,
 	return rc, user, nil
 }
 
-// yamlLine finds the place in what YAML's parser says.
+// yamlLine finds the place in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`yaml: line (\d+): (.*)`)
 
-// malformed puts into words why text is no kubeconfig.
+// malformed explains why text is no kubeconfig.
 func malformed(path string, err error) error {
 	p := pod.Problem{File: path, Msg: "is not a kubeconfig"}
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
@@ -237,7 +233,7 @@ func malformed(path string, err error) error {
 	return p
 }
 
-// unreadable puts into words why path, or a file it names, cannot be used.
+// unreadable explains why path, or a file it names, cannot be used.
 func unreadable(path string, err error) error {
 	if file := (*fs.PathError)(nil); errors.As(err, &file) {
 		p := pod.Problem{File: file.Path, Msg: "cannot be read: " + file.Err.Error()}

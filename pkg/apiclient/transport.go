@@ -17,13 +17,13 @@ import (
 // with the credentials of that moment.
 type Transport struct {
 	read     material
-	until    time.Time         // when Config.Pair ends; zero where it is not shown
-	identity [sha256.Size]byte // of who we are to whom, on the wire
-	root     url.URL           // what all paths are below
+	until    time.Time         // when Config.Pair expires; zero where it is not used
+	identity [sha256.Size]byte // sum of certificate, authority and server
+	root     url.URL           // prefix of all paths
 	host     string            // scheme, host and port, for people
 	wire     *http.Transport
 	dials    *connrotation.Dialer
-	trip     http.RoundTripper // says who we are, and goes by wire
+	trip     http.RoundTripper // adds the credentials and sends by wire
 }
 
 // Host returns the scheme, host and port of the server, for people.

@@ -50,15 +50,14 @@ type Config struct {
 	// why; beside a Spec they are notices. It is called by one goroutine at a
 	// time and may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
-	// Seen is told of every pod that the server binds to the node, mirrors included,
-	// as the server shows it now: in the order of its lists and events, by the
-	// goroutine of Sets. gone says that it was deleted, or that a list lacks it; p is
-	// then as it was last. p is shared: nobody writes to it. It must not block; nil
-	// tells nobody.
+	// Seen gets every pod that the server binds to the node, mirrors included, as the
+	// server shows it now: in the order of its lists and events, from the goroutine of
+	// Sets. gone says that it was deleted, or that a list lacks it; p is then its last
+	// state. p is shared and read only. Seen must not block; it may be nil.
 	Seen func(p *v1.Pod, gone bool)
 	// Services has Reader read services while there are pods.
 	Services bool
-	// Log hears, at debug, of lists and watches; nil is silence.
+	// Log gets debug messages of lists and watches; nil for none.
 	Log *slog.Logger
 }
 
@@ -121,38 +120,37 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			if err != nil {
 				r.fail(err)
 			}
-			if r.left || !r.rest(ctx, r.reader.Delay(&r.pause, r.reader.Tuning.FirstRetry, err)) {
+			if r.left || !r.sleep(ctx, r.reader.Delay(&r.pause, r.reader.Tuning.FirstRetry, err)) {
 				return
 			}
 		}
 	}
 }
 
-// run is what one run of Sets knows. It belongs to the goroutine that ranges
-// over Sets.
+// run is the state of one run of Sets. It belongs to the goroutine that ranges over Sets.
 type run struct {
 	*Source
 	*pods
 	*objects
-	yield func(source.Snapshot, error) bool
-	pause time.Duration      // before the newest round
-	at    apiclient.Position // of the next watch
-	cut   bool               // the last one did not end when it was due
-	said  string             // the error that was yielded last, "" after a set
-	heard bool               // a set was yielded
-	left  bool               // the caller has left the loop
+	yield     func(source.Snapshot, error) bool
+	pause     time.Duration      // before the newest round
+	at        apiclient.Position // of the next watch
+	cut       bool               // the last one did not end when it was due
+	lastError string             // that was yielded, "" after a set
+	yielded   bool               // a set
+	left      bool               // the caller has left the loop
 }
 
-// round lists where a list has to come first, and watches for as long as watches end
-// when they are to end. It returns why it could not; nil when it is only time to try
-// again.
+// round lists if a list has to come first, and watches for as long as watches end when
+// they are due. The error says why there is no list, or no watch; nil means that it is
+// time to try again.
 func (r *run) round(ctx context.Context) error {
 	for !r.left {
 		if r.at.Host == "" {
 			if err := r.look(ctx); err != nil {
 				return err
 			}
-			if !r.heard || r.set.Dirty() {
+			if !r.yielded || r.set.Dirty() {
 				if !r.await(ctx) {
 					return context.Canceled
 				}
@@ -166,9 +164,9 @@ func (r *run) round(ctx context.Context) error {
 	return nil
 }
 
-// look reads the complete set. Where that would take away what stands, or give a
-// name to another pod, a second list has to agree: a server that was restored
-// from a backup, and one that lost its data, answer in perfect order (F71).
+// look reads the complete set. Where that would remove a pod, or give its name to another
+// one, a second list has to agree: a server that was restored from a backup, or lost its
+// data, answers without an error (F71).
 func (r *run) look(ctx context.Context) error {
 	newest := r.reader.NewestVersion()
 	first, err := r.list(ctx)
@@ -179,13 +177,13 @@ func (r *run) look(ctx context.Context) error {
 	doubt := r.doubts(first)
 	if len(doubt) == 0 {
 		r.replace(first, nil, r.flush)
-		r.goFrom(first)
+		r.watchFrom(first)
 		return nil
 	}
 	if back {
 		r.fail(errBackInTime)
 	}
-	if r.left || !r.rest(ctx, r.reader.Tuning.Confirm) {
+	if r.left || !r.sleep(ctx, r.reader.Tuning.Confirm) {
 		return context.Canceled
 	}
 	second, err := r.list(ctx)
@@ -202,16 +200,16 @@ func (r *run) look(ctx context.Context) error {
 		}
 	}
 	r.replace(second, gone, r.flush)
-	r.goFrom(first) // what happened between the two comes again as events
+	r.watchFrom(first) // what happened between the two comes again as events
 	return nil
 }
 
-// goFrom has the next watch begin at l.
-func (r *run) goFrom(l podList) {
+// watchFrom makes the next watch begin at l.
+func (r *run) watchFrom(l podList) {
 	// Where a reflector has seen a newer version meanwhile, the next look decides whether the
 	// server was set back.
 	r.seen, r.at, r.cut = l.rv, l.at, apiclient.Older(l.rv, r.reader.NewestVersion())
-	r.settle()
+	r.syncReaders()
 }
 
 // list asks for the complete list.
@@ -240,17 +238,17 @@ func (r *run) flush() {
 	if r.left {
 		return
 	}
-	r.tellSilent()
-	r.said, r.heard = "", true
+	r.markUnanswered()
+	r.lastError, r.yielded = "", true
 	r.left = !r.yield(r.snapshot(), nil)
 }
 
-// fail yields why the server could not be looked at, unless that was said last.
+// fail yields why the server could not be read, unless the last yield was the same error.
 func (r *run) fail(err error) {
-	if r.left || err.Error() == r.said {
+	if r.left || err.Error() == r.lastError {
 		return
 	}
-	r.said = err.Error()
+	r.lastError = err.Error()
 	r.reader.Unanswered()
 	r.left = !r.yield(source.Snapshot{}, err)
 }

@@ -9,9 +9,9 @@ import (
 )
 
 // follow watches from the newest resource version that was seen. due says that the
-// watch ended when it was to end, or that a list has to come at once. Where one before
-// was cut, the server's data may have been replaced meanwhile, and one page of a list
-// has to say that time goes on. The error says why the watch was refused.
+// watch ended when it was due, or that a list has to come at once. If the watch before it
+// was cut, the server's data may have been replaced meanwhile: a page of a list shows
+// whether its version still rises. The error says why the watch was refused.
 func (r *run) follow(ctx context.Context) (due bool, err error) {
 	transport, err := r.reader.Transport()
 	if err != nil {
@@ -22,9 +22,8 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 		return true, nil
 	}
 	asked, start := r.reader.WatchTime(), time.Now()
-	// Nobody hears of a connection that is dead without a word: pings end it
-	// where HTTP/2 is spoken, keep-alives elsewhere, and this deadline where
-	// something in between answers both.
+	// A dead connection may give no error. Pings end it on HTTP/2, keep-alives elsewhere, and
+	// this deadline if a proxy answers both.
 	ctx, stop := context.WithTimeout(ctx, asked+r.reader.Tuning.WatchGrace)
 	var reader sync.WaitGroup
 	defer reader.Wait()
@@ -78,16 +77,15 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	return due, nil
 }
 
-// drain takes events, and what is told of objects, into the set and yields it when
-// no more of them come at once, and when it could not be looked at before. It returns
-// why there are no events any more.
+// drain takes events, and the answers of readers, into the set. It yields the set when no
+// more of them come at once, and after an error. It returns why the events have ended.
 func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	linger.Stop()
 	lingers, waits := false, false
 	for !r.left {
-		if (r.set.Dirty() || r.said != "") && (!lingers || waits && r.wait() == 0) {
+		if (r.set.Dirty() || r.lastError != "") && (!lingers || waits && r.wait() == 0) {
 			linger.Reset(r.linger)
 			lingers, waits = true, false
 		}
@@ -102,8 +100,8 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 			}
 			lingers, waits = false, false
 			r.flush()
-		case n := <-r.news:
-			r.hear(n)
+		case a := <-r.answers:
+			r.takeAnswer(a)
 		case e := <-events:
 			if e.Err != nil {
 				if r.set.Dirty() {
@@ -113,7 +111,7 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 			}
 			r.at.Heard = time.Now()
 			r.take(e, r.flush)
-			r.settle()
+			r.syncReaders()
 		}
 	}
 	return nil

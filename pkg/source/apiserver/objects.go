@@ -51,39 +51,37 @@ func (o objectID) collection() apiclient.Collection {
 	return apiclient.ConfigMap(o.Namespace, o.Name)
 }
 
-// objects is what beside pods is being read: each object that some pod names by a
-// goroutine of its own, which lives as long as that is so (C-1.38.10). It belongs
-// to the goroutine that ranges over Sets.
+// objects are the readers of everything but pods. One goroutine reads each object for as
+// long as a pod names it (C-1.38.10). It belongs to the goroutine that ranges over Sets.
 type objects struct {
 	begin   func(read func(context.Context)) (end func())
-	news    chan told // capacity 0: readers send, the goroutine of Sets receives; readers wait
+	answers chan answer // capacity 0: readers send, the goroutine of Sets receives; readers wait
 	readers map[objectID]*reader
-	waiting map[*reader]struct{} // of which nothing is known, and pods wait
-	until   time.Time            // they wait no longer
+	waiting map[*reader]struct{} // without an answer yet; pods wait for them
+	until   time.Time            // pods wait no longer than this
 	service *reader              // of services; nil for none
 }
 
-// reader is what is known of one goroutine that reads.
+// reader is one goroutine that reads.
 type reader struct {
 	id       objectID
 	end      func()
-	known    bool // whether the object is there
+	known    bool // it has answered whether the object is there
 	failures int
 }
 
-// told is one word of a reader: the object, or none where it is not there, or why
-// that could not be said.
-type told struct {
+// answer is what a reader has read: the object, or nil where it is not there, or the error.
+type answer struct {
 	from   *reader
 	object *pod.Object
 	err    error
 }
 
 func newObjects(begin func(read func(context.Context)) (end func())) *objects {
-	return &objects{begin: begin, news: make(chan told), readers: map[objectID]*reader{}, waiting: map[*reader]struct{}{}}
+	return &objects{begin: begin, answers: make(chan answer), readers: map[objectID]*reader{}, waiting: map[*reader]struct{}{}}
 }
 
-// start has one more goroutine read; tell is how it tells, until its context ends.
+// start starts a reader. read calls tell for each answer until its context ends.
 func (o *objects) start(r *reader, patience time.Duration, read func(ctx context.Context, tell func(*pod.Object, error))) {
 	if now := time.Now(); len(o.waiting) == 0 || now.After(o.until) {
 		o.until = now.Add(patience)
@@ -92,14 +90,14 @@ func (o *objects) start(r *reader, patience time.Duration, read func(ctx context
 	r.end = o.begin(func(ctx context.Context) {
 		read(ctx, func(object *pod.Object, err error) {
 			select {
-			case o.news <- told{r, object, err}:
+			case o.answers <- answer{r, object, err}:
 			case <-ctx.Done():
 			}
 		})
 	})
 }
 
-// wait returns how long pods are still to wait for first answers.
+// wait returns how long pods still wait for first answers.
 func (o *objects) wait() time.Duration {
 	if len(o.waiting) == 0 {
 		return 0
@@ -107,8 +105,9 @@ func (o *objects) wait() time.Duration {
 	return max(0, time.Until(o.until))
 }
 
-// settle has what the pods name read, and nothing else.
-func (r *run) settle() {
+// syncReaders starts and ends readers, so that the objects that pods name are read, and no
+// others.
+func (r *run) syncReaders() {
 	for id := range r.touched {
 		read, wanted := r.readers[id], r.users[id] > 0
 		switch {
@@ -140,10 +139,10 @@ func (r *run) drop(read *reader) {
 	delete(r.waiting, read)
 }
 
-// hear takes what a reader tells into the set. While an object cannot be read, what
-// was read of it before stands.
-func (r *run) hear(n told) {
-	read := n.from
+// takeAnswer puts an answer into the set. While an object cannot be read, the set keeps its
+// last state.
+func (r *run) takeAnswer(a answer) {
+	read := a.from
 	if read == r.service {
 		delete(r.waiting, read)
 		return
@@ -153,27 +152,27 @@ func (r *run) hear(n told) {
 	}
 	file := r.objectFile(read.id)
 	switch {
-	case n.err != nil:
-		// A node may read what its pods name a moment after it hears of them.
+	case a.err != nil:
+		// The server permits a node to read an object a moment after it binds the pod.
 		if read.failures++; read.failures > 1 {
 			delete(r.waiting, read)
 		}
 		if !read.known && read.failures > 1 {
-			r.set.Put(unread(file, n.err.Error()), nil)
+			r.set.Put(unread(file, a.err.Error()), nil)
 		}
 		return
-	case n.object == nil:
+	case a.object == nil:
 		r.set.Remove(file)
 	default:
-		r.set.Put(source.File{File: file, Objects: []*pod.Object{n.object}}, nil)
+		r.set.Put(source.File{File: file, Objects: []*pod.Object{a.object}}, nil)
 	}
 	read.known, read.failures = true, 0
 	delete(r.waiting, read)
 }
 
-// tellSilent says of the objects of which nothing is known yet that they could not
-// be read, so that nobody takes them for gone.
-func (r *run) tellSilent() {
+// markUnanswered marks the objects without an answer as unreadable, so that they do not
+// count as deleted.
+func (r *run) markUnanswered() {
 	for read := range r.waiting {
 		if file := r.objectFile(read.id); read != r.service && !r.set.Has(file) {
 			r.set.Put(unread(file, "the server has not answered yet"), nil)
@@ -191,8 +190,8 @@ func (r *run) await(ctx context.Context) bool {
 	for r.wait() > 0 {
 		timer := time.NewTimer(r.wait())
 		select {
-		case n := <-r.news:
-			r.hear(n)
+		case a := <-r.answers:
+			r.takeAnswer(a)
 		case <-timer.C:
 		case <-ctx.Done():
 		}
@@ -204,14 +203,14 @@ func (r *run) await(ctx context.Context) bool {
 	return true
 }
 
-// rest is sleep that hears what is told meanwhile.
-func (r *run) rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d and takes answers meanwhile. It reports whether ctx goes on.
+func (r *run) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
 		select {
-		case n := <-r.news:
-			r.hear(n)
+		case a := <-r.answers:
+			r.takeAnswer(a)
 		case <-timer.C:
 			return true
 		case <-ctx.Done():
@@ -223,9 +222,8 @@ func (r *run) rest(ctx context.Context, d time.Duration) bool {
 // objectFile returns the name of the source.File of an object.
 func (s *Source) objectFile(id objectID) string { return s.cfg.Kubeconfig + "#" + id.String() }
 
-// readObject tells of one object until ctx ends, or until it is one that says that
-// it never changes. One list that lacks what was there has to be confirmed by
-// another, as for pods (F71).
+// readObject reads one object until ctx ends, or until the object is immutable. Where a
+// list lacks an object that was there, a second list has to confirm it, as for pods (F71).
 func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Object, error)) {
 	there, doubted := false, false
 	say := func(o apiclient.Object) apiclient.Next {
@@ -271,7 +269,7 @@ func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Obj
 	})
 }
 
-// objectOf returns what pods are bound to. Who wrote what when is no part of it.
+// objectOf returns the object that pods are bound to, without managed fields.
 func (s *Source) objectOf(id objectID, o apiclient.Object) *pod.Object {
 	o.SetManagedFields(nil)
 	out := &pod.Object{

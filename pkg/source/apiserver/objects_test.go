@@ -271,7 +271,7 @@ func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 		if len(sets) > 0 {
 			t.Errorf("%d sets without what the pod names", len(sets))
 		}
-		r.news <- told{from: r.readers[objectID{pod.KindConfigMap, pod.Key{Namespace: "default", Name: "a"}}]}
+		r.answers <- answer{from: r.readers[objectID{pod.KindConfigMap, pod.Key{Namespace: "default", Name: "a"}}]}
 		time.Sleep(10 * lingerFor)
 		synctest.Wait()
 		if len(sets) != 1 {

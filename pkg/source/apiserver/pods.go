@@ -18,24 +18,24 @@ type pods struct {
 	deleted map[types.UID]struct{} // since the last list; a UID is never used again
 	opened  map[string]struct{}    // files emptied since the last snapshot
 	seen    string                 // where the next watch begins
-	names   map[string][]objectID  // what the pods name, by name of source.File
-	users   map[objectID]int       // how many files name it; none is not in it
+	names   map[string][]objectID  // objects that the pods name, by name of source.File
+	users   map[objectID]int       // how many files name an object; at least 1
 
-	touched map[objectID]struct{} // whose users may be others than before
+	touched map[objectID]struct{} // objects whose users may have changed
 
-	shown map[pod.Key]*v1.Pod // what cfg.Seen was told; empty where there is none
+	shown map[pod.Key]*v1.Pod // that cfg.Seen got; empty where there is none
 }
 
-// version says which state of which pod something was made of.
+// version is one state of one pod.
 type version struct {
 	uid types.UID
-	rv  string // "" when it may be of another history of the server
+	rv  string // "" when it may be from before the server's data were set back
 }
 
 // podList is one complete list of pods.
 type podList struct {
 	rv   string
-	at   apiclient.Position // of a watch from there on
+	at   apiclient.Position // of the watch that follows
 	pods []*v1.Pod
 }
 
@@ -57,16 +57,15 @@ func (p *pods) snapshot() source.Snapshot {
 	return p.set.Snapshot()
 }
 
-// wanted reports whether a pod is this node's to run. A mirror pod is a picture
-// of a pod that another layer wants (C-1.4.1, C-1.12.2). A server that does not
-// know field selectors sends everybody's pods.
+// wanted reports whether this node runs a pod. A mirror pod shows a pod of another layer
+// (C-1.4.1, C-1.12.2). A server without field selectors sends the pods of all nodes.
 func (p *pods) wanted(v *v1.Pod) bool {
 	_, mirror := v.Annotations[pod.AnnotationConfigMirror]
 	return !mirror && p.bound(v)
 }
 
-// doubts returns what l would take away, by name of source.File: pods that it
-// lacks or has under another UID, with their UIDs here.
+// doubts returns the pods that l would remove, by name of source.File: it lacks them, or
+// has them under another UID. The values are their UIDs here.
 func (p *pods) doubts(l podList) map[string]types.UID {
 	there := make(map[string]types.UID, len(l.pods))
 	for _, v := range l.pods {
@@ -83,8 +82,8 @@ func (p *pods) doubts(l podList) map[string]types.UID {
 	return doubt
 }
 
-// replace makes the set what l says, but for pods in doubt that are not gone:
-// the watch tells what became of them.
+// replace makes the set that of l, except for pods in doubt that are not in gone: the watch
+// shows whether they are deleted.
 func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
 	clear(p.deleted)
 	doubt := p.doubts(l)
@@ -103,8 +102,7 @@ func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
 	}
 }
 
-// take makes the set what it is after e. Events that are old or come twice
-// change nothing.
+// take applies an event to the set. Events that are old or come twice change nothing.
 func (p *pods) take(e apiclient.Event, flush func()) {
 	v, is := e.Object.(*v1.Pod)
 	if !is {
@@ -135,9 +133,9 @@ func (p *pods) take(e apiclient.Event, flush func()) {
 	}
 }
 
-// put makes v its file's content. flush yields the set where the pod's
-// forerunner, which is gone for good, has to be seen to go: what is rejected
-// would else keep it standing.
+// put makes v its file's content. If v is rejected, and an earlier pod of this name was
+// deleted, flush yields the set without that pod first: a rejected file keeps its last good
+// version in use.
 func (p *pods) put(v *v1.Pod, flush func()) {
 	file := p.file(pod.KeyOf(v))
 	is, known := p.known[file]

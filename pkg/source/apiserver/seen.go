@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// show tells cfg.Seen of a complete list: what it lacks is gone.
+// show passes a complete list to cfg.Seen: pods that it lacks are gone.
 func (p *pods) show(l podList) {
 	if p.cfg.Seen == nil {
 		return
@@ -31,7 +31,7 @@ func (p *pods) show(l podList) {
 	}
 }
 
-// showEvent tells cfg.Seen of an event that is not old.
+// showEvent passes an event to cfg.Seen, unless it is old.
 func (p *pods) showEvent(kind watch.EventType, v *v1.Pod) {
 	if p.cfg.Seen == nil || kind == watch.Bookmark || !p.bound(v) {
 		return
