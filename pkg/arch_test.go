@@ -73,6 +73,7 @@ var rules = []struct {
 	{"k8s.io/client-go/...", []string{"cmd", "pkg/apiclient", "pkg/certificate", "pkg/source/apiserver", "pkg/sink/apiserver", "pkg/node/apiserver", "pkg/server/...", "pkg/client", "pkg/ui", "test/..."}, "API servers are spoken to at the edge; ui has the JSONPath of kubectl"},
 	{"k8s.io/cri-streaming/...", []string{"pkg/server", "pkg/cri/critest", "test/..."}, "streams end in one place"},
 	{"k8s.io/streaming/...", []string{"pkg/server", "pkg/client", "test/..."}, "streams end in one place"},
+	{"github.com/moby/spdystream/...", []string{"pkg/server", "test/..."}, "streams end in one place"},
 	{"github.com/prometheus/...", []string{"pkg/metrics", "pkg/stats", "test/..."}, "metrics are written in one place"},
 	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
 	{"k8s.io/kubelet/...", []string{"pkg/config", "pkg/server", "pkg/stats", "pkg/client", "cmd", "test/..."}, "its types, as others know them; nothing that acts"},

@@ -114,11 +114,7 @@ func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 		}})
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://node/portForward/ns/p", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fw, err := s.forwarder(&request{Request: r}, &v1.Pod{})
+		fw, err := s.forwarder(ctx, &v1.Pod{})
 		if err == nil {
 			fw.close()
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -16,15 +17,13 @@ import (
 	served "k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
-	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
 // pings keep a connection to the runtime from looking idle.
 const pings = 5 * time.Second
 
-// creation is how long a caller may take to make its streams. Whoever has left before
-// is noticed only then, and holds a stream's place and the end of Serve until it: the
-// kubelet's half a minute is too much for that.
+// creation is how long a caller may take to make its streams. The kubelet gives half a
+// minute, in which a caller that makes none holds a stream's place.
 const creation = 10 * time.Second
 
 // exec answers /exec: a command in a container, with its streams (C-1.40.9).
@@ -67,16 +66,10 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	}
 	over, request := newSession(w, q.Request)
 	defer over.end()
-	switch {
-	case wsstream.IsWebSocketRequestWithStreamCloseProtocol(request):
+	if over.webSocket {
 		return s.websocket(over, request, r)
-	case strings.HasPrefix(q.route.path, "/exec"):
-		served.ServeExec(over, request, r, pod.Name, string(pod.UID), q.values["container"], q.params["command"], opts,
-			s.cfg.StreamIdle, creation, served.SupportedStreamingProtocols)
-	default:
-		served.ServeAttach(over, request, r, pod.Name, string(pod.UID), q.values["container"], opts,
-			s.cfg.StreamIdle, creation, served.SupportedStreamingProtocols)
 	}
+	s.spdy(over, request, r)
 	return nil
 }
 
@@ -94,18 +87,28 @@ func isSPDY(r *http.Request) bool {
 	return httpstream.IsUpgradeRequest(r) && strings.EqualFold(r.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31)
 }
 
-// spdyTo returns what speaks SPDY to the runtime's streaming server. It uses no
-// proxy, and no redirect is followed.
-func spdyTo() (*spdy.SpdyRoundTripper, error) {
+// spdyTo returns what speaks SPDY to the runtime's streaming server, until ctx ends. It
+// uses no proxy, and no redirect is followed.
+func spdyTo(ctx context.Context) (*spdy.SpdyRoundTripper, error) {
+	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(dialing, network, address)
+		if err != nil {
+			return nil, err
+		}
+		// Where a container does not read its stdin, a write waits, with the lock that
+		// closing the streams needs.
+		cutAfter(ctx, conn)
+		return conn, nil
+	}
 	return spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		Proxier: func(*http.Request) (*url.URL, error) { return nil, nil }, PingPeriod: pings,
+		PingPeriod: pings, UpgradeTransport: &http.Transport{DialContext: dial},
 	})
 }
 
 // stream runs the runtime's side: it ends when the command or container has, or
 // with ctx. A code that is not 0 is a clientexec.CodeExitError.
 func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
-	transport, err := spdyTo()
+	transport, err := spdyTo(ctx)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,32 @@ func peerOf(c net.Conn) (uid uint32, pid int32, err error) {
 		return 0, 0, asked
 	}
 	return cred.Uid, cred.Pid, nil
+}
+
+// hasHungUp reports whether the other side of a connection sends nothing more, without reading
+// what it has sent. A connection without a file descriptor never has.
+func hasHungUp(c net.Conn) (gone bool) {
+	for {
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = inner.NetConn()
+	}
+	it, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := it.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, err := unix.Poll(poll, 0)
+		gone = err == nil && poll[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return err == nil && gone
 }
 
 // private says who beside root and the agent's own user could put another socket in the

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,6 +34,9 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 		if opts, err = portforward.NewV4Options(q.Request); err != nil {
 			return worded(http.StatusBadRequest, err)
 		}
+		if len(opts.Ports) > maxPorts {
+			return &Refusal{Code: http.StatusBadRequest, Message: fmt.Sprintf("more than %d ports", maxPorts)}
+		}
 	}
 	pod, err := s.pod(q)
 	if err != nil {
@@ -40,14 +45,15 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 	if err := upgrades(q.Request); err != nil {
 		return err
 	}
-	f, err := s.forwarder(q, pod)
+	over, request := newSession(w, q.Request)
+	f, err := s.forwarder(over.ctx, pod)
 	if err != nil {
+		over.end()
 		return s.refusedByRuntime(err)
 	}
 	defer f.wg.Wait()
 	defer f.close()
-	over, request := newSession(w, q.Request)
-	defer over.end()
+	defer over.end() // before the others: a write that waits ends with it
 	f.wg.Go(func() { // when the runtime has hung up, nothing more can be forwarded
 		select {
 		case <-f.conn.CloseChan():
@@ -62,9 +68,192 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 			return nil
 		}
 	}
-	portforward.ServePortForward(answer, request, f, pod.Name, string(pod.UID), opts,
-		s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
+	if wsstream.IsWebSocketRequest(request) {
+		portforward.ServePortForward(answer, request, f, pod.Name, string(pod.UID), opts,
+			s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
+		return nil
+	}
+	s.forwardSPDY(over, answer, request, f, pod)
 	return nil
+}
+
+// Limits of port-forwarding. A browser opens a dozen connections. The runtime has a thread
+// for each forwarded connection, and containerd dies of 10,000.
+const (
+	maxPorts           = 64   // of one URL
+	maxForwards        = 128  // connections of a session at a time
+	maxForwardsServer  = 1024 // of all sessions
+	maxPairs           = 2 * maxForwards
+	errTooManyForwards = "too many connections are forwarded"
+)
+
+// pairs are the connections that a caller opens over SPDY, with two streams each.
+type pairs struct {
+	f       *forwarder
+	pod     *v1.Pod
+	request *http.Request
+	conn    *callerSPDY
+	ready   chan struct{} // closed once conn is set
+
+	mu      sync.Mutex
+	over    bool
+	pending map[string]*pair
+	all     map[*pair]struct{}
+}
+
+// pair is one connection.
+type pair struct {
+	id         string
+	data, errs *callerStream // nil: not here yet
+	late       *time.Timer
+}
+
+// forwardSPDY forwards what a caller opens over SPDY until it leaves.
+func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Request, f *forwarder, pod *v1.Pod) {
+	if _, err := httpstream.Handshake(q, w, portforward.SupportedProtocols); err != nil { // which was answered
+		return
+	}
+	p := &pairs{f: f, pod: pod, request: q, ready: make(chan struct{}), pending: map[string]*pair{}, all: map[*pair]struct{}{}}
+	p.conn = upgradeSPDY(w, q, -1, p.add)
+	if p.conn == nil {
+		return
+	}
+	close(p.ready)
+	p.conn.SetIdleTimeout(s.cfg.StreamIdle)
+	select {
+	case <-p.conn.CloseChan():
+	case <-q.Context().Done():
+	}
+	over.leave()
+	p.close()
+	_ = p.conn.Close()
+}
+
+// add takes a stream. It implements httpstream.NewStreamHandler, and returns no error: the
+// library logs a line for each.
+func (p *pairs) add(stream httpstream.Stream, reply <-chan struct{}) error {
+	if !p.take(stream, reply) {
+		_ = stream.Reset()
+		p.f.begin(func() { // the library keeps it once it has sent the reply
+			<-p.ready
+			p.conn.replied(p.request, reply)
+			p.conn.RemoveStreams(stream)
+		})
+	}
+	return nil
+}
+
+// take reports whether a stream is one of a connection that there can be, and starts a
+// connection with the second one.
+func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
+	kind := stream.Headers().Get(portforward.StreamType)
+	port, err := strconv.ParseUint(stream.Headers().Get(portforward.PortHeader), 10, 16)
+	if err != nil || port == 0 || kind != portforward.StreamTypeData && kind != portforward.StreamTypeError {
+		return false
+	}
+	id := stream.Headers().Get(portforward.PortForwardRequestIDHeader)
+	if id == "" { // of clients before Kubernetes 1.2, which make the error stream first
+		n := int64(stream.Identifier())
+		if kind == portforward.StreamTypeData {
+			n -= 2
+		}
+		id = strconv.FormatInt(n, 10)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of := p.pending[id]
+	if p.over || of == nil && len(p.all) >= maxPairs {
+		return false
+	}
+	if of == nil {
+		of = &pair{id: id}
+		of.late = time.AfterFunc(served.DefaultStreamCreationTimeout, func() { p.expire(of) })
+		p.pending[id], p.all[of] = of, struct{}{}
+	}
+	to := &of.errs
+	if kind == portforward.StreamTypeData {
+		to = &of.data
+	}
+	if *to != nil {
+		return false
+	}
+	*to = &callerStream{stream, reply}
+	if of.data != nil && of.errs != nil {
+		delete(p.pending, id)
+		of.late.Stop()
+		return p.f.begin(func() { p.forward(of, int32(port)) })
+	}
+	return true
+}
+
+// expire gives up a connection of which only one stream came.
+func (p *pairs) expire(of *pair) {
+	p.mu.Lock()
+	late := !p.over && p.pending[of.id] == of
+	if late {
+		delete(p.pending, of.id)
+	}
+	p.mu.Unlock()
+	if late && !p.f.begin(func() {
+		if of.errs != nil && p.replied(of.errs) {
+			_, _ = fmt.Fprintf(of.errs, "(request=%s) timed out waiting for streams", of.id)
+		}
+		p.end(of)
+	}) {
+		p.end(of)
+	}
+}
+
+// replied waits until a stream can be written to.
+func (p *pairs) replied(stream *callerStream) bool {
+	<-p.ready
+	return p.conn.replied(p.request, stream.reply)
+}
+
+// forward forwards one connection.
+func (p *pairs) forward(of *pair, port int32) {
+	defer p.end(of)
+	if !p.replied(of.errs) || !p.replied(of.data) {
+		return
+	}
+	if err := p.f.PortForward(p.request.Context(), p.pod.Name, string(p.pod.UID), port, of.data); err != nil {
+		_, _ = fmt.Fprintf(of.errs, "error forwarding port %d to pod %s, uid %v: %v", port, p.pod.Name, p.pod.UID, err)
+		return
+	}
+	_ = of.data.Close() // its end is written, and a reset after it only forgets the stream
+	_ = of.errs.Close()
+}
+
+// end forgets a connection.
+func (p *pairs) end(of *pair) {
+	p.mu.Lock()
+	delete(p.all, of)
+	p.mu.Unlock()
+	<-p.ready
+	p.reset(of)
+}
+
+// reset ends the streams of a connection. The library's goroutines wait for the reader of a
+// stream until it is reset, also after the connection is closed.
+func (p *pairs) reset(of *pair) {
+	for _, stream := range []*callerStream{of.data, of.errs} {
+		if stream != nil {
+			_ = stream.Reset()
+			p.conn.RemoveStreams(stream)
+		}
+	}
+}
+
+// close ends all connections.
+func (p *pairs) close() {
+	p.mu.Lock()
+	p.over = true
+	all := slices.Collect(maps.Keys(p.all))
+	p.mu.Unlock()
+	for _, of := range all {
+		of.late.Stop()
+		p.reset(of)
+	}
 }
 
 // forwarder forwards the connections of one session over one connection to the
@@ -74,8 +263,34 @@ type forwarder struct {
 	next atomic.Int64
 	wg   sync.WaitGroup
 
+	total *atomic.Int64 // connections of all sessions
+
 	mu   sync.Mutex
 	over bool // nothing more is begun
+	open int  // connections
+}
+
+// enter counts a connection, until leave was called.
+func (f *forwarder) enter() (leave func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		return nil, errClosing
+	}
+	if f.open >= maxForwards {
+		return nil, errors.New(errTooManyForwards)
+	}
+	left, ok := enter(f.total, maxForwardsServer)
+	if !ok {
+		return nil, errors.New(errTooManyForwards)
+	}
+	f.open++
+	return func() {
+		f.mu.Lock()
+		f.open--
+		f.mu.Unlock()
+		left()
+	}, nil
 }
 
 // close ends everything that is forwarded.
@@ -113,6 +328,11 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, call
 }
 
 func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
+	leave, err := f.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	headers := http.Header{}
 	headers.Set(portforward.PortHeader, strconv.Itoa(int(port)))
 	headers.Set(portforward.PortForwardRequestIDHeader, strconv.FormatInt(f.next.Add(1), 10))
@@ -140,8 +360,7 @@ func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
 	}
 	defer f.conn.RemoveStreams(data)
 	defer func() { _ = data.Reset() }()
-	// What the caller says is read until it has said all, or the session ends: its
-	// stream cannot be given up alone without losing what is under way to it.
+	// What the caller says is read until it has said all, or its stream is closed.
 	if !f.begin(func() {
 		defer data.Close() // half of it: the pod may go on
 		_, _ = io.Copy(data, caller)
@@ -209,17 +428,17 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 	return nil, why, nil
 }
 
-// forwarder connects to the runtime's streaming server.
-func (s *Server) forwarder(q *request, pod *v1.Pod) (*forwarder, error) {
-	where, err := s.cfg.PortForwardURL(q.Context(), pod)
+// forwarder connects to the runtime's streaming server, until ctx ends.
+func (s *Server) forwarder(ctx context.Context, pod *v1.Pod) (*forwarder, error) {
+	where, err := s.cfg.PortForwardURL(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := spdyTo()
+	transport, err := spdyTo(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := http.NewRequestWithContext(q.Context(), http.MethodPost, where.String(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -228,5 +447,5 @@ func (s *Server) forwarder(q *request, pod *v1.Pod) (*forwarder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to container runtime's streams: %w", withhold(err, where))
 	}
-	return &forwarder{conn: conn}, nil
+	return &forwarder{conn: conn, total: &s.forwards}, nil
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	clientexec "k8s.io/client-go/util/exec"
 	served "k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
@@ -29,16 +32,6 @@ type remote struct {
 
 func (r *remote) streams() Streams {
 	return Streams{Stdin: r.opts.Stdin, Stdout: r.opts.Stdout, Stderr: r.opts.Stderr, TTY: r.opts.TTY}
-}
-
-// ExecInContainer implements served.Executor.
-func (r *remote) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, errs io.WriteCloser, _ bool, sizes <-chan served.TerminalSize, _ time.Duration) error {
-	return r.stream(ctx, in, out, errs, &queue{ctx: ctx, sizes: sizes})
-}
-
-// AttachContainer implements served.Attacher.
-func (r *remote) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, errs io.WriteCloser, _ bool, sizes <-chan served.TerminalSize) error {
-	return r.stream(ctx, in, out, errs, &queue{ctx: ctx, sizes: sizes})
 }
 
 // queue hands a terminal's sizes on, until there are no more.
@@ -59,9 +52,9 @@ func (q *queue) Next() *remotecommand.TerminalSize {
 	return nil
 }
 
-// websocket serves protocol 5, in which a caller can say that stdin has ended: the
-// streaming server of cri-streaming knows up to 4, wsstream knows it.
-func (s *Server) websocket(w http.ResponseWriter, q *http.Request, r *remote) error {
+// websocket serves all protocols over a WebSocket. Only in protocol 5 a caller can say that
+// stdin has ended.
+func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	type channel = wsstream.ChannelType
 	when := func(on bool, c channel) channel {
 		if on {
@@ -69,15 +62,22 @@ func (s *Server) websocket(w http.ResponseWriter, q *http.Request, r *remote) er
 		}
 		return wsstream.IgnoreChannel
 	}
-	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{served.StreamProtocolV5Name: {Binary: true, Channels: []channel{
+	channels := []channel{
 		served.StreamStdIn:  when(r.opts.Stdin, wsstream.ReadChannel),
 		served.StreamStdOut: when(r.opts.Stdout, wsstream.WriteChannel),
 		served.StreamStdErr: when(r.opts.Stderr, wsstream.WriteChannel),
 		served.StreamErr:    wsstream.WriteChannel,
-		served.StreamResize: wsstream.ReadChannel,
-	}}})
+		served.StreamResize: when(r.opts.TTY, wsstream.ReadChannel),
+	}
+	protocols := map[string]wsstream.ChannelProtocolConfig{served.StreamProtocolV5Name: {Binary: true, Channels: channels}}
+	if !wsstream.IsWebSocketRequestWithStreamCloseProtocol(q) {
+		protocols = wsstream.NewDefaultChannelProtocols(channels)
+		protocols[served.StreamProtocolV4Name] = wsstream.ChannelProtocolConfig{Binary: true, Channels: channels}
+		protocols[base64V4] = wsstream.ChannelProtocolConfig{Channels: channels}
+	}
+	conn := wsstream.NewConn(protocols)
 	conn.SetIdleTimeout(s.cfg.StreamIdle)
-	_, streams, err := conn.Open(w, q) // which has answered, if it failed
+	protocol, streams, err := conn.Open(w, q) // which has answered, if it failed
 	if err != nil {
 		r.q.result = "error"
 		s.log.Debug("WebSocket not opened", "error", err)
@@ -93,32 +93,182 @@ func (s *Server) websocket(w http.ResponseWriter, q *http.Request, r *remote) er
 		first = streams[served.StreamStdErr]
 	}
 	_, _ = first.Write(nil)
+	s.run(w, q, r, protocol, &ends{
+		in: streams[served.StreamStdIn], out: streams[served.StreamStdOut], errs: streams[served.StreamStdErr],
+		status: status, sizes: streams[served.StreamResize], close: func() { _ = conn.Close() },
+	})
+	return nil
+}
+
+// base64V4 is protocol 4 for callers of WebSockets without binary messages.
+const base64V4 = "v4." + wsstream.Base64ChannelWebSocketProtocol
+
+// ends are the caller's ends of the streams. Those that the options do not have are not used.
+type ends struct {
+	in                io.Reader
+	out, errs, status io.Writer
+	sizes             io.Reader // nil: there is none
+	close             func()
+}
+
+// run runs the runtime's side, and says to the caller how it ended.
+func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e *ends) {
 	sizes := make(chan served.TerminalSize, 1) // cap 1: one is on its way while the next is read
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer conn.Close()
-	wg.Go(func() { readSizes(q.Context(), streams[served.StreamResize], sizes) })
-	err = r.stream(q.Context(), streams[served.StreamStdIn], streams[served.StreamStdOut], streams[served.StreamStdErr], &queue{ctx: q.Context(), sizes: sizes})
-	text, broken := json.Marshal(r.status(err))
-	if broken != nil {
-		return broken
+	defer e.close()
+	if r.opts.TTY && e.sizes != nil { // of protocols that know sizes
+		wg.Go(func() { readSizes(q.Context(), e.sizes, sizes) })
 	}
-	conn.SetWriteDeadline(lastWrite)
-	if _, err := status.Write(text); err != nil && q.Context().Err() == nil {
-		s.log.Debug("Status of a stream not sent", "error", err)
+	err := r.stream(q.Context(), e.in, e.out, e.errs, &queue{ctx: q.Context(), sizes: sizes})
+	w.last()
+	if text := r.last(protocol, err); len(text) > 0 {
+		if _, err := e.status.Write(text); err != nil && q.Context().Err() == nil {
+			s.log.Debug("Status of a stream not sent", "error", err)
+		}
+	}
+}
+
+// last returns what the caller reads at the end: a status, before protocol 4 why it failed.
+func (r *remote) last(protocol string, err error) []byte {
+	status := r.status(err)
+	switch protocol {
+	case served.StreamProtocolV4Name, base64V4, served.StreamProtocolV5Name:
+		text, _ := json.Marshal(status) // strings and numbers
+		return text
+	}
+	return []byte(status.Message)
+}
+
+// callerStreams are the streams that a caller of exec or attach opens over SPDY.
+type callerStreams struct {
+	want     []string      // kinds
+	complete chan struct{} // closed once all of them are there
+
+	mu     sync.Mutex
+	closed bool // no more are taken
+	by     map[string]callerStream
+}
+
+// callerStream is one of them.
+type callerStream struct {
+	httpstream.Stream
+	reply <-chan struct{}
+}
+
+// streamKinds are all kinds of streams.
+func streamKinds() []string {
+	return []string{served.StreamTypeError, served.StreamTypeStdin, served.StreamTypeStdout, served.StreamTypeStderr, served.StreamTypeResize}
+}
+
+// add takes a stream. It implements httpstream.NewStreamHandler, and returns no error: the
+// library logs a line for each.
+func (c *callerStreams) add(stream httpstream.Stream, reply <-chan struct{}) error {
+	kind := stream.Headers().Get(served.StreamType)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, twice := c.by[kind]; c.closed || twice || !slices.Contains(streamKinds(), kind) {
+		_ = stream.Reset()
+		return nil
+	}
+	before := c.missing()
+	c.by[kind] = callerStream{stream, reply}
+	if before && !c.missing() {
+		close(c.complete)
 	}
 	return nil
 }
 
-// lastWrite is how long the status of a stream may take to be sent.
-const lastWrite = 10 * time.Second
+// missing reports whether a stream is missing; mu is held.
+func (c *callerStreams) missing() bool {
+	return slices.ContainsFunc(c.want, func(kind string) bool { return c.by[kind].Stream == nil })
+}
 
-// readSizes reads a terminal's sizes until there are no more.
+// close resets all streams. The library's goroutines wait for the reader of a stream until
+// it is reset, also after the connection is closed.
+func (c *callerStreams) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, stream := range c.by {
+		_ = stream.Reset()
+	}
+}
+
+// spdy serves protocols 1 to 4 over SPDY.
+func (s *Server) spdy(w *session, q *http.Request, r *remote) {
+	r.q.result = "error"
+	protocol, err := httpstream.Handshake(q, w, served.SupportedStreamingProtocols)
+	if err != nil { // which was answered
+		return
+	}
+	c := &callerStreams{complete: make(chan struct{}), by: map[string]callerStream{}}
+	for kind, on := range map[string]bool{
+		served.StreamTypeError: true, served.StreamTypeStdin: r.opts.Stdin, served.StreamTypeStdout: r.opts.Stdout, served.StreamTypeStderr: r.opts.Stderr,
+		served.StreamTypeResize: r.opts.TTY && (protocol == served.StreamProtocolV4Name || protocol == served.StreamProtocolV3Name),
+	} {
+		if on {
+			c.want = append(c.want, kind)
+		}
+	}
+	conn := upgradeSPDY(w, q, len(streamKinds()), c.add)
+	if conn == nil {
+		return
+	}
+	closing := sync.OnceFunc(func() {
+		w.last()
+		c.close()
+		_ = conn.Close()
+	})
+	defer closing()
+	conn.SetIdleTimeout(s.cfg.StreamIdle)
+	w.wg.Go(func() { // after a GOAWAY nothing more is read
+		select {
+		case <-conn.CloseChan():
+			w.leave()
+		case <-q.Context().Done():
+		}
+	})
+	late := time.NewTimer(creation)
+	defer late.Stop()
+	select {
+	case <-c.complete:
+	case <-q.Context().Done():
+		return
+	case <-late.C:
+		s.log.Debug("Streams not created in time", "pod", r.pod.Name)
+		return
+	}
+	c.mu.Lock()
+	by := maps.Clone(c.by)
+	c.mu.Unlock()
+	for _, kind := range c.want {
+		if !conn.replied(q, by[kind].reply) {
+			return
+		}
+	}
+	r.q.result = "ok"
+	e := &ends{
+		in: by[served.StreamTypeStdin], out: by[served.StreamTypeStdout], errs: by[served.StreamTypeStderr],
+		status: by[served.StreamTypeError], close: closing,
+	}
+	if slices.Contains(c.want, served.StreamTypeResize) {
+		e.sizes = by[served.StreamTypeResize]
+	}
+	s.run(w, q, r, protocol, e)
+}
+
+// maxSize is more than a terminal's size takes.
+const maxSize = 1 << 10
+
+// readSizes reads a terminal's sizes until there are no more, or one is too long: the
+// decoder keeps what it reads until it has all of a value.
 func readSizes(ctx context.Context, from io.Reader, sizes chan<- served.TerminalSize) {
 	defer close(sizes)
-	for in := json.NewDecoder(from); ; {
+	limited := &io.LimitedReader{R: from}
+	for in := json.NewDecoder(limited); ; {
 		var size served.TerminalSize
-		if in.Decode(&size) != nil {
+		if limited.N = maxSize; in.Decode(&size) != nil {
 			return
 		}
 		select {

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,7 +36,8 @@ type Server struct {
 	busy   sync.RWMutex
 	closed bool // guarded by busy: nothing is answered any more
 
-	keeping sync.Mutex // held while a checkpoint is made
+	keeping  sync.Mutex   // held while a checkpoint is made
+	forwards atomic.Int64 // connections that are forwarded to pods
 
 	auditFile auditFile
 	refusals  refusals

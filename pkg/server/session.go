@@ -2,11 +2,13 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/streaming/pkg/httpstream/wsstream"
@@ -17,8 +19,10 @@ import (
 // or when the streams have. No connection is used for anything else afterwards.
 type session struct {
 	http.ResponseWriter
-	ctx   context.Context
-	leave context.CancelFunc
+	ctx       context.Context
+	leave     context.CancelFunc
+	webSocket bool // is spoken in the connection; SPDY otherwise
+	wg        sync.WaitGroup
 
 	mu   sync.Mutex
 	conn *taken // nil until it is taken over
@@ -27,7 +31,7 @@ type session struct {
 // newSession returns a session and the request that is answered in it.
 func newSession(w http.ResponseWriter, r *http.Request) (*session, *http.Request) {
 	ctx, leave := context.WithCancel(r.Context())
-	return &session{ResponseWriter: w, ctx: ctx, leave: leave}, r.WithContext(ctx)
+	return &session{ResponseWriter: w, ctx: ctx, leave: leave, webSocket: wsstream.IsWebSocketRequest(r)}, r.WithContext(ctx)
 }
 
 // Hijack implements http.Hijacker: what is taken over belongs to the session.
@@ -39,23 +43,69 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	// What was read ahead comes first, then the connection itself: reads that go
 	// round the session would not show that the caller is gone.
 	ahead, _ := buf.Reader.Peek(buf.Reader.Buffered())
-	t := &taken{Conn: conn, ahead: append([]byte(nil), ahead...), session: s}
+	t := &taken{Conn: conn, session: s}
+	t.in = io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), readerFunc(t.read))
+	if s.webSocket {
+		t.in = readWebSocketFrames(bufio.NewReader(t.in))
+	}
 	s.mu.Lock()
 	s.conn = t
 	s.mu.Unlock()
-	context.AfterFunc(s.ctx, func() { time.AfterFunc(lastWords, t.cut) })
+	cutAfter(s.ctx, conn)
+	s.wg.Go(func() { s.watch(t) })
 	return t, bufio.NewReadWriter(bufio.NewReader(t), bufio.NewWriter(t)), nil
 }
 
-// end closes the connection, if it was taken over.
+// cutAfter closes a connection soon after ctx has ended. Whatever writes to it, and waits
+// for a reader, ends with that.
+func cutAfter(ctx context.Context, conn net.Conn) {
+	context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, func() { _ = conn.Close() }) })
+}
+
+// watched is how long a caller that has hung up may go unnoticed.
+const watched = time.Second
+
+// watch ends the session when its caller has hung up and the session reads nothing, because
+// what it has read waits for a container that reads nothing. Where the receive window is
+// full, the caller's FIN comes only when its kernel gives up on the data before it.
+func (s *session) watch(t *taken) {
+	tick := time.NewTicker(watched)
+	defer tick.Stop()
+	for before := int64(-1); ; {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := t.reads.Load()
+		if now == before && hasHungUp(t.Conn) {
+			s.leave()
+		}
+		before = now
+	}
+}
+
+// lastWrite is how long the status of a stream may take to be sent.
+const lastWrite = 10 * time.Second
+
+// last ends the session soon: the caller has that long to read what is written last. It is
+// no deadline of the connection, which the WebSocket library sets again with each write.
+func (s *session) last() {
+	late := time.AfterFunc(lastWrite, s.leave)
+	context.AfterFunc(s.ctx, func() { late.Stop() })
+}
+
+// end closes the connection, if it was taken over. A write that waits for the caller ends
+// soon.
 func (s *session) end() {
+	s.leave()
 	s.mu.Lock()
 	conn := s.conn
 	s.mu.Unlock()
 	if conn != nil {
 		_ = conn.Close()
 	}
-	s.leave()
+	s.wg.Wait()
 }
 
 // taken is the connection of a session.
@@ -63,27 +113,31 @@ type taken struct {
 	net.Conn
 	session *session
 	closing sync.Once
-
-	mu    sync.Mutex
-	ahead []byte
+	in      io.Reader
+	reads   atomic.Int64 // so many have returned
 }
 
 // Read implements net.Conn.
 func (t *taken) Read(b []byte) (int, error) {
-	t.mu.Lock()
-	if len(t.ahead) > 0 {
-		defer t.mu.Unlock()
-		n := copy(b, t.ahead)
-		t.ahead = t.ahead[n:]
-		return n, nil
-	}
-	t.mu.Unlock()
-	n, err := t.Conn.Read(b)
+	n, err := t.in.Read(b)
 	if err != nil {
 		t.session.leave()
 	}
 	return n, err
 }
+
+// read reads from the connection itself.
+func (t *taken) read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	t.reads.Add(1)
+	return n, err
+}
+
+// readerFunc is a function that is an io.Reader.
+type readerFunc func([]byte) (int, error)
+
+// Read implements io.Reader.
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // lastWords is how long a session that has ended may take to say so, and its caller to
 // read that, before the connection is closed under them.
@@ -102,9 +156,6 @@ func (t *taken) Close() error {
 	})
 	return err
 }
-
-// cut closes the connection at once; closing it again does no harm.
-func (t *taken) cut() { _ = t.Conn.Close() }
 
 // upgrades says why a request cannot be upgraded; nil when it can.
 func upgrades(r *http.Request) error {

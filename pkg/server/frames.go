@@ -1,0 +1,137 @@
+package server
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	wire "github.com/moby/spdystream/spdy"
+)
+
+// Limits of what a caller sends in a stream. The caller of an upgrade through an API server
+// sends every byte, and the libraries below allow much: SPDY frames of 16 MiB, of which they
+// keep 250 per connection, 1000 headers of 1 MiB from one compressed frame, WebSocket frames
+// of 32 MiB that are read whole. client-go sends at most 32 KiB in a frame, and SYN_STREAMs
+// of less than 100 bytes with three short headers. Other WebSocket clients send a file at once.
+const (
+	maxDataFrame      = 64 << 10
+	maxControlFrame   = 1 << 10
+	maxHeaders        = 16
+	maxHeaderField    = 256
+	maxWebSocketFrame = 4 << 20
+)
+
+// errFrame says that a caller breaks these limits.
+var errFrame = errors.New("frame exceeds a limit")
+
+// frameReader passes on frames that keep the limits. After a bad one it ends.
+type frameReader struct {
+	from io.Reader
+	// next reads the beginning of a frame, and returns it and how many bytes follow.
+	next func(from io.Reader) (begin []byte, rest int64, err error)
+
+	begin []byte
+	rest  int64
+	err   error
+}
+
+// Read implements io.Reader.
+func (r *frameReader) Read(b []byte) (int, error) {
+	if len(r.begin) == 0 && r.rest == 0 && r.err == nil {
+		if r.begin, r.rest, r.err = r.next(r.from); r.err != nil {
+			r.begin, r.rest = nil, 0
+		}
+	}
+	switch {
+	case r.err != nil:
+		return 0, r.err
+	case len(r.begin) > 0:
+		n := copy(b, r.begin)
+		r.begin = r.begin[n:]
+		return n, nil
+	}
+	n, err := r.from.Read(b[:min(int64(len(b)), r.rest)])
+	r.rest -= int64(n)
+	return n, err
+}
+
+// readWebSocketFrames reads WebSocket frames.
+func readWebSocketFrames(from io.Reader) io.Reader {
+	return &frameReader{from: from, next: func(from io.Reader) ([]byte, int64, error) {
+		header := make([]byte, 14)
+		if _, err := io.ReadFull(from, header[:2]); err != nil {
+			return nil, 0, err
+		}
+		length, extended, mask := uint64(header[1]&0x7f), 0, 0
+		switch length {
+		case 126:
+			extended = 2
+		case 127:
+			extended = 8
+		}
+		if header[1]&0x80 != 0 {
+			mask = 4
+		}
+		header = header[:2+extended+mask]
+		if _, err := io.ReadFull(from, header[2:]); err != nil {
+			return nil, 0, err
+		}
+		switch extended {
+		case 2:
+			length = uint64(binary.BigEndian.Uint16(header[2:]))
+		case 8:
+			length = binary.BigEndian.Uint64(header[2:])
+		}
+		if length > maxWebSocketFrame {
+			return nil, 0, fmt.Errorf("%w: WebSocket frame of %d bytes", errFrame, length)
+		}
+		return header, int64(length), nil
+	}}
+}
+
+// readSPDYFrames reads SPDY frames with at most so many SYN_STREAMs; a negative number is no
+// limit. It passes on a control frame after it has checked all of it: the library
+// decompresses headers while it reads them.
+func readSPDYFrames(from io.Reader, streams int) (io.Reader, error) {
+	var frame bytes.Buffer
+	// It has the state of the compression, which goes on from frame to frame.
+	headers, err := wire.NewFramerWithOptions(io.Discard, &frame, wire.WithMaxControlFramePayloadSize(maxControlFrame),
+		wire.WithMaxHeaderCount(maxHeaders), wire.WithMaxHeaderFieldSize(maxHeaderField))
+	return &frameReader{from: from, next: func(from io.Reader) ([]byte, int64, error) {
+		header := make([]byte, 8)
+		if _, err := io.ReadFull(from, header); err != nil {
+			return nil, 0, err
+		}
+		length := binary.BigEndian.Uint32(header[4:]) & 0xffffff
+		if header[0]&0x80 == 0 {
+			if length > maxDataFrame {
+				return nil, 0, fmt.Errorf("%w: data frame of %d bytes", errFrame, length)
+			}
+			return header, int64(length), nil
+		}
+		if length > maxControlFrame {
+			return nil, 0, fmt.Errorf("%w: control frame of %d bytes", errFrame, length)
+		}
+		all := append(header, make([]byte, length)...)
+		if _, err := io.ReadFull(from, all[len(header):]); err != nil {
+			return nil, 0, err
+		}
+		switch kind := wire.ControlFrameType(binary.BigEndian.Uint16(all[2:])); kind {
+		case wire.TypeSynStream:
+			if streams == 0 {
+				return nil, 0, fmt.Errorf("%w: too many streams", errFrame)
+			}
+			streams--
+			frame.Reset()
+			frame.Write(all)
+			if _, err := headers.ReadFrame(); err != nil {
+				return nil, 0, fmt.Errorf("%w: %w", errFrame, err)
+			}
+		case wire.TypeSynReply, wire.TypeHeaders: // no client sends these, and they have headers too
+			return nil, 0, fmt.Errorf("%w: control frame of type %d", errFrame, kind)
+		}
+		return all, 0, nil
+	}}, err
+}

@@ -1,0 +1,464 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	wire "github.com/moby/spdystream/spdy"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	served "k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/test/wait"
+)
+
+// endless repeats a text up to a size, and counts what was read of it.
+type endless struct {
+	text string
+	left int64
+	read atomic.Int64
+}
+
+func (e *endless) Read(b []byte) (int, error) {
+	n := 0
+	for n < len(b) && e.left > 0 {
+		at := int((e.read.Load() + int64(n)) % int64(len(e.text)))
+		k := copy(b[n:min(len(b), n+int(e.left))], e.text[at:])
+		n, e.left = n+k, e.left-int64(k)
+	}
+	e.read.Add(int64(n))
+	if n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// A terminal size without end is not kept in memory.
+func TestReadSizes_EndlessValue_IsNotKept(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"\"aaaaaaaa", "[", " ", "[1,\n"} {
+		in := &endless{text: text, left: 64 << 20}
+		readSizes(t.Context(), in, make(chan served.TerminalSize))
+		if n := in.read.Load(); n > 2*maxSize {
+			t.Errorf("%q: %d bytes were read", text, n)
+		}
+	}
+	sizes := make(chan served.TerminalSize, 1000)
+	readSizes(t.Context(), strings.NewReader(strings.Repeat(`{"Width":80,"Height":24}`+"\n", 1000)), sizes)
+	if n := len(sizes); n != 1000 {
+		t.Errorf("%d of 1000 sizes were read", n)
+	}
+}
+
+// spdyFrames returns SPDY frames as a client sends them.
+func spdyFrames(t *testing.T, frames ...wire.Frame) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	framer, err := wire.NewFramer(&out, strings.NewReader(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range frames {
+		if err := framer.WriteFrame(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.Bytes()
+}
+
+func synStream(id uint32, headers http.Header) *wire.SynStreamFrame {
+	return &wire.SynStreamFrame{StreamId: wire.StreamId(id), Headers: headers}
+}
+
+// Frames above a limit do not reach the library. A frame before them does, whole.
+func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	bomb := http.Header{}
+	for i := range 8 {
+		bomb.Set(fmt.Sprint("h", i), strings.Repeat("\x00", 1<<20))
+	}
+	many := http.Header{}
+	for i := range maxHeaders + 1 {
+		many.Set(fmt.Sprint("h", i), "v")
+	}
+	kind := http.Header{"Streamtype": {"stdin"}}
+	good := spdyFrames(t, synStream(1, kind))
+	for name, bad := range map[string][]byte{
+		"compressed zeros":           spdyFrames(t, synStream(1, kind), synStream(3, bomb)),
+		"a long header":              spdyFrames(t, synStream(1, kind), synStream(3, http.Header{"H": {strings.Repeat("v", maxHeaderField+1)}})),
+		"many headers":               spdyFrames(t, synStream(1, kind), synStream(3, many)),
+		"more streams than expected": spdyFrames(t, synStream(1, kind), synStream(3, kind), synStream(5, kind)),
+		"a large data frame":         spdyFrames(t, synStream(1, kind), &wire.DataFrame{StreamId: 1, Data: make([]byte, maxDataFrame+1)}),
+		"headers alone":              spdyFrames(t, synStream(1, kind), &wire.HeadersFrame{StreamId: 1, Headers: kind}),
+		"a reply":                    spdyFrames(t, synStream(1, kind), &wire.SynReplyFrame{StreamId: 1, Headers: kind}),
+		"a large control frame":      append(bytes.Clone(good), 0x80, 3, 0, 6, 0, 0xff, 0xff, 0xff),
+	} {
+		want := good
+		if name == "more streams than expected" {
+			want = spdyFrames(t, synStream(1, kind), synStream(3, kind))
+		}
+		in, err := readSPDYFrames(bytes.NewReader(bad), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(in)
+		if !errors.Is(err, errFrame) || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes are passed on, want %d: %v", name, len(got), len(want), err)
+		}
+	}
+	whole := spdyFrames(t, synStream(1, kind), &wire.DataFrame{StreamId: 1, Data: make([]byte, maxDataFrame)}, synStream(3, kind), &wire.PingFrame{Id: 1},
+		&wire.RstStreamFrame{StreamId: 3, Status: wire.Cancel}, &wire.GoAwayFrame{})
+	in, err := readSPDYFrames(bytes.NewReader(whole), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(in); err != nil || !bytes.Equal(got, whole) {
+		t.Errorf("%d bytes of %d are passed on: %v", len(got), len(whole), err)
+	}
+}
+
+// A WebSocket frame that is too large is refused by its header.
+func TestReadWebSocketFrames_LargeFrame_IsRefusedUnread(t *testing.T) {
+	t.Parallel()
+	frame := func(size uint64) *endless {
+		header := binary.BigEndian.AppendUint64([]byte{0x82, 0xff}, size)
+		return &endless{text: string(append(header, 0, 0, 0, 0)), left: 14 + int64(size)}
+	}
+	in := frame(32 << 20)
+	n, err := io.Copy(io.Discard, readWebSocketFrames(in))
+	if !errors.Is(err, errFrame) || n > 0 || in.read.Load() > 14 {
+		t.Errorf("32 MiB: %d bytes are read, %d passed on: %v", in.read.Load(), n, err)
+	}
+	if n, err := io.Copy(io.Discard, readWebSocketFrames(frame(maxWebSocketFrame))); err != nil || n != 14+maxWebSocketFrame {
+		t.Errorf("4 MiB: %d bytes are passed on: %v", n, err)
+	}
+	short := []byte{0x82, 0x83, 0, 0, 0, 0, 1, 2, 3, 0x81, 0xfe, 0, 2, 0, 0, 0, 0, 7, 7, 0x88, 0}
+	if got, err := io.ReadAll(readWebSocketFrames(bytes.NewReader(short))); err != nil || !bytes.Equal(got, short) {
+		t.Errorf("short frames: %v, %v", got, err)
+	}
+}
+
+// inside runs f so that the goroutines that it starts, and those that these start, have a
+// label. count returns how many of them are in a package.
+func inside(t *testing.T, f func()) (count func(in string) int) {
+	t.Helper()
+	pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) { f() })
+	label := fmt.Sprintf("%q:%q", "test", t.Name())
+	return func(in string) (all int) {
+		var text bytes.Buffer
+		_ = pprof.Lookup("goroutine").WriteTo(&text, 1)
+		for of := range strings.SplitSeq(text.String(), "\n\n") {
+			if strings.Contains(of, label) && strings.Contains(of, in) {
+				var n int
+				line := of[:strings.Index(of, " @ ")]
+				_, _ = fmt.Sscan(line[strings.LastIndex(line, "\n")+1:], &n)
+				all += n
+			}
+		}
+		return all
+	}
+}
+
+// upgraded opens a SPDY session without the library, and returns its connection.
+func (l *place) upgraded(t *testing.T, path, protocol string) net.Conn {
+	t.Helper()
+	conn := l.secure(t, "admin")
+	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: n\r\nContent-Length: 0\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", path, protocol)
+	var head []byte
+	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, b...) {
+		if _, err := io.ReadFull(conn, b); err != nil {
+			t.Fatalf("%q: %v", head, err)
+		}
+	}
+	if !bytes.Contains(head, []byte(" 101 ")) {
+		t.Fatalf("%q", head)
+	}
+	return conn
+}
+
+// Streams that cannot be there, or are there when their session ends, leave no goroutine.
+func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
+	t.Parallel()
+	var l *place
+	count := inside(t, func() { l = newPlace(t) })
+	const exec, v4 = "/exec/ns/p/c?command=cat&input=1&output=1", "v4.channel.k8s.io"
+	kind := func(kind string) http.Header { return http.Header{"Streamtype": {kind}} }
+	half := func(id int) http.Header {
+		return http.Header{"Streamtype": {"error"}, "Port": {"1"}, "Requestid": {fmt.Sprint(id)}}
+	}
+	var stdin, unread, halves []wire.Frame
+	for i := range 7 {
+		stdin = append(stdin, synStream(uint32(2*i+1), kind("stdin")))
+	}
+	for i, k := range []string{"error", "stdin", "stdout", "stderr"} {
+		unread = append(unread, synStream(uint32(2*i+1), kind(k)))
+	}
+	for i := range 300 {
+		unread = append(unread, &wire.DataFrame{StreamId: wire.StreamId(2*(i%4) + 1), Data: make([]byte, 100)})
+	}
+	for i := range 1000 {
+		halves = append(halves, synStream(uint32(2*i+1), half(i)))
+	}
+	for range 3 {
+		for _, c := range []struct {
+			path, protocol string
+			frames         []wire.Frame
+		}{
+			{exec, v4, stdin},
+			{exec, v4, unread},
+			{exec, v4, append([]wire.Frame{&wire.GoAwayFrame{}}, stdin...)},
+			{"/portForward/ns/p", "portforward.k8s.io", halves},
+		} {
+			conn := l.upgraded(t, c.path, c.protocol)
+			wait.True(t, "goroutines of a session", func() bool { return count("moby/spdystream.") > 0 })
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+			_, _ = conn.Write(spdyFrames(t, c.frames...))
+			_ = conn.Close()
+		}
+	}
+	wait.Equal(t, "sessions that ended", 12, func() int { return l.log.Count("Privileged call") })
+	wait.Equal(t, "goroutines of sessions", 0, func() int { return count("moby/spdystream.") })
+}
+
+// byProxy returns the place behind a proxy that copies bytes, as an API server does, and
+// counts those of the caller. cut ends all its connections.
+func (l *place) byProxy(t *testing.T) (behind *place, sent *atomic.Int64, cut func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent = new(atomic.Int64)
+	var mu sync.Mutex
+	var all []net.Conn
+	cut = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range all {
+			// A reset overtakes the data that the server does not read; a FIN would wait for
+			// its kernel to give up.
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		_ = listener.Close()
+		cut()
+		wg.Wait()
+	})
+	to := l.address
+	wg.Go(func() {
+		for {
+			caller, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = caller.Close()
+				continue
+			}
+			mu.Lock()
+			all = append(all, caller, server)
+			mu.Unlock()
+			wg.Go(func() { _, _ = io.Copy(caller, server) })
+			wg.Go(func() {
+				for b := make([]byte, 32<<10); ; {
+					n, err := caller.Read(b)
+					if _, failed := server.Write(b[:n]); err != nil || failed != nil {
+						return
+					}
+					sent.Add(int64(n))
+				}
+			})
+		}
+	})
+	here, its := *l, *l.port
+	its.address = listener.Addr().String()
+	here.port = &its
+	return &here, sent, cut
+}
+
+// stuck waits until a number has stopped growing for a while. On a busy machine this may be
+// too early: the test then shows less, and does not fail.
+func stuck(t *testing.T, what string, n *atomic.Int64) {
+	t.Helper()
+	last, same := int64(0), 0
+	wait.Until(t, what, func() (int, bool) {
+		now := n.Load()
+		if same++; now != last || now == 0 {
+			last, same = now, 0
+		}
+		return same, same >= 30
+	})
+}
+
+// A container that does not read its stdin, and a pod that does not read its port, keep no
+// session whose caller has left, and do not keep the server from ending. Shows: C-1.40.9.
+func TestStreams_PodReadsNothing_EndWithCallerAndServer(t *testing.T) {
+	t.Parallel()
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = deaf.Close() })
+	_, port, _ := net.SplitHostPort(deaf.Addr().String())
+	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4", "forward SPDY", "forward tunnel"} {
+		for _, who := range []string{"caller", "server"} {
+			t.Run(name+"/"+who, func(t *testing.T) {
+				t.Parallel()
+				l := newPlace(t)
+				l.rt.OnExec(func(critest.Exec) (critest.Behaviour, bool) { return critest.Behaviour{Output: "here"}, true })
+				behind, sent, cut := l.byProxy(t)
+				in := &endless{text: strings.Repeat("x", 4096), left: 64 << 20}
+				ended := make(chan struct{})
+				if way, forwards := strings.CutPrefix(name, "forward "); forwards {
+					conn, _, err := behind.dialers(t, "admin", "/portForward/ns/p")[way].Dial("portforward.k8s.io")
+					if err != nil {
+						t.Fatal(err)
+					}
+					data := opensPair(t, conn, port, 0)
+					go func() {
+						defer close(ended)
+						_, _ = io.Copy(data[0], struct{ io.Reader }{in})
+					}()
+				} else {
+					x := behind.clients(t, "admin", behind.url("/exec/ns/p/c", "command", "deaf", "input", "1", "output", "1"))[name]
+					ctx, leave := context.WithCancel(t.Context())
+					defer leave()
+					go func() {
+						defer close(ended)
+						_ = x.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard})
+					}()
+				}
+				stuck(t, "what the caller has sent", sent)
+				if who == "caller" {
+					cut()
+					l.log.Has(t, 1, "Privileged call") // it is said when the session is over
+				}
+				l.stop()
+				cut()
+				wait.Receive(t, "the end of the caller", ended)
+			})
+		}
+	}
+}
+
+// opensPair opens the two streams of a connection and returns them, data first.
+func opensPair(t *testing.T, conn httpstream.Connection, port string, id int) [2]httpstream.Stream {
+	t.Helper()
+	h := http.Header{"Port": {port}, "Requestid": {fmt.Sprint(id)}, "Streamtype": {"error"}}
+	errs, err1 := conn.CreateStream(h)
+	h = h.Clone()
+	h.Set("Streamtype", "data")
+	data, err2 := conn.CreateStream(h)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	return [2]httpstream.Stream{data, errs}
+}
+
+// One URL names a bounded number of ports.
+func TestPortForward_ManyPortsInOneURL_IsRefused(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 1)
+	l := newPlace(t, func(c *Config) {
+		c.PortForwardURL = func(context.Context, *v1.Pod) (*url.URL, error) {
+			asked <- struct{}{}
+			return nil, errors.New("asked")
+		}
+	})
+	path := "/portForward/ns/p?port=" + strings.Repeat("1,", maxPorts) + "1"
+	code, text, _ := l.fetch(t, l.web(t, "admin"), http.MethodGet, path, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}})
+	if code != http.StatusBadRequest || len(asked) > 0 {
+		t.Errorf("%d %s, the runtime was asked %d times", code, text, len(asked))
+	}
+}
+
+// A session forwards a bounded number of connections at a time. One too many has an error,
+// and one that ends makes room.
+func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	accepted := make(chan net.Conn, 2*maxForwards)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		wg.Wait()
+		for len(accepted) > 0 {
+			_ = (<-accepted).Close()
+		}
+	})
+	wg.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	})
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	transport, upgrader, err := spdy.RoundTripperFor(l.config(t, "admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, _, err := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, l.url("/portForward/ns/p")).Dial("portforward.k8s.io")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for i := range maxForwards {
+		opensPair(t, conn, port, i)
+	}
+	wait.Equal(t, "connections to the pod", maxForwards, func() int { return len(accepted) })
+	late := opensPair(t, conn, port, maxForwards)
+	if text, err := io.ReadAll(late[1]); err != nil || !strings.Contains(string(text), errTooManyForwards) {
+		t.Errorf("one too many: %q, %v", text, err)
+	}
+	_ = (<-accepted).Close()
+	id := maxForwards
+	wait.Until(t, "a connection in the place of the one that has ended", func() (int, bool) {
+		id++
+		opensPair(t, conn, port, id)
+		return len(accepted), len(accepted) == maxForwards
+	})
+}
+
+// All sessions together forward a bounded number of connections.
+func TestForwarder_ManySessions_ShareOneBound(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	var open int
+	for range 2 * maxForwardsServer / maxForwards {
+		f := &forwarder{total: &s.forwards}
+		for range 2 * maxForwards {
+			if _, err := f.enter(); err == nil {
+				open++
+			}
+		}
+	}
+	if open != maxForwardsServer {
+		t.Errorf("%d connections are forwarded, want %d", open, maxForwardsServer)
+	}
+}
