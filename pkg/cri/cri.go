@@ -135,7 +135,7 @@ type Runtime struct {
 }
 
 const (
-	maxMessage   = 64 << 20               // the CRI floor is 16 MiB (A2); lists of thousands of containers need more
+	maxMessage   = 64 << 20               // the CRI floor is 16 MiB; lists of thousands of containers need more
 	firstBackoff = 100 * time.Millisecond // a restarted runtime is found quickly
 	maxBackoff   = time.Second
 )

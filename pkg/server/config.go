@@ -124,8 +124,7 @@ type Config struct {
 	Connections int
 }
 
-// TLS is the listener for others. Its limits are those of performance-and-faults.md
-// D2.
+// TLS is the listener for others. Its limits are those of D2.
 type TLS struct {
 	// Address is what it listens on ("0.0.0.0:10250").
 	Address string

@@ -15,7 +15,7 @@ import (
 const batchPods = 50
 
 // rawAtOnce is how many pods the raw arm starts at once: two do as well as more
-// in the end, and better until then (performance-and-faults.md, A3).
+// in the end, and better until then (M2).
 const rawAtOnce = 2
 
 // measureBatch is M2.

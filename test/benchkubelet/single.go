@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/test/bench/result"
 )
 
-// The shapes of B0: both on the machine's network, so that CNI does not cover
+// The shapes S0 and S2: both on the machine's network, so that CNI does not cover
 // what the agent costs.
 var (
 	s0 = lab.PodShape{HostNetwork: true}

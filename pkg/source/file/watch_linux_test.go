@@ -301,7 +301,7 @@ func TestSkipsAreSaidOnce(t *testing.T) {
 	}
 }
 
-// A rescan opens no file whose identity is what it was (A9, lever 9).
+// A rescan opens no file whose identity is what it was (M12).
 func TestRescanIsStatGated(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
