@@ -13,9 +13,9 @@ import (
 // sourceAPI is the kind of source whose pods a scheduler has placed here.
 const sourceAPI = "api"
 
-// seat is the spec by which a pod takes room on the node: the one whose resources
-// it was given.
-func (e *entry) seat() *pod.Spec {
+// placed is the spec by which a pod takes room on the node: the one whose resources it was
+// given.
+func (e *entry) placed() *pod.Spec {
 	if e.given != nil {
 		return e.given
 	}
@@ -23,7 +23,7 @@ func (e *entry) seat() *pod.Spec {
 }
 
 // grant is a spec with the resources of another one.
-type grant struct{ asked, given, spec *pod.Spec }
+type grant struct{ requested, given, spec *pod.Spec }
 
 // granted is the wanted spec with the resources that the pod is given: others than
 // it asks for while a resize is held, also for a container that starts meanwhile
@@ -32,38 +32,38 @@ func (e *entry) granted() *pod.Spec {
 	if e.resize == (refusal{}) || e.want == nil || e.given == nil {
 		return e.want
 	}
-	if e.grant.asked != e.want || e.grant.given != e.given {
+	if e.grant.requested != e.want || e.grant.given != e.given {
 		e.grant = grant{e.want, e.given, e.want.WithResourcesOf(e.given)}
 	}
 	return e.grant.spec
 }
 
-// admitEdits judges the seated pods that were edited, in the order in which they
-// came, and returns the seats after that: those that ask for other resources
+// admitEdits judges the admitted pods that were edited, in the order in which they came, and
+// returns all as they are placed after that: those that ask for other resources
 // (C-1.34.3), and those that another instance has to replace. What has to wait goes
 // on as it is, and is judged again whenever admission is. No edit gets what a
 // waiting pod, which an API server has placed here, is about to get.
-func (l *loop) admitEdits(seats, waiting []*pod.Spec) []*pod.Spec {
-	others := func(i int) []*pod.Spec { return slices.Concat(seats[:i], seats[i+1:], waiting) }
-	for i, seat := range seats {
-		e := l.pods[seat.Key]
-		if e == nil || e.want == nil || !e.seated || e.want == seat {
+func (l *loop) admitEdits(placed, waiting []*pod.Spec) []*pod.Spec {
+	others := func(i int) []*pod.Spec { return slices.Concat(placed[:i], placed[i+1:], waiting) }
+	for i, was := range placed {
+		e := l.pods[was.Key]
+		if e == nil || e.want == nil || !e.admitted || e.want == was {
 			continue
 		}
 		var resize, refused refusal
 		var detail string
-		if plan.Replaces(seat, e.want) {
+		if plan.Replaces(was, e.want) {
 			if _, no := plan.Admit([]*pod.Spec{e.want}, others(i), l.node()); len(no) > 0 {
 				refused, detail = refusal{reason: no[0].Reason, message: no[0].Message}, no[0].Detail
 			}
 		} else {
-			resize.reason, resize.message = plan.FitResize(e.want, seat, others(i), l.node())
+			resize.reason, resize.message = plan.FitResize(e.want, was, others(i), l.node())
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
-			if otherResources(seat, e.want) && !plan.Replaces(seat, e.want) {
+			if otherResources(was, e.want) && !plan.Replaces(was, e.want) {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
-			seats[i], e.given = e.want, e.want
+			placed[i], e.given = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {
 			if resize != (refusal{}) && e.resize != resize {
@@ -75,10 +75,10 @@ func (l *loop) admitEdits(seats, waiting []*pod.Spec) []*pod.Spec {
 				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message, "detail", detail)
 			}
 			e.resize, e.refused = resize, refused
-			l.send(e, true)
+			l.queueUpdate(e, true)
 		}
 	}
-	return seats
+	return placed
 }
 
 // otherResources reports whether a pod that runs as was is asked to have others.
@@ -107,24 +107,24 @@ func (e *entry) terminates() bool {
 	return e.want == nil || hasEnded(e.want) || e.last != nil && e.last.ended
 }
 
-// admit judges every wanted pod that has no seat yet; one that is refused is
+// admit judges every desired pod that is not admitted yet; one that is refused is
 // judged again whenever the set changes or a pod has gone (C-1.31).
 func (l *loop) admit(ctx context.Context) {
-	var want, seated, waiting []*pod.Spec
+	var want, placed, waiting []*pod.Spec
 	node := l.node()
 	node.Ended, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
 	for _, e := range l.sorted() {
 		switch {
-		case (deleting(e.want) || hasEnded(e.want)) && !e.seated: // it was never here and never will be: it takes no seat
-			e.seated, e.ended, e.refused = true, true, refusal{}
-			l.send(e, true)
-		case e.want != nil && !e.seated && !e.refused.final:
+		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it was never here and never will be: it takes no room
+			e.admitted, e.ended, e.refused = true, true, refusal{}
+			l.queueUpdate(e, true)
+		case e.want != nil && !e.admitted && !e.refused.final:
 			want = append(want, e.want)
 			if e.refused != (refusal{}) && e.want.Origin.Source == sourceAPI {
 				waiting = append(waiting, e.want)
 			}
 		case e.runs != nil && !e.ended:
-			seated = append(seated, e.seat()) // also while it stops
+			placed = append(placed, e.placed()) // also while it stops
 			if e.terminates() {
 				node.Terminating[e.key] = true
 			}
@@ -132,22 +132,22 @@ func (l *loop) admit(ctx context.Context) {
 			node.Ended[e.runs.UID()] = e.key
 		}
 	}
-	for _, key := range sortedKeys(l.strays) {
-		if s := l.strays[key]; s.Spec != nil && !s.Terminated() {
-			seated = append(seated, s.Spec)
+	for _, key := range sortedKeys(l.orphans) {
+		if s := l.orphans[key]; s.Spec != nil && !s.Terminated() {
+			placed = append(placed, s.Spec)
 			node.Terminating[key] = true // unless a source that has not answered yet wants it
 		}
 	}
-	seated = l.admitEdits(seated, waiting)
+	placed = l.admitEdits(placed, waiting)
 	if len(want) == 0 {
 		l.view.pending = false
 		return
 	}
-	ok, refused := plan.Admit(want, seated, node)
+	ok, refused := plan.Admit(want, placed, node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
-		e.seated, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
-		l.send(e, true)
+		e.admitted, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
+		l.queueUpdate(e, true)
 	}
 	l.view.pending = false
 	for _, r := range refused {
@@ -161,7 +161,7 @@ func (l *loop) admit(ctx context.Context) {
 			e.ended = r.Final
 			l.env.recorder.event(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
 			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message, "detail", r.Detail)
-			l.send(e, true)
+			l.queueUpdate(e, true)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 		delete(l.held, key)
 		return want
 	}
-	s := l.strays[key]
+	s := l.orphans[key]
 	d := plan.Delayed(l.state, want, s.Found, l.cfg.RequireSourceReady)
 	if d == nil {
 		delete(l.held, key)

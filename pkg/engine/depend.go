@@ -12,30 +12,30 @@ import (
 )
 
 // stage is how far a pod is, for those that depend on it.
-type stage int
+type dependencyState int
 
 const (
-	stageNone stage = iota
-	stageStarted
-	stageReady
-	stageDone
+	stateNone dependencyState = iota
+	stateStarted
+	stateReady
+	stateDone
 )
 
 // stageOf says how far a pod is by what its worker reports. A pod that is about
 // to change is nowhere.
-func stageOf(r *report) stage {
+func dependencyStateOf(r *report) dependencyState {
 	s := &r.pod.Status
 	switch {
 	case r.busy || r.gone || s.Phase == v1.PodFailed:
-		return stageNone
+		return stateNone
 	case s.Phase == v1.PodSucceeded:
-		return stageDone
+		return stateDone
 	case isReady(s):
-		return stageReady
+		return stateReady
 	case allStarted(s):
-		return stageStarted
+		return stateStarted
 	}
-	return stageNone
+	return stateNone
 }
 
 func isReady(s *v1.PodStatus) bool {
@@ -46,14 +46,14 @@ func isReady(s *v1.PodStatus) bool {
 
 // reached reports whether a pod at stage s has passed milestone m. A pod that has
 // Succeeded has started and was ready.
-func (s stage) reached(m pod.Milestone) bool {
+func (s dependencyState) reached(m pod.Milestone) bool {
 	switch m {
 	case pod.Done:
-		return s == stageDone
+		return s == stateDone
 	case pod.Ready:
-		return s >= stageReady
+		return s >= stateReady
 	}
-	return s >= stageStarted
+	return s >= stateStarted
 }
 
 // noteOrder remembers whom e depends on; forgetOrder comes before e.runs changes.
@@ -69,7 +69,7 @@ func (l *loop) noteOrder(e *entry) {
 			l.dependents[key][e.key] = true
 		}
 	}
-	if e.goes() {
+	if e.isTerminating() {
 		l.pokeDependencies(e)
 	}
 }
@@ -94,7 +94,7 @@ func (l *loop) forgetOrder(e *entry) {
 func (l *loop) pokeDependents(e *entry) {
 	for _, key := range sortedKeys(l.dependents[e.key]) {
 		if d := l.pods[key]; d != nil {
-			l.send(d, false)
+			l.queueUpdate(d, false)
 		}
 	}
 	l.pokeDependencies(e)
@@ -106,8 +106,8 @@ func (l *loop) pokeDependencies(e *entry) {
 	}
 	for _, d := range e.runs.DependsOn {
 		for _, key := range e.runs.Targets(d) {
-			if on := l.pods[key]; on != nil && on.mail != nil {
-				l.send(on, false)
+			if on := l.pods[key]; on != nil && on.updates != nil {
+				l.queueUpdate(on, false)
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func (l *loop) waits(e *entry) string {
 		switch {
 		case on == nil:
 			return fmt.Sprintf("waits for pod %s, which no source wants", d.Name)
-		case !on.stage.reached(d.Until):
+		case !on.dependencyState.reached(d.Until):
 			return fmt.Sprintf("waits for pod %s to be %s", on.key.Name, d.Until)
 		}
 	}
@@ -151,16 +151,16 @@ const (
 // gone before e stops, and until when that is waited for; "" when none. One that stays
 // holds nothing up, and neither does one of a source that may not name e's objects.
 func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
-	if !e.goes() {
-		e.goesSince = time.Time{}
+	if !e.isTerminating() {
+		e.terminatingSince = time.Time{}
 		return "", time.Time{}
 	}
-	if e.goesSince.IsZero() {
-		e.goesSince = time.Now()
+	if e.terminatingSince.IsZero() {
+		e.terminatingSince = time.Now()
 	}
 	for _, d := range l.stopsBefore(e) {
 		return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", d.key.Name),
-			e.goesSince.Add(min(l.stopTime(e, map[*entry]bool{}), longestStop))
+			e.terminatingSince.Add(min(l.stopTime(e, map[*entry]bool{}), longestStop))
 	}
 	return "", time.Time{}
 }
@@ -169,7 +169,7 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 func (l *loop) stopsBefore(e *entry) (before []*entry) {
 	for _, key := range sortedKeys(l.dependents[e.key]) {
 		d := l.pods[key]
-		if d == nil || !d.goes() || d.ended || !l.maySee(d, e) || !l.follows(d, e) || l.follows(e, d) {
+		if d == nil || !d.isTerminating() || d.ended || !l.maySee(d, e) || !l.follows(d, e) || l.follows(e, d) {
 			continue // a circle, made of specs of different times, holds nothing up
 		}
 		before = append(before, d)
@@ -203,7 +203,7 @@ func (l *loop) maySee(d, e *entry) bool {
 }
 
 // goes reports whether a pod is on its way out.
-func (e *entry) goes() bool { return e.want == nil || deleting(e.want) }
+func (e *entry) isTerminating() bool { return e.want == nil || deleting(e.want) }
 
 // follows reports whether d depends on e, itself or through others.
 func (l *loop) follows(d, e *entry) bool {

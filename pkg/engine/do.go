@@ -34,17 +34,17 @@ const (
 )
 
 // do runs the steps of a plan in order and stops at the first failure or when a
-// newer spec or an errand arrives. retry, when not zero, is when to look again after a
+// newer spec or an operation arrives. retry, when not zero, is when to look again after a
 // failure that no back-off of the plan covers.
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
-	heeded := w.heeded
+	acked := w.acked
 	for i := 0; i < len(p.Steps); {
-		w.takeMail()
-		if w.heeded != heeded || !onlyOtherData(w.letter.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
-			return stale, 0 // the plan was made for another spec, before an errand, or for another node
+		w.readPending()
+		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
+			return stale, 0 // the plan was made for another spec, before an operation, or for another node
 		}
-		if makes(p.Steps[i]) && !w.letter.runtime {
-			return idle, 0 // news of the runtime is a letter
+		if makes(p.Steps[i]) && !w.update.runtime {
+			return idle, 0 // an update comes when the runtime is ready
 		}
 		if p.Stopping && p.Steps[i].Action != plan.PullImage {
 			w.rec.noteStopping()
@@ -87,7 +87,7 @@ func onlyOtherData(a, b *pod.Spec) bool {
 // heldMeanwhile reports whether something has come up, since the plan was made,
 // that keeps the pod from starting.
 func (w *worker) heldMeanwhile(v plan.View) bool {
-	return w.letter.waits != "" && v.Waits == "" || w.letter.refused != (refusal{}) && v.Refused == ""
+	return w.update.waits != "" && v.Waits == "" || w.update.refused != (refusal{}) && v.Refused == ""
 }
 
 // makes reports whether a step makes something.
@@ -147,7 +147,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 		return err
 	case plan.RunSandbox:
-		w.tellSandbox(v, s)
+		w.reportSandbox(v, s)
 		w.beginInstance(v.Want, s.Instance)
 		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
@@ -178,7 +178,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	case plan.RunHook:
 		return w.postStart(ctx, v, s, id)
 	case plan.UpdateContainer:
-		return w.update(ctx, v.Want, s.Container, id)
+		return w.resize(ctx, v.Want, s.Container, id)
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
 		w.rec.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
@@ -186,7 +186,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
-		w.last.lives[s.Container] = lifeOf{id, pod.StateRunning}
+		w.last.containers[s.Container] = containerRun{id, pod.StateRunning}
 		delete(w.trouble.of, s.Container)
 		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
 	}
@@ -230,7 +230,7 @@ func (w *worker) make(ctx context.Context, f func() error) error {
 
 // call makes a call to the runtime, which may take long: after patience the
 // worker's start slot goes to another pod. onNews, where there is one, is called
-// when a newer spec or an errand arrives meanwhile.
+// when a newer spec or an operation arrives meanwhile.
 func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
 	done := make(chan error, 1) // the call sends its end; there is room
 	var wg sync.WaitGroup
@@ -238,9 +238,9 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	wg.Go(func() { done <- panics.ToError(f) })
 	late := time.NewTimer(patience)
 	defer late.Stop()
-	mail := w.mail
+	updates := w.updates
 	if onNews == nil {
-		mail = nil
+		updates = nil
 	}
 	for {
 		select {
@@ -249,10 +249,10 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 			return err
 		case <-late.C:
 			w.freeSlot(ctx)
-		case l, ok := <-mail:
+		case l, ok := <-updates:
 			switch {
 			case !ok:
-				mail = nil
+				updates = nil
 			case w.read(l):
 				onNews()
 			}
@@ -321,16 +321,16 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
 	w.trouble.of[s.Container] = t
-	w.tellFailed(s, t)
+	w.reportFailed(s, t)
 	return 0
 }
 
-// takeSlot waits for a start slot. A newer spec or an errand ends the wait.
+// takeSlot waits for a start slot. A newer spec or an operation ends the wait.
 func (w *worker) takeSlot(ctx context.Context) error {
-	if w.slot || w.letter.want == nil {
+	if w.slot || w.update.want == nil {
 		return nil
 	}
-	waiter, err := w.env.starts.Request(ctx, plan.Priority(w.letter.want), w.seq)
+	waiter, err := w.env.starts.Request(ctx, plan.Priority(w.update.want), w.seq)
 	if err != nil {
 		return err
 	}
@@ -339,7 +339,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 		case <-waiter.Granted():
 			w.slot = true
 			return nil
-		case l, ok := <-w.mail:
+		case l, ok := <-w.updates:
 			if ok && w.read(l) {
 				w.env.starts.Withdraw(ctx, waiter)
 				return errStale

@@ -19,20 +19,21 @@
 //	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
 //	ready     0  runtime check → sync loop; blocks
 //	reports   0  workers → sync loop; the loop never waits for a worker
-//	mail      1  sync loop → one worker; full: the older letter is replaced
+//	updates   1  sync loop → one worker; full: the older update is replaced
 //	statuses  0  prober → sync loop, in a select that also takes targets
 //	targets   0  sync loop → prober; the prober is always in its select
-//	stands    1  podconfig's goroutine → keeper; full: taken back and merged
-//	letters   1  sync loop → reporter; full: merged with the letter waiting
+//	queue     1  podconfig's goroutine → last good writer; full: taken back and merged
+//	statuses  1  sync loop → reporter; full: merged with the batch waiting
 //	requests, withdrawals, releases
 //	          0  workers → start limiter, which is always in its select
 //	granted   1  start limiter → the worker that asked; it has room
 //	beats     0  Beat → sync loop, which answers on a channel with room
-//	errands   0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
+//	operations
+//	          0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
 //	counting.done, rotation.done, measurement.done
 //	          0, 1, 1
 //	             a round of a periodic job → sync loop; there is one round of each at a time
-//	outbox    –  not a channel: the letters of one turn of the sync loop
+//	pending   –  not a channel: the updates of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //
 // The one rule: hints are never truth. Whoever gets one reads.
@@ -140,8 +141,8 @@ type Engine struct {
 	log  *slog.Logger
 	feed *feed.Publisher
 
-	beats   chan chan error // capacity 0: Beat → sync loop
-	errands chan *errand    // capacity 0: Restart, Delete → sync loop
+	beats      chan chan error // capacity 0: Beat → sync loop
+	operations chan *operation // capacity 0: Restart, Delete → sync loop
 }
 
 // New returns an Engine; nothing starts before Run or Once.
@@ -165,7 +166,7 @@ func New(cfg Config) *Engine {
 	if cfg.PodConfig != nil { // Once has none
 		publisher = feed.NewPublisher(cfg.PodConfig.Layers())
 	}
-	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), errands: make(chan *errand)}
+	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation)}
 }
 
 // Live returns what this engine shows to readers. It is there before Run and after it, and
@@ -184,7 +185,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer written.Wait()
 		keep := func(podconfig.Batch) {}
 		if e.cfg.Sets != nil {
-			k := newKeeper(e.cfg.Sets, e.log)
+			k := newLastGoodWriter(e.cfg.Sets, e.log)
 			keep = k.keep
 			defer k.close()
 			written.Go(k.run)

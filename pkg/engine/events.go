@@ -117,8 +117,8 @@ func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullNews) {
 }
 
 // tellFailed tells of a step that failed, in the words of t.
-func (w *worker) tellFailed(s plan.Step, t pod.Trouble) {
-	of := w.letter.want
+func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
+	of := w.update.want
 	warn := func(reason, format string, a ...any) {
 		w.event(of, s.Container, pod.EventWarning, reason, format, a...)
 	}
@@ -134,7 +134,7 @@ func (w *worker) tellFailed(s plan.Step, t pod.Trouble) {
 		}
 		warn(eventSandbox, "Failed to create pod sandbox: %s", t.Message)
 	case plan.PullImage:
-		w.tellPullFailed(s.Container, t)
+		w.reportPullFailed(s.Container, t)
 	case plan.CreateContainer, plan.StartContainer:
 		id := w.created[s.Container]
 		if id == "" {
@@ -151,8 +151,8 @@ func (w *worker) tellFailed(s plan.Step, t pod.Trouble) {
 }
 
 // tellPullFailed tells why an image is not here.
-func (w *worker) tellPullFailed(container string, t pod.Trouble) {
-	of, image := w.letter.want, ""
+func (w *worker) reportPullFailed(container string, t pod.Trouble) {
+	of, image := w.update.want, ""
 	if of == nil {
 		return
 	}
@@ -170,14 +170,14 @@ func (w *worker) tellPullFailed(container string, t pod.Trouble) {
 	case "ErrImageNeverPull":
 		warn(eventNeverPull, "Container image %q is not present with pull policy of Never", image)
 	default:
-		w.tellPullSecrets(of)
+		w.reportPullSecrets(of)
 		warn(eventFailed, "Failed to pull image %q: %s", image, t.Message)
 	}
 	warn(eventFailed, "Error: %s", t.Reason)
 }
 
 // tellPullSecrets tells which secrets a pod names for its pulls and does not have.
-func (w *worker) tellPullSecrets(of *pod.Spec) {
+func (w *worker) reportPullSecrets(of *pod.Spec) {
 	var missing []string
 	for _, ref := range of.Pod.Spec.ImagePullSecrets {
 		if of.Data.Known() && of.Data.Secret(ref.Name) == nil {
@@ -202,7 +202,7 @@ func mountText(line string) string {
 
 // madeOf is the spec of what is on the node, as far as it is known.
 func (w *worker) madeOf() *pod.Spec {
-	for _, spec := range []*pod.Spec{w.rec.Want, w.letter.want} {
+	for _, spec := range []*pod.Spec{w.rec.Want, w.update.want} {
 		if spec != nil && (w.last.uid == "" || w.last.uid == spec.UID()) {
 			return spec
 		}
@@ -211,7 +211,7 @@ func (w *worker) madeOf() *pod.Spec {
 }
 
 // tellKilling tells of a container that is about to be stopped, and why.
-func (w *worker) tellKilling(s plan.Step) {
+func (w *worker) reportKilling(s plan.Step) {
 	of := w.madeOf()
 	text := "Stopping container " + s.Container
 	switch {

@@ -16,7 +16,7 @@ import (
 // What lasts is told when it begins: back-offs, a network that is not there, resizes.
 
 // lasting is what was told by events of a state that lasts: it is told once.
-type lasting struct {
+type sentEvents struct {
 	crash   map[string]time.Time // by container: until when it is held back
 	image   map[string]time.Time // the same of an image
 	network bool                 // that the pod waits for the network
@@ -25,7 +25,7 @@ type lasting struct {
 
 // tellWaits tells what the plan has found that lasts, once each: back-offs, and that
 // there is no network.
-func (w *worker) tellWaits(v plan.View, p plan.Plan) {
+func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 	of := v.Want
 	if of == nil || deleting(of) {
 		return
@@ -51,18 +51,18 @@ func (w *worker) tellWaits(v plan.View, p plan.Plan) {
 			w.reported.events.image = make(map[string]time.Time)
 		}
 		w.reported.events.image[name] = t.Until
-		w.tellImageBackOff(of, name, t)
+		w.reportImageBackOff(of, name, t)
 	}
 	waits := p.WaitFor == plan.WaitNetwork
 	if waits && !w.reported.events.network {
-		w.event(of, "", pod.EventWarning, eventNetwork, "network is not ready: container runtime network not ready: %s", w.letter.noNetwork)
+		w.event(of, "", pod.EventWarning, eventNetwork, "network is not ready: container runtime network not ready: %s", w.update.noNetwork)
 	}
 	w.reported.events.network = waits
 }
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-func (w *worker) tellImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
+func (w *worker) reportImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
 	switch t.Reason { // of these nothing is pulled: there is nothing to hold back
 	case "InvalidImageName", "ImageInspectError", "ErrImageNeverPull":
 		return
@@ -77,7 +77,7 @@ func (w *worker) tellImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
 
 // tellSandbox tells of a sandbox that takes the place of one that is lost, and of a
 // pod that is given other name servers than it asks for.
-func (w *worker) tellSandbox(v plan.View, s plan.Step) {
+func (w *worker) reportSandbox(v plan.View, s plan.Step) {
 	if b := v.Have.Sandbox; b != nil && v.Have.UID == v.Want.UID() && v.Instance == s.Instance {
 		w.event(v.Want, "", pod.EventNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
 	}
@@ -92,20 +92,20 @@ func (w *worker) tellSandbox(v plan.View, s plan.Step) {
 
 // tellUnread tells that a pod could not be looked at, once in a row. That the runtime
 // does not answer is the node's trouble.
-func (w *worker) tellUnread(err error) {
+func (w *worker) reportUnread(err error) {
 	if err == nil {
 		w.reported.events.failing = false
 		return
 	}
 	if !w.reported.events.failing && !errors.Is(err, pod.ErrUnavailable) {
 		w.reported.events.failing = true
-		w.event(w.letter.want, "", pod.EventWarning, eventSync, "error determining status: %v", err)
+		w.event(w.update.want, "", pod.EventWarning, eventSync, "error determining status: %v", err)
 	}
 }
 
 // tellResized tells of a resize that is over.
-func (w *worker) tellResized(spec *pod.Spec, before, now *v1.PodStatus) {
-	if of := resizingOf(before); of == nil || resizingOf(now) != nil || pendingOf(now) != nil || now.Phase != v1.PodRunning || w.letter.want == nil {
+func (w *worker) reportResized(spec *pod.Spec, before, now *v1.PodStatus) {
+	if of := resizingOf(before); of == nil || resizingOf(now) != nil || pendingOf(now) != nil || now.Phase != v1.PodRunning || w.update.want == nil {
 		return
 	}
 	w.event(spec, "", pod.EventNormal, eventResizeDone, "%s", resizeText("completed", spec, ""))
@@ -123,15 +123,15 @@ func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
 
 // resizeText says how a resize gets on, and what was asked for.
 func resizeText(how string, of *pod.Spec, wrong string) string {
-	type asked struct {
+	type requested struct {
 		Name      string                  `json:"name"`
 		Resources v1.ResourceRequirements `json:"resources"`
 	}
 	var all struct {
-		InitContainers []asked `json:"initContainers,omitempty"`
-		Containers     []asked `json:"containers,omitempty"`
-		Generation     int64   `json:"generation"`
-		Error          string  `json:"error,omitempty"`
+		InitContainers []requested `json:"initContainers,omitempty"`
+		Containers     []requested `json:"containers,omitempty"`
+		Generation     int64       `json:"generation"`
+		Error          string      `json:"error,omitempty"`
 	}
 	if of == nil {
 		return "Pod resize " + how
@@ -139,11 +139,11 @@ func resizeText(how string, of *pod.Spec, wrong string) string {
 	all.Generation, all.Error = of.Pod.Generation, wrong
 	for i := range of.Pod.Spec.InitContainers {
 		c := &of.Pod.Spec.InitContainers[i]
-		all.InitContainers = append(all.InitContainers, asked{c.Name, c.Resources})
+		all.InitContainers = append(all.InitContainers, requested{c.Name, c.Resources})
 	}
 	for i := range of.Pod.Spec.Containers {
 		c := &of.Pod.Spec.Containers[i]
-		all.Containers = append(all.Containers, asked{c.Name, c.Resources})
+		all.Containers = append(all.Containers, requested{c.Name, c.Resources})
 	}
 	text, err := json.Marshal(all)
 	if err != nil {

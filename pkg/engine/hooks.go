@@ -7,7 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// postStart runs the hook of a container that has just started. A spec or an errand by
+// postStart runs the hook of a container that has just started. A spec or an operation by
 // which the container has to end gives it up; a failure is written down, and the next
 // plan ends the container (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
@@ -38,10 +38,10 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	return nil
 }
 
-// outlived reports whether the newest letter ends the container that was made by
+// outlived reports whether the newest update ends the container that was made by
 // the spec made, or the whole instance.
 func (w *worker) outlived(made *pod.Spec, container string) bool {
-	now := w.letter.want
+	now := w.update.want
 	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
 		now.ContainerHash(container) != made.ContainerHash(container)
 }

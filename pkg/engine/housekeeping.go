@@ -29,7 +29,7 @@ func newCounting() counting {
 }
 
 // housekeep looks for pods that the loop does not know when there was a hint at one.
-// judgeStrays judges what it finds.
+// judgeOrphans judges what it finds.
 func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
@@ -96,7 +96,7 @@ func (l *loop) take(ctx context.Context, look func() census) {
 }
 
 // handleCensus notes the pods that the loop does not know. The first census adopts: pods
-// that run keep their seats.
+// that run are admitted.
 func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.jobs.counting.running = false
 	if c.err != nil {
@@ -108,7 +108,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		}
 	}
 	for _, r := range plan.RecordsOf(c.pods, c.records) {
-		s := stray{uid: r.UID}
+		s := orphan{uid: r.UID}
 		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != ""
 		s.Running = c.err != nil // what could not be read may run
 		if s.Spec = r.Want; r.Want != nil {
@@ -117,7 +117,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		l.note(r.Key, s)
 	}
 	for _, a := range c.pods {
-		s := stray{uid: a.UID}
+		s := orphan{uid: a.UID}
 		s.ShownUID, s.Running = a.UID, plan.Running(a)
 		if a.Sandbox != nil {
 			s.Layer = a.Sandbox.Layer
@@ -127,17 +127,17 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	if !l.start.adopted() {
 		l.start.adopt(c)
 		for key, uid := range l.mode.down {
-			l.note(key, stray{uid: uid})
+			l.note(key, orphan{uid: uid})
 		}
 		l.begin(ctx)
 	}
-	l.judgeStrays(ctx)
+	l.judgeOrphans(ctx)
 }
 
 // note remembers a pod the node shows and the loop does not know. The record,
 // noted first, knows more than the runtime.
-func (l *loop) note(key pod.Key, s stray) {
-	old, known := l.strays[key]
+func (l *loop) note(key pod.Key, s orphan) {
+	old, known := l.orphans[key]
 	switch {
 	case l.pods[key] != nil:
 		return
@@ -146,35 +146,34 @@ func (l *loop) note(key pod.Key, s stray) {
 		if s.ShownUID != "" {
 			old.ShownUID = s.ShownUID
 		}
-		l.strays[key] = old
+		l.orphans[key] = old
 		return
 	case known:
 		s.Spec, s.Ended = old.Spec, old.Ended
 	}
 	s.first = !l.start.dispatching()
-	l.strays[key] = s
+	l.orphans[key] = s
 }
 
 // goes reports whether runonce takes this pod away.
-func (l *loop) goes(key pod.Key) bool {
+func (l *loop) takesDown(key pod.Key) bool {
 	_, ok := l.mode.down[key]
 	return ok
 }
 
-// judgeStrays stops what nobody wants, but only once the source it came from
-// was heard, or when that source is not configured any more. Silence removes
-// nothing.
-func (l *loop) judgeStrays(ctx context.Context) {
+// judgeOrphans stops orphaned pods, but only once the source they came from has answered, or
+// when that source is not configured any more. A source that does not answer removes nothing.
+func (l *loop) judgeOrphans(ctx context.Context) {
 	if !l.start.dispatching() {
 		return
 	}
-	for _, key := range sortedKeys(l.strays) {
-		s := l.strays[key]
-		if l.state.Pod(key) == nil && !l.mode.sweep && !l.goes(key) {
+	for _, key := range sortedKeys(l.orphans) {
+		s := l.orphans[key]
+		if l.state.Pod(key) == nil && !l.mode.sweep && !l.takesDown(key) {
 			continue
 		}
 		if l.pods[key] != nil {
-			delete(l.strays, key)
+			delete(l.orphans, key)
 			continue
 		}
 		if want := l.state.Pod(key); want != nil { // it was held until now, or still is
@@ -185,24 +184,24 @@ func (l *loop) judgeStrays(ctx context.Context) {
 		if !configured && s.first {
 			heard = l.state.AllHeard() // another source may want it under another name
 		}
-		if !heard && (configured || s.first) && !l.goes(key) {
+		if !heard && (configured || s.first) && !l.takesDown(key) {
 			if !s.seen {
 				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.Layer)
 				s.seen = true
-				l.strays[key] = s
+				l.orphans[key] = s
 			}
 			continue
 		}
-		if !configured && !s.first && !l.goes(key) {
+		if !configured && !s.first && !l.takesDown(key) {
 			// It came while this agent held the root: another root's.
 			if !s.seen {
 				l.log.Warn("Pod of an unknown source is left alone", "pod", key.String(), "source", s.Layer)
 				s.seen = true
-				l.strays[key] = s
+				l.orphans[key] = s
 			}
 			continue
 		}
-		if configured || l.goes(key) {
+		if configured || l.takesDown(key) {
 			l.log.Info("Pod is not wanted any more", "pod", key.String(), "source", s.Layer)
 		} else {
 			l.log.Warn("Pod of a source that is not configured any more is stopped", "pod", key.String(), "source", s.Layer)
@@ -211,11 +210,11 @@ func (l *loop) judgeStrays(ctx context.Context) {
 	}
 }
 
-// stop has a worker take a stray away.
-func (l *loop) stop(ctx context.Context, key pod.Key, s stray) {
-	delete(l.strays, key)
+// stop has a worker take an orphaned pod away.
+func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
+	delete(l.orphans, key)
 	e := l.entry(key)
-	e.seated, e.uid, e.runs = true, s.uid, s.Spec
+	e.admitted, e.uid, e.runs = true, s.uid, s.Spec
 	l.noteOrder(e)
-	l.send(e, true)
+	l.queueUpdate(e, true)
 }

@@ -93,5 +93,5 @@ func (l *loop) evict(o overfull) {
 	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)
 	e.evicted = o
 	l.env.recorder.event(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
-	l.send(e, true)
+	l.queueUpdate(e, true)
 }

@@ -45,13 +45,13 @@ type loop struct {
 	// dependents holds, by the key of a pod, the keys of the pods that depend on it; a pod
 	// that no longer does may be left in.
 	dependents map[pod.Key]map[pod.Key]bool
-	strays     map[pod.Key]stray
+	orphans    map[pod.Key]orphan
 	held       map[pod.Key]bool // desired pods that wait for a layer to answer
 	ids        ids
 
-	// outbox holds the entries whose workers get a letter when this turn is over:
-	// what one turn changes of several pods, their order above all, is seen whole.
-	outbox      []*entry
+	// pending holds the entries whose workers get an update when this turn is over: they see
+	// what one turn changes of several pods, their order above all, as a whole.
+	pending     []*entry
 	diskFailing bool // records cannot be written, and that was logged
 	jobs        jobs
 }
@@ -69,19 +69,19 @@ type runMode struct {
 // inputs are the channels from which the loop receives, beside those of its jobs and its
 // prober.
 type inputs struct {
-	batches chan podconfig.Batch
-	hints   chan pod.Key
-	ready   chan pod.RuntimeReady
-	reports chan report
-	beats   chan chan error
-	errands chan *errand
+	batches    chan podconfig.Batch
+	hints      chan pod.Key
+	ready      chan pod.RuntimeReady
+	reports    chan report
+	beats      chan chan error
+	operations chan *operation
 }
 
 // ids are the numbers given last; they only rise.
 type ids struct {
-	entry  uint64
-	letter uint64
-	errand uint64
+	entry     uint64
+	update    uint64
+	operation uint64
 }
 
 // jobs are the periodic jobs, each in a goroutine of its own.
@@ -96,7 +96,7 @@ type entry struct {
 	key    pod.Key
 	seq    uint64
 	since  time.Time // known
-	uid    string    // of a stray
+	uid    string    // of an orphaned pod
 	want   *pod.Spec // nil: it has to go
 	next   *pod.Spec // wanted once it is gone; nil: nothing is
 	runs   *pod.Spec // as what it was last wanted: it holds its ports until it is gone
@@ -104,36 +104,36 @@ type entry struct {
 
 	admission
 	link
-	stage stage // how far it was when it was last looked at
+	dependencyState dependencyState // how far it was when it was last looked at
 	// goesSince is when it was first seen to be on its way out; zero: it is not.
-	goesSince time.Time
-	targets   []prober.Target
-	last      *report
+	terminatingSince time.Time
+	targets          []prober.Target
+	last             *report
 }
 
 // admission is what the loop has decided of a pod's place on the node.
 type admission struct {
-	seated  bool // admitted, or running when the agent came
-	ended   bool // for good: it holds no port any more
-	refused refusal
-	given   *pod.Spec // the one whose resources it has; nil: it has none yet
-	resize  refusal   // why it does not have those of want
-	grant   grant
-	evicted overfull // why it has to end; the zero one: it has not
+	admitted bool // by this agent, or it ran when this agent started
+	ended    bool // for good: it holds no port any more
+	refused  refusal
+	given    *pod.Spec // the one whose resources it has; nil: it has none yet
+	resize   refusal   // why it does not have those of want
+	grant    grant
+	evicted  overfull // why it has to end; the zero one: it has not
 }
 
 // link is what connects an entry to its worker.
 type link struct {
-	mail    chan letter // nil: no worker
-	gen     uint64      // of the newest letter with news
-	posted  bool        // the entry is in the outbox
-	errands []*errand   // asked for; the worker knows which it has heeded
+	updates    chan podUpdate // nil: no worker
+	gen        uint64         // of the newest update with a change
+	queued     bool           // the entry is in the loop's pending ones
+	operations []*operation   // requested; the worker knows which it has acknowledged
 	// planningSince is since when the worker plans; see worker. Nil: no worker.
 	planningSince *atomic.Int64
 }
 
-// stray is a pod the node shows and nobody wants.
-type stray struct {
+// orphan is a pod that runs, or has a record, and has no entry.
+type orphan struct {
 	plan.Found
 	uid   string // of its record, else as the runtime shows it
 	first bool   // it was there when the agent came
@@ -146,18 +146,18 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		log:  e.log,
 		mode: runMode{sweep: sweep},
 		in: inputs{
-			batches: make(chan podconfig.Batch),
-			hints:   make(chan pod.Key),
-			ready:   make(chan pod.RuntimeReady),
-			reports: make(chan report),
-			beats:   e.beats,
-			errands: e.errands,
+			batches:    make(chan podconfig.Batch),
+			hints:      make(chan pod.Key),
+			ready:      make(chan pod.RuntimeReady),
+			reports:    make(chan report),
+			beats:      e.beats,
+			operations: e.operations,
 		},
-		out:    statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
-		pods:   make(map[pod.Key]*entry),
-		strays: make(map[pod.Key]stray),
-		held:   make(map[pod.Key]bool),
-		jobs:   jobs{newCounting(), newRotation(), newMeasurement()},
+		out:     statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
+		pods:    make(map[pod.Key]*entry),
+		orphans: make(map[pod.Key]orphan),
+		held:    make(map[pod.Key]bool),
+		jobs:    jobs{newCounting(), newRotation(), newMeasurement()},
 
 		dependents: make(map[pod.Key]map[pod.Key]bool),
 	}
@@ -201,8 +201,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleMeasured(found)
 		case beat := <-l.in.beats:
 			beat <- l.stuck(time.Now())
-		case o := <-l.in.errands:
-			l.handleErrand(ctx, o)
+		case o := <-l.in.operations:
+			l.handleOperation(ctx, o)
 		case <-patience.C:
 			l.start.late = true
 			l.begin(ctx)
@@ -217,7 +217,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		l.post(ctx)
+		l.flush(ctx)
 		l.noteAllReported()
 		if l.mode.finished != nil && l.mode.finished() {
 			return nil
@@ -250,7 +250,7 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	if admit || len(l.held) < waited {
 		l.admit(ctx)
 	}
-	l.judgeStrays(ctx)
+	l.judgeOrphans(ctx)
 }
 
 // want sets what is wanted of key and tells its worker.
@@ -269,20 +269,20 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	}
 	over := false
 	if e == nil {
-		s, runs := l.strays[key]
+		s, runs := l.orphans[key]
 		e = l.entry(key)
-		e.seated, e.given = runs, s.Spec // it keeps its seat (C-1.31.5)
+		e.admitted, e.given = runs, s.Spec // it stays admitted (C-1.31.5)
 		over = s.Terminated() && s.Is(want)
 	}
-	if e.want == want && e.mail != nil {
+	if e.want == want && e.updates != nil {
 		return
 	}
-	if e.want == nil && want != nil && e.mail != nil { // what goes does not come back: another one follows it (F49)
+	if e.want == nil && want != nil && e.updates != nil { // what goes does not come back: another one follows it (F49)
 		e.next = want
 		return
 	}
 	if e.ended && want != nil && e.mayRunAgain(want) {
-		e.seated, e.ended = false, false // admission decides
+		e.admitted, e.ended = false, false // admission decides
 		e.refused.final = false
 	}
 	l.forgetOrder(e)
@@ -293,14 +293,14 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		e.ended = e.ended || over
 	} else {
 		e.refused = refusal{}
-		if e.mail == nil { // refused from the start: nothing to stop
+		if e.updates == nil { // refused from the start: nothing to stop
 			l.drop(e, nil)
 			return
 		}
 	}
-	delete(l.strays, key)
+	delete(l.orphans, key)
 	l.noteOrder(e)
-	l.send(e, true)
+	l.queueUpdate(e, true)
 }
 
 func (l *loop) entry(key pod.Key) *entry {
@@ -317,20 +317,20 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 		return
 	}
 	if e := l.pods[key]; e != nil {
-		if e.mail != nil {
-			l.send(e, false)
+		if e.updates != nil {
+			l.queueUpdate(e, false)
 		}
 		return
 	}
-	if _, known := l.strays[key]; !known {
+	if _, known := l.orphans[key]; !known {
 		l.jobs.counting.hinted[key] = true
 	}
 }
 
 func (l *loop) pokeAll(ctx context.Context) {
 	for _, e := range l.pods {
-		if e.mail != nil {
-			l.send(e, false)
+		if e.updates != nil {
+			l.queueUpdate(e, false)
 		}
 	}
 }
@@ -340,8 +340,8 @@ func (l *loop) pokeAll(ctx context.Context) {
 // what differs, for two calls instead of four a pod.
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {
-		if e.mail != nil && (e.last == nil || !e.last.settled) {
-			l.send(e, false)
+		if e.updates != nil && (e.last == nil || !e.last.settled) {
+			l.queueUpdate(e, false)
 		}
 	}
 }
@@ -365,8 +365,8 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	}
 	next[s.Container] = s.Verdict
 	*of = next
-	if e.mail != nil {
-		l.send(e, false)
+	if e.updates != nil {
+		l.queueUpdate(e, false)
 	}
 }
 

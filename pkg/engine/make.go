@@ -11,9 +11,9 @@ import (
 // What a pod is made of, put together and made: its place on the node, its sandbox,
 // its containers.
 
-// update gives a running container other resources: the pod's cgroup grows before
+// resize gives a running container other resources: the pod's cgroup grows before
 // the first container does, and shrinks after the last one (C-1.34.5, lower).
-func (w *worker) update(ctx context.Context, want *pod.Spec, container, id string) error {
+func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id string) error {
 	err := w.make(ctx, func() error {
 		if w.env.cgroups == nil {
 			return w.env.runtime.UpdateContainer(ctx, id, want, container)

@@ -98,7 +98,7 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 	for spec := range set.Pods.All() {
 		e := l.pods[spec.Key]
 		if until == UntilGone {
-			if _, there := l.strays[spec.Key]; e == nil && !there {
+			if _, there := l.orphans[spec.Key]; e == nil && !there {
 				results[spec.Key] = PodReport{Key: spec.Key, UID: spec.UID(), Result: ResultGone}
 			}
 			continue

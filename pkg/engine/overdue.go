@@ -77,13 +77,13 @@ func (w *worker) overdue(v plan.View) <-chan time.Time {
 }
 
 // tellOverdue reports in the middle of a stop.
-func (w *worker) tellOverdue(ctx context.Context) {
+func (w *worker) reportOverdue(ctx context.Context) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if err != nil || have.Empty() {
 		return // the look after the stop says what became of it
 	}
 	v := w.view(have)
 	if p := plan.Next(v); p.Stopping {
-		w.tell(ctx, v, p)
+		w.sendReport(ctx, v, p)
 	}
 }

@@ -22,7 +22,7 @@ const (
 
 // live runs the worker until its pod is gone or ctx ends, over its panics.
 func (w *worker) live(ctx context.Context) {
-	if !w.wait(ctx, 0) { // the first letter
+	if !w.wait(ctx, 0) { // the first update
 		return
 	}
 	for {
@@ -41,7 +41,7 @@ func (w *worker) live(ctx context.Context) {
 func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.freeSlot(ctx)
 	w.planningSince.Store(0)
-	w.last = glance{}
+	w.last = observation{}
 	now := time.Now()
 	w.panics = slices.DeleteFunc(w.panics, func(at time.Time) bool { return now.Sub(at) >= panicWindow })
 	w.panics = append(w.panics, now)
@@ -72,19 +72,19 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 // quarantine leaves the pod alone until it is wanted otherwise; it returns false
 // at the end.
 func (w *worker) quarantine(ctx context.Context) bool {
-	r := report{key: w.key, seq: w.seq, gen: w.letter.gen, fresh: true, final: true, pod: &v1.Pod{}, margin: margin{here: w.reported.margin.here, unwanted: w.letter.want == nil}}
+	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{here: w.reported.reportMetadata.here, unwanted: w.update.want == nil}}
 	switch {
 	case w.reported.pod != nil:
 		shown := *w.reported.pod // shares all but the status's words
 		r.pod = &shown
-	case w.letter.want != nil:
-		r.pod = w.letter.want.Pod.DeepCopy()
+	case w.update.want != nil:
+		r.pod = w.update.want.Pod.DeepCopy()
 		r.pod.Status.Phase = v1.PodPending
 	default:
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	if w.letter.want != nil {
-		r.origin = w.letter.want.Origin
+	if w.update.want != nil {
+		r.origin = w.update.want.Origin
 	}
 	r.pod.Status.Reason = "Quarantined"
 	r.pod.Status.Message = "nodectl failed over this pod several times within a minute and leaves it as it is until it is edited"
@@ -94,7 +94,7 @@ func (w *worker) quarantine(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
-	for want := w.letter.want; w.letter.want == want; {
+	for want := w.update.want; w.update.want == want; {
 		if !w.wait(ctx, 0) {
 			return false
 		}

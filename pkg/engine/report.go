@@ -12,7 +12,7 @@ import (
 )
 
 // handleReport takes what a worker says. A pod is dropped only when its worker
-// found it gone while acting on the newest letter: a spec that is on its way is
+// found it gone while acting on the newest update: a spec that is on its way is
 // never lost.
 func (l *loop) handleReport(ctx context.Context, r report) {
 	e := l.pods[r.key]
@@ -21,7 +21,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 	e.last = &r
 	if r.saved {
-		l.noteDisk(r.saveErr)
+		l.logDisk(r.saveErr)
 	}
 	if r.gone && r.gen == e.gen && e.want == nil {
 		l.setTargets(ctx, e, nil)
@@ -40,12 +40,12 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 	l.setTargets(ctx, e, r.targets)
 	l.adoptStarted(ctx, e)
-	if now := stageOf(&r); now != e.stage {
-		e.stage = now
+	if now := dependencyStateOf(&r); now != e.dependencyState {
+		e.dependencyState = now
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.out.tell(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
+		l.out.report(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
 	}
 }
 
@@ -70,7 +70,7 @@ func (l *loop) sweepDirectories() {
 			keep[e.runs.UID()] = true
 		}
 	}
-	for _, s := range l.strays {
+	for _, s := range l.orphans {
 		keep[s.uid] = true
 	}
 	for uid := range l.start.found {
@@ -100,9 +100,9 @@ func (l *loop) sweepDirectories() {
 
 // drop forgets a pod of which nothing is left.
 func (l *loop) drop(e *entry, r *report) {
-	l.sayGone(e.key, r)
-	if e.mail != nil {
-		close(e.mail)
+	l.reportGone(e.key, r)
+	if e.updates != nil {
+		close(e.updates)
 	}
 	delete(l.pods, e.key)
 	l.forgetOrder(e)
@@ -110,7 +110,7 @@ func (l *loop) drop(e *entry, r *report) {
 }
 
 // sayGone reports that nothing is left of a pod.
-func (l *loop) sayGone(key pod.Key, r *report) {
+func (l *loop) reportGone(key pod.Key, r *report) {
 	line := pod.StatusReport{Finished: true, Gone: true, Unwanted: true, At: time.Now()}
 	if r != nil {
 		line.Pod, line.Origin = r.pod, r.origin
@@ -118,5 +118,5 @@ func (l *loop) sayGone(key pod.Key, r *report) {
 		line.Pod = &v1.Pod{}
 		line.Pod.Namespace, line.Pod.Name = key.Namespace, key.Name
 	}
-	l.out.tell(key, line)
+	l.out.report(key, line)
 }

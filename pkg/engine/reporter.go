@@ -22,61 +22,61 @@ type statusOutput struct {
 // tell reports a status: at once to readers of this agent and to listeners, so that "All
 // pods reported", and all that follows from it, is true of what they know; to the sinks in
 // their own time.
-func (o *statusOutput) tell(key pod.Key, line pod.StatusReport) {
+func (o *statusOutput) report(key pod.Key, line pod.StatusReport) {
 	o.feed.Report(key, line)
 	for _, listener := range o.listeners {
 		_ = listener.Report(line) // never fails
 	}
-	o.reporter.say(key, line)
+	o.reporter.add(key, line)
 }
 
-// reporter carries statuses to the sinks, so that a slow or full disk never
-// holds the sync loop. What waits is one letter with the newest status per pod.
+// reporter sends statuses to the sinks, so that a slow or full disk never holds the sync
+// loop. One batch waits, with the newest status of each pod.
 type reporter struct {
-	letters chan map[pod.Key]pod.StatusReport // capacity 1, see say
-	sinks   []Sink
-	log     *slog.Logger
+	statuses chan map[pod.Key]pod.StatusReport // capacity 1, see add
+	sinks    []Sink
+	log      *slog.Logger
 }
 
 func newReporter(sinks []Sink, log *slog.Logger) *reporter {
-	return &reporter{letters: make(chan map[pod.Key]pod.StatusReport, 1), sinks: sinks, log: log}
+	return &reporter{statuses: make(chan map[pod.Key]pod.StatusReport, 1), sinks: sinks, log: log}
 }
 
-// say hands a status on without waiting; the sync loop alone calls it.
-func (r *reporter) say(key pod.Key, line pod.StatusReport) {
-	letter := map[pod.Key]pod.StatusReport{key: line}
+// add takes a status without waiting; the sync loop alone calls it.
+func (r *reporter) add(key pod.Key, line pod.StatusReport) {
+	batch := map[pod.Key]pod.StatusReport{key: line}
 	select {
-	case waiting := <-r.letters:
-		maps.Copy(waiting, letter)
-		letter = waiting
+	case waiting := <-r.statuses:
+		maps.Copy(waiting, batch)
+		batch = waiting
 	default:
 	}
-	r.letters <- letter // there is room: only this goroutine sends
+	r.statuses <- batch // there is room: only this goroutine sends
 }
 
-func (r *reporter) close() { close(r.letters) }
+func (r *reporter) close() { close(r.statuses) }
 
-// run carries letters until close. What a sink does not take, a full disk above
-// all, is kept, the newest line of each pod, and offered again.
+// run sends batches to the sinks until close. It keeps what a sink does not take, a full disk
+// above all, the newest line of each pod, and tries again.
 func (r *reporter) run() {
 	again := make([]map[pod.Key]pod.StatusReport, len(r.sinks))
 	told := make([]bool, len(r.sinks))
 	retry := time.NewTicker(reportRetry)
 	defer retry.Stop()
 	for open := true; open; {
-		var letter map[pod.Key]pod.StatusReport
+		var batch map[pod.Key]pod.StatusReport
 		select {
-		case letter, open = <-r.letters:
+		case batch, open = <-r.statuses:
 		case <-retry.C:
 		}
 		for i, s := range r.sinks {
-			lines := letter
+			lines := batch
 			if len(again[i]) > 0 {
-				maps.Copy(again[i], letter)
+				maps.Copy(again[i], batch)
 				lines = again[i]
 			}
 			var err error
-			if again[i], err = deliver(s, lines); err != nil && !told[i] {
+			if again[i], err = reportTo(s, lines); err != nil && !told[i] {
 				r.log.Warn("Status not written; it is tried again", "error", err)
 			}
 			told[i] = err != nil
@@ -84,8 +84,8 @@ func (r *reporter) run() {
 	}
 }
 
-// deliver gives lines to a sink and returns those it did not take.
-func deliver(s Sink, lines map[pod.Key]pod.StatusReport) (left map[pod.Key]pod.StatusReport, err error) {
+// reportTo gives lines to a sink and returns those it did not take.
+func reportTo(s Sink, lines map[pod.Key]pod.StatusReport) (left map[pod.Key]pod.StatusReport, err error) {
 	for _, key := range sortedKeys(lines) {
 		line := lines[key]
 		if lost := s.Report(line); lost != nil {

@@ -45,7 +45,7 @@ type startup struct {
 	observed bool            // readers were told that every pod was observed
 }
 
-// adopted reports whether the runtime was read: seats and orphaned pods are known.
+// adopted reports whether the runtime was read: admitted and orphaned pods are known.
 func (s *startup) adopted() bool { return s.phase >= phaseWaiting }
 
 // dispatching reports whether workers get updates.
@@ -64,7 +64,7 @@ func (s *startup) adopt(c census) {
 }
 
 // dispatch begins the first dispatch, and reports whether it may begin: when the runtime
-// was read, so that pods that run keep their seats, and every layer has answered, failed,
+// was read, so that pods that run stay admitted, and every layer has answered, failed,
 // or had its time.
 func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	if s.phase != phaseWaiting || state == nil {
@@ -88,7 +88,7 @@ func (l *loop) begin(ctx context.Context) {
 		l.want(ctx, spec.Key, spec)
 	}
 	l.admit(ctx)
-	l.judgeStrays(ctx)
+	l.judgeOrphans(ctx)
 }
 
 // noteUnanswered logs which sources have neither answered nor failed.
@@ -132,8 +132,8 @@ func (l *loop) noteAllReported() {
 		l.cfg.Synced()
 	}
 	for _, key := range sortedKeys(l.cfg.Before) {
-		if _, found := l.strays[key]; l.mode.sweep && !found && l.pods[key] == nil {
-			l.sayGone(key, nil) // it went while no agent could report it
+		if _, found := l.orphans[key]; l.mode.sweep && !found && l.pods[key] == nil {
+			l.reportGone(key, nil) // it went while no agent could report it
 		}
 	}
 	if l.mode.sweep && l.start.whole {

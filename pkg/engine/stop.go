@@ -15,8 +15,8 @@ import (
 // up (C-1.23.5).
 const minStop = 2 * time.Second
 
-// stopped is what the goroutine of one stop tells the worker: that its hook has
-// ended, then that all has.
+// stopped is what the goroutine of one stop sends the worker: that its hook has ended, then
+// that the stop has.
 type stopped struct {
 	i    int
 	hook bool
@@ -24,9 +24,8 @@ type stopped struct {
 }
 
 // stopContainers ends containers, each by its preStop hook, its turn, and a stop
-// of what remains of its grace (C-1.23.3, C-1.23.4). A letter that leaves less
-// time shortens what is under way; nothing cancels it. It returns the first step
-// that failed.
+// of what remains of its grace (C-1.23.3, C-1.23.4). An update that leaves less time shortens
+// what is under way; nothing cancels it. It returns the first step that failed.
 func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		if s.Killed != "" {
@@ -35,15 +34,15 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	}
 	w.save()
 	for _, s := range steps {
-		w.tellKilling(s)
+		w.reportKilling(s)
 	}
 	stops := make([]*stop, len(steps))
 	over := make(map[string]<-chan struct{}, len(steps))
-	haste := &haste{news: make(chan struct{})}
+	deadline := &stopDeadline{changed: make(chan struct{})}
 	for i, s := range steps {
 		end := make(chan struct{})
 		over[s.Container] = end
-		stops[i] = &stop{Step: s, end: end, haste: haste, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.madeOf())), hooked: w.rec.Lives[s.ID].PreStop}
+		stops[i] = &stop{Step: s, end: end, deadline: deadline, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.madeOf())), hooked: w.rec.Lives[s.ID].PreStop}
 	}
 	for _, s := range stops {
 		for _, name := range s.After {
@@ -52,12 +51,12 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 			}
 		}
 	}
-	return w.await(ctx, stops, haste, w.overdue(v))
+	return w.await(ctx, stops, deadline, w.overdue(v))
 }
 
 // await runs stops side by side and returns when all have ended. overdue is when
 // they should have.
-func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue <-chan time.Time) (plan.Step, error) {
+func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadline, overdue <-chan time.Time) (plan.Step, error) {
 	news := make(chan stopped)  // to this loop, which takes until all have ended
 	deaf := make(chan struct{}) // closed when it takes no more: a panic ends it early (F8)
 	tell := func(n stopped) {
@@ -79,7 +78,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 		})
 	}
 	errs := make([]error, len(stops))
-	mail := w.mail
+	updates := w.updates
 	for left := len(stops); left > 0; {
 		select {
 		case n := <-news:
@@ -98,18 +97,18 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 				errs[n.i] = n.err
 			}
 		case <-overdue:
-			w.tellOverdue(ctx)
-		case l, ok := <-mail:
+			w.reportOverdue(ctx)
+		case u, ok := <-updates:
 			if !ok {
-				mail = nil
+				updates = nil
 				continue
 			}
-			w.read(l)
-			if want := w.letter.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
-				haste.end(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
+			w.read(u)
+			if want := w.update.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
+				deadline.shorten(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
 			}
 			if g := w.rec.StopGrace; g != nil && !w.rec.StopSince.IsZero() {
-				haste.end(w.rec.StopSince.Add(time.Duration(*g) * time.Second))
+				deadline.shorten(w.rec.StopSince.Add(time.Duration(*g) * time.Second))
 			}
 		}
 	}
@@ -122,47 +121,46 @@ func (w *worker) await(ctx context.Context, stops []*stop, haste *haste, overdue
 	return stops[0].Step, nil
 }
 
-// haste tells the stops under way by when all has to be over: their time only
-// shrinks.
-type haste struct {
-	mu    sync.Mutex
-	until time.Time     // zero: each has its own grace
-	news  chan struct{} // closed when until has come down
+// stopDeadline is when the stops under way have to be over: it only comes nearer.
+type stopDeadline struct {
+	mu      sync.Mutex
+	until   time.Time     // zero: each has its own grace
+	changed chan struct{} // closed when until has come nearer
 }
 
-// end brings the end forward to until, where that is earlier.
-func (h *haste) end(until time.Time) {
+// shorten brings the deadline forward to until, where that is earlier.
+func (h *stopDeadline) shorten(until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.until.IsZero() || until.Before(h.until) {
 		h.until = until
-		close(h.news)
-		h.news = make(chan struct{})
+		close(h.changed)
+		h.changed = make(chan struct{})
 	}
 }
 
-// deadline returns own, or what it was brought forward to, and a channel that is
-// closed when that may have changed.
-func (h *haste) deadline(own time.Time) (time.Time, <-chan struct{}) {
+// of returns own, or what it was brought forward to, and a channel that is closed when that
+// may have changed.
+func (h *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.until.IsZero() && h.until.Before(own) {
 		own = h.until
 	}
-	return own, h.news
+	return own, h.changed
 }
 
 // stop is one container on its way to its end.
 type stop struct {
 	plan.Step
-	request pod.HookRequest
-	hooked  bool              // its hook ran already
-	turns   []<-chan struct{} // closed when the containers it comes after have ended
-	end     chan struct{}     // closed when this one has
-	haste   *haste
+	request  pod.HookRequest
+	hooked   bool              // its hook ran already
+	turns    []<-chan struct{} // closed when the containers it comes after have ended
+	end      chan struct{}     // closed when this one has
+	deadline *stopDeadline
 }
 
-// run ends the container. hooked is told how its hook ended.
+// run ends the container. It calls hooked when the hook has ended.
 func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) error {
 	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
 	patient, cancel := context.WithCancel(ctx)
@@ -196,7 +194,7 @@ func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) erro
 // or at the end of ctx.
 func (s *stop) outlast(ctx context.Context, own time.Time) {
 	for {
-		at, news := s.haste.deadline(own)
+		at, changed := s.deadline.of(own)
 		over := time.NewTimer(time.Until(at))
 		select {
 		case <-over.C:
@@ -204,7 +202,7 @@ func (s *stop) outlast(ctx context.Context, own time.Time) {
 		case <-ctx.Done():
 			over.Stop()
 			return
-		case <-news:
+		case <-changed:
 			over.Stop()
 		}
 	}
@@ -218,7 +216,7 @@ func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 	done := make(chan error, 1) // the first end counts: the container is gone, or it is tried again
 	var due time.Time           // as the runtime was told
 	for {
-		at, news := s.haste.deadline(own)
+		at, changed := s.deadline.of(own)
 		if due.IsZero() || at.Before(due) {
 			due = at
 			left := max((time.Until(at) + time.Second - 1).Truncate(time.Second), minStop)
@@ -234,7 +232,7 @@ func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 		case err := <-done:
 			panics.Repanic(err)
 			return err
-		case <-news:
+		case <-changed:
 		}
 	}
 }

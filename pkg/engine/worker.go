@@ -17,20 +17,20 @@ import (
 // worker owns one pod: it looks, asks plan.Next, does the steps, and looks
 // again when it has acted.
 type worker struct {
-	env    *workerEnv
-	key    pod.Key
-	seq    uint64
-	uid    string      // of a pod found on the node that nobody wants
-	mail   chan letter // closed by the loop when the pod is gone
-	log    *slog.Logger
-	letter letter
+	env     *workerEnv
+	key     pod.Key
+	seq     uint64
+	uid     string         // of a pod found on the node that nobody wants
+	updates chan podUpdate // closed by the loop when the pod is gone
+	log     *slog.Logger
+	update  podUpdate
 
 	rec      instanceRecord
 	trouble  troubles
 	created  map[string]string // container name → ID made and not yet seen
 	reported reported
-	last     glance // at the pod
-	heeded   uint64 // the newest errand taken note of
+	last     observation // of the pod
+	acked    uint64      // the newest operation that it has acknowledged
 	slot     bool
 	lowered  *pod.Spec // whose resources the pod's cgroup was last lowered to
 	presence presence
@@ -63,10 +63,10 @@ func (t *troubles) reset() {
 
 // reported is what the worker reported last.
 type reported struct {
-	pod    *v1.Pod
-	status v1.PodStatus // as the next one is compared with; also before the first report
-	margin margin
-	events lasting
+	pod            *v1.Pod
+	status         v1.PodStatus // as the next one is compared with; also before the first report
+	reportMetadata reportMetadata
+	events         sentEvents
 }
 
 // presence confirms an empty answer about a pod that was there a moment ago (F26).
@@ -81,27 +81,27 @@ type progress struct {
 	repeats int
 }
 
-// glance is what a worker keeps of its last look at the pod: what is asked for
-// between two looks is about that.
-type glance struct {
-	looked bool
-	empty  bool
-	uid    string
-	grace  int64 // of the pod, in seconds
-	lives  map[string]lifeOf
+// observation is what a worker keeps of its last look at the pod: operations that come
+// between two looks are about that.
+type observation struct {
+	looked     bool
+	empty      bool
+	uid        string
+	grace      int64 // of the pod, in seconds
+	containers map[string]containerRun
 }
 
-// lifeOf is the newest record of a container.
-type lifeOf struct {
+// containerRun is the newest run of a container.
+type containerRun struct {
 	id    string
 	state pod.ContainerState
 }
 
-// glanceAt remembers a look.
-func (w *worker) glanceAt(have pod.Actual) {
-	w.last = glance{looked: true, empty: have.Empty(), uid: have.UID, grace: plan.Grace(w.rec.Want, have), lives: make(map[string]lifeOf, len(have.Containers))}
+// observe remembers a look.
+func (w *worker) observe(have pod.Actual) {
+	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, grace: plan.Grace(w.rec.Want, have), containers: make(map[string]containerRun, len(have.Containers))}
 	for name, c := range have.Containers {
-		w.last.lives[name] = lifeOf{c.ID, c.State}
+		w.last.containers[name] = containerRun{c.ID, c.State}
 	}
 }
 
@@ -110,7 +110,7 @@ func (w *worker) glanceAt(have pod.Actual) {
 func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if ctx.Err() == nil {
-		w.tellUnread(err)
+		w.reportUnread(err)
 	}
 	if err != nil {
 		w.freeSlot(ctx)
@@ -127,8 +127,8 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 		w.freeSlot(ctx)
 		return have, false, !w.pause(ctx, emptyPause)
 	}
-	w.glanceAt(have)
-	w.heed()
+	w.observe(have)
+	w.acknowledge()
 	return have, true, false
 }
 
@@ -156,12 +156,12 @@ func (w *worker) run(ctx context.Context) {
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
 			w.trouble.unended = pod.Trouble{} // it was done, by us or by itself
 		}
-		w.tellWaits(view, p)
-		if !w.tell(ctx, view, p) {
+		w.reportWaits(view, p)
+		if !w.sendReport(ctx, view, p) {
 			return
 		}
 		if p.Gone {
-			if !w.waitForNews(ctx) {
+			if !w.waitForUpdate(ctx) {
 				return
 			}
 			continue
@@ -179,7 +179,7 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		if did == acted || did == stale || did == failed && retry == 0 {
-			w.takeMail()
+			w.readPending()
 			continue
 		}
 		w.freeSlot(ctx)
@@ -242,7 +242,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 	w.rec.raiseAttempts(have)
 	w.rec.forgetLives(have)
 	w.rec.catchUp(have)
-	want := w.letter.want
+	want := w.update.want
 	if w.rec.UID == "" {
 		if want != nil {
 			w.rec.UID = want.UID()
@@ -261,13 +261,13 @@ func (w *worker) view(have pod.Actual) plan.View {
 		StopSince:    w.rec.StopSince,
 		StopGrace:    w.rec.StopGrace,
 		StopAsked:    w.rec.StopAsked,
-		NetworkReady: w.letter.network,
-		Refused:      w.letter.refused.message,
+		NetworkReady: w.update.network,
+		Refused:      w.update.refused.message,
 		Forbidden:    w.forbidden(want),
-		Waits:        w.letter.waits,
-		StopWaits:    w.letter.stopWaits,
-		StopUntil:    w.letter.stopUntil,
-		Health:       w.letter.health,
+		Waits:        w.update.waits,
+		StopWaits:    w.update.stopWaits,
+		StopUntil:    w.update.stopUntil,
+		Health:       w.update.health,
 		Lives:        w.rec.Lives,
 		Streaks:      w.rec.Streaks,
 
@@ -276,7 +276,7 @@ func (w *worker) view(have pod.Actual) plan.View {
 		MaxBackoff:    w.env.maxBackoff,
 		Now:           time.Now(),
 	}
-	if o := w.letter.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
+	if o := w.update.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
 		v.Evicted = o.message
 	}
 	if want != nil {

@@ -26,8 +26,8 @@ type instanceRecord struct {
 // loadRecord reads the record of the instance the runtime shows, or else of the
 // pod that is wanted, or else of the one that was found on disk.
 func (w *worker) loadRecord(uid string) {
-	if uid == "" && w.letter.want != nil {
-		uid = w.letter.want.UID()
+	if uid == "" && w.update.want != nil {
+		uid = w.update.want.UID()
 	}
 	if uid == "" {
 		uid = w.uid
@@ -116,7 +116,7 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	}
 	switch {
 	case w.rec.Terminal != "":
-	case w.letter.refused.final && v.Have.Empty() && v.Want != nil:
+	case w.update.refused.final && v.Have.Empty() && v.Want != nil:
 		w.refuse(v.Want)
 	case p.Ended.Phase != "":
 		if w.rec.Instance == 0 { // its API server knows the end of what was never here
@@ -157,8 +157,8 @@ func acknowledged(want *pod.Spec) time.Time {
 // that no later agent judges the pod again.
 func (w *worker) refuse(want *pod.Spec) {
 	w.beginInstance(want, max(w.rec.Instance, 1))
-	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.letter.refused.reason
-	w.rec.TerminalMessage = status.Rejected + w.letter.refused.message
+	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.update.refused.reason
+	w.rec.TerminalMessage = status.Rejected + w.update.refused.message
 }
 
 // beginInstance notes the instance that is about to start.
@@ -209,7 +209,7 @@ func (w *worker) forget(uid string) error {
 	}
 	w.rec.Record = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
 	w.rec.dirty = false
-	if !deleting(w.letter.want) { // how it ended is still to be told (C-1.27.9)
+	if !deleting(w.update.want) { // how it ended is still to be told (C-1.27.9)
 		w.reported.status = v1.PodStatus{}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 type report struct {
 	key  pod.Key
 	seq  uint64 // of the entry whose worker speaks
-	gen  uint64 // of the letter it acted on
+	gen  uint64 // of the update it acted on
 	busy bool   // the plan has steps: what is shown is not yet what is wanted
 	// behind is why an edit, or the pod's end, is not made yet; the zero one: nothing is
 	// in its way.
@@ -25,7 +25,7 @@ type report struct {
 	// one: there is none.
 	stuck pod.Trouble
 	pod   *v1.Pod
-	margin
+	reportMetadata
 	fresh bool // the status, or what is told with it, differs from what was reported before
 	gone  bool
 	ended bool // for good: it holds no port any more
@@ -41,8 +41,8 @@ type report struct {
 	logs     []logFile // of the containers that run
 }
 
-// margin is what sinks are told beside a status, as pod.StatusReport has it.
-type margin struct {
+// reportMetadata is what sinks get beside a status, as pod.StatusReport has it.
+type reportMetadata struct {
 	origin   pod.Origin
 	finished bool
 	here     string
@@ -50,19 +50,19 @@ type margin struct {
 }
 
 // tell computes the status and reports it; it returns false at the end.
-func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
+func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool {
 	r := report{
 		key:     w.key,
 		seq:     w.seq,
 		busy:    len(p.Steps) > 0 || p.Stopping,
-		gen:     w.letter.gen,
+		gen:     w.update.gen,
 		gone:    p.Gone,
 		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
 		settled: p.Settled,
 
-		margin: margin{
+		reportMetadata: reportMetadata{
 			finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
-			unwanted: w.letter.want == nil,
+			unwanted: w.update.want == nil,
 		},
 		saved:   w.rec.saveTried,
 		saveErr: w.rec.saveErr,
@@ -74,7 +74,7 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 	if !v.Have.Empty() {
 		r.here = v.Have.UID
 	}
-	spec := w.letter.asked
+	spec := w.update.requested
 	if spec == nil {
 		spec = v.Kept
 	}
@@ -86,8 +86,8 @@ func (w *worker) tell(ctx context.Context, v plan.View, p plan.Plan) bool {
 		r.pod = &v1.Pod{}
 		r.pod.Namespace, r.pod.Name = w.key.Namespace, w.key.Name
 	}
-	r.fresh = w.reported.pod == nil || r.margin != w.reported.margin || !equality.Semantic.DeepEqual(w.reported.pod, r.pod)
-	w.reported.pod, w.reported.margin, w.rec.saveTried = r.pod, r.margin, false
+	r.fresh = w.reported.pod == nil || r.reportMetadata != w.reported.reportMetadata || !equality.Semantic.DeepEqual(w.reported.pod, r.pod)
+	w.reported.pod, w.reported.reportMetadata, w.rec.saveTried = r.pod, r.reportMetadata, false
 	if spec != nil {
 		r.targets = probeTargets(spec, v.Have, &r.pod.Status, v.Want == nil || p.Stops() || w.rec.Terminal != "")
 	}
@@ -139,12 +139,12 @@ func counts(of v1.PodStatus) (kept v1.PodStatus) {
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
 		Trouble:        v.Trouble,
-		RefusedReason:  w.letter.refused.reason,
-		RefusedMessage: w.letter.refused.message,
-		RefusedFinal:   w.letter.refused.final,
-		ResizeReason:   w.letter.resize.reason,
-		ResizeMessage:  w.letter.resize.message,
-		Waits:          w.letter.waits,
+		RefusedReason:  w.update.refused.reason,
+		RefusedMessage: w.update.refused.message,
+		RefusedFinal:   w.update.refused.final,
+		ResizeReason:   w.update.resize.reason,
+		ResizeMessage:  w.update.resize.message,
+		Waits:          w.update.waits,
 		Lives:          w.rec.Lives,
 		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
 		StartTime:   w.rec.StartTime,
@@ -170,14 +170,14 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		}
 		notes.Backoff[name] = status.Backoff(b)
 	}
-	if !w.letter.runtime {
+	if !w.update.runtime {
 		notes.NetworkWait = "container runtime is not ready"
 	} else if !v.NetworkReady {
 		notes.NetworkWait = "network is not ready"
 	}
 	before := w.reported.status
-	w.reported.status = status.Of(spec, v.Have, w.letter.health, before, notes, v.Now)
-	w.tellResized(spec, &before, &w.reported.status)
+	w.reported.status = status.Of(spec, v.Have, w.update.health, before, notes, v.Now)
+	w.reportResized(spec, &before, &w.reported.status)
 	out := *spec.Pod // shares everything but the status with the immutable spec
 	out.Status = w.reported.status
 	if v.Want == nil && !w.rec.StopSince.IsZero() {

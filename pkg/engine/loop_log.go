@@ -40,7 +40,7 @@ func (l *loop) logState(now *podconfig.Merged) {
 
 // noteDisk logs once that records cannot be written, and once that they can be again: one
 // line for the node, not one for each pod.
-func (l *loop) noteDisk(err error) {
+func (l *loop) logDisk(err error) {
 	switch {
 	case err != nil && !l.diskFailing:
 		l.log.Warn("Records not written; pods go on without", "error", err)

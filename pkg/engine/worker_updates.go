@@ -12,12 +12,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// waitForNews blocks until a letter is newer than the one on which the pod was
-// found gone; the loop may be about to forget this worker, and pokes for it may
-// lie in the box.
-func (w *worker) waitForNews(ctx context.Context) bool {
+// waitForUpdate blocks until an update is newer than the one on which the pod was found
+// gone; the loop may be about to forget this worker, and an older update may be pending.
+func (w *worker) waitForUpdate(ctx context.Context) bool {
 	w.freeSlot(ctx)
-	for gen := w.letter.gen; w.letter.gen == gen; {
+	for gen := w.update.gen; w.update.gen == gen; {
 		if !w.wait(ctx, 0) {
 			return false
 		}
@@ -25,8 +24,8 @@ func (w *worker) waitForNews(ctx context.Context) bool {
 	return true
 }
 
-// wait blocks until there is mail, d has passed (never, for d = 0), or the end;
-// it returns false at the end.
+// wait blocks until there is an update, d has passed (never, for d = 0), or the end; it
+// returns false at the end.
 func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 	var due <-chan time.Time
 	if d > 0 {
@@ -35,9 +34,9 @@ func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 		due = t.C
 	}
 	select {
-	case l, ok := <-w.mail:
+	case u, ok := <-w.updates:
 		if ok {
-			w.read(l)
+			w.read(u)
 		}
 		return ok
 	case <-due:
@@ -47,18 +46,18 @@ func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pause blocks until d has passed, whoever pokes; only another spec, or the end,
-// cuts it short. It returns false at the end.
+// pause blocks until d has passed, whatever updates come; only another spec, an operation
+// or the end cuts it short. It returns false at the end.
 func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	over := time.NewTimer(d)
 	defer over.Stop()
 	for {
 		select {
-		case l, ok := <-w.mail:
+		case u, ok := <-w.updates:
 			if !ok {
 				return false
 			}
-			if w.read(l) {
+			if w.read(u) {
 				return true
 			}
 		case <-over.C:
@@ -69,36 +68,36 @@ func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// takeMail reads what lies in the box without waiting, and reports as read does.
-func (w *worker) takeMail() (changed bool) {
+// readPending reads a pending update without waiting, and reports as read does.
+func (w *worker) readPending() (changed bool) {
 	select {
-	case l, ok := <-w.mail:
-		return ok && w.read(l)
+	case u, ok := <-w.updates:
+		return ok && w.read(u)
 	default:
 		return false
 	}
 }
 
-// read takes a letter, and reports whether it asks for another pod than the one before,
-// or brings an errand.
-func (w *worker) read(l letter) (changed bool) {
-	changed = l.want != w.letter.want
-	if changed && l.want != nil && (w.letter.want == nil || l.want.Hash != w.letter.want.Hash) {
+// read takes an update, and reports whether it asks for another pod than the one before, or
+// brings an operation.
+func (w *worker) read(u podUpdate) (changed bool) {
+	changed = u.want != w.update.want
+	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
 		clear(w.trouble.of) // another text deserves another try
-	} else if changed && l.want != nil && !l.want.Data.Same(w.letter.want.Data) {
-		login := pullSecrets(l.want) != pullSecrets(w.letter.want)
+	} else if changed && u.want != nil && !u.want.Data.Same(w.update.want.Data) {
+		login := pullSecrets(u.want) != pullSecrets(w.update.want)
 		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
 		})
 	}
-	changed = !onlyOtherData(l.want, w.letter.want)
-	w.letter = l
-	heeded := w.heeded
-	w.heed()
-	return changed || w.heeded != heeded
+	changed = !onlyOtherData(u.want, w.update.want)
+	w.update = u
+	acked := w.acked
+	w.acknowledge()
+	return changed || w.acked != acked
 }
 
-// pullSecrets tells what a pod logs in to registries with apart from anything else.
+// pullSecrets returns a hash of what a pod logs in to registries with.
 func pullSecrets(want *pod.Spec) string {
 	return want.Data.Hash(func(kind, name string) bool {
 		return kind == pod.KindSecret && slices.ContainsFunc(want.Pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool { return s.Name == name })

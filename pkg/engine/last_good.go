@@ -8,46 +8,45 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// keeper writes every layer's last good set down, beside the loop: a disk that
-// is slow or full delays no pod. What it has not written yet is merged with what
-// comes after, so a file that changes often is written as often as the disk
-// takes it.
-type keeper struct {
-	sets Sets
-	log  *slog.Logger
-	mail chan unwritten // capacity 1: the feed sends, run receives; when full, the feed takes it back and merges
+// lastGoodWriter writes every layer's last good set to the disk, beside the loop: a disk
+// that is slow or full delays no pod. What it has not written yet is merged with what comes
+// after, so a file that changes often is written as often as the disk takes it.
+type lastGoodWriter struct {
+	sets  Sets
+	log   *slog.Logger
+	queue chan pendingSets // capacity 1: keep sends, run receives; when it is full, keep takes it back and merges
 
-	complete bool // the feed's: every layer was heard, and run was told
+	complete bool // keep's: every layer has answered, and run knows that
 }
 
-// unwritten is what has not reached the disk.
-type unwritten struct {
-	layers map[string]*unwrittenLayer // by name
-	// only names the layers there are, once all of them were heard: what the disk
-	// has of others is of no use any more. Before that somebody may have named the
-	// wrong ones, and start the agent again with the right ones. Nil until then.
+// pendingSets are what has not reached the disk.
+type pendingSets struct {
+	layers map[string]*pendingLayer // by name
+	// only names the layers there are, once all of them have answered: what the disk has of
+	// others is of no use any more. Before that the layers may be a mistake on the command
+	// line, and the next agent has the right ones. Nil until then.
 	only map[string]bool
 }
 
-// unwrittenLayer is what stands in files of a layer now.
-type unwrittenLayer struct {
+// pendingLayer is what the files of a layer hold now.
+type pendingLayer struct {
 	at    time.Time // when the layer was last read well
 	files map[string]pod.Standing
 }
 
-func newKeeper(sets Sets, log *slog.Logger) *keeper {
-	return &keeper{sets: sets, log: log, mail: make(chan unwritten, 1)}
+func newLastGoodWriter(sets Sets, log *slog.Logger) *lastGoodWriter {
+	return &lastGoodWriter{sets: sets, log: log, queue: make(chan pendingSets, 1)}
 }
 
-// keep takes what a batch changed. It never waits. Only the feed calls it.
-func (k *keeper) keep(b podconfig.Batch) {
-	var news unwritten
+// keep takes what a batch changed. It never waits. Only one goroutine calls it.
+func (k *lastGoodWriter) keep(b podconfig.Batch) {
+	var news pendingSets
 	if at, heard := lastGood(b); heard && len(b.Stands) > 0 { // before that it is what the disk said
 		files := make(map[string]pod.Standing, len(b.Stands))
 		for _, s := range b.Stands {
 			files[s.File] = s
 		}
-		news.layers = map[string]*unwrittenLayer{b.Layer: {at, files}}
+		news.layers = map[string]*pendingLayer{b.Layer: {at, files}}
 	}
 	if !k.complete && b.State.AllHeard() {
 		k.complete, news.only = true, make(map[string]bool, len(b.State.Layers))
@@ -59,16 +58,16 @@ func (k *keeper) keep(b podconfig.Batch) {
 		return
 	}
 	select {
-	case before := <-k.mail:
+	case before := <-k.queue:
 		before.add(news)
 		news = before
 	default:
 	}
-	k.mail <- news
+	k.queue <- news
 }
 
-// lastGood returns when the layer of a batch was last read well, and whether it
-// was heard.
+// lastGood returns when the layer of a batch was last read well, and whether it has
+// answered.
 func lastGood(b podconfig.Batch) (at time.Time, heard bool) {
 	for _, l := range b.State.Layers {
 		if l.Name == b.Layer {
@@ -78,8 +77,8 @@ func lastGood(b podconfig.Batch) (at time.Time, heard bool) {
 	return at, false
 }
 
-// add puts what is newer on top.
-func (u *unwritten) add(newer unwritten) {
+// add merges what is newer.
+func (u *pendingSets) add(newer pendingSets) {
 	if newer.only != nil {
 		u.only = newer.only
 	}
@@ -100,23 +99,23 @@ func (u *unwritten) add(newer unwritten) {
 	}
 }
 
-// close ends run once everything is written; only the feed calls it, last.
-func (k *keeper) close() { close(k.mail) }
+// close ends run once everything is written; the goroutine that calls keep calls it, last.
+func (k *lastGoodWriter) close() { close(k.queue) }
 
 // run writes until close. What could not be written is tried again with what
 // comes next, after a while, and at the end: a set that is older than what runs
 // is worth little.
-func (k *keeper) run() {
-	var left unwritten
+func (k *lastGoodWriter) run() {
+	var left pendingSets
 	told := false
 	for open := true; open; {
 		var again <-chan time.Time
 		if len(left.layers) > 0 || left.only != nil {
 			again = time.After(saveRetry)
 		}
-		var u unwritten
+		var u pendingSets
 		select {
-		case u, open = <-k.mail:
+		case u, open = <-k.queue:
 		case <-again:
 		}
 		left.add(u)
@@ -133,7 +132,7 @@ func (k *keeper) run() {
 
 // write writes what is left and takes out of it what reached the disk. The error
 // is that of one layer that failed.
-func (k *keeper) write(left *unwritten) (failed string, err error) {
+func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 	for name, layer := range left.layers {
 		changed := make([]pod.Standing, 0, len(layer.files))
 		for _, s := range layer.files {

@@ -14,31 +14,31 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// errandPatience is how long an answer may take: notes are taken at once, but by a
-// worker that the runtime keeps waiting.
-const errandPatience = time.Minute
+// operationTimeout is how long an answer may take: a worker acknowledges at once, unless the
+// runtime keeps it waiting.
+const operationTimeout = time.Minute
 
-// ErrNoPod says that this engine knows no pod of the name that was asked for.
+// ErrNoPod says that this engine knows no pod of the requested name.
 var ErrNoPod = errors.New("there is no such pod")
 
-// RefusedError says why a pod cannot be restarted or deleted as it was asked for.
+// RefusedError says why a pod cannot be restarted or deleted as requested.
 type RefusedError struct{ Msg string }
 
 func (e *RefusedError) Error() string { return e.Msg }
 
-// errand is what somebody asks to be done with a pod as it is now, once. What is
-// wanted of the pod stays as it is.
-type errand struct {
+// operation is a restart or a deletion of a pod as it is now, requested once. What is
+// desired of the pod stays as it is.
+type operation struct {
 	key        pod.Key
 	uid        string // the pod has to have; "": any
 	number     uint64 // given by the sync loop; only rises
 	restart    bool   // containers; else the whole instance ends
 	containers []string
 	grace      *int64     // seconds; nil: the pod's own
-	answer     chan error // cap 1: the loop, or the worker that took note, sends once; a second answer is dropped
+	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
 }
 
-func (o *errand) reply(err error) {
+func (o *operation) reply(err error) {
 	select {
 	case o.answer <- err:
 	default:
@@ -48,30 +48,30 @@ func (o *errand) reply(err error) {
 // Restart ends containers of a pod, each with its preStop hook and its grace, or with
 // the given one, and starts them again in the same sandbox, whatever their policy and
 // without a back-off; their restart counts rise. Without names, all regular containers
-// and sidecars that run. It returns when that has been written down: it is brought to
-// its end, also by the agent after this one. An error is ErrNoPod, a *RefusedError, or
-// that the engine does not answer until the end of ctx, or within a minute.
+// and sidecars that run. It returns when that has been written down: this agent, or the
+// next one, completes it. An error is ErrNoPod, a *RefusedError, or that the engine does not
+// answer until the end of ctx, or within a minute.
 func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
-	return e.errand(ctx, &errand{key: key, restart: true, containers: containers, grace: grace})
+	return e.request(ctx, &operation{key: key, restart: true, containers: containers, grace: grace})
 }
 
-// Delete ends a pod as it is now, with its grace or the given one. A pod that a source
-// wants starts anew, as another instance; one that nobody wants goes for good. Pods of
-// an API server are deleted there. A pod that does not have this UID, unless that is
-// empty, is another one by now and left alone. It returns as Restart does.
+// Delete ends a pod as it is now, with its grace or the given one. A pod in the desired set
+// starts again as another instance; one that is not is removed. Pods of an API server are
+// deleted there. A pod that does not have this UID, unless that is empty, is another one by
+// now and left alone. It returns as Restart does.
 func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
-	return e.errand(ctx, &errand{key: key, uid: uid, grace: grace})
+	return e.request(ctx, &operation{key: key, uid: uid, grace: grace})
 }
 
-func (e *Engine) errand(ctx context.Context, o *errand) error {
+func (e *Engine) request(ctx context.Context, o *operation) error {
 	if o.grace != nil && *o.grace < 0 {
 		return &RefusedError{"grace period of " + fmt.Sprint(*o.grace) + " seconds: it must not be negative"}
 	}
 	o.answer = make(chan error, 1)
-	ctx, cancel := context.WithTimeout(ctx, errandPatience)
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	select {
-	case e.errands <- o:
+	case e.operations <- o:
 	case <-ctx.Done():
 		return fmt.Errorf("the sync loop does not take its turn: %w", ctx.Err())
 	}
@@ -83,11 +83,11 @@ func (e *Engine) errand(ctx context.Context, o *errand) error {
 	}
 }
 
-// handleErrand passes an errand to the worker of its pod, where it can be obeyed.
-func (l *loop) handleErrand(ctx context.Context, o *errand) {
+// handleOperation passes an operation to the worker of its pod, where it is possible.
+func (l *loop) handleOperation(ctx context.Context, o *operation) {
 	e := l.pods[o.key]
 	if e == nil {
-		l.errandStray(ctx, o)
+		l.operateOnOrphan(ctx, o)
 		return
 	}
 	if o.restart {
@@ -106,36 +106,36 @@ func (l *loop) handleErrand(ctx context.Context, o *errand) {
 		o.reply(atServer(o.key))
 		return
 	}
-	if e.mail == nil {
+	if e.updates == nil {
 		o.reply(&RefusedError{fmt.Sprintf("pod %s has not started: nothing of it is to end", o.key)})
 		return
 	}
-	l.obey(e, o)
-	if !o.restart && e.want != nil && e.ended { // it begins anew: its ports may be somebody else's by now
-		e.seated, e.ended, e.refused.final = false, false, false
+	l.assign(e, o)
+	if !o.restart && e.want != nil && e.ended { // a new instance: another pod may have its ports by now
+		e.admitted, e.ended, e.refused.final = false, false, false
 		l.admit(ctx)
 	}
 }
 
-// mostErrands is how many errands wait for one worker, beside the newest one.
-const mostErrands = 16
+// maxOperations is how many operations wait for one worker, beside the newest one.
+const maxOperations = 16
 
-// obey puts an errand into the letters of a pod, until its worker has taken note.
-func (l *loop) obey(e *entry, o *errand) {
-	l.ids.errand++
-	o.number = l.ids.errand
-	e.errands = append(e.errands[len(e.errands)-min(len(e.errands), mostErrands):len(e.errands):len(e.errands)], o)
+// assign puts an operation into the updates of a pod, until its worker has acknowledged it.
+func (l *loop) assign(e *entry, o *operation) {
+	l.ids.operation++
+	o.number = l.ids.operation
+	e.operations = append(e.operations[len(e.operations)-min(len(e.operations), maxOperations):len(e.operations):len(e.operations)], o)
 	what := "delete"
 	if o.restart {
 		what = "restart"
 	}
 	l.log.Info("Asked for", "what", what, "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
-	l.send(e, true)
+	l.queueUpdate(e, true)
 }
 
-// errandStray does what is asked for with a pod that the node shows and nobody wants.
-func (l *loop) errandStray(ctx context.Context, o *errand) {
-	s, known := l.strays[o.key]
+// operateOnOrphan handles an operation on a pod that runs and is not in the desired set.
+func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
+	s, known := l.orphans[o.key]
 	switch {
 	case !known:
 		o.reply(fmt.Errorf("pod %s: %w", o.key, ErrNoPod))
@@ -149,7 +149,7 @@ func (l *loop) errandStray(ctx context.Context, o *errand) {
 		o.reply(atServer(o.key))
 	default:
 		l.stop(ctx, o.key, s)
-		l.obey(l.pods[o.key], o)
+		l.assign(l.pods[o.key], o)
 	}
 }
 
@@ -167,7 +167,7 @@ func (e *entry) has(uid string) bool {
 }
 
 // mayRestart says why containers of a pod cannot be restarted.
-func (e *entry) mayRestart(o *errand) error {
+func (e *entry) mayRestart(o *operation) error {
 	no := func(format string, a ...any) error { return &RefusedError{fmt.Sprintf(format, a...)} }
 	switch {
 	case e.want == nil, deleting(e.want):
@@ -196,26 +196,25 @@ func ephemeral(of *pod.Spec, name string) bool {
 	return slices.ContainsFunc(of.Pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 
-// heed takes note of errands that are newer than the last one that was, of the pod as
-// it was last looked at: what is noted is in the record before whoever asked hears of
-// it.
-func (w *worker) heed() {
+// acknowledge writes down operations that are newer than the last one that was, for the pod
+// as it was last observed: the record has them before the caller gets an answer.
+func (w *worker) acknowledge() {
 	if !w.last.looked {
 		return
 	}
-	for _, o := range w.letter.errands {
-		if o.number <= w.heeded {
+	for _, o := range w.update.operations {
+		if o.number <= w.acked {
 			continue
 		}
-		w.heeded = o.number
+		w.acked = o.number
 		err := w.note(o)
 		w.save()
 		o.reply(err)
 	}
 }
 
-// note puts an errand into the record.
-func (w *worker) note(o *errand) error {
+// note puts an operation into the record.
+func (w *worker) note(o *operation) error {
 	if !o.restart {
 		w.noteDelete(o.grace)
 		return nil
@@ -228,7 +227,7 @@ func (w *worker) note(o *errand) error {
 		return &RefusedError{fmt.Sprintf("no container of pod %s runs", o.key)}
 	}
 	for _, name := range names {
-		c, ok := w.last.lives[name]
+		c, ok := w.last.containers[name]
 		if !ok || c.state == pod.StateCreated {
 			delete(w.trouble.of, name) // what keeps it from starting is tried at once
 			continue
@@ -241,23 +240,23 @@ func (w *worker) note(o *errand) error {
 
 // restartable names the regular containers and sidecars that run.
 func (w *worker) restartable() (names []string) {
-	if w.letter.want == nil {
+	if w.update.want == nil {
 		return nil
 	}
 	add := func(list []v1.Container, which func(*v1.Container) bool) {
 		for i := range list {
-			if w.last.lives[list[i].Name].state == pod.StateRunning && which(&list[i]) {
+			if w.last.containers[list[i].Name].state == pod.StateRunning && which(&list[i]) {
 				names = append(names, list[i].Name)
 			}
 		}
 	}
-	add(w.letter.want.Pod.Spec.InitContainers, pod.Restartable)
-	add(w.letter.want.Pod.Spec.Containers, func(*v1.Container) bool { return true })
+	add(w.update.want.Pod.Spec.InitContainers, pod.Restartable)
+	add(w.update.want.Pod.Spec.Containers, func(*v1.Container) bool { return true })
 	return names
 }
 
-// noteDelete has the instance end: its stop has begun. Of one that stops already the
-// grace only shrinks (C-1.16.12).
+// noteDelete records that the stop of the instance has begun. The grace of one that stops
+// already only shrinks (C-1.16.12).
 func (w *worker) noteDelete(grace *int64) {
 	if w.rec.Instance == 0 && w.last.empty {
 		return
