@@ -103,7 +103,7 @@ var only = map[string][]string{
 	"pkg/plan":       {"pkg/pod", "pkg/podconfig"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
 	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig"},
-	"pkg/engine":     {"pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/prober", "pkg/startlimit", "pkg/status"},
+	"pkg/engine":     {"pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
 // owned are functions that packages once called each in its own way, and the packages that
@@ -121,7 +121,7 @@ var owned = []struct {
 }
 
 // pure names the packages that decide or describe: no clock, no lock.
-var pure = []string{"pkg/pod", "pkg/sorted", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/plan", "pkg/status"}
+var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/plan", "pkg/status"}
 
 // banned are words that name nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

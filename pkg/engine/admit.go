@@ -116,7 +116,7 @@ func (l *loop) admit(ctx context.Context) {
 	for _, e := range l.sorted() {
 		switch {
 		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it was never here and never will be: it takes no room
-			e.admitted, e.ended, e.refused = true, true, refusal{}
+			e.admitted, e.ended, e.refused, l.order.current = true, true, refusal{}, false
 			l.queueUpdate(e, true)
 		case e.want != nil && !e.admitted && !e.refused.final:
 			want = append(want, e.want)
@@ -147,6 +147,7 @@ func (l *loop) admit(ctx context.Context) {
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
 		e.admitted, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
+		l.noteOrder(e)
 		l.queueUpdate(e, true)
 	}
 	l.view.pending = false

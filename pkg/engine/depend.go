@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/cycle"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -56,17 +57,26 @@ func (s dependencyState) reached(m pod.Milestone) bool {
 	return s >= stateStarted
 }
 
-// noteOrder remembers whom e depends on; forgetOrder comes before e.runs changes.
+// podOrder is the order in which pods start and stop.
+type podOrder struct {
+	// dependents holds, by the key of a pod, the admitted pods that name it as a dependency.
+	// A pod names many keys, most of which may not exist: a key costs one slice.
+	dependents map[pod.Key][]*entry
+	current    bool // the stopOrders of the pods are those of now
+}
+
+// noteOrder remembers whom e depends on, once it is admitted: before that it waits for no
+// pod, and its source could name any number. forgetOrder comes before e.runs changes.
 func (l *loop) noteOrder(e *entry) {
+	l.order.current = false
 	if e.runs == nil {
 		return
 	}
-	for _, d := range e.runs.DependsOn {
-		for _, key := range e.runs.Targets(d) {
-			if l.dependents[key] == nil {
-				l.dependents[key] = make(map[pod.Key]bool)
+	if e.admitted {
+		for _, d := range e.runs.DependsOn {
+			for _, key := range e.runs.Targets(d) {
+				l.order.dependents[key] = append(l.order.dependents[key], e)
 			}
-			l.dependents[key][e.key] = true
 		}
 	}
 	if e.isTerminating() {
@@ -76,14 +86,22 @@ func (l *loop) noteOrder(e *entry) {
 
 // forgetOrder forgets whom e, which is gone, depended on.
 func (l *loop) forgetOrder(e *entry) {
+	l.order.current = false
 	if e.runs == nil {
 		return
 	}
 	for _, d := range e.runs.DependsOn {
 		for _, key := range e.runs.Targets(d) {
-			delete(l.dependents[key], e.key)
-			if len(l.dependents[key]) == 0 {
-				delete(l.dependents, key)
+			list := l.order.dependents[key]
+			i := slices.Index(list, e)
+			switch {
+			case i < 0:
+			case len(list) == 1:
+				delete(l.order.dependents, key)
+			default:
+				list[i] = list[len(list)-1]
+				list[len(list)-1] = nil
+				l.order.dependents[key] = list[:len(list)-1]
 			}
 		}
 	}
@@ -92,10 +110,9 @@ func (l *loop) forgetOrder(e *entry) {
 // pokeDependents tells those that depend on e that it has come or gone, and those
 // that e depends on, which may stop now.
 func (l *loop) pokeDependents(e *entry) {
-	for _, key := range sortedKeys(l.dependents[e.key]) {
-		if d := l.pods[key]; d != nil {
-			l.queueUpdate(d, false)
-		}
+	dependents := slices.SortedFunc(slices.Values(l.order.dependents[e.key]), func(a, b *entry) int { return a.key.Compare(b.key) })
+	for _, d := range dependents {
+		l.queueUpdate(d, false)
 	}
 	l.pokeDependencies(e)
 }
@@ -147,6 +164,13 @@ const (
 	longestStop = time.Hour
 )
 
+// stopOrder is what has to be gone before a pod that goes stops.
+type stopOrder struct {
+	node  int           // of the pod in the graph that orderStops makes
+	first *entry        // the first, by key, of the pods that have to be gone; nil for none
+	takes time.Duration // at most, until all of them are gone
+}
+
 // stopWaits says which pod, one that depends on e and goes as well, has to be
 // gone before e stops, and until when that is waited for; "" when none. One that stays
 // holds nothing up, and neither does one of a source that may not name e's objects.
@@ -158,38 +182,56 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if e.terminatingSince.IsZero() {
 		e.terminatingSince = time.Now()
 	}
-	for _, d := range l.stopsBefore(e) {
-		return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", d.key.Name),
-			e.terminatingSince.Add(min(l.stopTime(e, map[*entry]bool{}), longestStop))
+	if !l.order.current {
+		l.orderStops()
+		l.order.current = true
 	}
-	return "", time.Time{}
+	if e.stops.first == nil {
+		return "", time.Time{}
+	}
+	return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", e.stops.first.key.Name), e.terminatingSince.Add(e.stops.takes)
 }
 
-// stopsBefore returns the pods that have to be gone before e stops.
-func (l *loop) stopsBefore(e *entry) (before []*entry) {
-	for _, key := range sortedKeys(l.dependents[e.key]) {
-		d := l.pods[key]
-		if d == nil || !d.isTerminating() || d.ended || !l.maySee(d, e) || !l.follows(d, e) || l.follows(e, d) {
-			continue // a circle, made of specs of different times, holds nothing up
+// orderStops finds, for all pods that go, which pods have to be gone before each, and how
+// long these may take, one after the other. Pods on a cycle, made of specs of different
+// times, do not wait for one another. Its work is linear in the pods and the names in their
+// dependencies: sources write both, and the sync loop waits.
+func (l *loop) orderStops() {
+	var going []*entry
+	for _, e := range l.pods {
+		if e.isTerminating() {
+			e.stops = stopOrder{node: len(going)}
+			going = append(going, e)
 		}
-		before = append(before, d)
 	}
-	return before
-}
-
-// stopTime is how long the pods that have to be gone before e may take, one after the
-// other.
-func (l *loop) stopTime(e *entry, seen map[*entry]bool) time.Duration {
-	var longest time.Duration
-	if seen[e] {
-		return 0
+	before := make([][]int, len(going)) // the pods that have to be gone, by pod
+	for i, e := range going {
+		for _, d := range l.order.dependents[e.key] {
+			if d.isTerminating() && !d.ended && l.maySee(d, e) {
+				before[i] = append(before[i], d.stops.node)
+			}
+		}
 	}
-	seen[e] = true
-	for _, d := range l.stopsBefore(e) {
-		grace := time.Duration(min(plan.Grace(d.runs, pod.Actual{}), int64(longestStop/time.Second))) * time.Second
-		longest = max(longest, l.stopTime(d, seen)+grace+stopMargin)
+	component := make([]int, len(going))
+	for n, members := range cycle.Components(len(going), func(i int) []int { return before[i] }) {
+		for _, i := range members {
+			component[i] = n
+		}
+		for _, i := range members {
+			of := &going[i].stops
+			for _, j := range before[i] {
+				if component[j] == n {
+					continue
+				}
+				d := going[j] // of a component before this one: its own order is known
+				if of.first == nil || d.key.Compare(of.first.key) < 0 {
+					of.first = d
+				}
+				grace := min(plan.Grace(d.runs, pod.Actual{}), int64(longestStop/time.Second))
+				of.takes = max(of.takes, min(d.stops.takes+time.Duration(grace)*time.Second+stopMargin, longestStop))
+			}
+		}
 	}
-	return longest
 }
 
 // maySee reports whether the pods of d's source may name the objects of e's: then they may
@@ -204,24 +246,3 @@ func (l *loop) maySee(d, e *entry) bool {
 
 // goes reports whether a pod is on its way out.
 func (e *entry) isTerminating() bool { return e.want == nil || deleting(e.want) }
-
-// follows reports whether d depends on e, itself or through others.
-func (l *loop) follows(d, e *entry) bool {
-	seen := make(map[*entry]bool)
-	var walk func(*entry) bool
-	walk = func(d *entry) bool {
-		if d.runs == nil || seen[d] {
-			return false
-		}
-		seen[d] = true
-		for _, on := range d.runs.DependsOn {
-			for _, key := range d.runs.Targets(on) {
-				if next := l.pods[key]; next != nil && (next == e || walk(next)) {
-					return true
-				}
-			}
-		}
-		return false
-	}
-	return walk(d)
-}

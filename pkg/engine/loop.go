@@ -41,13 +41,11 @@ type loop struct {
 	runtime pod.RuntimeReady
 	view    nodeView
 
-	pods map[pod.Key]*entry
-	// dependents holds, by the key of a pod, the keys of the pods that depend on it; a pod
-	// that no longer does may be left in.
-	dependents map[pod.Key]map[pod.Key]bool
-	orphans    map[pod.Key]orphan
-	held       map[pod.Key]bool // desired pods that wait for a layer to answer
-	ids        ids
+	pods    map[pod.Key]*entry
+	order   podOrder
+	orphans map[pod.Key]orphan
+	held    map[pod.Key]bool // desired pods that wait for a layer to answer
+	ids     ids
 
 	// pending holds the entries whose workers get an update when this turn is over: they see
 	// what one turn changes of several pods, their order above all, as a whole.
@@ -107,6 +105,7 @@ type entry struct {
 	dependencyState dependencyState // how far it was when it was last looked at
 	// goesSince is when it was first seen to be on its way out; zero: it is not.
 	terminatingSince time.Time
+	stops            stopOrder // where it terminates, and loop.order.current is true
 	targets          []prober.Target
 	last             *report
 }
@@ -159,7 +158,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		held:    make(map[pod.Key]bool),
 		jobs:    jobs{newCounting(), newRotation(), newMeasurement()},
 
-		dependents: make(map[pod.Key]map[pod.Key]bool),
+		order: podOrder{dependents: make(map[pod.Key][]*entry)},
 	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder

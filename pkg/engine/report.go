@@ -34,7 +34,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		return
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
-		e.ended = true
+		e.ended, l.order.current = true, false
 		l.pokeDependencies(e) // they may go now
 		l.admit(ctx)          // its ports are free
 	}

@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// orderLoop is a sync loop that knows pods and has no worker.
+func orderLoop(cfg Config) *loop {
+	cfg.Log = slog.New(slog.DiscardHandler)
+	return New(cfg).newLoop(true)
+}
+
+// remove has the loop know a pod that goes.
+func (l *loop) remove(s *pod.Spec) *entry {
+	e := l.entry(s.Key)
+	e.admitted, e.runs = true, s
+	l.noteOrder(e)
+	return e
+}
+
+// Layers of pods each of which names all pods of the next layer have very many ways through
+// them. All are removed at once: each name is looked at once, whatever the ways.
+func TestStopOrder_LayersThatNameEachOther_EachNameIsLookedAtOnce(t *testing.T) {
+	const layers, wide = 10, 50
+	looked := 0
+	l := orderLoop(Config{Visible: func(string, string) bool { looked++; return true }})
+	var all []*entry
+	for layer := range layers {
+		var on []pod.Dependency
+		if layer > 0 {
+			for i := range wide {
+				on = append(on, pod.Dependency{Name: fmt.Sprintf("l%d-%d", layer-1, i), Until: pod.Started})
+			}
+		}
+		for i := range wide {
+			s := after(fmt.Sprintf("l%d-%d", layer, i), on...)
+			s.Origin.Source = fmt.Sprintf("kind-%d", layer) // Visible is asked for each name
+			all = append(all, l.remove(s))
+		}
+	}
+	for i, e := range all {
+		waits, until := l.stopWaits(e)
+		above := layers - 1 - i/wide // layers that stop before
+		if (waits != "") != (above > 0) {
+			t.Fatalf("%s: %q", e.key, waits)
+		}
+		if want := time.Duration(above) * (30*time.Second + stopMargin); above > 0 && until.Sub(e.terminatingSince) != want {
+			t.Fatalf("%s waits for %s, want %s", e.key, until.Sub(e.terminatingSince), want)
+		}
+	}
+	if want := (layers - 1) * wide * wide; looked != want {
+		t.Errorf("%d names are looked at, want %d", looked, want)
+	}
+}
+
+// Of two arms to the same pod, the longer one says how long it may wait, whichever comes
+// first.
+func TestStopOrder_Diamond_BoundIsTheLongerArm(t *testing.T) {
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		long, short := names[0], names[1]
+		l := orderLoop(Config{})
+		on := func(name string, grace int64, on ...string) *entry {
+			s := mkpod(name, graceSeconds(grace))
+			for _, d := range on {
+				s.DependsOn = append(s.DependsOn, pod.Dependency{Name: d, Until: pod.Started})
+			}
+			return l.remove(s)
+		}
+		db := on("db", 30)
+		on(long, 600, "db")
+		on(short, 10, "db")
+		on("front", 60, long, short) // before both
+		on("top", 300, "front")
+		if _, until := l.stopWaits(db); until.Sub(db.terminatingSince) != 960*time.Second+3*stopMargin {
+			t.Errorf("%s is the long arm: db waits for %s", long, until.Sub(db.terminatingSince))
+		}
+	}
+}
+
+// Pods on a cycle do not wait for one another, and those outside wait for all of it.
+func TestStopOrder_Cycle_HoldsNothingUp(t *testing.T) {
+	l := orderLoop(Config{})
+	on := func(name string, on ...string) *entry {
+		s := mkpod(name)
+		for _, d := range on {
+			s.DependsOn = append(s.DependsOn, pod.Dependency{Name: d, Until: pod.Started})
+		}
+		return l.remove(s)
+	}
+	a, b, c, d := on("a", "b"), on("b", "c"), on("c", "a", "d"), on("d")
+	for _, e := range []*entry{a, b, c} {
+		if waits, _ := l.stopWaits(e); waits != "" {
+			t.Errorf("%s of a cycle %s", e.key, waits)
+		}
+	}
+	if waits, _ := l.stopWaits(d); waits != "waits for pod c, which depends on it, to be gone" {
+		t.Errorf("d %s", waits)
+	}
+	c.ended, l.order.current = true, false
+	if waits, _ := l.stopWaits(d); waits != "" {
+		t.Errorf("d %s", waits)
+	}
+}
+
+// A pod that names many pods that do not exist costs the loop nothing before it is admitted,
+// and little after that: its author chooses the names.
+func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
+	const pods, names = 1000, 64
+	var specs []*pod.Spec
+	for i := range pods {
+		var on []pod.Dependency
+		for j := range names {
+			on = append(on, pod.Dependency{Name: fmt.Sprintf("p%d-%d", i, j), Until: pod.Started})
+		}
+		s := after(fmt.Sprintf("pod-%d", i), on...)
+		s.Pod.Spec.NodeName = "n1"
+		specs = append(specs, s)
+	}
+	l := orderLoop(Config{})
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for _, s := range specs {
+		e := l.entry(s.Key)
+		e.want, e.runs = s, s
+		l.noteOrder(e)
+	}
+	if len(l.order.dependents) > 0 {
+		t.Errorf("pods that are not admitted have %d keys", len(l.order.dependents))
+	}
+	before := live()
+	for _, e := range l.pods {
+		e.admitted = true
+		l.noteOrder(e)
+	}
+	if each := int(live()-before) / (pods * names); each > 400 {
+		t.Errorf("%d bytes for each name", each)
+	}
+	for _, e := range l.pods {
+		l.forgetOrder(e)
+	}
+	if len(l.order.dependents) > 0 {
+		t.Errorf("%d keys are left", len(l.order.dependents))
+	}
+}
