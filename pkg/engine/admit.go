@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,6 +30,9 @@ type grant struct{ requested, given, spec *pod.Spec }
 // it asks for while a resize is held, also for a container that starts meanwhile
 // (C-1.34.1).
 func (e *entry) granted() *pod.Spec {
+	if e.keepsUID() {
+		return e.given
+	}
 	if e.resize == (refusal{}) || e.want == nil || e.given == nil {
 		return e.want
 	}
@@ -38,12 +42,36 @@ func (e *entry) granted() *pod.Spec {
 	return e.grant.spec
 }
 
+// requested is the wanted spec, by which the pod's status is reported: that of the instance that
+// goes on, where it has another UID.
+func (e *entry) requested() *pod.Spec {
+	if e.keepsUID() {
+		return e.given
+	}
+	return e.want
+}
+
+// keepsUID reports whether an edit of the pod's UID was refused: the instance of the old UID
+// goes on. A pod of an API server with another UID is another pod, and the old one stops.
+func (e *entry) keepsUID() bool {
+	return e.want != nil && e.admitted && e.refused != (refusal{}) && e.want.Origin.Source != sourceAPI &&
+		e.given != nil && e.given.UID() != e.want.UID()
+}
+
 // admitEdits judges the admitted pods that were edited, in the order in which they came, and
 // returns all as they are placed after that: those that ask for other resources
 // (C-1.34.3), and those that another instance has to replace. What has to wait goes
 // on as it is, and is judged again whenever admission is. No edit gets what a
-// waiting pod, which an API server has placed here, is about to get.
-func (l *loop) admitEdits(placed, waiting []*pod.Spec) []*pod.Spec {
+// waiting pod, which an API server has placed here, is about to get, nor the UID of a pod in
+// want, which is not admitted yet. What it adds to node.UIDs holds for the pods in want.
+func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
+	node.Terminating = nil // an edit does not wait: it is judged by what is here
+	owners := make(map[string]*pod.Spec, len(want))
+	for _, spec := range want {
+		if other := owners[spec.UID()]; other == nil || pod.ClaimsUID(other) {
+			owners[spec.UID()] = spec
+		}
+	}
 	others := func(i int) []*pod.Spec { return slices.Concat(placed[:i], placed[i+1:], waiting) }
 	for i, was := range placed {
 		e := l.pods[was.Key]
@@ -53,15 +81,26 @@ func (l *loop) admitEdits(placed, waiting []*pod.Spec) []*pod.Spec {
 		var resize, refused refusal
 		var detail string
 		if plan.Replaces(was, e.want) {
-			if _, no := plan.Admit([]*pod.Spec{e.want}, others(i), l.node()); len(no) > 0 {
+			on := node
+			if owner := owners[e.want.UID()]; owner != nil && (pod.ClaimsUID(e.want) || !pod.ClaimsUID(owner)) {
+				on.UIDs = maps.Clone(node.UIDs)
+				if _, held := on.UIDs[owner.UID()]; !held {
+					on.UIDs[owner.UID()] = owner.Key
+				}
+			}
+			if _, no := plan.Admit([]*pod.Spec{e.want}, others(i), on); len(no) > 0 {
 				refused, detail = refusal{reason: no[0].Reason, message: no[0].Message}, no[0].Detail
 			}
 		} else {
-			resize.reason, resize.message = plan.FitResize(e.want, was, others(i), l.node())
+			resize.reason, resize.message = plan.FitResize(e.want, was, others(i), node)
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
 			if otherResources(was, e.want) && !plan.Replaces(was, e.want) {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
+			}
+			if was.UID() != e.want.UID() { // the instance that goes has it until it is gone
+				e.hold(was.UID())
+				node.UIDs[was.UID()] = e.key
 			}
 			placed[i], e.given = e.want, e.want
 		}
@@ -77,6 +116,9 @@ func (l *loop) admitEdits(placed, waiting []*pod.Spec) []*pod.Spec {
 			e.resize, e.refused = resize, refused
 			l.queueUpdate(e, true)
 		}
+		if _, held := node.UIDs[e.want.UID()]; refused != (refusal{}) && !held && !pod.ClaimsUID(e.want) {
+			node.UIDs[e.want.UID()] = e.key // no pod that claims it gets it first
+		}
 	}
 	return placed
 }
@@ -91,6 +133,29 @@ func otherResources(was, want *pod.Spec) bool {
 		}
 	}
 	return false
+}
+
+// hold notes that an instance of the pod may be here with that UID: directories, records
+// and users go by it, and no other pod gets it before the pod's worker reports the
+// instance gone.
+func (e *entry) hold(uids ...string) {
+	for _, uid := range uids {
+		if uid != "" && !slices.Contains(e.holds, uid) {
+			e.holds = append(e.holds, uid)
+		}
+	}
+}
+
+// noteHeld takes from a report which UIDs the pod's instances hold. Only a report about the
+// newest update ends a hold: the worker may still begin what an older one asks for. freed
+// says that another pod may have a UID now.
+func (e *entry) noteHeld(r *report) (freed bool) {
+	before := e.holds
+	if r.gen == e.gen {
+		e.holds = nil
+	}
+	e.hold(r.holds...)
+	return slices.ContainsFunc(before, func(uid string) bool { return !slices.Contains(e.holds, uid) })
 }
 
 // mayRunAgain reports whether an edit may bring back a pod that has ended.
@@ -112,8 +177,11 @@ func (e *entry) terminates() bool {
 func (l *loop) admit(ctx context.Context) {
 	var want, placed, waiting []*pod.Spec
 	node := l.node()
-	node.Ended, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
+	node.UIDs, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
 	for _, e := range l.sorted() {
+		for _, uid := range e.holds {
+			node.UIDs[uid] = e.key
+		}
 		switch {
 		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it was never here and never will be: it takes no room
 			e.admitted, e.ended, e.refused, l.order.current = true, true, refusal{}, false
@@ -123,22 +191,27 @@ func (l *loop) admit(ctx context.Context) {
 			if e.refused != (refusal{}) && e.want.Origin.Source == sourceAPI {
 				waiting = append(waiting, e.want)
 			}
+		case !e.admitted && !e.ended: // it was refused and goes: nothing of it was ever here
 		case e.runs != nil && !e.ended:
 			placed = append(placed, e.placed()) // also while it stops
 			if e.terminates() {
 				node.Terminating[e.key] = true
 			}
 		case e.runs != nil:
-			node.Ended[e.runs.UID()] = e.key
+			node.UIDs[e.placed().UID()] = e.key
 		}
 	}
 	for _, key := range sortedKeys(l.orphans) {
-		if s := l.orphans[key]; s.Spec != nil && !s.Terminated() {
-			placed = append(placed, s.Spec)
+		o := l.orphans[key]
+		for _, uid := range o.uids() {
+			node.UIDs[uid] = key
+		}
+		if o.Spec != nil && !o.Terminated() {
+			placed = append(placed, o.Spec)
 			node.Terminating[key] = true // unless a source that has not answered yet wants it
 		}
 	}
-	placed = l.admitEdits(placed, waiting)
+	placed = l.admitEdits(placed, waiting, want, node)
 	if len(want) == 0 {
 		l.view.pending = false
 		return

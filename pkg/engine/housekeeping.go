@@ -215,6 +215,7 @@ func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
 	delete(l.orphans, key)
 	e := l.entry(key)
 	e.admitted, e.uid, e.runs = true, s.uid, s.Spec
+	e.hold(s.uids()...)
 	l.noteOrder(e)
 	l.queueUpdate(e, true)
 }

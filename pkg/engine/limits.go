@@ -49,7 +49,7 @@ func (l *loop) measure(ctx context.Context) {
 	var places []place
 	for _, e := range l.pods {
 		if e.want != nil && !e.ended && e.last != nil && e.last.limited {
-			places = append(places, place{e.want, overfull{key: e.key, uid: e.want.UID(), instance: e.last.instance}})
+			places = append(places, place{e.requested(), overfull{key: e.key, uid: e.requested().UID(), instance: e.last.instance}})
 		}
 	}
 	if len(places) == 0 {
@@ -87,7 +87,7 @@ func (l *loop) handleMeasured(found []overfull) {
 // its name, or of an instance before, says nothing.
 func (l *loop) evict(o overfull) {
 	e := l.pods[o.key]
-	if e == nil || e.want == nil || e.want.UID() != o.uid || e.evicted == o {
+	if e == nil || e.want == nil || e.requested().UID() != o.uid || e.evicted == o {
 		return
 	}
 	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)

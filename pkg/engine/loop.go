@@ -116,6 +116,7 @@ type admission struct {
 	ended    bool // for good: it holds no port any more
 	refused  refusal
 	given    *pod.Spec // the one whose resources it has; nil: it has none yet
+	holds    []string  // UIDs of instances of it that may be here, beside that of given
 	resize   refusal   // why it does not have those of want
 	grant    grant
 	evicted  overfull // why it has to end; the zero one: it has not
@@ -138,6 +139,10 @@ type orphan struct {
 	first bool   // it was there when the agent came
 	seen  bool   // judged and said
 }
+
+// uids returns the UIDs that the pod's instances have: of what was written down, and of
+// what the runtime shows.
+func (s *orphan) uids() []string { return []string{s.uid, s.ShownUID} }
 
 func (e *Engine) newLoop(sweep bool) *loop {
 	l := &loop{
@@ -216,6 +221,10 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		if l.view.freed {
+			l.view.freed = false
+			l.admit(ctx)
+		}
 		l.flush(ctx)
 		l.noteAllReported()
 		if l.mode.finished != nil && l.mode.finished() {
@@ -271,6 +280,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		s, runs := l.orphans[key]
 		e = l.entry(key)
 		e.admitted, e.given = runs, s.Spec // it stays admitted (C-1.31.5)
+		e.hold(s.uids()...)
 		over = s.Terminated() && s.Is(want)
 	}
 	if e.want == want && e.updates != nil {
@@ -281,6 +291,9 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		return
 	}
 	if e.ended && want != nil && e.mayRunAgain(want) {
+		if was := e.placed(); was != nil {
+			e.hold(was.UID())
+		}
 		e.admitted, e.ended = false, false // admission decides
 		e.refused.final = false
 	}

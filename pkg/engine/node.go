@@ -7,10 +7,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// nodeView is what the loop knows of the node's object.
+// nodeView is what the loop knows of the node: of its object, and of its room.
 type nodeView struct {
 	unseen  bool // the object was not seen when it was last asked for
 	pending bool // pods wait for it to be seen
+	freed   bool // this turn freed what admission may give to another pod
 }
 
 // node is what admission judges by now: this machine, with the labels and taints that its

@@ -67,7 +67,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	e.updates <- podUpdate{
 		gen:        e.gen,
 		want:       e.granted(),
-		requested:  e.want,
+		requested:  e.requested(),
 		refused:    e.refused,
 		health:     e.health,
 		network:    l.runtime.Network,

@@ -30,13 +30,17 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		if e.next != nil {
 			l.want(ctx, e.key, e.next)
 		}
-		l.admit(ctx)
+		// A pod that was never admitted leaves no room.
+		l.view.freed = l.view.freed || e.admitted || e.ended || e.next != nil || len(e.holds) > 0
 		return
+	}
+	if e.noteHeld(&r) {
+		l.view.freed = true
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
 		e.ended, l.order.current = true, false
 		l.pokeDependencies(e) // they may go now
-		l.admit(ctx)          // its ports are free
+		l.view.freed = true   // its ports are free
 	}
 	l.setTargets(ctx, e, r.targets)
 	l.adoptStarted(ctx, e)

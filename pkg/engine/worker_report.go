@@ -38,6 +38,7 @@ type report struct {
 	// limited says that the disk of this instance has to be measured.
 	limited  bool
 	instance int
+	holds    []string  // UIDs by which something of the pod is here
 	logs     []logFile // of the containers that run
 }
 
@@ -74,6 +75,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	if !v.Have.Empty() {
 		r.here = v.Have.UID
 	}
+	r.holds = w.holds(v.Have)
 	spec := w.update.requested
 	if spec == nil {
 		spec = v.Kept
@@ -109,6 +111,19 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// holds returns the UIDs by which the runtime or the disk has something of the pod. A
+// record without an instance was not written yet.
+func (w *worker) holds(have pod.Actual) (uids []string) {
+	uids = append(uids, w.uid)
+	if !have.Empty() {
+		uids = append(uids, have.UID)
+	}
+	if w.rec.Instance > 0 {
+		uids = append(uids, w.rec.UID)
+	}
+	return uids
 }
 
 // stuck is what keeps the pod from going on: what stops it, else what fails of it as a

@@ -26,9 +26,9 @@ type Node struct {
 	// Allocatable is what pods may ask for in all. What it does not list is not
 	// limited (C-1.31.4a), but for huge pages: a size that is missing is not there.
 	Allocatable v1.ResourceList
-	// Ended holds, by UID, the pods that have ended and are still here: they take no
-	// room, and their UIDs are theirs.
-	Ended map[string]pod.Key
+	// UIDs holds, by UID, pods that have one and take no room by it: those that have ended
+	// and are still here, and those whose earlier instance, of another UID, is.
+	UIDs map[string]pod.Key
 	// Terminating holds the keys of seated pods that stop: they keep what they hold
 	// until the last container and volume is gone, and a pod waits for that.
 	Terminating map[pod.Key]bool
@@ -162,7 +162,7 @@ type admission struct {
 	node  Node
 	keys  map[pod.Key]bool
 	uids  map[string]pod.Key
-	ports map[portSlot][]portHolder
+	ports map[portSlot]*portHolders
 	used  v1.ResourceList // of what the node lists
 }
 
@@ -170,12 +170,12 @@ func newAdmission(node Node, seated []*pod.Spec) *admission {
 	a := &admission{
 		node: node,
 		keys: map[pod.Key]bool{}, uids: map[string]pod.Key{},
-		ports: map[portSlot][]portHolder{}, used: v1.ResourceList{},
+		ports: map[portSlot]*portHolders{}, used: v1.ResourceList{},
 	}
 	for _, spec := range seated {
 		a.seat(spec)
 	}
-	for uid, key := range node.Ended {
+	for uid, key := range node.UIDs {
 		if _, held := a.uids[uid]; !held {
 			a.uids[uid] = key
 		}
@@ -188,9 +188,12 @@ type portSlot struct {
 	port     int32
 }
 
-type portHolder struct {
-	ip  string
-	key pod.Key
+// portHolders are the pods that hold a port of the node, by the addresses at which they
+// do: one look finds the one in the way, however many addresses there are.
+type portHolders struct {
+	first pod.Key            // of all
+	every *pod.Key           // the first that holds it at every address; nil for none
+	at    map[string]pod.Key // the first that holds it there
 }
 
 func (a *admission) seat(spec *pod.Spec) {
@@ -198,7 +201,18 @@ func (a *admission) seat(spec *pod.Spec) {
 	a.uids[spec.UID()] = spec.Key
 	for _, p := range hostPorts(spec.Pod) {
 		slot := portSlot{p.Protocol, p.HostPort}
-		a.ports[slot] = append(a.ports[slot], portHolder{p.HostIP, spec.Key})
+		h := a.ports[slot]
+		if h == nil {
+			h = &portHolders{first: spec.Key, at: make(map[string]pod.Key)}
+			a.ports[slot] = h
+		}
+		if everyAddress(p.HostIP) {
+			if h.every == nil {
+				h.every = &spec.Key
+			}
+		} else if _, held := h.at[p.HostIP]; !held {
+			h.at[p.HostIP] = spec.Key
+		}
 	}
 	for name, q := range a.requests(spec.Pod) {
 		sum := a.used[name]
@@ -233,10 +247,8 @@ func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 
 func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 	for _, p := range hostPorts(spec.Pod) {
-		for _, h := range a.ports[portSlot{p.Protocol, p.HostPort}] {
-			if sameAddress(h.ip, p.HostIP) {
-				return "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, h.key)
-			}
+		if holder, taken := a.ports[portSlot{p.Protocol, p.HostPort}].of(p.HostIP); taken {
+			return "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, holder)
 		}
 	}
 	return "", ""
@@ -268,8 +280,19 @@ func hostPorts(p *v1.Pod) []v1.ContainerPort {
 	return list
 }
 
-// sameAddress reports whether two host addresses meet; none is all of them.
-func sameAddress(a, b string) bool {
-	all := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
-	return a == b || all(a) || all(b)
+// of returns a pod that holds the port at an address.
+func (h *portHolders) of(ip string) (holder pod.Key, taken bool) {
+	switch {
+	case h == nil:
+		return pod.Key{}, false
+	case everyAddress(ip):
+		return h.first, true
+	case h.every != nil:
+		return *h.every, true
+	}
+	holder, taken = h.at[ip]
+	return holder, taken
 }
+
+// everyAddress reports whether a host address stands for all of them.
+func everyAddress(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }

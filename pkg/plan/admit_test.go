@@ -157,3 +157,45 @@ func TestC_1_23_1_GraceSources(t *testing.T) {
 		}
 	}
 }
+
+// Ports of any number of addresses are judged one by one: a pod's author chooses how many.
+func TestAdmit_PortsOfManyAddresses_AreJudgedOneByOne(t *testing.T) {
+	t.Parallel()
+	const many = 300_000 // compared with one another, they take minutes
+	at := func(name, format string) *pod.Spec {
+		p := &v1.Pod{}
+		p.Name, p.Namespace, p.UID = name, "default", types.UID("uid-"+name)
+		ports := make([]v1.ContainerPort, many)
+		for i := range ports {
+			ports[i] = v1.ContainerPort{HostPort: 80, ContainerPort: 80, HostIP: fmt.Sprintf(format, i)}
+		}
+		p.Spec.Containers = []v1.Container{{Name: "app", Ports: ports}}
+		return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+	}
+	ok, refused := plan.Admit([]*pod.Spec{at("next", "fd00::%x")}, []*pod.Spec{at("first", "fd01::%x")}, plan.Node{})
+	if len(ok) != 1 || len(refused) != 0 {
+		t.Errorf("%d admitted, refused: %+v", len(ok), refused)
+	}
+}
+
+// A port is taken at its address and at every one.
+func TestAdmit_PortOfAnAddress_MeetsThatAndEvery(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		first, next []string
+		meets       bool
+	}{
+		{[]string{"10.0.0.1:80"}, []string{"10.0.0.2:80"}, false},
+		{[]string{"10.0.0.1:80", "10.0.0.2:80"}, []string{"10.0.0.3:80", "10.0.0.2:80"}, true},
+		{[]string{"10.0.0.1:80"}, []string{"80"}, true},
+		{[]string{"10.0.0.1:80"}, []string{"80/UDP"}, false},
+		{[]string{"0.0.0.0:80"}, []string{"10.0.0.1:80"}, true},
+		{[]string{"10.0.0.1:80", "80"}, []string{"10.0.0.2:80"}, true},
+		{nil, []string{"80"}, false},
+	} {
+		_, refused := plan.Admit([]*pod.Spec{portPod("next", 0, c.next...)}, []*pod.Spec{portPod("first", 0, c.first...)}, plan.Node{})
+		if (len(refused) > 0) != c.meets || c.meets && !strings.Contains(refused[0].Detail, "default/first") {
+			t.Errorf("%q after %q: %+v", c.next, c.first, refused)
+		}
+	}
+}
