@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +55,37 @@ func (r *Refusal) status() metav1.Status {
 type gate struct {
 	requests, streams       atomic.Int64
 	maxRequests, maxStreams int64
+
+	mu     sync.Mutex
+	ofPods map[string]int64 // streams by namespace/name
+}
+
+// enterStream takes a place for a stream. Those of one pod may take a quarter: who has a
+// right on one pod alone leaves the others theirs.
+func (g *gate) enterStream(q *request) (left func(), ok bool) {
+	all, ok := enter(&g.streams, g.maxStreams)
+	if !ok || q.values["pod"] == "" {
+		return all, ok
+	}
+	pod := q.values["namespace"] + "/" + q.values["pod"]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ofPods[pod] >= max(1, g.maxStreams/4) {
+		all()
+		return nil, false
+	}
+	if g.ofPods == nil {
+		g.ofPods = map[string]int64{}
+	}
+	g.ofPods[pod]++
+	return func() {
+		all()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.ofPods[pod]--; g.ofPods[pod] == 0 {
+			delete(g.ofPods, pod)
+		}
+	}, true
 }
 
 // enter takes a place; left gives it back.
@@ -107,9 +140,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, q, refusal)
 		return
 	}
+	trustConn(r.Context())
 	if q.route.streams(q.params) {
 		left() // it is no request any more
-		if left, ok = enter(&f.gate.streams, f.gate.maxStreams); !ok {
+		if left, ok = f.gate.enterStream(q); !ok {
 			if q.route.privileged {
 				f.auditRefusal(q, http.StatusTooManyRequests)
 			}
@@ -182,7 +216,14 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 	begin := time.Now()
 	if q.route.privileged {
 		q.result = "ok"
-		defer func() { s.audit(q, begin, q.result) }()
+		defer func() {
+			// A caller that may, and names pods that are not there, gets few lines too.
+			if code, err := strconv.Atoi(q.result); err == nil && code >= 400 && code < 500 {
+				s.auditRefusal(q, code)
+				return
+			}
+			s.audit(q, begin, q.result)
+		}()
 	}
 	if !q.route.streams(q.params) {
 		ctx, cancel := context.WithTimeout(q.Context(), q.route.timeout)

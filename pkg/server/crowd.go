@@ -1,28 +1,32 @@
 package server
 
 import (
+	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
+	"time"
 )
 
-// crowded is a listener that hangs up whoever is one too many, at once: agents run
-// out of file descriptors for their pods otherwise (F10). A connection counts
-// until it is closed, whoever has it.
+// crowded is a listener that hangs up a connection that is one too many, at once: agents run
+// out of file descriptors for their pods otherwise (F10). A connection counts until it is
+// closed, and for its peer until its caller has shown a right: the API server is one peer,
+// and speaks for all its users.
 type crowded struct {
 	net.Listener
 	name           string
 	limit, perPeer int // perPeer of 0 is no limit
 	log            *slog.Logger
+	full           Seldom // warnings
 
 	mu    sync.Mutex
 	count int
-	peers map[string]int
-	said  bool
+	peers map[netip.Prefix]int
 }
 
 func (s *Server) bounded(l net.Listener, name string, limit, perPeer int) *crowded {
-	return &crowded{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, peers: map[string]int{}}
+	return &crowded{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, peers: map[netip.Prefix]int{}}
 }
 
 // Accept implements net.Listener.
@@ -32,28 +36,38 @@ func (c *crowded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer := peerName(conn); c.enter(peer) {
-			return &counted{Conn: conn, left: sync.OnceFunc(func() { c.leave(peer) })}, nil
+		if peer := Peer(conn.RemoteAddr().String()); c.enter(peer) {
+			trusted := sync.OnceFunc(func() { c.trust(peer) })
+			return &counted{Conn: conn, trusted: trusted, left: sync.OnceFunc(func() {
+				trusted()
+				c.leave()
+			})}, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-func peerName(conn net.Conn) string {
-	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+// Peer returns the peer that an address and port belong to. The addresses of an IPv6 network
+// are one peer, because one host has all of them. The zero value is no address.
+func Peer(address string) netip.Prefix {
+	at, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return ""
+		return netip.Prefix{}
 	}
-	return host
+	ip, bits := at.Addr().Unmap().WithZone(""), 32
+	if ip.Is6() {
+		bits = 64
+	}
+	peer, _ := ip.Prefix(bits)
+	return peer
 }
 
-func (c *crowded) enter(peer string) bool {
+func (c *crowded) enter(peer netip.Prefix) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.count >= c.limit || c.perPeer > 0 && c.peers[peer] >= c.perPeer {
-		if !c.said {
-			c.said = true
-			c.log.Warn("Too many connections; more are hung up", "listener", c.name, "peer", peer, "connections", c.count, "limit", c.limit, "limitOfPeer", c.perPeer)
+		if hidden, ok := c.full.Now(); ok {
+			c.log.Warn("Too many connections; more are hung up", "listener", c.name, "peer", peer, "connections", c.count, "limit", c.limit, "limitOfPeer", c.perPeer, "notLogged", hidden)
 		}
 		return false
 	}
@@ -64,24 +78,75 @@ func (c *crowded) enter(peer string) bool {
 	return true
 }
 
-func (c *crowded) leave(peer string) {
+// trust counts a connection for its peer no more.
+func (c *crowded) trust(peer netip.Prefix) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.count--
 	if c.perPeer > 0 {
 		if c.peers[peer]--; c.peers[peer] <= 0 {
 			delete(c.peers, peer)
 		}
 	}
-	if c.count < c.limit/2 {
-		c.said = false
+}
+
+func (c *crowded) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count--
+}
+
+// quietFor is the time between two equal warnings.
+const quietFor = 10 * time.Second
+
+// Seldom lets one warning pass each ten seconds, and counts the others.
+type Seldom struct {
+	mu     sync.Mutex // guards what follows
+	last   time.Time
+	hidden int
+}
+
+// Now reports whether to warn, and how many warnings have been left out since the last one.
+func (s *Seldom) Now() (hidden int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if !s.last.IsZero() && now.Sub(s.last) < quietFor {
+		s.hidden++
+		return 0, false
 	}
+	hidden, s.last, s.hidden = s.hidden, now, 0
+	return hidden, true
 }
 
 // counted is a connection that counts until it is closed.
 type counted struct {
 	net.Conn
-	left func()
+	trusted func() // it counts for its peer no more
+	left    func()
+}
+
+// countedKey is the context's key for the counted connection of a request.
+type countedKey struct{}
+
+// withCounted is http.Server's ConnContext.
+func withCounted(ctx context.Context, conn net.Conn) context.Context {
+	for {
+		switch c := conn.(type) {
+		case *counted:
+			return context.WithValue(ctx, countedKey{}, c)
+		case interface{ NetConn() net.Conn }:
+			conn = c.NetConn()
+		default:
+			return ctx
+		}
+	}
+}
+
+// trustConn says that the caller of a request has shown a right.
+func trustConn(ctx context.Context) {
+	if c, ok := ctx.Value(countedKey{}).(*counted); ok {
+		c.trusted()
+	}
 }
 
 // Close implements net.Conn.

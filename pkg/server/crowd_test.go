@@ -1,13 +1,17 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nodectl/nodectl/test/said"
@@ -96,4 +100,97 @@ func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 	if got := New(Config{}).cfg; got.Connections > descriptors()/2 || got.Connections > 512 || got.Connections < 1 {
 		t.Errorf("%d connections of %d descriptors", got.Connections, descriptors())
 	}
+}
+
+// Connections of an IPv6 host count for one peer, whichever of its addresses they come from.
+func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
+	t.Parallel()
+	c := New(Config{}).bounded(nil, "port", 100, 3)
+	entered := 0
+	for i := range 50 {
+		if c.enter(Peer(fmt.Sprintf("[2001:db8::%x]:4%03d", i+1, i))) {
+			entered++
+		}
+	}
+	if entered != 3 {
+		t.Errorf("%d connections of one network", entered)
+	}
+	for _, other := range []string{"[2001:db8:0:1::1]:1", "10.0.0.1:1", "[::ffff:10.0.0.2]:1"} {
+		if !c.enter(Peer(other)) {
+			t.Errorf("%s is another peer", other)
+		}
+	}
+	if Peer("10.0.0.2:7") != Peer("[::ffff:10.0.0.2]:1") {
+		t.Error("one IPv4 address is two peers")
+	}
+}
+
+// A crowd that comes and goes is logged once in ten seconds.
+func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := new(said.Log)
+		c := New(Config{Log: log.Logger()}).bounded(nil, "port", 4, 0)
+		peer := Peer("10.0.0.1:1")
+		for range 3 {
+			for range 1000 {
+				for range 6 {
+					c.enter(peer)
+				}
+				for range 4 {
+					c.leave()
+				}
+			}
+			time.Sleep(quietFor)
+		}
+		if n := log.Count("Too many connections"); n != 3 {
+			t.Errorf("logged %d times in 30 seconds", n)
+		}
+		if log.Count("notLogged=1999") != 2 {
+			t.Errorf("the others are not counted: %s", log.String())
+		}
+	})
+}
+
+// Streams of one pod leave places to other pods.
+func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
+	t.Parallel()
+	g := &gate{maxStreams: 64}
+	of := func(pod string) *request { return &request{values: map[string]string{"namespace": "ns", "pod": pod}} }
+	var all []func()
+	for range 64 {
+		if left, ok := g.enterStream(of("greedy")); ok {
+			all = append(all, left)
+		}
+	}
+	if len(all) != 16 {
+		t.Errorf("%d streams of one pod", len(all))
+	}
+	if _, ok := g.enterStream(of("other")); !ok {
+		t.Error("another pod has no place")
+	}
+	for _, left := range all {
+		left()
+	}
+	if _, ok := g.enterStream(of("greedy")); !ok || len(g.ofPods) != 2 || g.streams.Load() != 2 {
+		t.Errorf("places are not given back: %v", g.ofPods)
+	}
+}
+
+// A check that fails is logged seldom, however often it is asked for.
+func TestHealth_FailingCheckAskedOften_IsLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := new(said.Log)
+		s := New(Config{Log: log.Logger(), Checks: map[string]func(context.Context) error{
+			"one": func(context.Context) error { return errors.New("ill") }, "other": func(context.Context) error { return errors.New("ill") },
+		}})
+		for range 100 {
+			r := httptest.NewRequest(http.MethodGet, "/healthz", nil)
+			_ = s.healthz(httptest.NewRecorder(), &request{Request: r, route: &route{path: "/healthz"}})
+		}
+		if log.Count("check=one") != 1 || log.Count("check=other") != 1 {
+			t.Errorf("logged: %s", log.String())
+		}
+	})
 }

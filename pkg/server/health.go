@@ -42,7 +42,9 @@ func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 			continue
 		}
 		if err := checks[name](q.Context()); err != nil {
-			s.log.Warn("Health check failed", "check", name, "error", err)
+			if hidden, ok := s.unhealthy[name].Now(); ok {
+				s.log.Warn("Health check failed", "check", name, "error", err, "notLogged", hidden)
+			}
 			failed = append(failed, name)
 			fmt.Fprintf(&out, "[-]%s failed: reason withheld\n", name)
 			continue

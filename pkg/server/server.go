@@ -41,6 +41,7 @@ type Server struct {
 
 	auditFile auditFile
 	refusals  refusals
+	unhealthy map[string]*Seldom // warnings by check
 }
 
 // New returns a Server. It touches nothing.
@@ -66,7 +67,11 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}}
+	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, unhealthy: map[string]*Seldom{}}
+	for name := range cfg.Checks {
+		s.unhealthy[name] = new(Seldom)
+	}
+	return s
 }
 
 // whole gives a limit that is not set its default.

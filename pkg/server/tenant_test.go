@@ -440,7 +440,9 @@ func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 	id := maxForwards
 	wait.Until(t, "a connection in the place of the one that has ended", func() (int, bool) {
 		id++
-		opensPair(t, conn, port, id)
+		for _, stream := range opensPair(t, conn, port, id) {
+			go func() { _, _ = io.Copy(io.Discard, stream) }() // of what is unread the client reads no more
+		}
 		return len(accepted), len(accepted) == maxForwards
 	})
 }

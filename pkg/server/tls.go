@@ -25,6 +25,7 @@ func (s *Server) serveTLS(ctx context.Context) {
 		}
 		web := s.web(ctx, f)
 		web.TLSConfig = s.tlsConfig()
+		web.ConnContext = withCounted
 		return s.serve(ctx, web, tls.NewListener(s.bounded(l, "TLS port", cfg.Connections, cfg.PerPeer), web.TLSConfig))
 	})
 }

@@ -74,7 +74,7 @@ type Access struct {
 	reviews *reviews     // nil: there is no API server
 	peers   *peers
 
-	unreviewed, unauthorized seldom // warnings
+	unreviewed, unauthorized server.Seldom // warnings
 }
 
 var _ server.Access = (*Access)(nil)
@@ -175,31 +175,39 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	if shown == nil && token == "" {
 		return server.Caller{}, false, nil
 	}
-	leave, err := a.peers.enter(peerOf(r))
-	if err != nil {
-		return server.Caller{}, false, err
-	}
-	defer func() { leave(!ok && err == nil) }()
+	peer := server.Peer(r.RemoteAddr)
 	if shown != nil {
-		said, err := a.certs.judge(r.Context(), chain, shown, now)
+		leave, err := a.peers.enter(peer, certificates)
 		if err != nil {
 			return server.Caller{}, false, err
 		}
-		if said.ok && known(said.caller) {
+		said, err := a.certs.judge(r.Context(), chain, shown, now)
+		ok := err == nil && said.ok && known(said.caller)
+		leave(!ok && err == nil)
+		if ok {
 			return authenticated(said.caller), true, nil
+		}
+		if err != nil {
+			return server.Caller{}, false, err
 		}
 	}
 	if token == "" {
 		return server.Caller{}, false, nil
 	}
-	said, err := a.tokens.judge(r.Context(), key, token)
+	leave, err := a.peers.enter(peer, bearerTokens)
 	if err != nil {
-		if hidden, ok := a.unreviewed.now(); ok {
+		return server.Caller{}, false, err
+	}
+	said, err := a.tokens.judge(r.Context(), key, token)
+	ok = err == nil && said.ok && known(said.caller)
+	leave(!ok && err == nil)
+	if err != nil {
+		if hidden, ok := a.unreviewed.Now(); ok {
 			a.cfg.Log.Warn("Token not reviewed", "error", err, "notLogged", hidden)
 		}
 		return server.Caller{}, false, err
 	}
-	if !said.ok || !known(said.caller) {
+	if !ok {
 		return server.Caller{}, false, nil
 	}
 	return authenticated(said.caller), true, nil
@@ -235,7 +243,7 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 	for _, subresource := range subresources {
 		said, err := a.reviews.may(ctx, c, verb, subresource)
 		if err != nil {
-			if hidden, ok := a.unauthorized.now(); ok {
+			if hidden, ok := a.unauthorized.Now(); ok {
 				a.cfg.Log.Warn("Access not reviewed", "verb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
 			}
 			return false, "", err

@@ -35,11 +35,11 @@ const (
 	comparisons   = 1000 // of names with intermediates' name constraints
 	// verifying is how many chains are verified at a time.
 	verifying = 2
-	// The result of a verification is kept for so long, and no longer than a certificate
-	// of the chain is valid.
-	acceptedFor = 5 * time.Minute
-	refusedFor  = 10 * time.Second
-	chainsKept  = 1024
+	// An accepted chain is kept as long as its certificates are valid: verifying it again
+	// would take a place that junk from the same address may have. A refused one is kept for
+	// refusedFor.
+	refusedFor = 10 * time.Second
+	chainsKept = 1024
 )
 
 // authorities are those whose client certificates are believed.
@@ -50,6 +50,8 @@ type authorities struct {
 	verify            func(*x509.Certificate, x509.VerifyOptions) ([][]*x509.Certificate, error)
 	turns             *semaphore.Weighted
 	accepted, refused *cache.LRUExpireCache // of judged; a crowd of refused chains displaces no accepted one
+
+	unread server.Seldom // errors
 
 	mu         sync.Mutex // guards what follows
 	read       time.Time
@@ -95,7 +97,9 @@ func (a *authorities) now(now time.Time) (*x509.CertPool, int64) {
 	defer a.mu.Unlock()
 	if now.Sub(a.read) >= rereadAfter || now.Before(a.read) {
 		if err := a.load(now); err != nil {
-			a.log.Error("Client authorities not read again", "error", err)
+			if hidden, ok := a.unread.Now(); ok {
+				a.log.Error("Client authorities not read again", "error", err, "notLogged", hidden)
+			}
 		}
 	}
 	return a.pool, a.generation
@@ -188,7 +192,7 @@ func (a *authorities) judge(ctx context.Context, key string, shown []*x509.Certi
 		return said, nil
 	}
 	sum := sha256.Sum256(leaf.Raw)
-	said := judged{from: now, until: now.Add(acceptedFor), ok: true, caller: server.Caller{
+	said := judged{from: now, until: leaf.NotAfter, ok: true, caller: server.Caller{
 		Name:   leaf.Subject.CommonName,
 		Groups: leaf.Subject.Organization,
 		Extra:  map[string][]string{credentialID: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
@@ -198,6 +202,6 @@ func (a *authorities) judge(ctx context.Context, key string, shown []*x509.Certi
 			said.until = c.NotAfter
 		}
 	}
-	a.accepted.Add(key, said, acceptedFor)
+	a.accepted.Add(key, said, said.until.Sub(now))
 	return said, nil
 }

@@ -1,8 +1,12 @@
 package access
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -122,6 +126,58 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 		wg.Wait()
 		if n, m := s.counts(); n != 1 || m != 1 {
 			t.Errorf("%d and %d questions", n, m)
+		}
+	})
+}
+
+// Callers without rights displace no verdict of a caller with them.
+func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+			return authorizationv1.SubjectAccessReviewStatus{Allowed: q.User == "anna"}
+		}}
+		a := s.access(t, func(c *Config) { c.AllowedFor, c.DeniedFor = time.Hour, time.Hour })
+		for i := range 2 + reviewsKept {
+			name := fmt.Sprint("guest-", i)
+			if i == 0 {
+				name = "anna"
+			}
+			if ok, _, err := a.May(t.Context(), server.Caller{Name: name}, "get", "pods"); err != nil || ok != (i == 0) {
+				t.Fatalf("%s: %t, %v", name, ok, err)
+			}
+		}
+		_, before := s.counts()
+		if ok, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "get", "pods"); !ok || err != nil {
+			t.Errorf("%t, %v", ok, err)
+		}
+		if _, n := s.counts(); n != before {
+			t.Error("the allowed verdict was displaced")
+		}
+	})
+}
+
+// A file of authorities that cannot be read is logged seldom, and those of before stand.
+func TestAuthorities_FileIsGone_IsLoggedSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		file := caFile(t, newAuthority("ours", nil).pem())
+		a, err := newAuthorities(file, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		for range 60 {
+			time.Sleep(rereadAfter)
+			if pool, _ := a.now(time.Now()); pool == nil {
+				t.Fatal("the authorities are gone")
+			}
+		}
+		if n := strings.Count(log.String(), "not read again"); n != 6 {
+			t.Errorf("logged %d times in a minute", n)
 		}
 	})
 }

@@ -22,8 +22,6 @@ const (
 	refusalsPerSecond = 2
 	// peersKept bounds the peers with a refusal that is not forgiven yet.
 	peersKept = 4096
-	// quietFor is the time between two equal warnings.
-	quietFor = 10 * time.Second
 )
 
 // peers bounds the cost of callers that are not authenticated yet, in all and by peer.
@@ -31,7 +29,22 @@ type peers struct {
 	mu      sync.Mutex // guards what follows
 	all     int
 	waiting map[netip.Prefix]int
-	refused *cache.LRUExpireCache // netip.Prefix → budget; absent: nothing was refused
+	refused *cache.LRUExpireCache // presented → budget; absent: nothing was refused
+}
+
+// credential is a kind of credential. Each has a budget of its own: junk tokens that come
+// from behind the API server's address do not lock out its certificate.
+type credential string
+
+const (
+	certificates credential = "certificate"
+	bearerTokens credential = "token"
+)
+
+// presented is what a peer presents.
+type presented struct {
+	peer netip.Prefix
+	kind credential
 }
 
 // budget is a token bucket: the refusals that a peer had left at a time.
@@ -44,28 +57,14 @@ func newPeers() *peers {
 	return &peers{waiting: map[netip.Prefix]int{}, refused: cache.NewLRUExpireCache(peersKept)}
 }
 
-// peerOf returns the peer of a request. The addresses of an IPv6 network are one peer,
-// because one host has all of them.
-func peerOf(r *http.Request) netip.Prefix {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	address, bits := at.Addr().Unmap().WithZone(""), 32
-	if address.Is6() {
-		bits = 64
-	}
-	peer, _ := address.Prefix(bits)
-	return peer
-}
-
-// enter admits a request to authentication. Call leave once afterwards, with whether
+// enter admits a credential to authentication. Call leave once afterwards, with whether
 // the credential was refused. The error is a *server.Refusal with code 429.
-func (p *peers) enter(peer netip.Prefix) (leave func(refused bool), err error) {
+func (p *peers) enter(peer netip.Prefix, kind credential) (leave func(refused bool), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	of := presented{peer, kind}
 	switch {
-	case p.left(peer).left < 1:
+	case p.left(of).left < 1:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
 	case p.all >= waiting || p.waiting[peer] >= waitingPeer:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated"}
@@ -80,40 +79,20 @@ func (p *peers) enter(peer netip.Prefix) (leave func(refused bool), err error) {
 			delete(p.waiting, peer)
 		}
 		if refused {
-			b := p.left(peer)
+			b := p.left(of)
 			b.left--
-			p.refused.Add(peer, b, refusalBurst/refusalsPerSecond*time.Second)
+			p.refused.Add(of, b, refusalBurst/refusalsPerSecond*time.Second)
 		}
 	}, nil
 }
 
 // left returns the budget of a peer now; mu is held.
-func (p *peers) left(peer netip.Prefix) budget {
+func (p *peers) left(of presented) budget {
 	now := time.Now()
-	b, ok := p.refused.Get(peer)
+	b, ok := p.refused.Get(of)
 	if !ok {
 		return budget{refusalBurst, now}
 	}
 	was := b.(budget)
 	return budget{min(refusalBurst, was.left+now.Sub(was.at).Seconds()*refusalsPerSecond), now}
-}
-
-// seldom lets one warning pass each quietFor, and counts the others.
-type seldom struct {
-	mu     sync.Mutex // guards what follows
-	last   time.Time
-	hidden int
-}
-
-// now reports whether to warn, and how many warnings have been left out since the last one.
-func (s *seldom) now() (hidden int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if !s.last.IsZero() && now.Sub(s.last) < quietFor {
-		s.hidden++
-		return 0, false
-	}
-	hidden, s.last, s.hidden = s.hidden, now, 0
-	return hidden, true
 }

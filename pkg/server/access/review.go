@@ -26,7 +26,7 @@ type reviews struct {
 	ask             *apiclient.SubjectAccessReviews
 	node            string
 	allowed, denied time.Duration
-	kept            *cache.LRUExpireCache
+	kept, refused   *cache.LRUExpireCache // a crowd of callers without rights displaces no allowed one
 	gate            gate
 
 	together singleflight.Group
@@ -41,7 +41,7 @@ type verdict struct {
 func newReviews(ask *apiclient.SubjectAccessReviews, cfg Config) *reviews {
 	return &reviews{
 		ask: ask, node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor,
-		kept: cache.NewLRUExpireCache(reviewsKept), gate: newGate(),
+		kept: cache.NewLRUExpireCache(reviewsKept), refused: cache.NewLRUExpireCache(reviewsKept), gate: newGate(),
 	}
 }
 
@@ -66,8 +66,10 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	}
 	sum := sha256.Sum256(text)
 	key := string(sum[:])
-	if said, ok := s.kept.Get(key); ok {
-		return said.(verdict), nil
+	for _, of := range []*cache.LRUExpireCache{s.kept, s.refused} {
+		if said, ok := of.Get(key); ok {
+			return said.(verdict), nil
+		}
 	}
 	said, err, _ := s.together.Do(key, func() (any, error) {
 		said, err := s.review(ctx, spec)
@@ -76,7 +78,7 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 		case said.allowed:
 			s.kept.Add(key, said, s.allowed)
 		default:
-			s.kept.Add(key, said, s.denied)
+			s.refused.Add(key, said, s.denied)
 		}
 		return said, err
 	})
