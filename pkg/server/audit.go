@@ -1,17 +1,22 @@
 package server
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 const (
@@ -61,7 +66,7 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	s.record(q, attrs)
 }
 
-// auditRefusal writes a line about a privileged call that is refused before it begins.
+// auditRefusal writes a line about a privileged call that is refused before it does anything.
 func (s *Server) auditRefusal(q *request, code int) {
 	hidden, ok := s.refusals.enter(q.caller.Name, time.Now())
 	if !ok {
@@ -101,6 +106,33 @@ type auditFile struct {
 
 // Write implements io.Writer.
 func (f *auditFile) Write(line []byte) (int, error) {
+	if _, err := f.write(escapeHidden(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// escapeHidden escapes in a line of JSON what does not print: encoding/json leaves DEL, C1
+// controls, and characters that reorder or hide text as they are, which a terminal acts on.
+func escapeHidden(line []byte) []byte {
+	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+	if bytes.IndexFunc(line, hidden) < 0 {
+		return line
+	}
+	var out []byte
+	for _, r := range string(line) {
+		if !hidden(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out
+}
+
+func (f *auditFile) write(line []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch info, err := os.Lstat(f.path); {
@@ -149,11 +181,21 @@ func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
 	defer r.mu.Unlock()
 	of := r.by[caller]
 	if of == nil {
-		if r.by == nil || len(r.by) >= auditCallers {
-			r.by = map[string]*refusalsOf{}
+		if len(r.by) >= auditCallers-1 {
+			maps.DeleteFunc(r.by, func(_ string, of *refusalsOf) bool {
+				return of.hidden == 0 && now.Sub(of.last) >= refusalLines*refusalPause
+			})
 		}
-		of = &refusalsOf{last: now}
-		r.by[caller] = of
+		if len(r.by) >= auditCallers-1 { // the others share one count; to begin anew would give all of them lines
+			caller = ""
+		}
+		if of = r.by[caller]; of == nil {
+			if r.by == nil {
+				r.by = map[string]*refusalsOf{}
+			}
+			of = &refusalsOf{last: now}
+			r.by[caller] = of
+		}
 	}
 	if back := int(now.Sub(of.last) / refusalPause); back > 0 {
 		of.lines, of.last = max(0, of.lines-back), now

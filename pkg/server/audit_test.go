@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 )
 
 // lines returns the audit lines of a file.
@@ -105,8 +106,18 @@ func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
 	if hidden, ok := r.enter("guest", at.Add(refusalPause)); !ok || hidden != 2*refusalLines {
 		t.Errorf("later: %d, %t", hidden, ok)
 	}
+	r = refusals{}
+	for range refusalLines {
+		r.enter("guest", at)
+	}
+	lines := 0
 	for i := range 3 * auditCallers {
-		r.enter(fmt.Sprint(i), at)
+		if _, ok := r.enter(fmt.Sprint(i), at); ok {
+			lines++
+		}
+	}
+	if _, ok := r.enter("guest", at); ok || lines > auditCallers+refusalLines {
+		t.Errorf("many callers make the counts begin anew: %d lines of others", lines)
 	}
 	if n := len(r.by); n > auditCallers {
 		t.Errorf("%d callers are counted", n)
@@ -115,6 +126,53 @@ func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
 
 // The file is rotated at its limit, a few are kept, and a file that cannot be written
 // hides no call.
+// A caller that may, and names pods that are not there, does not rotate the lines of others
+// away.
+func TestAudit_AllowedCallsThatDoNothing_HaveFewLines(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(root(t), "audit.jsonl")
+	l := newPlace(t, func(cfg *Config) { cfg.Audit = path })
+	begin := time.Now()
+	web := l.web(t, "admin")
+	for range 5 * refusalLines {
+		if code, _, _ := l.fetch(t, web, http.MethodPost, "/exec/ns/none/c?command=sh&output=1", nil); code != http.StatusNotFound {
+			t.Fatalf("answered %d", code)
+		}
+	}
+	most := refusalLines + int(time.Since(begin)/refusalPause) + 1
+	l.stop()
+	if n := len(auditLines(t, path)); n < refusalLines || n > most {
+		t.Errorf("%d lines, want %d", n, refusalLines)
+	}
+}
+
+// What a terminal acts on is in no line, and the line's values are as they were.
+func TestAudit_ControlAndBidiCharacters_AreEscaped(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(root(t), "audit.jsonl")
+	const text = "a\x7f\u009b31m\u202ed\u00ad\U000e0041é日"
+	line, err := json.Marshal(map[string]string{"user": text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := (&auditFile{path: path}).Write(append(line, '\n')); err != nil || n != len(line)+1 {
+		t.Fatalf("%d, %v", n, err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range strings.TrimSuffix(string(got), "\n") {
+		if !unicode.IsPrint(r) {
+			t.Errorf("%U is in the file", r)
+		}
+	}
+	var back map[string]string
+	if err := json.Unmarshal(got, &back); err != nil || back["user"] != text || !strings.Contains(string(got), "é日") {
+		t.Errorf("%s: %v", got, err)
+	}
+}
+
 func TestAudit_LargeFile_IsRotated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
