@@ -2,19 +2,28 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
 
+// MaxDependencies is how many pods one pod may depend on. Readers walk the list for
+// each pod of each batch; no honest order of pods on one node needs a longer one.
+const MaxDependencies = 64
+
 // ParseDependsOn reads the value of AnnotationDependsOn. Its error says what is
-// wrong with it, in words for its author.
+// wrong with it, in words for its author. It reads at most MaxDependencies names,
+// however many the value holds.
 func ParseDependsOn(text string) ([]Dependency, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
 	}
 	var out []Dependency
 	for item := range strings.SplitSeq(text, ",") {
+		if len(out) == MaxDependencies {
+			return nil, fmt.Errorf("more than %d pods are named", MaxDependencies)
+		}
 		name, until, named := strings.Cut(strings.TrimSpace(item), ":")
 		d := Dependency{Name: name, Until: Started}
 		if named {
@@ -23,19 +32,26 @@ func ParseDependsOn(text string) ([]Dependency, error) {
 		switch d.Until {
 		case Started, Ready, Done:
 		default:
-			return nil, fmt.Errorf("unknown milestone %q of pod %q", until, name)
+			return nil, fmt.Errorf("unknown milestone %q of pod %q", shortened(until), shortened(name))
 		}
 		if !isName(name) {
-			return nil, fmt.Errorf("%q is no name of a pod", name)
+			return nil, fmt.Errorf("%q is no name of a pod", shortened(name))
 		}
-		for _, other := range out {
-			if other.Name == name {
-				return nil, fmt.Errorf("pod %q is named twice", name)
-			}
+		if slices.ContainsFunc(out, func(other Dependency) bool { return other.Name == name }) {
+			return nil, fmt.Errorf("pod %q is named twice", name)
 		}
 		out = append(out, d)
 	}
 	return out, nil
+}
+
+// shortened returns s cut to the length of a pod's name: what is longer is none.
+func shortened(s string) string {
+	const most = 253
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
 }
 
 // isName reports whether s may be a pod's name: labels of lower-case letters,

@@ -150,7 +150,9 @@ func (w *storedSpec) spec() *pod.Spec {
 		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
 		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier,
 	}
-	for _, d := range w.DependsOn {
+	// An older nodectl wrote lists without a bound. What is beyond it is dropped, and not the
+	// pod: it stops after fewer pods.
+	for _, d := range w.DependsOn[:min(len(w.DependsOn), pod.MaxDependencies)] {
 		s.DependsOn = append(s.DependsOn, pod.Dependency(d))
 	}
 	if d := w.Data; d != nil {

@@ -452,3 +452,23 @@ func TestI8_RecordsKeepSumsAlone(t *testing.T) {
 		t.Error("the hash is another after a restart")
 	}
 }
+
+// TestLoad_ListOfDependenciesWithoutBound_IsCut: a record and a set that an older nodectl
+// wrote hold no more dependencies than a manifest may have now.
+func TestLoad_ListOfDependenciesWithoutBound_IsCut(t *testing.T) {
+	root := t.TempDir()
+	rec := sample()
+	rec.Want.DependsOn = nil
+	for i := range 10 * pod.MaxDependencies {
+		rec.Want.DependsOn = append(rec.Want.DependsOn, pod.Dependency{Name: fmt.Sprint("p", i), Until: pod.Started})
+	}
+	mustSave(t, record.New(root), rec)
+	all, err := record.New(root).All()
+	if err != nil || len(all) != 1 || len(all[0].Want.DependsOn) != pod.MaxDependencies || all[0].Want.DependsOn[0].Name != "p0" {
+		t.Errorf("records %+v, %v", all, err)
+	}
+	saveSet(t, newSets(root), setLayer, pod.Standing{File: setFile, Pods: []*pod.Spec{rec.Want}})
+	if files := setOf(t, root, setLayer).Files; len(files) != 1 || len(files[0].Pods[0].DependsOn) != pod.MaxDependencies {
+		t.Errorf("set %+v", files)
+	}
+}
