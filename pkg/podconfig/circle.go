@@ -24,37 +24,84 @@ type circles struct {
 // so that nothing that runs is hurt; any other is left out.
 //
 // Versions of different times may make new circles: so it looks again until there
-// is none, or none but of versions that before holds. Those stay as they are.
+// is none, or none but of versions that before holds. Those stay as they are. After
+// mostRounds it takes the versions of before of all pods at once that could be on
+// another circle.
 func breakCircles(winners, ordered, before sorted.List[*pod.Spec]) circles {
 	var c circles
 	if ordered.Len() == 0 {
 		return c
 	}
-	for {
-		g := c.graph(winners, ordered)
-		var stuck []pod.Problem
-		found := len(c.problems)
-		for _, n := range g.onCircles() {
-			if _, done := c.instead[n.spec.Key]; done {
-				continue
+	for round := 1; ; round++ {
+		circled := c.graph(winners, ordered).onCircles()
+		stuck, more := c.replace(circled, before)
+		if !more {
+			named := make(map[*node]bool)
+			for _, n := range stuck {
+				c.problems = append(c.problems, n.problem(named))
 			}
-			stood, known := findPod(before, n.spec.Key)
-			if known && !different(stood, n.spec) {
-				stuck = append(stuck, n.problem())
-				continue
-			}
-			if c.instead == nil {
-				c.instead = make(map[pod.Key]*pod.Spec)
-			}
-			c.instead[n.spec.Key] = stood
-			c.problems = append(c.problems, n.problem())
-		}
-		if len(c.problems) == found {
-			c.problems = append(c.problems, stuck...)
 			slices.SortStableFunc(c.problems, compareProblems)
 			return c
 		}
+		if round == mostRounds {
+			c.replace(c.couldCircle(ordered, before, circled), before)
+		}
 	}
+}
+
+// mostRounds bounds how often breakCircles looks for circles one version at a time. An
+// edit leads to one round, rarely to a second one. A source can write versions that need
+// as many rounds as it has pods.
+const mostRounds = 8
+
+// replace has the version of before stand for each of nodes, and notes a problem. It
+// returns those that before holds as they are, and whether it replaced any.
+func (c *circles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
+	named := make(map[*node]bool)
+	for _, n := range nodes {
+		if _, done := c.instead[n.spec.Key]; done {
+			continue
+		}
+		stood, known := findPod(before, n.spec.Key)
+		if known && !different(stood, n.spec) {
+			stuck = append(stuck, n)
+			continue
+		}
+		if c.instead == nil {
+			c.instead = make(map[pod.Key]*pod.Spec)
+		}
+		c.instead[n.spec.Key] = stood
+		c.problems = append(c.problems, n.problem(named))
+		more = true
+	}
+	return stuck, more
+}
+
+// couldCircle returns the pods that some mixture of their versions, of now and of before,
+// would put on a circle, in the namespaces of circled. A dependency never leaves its
+// namespace: when all of these pods stand as in before, no other version is on a circle.
+func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*node) []*node {
+	namespaces := make(map[string]bool)
+	for _, n := range circled {
+		namespaces[n.spec.Namespace] = true
+	}
+	g, byKey := c.nodes(ordered)
+	for _, n := range g.nodes {
+		versions := []*pod.Spec{n.spec}
+		if stood, known := findPod(before, n.spec.Key); known {
+			versions = append(versions, stood)
+		}
+		for _, s := range versions {
+			for _, d := range s.DependsOn {
+				for _, key := range s.Targets(d) {
+					if on := byKey[key]; on != nil {
+						n.on = append(n.on, on)
+					}
+				}
+			}
+		}
+	}
+	return slices.DeleteFunc(g.onCircles(), func(n *node) bool { return !namespaces[n.spec.Namespace] })
 }
 
 // keys returns the pods that do not stand as they are written, as idents in
@@ -85,10 +132,11 @@ type graph struct {
 	count int
 }
 
-// graph returns who depends on whom, with what is known so far.
-func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
-	g := &graph{}
-	byKey := make(map[pod.Key]*node, ordered.Len())
+// nodes returns a graph of the pods that depend on others, with what is known so far and
+// with no dependency yet.
+func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.Key]*node) {
+	g = &graph{}
+	byKey = make(map[pod.Key]*node, ordered.Len())
 	for s := range ordered.All() {
 		if stood, done := c.instead[s.Key]; done {
 			s = stood
@@ -100,6 +148,12 @@ func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 		byKey[s.Key] = n
 		g.nodes = append(g.nodes, n)
 	}
+	return g, byKey
+}
+
+// graph returns which pod depends on which, with what is known so far.
+func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
+	g, byKey := c.nodes(ordered)
 	there := func(key pod.Key) bool {
 		if stood, done := c.instead[key]; done {
 			return stood != nil
@@ -164,14 +218,23 @@ func (g *graph) visit(n *node) {
 	}
 }
 
-// mostNamed is how many pods a circle may have to be named one by one.
-const mostNamed = 100
+const (
+	// mostNamed is how many pods of a circle a problem names, and how many pods may
+	// depend on each other for every one of them to get a problem that names them: with
+	// more, one does, so that problems do not grow with the square of the circle.
+	mostNamed = 10
+	// longestName is how much of each name a problem shows.
+	longestName = 63
+)
 
-// problem says that the pod stands on a circle, and names all of the shortest.
-func (n *node) problem() pod.Problem {
+// problem says that the pod stands on a circle, and names the shortest one: the first of
+// mostNamed pods of it. Where more pods depend on each other than that, it does so for the
+// first of them that is asked, which named remembers.
+func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
-	if len(n.group) <= mostNamed {
-		through = ": " + strings.Join(n.circle(), " -> ")
+	if first := n.group[0]; len(n.group) <= mostNamed || !named[first] {
+		named[first] = true
+		through = ": " + n.circle()
 	}
 	return pod.Problem{
 		File: cmp.Or(n.spec.Origin.File, n.spec.Origin.Location), Line: n.spec.Origin.Line,
@@ -181,25 +244,35 @@ func (n *node) problem() pod.Problem {
 	}
 }
 
-// circle returns the names on the shortest way from n back to n.
-func (n *node) circle() []string {
+// circle returns the shortest way from n back to n, as problems show it.
+func (n *node) circle() string {
 	from := make(map[*node]*node)
 	for queue := []*node{n}; from[n] == nil; queue = queue[1:] {
 		for _, on := range queue[0].on {
-			if from[on] == nil {
+			if from[on] == nil && on.group[0] == n.group[0] { // what leaves the group does not come back
 				from[on] = queue[0]
 				queue = append(queue, on)
 			}
 		}
 	}
-	names := []string{n.spec.Name}
-	for at := from[n]; ; at = from[at] {
-		names = append(names, at.spec.Name)
-		if at == n {
-			slices.Reverse(names)
-			return names
-		}
+	way := []*node{n}
+	for at := from[n]; at != n; at = from[at] {
+		way = append(way, at)
 	}
+	way = append(way, n)
+	slices.Reverse(way)
+	var names []string
+	for _, at := range way[:min(len(way), mostNamed+1)] {
+		name := at.spec.Name
+		if len(name) > longestName {
+			name = strings.ToValidUTF8(name[:longestName], "") + "…"
+		}
+		names = append(names, name)
+	}
+	if rest := len(way) - len(names); rest > 0 {
+		names = append(names, fmt.Sprintf("… (%d more)", rest))
+	}
+	return strings.Join(names, " -> ")
 }
 
 func findPod(l sorted.List[*pod.Spec], key pod.Key) (*pod.Spec, bool) {

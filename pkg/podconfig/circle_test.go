@@ -225,13 +225,98 @@ func TestP21_LargeCirclesAreNamedInPart(t *testing.T) {
 		if m.Pods.Len() > 0 || len(m.Problems) != n {
 			t.Fatalf("%d pods, %d problems", m.Pods.Len(), len(m.Problems))
 		}
-		if got, want := m.Problems[0].Msg, fmt.Sprintf("depends on itself, through some of %d pods", n); !strings.HasSuffix(got, want) {
-			t.Errorf("%q, want …%q", got, want)
+		first, want := "pod default/p0 depends on itself: p0 -> p1 -> p2 -> p3 -> p4 -> p5 -> p6 -> p7 -> p8 -> p9 -> p10 -> … (%d more)", "depends on itself, through some of %d pods"
+		if got := m.Problems[0].Msg; got != fmt.Sprintf(first, n-10) {
+			t.Errorf("%q", got)
+		}
+		for _, p := range m.Problems[1:] {
+			if !strings.HasSuffix(p.Msg, fmt.Sprintf(want, n)) {
+				t.Errorf("%q, want …%q", p.Msg, want)
+			}
 		}
 		return took
 	}
 	if few, many := merged(500), merged(5000); many > 30*few {
 		t.Errorf("a circle of 500 takes %d bytes, of 5000 %d", few, many)
+	}
+}
+
+// TestBreakCircles_LongNames_ProblemsAreNoLargerThanThePods: an attacker writes rings of
+// pods with the longest names. The problems hold a few times the bytes of the names.
+func TestBreakCircles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
+	t.Parallel()
+	for _, ring := range []int{2, 10, 11, 100} {
+		var pods []*pod.Spec
+		name := func(i int) string { return fmt.Sprintf("p%06d%s", i, strings.Repeat("x", 246)) }
+		written := 0
+		for i := range 1000 - 1000%ring {
+			s := with(wanted("A1"), func(p *v1.Pod) { p.Name = name(i) })
+			s.DependsOn = []pod.Dependency{{Name: name(i - i%ring + (i+1)%ring), Until: pod.Started}}
+			pods, written = append(pods, s), written+2*len(name(i))
+		}
+		m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: pods}), noon)})
+		if len(m.Problems) != len(pods) || m.Pods.Len() > 0 {
+			t.Fatalf("rings of %d: %d problems, %d pods left", ring, len(m.Problems), m.Pods.Len())
+		}
+		told := 0
+		for _, p := range m.Problems {
+			told += len(p.Msg)
+		}
+		if told > 3*written {
+			t.Errorf("rings of %d: problems of %d bytes about names of %d", ring, told, written)
+		}
+	}
+}
+
+// TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew: an attacker writes versions of
+// pods so that each one that is put back closes the next circle. With a round a pod, this
+// many pods would take minutes.
+func TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew(t *testing.T) {
+	t.Parallel()
+	const n = 15_000
+	of := func(i, on int, namespace, version string) *pod.Spec {
+		s := with(wanted("A"+version), func(p *v1.Pod) { p.Namespace, p.Name = namespace, fmt.Sprintf("p%05d", i) })
+		if on >= 0 {
+			s.DependsOn = []pod.Dependency{{Name: fmt.Sprintf("p%05d", on), Until: pod.Started}}
+		}
+		return s
+	}
+	var old, now []*pod.Spec
+	for i := range n {
+		on := i + 1
+		if on == n {
+			on = -1
+		}
+		old = append(old, of(i, on, "evil", "1"))
+		if i == 0 {
+			now = append(now, of(i, 1, "evil", "1"))
+		} else {
+			now = append(now, of(i, i-1, "evil", "2"))
+		}
+	}
+	// A good namespace turns a dependency round meanwhile.
+	old = append(old, of(0, 1, "good", "1"), of(1, 2, "good", "1"), of(2, -1, "good", "1"))
+	now = append(now, of(0, 2, "good", "2"), of(1, 0, "good", "2"), of(2, -1, "good", "2"))
+	layer := NewLayer(one, nil)
+	f := newFold([]Layer{layer}, nil, nil)
+	for _, pods := range [][]*pod.Spec{old, now} {
+		layer = layer.Read(set(source.File{File: "a", Pods: pods}), noon)
+		f, _ = f.step(0, layer)
+	}
+	if f.merged.Pods.Len() != n+3 {
+		t.Fatalf("%d pods stand", f.merged.Pods.Len())
+	}
+	for s := range f.merged.Pods.All() {
+		version := "A1"
+		if s.Namespace == "good" {
+			version = "A2"
+		}
+		if got := notation(s); !strings.HasSuffix(got, version[1:]) {
+			t.Fatalf("%s stands as %s, want version %s", s.Key, got, version)
+		}
+	}
+	if len(f.merged.Problems) != n-1 {
+		t.Errorf("%d problems, want one for each pod that was put back", len(f.merged.Problems))
 	}
 }
 
