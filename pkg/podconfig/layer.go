@@ -146,23 +146,29 @@ func (l Layer) apply(r reading) Layer {
 	if !l.state.Heard {
 		r.pods.incumbent = l.kept.pod
 	}
-	r.pods.heir = heirs(l.troubles)
+	stands := make(map[string][]pod.Standing, len(r.stands))
+	for _, s := range r.stands {
+		stands[s.File] = []pod.Standing{s}
+	}
+	if l.troubles.Len() > 0 {
+		r.pods.heir = l.heirs(stands)
+	}
 	var inherited []claim[*pod.Spec]
 	l.pods, l.changedPods, inherited = l.pods.apply(r.pods)
 	l.objects, l.changedObjects, _ = l.objects.apply(r.objects)
 	l.state.Pods = l.pods.winners.Len()
 
-	stands := make(map[string][]pod.Standing, len(r.stands))
-	for _, s := range r.stands {
-		stands[s.File] = []pod.Standing{s}
-	}
+	var moved map[string][]*pod.Spec
 	for _, c := range inherited {
-		heir := l.stood(c.file)
-		if s := stands[c.file]; s != nil {
-			heir = s[0]
+		if moved == nil {
+			moved = make(map[string][]*pod.Spec)
 		}
-		heir.Pods = append(slices.Clip(heir.Pods), c.value)
-		stands[c.file] = []pod.Standing{heir}
+		moved[c.file] = append(moved[c.file], c.value)
+	}
+	for file, pods := range moved {
+		heir := l.standsIn(stands, file)
+		heir.Pods = slices.Concat(heir.Pods, pods)
+		stands[file] = []pod.Standing{heir}
 	}
 	names := sortedNames(stands)
 	for _, name := range names {
@@ -174,6 +180,40 @@ func (l Layer) apply(r reading) Layer {
 	}
 	l.standing = sorted.Patch(l.standing, names, compareStanding, func(name string) []pod.Standing { return stands[name] })
 	return l
+}
+
+// heirs returns heirs of the layer's troubles. A file gets no pod that is more than may stand
+// behind it: that pod goes with the file that it was in. stands is what stands in files that
+// differ.
+func (l Layer) heirs(stands map[string][]pod.Standing) func(ident) string {
+	named := heirs(l.troubles)
+	meters := make(map[string]*source.Meter)
+	return func(id ident) string {
+		file, won := named(id), l.pods.winner(id)
+		if file == "" || won == nil {
+			return ""
+		}
+		m := meters[file]
+		if m == nil {
+			m = &source.Meter{}
+			meters[file] = m
+			s := l.standsIn(stands, file)
+			m.Pods(s.Pods...)
+			m.Objects(s.Objects...)
+		}
+		if !m.Pods(won.value) {
+			return ""
+		}
+		return file
+	}
+}
+
+// standsIn returns what stands in a file, of which stands is the newest word.
+func (l Layer) standsIn(stands map[string][]pod.Standing, file string) pod.Standing {
+	if s := stands[file]; s != nil {
+		return s[0]
+	}
+	return l.stood(file)
 }
 
 // stood returns what stands in a file, which may be nothing.

@@ -65,14 +65,23 @@ func (r *reading) file(l *Layer, old, new *source.File) {
 	}
 	before := l.stood(new.File)
 	new = held(before, new)
-	if was, _ := sorted.Find(l.troubles, new.File, trouble.compareTo); !same(was.problems, new.Problems) || !same(was.broken, new.Broken) {
-		r.trouble(new)
-	}
 	stood := before
 	if kept := l.kept.specs[new.File]; len(kept) > 0 && !l.state.Heard && !healthy(new) {
 		stood.Pods = kept
 	}
-	r.replace(before, stand(stood, new))
+	after, fits := stand(stood, new)
+	if !fits {
+		edited := *new
+		edited.Problems = append(slices.Clip(edited.Problems), pod.Problem{
+			File: new.File, Msg: "what was read of this file before and what can be read of it now are together more than one file may hold: it stands as it was",
+			Hint: "mend the other problems of the file",
+		})
+		new = &edited
+	}
+	if was, _ := sorted.Find(l.troubles, new.File, trouble.compareTo); !same(was.problems, new.Problems) || !same(was.broken, new.Broken) {
+		r.trouble(new)
+	}
+	r.replace(before, after)
 }
 
 // replace notes what differs between two versions of what stands in a file.
@@ -122,9 +131,6 @@ func (r *reading) patchTroubles(before sorted.List[trouble]) (after sorted.List[
 // heirs returns a function that names, for a pod, the first file in byte order
 // that holds it in a form that was rejected.
 func heirs(troubles sorted.List[trouble]) func(ident) string {
-	if troubles.Len() == 0 {
-		return nil
-	}
 	var files map[pod.Key]string // made when somebody asks
 	return func(id ident) string {
 		if files == nil {
@@ -150,13 +156,21 @@ func healthy(f *source.File) bool {
 // anything is wrong with the file, all that stood in it before and is missing
 // now. A file that is being mended removes nothing (I9, F40). What reads as
 // before is the same pointer as before.
-func stand(before pod.Standing, f *source.File) pod.Standing {
-	after := pod.Standing{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
-	if !healthy(f) {
-		after.Pods = keep(before.Pods, after.Pods)
-		after.Objects = keep(before.Objects, after.Objects)
+//
+// Where both together are more than may stand behind a file, it returns before and false: a
+// file that is never mended and names other pods each time does not grow without end.
+func stand(before pod.Standing, f *source.File) (after pod.Standing, fits bool) {
+	after = pod.Standing{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
+	if healthy(f) {
+		return after, true
 	}
-	return after
+	after.Pods = keep(before.Pods, after.Pods)
+	after.Objects = keep(before.Objects, after.Objects)
+	var m source.Meter
+	if keeps := len(after.Pods)+len(after.Objects) > len(f.Pods)+len(f.Objects); keeps && !(m.Pods(after.Pods...) && m.Objects(after.Objects...)) {
+		return before, false
+	}
+	return after, true
 }
 
 // share returns now, with those of before in it that read the same; before
@@ -195,12 +209,19 @@ func share[T item](before, now []T) []T {
 // immutable can be taken away, and written anew, but not edited.
 func held(before pod.Standing, f *source.File) *source.File {
 	out := f
+	var at map[ident]int // the first of each ident; made for the first immutable object
 	for _, o := range before.Objects {
 		if !o.Immutable() || o.Origin.Source == sourceAPI { // a server sees to it itself
 			continue
 		}
-		i := slices.IndexFunc(f.Objects, func(now *pod.Object) bool { return identOf(now) == identOf(o) })
-		if i < 0 || f.Objects[i] == o || f.Objects[i].Immutable() && pod.SumOf(o).Hash == pod.SumOf(f.Objects[i]).Hash {
+		if at == nil {
+			at = make(map[ident]int, len(f.Objects))
+			for i, now := range slices.Backward(f.Objects) {
+				at[identOf(now)] = i
+			}
+		}
+		i, there := at[identOf(o)]
+		if !there || f.Objects[i] == o || f.Objects[i].Immutable() && pod.SumOf(o).Hash == pod.SumOf(f.Objects[i]).Hash {
 			continue
 		}
 		if out == f {
@@ -208,10 +229,10 @@ func held(before pod.Standing, f *source.File) *source.File {
 			edited.Objects, edited.Problems = slices.Clone(f.Objects), slices.Clip(f.Problems)
 			out = &edited
 		}
-		at := f.Objects[i].Origin
+		origin := f.Objects[i].Origin
 		out.Objects[i] = o
 		out.Problems = append(out.Problems, pod.Problem{
-			File: cmp.Or(at.File, at.Location), Line: at.Line, Path: "immutable",
+			File: cmp.Or(origin.File, origin.Location), Line: origin.Line, Path: "immutable",
 			Msg:  fmt.Sprintf("%s %s is immutable, and stays as it was", o.Kind, o.Key),
 			Hint: "give what is new another name and have the pods name that, or take the object away and write it again",
 		})

@@ -204,7 +204,8 @@ func (b *Builder) note(was, is []*pod.Spec) {
 }
 
 // standing returns the pods that stand after reading f when stood did before:
-// what f holds and, while anything is wrong with it, all others of stood.
+// what f holds and, while anything is wrong with it, all others of stood. Where that is
+// more than may stand behind a file, it is stood alone, as in podconfig.
 func standing(stood []*pod.Spec, f File) []*pod.Spec {
 	if len(stood) == 0 || (!f.Whole && len(f.Problems)+len(f.Broken) == 0) {
 		return f.Pods
@@ -218,6 +219,9 @@ func standing(stood []*pod.Spec, f File) []*pod.Spec {
 		if !held[p.Key] {
 			stands = append(stands, p)
 		}
+	}
+	if len(stands) > len(f.Pods) && !new(Meter).Pods(stands...) {
+		return stood
 	}
 	return stands
 }
@@ -243,10 +247,22 @@ func shareObjects(old, objects []*pod.Object) []*pod.Object {
 	if len(old) == 0 || len(objects) == 0 {
 		return objects
 	}
+	type reading struct { // what sameObject compares
+		hash, kind string
+		key        pod.Key
+		origin     pod.Origin
+	}
+	of := func(o *pod.Object) reading { return reading{o.Hash, o.Kind, o.Key, o.Origin} }
+	known := make(map[reading]*pod.Object, len(old))
+	for _, was := range slices.Backward(old) { // of equals the first one counts
+		if was.Hash != "" {
+			known[of(was)] = was
+		}
+	}
 	shared := slices.Clone(objects)
 	for i, o := range shared {
-		if at := slices.IndexFunc(old, func(was *pod.Object) bool { return sameObject(was, o) }); at >= 0 {
-			shared[i] = old[at]
+		if was := known[of(o)]; was != nil {
+			shared[i] = was
 		}
 	}
 	return shared

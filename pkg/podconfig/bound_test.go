@@ -1,0 +1,146 @@
+package podconfig
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// unending is one answer of a source that never sends a whole document: pods and objects of
+// names that no answer had before, and one document that cannot be read.
+func unending(answer, pods, objects int, text string) source.File {
+	f := broken("a")
+	for i := range pods {
+		s := with(wanted("A1"), func(p *v1.Pod) {
+			p.Name = fmt.Sprintf("p%d-%d", answer, i)
+			p.Spec.Containers[0].Args = []string{text}
+		})
+		s.Hash = "v1-" + s.Name
+		f.Pods = append(f.Pods, s)
+	}
+	for i := range objects {
+		o := object(dir, "a", fmt.Sprintf("o%d-%d", answer, i), text)
+		o.Object = &v1.ConfigMap{Data: map[string]string{"k": text}}
+		f.Objects = append(f.Objects, o)
+	}
+	return f
+}
+
+// TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded: an attacker's source answers each
+// poll with one broken document and new names. What was read first stands, and what stands
+// ends to grow.
+func TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ answers, pods, objects, text, most int }{
+		"large pods":    {1000, 1, 0, 256 << 10, 128},
+		"large objects": {1000, 0, 1, 256 << 10, 128},
+		"many pods":     {4, 20_000, 0, 1, 50_000},
+		"many of both":  {4, 10_000, 10_000, 1, 50_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text := strings.Repeat("x", c.text)
+			l := NewLayer(dir, nil)
+			var builder source.Builder
+			for answer := range c.answers {
+				builder.Put(unending(answer, c.pods, c.objects, text), nil)
+				l = l.Read(builder.Snapshot(), noon)
+			}
+			stands := l.stood("a")
+			if n := len(stands.Pods) + len(stands.Objects); n > c.most || n < c.most/2 {
+				t.Errorf("%d pods and %d objects stand, want at most %d", len(stands.Pods), len(stands.Objects), c.most)
+			}
+			for _, s := range stands.Pods[max(0, len(stands.Pods)-c.pods):] { // the oldest come last
+				if !strings.HasPrefix(s.Name, "p0-") {
+					t.Fatalf("the last of what stands is %s, want what was read first", s.Name)
+				}
+			}
+			if len(l.problems) != 2 || !strings.HasSuffix(l.problems[1].Msg, "it stands as it was") {
+				t.Errorf("problems %v", l.problems)
+			}
+			l = l.Read(set(file(dir, "a", "A1")), noon)
+			if got := l.stood("a"); len(got.Pods) != 1 || len(got.Objects) != 0 || len(l.problems) > 0 {
+				t.Errorf("mended: %d pods, %d objects, problems %v", len(got.Pods), len(got.Objects), l.problems)
+			}
+		})
+	}
+}
+
+// TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded: an attacker writes pods to a good
+// file and takes them out of it, while a broken one rejects pods of those names.
+func TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded(t *testing.T) {
+	t.Parallel()
+	const each = 20_000
+	l := NewLayer(dir, nil)
+	bad := broken("b")
+	for answer := range 4 {
+		good := unending(answer, each, 0, "x")
+		good.File, good.Whole, good.Problems = "a", false, nil
+		l = l.Read(set(good, bad), noon)
+		bad.Broken = nil
+		for _, s := range good.Pods {
+			bad.Broken = append(bad.Broken, s.Key)
+		}
+		l = l.Read(set(good, bad), noon)
+		l = l.Read(set(bad), noon)
+	}
+	if n := len(l.stood("b").Pods); n > 50_000 || n < 40_000 || l.pods.winners.Len() != n {
+		t.Errorf("%d pods stand in the broken file, %d in all", n, l.pods.winners.Len())
+	}
+}
+
+// TestRead_PodsMoveToABrokenFile_CopiesThemOnce: thousands of pods that go to one heir take
+// memory of their number, not of its square.
+func TestRead_PodsMoveToABrokenFile_CopiesThemOnce(t *testing.T) {
+	moved := func(n int) uint64 {
+		good := unending(0, n, 0, "x")
+		good.File, good.Whole, good.Problems = "a", false, nil
+		bad := broken("b")
+		for _, s := range good.Pods {
+			bad.Broken = append(bad.Broken, s.Key)
+		}
+		l := NewLayer(dir, nil).Read(set(good), noon)
+		gone := set(bad)
+		took := allocated(func() { l = l.Read(gone, noon) })
+		if len(l.stood("b").Pods) != n {
+			t.Fatalf("%d of %d pods stand", len(l.stood("b").Pods), n)
+		}
+		return took
+	}
+	if few, many := moved(500), moved(5000); many > 30*few {
+		t.Errorf("500 pods take %d bytes, 5000 take %d", few, many)
+	}
+}
+
+// TestHeld_ManyImmutableObjects_AreFoundByName: an attacker's source renames this many
+// immutable objects at each poll. Compared with each other, they take minutes.
+func TestHeld_ManyImmutableObjects_AreFoundByName(t *testing.T) {
+	t.Parallel()
+	const n = 150_000
+	read := func(version string) source.File {
+		f := source.File{File: "a"}
+		yes := true
+		for i := range n {
+			name := fmt.Sprint(version, i)
+			f.Objects = append(f.Objects, &pod.Object{
+				Key: pod.Key{Namespace: "default", Name: name}, Kind: pod.KindConfigMap, Hash: "v1-" + name,
+				Origin: pod.Origin{Source: "file", Location: "/m", File: "a", Line: i}, Object: &v1.ConfigMap{Immutable: &yes},
+			})
+		}
+		return f
+	}
+	var builder source.Builder
+	l := NewLayer(dir, nil)
+	for _, version := range []string{"a", "b"} {
+		builder.Put(read(version), nil)
+		l = l.Read(builder.Snapshot(), noon)
+	}
+	if got := l.stood("a").Objects; len(got) != n || got[0].Name != "b0" || len(l.problems) > 0 {
+		t.Errorf("%d objects, problems %v", len(got), l.problems)
+	}
+}
