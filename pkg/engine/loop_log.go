@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
@@ -12,15 +13,15 @@ func (l *loop) logState(now *podconfig.Merged) {
 	if l.state != nil {
 		before = *l.state
 	}
-	for _, p := range feed.Appeared(before.Problems, now.Problems) {
+	logNew(l, "More manifests rejected", feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
 		l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
-	}
-	for _, c := range feed.Appeared(before.Conflicts, now.Conflicts) {
+	})
+	logNew(l, "More pods wanted twice", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
 		l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
-	}
-	for _, p := range feed.Appeared(before.Skipped, now.Skipped) {
+	})
+	logNew(l, "More passed over", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
 		l.log.Info("Passed over", "place", p.Place(), "reason", p.Msg)
-	}
+	})
 	for i, layer := range now.Layers {
 		old, restored := "", false
 		if i < len(before.Layers) {
@@ -36,6 +37,30 @@ func (l *loop) logState(now *podconfig.Merged) {
 			l.log.Info("Source is read again", "source", layer.Name, "pods", layer.Pods)
 		}
 	}
+}
+
+// mostLogged is how many lines one batch, of one layer, may log of one kind. A source can
+// bring tens of thousands of problems at each poll; the sync loop writes the lines.
+const mostLogged = 100
+
+// logNew logs the first mostLogged of all, and the number of the others.
+func logNew[T any](l *loop, more string, all []T, log func(T)) {
+	for _, v := range all[:min(len(all), mostLogged)] {
+		log(v)
+	}
+	if rest := len(all) - mostLogged; rest > 0 {
+		l.log.Warn(more, "count", rest, "hint", "nodectl get sources")
+	}
+}
+
+func placelessProblem(p pod.Problem) pod.Problem {
+	p.Line, p.Column = 0, 0
+	return p
+}
+
+func placelessConflict(c podconfig.Conflict) podconfig.Conflict {
+	c.Winner.Line, c.Loser.Line = 0, 0
+	return c
 }
 
 // noteDisk logs once that records cannot be written, and once that they can be again: one

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -22,5 +24,65 @@ func TestLogState_ThousandsOfUnchangedProblems_CostNothing(t *testing.T) {
 	l := &loop{log: slog.New(slog.DiscardHandler), state: before}
 	if n := testing.AllocsPerRun(10, func() { l.logState(&after) }); n > 10 {
 		t.Errorf("%.0f allocations", n)
+	}
+}
+
+// TestLogState_ThousandsOfProblems_AreFewLines: an attacker's source rejects thousands of
+// pods, names each twice, and shifts all by one line at each poll.
+func TestLogState_ThousandsOfProblems_AreFewLines(t *testing.T) {
+	var out bytes.Buffer
+	l := &loop{log: slog.New(slog.NewTextHandler(&out, nil))}
+	state := func(n, shift int) *podconfig.Merged {
+		m := &podconfig.Merged{}
+		for i := range n {
+			p := pod.Problem{File: "/m/a", Line: 1 + i + shift, Column: 2, Path: fmt.Sprintf("items[%d]", i), Msg: "no"}
+			m.Problems, m.Skipped = append(m.Problems, p), append(m.Skipped, p)
+			origin := pod.Origin{Source: "file", Location: "/m", File: "/m/a", Line: p.Line}
+			m.Conflicts = append(m.Conflicts, podconfig.Conflict{Kind: "Pod", Key: pod.Key{Name: p.Path}, Winner: origin, Loser: origin, Reason: "x"})
+		}
+		return m
+	}
+	lines := func(m *podconfig.Merged) []string {
+		out.Reset()
+		l.logState(m)
+		l.state = m
+		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	}
+	const n = 15_000
+	if got := lines(state(n, 0)); len(got) != 3*(mostLogged+1) || !strings.Contains(got[mostLogged], fmt.Sprintf(`msg="More manifests rejected" count=%d hint="nodectl get sources"`, n-mostLogged)) {
+		t.Errorf("%d lines, one of them %s", len(got), got[min(mostLogged, len(got)-1)])
+	}
+	if got := lines(state(n, 1)); len(got) != 1 || got[0] != "" {
+		t.Errorf("shifted by a line: %d lines, first %s", len(got), got[0])
+	}
+	if got := lines(state(n+1, 2)); len(got) != 3 || !strings.Contains(got[0], `place=/m/a:15003:2 path=items[15000]`) {
+		t.Errorf("shifted, with one more: %q", got)
+	}
+}
+
+// TestLogState_SameMistakeAgain_IsLogged: a second mistake in the words of one that is there
+// already is new, wherever in the file it is.
+func TestLogState_SameMistakeAgain_IsLogged(t *testing.T) {
+	var out bytes.Buffer
+	l := &loop{log: slog.New(slog.NewTextHandler(&out, nil))}
+	problems := func(lines ...int) *podconfig.Merged {
+		m := &podconfig.Merged{}
+		for _, line := range lines {
+			m.Problems = append(m.Problems, pod.Problem{File: "/m/a", Line: line, Path: "spec.containers[0].image", Msg: "required"})
+		}
+		return m
+	}
+	for _, c := range []struct {
+		state *podconfig.Merged
+		want  string
+	}{
+		{problems(7), "/m/a:7"}, {problems(8), ""}, {problems(3, 8), "/m/a:3"}, {problems(4, 9, 14), "/m/a:14"}, {problems(9), ""}, {problems(), ""}, {problems(9), "/m/a:9"},
+	} {
+		out.Reset()
+		l.logState(c.state)
+		l.state = c.state
+		if got := strings.Count(out.String(), "Manifest rejected"); got != min(1, len(c.want)) || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%v: %q, want %q", c.state.Problems, out.String(), c.want)
+		}
 	}
 }

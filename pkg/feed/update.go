@@ -259,16 +259,32 @@ func changed[T comparable](before, after []T, identity func(T) string) (appeared
 	return appeared, ended
 }
 
-// Appeared returns what of after is not in before.
-func Appeared[T comparable](before, after []T) []T {
+// Appeared returns what of after is not in before, wherever in its file either is: where a
+// line is written above them, all that follow move. placeless returns a value without its
+// place.
+func Appeared[T comparable](before, after []T, placeless func(T) T) []T {
 	if shared(before, after) {
 		return nil
 	}
 	had := make(map[T]bool, len(before))
+	left := make(map[T]int, len(before)) // of before, by all but the place, without those that after has as they are
 	for _, b := range before {
 		had[b] = true
+		left[placeless(b)]++
 	}
-	return slices.DeleteFunc(slices.Clone(after), func(a T) bool { return had[a] })
+	for _, a := range after {
+		if had[a] {
+			left[placeless(a)]--
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(after), func(a T) bool {
+		if had[a] {
+			return true
+		}
+		moved := placeless(a)
+		left[moved]--
+		return left[moved] >= 0
+	})
 }
 
 // shared reports whether two states share a list: then nothing in it differs, however
