@@ -71,6 +71,7 @@ func placed(problems []pod.Problem, o Options) []pod.Problem {
 		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})
 	}
 	for i := range problems {
+		problems[i] = shortened(problems[i])
 		problems[i].File = cmp.Or(o.File, o.Location)
 	}
 	return problems

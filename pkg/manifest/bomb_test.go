@@ -72,9 +72,14 @@ func bombs() map[string]string {
 	for i := range 700_000 {
 		fmt.Fprintf(jsonKeys, `,"k%d":1`, i)
 	}
+	merged := &strings.Builder{}
+	for i := range 24_000 / slower {
+		fmt.Fprintf(merged, "  k%d: 1\n", i)
+	}
 	return map[string]string{
 		"billion laughs":    laughs,
 		"merges":            merges,
+		"merged keys":       "kind: Bomb\na: &a\n" + merged.String() + "b: {<<: *a}\n",
 		"anchors":           "a0: &a0 x\n" + anchors.String(),
 		"large alias":       "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 30_000) + "]\n",
 		"self":              "a: &a [*a]\n",

@@ -114,7 +114,7 @@ func (c *checker) checkStruct(t reflect.Type, v any, at *place, path string) {
 }
 
 func (c *checker) unknown(at *place, path, name string) pod.Problem {
-	p := pod.Problem{Line: at.line, Column: at.col, Path: c.o.path + join(path, name), Msg: fmt.Sprintf("unknown field %q", name)}
+	p := pod.Problem{Line: at.line, Column: at.col, Path: c.o.path + join(path, name), Msg: "unknown field " + quote(name)}
 	if f := at.field(name); f != nil {
 		p.Line, p.Column = f.line, f.col
 	}
@@ -149,7 +149,7 @@ func (c *checker) guess(name string, known []string) string {
 func (c *checker) duplicates(at *place, path string) {
 	for _, d := range at.twice {
 		c.field(pod.Problem{Line: d.line, Column: d.col, Path: c.o.path + join(path, d.name),
-			Msg: fmt.Sprintf("field %q is written twice, first at line %d", d.name, d.first)})
+			Msg: fmt.Sprintf("field %s is written twice, first at line %d", quote(d.name), d.first)})
 	}
 }
 
@@ -237,12 +237,12 @@ func (c *checker) mistyped(want string, v any, at *place, path string) {
 			if w := at.text; w != "true" && w != "false" {
 				hint = fmt.Sprintf("YAML reads %s as %t: ", w, v)
 			}
-			hint += fmt.Sprintf("quote it: %q", at.text)
+			hint += "quote it: " + quote(at.text)
 		}
 	case json.Number:
 		got = "a number"
 		if at.plain && at.scalar && strings.HasPrefix(want, "a string") {
-			hint = fmt.Sprintf("quote it: %q", at.text)
+			hint = "quote it: " + quote(at.text)
 		}
 	case string:
 		got = "a string"

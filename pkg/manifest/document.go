@@ -63,7 +63,7 @@ func (r *reader) list(o object, kind string) {
 		case "apiVersion", "kind", "metadata", "items":
 		default:
 			line, col := o.at.key(name)
-			p := pod.Problem{Line: line, Column: col, Path: name, Msg: fmt.Sprintf("unknown field %q", name)}
+			p := pod.Problem{Line: line, Column: col, Path: name, Msg: "unknown field " + quote(name)}
 			if best := c.guess(name, []string{"items", "metadata"}); best != "" {
 				p.Msg += fmt.Sprintf(" (did you mean %q?)", best)
 			}

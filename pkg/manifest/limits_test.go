@@ -112,3 +112,33 @@ func TestParse_LineEndingsAndMarks(t *testing.T) {
 		}
 	}
 }
+
+// TestParse_EndlessNamesAndValues_ProblemsAreShort: an attacker writes names and values of
+// megabytes where a mistake repeats them.
+func TestParse_EndlessNamesAndValues_ProblemsAreShort(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1<<20)
+	const head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+	for name, text := range map[string]string{
+		"unknown field":   head + "spec: {containers: [{name: a, image: a}], " + long + ": 1}\n",
+		"duplicate field": head + "spec: {containers: [{name: a, image: a}], nodeSelector: {\"" + long + "\": a, \"" + long + "\": a}}\n",
+		"of a list":       "apiVersion: v1\nkind: List\nitems: []\n\"" + long + "\": 1\n",
+		"label":           "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {\"" + long + "\": \"" + long + "\"}}\nspec: {containers: [{name: a, image: a}]}\n",
+		"mistyped label":  "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {\"" + long + "\": 1" + strings.Repeat("0", 1<<20) + "}}\nspec: {containers: [{name: a, image: a}]}\n",
+		"name twice":      strings.Repeat("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: \""+long+"\"}\n", 2),
+		"pod twice":       strings.Repeat("---\napiVersion: v1\nkind: Pod\nmetadata: {name: \""+long+"\"}\nspec: {containers: [{name: a, image: a}]}\n", 2),
+		"kind":            "apiVersion: v1\nkind: " + long + "\n",
+		"priority class":  head + "spec: {containers: [{name: a, image: a}], priorityClassName: " + long + ", priority: 7}\n",
+		"depends on":      "apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {nodectl.dev/depends-on: \"" + long[:200_000] + "\"}}\nspec: {containers: [{name: a, image: a}]}\n",
+	} {
+		f, _ := Parse([]byte(text), options("x.yaml"))
+		if len(f.Problems) == 0 {
+			t.Errorf("%s: no problem", name)
+		}
+		for _, p := range f.Problems {
+			if n := len(p.Error()) + len(p.Hint); n > 5000 {
+				t.Errorf("%s: a problem of %d bytes: %.200s", name, n, p.Error())
+			}
+		}
+	}
+}

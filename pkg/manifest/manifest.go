@@ -177,7 +177,7 @@ func (o object) problem(path, msg, hint string) pod.Problem {
 	return pod.Problem{Line: line, Column: col, Path: o.path + path, Msg: msg, Hint: hint}
 }
 
-// finish sorts problems by place. YAML counts some line ends that no editor
+// finish shortens problems and sorts them by place. YAML counts some line ends that no editor
 // does, and what is missing at the end is missed on the line after it: no
 // problem is shown past the last line.
 func finish(ps []pod.Problem, text []byte) {
@@ -186,8 +186,22 @@ func finish(ps []pod.Problem, text []byte) {
 		if ps[i].Line > last {
 			ps[i].Line, ps[i].Column = last, 0
 		}
+		ps[i] = shortened(ps[i])
 	}
 	sortProblems(ps)
+}
+
+// What of a problem is kept, in bytes. The longest path that a manifest without mistakes in
+// its names leads to ends in a label's key, of 317.
+const (
+	longestPath = 512
+	longestText = 2000
+)
+
+// shortened returns a problem without most of a name or value that is longer than any is.
+func shortened(p pod.Problem) pod.Problem {
+	p.Path, p.Msg, p.Hint = cut(p.Path, longestPath), cut(p.Msg, longestText), cut(p.Hint, longestText)
+	return p
 }
 
 func sortProblems(ps []pod.Problem) {

@@ -198,10 +198,18 @@ func (b *placer) mapping(p *place, n *yaml.Node) {
 		fields = append(fields, placeField{name: keyName(k), line: k.Line + b.above, col: k.Column, value: b.place(v)})
 	}
 	p.setFields(fields)
+	if len(merged) == 0 {
+		return
+	}
+	known := make(map[string]bool, len(p.fields))
+	for _, f := range p.fields {
+		known[f.name] = true
+	}
 	for _, m := range merged {
 		for _, f := range m.fields {
-			if p.field(f.name) == nil {
-				p.fields, p.index = append(p.fields, f), nil
+			if !known[f.name] {
+				known[f.name] = true
+				p.fields = append(p.fields, f)
 			}
 		}
 	}

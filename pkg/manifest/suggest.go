@@ -68,9 +68,13 @@ func distance(a, b string) int {
 
 // quote returns s as messages show it: escaped, and short.
 func quote(s string) string {
-	const most = 80
+	return strconv.Quote(cut(s, 80))
+}
+
+// cut returns at most so many bytes of s, with a mark where that is not all.
+func cut(s string, most int) string {
 	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
+		return strings.ToValidUTF8(s[:most], "") + "…"
 	}
-	return strconv.Quote(s)
+	return s
 }
