@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -113,6 +114,28 @@ func held(all []source.Source, to *policy.Policy) []source.Source {
 		all[i] = policy.Source(s, to, kind, judgedLocation(kind, location))
 	}
 	return all
+}
+
+// heldSets returns last good sets without the config objects that a policy forbids, which may be
+// newer than the sets. Such an object would stand for as long as its source is away or its file
+// broken, and hide that of a later source which may have it. A forbidden pod stays, because it
+// may run: see forbids.
+func heldSets(sets map[string]podconfig.Restored, to *policy.Policy) map[string]podconfig.Restored {
+	if to == nil {
+		return sets
+	}
+	out := make(map[string]podconfig.Restored, len(sets))
+	for layer, set := range sets {
+		set.Files = slices.Clone(set.Files)
+		for i := range set.Files {
+			f := &set.Files[i]
+			f.Objects = slices.DeleteFunc(slices.Clone(f.Objects), func(o *pod.Object) bool {
+				return len(to.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location))) > 0
+			})
+		}
+		out[layer] = set
+	}
+	return out
 }
 
 // judgedLocation returns the location of a source as a policy names it: paths are

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/policy"
 )
 
@@ -41,6 +42,34 @@ func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
 	p.policy = nil
 	if why := p.forbids(s); !strings.Contains(why, "exactly one source") {
 		t.Errorf("malformed, without a policy: %q", why)
+	}
+}
+
+// A last good set that is older than the policy brings no object into a namespace that its
+// source may no longer use: it would hide that of a source which may.
+func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
+	t.Parallel()
+	p, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], namespaces: [web]}, {name: all, sources: [{kind: http}]}]")
+	object := func(source, location, namespace string) *pod.Object {
+		return &pod.Object{Key: pod.Key{Namespace: namespace, Name: "o"}, Kind: pod.KindSecret, Origin: pod.Origin{Source: source, Location: location}}
+	}
+	sets := map[string]podconfig.Restored{
+		"file:/m":  {Files: []pod.Standing{{File: "/m/a", Pods: []*pod.Spec{s}, Objects: []*pod.Object{object("file", "/m", "x"), object("file", "/m", "web")}}}},
+		"http:u":   {Files: []pod.Standing{{File: "u", Objects: []*pod.Object{object("http", "u", "x")}}}},
+		"file:/no": {Files: []pod.Standing{{File: "/no/a", Objects: []*pod.Object{object("file", "/no", "web")}}}},
+	}
+	held := heldSets(sets, p.policy)
+	if f := held["file:/m"].Files[0]; len(f.Pods) != 1 || len(f.Objects) != 1 || f.Objects[0].Namespace != "web" {
+		t.Errorf("of a source with a rule: %+v", f)
+	}
+	if f := held["http:u"].Files[0]; len(f.Objects) != 1 {
+		t.Errorf("of a source that may: %+v", f)
+	}
+	if f := held["file:/no"].Files[0]; len(f.Objects) != 0 {
+		t.Errorf("of a source without a rule: %+v", f)
+	}
+	if len(sets["file:/m"].Files[0].Objects) != 2 || len(heldSets(sets, nil)["file:/m"].Files[0].Objects) != 2 {
+		t.Error("the set itself, and one without a policy, keep all")
 	}
 }
 

@@ -57,7 +57,7 @@ func (p *program) podConfig(r reading) (*podconfig.PodConfig, error) {
 		return nil, err
 	}
 	p.policy = policy
-	return podconfig.New(podconfig.Config{Sources: held(sources, policy), Visible: visible(policy), Mode: r.mode, Kept: r.kept, Restored: r.restored, Log: r.log}), nil
+	return podconfig.New(podconfig.Config{Sources: held(sources, policy), Visible: visible(policy), Mode: r.mode, Kept: r.kept, Restored: heldSets(r.restored, policy), Log: r.log}), nil
 }
 
 // sources returns the layers in order.

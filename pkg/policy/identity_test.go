@@ -1,10 +1,13 @@
 package policy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/policy"
@@ -29,6 +32,9 @@ func TestPolicy_ClaimedUIDAndSystemPriority_AreRefused(t *testing.T) {
 		{"a system class", "priority: 1000000000", derived, ", priority: 2000001000, priorityClassName: system-node-critical", "spec.priority"},
 		{"a system class alone", "priority: 1000000000", derived, ", priorityClassName: system-cluster-critical", "spec.priorityClassName"},
 		{"below zero", "priority: -1", derived, ", priority: 0", "spec.priority"},
+		{"below zero, as written", "priority: -1", derived, ", priority: -1", ""},
+		{"below zero, with none", "priority: -1", derived, "", "spec.priority"},
+		{"below zero, with a class of no node", "priority: -1", derived, ", priorityClassName: mine", "spec.priority"},
 		{"a system class where nothing is said", "images: ['*']", derived, ", priorityClassName: system-node-critical", ""},
 	} {
 		s := podOf(t, "{metadata: {name: web-n1}, "+containers+c.more+"}}")
@@ -62,5 +68,21 @@ func TestParse_IdentityKeys_MistakesAreFound(t *testing.T) {
 		if len(problems) != 1 || !strings.Contains(problems[0].Msg, want) {
 			t.Errorf("%s: %v", allow, problems)
 		}
+	}
+}
+
+// TestJudge_ManyVolumesOfOneName_CostTheirNumber: an API server sends a pod with so many
+// volumes and mounts that each volume compared with each mount takes minutes.
+func TestJudge_ManyVolumesOfOneName_CostTheirNumber(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	s := podOf(t, "{spec: {containers: [{name: c, image: a}]}}")
+	for i := range n {
+		name := fmt.Sprint("v", i)
+		s.Pod.Spec.Volumes = append(s.Pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data/" + name, Type: ptr.To(v1.HostPathFile)}}})
+		s.Pod.Spec.Containers[0].VolumeMounts = append(s.Pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, ReadOnly: true, MountPath: "/" + name})
+	}
+	if problems := edge(t, "hostPaths: [{prefix: /data, readOnly: true}]").Judge(s, "/m"); len(problems) > 0 {
+		t.Errorf("%d problems, first %v", len(problems), problems[0])
 	}
 }

@@ -66,8 +66,12 @@ func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
 	if spec.Priority != nil && int64(*spec.Priority) > most {
 		return append(problems, r.refusal("spec.priority", fmt.Sprintf("priority %d", *spec.Priority), fmt.Sprintf("the highest is %d", most), ""))
 	}
-	if class, known := pod.PriorityOf(spec.PriorityClassName); known && int64(class) > most {
+	class, known := pod.PriorityOf(spec.PriorityClassName)
+	switch {
+	case known && int64(class) > most:
 		problems = append(problems, r.refusal("spec.priorityClassName", "priority class "+quote(spec.PriorityClassName), fmt.Sprintf("it stands for %d, and the highest is %d", class, most), ""))
+	case !known && spec.Priority == nil && most < 0:
+		problems = append(problems, r.refusal("spec.priority", "a pod without a priority", fmt.Sprintf("it has 0, and the highest is %d", most), fmt.Sprintf("write priority: %d", most)))
 	}
 	return problems
 }
@@ -148,17 +152,42 @@ func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
 		return nil
 	}
 	var problems []pod.Problem
+	var mounts mounts
 	for i := range spec.Volumes {
 		if at := spec.Volumes[i].HostPath; at != nil {
-			problems = append(problems, r.judgeHostPath(spec, i, at)...)
+			if mounts == nil {
+				mounts = mountsOf(spec)
+			}
+			problems = append(problems, r.judgeHostPath(spec, i, at, mounts)...)
 		}
 	}
 	return problems
 }
 
+// mounts holds the mounts of a pod's containers by the names of their volumes, in order, so
+// that a pod costs its volumes and its mounts, and not their product.
+type mounts map[string][]mount
+
+// mount is one mount, and its field with a dot behind it.
+type mount struct {
+	*v1.VolumeMount
+	at string
+}
+
+func mountsOf(spec *v1.PodSpec) mounts {
+	out := mounts{}
+	for _, c := range containers(spec) {
+		for j := range c.mounts {
+			m := &c.mounts[j]
+			out[m.Name] = append(out[m.Name], mount{m, fmt.Sprintf("%s.volumeMounts[%d].", c.path, j)})
+		}
+	}
+	return out
+}
+
 // judgeHostPath returns what is not allowed of a path that the volume at an index shows:
 // its own, or what its claim is bound to. Nothing is made for a claim without a type.
-func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSource) []pod.Problem {
+func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSource, mounts mounts) []pod.Problem {
 	v, claim := &spec.Volumes[i], spec.Volumes[i].PersistentVolumeClaim
 	field, typed := "hostPath.path", "hostPath.type"
 	if claim != nil {
@@ -180,32 +209,26 @@ func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSourc
 	case claim != nil && !claim.ReadOnly: // the group of what it holds would be changed
 		problems = append(problems, r.refusal(field+".readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
 	default:
-		problems = append(problems, r.judgeMounts(spec, v, what, shown)...)
+		problems = append(problems, r.judgeMounts(mounts[v.Name], v, what, shown)...)
 	}
 	return problems
 }
 
 // judgeMounts returns the mounts of a volume by which containers would change what a
 // read-only root holds.
-func (r *rule) judgeMounts(spec *v1.PodSpec, v *v1.Volume, what string, shown *root) []pod.Problem {
+func (r *rule) judgeMounts(mounts []mount, v *v1.Volume, what string, shown *root) []pod.Problem {
 	var problems []pod.Problem
-	for _, c := range containers(spec) {
-		for j := range c.mounts {
-			m, at := &c.mounts[j], fmt.Sprintf("%s.volumeMounts[%d].", c.path, j)
-			if m.Name != v.Name {
-				continue
-			}
-			if !m.ReadOnly && v.PersistentVolumeClaim == nil { // a claim for reading only is mounted so
-				problems = append(problems, r.refusal(at+"readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
-			}
-			part := "subPath"
-			if m.SubPathExpr != "" {
-				part = "subPathExpr"
-			} else if m.SubPath == "" {
-				continue
-			}
-			problems = append(problems, r.refusal(at+part, "a part of "+what, forReading(shown)+", and a part that is missing is made", "write the whole path into hostPath.path"))
+	for _, m := range mounts {
+		if !m.ReadOnly && v.PersistentVolumeClaim == nil { // a claim for reading only is mounted so
+			problems = append(problems, r.refusal(m.at+"readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
 		}
+		part := "subPath"
+		if m.SubPathExpr != "" {
+			part = "subPathExpr"
+		} else if m.SubPath == "" {
+			continue
+		}
+		problems = append(problems, r.refusal(m.at+part, "a part of "+what, forReading(shown)+", and a part that is missing is made", "write the whole path into hostPath.path"))
 	}
 	return problems
 }

@@ -33,6 +33,11 @@ func (p *Policy) Judge(s *pod.Spec, location string) []pod.Problem {
 	return p.judge(s.Origin.Source, location).pod(s)
 }
 
+// JudgeObject is Judge for a config object.
+func (p *Policy) JudgeObject(o *pod.Object, location string) []pod.Problem {
+	return p.judge(o.Origin.Source, location).object(o)
+}
+
 // JudgePath returns what the policy does not allow of a path of this node that a volume of
 // the pod is about to show: its host path, or what its claim is bound to. Where the path is
 // what links lead to, follow returns what those in a prefix lead to; else it is nil.
@@ -53,7 +58,7 @@ func (p *Policy) JudgePath(s *pod.Spec, location, volume string, at *v1.HostPath
 		}
 		r.hostPaths = &roots
 	}
-	return placed(r.judgeHostPath(&s.Pod.Spec, i, at), s.Origin)
+	return placed(r.judgeHostPath(&s.Pod.Spec, i, at, mountsOf(&s.Pod.Spec)), s.Origin)
 }
 
 // judge is what judges the pods and objects of one source.
