@@ -53,10 +53,15 @@ func (r *Reader) awaitPermission(ctx context.Context, a authorizationv1.Resource
 	wait := firstReview
 	for start := time.Now(); time.Since(start) < r.Tuning.Permission; wait = backoff.Next(wait, firstReview, lastReview) {
 		var review authorizationv1.SelfSubjectAccessReview
-		err := r.fetch(ctx, request{
+		done, err := r.turn(ctx)
+		if err != nil {
+			return
+		}
+		err = r.fetch(ctx, request{
 			method: http.MethodPost, path: []string{"apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"}, json: body,
 			purpose: "ask what this node may do",
 		}, &review)
+		done()
 		if err != nil || review.Status.Allowed || !backoff.Sleep(ctx, wait) {
 			return
 		}

@@ -17,6 +17,10 @@ const (
 	fetchLimit   = 1 << 20
 )
 
+// MaxFirstRequests is how many lists of Reflect and reviews of permissions a Reader has under
+// way at once. Pods may name thousands of objects, all in one list.
+const MaxFirstRequests = 64
+
 // ReaderConfig is the configuration of a Reader.
 type ReaderConfig struct {
 	// Client sends the requests.
@@ -37,6 +41,8 @@ type Reader struct {
 	client *Client
 	// Tuning may be changed before the Reader is used.
 	Tuning Tuning
+
+	turns chan struct{} // capacity MaxFirstRequests; a request sends before it, and receives after it
 
 	permissions permissions
 	tokens      tokens
@@ -69,7 +75,7 @@ func NewReader(cfg ReaderConfig) *Reader {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Reader{cfg: cfg, client: cfg.Client, Tuning: Tuning{
+	return &Reader{cfg: cfg, client: cfg.Client, turns: make(chan struct{}, MaxFirstRequests), Tuning: Tuning{
 		FirstRetry: 800 * time.Millisecond, LastRetry: 30 * time.Second, Confirm: 2 * time.Second,
 		Watch: 5 * time.Minute, WatchGrace: 15 * time.Second, Doubt: 2 * time.Minute,
 		Permission: 5 * time.Second, PageSize: 500,
@@ -83,6 +89,16 @@ func (r *Reader) Transport() (*Transport, error) { return r.client.Transport() }
 func (r *Reader) Release() {
 	if !r.cfg.Shared {
 		r.client.CloseIdleConnections()
+	}
+}
+
+// turn waits until fewer than MaxFirstRequests are under way. done ends the turn.
+func (r *Reader) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case r.turns <- struct{}{}:
+		return func() { <-r.turns }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 

@@ -81,7 +81,7 @@ func (f *reflector) once(ctx context.Context) (Next, error) {
 		}
 		if f.at.Host != transport.Host() || f.at.epoch.Err() != nil {
 			at := Position{Host: transport.Host(), Heard: time.Now(), epoch: f.client.Epoch()}
-			all, err := transport.List(ctx, f.of, f.Tuning.PageSize)
+			all, err := f.list(ctx, transport)
 			if err != nil {
 				return Continue, err
 			}
@@ -95,6 +95,16 @@ func (f *reflector) once(ctx context.Context) (Next, error) {
 			return next, err
 		}
 	}
+}
+
+// list lists the collection in its turn.
+func (f *reflector) list(ctx context.Context, transport *Transport) (List, error) {
+	done, err := f.turn(ctx)
+	if err != nil {
+		return List{}, err
+	}
+	defer done()
+	return transport.List(ctx, f.of, f.Tuning.PageSize)
 }
 
 // watch passes on the events after f.version until the watch ends. due says that it ended

@@ -62,6 +62,13 @@ func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 	if n := p.Spec.NodeName; n != "" && o.Node != "" && !strings.EqualFold(n, o.Node) {
 		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(strings.ToLower(o.Node)))})
 	}
+	named := make(map[pod.ObjectID]bool)
+	for _, r := range pod.Refs(p) {
+		named[pod.ObjectID{Kind: r.Kind, Name: r.Name}] = true
+	}
+	if len(named) > pod.MaxObjects {
+		problems = append(problems, pod.Problem{Path: "spec", Msg: fmt.Sprintf("names %d ConfigMaps, Secrets and claims, more than %d", len(named), pod.MaxObjects)})
+	}
 	return append(problems, pod.UnsupportedAPI(p)...)
 }
 

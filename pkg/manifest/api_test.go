@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +184,12 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
 		"spec.nodeName": func(p *v1.Pod) { p.Spec.NodeName = "n2" },
+		"spec": func(p *v1.Pod) { // more objects than are read for one pod
+			for i := range pod.MaxObjects + 1 {
+				ref := v1.LocalObjectReference{Name: fmt.Sprint("o", i)}
+				p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, v1.EnvFromSource{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: ref}})
+			}
+		},
 	} {
 		p := servedPod(t)
 		edit(p)

@@ -39,6 +39,10 @@ type Ref struct {
 	Path string
 }
 
+// MaxObjects is how many config objects a pod of an API server may name. Each is read by a
+// list and a watch of its own; no honest pod comes near.
+const MaxObjects = 1000
+
 // Refs returns every place in p that names a ConfigMap, a Secret or a claim, in
 // the order of the API's fields. Pull secrets are optional (C-1.39.5).
 func Refs(p *v1.Pod) []Ref {

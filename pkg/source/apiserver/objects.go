@@ -30,7 +30,8 @@ func (o objectID) compare(p objectID) int {
 }
 
 // objectsOf returns the ConfigMaps and Secrets that p names and that can be, each
-// once.
+// once. Of a pod that names too many and is accepted all the same, because it is being
+// deleted, it returns the first ones.
 func objectsOf(p *v1.Pod) []objectID {
 	var out []objectID
 	for _, r := range pod.Refs(p) {
@@ -40,7 +41,8 @@ func objectsOf(p *v1.Pod) []objectID {
 		}
 	}
 	slices.SortFunc(out, objectID.compare)
-	return slices.Compact(out)
+	out = slices.Compact(out)
+	return out[:min(len(out), pod.MaxObjects)]
 }
 
 // collection is the object alone, as a node may read it.

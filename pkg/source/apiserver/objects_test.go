@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -369,5 +370,54 @@ func TestC_1_38_10_RejectedPodsAskForNothing(t *testing.T) {
 	l.Set().Holds(t, "?one", "two")
 	if n := s.asksFor("configmaps"); n != 0 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// TestObjects_PodNamesThousands_FewAreReadAtATime: an API server sends a pod that names
+// thousands of objects. Of one that it deletes at once, and that is therefore accepted, few
+// are read; of all, few lists are on their way.
+func TestObjects_PodNamesThousands_FewAreReadAtATime(t *testing.T) {
+	var names []string
+	for i := range 5000 {
+		names = append(names, fmt.Sprint("o", i))
+	}
+	if got := len(objectsOf(boundPod("one", "x", naming(names...)))); got != pod.MaxObjects {
+		t.Errorf("%d objects of a pod are read, want %d", got, pod.MaxObjects)
+	}
+	names = names[:5*apiclient.MaxFirstRequests]
+	s := newServer(t)
+	for _, name := range names {
+		s.keep("configmaps", configMap(name, "1"))
+	}
+	var mu sync.Mutex
+	underWay, most, release := 0, 0, make(chan struct{})
+	s.says(func(_ http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "pods" || watches(r) {
+			return false
+		}
+		mu.Lock()
+		underWay++
+		most = max(most, underWay)
+		mu.Unlock()
+		<-release
+		mu.Lock()
+		underWay--
+		mu.Unlock()
+		return false
+	})
+	s.put(boundPod("one", "x", naming(names...)))
+	l := sourcetest.Listen(t, s.source(t))
+	s.until(t, "as many questions as may be", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return underWay >= apiclient.MaxFirstRequests
+	})
+	close(release)
+	for w := l.Set(); strings.Count(holds(w), "=1") < len(names); w = l.Set() {
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if most > apiclient.MaxFirstRequests {
+		t.Errorf("%d questions at a time, want at most %d", most, apiclient.MaxFirstRequests)
 	}
 }
