@@ -215,8 +215,8 @@ func (l *look) nextDue() time.Time {
 	if ripe, some := l.ripe(); some {
 		due = earlier(due, later(ripe, l.budget.next()))
 	}
-	for _, since := range l.gone {
-		due = earlier(due, since.Add(l.vanishing))
+	if at, some := l.goneAt(); some {
+		due = earlier(due, at)
 	}
 	return due
 }

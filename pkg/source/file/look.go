@@ -24,6 +24,8 @@ type look struct {
 	gone    map[string]time.Time // files of the set that were not there, since when
 	fresh   []string             // files accepted in this round
 
+	dropping bool // checkGone looks at files of gone that are due
+
 	names    map[string]*name   // by path, what the directories hold
 	folders  map[string]*folder // by path, the directories that are read
 	turn     uint64             // counts full looks
@@ -88,7 +90,21 @@ func (l *look) checkGone() {
 		l.wantFull = true
 		return
 	}
-	now := time.Now()
+	if due := l.goneDue(time.Now()); len(due) > 0 {
+		l.dropping = true
+		l.checkAll(due)
+		l.dropping = false
+	}
+}
+
+// goneDue returns the files that have been away for long enough, in order. Files that one
+// command removes go one after the other: all wait until the newest has been away for
+// vanishHold, and until twice vanishHold after the oldest went at most. Else their pods would
+// go in several sets, and stop in another order than they depend on each other.
+func (l *look) goneDue(now time.Time) []string {
+	if at, some := l.goneAt(); !some || at.After(now) {
+		return nil
+	}
 	var due []string
 	for path, since := range l.gone {
 		if !since.Add(l.vanishing).After(now) {
@@ -96,7 +112,22 @@ func (l *look) checkGone() {
 		}
 	}
 	slices.Sort(due)
-	l.checkAll(due)
+	return due
+}
+
+// goneAt returns when the files that are away are due; false when there is none.
+func (l *look) goneAt() (at time.Time, some bool) {
+	var first, last time.Time
+	for _, since := range l.gone {
+		if !some || since.Before(first) {
+			first = since
+		}
+		if !some || since.After(last) {
+			last = since
+		}
+		some = true
+	}
+	return earlier(last.Add(l.vanishing), first.Add(2*l.vanishing)), some
 }
 
 // checkAll brings the readings of the files at paths up to date, which are
@@ -298,17 +329,16 @@ func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.T
 	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{*problem}}, nil)
 }
 
-// vanish removes path once it has been away for vanishHold.
+// vanish notes that path is away, and removes it when checkGone says so.
 func (l *look) vanish(path string, now time.Time) {
 	delete(l.pending, path)
 	if !l.set.Has(path) {
 		return
 	}
-	since, known := l.gone[path]
-	switch {
+	switch _, known := l.gone[path]; {
 	case !known:
 		l.gone[path] = now
-	case now.Sub(since) >= l.vanishing:
+	case l.dropping:
 		l.drop(path)
 	}
 }
