@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -405,5 +407,93 @@ func TestSetsEndsWithItsContextWhileNobodyAnswers(t *testing.T) {
 	cancel()
 	for _, err := range s.Sets(done) {
 		t.Errorf("a word although the context was done: %v", err)
+	}
+}
+
+// hostile is a member whose keys an attacker writes.
+type hostile struct {
+	etcdserverpb.UnimplementedKVServer
+	keys, bytes int // how many there are, and how long each value is
+	pages       atomic.Int64
+}
+
+func (h *hostile) Range(_ context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	h.pages.Add(1)
+	if n := len(r.Key) - 8; !r.KeysOnly && n > 0 { // a run of keys: few fit into one answer
+		var first, last int
+		_, err := fmt.Sscanf(string(r.Key)[n:]+" "+strings.TrimSuffix(string(r.RangeEnd)[n:], "\x00"), "%d %d", &first, &last)
+		if err != nil || last-first >= 4 {
+			return nil, status.Error(codes.ResourceExhausted, "too large")
+		}
+	}
+	out := &etcdserverpb.RangeResponse{Header: &etcdserverpb.ResponseHeader{ClusterId: 7, Revision: 9}}
+	for i := range h.keys {
+		key := fmt.Sprintf("/pods/%08d", i)
+		if key < string(r.Key) || key >= string(r.RangeEnd) {
+			continue
+		}
+		if out.More = r.Limit > 0 && int64(len(out.Kvs)) == r.Limit; out.More {
+			break
+		}
+		kv := &mvccpb.KeyValue{Key: []byte(key), ModRevision: int64(1 + i%9)}
+		if !r.KeysOnly {
+			kv.Value = []byte(strings.Repeat("x", h.bytes))
+		}
+		out.Kvs = append(out.Kvs, kv)
+	}
+	return out, nil
+}
+
+// TestSets_EndlessKeysOrValues_AreNotRead: an attacker writes keys below the prefix without
+// end. The reason is told, what stood stands, and little is asked for.
+func TestSets_EndlessKeysOrValues_AreNotRead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ keys, bytes, pages int }{
+		"keys":   {2 * mostKeys, 1, 1 + mostKeys/keysPage},
+		"values": {1000, 3 << 20, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &hostile{keys: c.keys, bytes: c.bytes}
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := grpc.NewServer()
+			etcdserverpb.RegisterKVServer(server, h)
+			go func() { _ = server.Serve(listener) }()
+			defer server.Stop()
+			s, err := New(Config{Endpoints: []string{"http://" + listener.Addr().String()}, Prefix: "/pods", Parse: func(_ []byte, file string) (source.File, []pod.Problem) {
+				return source.File{File: file}, nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for set, err := range s.Sets(t.Context()) {
+				if err == nil || !strings.Contains(err.Error(), errTooMuch.Error()) {
+					t.Errorf("%d files, %v", set.Files.Len(), err)
+				}
+				break
+			}
+			if n := h.pages.Load(); n > int64(c.pages) {
+				t.Errorf("%d pages are read, want at most %d", n, c.pages)
+			}
+		})
+	}
+}
+
+// TestApply_ValuesComeAndGo_AreCounted: what one source holds is known after every event.
+func TestApply_ValuesComeAndGo_AreCounted(t *testing.T) {
+	t.Parallel()
+	r := reading(t)
+	r.apply(nil, []*mvccpb.Event{put(2, "/pods/a", "pod one x"), put(2, "/pods/b", "pod two xyz")})
+	r.apply(nil, []*mvccpb.Event{put(3, "/pods/a", "x"), deleted(3, "/pods/b"), deleted(3, "/pods/c")})
+	if r.seen.bytes != 1 || r.seen.tooMuch() {
+		t.Errorf("%d bytes", r.seen.bytes)
+	}
+	r.seen.bytes = mostBytes
+	r.apply(nil, []*mvccpb.Event{put(4, "/pods/b", "x")})
+	if !r.seen.tooMuch() {
+		t.Error("more than is read is not noticed")
 	}
 }

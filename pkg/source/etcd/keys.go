@@ -20,12 +20,26 @@ type known struct {
 	cluster  uint64
 	revision int64 // 0 is nothing seen yet
 	keys     map[string]held
+	bytes    int // of all keys' values
 }
+
+// What is read of one source. The owner of a prefix, which needs none of the node, could else
+// fill the agent's memory; no node has pods for a tenth of it.
+const (
+	mostKeys  = 50_000
+	mostBytes = 256 << 20
+)
+
+var errTooMuch = fmt.Errorf("there are more than %d keys, or more than %d MiB in them, below the prefix", mostKeys, mostBytes>>20)
+
+// tooMuch reports whether more was seen than is read.
+func (k *known) tooMuch() bool { return len(k.keys) > mostKeys || k.bytes > mostBytes }
 
 // held is one key's value.
 type held struct {
 	modified int64
 	sum      [sha256.Size]byte
+	bytes    int
 }
 
 // listing is all keys at one revision, in byte order, without values.
@@ -130,9 +144,16 @@ func (k *known) events(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Even
 // put notes a key's value and reports whether it is another than before.
 func (k *known) put(c change) bool {
 	was, there := k.keys[c.key]
-	is := held{c.modified, c.sum()}
+	is := held{c.modified, c.sum(), len(c.value)}
 	k.keys[c.key] = is
+	k.bytes += is.bytes - was.bytes
 	return !there || was.sum != is.sum
+}
+
+// forget takes a key out.
+func (k *known) forget(key string) {
+	k.bytes -= k.keys[key].bytes
+	delete(k.keys, key)
 }
 
 // passedOver says why a key is not read; "" when it is. The rules are those of

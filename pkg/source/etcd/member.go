@@ -200,7 +200,10 @@ func (m *member) keys(ctx context.Context, from, end string, revision int64) (li
 			l.keys = append(l.keys, listed{key, kv.ModRevision})
 			from = key + "\x00"
 		}
-		if !page.More {
+		switch {
+		case len(l.keys) > mostKeys:
+			return listing{}, errTooMuch
+		case !page.More:
 			return l, nil
 		}
 		if len(page.Kvs) == 0 {

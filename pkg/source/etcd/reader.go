@@ -126,15 +126,39 @@ func (r *reader) list(ctx context.Context, m *member) error {
 		}
 	}
 	r.cfg.Log.Debug("Listed etcd's keys", "member", m.address, "prefix", r.prefix, "revision", l.revision, "keys", len(l.keys), "changed", len(want))
-	if err := m.values(ctx, l, want, r.put); err != nil {
+	if err := r.values(ctx, m, l, want); err != nil {
 		return err // the set was not told, and what was seen still holds
 	}
 	for _, key := range r.seen.missing(l) {
 		r.remove(key)
 	}
+	if r.seen.tooMuch() {
+		return errTooMuch
+	}
 	r.seen.cluster, r.seen.revision = l.cluster, l.revision
 	r.doubt = nil
 	return nil
+}
+
+// values reads values into the set, until they are more than twice what is read: as much may
+// come as goes.
+func (r *reader) values(ctx context.Context, m *member, l listing, want []int) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	full := false
+	err := m.values(ctx, l, want, func(c change) {
+		if full {
+			return
+		}
+		r.put(c)
+		if full = r.seen.bytes > 2*mostBytes; full {
+			stop()
+		}
+	})
+	if full {
+		return errTooMuch
+	}
+	return err
 }
 
 // remembers asks the member for the keys as we saw them last, before it may take
@@ -221,7 +245,7 @@ func (r *reader) put(c change) {
 
 // remove takes a key out of the set.
 func (r *reader) remove(key string) {
-	delete(r.seen.keys, key)
+	r.seen.forget(key)
 	if _, there := r.skipped[key]; there {
 		delete(r.skipped, key)
 		r.skips = true
@@ -246,6 +270,9 @@ func (r *reader) watch(ctx context.Context, m *member) error {
 			return errors.New("this is another cluster than a moment ago")
 		}
 		r.apply(header, batch)
+		if r.seen.tooMuch() {
+			return errTooMuch
+		}
 		if !r.tell() {
 			return nil
 		}
