@@ -52,8 +52,9 @@ type Images struct {
 	known   map[string]archived // by file name; loaded by the first pass
 	checked bool                // that the runtime still has what known says
 	told    bool                // that this runtime imports no archives
-	// distrusted holds, by file name, what was reported of archives that others could
-	// have written: they are imported once nobody else can.
+	// distrusted holds what the last pass reported of archives that others can write, by
+	// the path that they can write: one report for a directory, however many files are in
+	// it. An archive is imported once only its owner can write it.
 	distrusted map[string]string
 }
 
@@ -90,7 +91,7 @@ func NewImages(cfg ImagesConfig) *Images {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, owners: cfg.Owners, insecure: cfg.Insecure, log: log}
+	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, owners: cfg.Owners, insecure: cfg.Insecure, log: log, distrusted: map[string]string{}}
 }
 
 // Import imports what the directory holds and returns when the runtime lists
@@ -176,13 +177,16 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 	if !m.check(ctx, c) {
 		return settle, nil // others say that the runtime does not answer
 	}
+	distrusted := map[string]string{}
 	for _, name := range m.fresh(found) {
 		now := found[name]
 		if age := time.Since(time.Unix(0, now.Mtime)); age >= 0 && age < settle {
 			again = settle - age
 			continue
 		}
-		switch err := m.take(ctx, c, name, now); {
+		err := m.take(ctx, c, name, now)
+		distrust, isDistrusted := errors.AsType[*distrustError](err)
+		switch {
 		case err == nil:
 		case errors.Is(err, errNoTransfer):
 			if !m.told {
@@ -192,14 +196,12 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			return 0, errs
 		case ctx.Err() != nil:
 			return 0, errs
-		case isDistrusted(err):
-			if m.distrusted[name] != err.Error() {
+		case isDistrusted:
+			distrusted[distrust.path] = err.Error()
+			if m.distrusted[distrust.path] != err.Error() {
+				m.distrusted[distrust.path] = err.Error()
 				errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
 			}
-			if m.distrusted == nil {
-				m.distrusted = map[string]string{}
-			}
-			m.distrusted[name] = err.Error()
 		case status.Code(err) == codes.Unavailable:
 			again = settle
 		case !m.still(name, now): // somebody writes it: what it is, is to be seen
@@ -210,13 +212,14 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
 		}
 	}
+	m.distrusted = distrusted
 	return again, errs
 }
 
 // take imports one archive and remembers it.
 func (m *Images) take(ctx context.Context, c *conn, name string, now archived) error {
 	begin := time.Now()
-	f, err := os.Open(filepath.Join(m.dir, name))
+	f, err := openSame(filepath.Join(m.dir, name), now)
 	if err != nil {
 		return err
 	}
@@ -228,7 +231,6 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 	if err != nil {
 		return err
 	}
-	delete(m.distrusted, name)
 	if err := c.awaitImages(ctx, images); err != nil {
 		return err
 	}
@@ -243,6 +245,26 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 	return m.save()
 }
 
+// openSame opens an archive that was looked at before. Between the two, a user who can
+// write in the directory can exchange it for a FIFO, which blocks open(2), or for another
+// file: what is open must be the file that was looked at.
+func openSame(path string, want archived) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || !archiveOf(&st).same(want) {
+		_ = f.Close()
+		return nil, errors.New("another file took its place")
+	}
+	return f, nil
+}
+
 // trusts says who else could have written an archive: what is open is what is imported.
 func (m *Images) trusts(f *os.File) error {
 	if m.insecure {
@@ -253,27 +275,23 @@ func (m *Images) trusts(f *os.File) error {
 		return err
 	}
 	if p != nil {
-		return &distrustError{"lies in " + p.Path + ", which " + p.What, p.Fix}
+		return &distrustError{p.Path, "lies in " + p.Path + ", which " + p.What, p.Fix}
 	}
 	st, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	if p = trust.Judge(f.Name(), trust.Of(st), m.owners); p != nil {
-		return &distrustError{p.What, p.Fix}
+		return &distrustError{f.Name(), p.What, p.Fix}
 	}
 	return nil
 }
 
-// distrustError says that others could have written an archive.
-type distrustError struct{ what, fix string }
+// distrustError says that others could have written an archive. path is what they can
+// write: the archive, or a directory above it.
+type distrustError struct{ path, what, fix string }
 
 func (e *distrustError) Error() string { return e.what + " (" + e.fix + ")" }
-
-func isDistrusted(err error) bool {
-	_, is := errors.AsType[*distrustError](err)
-	return is
-}
 
 // scan returns the archives in the directory; none when it is missing.
 func (m *Images) scan() (map[string]archived, error) {
@@ -303,7 +321,12 @@ func (m *Images) look(name string) (archived, bool) {
 	if unix.Stat(filepath.Join(m.dir, name), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return archived{}, false
 	}
-	return archived{Dev: st.Dev, Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano()}, true
+	return archiveOf(&st), true
+}
+
+// archiveOf returns what identifies a version of a file.
+func archiveOf(st *unix.Stat_t) archived {
+	return archived{Dev: st.Dev, Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano()}
 }
 
 // still reports whether a file is what it was.
@@ -355,11 +378,11 @@ func (m *Images) check(ctx context.Context, c *conn) bool {
 	}
 	for name, a := range m.known {
 		for _, image := range a.Images {
-			ok, err := c.has(ctx, image)
+			id, err := c.imageID(ctx, image)
 			if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
 				return false
 			}
-			if !ok {
+			if id == "" {
 				delete(m.known, name)
 			}
 		}

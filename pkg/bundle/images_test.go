@@ -3,6 +3,7 @@ package bundle
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -84,6 +85,55 @@ func TestImportNeverOpensAFIFO(t *testing.T) {
 	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
 	if err := m.Import(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A user who can write in the directory exchanges an archive between the look and the open:
+// a FIFO does not block the agent, and another file is not imported.
+func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
+	for name, exchange := range map[string]func(path string){
+		"a FIFO":       func(path string) { mkfifo(t, path) },
+		"another file": func(path string) { old(t, path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "a.tar")
+			old(t, path)
+			m := NewImages(ImagesConfig{Dir: dir, Endpoint: "/nowhere", Memory: filepath.Join(dir, "memory")})
+			seen, ok := m.look("a.tar")
+			if !ok {
+				t.Fatal("the archive is not there")
+			}
+			if err := os.Rename(path, path+".old"); err != nil {
+				t.Fatal(err)
+			}
+			exchange(path)
+			if err := m.take(t.Context(), nil, "a.tar", seen); err == nil || !strings.Contains(err.Error(), "another file took its place") {
+				t.Errorf("take: %v", err)
+			}
+		})
+	}
+}
+
+// However many archives a user puts into a directory that others can write, there is one
+// report.
+func TestImport_ManyArchivesOfOthers_AreOneReport(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "open")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
+	reports := 0
+	for i := range 20 {
+		old(t, filepath.Join(dir, fmt.Sprintf("%d.tar", i)))
+		_, errs := m.pass(t.Context())
+		reports += len(errs)
+	}
+	if reports != 1 || len(m.distrusted) != 1 {
+		t.Errorf("%d reports and %d entries of 20 archives, want 1 and 1", reports, len(m.distrusted))
 	}
 }
 

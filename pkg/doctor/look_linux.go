@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,10 +146,12 @@ func (l looker) comm(pid int) string {
 	return name + " (process " + strconv.Itoa(pid) + ")"
 }
 
-// file looks at one file; a link counts as what it leads to.
+// file looks at one file; a link counts as what it leads to. It opens directories and
+// regular files alone: to open a FIFO blocks, and to open a device can start it.
 func (l looker) file(path, what string, role Role) File {
 	x := File{Path: path, What: what, Role: role}
-	info, err := os.Stat(l.path(path))
+	// O_PATH names the file without opening it.
+	at, err := os.OpenFile(l.path(path), unix.O_PATH, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return x
@@ -156,20 +159,30 @@ func (l looker) file(path, what string, role Role) File {
 		x.Exists, x.Err = true, reason(err)
 		return x
 	}
+	defer at.Close()
+	info, err := at.Stat()
+	if err != nil {
+		x.Exists, x.Err = true, reason(err)
+		return x
+	}
 	x.Exists, x.Mode = true, info.Mode()
-	var st unix.Stat_t
-	if unix.Stat(l.path(path), &st) == nil {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		x.UID, x.GID = int(st.Uid), int(st.Gid)
 	}
-	if info.IsDir() {
-		_, err = os.ReadDir(l.path(path))
-	} else if f, e := os.Open(l.path(path)); e == nil {
-		_ = f.Close()
-	} else {
-		err = e
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		x.Err = "is neither a file nor a directory"
+		return x
 	}
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(at.Fd())))
 	if err != nil {
 		x.Err = reason(err)
+		return x
+	}
+	defer f.Close()
+	if info.IsDir() {
+		if _, err := f.ReadDir(-1); err != nil {
+			x.Err = reason(err)
+		}
 	}
 	return x
 }

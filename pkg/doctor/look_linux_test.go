@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // tree writes files below a directory; a name that ends in / is a directory, and a
@@ -183,6 +184,27 @@ func TestLookAtNothing(t *testing.T) {
 
 // TestLookAtRights: what may be done with a file is what the file system says, and
 // what cannot be opened says why.
+// A user who can write in a directory of manifests puts a FIFO and a link to a device there:
+// doctor reports both and opens neither. To open the FIFO would block.
+func TestLook_ManifestIsNoRegularFile_IsNotOpened(t *testing.T) {
+	t.Parallel()
+	l := looker{tree(t, map[string]string{"m/device.yaml": "-> /dev/null", "m/pod.yaml": "x"})}
+	if err := unix.Mkfifo(l.path("/m/fifo.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const none = "is neither a file nor a directory"
+	want := map[string]string{"/m": "", "/m/device.yaml": none, "/m/fifo.yaml": none, "/m/pod.yaml": ""}
+	for _, x := range l.manifests("/m") {
+		if err, ok := want[x.Path]; !ok || x.Err != err {
+			t.Errorf("%s: %q, want %q", x.Path, x.Err, err)
+		}
+		delete(want, x.Path)
+	}
+	if len(want) > 0 {
+		t.Errorf("not looked at: %v", want)
+	}
+}
+
 func TestLookAtRights(t *testing.T) {
 	t.Parallel()
 	l := looker{tree(t, map[string]string{"f": "x", "l": "-> nowhere"})}
