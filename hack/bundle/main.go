@@ -38,6 +38,7 @@ type manifest struct {
 	Arch       string      `json:"arch"`
 	Go         string      `json:"go"`
 	PauseImage string      `json:"pauseImage"`
+	PauseID    string      `json:"pauseID"` // digest of the pause image's configuration: its ID in CRI
 	Components []component `json:"components"`
 	Files      []file      `json:"files"`
 }
@@ -76,7 +77,7 @@ func pack(dir string) error {
 	}
 	m := manifest{OS: "linux", Arch: setting(runc, "GOARCH"), Go: runc.GoVersion, PauseImage: pauseRef}
 
-	if err := pauseImage(filepath.Join(root, "pause.tar"), filepath.Join(dir, "pause"), m.Arch); err != nil {
+	if m.PauseID, err = pauseImage(filepath.Join(root, "pause.tar"), filepath.Join(dir, "pause"), m.Arch); err != nil {
 		return err
 	}
 	programs, err := filesBelow(root, func(p string) bool { return path.Ext(p) == "" })

@@ -65,9 +65,9 @@ func (c *conn) sandboxes(ctx context.Context, ready bool) ([]*cri.PodSandbox, er
 }
 
 // has reports whether the runtime's image list knows ref.
-func (c *conn) has(ctx context.Context, ref string) (bool, error) {
+func (c *conn) imageID(ctx context.Context, ref string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	resp, err := c.images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
-	return resp.GetImage() != nil, err
+	return resp.GetImage().GetId(), err
 }

@@ -16,6 +16,7 @@ type Manifest struct {
 	OS         string      `json:"os"`
 	Arch       string      `json:"arch"`
 	PauseImage string      `json:"pauseImage"`
+	PauseID    string      `json:"pauseID"` // the pause image's ID in CRI; "" in bundles of before
 	Components []Component `json:"components"`
 	Files      []File      `json:"files"`
 }

@@ -253,61 +253,68 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 		return err
 	}
 	defer c.Close()
-	if ok, err := c.answers(ctx, m.PauseImage); ok || err != nil {
+	// Every sandbox runs this image, so that its name alone is no proof: an archive or a
+	// pull can have given the name to another image.
+	id, err := c.answers(ctx, m.PauseImage)
+	if err != nil || id != "" && (id == m.PauseID || m.PauseID == "") {
 		return err
 	}
 	if _, err := c.importPath(ctx, filepath.Join(bin, "pause.tar")); err != nil {
 		return fmt.Errorf("import the pause image: %w", err)
 	}
-	return c.awaitImages(ctx, []string{m.PauseImage})
+	return c.awaitImage(ctx, m.PauseImage, m.PauseID)
 }
 
-// answers is has for a containerd that has just started: what it does not answer for
-// startLimit is an error.
-func (c *conn) answers(ctx context.Context, ref string) (bool, error) {
+// answers is imageID for a containerd that has just started: an error comes only after
+// startLimit.
+func (c *conn) answers(ctx context.Context, ref string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not say whether it has %s", ref))
 	defer cancel()
 	return c.ask(ctx, ref)
 }
 
-// ask is has until ctx ends: a call whose time was over on a machine that stood still
+// ask is imageID until ctx ends: a call whose time was over on a machine that stood still
 // for a moment is no refusal, nor is, for as long as a call may take, a connection that
 // broke while it was made.
-func (c *conn) ask(ctx context.Context, ref string) (bool, error) {
+func (c *conn) ask(ctx context.Context, ref string) (string, error) {
 	var broken time.Time // since when there is none
 	for {
-		ok, err := c.has(ctx, ref)
+		id, err := c.imageID(ctx, ref)
 		switch code := status.Code(err); {
 		case code == codes.DeadlineExceeded:
 		case code == codes.Unavailable && broken.IsZero():
 			broken = time.Now()
 		case code == codes.Unavailable && time.Since(broken) < callLimit:
 		default:
-			return ok, err
+			return id, err
 		}
 		if err := pause(ctx, startPoll); err != nil {
-			return false, err
+			return "", err
 		}
 	}
 }
 
-// awaitImages waits until CRI lists the images: it hears of them by an event.
+// awaitImages waits until CRI lists the images: an event tells it of them.
 func (c *conn) awaitImages(ctx context.Context, names []string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not list %s", strings.Join(names, ", ")))
-	defer cancel()
 	for _, name := range names {
-		for {
-			ok, err := c.ask(ctx, name)
-			if err != nil {
-				return err
-			}
-			if ok {
-				break
-			}
-			if err := pause(ctx, startPoll); err != nil {
-				return err
-			}
+		if err := c.awaitImage(ctx, name, ""); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// awaitImage waits until CRI lists the image by that ID, "" for any.
+func (c *conn) awaitImage(ctx context.Context, name, want string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not list %s", name))
+	defer cancel()
+	for {
+		id, err := c.ask(ctx, name)
+		if err != nil || id != "" && (want == "" || id == want) {
+			return err
+		}
+		if err := pause(ctx, startPoll); err != nil {
+			return err
+		}
+	}
 }

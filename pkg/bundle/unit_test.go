@@ -11,7 +11,14 @@ import (
 // The agent's unit takes rights away from the agent, and creates no mount namespace: the
 // runtime would not see the mounts of volumes.
 func TestUnitFile_ConfinesTheAgent_WithoutAMountNamespace(t *testing.T) {
-	text, err := os.ReadFile("../../packaging/nodectl.service")
+	for _, path := range []string{"../../packaging/nodectl.service", "../../packaging/kubelet.service.d/20-nodectl.conf"} {
+		t.Run(filepath.Base(path), func(t *testing.T) { confines(t, path) })
+	}
+}
+
+// confines fails if a unit leaves the agent without confinement.
+func confines(t *testing.T, path string) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,11 @@ const (
 	reasonPull    = "ErrImagePull"
 )
 
+// ownRepository is the repository of the pause image that comes with nodectl
+// (hack/bundle). A pull by this name would let the owner of that domain replace the program
+// of every new sandbox.
+const ownRepository = "nodectl.dev/pause"
+
 // DefaultPerRegistry is how many images are pulled from one registry at a time.
 const DefaultPerRegistry = 3
 
@@ -163,6 +168,9 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case policy == v1.PullNever: // also when it is there for others: that is not told
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
 		}
+	}
+	if n.repo == ownRepository {
+		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("image %q: the name belongs to the bundled runtime, and no registry has it", image), Final: true}
 	}
 	told(pod.PullNews{Image: image})
 	began := time.Now()

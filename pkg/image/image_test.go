@@ -246,6 +246,8 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 		{"r.io/missing", v1.PullAlways, "ErrImagePull: pull image r.io/missing:latest: not found", false, 1},
 		{"UPPER:::", v1.PullAlways, `InvalidImageName: image "UPPER:::": invalid reference format`, true, 0},
 		{"", v1.PullAlways, `InvalidImageName: image ""`, true, 0},
+		{"nodectl.dev/pause:1", v1.PullAlways, `ErrImagePull: image "nodectl.dev/pause:1": the name belongs to the bundled runtime`, true, 0},
+		{"nodectl.dev/pause@sha256:" + strings.Repeat("a", 64), "", `ErrImagePull: image "nodectl.dev/pause@`, true, 0},
 	} {
 		for _, volume := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s %s %t", c.image, c.policy, volume), func(t *testing.T) {

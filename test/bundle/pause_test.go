@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,8 +14,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/wait"
 )
 
@@ -196,5 +201,49 @@ func BenchmarkSandbox_SeccompOfPause(b *testing.B) {
 			b.ReportMetric(values[len(values)/4], "ratio-p25")
 			b.ReportMetric(values[len(values)*3/4], "ratio-p75")
 		}
+	}
+}
+
+// An archive gives the pause image's name to another image. The next start of the runtime
+// imports the bundle's own again: every new sandbox runs what has that name.
+func TestStart_PauseImageExchanged_IsImportedAgain(t *testing.T) {
+	t.Parallel()
+	r, _ := fresh(t, "x")
+	endpoint, err := r.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	id := func() string {
+		r, err := cri.NewImageServiceClient(c).ImageStatus(t.Context(), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Pause}}, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetImage().GetId()
+	}
+	own := id()
+	archive := filepath.Join(t.TempDir(), "pause.tar")
+	put(t, archive, docker(t, node.Pause, image(t, runtime.GOARCH)))
+	if _, err := bundle.ImportFile(t.Context(), endpoint, archive); err != nil {
+		t.Fatal(err)
+	}
+	wait.NoError(t, func() error {
+		if id() == own {
+			return errors.New("CRI lists the bundle's image still")
+		}
+		return nil
+	})
+	if err := r.Stop(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := id(); got != own {
+		t.Errorf("after a start the pause image is %s, want %s", got, own)
 	}
 }
