@@ -3,23 +3,50 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// confineReading takes from this process, by Landlock, what a command that reads manifests
-// and prints does not do: to create, write, rename and remove files, to execute programs
-// and, unless remote, to use TCP. Open files, such as the output, stay usable. It changes
-// nothing on a kernel without Landlock.
+// confineReading takes from this process what a command that reads manifests and prints
+// does not do: to create, write, rename and remove files, to change their owners, modes and
+// attributes, to execute programs, to send signals, to connect to Unix sockets (a container
+// runtime listens on one) and, unless remote, to use TCP. Of its capabilities it keeps the
+// one that reads every file. Open files and connections stay usable. Where the kernel lacks
+// Landlock or seccomp, the rest is taken.
 func confineReading(remote bool) error {
-	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	switch errno {
-	case 0:
-	case unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM: // the last from a container's system call filter
+	// All of this is of a thread; threads that start later inherit it.
+	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+	if errors.Is(errno, unix.ENOTSUP) { // a program with cgo, which no release is
 		return nil
-	default:
+	}
+	if errno != 0 {
+		return fmt.Errorf("set no_new_privs: %w", errno)
+	}
+	if err := restrictFiles(remote); err != nil {
+		return err
+	}
+	if err := dropCapabilities(); err != nil {
+		return err
+	}
+	return filterCalls()
+}
+
+// isAbsent reports whether an error says that the kernel, or the system call filter of a
+// container, does not offer a call.
+func isAbsent(errno syscall.Errno) bool {
+	return errno == unix.ENOSYS || errno == unix.EOPNOTSUPP || errno == unix.EPERM
+}
+
+// restrictFiles restricts this process by Landlock.
+func restrictFiles(remote bool) error {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	switch {
+	case isAbsent(errno):
+		return nil
+	case errno != 0:
 		return fmt.Errorf("ask for the version of Landlock: %w", errno)
 	}
 	rules := landlockRules(int(version), remote)
@@ -28,14 +55,6 @@ func confineReading(remote bool) error {
 		return fmt.Errorf("create Landlock ruleset: %w", errno)
 	}
 	defer unix.Close(int(fd))
-	// Both are of a thread; threads that start later inherit them.
-	_, _, errno = syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-	if errors.Is(errno, unix.ENOTSUP) { // a program with cgo, which no release is
-		return nil
-	}
-	if errno != 0 {
-		return fmt.Errorf("set no_new_privs: %w", errno)
-	}
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return fmt.Errorf("restrict this process by Landlock: %w", errno)
 	}
@@ -43,7 +62,8 @@ func confineReading(remote bool) error {
 }
 
 // landlockRules returns struct landlock_ruleset_attr of this version of Landlock: the
-// accesses to files and to TCP ports that are handled, hence refused.
+// accesses to files and to TCP ports that are handled, hence refused, and what is refused
+// outside of this process.
 func landlockRules(version int, remote bool) []uint64 {
 	files := uint64(unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
@@ -56,8 +76,93 @@ func landlockRules(version int, remote bool) []uint64 {
 	if version >= 3 {
 		files |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
-	if version >= 4 && !remote {
-		return []uint64{files, unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP}
+	if version >= 5 {
+		files |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	var ports uint64
+	if !remote {
+		ports = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	}
+	switch {
+	case version >= 6:
+		return []uint64{files, ports, unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL}
+	case version >= 4:
+		return []uint64{files, ports}
 	}
 	return []uint64{files}
+}
+
+// dropCapabilities keeps, if it is there, the capability to read every file.
+func dropCapabilities() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	kept := sets[0].Permitted & (1 << unix.CAP_DAC_READ_SEARCH)
+	sets = [2]unix.CapUserData{{Effective: kept, Permitted: kept}}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets[0])), 0)
+	if errno != 0 {
+		return fmt.Errorf("drop capabilities: %w", errno)
+	}
+	return nil
+}
+
+// deniedCalls change files that root owns, or act on other processes, without any
+// capability and outside of what Landlock handles. io_uring makes sockets past a filter.
+var deniedCalls = append([]uint32{
+	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
+	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
+	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT,
+	unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_SEND_SIGNAL,
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_IO_URING_SETUP,
+}, oldCalls...)
+
+// Offsets in struct seccomp_data.
+const (
+	callNumber = 0
+	callArch   = 4
+	callArg0   = 16 // the low half, on little-endian machines
+)
+
+// filterCalls makes deniedCalls, Unix sockets and calls of another architecture fail with
+// EPERM.
+func filterCalls() error {
+	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	if !ok {
+		return nil
+	}
+	load := func(at uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
+	}
+	jump := func(test uint16, value uint32, yes, no int) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, Jt: uint8(yes), Jf: uint8(no), K: value}
+	}
+	deny := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
+	allow := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
+	const x32 = 0x40000000 // a bit of the numbers of a second set of calls on amd64
+	filter := []unix.SockFilter{
+		load(callArch), jump(unix.BPF_JEQ, arch, 1, 0), deny,
+		load(callNumber), jump(unix.BPF_JGE, x32, 0, 1), deny,
+	}
+	for _, call := range deniedCalls {
+		filter = append(filter, jump(unix.BPF_JEQ, call, 0, 1), deny)
+	}
+	filter = append(filter,
+		jump(unix.BPF_JEQ, unix.SYS_SOCKET, 1, 0), allow,
+		load(callArg0), jump(unix.BPF_JEQ, unix.AF_UNIX, 0, 1), deny, allow)
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	// SECCOMP_FILTER_FLAG_TSYNC applies the filter to all threads. The first result is the
+	// ID of a thread that could not take it.
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	switch {
+	case isAbsent(errno) || errno == unix.EINVAL: // the last from a kernel without filters
+		return nil
+	case errno != 0:
+		return fmt.Errorf("filter system calls: %w", errno)
+	case thread != 0:
+		return fmt.Errorf("filter system calls: thread %d did not take the filter", thread)
+	}
+	runtime.KeepAlive(filter)
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,12 +34,14 @@ func init() {
 		}
 	}
 	dir := os.Args[1]
-	dial := func() error {
-		c, err := net.Dial("tcp", os.Args[2])
-		if err == nil {
-			c.Close()
+	dial := func(network, address string) func() error {
+		return func() error {
+			c, err := net.Dial(network, address)
+			if err == nil {
+				c.Close()
+			}
+			return err
 		}
-		return err
 	}
 	for _, try := range []struct {
 		what string
@@ -55,7 +58,10 @@ func init() {
 		{"mkdir", func() error { return os.Mkdir(filepath.Join(dir, "sub"), 0o700) }},
 		{"link", func() error { return os.Symlink("file", filepath.Join(dir, "link")) }},
 		{"execute", func() error { return exec.Command("/bin/true").Run() }},
-		{"connect", dial},
+		{"connect", dial("tcp", os.Args[2])},
+		{"runtime", dial("unix", os.Args[3])},
+		{"chmod", func() error { return os.Chmod(filepath.Join(dir, "file"), 0o644) }},
+		{"signal", func() error { return unix.Kill(os.Getppid(), 0) }},
 		{"read", func() error { _, err := os.ReadFile(filepath.Join(dir, "file")); return err }},
 		{"remove", func() error { return os.Remove(filepath.Join(dir, "file")) }},
 	} {
@@ -67,6 +73,13 @@ func init() {
 			verdict = err.Error()
 		}
 		fmt.Println(try.what, verdict)
+	}
+	if status, err := os.ReadFile("/proc/thread-self/status"); mode != "before" {
+		_, effective, _ := strings.Cut(string(status), "\nCapEff:\t")
+		effective, _, _ = strings.Cut(effective, "\n")
+		if mask, err2 := strconv.ParseUint(effective, 16, 64); err != nil || err2 != nil || mask&^(1<<unix.CAP_DAC_READ_SEARCH) != 0 {
+			fmt.Println("capabilities", effective, err, err2)
+		}
 	}
 	// Threads that were there before, and new ones.
 	var all sync.WaitGroup
@@ -82,7 +95,7 @@ func init() {
 }
 
 // A manifest finds a fault in a parser of merge. It can read what the command can, and
-// change, execute and call nothing.
+// change, execute, call and signal nothing.
 func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 || v < 4 {
 		t.Fatalf("this kernel has Landlock %d (%v); the test needs 4", v, errno)
@@ -92,18 +105,24 @@ func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	const words = "write, create, mkdir, link, execute, connect, read, remove"
+	socket := filepath.Join(t.TempDir(), "runtime")
+	u, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	const words = "write, create, mkdir, link, execute, connect, runtime, chmod, signal, read, remove"
 	for mode, refused := range map[string]string{
 		"before": "",
-		"after":  "write, create, mkdir, link, execute, connect, remove",
-		"remote": "write, create, mkdir, link, execute, remove",
+		"after":  "write, create, mkdir, link, execute, connect, runtime, chmod, signal, remove",
+		"remote": "write, create, mkdir, link, execute, runtime, chmod, signal, remove",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
 			if err := os.WriteFile(filepath.Join(dir, "file"), []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("/proc/self/exe", dir, l.Addr().String())
+			cmd := exec.Command("/proc/self/exe", dir, l.Addr().String(), socket)
 			cmd.Env = []string{confinedEnv + "=" + mode}
 			out, err := cmd.CombinedOutput()
 			if err != nil {
@@ -126,9 +145,9 @@ func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 
 // A kernel's version of Landlock has only the accesses that it knows.
 func TestLandlockRules_Version_KnowsItsAccesses(t *testing.T) {
-	for version, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 7: 2} {
+	for version, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 3, 7: 3} {
 		rules := landlockRules(version, false)
-		if len(rules) != want || (rules[0]&unix.LANDLOCK_ACCESS_FS_REFER != 0) != (version >= 2) || (rules[0]&unix.LANDLOCK_ACCESS_FS_TRUNCATE != 0) != (version >= 3) {
+		if len(rules) != want || (rules[0]&unix.LANDLOCK_ACCESS_FS_REFER != 0) != (version >= 2) || (rules[0]&unix.LANDLOCK_ACCESS_FS_TRUNCATE != 0) != (version >= 3) || (rules[0]&unix.LANDLOCK_ACCESS_FS_IOCTL_DEV != 0) != (version >= 5) {
 			t.Errorf("version %d: %x", version, rules)
 		}
 		if rules[0]&(unix.LANDLOCK_ACCESS_FS_READ_FILE|unix.LANDLOCK_ACCESS_FS_READ_DIR) != 0 {

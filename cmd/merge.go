@@ -3,6 +3,8 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -118,15 +120,12 @@ func (p *program) confine() error {
 // dryRun prints what serving the set would change.
 func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	log := p.logger(slog.LevelWarn)
-	look, done, err := p.against(ctx, f.against)
+	look, saved, done, err := p.against(ctx, f.against)
 	if err != nil {
 		return err
 	}
 	defer done()
 	r := reading{kept: p.keptSpecs(look.Kept), permissions: file.Say, lasting: true, log: log}
-	if look.Against != nil {
-		r.kept = look.Against.Pods // what is rejected stands as it was saved
-	}
 	if look.Observer != nil {
 		sets, err := p.lastSets()
 		if err != nil {
@@ -134,10 +133,16 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		}
 		r.restored = p.restored(sets)
 	}
-	if look.Config, err = p.podConfig(r); err != nil {
+	if err := p.confine(); err != nil {
 		return err
 	}
-	if err := p.confine(); err != nil {
+	if saved != nil {
+		if look.Against, err = forecast.ReadSaved(saved, f.against); err != nil {
+			return failed(exitMerge, err)
+		}
+		r.kept = look.Against.Pods // what is rejected stands as it was saved
+	}
+	if look.Config, err = p.podConfig(r); err != nil {
 		return err
 	}
 	preview, err := forecast.Preview(ctx, look)
@@ -171,30 +176,27 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// against finds what a dry run compares with. done lets go of it.
-func (p *program) against(ctx context.Context, with string) (look forecast.Options, done func(), err error) {
+// against finds what a dry run compares with: a look, or the text of a saved set, which is
+// parsed only in a confined process. done releases it.
+func (p *program) against(ctx context.Context, with string) (look forecast.Options, saved []byte, done func(), err error) {
 	done = func() {}
 	switch with {
 	case "none":
-		return look, done, nil
+		return look, nil, done, nil
 	case "auto", "runtime":
 	default:
-		data, err := os.ReadFile(with)
-		if err != nil {
-			return look, done, failed(exitMerge, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
+		if saved, err = readAtMost(with, largestSaved); err != nil {
+			return look, nil, done, failed(exitMerge, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
 		}
-		if look.Against, err = forecast.ReadSaved(data, with); err != nil {
-			return look, done, failed(exitMerge, err)
-		}
-		return look, done, nil
+		return look, saved, done, nil
 	}
 	runtime, err := p.observe(ctx)
 	if err != nil && with == "runtime" {
-		return look, done, failed(exitRuntime, err, asRoot(err))
+		return look, nil, done, failed(exitRuntime, err, asRoot(err))
 	}
 	if err != nil {
 		p.say(p.err.Notice("compared with nothing, so every pod is an ADD: " + err.Error()))
-		return look, done, nil
+		return look, nil, done, nil
 	}
 	look.Observer = runtime
 	look.Here, look.RequireSourceReady, look.Forbids = p.here, p.requireSourceReady(), p.forbids
@@ -208,7 +210,25 @@ func (p *program) against(ctx context.Context, with string) (look forecast.Optio
 			look.Kept[i].Want = &want
 		}
 	}
-	return look, func() { _ = runtime.Close() }, nil
+	return look, nil, func() { _ = runtime.Close() }, nil
+}
+
+// largestSaved is the most that a saved set may have: far more than all sources of a
+// machine.
+const largestSaved = 256 << 20
+
+// readAtMost reads a file of at most that many bytes.
+func readAtMost(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("read %s: larger than %d MiB", path, most>>20)
+	}
+	return data, err
 }
 
 // tell says what is wrong with a set and returns what that is worth as an exit

@@ -1,0 +1,4 @@
+package cmd
+
+// oldCalls are the calls of deniedCalls' kind that newer architectures lack: all of them.
+var oldCalls []uint32
