@@ -104,7 +104,7 @@ names the claim afterwards gets an empty one.`,
 	}
 	namespace := cmd.Flags().StringP("namespace", "n", "default", "the namespace of the claims")
 	word(cmd.Flags(), "namespace", "NAME")
-	cmd.RunE = func(_ *cobra.Command, names []string) error {
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		_, users, err := p.claims()
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ names the claim afterwards gets an empty one.`,
 			if used := users[key]; len(used) > 0 {
 				return failed(exitFailure, fmt.Errorf("volume %s is used by pod %s", key, strings.Join(used, ", ")), "take the pod away first: remove its manifest, or nodectl runonce --down")
 			}
-			err := volume.RemoveClaim(p.cfg.RootDir, key.Namespace, key.Name)
+			err := volume.RemoveClaim(cmd.Context(), p.cfg.RootDir, key.Namespace, key.Name)
 			switch {
 			case errors.Is(err, volume.ErrNoClaim):
 				return failed(exitFailure, fmt.Errorf("volume %s not found", key), "nodectl get volumes lists them")

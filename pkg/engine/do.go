@@ -135,7 +135,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	rt := w.env.runtime
 	switch s.Action {
 	case plan.PutVolumes:
-		w.beginInstance(v.Want, s.Instance)
+		w.beginInstance(ctx, v.Want, s.Instance)
 		w.save()
 		place, err := w.place(v.Want)
 		if err != nil {
@@ -148,7 +148,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return err
 	case plan.RunSandbox:
 		w.reportSandbox(v, s)
-		w.beginInstance(v.Want, s.Instance)
+		w.beginInstance(ctx, v.Want, s.Instance)
 		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
 			var torn error
@@ -211,9 +211,9 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 				return err
 			}
 		}
-		return w.env.volumes.Take(s.UID, s.Instance)
+		return w.env.volumes.Take(ctx, s.UID, s.Instance)
 	case plan.Forget:
-		return w.forget(s.UID)
+		return w.forget(ctx, s.UID)
 	}
 	return fmt.Errorf("unknown step %q", s.Action)
 }

@@ -530,3 +530,41 @@ func TestGetPodsShowsNoGhostAsRunning(t *testing.T) {
 		t.Error("a pod of which nothing is on the runtime is shown as Running")
 	}
 }
+
+// A pod's volumes are on a network file system that does not answer. The pod takes no start
+// slot from others.
+// Shows: F22.
+func TestF22_HungVolumes_HoldNoStartSlot(t *testing.T) {
+	for _, call := range []string{"Mounts", "Ready"} {
+		t.Run(call, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				put := map[string]int{} // calls of a pod: before Put, Ready does not look at the volumes
+				var mu sync.Mutex
+				answers := make(chan struct{})
+				m.disk.hung = func(c string, want *pod.Spec) <-chan struct{} {
+					mu.Lock()
+					defer mu.Unlock()
+					if put[want.Name]++; c == call && want.Name != "c" && put[want.Name] > 1 {
+						return answers
+					}
+					return nil
+				}
+				m.src.set(mkpod("a"), mkpod("b"))
+				m.arrive()
+				m.src.set(mkpod("a"), mkpod("b"), mkpod("c"))
+				m.pass(30 * time.Second)
+				if got := m.phase("c"); got != "Running" {
+					t.Errorf("c = %s after 30 s", got)
+				}
+				close(answers)
+				m.pass(time.Minute)
+				for _, name := range []string{"a", "b"} {
+					if got := m.phase(name); got != "Running" {
+						t.Errorf("%s = %s once its volumes answer", name, got)
+					}
+				}
+				m.leave()
+			})
+		})
+	}
+}

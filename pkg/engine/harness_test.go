@@ -333,10 +333,11 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 type disk struct {
 	mu      sync.Mutex
 	full    bool
-	shut    bool          // the journal is full too
-	killed  bool          // who writes now is not there any more
-	slow    time.Duration // that writing a set takes
-	stuck   time.Duration // that putting volumes takes, for a pod that has some
+	shut    bool                                              // the journal is full too
+	killed  bool                                              // who writes now is not there any more
+	slow    time.Duration                                     // that writing a set takes
+	stuck   time.Duration                                     // that putting volumes takes, for a pod that has some
+	hung    func(call string, want *pod.Spec) <-chan struct{} // until when a call for volumes hangs; nil: it does not
 	records map[pod.Key]pod.Record
 	sets    map[string]map[string]pod.Standing // by layer and file; nil: nothing of the sources is kept
 	volumes map[string]string                  // "uid/instance" → the data they show
@@ -433,6 +434,7 @@ func (d *disk) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int)
 }
 
 func (d *disk) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
+	d.onVolumes("Ready", want)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	shown, put := d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)]
@@ -444,7 +446,20 @@ func shows(want *pod.Spec) string {
 	return want.Data.Hash(func(string, string) bool { return true })
 }
 
-func (d *disk) Mounts(pod.CreateRequest) ([]pod.Mount, error) { return nil, nil }
+func (d *disk) Mounts(_ context.Context, r pod.CreateRequest) ([]pod.Mount, error) {
+	d.onVolumes("Mounts", r.Want)
+	return nil, nil
+}
+
+// onVolumes hangs as long as the test says, as a network file system can.
+func (d *disk) onVolumes(call string, want *pod.Spec) {
+	if d.hung == nil {
+		return
+	}
+	if until := d.hung(call, want); until != nil {
+		<-until
+	}
+}
 
 func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
 
@@ -454,14 +469,14 @@ func (d *disk) Over(_ context.Context, want *pod.Spec, _ int) (string, error) {
 	return d.over[want.UID()], nil
 }
 
-func (d *disk) Take(uid string, instance int) error {
+func (d *disk) Take(_ context.Context, uid string, instance int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.volumes, fmt.Sprintf("%s/%d", uid, instance))
 	return nil
 }
 
-func (d *disk) Forget(key pod.Key, uid string) error {
+func (d *disk) Forget(_ context.Context, key pod.Key, uid string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.records[key].UID == uid {
@@ -475,7 +490,7 @@ func (d *disk) Forget(key pod.Key, uid string) error {
 	return nil
 }
 
-func (d *disk) Sweep(keep func(string) bool) (removed []string, _ error) {
+func (d *disk) Sweep(_ context.Context, keep func(string) bool) (removed []string, _ error) {
 	if d.onSweep != nil {
 		d.onSweep()
 	}

@@ -226,7 +226,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.admit(ctx)
 		}
 		l.flush(ctx)
-		l.noteAllReported()
+		l.noteAllReported(ctx)
 		if l.mode.finished != nil && l.mode.finished() {
 			return nil
 		}

@@ -83,7 +83,7 @@ func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) er
 }
 
 // request puts together all that a container is made of.
-func (w *worker) request(v plan.View, s plan.Step) (r pod.CreateRequest, err error) {
+func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.CreateRequest, err error) {
 	r = pod.CreateRequest{Want: v.Want, Container: s.Container, Sandbox: v.Have.Sandbox, Attempt: s.Attempt, Streak: s.Streak}
 	if r.Place, err = w.place(v.Want); err != nil {
 		return r, err
@@ -102,14 +102,18 @@ func (w *worker) request(v plan.View, s plan.Step) (r pod.CreateRequest, err err
 	if r.Env, err = pod.Environment(r, from); err != nil {
 		return r, err
 	}
-	r.Mounts, err = w.env.volumes.Mounts(r)
+	r.Mounts, err = w.env.volumes.Mounts(ctx, r)
 	return r, err
 }
 
 func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
-	var r pod.CreateRequest
-	var err error
-	if r, err = w.request(v, s); err != nil {
+	var request pod.CreateRequest
+	// A network file system can hang: the start slot must not wait for it.
+	err := w.call(ctx, w.env.starts.CallTimeout(), nil, func() (err error) {
+		request, err = w.request(ctx, v, s)
+		return err
+	})
+	if err != nil {
 		var cannot *pod.StartError
 		if errors.As(err, &cannot) {
 			return err
@@ -123,7 +127,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 				return &pod.StartError{Reason: "CreateContainerError", Err: err}
 			}
 		}
-		id, err = w.env.runtime.CreateContainer(ctx, r)
+		id, err = w.env.runtime.CreateContainer(ctx, request)
 		return err
 	})
 	if err != nil {

@@ -82,7 +82,7 @@ func (w *worker) reportOverdue(ctx context.Context) {
 	if err != nil || have.Empty() {
 		return // the look after the stop says what became of it
 	}
-	v := w.view(have)
+	v := w.view(ctx, have)
 	if p := plan.Next(v); p.Stopping {
 		w.sendReport(ctx, v, p)
 	}

@@ -66,7 +66,7 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 
 // sweepDirectories removes, beside the loop, what agents that died left on the
 // disk, and of cgroups, of pods that nobody knows any more (I6).
-func (l *loop) sweepDirectories() {
+func (l *loop) sweepDirectories(ctx context.Context) {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {
 		keep[e.uid] = true
@@ -82,7 +82,7 @@ func (l *loop) sweepDirectories() {
 	}
 	l.env.sweep.begin(maps.Clone(keep)) // workers may add to it
 	l.workers.Go(func() {
-		removed, err := l.cfg.Volumes.Sweep(l.env.sweep.keeps)
+		removed, err := l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
 		l.env.sweep.end()
 		if err != nil {
 			l.log.Warn("Directories of unknown pods not removed", "error", err)

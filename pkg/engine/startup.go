@@ -109,7 +109,7 @@ func (l *loop) noteUnanswered() {
 
 // noteAllReported reports once that every pod was observed, and once that the start is
 // over: every source has answered, too.
-func (l *loop) noteAllReported() {
+func (l *loop) noteAllReported(ctx context.Context) {
 	if l.start.phase != phaseSyncing {
 		return
 	}
@@ -137,6 +137,6 @@ func (l *loop) noteAllReported() {
 		}
 	}
 	if l.mode.sweep && l.start.whole {
-		l.sweepDirectories()
+		l.sweepDirectories(ctx)
 	}
 }

@@ -142,16 +142,16 @@ func (w *worker) run(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		view := w.view(have)
+		view := w.view(ctx, have)
 		w.planningSince.Store(time.Now().UnixNano())
 		p := w.env.next(view)
 		w.planningSince.Store(0)
 		if view.StopWaits != "" && p.Stopping && view.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
 			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
 		}
-		w.remember(view, p)
+		w.remember(ctx, view, p)
 		if p.Gone {
-			w.forgetRest()
+			w.forgetRest(ctx)
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
 			w.trouble.unended = pod.Trouble{} // it was done, by us or by itself
@@ -238,7 +238,7 @@ func (p *progress) loops(steps []plan.Step) bool {
 }
 
 // view gathers all that is known of the pod now.
-func (w *worker) view(have pod.Actual) plan.View {
+func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	w.rec.raiseAttempts(have)
 	w.rec.forgetLives(have)
 	w.rec.catchUp(have)
@@ -280,8 +280,12 @@ func (w *worker) view(have pod.Actual) plan.View {
 		v.Evicted = o.message
 	}
 	if want != nil {
-		put, current, until := w.env.volumes.Ready(want, plan.Instance(v))
-		v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
+		// A network file system can hang: the start slot must not wait for it.
+		_ = w.call(ctx, w.env.starts.CallTimeout(), nil, func() error {
+			put, current, until := w.env.volumes.Ready(want, plan.Instance(v))
+			v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
+			return nil
+		})
 	}
 	return v
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -48,11 +49,11 @@ func (w *worker) loadRecord(uid string) {
 
 // forgetRest removes what an agent that died early may have left of a pod that
 // nothing else shows.
-func (w *worker) forgetRest() {
+func (w *worker) forgetRest(ctx context.Context) {
 	if w.uid == "" {
 		return
 	}
-	if err := w.env.volumes.Forget(w.key, w.uid); err != nil {
+	if err := w.env.volumes.Forget(ctx, w.key, w.uid); err != nil {
 		w.log.Warn("Directory of the pod not removed", "error", err)
 	}
 	w.uid = ""
@@ -107,7 +108,7 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 
 // remember puts into the record what this look decided: the spec the instance
 // stands for, its end, and since when it stops.
-func (w *worker) remember(v plan.View, p plan.Plan) {
+func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
 	}
@@ -117,10 +118,10 @@ func (w *worker) remember(v plan.View, p plan.Plan) {
 	switch {
 	case w.rec.Terminal != "":
 	case w.update.refused.final && v.Have.Empty() && v.Want != nil:
-		w.refuse(v.Want)
+		w.refuse(ctx, v.Want)
 	case p.Ended.Phase != "":
 		if w.rec.Instance == 0 { // its API server knows the end of what was never here
-			w.beginInstance(v.Want, 1)
+			w.beginInstance(ctx, v.Want, 1)
 		}
 		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
@@ -155,19 +156,19 @@ func acknowledged(want *pod.Spec) time.Time {
 
 // refuse records a refusal for good as the end of an instance that never was, so
 // that no later agent judges the pod again.
-func (w *worker) refuse(want *pod.Spec) {
-	w.beginInstance(want, max(w.rec.Instance, 1))
+func (w *worker) refuse(ctx context.Context, want *pod.Spec) {
+	w.beginInstance(ctx, want, max(w.rec.Instance, 1))
 	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.update.refused.reason
 	w.rec.TerminalMessage = status.Rejected + w.update.refused.message
 }
 
 // beginInstance notes the instance that is about to start.
-func (w *worker) beginInstance(want *pod.Spec, instance int) {
+func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) {
 	if w.rec.Instance == instance && w.rec.Want != nil && w.rec.UID == want.UID() {
 		return
 	}
 	if old := w.rec.UID; old != "" && old != want.UID() {
-		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(w.key, old)); err != nil {
+		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(ctx, w.key, old)); err != nil {
 			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
 		}
 		w.rec.Attempts, w.reported.status = make(map[string]uint32), v1.PodStatus{}
@@ -198,12 +199,12 @@ func (w *worker) giveBack(uid string) error {
 
 // forget removes what is left of the pod; its record is then empty, and nothing
 // writes it again.
-func (w *worker) forget(uid string) error {
+func (w *worker) forget(ctx context.Context, uid string) error {
 	if uid != "" {
 		if err := w.giveBack(uid); err != nil {
 			return err
 		}
-		if err := w.env.volumes.Forget(w.key, uid); err != nil {
+		if err := w.env.volumes.Forget(ctx, w.key, uid); err != nil {
 			return err
 		}
 	}

@@ -65,19 +65,19 @@ type Volumes interface {
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
 	// Mounts returns the mounts of one container of an instance that is in place;
 	// r has its environment.
-	Mounts(r pod.CreateRequest) ([]pod.Mount, error)
+	Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error)
 	// Over says which limit of its disk the instance exceeds, "" for none: measured
 	// now (C-1.35.9). The end of ctx ends it.
 	Over(ctx context.Context, want *pod.Spec, instance int) (string, error)
 	// Take removes the volumes of one instance of the pod with uid. It never
 	// follows a link out of the pod's directory nor crosses a mount.
-	Take(uid string, instance int) error
+	Take(ctx context.Context, uid string, instance int) error
 	// Forget removes all that is left of the pod: its directory and its log
 	// directory.
-	Forget(key pod.Key, uid string) error
+	Forget(ctx context.Context, key pod.Key, uid string) error
 	// Sweep removes the directories of all pods but those whose UIDs keep is true for,
 	// which it asks right before, and returns the UIDs it removed.
-	Sweep(keep func(uid string) bool) ([]string, error)
+	Sweep(ctx context.Context, keep func(uid string) bool) ([]string, error)
 }
 
 // Cgroups keeps one cgroup for each pod (C-1.41). Nothing is ever touched that does

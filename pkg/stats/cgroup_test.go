@@ -192,7 +192,7 @@ func TestTreesAreMeasuredAsDuDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := measureTree(t.Context(), dir)
+	got, err := measureTree(t.Context(), dir, new(largest))
 	if err != nil || got.inodes != 6 || got.bytes < 12288 || got.bytes > 64<<10 {
 		t.Errorf("%+v %v", got, err)
 	}
@@ -204,10 +204,10 @@ func TestTreesAreMeasuredAsDuDoes(t *testing.T) {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := measureTree(t.Context(), deep); err == nil {
+	if _, err := measureTree(t.Context(), deep, new(largest)); err == nil {
 		t.Error("a tree without end is measured")
 	}
-	if _, err := measureTree(t.Context(), filepath.Join(dir, "out")); err == nil {
+	if _, err := measureTree(t.Context(), filepath.Join(dir, "out"), new(largest)); err == nil {
 		t.Error("a link is followed")
 	}
 }

@@ -18,8 +18,8 @@ const (
 	// remeasure is how long what was measured of a pod's disks is told (the kubelet's
 	// volumeStatsAggPeriod).
 	remeasure = time.Minute
-	// deepest is how far a tree is followed, and largest is how many names are
-	// counted: a pod that has more has its volume left out.
+	// deepest is how far a tree is followed, and largest is how many names of a pod are
+	// counted: the volumes at which a pod has more are left out.
 	deepest = 200
 	largest = 2_000_000
 )
@@ -46,7 +46,8 @@ type volumeUsage struct {
 }
 
 // disks returns what the pods of a reading have on disks: of those that are wanted,
-// measured a minute ago at the most. The end of ctx ends it.
+// measured a minute ago at the most. The end of ctx ends it; beside its cause comes what is
+// known by then, and the next call goes on from there.
 func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool) (map[string]measured, error) {
 	select {
 	case s.measuring <- struct{}{}:
@@ -58,22 +59,26 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 	for _, p := range r.pods {
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
-		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= remeasure) && wanted(p.pod) {
-			m, ok = s.measureDisks(ctx, p.pod), true
-		}
-		if err := context.Cause(ctx); err != nil {
-			return nil, err // what is half measured is not kept
+		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= remeasure) && wanted(p.pod) && ctx.Err() == nil {
+			now := s.measureDisks(ctx, p.pod)
+			// Of an asker who left, what is half measured is not kept. Of one whose time is
+			// over it is: otherwise a pod with many files would be measured again and again,
+			// and the pods after it never.
+			if ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+				m, ok = now, true
+			}
 		}
 		if ok {
 			all[uid] = m
 		}
 	}
 	s.dirs = all
-	return all, nil
+	return all, context.Cause(ctx)
 }
 
 func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 	m := measured{at: s.now(), logs: map[string]taken{}}
+	left := largest
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		dir, claim := s.volumeDir(p, v)
@@ -84,7 +89,7 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 		if err != nil {
 			continue
 		}
-		t, err := measureTree(ctx, dir)
+		t, err := measureTree(ctx, dir, &left)
 		if err != nil {
 			if !errors.Is(err, os.ErrNotExist) && ctx.Err() == nil {
 				s.cfg.Log.Debug("Volume not measured", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
@@ -99,7 +104,7 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 			m.own = taken{uint64(st.Blocks) * 512, 1}
 		}
 	}
-	s.measureLogs(ctx, p, &m)
+	s.measureLogs(ctx, p, &m, &left)
 	return m
 }
 
@@ -151,7 +156,7 @@ func (s *Stats) volumeDir(p *v1.Pod, v *v1.Volume) (dir, claim string) {
 
 // measureLogs measures the log directory of a pod: one directory a container
 // (C-1.22.10).
-func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured) {
+func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured, left *int) {
 	if s.cfg.PodLogsDir == "" {
 		return
 	}
@@ -166,15 +171,15 @@ func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured) {
 		return
 	}
 	for _, e := range entries {
-		if t, err := measureTree(ctx, filepath.Join(top, e.Name())); err == nil && e.IsDir() {
+		if t, err := measureTree(ctx, filepath.Join(top, e.Name()), left); err == nil && e.IsDir() {
 			m.logs[e.Name()] = t
 		}
 	}
 }
 
 // measureTree counts blocks as du does, on one file system and through no link. What
-// vanishes meanwhile does not count.
-func measureTree(ctx context.Context, dir string) (taken, error) {
+// vanishes meanwhile does not count. left is how many names may still be looked at.
+func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return taken{}, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -185,7 +190,7 @@ func measureTree(ctx context.Context, dir string) (taken, error) {
 	if err := unix.Fstat(fd, &top); err != nil {
 		return taken{}, &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
-	w := &walk{ctx: ctx, device: top.Dev, linked: map[uint64]bool{}}
+	w := &walk{ctx: ctx, device: top.Dev, linked: map[uint64]bool{}, left: left}
 	w.count(&top)
 	return w.sum, w.directory(f, 0)
 }
@@ -195,7 +200,7 @@ type walk struct {
 	ctx    context.Context
 	device uint64
 	linked map[uint64]bool // files with many names that were counted
-	names  int             // all that were looked at: hard links take no inodes
+	left   *int            // names that may be looked at: hard links take no inodes
 	sum    taken
 }
 
@@ -225,8 +230,8 @@ func (w *walk) entry(dir *os.File, name string, depth int) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	if w.names++; w.names > largest {
-		return fmt.Errorf("it has more than %d files", largest)
+	if *w.left--; *w.left < 0 {
+		return fmt.Errorf("the pod's volumes and logs have more than %d files", largest)
 	}
 	var st unix.Stat_t
 	if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Dev != w.device {

@@ -82,12 +82,12 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	c.Allow = below(dir)
 	p.Volumes = volume.New(c)
 	p.put(t, s, 1) // as the next agent does when something of the pod has changed
-	if _, err := p.Mounts(s, 1, "c"); err != nil {
+	if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 		t.Errorf("allowed, with the server away: %v", err)
 	}
 	c.Allow = below("/data")
 	p.Volumes = volume.New(c)
-	if m, err := p.Mounts(s, 1, "c"); err == nil || !strings.Contains(err.Error(), dir+" is not allowed") {
+	if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil || !strings.Contains(err.Error(), dir+" is not allowed") {
 		t.Errorf("forbidden meanwhile: mounts %v, %v", m, err)
 	}
 }
@@ -125,5 +125,82 @@ func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
 		t.Errorf("%s was made outside", left[0].Name())
+	}
+}
+
+// A host path is judged for each container: one that writes above it can have put a link
+// there since Put, and the policy can be a new one.
+func TestMounts_HostPathChangedAfterPut_IsJudgedAgain(t *testing.T) {
+	needRoot(t)
+	for _, part := range []string{"", "part"} {
+		dir := t.TempDir()
+		inside, outside := filepath.Join(dir, "inside"), filepath.Join(dir, "outside")
+		write(t, filepath.Join(inside, "data", "part", "file"), "allowed")
+		write(t, filepath.Join(outside, "part", "file"), "the host's")
+		path := filepath.Join(inside, "data")
+		p := newPlace(t)
+		c := p.config()
+		c.Allow = below(inside)
+		p.Volumes = volume.New(c)
+		s := withUID(spec(host("h", path, v1.HostPathUnset)), uid)
+		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "h", MountPath: "/h", SubPath: part}}
+		p.put(t, s, 1)
+		if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
+			t.Errorf("part %q, allowed: %v", part, err)
+		}
+		if err := errors.Join(os.Rename(path, path+".old"), os.Symlink(outside, path)); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil || !strings.Contains(err.Error(), outside+" is not allowed") {
+			t.Errorf("part %q, exchanged for a link: mounts %v, %v", part, m, err)
+		}
+		if err := errors.Join(os.Remove(path), os.Rename(path+".old", path)); err != nil {
+			t.Fatal(err)
+		}
+		c.Allow = below("/data")
+		p.Volumes = volume.New(c)
+		if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil || !strings.Contains(err.Error(), path+" is not allowed") {
+			t.Errorf("part %q, forbidden meanwhile: mounts %v, %v", part, m, err)
+		}
+	}
+}
+
+// A Secret comes late, so that the first Put of a pod with a claim fails. What the claim
+// shows is known all the same: no server is asked for it again, and a policy that forbids
+// it holds.
+func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "file"), "kept")
+	p := newPlace(t)
+	c := p.config()
+	reachable := true
+	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+		if !reachable {
+			return nil, errors.New("the server is away")
+		}
+		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
+	}
+	late := filepath.Join(t.TempDir(), "late")
+	s := withUID(spec(claimVolume("db", "data", false), host("h", late, v1.HostPathDirectory)), uid)
+	s.Origin.Source = "api"
+	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}}
+	c.Allow = func(_ *pod.Spec, _ string, at *v1.HostPathVolumeSource, _ bool) error { return nil }
+	p.Volumes = volume.New(c)
+	if err := p.Put(s, 1); err == nil {
+		t.Fatal("put with a path that is missing")
+	}
+	if err := os.Mkdir(late, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	reachable = false
+	p.put(t, s, 1)
+	if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
+		t.Errorf("allowed, with the server away: %v", err)
+	}
+	c.Allow = below("/data")
+	p.Volumes = volume.New(c)
+	if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil || !strings.Contains(err.Error(), dir+" is not allowed") {
+		t.Errorf("forbidden meanwhile: mounts %v, %v", m, err)
 	}
 }

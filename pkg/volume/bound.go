@@ -40,7 +40,13 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
 	if boundAt(p.path) {
-		return nil
+		if s.again || s.bound[p.Name] != nil {
+			return nil
+		}
+		// No container uses it yet, and the mark does not say what it shows.
+		if err := unmount(p.path); err != nil {
+			return err
+		}
 	}
 	from, err := s.cfg.Claim(ctx, s.want, b.claim)
 	if err != nil {
@@ -78,7 +84,7 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if sc := s.want.Pod.Spec.SecurityContext; sc != nil {
 		policy = sc.FSGroupChangePolicy
 	}
-	err = setGroup(p.path, s.group(), policy, false)
+	err = setGroup(ctx, p.path, s.group(), policy, false)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
 		s.log.Warn("Group of claim not changed", "claim", s.want.Namespace+"/"+b.claim, "error", err)
 		return nil
@@ -86,12 +92,19 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	return err
 }
 
-// allowedBound says why what a claim's volume shows must not be given to a container. An
-// agent before this one may not have written down what that is: then the API server says
-// it.
-func (v *Volumes) allowedBound(want *pod.Spec, dir string, p placed) error {
+// allowedNow says why what a volume shows must not be given to a container. It asks for
+// every container: after Put, a container that writes above a host path can have put a link
+// there, and the policy can have changed. An agent before this one may not have written
+// down what a claim shows: then the API server says it.
+func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p placed) error {
+	if v.cfg.Allow == nil {
+		return nil
+	}
+	if p.HostPath != nil {
+		return v.allowed(want, p.Name, p.HostPath)
+	}
 	b, is := p.kind.(bound)
-	if !is || v.cfg.Allow == nil {
+	if !is {
 		return nil
 	}
 	m, _ := v.marked(dir)
@@ -101,7 +114,7 @@ func (v *Volumes) allowedBound(want *pod.Spec, dir string, p placed) error {
 	if v.cfg.Claim == nil {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
-	ctx, stop := context.WithTimeout(context.Background(), claimPatience) // nothing else ends it
+	ctx, stop := context.WithTimeout(ctx, claimPatience)
 	defer stop()
 	from, err := v.cfg.Claim(ctx, want, b.claim)
 	if err != nil {

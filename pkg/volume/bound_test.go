@@ -47,7 +47,7 @@ func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	}
 	refuse = nil
 	p.put(t, s, 1)
-	m, err := p.Mounts(s, 1, "c")
+	m, err := p.Mounts(t.Context(), s, 1, "c")
 	if err != nil || len(m) != 1 || m[0].ContainerPath != "/db" || m[0].ReadOnly {
 		t.Fatalf("mounts %v %v", m, err)
 	}
@@ -64,7 +64,7 @@ func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	if asked != was {
 		t.Error("a claim in place is asked for again")
 	}
-	if err := errors.Join(p.Take(uid, 1), p.Forget(key, uid)); err != nil {
+	if err := errors.Join(p.Take(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(t, filepath.Join(disk, "file")) || exists(t, m[0].HostPath) {

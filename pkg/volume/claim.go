@@ -63,7 +63,7 @@ func (c claim) path(string) string { return filepath.Join(c.dir, claimData) }
 
 // put makes the claim's directory at its first use. The group of what it holds is
 // changed once an instance.
-func (c claim) put(_ context.Context, p placed, s *setting) error {
+func (c claim) put(ctx context.Context, p placed, s *setting) error {
 	if s.want.Data.Claim(c.name) == nil {
 		return fmt.Errorf("persistentvolumeclaim %q not found", c.name)
 	}
@@ -77,7 +77,7 @@ func (c claim) put(_ context.Context, p placed, s *setting) error {
 	if sc := s.want.Pod.Spec.SecurityContext; sc != nil {
 		policy = sc.FSGroupChangePolicy
 	}
-	err := setGroup(p.path, s.group(), policy, false)
+	err := setGroup(ctx, p.path, s.group(), policy, false)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
 		// A file system without owners, or one of another machine: as it is, as with the
 		// kubelet.
@@ -160,8 +160,8 @@ var ErrNoClaim = errors.New("there is no such claim")
 
 // RemoveClaim removes a claim and all that it holds. The caller has seen to it that
 // no pod uses it. Nothing is removed while something is mounted beneath: the error
-// wraps a *MountedError.
-func RemoveClaim(root, namespace, name string) error {
+// wraps a *MountedError. The end of ctx ends it; what is half removed is still a claim.
+func RemoveClaim(ctx context.Context, root, namespace, name string) error {
 	dir, err := claimDir(root, namespace, name)
 	if err != nil {
 		return err
@@ -175,10 +175,10 @@ func RemoveClaim(root, namespace, name string) error {
 		}
 		above := filepath.Dir(dir)
 		// The data first: what is half removed is still a claim.
-		if err := removeTree(above, name, claimData); err != nil {
+		if err := removeTree(ctx, above, name, claimData); err != nil {
 			return err
 		}
-		if err := removeTree(above, name); err != nil {
+		if err := removeTree(ctx, above, name); err != nil {
 			return err
 		}
 		_ = os.Remove(above) // when it was the last one of its namespace

@@ -42,7 +42,7 @@ func TestClaimsOutlivePods(t *testing.T) {
 		}
 	}
 	write(t, dir+"/data/file", "kept")
-	m, err := p.Mounts(s, 1, "c")
+	m, err := p.Mounts(t.Context(), s, 1, "c")
 	want := []pod.Mount{
 		{HostPath: dir + "/data", ContainerPath: "/db", Relabel: true},
 		{HostPath: dir + "/data", ContainerPath: "/ro", ReadOnly: true},
@@ -51,10 +51,10 @@ func TestClaimsOutlivePods(t *testing.T) {
 	if err != nil || fmt.Sprint(m) != fmt.Sprint(want) {
 		t.Errorf("mounts %v %v, want %v", m, err, want)
 	}
-	if err := errors.Join(p.Take(uid, 1), p.Forget(key, uid)); err != nil {
+	if err := errors.Join(p.Take(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Sweep(func(string) bool { return false }); err != nil || !exists(t, dir+"/data/file") || !exists(t, dir+"/data/wal") {
+	if _, err := p.Sweep(t.Context(), func(string) bool { return false }); err != nil || !exists(t, dir+"/data/file") || !exists(t, dir+"/data/wal") {
 		t.Errorf("the claim's files are gone (%v)", err)
 	}
 	// Another pod, another life: the same files, and modes that a container has changed.
@@ -72,13 +72,13 @@ func TestClaimsOutlivePods(t *testing.T) {
 		claims[1].Dir != dir+"/data" || claims[1].Created.Before(begun.Add(-time.Second)) || claims[1].Created.After(time.Now()) {
 		t.Errorf("claims %+v %v", claims, err)
 	}
-	if err := volume.RemoveClaim(p.root, "default", "data"); err != nil || exists(t, dir) || !exists(t, p.root+"/volumes/default/also") {
+	if err := volume.RemoveClaim(t.Context(), p.root, "default", "data"); err != nil || exists(t, dir) || !exists(t, p.root+"/volumes/default/also") {
 		t.Errorf("remove: %v", err)
 	}
-	if err := volume.RemoveClaim(p.root, "default", "data"); !errors.Is(err, volume.ErrNoClaim) {
+	if err := volume.RemoveClaim(t.Context(), p.root, "default", "data"); !errors.Is(err, volume.ErrNoClaim) {
 		t.Errorf("remove again: %v", err)
 	}
-	if err := volume.RemoveClaim(p.root, "default", "also"); err != nil || exists(t, p.root+"/volumes/default") {
+	if err := volume.RemoveClaim(t.Context(), p.root, "default", "also"); err != nil || exists(t, p.root+"/volumes/default") {
 		t.Errorf("the last of a namespace: %v", err)
 	}
 }
@@ -91,10 +91,10 @@ func TestClaimsOfNobody(t *testing.T) {
 	}
 	write(t, filepath.Join(p.root, "keep"), "")
 	for _, name := range []string{"..", ".", "", "a/b", "../../keep"} {
-		if err := errors.Join(volume.RemoveClaim(p.root, name, "x")); err == nil || errors.Is(err, volume.ErrNoClaim) {
+		if err := errors.Join(volume.RemoveClaim(t.Context(), p.root, name, "x")); err == nil || errors.Is(err, volume.ErrNoClaim) {
 			t.Errorf("namespace %q: %v", name, err)
 		}
-		if err := errors.Join(volume.RemoveClaim(p.root, "x", name)); err == nil || errors.Is(err, volume.ErrNoClaim) {
+		if err := errors.Join(volume.RemoveClaim(t.Context(), p.root, "x", name)); err == nil || errors.Is(err, volume.ErrNoClaim) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
@@ -125,14 +125,14 @@ func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 		write(t, target+"/hidden", "")
 		mount(t, outside, target, "", unix.MS_BIND, "")
 		var mounted *volume.MountedError
-		if err := volume.RemoveClaim(p.root, "default", "data"); !errors.As(err, &mounted) || mounted.Path != target || !exists(t, data+"/own/file") {
+		if err := volume.RemoveClaim(t.Context(), p.root, "default", "data"); !errors.As(err, &mounted) || mounted.Path != target || !exists(t, data+"/own/file") {
 			t.Errorf("remove: %v, want that %s is mounted and nothing removed", err, target)
 		}
 		if err := unix.Unmount(target, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := volume.RemoveClaim(p.root, "default", "data"); err != nil || exists(t, data) || !exists(t, outside+"/canary") {
+	if err := volume.RemoveClaim(t.Context(), p.root, "default", "data"); err != nil || exists(t, data) || !exists(t, outside+"/canary") {
 		t.Errorf("remove: %v", err)
 	}
 }

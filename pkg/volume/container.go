@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path"
@@ -16,9 +17,10 @@ const etcHosts = "/etc/hosts"
 
 // Mounts returns the mounts of one container of an instance that is in place,
 // in the order of its volumeMounts, and that of its /etc/hosts where it is managed.
-// An error is a mistake in the spec, or says that a volume is no longer there: the
-// runtime would make an empty one.
-func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
+// An error is a mistake in the spec, or says that a volume is no longer there, of which the
+// runtime would make an empty one, or that it shows a path of this node that it must not.
+// The end of ctx ends a question to the API server.
+func (v *Volumes) Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error) {
 	want, name := r.Want, r.Container
 	dir, all, err := v.place(want, r.Sandbox.Instance)
 	if err != nil {
@@ -35,7 +37,7 @@ func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
 		if at < 0 {
 			return nil, fmt.Errorf("container %s mounts volume %s, which the pod does not have", name, m.Name)
 		}
-		mount, err := v.mount(want, dir, all[at], c, i, r.Env)
+		mount, err := v.mount(ctx, want, dir, all[at], c, i, r.Env)
 		if err != nil {
 			return nil, fmt.Errorf("container %s, volume %s: %w", name, m.Name, err)
 		}
@@ -56,7 +58,7 @@ func (v *Volumes) Mounts(r pod.CreateRequest) ([]pod.Mount, error) {
 }
 
 // mount words the volumeMount of number i for the runtime (C-1.37.8).
-func (v *Volumes) mount(want *pod.Spec, dir string, p placed, c *v1.Container, i int, env []v1.EnvVar) (pod.Mount, error) {
+func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p placed, c *v1.Container, i int, env []v1.EnvVar) (pod.Mount, error) {
 	m := &c.VolumeMounts[i]
 	mount := pod.Mount{
 		HostPath: p.path, ContainerPath: m.MountPath,
@@ -83,11 +85,17 @@ func (v *Volumes) mount(want *pod.Spec, dir string, p placed, c *v1.Container, i
 	if err := p.there(); err != nil {
 		return mount, err
 	}
-	if err := v.allowedBound(want, dir, p); err != nil {
+	if err := v.allowedNow(ctx, want, dir, p); err != nil {
 		return mount, err
 	}
 	if sub != "" {
-		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub); err != nil {
+		judge := func(root string) error { return nil }
+		if p.HostPath != nil && v.cfg.Allow != nil {
+			judge = func(root string) error {
+				return v.cfg.Allow(want, p.Name, &v1.HostPathVolumeSource{Path: root, Type: p.HostPath.Type}, true)
+			}
+		}
+		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub, judge); err != nil {
 			return mount, fmt.Errorf("%s: %w", subPathText(m), err)
 		}
 	}

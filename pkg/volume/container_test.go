@@ -39,7 +39,7 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 		if i == 3 {
 			s.Pod.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"a", "b"}}}
 		}
-		m, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{IPs: ips}))
+		m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: ips}))
 		if diff := cmp.Diff(want, m); err != nil || diff != "" {
 			t.Fatalf("%v (-want +got):\n%s", err, diff)
 		}
@@ -59,16 +59,16 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 	}
 	// What a container wrote is replaced when another starts.
 	write(t, path, "garbage\n")
-	if _, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{IPs: []string{"10.0.0.3"}})); err != nil {
+	if _, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.3"}})); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := os.ReadFile(path); strings.Contains(string(text), "garbage") {
 		t.Error("what a container wrote is still there")
 	}
-	if m, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{})); err != nil || len(m) != 0 {
+	if m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{})); err != nil || len(m) != 0 {
 		t.Errorf("without an address: %v %v, want none", m, err)
 	}
-	if err := p.Take(uid, 1); err != nil || exists(t, path) {
+	if err := p.Take(t.Context(), uid, 1); err != nil || exists(t, path) {
 		t.Errorf("Take: %v", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestC_1_38_5_HostsFileOfTheNode(t *testing.T) {
 	s := withUID(spec(), uid)
 	s.Pod.Spec.HostNetwork = true
 	s.Pod.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"a"}}}
-	m, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{HostNetwork: true}))
+	m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{HostNetwork: true}))
 	if err != nil || len(m) != 1 {
 		t.Fatal(m, err)
 	}
@@ -98,7 +98,7 @@ func TestC_1_38_5_ContainersOwnHostsFile(t *testing.T) {
 	p.put(t, s, 1)
 	for path, own := range map[string]bool{"/etc/hosts": true, "etc/hosts": true, "/etc//hosts": true, "/etc": false, "/etc/hosts.d": false} {
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "h", MountPath: path}}
-		m, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}}))
+		m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}}))
 		if err != nil || (len(m) == 1) != own {
 			t.Errorf("%s: %v %v", path, m, err)
 		}
@@ -117,11 +117,11 @@ func TestF13_HostsFileOnAReadOnlyDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := withUID(spec(), uid)
-	if m, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}})); err != nil || len(m) != 0 {
+	if m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}})); err != nil || len(m) != 0 {
 		t.Errorf("%v %v, want no mount", m, err)
 	}
 	s.Pod.Spec.HostAliases = []v1.HostAlias{{IP: "1.2.3.4", Hostnames: []string{"a"}}}
-	if m, err := p.Volumes.Mounts(p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}})); err == nil {
+	if m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}})); err == nil {
 		t.Errorf("%v, want an error: the pod asks for names", m)
 	}
 }
@@ -146,7 +146,7 @@ func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
 		v1.VolumeMount{Name: "e", MountPath: "/not", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyDisabled)})
 	r := p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}})
 	r.Place.Users = &pod.Users{HostID: 65536, Length: 65536}
-	got, err := p.Volumes.Mounts(r)
+	got, err := p.Volumes.Mounts(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,12 +194,12 @@ func TestC_1_37_8_RecursiveReadOnlyThatCannotBe(t *testing.T) {
 		} {
 			m.Name, m.MountPath = "e", "/e"
 			s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{m}
-			if got, err := p.Mounts(s, 1, "c"); err == nil {
+			if got, err := p.Mounts(t.Context(), s, 1, "c"); err == nil {
 				t.Errorf("%s: %+v", *m.RecursiveReadOnly, got)
 			}
 		}
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "e", MountPath: "/e", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)}}
-		if got, err := p.Mounts(s, 1, "c"); err != nil || got[0].RecursiveReadOnly != supported {
+		if got, err := p.Mounts(t.Context(), s, 1, "c"); err != nil || got[0].RecursiveReadOnly != supported {
 			t.Errorf("IfPossible, supported %t: %+v %v", supported, got, err)
 		}
 	}

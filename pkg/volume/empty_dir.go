@@ -21,7 +21,7 @@ func (e emptyDir) traits() traits {
 
 func (emptyDir) path(own string) string { return own }
 
-func (e emptyDir) put(_ context.Context, p placed, s *setting) error {
+func (e emptyDir) put(ctx context.Context, p placed, s *setting) error {
 	made, err := makeVolume(p.path, s.again)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (e emptyDir) put(_ context.Context, p placed, s *setting) error {
 	if !made && s.again {
 		return nil // a container may have changed the group of what it uses
 	}
-	return setGroup(p.path, s.group(), nil, false)
+	return setGroup(ctx, p.path, s.group(), nil, false)
 }
 
 // mount mounts the file system that the medium stands for, where it is not.

@@ -137,7 +137,7 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	if got, want := over(), `Usage of EmptyDir volume "two" cannot be measured: it is more than 2048 directories deep. `; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if err := p.Take(uid, 1); err != nil {
+	if err := p.Take(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -26,8 +26,11 @@ func (p place) link(t *testing.T, name, target string) {
 // lies beside them is others'.
 func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 	for name, forget := range map[string]func(p place) error{
-		"Forget": func(p place) error { return p.Forget(key, uid) },
-		"Sweep":  func(p place) error { _, err := p.Sweep(func(uid string) bool { return uid == "5f1c0" }); return err },
+		"Forget": func(p place) error { return p.Forget(t.Context(), key, uid) },
+		"Sweep": func(p place) error {
+			_, err := p.Sweep(t.Context(), func(uid string) bool { return uid == "5f1c0" })
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
@@ -77,7 +80,7 @@ func TestC_1_26_11_TakeLeavesMessages(t *testing.T) {
 	p.put(t, s, 1)
 	message := filepath.Join(p.root, "pods", uid, "containers", "c", "0")
 	write(t, message, "why")
-	if err := p.Take(uid, 1); err != nil {
+	if err := p.Take(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(t, message) {
@@ -93,7 +96,7 @@ func TestC_1_37_8_MountsOfEveryKindOfContainer(t *testing.T) {
 	s.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", VolumeMounts: m}}}
 	p.put(t, s, 1)
 	for _, name := range []string{"i", "e"} {
-		got, err := p.Mounts(s, 1, name)
+		got, err := p.Mounts(t.Context(), s, 1, name)
 		want := []pod.Mount{{HostPath: p.emptyDir(1, "data"), ContainerPath: "/data"}}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,8 +14,8 @@ import (
 // setGroup gives a volume and all it holds to the pod's group (fsGroup), as the
 // kubelet does: the group may read and write, or read only, files made later get
 // the group too. A volume whose own directory is as it should be is left alone where
-// policy says so. No link is followed and no mount beneath is entered.
-func setGroup(path string, group *int64, policy *v1.PodFSGroupChangePolicy, readOnly bool) error {
+// policy says so. No link is followed and no mount beneath is entered. The end of ctx ends it.
+func setGroup(ctx context.Context, path string, group *int64, policy *v1.PodFSGroupChangePolicy, readOnly bool) error {
 	if group == nil {
 		return nil
 	}
@@ -33,13 +34,16 @@ func setGroup(path string, group *int64, policy *v1.PodFSGroupChangePolicy, read
 			return nil
 		}
 	}
-	return setGroupBelow(dir, *group, readOnly)
+	return setGroupBelow(ctx, dir, *group, readOnly)
 }
 
 // setGroupBelow is setGroup for an open directory. It comes last itself: one that is
 // as it should be was finished.
-func setGroupBelow(dir *os.File, group int64, readOnly bool) error {
+func setGroupBelow(ctx context.Context, dir *os.File, group int64, readOnly bool) error {
 	err := walk(dir, 0, func(parent *os.File, name string, st *unix.Stat_t) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return setGroupOf(parent, name, group, readOnly)
 	})
 	if err != nil {

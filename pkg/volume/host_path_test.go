@@ -107,10 +107,10 @@ func TestHostPathContentsAreNeverRemoved(t *testing.T) {
 	s := withUID(spec(host("a", dir, ""), host("b", made, v1.HostPathDirectoryOrCreate), empty("e")), uid)
 	p.put(t, s, 1)
 	write(t, filepath.Join(made, "inside"), "container's")
-	if err := p.Take(uid, 1); err != nil {
+	if err := p.Take(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Forget(key, uid); err != nil {
+	if err := p.Forget(t.Context(), key, uid); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(t, filepath.Join(dir, "file")) || !exists(t, filepath.Join(made, "inside")) {

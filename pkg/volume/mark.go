@@ -29,6 +29,9 @@ type mark struct {
 	Boot    string    `json:"boot"`    // of the machine: its memory went with it
 	Volumes string    `json:"volumes"` // Volumes.print
 	Until   time.Time `json:"until,omitzero"`
+	// Partial is the mark of an instance of which not every volume could be put: nothing of
+	// it is in use. Its version is 0, so that an older agent puts it again, too.
+	Partial bool `json:"partial,omitempty"`
 	// Bound holds, by volume, the paths of this node that claims of an API server show;
 	// an agent before this one may not have written them down.
 	Bound map[string]*v1.HostPathVolumeSource `json:"bound,omitempty"`

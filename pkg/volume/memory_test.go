@@ -117,7 +117,7 @@ func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o700 || !exists(t, filepath.Join(p.emptyDir(1, "m"), "file")) {
 		t.Errorf("after Put again: %v, %v", info.Mode(), err)
 	}
-	if err := p.Take(uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
+	if err := p.Take(t.Context(), uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
 		t.Errorf("Take: %v; left %v", err, mounts(t, p.root))
 	}
 }
@@ -138,7 +138,7 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 			t.Errorf("ready without %s", path)
 		}
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: s.Pod.Spec.Volumes[0].Name, MountPath: "/x"}, {Name: "sec", MountPath: "/y"}}
-		if m, err := p.Mounts(s, 1, "c"); err == nil {
+		if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil {
 			t.Errorf("mounts of what is not there: %v", m)
 		}
 		p.put(t, s, 1)
@@ -192,7 +192,7 @@ func TestSecretsLieInMemoryOnly(t *testing.T) {
 	for i := range 3 {
 		b := bound(s, secretObject("pass", map[string]string{"k": fmt.Sprint(canary, i), canary + "key": "v"}), configMapObject("conf", map[string]string{"a": "b"}))
 		p.put(t, b, 1)
-		if _, err := p.Mounts(b, 1, "c"); err != nil {
+		if _, err := p.Mounts(t.Context(), b, 1, "c"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -273,7 +273,7 @@ func TestVolumesAddNoGoroutine(t *testing.T) {
 		t.Errorf("%d goroutines more", after-before)
 	}
 	for _, s := range all {
-		if err := p.Take(s.UID(), 1); err != nil {
+		if err := p.Take(t.Context(), s.UID(), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -318,7 +318,7 @@ func TestC_1_37_5_HugePages(t *testing.T) {
 		if n := len(mounts(t, p.root)); n != 1 || !p.Ready(s, 1) {
 			t.Errorf("%d: %d mounts after Put again, ready %t", i, n, p.Ready(s, 1))
 		}
-		if err := p.Forget(key, uid); err != nil || len(mounts(t, p.root)) != 0 {
+		if err := p.Forget(t.Context(), key, uid); err != nil || len(mounts(t, p.root)) != 0 {
 			t.Errorf("%d: Forget: %v, left %v", i, err, mounts(t, p.root))
 		}
 	}

@@ -61,7 +61,7 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 				write(t, filepath.Join(target, "hidden"), "")
 				mount(t, outside, target, "", unix.MS_BIND, "")
 			}
-			for what, err := range map[string]error{"Take": p.Take(uid, 1), "Forget": p.Forget(key, uid)} {
+			for what, err := range map[string]error{"Take": p.Take(t.Context(), uid, 1), "Forget": p.Forget(t.Context(), key, uid)} {
 				var mounted *volume.MountedError
 				if !errors.As(err, &mounted) || mounted.Path != target {
 					t.Errorf("%s: got %v, want that %s is mounted", what, err, target)
@@ -73,7 +73,7 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 			if err := unix.Unmount(target, 0); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Forget(key, uid); err != nil {
+			if err := p.Forget(t.Context(), key, uid); err != nil {
 				t.Fatal(err)
 			}
 			if exists(t, filepath.Join(p.root, "pods", uid)) || !tt.tmp && !exists(t, canary) {
@@ -93,7 +93,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 	all := func() {
 		t.Helper()
 		p.put(t, s, 1)
-		if _, err := p.Mounts(s, 1, "c"); err != nil {
+		if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(mounts(t, p.root)); n != 5 {
@@ -113,8 +113,8 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := len(mounts(t, p.root))
-		_, sweepErr := p.Sweep(func(string) bool { return false })
-		for what, err := range map[string]error{"Take": p.Take(uid, 1), "Forget": p.Forget(key, uid), "Sweep": sweepErr} {
+		_, sweepErr := p.Sweep(t.Context(), func(string) bool { return false })
+		for what, err := range map[string]error{"Take": p.Take(t.Context(), uid, 1), "Forget": p.Forget(t.Context(), key, uid), "Sweep": sweepErr} {
 			var mounted *volume.MountedError
 			if !errors.As(err, &mounted) || mounted.Path != target {
 				t.Errorf("%s: %s: got %v, want that it is mounted", target, what, err)
@@ -128,8 +128,8 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 		}
 	}
 	for what, take := range map[string]func() error{
-		"Take": func() error { return p.Take(uid, 1) }, "Forget": func() error { return p.Forget(key, uid) },
-		"Sweep": func() error { _, err := p.Sweep(func(string) bool { return false }); return err },
+		"Take": func() error { return p.Take(t.Context(), uid, 1) }, "Forget": func() error { return p.Forget(t.Context(), key, uid) },
+		"Sweep": func() error { _, err := p.Sweep(t.Context(), func(string) bool { return false }); return err },
 	} {
 		all()
 		busy, err := os.Create(part + "/busy")
@@ -145,7 +145,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 	// Only the instance that goes.
 	p.put(t, s, 1)
 	p.put(t, s, 2)
-	if err := p.Take(uid, 1); err != nil || !p.Ready(s, 2) || len(mounts(t, p.root)) != 2 {
+	if err := p.Take(t.Context(), uid, 1); err != nil || !p.Ready(s, 2) || len(mounts(t, p.root)) != 2 {
 		t.Errorf("instance 2 lost something: %v, %v", err, mounts(t, p.root))
 	}
 }
@@ -158,7 +158,7 @@ func TestPodsOnAFileSystemOfTheirOwn(t *testing.T) {
 	mount(t, "tmpfs", pods, "tmpfs", 0, "size=1m")
 	s := withUID(spec(empty("a")), uid)
 	p.put(t, s, 1)
-	if err := errors.Join(p.Take(uid, 1), p.Forget(key, uid)); err != nil {
+	if err := errors.Join(p.Take(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
 		t.Error(err)
 	}
 	if exists(t, filepath.Join(pods, uid)) {
@@ -206,7 +206,7 @@ func testRefusingDisk(t *testing.T, p place, refuse func()) {
 		if err := p.Put(s, 1); err != nil || !p.Ready(s, 1) || p.Ready(s, 2) != (v == nil) {
 			t.Errorf("%s: %v, ready %t; want success: it keeps nothing on disk", name, err, p.Ready(s, 1))
 		}
-		if err := p.Take(name, 1); err != nil || p.Ready(s, 1) != (v == nil) {
+		if err := p.Take(t.Context(), name, 1); err != nil || p.Ready(s, 1) != (v == nil) {
 			t.Errorf("%s: take: %v, ready %t", name, err, p.Ready(s, 1))
 		}
 	}

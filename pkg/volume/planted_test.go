@@ -44,7 +44,7 @@ func TestCVE_2025_9566_2017_1002102_PlantedLinks_LeadNowhere(t *testing.T) {
 		if text, err := os.ReadFile(filepath.Join(dir, "..data", "a")); string(text) != "two" {
 			t.Errorf("%s: the volume holds %q, %v", name, text, err)
 		}
-		if err := p.Take(uid, 1); err != nil {
+		if err := p.Take(t.Context(), uid, 1); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if text, err := os.ReadFile(file); string(text) != "host" {

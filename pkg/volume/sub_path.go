@@ -15,11 +15,11 @@ import (
 // is what was opened beneath the volume, by its descriptor: whoever swaps
 // directories for links meanwhile gets an error, or what lies in the volume. A mount
 // that is there and right stays; another one, or one that is broken, is replaced.
-func bindSubPath(dir string, p placed, container string, i int, sub string) (string, error) {
+func bindSubPath(dir string, p placed, container string, i int, sub string, judge func(root string) error) (string, error) {
 	if err := oneName(container); err != nil {
 		return "", fmt.Errorf("container %q: %w", container, err)
 	}
-	source, err := openSubPath(p, sub)
+	source, err := openSubPath(p, sub, judge)
 	if errors.Is(err, unix.ENOENT) {
 		err = errors.New("is not in the volume")
 	}
@@ -32,8 +32,9 @@ func bindSubPath(dir string, p placed, container string, i int, sub string) (str
 }
 
 // openSubPath opens a part of a volume. A missing directory is made, with the mode of
-// the volume's own, where containers may write to the volume.
-func openSubPath(p placed, sub string) (*os.File, error) {
+// the volume's own, where containers may write to the volume. judge says whether what is
+// open as the volume's root may be shown.
+func openSubPath(p placed, sub string, judge func(root string) error) (*os.File, error) {
 	root, err := openVolume(p.path)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("%s does not exist", p.path)
@@ -42,6 +43,13 @@ func openSubPath(p placed, sub string) (*os.File, error) {
 		return nil, err
 	}
 	defer root.Close()
+	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(root.Fd())))
+	if err != nil {
+		return nil, err
+	}
+	if err := judge(real); err != nil {
+		return nil, err
+	}
 	if p.readOnly {
 		return openBeneath(root, sub)
 	}

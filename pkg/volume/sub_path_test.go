@@ -27,7 +27,7 @@ func sub(s *pod.Spec, volume, path string) *pod.Spec {
 // bindOne is where the one mount of container c is.
 func (p place) bindOne(t *testing.T, s *pod.Spec) (string, error) {
 	t.Helper()
-	m, err := p.Mounts(s, 1, "c")
+	m, err := p.Mounts(t.Context(), s, 1, "c")
 	if err != nil {
 		return "", err
 	}
@@ -104,7 +104,7 @@ func TestC_1_37_7_SubPaths(t *testing.T) {
 			id = m[0].ID
 		}
 	}
-	if err := p.Take(uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
+	if err := p.Take(t.Context(), uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
 		t.Errorf("Take: %v; left %v", err, mounts(t, p.root))
 	}
 	if !exists(t, host1+"/sock") || !exists(t, host1+"/made/here") {
@@ -143,7 +143,7 @@ func TestC_1_37_7_SubPathsThatLeadOut(t *testing.T) {
 	}
 	for _, name := range []string{"..", "a/b", "."} {
 		s.Pod.Spec.Containers[0].Name = name
-		if _, err := p.Mounts(sub(s, "data", "x"), 1, name); err == nil {
+		if _, err := p.Mounts(t.Context(), sub(s, "data", "x"), 1, name); err == nil {
 			t.Errorf("a container named %s was given a place", name)
 		}
 	}
@@ -164,7 +164,7 @@ func TestC_1_37_7_SubPathExpr(t *testing.T) {
 		"$(NONE)/$(EMPTY)/$(POD)": "!missing value for EMPTY, NONE", "$(UP)/x": "!must not contain '..'", "x/$(UP)": "!must not contain '..'", "$(ROOT)": "!must not be an absolute path",
 	} {
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/x", SubPathExpr: expr}}
-		m, err := p.Volumes.Mounts(pod.CreateRequest{Want: s, Container: "c", Sandbox: &pod.Sandbox{Instance: 1}, Env: env})
+		m, err := p.Volumes.Mounts(t.Context(), pod.CreateRequest{Want: s, Container: "c", Sandbox: &pod.Sandbox{Instance: 1}, Env: env})
 		if wrong, ok := strings.CutPrefix(want, "!"); ok {
 			if err == nil || !strings.HasSuffix(err.Error(), wrong) {
 				t.Errorf("%s: %v, want %s", expr, err, wrong)
@@ -329,7 +329,7 @@ func TestImageVolumes(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(vol("model", v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "registry.example/model:1"}})), uid)
 	p.put(t, s, 1)
-	m, err := p.Mounts(sub(s, "model", "weights/v1"), 1, "c")
+	m, err := p.Mounts(t.Context(), sub(s, "model", "weights/v1"), 1, "c")
 	if err != nil || len(m) != 1 || m[0] != (pod.Mount{ContainerPath: "/x", ReadOnly: true, Image: "registry.example/model:1", SubPath: "weights/v1"}) {
 		t.Errorf("%+v %v", m, err)
 	}
@@ -353,7 +353,7 @@ func TestC_1_37_7_ErrorsTellExpressionsAsWritten(t *testing.T) {
 			s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: volume, MountPath: "/x", SubPathExpr: "$(PASSWORD)"}}
 			r := p.request(s, pod.Sandbox{})
 			r.Env = []v1.EnvVar{{Name: "PASSWORD", Value: value}}
-			_, err := p.Volumes.Mounts(r)
+			_, err := p.Volumes.Mounts(t.Context(), r)
 			if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), `volume `+volume+`: subPathExpr "$(PASSWORD)"`) {
 				t.Errorf("%s %q: %v", volume, value, err)
 			}

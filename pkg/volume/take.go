@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,14 +17,14 @@ import (
 // with all that its containers have left there. It never follows a link out of
 // it. What we have mounted is unmounted; when something else is mounted beneath,
 // nothing is unmounted or removed and the error wraps a *MountedError. What is not
-// there is success.
-func (v *Volumes) Take(uid string, instance int) error {
+// there is success. The end of ctx ends it; another Take goes on.
+func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
 		return err
 	}
 	name := strconv.Itoa(instance)
-	if err := v.take(dir, uid, name); err != nil {
+	if err := v.take(ctx, dir, uid, name); err != nil {
 		return fmt.Errorf("take volumes of pod %s, instance %d: %w", uid, instance, err)
 	}
 	return nil
@@ -31,22 +32,22 @@ func (v *Volumes) Take(uid string, instance int) error {
 
 // take removes an instance's directory, the marker first: what is half removed
 // is not ready.
-func (v *Volumes) take(dir, uid, name string) error {
+func (v *Volumes) take(ctx context.Context, dir, uid, name string) error {
 	if err := v.unmountOwn(uid, filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	v.forgetMark(filepath.Join(dir, name))
-	if err := removeTree(v.pods, uid, name, marker); err != nil {
+	if err := removeTree(ctx, v.pods, uid, name, marker); err != nil {
 		return err
 	}
-	return removeTree(v.pods, uid, name)
+	return removeTree(ctx, v.pods, uid, name)
 }
 
 // Forget removes all that is left of the pod: its log directory and the links
 // into it (C-1.33.5), every instance, and at last the files beside them, so that an end on the way leaves
 // the pod's record to begin again with. Mounts and links are treated as by
 // Take.
-func (v *Volumes) Forget(key pod.Key, uid string) error {
+func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
 		return err
@@ -55,19 +56,19 @@ func (v *Volumes) Forget(key pod.Key, uid string) error {
 	if err := oneName(logs); err != nil {
 		return fmt.Errorf("log directory %q: %w", logs, err)
 	}
-	if err := v.forget(dir, uid, logs); err != nil {
+	if err := v.forget(ctx, dir, uid, logs); err != nil {
 		return fmt.Errorf("forget pod %s: %w", key, err)
 	}
 	return nil
 }
 
-func (v *Volumes) forget(dir, uid, logs string) error {
+func (v *Volumes) forget(ctx context.Context, dir, uid, logs string) error {
 	if err := v.unmountOwn(uid, dir); err != nil {
 		return err
 	}
 	v.forgetMark(dir)
 	if v.cfg.PodLogsDir != "" {
-		if err := v.removeLogs(logs); err != nil {
+		if err := v.removeLogs(ctx, logs); err != nil {
 			return err
 		}
 	}
@@ -79,20 +80,20 @@ func (v *Volumes) forget(dir, uid, logs string) error {
 		return err
 	}
 	for _, name := range instances {
-		if err := v.take(dir, uid, name); err != nil {
+		if err := v.take(ctx, dir, uid, name); err != nil {
 			return err
 		}
 	}
-	return removeTree(v.pods, uid)
+	return removeTree(ctx, v.pods, uid)
 }
 
 // removeLogs removes the links into a pod's log directory, then the directory:
 // whoever ends on the way finds it again.
-func (v *Volumes) removeLogs(name string) error {
+func (v *Volumes) removeLogs(ctx context.Context, name string) error {
 	if err := v.removeLinks(filepath.Join(v.cfg.PodLogsDir, name) + string(filepath.Separator)); err != nil {
 		return err
 	}
-	return removeTree(v.cfg.PodLogsDir, name)
+	return removeTree(ctx, v.cfg.PodLogsDir, name)
 }
 
 // removeLinks removes the links whose targets begin with into. What else lies
@@ -121,7 +122,7 @@ func (v *Volumes) removeLinks(into string) error {
 // right before, with their log directories: what an agent left that died before it could write down whose
 // they are. It returns the UIDs it removed. Mounts and links are treated as by
 // Take; one directory that cannot be removed does not hold the others.
-func (v *Volumes) Sweep(keep func(uid string) bool) (removed []string, err error) {
+func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (removed []string, err error) {
 	uids, err := os.ReadDir(v.pods)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -132,7 +133,7 @@ func (v *Volumes) Sweep(keep func(uid string) bool) (removed []string, err error
 		if !e.IsDir() || oneName(uid) != nil || keep(uid) {
 			continue
 		}
-		if err := v.sweep(uid); err != nil {
+		if err := v.sweep(ctx, uid); err != nil {
 			failed = append(failed, fmt.Errorf("remove directory of unknown pod %s: %w", uid, err))
 			continue
 		}
@@ -143,7 +144,7 @@ func (v *Volumes) Sweep(keep func(uid string) bool) (removed []string, err error
 
 // sweepLogs removes the log directories of a UID. It may be anything that names a
 // directory: it is compared as it is.
-func (v *Volumes) sweepLogs(uid string) error {
+func (v *Volumes) sweepLogs(ctx context.Context, uid string) error {
 	if v.cfg.PodLogsDir == "" {
 		return nil
 	}
@@ -156,7 +157,7 @@ func (v *Volumes) sweepLogs(uid string) error {
 		if parts := strings.SplitN(l.Name(), "_", 3); len(parts) < 3 || parts[2] != uid {
 			continue
 		}
-		if err := v.removeLogs(l.Name()); err != nil {
+		if err := v.removeLogs(ctx, l.Name()); err != nil {
 			return err
 		}
 	}
@@ -164,8 +165,8 @@ func (v *Volumes) sweepLogs(uid string) error {
 }
 
 // sweep removes one pod's directory, and the log directories that carry its UID.
-func (v *Volumes) sweep(uid string) error {
-	if err := v.sweepLogs(uid); err != nil {
+func (v *Volumes) sweep(ctx context.Context, uid string) error {
+	if err := v.sweepLogs(ctx, uid); err != nil {
 		return err
 	}
 	dir, err := v.podDir(uid)
@@ -175,5 +176,5 @@ func (v *Volumes) sweep(uid string) error {
 	if err := v.unmountOwn(uid, dir); err != nil {
 		return err
 	}
-	return removeTree(v.pods, uid)
+	return removeTree(ctx, v.pods, uid)
 }

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,8 +34,9 @@ func (e *MountedError) Error() string {
 // is trusted and may itself be a link or a mount; below it no link is followed
 // and no mount is entered: every step goes from an open directory to an entry
 // of it by name, and the kernel refuses the rest. A mount that is there at the
-// beginning is found before anything is removed.
-func removeTree(base string, names ...string) error {
+// beginning is found before anything is removed. The end of ctx ends it, with its cause: a
+// container decides how many names there are.
+func removeTree(ctx context.Context, base string, names ...string) error {
 	path := filepath.Join(base, filepath.Join(names...))
 	if err := mountedAt(path); err != nil {
 		return err
@@ -48,7 +50,7 @@ func removeTree(base string, names ...string) error {
 		return err
 	}
 	defer parent.Close()
-	r := &remover{open: openChild}
+	r := &remover{ctx: ctx, open: openChild}
 	return r.remove(parent, names[last])
 }
 
@@ -89,6 +91,7 @@ func openPath(base string, names ...string) (*os.File, error) {
 
 // remover removes one tree. It belongs to one call of removeTree.
 type remover struct {
+	ctx  context.Context
 	open func(parent *os.File, name string) (*os.File, error)
 	// top is the tree's own directory, where deep directories are moved to; nil
 	// before it is open.
@@ -100,6 +103,9 @@ type remover struct {
 // remove removes the entry of that name, and beneath it when it is a directory.
 // Who swaps the entry meanwhile only makes it begin again.
 func (r *remover) remove(parent *os.File, name string) error {
+	if r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
+	}
 	path := filepath.Join(parent.Name(), name)
 	var err error
 	for range maxTries {

@@ -31,7 +31,7 @@ func removeWith(t testing.TB, open func(*os.File, string) (*os.File, error), bas
 	dir, err := os.Open(base)
 	must(t, err)
 	defer dir.Close()
-	r := &remover{open: open}
+	r := &remover{ctx: t.Context(), open: open}
 	return r.remove(dir, name)
 }
 
@@ -128,7 +128,7 @@ func TestTakeRemovesAnyTree(t *testing.T) {
 				}
 			}
 		}
-		if err := removeTree(base, "1"); err != nil {
+		if err := removeTree(t.Context(), base, "1"); err != nil {
 			rt.Fatal(err)
 		}
 		if left, err := os.ReadDir(base); err != nil || len(left) != 0 {
@@ -155,7 +155,7 @@ func TestTakeRemovesDeepTrees(t *testing.T) {
 		fd = next
 	}
 	unix.Close(fd)
-	must(t, removeTree(base, "1"))
+	must(t, removeTree(t.Context(), base, "1"))
 	if _, err := os.Lstat(filepath.Join(base, "1")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("still there: %v", err)
 	}
@@ -169,7 +169,7 @@ func TestTakeRemovesManyFiles(t *testing.T) {
 	for i := range 3 * batch {
 		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o644))
 	}
-	must(t, removeTree(base, "1"))
+	must(t, removeTree(t.Context(), base, "1"))
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("still there: %v", err)
 	}
@@ -181,13 +181,13 @@ func TestTakeOfALinkRemovesTheLink(t *testing.T) {
 	canary := filepath.Join(outside, "canary")
 	must(t, os.WriteFile(canary, nil, 0o644))
 	must(t, os.Symlink(outside, filepath.Join(base, "1")))
-	must(t, removeTree(base, "1"))
+	must(t, removeTree(t.Context(), base, "1"))
 	if _, err := os.Lstat(canary); err != nil {
 		t.Error(err)
 	}
 	// A link on the way to it leads nowhere.
 	must(t, os.Symlink(outside, filepath.Join(base, "uid")))
-	if err := removeTree(base, "uid", "canary"); err == nil {
+	if err := removeTree(t.Context(), base, "uid", "canary"); err == nil {
 		t.Error("a link was followed on the way")
 	}
 	if _, err := os.Lstat(canary); err != nil {
@@ -238,7 +238,7 @@ func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	removed, err := v.Sweep(func(uid string) bool { return uid == "known" })
+	removed, err := v.Sweep(t.Context(), func(uid string) bool { return uid == "known" })
 	if err != nil || len(removed) != 1 || removed[0] != "unknown" {
 		t.Fatalf("removed %v, %v", removed, err)
 	}
@@ -270,7 +270,7 @@ func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
 	for _, other := range []string{"good", "default_d", "d"} {
 		must(t, os.MkdirAll(filepath.Join(logs, other), 0o700))
 	}
-	removed, err := v.Sweep(func(uid string) bool { return keep[uid] })
+	removed, err := v.Sweep(t.Context(), func(uid string) bool { return keep[uid] })
 	slices.Sort(strays)
 	slices.Sort(removed)
 	if err != nil || !slices.Equal(removed, strays) {

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// largest is how many names are counted in a volume. Empty files and hard links take no
+// largest is how many names are counted in the volumes of a pod. Empty files and hard links take no
 // blocks, so that the limit of bytes does not bound them.
 const largest = 2_000_000
 
@@ -20,24 +20,26 @@ var (
 	// errOver ends the measuring of a volume that is over its limit.
 	errOver = errors.New("over the limit")
 	// errTooMany says that a volume has more names than are counted.
-	errTooMany = fmt.Errorf("it has more than %d files", largest)
+	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", largest)
 )
 
 // Over says which volume on the disk exceeds its sizeLimit, "" for none: measured
 // now, in blocks as du counts them, and no further than to the limit (C-1.35.9). A
-// volume that is too deep or has too many files to be measured counts as one that
-// exceeds it. The end of ctx ends the measuring.
+// volume that is too deep to be measured counts as one that exceeds it, and so does the one
+// at which a pod's files are too many. The end of ctx ends the measuring.
 func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
 		return "", err
 	}
+	left := v.most
 	for _, p := range all {
 		e := p.EmptyDir
 		if e == nil || e.Medium != v1.StorageMediumDefault || e.SizeLimit == nil || e.SizeLimit.Sign() <= 0 {
 			continue
 		}
-		err := measure(ctx, p.path, e.SizeLimit.Value(), largest)
+		names, err := measure(ctx, p.path, e.SizeLimit.Value(), left)
+		left -= names
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 		case errors.Is(err, errOver):
@@ -52,20 +54,19 @@ func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int) (strin
 }
 
 // measure returns errOver when a tree takes more bytes of the disk than limit, and
-// errTooMany when it has more than most names.
-func measure(ctx context.Context, path string, limit int64, most int) error {
+// errTooMany when it has more than most names; names is how many it looked at.
+func measure(ctx context.Context, path string, limit int64, most int) (names int, err error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer dir.Close()
 	var top unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &top); err != nil {
-		return err
+		return 0, err
 	}
 	linked := map[uint64]bool{}
 	used := top.Blocks * 512
-	names := 0
 	add := func(_ *os.File, _ string, st *unix.Stat_t) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -88,7 +89,8 @@ func measure(ctx context.Context, path string, limit int64, most int) error {
 		return nil
 	}
 	if used > limit {
-		return errOver
+		return 0, errOver
 	}
-	return walk(dir, 0, add)
+	err = walk(dir, 0, add)
+	return names, err
 }

@@ -6,9 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // A container fills an emptyDir with names that take no blocks: empty files and hard
@@ -37,16 +43,94 @@ func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := measure(t.Context(), dir, 1<<30, most); err != nil {
+			if _, err := measure(t.Context(), dir, 1<<30, most); err != nil {
 				t.Errorf("%d names: %v", most, err)
 			}
 			if err := fill(dir, most); err != nil {
 				t.Fatal(err)
 			}
-			if err := measure(t.Context(), dir, 1<<30, most); !errors.Is(err, errTooMany) {
+			if _, err := measure(t.Context(), dir, 1<<30, most); !errors.Is(err, errTooMany) {
 				t.Errorf("%d names: %v, want %v", most+1, err, errTooMany)
 			}
 		})
+	}
+}
+
+// A container spreads names over many emptyDirs with a limit. The bound is of the pod, so
+// that one round ends, and the limits of other pods are enforced.
+// Shows: C-1.35.9.
+func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
+	v := New(Config{RootDir: t.TempDir()})
+	v.most = 250
+	want := &pod.Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}}
+	for i := range 3 {
+		name := fmt.Sprint("v", i)
+		limit := resource.MustParse("1Gi")
+		want.Pod.Spec.Volumes = append(want.Pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &limit}}})
+	}
+	if err := v.Put(t.Context(), want, pod.Place{}, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, all, err := v.place(want, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range all {
+		if over, err := v.Over(t.Context(), want, 1); over != "" || err != nil {
+			t.Fatalf("with %d names: %q, %v", 100*i, over, err)
+		}
+		for n := range 100 {
+			if err := os.WriteFile(filepath.Join(p.path, fmt.Sprint(n)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if over, err := v.Over(t.Context(), want, 1); err != nil || !strings.Contains(over, `volume "v2" cannot be measured`) {
+		t.Errorf("with 300 names: %q, %v", over, err)
+	}
+}
+
+// A container fills a volume with names. Removing it, and giving it to a group, end with
+// the agent, and the next Take goes on.
+// Shows: F4.
+func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
+	v := New(Config{RootDir: t.TempDir()})
+	want := &pod.Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}}
+	want.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	if err := v.Put(t.Context(), want, pod.Place{}, 1); err != nil {
+		t.Fatal(err)
+	}
+	dir, all, err := v.place(want, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(all[0].path, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("the agent stops")
+	cancel(stop)
+	group := int64(os.Getgid())
+	for what, err := range map[string]error{
+		"setGroup": setGroup(ctx, all[0].path, &group, nil, false),
+		"Take":     v.Take(ctx, "u", 1),
+		"Forget":   v.Forget(ctx, pod.Key{Namespace: "n", Name: "p"}, "u"),
+	} {
+		if !errors.Is(err, stop) {
+			t.Errorf("%s: %v, want %v", what, err, stop)
+		}
+	}
+	if _, err := v.Sweep(ctx, func(string) bool { return false }); !errors.Is(err, stop) {
+		t.Errorf("Sweep: %v, want %v", err, stop)
+	}
+	if _, err := os.Stat(filepath.Join(all[0].path, "file")); err != nil {
+		t.Errorf("after the end of the context: %v", err)
+	}
+	if err := v.Take(t.Context(), "u", 1); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after another Take: %v", err)
 	}
 }
 
@@ -60,7 +144,7 @@ func TestMeasure_ContextEnds_EndsWithItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("the agent stops")
 	cancel(stop)
-	if err := measure(ctx, dir, 1<<30, largest); !errors.Is(err, stop) {
+	if _, err := measure(ctx, dir, 1<<30, largest); !errors.Is(err, stop) {
 		t.Errorf("error %v, want %v", err, stop)
 	}
 }

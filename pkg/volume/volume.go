@@ -84,6 +84,7 @@ type Volumes struct {
 	pods string // the directory of pods
 	log  *slog.Logger
 	step func() // see writer
+	most int    // names that are counted of a pod
 
 	once   sync.Once
 	bootID string // see boot
@@ -102,7 +103,7 @@ func New(c Config) *Volumes {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Volumes{cfg: c, pods: filepath.Join(c.RootDir, "pods"), log: log, noted: map[string]mark{}}
+	return &Volumes{cfg: c, pods: filepath.Join(c.RootDir, "pods"), log: log, most: largest, noted: map[string]mark{}}
 }
 
 // placed is one volume of a pod with its kind and its place on the host.
@@ -124,7 +125,7 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		return err
 	}
 	was, again := v.marked(dir)
-	s := &setting{Volumes: v, want: want, again: again, bound: maps.Clone(was.Bound)}
+	s := &setting{Volumes: v, want: want, again: again && !was.Partial, bound: maps.Clone(was.Bound)}
 	kept := false // whether the instance keeps something on disk
 	var failed []error
 	for _, p := range all {
@@ -141,6 +142,11 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		}
 	}
 	if len(failed) > 0 {
+		if !s.again && len(s.bound) > 0 { // what claims show now must be known when they are put again
+			if err := v.mark(dir, kept, mark{Boot: v.boot(), Partial: true, Bound: s.bound}); err != nil {
+				failed = append(failed, err)
+			}
+		}
 		return utilerrors.NewAggregate(failed)
 	}
 	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until, Bound: s.bound})

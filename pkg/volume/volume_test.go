@@ -100,8 +100,8 @@ func (p place) Ready(s *pod.Spec, instance int) bool {
 	return current
 }
 
-func (p place) Mounts(s *pod.Spec, instance int, container string) ([]pod.Mount, error) {
-	return p.Volumes.Mounts(pod.CreateRequest{Want: s, Container: container, Sandbox: &pod.Sandbox{Instance: instance}})
+func (p place) Mounts(ctx context.Context, s *pod.Spec, instance int, container string) ([]pod.Mount, error) {
+	return p.Volumes.Mounts(ctx, pod.CreateRequest{Want: s, Container: container, Sandbox: &pod.Sandbox{Instance: instance}})
 }
 
 func (p place) put(t *testing.T, s *pod.Spec, instance int) {
@@ -197,13 +197,13 @@ func TestC_1_37_3_EmptyDirLivesAsLongAsItsInstance(t *testing.T) {
 	if left, err := os.ReadDir(p.emptyDir(2, "data")); err != nil || len(left) != 0 {
 		t.Errorf("the new instance begins with %v (%v), want nothing", left, err)
 	}
-	if err := p.Take(uid, 1); err != nil {
+	if err := p.Take(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 	if exists(t, p.instance(1)) || !exists(t, p.emptyDir(2, "data")) || p.Ready(s, 1) || !p.Ready(s, 2) {
 		t.Error("Take of instance 1 has to remove it and leave instance 2")
 	}
-	if err := p.Take(uid, 1); err != nil {
+	if err := p.Take(t.Context(), uid, 1); err != nil {
 		t.Errorf("taking what is not there: %v", err)
 	}
 }
@@ -250,7 +250,7 @@ func TestC_1_37_8_Mounts(t *testing.T) {
 		"init": {{HostPath: data, ContainerPath: "/d", Propagation: "Bidirectional"}},
 		"none": nil,
 	} {
-		got, err := p.Mounts(s, 3, name)
+		got, err := p.Mounts(t.Context(), s, 3, name)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -267,7 +267,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 	p.put(t, s, 1)
 	mount := func(m v1.VolumeMount) error {
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{m}
-		_, err := p.Mounts(s, 1, "c")
+		_, err := p.Mounts(t.Context(), s, 1, "c")
 		return err
 	}
 	for want, m := range map[string]v1.VolumeMount{
@@ -279,7 +279,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if _, err := p.Mounts(s, 1, "nobody"); err == nil {
+	if _, err := p.Mounts(t.Context(), s, 1, "nobody"); err == nil {
 		t.Error("a container the pod does not have got mounts")
 	}
 	if err := os.Remove(p.emptyDir(1, "data")); err != nil {
@@ -307,9 +307,9 @@ func TestUIDIsOnePlainName(t *testing.T) {
 	write(t, filepath.Join(p.root, "pods", "1", "keep"), "")
 	for _, bad := range []string{"", ".", "..", "../..", "a/b", "/", "a\x00b", strings.Repeat("u", 300)} {
 		s := withUID(spec(empty("e")), bad)
-		_, mountsErr := p.Mounts(s, 1, "c")
+		_, mountsErr := p.Mounts(t.Context(), s, 1, "c")
 		for what, err := range map[string]error{
-			"Put": p.Put(s, 1), "Take": p.Take(bad, 1), "Forget": p.Forget(key, bad), "Mounts": mountsErr,
+			"Put": p.Put(s, 1), "Take": p.Take(t.Context(), bad, 1), "Forget": p.Forget(t.Context(), key, bad), "Mounts": mountsErr,
 		} {
 			if err == nil {
 				t.Errorf("%s with UID %q: no error", what, bad)
@@ -320,7 +320,7 @@ func TestUIDIsOnePlainName(t *testing.T) {
 		}
 	}
 	for _, k := range []pod.Key{{Namespace: "../x", Name: "n"}, {Namespace: "x", Name: "n/../.."}} {
-		if err := p.Forget(k, uid); err == nil {
+		if err := p.Forget(t.Context(), k, uid); err == nil {
 			t.Errorf("Forget with key %q: no error", k)
 		}
 	}
@@ -350,7 +350,7 @@ func TestForgetRemovesAllOfOnePod(t *testing.T) {
 	write(t, filepath.Join(p.logs, "default_web-n1_other", "c", "0.log"), "line")
 
 	for range 2 { // the second time finds nothing
-		if err := p.Forget(key, uid); err != nil {
+		if err := p.Forget(t.Context(), key, uid); err != nil {
 			t.Fatal(err)
 		}
 		if exists(t, filepath.Join(p.root, "pods", uid)) || exists(t, logs) {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -177,7 +178,7 @@ func (w *writer) fill(dir string, all files) error {
 		if err != nil {
 			return err
 		}
-		err = setGroupBelow(f, *w.group, true)
+		err = setGroupBelow(context.Background(), f, *w.group, true)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}

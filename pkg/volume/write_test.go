@@ -75,7 +75,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	root := t.TempDir()
 	v := New(Config{RootDir: root})
 	t.Cleanup(func() {
-		if err := v.Take("u", 1); err != nil {
+		if err := v.Take(context.Background(), "u", 1); err != nil {
 			t.Error(err)
 		}
 	})
@@ -83,7 +83,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	for _, first := range []bool{true, false} { // with nothing in place before, and with another content
 		for left, killed := 0, true; killed; left++ {
 			if first {
-				if err := v.Take("u", 1); err != nil {
+				if err := v.Take(t.Context(), "u", 1); err != nil {
 					t.Fatal(err)
 				}
 			} else if err := v.Put(t.Context(), shownSpec(1), pod.Place{}, 1); err != nil {

@@ -119,7 +119,7 @@ func sent(t *testing.T, want *pod.Spec, restricted bool) (looked int) {
 	}
 	for _, name := range names {
 		r := pod.CreateRequest{Want: want, Container: name, Sandbox: &pod.Sandbox{ID: id, Instance: 1, Ready: true}}
-		if r.Mounts, err = volumes.Mounts(r); err != nil {
+		if r.Mounts, err = volumes.Mounts(ctx, r); err != nil {
 			continue
 		}
 		if _, err := runtime.CreateContainer(ctx, r); err != nil {

@@ -1,0 +1,61 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ending is a context whose time is over after it was asked left times.
+type ending struct {
+	context.Context
+	left int
+}
+
+func (e *ending) Err() error {
+	if e.left--; e.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A pod has so many files that its volumes cannot be measured in the time of a scrape. What
+// is known of the other pods is told, and the next scrape goes on after that pod.
+// Shows: C-1.40.7.
+func TestDisks_TimeIsOverInOnePod_OthersAreMeasured(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "pods", "large", "1", "volumes", "kind", "v", "file"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{RootDir: root})
+	r := &reading{}
+	for _, name := range []string{"a", "large", "b"} {
+		r.pods = append(r.pods, podReading{pod: &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Spec:       v1.PodSpec{Volumes: []v1.Volume{{Name: "v"}}},
+		}})
+	}
+	asked := map[string]int{}
+	wanted := func(p *v1.Pod) bool {
+		asked[p.Name]++
+		return true
+	}
+	known, err := s.disks(&ending{context.Background(), 3}, r, wanted)
+	if _, ok := known["a"]; !errors.Is(err, context.DeadlineExceeded) || !ok {
+		t.Errorf("known %v, %v", known, err)
+	}
+	known, err = s.disks(t.Context(), r, wanted)
+	if err != nil || len(known) != 3 {
+		t.Errorf("the next time: known %v, %v", known, err)
+	}
+	if asked["a"] != 1 || asked["large"] != 1 {
+		t.Errorf("measured again within a minute: %v", asked)
+	}
+}
