@@ -141,7 +141,7 @@ func heldSets(sets map[string]podconfig.Restored, to *policy.Policy) map[string]
 // judgedLocation returns the location of a source as a policy names it: paths are
 // absolute.
 func judgedLocation(kind, location string) string {
-	if kind == "file" || kind == "api" {
+	if kind == "file" || kind == pod.SourceAPI {
 		if abs, err := filepath.Abs(location); err == nil {
 			return abs
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // sourceKinds are the kinds of source there are.
-func sourceKinds() []string { return []string{"file", "http", "stdin", "etcd", "api"} }
+func sourceKinds() []string { return []string{"file", "http", "stdin", "etcd", pod.SourceAPI} }
 
 // selection is which updates a reader wants, and how much of them. watch makes
 // it from flags; an agent makes it from the query that watch --attach sends.

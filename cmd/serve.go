@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/source/file"
 )
@@ -42,7 +43,7 @@ while it lives.`,
 	p.addSettings(cmd.Flags(), agentSettings())
 	p.addSettings(cmd.Flags(), serveSettings())
 	p.addKubeletFlags(cmd)
-	complete(cmd, "offline-start", "none", "api")
+	complete(cmd, "offline-start", "none", pod.SourceAPI)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.serve(cmd.Context()) }
 	return cmd
 }

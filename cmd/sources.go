@@ -173,12 +173,12 @@ func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 		}
 	}
 	p.apiReader = apiclient.NewReader(apiclient.ReaderConfig{
-		Client: client, Shared: p.apiClient != nil, ServicesOptional: p.cfg.OfflineStart == "api", Log: r.log,
+		Client: client, Shared: p.apiClient != nil, ServicesOptional: p.cfg.OfflineStart == pod.SourceAPI, Log: r.log,
 	})
 	return apiserver.New(apiserver.Config{
 		Kubeconfig: p.cfg.Kubeconfig, Reader: p.apiReader, Seen: p.seen, Node: p.cfg.NodeName, Services: r.acts, Log: r.log,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
-			spec, problems := manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: "api", Location: p.cfg.Kubeconfig, File: file})
+			spec, problems := manifest.FromAPI(o, manifest.Options{Node: p.cfg.NodeName, Source: pod.SourceAPI, Location: p.cfg.Kubeconfig, File: file})
 			if spec == nil && p.rejected != nil {
 				p.rejected(o, problems)
 			}
@@ -255,7 +255,7 @@ func (p *program) here(o pod.Origin) pod.Origin {
 	names := p.sourceNames()
 	switch o.Source {
 	case "file":
-	case "api":
+	case pod.SourceAPI:
 		names = []string{p.cfg.Kubeconfig}
 	default:
 		return o

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 	"github.com/nodectl/nodectl/pkg/ui/tui"
 )
@@ -86,7 +87,7 @@ func (p *program) sourceTitles() []string {
 		all = append(all, "etcd "+p.cfg.EtcdPrefix)
 	}
 	if p.cfg.Kubeconfig != "" {
-		all = append(all, "api")
+		all = append(all, pod.SourceAPI)
 	}
 	return all
 }

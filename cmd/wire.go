@@ -69,7 +69,7 @@ func (p *program) keptSpecs(kept []pod.Record) []*pod.Spec {
 // requireSourceReady names the kinds of source whose pods do not start before their source
 // is ready.
 func (p *program) requireSourceReady() map[string]bool {
-	return map[string]bool{"api": p.cfg.OfflineStart != "api"}
+	return map[string]bool{pod.SourceAPI: p.cfg.OfflineStart != pod.SourceAPI}
 }
 
 // restored puts the set of each layer, as the agent wrote it down, into the

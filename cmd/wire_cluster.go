@@ -133,7 +133,7 @@ func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
 	}
 	out := *p
 	out.Status = u.Status
-	_ = m.sink.Report(pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, Finished: true, At: now})
+	_ = m.sink.Report(pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: pod.SourceAPI}, Finished: true, At: now})
 	if !u.Known {
 		m.sink.Event(pod.Event{Key: pod.KeyOf(p), UID: string(p.UID), Type: pod.EventWarning, Reason: u.Reason, Message: u.Message, At: now})
 	}
@@ -196,7 +196,7 @@ func (n *node) mirrors() (count int) {
 		return 0
 	}
 	for _, p := range n.live.Pods() {
-		if p.Annotations[pod.AnnotationConfigSource] != "api" {
+		if pod.SourceOf(&p) != pod.SourceAPI {
 			count++
 		}
 	}

@@ -102,7 +102,7 @@ func (p *program) keptSets() *record.Split {
 		memory = record.NewSets(run, key)
 	}
 	apart := func(layer string, s pod.Standing) bool {
-		return strings.HasPrefix(layer, "api:") && p.cfg.OfflineStart != "api" &&
+		return strings.HasPrefix(layer, pod.SourceAPI+":") && p.cfg.OfflineStart != pod.SourceAPI &&
 			slices.ContainsFunc(s.Objects, func(o *pod.Object) bool { return o.Kind == pod.KindSecret })
 	}
 	return record.NewSplit(record.NewSets(p.cfg.RootDir, key), memory, apart)

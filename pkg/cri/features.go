@@ -73,7 +73,7 @@ const staticPatience = time.Second
 // as with the kubelet; any other may name a handler, and waits for no server.
 func (r *Runtime) handlerFor(ctx context.Context, want *pod.Spec) (string, error) {
 	class := want.Pod.Spec.RuntimeClassName
-	if want.Origin.Source != "api" {
+	if !want.Origin.FromAPI() {
 		asked, stop := context.WithTimeout(ctx, staticPatience)
 		defer stop()
 		handler, _, err := r.Handler(asked, class)

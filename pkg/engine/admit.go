@@ -11,9 +11,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// sourceAPI is the kind of source whose pods a scheduler has placed here.
-const sourceAPI = "api"
-
 // placed is the spec by which a pod takes room on the node: the one whose resources it was
 // given.
 func (e *entry) placed() *pod.Spec {
@@ -54,7 +51,7 @@ func (e *entry) requested() *pod.Spec {
 // keepsUID reports whether an edit of the pod's UID was refused: the instance of the old UID
 // goes on. A pod of an API server with another UID is another pod, and the old one stops.
 func (e *entry) keepsUID() bool {
-	return e.want != nil && e.admitted && e.refused != (refusal{}) && e.want.Origin.Source != sourceAPI &&
+	return e.want != nil && e.admitted && e.refused != (refusal{}) && !e.want.Origin.FromAPI() &&
 		e.given != nil && e.given.UID() != e.want.UID()
 }
 
@@ -188,7 +185,7 @@ func (l *loop) admit(ctx context.Context) {
 			l.queueUpdate(e, true)
 		case e.want != nil && !e.admitted && !e.refused.final:
 			want = append(want, e.want)
-			if e.refused != (refusal{}) && e.want.Origin.Source == sourceAPI {
+			if e.refused != (refusal{}) && e.want.Origin.FromAPI() {
 				waiting = append(waiting, e.want)
 			}
 		case !e.admitted && !e.ended: // it was refused and goes: nothing of it was ever here

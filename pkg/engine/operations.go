@@ -102,7 +102,7 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 	} else if o.uid != "" && !e.has(o.uid) {
 		o.reply(otherUID(o.key))
 		return
-	} else if e.want != nil && e.want.Origin.Source == sourceAPI {
+	} else if e.want != nil && e.want.Origin.FromAPI() {
 		o.reply(atServer(o.key))
 		return
 	}

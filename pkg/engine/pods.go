@@ -110,7 +110,7 @@ func keepWaiting(now *v1.PodStatus, before v1.PodStatus) {
 func specOf(a pod.Actual, reported *v1.Pod, rec *pod.Record) *pod.Spec {
 	switch {
 	case reported != nil && string(reported.UID) == a.UID:
-		return &pod.Spec{Key: a.Key, Pod: reported}
+		return &pod.Spec{Key: a.Key, Pod: reported, Origin: pod.Origin{Source: pod.SourceOf(reported)}}
 	case rec != nil && rec.Want != nil && rec.UID == a.UID:
 		return rec.Want
 	}

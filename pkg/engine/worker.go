@@ -292,7 +292,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 
 // hasEnded reports whether a pod's API server knows that it has ended.
 func hasEnded(want *pod.Spec) bool {
-	if want == nil || want.Origin.Source != sourceAPI {
+	if want == nil || !want.Origin.FromAPI() {
 		return false
 	}
 	phase := want.Pod.Status.Phase

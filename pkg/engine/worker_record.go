@@ -148,7 +148,7 @@ func (r *instanceRecord) noteStopping() {
 // acknowledged is since when an instance of want counts: what its API server has
 // heard of it before (C-1.26.17), else now.
 func acknowledged(want *pod.Spec) time.Time {
-	if t := want.Pod.Status.StartTime; want.Origin.Source == sourceAPI && t != nil {
+	if t := want.Pod.Status.StartTime; want.Origin.FromAPI() && t != nil {
 		return t.Time
 	}
 	return time.Now()

@@ -82,7 +82,7 @@ func ReadSaved(data []byte, file string) (*Saved, error) {
 func savedPod(p *v1.Pod, file string) *pod.Spec {
 	return &pod.Spec{
 		Key:    pod.KeyOf(p),
-		Origin: pod.Origin{Source: p.Annotations[pod.AnnotationConfigSource], File: file},
+		Origin: pod.Origin{Source: pod.SourceOf(p), File: file},
 		Pod:    p,
 		Hash:   p.Annotations[pod.AnnotationConfigHash],
 	}

@@ -113,7 +113,7 @@ func (p *pods) report(r pod.StatusReport) {
 	}
 	if s == nil {
 		s = &podState{
-			podName: podName{key.Namespace, key.Name, uid}, static: r.Origin.Source != "api",
+			podName: podName{key.Namespace, key.Name, uid}, static: !r.Origin.FromAPI(),
 			seen: r.At, waiting: map[string]string{}, ended: map[string]string{},
 		}
 		s.ran = r.Pod.Status.Phase != v1.PodPending && r.Pod.Status.Phase != "" && r.Pod.Status.Phase != v1.PodFailed

@@ -82,7 +82,7 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 			continue
 		}
 		reason, detail := later.judge(spec)
-		final := reason != "" && spec.Origin.Source == sourceAPI
+		final := reason != "" && spec.Origin.FromAPI()
 		if !final && later != now {
 			if r, d := now.judge(spec); r != "" {
 				reason, detail = r, d
@@ -94,7 +94,7 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 		} else {
 			refused = append(refused, refusal(spec, reason, detail, final))
 		}
-		if later != now && !final && (reason == "" || spec.Origin.Source == sourceAPI) {
+		if later != now && !final && (reason == "" || spec.Origin.FromAPI()) {
 			later.seat(spec) // it gets, or keeps, its place
 		}
 	}
@@ -154,9 +154,6 @@ func Priority(s *pod.Spec) int32 {
 	}
 	return *s.Pod.Spec.Priority
 }
-
-// sourceAPI is the kind of source whose pods are not static.
-const sourceAPI = "api"
 
 type admission struct {
 	node  Node

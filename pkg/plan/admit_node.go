@@ -179,7 +179,7 @@ func (a *admission) nodeName(spec *pod.Spec) (reason, detail string) {
 
 // taints is for the pods of an API server alone: static pods tolerate all.
 func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
-	if spec.Origin.Source != sourceAPI {
+	if !spec.Origin.FromAPI() {
 		return "", ""
 	}
 	for i := range a.node.Taints {

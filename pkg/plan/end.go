@@ -43,7 +43,7 @@ func (s *scene) end() Ended {
 // runs again here, whatever this node knows of it (C-1.16.6, C-1.26.15).
 func (s *scene) endedAtServer() bool {
 	phase := s.Want.Pod.Status.Phase
-	return s.Want.Origin.Source == sourceAPI && (phase == succeeded || phase == failed)
+	return s.Want.Origin.FromAPI() && (phase == succeeded || phase == failed)
 }
 
 // naturalEnd is the phase that the containers speak of. Sidecars and ephemeral

@@ -27,7 +27,7 @@ func Replaces(made, want *pod.Spec) bool {
 // has ended (C-1.26.15); what its containers were made from has the last word.
 // Nothing brings back one of an API server.
 func Revives(made, want *pod.Spec) bool {
-	if made == nil || want == nil || want.Origin.Source == sourceAPI {
+	if made == nil || want == nil || want.Origin.FromAPI() {
 		return false
 	}
 	return (&scene{View: View{Want: want, Kept: made}}).contentChanged()
@@ -100,7 +100,7 @@ func (s *scene) whyAnew() string {
 		return "deletion of the pod was requested"
 	case !s.StopSince.IsZero():
 		return "pod is wanted again while it stops"
-	case s.Terminal != "" && want.Origin.Source != sourceAPI && s.contentChanged():
+	case s.Terminal != "" && !want.Origin.FromAPI() && s.contentChanged():
 		return s.changedText("definition changed after the pod had ended")
 	}
 	return ""

@@ -46,7 +46,7 @@ func StaticUID(node, namespace, name string) string {
 // ClaimsUID reports whether a pod's author chose its UID: neither an API server gave it,
 // nor was it derived from the pod's names.
 func ClaimsUID(s *Spec) bool {
-	return s.Origin.Source != "api" && s.UID() != StaticUID(s.Pod.Spec.NodeName, s.Namespace, s.Name)
+	return !s.Origin.FromAPI() && s.UID() != StaticUID(s.Pod.Spec.NodeName, s.Namespace, s.Name)
 }
 
 // Fingerprint fills in the hashes of s, which is being made, from its pod as its

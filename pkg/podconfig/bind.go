@@ -179,7 +179,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	missing := false
 	found := make(map[ident]*pod.Object, len(refs))
 	told := make(map[string]bool)
-	waits := s.Origin.Source == sourceAPI || s.Pod.DeletionTimestamp != nil
+	waits := s.Origin.FromAPI() || s.Pod.DeletionTimestamp != nil
 	lacks := false // something that it waits for
 	for _, r := range refs {
 		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
@@ -190,7 +190,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 				objects = append(objects, o)
 			}
 		}
-		if r.Optional || r.Kind == pod.KindClaim && s.Origin.Source == sourceAPI || o != nil && (r.Key == "" || o.Has(r.Key)) {
+		if r.Optional || r.Kind == pod.KindClaim && s.Origin.FromAPI() || o != nil && (r.Key == "" || o.Has(r.Key)) {
 			continue
 		}
 		if waits {
@@ -230,9 +230,6 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	}
 	return now, nil
 }
-
-// sourceAPI is the kind of the layer that is an API server.
-const sourceAPI = "api"
 
 // sameBinding reports whether two specs that are bound to the same differ in
 // nothing but being two.
@@ -309,7 +306,7 @@ func lies(source string) string {
 		return "behind a URL"
 	case "stdin":
 		return "on standard input"
-	case sourceAPI:
+	case pod.SourceAPI:
 		return "in an API server"
 	}
 	return "in " + source

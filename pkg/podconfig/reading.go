@@ -211,7 +211,7 @@ func held(before pod.Standing, f *source.File) *source.File {
 	out := f
 	var at map[ident]int // the first of each ident; made for the first immutable object
 	for _, o := range before.Objects {
-		if !o.Immutable() || o.Origin.Source == sourceAPI { // a server sees to it itself
+		if !o.Immutable() || o.Origin.FromAPI() { // a server sees to it itself
 			continue
 		}
 		if at == nil {

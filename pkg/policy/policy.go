@@ -15,6 +15,8 @@ import (
 
 	"k8s.io/pod-security-admission/api"
 	podsecurity "k8s.io/pod-security-admission/policy"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // APIVersion and Kind head a policy file.
@@ -27,7 +29,7 @@ const (
 const byDefault = "default"
 
 // kinds returns the kinds of sources there are.
-func kinds() []string { return []string{"api", "etcd", "file", "http", "stdin"} }
+func kinds() []string { return []string{pod.SourceAPI, "etcd", "file", "http", "stdin"} }
 
 // Policy says what the sources of this node may ask for. It is immutable.
 type Policy struct {

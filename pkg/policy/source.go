@@ -175,7 +175,7 @@ func keep[T any](all []T, allowed func(T) bool) []T {
 func (j *judge) pod(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	switch {
-	case j.kind == "api" && s.Pod.DeletionTimestamp != nil:
+	case j.kind == pod.SourceAPI && s.Pod.DeletionTimestamp != nil:
 	case j.rule == nil:
 		problems = j.unspoken()
 	default:

@@ -70,7 +70,7 @@ func (b *build) foreign() []v1.PodCondition {
 		}
 	}
 	for _, c := range b.before.Conditions {
-		kept := !b.ofAPI() || c.Type == v1.DisruptionTarget
+		kept := !b.want.Origin.FromAPI() || c.Type == v1.DisruptionTarget
 		if kept && !slices.Contains(owned[:], c.Type) && find(list, c.Type) == nil {
 			list = append(list, c)
 		}

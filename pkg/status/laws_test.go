@@ -53,7 +53,7 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rapid.Bool().Draw(t, "api") {
-			want.Pod.Annotations = map[string]string{pod.AnnotationConfigSource: "api"}
+			want.Origin.Source = pod.SourceAPI
 		}
 		now := plantest.Now
 		notes := status.Notes{StartTime: now, Instance: 1}

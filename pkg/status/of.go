@@ -141,7 +141,7 @@ type build struct {
 
 func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) *build {
 	b := &build{want: want, have: have, health: health, before: before, notes: n, now: now}
-	if before.StartTime == nil && before.Phase == "" && b.ofAPI() {
+	if before.StartTime == nil && before.Phase == "" && b.want.Origin.FromAPI() {
 		b.before = want.Pod.Status
 	}
 	b.same = n.StartTime.IsZero() || b.before.StartTime == nil || b.before.StartTime.Equal(new(seconds(n.StartTime)))
@@ -173,9 +173,6 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	b.restarting = b.ruled || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b
 }
-
-// ofAPI reports whether an API server wants the pod: it is not static.
-func (b *build) ofAPI() bool { return b.want.Pod.Annotations[pod.AnnotationConfigSource] == "api" }
 
 // ours reports whether c is a record of the instance that the status is of.
 func (b *build) ours(c pod.Container) bool {

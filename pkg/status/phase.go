@@ -44,7 +44,7 @@ func (b *build) reported() v1.PodPhase {
 	switch {
 	case b.same && isFinal(b.before.Phase):
 		return b.before.Phase
-	case b.ofAPI():
+	case b.want.Origin.FromAPI():
 		return b.want.Pod.Status.Phase
 	}
 	return ""
@@ -185,7 +185,7 @@ func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 // server ends as Failed when nothing of it is left to end (C-1.27.10).
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
-	ends := b.notes.Terminating && b.ofAPI()
+	ends := b.notes.Terminating && b.want.Origin.FromAPI()
 	strays := b.strays() && !ends
 	switch {
 	case t.initFailed > 0 && !b.made && !strays:
@@ -239,7 +239,7 @@ func (b *build) closeBooks(st *v1.PodStatus) {
 	turn := func(s v1.ContainerStatus) bool {
 		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
 	}
-	let := len(st.InitContainerStatuses) == 0 || b.ofAPI() && b.initialised
+	let := len(st.InitContainerStatuses) == 0 || b.want.Origin.FromAPI() && b.initialised
 	if let || slices.ContainsFunc(st.ContainerStatuses, turn) {
 		for i := range st.ContainerStatuses {
 			closeBook(&st.ContainerStatuses[i])

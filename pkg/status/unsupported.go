@@ -48,7 +48,7 @@ func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time
 	if own := *p; !u.Final {
 		u.Known = p.Status.Reason == u.Reason && p.Status.Message == u.Message
 		notes := Notes{RefusedReason: u.Reason, RefusedMessage: u.Message, HostIPs: hostIPs}
-		u.Status = Of(&pod.Spec{Key: pod.KeyOf(p), Pod: &own}, pod.Actual{Key: pod.KeyOf(p)}, pod.Health{}, p.Status, notes, now)
+		u.Status = Of(&pod.Spec{Key: pod.KeyOf(p), Pod: &own, Origin: pod.Origin{Source: pod.SourceOf(p)}}, pod.Actual{Key: pod.KeyOf(p)}, pod.Health{}, p.Status, notes, now)
 		return u, true
 	}
 	u.Message = Rejected + u.Message

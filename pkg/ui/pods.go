@@ -30,7 +30,7 @@ func PodGrid(pods []v1.Pod, c Columns, now time.Time) Grid {
 			{text: age(p, now)},
 		}
 		if c.Wide {
-			row = append(row, cell{text: p.Status.PodIP}, cell{text: p.Spec.NodeName}, cell{text: p.Annotations[pod.AnnotationConfigSource]}, cell{text: l.GatesText()})
+			row = append(row, cell{text: p.Status.PodIP}, cell{text: p.Spec.NodeName}, cell{text: pod.SourceOf(&p)}, cell{text: l.GatesText()})
 		}
 		g.add(c, p.Labels, row...)
 	}

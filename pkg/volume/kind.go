@@ -69,9 +69,6 @@ func (s *setting) group() *int64 {
 	return nil
 }
 
-// sourceAPI is the kind of source that is an API server.
-const sourceAPI = "api"
-
 // kindOf returns the kind of one of want's volumes. A volume with several sources has
 // none: a policy may have judged another one than is mounted here.
 func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
@@ -93,7 +90,7 @@ func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 	case vol.Image != nil:
 		return image{}, nil
 	case vol.PersistentVolumeClaim != nil:
-		if want.Origin.Source == sourceAPI {
+		if want.Origin.FromAPI() {
 			return bound{claim: vol.PersistentVolumeClaim.ClaimName, readOnly: vol.PersistentVolumeClaim.ReadOnly}, nil
 		}
 		return v.claim(want.Namespace, vol.PersistentVolumeClaim)

@@ -32,7 +32,7 @@ func Spec(text []byte) (*pod.Spec, error) {
 	}
 	p.Namespace = cmp.Or(p.Namespace, "default")
 	p.UID = cmp.Or(p.UID, types.UID("uid-"+p.Name))
-	source := cmp.Or(p.Annotations[pod.AnnotationConfigSource], "file")
+	source := cmp.Or(pod.SourceOf(p), "file")
 	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: source, Location: "a/", File: "a/" + p.Name + ".yaml", Line: 1}}
 	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
 	return s, nil

@@ -163,7 +163,7 @@ func (s *Sink) Run(ctx context.Context) error {
 }
 
 // static reports whether a report is of a pod that no API server wants.
-func static(r pod.StatusReport) bool { return r.Origin.Source != "api" }
+func static(r pod.StatusReport) bool { return !r.Origin.FromAPI() }
 
 // poke says that something was left; once is enough.
 func poke(bell chan<- struct{}) {

@@ -276,7 +276,7 @@ func (s *Source) objectOf(id objectID, o apiclient.Object) *pod.Object {
 	o.SetManagedFields(nil)
 	out := &pod.Object{
 		Key: id.Key, Kind: id.kind, Object: o,
-		Origin: pod.Origin{Source: "api", Location: s.cfg.Kubeconfig, File: s.objectFile(id)},
+		Origin: pod.Origin{Source: pod.SourceAPI, Location: s.cfg.Kubeconfig, File: s.objectFile(id)},
 	}
 	switch o := o.(type) {
 	case *v1.ConfigMap:

@@ -1,0 +1,141 @@
+package pkg
+
+import (
+	"go/ast"
+	"go/token"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// facts names the one owner of each fact that once stood in several places. All others
+// ask the owner.
+var facts = []struct {
+	fact   string
+	owner  string   // the package
+	names  []string // its functions, constants and methods ("Type.Method") that state the fact
+	except []string // packages that write the fact down, or read it from another party
+	// states reports whether a node states the fact by itself; nil: syntax does not tell.
+	states func(n ast.Node) bool
+}{
+	{
+		"which pods are an API server's", "pkg/pod", []string{"SourceAPI", "Origin.FromAPI", "SourceOf"},
+		[]string{"pkg/manifest"}, // writes the annotation
+		func(n ast.Node) bool { return isText(n, "api") || isIndex(n, "", "AnnotationConfigSource") },
+	},
+}
+
+// TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands
+// nowhere else.
+func TestFacts_HaveOneOwner(t *testing.T) {
+	t.Parallel()
+	all := files(t)
+	declared := map[string]bool{}
+	for _, f := range all {
+		for _, name := range declarations(f.ast) {
+			declared[f.dir+"."+name] = true
+		}
+	}
+	for _, fact := range facts {
+		for _, name := range fact.names {
+			if !declared[fact.owner+"."+name] {
+				t.Errorf("%s: %s does not declare %s", fact.fact, fact.owner, name)
+			}
+		}
+		if fact.states == nil {
+			continue
+		}
+		known := false
+		for _, f := range all {
+			if !f.below("pkg/...", "cmd", "") || f.below(fact.except...) {
+				continue
+			}
+			paths := apiPaths(f.ast)
+			ast.Inspect(f.ast, func(n ast.Node) bool {
+				switch {
+				case n == nil || paths[n] || !fact.states(n):
+				case f.dir == fact.owner:
+					known = true
+				default:
+					t.Errorf("%s: %s is for %s to say (%s)", f.at(n), fact.fact, fact.owner, strings.Join(fact.names, ", "))
+				}
+				return true
+			})
+		}
+		if !known {
+			t.Errorf("%s: nothing in %s states it: its row is out of date", fact.fact, fact.owner)
+		}
+	}
+}
+
+// declarations returns the functions, methods, constants and types that a file
+// declares.
+func declarations(f *ast.File) (names []string) {
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			name := d.Name.Name
+			if d.Recv != nil {
+				of := d.Recv.List[0].Type
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				if id, ok := of.(*ast.Ident); ok {
+					name = id.Name + "." + name
+				}
+			}
+			names = append(names, name)
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						names = append(names, name.Name)
+					}
+				case *ast.TypeSpec:
+					names = append(names, s.Name.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// apiPaths returns the literals that begin a path of the API, "api" before "v1".
+func apiPaths(f *ast.File) map[ast.Node]bool {
+	paths := map[ast.Node]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if list, ok := n.(*ast.CompositeLit); ok && len(list.Elts) > 1 && isText(list.Elts[0], "api") && isText(list.Elts[1], "v1") {
+			paths[list.Elts[0]] = true
+		}
+		return true
+	})
+	return paths
+}
+
+// isText reports whether a node is one of these string literals.
+func isText(n ast.Node, texts ...string) bool {
+	lit, ok := n.(*ast.BasicLit)
+	return ok && lit.Kind == token.STRING && slices.Contains(texts, strings.Trim(lit.Value, "`\""))
+}
+
+// isSelector reports whether a node is x.name, for one of the names; x "" is any.
+func isSelector(n ast.Node, x string, names ...string) bool {
+	s, ok := n.(*ast.SelectorExpr)
+	if !ok || !slices.Contains(names, s.Sel.Name) {
+		return false
+	}
+	id, ok := s.X.(*ast.Ident)
+	return x == "" || ok && id.Name == x
+}
+
+// isIndex reports whether a node is of[index], index with or without its package; of
+// "" is anything.
+func isIndex(n ast.Node, of, index string) bool {
+	i, ok := n.(*ast.IndexExpr)
+	if !ok || of != "" && !isSelector(i.X, "", of) {
+		return false
+	}
+	id, ok := i.Index.(*ast.Ident)
+	return isSelector(i.Index, "", index) || ok && id.Name == index
+}
