@@ -23,6 +23,13 @@ var facts = []struct {
 		[]string{"pkg/manifest"}, // writes the annotation
 		func(n ast.Node) bool { return isText(n, "api") || isIndex(n, "", "AnnotationConfigSource") },
 	},
+	{
+		"which conditions the node computes", "pkg/pod", []string{"ConditionByKubelet", "ConditionSharedByKubelet"}, nil,
+		func(n ast.Node) bool { // a list of them
+			list, ok := n.(*ast.CaseClause)
+			return ok && len(list.List) > 2 && isSelector(list.List[0], "v1", "PodReadyToStartContainers") || isListOf(n, "v1", "PodConditionType")
+		},
+	},
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands
@@ -138,4 +145,14 @@ func isIndex(n ast.Node, of, index string) bool {
 	}
 	id, ok := i.Index.(*ast.Ident)
 	return isSelector(i.Index, "", index) || ok && id.Name == index
+}
+
+// isListOf reports whether a node is an array or slice literal of a type x.name.
+func isListOf(n ast.Node, x, name string) bool {
+	lit, ok := n.(*ast.CompositeLit)
+	if !ok {
+		return false
+	}
+	list, ok := lit.Type.(*ast.ArrayType)
+	return ok && isSelector(list.Elt, x, name)
 }

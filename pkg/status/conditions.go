@@ -20,19 +20,6 @@ const (
 	gatesNotReady     = "ReadinessGatesNotReady"
 )
 
-// owned lists the conditions that are computed here (C-1.26.18). All others are
-// kept as they are.
-var owned = [...]v1.PodConditionType{
-	v1.PodReadyToStartContainers,
-	v1.PodInitialized,
-	v1.PodReady,
-	v1.ContainersReady,
-	v1.PodScheduled,
-	v1.PodResizePending,
-	v1.PodResizeInProgress,
-	v1.AllContainersRestarting,
-}
-
 func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	foreign := b.foreign()
 	containers := b.containersReady(st)
@@ -61,17 +48,17 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 }
 
 // foreign returns the conditions of other owners (C-1.26.18): as an API server
-// has them, else as they were. DisruptionTarget is shared, and stays.
+// has them, else as they were. A shared condition stays.
 func (b *build) foreign() []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range b.want.Pod.Status.Conditions {
-		if !slices.Contains(owned[:], c.Type) {
+		if !pod.ConditionByKubelet(c.Type) {
 			list = append(list, c)
 		}
 	}
 	for _, c := range b.before.Conditions {
-		kept := !b.want.Origin.FromAPI() || c.Type == v1.DisruptionTarget
-		if kept && !slices.Contains(owned[:], c.Type) && find(list, c.Type) == nil {
+		kept := !b.want.Origin.FromAPI() || pod.ConditionSharedByKubelet(c.Type)
+		if kept && !pod.ConditionByKubelet(c.Type) && find(list, c.Type) == nil {
 			list = append(list, c)
 		}
 	}

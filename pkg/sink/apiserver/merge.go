@@ -17,15 +17,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ours lists the conditions that this node answers for (C-1.26.18). All others
-// belong to whoever wrote them.
-var ours = [...]v1.PodConditionType{
-	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
-	v1.PodResizePending, v1.PodResizeInProgress, v1.AllContainersRestarting,
-}
-
-func own(t v1.PodConditionType) bool { return slices.Contains(ours[:], t) }
-
 func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
 // merge returns the status that the server is to hold of have after r: what is not
@@ -97,7 +88,7 @@ func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64
 	ending := isFinal(want.Phase) && !isFinal(is.Phase)
 	for _, c := range said {
 		switch {
-		case own(c.Type):
+		case pod.ConditionByKubelet(c.Type):
 			c.ObservedGeneration = max(c.ObservedGeneration, generation)
 			if isFinal(want.Phase) && (c.Type == v1.PodReady || c.Type == v1.ContainersReady) && c.Status != v1.ConditionFalse {
 				c.Status, c.Reason, c.Message = v1.ConditionFalse, "PodFailed", ""
@@ -106,12 +97,12 @@ func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64
 				}
 			}
 			all = append(all, c)
-		case c.Type == v1.DisruptionTarget && ending && !held(is.Conditions, c.Type):
+		case pod.ConditionSharedByKubelet(c.Type) && ending && !held(is.Conditions, c.Type):
 			all = append(all, c) // shared: it is said with the end, not before
 		}
 	}
 	for _, c := range is.Conditions {
-		if !own(c.Type) {
+		if !pod.ConditionByKubelet(c.Type) {
 			all = append(all, c)
 		}
 	}
@@ -213,7 +204,7 @@ func slim(s *v1.PodStatus, step int) {
 	cut(&s.Message)
 	s.Conditions = slices.Clone(s.Conditions)
 	for i := range s.Conditions {
-		if own(s.Conditions[i].Type) {
+		if pod.ConditionByKubelet(s.Conditions[i].Type) {
 			cut(&s.Conditions[i].Message)
 		}
 	}
