@@ -30,6 +30,22 @@ var facts = []struct {
 			return ok && len(list.List) > 2 && isSelector(list.List[0], "v1", "PodReadyToStartContainers") || isListOf(n, "v1", "PodConditionType")
 		},
 	},
+	{
+		"what a new instance begins with", "pkg/pod", []string{"Record.Begin", "Record.CatchUp", "Spec.Acknowledged"},
+		[]string{"pkg/record"}, // stores it
+		func(n ast.Node) bool { // the stop of the one before is forgotten
+			set, ok := n.(*ast.AssignStmt)
+			return ok && slices.ContainsFunc(set.Lhs, func(e ast.Expr) bool { return isSelector(e, "", "StopAsked") }) &&
+				slices.ContainsFunc(set.Rhs, func(e ast.Expr) bool { return isName(e, "false") })
+		},
+	},
+	{
+		"what a forecast and an agent plan by", "pkg/plan", []string{"NewView"}, nil,
+		func(n ast.Node) bool {
+			lit, ok := n.(*ast.CompositeLit)
+			return ok && (isSelector(lit.Type, "plan", "View") || isName(lit.Type, "View") && len(lit.Elts) > 2)
+		},
+	},
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands
@@ -132,8 +148,7 @@ func isSelector(n ast.Node, x string, names ...string) bool {
 	if !ok || !slices.Contains(names, s.Sel.Name) {
 		return false
 	}
-	id, ok := s.X.(*ast.Ident)
-	return x == "" || ok && id.Name == x
+	return x == "" || isName(s.X, x)
 }
 
 // isIndex reports whether a node is of[index], index with or without its package; of
@@ -143,8 +158,13 @@ func isIndex(n ast.Node, of, index string) bool {
 	if !ok || of != "" && !isSelector(i.X, "", of) {
 		return false
 	}
-	id, ok := i.Index.(*ast.Ident)
-	return isSelector(i.Index, "", index) || ok && id.Name == index
+	return isSelector(i.Index, "", index) || isName(i.Index, index)
+}
+
+// isName reports whether a node is this name alone.
+func isName(n ast.Node, name string) bool {
+	id, ok := n.(*ast.Ident)
+	return ok && id.Name == name
 }
 
 // isListOf reports whether a node is an array or slice literal of a type x.name.

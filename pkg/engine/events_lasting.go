@@ -78,7 +78,7 @@ func (w *worker) reportImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
 // tellSandbox tells of a sandbox that takes the place of one that is lost, and of a
 // pod that is given other name servers than it asks for.
 func (w *worker) reportSandbox(v plan.View, s plan.Step) {
-	if b := v.Have.Sandbox; b != nil && v.Have.UID == v.Want.UID() && v.Instance == s.Instance {
+	if b := v.Have.Sandbox; b != nil && v.Have.UID == v.Want.UID() && v.Record.Instance == s.Instance {
 		w.event(v.Want, "", pod.EventNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
 	}
 	policy := v.Want.Pod.Spec.DNSPolicy

@@ -48,7 +48,7 @@ func (w *worker) outlived(made *pod.Spec, container string) bool {
 
 func hookRequest(v plan.View, s plan.Step, id string, warn pod.Warn) pod.HookRequest {
 	r := pod.HookRequest{Handler: s.Hook, ContainerID: id, Warn: warn}
-	for _, spec := range []*pod.Spec{v.Kept, v.Want} {
+	for _, spec := range []*pod.Spec{v.Record.Want, v.Want} {
 		if spec == nil || r.Container != nil {
 			continue
 		}

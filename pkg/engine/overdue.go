@@ -50,7 +50,7 @@ func (w *worker) grace(v plan.View) int64 {
 	if w.rec.StopGrace != nil {
 		return *w.rec.StopGrace
 	}
-	return plan.Grace(v.Kept, v.Have)
+	return plan.Grace(v.Record.Want, v.Have)
 }
 
 // noteOverdue marks a pod that stops where it is overdue, and says so once.

@@ -146,7 +146,7 @@ func (w *worker) run(ctx context.Context) {
 		w.planningSince.Store(time.Now().UnixNano())
 		p := w.env.next(view)
 		w.planningSince.Store(0)
-		if view.StopWaits != "" && p.Stopping && view.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
+		if view.StopWaits != "" && p.Stopping && view.Record.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
 			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
 		}
 		w.remember(ctx, view, p)
@@ -250,42 +250,26 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 			w.rec.UID = have.UID
 		}
 	}
-	v := plan.View{
-		Want:         want,
-		Kept:         w.rec.Want,
-		Have:         have,
-		Instance:     w.rec.Instance,
-		Terminal:     string(w.rec.Terminal),
-		Attempts:     w.rec.Attempts,
-		Trouble:      w.trouble.of,
-		StopSince:    w.rec.StopSince,
-		StopGrace:    w.rec.StopGrace,
-		StopAsked:    w.rec.StopAsked,
-		NetworkReady: w.update.network,
-		Refused:      w.update.refused.message,
-		Forbidden:    w.forbidden(want),
-		Waits:        w.update.waits,
-		StopWaits:    w.update.stopWaits,
-		StopUntil:    w.update.stopUntil,
-		Health:       w.update.health,
-		Lives:        w.rec.Lives,
-		Streaks:      w.rec.Streaks,
-
-		RestartingAll: w.rec.RestartingAll,
-		StartTime:     w.rec.StartTime,
-		MaxBackoff:    w.env.maxBackoff,
-		Now:           time.Now(),
-	}
-	if o := w.update.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
-		v.Evicted = o.message
-	}
-	if want != nil {
+	volumes := func(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 		// A network file system can hang: the start slot must not wait for it.
 		_ = w.call(ctx, w.env.starts.CallTimeout(), nil, func() error {
-			put, current, until := w.env.volumes.Ready(want, plan.Instance(v))
-			v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
+			put, current, until = w.env.volumes.Ready(want, instance)
 			return nil
 		})
+		return put, current, until
+	}
+	v := plan.NewView(want, have, w.rec.Record, w.forbidden(want), volumes, time.Now())
+	v.Hindrances = plan.Hindrances{
+		Trouble:   w.trouble.of,
+		NoNetwork: !w.update.network,
+		Refused:   w.update.refused.message,
+		Waits:     w.update.waits,
+		StopWaits: w.update.stopWaits,
+		StopUntil: w.update.stopUntil,
+	}
+	v.Health, v.MaxBackoff = w.update.health, w.env.maxBackoff
+	if o := w.update.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
+		v.Evicted = o.message
 	}
 	return v
 }

@@ -71,18 +71,11 @@ func (w *worker) save() {
 	}
 }
 
-// catchUp takes the runtime's word for a newer instance than the record's, which
-// could not be written then: what it says is of the one before.
+// catchUp takes the number of a newer instance from the runtime.
 func (r *instanceRecord) catchUp(have pod.Actual) {
-	b := have.Sandbox
-	if b == nil || b.Instance <= r.Instance || r.UID != "" && r.UID != have.UID {
-		return
+	if r.CatchUp(have) {
+		r.dirty = true
 	}
-	if r.Instance > 0 {
-		r.Want, r.StartTime, r.Streaks, r.RestartingAll = nil, time.Time{}, nil, false
-	}
-	r.Instance, r.StopSince, r.StopGrace, r.StopAsked, r.dirty = b.Instance, time.Time{}, nil, false, true
-	r.Terminal, r.TerminalReason, r.TerminalMessage = "", "", ""
 }
 
 // raiseAttempts keeps the numbers that only rise ahead of what the runtime
@@ -109,11 +102,11 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 // remember puts into the record what this look decided: the spec the instance
 // stands for, its end, and since when it stops.
 func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) {
-	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Instance {
+	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Record.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
 	}
 	if w.rec.StartTime.IsZero() && v.Want != nil && !deleting(v.Want) {
-		w.rec.StartTime, w.rec.dirty = acknowledged(v.Want), true
+		w.rec.StartTime, w.rec.dirty = v.Want.Acknowledged(time.Now()), true
 	}
 	switch {
 	case w.rec.Terminal != "":
@@ -145,15 +138,6 @@ func (r *instanceRecord) noteStopping() {
 	}
 }
 
-// acknowledged is since when an instance of want counts: what its API server has
-// heard of it before (C-1.26.17), else now.
-func acknowledged(want *pod.Spec) time.Time {
-	if t := want.Pod.Status.StartTime; want.Origin.FromAPI() && t != nil {
-		return t.Time
-	}
-	return time.Now()
-}
-
 // refuse records a refusal for good as the end of an instance that never was, so
 // that no later agent judges the pod again.
 func (w *worker) refuse(ctx context.Context, want *pod.Spec) {
@@ -164,24 +148,18 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) {
 
 // beginInstance notes the instance that is about to start.
 func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) {
-	if w.rec.Instance == instance && w.rec.Want != nil && w.rec.UID == want.UID() {
+	old := w.rec.UID
+	if !w.rec.Begin(want, instance, time.Now()) {
 		return
 	}
-	if old := w.rec.UID; old != "" && old != want.UID() {
-		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(ctx, w.key, old)); err != nil {
-			w.log.Warn("Directory of an older pod of this name not removed", "error", err)
-		}
-		w.rec.Attempts, w.reported.status = make(map[string]uint32), v1.PodStatus{}
+	w.rec.dirty, w.reported.status = true, counts(w.reported.status)
+	if old == "" || old == want.UID() {
+		return
 	}
-	w.rec.Want = want
-	w.rec.UID = want.UID()
-	w.rec.Instance = instance
-	w.rec.StartTime = acknowledged(want)
-	w.rec.StopSince, w.rec.StopGrace, w.rec.StopAsked = time.Time{}, nil, false
-	w.rec.Streaks, w.rec.RestartingAll = nil, false
-	w.rec.Terminal, w.rec.TerminalReason, w.rec.TerminalMessage = "", "", ""
-	w.reported.status = counts(w.reported.status)
-	w.rec.dirty = true
+	if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(ctx, w.key, old)); err != nil {
+		w.log.Warn("Directory of an older pod of this name not removed", "error", err)
+	}
+	w.reported.status = v1.PodStatus{}
 }
 
 // giveBack returns what the node gave the pod: its cgroup and its users.

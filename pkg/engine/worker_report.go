@@ -78,7 +78,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	r.holds = w.holds(v.Have)
 	spec := w.update.requested
 	if spec == nil {
-		spec = v.Kept
+		spec = v.Record.Want
 	}
 	switch {
 	case spec != nil:
@@ -187,7 +187,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	}
 	if !w.update.runtime {
 		notes.NetworkWait = "container runtime is not ready"
-	} else if !v.NetworkReady {
+	} else if v.NoNetwork {
 		notes.NetworkWait = "network is not ready"
 	}
 	before := w.reported.status

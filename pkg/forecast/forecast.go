@@ -206,29 +206,20 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 // steps returns what serve would do about a pod that is on the node as a and has the
 // record r.
 func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
-	v := plan.View{
-		Want: want, Kept: r.Want, Have: a, Instance: r.Instance, Attempts: r.Attempts,
-		Terminal: string(r.Terminal), StopSince: r.StopSince, StopGrace: r.StopGrace, StopAsked: r.StopAsked, Lives: r.Lives, StartTime: r.StartTime,
-		Streaks: r.Streaks, RestartingAll: r.RestartingAll, Now: f.now, Forbidden: plan.ForbiddenBy(f.forbids, want),
-	}
-	if v.Instance == 0 && a.Sandbox != nil {
-		v.Instance = a.Sandbox.Instance
-	}
-	// An agent sets volumes up before it makes a sandbox, and tears them down when the pod
-	// has ended.
-	v.VolumesReady = a.Sandbox != nil && plan.Instance(v) == v.Instance && r.Terminal == ""
-	return plan.Foresee(v)
+	return plan.Foresee(f.view(want, a, r))
+}
+
+// view returns what plan decides by, as the agent would.
+func (f *Forecast) view(want *pod.Spec, a pod.Actual, r pod.Record) plan.View {
+	return plan.NewView(want, a, r, plan.ForbiddenBy(f.forbids, want), nil, f.now)
 }
 
 // restarts asks plan what serving want would restart of a running pod, and what it would
 // resize.
 func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
-	c.Steps = f.steps(want, a, r)
-	instance := r.Instance
-	if instance == 0 && a.Sandbox != nil {
-		instance = a.Sandbox.Instance
-	}
-	c.RestartPod, c.RestartContainers = plan.Restarts(a, instance, c.Steps)
+	v := f.view(want, a, r)
+	c.Steps = plan.Foresee(v)
+	c.RestartPod, c.RestartContainers = plan.Restarts(a, v.Record.Instance, c.Steps)
 	for _, name := range plan.Resized(c.Steps) {
 		have := a.Containers[name]
 		has := cmp.Or(r.Lives[have.ID].Resources, have.Resources)

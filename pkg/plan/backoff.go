@@ -30,10 +30,10 @@ func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due tim
 	if end.IsZero() { // a runtime that does not say when
 		end = c.CreatedAt
 	}
-	if s.Lives[c.ID].Killed == pod.OnRequest { // nor is it a crash
+	if s.Record.Lives[c.ID].Killed == pod.OnRequest { // nor is it a crash
 		return 0, 0, time.Time{}
 	}
-	if s.Lives[c.ID].ByProbe() {
+	if s.Record.Lives[c.ID].ByProbe() {
 		return s.probeCrash(c, end)
 	}
 	n := s.streak(c, c.FinishedAt)

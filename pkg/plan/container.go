@@ -37,7 +37,7 @@ func (s *scene) container(name string) {
 	c, ok := s.record(name)
 	switch {
 	case !ok: // also where all of it was removed (C-1.19.8)
-		s.start(name, s.Streaks[name], "container has not run yet")
+		s.start(name, s.Record.Streaks[name], "container has not run yet")
 	case s.containerChanged(c):
 		s.replace(c, WhyEdited)
 	case c.State == pod.StateRunning:
@@ -74,7 +74,7 @@ func (s *scene) running(c pod.Container) {
 	if s.hookDue(c) {
 		s.add(Step{Action: RunHook, Container: c.Name, ID: c.ID, Hook: s.postStart(c.Name), Why: "postStart hook has not ended"})
 	}
-	if s.Lives[c.ID].Killed == "" {
+	if s.Record.Lives[c.ID].Killed == "" {
 		s.resize(c)
 	}
 }
@@ -84,7 +84,7 @@ func (s *scene) running(c pod.Container) {
 // the agent after the one that began it.
 func (s *scene) doomed(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
-	life := s.Lives[c.ID]
+	life := s.Record.Lives[c.ID]
 	failed := func(probe *v1.Probe, verdicts map[string]pod.Verdict) bool {
 		v, ok := verdicts[c.Name]
 		return probe != nil && ok && v.ContainerID == c.ID && !v.OK
@@ -126,9 +126,9 @@ func (s *scene) killFor(c pod.Container, why string) {
 // was given that was made by an agent that did not note it is not known, and
 // stays. A container that does not run gets them when it starts.
 func (s *scene) resize(c pod.Container) {
-	has := cmp.Or(s.Lives[c.ID].Resources, c.Resources)
-	if has == "" && s.Kept != nil { // made by an agent that did not note it
-		has = s.Kept.Resources(c.Name)
+	has := cmp.Or(s.Record.Lives[c.ID].Resources, c.Resources)
+	if has == "" && s.Record.Want != nil { // made by an agent that did not note it
+		has = s.Record.Want.Resources(c.Name)
 	}
 	if has == "" {
 		return
@@ -171,7 +171,7 @@ func (s *scene) replace(c pod.Container, why string) bool {
 // replaceStep stops what another life is to follow: who asked for that may have said
 // in what time. Where only the record can tell that it is to follow, it does so.
 func (s *scene) replaceStep(c pod.Container, why string) Step {
-	asked := s.Lives[c.ID].Killed
+	asked := s.Record.Lives[c.ID].Killed
 	if why == WhyResized { // another definition shows, other resources do not
 		asked = pod.OnRequest
 	}
@@ -303,5 +303,5 @@ func (s *scene) comesBack(c pod.Container) bool {
 // restarts is the restart decision, and whether it is one for all containers.
 func (s *scene) restarts(c pod.Container) (restart, all bool) {
 	spec, _ := s.Want.Container(c.Name)
-	return s.Lives[c.ID].Restarts(s.policy(), spec, c.ExitCode)
+	return s.Record.Lives[c.ID].Restarts(s.policy(), spec, c.ExitCode)
 }

@@ -26,8 +26,8 @@ func (s *scene) end() Ended {
 		return Ended{Phase: string(st.Phase), Reason: st.Reason, Message: st.Message}
 	case s.anew != "":
 		return Ended{}
-	case s.Terminal != "" && s.target == s.Instance:
-		return Ended{Phase: s.Terminal}
+	case s.Record.Terminal != "" && s.target == s.Record.Instance:
+		return Ended{Phase: string(s.Record.Terminal)}
 	}
 	phase := s.naturalEnd()
 	if s.Evicted != "" && phase == "" {
@@ -109,11 +109,11 @@ func (s *scene) lastWords() string {
 // active.
 func (s *scene) deadline() (at time.Time, ok bool) {
 	d := s.Want.Pod.Spec.ActiveDeadlineSeconds
-	known := s.anew == "" && s.Instance == s.target && !s.StartTime.IsZero()
+	known := s.anew == "" && s.Record.Instance == s.target && !s.Record.StartTime.IsZero()
 	if d == nil || !known {
 		return time.Time{}, false
 	}
-	return s.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
+	return s.Record.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
 }
 
 // overtime reports whether the deadline ends the instance. One whose containers

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -20,14 +19,15 @@ func Foresee(v View) []Step {
 	var all []Step
 	for range maxRounds {
 		p := Next(w.v)
+		w.v.Record.RestartingAll = p.RestartingAll
 		if len(p.Steps) == 0 {
 			if !w.completeInit() {
 				break
 			}
 			continue
 		}
-		if p.Stopping && w.v.StopSince.IsZero() {
-			w.v.StopSince = w.v.Now
+		if p.Stopping && w.v.Record.StopSince.IsZero() {
+			w.v.Record.StopSince = w.v.Now
 		}
 		for _, s := range p.Steps {
 			w.do(s)
@@ -80,7 +80,7 @@ type world struct {
 // newWorld returns the world that v describes, without its troubles. What the
 // caller's View holds is not written to.
 func newWorld(v View) *world {
-	v.Trouble, v.Refused, v.NetworkReady, v.Waits, v.StopWaits = nil, "", true, "", ""
+	v.Hindrances = Hindrances{}
 	v.Health = pod.Health{Started: make(map[string]pod.Verdict)}
 	v.Have.Older = slices.Clone(v.Have.Older)
 	v.Have.Dead = slices.Clone(v.Have.Dead)
@@ -95,14 +95,14 @@ func newWorld(v View) *world {
 		containers[name] = c
 	}
 	v.Have.Containers = containers
-	attempts := make(map[string]uint32, len(v.Attempts))
-	maps.Copy(attempts, v.Attempts)
-	v.Attempts = attempts
-	v.Lives = maps.Clone(v.Lives)
-	if v.Lives == nil {
-		v.Lives = make(map[string]pod.Life)
+	attempts := make(map[string]uint32, len(v.Record.Attempts))
+	maps.Copy(attempts, v.Record.Attempts)
+	v.Record.Attempts = attempts
+	v.Record.Lives = maps.Clone(v.Record.Lives)
+	if v.Record.Lives == nil {
+		v.Record.Lives = make(map[string]pod.Life)
 	}
-	v.Streaks = nil
+	v.Record.Streaks = nil
 	return &world{v: v}
 }
 
@@ -137,13 +137,13 @@ func (w *world) do(s Step) {
 		w.v.Health.Started[s.Container] = pod.Verdict{ContainerID: c.ID, OK: true}
 	case RunHook, UpdateContainer:
 		id := cmp.Or(s.ID, have.Containers[s.Container].ID)
-		life := w.v.Lives[id]
+		life := w.v.Record.Lives[id]
 		if s.Action == RunHook {
 			life.PostStart = ""
 		} else {
 			life.Resources = w.v.Want.Resources(s.Container)
 		}
-		w.v.Lives[id] = life
+		w.v.Record.Lives[id] = life
 	case StopContainer:
 		w.end(func(c pod.Container) bool { return c.ID == s.ID })
 	case RemoveContainer:
@@ -152,7 +152,7 @@ func (w *world) do(s Step) {
 		w.eachSandbox(func(b *pod.Sandbox) { b.Ready = b.Ready && b.ID != s.ID })
 		w.end(func(c pod.Container) bool { return c.SandboxID == s.ID })
 	case RemoveSandbox:
-		w.eachSandbox(func(b *pod.Sandbox) { w.v.Attempts[""] = max(w.v.Attempts[""], b.Attempt+1) })
+		w.eachSandbox(func(b *pod.Sandbox) { w.v.Record.Attempts[""] = max(w.v.Record.Attempts[""], b.Attempt+1) })
 		w.remove(func(c pod.Container) bool { return c.SandboxID == s.ID })
 		have.Older = slices.DeleteFunc(have.Older, func(b pod.Sandbox) bool { return b.ID == s.ID })
 		if have.Sandbox != nil && have.Sandbox.ID == s.ID {
@@ -162,9 +162,9 @@ func (w *world) do(s Step) {
 			have.UID = ""
 		}
 	case TakeVolumes:
-		w.v.VolumesReady = w.v.VolumesReady && s.Instance != w.v.Instance
+		w.v.VolumesReady = w.v.VolumesReady && s.Instance != w.v.Record.Instance
 	case Forget:
-		w.v.Kept, w.v.Instance, w.v.Terminal, w.v.Attempts = nil, 0, "", map[string]uint32{}
+		w.v.Record = pod.Record{Key: w.v.Record.Key, Attempts: make(map[string]uint32), Lives: make(map[string]pod.Life)}
 	}
 }
 
@@ -178,16 +178,11 @@ func (w *world) bury(c pod.Container) {
 	})
 }
 
-// begin is what a worker notes when an instance starts.
+// begin notes that an instance starts.
 func (w *world) begin(instance int) {
-	if w.v.Instance == instance && w.v.Kept != nil && w.v.Kept.UID() == w.v.Want.UID() {
-		return
+	if w.v.Record.Begin(w.v.Want, instance, w.v.Now) {
+		w.v.VolumesReady = false
 	}
-	if w.v.Kept != nil && w.v.Kept.UID() != w.v.Want.UID() {
-		w.v.Attempts = map[string]uint32{}
-	}
-	w.v.Kept, w.v.Instance, w.v.Terminal = w.v.Want, instance, ""
-	w.v.StopSince, w.v.StopGrace, w.v.StopAsked, w.v.VolumesReady = time.Time{}, nil, false, false
 }
 
 func (w *world) id(what string) string {
@@ -217,7 +212,7 @@ func (w *world) remove(which func(pod.Container) bool) {
 	have := &w.v.Have
 	for _, c := range append(sortedContainers(*have), have.Dead...) {
 		if which(c) && c.State != pod.StateCreated {
-			w.v.Attempts[c.Name] = max(w.v.Attempts[c.Name], c.Attempt+1)
+			w.v.Record.Attempts[c.Name] = max(w.v.Record.Attempts[c.Name], c.Attempt+1)
 		}
 	}
 	have.Dead = slices.DeleteFunc(have.Dead, which)

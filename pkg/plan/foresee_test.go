@@ -1,11 +1,14 @@
 package plan_test
 
 import (
+	"reflect"
+	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/plan/plantest"
 )
 
 func actions(steps []plan.Step) (out []string) {
@@ -28,7 +31,7 @@ func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 	m.want = f.spec()
 	m.key = m.want.Key
 	v := m.view()
-	v.NetworkReady, v.Waits = false, "waits for another pod"
+	v.NoNetwork, v.Waits = true, "waits for another pod"
 	got := actions(plan.Foresee(v))
 	want := []string{
 		"put-volumes", "run-sandbox",
@@ -75,11 +78,66 @@ func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 			v := m.view()
 			steps := plan.Foresee(v)
 			var got touch
-			got.Pod, got.Restart = plan.Restarts(v.Have, v.Instance, steps)
+			got.Pod, got.Restart = plan.Restarts(v.Have, v.Record.Instance, steps)
 			got.Resized = plan.Resized(steps)
 			if diff := gocmp.Diff(test.want, got); diff != "" {
 				t.Errorf("an edit touches (-want +got):\n%s\n%v", diff, actions(steps))
 			}
 		})
+	}
+}
+
+// TestForesee_RestartOfAllHasBegun_EndsIt: the record says that all containers are being
+// restarted; a forecast goes on to the restart's end, as an agent does, and no further.
+//
+// Shows: C-1.21.3
+func TestForesee_RestartOfAllHasBegun_EndsIt(t *testing.T) {
+	t.Parallel()
+	m := newSim()
+	f := manifest{policy: "Always", containers: 2}
+	runUp(m, &f)
+	m.rec.RestartingAll = true
+	got := actions(plan.Foresee(m.view()))
+	for _, name := range []string{"c0", "c1"} {
+		if n := len(slices.DeleteFunc(slices.Clone(got), func(s string) bool { return s != "create-container "+name })); n != 1 {
+			t.Errorf("%s is created %d times: %v", name, n, got)
+		}
+	}
+}
+
+// TestNewView_RecordOfAnEarlierInstance_IsCaughtUp: an agent takes the newer instance
+// from the runtime before it plans, and so does a forecast.
+func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
+	t.Parallel()
+	m := newSim()
+	f := manifest{policy: "Always", containers: 1}
+	runUp(m, &f)
+	rec := m.rec
+	rec.Instance, rec.StopSince, rec.Terminal = rec.Instance-1, plantest.Now, "Failed"
+	v := plan.NewView(m.want, m.have(), rec, "", nil, m.now)
+	if v.Record.Instance != m.rec.Instance || !v.Record.StopSince.IsZero() || v.Record.Terminal != "" || !v.VolumesReady {
+		t.Errorf("the view holds on to what ended: %+v", v)
+	}
+	if p := plan.Next(v); p.Stopping || p.Ended.Phase != "" {
+		t.Errorf("the instance that runs is ended: %v", p)
+	}
+}
+
+// TestNewView_EveryField_IsGivenToBoth: what is new in a View is a parameter of NewView,
+// in the record, or one of the hindrances that a forecast leaves out. Anything else an
+// agent could set and a forecast forget.
+func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
+	t.Parallel()
+	given := []string{"Want", "Have", "Record", "VolumesReady", "VolumesStale", "VolumesUntil", "Forbidden", "Now"}
+	ofForecast := []string{
+		"Hindrances", // left out
+		"Health",     // probes pass
+		"Evicted",    // measured by an agent that runs; a pod that is evicted ends whatever is served
+		"MaxBackoff", // back-offs are over
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[plan.View]()) {
+		if len(field.Index) == 1 && !slices.Contains(given, field.Name) && !slices.Contains(ofForecast, field.Name) {
+			t.Errorf("%s: a forecast does not know it", field.Name)
+		}
 	}
 }

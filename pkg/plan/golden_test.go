@@ -14,6 +14,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -116,7 +117,7 @@ func describe(v plan.View) string {
 	if phase := p.Ended.Phase; phase != "" {
 		fmt.Fprintf(&b, "(outcome %s)\n", phase)
 	}
-	if n := plan.Instance(v); v.Want != nil && n != v.Instance {
+	if n := plan.Instance(v); v.Want != nil && n != v.Record.Instance {
 		fmt.Fprintf(&b, "(instance %d)\n", n)
 	}
 	return b.String()
@@ -136,24 +137,26 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		return plan.View{}, fmt.Errorf("view.yaml: %w", err)
 	}
 	v := plan.View{
-		Want: want, Kept: want, Have: have,
-		Attempts: y.Attempts, Terminal: y.Terminal, StopGrace: y.StopGrace, StopAsked: y.StopAsked,
-		VolumesReady: !have.Empty(), NetworkReady: !y.NetworkDown,
-		VolumesStale: y.VolumesStale, Refused: y.Refused, Evicted: y.Evicted, Waits: y.Waits, StopWaits: y.StopWaits, Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting,
-		StartTime: plantest.Now.Add(-time.Hour), Now: plantest.Now,
+		Want: want, Have: have, Now: plantest.Now,
+		Record: pod.Record{
+			Want: want, Attempts: y.Attempts, Terminal: v1.PodPhase(y.Terminal), StopGrace: y.StopGrace, StopAsked: y.StopAsked,
+			Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting, StartTime: plantest.Now.Add(-time.Hour),
+		},
+		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, Evicted: y.Evicted,
+		Hindrances: plan.Hindrances{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
 	}
 	v.Health, err = readHealth(y.Health, have)
 	if err != nil {
 		return v, err
 	}
 	if y.Started == "never" {
-		v.StartTime = time.Time{}
+		v.Record.StartTime = time.Time{}
 	} else if y.Started != "" {
 		d, err := time.ParseDuration(y.Started)
 		if err != nil {
 			return v, err
 		}
-		v.StartTime = plantest.Now.Add(-d)
+		v.Record.StartTime = plantest.Now.Add(-d)
 	}
 	if y.MaxBackoff != "" {
 		if v.MaxBackoff, err = time.ParseDuration(y.MaxBackoff); err != nil {
@@ -161,10 +164,10 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		}
 	}
 	if have.Sandbox != nil {
-		v.Instance = have.Sandbox.Instance
+		v.Record.Instance = have.Sandbox.Instance
 	}
 	if y.Instance != nil {
-		v.Instance = *y.Instance
+		v.Record.Instance = *y.Instance
 	}
 	if y.VolumesReady != nil {
 		v.VolumesReady = *y.VolumesReady
@@ -174,7 +177,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		if err != nil {
 			return v, err
 		}
-		v.StopSince = plantest.Now.Add(-d)
+		v.Record.StopSince = plantest.Now.Add(-d)
 	}
 	if y.VolumesDue != "" {
 		d, err := time.ParseDuration(y.VolumesDue)
@@ -194,12 +197,12 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		v.Trouble[name] = pod.Trouble{Reason: tr.Reason, Message: tr.Message, Count: tr.Count, Until: plantest.Now.Add(d)}
 	}
 	if text := section(arc, "kept.yaml"); text != nil {
-		if v.Kept, err = plantest.Spec(text); err != nil {
+		if v.Record.Want, err = plantest.Spec(text); err != nil {
 			return v, fmt.Errorf("kept.yaml: %w", err)
 		}
 	}
-	if y.NoKept || v.Instance == 0 {
-		v.Kept = nil
+	if y.NoKept || v.Record.Instance == 0 {
+		v.Record.Want = nil
 	}
 	if y.Unwanted {
 		v.Want = nil

@@ -18,14 +18,14 @@ func (s *scene) postStart(name string) *v1.LifecycleHandler {
 // hookDue reports whether the postStart hook of a running container has not
 // ended: the agent or the news cut it short.
 func (s *scene) hookDue(c pod.Container) bool {
-	return s.Lives[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
+	return s.Record.Lives[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
 }
 
 // preStop returns the hook that has to run before c is stopped: as the spec says
 // it was made from, with whatever edit that left it alone, or else as the
 // container itself carries it.
 func (s *scene) preStop(c pod.Container) *v1.LifecycleHandler {
-	if c.State != pod.StateRunning || s.Lives[c.ID].PreStop {
+	if c.State != pod.StateRunning || s.Record.Lives[c.ID].PreStop {
 		return nil
 	}
 	made := s.madeFrom()

@@ -37,7 +37,7 @@ func (s *scene) initContainers() (initialised bool) {
 	c, ok := s.record(name)
 	switch {
 	case !ok || !s.here(c):
-		s.start(name, s.Streaks[name], "first init container")
+		s.start(name, s.Record.Streaks[name], "first init container")
 		return false
 	case pod.Restartable(&list[turn]):
 		s.container(name)
@@ -57,7 +57,7 @@ func (s *scene) initContainers() (initialised bool) {
 		what = "sidecar %s has started"
 	}
 	next := list[turn+1].Name
-	s.start(next, s.Streaks[next], fmt.Sprintf(what, name))
+	s.start(next, s.Record.Streaks[next], fmt.Sprintf(what, name))
 	return false
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Instance returns the number of the instance that v.Want runs as, or is to be
-// started as: another one than v.Instance exactly when the newest instance is
+// started as: another one than v.Record.Instance exactly when the newest instance is
 // over or was never recorded. It is 0 for a pod that is not wanted. The
 // worker asks for the volumes of this instance, and keeps the record of the old
 // one (its spec, its end) until this one starts.
@@ -20,7 +20,7 @@ func Replaces(made, want *pod.Spec) bool {
 	if made == nil || want == nil {
 		return false
 	}
-	return made.UID() != want.UID() || (&scene{View: View{Want: want, Kept: made}}).podChanged(made.SandboxHash)
+	return made.UID() != want.UID() || (&scene{View: View{Want: want, Record: pod.Record{Want: made}}}).podChanged(made.SandboxHash)
 }
 
 // Revives reports whether want may bring back a pod that was made from made and
@@ -30,12 +30,12 @@ func Revives(made, want *pod.Spec) bool {
 	if made == nil || want == nil || want.Origin.FromAPI() {
 		return false
 	}
-	return (&scene{View: View{Want: want, Kept: made}}).contentChanged()
+	return (&scene{View: View{Want: want, Record: pod.Record{Want: made}}}).contentChanged()
 }
 
 // newest is the highest instance number that the record or the runtime knows.
 func (s *scene) newest() int {
-	n := s.Instance
+	n := s.Record.Instance
 	for _, i := range s.home {
 		n = max(n, i)
 	}
@@ -48,14 +48,14 @@ func (s *scene) instanceOf(b *pod.Sandbox) int {
 	if b.Instance > 0 {
 		return b.Instance
 	}
-	return max(s.Instance, 1)
+	return max(s.Record.Instance, 1)
 }
 
 // instances lists every instance that is known, in rising order.
 func (s *scene) instances() []int {
 	set := map[int]bool{}
-	if s.Instance > 0 {
-		set[s.Instance] = true
+	if s.Record.Instance > 0 {
+		set[s.Record.Instance] = true
 	}
 	for _, n := range s.home {
 		set[n] = true
@@ -76,31 +76,31 @@ func (s *scene) instances() []int {
 //	 one it knows       | it had ended, and its content was edited (C-1.26.15)
 func (s *scene) whyAnew() string {
 	want, b := s.Want, s.Have.Sandbox
-	byRecord := b == nil || s.instanceOf(b) < s.Instance
-	recorded := byRecord || s.instanceOf(b) == s.Instance
+	byRecord := b == nil || s.instanceOf(b) < s.Record.Instance
+	recorded := byRecord || s.instanceOf(b) == s.Record.Instance
 	made := "" // the hash it was made with
 	switch {
 	case !byRecord:
 		made = b.SandboxHash
-	case s.Kept != nil:
-		made = s.Kept.SandboxHash
+	case s.Record.Want != nil:
+		made = s.Record.Want.SandboxHash
 	}
 	switch {
 	case s.Have.UID != "" && s.Have.UID != want.UID():
 		return "pod uid changed"
-	case byRecord && s.Instance == 0: // there is none
+	case byRecord && s.Record.Instance == 0: // there is none
 		return ""
-	case byRecord && s.Kept != nil && s.Kept.UID() != want.UID():
+	case byRecord && s.Record.Want != nil && s.Record.Want.UID() != want.UID():
 		return "pod uid changed"
 	case s.podChanged(made):
 		return s.changedText("pod definition changed")
 	case !recorded:
 		return ""
-	case !s.StopSince.IsZero() && s.StopAsked:
+	case !s.Record.StopSince.IsZero() && s.Record.StopAsked:
 		return "deletion of the pod was requested"
-	case !s.StopSince.IsZero():
+	case !s.Record.StopSince.IsZero():
 		return "pod is wanted again while it stops"
-	case s.Terminal != "" && !want.Origin.FromAPI() && s.contentChanged():
+	case s.Record.Terminal != "" && !want.Origin.FromAPI() && s.contentChanged():
 		return s.changedText("definition changed after the pod had ended")
 	}
 	return ""
@@ -117,7 +117,7 @@ func (s *scene) podChanged(hash string) bool {
 	if pod.HashVersion(hash) == pod.HashVersion(s.Want.SandboxHash) {
 		return true
 	}
-	whole, _, _ := pod.Restart(s.Kept, s.Want)
+	whole, _, _ := pod.Restart(s.Record.Want, s.Want)
 	return whole
 }
 
@@ -130,7 +130,7 @@ func (s *scene) containerChanged(c pod.Container) bool {
 	if pod.HashVersion(c.Hash) == pod.HashVersion(want) {
 		return true
 	}
-	_, names, _ := pod.Restart(s.Kept, s.Want)
+	_, names, _ := pod.Restart(s.Record.Want, s.Want)
 	return slices.Contains(names, c.Name)
 }
 
@@ -139,20 +139,20 @@ func (s *scene) containerChanged(c pod.Container) bool {
 // other resources, or another set of containers. Labels and the like do not bring
 // a pod back, and nothing brings back one from an API server.
 func (s *scene) contentChanged() bool {
-	if s.Kept == nil {
+	if s.Record.Want == nil {
 		return s.contentDiffersFromRecords()
 	}
 	for name := range s.Want.ContainerHashes {
-		if _, ok := s.Kept.ContainerHashes[name]; !ok || len(pod.ResourcesChanged(s.Kept.Resources(name), s.Want.Resources(name))) > 0 {
+		if _, ok := s.Record.Want.ContainerHashes[name]; !ok || len(pod.ResourcesChanged(s.Record.Want.Resources(name), s.Want.Resources(name))) > 0 {
 			return true
 		}
 	}
-	for name := range s.Kept.ContainerHashes {
+	for name := range s.Record.Want.ContainerHashes {
 		if _, ok := s.Want.ContainerHashes[name]; !ok {
 			return true
 		}
 	}
-	whole, names, _ := pod.Restart(s.Kept, s.Want)
+	whole, names, _ := pod.Restart(s.Record.Want, s.Want)
 	if whole {
 		return true
 	}
@@ -191,10 +191,10 @@ func (s *scene) contentDiffersFromRecords() bool {
 
 // changedText names the fields that changed, where the kept spec tells.
 func (s *scene) changedText(what string) string {
-	if s.Kept == nil {
+	if s.Record.Want == nil {
 		return what
 	}
-	if _, _, reason := pod.RestartByData(s.Kept, s.Want); reason != "" {
+	if _, _, reason := pod.RestartByData(s.Record.Want, s.Want); reason != "" {
 		return reason
 	}
 	return what

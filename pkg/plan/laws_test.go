@@ -185,7 +185,7 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 		// The record is lost while the runtime says as much: numbers and ends
 		// are known from the containers alone.
 		if b := m.have().Sandbox; b != nil && b.Instance == m.rec.Instance && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
-			m.rec, m.streaks, m.all = pod.Record{}, map[string]int{}, false
+			m.rec = pod.Record{}
 			m.forgetNumbers()
 		}
 	case "fail":

@@ -93,13 +93,13 @@ func (s *scene) unwanted() bool {
 	if deleting {
 		why = "pod is being deleted"
 	}
-	if s.Have.Empty() && s.Kept == nil && s.Instance == 0 {
+	if s.Have.Empty() && s.Record.Want == nil && s.Record.Instance == 0 {
 		if s.p.Gone = !deleting; deleting {
 			s.p.WaitFor = "its source still has the deleted pod"
 		}
 		return true
 	}
-	if s.StopWaits != "" && s.StopSince.IsZero() && s.alive() && (s.StopUntil.IsZero() || s.StopUntil.After(s.Now)) {
+	if s.StopWaits != "" && s.Record.StopSince.IsZero() && s.alive() && (s.StopUntil.IsZero() || s.StopUntil.After(s.Now)) {
 		if s.p.WaitFor = s.StopWaits; !s.StopUntil.IsZero() {
 			s.wait(s.StopUntil, s.StopWaits)
 		}
@@ -184,7 +184,7 @@ func (s *scene) replaced() bool {
 	if s.anew == "" || !s.alive() {
 		return false
 	}
-	if s.StopSince.IsZero() && (s.held() || !s.pullFirst()) {
+	if s.Record.StopSince.IsZero() && (s.held() || !s.pullFirst()) {
 		s.p.Behind = true
 		return true
 	}
@@ -200,8 +200,8 @@ func (s *scene) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
 		for i := range list {
-			if s.Kept != nil {
-				if was, _ := s.Kept.Container(list[i].Name); was != nil && was.Image == list[i].Image && list[i].ImagePullPolicy != v1.PullAlways {
+			if s.Record.Want != nil {
+				if was, _ := s.Record.Want.Container(list[i].Name); was != nil && was.Image == list[i].Image && list[i].ImagePullPolicy != v1.PullAlways {
 					continue
 				}
 			}
@@ -240,7 +240,7 @@ func (s *scene) held() bool {
 		s.p.WaitFor = s.Waits
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))
-	case !s.NetworkReady && !s.Want.Pod.Spec.HostNetwork:
+	case s.NoNetwork && !s.Want.Pod.Spec.HostNetwork:
 		s.p.WaitFor = WaitNetwork
 	default:
 		return false
@@ -264,7 +264,7 @@ func (s *scene) bare() bool {
 			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
 		}
 	}
-	if !s.VolumesReady || s.VolumesStale || s.target != s.Instance {
+	if !s.VolumesReady || s.VolumesStale || s.target != s.Record.Instance {
 		s.add(Step{Action: PutVolumes, Instance: s.target, Why: why})
 	}
 	s.add(Step{Action: RunSandbox, Instance: s.target, Attempt: s.nextAttempt(""), Why: why})

@@ -18,29 +18,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// View is all that one worker has read about its pod.
+// View is all that Next decides by. NewView makes it for an agent that acts and for a
+// forecast alike.
 type View struct {
 	// Want is the newest spec, with the resources that the pod is given (FitResize);
 	// nil says that the pod has to go.
 	Want *pod.Spec
-	// Kept is the spec the running instance was made from, as the pod's record
-	// keeps it; nil when unknown. Grace comes from it when the pod has to go.
-	// It follows edits that start no other instance, and is left alone while
-	// Instance(v) is another number than the recorded one: an edit of a pod that
-	// has ended shows in nothing else.
-	Kept *pod.Spec
 	Have pod.Actual
-	// Instance is the number of the newest instance ever recorded for this
-	// key; 0 when none. A new instance gets the next number (at least one more
-	// than any the runtime shows).
-	Instance int
-	// Attempts holds the next free attempt number by container name, "" for the
-	// sandbox: numbers of this pod's removed lives, so that attempts and log
-	// numbers only rise. A number the runtime shows counts as well. May be nil.
-	Attempts map[string]uint32
-	// Terminal is the phase ("Succeeded", "Failed") the recorded instance
-	// ended in; "" while it lives. A terminal instance never runs again (I4).
-	Terminal string
+	// Record is the pod's record. Its Want, nil when unknown, says by which grace the
+	// pod stops when it has to go. That spec follows edits that start no other instance,
+	// and stays while Instance(v) is another number than the recorded one: an edit of a
+	// pod that has ended shows in nothing else. Its Attempts count beside the numbers
+	// that the runtime shows.
+	Record pod.Record
 	// VolumesReady says that the volumes of (Want, the instance to start) are in
 	// place: containers may start with them.
 	VolumesReady bool
@@ -48,27 +38,31 @@ type View struct {
 	// is when that comes by time alone, zero for never.
 	VolumesStale bool
 	VolumesUntil time.Time
-	// Trouble holds failures by container name; "" is the sandbox or the pod as
-	// a whole (volumes included).
-	Trouble map[string]pod.Trouble
-	// StopSince is when stopping this instance began (kept across a restart of
-	// the agent); zero when it has not.
-	StopSince time.Time
-	// StopGrace is how many seconds who asked for that stop gave it; nil: the pod's own.
-	StopGrace *int64
-	// StopAsked says that a person asked for that stop.
-	StopAsked bool
-	// NetworkReady says that the runtime's pod network works. Pods on the host
-	// network do not wait for it.
-	NetworkReady bool
-	// Evicted is why the instance has to end for good: which limit of its disk it
-	// exceeds (C-1.35.9); "" when it may go on.
-	Evicted string
-	// Refused is why admission does not let this pod start; "" when it may.
-	Refused string
 	// Forbidden is why nothing of this pod may start or start again: the node's policy
 	// does not allow it, wherever it was read from; "" when it may. What runs goes on.
 	Forbidden string
+	// Evicted is why the instance has to end for good: which limit of its disk it
+	// exceeds (C-1.35.9); "" when it may go on.
+	Evicted string
+	// Health is what the probes said of the containers that run.
+	Health pod.Health
+	Hindrances
+	// MaxBackoff caps the crash back-off on this node; 0 is 5 min.
+	MaxBackoff time.Duration
+	Now        time.Time
+}
+
+// Hindrances is what keeps the pod from going on now and may be over later. A forecast
+// leaves all of it out.
+type Hindrances struct {
+	// Trouble holds failures by container name; "" is the sandbox or the pod as
+	// a whole (volumes included).
+	Trouble map[string]pod.Trouble
+	// NoNetwork says that the runtime's pod network does not work. Pods on the host
+	// network do not wait for it.
+	NoNetwork bool
+	// Refused is why admission does not let this pod start; "" when it may.
+	Refused string
 	// Waits says which pod has to start, be ready or be done before this one's
 	// sandbox is made (AnnotationDependsOn); "" when nothing is in the way.
 	Waits string
@@ -78,23 +72,32 @@ type View struct {
 	// StopUntil is when it stops all the same: the other one cannot be stopped. Zero is
 	// never.
 	StopUntil time.Time
-	// Health is what the probes said of the lives that run.
-	Health pod.Health
-	// Lives is the record's, by container ID. May be nil.
-	Lives map[string]pod.Life
-	// Streaks holds the crashes in a row, by container name, of lives whose records
-	// were removed to restart all containers: what the last RemoveContainer step
-	// with a Streak said, until that container is created again. May be nil.
-	Streaks map[string]int
-	// RestartingAll is what the plan before this one said: a restart of all that has
-	// begun is brought to its end, whatever the rules say by now.
-	RestartingAll bool
-	// StartTime is when the instance was first acknowledged: activeDeadlineSeconds
-	// counts from it (C-1.26.17). Zero is not known yet.
-	StartTime time.Time
-	// MaxBackoff caps the crash back-off on this node; 0 is 5 min.
-	MaxBackoff time.Duration
-	Now        time.Time
+}
+
+// Volumes reports whether the volumes of an instance of want are in place (put), and
+// show what want is bound to (current) until a time, zero for as long as nothing changes.
+type Volumes func(want *pod.Spec, instance int) (put, current bool, until time.Time)
+
+// NewView returns the view of a pod that nothing hinders. An agent that acts and a
+// forecast both pass all that they know: want is nil for a pod that has to go, rec is
+// zero for one without a record, forbidden is "" where the node's policy allows the pod,
+// and volumes is nil where nothing can tell but the record.
+func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, volumes Volumes, now time.Time) View {
+	rec.CatchUp(have)
+	v := View{Want: want, Have: have, Record: rec, Forbidden: forbidden, Now: now}
+	if want == nil {
+		return v
+	}
+	instance := Instance(v)
+	if volumes == nil {
+		// An agent puts them in place before it makes a sandbox, and takes them away when
+		// the pod has ended.
+		v.VolumesReady = have.Sandbox != nil && instance == rec.Instance && rec.Terminal == ""
+		return v
+	}
+	put, current, until := volumes(want, instance)
+	v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
+	return v
 }
 
 // Action is one thing the outside world is asked for.

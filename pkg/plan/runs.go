@@ -35,7 +35,7 @@ func (s *scene) restartsAll() bool {
 	switch {
 	case len(sources) > 0:
 		why = fmt.Sprintf("container %s exited with %d, which restarts all", sources[0].Name, sources[0].ExitCode)
-	case !s.RestartingAll || len(others) == 0:
+	case !s.Record.RestartingAll || len(others) == 0:
 		return false
 	}
 	s.p.RestartingAll = true
@@ -91,7 +91,7 @@ func (s *scene) restartingAll() bool {
 		return false
 	}
 	for _, c := range s.Have.Containers {
-		if s.knows(c.Name) && !s.isEphemeral(c.Name) && (s.RestartingAll && s.here(c) || s.endsAll(c)) {
+		if s.knows(c.Name) && !s.isEphemeral(c.Name) && (s.Record.RestartingAll && s.here(c) || s.endsAll(c)) {
 			return true
 		}
 	}

@@ -77,8 +77,8 @@ func (s *scene) uid() string {
 	switch {
 	case s.Have.UID != "":
 		return s.Have.UID
-	case s.Kept != nil:
-		return s.Kept.UID()
+	case s.Record.Want != nil:
+		return s.Record.Want.UID()
 	case s.Want != nil:
 		return s.Want.UID()
 	}
@@ -105,8 +105,8 @@ func (s *scene) here(c pod.Container) bool {
 // C-1.22.7). A container that was created and never started has not lived.
 func (s *scene) nextAttempt(name string) uint32 {
 	var next uint32
-	if s.Kept == nil || s.Kept.UID() == s.Want.UID() {
-		next = s.Attempts[name]
+	if s.Record.Want == nil || s.Record.Want.UID() == s.Want.UID() {
+		next = s.Record.Attempts[name]
 	}
 	if name == "" {
 		if b := s.Have.Sandbox; b != nil {
@@ -169,7 +169,7 @@ func (s *scene) everyContainer() []pod.Container {
 
 // madeFrom is the spec of the pod on the node, as far as it is known.
 func (s *scene) madeFrom() *pod.Spec {
-	for _, spec := range []*pod.Spec{s.Kept, s.Want} {
+	for _, spec := range []*pod.Spec{s.Record.Want, s.Want} {
 		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
 			return spec
 		}

@@ -3,7 +3,6 @@ package plan_test
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -53,7 +52,10 @@ func (m *sim) do(s plan.Step) bool {
 		m.stop(s)
 	case plan.RemoveContainer:
 		if s.Streak > 0 {
-			m.streaks[s.Container] = s.Streak
+			if m.rec.Streaks == nil {
+				m.rec.Streaks = map[string]int{}
+			}
+			m.rec.Streaks[s.Container] = s.Streak
 		}
 		m.containers = slices.DeleteFunc(m.containers, func(c *simContainer) bool {
 			if c.ID == s.ID && (c.State == pod.StateRunning || c.State == pod.StateUnknown) {
@@ -77,7 +79,7 @@ func (m *sim) do(s plan.Step) bool {
 			m.breaks("forgotten while something is left: %v %v", m.have(), m.volumes)
 		}
 		m.rec, m.started, m.ended = pod.Record{}, map[string]int{}, map[int]string{}
-		m.lastEnded, m.lives, m.streaks, m.all = "", map[string]*life{}, map[string]int{}, false
+		m.lastEnded, m.lives = "", map[string]*life{}
 	}
 	return true
 }
@@ -138,16 +140,13 @@ func (m *sim) stop(s plan.Step) {
 }
 
 func (m *sim) startInstance(instance int) {
-	if m.rec.Instance == instance && m.rec.Want != nil && m.rec.UID == m.want.UID() {
+	uid := m.rec.UID
+	if !m.rec.Begin(m.want, instance, m.now) {
 		return
 	}
-	if m.rec.UID != m.want.UID() {
-		m.rec.Attempts = nil
+	if uid != m.want.UID() {
 		m.started = map[string]int{} // another pod: its numbers begin anew
 	}
-	m.rec.Want, m.rec.UID, m.rec.Instance = m.want, m.want.UID(), instance
-	m.rec.StopGrace = nil
-	m.rec.StopSince, m.rec.Terminal, m.rec.StartTime, m.streaks = time.Time{}, "", m.now, map[string]int{}
 	if m.lastEnded == content(m.want) {
 		m.breaks("an instance starts although the pod had ended with this content")
 	}
@@ -186,7 +185,7 @@ func (m *sim) create(s plan.Step) {
 			m.live(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
 		}
 	}
-	delete(m.streaks, s.Container)
+	delete(m.rec.Streaks, s.Container)
 	m.containers = append(m.containers, &simContainer{pod.Container{
 		ID: id, Name: s.Container, SandboxID: box.ID, State: pod.StateCreated,
 		Attempt: s.Attempt, Restarts: int(s.Attempt), CrashStreak: s.Streak,

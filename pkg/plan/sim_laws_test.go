@@ -14,7 +14,7 @@ import (
 // checkStops checks that sidecars stop after what they serve, latest first
 // (C-1.23.4), and that the grace of a stop of the whole pod never grows.
 func (m *sim) checkStops(v plan.View, p plan.Plan) {
-	made := v.Kept
+	made := v.Record.Want
 	if made == nil || v.Have.UID != "" && made.UID() != v.Have.UID {
 		made = v.Want
 	}
@@ -25,7 +25,7 @@ func (m *sim) checkStops(v plan.View, p plan.Plan) {
 		if s.Grace < 2 {
 			m.breaks("grace %d", s.Grace)
 		}
-		if p.Stopping && !v.StopSince.IsZero() {
+		if p.Stopping && !v.Record.StopSince.IsZero() {
 			if s.Grace > m.lastGrace {
 				m.breaks("grace grew from %d to %d", m.lastGrace, s.Grace)
 			}

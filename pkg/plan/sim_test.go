@@ -32,8 +32,6 @@ type sim struct {
 	volumes map[int]bool
 	// The worker's record, and what it knows only while it lives.
 	rec     pod.Record
-	streaks map[string]int
-	all     bool // all containers are being restarted
 	trouble map[string]pod.Trouble
 	health  pod.Health
 	// lastGrace is the most that a step of the stop that goes on was given.
@@ -84,7 +82,7 @@ func newSim() *sim {
 	return &sim{
 		now: plantest.Now, volumes: map[int]bool{}, trouble: map[string]pod.Trouble{}, network: true,
 		started: map[string]int{}, ended: map[int]string{}, lives: map[string]*life{},
-		streaks: map[string]int{}, turned: map[string]map[string]bool{}, health: newHealth(),
+		turned: map[string]map[string]bool{}, health: newHealth(),
 		ends: func(string) *int32 { return nil }, fail: func(plan.Step) bool { return false }, hookFails: func() bool { return false },
 	}
 }
@@ -127,6 +125,7 @@ func (m *sim) have() pod.Actual {
 
 func (m *sim) view() plan.View {
 	have := m.have()
+	m.rec.CatchUp(have)
 	if m.rec.UID == "" {
 		m.rec.UID = have.UID
 		if m.want != nil {
@@ -141,9 +140,6 @@ func (m *sim) view() plan.View {
 	}
 	if have.Sandbox != nil {
 		raise("", have.Sandbox.Attempt+1)
-		if m.rec.Instance == 0 {
-			m.rec.Instance = have.Sandbox.Instance
-		}
 	}
 	for name, c := range have.Containers {
 		if c.State == pod.StateCreated {
@@ -153,13 +149,13 @@ func (m *sim) view() plan.View {
 		}
 	}
 	maps.DeleteFunc(m.rec.Lives, func(id string, _ pod.Life) bool { return m.container(id) == nil })
-	v := plan.View{
-		Want: m.want, Kept: m.rec.Want, Have: have, Instance: m.rec.Instance, Attempts: maps.Clone(m.rec.Attempts),
-		Terminal: string(m.rec.Terminal), Trouble: m.trouble, StopSince: m.rec.StopSince, StopGrace: m.rec.StopGrace,
-		Health: m.health, Lives: maps.Clone(m.rec.Lives), Streaks: maps.Clone(m.streaks), RestartingAll: m.all, StartTime: m.rec.StartTime,
-		NetworkReady: m.network, Now: m.now,
+	rec := m.rec
+	rec.Attempts, rec.Lives, rec.Streaks = maps.Clone(rec.Attempts), maps.Clone(rec.Lives), maps.Clone(rec.Streaks)
+	volumes := func(_ *pod.Spec, instance int) (put, current bool, until time.Time) {
+		return m.volumes[instance], true, time.Time{}
 	}
-	v.VolumesReady = m.volumes[plan.Instance(v)]
+	v := plan.NewView(m.want, have, rec, "", volumes, m.now)
+	v.Trouble, v.NoNetwork, v.Health = m.trouble, !m.network, m.health
 	return v
 }
 
@@ -204,7 +200,7 @@ func (m *sim) round(limit int) plan.Plan {
 }
 
 func (m *sim) remember(v plan.View, p plan.Plan) {
-	if v.Want != nil && plan.Instance(v) == v.Instance {
+	if v.Want != nil && plan.Instance(v) == v.Record.Instance {
 		m.rec.Want = v.Want
 	}
 	if phase := p.Ended.Phase; phase != "" {
@@ -215,7 +211,7 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 		m.ended[plan.Instance(v)] = content(v.Want)
 		m.lastEnded = content(v.Want)
 	}
-	m.all = p.RestartingAll
+	m.rec.RestartingAll = p.RestartingAll
 	if p.Stopping && m.rec.StopSince.IsZero() {
 		m.rec.StopSince, m.lastGrace = m.now, math.MaxInt64
 	}

@@ -58,7 +58,7 @@ func specGrace(spec *pod.Spec) (int64, bool) {
 // a stop of the whole pod has already taken is gone, also over a restart of the
 // agent: grace only shrinks (C-1.16.12).
 func (s *scene) grace() int64 {
-	g, ok := ownGrace(s.Kept, s.Have)
+	g, ok := ownGrace(s.Record.Want, s.Have)
 	if !ok && s.Want != nil {
 		g, ok = specGrace(s.Want)
 	}
@@ -74,20 +74,20 @@ func (s *scene) grace() int64 {
 	if s.Evicted != "" {
 		g = min(g, evictionGrace)
 	}
-	if s.StopSince.IsZero() || s.Want != nil && s.anew == "" && !s.deleting() {
+	if s.Record.StopSince.IsZero() || s.Want != nil && s.anew == "" && !s.deleting() {
 		return g
 	}
-	if s.StopGrace != nil {
-		g = *s.StopGrace
+	if s.Record.StopGrace != nil {
+		g = *s.Record.StopGrace
 	}
-	return g - max(0, int64(s.Now.Sub(s.StopSince).Seconds()))
+	return g - max(0, int64(s.Now.Sub(s.Record.StopSince).Seconds()))
 }
 
 // killGrace is what a kill because of why may take: a probe may say so itself
 // (C-1.23.1), and so may who asks for a restart.
 func (s *scene) killGrace(c pod.Container, why string) int64 {
-	if why == pod.OnRequest && s.Lives[c.ID].Grace != nil {
-		return *s.Lives[c.ID].Grace
+	if why == pod.OnRequest && s.Record.Lives[c.ID].Grace != nil {
+		return *s.Record.Lives[c.ID].Grace
 	}
 	spec, _ := s.Want.Container(c.Name)
 	probe := map[string]*v1.Probe{string(pod.Liveness): spec.LivenessProbe, string(pod.Startup): spec.StartupProbe}[why]

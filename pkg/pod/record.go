@@ -41,6 +41,56 @@ type Record struct {
 	Lives map[string]Life
 }
 
+// Begin notes that an instance of want begins at now, and reports whether it is another
+// one than was recorded: then nothing of the one before holds any more. Attempts go on
+// within one UID, so that numbers only rise.
+func (r *Record) Begin(want *Spec, instance int, now time.Time) bool {
+	if r.Instance == instance && r.Want != nil && r.UID == want.UID() {
+		return false
+	}
+	if r.UID != "" && r.UID != want.UID() {
+		r.Attempts = make(map[string]uint32)
+	}
+	r.endInstance()
+	r.UID, r.Want, r.Instance, r.StartTime = want.UID(), want, instance, want.Acknowledged(now)
+	return true
+}
+
+// CatchUp takes the number of a newer instance from the runtime, and reports whether
+// there is one: the record of it could not be written, and what it says is of the
+// instance before.
+func (r *Record) CatchUp(have Actual) bool {
+	b := have.Sandbox
+	if b == nil || b.Instance <= r.Instance || r.UID != "" && r.UID != have.UID {
+		return false
+	}
+	before := *r
+	r.endInstance()
+	if before.Instance == 0 { // it was never written down: what is noted meanwhile is of this one
+		r.Want, r.StartTime, r.Streaks, r.RestartingAll = before.Want, before.StartTime, before.Streaks, before.RestartingAll
+	}
+	r.Instance = b.Instance
+	return true
+}
+
+// endInstance forgets what holds of one instance only. Lives are of containers, and
+// go with them.
+func (r *Record) endInstance() {
+	r.Want, r.StartTime = nil, time.Time{}
+	r.StopSince, r.StopGrace, r.StopAsked = time.Time{}, nil, false
+	r.Streaks, r.RestartingAll = nil, false
+	r.Terminal, r.TerminalReason, r.TerminalMessage = "", "", ""
+}
+
+// Acknowledged is since when an instance of the pod counts that begins at now: since its
+// API server heard of the pod first, where it did (C-1.26.17).
+func (s *Spec) Acknowledged(now time.Time) time.Time {
+	if t := s.Pod.Status.StartTime; s.Origin.FromAPI() && t != nil {
+		return t.Time
+	}
+	return now
+}
+
 // Life is what cannot be observed of one life of a container.
 type Life struct {
 	// PostStart is what is known of the postStart hook: "" when there is none or it

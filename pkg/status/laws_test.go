@@ -118,7 +118,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 			}
 			health.Started[name] = pod.Verdict{ContainerID: c.ID, OK: true}
 		}
-		v := plan.View{Want: want, Kept: kept, Have: have, Health: health, Instance: 1, Lives: notes.Lives, StartTime: now, Now: now}
+		v := plan.View{Want: want, Have: have, Record: pod.Record{Want: kept, Instance: 1, Lives: notes.Lives, StartTime: now}, Health: health, Now: now}
 		st := status.Of(want, have, health, v1.PodStatus{}, notes, now)
 		final := st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed
 		if outcome := plan.Next(v).Ended.Phase; final && outcome != string(st.Phase) {
