@@ -46,6 +46,14 @@ var facts = []struct {
 			return ok && (isSelector(lit.Type, "plan", "View") || isName(lit.Type, "View") && len(lit.Elts) > 2)
 		},
 	},
+	{
+		"the grace of a stop", "pkg/podview", []string{"Grace", "StopGrace", "MinGrace"},
+		nil,
+		func(n ast.Node) bool { // by the spec
+			of, ok := n.(*ast.StarExpr)
+			return ok && isSelector(of.X, "", "TerminationGracePeriodSeconds") && isSelector(of.X.(*ast.SelectorExpr).X, "", "Spec")
+		},
+	},
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands

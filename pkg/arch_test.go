@@ -32,6 +32,7 @@ var rules = []struct {
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
 	{module + "pkg/plan/...", []string{"cmd", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
+	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
 	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
 	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
@@ -98,12 +99,13 @@ var rules = []struct {
 var only = map[string][]string{
 	"pkg/panics":     nil,
 	"pkg/startlimit": nil,
-	"pkg/status":     {"pkg/pod"},
+	"pkg/podview":    {"pkg/pod"},
+	"pkg/status":     {"pkg/pod", "pkg/podview"},
 	"pkg/prober":     {"pkg/panics", "pkg/pod", "pkg/probe"},
-	"pkg/plan":       {"pkg/pod", "pkg/podconfig"},
+	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podview"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
-	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig"},
-	"pkg/engine":     {"pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/prober", "pkg/startlimit", "pkg/status"},
+	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview"},
+	"pkg/engine":     {"pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
 // owned are functions that packages once called each in its own way, and the packages that
@@ -121,7 +123,7 @@ var owned = []struct {
 }
 
 // pure names the packages that decide or describe: no clock, no lock.
-var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/plan", "pkg/status"}
+var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/status"}
 
 // banned are words that name nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

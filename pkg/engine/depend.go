@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/cycle"
-	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // stage is how far a pod is, for those that depend on it.
@@ -227,7 +227,7 @@ func (l *loop) orderStops() {
 				if of.first == nil || d.key.Compare(of.first.key) < 0 {
 					of.first = d
 				}
-				grace := min(plan.Grace(d.runs, pod.Actual{}), int64(longestStop/time.Second))
+				grace := min(podview.Grace(d.runs, nil, pod.Actual{}), int64(longestStop/time.Second))
 				of.takes = max(of.takes, min(d.stops.takes+time.Duration(grace)*time.Second+stopMargin, longestStop))
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // reasonOverdue is the status reason of a pod that has been stopping for twice its
@@ -45,17 +46,9 @@ func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 	return left
 }
 
-// grace is what the stop of the pod was given, in seconds.
-func (w *worker) grace(v plan.View) int64 {
-	if w.rec.StopGrace != nil {
-		return *w.rec.StopGrace
-	}
-	return plan.Grace(v.Record.Want, v.Have)
-}
-
 // noteOverdue marks a pod that stops where it is overdue, and says so once.
 func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
-	left := markOverdue(p, v.Have, w.rec.StopSince, w.grace(v), v.Now)
+	left := markOverdue(p, v.Have, w.rec.StopSince, podview.StopGrace(v.Record, v.Have), v.Now)
 	if left != nil && (w.reported.pod == nil || w.reported.pod.Status.Reason != reasonOverdue) {
 		w.event(w.madeOf(), "", pod.EventWarning, eventGrace, "Container runtime did not kill the pod within specified grace period.")
 		w.log.Warn("Container does not end; it is waited for",
@@ -69,7 +62,7 @@ func (w *worker) overdue(v plan.View) <-chan time.Time {
 	if w.rec.StopSince.IsZero() {
 		return nil
 	}
-	left := time.Until(overdueAt(w.rec.StopSince, w.grace(v)))
+	left := time.Until(overdueAt(w.rec.StopSince, podview.StopGrace(v.Record, v.Have)))
 	if left <= 0 {
 		return nil // it was told when the stop began
 	}

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
@@ -67,8 +67,8 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	out := *spec.Pod
 	out.Status = current
 	if notes.Terminating {
-		markStopping(&out, rec.StopSince, plan.Grace(spec, a))
-		markOverdue(&out, a, rec.StopSince, plan.Grace(spec, a), now)
+		markStopping(&out, rec.StopSince, podview.Grace(spec, nil, a))
+		markOverdue(&out, a, rec.StopSince, podview.Grace(spec, nil, a), now)
 	}
 	return out
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// minStop is the least a container is given to end, whatever its hook has used
-// up (C-1.23.5).
-const minStop = 2 * time.Second
+// minStop is the least a container is given to end, whatever its hook has used up.
+const minStop = podview.MinGrace * time.Second
 
 // stopped is what the goroutine of one stop sends the worker: that its hook has ended, then
 // that the stop has.

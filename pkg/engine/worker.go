@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // worker owns one pod: it looks, asks plan.Next, does the steps, and looks
@@ -99,7 +100,7 @@ type containerRun struct {
 
 // observe remembers a look.
 func (w *worker) observe(have pod.Actual) {
-	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, grace: plan.Grace(w.rec.Want, have), containers: make(map[string]containerRun, len(have.Containers))}
+	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, grace: podview.Grace(w.rec.Want, nil, have), containers: make(map[string]containerRun, len(have.Containers))}
 	for name, c := range have.Containers {
 		w.last.containers[name] = containerRun{c.ID, c.State}
 	}

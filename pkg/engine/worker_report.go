@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 	"github.com/nodectl/nodectl/pkg/prober"
 	"github.com/nodectl/nodectl/pkg/status"
 )
@@ -196,7 +197,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	out := *spec.Pod // shares everything but the status with the immutable spec
 	out.Status = w.reported.status
 	if v.Want == nil && !w.rec.StopSince.IsZero() {
-		markStopping(&out, w.rec.StopSince, w.grace(v))
+		markStopping(&out, w.rec.StopSince, podview.StopGrace(v.Record, v.Have))
 	}
 	if p.Stopping {
 		w.noteOverdue(&out, v)

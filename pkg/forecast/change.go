@@ -7,6 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 func hashReason(c Change) string {
@@ -56,7 +57,7 @@ func changeOf(want, was *pod.Spec) Change {
 func (f *Forecast) change(c Change) {
 	switch {
 	case c.New.Pod.DeletionTimestamp != nil && (c.Old == nil || c.Old.Pod.DeletionTimestamp == nil):
-		c.Op, c.Grace = podconfig.DELETE, grace(c.New, -1)
+		c.Op, c.Grace = podconfig.DELETE, podview.Grace(c.New, nil, pod.Actual{})
 	case len(c.Fields) == 0 && !c.Restarts() && len(c.Resizes) == 0 && c.Reason == "":
 		f.Unchanged++
 		return

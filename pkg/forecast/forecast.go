@@ -19,6 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Options are all that Preview reads. Nothing in them has a method that changes anything.
@@ -142,7 +143,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 			f.unchanged(s.Key, why)
 			continue
 		}
-		f.remove(s.Key, s, s.Origin, s.UID(), grace(s, -1), "")
+		f.remove(s.Key, s, s.Origin, s.UID(), podview.Grace(s, nil, pod.Actual{}), "")
 	}
 	f.finish()
 	return f
@@ -277,7 +278,7 @@ func (f *Forecast) remove(key pod.Key, old *pod.Spec, origin pod.Origin, uid str
 // removeRunning records the removal of a pod that is on the node.
 func (f *Forecast) removeRunning(a pod.Actual, r pod.Record, origin pod.Origin, why string) {
 	steps := f.steps(nil, a, r)
-	f.remove(a.Key, r.Want, origin, a.UID, graceOf(steps, grace(r.Want, sandboxGrace(a))), why)
+	f.remove(a.Key, r.Want, origin, a.UID, graceOf(steps, podview.Grace(r.Want, nil, a)), why)
 	f.Changes[len(f.Changes)-1].Steps = steps
 }
 
@@ -308,7 +309,7 @@ func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
 	if r.Want != nil {
 		c.Fields = differences(r.Want, want)
 	}
-	c.Grace = graceOf(c.Steps, grace(want, sandboxGrace(a)))
+	c.Grace = graceOf(c.Steps, podview.Grace(want, nil, a))
 	f.Changes = append(f.Changes, c)
 }
 
@@ -409,13 +410,6 @@ func lastOrigin(a pod.Actual, r pod.Record, here func(pod.Origin) pod.Origin) po
 	return o
 }
 
-func sandboxGrace(a pod.Actual) int64 {
-	if a.Sandbox == nil {
-		return -1
-	}
-	return a.Sandbox.Grace
-}
-
 // graceOf returns the longest grace of steps that stop a container, and otherwise where
 // there are none.
 func graceOf(steps []plan.Step, otherwise int64) int64 {
@@ -429,18 +423,4 @@ func graceOf(steps []plan.Step, otherwise int64) int64 {
 		return otherwise
 	}
 	return longest
-}
-
-// grace returns how long a pod gets to end: by its spec, else by what its
-// sandbox carries, else Kubernetes' default of 30 seconds.
-func grace(s *pod.Spec, carried int64) int64 {
-	switch {
-	case s != nil && s.Pod.DeletionGracePeriodSeconds != nil:
-		return *s.Pod.DeletionGracePeriodSeconds
-	case s != nil && s.Pod.Spec.TerminationGracePeriodSeconds != nil:
-		return *s.Pod.Spec.TerminationGracePeriodSeconds
-	case carried >= 0:
-		return carried
-	}
-	return 30
 }

@@ -133,31 +133,6 @@ func TestStartOrder(t *testing.T) {
 	}
 }
 
-func TestC_1_23_1_GraceSources(t *testing.T) {
-	t.Parallel()
-	kept := portPod("a", 0)
-	deleted := portPod("a", 0)
-	deleted.Pod.Spec.TerminationGracePeriodSeconds = new(int64(45))
-	deleted.Pod.DeletionGracePeriodSeconds = new(int64(5))
-	noted := pod.Actual{UID: "uid-a", Sandbox: &pod.Sandbox{Grace: -1}, Older: []pod.Sandbox{{Grace: 0}}}
-	for _, c := range []struct {
-		name string
-		kept *pod.Spec
-		have pod.Actual
-		want int64
-	}{
-		{"nothing known", nil, pod.Actual{}, 30},
-		{"kept spec without", kept, pod.Actual{UID: "uid-a"}, 30},
-		{"deletion grace", deleted, pod.Actual{UID: "uid-a"}, 5},
-		{"kept spec of another pod", deleted, pod.Actual{UID: "other"}, 30},
-		{"newest note that says something", kept, noted, 0},
-	} {
-		if got := plan.Grace(c.kept, c.have); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
-	}
-}
-
 // Ports of any number of addresses are judged one by one: a pod's author chooses how many.
 func TestAdmit_PortsOfManyAddresses_AreJudgedOneByOne(t *testing.T) {
 	t.Parallel()

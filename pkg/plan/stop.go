@@ -6,65 +6,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-const (
-	// minGrace is the shortest stop (C-1.23.5).
-	minGrace = 2
-	// evictionGrace is what a pod gets that exceeds a limit of its disk (C-1.35.9).
-	evictionGrace = 1
-	// defaultGrace is the API's, for what runs and carries nothing.
-	defaultGrace = 30
-)
-
-// Grace returns how many seconds the pod on the node is given to end: by its
-// kept spec (deletion grace first, C-1.23.1), else by the note on its newest
-// sandbox that has one, else 30.
-func Grace(kept *pod.Spec, have pod.Actual) int64 {
-	if g, ok := ownGrace(kept, have); ok {
-		return g
-	}
-	return defaultGrace
-}
-
-func ownGrace(kept *pod.Spec, have pod.Actual) (int64, bool) {
-	if kept != nil && (have.UID == "" || have.UID == kept.UID()) {
-		if g, ok := specGrace(kept); ok {
-			return g, true
-		}
-	}
-	if b := have.Sandbox; b != nil && b.Grace >= 0 {
-		return b.Grace, true
-	}
-	for _, b := range have.Older {
-		if b.Grace >= 0 {
-			return b.Grace, true
-		}
-	}
-	return 0, false
-}
-
-func specGrace(spec *pod.Spec) (int64, bool) {
-	switch {
-	case spec.Pod.DeletionGracePeriodSeconds != nil:
-		return *spec.Pod.DeletionGracePeriodSeconds, true
-	case spec.Pod.Spec.TerminationGracePeriodSeconds != nil:
-		return *spec.Pod.Spec.TerminationGracePeriodSeconds, true
-	}
-	return 0, false
-}
+// evictionGrace is what a pod gets that exceeds a limit of its disk (C-1.35.9).
+const evictionGrace = 1
 
 // grace is what a stop may take from now on; nothing is left at 0 and below. What
 // a stop of the whole pod has already taken is gone, also over a restart of the
 // agent: grace only shrinks (C-1.16.12).
 func (s *scene) grace() int64 {
-	g, ok := ownGrace(s.Record.Want, s.Have)
-	if !ok && s.Want != nil {
-		g, ok = specGrace(s.Want)
-	}
-	if !ok {
-		g = defaultGrace
-	}
+	g := podview.Grace(s.Record.Want, s.Want, s.Have)
 	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // what the deletion says counts (C-1.23.1)
 		g = *s.Want.Pod.DeletionGracePeriodSeconds
 		if made := s.madeFrom(); made != nil && made.Pod.DeletionGracePeriodSeconds != nil {
@@ -100,7 +52,7 @@ func (s *scene) killGrace(c pod.Container, why string) int64 {
 // stopStep stops c within grace. Without any no hook runs (C-1.23.3), and the
 // runtime is given the least it takes (C-1.23.5).
 func (s *scene) stopStep(c pod.Container, why string, grace int64) Step {
-	step := Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: max(grace, minGrace), Why: why}
+	step := Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: max(grace, podview.MinGrace), Why: why}
 	if grace > 0 {
 		step.Hook = s.preStop(c)
 	}

@@ -1,0 +1,53 @@
+package podview
+
+import "github.com/nodectl/nodectl/pkg/pod"
+
+// MinGrace is the least a container is given to end, in seconds (C-1.23.5).
+const MinGrace = 2
+
+// defaultGrace is the API's, for what runs and carries none.
+const defaultGrace = 30
+
+// Grace returns how many seconds the pod on the node is given to end: by the spec that
+// it was made from (deletion grace first, C-1.23.1), else by the note on its newest
+// sandbox that has one, else by the wanted spec, else 30. Either spec may be nil.
+func Grace(made, want *pod.Spec, have pod.Actual) int64 {
+	if made != nil && (have.UID == "" || have.UID == made.UID()) {
+		if g, ok := specGrace(made); ok {
+			return g
+		}
+	}
+	if b := have.Sandbox; b != nil && b.Grace >= 0 {
+		return b.Grace
+	}
+	for _, b := range have.Older {
+		if b.Grace >= 0 {
+			return b.Grace
+		}
+	}
+	if want != nil {
+		if g, ok := specGrace(want); ok {
+			return g
+		}
+	}
+	return defaultGrace
+}
+
+func specGrace(spec *pod.Spec) (int64, bool) {
+	switch {
+	case spec.Pod.DeletionGracePeriodSeconds != nil:
+		return *spec.Pod.DeletionGracePeriodSeconds, true
+	case spec.Pod.Spec.TerminationGracePeriodSeconds != nil:
+		return *spec.Pod.Spec.TerminationGracePeriodSeconds, true
+	}
+	return 0, false
+}
+
+// StopGrace returns how many seconds the stop of the whole pod was given: as the request
+// for it says, else Grace.
+func StopGrace(rec pod.Record, have pod.Actual) int64 {
+	if rec.StopGrace != nil {
+		return *rec.StopGrace
+	}
+	return Grace(rec.Want, nil, have)
+}
