@@ -54,6 +54,11 @@ var facts = []struct {
 			return ok && isSelector(of.X, "", "TerminationGracePeriodSeconds") && isSelector(of.X.(*ast.SelectorExpr).X, "", "Spec")
 		},
 	},
+	{
+		"how a failed pull is shown and tried again", "pkg/podview", []string{"PullDelay", "PullBackOffFrom", "InPullBackOff", "IsPullError", "IsNeverPulled"},
+		[]string{"pkg/server"}, // reads a status
+		func(n ast.Node) bool { return isText(n, "ImagePullBackOff") },
+	},
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands

@@ -11,6 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Why what a pod is bound to keeps it waiting.
@@ -316,7 +317,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	delay := retryDelay(t.Count)
 	if s.Action == plan.PullImage {
-		delay = min(10*time.Second<<min(t.Count-1, 10), 5*time.Minute) // C-1.39
+		delay = podview.PullDelay(t.Count)
 	}
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // What lasts is told when it begins: back-offs, a network that is not there, resizes.
@@ -43,8 +44,7 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 	}
 	for _, name := range sortedNames(w.trouble.of) {
 		t := w.trouble.of[name]
-		told := t.Count > 1 || t.Until.Sub(v.Now) <= plan.PullTold
-		if w.trouble.step[name] != plan.PullImage || !told || !t.Until.After(v.Now) || w.reported.events.image[name].Equal(t.Until) {
+		if w.trouble.step[name] != plan.PullImage || !podview.InPullBackOff(t, v.Now) || !t.Until.After(v.Now) || w.reported.events.image[name].Equal(t.Until) {
 			continue
 		}
 		if w.reported.events.image == nil {
@@ -63,8 +63,7 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func (w *worker) reportImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
-	switch t.Reason { // of these nothing is pulled: there is nothing to hold back
-	case "InvalidImageName", "ImageInspectError", "ErrImageNeverPull":
+	if podview.IsNeverPulled(t.Reason) {
 		return
 	}
 	c, _ := of.Container(name)
@@ -72,7 +71,7 @@ func (w *worker) reportImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
 		return
 	}
 	w.event(of, name, pod.EventNormal, eventBackOff, "Back-off pulling image %q", c.Image)
-	w.event(of, name, pod.EventWarning, eventFailed, "Error: ImagePullBackOff")
+	w.event(of, name, pod.EventWarning, eventFailed, "Error: "+podview.ImagePullBackOff)
 }
 
 // tellSandbox tells of a sandbox that takes the place of one that is lost, and of a

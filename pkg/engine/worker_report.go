@@ -155,6 +155,7 @@ func counts(of v1.PodStatus) (kept v1.PodStatus) {
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
 		Trouble:        v.Trouble,
+		Backoff:        p.Backoff,
 		RefusedReason:  w.update.refused.reason,
 		RefusedMessage: w.update.refused.message,
 		RefusedFinal:   w.update.refused.final,
@@ -179,12 +180,6 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		if !w.rec.StopSince.IsZero() {
 			notes.StartTime = w.rec.StopSince
 		}
-	}
-	for name, b := range p.Backoff {
-		if notes.Backoff == nil {
-			notes.Backoff = make(map[string]status.Backoff, len(p.Backoff))
-		}
-		notes.Backoff[name] = status.Backoff(b)
 	}
 	if !w.update.runtime {
 		notes.NetworkWait = "container runtime is not ready"

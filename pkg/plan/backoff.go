@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // The crash back-off's constants (C-1.22.5).
@@ -99,8 +100,8 @@ func (s *scene) dueAfter(end time.Time, delay time.Duration) time.Time {
 // backOff says that an exited container waits.
 func (s *scene) backOff(c pod.Container, delay time.Duration, due time.Time) {
 	if s.p.Backoff == nil {
-		s.p.Backoff = make(map[string]Backoff, 1)
+		s.p.Backoff = make(map[string]podview.Backoff, 1)
 	}
-	s.p.Backoff[c.Name] = Backoff{Delay: delay, Until: due}
+	s.p.Backoff[c.Name] = podview.Backoff{Delay: delay, Until: due}
 	s.wait(due, fmt.Sprintf("back-off %s restarting failed container=%s", delay, c.Name))
 }

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // container decides about one regular container (C-1.19.6) or one sidecar
@@ -248,14 +248,6 @@ func (s *scene) run(name, id, why string) {
 	}
 }
 
-// PullTold is how long before the next try a first failure to pull is told in another
-// word.
-const PullTold = firstDelay - reworded
-
-// reworded is when a first failure to start, 10 s before the next try, is told in
-// another word: status is made anew then (ImagePullBackOff, C-1.39).
-const reworded = time.Second
-
 // mayStart reports whether container name may be started now; what is in the
 // way of one does not hold the others.
 func (s *scene) mayStart(name string) bool {
@@ -269,8 +261,8 @@ func (s *scene) mayStart(name string) bool {
 	if t := s.Trouble[name]; t.Until.After(s.Now) {
 		text := troubleText("container "+name, t)
 		s.wait(t.Until, text)
-		if told := t.Until.Add(reworded - firstDelay); t.Count == 1 && told.After(s.Now) {
-			s.wait(told, text)
+		if shown := podview.PullBackOffFrom(t); shown.After(s.Now) { // the status changes then
+			s.wait(shown, text)
 		}
 		return false
 	}

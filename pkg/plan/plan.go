@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // View is all that Next decides by. NewView makes it for an agent that acts and for a
@@ -180,7 +181,7 @@ type Plan struct {
 	Ended Ended
 	// Backoff holds, by container name, until when a crashed container is held
 	// back and the delay it was given (C-1.22.5).
-	Backoff map[string]Backoff
+	Backoff map[string]podview.Backoff
 }
 
 // Stops reports whether the running instance is being ended now: a Stopping plan
@@ -192,12 +193,6 @@ func (p Plan) Stops() bool {
 // Ended is the end of an instance: its phase, Succeeded or Failed, and why, where
 // its containers do not say (DeadlineExceeded).
 type Ended struct{ Phase, Reason, Message string }
-
-// Backoff is one crash back-off: the delay and its end.
-type Backoff struct {
-	Delay time.Duration
-	Until time.Time
-}
 
 // String returns one line a step, then what is waited for: the form goldens
 // compare and debug logs show.

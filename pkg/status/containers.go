@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Words of the kubelet's that scripts look for (C-1.22.9, C-1.26).
@@ -18,7 +18,6 @@ const (
 	containerCreating = "ContainerCreating"
 	podInitializing   = "PodInitializing"
 	crashLoopBackOff  = "CrashLoopBackOff"
-	imagePullBackOff  = "ImagePullBackOff"
 	postStartHook     = "PostStartHookError"
 	statusUnknown     = "ContainerStatusUnknown"
 	completed         = "Completed"
@@ -30,16 +29,6 @@ const (
 	exitLost   = 137
 	notLocated = "The container could not be located when the pod was terminated"
 )
-
-// A first failure to pull has its own word for pullTold: by then the kubelet has
-// looked again, and says that it backs off. firstPull is how long it does (C-1.39).
-const (
-	pullTold  = time.Second
-	firstPull = 10 * time.Second
-)
-
-// pullErrors are the words of a pull that failed.
-var pullErrors = []string{"ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed"}
 
 // podMessages is how many bytes of termination messages a pod's status carries;
 // each container has an equal part (C-1.26.11).
@@ -308,9 +297,8 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.C
 		}
 	} else if trouble.Reason != "" {
 		w = &v1.ContainerStateWaiting{Reason: trouble.Reason, Message: trouble.Message}
-		told := trouble.Count > 1 || !trouble.Until.IsZero() && trouble.Until.Sub(b.now) <= firstPull-pullTold
-		if told && slices.Contains(pullErrors, trouble.Reason) {
-			w.Reason = imagePullBackOff
+		if podview.InPullBackOff(trouble, b.now) && podview.IsPullError(trouble.Reason) {
+			w.Reason = podview.ImagePullBackOff
 			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.Image, trouble.Reason, trouble.Message)
 		}
 	} else if st.State.Terminated != nil && b.notes.Lives[r.ID].Killed == pod.HookFailed {

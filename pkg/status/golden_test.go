@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan/plantest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
@@ -233,9 +234,9 @@ func read(arc *txtar.Archive) (scene, error) {
 			return s, err
 		}
 		if s.notes.Backoff == nil {
-			s.notes.Backoff = map[string]status.Backoff{}
+			s.notes.Backoff = map[string]podview.Backoff{}
 		}
-		s.notes.Backoff[name] = status.Backoff{Delay: delay, Until: plantest.Now.Add(in)}
+		s.notes.Backoff[name] = podview.Backoff{Delay: delay, Until: plantest.Now.Add(in)}
 	}
 	ago, err := time.ParseDuration(cmp.Or(y.StartTime, "2m"))
 	s.notes.StartTime = plantest.Now.Add(-ago)

@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/plan/plantest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
@@ -136,7 +137,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) pod.Health {
 	*notes = status.Notes{StartTime: notes.StartTime, Instance: 1, Lives: map[string]pod.Life{}}
 	if rapid.Bool().Draw(t, "inBackoff") {
-		notes.Backoff = map[string]status.Backoff{"a": {Delay: time.Second, Until: now.Add(time.Second)}}
+		notes.Backoff = map[string]podview.Backoff{"a": {Delay: time.Second, Until: now.Add(time.Second)}}
 	}
 	if rapid.Bool().Draw(t, "inTrouble") {
 		notes.Trouble = map[string]pod.Trouble{"b": {Reason: "ErrImagePull", Count: 1}}

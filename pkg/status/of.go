@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Notes is what the worker knows beside what it read. The zero value says that
@@ -26,7 +27,7 @@ type Notes struct {
 	// Trouble holds failures by container name; "" is the pod as a whole.
 	Trouble map[string]pod.Trouble
 	// Backoff holds the crash back-offs by container name.
-	Backoff map[string]Backoff
+	Backoff map[string]podview.Backoff
 	// RefusedReason and RefusedMessage say why admission does not let the pod
 	// start; both are empty when it may. A refused pod is Pending, and is tried
 	// again.
@@ -61,12 +62,6 @@ type Notes struct {
 	// RuntimeName is the scheme of container IDs ("containerd"); "" is
 	// "containerd".
 	RuntimeName string
-}
-
-// Backoff is one crash back-off: the delay and its end.
-type Backoff struct {
-	Delay time.Duration
-	Until time.Time
 }
 
 // Of returns the status of one pod (C-1.26). before is the status last reported
