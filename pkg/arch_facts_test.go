@@ -59,6 +59,23 @@ var facts = []struct {
 		[]string{"pkg/server"}, // reads a status
 		func(n ast.Node) bool { return isText(n, "ImagePullBackOff") },
 	},
+	{
+		"which containers count for an instance", "pkg/podview", []string{
+			"ToPlan", "ToReport", "State.Container", "State.InSandbox", "State.CurrentInit", "State.HasStarted", "State.RestartsAll", "State.Changed",
+			"State.MayHaveChanged", "State.HadSandbox", "State.HasNewestSandbox", "State.AnyLeft", "MayRun", "ContainersRunning", "Running", "DuplicatesOf",
+		}, nil,
+		func(n ast.Node) bool { // c.SandboxID == sandbox.ID
+			is, ok := n.(*ast.BinaryExpr)
+			return ok && isSelector(is.X, "", "SandboxID") && isSelector(is.Y, "", "ID") && isSelector(is.Y.(*ast.SelectorExpr).X, "", "sandbox", "Sandbox")
+		},
+	},
+	{
+		"which containers may run", "pkg/pod", []string{"Container.MayRun"}, nil,
+		func(n ast.Node) bool {
+			or, ok := n.(*ast.BinaryExpr)
+			return ok && or.Op == token.LOR && isCompared(or.X, "StateRunning") && isCompared(or.Y, "StateUnknown")
+		},
+	},
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands
@@ -178,6 +195,12 @@ func isIndex(n ast.Node, of, index string) bool {
 func isName(n ast.Node, name string) bool {
 	id, ok := n.(*ast.Ident)
 	return ok && id.Name == name
+}
+
+// isCompared reports whether a node is a comparison with a constant of this name.
+func isCompared(n ast.Node, name string) bool {
+	is, ok := n.(*ast.BinaryExpr)
+	return ok && (isSelector(is.Y, "", name) || isName(is.Y, name))
 }
 
 // isListOf reports whether a node is an array or slice literal of a type x.name.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // census is what the node shows: the runtime's pods and the kept records.
@@ -118,7 +119,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	}
 	for _, a := range c.pods {
 		s := orphan{uid: a.UID}
-		s.ShownUID, s.Running = a.UID, plan.Running(a)
+		s.ShownUID, s.Running = a.UID, podview.Running(a)
 		if a.Sandbox != nil {
 			s.Layer = a.Sandbox.Layer
 		}

@@ -34,7 +34,7 @@ func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.Containers)) {
-		if s := have.Containers[name].State; s == pod.StateRunning || s == pod.StateUnknown {
+		if have.Containers[name].MayRun() {
 			left = append(left, name)
 		}
 	}

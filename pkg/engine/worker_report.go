@@ -102,7 +102,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
 		}
 	}
-	r.final = v.Forbidden != "" && !plan.ContainersRunning(v.Have)
+	r.final = v.Forbidden != "" && !podview.ContainersRunning(v.Have)
 	for _, t := range w.trouble.of {
 		r.final = r.final || t.Final
 	}
@@ -174,7 +174,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	if v.Forbidden != "" {
 		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = eventForbidden, v.Forbidden, false
 	}
-	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !plan.ContainersRunning(v.Have) {
+	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old one has been stopped: what was said of it does not hold of the next.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
 		if !w.rec.StopSince.IsZero() {

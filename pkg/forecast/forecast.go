@@ -160,7 +160,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 	}
 	for want := range state.Pods.All() {
 		a, r := runs[want.Key], records[want.Key]
-		found := plan.Found{Layer: lastOrigin(a, r, o.Here).Layer(), Spec: r.Want, ShownUID: a.UID, Running: plan.Running(a), Stopping: !r.StopSince.IsZero()}
+		found := plan.Found{Layer: lastOrigin(a, r, o.Here).Layer(), Spec: r.Want, ShownUID: a.UID, Running: podview.Running(a), Stopping: !r.StopSince.IsZero()}
 		switch d := plan.Delayed(state, want, found, o.RequireSourceReady); {
 		case d != nil && d.Stop:
 			f.removeRunning(a, r, lastOrigin(a, r, o.Here), "its stop has begun")

@@ -34,11 +34,11 @@ import (
 //	            | another life was asked for              | start; no back-off
 //	            | for good                                | keep
 func (s *scene) container(name string) {
-	c, ok := s.record(name)
+	c, ok := s.Container(name)
 	switch {
 	case !ok: // also where all of it was removed (C-1.19.8)
 		s.start(name, s.Record.Streaks[name], "container has not run yet")
-	case s.containerChanged(c):
+	case s.Changed(c):
 		s.replace(c, WhyEdited)
 	case c.State == pod.StateRunning:
 		s.running(c)
@@ -85,18 +85,18 @@ func (s *scene) running(c pod.Container) {
 func (s *scene) doomed(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	life := s.Record.Lives[c.ID]
-	failed := func(probe *v1.Probe, verdicts map[string]pod.Verdict) bool {
-		v, ok := verdicts[c.Name]
-		return probe != nil && ok && v.ContainerID == c.ID && !v.OK
+	failed := func(probe *v1.Probe, kind pod.ProbeKind) bool {
+		ok, known := s.Probed(kind, c)
+		return probe != nil && known && !ok
 	}
 	switch {
 	case life.Killed != "":
 		return life.Killed
 	case life.PostStart == pod.HookFailed:
 		return pod.HookFailed
-	case failed(spec.LivenessProbe, s.Health.Live):
+	case failed(spec.LivenessProbe, pod.Liveness):
 		return string(pod.Liveness)
-	case failed(spec.StartupProbe, s.Health.Started):
+	case failed(spec.StartupProbe, pod.Startup):
 		return string(pod.Startup)
 	}
 	return ""
@@ -187,7 +187,7 @@ func (s *scene) replaceStep(c pod.Container, why string) Step {
 // ended in between (P2, C-1.19.8).
 func (s *scene) startCreated(c pod.Container) {
 	const why = "created and not started"
-	if !s.here(c) || s.containerChanged(c) {
+	if !s.InSandbox(c) || s.Changed(c) {
 		s.remove(c, why)
 		s.start(c.Name, c.CrashStreak, "container has not run yet")
 		return
@@ -288,12 +288,6 @@ func (s *scene) restartable() bool {
 
 // comesBack is the restart decision for a container that ended (C-1.19.8).
 func (s *scene) comesBack(c pod.Container) bool {
-	restart, _ := s.restarts(c)
+	restart, _ := s.Restarts(c)
 	return restart
-}
-
-// restarts is the restart decision, and whether it is one for all containers.
-func (s *scene) restarts(c pod.Container) (restart, all bool) {
-	spec, _ := s.Want.Container(c.Name)
-	return s.Record.Lives[c.ID].Restarts(s.policy(), spec, c.ExitCode)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // The phases an instance ends in.
@@ -54,14 +55,14 @@ func (s *scene) naturalEnd() string {
 		return ""
 	case s.initFailed():
 		return failed
-	case s.sandbox == nil && s.hasRun() && !s.restartable():
+	case !s.SandboxReady() && s.HasRun() && !s.restartable():
 		// C-1.19.3: nothing of it is made again, whatever had its turn.
 		return s.lastWords()
 	}
 	phase := succeeded
 	for i := range s.Want.Pod.Spec.Containers {
-		c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name)
-		if !ok || c.State != pod.StateExited || s.containerChanged(c) || s.comesBack(c) {
+		c, ok := s.Container(s.Want.Pod.Spec.Containers[i].Name)
+		if !ok || c.State != pod.StateExited || s.Changed(c) || s.comesBack(c) {
 			return ""
 		}
 		if c.ExitCode != 0 {
@@ -74,28 +75,25 @@ func (s *scene) naturalEnd() string {
 // initFailed reports whether the init container whose turn it is failed and may
 // not be tried again (C-1.20.11).
 func (s *scene) initFailed() bool {
-	if s.initialised() {
+	list, turn := s.Want.Pod.Spec.InitContainers, s.CurrentInit()
+	if turn == len(list) || pod.Restartable(&list[turn]) {
 		return false
 	}
-	list := s.Want.Pod.Spec.InitContainers
-	for i := len(list) - 1; i >= 0; i-- {
-		c, ok := s.record(list[i].Name)
-		if !ok || !s.here(c) { // in another sandbox init begins anew (C-1.20.9)
-			continue
-		}
-		return !pod.Restartable(&list[i]) && c.State == pod.StateExited && c.ExitCode != 0 && !s.containerChanged(c) && !s.comesBack(c)
+	c, ok := s.Container(list[turn].Name)
+	if !ok || !s.InSandbox(c) { // in another sandbox init begins anew (C-1.20.9)
+		return false
 	}
-	return false
+	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.comesBack(c)
 }
 
 // lastWords is the outcome of an instance of which nothing is started any more:
 // "" while something of it still lives.
 func (s *scene) lastWords() string {
-	if s.alive() {
+	if podview.MayRun(s.Have) {
 		return ""
 	}
 	for i := range s.Want.Pod.Spec.Containers {
-		c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name)
+		c, ok := s.Container(s.Want.Pod.Spec.Containers[i].Name)
 		if !ok || c.State != pod.StateExited || c.ExitCode != 0 {
 			return failed
 		}
@@ -127,7 +125,7 @@ func (s *scene) overtime(phase string) bool {
 		return true
 	}
 	for i := range s.Want.Pod.Spec.Containers {
-		if c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name); ok && c.State == pod.StateExited && !c.FinishedAt.Before(at) {
+		if c, ok := s.Container(s.Want.Pod.Spec.Containers[i].Name); ok && c.State == pod.StateExited && !c.FinishedAt.Before(at) {
 			return true
 		}
 	}

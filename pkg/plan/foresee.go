@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Foresee returns every step that serving v.Want takes from v on, in order, when
@@ -210,7 +211,7 @@ func (w *world) end(which func(pod.Container) bool) {
 // remove takes records away; the newest of the dead ones is then a container's.
 func (w *world) remove(which func(pod.Container) bool) {
 	have := &w.v.Have
-	for _, c := range append(sortedContainers(*have), have.Dead...) {
+	for _, c := range append(podview.Newest(*have), have.Dead...) {
 		if which(c) && c.State != pod.StateCreated {
 			w.v.Record.Attempts[c.Name] = max(w.v.Record.Attempts[c.Name], c.Attempt+1)
 		}

@@ -24,7 +24,7 @@ import (
 //	                                     | is initialised
 func (s *scene) initContainers() (initialised bool) {
 	list := s.Want.Pod.Spec.InitContainers
-	turn := s.turn()
+	turn := s.CurrentInit()
 	for i := range list[:turn] {
 		if pod.Restartable(&list[i]) {
 			s.container(list[i].Name)
@@ -34,9 +34,9 @@ func (s *scene) initContainers() (initialised bool) {
 		return true
 	}
 	name := list[turn].Name
-	c, ok := s.record(name)
+	c, ok := s.Container(name)
 	switch {
-	case !ok || !s.here(c):
+	case !ok || !s.InSandbox(c):
 		s.start(name, s.Record.Streaks[name], "first init container")
 		return false
 	case pod.Restartable(&list[turn]):
@@ -61,34 +61,6 @@ func (s *scene) initContainers() (initialised bool) {
 	return false
 }
 
-// turn is the index of the init container whose turn it is, that of no one for a
-// pod that is initialised. The last one with a record decides, so that removed
-// records of earlier ones do not run them again (C-1.20.3); records of an older
-// sandbox do not count (C-1.20.2, C-1.20.9).
-func (s *scene) turn() int {
-	list := s.Want.Pod.Spec.InitContainers
-	if s.initialised() {
-		return len(list)
-	}
-	for i := len(list) - 1; i > 0; i-- {
-		if c, ok := s.record(list[i].Name); ok && s.here(c) {
-			return i
-		}
-	}
-	return 0
-}
-
-// initialised reports whether a regular container was made in this sandbox, or
-// there is nothing to do first (C-1.20.2).
-func (s *scene) initialised() bool {
-	for i := range s.Want.Pod.Spec.Containers {
-		if c, ok := s.record(s.Want.Pod.Spec.Containers[i].Name); ok && s.here(c) {
-			return true
-		}
-	}
-	return len(s.Want.Pod.Spec.InitContainers) == 0
-}
-
 // initTurn decides about the ordinary init container whose turn it is and which
 // has not completed. What runs keeps its definition (C-1.20.10).
 func (s *scene) initTurn(c pod.Container) {
@@ -99,7 +71,7 @@ func (s *scene) initTurn(c pod.Container) {
 		s.startCreated(c)
 	case c.State == pod.StateUnknown:
 		s.lost(c)
-	case s.containerChanged(c):
+	case s.Changed(c):
 		s.create(Step{Container: c.Name, Anew: true, Why: WhyEdited})
 	default:
 		s.restart(c)
@@ -110,12 +82,9 @@ func (s *scene) initTurn(c pod.Container) {
 // runs, its postStart hook has succeeded, and its startup probe, where it has
 // one, has passed in this life. Readiness is no gate (C-1.20.6).
 func (s *scene) started(c pod.Container) bool {
-	if c.State != pod.StateRunning || s.containerChanged(c) || s.doomed(c) != "" || s.hookDue(c) {
+	if c.State != pod.StateRunning || s.Changed(c) || s.doomed(c) != "" || s.hookDue(c) {
 		return false
 	}
-	if spec, _ := s.Want.Container(c.Name); spec.StartupProbe == nil {
-		return true
-	}
-	v, ok := s.Health.Started[c.Name]
-	return ok && v.ContainerID == c.ID && v.OK
+	spec, _ := s.Want.Container(c.Name)
+	return s.HasStarted(spec, c, false)
 }

@@ -1,10 +1,10 @@
 package plan
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Instance returns the number of the instance that v.Want runs as, or is to be
@@ -20,7 +20,7 @@ func Replaces(made, want *pod.Spec) bool {
 	if made == nil || want == nil {
 		return false
 	}
-	return made.UID() != want.UID() || (&scene{View: View{Want: want, Record: pod.Record{Want: made}}}).podChanged(made.SandboxHash)
+	return made.UID() != want.UID() || compare(made, want).podChanged(made.SandboxHash)
 }
 
 // Revives reports whether want may bring back a pod that was made from made and
@@ -30,37 +30,13 @@ func Revives(made, want *pod.Spec) bool {
 	if made == nil || want == nil || want.Origin.FromAPI() {
 		return false
 	}
-	return (&scene{View: View{Want: want, Record: pod.Record{Want: made}}}).contentChanged()
+	return compare(made, want).contentChanged()
 }
 
-// newest is the highest instance number that the record or the runtime knows.
-func (s *scene) newest() int {
-	n := s.Record.Instance
-	for _, i := range s.home {
-		n = max(n, i)
-	}
-	return n
-}
-
-// instanceOf returns the instance of a sandbox; one without a number is taken
-// for the recorded one.
-func (s *scene) instanceOf(b *pod.Sandbox) int {
-	if b.Instance > 0 {
-		return b.Instance
-	}
-	return max(s.Record.Instance, 1)
-}
-
-// instances lists every instance that is known, in rising order.
-func (s *scene) instances() []int {
-	set := map[int]bool{}
-	if s.Record.Instance > 0 {
-		set[s.Record.Instance] = true
-	}
-	for _, n := range s.home {
-		set[n] = true
-	}
-	return slices.Sorted(maps.Keys(set))
+// compare is the scene of a pod of which only the specs are known.
+func compare(made, want *pod.Spec) *scene {
+	v := View{Want: want, Record: pod.Record{Want: made}}
+	return &scene{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
 }
 
 // whyAnew says why Want runs as another instance than the newest; "" when it runs
@@ -76,8 +52,8 @@ func (s *scene) instances() []int {
 //	 one it knows       | it had ended, and its content was edited (C-1.26.15)
 func (s *scene) whyAnew() string {
 	want, b := s.Want, s.Have.Sandbox
-	byRecord := b == nil || s.instanceOf(b) < s.Record.Instance
-	recorded := byRecord || s.instanceOf(b) == s.Record.Instance
+	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
+	recorded := byRecord || s.InstanceOf(b) == s.Record.Instance
 	made := "" // the hash it was made with
 	switch {
 	case !byRecord:
@@ -121,19 +97,6 @@ func (s *scene) podChanged(hash string) bool {
 	return whole
 }
 
-// containerChanged is podChanged for one container.
-func (s *scene) containerChanged(c pod.Container) bool {
-	want := s.Want.ContainerHash(c.Name)
-	if c.Hash == "" || want == "" || c.Hash == want {
-		return false
-	}
-	if pod.HashVersion(c.Hash) == pod.HashVersion(want) {
-		return true
-	}
-	_, names, _ := pod.Restart(s.Record.Want, s.Want)
-	return slices.Contains(names, c.Name)
-}
-
 // contentChanged reports whether a terminal instance was made from another
 // content than the wanted one: anything that restarts the pod or a container,
 // other resources, or another set of containers. Labels and the like do not bring
@@ -159,7 +122,7 @@ func (s *scene) contentChanged() bool {
 	// A container that was restarted within the instance has the wanted
 	// definition already, however old the kept spec is.
 	return slices.ContainsFunc(names, func(name string) bool {
-		c, ok := s.record(name)
+		c, ok := s.Container(name)
 		return !ok || c.Hash != s.Want.ContainerHash(name)
 	})
 }
@@ -174,15 +137,15 @@ func (s *scene) contentDiffersFromRecords() bool {
 		}
 	}
 	for _, c := range s.Want.Pod.Spec.Containers {
-		if r, ok := s.record(c.Name); ok {
+		if r, ok := s.Container(c.Name); ok {
 			regular = true
-			if s.containerChanged(r) {
+			if s.Changed(r) {
 				return true
 			}
 		}
 	}
 	for _, c := range s.Want.Pod.Spec.InitContainers {
-		if r, ok := s.record(c.Name); ok && (!regular || pod.Restartable(&c)) && s.containerChanged(r) {
+		if r, ok := s.Container(c.Name); ok && (!regular || pod.Restartable(&c)) && s.Changed(r) {
 			return true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Next says what to do now for one pod. It is a ladder: the first rung that
@@ -99,14 +100,14 @@ func (s *scene) unwanted() bool {
 		}
 		return true
 	}
-	if s.StopWaits != "" && s.Record.StopSince.IsZero() && s.alive() && (s.StopUntil.IsZero() || s.StopUntil.After(s.Now)) {
+	if s.StopWaits != "" && s.Record.StopSince.IsZero() && podview.MayRun(s.Have) && (s.StopUntil.IsZero() || s.StopUntil.After(s.Now)) {
 		if s.p.WaitFor = s.StopWaits; !s.StopUntil.IsZero() {
 			s.wait(s.StopUntil, s.StopWaits)
 		}
 		return true
 	}
 	s.p.Stopping = true
-	if deleting && s.alive() { // how it ended is read, and told its source, before it is removed
+	if deleting && podview.MayRun(s.Have) { // how it ended is read, and told its source, before it is removed
 		s.stopDown(why)
 		return true
 	}
@@ -128,32 +129,24 @@ func (s *scene) stranger() bool {
 
 // doubled ends second lives (I1). The newest record and the newest sandbox stay.
 func (s *scene) doubled() bool {
-	for _, c := range s.Have.Dead {
-		if c.State != pod.StateExited {
-			const why = "a newer life of this container exists"
-			s.stop(c, why)
-			s.remove(c, why)
-		}
+	twice := podview.DuplicatesOf(s.Have)
+	for _, c := range twice.Older {
+		const why = "a newer life of this container exists"
+		s.stop(c, why)
+		s.remove(c, why)
 	}
-	for _, c := range sortedContainers(s.Have) {
-		if s.Have.Sandbox == nil || c.SandboxID == s.Have.Sandbox.ID {
-			continue
-		}
+	for _, c := range twice.Outside {
 		const why = "container lives outside the newest sandbox"
-		switch c.State {
-		case pod.StateExited:
-		case pod.StateCreated:
+		if c.State == pod.StateCreated {
 			s.remove(c, why)
-		default:
+		} else {
 			s.stop(c, why)
 		}
 	}
-	for _, b := range s.Have.Older {
-		if b.Ready {
-			s.add(Step{Action: StopSandbox, ID: b.ID, Why: "a newer sandbox exists"})
-		}
+	for _, b := range twice.Sandboxes {
+		s.add(Step{Action: StopSandbox, ID: b.ID, Why: "a newer sandbox exists"})
 	}
-	return len(s.p.Steps) > 0
+	return twice.Any()
 }
 
 // ended keeps what has ended for good from running again (I4, C-1.16.22). Its volumes
@@ -181,7 +174,7 @@ func (s *scene) ended() bool {
 // one that could not start; a stop that has begun is not taken back. What follows
 // is planned when it is over, by what is so then.
 func (s *scene) replaced() bool {
-	if s.anew == "" || !s.alive() {
+	if s.anew == "" || !podview.MayRun(s.Have) {
 		return false
 	}
 	if s.Record.StopSince.IsZero() && (s.held() || !s.pullFirst()) {
@@ -218,7 +211,7 @@ func (s *scene) pullFirst() bool {
 // finished ends what is left of an instance that lost its sandbox and of which
 // nothing may restart (C-1.19.3).
 func (s *scene) finished() bool {
-	if s.sandbox != nil || s.anew != "" || !s.hasRun() || s.restartable() {
+	if s.SandboxReady() || s.anew != "" || !s.HasRun() || s.restartable() {
 		return false
 	}
 	s.stopAlive("sandbox has ended and restartPolicy is Never")
@@ -227,16 +220,16 @@ func (s *scene) finished() bool {
 
 // held says that the sandbox may not be made now, and why.
 func (s *scene) held() bool {
-	if s.sandbox != nil {
+	if s.SandboxReady() {
 		return false
 	}
 	trouble := s.Trouble[""]
 	switch {
 	case s.Forbidden != "":
 		s.p.WaitFor = s.Forbidden
-	case s.Refused != "" && !s.seated():
+	case s.Refused != "" && !s.HadSandbox():
 		s.p.WaitFor = s.Refused
-	case s.Waits != "" && !s.alive(): // what runs waits for no other pod: what follows it does
+	case s.Waits != "" && !podview.MayRun(s.Have): // what runs waits for no other pod: what follows it does
 		s.p.WaitFor = s.Waits
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))
@@ -251,7 +244,7 @@ func (s *scene) held() bool {
 // bare makes the sandbox (C-1.19.1). The old one and its dead containers stay until
 // new ones exist: they carry the numbers that only rise.
 func (s *scene) bare() bool {
-	if s.sandbox != nil {
+	if s.SandboxReady() {
 		return false
 	}
 	why := s.whyRun()
@@ -259,7 +252,7 @@ func (s *scene) bare() bool {
 	if b := s.Have.Sandbox; b != nil {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
-	for _, n := range s.instances() {
+	for _, n := range s.Instances() {
 		if n != s.target {
 			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
 		}
@@ -271,20 +264,6 @@ func (s *scene) bare() bool {
 	return true
 }
 
-// seated reports whether the wanted instance has had a sandbox: it is not
-// judged again (C-1.31.5).
-func (s *scene) seated() bool {
-	if b := s.Have.Sandbox; b != nil && s.instanceOf(b) == s.target {
-		return true
-	}
-	for i := range s.Have.Older {
-		if s.instanceOf(&s.Have.Older[i]) == s.target {
-			return true
-		}
-	}
-	return false
-}
-
 func (s *scene) whyRun() string {
 	b := s.Have.Sandbox
 	switch {
@@ -294,7 +273,7 @@ func (s *scene) whyRun() string {
 		return "pod is new"
 	case b == nil:
 		return "pod has no sandbox"
-	case s.instanceOf(b) != s.target:
+	case s.InstanceOf(b) != s.target:
 		return fmt.Sprintf("instance %d has no sandbox", s.target)
 	}
 	return "sandbox is not ready"

@@ -19,18 +19,3 @@ type Observer interface {
 	// does not answer.
 	Ready(ctx context.Context) (pod.RuntimeReady, error)
 }
-
-// Running reports whether anything of a pod runs.
-func Running(have pod.Actual) bool {
-	return have.Sandbox != nil && have.Sandbox.Ready || ContainersRunning(have)
-}
-
-// ContainersRunning reports whether a container of the pod may run.
-func ContainersRunning(have pod.Actual) bool {
-	for _, c := range have.Containers {
-		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
-			return true
-		}
-	}
-	return false
-}

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // restartsAll obeys a rule that restarts all containers (C-1.21.3): all but the
@@ -24,7 +25,7 @@ func (s *scene) restartsAll() bool {
 		for i := range list {
 			switch c, ok := s.Have.Containers[list[i].Name]; {
 			case !ok:
-			case s.endsAll(c):
+			case s.RestartsAll(c):
 				sources = append(sources, c)
 			default:
 				others = append(others, c)
@@ -41,7 +42,7 @@ func (s *scene) restartsAll() bool {
 	s.p.RestartingAll = true
 	s.leftovers()
 	for _, c := range others {
-		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+		if c.MayRun() {
 			step := s.stopStep(c, why, 0)
 			step.Together = true
 			s.add(step)
@@ -69,7 +70,7 @@ func (s *scene) removeSources(sources []pod.Container, why string) {
 	held := false
 	for _, c := range sources {
 		step := Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why}
-		if !s.containerChanged(c) { // an edit forgets its crashes
+		if !s.Changed(c) { // an edit forgets its crashes
 			var delay time.Duration
 			var due time.Time
 			if step.Streak, delay, due = s.crash(c); due.After(s.Now) {
@@ -87,21 +88,15 @@ func (s *scene) removeSources(sources []pod.Container, why string) {
 // restartingAll reports whether a restart of all containers is due, or has begun and not
 // removed all of them: ends that it brings about are none of the pod's (C-1.21.3).
 func (s *scene) restartingAll() bool {
-	if s.Forbidden != "" || s.sandbox == nil {
+	if s.Forbidden != "" || !s.SandboxReady() {
 		return false
 	}
 	for _, c := range s.Have.Containers {
-		if s.knows(c.Name) && !s.isEphemeral(c.Name) && (s.Record.RestartingAll && s.here(c) || s.endsAll(c)) {
+		if s.knows(c.Name) && !s.isEphemeral(c.Name) && (s.Record.RestartingAll && s.InSandbox(c) || s.RestartsAll(c)) {
 			return true
 		}
 	}
 	return false
-}
-
-// endsAll reports whether a rule restarts all containers because of c's end.
-func (s *scene) endsAll(c pod.Container) bool {
-	_, all := s.restarts(c)
-	return all && c.State == pod.StateExited && s.here(c)
 }
 
 // runs looks after the containers of a pod that has its sandbox. What is in the
@@ -127,12 +122,12 @@ const whyLeftover = "container is not in the pod any more"
 // leftovers stops the containers that the spec does not have any more, and returns
 // them.
 func (s *scene) leftovers() (left []pod.Container) {
-	for _, c := range sortedContainers(s.Have) {
+	for _, c := range podview.Newest(s.Have) {
 		if s.knows(c.Name) {
 			continue
 		}
 		left = append(left, c)
-		if c.State == pod.StateRunning || c.State == pod.StateUnknown {
+		if c.MayRun() {
 			s.stop(c, whyLeftover)
 		}
 	}
@@ -161,7 +156,7 @@ func (s *scene) volumes() {
 func (s *scene) ephemeral() {
 	for i := range s.Want.Pod.Spec.EphemeralContainers {
 		name := s.Want.Pod.Spec.EphemeralContainers[i].Name
-		switch c, ok := s.record(name); {
+		switch c, ok := s.Container(name); {
 		case !ok:
 			s.start(name, 0, "ephemeral container has not run yet")
 		case c.State == pod.StateCreated:
@@ -186,7 +181,7 @@ func (s *scene) tidy() {
 	}
 	kept := map[string]bool{} // names whose one dead record was passed
 	for _, c := range s.Have.Dead {
-		newest, ok := s.record(c.Name)
+		newest, ok := s.Container(c.Name)
 		last := ok && newest.State != pod.StateExited
 		keep := last && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
 		if keep {

@@ -3,14 +3,13 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 const (
@@ -22,37 +21,25 @@ const (
 // written.
 type scene struct {
 	View
+	*podview.State // of target
 	// target is the instance that Want runs as, or is to start as.
 	target int
 	// anew is why target is a new instance: why the newest one is over; "" when
 	// that goes on.
 	anew string
-	// sandbox is the ready sandbox of target; nil when one has to be made.
-	sandbox *pod.Sandbox
-	// home is the instance of every sandbox by its ID.
-	home map[string]int
 
 	p Plan
 }
 
 func newScene(v View) *scene {
-	s := &scene{View: v, home: make(map[string]int, 1+len(v.Have.Older))}
-	if b := v.Have.Sandbox; b != nil {
-		s.home[b.ID] = s.instanceOf(b)
-	}
-	for i := range v.Have.Older {
-		s.home[v.Have.Older[i].ID] = s.instanceOf(&v.Have.Older[i])
-	}
+	s := &scene{View: v, State: podview.ToPlan(v.Want, v.Have, v.Record, v.Health)}
 	if v.Want == nil {
 		return s
 	}
-	s.target = max(1, s.newest())
 	if s.anew = s.whyAnew(); s.anew != "" {
-		s.target++
+		s.State = s.State.Next()
 	}
-	if b := v.Have.Sandbox; b != nil && b.Ready && s.instanceOf(b) == s.target {
-		s.sandbox = b
-	}
+	s.target = s.Instance()
 	return s
 }
 
@@ -83,21 +70,6 @@ func (s *scene) uid() string {
 		return s.Want.UID()
 	}
 	return ""
-}
-
-// record returns the newest record of container name, unless it belongs to an
-// instance that is over.
-func (s *scene) record(name string) (pod.Container, bool) {
-	c, ok := s.Have.Containers[name]
-	if n, known := s.home[c.SandboxID]; ok && known && n != s.target {
-		return c, false
-	}
-	return c, ok
-}
-
-// here reports whether c belongs to the ready sandbox.
-func (s *scene) here(c pod.Container) bool {
-	return s.sandbox != nil && c.SandboxID == s.sandbox.ID
 }
 
 // nextAttempt is the number of the next life of container name, "" for the
@@ -133,38 +105,6 @@ func (s *scene) nextAttempt(name string) uint32 {
 		}
 	}
 	return next
-}
-
-// alive reports whether any container of the pod may run.
-func (s *scene) alive() bool {
-	return slices.ContainsFunc(s.everyContainer(), func(c pod.Container) bool {
-		return c.State == pod.StateRunning || c.State == pod.StateUnknown
-	})
-}
-
-// hasRun reports whether a container of the instance has been started: a record
-// that was only created proves nothing.
-func (s *scene) hasRun() bool {
-	for name := range s.Have.Containers {
-		if c, ok := s.record(name); ok && c.State != pod.StateCreated {
-			return true
-		}
-	}
-	return false
-}
-
-// sortedContainers returns the newest records by name.
-func sortedContainers(have pod.Actual) []pod.Container {
-	return slices.SortedFunc(maps.Values(have.Containers), func(a, b pod.Container) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
-	})
-}
-
-// everyContainer returns all records, by name, older ones after newer ones.
-func (s *scene) everyContainer() []pod.Container {
-	all := append(sortedContainers(s.Have), s.Have.Dead...)
-	slices.SortStableFunc(all, func(a, b pod.Container) int { return strings.Compare(a.Name, b.Name) })
-	return all
 }
 
 // madeFrom is the spec of the pod on the node, as far as it is known.

@@ -68,8 +68,8 @@ func (s *scene) remove(c pod.Container, why string) {
 // stopAlive stops every container that may run, all at once (C-1.23.6), and
 // removes those that were made and never started: there is nothing to stop.
 func (s *scene) stopAlive(why string) {
-	s.stopAll(why, func(c pod.Container) bool { return c.State == pod.StateRunning || c.State == pod.StateUnknown })
-	for _, c := range s.everyContainer() {
+	s.stopAll(why, func(c pod.Container) bool { return c.MayRun() })
+	for _, c := range podview.All(s.Have) {
 		if c.State == pod.StateCreated {
 			s.remove(c, why)
 		}
@@ -78,7 +78,7 @@ func (s *scene) stopAlive(why string) {
 
 func (s *scene) stopAll(why string, which func(pod.Container) bool) {
 	from := len(s.p.Steps)
-	for _, c := range s.everyContainer() {
+	for _, c := range podview.All(s.Have) {
 		if which(c) {
 			s.stop(c, why)
 			s.p.Steps[len(s.p.Steps)-1].Together = true
@@ -139,10 +139,10 @@ func (s *scene) tearDown(why string) {
 	for _, c := range slices.Backward(s.Have.Dead) {
 		s.remove(c, why)
 	}
-	for _, c := range sortedContainers(s.Have) {
+	for _, c := range podview.Newest(s.Have) {
 		s.remove(c, why)
 	}
-	for _, n := range s.instances() {
+	for _, n := range s.Instances() {
 		s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
 	}
 	for _, b := range slices.Backward(sandboxes) {

@@ -125,6 +125,9 @@ type Container struct {
 	PreStop *v1.LifecycleHandler
 }
 
+// MayRun reports whether the container runs, as far as the runtime knows.
+func (c Container) MayRun() bool { return c.State == StateRunning || c.State == StateUnknown }
+
 // Health is what the probes last said of one pod, by container name. A missing
 // name has no probe of that kind, or no verdict yet. A verdict speaks of one life
 // of a container: one whose ContainerID is another's says nothing. The maps are

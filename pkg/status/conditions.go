@@ -91,7 +91,7 @@ func truth(b bool) v1.ConditionStatus {
 // sandboxReady is C-1.26.22.
 func (b *build) sandboxReady() bool {
 	s := b.have.Sandbox
-	if s == nil || !s.Ready || s.Instance != 0 && b.notes.Instance != 0 && s.Instance != b.notes.Instance {
+	if !b.SandboxReady() || !b.HasNewestSandbox() {
 		return false
 	}
 	for _, older := range b.have.Older {

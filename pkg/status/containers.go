@@ -36,7 +36,7 @@ const podMessages = 12 << 10
 
 func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	st := b.container(c)
-	r, ok := b.record(c.Name)
+	r, ok := b.Container(c.Name)
 	switch {
 	case ok:
 		b.fromRecord(&st, c, r)
@@ -55,10 +55,10 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 // is history: the init containers run again in each sandbox (C-1.20.9).
 func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	st := b.container(c)
-	r, ok := b.record(c.Name)
+	r, ok := b.Container(c.Name)
 	sidecar := pod.Restartable(c)
 	switch {
-	case ok && (b.here(r) || b.have.Sandbox == nil):
+	case ok && (b.InSandbox(r) || b.have.Sandbox == nil):
 		b.fromRecord(&st, c, r)
 	case !ok && b.removedToRestart(&st):
 	case !ok && !sidecar && !b.ruled && b.initialised && len(b.have.Containers) > 0:
@@ -97,7 +97,7 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	c := (*v1.Container)(&e.EphemeralContainerCommon)
 	st := b.container(c)
-	r, ok := b.record(c.Name)
+	r, ok := b.Container(c.Name)
 	switch {
 	case ok:
 		b.fromRecord(&st, c, r)
@@ -214,7 +214,7 @@ func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
 // record, else as reported before.
 func (b *build) lastEnd(name, id string) v1.ContainerState {
 	for _, r := range b.have.Dead {
-		if r.Name == name && r.State == pod.StateExited && b.ours(r) {
+		if r.Name == name && r.State == pod.StateExited && b.Owns(r) {
 			return v1.ContainerState{Terminated: b.terminated(r)}
 		}
 	}
@@ -266,7 +266,7 @@ func (b *build) waiting() *v1.ContainerStateWaiting {
 		w.Message = b.notes.Waits
 	case trouble.Reason != "":
 		w.Message = trouble.Reason + ": " + trouble.Message
-	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && !b.up():
+	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && !b.SandboxReady():
 		w.Message = b.notes.NetworkWait
 	}
 	return w

@@ -109,9 +109,9 @@ func (b *build) containers(st *v1.PodStatus) {
 
 // build is one status on its way.
 type build struct {
+	*podview.State
 	want   *pod.Spec
 	have   pod.Actual
-	health pod.Health
 	before v1.PodStatus
 	notes  Notes
 	now    time.Time
@@ -120,11 +120,8 @@ type build struct {
 	// still holds. Counts and times of transitions always do.
 	same bool
 	old  map[string]v1.ContainerStatus // of before, by container name
-	home map[string]int                // instance by sandbox ID
 	// over says that the instance has ended: nothing of it runs again.
 	over bool
-	// made says that a regular container was made in the newest sandbox.
-	made bool
 	// initialised says that the init containers have had their turn.
 	initialised bool
 	// ruled says that a container ended by a rule that restarts them all; restarting,
@@ -135,7 +132,8 @@ type build struct {
 }
 
 func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) *build {
-	b := &build{want: want, have: have, health: health, before: before, notes: n, now: now}
+	b := &build{want: want, have: have, before: before, notes: n, now: now}
+	b.State = podview.ToReport(want, have, n.Lives, health, n.Instance)
 	if before.StartTime == nil && before.Phase == "" && b.want.Origin.FromAPI() {
 		b.before = want.Pod.Status
 	}
@@ -149,41 +147,13 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 			b.old[c.Name] = c
 		}
 	}
-	b.home = make(map[string]int)
-	if have.Sandbox != nil {
-		b.home[have.Sandbox.ID] = have.Sandbox.Instance
-	}
-	for _, s := range have.Older {
-		b.home[s.ID] = s.Instance
-	}
 	spec := &want.Pod.Spec
 	b.messageLimit = podMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
-	b.made = slices.ContainsFunc(spec.Containers, func(c v1.Container) bool {
-		r, ok := b.record(c.Name)
-		return ok && b.here(r)
-	})
-	b.initialised = b.made || b.lastInitDone()
+	b.initialised = b.Initialized(b.hasStarted)
 	b.over = isFinal(n.Terminal) || isFinal(b.reported())
 	b.ruled = b.endedByRule()
 	b.restarting = b.ruled || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b
-}
-
-// ours reports whether c is a record of the instance that the status is of.
-func (b *build) ours(c pod.Container) bool {
-	home := b.home[c.SandboxID]
-	return home == 0 || b.notes.Instance == 0 || home == b.notes.Instance
-}
-
-// record returns the newest record of container name in this instance.
-func (b *build) record(name string) (pod.Container, bool) {
-	c, ok := b.have.Containers[name]
-	return c, ok && b.ours(c)
-}
-
-// here reports whether c lives, or lived, in the newest sandbox.
-func (b *build) here(c pod.Container) bool {
-	return b.have.Sandbox != nil && b.have.Sandbox.ID == c.SandboxID
 }
 
 // lasting lists the containers that run as long as the pod: sidecars, then
@@ -200,24 +170,6 @@ func (b *build) lasting() []*v1.Container {
 		all = append(all, &spec.Containers[i])
 	}
 	return all
-}
-
-// lastInitDone is the other half of C-1.20.2: there is no init container left to
-// do in the newest sandbox.
-func (b *build) lastInitDone() bool {
-	list := b.want.Pod.Spec.InitContainers
-	if len(list) == 0 {
-		return true
-	}
-	last := &list[len(list)-1]
-	r, ok := b.record(last.Name)
-	switch {
-	case !ok || !b.here(r):
-		return false
-	case pod.Restartable(last):
-		return r.State == pod.StateRunning && b.hasStarted(last, r)
-	}
-	return r.State == pod.StateExited && r.ExitCode == 0
 }
 
 func (b *build) startTime() *metav1.Time {

@@ -1,12 +1,12 @@
 package status
 
 import (
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // Rejected stands before the message of a pod that admission refused for good.
@@ -70,18 +70,11 @@ func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFai
 
 // refused reports whether admission keeps the pod out; what runs keeps its seat.
 func (b *build) refused() bool {
-	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && !b.begun()
-}
-
-// begun reports whether the instance has had a sandbox; what is left of one before it
-// is no beginning.
-func (b *build) begun() bool {
-	s := b.have.Sandbox
-	return s != nil && (s.Instance == 0 || b.notes.Instance == 0 || s.Instance == b.notes.Instance)
+	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && !b.HasNewestSandbox()
 }
 
 // waitsForPod reports whether another pod has to come before this one starts.
-func (b *build) waitsForPod() bool { return b.notes.Waits != "" && !b.begun() }
+func (b *build) waitsForPod() bool { return b.notes.Waits != "" && !b.HasNewestSandbox() }
 
 // rejected reports whether the pod was refused for good before anything of it was
 // made: then it has no containers to speak of.
@@ -130,12 +123,9 @@ func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 // standing reports whether what container name came to can still be its last
 // word: in another sandbox init begins anew (C-1.20.9), if plan makes one.
 func (b *build) standing(name string) bool {
-	r, _ := b.record(name)
-	return b.up() && b.here(r)
+	r, _ := b.Container(name)
+	return b.SandboxReady() && b.InSandbox(r)
 }
-
-// up reports whether the newest sandbox is ready.
-func (b *build) up() bool { return b.have.Sandbox != nil && b.have.Sandbox.Ready }
 
 func (t *tally) sidecar(s *v1.ContainerStatus) {
 	switch {
@@ -186,16 +176,16 @@ func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.want.Origin.FromAPI()
-	strays := b.strays() && !ends
+	strays := podview.DuplicatesOf(b.have).Any() && !ends
 	switch {
-	case t.initFailed > 0 && !b.made && !strays:
+	case t.initFailed > 0 && !b.RegularContainerCreated() && !strays:
 		return v1.PodFailed
-	case ends && !b.alive():
+	case ends && !b.AnyLeft():
 		if t.stopped > 0 && t.stopped == t.succeeded && t.waiting == 0 {
 			return v1.PodSucceeded
 		}
 		return v1.PodFailed
-	case t.initPending > 0, t.sidecarPending > 0 && !b.made, t.waiting > 0:
+	case t.initPending > 0, t.sidecarPending > 0 && !b.RegularContainerCreated(), t.waiting > 0:
 		return v1.PodPending
 	case t.running > 0:
 		return v1.PodRunning
@@ -207,29 +197,6 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 		return v1.PodSucceeded
 	}
 	return v1.PodFailed
-}
-
-// strays reports whether something lives beside the newest sandbox or the newest life
-// of a container: it is ended before the pod can have ended (I1).
-func (b *build) strays() bool {
-	lives := func(c pod.Container) bool { return c.State != pod.StateExited }
-	outside := func(c pod.Container) bool {
-		return b.have.Sandbox != nil && c.SandboxID != b.have.Sandbox.ID && lives(c)
-	}
-	return slices.ContainsFunc(slices.Collect(maps.Values(b.have.Containers)), outside) ||
-		slices.ContainsFunc(b.have.Dead, lives) ||
-		slices.ContainsFunc(b.have.Older, func(s pod.Sandbox) bool { return s.Ready })
-}
-
-// alive reports whether something of the instance can still run.
-func (b *build) alive() bool {
-	for _, c := range b.have.Containers {
-		if b.ours(c) && c.State != pod.StateExited {
-			return true
-		}
-	}
-	runs := func(c pod.Container) bool { return c.State == pod.StateRunning || c.State == pod.StateUnknown }
-	return b.up() || slices.ContainsFunc(b.have.Dead, runs)
 }
 
 // closeBooks gives every container of a pod that has ended an end, where it had

@@ -17,14 +17,8 @@ func (b *build) judge(st *v1.ContainerStatus, c *v1.Container, r pod.Container) 
 // pass. Before the first verdict it is what was reported of the same life, so
 // that nothing flips when the agent restarts.
 func (b *build) hasStarted(c *v1.Container, r pod.Container) bool {
-	if c.StartupProbe == nil {
-		return true
-	}
-	if v, ok := b.health.Started[c.Name]; ok && v.ContainerID == r.ID {
-		return v.OK
-	}
 	old := b.old[c.Name]
-	return old.Started != nil && *old.Started && old.ContainerID == b.containerID(r)
+	return b.HasStarted(c, r, old.Started != nil && *old.Started && old.ContainerID == b.containerID(r))
 }
 
 // isReady is hasStarted for the readiness probe (P16).
@@ -32,8 +26,8 @@ func (b *build) isReady(c *v1.Container, r pod.Container) bool {
 	if c.ReadinessProbe == nil {
 		return true
 	}
-	if v, ok := b.health.Ready[c.Name]; ok && v.ContainerID == r.ID {
-		return v.OK
+	if ok, known := b.Probed(pod.Readiness, r); known {
+		return ok
 	}
 	old := b.old[c.Name]
 	return old.Ready && old.ContainerID == b.containerID(r)

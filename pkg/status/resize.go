@@ -77,7 +77,7 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 	}
 	found := false
 	for _, container := range b.lasting() {
-		r, ok := b.record(container.Name)
+		r, ok := b.Container(container.Name)
 		if !ok || r.State != pod.StateRunning || !b.toResize(container, r) {
 			continue
 		}

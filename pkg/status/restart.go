@@ -19,26 +19,19 @@ const removedToRestartAll = "The container is removed because RestartAllContaine
 // decides it (C-1.19.8): a phase that is final must not be reported of a pod that
 // goes on.
 func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) bool {
-	r, ok := b.record(c.Name)
+	r, ok := b.Container(c.Name)
 	switch {
 	case b.ruled || end.Reason == restartingAll:
 		return true
-	case !ok && b.up(): // as one that never ran
+	case !ok && b.SandboxReady(): // as one that never ran
 		return true
 	case ok && r.State != pod.StateExited: // its next life is there, or its end is not known yet
 		return true
-	case ok && b.changed(r):
+	case ok && b.MayHaveChanged(r):
 		return true
 	}
 	again, _ := b.notes.Lives[r.ID].Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
 	return again
-}
-
-// changed reports whether a container may have been made from another definition
-// than the wanted one. What the hash of another version says only plan can tell.
-func (b *build) changed(r pod.Container) bool {
-	want := b.want.ContainerHash(r.Name)
-	return r.Hash != "" && want != "" && r.Hash != want
 }
 
 // endedByRule reports whether a container of the newest sandbox ended by a rule
@@ -50,12 +43,8 @@ func (b *build) endedByRule() bool {
 	}
 	spec := &b.want.Pod.Spec
 	ended := func(c v1.Container) bool {
-		r, ok := b.record(c.Name)
-		if !ok || !b.here(r) || r.State != pod.StateExited {
-			return false
-		}
-		_, all := b.notes.Lives[r.ID].Restarts(spec.RestartPolicy, &c, r.ExitCode)
-		return all
+		r, ok := b.Container(c.Name)
+		return ok && b.RestartsAll(r)
 	}
 	return slices.ContainsFunc(spec.InitContainers, ended) || slices.ContainsFunc(spec.Containers, ended)
 }
@@ -84,7 +73,7 @@ func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
 // madeAgain reports whether a container that a restart of all makes anew has a
 // record.
 func (b *build) madeAgain() bool {
-	has := func(c v1.Container) bool { _, ok := b.record(c.Name); return ok }
+	has := func(c v1.Container) bool { _, ok := b.Container(c.Name); return ok }
 	spec := &b.want.Pod.Spec
 	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
 }

@@ -1,0 +1,349 @@
+package podview
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// State is a pod as one of its instances: which of the sandboxes and containers that the
+// runtime shows count for it.
+type State struct {
+	want   *pod.Spec
+	have   pod.Actual
+	made   *pod.Spec // the spec of the record
+	lives  map[string]pod.Life
+	health pod.Health
+
+	recorded int
+	instance int            // 0: every instance
+	numbers  map[string]int // of the instance, by sandbox ID; 0: not known
+	sandbox  *pod.Sandbox   // the one whose containers need no other one
+}
+
+// ToPlan returns the state by which steps are decided: of the newest instance, at least
+// the first one; of none where want is nil.
+//
+// It differs from ToReport in two ways. A sandbox that carries no number is of the
+// recorded instance: steps need one answer. And a sandbox counts only while it is ready
+// and of this instance: in another one the init containers run again (C-1.20.9), and
+// all others start again.
+func ToPlan(want *pod.Spec, have pod.Actual, rec pod.Record, health pod.Health) *State {
+	s := &State{want: want, have: have, made: rec.Want, lives: rec.Lives, health: health, recorded: rec.Instance}
+	s.number(s.InstanceOf)
+	if want != nil {
+		s.be(max(1, s.newest()))
+	}
+	return s
+}
+
+// Next returns the state of the same pod as its next instance, of which nothing exists.
+func (s *State) Next() *State {
+	next := *s
+	next.be(s.instance + 1)
+	return &next
+}
+
+func (s *State) be(instance int) {
+	s.instance, s.sandbox = instance, nil
+	if b := s.have.Sandbox; b != nil && b.Ready && s.InstanceOf(b) == instance {
+		s.sandbox = b
+	}
+}
+
+// ToReport returns the state that a status is made of: of an instance, or of all of them
+// where that is 0. want is never nil.
+//
+// It differs from ToPlan in two ways. A sandbox that carries no number is of any
+// instance: no end and no restart count is lost with an annotation. And the newest
+// sandbox counts until another one exists, ready or not: how its containers ended is
+// still to be reported.
+func ToReport(want *pod.Spec, have pod.Actual, lives map[string]pod.Life, health pod.Health, instance int) *State {
+	s := &State{want: want, have: have, lives: lives, health: health, instance: instance, sandbox: have.Sandbox}
+	s.number(func(b *pod.Sandbox) int { return b.Instance })
+	return s
+}
+
+func (s *State) number(of func(*pod.Sandbox) int) {
+	s.numbers = make(map[string]int, 1+len(s.have.Older))
+	if b := s.have.Sandbox; b != nil {
+		s.numbers[b.ID] = of(b)
+	}
+	for i := range s.have.Older {
+		s.numbers[s.have.Older[i].ID] = of(&s.have.Older[i])
+	}
+}
+
+// Instance is the number of the instance that the state is of.
+func (s *State) Instance() int { return s.instance }
+
+// InstanceOf returns the instance of a sandbox as steps count it: the recorded one for a
+// sandbox that carries no number.
+func (s *State) InstanceOf(b *pod.Sandbox) int {
+	if b.Instance > 0 {
+		return b.Instance
+	}
+	return max(s.recorded, 1)
+}
+
+// Instances lists every instance that the record or the runtime knows, in rising order.
+func (s *State) Instances() []int {
+	set := map[int]bool{}
+	if s.recorded > 0 {
+		set[s.recorded] = true
+	}
+	for _, n := range s.numbers {
+		set[n] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// newest is the highest instance that the record or the runtime knows.
+func (s *State) newest() int {
+	n := s.recorded
+	for _, i := range s.numbers {
+		n = max(n, i)
+	}
+	return n
+}
+
+// counts reports whether something of instance n, 0 for not known, counts.
+func (s *State) counts(n int) bool { return n == 0 || s.instance == 0 || n == s.instance }
+
+// Owns reports whether a container belongs to the instance. One whose sandbox is gone
+// does: its instance is not known.
+func (s *State) Owns(c pod.Container) bool { return s.counts(s.numbers[c.SandboxID]) }
+
+// Container returns the newest container of a name; ok is false where it belongs to
+// another instance, or there is none.
+func (s *State) Container(name string) (c pod.Container, ok bool) {
+	c, ok = s.have.Containers[name]
+	return c, ok && s.Owns(c)
+}
+
+// InSandbox reports whether a container is in the sandbox that counts.
+func (s *State) InSandbox(c pod.Container) bool {
+	return s.sandbox != nil && c.SandboxID == s.sandbox.ID
+}
+
+// SandboxReady reports whether the sandbox that counts is ready.
+func (s *State) SandboxReady() bool { return s.sandbox != nil && s.sandbox.Ready }
+
+// HadSandbox reports whether the instance has had a sandbox, as far as the runtime shows:
+// steps do not judge such an instance again (C-1.31.5).
+func (s *State) HadSandbox() bool {
+	for _, n := range s.numbers {
+		if s.counts(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// HasNewestSandbox reports whether the newest sandbox is of the instance. A status takes
+// that for the beginning of the instance: it waits while only an older sandbox is.
+func (s *State) HasNewestSandbox() bool {
+	b := s.have.Sandbox
+	return b != nil && s.counts(s.numbers[b.ID])
+}
+
+// HasRun reports whether a container of the instance has been started: that one was
+// created proves nothing.
+func (s *State) HasRun() bool {
+	for name := range s.have.Containers {
+		if c, ok := s.Container(name); ok && c.State != pod.StateCreated {
+			return true
+		}
+	}
+	return false
+}
+
+// RegularContainerCreated reports whether a regular container was made in the sandbox:
+// then the init containers have had their turn (C-1.20.2).
+func (s *State) RegularContainerCreated() bool {
+	return slices.ContainsFunc(s.want.Pod.Spec.Containers, func(c v1.Container) bool {
+		r, ok := s.Container(c.Name)
+		return ok && s.InSandbox(r)
+	})
+}
+
+// CurrentInit returns the index of the init container whose turn it is, and the number
+// of init containers when all have had theirs. The last one with a container in the
+// sandbox decides, so that removed containers of earlier ones do not run again
+// (C-1.20.3); those in an older sandbox do not count (C-1.20.2, C-1.20.9).
+func (s *State) CurrentInit() int {
+	list := s.want.Pod.Spec.InitContainers
+	if len(list) == 0 || s.RegularContainerCreated() {
+		return len(list)
+	}
+	for i := len(list) - 1; i > 0; i-- {
+		if r, ok := s.Container(list[i].Name); ok && s.InSandbox(r) {
+			return i
+		}
+	}
+	return 0
+}
+
+// Initialized reports whether the init containers are done (C-1.20.2): their turn is
+// over, or the last one has completed, or started where it is a sidecar, as hasStarted
+// says of a running one.
+func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) bool {
+	list := s.want.Pod.Spec.InitContainers
+	turn := s.CurrentInit()
+	if turn >= len(list)-1 && turn < len(list) {
+		last := &list[turn]
+		r, ok := s.Container(last.Name)
+		switch {
+		case !ok || !s.InSandbox(r):
+			return false
+		case pod.Restartable(last):
+			return r.State == pod.StateRunning && hasStarted(last, r)
+		}
+		return r.State == pod.StateExited && r.ExitCode == 0
+	}
+	return turn == len(list)
+}
+
+// Probed returns the result of a probe of a running container, as its thresholds have it;
+// known is false before the first one. A result for another container of this name says
+// nothing.
+func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
+	results := map[pod.ProbeKind]map[string]pod.Verdict{pod.Startup: s.health.Started, pod.Readiness: s.health.Ready, pod.Liveness: s.health.Live}
+	v, known := results[kind][r.Name]
+	known = known && v.ContainerID == r.ID
+	return known && v.OK, known
+}
+
+// HasStarted reports whether the startup probe of a running container, where it has one,
+// has passed. before counts until the probe has a result: false for steps, which follow
+// only on a result; what was reported of this container for a status, so that nothing
+// flips when the agent restarts.
+func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
+	if c.StartupProbe == nil {
+		return true
+	}
+	if ok, known := s.Probed(pod.Startup, r); known {
+		return ok
+	}
+	return before
+}
+
+// Restarts is the restart decision for a container that ended (C-1.21); all says that
+// every container of the pod restarts with it.
+func (s *State) Restarts(c pod.Container) (restart, all bool) {
+	spec, _ := s.want.Container(c.Name)
+	return s.lives[c.ID].Restarts(s.want.Pod.Spec.RestartPolicy, spec, c.ExitCode)
+}
+
+// RestartsAll reports whether a container of the sandbox has ended by a rule that
+// restarts all containers (C-1.21.3).
+func (s *State) RestartsAll(c pod.Container) bool {
+	_, all := s.Restarts(c)
+	return all && c.State == pod.StateExited && s.InSandbox(c)
+}
+
+// Changed reports whether a container was made from another definition than the wanted
+// one. A hash that was made by other rules says nothing: then the spec of the record is
+// compared, and without one nothing changed, so that no upgrade restarts a container.
+func (s *State) Changed(c pod.Container) bool {
+	switch want := s.want.ContainerHash(c.Name); {
+	case !s.MayHaveChanged(c):
+		return false
+	case pod.HashVersion(c.Hash) == pod.HashVersion(want):
+		return true
+	}
+	_, names, _ := pod.Restart(s.made, s.want)
+	return slices.Contains(names, c.Name)
+}
+
+// MayHaveChanged is Changed for a status, which has no spec of a record to compare with:
+// a hash that was made by other rules may stand for an edit. A phase that would be final
+// is not reported of a pod that may go on.
+func (s *State) MayHaveChanged(c pod.Container) bool {
+	want := s.want.ContainerHash(c.Name)
+	return c.Hash != "" && want != "" && c.Hash != want
+}
+
+// MayRun reports whether any container of the pod may run, of whatever instance: steps
+// stop all of them.
+func MayRun(have pod.Actual) bool {
+	return slices.ContainsFunc(All(have), pod.Container.MayRun)
+}
+
+// ContainersRunning is MayRun for the newest containers: what the agent says of the pod
+// is about those.
+func ContainersRunning(have pod.Actual) bool {
+	for _, c := range have.Containers {
+		if c.MayRun() {
+			return true
+		}
+	}
+	return false
+}
+
+// Running reports whether anything of a pod runs, the newest sandbox included.
+func Running(have pod.Actual) bool {
+	return have.Sandbox != nil && have.Sandbox.Ready || ContainersRunning(have)
+}
+
+// AnyLeft reports whether something of the instance has not ended. A status counts a
+// container that was only created, and the sandbox: the end of the pod is reported when
+// nothing is left to end (C-1.27.10).
+func (s *State) AnyLeft() bool {
+	for _, c := range s.have.Containers {
+		if s.Owns(c) && c.State != pod.StateExited {
+			return true
+		}
+	}
+	return s.SandboxReady() || slices.ContainsFunc(s.have.Dead, pod.Container.MayRun)
+}
+
+// Newest returns the newest containers, by name.
+func Newest(have pod.Actual) []pod.Container {
+	return slices.SortedFunc(maps.Values(have.Containers), func(a, b pod.Container) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
+	})
+}
+
+// All returns all containers, by name, older ones after newer ones.
+func All(have pod.Actual) []pod.Container {
+	all := append(Newest(have), have.Dead...)
+	slices.SortStableFunc(all, func(a, b pod.Container) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Duplicates is what lives beside the newest sandbox and the newest container of each
+// name: it is ended before the pod goes on or can have ended (I1).
+type Duplicates struct {
+	Older     []pod.Container // older containers that have not exited
+	Outside   []pod.Container // newest ones outside the newest sandbox that have not exited, by name
+	Sandboxes []pod.Sandbox   // older ones that are ready
+}
+
+// DuplicatesOf returns what there is twice.
+func DuplicatesOf(have pod.Actual) (d Duplicates) {
+	for _, c := range have.Dead {
+		if c.State != pod.StateExited {
+			d.Older = append(d.Older, c)
+		}
+	}
+	for _, c := range Newest(have) {
+		if have.Sandbox != nil && c.SandboxID != have.Sandbox.ID && c.State != pod.StateExited {
+			d.Outside = append(d.Outside, c)
+		}
+	}
+	for _, b := range have.Older {
+		if b.Ready {
+			d.Sandboxes = append(d.Sandboxes, b)
+		}
+	}
+	return d
+}
+
+// Any reports whether there is anything twice.
+func (d Duplicates) Any() bool { return len(d.Older)+len(d.Outside)+len(d.Sandboxes) > 0 }
