@@ -1,4 +1,5 @@
-# make help lists the targets.
+# make help lists the targets. A line "##@ GROUP" begins a group of them, a line
+# "## TARGET: TEXT" is one.
 
 SHELL := /bin/bash
 GO ?= go
@@ -15,22 +16,29 @@ EMBED := pkg/bundle/bundle.tar.zst
 
 .DEFAULT_GOAL := build
 
-## build: bin/nodectl with its container runtime, bin/nodectl-slim without
+##@ Start here
+## demo: build nodectl, run the examples on it, edit two, take all down again (root)
+.PHONY: demo
+demo: build images
+	hack/demo
+
+##@ Build
+## build: build bin/nodectl with its container runtime, and bin/nodectl-slim (the default)
 .PHONY: build
 build: slim bundle
 	$(BUILD) -tags $(TAGS),bundle -o bin/nodectl .
 
-## slim: bin/nodectl-slim alone, which needs nothing but Go
+## slim: build bin/nodectl-slim alone, which needs nothing but Go
 .PHONY: slim
 slim:
 	$(BUILD) -tags $(TAGS) -o bin/nodectl-slim .
 
-## bundle: the container runtime, in bin/bundle
+## bundle: build the container runtime, in bin/bundle
 .PHONY: bundle
 bundle: sysdeps
 	hack/bundle/build --embed $(EMBED)
 
-## images: the examples' and the tests' images, as archives in bin/images
+## images: build the images of the examples and tests, as archives in bin/images
 .PHONY: images
 images:
 	@$(RUN) ./hack/images
@@ -40,18 +48,19 @@ images:
 test-cluster-bin:
 	@hack/cluster/build
 
-## cross: compiled for macOS, Windows and linux/arm64; the output is discarded
+## cross: compile for macOS, Windows and linux/arm64, and discard the output
 .PHONY: cross
 cross:
 	hack/cross
 
-## test: the first tier, which continuous integration runs (root, ten minutes)
+##@ Test
+## test: run the first tier, as CI does (root, ten minutes)
 .PHONY: test
 test:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin
 	@$(RUN) ./hack/test
 
-## test-full: the full tier: slow tests, fuzzing, other systems, release (root)
+## test-full: run the full tier: slow tests, fuzzing, other systems, release (root, two hours)
 .PHONY: test-full
 test-full:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin
@@ -60,33 +69,29 @@ test-full:
 # Packages whose tests need neither root nor a container runtime.
 ROOTLESS = ./cmd/... ./docs/... $(shell $(GO) list ./pkg/... | grep -vE '/pkg/(cgroup|stats|userns|volume)$$')
 
-## test-rootless: without root or runtime: pure packages, engine in fake time, scripts
+## test-rootless: run the tests that need neither root nor a container runtime
 .PHONY: test-rootless
 test-rootless:
 	@CGO_ENABLED=0 $(GO) test -trimpath -tags $(TAGS) -ldflags '-s -w' $(ROOTLESS)
 
-## fuzz: every fuzz target for FUZZTIME (3000x: so many inputs; or a time, as 30s)
+## fuzz: run every fuzz target for FUZZTIME: a number of inputs (3000x) or a time (30s)
 FUZZTIME ?= 3000x
 .PHONY: fuzz
 fuzz:
 	hack/fuzz $(FUZZTIME)
 
-## test-vm: cgroup v2 and the unit under systemd, in a virtual machine (root, qemu)
+## test-vm: test cgroup v2 and the systemd unit in a virtual machine (root, qemu)
 .PHONY: test-vm
 test-vm: build images
 	hack/vm/run ''
 
-## lint: golangci-lint over every module, as make test does
+## lint: run golangci-lint over every module, as make test does
 .PHONY: lint
 lint:
 	hack/lint
 
-## demo: pods of examples/ served, edited, and taken down again (root)
-.PHONY: demo
-demo: build images
-	hack/demo
-
-## bench: the figures of docs/benchmarks.md (root)
+##@ Measure and compare, on a quiet machine
+## bench: measure nodectl, for docs/benchmarks.md (root)
 .PHONY: bench
 bench: build images
 	$(GO) run ./test/bench
@@ -96,41 +101,57 @@ bench: build images
 kubelet-bin:
 	@hack/kubelet/build
 
-## parity: nodectl beside the real kubelet, docs/fidelity.md (root, minutes)
+## parity: compare with the real kubelet, for docs/fidelity.md (root, minutes)
 .PHONY: parity
 parity: bundle kubelet-bin test-cluster-bin
 	cd test/parity && $(GO) run . -out ../../docs/fidelity.md
 
-## bench-kubelet: nodectl against the real kubelet, for docs/benchmarks.md (root)
+## bench-kubelet: measure against the real kubelet, for docs/benchmarks.md (root)
 .PHONY: bench-kubelet
 bench-kubelet: bundle images kubelet-bin
 	$(GO) run ./test/benchkubelet --docs
 
-## parity-cluster: nodectl beside the real kubelet as nodes of a cluster, docs/fidelity-cluster.md (root, minutes)
+## parity-cluster: compare as nodes of a cluster, for docs/fidelity-cluster.md (root, minutes)
 .PHONY: parity-cluster
 parity-cluster: bundle kubelet-bin test-cluster-bin
 	$(GO) run ./test/paritycluster -write
 
-## bench-cluster: nodectl against the real kubelet as nodes of a cluster, for docs/benchmarks.md (root)
+## bench-cluster: measure as nodes of a cluster, for docs/benchmarks.md (root)
 .PHONY: bench-cluster
 bench-cluster: bundle images kubelet-bin test-cluster-bin
 	$(GO) run ./test/benchcluster --docs
 
-## soak: 2,000 random pods, edits, crashes and faults, bin/soak (root, half an hour)
+## soak: run 2,000 random pods, edits, crashes and faults, in bin/soak (root, half an hour)
 SOAK ?= --seed 1 --pods 2000
 .PHONY: soak
 soak: bundle images
 	$(GO) run ./test/soak $(SOAK)
 
-## clean: removes what was built
+##@ Documentation
+## site: build docs/ as a web site in bin/site, and check every link
+.PHONY: site
+site:
+	hack/site/build
+
+## session: record docs/session.svg, the terminal session of the README (root, tmux)
+.PHONY: session
+session: build images
+	hack/session/record
+
+##@ Other
+## clean: remove all that was built
 .PHONY: clean
 clean:
 	rm -rf bin $(EMBED)
 
-## help: these lines
+## help: show this list
 .PHONY: help
 help:
-	@sed -n 's/^## \([a-z-]*\): /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@awk 'BEGIN { print "nodectl runs Kubernetes pods on one machine. New here? Run, as root: make demo\n"; \
+		print "Usage: make [TARGET]   (root): the target needs root" } \
+		/^##@ / { print "\n" substr($$0, 5) } \
+		/^## [a-z-]+: / { name = $$2; sub(/:$$/, "", name); text = $$0; sub(/^## [a-z-]+: /, "", text); printf "  %-15s %s\n", name, text }' \
+		$(firstword $(MAKEFILE_LIST))
 
 # System packages that Go cannot bring; silent where they are.
 .PHONY: sysdeps

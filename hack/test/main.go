@@ -5,7 +5,7 @@
 //
 // The first tier (the default) runs every test that is compiled without the build tag
 // "full". The full tier (-tier full) runs exactly the tests that the tag adds, and the
-// fuzz targets, cross compilation and release checks beside them. PATTERN restricts
+// fuzz targets, cross compilation, release checks and the site beside them. PATTERN restricts
 // either tier to packages whose path contains it.
 //
 // Compiling comes first, on all cores. Then several test binaries run at once, each in a
@@ -137,6 +137,7 @@ func steps(o options, out string) []job {
 			{name: "fuzz", limit: time.Hour, command: []string{"hack/fuzz"}},
 			{name: "cross", limit: time.Hour, command: []string{"hack/cross"}},
 			{name: "release", limit: time.Hour, command: []string{"hack/release/check"}},
+			{name: "site", limit: time.Hour, command: []string{"hack/site/build"}},
 		}
 	}
 	var chosen []job
