@@ -105,7 +105,7 @@ var only = map[string][]string{
 	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podview"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
 	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview"},
-	"pkg/engine":     {"pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
+	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
 // owned are functions that packages once called each in its own way, and the packages that
@@ -117,8 +117,8 @@ var owned = []struct {
 }{
 	{"os.CreateTemp", []string{"pkg/atomicfile"}, "atomicfile replaces files"},
 	{
-		"os.Rename", []string{"pkg/atomicfile", "cmd", "pkg/bundle", "pkg/certificate", "pkg/event", "pkg/record", "pkg/server", "pkg/sink/journal", "pkg/volume", "hack/..."},
-		"atomicfile replaces files; others rename links, sockets, directories and open logs",
+		"os.Rename", []string{"pkg/atomicfile", "cmd", "pkg/bundle", "pkg/certificate", "pkg/record", "pkg/server", "pkg/volume", "hack/..."},
+		"atomicfile replaces files; others rename links, sockets, directories and logs",
 	},
 }
 

@@ -9,6 +9,7 @@ package atomicfile
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,31 +29,61 @@ type Options struct {
 }
 
 // Write replaces the content of the file at path, or creates it.
-func Write(path string, data []byte, o Options) (err error) {
-	f, err := create(path, o.Temp)
+func Write(path string, data []byte, o Options) error {
+	f, err := fill(path, o, os.O_WRONLY, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
+	if err = f.Close(); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// Rewrite is Write for a file that stays open: write writes the content, and the file is
+// returned open for reads and appends. Options.Temp has to be a suffix.
+func Rewrite(path string, o Options, write func(io.Writer) error) (*os.File, error) {
+	f, err := fill(path, o, os.O_RDWR|os.O_APPEND, write)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		_ = f.Close()
+		_ = os.Remove(f.Name())
+		return nil, err
+	}
+	return f, nil
+}
+
+// fill creates the temporary file of path and writes it. After an error there is none.
+func fill(path string, o Options, flag int, write func(io.Writer) error) (*os.File, error) {
+	f, err := create(path, o.Temp, flag)
+	if err != nil {
+		return nil, err
+	}
+	err = write(f)
 	if err == nil && o.Mode != 0 {
 		err = f.Chmod(o.Mode)
 	}
 	if err == nil && o.Sync {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err != nil {
+		_ = f.Close()
+		_ = os.Remove(f.Name())
+		return nil, err
 	}
-	return os.Rename(f.Name(), path)
+	return f, nil
 }
 
 // create creates the temporary file of path, 0600.
-func create(path, temp string) (*os.File, error) {
+func create(path, temp string, flag int) (*os.File, error) {
 	dir, name := filepath.Dir(path), filepath.Base(path)
 	switch {
 	case temp == "":
@@ -60,7 +91,7 @@ func create(path, temp string) (*os.File, error) {
 	case strings.Contains(temp, "*"):
 		return os.CreateTemp(dir, temp)
 	}
-	return os.OpenFile(path+temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|noFollow, 0o600)
+	return os.OpenFile(path+temp, flag|os.O_CREATE|os.O_TRUNC|noFollow, 0o600)
 }
 
 // SyncDir has the names in a directory reach the disk.

@@ -1,6 +1,8 @@
 package atomicfile
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,6 +89,52 @@ func TestWrite_FixedTemporaryName_OverwritesALeftoverAndFollowsNoLink(t *testing
 	}
 	if _, err := os.Lstat(other); err == nil {
 		t.Error("the target of a link was written")
+	}
+}
+
+func TestRewrite_FileStaysOpenForReadsAndAppends(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	text := func(text string) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, err := io.WriteString(w, text)
+			return err
+		}
+	}
+	for range 2 {
+		f, err := Rewrite(path, Options{Temp: ".tmp"}, text("whole\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("more\n"); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 11)
+		if _, err := f.ReadAt(got, 0); err != nil || string(got) != "whole\nmore\n" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	over := errors.New("over")
+	if _, err := Rewrite(path, Options{Temp: ".tmp"}, func(io.Writer) error { return over }); !errors.Is(err, over) {
+		t.Errorf("error %v", err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "whole\nmore\n" {
+		t.Errorf("after an error: %q, %v", got, err)
+	}
+	if err := os.MkdirAll(filepath.Join(path+"2", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Rewrite(path+"2", Options{Temp: ".tmp"}, text("x")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if got := names(t, filepath.Dir(path)); !slices.Equal(got, []string{"file", "file2"}) {
+		t.Errorf("the directory holds %q", got)
 	}
 }
 

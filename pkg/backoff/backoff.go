@@ -21,6 +21,12 @@ import (
 // Next returns the wait after wait: twice as long, at least first and at most last.
 func Next(wait, first, last time.Duration) time.Duration { return min(max(2*wait, first), last) }
 
+// After returns the wait after n failures in a row, for a caller that counts them: first,
+// then twice as long each time, and at most last.
+func After(n int, first, last time.Duration) time.Duration {
+	return min(first<<min(max(n-1, 0), 10), last)
+}
+
 // Jitter returns a random duration between low times d and high times d, so that the nodes
 // of a fleet do not act in step.
 func Jitter(d time.Duration, low, high float64) time.Duration {

@@ -23,6 +23,22 @@ func TestNext_DoublesFromFirstToLast(t *testing.T) {
 	}
 }
 
+func TestAfter_IsNextNTimes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, last time.Duration }{{time.Second, 10 * time.Second}, {200 * time.Millisecond, 10 * time.Second}, {10 * time.Second, 5 * time.Minute}} {
+		wait := time.Duration(0)
+		for n := range 40 {
+			wait = Next(wait, c.first, c.last)
+			if got := After(n+1, c.first, c.last); got != wait {
+				t.Errorf("after %d failures: %v, want %v", n+1, got, wait)
+			}
+		}
+	}
+	if got := After(0, time.Second, time.Minute); got != time.Second {
+		t.Errorf("after no failure: %v", got)
+	}
+}
+
 func TestJitter_StaysBetweenLowAndHigh(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ low, high float64 }{{0.5, 1.5}, {0.5, 1}, {0.9, 1.1}, {1, 1.04}, {1, 1.1}} {

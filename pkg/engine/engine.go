@@ -49,6 +49,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -259,14 +260,12 @@ func (e *Engine) checkReady(ctx context.Context, out chan<- pod.RuntimeReady) {
 		}
 		wait := e.cfg.ReadyCheck
 		if !r.Runtime || !r.Network {
-			wait = min(100*time.Millisecond<<min(down, 4), time.Second, wait)
 			down++
+			wait = min(backoff.After(down, 100*time.Millisecond, time.Second), wait)
 		} else {
 			down = 0
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait) {
 			return
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -112,5 +113,5 @@ func (w *worker) failed() time.Duration {
 
 // retryDelay is 200 ms, doubling to 10 s.
 func retryDelay(failures int) time.Duration {
-	return min(200*time.Millisecond<<min(failures-1, 10), 10*time.Second)
+	return backoff.After(failures, 200*time.Millisecond, 10*time.Second)
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 const (
@@ -167,18 +169,11 @@ func (f *file) replace(lines []byte) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return err
 	}
-	tmp := f.path + ".tmp"
-	next, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
+	next, err := atomicfile.Rewrite(f.path, atomicfile.Options{Temp: ".tmp"}, func(w io.Writer) error {
+		_, err := w.Write(lines)
 		return err
-	}
-	_, err = next.Write(lines)
-	if err == nil {
-		err = os.Rename(tmp, f.path)
-	}
+	})
 	if err != nil {
-		next.Close()
-		os.Remove(tmp)
 		return err
 	}
 	f.close()

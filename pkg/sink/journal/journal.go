@@ -25,6 +25,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -203,18 +204,13 @@ func (j *Journal) compact() {
 // rewrite is not synced: after a loss of power the status of every pod is
 // reported again.
 func (j *Journal) rewrite() error {
-	tmp := j.path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
+	var live map[pod.Key]place
+	var end int64
+	f, err := atomicfile.Rewrite(j.path, atomicfile.Options{Temp: ".tmp"}, func(w io.Writer) (err error) {
+		live, end, err = copyLines(w, j.file, j.live)
 		return err
-	}
-	live, end, err := copyLines(f, j.file, j.live)
-	if err == nil {
-		err = os.Rename(tmp, j.path)
-	}
+	})
 	if err != nil {
-		f.Close()
-		os.Remove(tmp)
 		return err
 	}
 	j.file.Close()
