@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -130,9 +131,9 @@ func reportCode(d ui.RunReport) int {
 	codes := []int{exitOK}
 	for _, pod := range d.Pods {
 		switch pod.Result {
-		case engine.ResultFailed, engine.ResultRejected:
+		case feed.ResultFailed, feed.ResultRejected:
 			codes = append(codes, exitPod)
-		case engine.ResultTimeout:
+		case feed.ResultTimeout:
 			codes = append(codes, exitTimeout)
 		}
 	}

@@ -24,7 +24,7 @@ var rules = []struct {
 }{
 	// What is ours.
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
-	{module + "pkg/engine/...", []string{"cmd", "pkg/ui", "test/..."}, "the engine is put together in cmd; nobody takes it as a parameter"},
+	{module + "pkg/engine/...", []string{"cmd", "test/..."}, "the engine is put together in cmd; no package takes it as a parameter"},
 	{module + "pkg/feed", []string{"cmd", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
 	{module + "pkg/forecast", []string{"cmd", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},

@@ -36,7 +36,7 @@
 //	pending   –  not a channel: the updates of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //
-// The one rule: hints are never truth. Whoever gets one reads.
+// The one rule: hints are never truth. The loop and the workers read after a hint.
 package engine
 
 import (
@@ -76,9 +76,9 @@ type Config struct {
 	Prober    Prober
 	Sinks     []Sink // that may wait, for a disk above all
 	Listeners []Sink // that never wait nor fail: the sync loop itself tells them
-	Events    Events // nil: nobody is told of events
+	Events    Events // nil: events are dropped
 	// NoClusterDNS says that pods that ask for the cluster's name servers get the
-	// node's: each is told of by an event.
+	// node's, and an event says so.
 	NoClusterDNS bool
 	Log          *slog.Logger
 
@@ -90,17 +90,17 @@ type Config struct {
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok
 	// is false before it was seen. nil: there is none.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
-	// Worked is told how long the steps of one turn of a pod's worker took: create for the
+	// Worked takes how long the steps of one turn of a pod's worker took: create for the
 	// first instance's, kill for those that end a pod, else sync. It is called from many
-	// goroutines and must not wait; nil: nobody counts.
+	// goroutines and must not wait; nil: it is not measured.
 	Worked func(operation string, took time.Duration)
 
-	// WorkerStarted is told how long a pod had been known when its worker began; nil is
-	// nobody.
+	// WorkerStarted takes how long a pod had been known when its worker began; nil: it is not
+	// measured.
 	WorkerStarted func(took time.Duration)
 
 	// Synced is called by the sync loop once every source was heard and every wanted pod
-	// reported; it must not block. nil: nobody waits for that.
+	// reported; it must not block; may be nil.
 	Synced func()
 
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
@@ -120,7 +120,7 @@ type Config struct {
 	// each kind its own alone. Where they may not, they do not delay the stop of its pods.
 	Visible podconfig.Visible
 
-	// Services returns the services of a namespace, and those that every pod is told,
+	// Services returns the services of a namespace, and those that every pod gets,
 	// whose addresses go into the environments of an API server's pods; an error says
 	// that they are not known yet (C-1.38.1). nil: there are none.
 	Services func(namespace string) ([]*v1.Service, error)
@@ -174,9 +174,9 @@ func New(cfg Config) *Engine {
 // shows something new while Run runs.
 func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
-// Run keeps pods until ctx is done, which is the agent leaving: pods stay. It
-// adopts what runs, and stops what carries our label and nobody wants once the
-// layer it came from was heard. It returns nil at the end of ctx.
+// Run keeps pods until ctx is done, which is the agent leaving: pods stay. It adopts what
+// runs, and stops pods with our label that are not in the desired set once the layer they
+// came from has answered. It returns nil at the end of ctx.
 func (e *Engine) Run(ctx context.Context) error {
 	l := e.newLoop(true)
 	e.feed.Begin(time.Now())

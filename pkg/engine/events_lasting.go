@@ -14,9 +14,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// What lasts is told when it begins: back-offs, a network that is not there, resizes.
+// States that last have one event, when they begin: back-offs, a missing network, resizes.
 
-// lasting is what was told by events of a state that lasts: it is told once.
+// sentEvents are the events of states that last: each is sent once.
 type sentEvents struct {
 	crash   map[string]time.Time // by container: until when it is held back
 	image   map[string]time.Time // the same of an image

@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // once runs Once over specs on the machine, as runonce does.
-func (m *machine) once(until Until, limit time.Duration, specs ...*pod.Spec) (Report, error) {
+func (m *machine) once(until Until, limit time.Duration, specs ...*pod.Spec) (feed.Report, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	slices.SortFunc(specs, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
@@ -55,7 +56,7 @@ func TestOnceWaitsForAChangedPod(t *testing.T) {
 					next = mkpod("web", edit)
 				}
 				rep, err := m.once(UntilRunning, time.Minute, next)
-				if err != nil || rep.Pods[0].Result != ResultRunning {
+				if err != nil || rep.Pods[0].Result != feed.ResultRunning {
 					t.Fatalf("report %+v, %v", rep, err)
 				}
 				if !strings.Contains(m.rt.State(), "default/web/app attempt=1 running") {
@@ -74,7 +75,7 @@ func TestOnceReadyMeansAllAtOnce(t *testing.T) {
 			p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1, TimeoutSeconds: 1, InitialDelaySeconds: 4}
 		}
 		rep, err := m.once(UntilReady, 8*time.Second, mkpod("crash", image("exit-1")), mkpod("web", late))
-		if err == nil || rep.Pods[0].Result != ResultTimeout || rep.Pods[1].Result != ResultReady {
+		if err == nil || rep.Pods[0].Result != feed.ResultTimeout || rep.Pods[1].Result != feed.ResultReady {
 			t.Errorf("report %+v, %v", rep, err)
 		}
 	})
@@ -85,7 +86,7 @@ func TestOnceRunsAnEditedJobAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		for _, img := range []string{"exit-0", "exit-0-after-1s"} {
 			rep, err := m.once(UntilDone, time.Minute, mkpod("job", image(img), policy(v1.RestartPolicyOnFailure)))
-			if err != nil || rep.Pods[0].Result != ResultDone {
+			if err != nil || rep.Pods[0].Result != feed.ResultDone {
 				t.Fatalf("report %+v, %v", rep, err)
 			}
 		}

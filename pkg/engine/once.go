@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -24,37 +25,14 @@ const (
 	UntilGone Until = "gone"
 )
 
-// Results of one pod in a Report.
-const (
-	ResultRunning  = "running"
-	ResultReady    = "ready"
-	ResultDone     = "done"
-	ResultGone     = "gone"
-	ResultFailed   = "failed"
-	ResultTimeout  = "timeout"
-	ResultRejected = "rejected"
-)
-
-// Report is what Once brought about, in the set's order.
-type Report struct{ Pods []PodReport }
-
-// PodReport is the end of one pod's wait.
-type PodReport struct {
-	pod.Key
-	UID, Phase      string
-	Result          string // running, ready, done, gone, failed, timeout, rejected
-	Reason, Message string // why it is no further; the step that fails, where one does
-	Status          v1.PodStatus
-}
-
 // Once brings the pods of set to the state until asks for and returns what came
 // of each; the pods stay. It is Run's path with an earlier end: it sweeps
 // nothing, and touches no pod outside set. When ctx ends first, pods that have
 // not arrived are reported as timeout and the error is ctx's. Pods that cannot
 // arrive are reported as failed and not waited for.
-func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (Report, error) {
+func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (feed.Report, error) {
 	l := e.newLoop(false)
-	results := make(map[pod.Key]PodReport, set.Pods.Len())
+	results := make(map[pod.Key]feed.PodReport, set.Pods.Len())
 	l.mode.finished = func() bool { return l.arrived(set, until, results) }
 	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods.Slice()}}}
 	if until == UntilGone {
@@ -70,12 +48,12 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 		case <-ctx.Done():
 		}
 	})
-	var rep Report
+	var rep feed.Report
 	for spec := range set.Pods.All() {
 		r, ok := results[spec.Key]
 		if !ok {
 			r = l.reportOf(spec, l.pods[spec.Key])
-			r.Result = ResultTimeout
+			r.Result = feed.ResultTimeout
 			if errors.Is(ctx.Err(), context.Canceled) && r.Reason == "" {
 				r.Message = "interrupted"
 			}
@@ -88,10 +66,10 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 	return rep, err
 }
 
-// arrived notes every pod that has reached its end, good or bad, and reports
-// whether all have. What has started has started; what is ready must be so while
-// the others are.
-func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]PodReport) bool {
+// arrived notes every pod that has reached its end, good or bad, and reports whether all
+// have. A pod that has started counts from then on; a ready one must be ready while the
+// others are.
+func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]feed.PodReport) bool {
 	if !l.start.dispatching() {
 		return false
 	}
@@ -99,7 +77,7 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 		e := l.pods[spec.Key]
 		if until == UntilGone {
 			if _, there := l.orphans[spec.Key]; e == nil && !there {
-				results[spec.Key] = PodReport{Key: spec.Key, UID: spec.UID(), Result: ResultGone}
+				results[spec.Key] = feed.PodReport{Key: spec.Key, UID: spec.UID(), Result: feed.ResultGone}
 			}
 			continue
 		}
@@ -117,8 +95,8 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]P
 	return len(results) == set.Pods.Len()
 }
 
-func (l *loop) reportOf(spec *pod.Spec, e *entry) PodReport {
-	r := PodReport{Key: spec.Key, UID: spec.UID(), Phase: string(v1.PodPending)}
+func (l *loop) reportOf(spec *pod.Spec, e *entry) feed.PodReport {
+	r := feed.PodReport{Key: spec.Key, UID: spec.UID(), Phase: string(v1.PodPending)}
 	if e != nil && e.last != nil {
 		r.Status = e.last.pod.Status
 		r.Phase = string(r.Status.Phase)
@@ -162,25 +140,25 @@ func why(s *v1.PodStatus) (reason, message string) {
 func judge(s *v1.PodStatus, e *entry, until Until) string {
 	switch {
 	case e.refused != (refusal{}):
-		return ResultRejected
+		return feed.ResultRejected
 	case e.last.busy:
 		return "" // it shows what was, not what is wanted
 	case s.Phase == v1.PodFailed, e.last.final:
-		return ResultFailed
+		return feed.ResultFailed
 	case e.last.behind.Reason != "":
 		return "" // it runs as it was before the edit
 	case s.Phase == v1.PodSucceeded:
-		return ResultDone
+		return feed.ResultDone
 	}
 	switch until {
 	case UntilRunning:
 		if allStarted(s) {
-			return ResultRunning
+			return feed.ResultRunning
 		}
 	case UntilReady:
 		for _, c := range s.Conditions {
 			if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
-				return ResultReady
+				return feed.ResultReady
 			}
 		}
 	}

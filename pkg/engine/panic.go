@@ -75,7 +75,7 @@ func (w *worker) quarantine(ctx context.Context) bool {
 	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{here: w.reported.reportMetadata.here, unwanted: w.update.want == nil}}
 	switch {
 	case w.reported.pod != nil:
-		shown := *w.reported.pod // shares all but the status's words
+		shown := *w.reported.pod // shares all but the reason and message of the status
 		r.pod = &shown
 	case w.update.want != nil:
 		r.pod = w.update.want.Pod.DeepCopy()

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Pods returns the pods of a node with their statuses, sorted by key: for who
-// looks from beside the agent, or without one. have is what the runtime shows
+// Pods returns the pods of a node with their statuses, sorted by key: for commands that run
+// beside an agent, or without one. have is what the runtime shows
 // now, nil when it does not answer; reported is what the agent last said; kept
 // is what it wrote down. A pod that runs is shown as the runtime shows it, with
 // what only the agent knows (readiness, back-off) taken from its report while

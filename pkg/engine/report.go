@@ -53,8 +53,8 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 }
 
-// adoptStarted takes an agent's word, from before this one came, that a container
-// has passed its startup probe: nobody asks again.
+// adoptStarted adopts that a container has passed its startup probe under an agent before:
+// it is not probed for that again.
 func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	for _, t := range e.targets {
 		name := t.Container.Name
@@ -64,8 +64,8 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	}
 }
 
-// sweepDirectories removes, beside the loop, what agents that died left on the
-// disk, and of cgroups, of pods that nobody knows any more (I6).
+// sweepDirectories removes, beside the loop, the directories and cgroups that agents before
+// left of pods that are not known any more (I6).
 func (l *loop) sweepDirectories(ctx context.Context) {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {

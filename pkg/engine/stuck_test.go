@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -72,7 +73,7 @@ func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 				c.fault(m)
 				rep, err := m.once(c.until, 5*time.Second, web)
 				r := rep.Pods[0]
-				if !errors.Is(err, context.DeadlineExceeded) || r.Result != ResultTimeout || r.Reason != c.reason || !strings.Contains(r.Message, c.message) {
+				if !errors.Is(err, context.DeadlineExceeded) || r.Result != feed.ResultTimeout || r.Reason != c.reason || !strings.Contains(r.Message, c.message) {
 					t.Errorf("%v; %s, %s: %q; want %s with %q", err, r.Result, r.Reason, r.Message, c.reason, c.message)
 				}
 			})
@@ -88,12 +89,12 @@ func TestF34_WhatWasDoneIsNotSaid(t *testing.T) {
 			m.rt.Fault(critest.Fault{Method: method, Err: status.Error(codes.Unknown, "not now"), Times: 1})
 		}
 		rep, err := m.once(UntilDone, time.Minute, web)
-		if r := rep.Pods[0]; err != nil || r.Result != ResultDone || r.Reason != "" {
+		if r := rep.Pods[0]; err != nil || r.Result != feed.ResultDone || r.Reason != "" {
 			t.Errorf("%v; %s, %s: %q", err, r.Result, r.Reason, r.Message)
 		}
 		m.rt.Fault(critest.Fault{Method: "RemoveContainer", Err: status.Error(codes.Unknown, "not now"), Times: 1})
 		rep, err = m.once(UntilGone, time.Minute, web)
-		if r := rep.Pods[0]; err != nil || r.Result != ResultGone || r.Reason != "" {
+		if r := rep.Pods[0]; err != nil || r.Result != feed.ResultGone || r.Reason != "" {
 			t.Errorf("%v; %s, %s: %q", err, r.Result, r.Reason, r.Message)
 		}
 	})

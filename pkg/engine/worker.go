@@ -21,7 +21,7 @@ type worker struct {
 	env     *workerEnv
 	key     pod.Key
 	seq     uint64
-	uid     string         // of a pod found on the node that nobody wants
+	uid     string         // of an orphaned pod
 	updates chan podUpdate // closed by the loop when the pod is gone
 	log     *slog.Logger
 	update  podUpdate

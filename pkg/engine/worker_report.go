@@ -27,7 +27,7 @@ type report struct {
 	stuck pod.Trouble
 	pod   *v1.Pod
 	reportMetadata
-	fresh bool // the status, or what is told with it, differs from what was reported before
+	fresh bool // the status, or its metadata, differs from what was reported before
 	gone  bool
 	ended bool // for good: it holds no port any more
 	// settled says that the plan waits for nothing but news.

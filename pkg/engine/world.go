@@ -45,7 +45,7 @@ type Runtime interface {
 }
 
 // Hints yields keys of pods about which something may have changed. A hint is
-// never state: whoever gets one reads the pod. The sequence ends with ctx. The
+// never state: the receiver reads the pod. The sequence ends with ctx. The
 // zero Key says that anything may have changed.
 type Hints interface {
 	Hints(ctx context.Context) iter.Seq[pod.Key]
@@ -140,7 +140,7 @@ type Prober interface {
 	Hook(ctx context.Context, r pod.HookRequest) error
 }
 
-// Events is told what happens to pods.
+// Events takes what happens to pods.
 type Events interface {
 	// Event takes one event. It never blocks; what is too much is dropped.
 	Event(e pod.Event)

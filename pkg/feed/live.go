@@ -3,6 +3,7 @@
 //
 // The engine writes through a Publisher; readers look through its Live, which has no
 // method that changes anything. Watch does the same for sources that no engine runs from.
+// A Report is what a run to a goal has reached.
 //
 // The one rule: a reader never delays the engine. The lock is held for as long as it takes
 // to append to the readers' queues; a reader that is too slow loses updates and gets the

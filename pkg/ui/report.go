@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
 )
 
 // RunReport is the answer of runonce.
@@ -48,13 +48,13 @@ type RunContainer struct {
 }
 
 // NewRunReport puts a report into its document.
-func NewRunReport(r engine.Report) RunReport {
+func NewRunReport(r feed.Report) RunReport {
 	d := RunReport{Document: Document{APIVersion, "RunReport"}, Pods: []RunPod{}}
 	for _, p := range r.Pods {
 		switch p.Result {
-		case engine.ResultFailed, engine.ResultRejected:
+		case feed.ResultFailed, feed.ResultRejected:
 			d.Summary.Failed++
-		case engine.ResultTimeout:
+		case feed.ResultTimeout:
 			d.Summary.Timeout++
 		}
 		rp := RunPod{PodRef: PodRef{p.Namespace, p.Name, p.UID}, Phase: p.Phase, Result: p.Result, Reason: p.Reason, Message: p.Message, Containers: []RunContainer{}}
@@ -121,9 +121,9 @@ func (v *View) Report(r RunReport) string {
 
 func resultTone(result string) tone {
 	switch result {
-	case engine.ResultFailed, engine.ResultRejected, engine.ResultTimeout:
+	case feed.ResultFailed, feed.ResultRejected, feed.ResultTimeout:
 		return bad
-	case engine.ResultGone:
+	case feed.ResultGone:
 		return faint
 	}
 	return good

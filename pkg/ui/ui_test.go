@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -318,15 +317,15 @@ func TestSecretsAreRedactedInTheSet(t *testing.T) {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	rep := NewRunReport(engine.Report{Pods: []engine.PodReport{
-		{Key: pod.Key{Namespace: "default", Name: "web-n1"}, UID: "u1", Phase: "Running", Result: engine.ResultRunning, Status: v1.PodStatus{
+	rep := NewRunReport(feed.Report{Pods: []feed.PodReport{
+		{Key: pod.Key{Namespace: "default", Name: "web-n1"}, UID: "u1", Phase: "Running", Result: feed.ResultRunning, Status: v1.PodStatus{
 			InitContainerStatuses: []v1.ContainerStatus{{Name: "init", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 0, Reason: "Completed", StartedAt: at, FinishedAt: at}}}},
 			ContainerStatuses:     []v1.ContainerStatus{{Name: "web", RestartCount: 1, State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: at}}}},
 		}},
-		{Key: pod.Key{Namespace: "default", Name: "bad-n1"}, UID: "u2", Phase: "Pending", Result: engine.ResultFailed, Reason: "ErrImageNeverPull", Message: "not \x1bpresent", Status: v1.PodStatus{
+		{Key: pod.Key{Namespace: "default", Name: "bad-n1"}, UID: "u2", Phase: "Pending", Result: feed.ResultFailed, Reason: "ErrImageNeverPull", Message: "not \x1bpresent", Status: v1.PodStatus{
 			ContainerStatuses: []v1.ContainerStatus{{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}}},
 		}},
-		{Key: pod.Key{Namespace: "default", Name: "slow-n1"}, UID: "u3", Phase: "Pending", Result: engine.ResultTimeout},
+		{Key: pod.Key{Namespace: "default", Name: "slow-n1"}, UID: "u3", Phase: "Pending", Result: feed.ResultTimeout},
 	}})
 	doc, err := JSON(rep)
 	if err != nil {
