@@ -143,7 +143,7 @@ func isRestarted(before, now *v1.Pod, names []string) (bool, error) {
 			done = false
 		}
 	}
-	if !done && (now.Status.Phase == v1.PodSucceeded || now.Status.Phase == v1.PodFailed) {
+	if !done && pod.IsPhaseTerminal(now.Status.Phase) {
 		return false, failed(exitFailure, errors.New("pod "+name+" has ended"))
 	}
 	return done, nil

@@ -76,6 +76,14 @@ var facts = []struct {
 			return ok && or.Op == token.LOR && isCompared(or.X, "StateRunning") && isCompared(or.Y, "StateUnknown")
 		},
 	},
+	{
+		"which phases are final", "pkg/pod", []string{"IsPhaseTerminal", "Spec.EndedAtServer"}, nil,
+		func(n ast.Node) bool {
+			is, ok := n.(*ast.BinaryExpr)
+			return ok && (is.Op == token.LOR || is.Op == token.LAND) &&
+				(isCompared(is.X, "PodSucceeded") && isCompared(is.Y, "PodFailed") || isCompared(is.X, "PodFailed") && isCompared(is.Y, "PodSucceeded"))
+		},
+	},
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands

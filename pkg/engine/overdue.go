@@ -29,8 +29,7 @@ func overdueAt(since time.Time, grace int64) time.Time {
 // does, and returns the containers that are left. One that has ended keeps the
 // reason of its end.
 func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now time.Time) (left []string) {
-	ended := p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
-	if ended || since.IsZero() || now.Before(overdueAt(since, grace)) {
+	if pod.IsPhaseTerminal(p.Status.Phase) || since.IsZero() || now.Before(overdueAt(since, grace)) {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.Containers)) {

@@ -276,13 +276,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 }
 
 // hasEnded reports whether a pod's API server knows that it has ended.
-func hasEnded(want *pod.Spec) bool {
-	if want == nil || !want.Origin.FromAPI() {
-		return false
-	}
-	phase := want.Pod.Status.Phase
-	return phase == v1.PodSucceeded || phase == v1.PodFailed
-}
+func hasEnded(want *pod.Spec) bool { return want != nil && want.EndedAtServer() }
 
 // deleting reports whether a pod's source shows it as being deleted.
 func deleting(want *pod.Spec) bool { return want != nil && want.Pod.DeletionTimestamp != nil }

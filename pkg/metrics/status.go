@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // The kubelet's words for kinds of containers.
@@ -150,7 +152,7 @@ func (p *pods) tally() tally {
 			}
 		})
 		lifecycle := "sync"
-		switch over := status.Phase == v1.PodFailed || status.Phase == v1.PodSucceeded; {
+		switch over := pod.IsPhaseTerminal(status.Phase); {
 		case s.finished:
 			lifecycle = "terminated"
 		case s.pod.DeletionTimestamp != nil || over || s.unwanted:

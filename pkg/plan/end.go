@@ -22,7 +22,7 @@ func (s *scene) end() Ended {
 	switch {
 	case s.Want == nil:
 		return Ended{}
-	case s.endedAtServer():
+	case s.Want.EndedAtServer():
 		st := s.Want.Pod.Status
 		return Ended{Phase: string(st.Phase), Reason: st.Reason, Message: st.Message}
 	case s.anew != "":
@@ -38,13 +38,6 @@ func (s *scene) end() Ended {
 		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 	}
 	return Ended{Phase: phase}
-}
-
-// endedAtServer reports whether an API server has seen the pod end: nothing of it
-// runs again here, whatever this node knows of it (C-1.16.6, C-1.26.15).
-func (s *scene) endedAtServer() bool {
-	phase := s.Want.Pod.Status.Phase
-	return s.Want.Origin.FromAPI() && (phase == succeeded || phase == failed)
 }
 
 // naturalEnd is the phase that the containers speak of. Sidecars and ephemeral

@@ -80,7 +80,7 @@ func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus,
 	}
 	b.containers(&st)
 	b.phase(&st)
-	if isFinal(st.Phase) {
+	if pod.IsPhaseTerminal(st.Phase) {
 		b.end(&st)
 	}
 	b.podResources(&st)
@@ -150,7 +150,7 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	spec := &want.Pod.Spec
 	b.messageLimit = podMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
 	b.initialised = b.Initialized(b.hasStarted)
-	b.over = isFinal(n.Terminal) || isFinal(b.reported())
+	b.over = pod.IsPhaseTerminal(n.Terminal) || pod.IsPhaseTerminal(b.reported())
 	b.ruled = b.endedByRule()
 	b.restarting = b.ruled || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b

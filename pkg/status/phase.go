@@ -20,9 +20,9 @@ const WaitsForPod = "WaitsForPod"
 func (b *build) phase(st *v1.PodStatus) {
 	reported := b.reported()
 	switch {
-	case isFinal(reported):
+	case pod.IsPhaseTerminal(reported):
 		st.Phase = reported
-	case isFinal(b.notes.Terminal):
+	case pod.IsPhaseTerminal(b.notes.Terminal):
 		st.Phase = b.notes.Terminal
 	case b.refused() && b.notes.RefusedFinal:
 		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.RefusedReason, Rejected+b.notes.RefusedMessage
@@ -33,7 +33,7 @@ func (b *build) phase(st *v1.PodStatus) {
 	default:
 		st.Phase = b.naturalPhase(st)
 	}
-	if isFinal(st.Phase) && st.Phase == b.notes.Terminal {
+	if pod.IsPhaseTerminal(st.Phase) && st.Phase == b.notes.Terminal {
 		st.Reason, st.Message = b.notes.TerminalReason, b.notes.TerminalMessage
 	}
 }
@@ -42,7 +42,7 @@ func (b *build) phase(st *v1.PodStatus) {
 // server has it.
 func (b *build) reported() v1.PodPhase {
 	switch {
-	case b.same && isFinal(b.before.Phase):
+	case b.same && pod.IsPhaseTerminal(b.before.Phase):
 		return b.before.Phase
 	case b.want.Origin.FromAPI():
 		return b.want.Pod.Status.Phase
@@ -65,8 +65,6 @@ func (b *build) end(st *v1.PodStatus) {
 	}
 	b.closeBooks(st)
 }
-
-func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
 // refused reports whether admission keeps the pod out; what runs keeps its seat.
 func (b *build) refused() bool {

@@ -69,7 +69,7 @@ func withResources(list []v1.Container, have []v1.ContainerStatus) []v1.Containe
 func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 	c := &v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue}
 	switch {
-	case isFinal(st.Phase) || b.notes.Terminating:
+	case pod.IsPhaseTerminal(st.Phase) || b.notes.Terminating:
 		return nil
 	case b.notes.ResizeReason != "":
 		c.Type, c.Reason, c.Message = v1.PodResizePending, b.notes.ResizeReason, b.notes.ResizeMessage

@@ -102,7 +102,7 @@ func rulesRestartAll(spec *v1.PodSpec) bool {
 // restartingCondition says whether all containers of the pod are being
 // restarted (C-1.21.3).
 func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
-	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.ruled && !isFinal(st.Phase))}
+	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.ruled && !pod.IsPhaseTerminal(st.Phase))}
 	switch {
 	case c.Status == v1.ConditionTrue:
 		c.Reason, c.Message = "RestartAllContainersStarted", "container exited with restart policy rule"

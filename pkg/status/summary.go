@@ -55,7 +55,7 @@ func Summary(p v1.Pod) Line {
 	case p.DeletionTimestamp == nil:
 	case p.Status.Reason == "NodeLost":
 		l.Status = "Unknown"
-	case !isFinal(p.Status.Phase):
+	case !pod.IsPhaseTerminal(p.Status.Phase):
 		l.Status = "Terminating"
 	}
 	return l

@@ -12,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Happened are the events of what is described. Known is false where nobody could
@@ -175,7 +177,7 @@ func DescribeNode(n *v1.Node, pods []v1.Pod, h Happened, now time.Time) string {
 
 // podsOf writes the pods of a node, and what they ask for of it.
 func (s *sheet) podsOf(n *v1.Node, pods []v1.Pod, now time.Time) {
-	pods = slices.DeleteFunc(slices.Clone(pods), func(p v1.Pod) bool { return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed })
+	pods = slices.DeleteFunc(slices.Clone(pods), func(p v1.Pod) bool { return pod.IsPhaseTerminal(p.Status.Phase) })
 	s.row(0, "Non-terminated Pods:", fmt.Sprintf("(%d in total)", len(pods)))
 	s.row(1, "Namespace", "Name", "CPU Requests", "CPU Limits", "Memory Requests", "Memory Limits", "Age")
 	s.row(1, "---------", "----", "------------", "----------", "---------------", "-------------", "---")

@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // DescribePod returns a pod as kubectl describe does.
@@ -34,7 +36,7 @@ func DescribePod(p *v1.Pod, h Happened, now time.Time) string {
 	}
 	s.list(0, "Labels:", fields(p.Labels, "="))
 	s.list(0, "Annotations:", annotations(p.Annotations))
-	if p.DeletionTimestamp != nil && p.Status.Phase != v1.PodFailed && p.Status.Phase != v1.PodSucceeded {
+	if p.DeletionTimestamp != nil && !pod.IsPhaseTerminal(p.Status.Phase) {
 		s.row(0, "Status:", "Terminating (lasts "+howLong(*p.DeletionTimestamp, now)+")")
 		if p.DeletionGracePeriodSeconds != nil {
 			s.row(0, "Termination Grace Period:", fmt.Sprintf("%ds", *p.DeletionGracePeriodSeconds))

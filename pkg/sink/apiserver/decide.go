@@ -60,7 +60,7 @@ func (l *loop) next(e *entry, now time.Time) errand {
 	if q := l.statusNext(e); q.verb != nothing && !lost {
 		return q
 	}
-	if ends(o, r) && (lost || isFinal(o.Status.Phase)) && !e.removed() {
+	if ends(o, r) && (lost || pod.IsPhaseTerminal(o.Status.Phase)) && !e.removed() {
 		return errand{verb: remove, key: e.key, uid: o.UID} // C-1.27.9
 	}
 	return errand{}

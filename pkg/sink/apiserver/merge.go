@@ -17,8 +17,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-func isFinal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
-
 // merge returns the status that the server is to hold of have after r: what is not
 // this node's stays as the server has it (C-1.27.8). refused says that the report
 // would have taken back an end (C-1.26.15).
@@ -55,15 +53,15 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 // settlePhase holds what is said of the phase to what a phase may become.
 func settlePhase(want, is, said *v1.PodStatus, over bool) (refused bool) {
 	switch {
-	case isFinal(is.Phase) && want.Phase != is.Phase:
+	case pod.IsPhaseTerminal(is.Phase) && want.Phase != is.Phase:
 		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
 		return true
-	case isFinal(want.Phase) && !isFinal(is.Phase) && !over && runs(said):
+	case pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(is.Phase) && !over && runs(said):
 		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
 		if want.Phase == "" {
 			want.Phase = v1.PodRunning
 		}
-	case !isFinal(want.Phase) && over:
+	case !pod.IsPhaseTerminal(want.Phase) && over:
 		want.Phase = v1.PodFailed // C-1.27.10
 	}
 	return false
@@ -85,12 +83,12 @@ func runs(s *v1.PodStatus) bool {
 // the server has them.
 func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64) []v1.PodCondition {
 	var all []v1.PodCondition
-	ending := isFinal(want.Phase) && !isFinal(is.Phase)
+	ending := pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(is.Phase)
 	for _, c := range said {
 		switch {
 		case pod.ConditionByKubelet(c.Type):
 			c.ObservedGeneration = max(c.ObservedGeneration, generation)
-			if isFinal(want.Phase) && (c.Type == v1.PodReady || c.Type == v1.ContainersReady) && c.Status != v1.ConditionFalse {
+			if pod.IsPhaseTerminal(want.Phase) && (c.Type == v1.PodReady || c.Type == v1.ContainersReady) && c.Status != v1.ConditionFalse {
 				c.Status, c.Reason, c.Message = v1.ConditionFalse, "PodFailed", ""
 				if want.Phase == v1.PodSucceeded {
 					c.Reason = "PodCompleted"

@@ -35,7 +35,7 @@ func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
 	o, r := e.object, e.report
 	stopping := wanted && r.Pod.DeletionTimestamp != nil
 	// An end is not taken back (C-1.26.15): the next instance has its own mirror.
-	again := wanted && isFinal(o.Status.Phase) && !isFinal(r.Pod.Status.Phase)
+	again := wanted && pod.IsPhaseTerminal(o.Status.Phase) && !pod.IsPhaseTerminal(r.Pod.Status.Phase)
 	switch {
 	case !wanted && r == nil && l.orphans.IsZero():
 		return errand{} // its static pod may be on its way
@@ -83,14 +83,14 @@ const nameTakenBy = "NameTaken"
 // was not told yet is told.
 func (l *loop) supplanted(e *entry, now time.Time) errand {
 	o, by := e.object, e.report
-	if isFinal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
+	if pod.IsPhaseTerminal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
 		return errand{}
 	}
 	want := o.Status
 	if f := e.former; f != nil && f.Pod.UID == o.UID {
 		want, _ = merge(o, f)
 	}
-	if isFinal(want.Phase) {
+	if pod.IsPhaseTerminal(want.Phase) {
 		return l.patchTo(e, want, nil)
 	}
 	want = *want.DeepCopy()

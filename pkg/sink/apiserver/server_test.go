@@ -202,7 +202,7 @@ func (s *server) patch(c call, p *v1.Pod) (int, any) {
 	if err != nil || json.Unmarshal(is, &now) != nil {
 		s.t.Errorf("patch %s: %v", c.body, err)
 	}
-	if isFinal(p.Status.Phase) && now.Status.Phase != p.Status.Phase {
+	if pod.IsPhaseTerminal(p.Status.Phase) && now.Status.Phase != p.Status.Phase {
 		s.t.Errorf("%s: phase %s became %s", c.name, p.Status.Phase, now.Status.Phase)
 	}
 	if s.drops != nil {
