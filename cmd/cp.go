@@ -200,9 +200,6 @@ func (k copying) down(ctx context.Context, from, to string) error {
 	var unpacked error
 	wg.Go(func() {
 		unpacked = client.Unpack(r, base, absolutePath(target), k.maxSize.Value(), k.note)
-		if unpacked == nil { // tar pads its end
-			_, unpacked = io.Copy(io.Discard, r)
-		}
 		_ = r.CloseWithError(unpacked)
 	})
 	err := k.run(ctx, nil, w, command...)

@@ -77,7 +77,8 @@ func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(strin
 // CVE-2019-11251): files and directories only. Links and devices are left out,
 // and told to note; a name that is not below base is an error. "." as base takes
 // every name. Files that together have more than most bytes are an error, before the one
-// that is too many is written: a sparse file of 1 KiB can declare 1 TiB.
+// that is too many is written: a sparse file of 1 KiB can declare 1 TiB. So are more names
+// than these bytes have blocks.
 func Unpack(r io.Reader, base, target string, most int64, note func(string)) error {
 	above, last := filepath.Dir(target), filepath.Base(target)
 	if err := os.MkdirAll(above, 0o777); err != nil {
@@ -95,17 +96,21 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 		}
 	}()
 	in, any := tar.NewReader(r), false
+	names, mostNames := int64(0), max(most/blockSize, leastNames)
 	for {
 		h, err := in.Next()
 		switch {
 		case errors.Is(err, io.EOF) && !any:
 			return errors.New("nothing came: tar in the container wrote no file")
 		case errors.Is(err, io.EOF):
-			return nil
+			return drain(r)
 		case err != nil:
 			return fmt.Errorf("what came is no tar: %w", err)
 		}
 		any = true
+		if names++; names > mostNames {
+			return &TooLargeError{Names: mostNames}
+		}
 		rel, err := below(base, h.Name)
 		if err != nil {
 			return err
@@ -127,13 +132,41 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 	}
 }
 
-// TooLargeError says that the files of a tar have more bytes than allowed.
+// tarPadding is more than tar writes behind the end of an archive: it fills a record, of
+// 10 KiB by default.
+const tarPadding = 1 << 20
+
+// drain reads what is behind the end of an archive.
+func drain(r io.Reader) error {
+	switch n, err := io.CopyN(io.Discard, r, tarPadding); {
+	case n == tarPadding:
+		return errors.New("the container sends more than a tar")
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return err
+	}
+}
+
+// Empty files and directories take room too: a tar may have a name for each block of the
+// bytes that are allowed, and leastNames in any case.
+const (
+	blockSize  = 512
+	leastNames = 10_000
+)
+
+// TooLargeError says that the files of a tar have more bytes, or a tar more names, than
+// allowed.
 type TooLargeError struct {
-	Name string
-	Size int64 // that the file declares
+	Name  string
+	Size  int64 // that the file declares
+	Names int64 // that are allowed; 0: it is the size that is too large
 }
 
 func (e *TooLargeError) Error() string {
+	if e.Names > 0 {
+		return fmt.Sprintf("the container sends too much: more than %d names", e.Names)
+	}
 	return fmt.Sprintf("the container sends too much: %q has %d bytes", e.Name, e.Size)
 }
 

@@ -43,6 +43,43 @@ func sparseTar(name string, size int64) []byte {
 	return append(all, make([]byte, 1024)...)
 }
 
+// A tar of empty files and directories is bounded too.
+func TestUnpack_NamesWithoutBytes_AreBounded(t *testing.T) {
+	t.Parallel()
+	var sent bytes.Buffer
+	out := tar.NewWriter(&sent)
+	const sentNames = 12_000
+	for i := range sentNames {
+		if err := out.WriteHeader(&tar.Header{Name: fmt.Sprintf("data/link-%d", i), Typeflag: tar.TypeSymlink, Linkname: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names := 0
+	err := client.Unpack(bytes.NewReader(sent.Bytes()), "data", filepath.Join(t.TempDir(), "data"), 1<<20, func(string) { names++ })
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names != 10_000 || names != 10_000 {
+		t.Errorf("1 MiB: %d names, %v", names, err)
+	}
+	if err := client.Unpack(bytes.NewReader(sent.Bytes()), "data", filepath.Join(t.TempDir(), "data"), sentNames*512, func(string) {}); err != nil {
+		t.Errorf("as many as there are blocks: %v", err)
+	}
+}
+
+// What a container sends behind the end of an archive is read up to a bound.
+func TestUnpack_BytesBehindTheEnd_AreBounded(t *testing.T) {
+	t.Parallel()
+	archive := append(block("data/a", tar.TypeReg, "text"), make([]byte, 1024)...)
+	for padding, good := range map[int]bool{0: true, 9 << 10: true, 64 << 20: false} {
+		in := bytes.NewReader(append(bytes.Clone(archive), make([]byte, padding)...))
+		err := client.Unpack(in, "data", filepath.Join(t.TempDir(), "data"), 1<<20, func(string) {})
+		if (err == nil) != good || !good && in.Len() < padding/2 {
+			t.Errorf("%d bytes: %v, %d are not read", padding, err, in.Len())
+		}
+	}
+}
+
 // Shows: D1. A container that sends 3 KiB makes cp write no more than it may: a sparse file
 // declares any size, and several files add up.
 func TestUnpack_SparseFile_IsBounded(t *testing.T) {
