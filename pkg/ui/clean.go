@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -31,6 +32,8 @@ func Clean(s string) string {
 			b.WriteString(`\r`)
 		case hidden(r) && r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
+		case hidden(r) && r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
 		case hidden(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
@@ -54,9 +57,12 @@ func clean(s string) bool {
 }
 
 // hidden reports whether a terminal would act on r instead of showing it: C0
-// and C1 controls, bidirectional controls, and what has no width of its own.
+// and C1 controls, bidirectional controls, and what has no width of its own, as soft
+// hyphens, annotations and tags.
 func hidden(r rune) bool {
 	switch {
+	case r == 0xad, r == 0x180e, r >= 0xfff9 && r <= 0xfffb, r >= 0xe0000 && r <= 0xe007f:
+		return true
 	case r < 0x20, r >= 0x7f && r <= 0x9f:
 		return true
 	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x2069, r == 0xfeff, r == 0x061c:
@@ -88,7 +94,9 @@ func encode(v any, indent string) (string, error) {
 	var out strings.Builder
 	for _, r := range text {
 		if r != '\n' && hidden(r) {
-			fmt.Fprintf(&out, `\u%04x`, r)
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&out, `\u%04x`, unit)
+			}
 			continue
 		}
 		out.WriteRune(r)
@@ -97,12 +105,16 @@ func encode(v any, indent string) (string, error) {
 }
 
 // YAML returns v as a YAML document by its JSON tags. It goes by way of escaped
-// JSON, as YAML takes no raw control character.
+// JSON, as YAML takes no raw control character. It takes bidirectional controls and the like:
+// a document that has them stays JSON, which is YAML too.
 func YAML(v any) (string, error) {
 	text, err := encode(v, "")
 	if err != nil {
 		return "", err
 	}
 	b, err := yaml.JSONToYAML([]byte(text))
+	if err == nil && !clean(strings.ReplaceAll(string(b), "\n", "")) {
+		return encode(v, "  ")
+	}
 	return string(b), err
 }

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/forecast"
@@ -230,6 +231,8 @@ func TestClean(t *testing.T) {
 		"bad\xff\xfeutf8":        `bad\xff\xfeutf8`,
 		"\u202eevil\u2066\ufeff": `\u202eevil\u2066\ufeff`,
 		"replacement \ufffd":     "replacement \ufffd",
+		"so\u00adft\ufff9\u180e": `so\u00adft\ufff9\u180e`,
+		"tag\U000e0041":          `tag\U000e0041`,
 	} {
 		if got := Clean(in); got != want {
 			t.Errorf("Clean(%q) = %q, want %q", in, got, want)
@@ -245,6 +248,27 @@ func TestJSONEscapesWhatATerminalWouldActOn(t *testing.T) {
 	}
 	if want := `{"k":"<a>&\u009b31m\u007f\u202e\u001b日"}` + "\n"; got != want {
 		t.Errorf("got %s want %s", got, want)
+	}
+}
+
+// A YAML document holds nothing that a terminal acts on, and says the same.
+func TestYAML_TextThatReordersOrHides_IsEscaped(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"plain", "two\nlines: 日", "\x1b[31m", "a\u202eb", "a\u00adb", "\u2066x\ufeff", "x: \u200b"} {
+		got, err := YAML(map[string]string{"k": text, "other": "value"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !clean(strings.ReplaceAll(got, "\n", "")) {
+			t.Errorf("%q: %q", text, got)
+		}
+		var back map[string]string
+		if err := yaml.Unmarshal([]byte(got), &back); err != nil || back["k"] != text {
+			t.Errorf("%q came back as %q: %v", text, back["k"], err)
+		}
+	}
+	if got, _ := YAML(map[string]string{"k": "plain"}); got != "k: plain\n" {
+		t.Errorf("a plain document: %q", got)
 	}
 }
 
