@@ -308,7 +308,9 @@ func TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			var asked atomic.Int64
 			addr := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				asked.Add(1)
 				w.Header().Set("Location", "http://elsewhere.invalid/")
 				w.WriteHeader(http.StatusFound)
 				io.WriteString(w, c.body)
@@ -317,6 +319,9 @@ func TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody(t *testing.T) {
 			warning, ok := errors.AsType[*pod.ProbeWarning](err)
 			if !ok || warning.Message != "Probe terminated redirects, Response body: "+c.want {
 				t.Errorf("got %q", err)
+			}
+			if n := asked.Load(); n != 1 { // the warning is the answer: it is not tried again
+				t.Errorf("the probe asked %d times", n)
 			}
 		})
 	}

@@ -54,7 +54,8 @@ func (s State) Final() bool {
 // trouble and no answer of the container.
 func Trouble(err error) bool {
 	var failure *pod.ProbeFailure
-	return err != nil && !errors.As(err, &failure)
+	var warning *pod.ProbeWarning
+	return err != nil && !errors.As(err, &failure) && !errors.As(err, &warning)
 }
 
 // After returns the state after one run of p that ended with err, as
