@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	wire "github.com/moby/spdystream/spdy"
 	v1 "k8s.io/api/core/v1"
@@ -324,7 +325,9 @@ func TestStreams_PodReadsNothing_EndWithCallerAndServer(t *testing.T) {
 			t.Run(name+"/"+who, func(t *testing.T) {
 				t.Parallel()
 				l := newPlace(t)
-				l.rt.OnExec(func(critest.Exec) (critest.Behaviour, bool) { return critest.Behaviour{Output: "here"}, true })
+				l.rt.OnExec(func(critest.Exec) (critest.Behaviour, bool) {
+					return critest.Behaviour{Output: "here", After: time.Hour}, true
+				})
 				behind, sent, cut := l.byProxy(t)
 				in := &endless{text: strings.Repeat("x", 4096), left: 64 << 20}
 				ended := make(chan struct{})
