@@ -187,9 +187,18 @@ func (p *Puller) secretCredentials(want *pod.Spec, n name) []credential {
 			p.cfg.Log.Warn("Pull secret not used", "namespace", want.Namespace, "secret", ref.Name, "error", err)
 			continue
 		}
-		r.add(l, &secretRef{Namespace: want.Namespace, Name: ref.Name, UID: string(s.UID)})
+		r.add(l, &secretRef{Namespace: want.Namespace, Name: ref.Name, UID: serverUID(want.Data.Object(pod.KindSecret, ref.Name), s)})
 	}
 	return r.lookup(n)
+}
+
+// serverUID returns the UID that an API server gave a Secret, "" for a Secret of any other
+// source: its author could have copied the UID of another one.
+func serverUID(o *pod.Object, s *v1.Secret) string {
+	if !o.Origin.FromAPI() {
+		return ""
+	}
+	return string(s.UID)
 }
 
 // credentials returns all that there is for an image, in the order it is tried: the

@@ -212,7 +212,7 @@ func with(want *pod.Spec, secrets ...*v1.Secret) *pod.Spec {
 	var objects []*pod.Object
 	for _, s := range secrets {
 		want.Pod.Spec.ImagePullSecrets = append(want.Pod.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s.Name})
-		objects = append(objects, &pod.Object{Key: pod.Key{Namespace: "default", Name: s.Name}, Kind: pod.KindSecret, Object: s})
+		objects = append(objects, &pod.Object{Key: pod.Key{Namespace: "default", Name: s.Name}, Kind: pod.KindSecret, Origin: pod.Origin{Source: "api"}, Object: s})
 	}
 	want.Data = pod.NewData(objects)
 	return want
@@ -498,6 +498,26 @@ func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 		step("from an API server", with(wanted("i", "r.io/app:1"), api), 0, "")
 		step("with a new password", with(wanted("i", "r.io/app:1"), secret("api", "uid-1", "r.io", "u", "new")), 0, "")
 		step("another of its name", with(wanted("i", "r.io/app:1"), secret("api", "uid-2", "r.io", "u", "newer")), 1, "ErrImagePull: ")
+	})
+}
+
+// The UID of a Secret of a static source is its author's choice: with the UID of an API
+// server's Secret and another password, the registry decides.
+func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistries()
+		r.lets["r.io/app:1"] = "u:p"
+		m := on(t, r, t.TempDir())
+		defer m.stop()
+		if err := m.PullImage(t.Context(), with(wanted("a", "r.io/app:1"), secret("pull", "uid-1", "r.io", "u", "p")), "c0"); err != nil {
+			t.Fatal(err)
+		}
+		static := with(wanted("b", "r.io/app:1"), secret("pull", "uid-1", "r.io", "u", "guessed"))
+		static.Data.Object(pod.KindSecret, "pull").Origin.Source = "file"
+		err := m.PullImage(t.Context(), static, "c0")
+		if err == nil || !strings.HasPrefix(err.Error(), "ErrImagePull: ") || len(r.said()) != 2 {
+			t.Errorf("%v after %q", err, r.said())
+		}
 	})
 }
 
