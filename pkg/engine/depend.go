@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -149,12 +150,17 @@ func (l *loop) waits(e *entry) string {
 
 // dependency finds the wanted pod that d means.
 func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
-	for _, k := range want.Targets(d) {
-		if on := l.pods[k]; on != nil && (on.want != nil || on.next != nil) {
-			return on
+	key, found := want.Meant(d, l.cfg.Visible, func(key pod.Key) *pod.Spec {
+		on := l.pods[key]
+		if on == nil {
+			return nil
 		}
+		return cmp.Or(on.want, on.next)
+	})
+	if !found {
+		return nil
 	}
-	return nil
+	return l.pods[key]
 }
 
 // stopMargin is how much longer than its grace a pod that goes is waited for, and

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -150,5 +153,52 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 	}
 	if len(l.order.dependents) > 0 {
 		t.Errorf("%d keys are left", len(l.order.dependents))
+	}
+}
+
+// A pod of another source that has the name which a dependency means in its own source does
+// not stand in for it, unless the policy lets the source name the other one's objects.
+func TestDependency_PodOfAnotherSourceHasItsName_IsNotMeant(t *testing.T) {
+	onNode := func(p *v1.Pod) { p.Spec.NodeName = "n1" }
+	sick := func(p *v1.Pod) {
+		p.Spec.Containers[0].Name = "sick"
+		p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1, TimeoutSeconds: 1,
+			ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}}
+	}
+	for name, c := range map[string]struct {
+		own     bool
+		visible bool
+		starts  int
+	}{
+		"its own source has one": {own: true, starts: 1},
+		"that one comes first":   {own: true, visible: true, starts: 1},
+		"no source it may name":  {starts: 0},
+		"one that it may name":   {visible: true, starts: 0}, // which is not ready
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				m.more = newWishes()
+				m.more.name = "api:/k"
+				m.alter = func(cfg *Config) { cfg.Visible = func(string, string) bool { return c.visible } }
+				m.disk.sick["sick"] = true
+				app := mkpod("app-n1", onNode)
+				app.DependsOn = []pod.Dependency{{Name: "db", Until: pod.Ready}}
+				pods := []*pod.Spec{app}
+				if c.own {
+					pods = append(pods, mkpod("db-n1", onNode))
+				}
+				m.src.set(pods...)
+				m.more.set(of("api", "/k", mkpod("db", onNode, sick)))
+				m.arrive()
+				m.pass(time.Minute)
+				if got := starts(m, "app-n1"); got != c.starts {
+					t.Errorf("%d starts, want %d", got, c.starts)
+				}
+				want := map[bool]string{true: "waits for pod db to be ready", false: "waits for pod db, which no source wants"}[c.visible]
+				if status := m.disk.last(in("app-n1")).pod.Status; c.starts == 0 && !strings.Contains(status.ContainerStatuses[0].State.Waiting.Message, want) {
+					t.Errorf("it waits for %+v, want %s", status.ContainerStatuses[0].State.Waiting, want)
+				}
+			})
+		})
 	}
 }

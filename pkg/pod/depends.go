@@ -84,9 +84,27 @@ func DependencyProblem(p *v1.Pod) (Problem, bool) {
 	}, true
 }
 
+// Meant returns the key of the pod that a dependency means, of those that wanted returns a
+// spec for: of the targets, in their order, first one of the same kind of source, then one
+// of a kind that visible allows. A pod of any other source is never meant: its author could
+// hold up, by its name alone, what depends on another pod. A nil visible allows no other
+// kind.
+func (s *Spec) Meant(d Dependency, visible func(from, to string) bool, wanted func(Key) *Spec) (key Key, found bool) {
+	for _, key := range s.Targets(d) {
+		if on := wanted(key); on != nil && on.Origin.Source == s.Origin.Source {
+			return key, true
+		}
+	}
+	for _, key := range s.Targets(d) {
+		if on := wanted(key); on != nil && visible != nil && visible(s.Origin.Source, on.Origin.Source) {
+			return key, true
+		}
+	}
+	return Key{}, false
+}
+
 // Targets returns the keys of the pods that a dependency may mean: that of the
-// name as it is written, then that with the node's suffix. The first one that
-// somebody wants counts.
+// name as it is written, then that with the node's suffix.
 func (s *Spec) Targets(d Dependency) []Key {
 	as := Key{Namespace: s.Namespace, Name: d.Name}
 	node := s.Pod.Spec.NodeName
