@@ -41,6 +41,14 @@ func Judge(path string, e Entry, owners []int) *Problem {
 		return &Problem{path, fmt.Sprintf("can be written by everybody (mode %04o)", e.Mode), "chmod o-w " + path}
 	case e.Mode&group != 0 && !trustedGroup(e.GID):
 		return &Problem{path, fmt.Sprintf("can be written by group %d (mode %04o)", e.GID, e.Mode), "chmod g-w " + path}
+	case e.Mode&group != 0: // the bits of root's group are also the mask of an ACL
+		acl, err := readACL(path)
+		if err != nil {
+			return &Problem{path, fmt.Sprintf("has a POSIX ACL that cannot be read (%v)", err), "setfacl -b " + path}
+		}
+		if what := judgeACL(acl, owners); acl != nil && what != "" {
+			return &Problem{path, what, "setfacl -b " + path}
+		}
 	}
 	if e.UID == 0 || slices.Contains(owners, int(e.UID)) {
 		return nil

@@ -3,10 +3,13 @@
 package trust_test
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/trust"
 	"github.com/nodectl/nodectl/test/suite"
@@ -61,6 +64,52 @@ func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 		}
 		if err != nil || got != c.want {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// The bits of root's group are also the mask of an ACL: a user or a group that an ACL names
+// is found behind them.
+func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
+	t.Parallel()
+	suite.NeedsRoot(t, "the test changes owners of files")
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o644))
+	const user, group, write, read = 0x02, 0x08, 6, 4
+	for name, c := range map[string]struct {
+		tag  uint16
+		perm uint16
+		id   uint32
+		want string
+	}{
+		"another user":  {user, write, stranger, "can be written by uid 12345 (POSIX ACL)"},
+		"another group": {group, write, crew, "can be written by group 23456 (POSIX ACL)"},
+		"a reader":      {user, read, stranger, ""},
+		"an owner":      {user, write, 1000, ""},
+		"root's group":  {group, write, 0, ""},
+	} {
+		acl := binary.LittleEndian.AppendUint32(nil, 2)
+		for _, e := range [][3]uint32{{0x01, write, ^uint32(0)}, {0x02, read, 1}, {0x04, read, ^uint32(0)}, {0x08, read, 1}, {0x10, write, ^uint32(0)}, {0x20, read, ^uint32(0)}} {
+			tag, perm, id := uint16(e[0]), uint16(e[1]), e[2]
+			if tag == c.tag {
+				perm, id = c.perm, c.id
+			}
+			acl = binary.LittleEndian.AppendUint16(acl, tag)
+			acl = binary.LittleEndian.AppendUint16(acl, perm)
+			acl = binary.LittleEndian.AppendUint32(acl, id)
+		}
+		if err := unix.Setxattr(file, "system.posix_acl_access", acl, 0); err != nil {
+			t.Fatalf("the filesystem of %s has no ACLs: %v", file, err)
+		}
+		st, err := os.Lstat(file)
+		must(t, err)
+		p := trust.Judge(file, trust.Of(st), []int{1000})
+		got := ""
+		if p != nil {
+			got = p.What
+		}
+		if got != c.want || st.Mode().Perm() != 0o664 {
+			t.Errorf("%s: %q with mode %v, want %q", name, got, st.Mode(), c.want)
 		}
 	}
 }
