@@ -12,8 +12,9 @@ import (
 type census struct {
 	pods    []pod.Actual
 	records []pod.Record
-	err     error // of the runtime's pods
-	damaged bool  // some records were not read
+	err     error     // of the runtime's pods
+	damaged bool      // some records were not read
+	asked   []pod.Key // the pods that were looked for; nil: all
 }
 
 // counting is the periodic job that looks for pods the loop does not know, beside the loop:
@@ -70,7 +71,7 @@ func (l *loop) lookFor(ctx context.Context) {
 	clear(l.jobs.counting.hinted)
 	runtime := l.cfg.Runtime
 	l.take(ctx, func() (c census) {
-		c.pods = []pod.Actual{}
+		c.pods, c.asked = []pod.Actual{}, keys
 		for _, key := range keys {
 			a, err := runtime.Pod(ctx, key)
 			switch {
@@ -125,6 +126,9 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		}
 		l.note(a.Key, s)
 	}
+	if c.err == nil {
+		l.forgetForeign(c)
+	}
 	if !l.start.adopted() {
 		l.start.adopt(c)
 		for key, uid := range l.mode.down {
@@ -154,6 +158,34 @@ func (l *loop) note(key pod.Key, s orphan) {
 	}
 	s.first = !l.start.dispatching()
 	l.orphans[key] = s
+}
+
+// isForeign reports whether an orphaned pod is another root's: it came while this agent held
+// its own, and is of no source of this agent.
+func (l *loop) isForeign(o orphan) bool {
+	if o.first || l.state == nil {
+		return false
+	}
+	_, configured := l.state.Heard(o.Layer)
+	return !configured
+}
+
+// forgetForeign forgets the pods of another root that a census looked for in vain: that
+// root may make pods of ever new names.
+func (l *loop) forgetForeign(c census) {
+	there := make(map[pod.Key]bool, len(c.pods))
+	for _, a := range c.pods {
+		there[a.Key] = true
+	}
+	keys := c.asked
+	if keys == nil {
+		keys = sortedKeys(l.orphans)
+	}
+	for _, key := range keys {
+		if o, known := l.orphans[key]; known && !there[key] && l.isForeign(o) {
+			delete(l.orphans, key)
+		}
+	}
 }
 
 // goes reports whether runonce takes this pod away.

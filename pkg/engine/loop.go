@@ -334,7 +334,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 		}
 		return
 	}
-	if _, known := l.orphans[key]; !known {
+	if o, known := l.orphans[key]; !known || l.isForeign(o) {
 		l.jobs.counting.hinted[key] = true
 	}
 }

@@ -39,7 +39,12 @@ type Records struct {
 	// uids leads from a key to the UID its record lies under; nil until every
 	// record was read once. It may be behind: who uses it reads the record.
 	uids map[pod.Key]string
+	// kept is how many of uids had a record when those without one were dropped last.
+	kept int
 }
+
+// fewUIDs is how many keys are kept without a look at whether their records still exist.
+const fewUIDs = 1000
 
 // New returns the records under root. It touches nothing.
 func New(root string) *Records {
@@ -117,8 +122,27 @@ func (r *Records) Save(rec pod.Record) error {
 	defer r.mu.Unlock()
 	if r.uids != nil {
 		r.uids[rec.Key] = rec.UID
+		r.dropForgotten()
 	}
 	return nil
+}
+
+// dropForgotten drops keys whose records are gone, once there are twice as many as the last
+// time: pods with ever new names leave no trace. The mutex is held.
+func (r *Records) dropForgotten() {
+	if len(r.uids) <= max(fewUIDs, 2*r.kept) {
+		return
+	}
+	for key, uid := range r.uids {
+		dir, err := r.dir(uid)
+		if err == nil {
+			_, err = os.Lstat(filepath.Join(dir, fileName))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			delete(r.uids, key)
+		}
+	}
+	r.kept = len(r.uids)
 }
 
 // dir returns the directory of the pod with uid, which a manifest may have
