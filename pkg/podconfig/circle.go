@@ -17,6 +17,7 @@ type circles struct {
 	// that does; nil for none.
 	instead  map[pod.Key]*pod.Spec
 	problems []pod.Problem // sorted
+	visible  Visible       // see pod.Spec.Meant
 }
 
 // breakCircles finds the circles among the winners; ordered are those of them
@@ -26,9 +27,9 @@ type circles struct {
 // Versions of different times may make new circles: so it looks again until there
 // is none, or none but of versions that before holds. Those stay as they are. After
 // mostRounds it takes the versions of before of all pods at once that could be on
-// another circle.
-func breakCircles(winners, ordered, before sorted.List[*pod.Spec]) circles {
-	var c circles
+// another circle. A dependency leads where the engine follows it: see pod.Spec.Meant.
+func breakCircles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) circles {
+	c := circles{visible: visible}
 	if ordered.Len() == 0 {
 		return c
 	}
@@ -94,7 +95,12 @@ func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*
 		for _, s := range versions {
 			for _, d := range s.DependsOn {
 				for _, key := range s.Targets(d) {
-					if on := byKey[key]; on != nil {
+					on := byKey[key]
+					if on == nil {
+						continue
+					}
+					stood, known := findPod(before, key)
+					if c.mayMean(s, on.spec) || known && c.mayMean(s, stood) {
 						n.on = append(n.on, on)
 					}
 				}
@@ -102,6 +108,12 @@ func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*
 		}
 	}
 	return slices.DeleteFunc(g.onCircles(), func(n *node) bool { return !namespaces[n.spec.Namespace] })
+}
+
+// mayMean reports whether a dependency of s can mean on, if their names agree.
+func (c circles) mayMean(s, on *pod.Spec) bool {
+	from, to := s.Origin.Source, on.Origin.Source
+	return from == to || c.visible != nil && c.visible(from, to)
 }
 
 // keys returns the pods that do not stand as they are written, as idents in
@@ -154,23 +166,17 @@ func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.
 // graph returns which pod depends on which, with what is known so far.
 func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	g, byKey := c.nodes(ordered)
-	there := func(key pod.Key) bool {
+	wanted := func(key pod.Key) *pod.Spec {
 		if stood, done := c.instead[key]; done {
-			return stood != nil
+			return stood
 		}
-		_, held := findPod(winners, key)
-		return held
+		s, _ := findPod(winners, key)
+		return s
 	}
 	for _, n := range g.nodes {
 		for _, d := range n.spec.DependsOn {
-			for _, key := range n.spec.Targets(d) {
-				if !there(key) {
-					continue
-				}
-				if on := byKey[key]; on != nil {
-					n.on = append(n.on, on)
-				}
-				break
+			if key, found := n.spec.Meant(d, c.visible, wanted); found && byKey[key] != nil {
+				n.on = append(n.on, byKey[key])
 			}
 		}
 	}

@@ -136,7 +136,7 @@ func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
 	}
 	f.ordered = sorted.Patch(f.ordered, p.changed, compareItem[*pod.Spec], from(depend))
 	old := f.circles
-	f.circles = breakCircles(f.winners, f.ordered, f.before)
+	f.circles = breakCircles(f.winners, f.ordered, f.before, f.visible)
 	return f, sortedIdents(slices.Concat(p.changed, old.keys(), f.circles.keys()))
 }
 
