@@ -120,6 +120,9 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 		return &pod.StartError{Reason: reasonConfig, Err: err}
 	}
+	if err := w.takeSlot(ctx); err != nil { // it may have gone to another pod meanwhile
+		return err
+	}
 	var id string
 	err = w.make(ctx, func() (err error) {
 		if w.env.cgroups != nil { // it may be given more than what it follows had

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -202,5 +203,32 @@ func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	p.Volumes = volume.New(c)
 	if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil || !strings.Contains(err.Error(), dir+" is not allowed") {
 		t.Errorf("forbidden meanwhile: mounts %v, %v", m, err)
+	}
+}
+
+// A Put that mounted a claim fails while it gives the claim to the pod's group. The next
+// one changes the group of what is mounted already.
+func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "file"), "kept")
+	p := newPlace(t)
+	c := p.config()
+	ctx, cancel := context.WithCancel(t.Context())
+	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+		cancel() // the agent stops right after the answer
+		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
+	}
+	p.Volumes = volume.New(c)
+	s := withUID(spec(claimVolume("db", "data", false)), uid)
+	s.Origin.Source = "api"
+	s.Pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(77))}
+	if err := p.Volumes.Put(ctx, s, pod.Place{}, 1); err == nil {
+		t.Fatal("put though the agent stopped")
+	}
+	p.put(t, s, 1)
+	info, err := os.Stat(filepath.Join(dir, "file"))
+	if err != nil || info.Sys().(*syscall.Stat_t).Gid != 77 {
+		t.Errorf("%v %v, want the pod's group", info, err)
 	}
 }

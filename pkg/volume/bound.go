@@ -40,8 +40,11 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
 	if boundAt(p.path) {
-		if s.again || s.bound[p.Name] != nil {
+		switch {
+		case s.again:
 			return nil
+		case s.bound[p.Name] != nil: // an earlier Put failed, maybe in the middle of this
+			return b.setGroup(ctx, p, s)
 		}
 		// No container uses it yet, and the mark does not say what it shows.
 		if err := unmount(p.path); err != nil {
@@ -77,14 +80,20 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if s.bound == nil {
 		s.bound = map[string]*v1.HostPathVolumeSource{}
 	}
-	if s.bound[p.Name] = shown; b.readOnly {
+	s.bound[p.Name] = shown
+	return b.setGroup(ctx, p, s)
+}
+
+// setGroup gives what the claim holds to the pod's group.
+func (b bound) setGroup(ctx context.Context, p placed, s *setting) error {
+	if b.readOnly {
 		return nil
 	}
 	var policy *v1.PodFSGroupChangePolicy
 	if sc := s.want.Pod.Spec.SecurityContext; sc != nil {
 		policy = sc.FSGroupChangePolicy
 	}
-	err = setGroup(ctx, p.path, s.group(), policy, false)
+	err := setGroup(ctx, p.path, s.group(), policy, false)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
 		s.log.Warn("Group of claim not changed", "claim", s.want.Namespace+"/"+b.claim, "error", err)
 		return nil

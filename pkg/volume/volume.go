@@ -27,6 +27,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -142,8 +143,12 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		}
 	}
 	if len(failed) > 0 {
-		if !s.again && len(s.bound) > 0 { // what claims show now must be known when they are put again
-			if err := v.mark(dir, kept, mark{Boot: v.boot(), Partial: true, Bound: s.bound}); err != nil {
+		if !reflect.DeepEqual(was.Bound, s.bound) { // what claims show must be known when they are put again
+			m := was // of an earlier start of the machine, or not current: not ready either way
+			if m.Bound = s.bound; !s.again {
+				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound}
+			}
+			if err := v.mark(dir, kept, m); err != nil {
 				failed = append(failed, err)
 			}
 		}
