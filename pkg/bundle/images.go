@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -246,23 +247,27 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 }
 
 // openSame opens an archive that was looked at before. Between the two, a user who can
-// write in the directory can exchange it for a FIFO, which blocks open(2), or for another
-// file: what is open must be the file that was looked at.
+// write in the directory can exchange it for a FIFO, which blocks open(2), for a link to a
+// device, which opening can start, or for another file: only the file that was looked at is
+// opened. O_PATH names a file without opening it.
 func openSame(path string, want archived) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	at, err := os.OpenFile(path, unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
 	}
+	defer at.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		_ = f.Close()
+	if err := unix.Fstat(int(at.Fd()), &st); err != nil {
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || !archiveOf(&st).same(want) {
-		_ = f.Close()
 		return nil, errors.New("another file took its place")
 	}
-	return f, nil
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // trusts says who else could have written an archive: what is open is what is imported.

@@ -94,6 +94,11 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 	for name, exchange := range map[string]func(path string){
 		"a FIFO":       func(path string) { mkfifo(t, path) },
 		"another file": func(path string) { old(t, path) },
+		"a device": func(path string) {
+			if err := os.Symlink("/dev/null", path); err != nil {
+				t.Fatal(err)
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
