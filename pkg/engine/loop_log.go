@@ -13,13 +13,13 @@ func (l *loop) logState(now *podconfig.Merged) {
 	if l.state != nil {
 		before = *l.state
 	}
-	logNew(l, "More manifests rejected", feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
+	logNew(l, "Manifest rejected", feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
 		l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
 	})
-	logNew(l, "More pods wanted twice", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
+	logNew(l, "Pod wanted twice", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
 		l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	})
-	logNew(l, "More passed over", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
+	logNew(l, "Passed over", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
 		l.log.Info("Passed over", "place", p.Place(), "reason", p.Msg)
 	})
 	for i, layer := range now.Layers {
@@ -44,12 +44,12 @@ func (l *loop) logState(now *podconfig.Merged) {
 const mostLogged = 100
 
 // logNew logs the first mostLogged of all, and the number of the others.
-func logNew[T any](l *loop, more string, all []T, log func(T)) {
+func logNew[T any](l *loop, message string, all []T, log func(T)) {
 	for _, v := range all[:min(len(all), mostLogged)] {
 		log(v)
 	}
 	if rest := len(all) - mostLogged; rest > 0 {
-		l.log.Warn(more, "count", rest, "hint", "nodectl get sources")
+		l.log.Warn("More lines are not logged", "message", message, "count", rest, "hint", "nodectl get sources")
 	}
 }
 

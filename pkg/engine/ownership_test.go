@@ -32,7 +32,7 @@ func TestOwnership_Worker_DoesNotReachTheSyncLoop(t *testing.T) {
 		if loops[typ] {
 			t.Errorf("%s is a %s", path, typ.Name())
 		}
-		if seen[typ] || typ.Kind() != reflect.Struct || typ.PkgPath() != reflect.TypeOf(worker{}).PkgPath() {
+		if seen[typ] || typ.Kind() != reflect.Struct || typ.PkgPath() != reflect.TypeFor[worker]().PkgPath() {
 			return
 		}
 		seen[typ] = true
@@ -40,5 +40,5 @@ func TestOwnership_Worker_DoesNotReachTheSyncLoop(t *testing.T) {
 			walk(path+"."+f.Name, f.Type)
 		}
 	}
-	walk("worker", reflect.TypeOf(worker{}))
+	walk("worker", reflect.TypeFor[worker]())
 }

@@ -46,7 +46,7 @@ type startup struct {
 }
 
 // adopted reports whether the runtime was read: admitted and orphaned pods are known.
-func (s *startup) adopted() bool { return s.phase >= phaseWaiting }
+func (s *startup) adopted() bool { return s.phase > phaseAdopting }
 
 // dispatching reports whether workers get updates.
 func (s *startup) dispatching() bool { return s.phase >= phaseSyncing }

@@ -167,7 +167,7 @@ func stand(before pod.Standing, f *source.File) (after pod.Standing, fits bool) 
 	after.Pods = keep(before.Pods, after.Pods)
 	after.Objects = keep(before.Objects, after.Objects)
 	var m source.Meter
-	if keeps := len(after.Pods)+len(after.Objects) > len(f.Pods)+len(f.Objects); keeps && !(m.Pods(after.Pods...) && m.Objects(after.Objects...)) {
+	if keeps := len(after.Pods)+len(after.Objects) > len(f.Pods)+len(f.Objects); keeps && (!m.Pods(after.Pods...) || !m.Objects(after.Objects...)) {
 		return before, false
 	}
 	return after, true

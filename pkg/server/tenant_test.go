@@ -166,7 +166,7 @@ func inside(t *testing.T, f func()) (count func(in string) int) {
 		for of := range strings.SplitSeq(text.String(), "\n\n") {
 			if strings.Contains(of, label) && strings.Contains(of, in) {
 				var n int
-				line := of[:strings.Index(of, " @ ")]
+				line, _, _ := strings.Cut(of, " @ ")
 				_, _ = fmt.Sscan(line[strings.LastIndex(line, "\n")+1:], &n)
 				all += n
 			}

@@ -64,8 +64,10 @@ func TestF83_CrashLoop(t *testing.T) {
 	if now := calm(); now != was {
 		t.Errorf("the other container was %+v, is %+v", was, now)
 	}
-	s.awaitStatus("loop", "in back-off", func(st v1.PodStatus) bool {
-		return waiting(st, "main").Reason == "CrashLoopBackOff" && containerStatus(st, "main").LastTerminationState.Terminated != nil
+	// Whether the status shows the back-off of a second depends on how busy the machine is:
+	// TestC_1_22_5_CrashLoopOutlivesTheAgent shows a long one.
+	s.awaitStatus("loop", "with the end before", func(st v1.PodStatus) bool {
+		return containerStatus(st, "main").LastTerminationState.Terminated != nil
 	})
 	s.invariants()
 	s.eventually(func() error { // logs and their links are those of the records that are kept

@@ -63,6 +63,15 @@ func (h *History) Break(name string) { h.add(name, change{broken: true}) }
 // Away says that no source wants the pod any more.
 func (h *History) Away(name string) { h.add(name, change{}) }
 
+// Gap says that the pod's source may have seemed not to want the pod for a moment.
+func (h *History) Gap(name string) {
+	h.mu.Lock()
+	p := newest(h.changes[name])
+	h.mu.Unlock()
+	h.Away(name)
+	h.Want(name, p)
+}
+
 // Excuse says that the agent may end this pod's containers, and that they need
 // not run in the end: a probe fails, its time is over, its image is missing.
 func (h *History) Excuse(name string) {

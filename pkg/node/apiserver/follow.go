@@ -33,7 +33,7 @@ func (p *Presence) follow(ctx context.Context) {
 		next := time.NewTimer(backoff.Jitter(wait, 1, 1.125)) // a fleet does not come back in step
 		var err error
 		if since == "" {
-			epoch = p.cfg.Epoch()
+			epoch = p.cfg.Epoch() //nolint:fatcontext // each epoch is a context of its own, of no other one
 			since, err = p.list(ctx)
 		}
 		if since != "" {
