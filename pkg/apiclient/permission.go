@@ -23,12 +23,15 @@ const (
 	// deniedFor is how long a denial after all that time is kept: a request that is repeated
 	// does not wait for permission each time.
 	deniedFor = time.Minute
+	// minPrune is how many denials are kept before old ones are looked for.
+	minPrune = 64
 )
 
 // permissions remembers what a server has denied for long.
 type permissions struct {
 	mu     sync.Mutex                                       // guards the fields below
 	denied map[authorizationv1.ResourceAttributes]time.Time // until when the server is not asked again
+	prune  int                                              // the size of denied at which the old ones are removed
 }
 
 // AwaitPermission returns when the server permits this node to list c.
@@ -76,6 +79,10 @@ func (p *permissions) deny(a authorizationv1.ResourceAttributes) {
 	if p.denied == nil {
 		p.denied = map[authorizationv1.ResourceAttributes]time.Time{}
 	}
+	if len(p.denied) >= p.prune {
+		maps.DeleteFunc(p.denied, func(_ authorizationv1.ResourceAttributes, until time.Time) bool { return !time.Now().Before(until) })
+		p.prune = max(minPrune, 2*len(p.denied))
+	}
 	p.denied[a] = time.Now().Add(deniedFor)
 }
 
@@ -83,7 +90,10 @@ func (p *permissions) deny(a authorizationv1.ResourceAttributes) {
 func (p *permissions) isDenied(a authorizationv1.ResourceAttributes) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.denied, func(_ authorizationv1.ResourceAttributes, until time.Time) bool { return !time.Now().Before(until) })
-	_, denied := p.denied[a]
+	until, denied := p.denied[a]
+	if denied && !time.Now().Before(until) {
+		delete(p.denied, a)
+		return false
+	}
 	return denied
 }

@@ -74,7 +74,47 @@ func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 	}
 	src.permissions.mu.Unlock()
 	src.Tuning.Permission = wait.Limit
-	if n := claim("a"); n != 1 || len(src.permissions.denied) != 0 {
-		t.Errorf("asked %d times later, and %d are remembered", n, len(src.permissions.denied))
+	if n := claim("a"); n != 1 {
+		t.Errorf("asked %d times later", n)
+	}
+	if p := &src.permissions; p.isDenied(claimPermission("b")) || len(p.denied) != 0 {
+		t.Errorf("%d old denials are remembered", len(p.denied))
+	}
+}
+
+func claimPermission(name string) authorizationv1.ResourceAttributes {
+	return authorizationv1.ResourceAttributes{Namespace: "default", Verb: "get", Version: "v1", Resource: "persistentvolumeclaims", Name: name}
+}
+
+// TestPermissions_ManyDenied_LookUpScansNone: pods name thousands of objects that the node
+// may not read. A look-up touches its own entry alone, and old ones are removed as others
+// come.
+func TestPermissions_ManyDenied_LookUpScansNone(t *testing.T) {
+	var p permissions
+	age := func() {
+		for of := range p.denied {
+			p.denied[of] = time.Now()
+		}
+	}
+	for i := range 1000 {
+		p.deny(claimPermission(fmt.Sprint("a", i)))
+	}
+	age()
+	if p.isDenied(claimPermission("other")); len(p.denied) != 1000 {
+		t.Errorf("a look-up has scanned the others: %d are left of 1000", len(p.denied))
+	}
+	if p.isDenied(claimPermission("a0")) {
+		t.Error("a denial does not end")
+	}
+	for i := range 3000 {
+		p.deny(claimPermission(fmt.Sprint("b", i)))
+		age()
+	}
+	if len(p.denied) > 2000 {
+		t.Errorf("%d old denials are kept", len(p.denied))
+	}
+	p.deny(claimPermission("c"))
+	if !p.isDenied(claimPermission("c")) {
+		t.Error("a denial is forgotten at once")
 	}
 }

@@ -66,6 +66,7 @@ type Source struct {
 	cfg           Config
 	reader        *apiclient.Reader
 	linger, first time.Duration // the constants above; tests have less time
+	again         time.Duration // retryRefused; tests have less time
 }
 
 var _ source.Source = (*Source)(nil)
@@ -87,7 +88,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{cfg: cfg, reader: cfg.Reader, linger: lingerFor, first: firstAnswer}, nil
+	return &Source{cfg: cfg, reader: cfg.Reader, linger: lingerFor, first: firstAnswer, again: retryRefused}, nil
 }
 
 // Name returns "api:" and the kubeconfig's path: a server that moved is no other

@@ -83,8 +83,15 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
 	linger.Stop()
-	lingers, waits := false, false
+	retry := time.NewTimer(time.Hour)
+	defer retry.Stop()
+	retry.Stop()
+	lingers, waits, retries := false, false, false
 	for !r.left {
+		if r.moved && !retries {
+			retry.Reset(r.again)
+			retries = true
+		}
 		if (r.set.Dirty() || r.lastError != "") && (!lingers || waits && r.wait() == 0) {
 			linger.Reset(r.linger)
 			lingers, waits = true, false
@@ -100,6 +107,10 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 			}
 			lingers, waits = false, false
 			r.flush()
+		case <-retry.C:
+			retries = false
+			r.retry()
+			r.syncReaders()
 		case a := <-r.answers:
 			r.takeAnswer(a)
 		case e := <-events:

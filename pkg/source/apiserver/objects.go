@@ -107,9 +107,10 @@ func (o *objects) wait() time.Duration {
 	return max(0, time.Until(o.until))
 }
 
-// syncReaders starts and ends readers, so that the objects that pods name are read, and no
-// others.
+// syncReaders starts and ends readers, so that the objects that pods name are read, as far
+// as there is room, and no others.
 func (r *run) syncReaders() {
+	r.grant()
 	for id := range r.touched {
 		read, wanted := r.readers[id], r.users[id] > 0
 		switch {

@@ -18,10 +18,15 @@ type pods struct {
 	deleted map[types.UID]struct{} // since the last list; a UID is never used again
 	opened  map[string]struct{}    // files emptied since the last snapshot
 	seen    string                 // where the next watch begins
-	names   map[string][]objectID  // objects that the pods name, by name of source.File
-	users   map[objectID]int       // how many files name an object; at least 1
+	names   map[string][]objectID  // objects that are read for the pods, by name of source.File
+	users   map[objectID]int       // how many files have an object in names; at least 1
+	used    map[string]int         // how many objects of a namespace have users; at least 1
 
 	touched map[objectID]struct{} // objects whose users may have changed
+
+	claims  map[string]claim // by name of source.File: the next grant decides on them
+	refused map[string]claim // those without room
+	moved   bool             // names has changed since claims were refused
 
 	shown map[pod.Key]*v1.Pod // that cfg.Seen got; empty where there is none
 }
@@ -46,8 +51,8 @@ const maxDeleted = 4096
 func newPods(s *Source) *pods {
 	return &pods{
 		Source: s, known: map[string]version{}, deleted: map[types.UID]struct{}{}, opened: map[string]struct{}{},
-		names: map[string][]objectID{}, users: map[objectID]int{}, touched: map[objectID]struct{}{},
-		shown: map[pod.Key]*v1.Pod{},
+		names: map[string][]objectID{}, users: map[objectID]int{}, used: map[string]int{}, touched: map[objectID]struct{}{},
+		claims: map[string]claim{}, refused: map[string]claim{}, shown: map[pod.Key]*v1.Pod{},
 	}
 }
 
@@ -153,9 +158,9 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 	}
 	if spec != nil {
 		f.Pods = []*pod.Spec{spec}
-		p.name(file, objectsOf(spec.Pod))
+		p.claim(file, spec)
 	} else {
-		p.name(file, nil)
+		p.unclaim(file)
 		f.Broken = []pod.Key{pod.KeyOf(v)}
 		f.Problems, said = said, nil
 		if len(f.Problems) == 0 {
@@ -183,23 +188,6 @@ func (p *pods) remove(file string, uid types.UID) {
 	p.deleted[uid] = struct{}{}
 	p.opened[file] = struct{}{}
 	p.set.Remove(file)
-	p.name(file, nil)
+	p.unclaim(file)
 	p.reader.ForgetTokens(uid)
-}
-
-// name notes what a file's pod names.
-func (p *pods) name(file string, ids []objectID) {
-	for _, id := range p.names[file] {
-		if p.users[id]--; p.users[id] == 0 {
-			delete(p.users, id)
-		}
-		p.touched[id] = struct{}{}
-	}
-	for _, id := range ids {
-		p.users[id]++
-		p.touched[id] = struct{}{}
-	}
-	if p.names[file] = ids; len(ids) == 0 {
-		delete(p.names, file)
-	}
 }

@@ -1,0 +1,135 @@
+package apiserver
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const (
+	// maxObjects is how many ConfigMaps and Secrets are read at once: each has a goroutine
+	// and a watch. The server binds any number of pods, whatever the node admits.
+	maxObjects = 20_000
+	// A pod that has not started needs room for smallFirst times its objects. Where room is
+	// short, pods that name few still get theirs.
+	smallFirst = 8
+	// retryRefused is how long a change of what is read waits for others, before pods without
+	// room are looked at again.
+	retryRefused = time.Second
+)
+
+// claim is what a pod wants to have read.
+type claim struct {
+	ids    []objectID // sorted, all of one namespace
+	weight int        // smallFirst, or 1 of a pod that has started
+}
+
+// claim notes what the pod of a file wants to have read; grant decides. A pod that has
+// ended wants nothing.
+func (p *pods) claim(file string, s *pod.Spec) {
+	c := claim{weight: smallFirst}
+	if !s.EndedAtServer() {
+		c.ids = objectsOf(s.Pod)
+	}
+	if s.Pod.Status.Phase == v1.PodRunning {
+		c.weight = 1
+	}
+	p.claims[file] = c
+}
+
+// unclaim ends what a file's pod wants.
+func (p *pods) unclaim(file string) {
+	delete(p.claims, file)
+	p.settle(file)
+	p.name(file, nil)
+}
+
+// settle notes that a file's pod does not wait for room.
+func (p *pods) settle(file string) {
+	delete(p.refused, file)
+	p.set.Remove(p.refusal(file))
+}
+
+// grant decides on the claims: of pods that have started first, then of those that name few
+// objects. A pod without room keeps what it has.
+func (p *pods) grant() {
+	files := slices.SortedFunc(maps.Keys(p.claims), func(a, b string) int {
+		c, d := p.claims[a], p.claims[b]
+		return cmp.Or(cmp.Compare(c.weight, d.weight), cmp.Compare(len(c.ids), len(d.ids)), strings.Compare(a, b))
+	})
+	for _, file := range files {
+		c := p.claims[file]
+		if p.hasRoom(c) {
+			p.settle(file)
+			p.name(file, c.ids)
+			continue
+		}
+		p.name(file, slices.DeleteFunc(slices.Clone(p.names[file]), func(id objectID) bool {
+			_, still := slices.BinarySearchFunc(c.ids, id, objectID.compare)
+			return !still
+		}))
+		p.refused[file] = c
+		p.set.Put(unread(p.refusal(file), "the pods of this node, or of the namespace, name too many ConfigMaps and Secrets (at most "+strconv.Itoa(maxObjects)+" are read)"), nil)
+	}
+	clear(p.claims)
+}
+
+// hasRoom reports whether the objects of c may be read. A namespace has at most as many as
+// are left for the others: one has half, and two have two thirds.
+func (p *pods) hasRoom(c claim) bool {
+	fresh := 0
+	for _, id := range c.ids {
+		if p.users[id] == 0 {
+			fresh++
+		}
+	}
+	return fresh == 0 || p.used[c.ids[0].Namespace]+c.weight*fresh <= maxObjects-len(p.users)
+}
+
+// retry has the next grant decide again on pods without room.
+func (p *pods) retry() {
+	for file, c := range p.refused {
+		if _, newer := p.claims[file]; !newer {
+			p.claims[file] = c
+		}
+	}
+	p.moved = false
+}
+
+// refusal is the name of the source.File that says that a pod has no room.
+func (s *Source) refusal(file string) string {
+	return s.cfg.Kubeconfig + "#pod/" + strings.TrimPrefix(file, s.cfg.Kubeconfig+"#")
+}
+
+// name notes what is read for a file's pod.
+func (p *pods) name(file string, ids []objectID) {
+	if slices.Equal(p.names[file], ids) {
+		return
+	}
+	p.moved = len(p.refused) > 0
+	for _, id := range p.names[file] {
+		if p.users[id]--; p.users[id] == 0 {
+			delete(p.users, id)
+			if p.used[id.Namespace]--; p.used[id.Namespace] == 0 {
+				delete(p.used, id.Namespace)
+			}
+		}
+		p.touched[id] = struct{}{}
+	}
+	for _, id := range ids {
+		if p.users[id]++; p.users[id] == 1 {
+			p.used[id.Namespace]++
+		}
+		p.touched[id] = struct{}{}
+	}
+	if p.names[file] = ids; len(ids) == 0 {
+		delete(p.names, file)
+	}
+}

@@ -1,0 +1,72 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+)
+
+// TestObjects_ManyPodsNameThousands_ReadersAreBounded: an API user binds 100 pods that name
+// 1,000 objects each. Few pods get theirs; one that names few, and one of another namespace,
+// get theirs all the same, and so does a pod that waits once others are gone.
+func TestObjects_ManyPodsNameThousands_ReadersAreBounded(t *testing.T) {
+	src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, reader: apiclient.NewReader(apiclient.ReaderConfig{})}
+	live := 0
+	r := &run{
+		Source: src, pods: newPods(src), yield: func(source.Snapshot, error) bool { return true },
+		objects: newObjects(func(func(context.Context)) func() { live++; return func() { live-- } }),
+	}
+	put := func(namespace, name string, objects int, phase v1.PodPhase) string {
+		var names []string
+		for i := range objects {
+			names = append(names, fmt.Sprintf("%s-%d", name, i))
+		}
+		p := boundPod(name, "x", naming(names...))
+		p.Namespace, p.UID, p.ResourceVersion, p.Status.Phase = namespace, types.UID(namespace+name), "1", phase
+		r.put(p, func() {})
+		r.syncReaders()
+		return src.file(pod.KeyOf(p))
+	}
+	put("a", "ended", 1000, v1.PodSucceeded)
+	put("a", "failed", 1000, v1.PodFailed)
+	if live != 0 {
+		t.Fatalf("%d objects of ended pods are read", live)
+	}
+	var files []string
+	for i := range 100 {
+		files = append(files, put("a", fmt.Sprint("big", i), 1000, v1.PodPending))
+	}
+	if live == 0 || live > maxObjects/2 {
+		t.Errorf("%d objects are read, want at most half of %d for one namespace", live, maxObjects)
+	}
+	if last := files[99]; len(r.names[last]) != 0 || !r.set.Has(src.refusal(last)) {
+		t.Error("a pod without room has no problem")
+	}
+	if small := put("a", "small", 3, v1.PodPending); len(r.names[small]) != 3 || r.set.Has(src.refusal(small)) {
+		t.Error("a pod that names few has no room")
+	}
+	if other := put("b", "other", 1000, v1.PodPending); len(r.names[other]) != 1000 {
+		t.Error("a pod of another namespace has no room")
+	}
+	for i, file := range files[:50] {
+		r.remove(file, types.UID(fmt.Sprint("abig", i)))
+	}
+	r.retry()
+	r.syncReaders()
+	granted := 0
+	for _, file := range files[50:] {
+		if len(r.names[file]) == 1000 {
+			granted++
+		}
+	}
+	if granted == 0 || live != len(r.users) || live > maxObjects {
+		t.Errorf("once others are gone, %d pods that waited have room, and %d objects are read of %d", granted, live, len(r.users))
+	}
+}
