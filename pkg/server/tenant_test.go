@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -130,6 +131,55 @@ func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
 	}
 	if got, err := io.ReadAll(in); err != nil || !bytes.Equal(got, whole) {
 		t.Errorf("%d bytes of %d are passed on: %v", len(got), len(whole), err)
+	}
+}
+
+// A control frame whose length is not its type's reaches no library, which would take the
+// rest of it for frames that were checked; nor does one of a type that no client sends.
+func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	header := func(kind, length byte) []byte { return []byte{0x80, 3, 0, kind, 0, 0, 0, length} }
+	large := []byte{0, 0, 0, 1, 0, 0xff, 0xff, 0xff} // a data frame of 16 MiB
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	one, two := []byte{0, 0, 0, 1}, []byte{0, 0, 0, 2}
+	for name, bad := range map[string][]byte{
+		"PING":                   join(header(6, 12), one, large),
+		"a short PING":           join(header(6, 0), one),
+		"RST_STREAM":             join(header(3, 16), one, two, large),
+		"a short RST_STREAM":     join(header(3, 4), one, two),
+		"GOAWAY":                 join(header(7, 16), one, two, large),
+		"WINDOW_UPDATE":          join(header(9, 16), one, two, large),
+		"SETTINGS":               join(header(4, 12), make([]byte, 4), large),
+		"SETTINGS with a length": join(header(4, 4), make([]byte, 4)),
+		"CREDENTIAL":             join(header(10, 8), large),
+		"type 0":                 join(header(0, 8), large),
+	} {
+		in, err := readSPDYFrames(bytes.NewReader(bad), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(in); !errors.Is(err, errFrame) || len(got) > 0 {
+			t.Errorf("%s: %d bytes are passed on: %v", name, len(got), err)
+		}
+	}
+}
+
+// Such a frame ends the session of its caller.
+func TestSPDY_FrameInsideAControlFrame_EndsTheSession(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t)
+	for _, bad := range []string{
+		"\x80\x03\x00\x06\x00\x00\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x01\x00\xff\xff\xff",
+		"\x80\x03\x00\x03\x00\x00\x00\x10\x00\x00\x00\x01\x00\x00\x00\x05\x00\x00\x00\x01\x00\xff\xff\xff",
+		"\x80\x03\x00\x04\x00\x00\x00\x04\x00\x00\x00\x00",
+	} {
+		conn := l.upgraded(t, "/portForward/ns/p", "portforward.k8s.io")
+		_, _ = io.WriteString(conn, bad)
+		_ = conn.SetReadDeadline(time.Now().Add(wait.Limit))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: the session goes on", bad)
+		}
+		_ = conn.Close()
 	}
 }
 
