@@ -53,37 +53,49 @@ func (r *Refusal) status() metav1.Status {
 // gate bounds what is asked at a time through one listener. What is too much for
 // one leaves the other open.
 type gate struct {
-	requests, streams       atomic.Int64
-	maxRequests, maxStreams int64
-
-	mu     sync.Mutex
-	ofPods map[string]int64 // streams by namespace/name
+	requests          atomic.Int64
+	maxRequests       int64
+	streams, forwards podPlaces // forwards: connections that are forwarded to pods
 }
 
-// enterStream takes a place for a stream. Those of one pod may take a quarter: who has a
-// right on one pod alone leaves the others theirs.
-func (g *gate) enterStream(q *request) (left func(), ok bool) {
-	all, ok := enter(&g.streams, g.maxStreams)
+// newGate returns the gate of a listener on which pods have streams.
+func newGate(requests, streams int) *gate {
+	return &gate{maxRequests: int64(requests), streams: podPlaces{limit: int64(streams)}, forwards: podPlaces{limit: maxForwardsListener}}
+}
+
+// podPlaces are places of which those of one pod may take a quarter: who has a right on one
+// pod alone leaves the others theirs.
+type podPlaces struct {
+	limit int64
+	all   atomic.Int64
+
+	mu     sync.Mutex
+	ofPods map[string]int64 // by namespace/name
+}
+
+// enter takes a place for what a request does, until left is called.
+func (p *podPlaces) enter(q *request) (left func(), ok bool) {
+	all, ok := enter(&p.all, p.limit)
 	if !ok || q.values["pod"] == "" {
 		return all, ok
 	}
 	pod := q.values["namespace"] + "/" + q.values["pod"]
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ofPods[pod] >= max(1, g.maxStreams/4) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ofPods[pod] >= max(1, p.limit/4) {
 		all()
 		return nil, false
 	}
-	if g.ofPods == nil {
-		g.ofPods = map[string]int64{}
+	if p.ofPods == nil {
+		p.ofPods = map[string]int64{}
 	}
-	g.ofPods[pod]++
+	p.ofPods[pod]++
 	return func() {
 		all()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.ofPods[pod]--; g.ofPods[pod] == 0 {
-			delete(g.ofPods, pod)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ofPods[pod]--; p.ofPods[pod] == 0 {
+			delete(p.ofPods, pod)
 		}
 	}, true
 }
@@ -143,7 +155,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	trustConn(r.Context())
 	if q.route.streams(q.params) {
 		left() // it is no request any more
-		if left, ok = f.gate.enterStream(q); !ok {
+		if left, ok = f.gate.streams.enter(q); !ok {
 			if q.route.privileged {
 				f.auditRefusal(q, http.StatusTooManyRequests)
 			}
@@ -168,7 +180,7 @@ func (s *Server) crowd(w http.ResponseWriter) {
 func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 	q, refusal := f.find(r, f.mine)
 	if q != nil {
-		q.caller = c
+		q.caller, q.gate = c, f.gate
 	}
 	if refusal != nil {
 		return q, refusal

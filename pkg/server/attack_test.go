@@ -114,7 +114,7 @@ func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 		}})
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
-		fw, err := s.forwarder(ctx, &v1.Pod{})
+		fw, err := s.forwarder(ctx, &v1.Pod{}, nil)
 		if err == nil {
 			fw.close()
 		}

@@ -155,25 +155,25 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 // Streams of one pod leave places to other pods.
 func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	t.Parallel()
-	g := &gate{maxStreams: 64}
+	g := newGate(64, 64)
 	of := func(pod string) *request { return &request{values: map[string]string{"namespace": "ns", "pod": pod}} }
 	var all []func()
 	for range 64 {
-		if left, ok := g.enterStream(of("greedy")); ok {
+		if left, ok := g.streams.enter(of("greedy")); ok {
 			all = append(all, left)
 		}
 	}
 	if len(all) != 16 {
 		t.Errorf("%d streams of one pod", len(all))
 	}
-	if _, ok := g.enterStream(of("other")); !ok {
+	if _, ok := g.streams.enter(of("other")); !ok {
 		t.Error("another pod has no place")
 	}
 	for _, left := range all {
 		left()
 	}
-	if _, ok := g.enterStream(of("greedy")); !ok || len(g.ofPods) != 2 || g.streams.Load() != 2 {
-		t.Errorf("places are not given back: %v", g.ofPods)
+	if _, ok := g.streams.enter(of("greedy")); !ok || len(g.streams.ofPods) != 2 || g.streams.all.Load() != 2 {
+		t.Errorf("places are not given back: %v", g.streams.ofPods)
 	}
 }
 

@@ -46,7 +46,7 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 		return err
 	}
 	over, request := newSession(w, q.Request)
-	f, err := s.forwarder(over.ctx, pod)
+	f, err := s.forwarder(over.ctx, pod, func() (func(), bool) { return q.gate.forwards.enter(q) })
 	if err != nil {
 		over.end()
 		return s.refusedByRuntime(err)
@@ -80,11 +80,12 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 // Limits of port-forwarding. A browser opens a dozen connections. The runtime has a thread
 // for each forwarded connection, and containerd dies of 10,000.
 const (
-	maxPorts           = 64   // of one URL
-	maxForwards        = 128  // connections of a session at a time
-	maxForwardsServer  = 1024 // of all sessions
-	maxPairs           = 2 * maxForwards
-	errTooManyForwards = "too many connections are forwarded"
+	maxPorts    = 64  // of one URL
+	maxForwards = 128 // connections of a session at a time
+	// of all sessions of a listener; those of one pod may be a quarter
+	maxForwardsListener = 1024
+	maxPairs            = 2 * maxForwards
+	errTooManyForwards  = "too many connections are forwarded"
 )
 
 // pairs are the connections that a caller opens over SPDY, with two streams each.
@@ -263,7 +264,7 @@ type forwarder struct {
 	next atomic.Int64
 	wg   sync.WaitGroup
 
-	total *atomic.Int64 // connections of all sessions
+	place func() (left func(), ok bool) // of the gate, for a connection
 
 	mu   sync.Mutex
 	over bool // nothing more is begun
@@ -280,7 +281,7 @@ func (f *forwarder) enter() (leave func(), err error) {
 	if f.open >= maxForwards {
 		return nil, errors.New(errTooManyForwards)
 	}
-	left, ok := enter(f.total, maxForwardsServer)
+	left, ok := f.place()
 	if !ok {
 		return nil, errors.New(errTooManyForwards)
 	}
@@ -428,8 +429,9 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 	return nil, why, nil
 }
 
-// forwarder connects to the runtime's streaming server, until ctx ends.
-func (s *Server) forwarder(ctx context.Context, pod *v1.Pod) (*forwarder, error) {
+// forwarder connects to the runtime's streaming server, until ctx ends. place takes a place
+// for each connection.
+func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left func(), ok bool)) (*forwarder, error) {
 	where, err := s.cfg.PortForwardURL(ctx, pod)
 	if err != nil {
 		return nil, err
@@ -447,5 +449,5 @@ func (s *Server) forwarder(ctx context.Context, pod *v1.Pod) (*forwarder, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to container runtime's streams: %w", withhold(err, where))
 	}
-	return &forwarder{conn: conn, total: &s.forwards}, nil
+	return &forwarder{conn: conn, place: place}, nil
 }

@@ -48,6 +48,7 @@ type request struct {
 	*http.Request
 	route  *route
 	caller Caller
+	gate   *gate             // of its listener
 	values map[string]string // of the path
 	params url.Values
 	result string // for the audit file

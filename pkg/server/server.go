@@ -20,7 +20,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -36,8 +35,7 @@ type Server struct {
 	busy   sync.RWMutex
 	closed bool // guarded by busy: nothing is answered any more
 
-	keeping  sync.Mutex   // held while a checkpoint is made
-	forwards atomic.Int64 // connections that are forwarded to pods
+	keeping sync.Mutex // held while a checkpoint is made
 
 	auditFile auditFile
 	refusals  refusals
@@ -142,7 +140,7 @@ func (s *Server) network(ctx context.Context, wg *sync.WaitGroup) {
 // local returns what answers on the socket.
 func (s *Server) local(ctx context.Context) *http.Server {
 	f := &front{
-		Server: s, gate: &gate{maxRequests: int64(s.cfg.Requests), maxStreams: int64(s.cfg.Streams)},
+		Server: s, gate: newGate(s.cfg.Requests, s.cfg.Streams),
 		who: func(r *http.Request) (Caller, *Refusal) {
 			p, ok := admitted(r.Context())
 			if !ok {

@@ -500,20 +500,35 @@ func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 	})
 }
 
-// All sessions together forward a bounded number of connections.
+// All sessions of a listener forward a bounded number of connections, of which those of one
+// pod are a quarter.
 func TestForwarder_ManySessions_ShareOneBound(t *testing.T) {
 	t.Parallel()
-	s := New(Config{})
-	var open int
-	for range 2 * maxForwardsServer / maxForwards {
-		f := &forwarder{total: &s.forwards}
-		for range 2 * maxForwards {
-			if _, err := f.enter(); err == nil {
-				open++
+	local, network := newGate(64, 64), newGate(64, 64)
+	open := func(g *gate, pod string) (open int) {
+		q := &request{values: map[string]string{"namespace": "ns", "pod": pod}}
+		for range 2 * maxForwardsListener / maxForwards {
+			f := &forwarder{place: func() (func(), bool) { return g.forwards.enter(q) }}
+			for range 2 * maxForwards {
+				if _, err := f.enter(); err == nil {
+					open++
+				}
 			}
 		}
+		return open
 	}
-	if open != maxForwardsServer {
-		t.Errorf("%d connections are forwarded, want %d", open, maxForwardsServer)
+	all := 0
+	for i := range 4 {
+		n := open(network, fmt.Sprint(i))
+		if n != maxForwardsListener/4 {
+			t.Errorf("%d connections of one pod are forwarded, want %d", n, maxForwardsListener/4)
+		}
+		all += n
+	}
+	if all += open(network, "late"); all != maxForwardsListener {
+		t.Errorf("%d connections are forwarded, want %d", all, maxForwardsListener)
+	}
+	if open(local, "0") == 0 {
+		t.Error("the other listener forwards none")
 	}
 }

@@ -16,7 +16,7 @@ import (
 func (s *Server) serveTLS(ctx context.Context) {
 	cfg := s.cfg.TLS
 	f := &front{
-		Server: s, gate: &gate{maxRequests: int64(cfg.Requests), maxStreams: int64(cfg.Streams)},
+		Server: s, gate: newGate(cfg.Requests, cfg.Streams),
 		who: s.who, mine: func(r *route) bool { return r.kubelet },
 	}
 	s.listening(ctx, "TLS port", cfg.Address, func(l net.Listener) error {
