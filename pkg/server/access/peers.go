@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// waiting bounds the requests that are being authenticated at a time, and
-	// waitingPeer those of one peer.
+	// waiting bounds the requests that are being authenticated at a time with one kind of
+	// credential, and waitingPeer those of one peer.
 	waiting     = 64
 	waitingPeer = 32
 	// A peer may present refusalBurst unknown credentials that are refused, and
@@ -27,13 +27,13 @@ const (
 // peers bounds the cost of callers that are not authenticated yet, in all and by peer.
 type peers struct {
 	mu      sync.Mutex // guards what follows
-	all     int
-	waiting map[netip.Prefix]int
+	all     map[credential]int
+	waiting map[presented]int
 	refused *cache.LRUExpireCache // presented → budget; absent: nothing was refused
 }
 
-// credential is a kind of credential. Each has a budget of its own: junk tokens that come
-// from behind the API server's address do not lock out its certificate.
+// credential is a kind of credential. Each has a budget and waiting places of its own: junk
+// tokens that come from behind the API server's address do not lock out its certificate.
 type credential string
 
 const (
@@ -54,7 +54,7 @@ type budget struct {
 }
 
 func newPeers() *peers {
-	return &peers{waiting: map[netip.Prefix]int{}, refused: cache.NewLRUExpireCache(peersKept)}
+	return &peers{all: map[credential]int{}, waiting: map[presented]int{}, refused: cache.NewLRUExpireCache(peersKept)}
 }
 
 // enter admits a credential to authentication. Call leave once afterwards, with whether
@@ -66,17 +66,17 @@ func (p *peers) enter(peer netip.Prefix, kind credential) (leave func(refused bo
 	switch {
 	case p.left(of).left < 1:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
-	case p.all >= waiting || p.waiting[peer] >= waitingPeer:
+	case p.all[kind] >= waiting || p.waiting[of] >= waitingPeer:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated"}
 	}
-	p.all++
-	p.waiting[peer]++
+	p.all[kind]++
+	p.waiting[of]++
 	return func(refused bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.all--
-		if p.waiting[peer]--; p.waiting[peer] == 0 {
-			delete(p.waiting, peer)
+		p.all[kind]--
+		if p.waiting[of]--; p.waiting[of] == 0 {
+			delete(p.waiting, of)
 		}
 		if refused {
 			b := p.left(of)

@@ -300,3 +300,29 @@ func TestToken_OnePeerWaits_OthersAreHeard(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// Shows: D2. Tokens that wait for their review take no place of a certificate, neither of the
+// same peer nor in all.
+func TestPeers_TokensTakeAllPlaces_CertificatesAreHeard(t *testing.T) {
+	t.Parallel()
+	p := newPeers()
+	same := server.Peer("192.0.2.1:1")
+	for i := range 4 * waiting {
+		peer := same
+		if i > waitingPeer {
+			peer = server.Peer(fmt.Sprintf("198.51.100.%d:1", i%250))
+		}
+		_, _ = p.enter(peer, bearerTokens)
+	}
+	if _, err := p.enter(server.Peer("203.0.113.9:1"), bearerTokens); err == nil {
+		t.Error("places of tokens have no bound")
+	}
+	leave, err := p.enter(same, certificates)
+	if err != nil {
+		t.Fatalf("a certificate: %v", err)
+	}
+	leave(false)
+	if p.all[certificates] != 0 || p.waiting[presented{same, certificates}] != 0 {
+		t.Error("its place is not given back")
+	}
+}
