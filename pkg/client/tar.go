@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -77,8 +78,8 @@ func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(strin
 // CVE-2019-11251): files and directories only. Links and devices are left out,
 // and told to note; a name that is not below base is an error. "." as base takes
 // every name. Files that together have more than most bytes are an error, before the one
-// that is too many is written: a sparse file of 1 KiB can declare 1 TiB. So are more names
-// than these bytes have blocks.
+// that is too many is written: a sparse file of 1 KiB can declare 1 TiB. So are more names,
+// the directories of each name among them, than these bytes have blocks.
 func Unpack(r io.Reader, base, target string, most int64, note func(string)) error {
 	above, last := filepath.Dir(target), filepath.Base(target)
 	if err := os.MkdirAll(above, 0o777); err != nil {
@@ -95,25 +96,34 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 			_ = inside.Close()
 		}
 	}()
-	in, any := tar.NewReader(r), false
 	names, mostNames := int64(0), max(most/blockSize, leastNames)
+	// Entries that are left out can have data, too.
+	mostBytes := int64(math.MaxInt64)
+	if most < math.MaxInt64/(2*headersSize/blockSize) {
+		mostBytes = most + mostNames*headersSize + tarPadding
+	}
+	all := &io.LimitedReader{R: r, N: mostBytes}
+	in, any := tar.NewReader(all), false
 	for {
 		h, err := in.Next()
 		switch {
+		case err != nil && all.N <= 0:
+			return &TooLargeError{Size: mostBytes}
 		case errors.Is(err, io.EOF) && !any:
 			return errors.New("nothing came: tar in the container wrote no file")
 		case errors.Is(err, io.EOF):
-			return drain(r)
+			return drain(all)
 		case err != nil:
 			return fmt.Errorf("what came is no tar: %w", err)
 		}
 		any = true
-		if names++; names > mostNames {
-			return &TooLargeError{Names: mostNames}
-		}
 		rel, err := below(base, h.Name)
 		if err != nil {
 			return err
+		}
+		// A name of a PAX header has up to 1 MiB: half a million directories.
+		if names += 1 + int64(strings.Count(rel, string(filepath.Separator))); names > mostNames {
+			return &TooLargeError{Names: mostNames}
 		}
 		if h.Typeflag == tar.TypeReg {
 			if h.Size > most {
@@ -151,21 +161,25 @@ func drain(r io.Reader) error {
 // Empty files and directories take room too: a tar may have a name for each block of the
 // bytes that are allowed, and leastNames in any case.
 const (
-	blockSize  = 512
-	leastNames = 10_000
+	blockSize   = 512
+	leastNames  = 10_000
+	headersSize = 4 << 10 // of one name, with its PAX records, on average
 )
 
 // TooLargeError says that the files of a tar have more bytes, or a tar more names, than
 // allowed.
 type TooLargeError struct {
-	Name  string
-	Size  int64 // that the file declares
-	Names int64 // that are allowed; 0: it is the size that is too large
+	Name  string // of a file; empty: it is the archive that is too large
+	Size  int64  // that the file declares, or that an archive may have
+	Names int64  // that are allowed; 0: it is the size that is too large
 }
 
 func (e *TooLargeError) Error() string {
 	if e.Names > 0 {
 		return fmt.Sprintf("the container sends too much: more than %d names", e.Names)
+	}
+	if e.Name == "" {
+		return fmt.Sprintf("the container sends too much: more than %d bytes", e.Size)
 	}
 	return fmt.Sprintf("the container sends too much: %q has %d bytes", e.Name, e.Size)
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -64,6 +65,43 @@ func TestUnpack_NamesWithoutBytes_AreBounded(t *testing.T) {
 	}
 	if err := client.Unpack(bytes.NewReader(sent.Bytes()), "data", filepath.Join(t.TempDir(), "data"), sentNames*512, func(string) {}); err != nil {
 		t.Errorf("as many as there are blocks: %v", err)
+	}
+}
+
+// One name that makes many directories counts as all of them.
+func TestUnpack_NameOfManyDirectories_CountsAsAll(t *testing.T) {
+	t.Parallel()
+	var sent bytes.Buffer
+	out := tar.NewWriter(&sent)
+	if err := out.WriteHeader(&tar.Header{Name: "data/" + strings.Repeat("a/", 12_000), Typeflag: tar.TypeDir}); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	above := t.TempDir()
+	err := client.Unpack(&sent, "data", filepath.Join(above, "data"), 1<<20, func(string) {})
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names != 10_000 {
+		t.Errorf("got %v", err)
+	}
+	if made, err := os.ReadDir(above); err != nil || len(made) > 0 {
+		t.Errorf("%v are made, %v", made, err)
+	}
+}
+
+// Data of entries that are left out is read up to a bound.
+func TestUnpack_DataOfEntriesLeftOut_IsBounded(t *testing.T) {
+	t.Parallel()
+	const entries = 64
+	entry := block("data/x", tar.TypeCont, strings.Repeat("x", 1<<20))
+	read := 0
+	in := make([]io.Reader, entries)
+	for i := range in {
+		in[i] = bytes.NewReader(entry)
+	}
+	err := client.Unpack(io.MultiReader(in...), "data", filepath.Join(t.TempDir(), "data"), 1<<10, func(string) { read++ })
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Name != "" || read == entries {
+		t.Errorf("%d of %d entries are read: %v", read, entries, err)
 	}
 }
 
