@@ -3,6 +3,7 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -11,11 +12,12 @@ import (
 )
 
 // confineReading takes from this process what a command that reads manifests and prints
-// does not do: to create, write, rename and remove files, to change their owners, modes and
-// attributes, to execute programs, to send signals, to connect to Unix sockets (a container
-// runtime listens on one) and, unless remote, to use TCP. Of its capabilities it keeps the
-// one that reads every file. Open files and connections stay usable. Where the kernel lacks
-// Landlock or seccomp, the rest is taken.
+// does not do: to create, write, truncate, rename and remove files, to change their owners,
+// modes and attributes, to start processes and execute programs, to act on other processes,
+// to type into its terminal, to make Unix sockets (a container runtime listens on one) and,
+// unless remote, sockets of any kind. Of its capabilities it keeps the one that reads every
+// file. Open files and connections stay usable. Where the kernel lacks Landlock or seccomp,
+// the rest is taken.
 func confineReading(remote bool) error {
 	// All of this is of a thread; threads that start later inherit it.
 	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
@@ -31,7 +33,7 @@ func confineReading(remote bool) error {
 	if err := dropCapabilities(); err != nil {
 		return err
 	}
-	return filterCalls()
+	return filterCalls(remote)
 }
 
 // isAbsent reports whether an error says that the kernel, or the system call filter of a
@@ -109,48 +111,118 @@ func dropCapabilities() error {
 }
 
 // deniedCalls change files that root owns, or act on other processes, without any
-// capability and outside of what Landlock handles. io_uring makes sockets past a filter.
+// capability and outside of what Landlock handles, or get past the filter: io_uring makes
+// sockets, user namespaces give capabilities, openat2 and clone3 have flags in memory, which
+// a filter cannot read. The kernel executes a program for request_key.
 var deniedCalls = append([]uint32{
+	unix.SYS_TRUNCATE, unix.SYS_OPENAT2, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FILE_SETATTR,
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
 	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
 	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT,
 	unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_SEND_SIGNAL,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_IO_URING_SETUP,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETATTR,
+	unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER,
+	unix.SYS_CLONE3, unix.SYS_UNSHARE, unix.SYS_SOCKETPAIR,
+	unix.SYS_SHMGET, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 }, oldCalls...)
+
+// callFilter is a program that judges each system call. Every rule begins and ends with the
+// number of the call loaded; the first rule that knows the call decides.
+type callFilter []unix.SockFilter
 
 // Offsets in struct seccomp_data.
 const (
 	callNumber = 0
 	callArch   = 4
-	callArg0   = 16 // the low half, on little-endian machines
+	callArgs   = 16 // of 8 bytes each; the low half is first on little-endian machines
 )
 
-// filterCalls makes deniedCalls, Unix sockets and calls of another architecture fail with
+var (
+	denied  = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
+	allowed = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
+)
+
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
+
+// unless skips that many instructions unless what is loaded passes a test.
+func unless(test uint16, value uint32, skipped int) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: value, Jf: uint8(skipped)}
+}
+
+// newCallFilter denies calls of another architecture.
+func newCallFilter(arch uint32) callFilter {
+	const x32 = 0x40000000 // a bit of the numbers of a second set of calls on amd64
+	return callFilter{
+		load(callArch), {Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: arch, Jt: 1}, denied,
+		load(callNumber), unless(unix.BPF_JGE, x32, 1), denied,
+	}
+}
+
+func (f *callFilter) deny(call uint32) {
+	*f = append(*f, unless(unix.BPF_JEQ, call, 1), denied)
+}
+
+// denyIf denies a call whose argument, of 32 bits, is one of these values.
+func (f *callFilter) denyIf(call, arg uint32, values ...uint32) {
+	f.judge(call, arg, unix.BPF_JEQ, denied, allowed, values)
+}
+
+// denyUnless denies a call whose argument, of 32 bits, is none of these values.
+func (f *callFilter) denyUnless(call, arg uint32, values ...uint32) {
+	f.judge(call, arg, unix.BPF_JEQ, allowed, denied, values)
+}
+
+// denyIfBit denies a call whose argument, of 32 bits, has this bit.
+func (f *callFilter) denyIfBit(call, arg, bit uint32) {
+	f.judge(call, arg, unix.BPF_JSET, denied, allowed, []uint32{bit})
+}
+
+// denyUnlessBit denies a call whose argument, of 32 bits, lacks this bit.
+func (f *callFilter) denyUnlessBit(call, arg, bit uint32) {
+	f.judge(call, arg, unix.BPF_JSET, allowed, denied, []uint32{bit})
+}
+
+func (f *callFilter) judge(call, arg uint32, test uint16, pass, fail unix.SockFilter, values []uint32) {
+	body := callFilter{load(callArgs + 8*arg)}
+	for _, value := range values {
+		body = append(body, unless(test, value, 1), pass)
+	}
+	body = append(body, fail)
+	*f = append(append(*f, unless(unix.BPF_JEQ, call, len(body))), body...)
+}
+
+// filterCalls makes deniedCalls, and what the arguments of some others would do, fail with
 // EPERM.
-func filterCalls() error {
+func filterCalls(remote bool) error {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
 		return nil
 	}
-	load := func(at uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
-	}
-	jump := func(test uint16, value uint32, yes, no int) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, Jt: uint8(yes), Jf: uint8(no), K: value}
-	}
-	deny := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
-	allow := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
-	const x32 = 0x40000000 // a bit of the numbers of a second set of calls on amd64
-	filter := []unix.SockFilter{
-		load(callArch), jump(unix.BPF_JEQ, arch, 1, 0), deny,
-		load(callNumber), jump(unix.BPF_JGE, x32, 0, 1), deny,
-	}
+	filter := newCallFilter(arch)
 	for _, call := range deniedCalls {
-		filter = append(filter, jump(unix.BPF_JEQ, call, 0, 1), deny)
+		filter.deny(call)
 	}
-	filter = append(filter,
-		jump(unix.BPF_JEQ, unix.SYS_SOCKET, 1, 0), allow,
-		load(callArg0), jump(unix.BPF_JEQ, unix.AF_UNIX, 0, 1), deny, allow)
+	if remote {
+		filter.denyIf(unix.SYS_SOCKET, 0, unix.AF_UNIX)
+	} else {
+		filter.deny(unix.SYS_SOCKET)
+	}
+	filter.denyIfBit(unix.SYS_OPENAT, 2, unix.O_TRUNC)
+	// Threads only: a process would have another ID, and may have a user namespace.
+	filter.denyUnlessBit(unix.SYS_CLONE, 0, unix.CLONE_THREAD)
+	// The runtime of Go signals its own threads.
+	filter.denyUnless(unix.SYS_TGKILL, 0, uint32(os.Getpid()))
+	filter.denyUnless(unix.SYS_PRLIMIT64, 0, 0)
+	// The owner of a file gets signals when it is ready.
+	filter.denyIf(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG)
+	// Printing asks a terminal these. Others type into it (TIOCSTI, TIOCLINUX), or change
+	// attributes of a file that is open for reading.
+	filter.denyUnless(unix.SYS_IOCTL, 1, unix.TCGETS, unix.TIOCGWINSZ)
+	filter = append(filter, allowed)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// SECCOMP_FILTER_FLAG_TSYNC applies the filter to all threads. The first result is the
 	// ID of a thread that could not take it.

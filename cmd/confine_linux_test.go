@@ -7,19 +7,22 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
 // confinedEnv makes this test's program try what a manifest that controls the parser
-// would: "before" without confinement, "after" with it, "remote" with TCP.
+// would: "before" without confinement, "after" with it, "remote" with sockets to peers,
+// "filter" with the filter of system calls alone.
 const confinedEnv = "NODECTL_TEST_CONFINED"
 
 func init() {
@@ -27,12 +30,37 @@ func init() {
 	if mode == "" {
 		return
 	}
-	if mode != "before" {
-		if err := confineReading(mode == "remote"); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
+	var err error
+	switch mode {
+	case "after", "remote":
+		err = confineReading(mode == "remote")
+	case "filter":
+		err = filterCalls(false)
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	confined := mode == "after" || mode == "remote"
+	// The kernel judged a call, and then its arguments, which do no harm.
+	judged := func(err, argument error) error {
+		if errors.Is(err, argument) {
+			return nil
+		}
+		return err
+	}
+	call := func(argument syscall.Errno, number uintptr, args ...uintptr) func() error {
+		return func() error {
+			a := [6]uintptr{}
+			copy(a[:], args)
+			if _, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5]); errno != 0 {
+				return judged(errno, argument)
+			}
+			return nil
 		}
 	}
+	parent := uintptr(os.Getppid())
+	stdin := uintptr(0) // no terminal: a call that reaches it fails with ENOTTY
 	dir := os.Args[1]
 	dial := func(network, address string) func() error {
 		return func() error {
@@ -62,6 +90,36 @@ func init() {
 		{"runtime", dial("unix", os.Args[3])},
 		{"chmod", func() error { return os.Chmod(filepath.Join(dir, "file"), 0o644) }},
 		{"signal", func() error { return unix.Kill(os.Getppid(), 0) }},
+		{"tgkill", func() error { return unix.Tgkill(os.Getppid(), os.Getppid(), 0) }},
+		{"owntgkill", func() error { return unix.Tgkill(os.Getpid(), os.Getpid(), 0) }},
+		{"owner", call(0, unix.SYS_FCNTL, stdin, unix.F_SETOWN, parent)},
+		{"prlimit", func() error { return unix.Prlimit(os.Getppid(), unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) }},
+		{"ownprlimit", func() error { return unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) }},
+		{"type", call(unix.ENOTTY, unix.SYS_IOCTL, stdin, unix.TIOCSTI)},
+		{"linux", call(unix.ENOTTY, unix.SYS_IOCTL, stdin, unix.TIOCLINUX)},
+		{"size", call(unix.ENOTTY, unix.SYS_IOCTL, stdin, unix.TIOCGWINSZ)},
+		{"fastopen", func() error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			to := netip.MustParseAddrPort(os.Args[2])
+			return unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+		}},
+		{"udp", dial("udp", os.Args[2])},
+		{"socketpair", func() error { _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err }},
+		{"fork", call(unix.EINVAL, unix.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_FS)},
+		{"unshare", call(0, unix.SYS_UNSHARE, 0)},
+		{"sysv", call(unix.ENOENT, unix.SYS_MSGGET, 0x6e6f6465)},
+		{"truncate", func() error { return os.Truncate(filepath.Join(dir, "file"), 0) }},
+		{"emptied", func() error {
+			f, err := os.OpenFile(filepath.Join(dir, "file"), os.O_RDONLY|os.O_TRUNC, 0)
+			if err == nil {
+				f.Close()
+			}
+			return err
+		}},
 		{"read", func() error { _, err := os.ReadFile(filepath.Join(dir, "file")); return err }},
 		{"remove", func() error { return os.Remove(filepath.Join(dir, "file")) }},
 	} {
@@ -74,7 +132,7 @@ func init() {
 		}
 		fmt.Println(try.what, verdict)
 	}
-	if status, err := os.ReadFile("/proc/thread-self/status"); mode != "before" {
+	if status, err := os.ReadFile("/proc/thread-self/status"); confined {
 		_, effective, _ := strings.Cut(string(status), "\nCapEff:\t")
 		effective, _, _ = strings.Cut(effective, "\n")
 		if mask, err2 := strconv.ParseUint(effective, 16, 64); err != nil || err2 != nil || mask&^(1<<unix.CAP_DAC_READ_SEARCH) != 0 {
@@ -85,7 +143,7 @@ func init() {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if err := os.WriteFile(filepath.Join(dir, "thread"), nil, 0o600); mode != "before" && !errors.Is(err, fs.ErrPermission) {
+			if err := os.WriteFile(filepath.Join(dir, "thread"), nil, 0o600); confined && !errors.Is(err, fs.ErrPermission) {
 				fmt.Println("a thread may write:", err)
 			}
 		})
@@ -111,11 +169,15 @@ func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	const words = "write, create, mkdir, link, execute, connect, runtime, chmod, signal, read, remove"
+	const words = "write, create, mkdir, link, execute, connect, runtime, chmod, signal, tgkill, owntgkill, owner, prlimit, ownprlimit, " +
+		"type, linux, size, fastopen, udp, socketpair, fork, unshare, sysv, truncate, emptied, read, remove"
+	const files, sockets = ", write, mkdir, link, remove", ", connect, fastopen, udp"
+	const filtered = "create, execute, runtime, chmod, signal, tgkill, owner, prlimit, type, linux, socketpair, fork, unshare, sysv, truncate, emptied"
 	for mode, refused := range map[string]string{
 		"before": "",
-		"after":  "write, create, mkdir, link, execute, connect, runtime, chmod, signal, remove",
-		"remote": "write, create, mkdir, link, execute, runtime, chmod, signal, remove",
+		"after":  filtered + files + sockets,
+		"remote": filtered + files,
+		"filter": filtered + sockets,
 	} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
