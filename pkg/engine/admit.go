@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -69,27 +68,33 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			owners[spec.UID()] = spec
 		}
 	}
-	others := func(i int) []*pod.Spec { return slices.Concat(placed[:i], placed[i+1:], waiting) }
+	var edits *plan.Edits
 	for i, was := range placed {
 		e := l.pods[was.Key]
 		if e == nil || e.want == nil || !e.admitted || e.want == was {
 			continue
 		}
+		if edits == nil {
+			edits = plan.NewEdits(slices.Concat(placed, waiting), node)
+		}
 		var resize, refused refusal
 		var detail string
 		if plan.Replaces(was, e.want) {
-			on := node
-			if owner := owners[e.want.UID()]; owner != nil && (pod.ClaimsUID(e.want) || !pod.ClaimsUID(owner)) {
-				on.UIDs = maps.Clone(node.UIDs)
-				if _, held := on.UIDs[owner.UID()]; !held {
-					on.UIDs[owner.UID()] = owner.Key
-				}
+			uid := e.want.UID()
+			owner := owners[uid]
+			_, held := node.UIDs[uid]
+			owned := !held && owner != nil && (pod.ClaimsUID(e.want) || !pod.ClaimsUID(owner))
+			if owned {
+				node.UIDs[uid] = owner.Key // while the edit is judged
 			}
-			if _, no := plan.Admit([]*pod.Spec{e.want}, others(i), on); len(no) > 0 {
-				refused, detail = refusal{reason: no[0].Reason, message: no[0].Message}, no[0].Detail
+			if no, is := edits.Admit(e.want, was); is {
+				refused, detail = refusal{reason: no.Reason, message: no.Message}, no.Detail
+			}
+			if owned {
+				delete(node.UIDs, uid)
 			}
 		} else {
-			resize.reason, resize.message = plan.FitResize(e.want, was, others(i), node)
+			resize.reason, resize.message = edits.FitResize(e.want, was)
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
 			if otherResources(was, e.want) && !plan.Replaces(was, e.want) {
@@ -99,6 +104,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 				e.hold(was.UID())
 				node.UIDs[was.UID()] = e.key
 			}
+			edits.Accept(e.want, was)
 			placed[i], e.given = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {

@@ -59,6 +59,9 @@ func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 	if bad, is := pod.DependencyProblem(p); is {
 		problems = append(problems, bad)
 	}
+	if bad, is := pod.PortsProblem(&p.Spec); is {
+		problems = append(problems, bad)
+	}
 	if n := p.Spec.NodeName; n != "" && o.Node != "" && !strings.EqualFold(n, o.Node) {
 		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(strings.ToLower(o.Node)))})
 	}

@@ -183,7 +183,8 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
-		"spec.nodeName": func(p *v1.Pod) { p.Spec.NodeName = "n2" },
+		"spec.nodeName":            func(p *v1.Pod) { p.Spec.NodeName = "n2" },
+		"spec.containers[0].ports": func(p *v1.Pod) { p.Spec.Containers[0].Ports = make([]v1.ContainerPort, pod.MaxPorts+1) },
 		"spec": func(p *v1.Pod) { // more objects than are read for one pod
 			for i := range pod.MaxObjects + 1 {
 				ref := v1.LocalObjectReference{Name: fmt.Sprint("o", i)}

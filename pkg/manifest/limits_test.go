@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // onlyProblem checks that a reading is one problem with msg in it and no pod.
@@ -81,6 +83,26 @@ func TestParse_LargeTextIsNoBomb(t *testing.T) {
 	f, _ := Parse([]byte(text), options("x.yaml"))
 	if len(f.Problems) > 0 || len(f.Objects) != 1 {
 		t.Errorf("problems %v, %d objects", f.Problems, len(f.Objects))
+	}
+}
+
+// Admission looks at each host port again and again: a pod has a bounded number of them.
+func TestParse_PodHasTooManyPorts_IsOneProblemOfTheField(t *testing.T) {
+	t.Parallel()
+	text := func(n int) []byte {
+		b := &strings.Builder{}
+		b.WriteString("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: a\n    image: a\n    ports:\n")
+		for i := range n {
+			fmt.Fprintf(b, "    - {containerPort: %d, hostPort: %[1]d}\n", i+1)
+		}
+		return []byte(b.String())
+	}
+	if f, _ := Parse(text(pod.MaxPorts), options("x.yaml")); len(f.Problems) > 0 || len(f.Pods) != 1 {
+		t.Errorf("at the bound: %v", f.Problems)
+	}
+	f, _ := Parse(text(pod.MaxPorts+1), options("x.yaml"))
+	if len(f.Problems) != 1 || len(f.Pods) != 0 || f.Problems[0].Path != "spec.containers[0].ports" || f.Problems[0].Line == 0 {
+		t.Errorf("above the bound: %+v, %d pods", f.Problems, len(f.Pods))
 	}
 }
 

@@ -16,8 +16,12 @@ import (
 )
 
 // validatePod returns what the API's own validation of a new pod says about a
-// defaulted pod (C-1.5.11), as problems without a place.
+// defaulted pod (C-1.5.11), as problems without a place. A pod with too many ports is not
+// validated further.
 func validatePod(p *v1.Pod) []pod.Problem {
+	if bad, is := pod.PortsProblem(&p.Spec); is {
+		return []pod.Problem{bad}
+	}
 	in, err := internal(p)
 	if err != nil {
 		return []pod.Problem{{Msg: "not a Pod: " + err.Error()}}

@@ -157,25 +157,24 @@ func Priority(s *pod.Spec) int32 {
 
 type admission struct {
 	node  Node
-	keys  map[pod.Key]bool
-	uids  map[string]pod.Key
+	keys  map[pod.Key]int
+	uids  map[string][]*pod.Spec
 	ports map[portSlot]*portHolders
 	used  v1.ResourceList // of what the node lists
+	// away is the seated pod whose edit is judged: it holds nothing meanwhile. Those in gone
+	// hold nothing any more.
+	away *pod.Spec
+	gone map[*pod.Spec]bool
 }
 
 func newAdmission(node Node, seated []*pod.Spec) *admission {
 	a := &admission{
 		node: node,
-		keys: map[pod.Key]bool{}, uids: map[string]pod.Key{},
-		ports: map[portSlot]*portHolders{}, used: v1.ResourceList{},
+		keys: map[pod.Key]int{}, uids: map[string][]*pod.Spec{},
+		ports: map[portSlot]*portHolders{}, used: v1.ResourceList{}, gone: map[*pod.Spec]bool{},
 	}
 	for _, spec := range seated {
 		a.seat(spec)
-	}
-	for uid, key := range node.UIDs {
-		if _, held := a.uids[uid]; !held {
-			a.uids[uid] = key
-		}
 	}
 	return a
 }
@@ -188,33 +187,95 @@ type portSlot struct {
 // portHolders are the pods that hold a port of the node, by the addresses at which they
 // do: one look finds the one in the way, however many addresses there are.
 type portHolders struct {
-	first pod.Key            // of all
-	every *pod.Key           // the first that holds it at every address; nil for none
-	at    map[string]pod.Key // the first that holds it there
+	all   holders
+	every holders             // those that hold it at every address
+	at    map[string]*holders // those that hold it there
+}
+
+// holders are pods that hold the same thing, in the order in which they were seated. Almost
+// always there is one.
+type holders struct {
+	first *pod.Spec
+	more  []*pod.Spec
+}
+
+// add appends a pod, unless it is the last one.
+func (h *holders) add(spec *pod.Spec) {
+	switch n := len(h.more); {
+	case h.first == nil:
+		h.first = spec
+	case n == 0 && h.first != spec, n > 0 && h.more[n-1] != spec:
+		h.more = append(h.more, spec)
+	}
+}
+
+// holder returns the first of the pods that is not away, nil for none. It drops those
+// that are gone, so that each is passed over once.
+func (a *admission) holder(h *holders) *pod.Spec {
+	if h == nil {
+		return nil
+	}
+	for len(h.more) > 0 && a.gone[h.first] {
+		h.first, h.more = h.more[0], h.more[1:]
+	}
+	if h.first != a.away && !a.gone[h.first] {
+		return h.first
+	}
+	for len(h.more) > 0 && a.gone[h.more[0]] {
+		h.more = h.more[1:]
+	}
+	if len(h.more) > 0 {
+		return h.more[0]
+	}
+	return nil
 }
 
 func (a *admission) seat(spec *pod.Spec) {
-	a.keys[spec.Key] = true
-	a.uids[spec.UID()] = spec.Key
+	a.count(spec)
+	a.uids[spec.UID()] = append(a.uids[spec.UID()], spec)
 	for _, p := range hostPorts(spec.Pod) {
 		slot := portSlot{p.Protocol, p.HostPort}
 		h := a.ports[slot]
 		if h == nil {
-			h = &portHolders{first: spec.Key, at: make(map[string]pod.Key)}
+			h = &portHolders{}
 			a.ports[slot] = h
 		}
+		h.all.add(spec)
 		if everyAddress(p.HostIP) {
-			if h.every == nil {
-				h.every = &spec.Key
-			}
-		} else if _, held := h.at[p.HostIP]; !held {
-			h.at[p.HostIP] = spec.Key
+			h.every.add(spec)
+			continue
 		}
+		at := h.at[p.HostIP]
+		if at == nil {
+			if h.at == nil {
+				h.at = make(map[string]*holders)
+			}
+			at = &holders{}
+			h.at[p.HostIP] = at
+		}
+		at.add(spec)
 	}
+}
+
+// count adds what a pod is and asks for.
+func (a *admission) count(spec *pod.Spec) {
+	a.keys[spec.Key]++
 	for name, q := range a.requests(spec.Pod) {
 		sum := a.used[name]
 		sum.Add(q)
 		a.used[name] = sum
+	}
+}
+
+// discount takes back what count adds.
+func (a *admission) discount(spec *pod.Spec) {
+	if a.keys[spec.Key]--; a.keys[spec.Key] == 0 {
+		delete(a.keys, spec.Key)
+	}
+	for name, q := range a.requests(spec.Pod) {
+		rest := a.used[name]
+		rest.Sub(q)
+		a.used[name] = rest
 	}
 }
 
@@ -233,19 +294,31 @@ func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 }
 
 func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
-	if a.keys[spec.Key] {
+	if a.keys[spec.Key] > 0 {
 		return "DuplicatePod", "another pod is already named " + spec.Key.String()
 	}
-	if other, taken := a.uids[spec.UID()]; taken && spec.UID() != "" && other != spec.Key {
+	if other, taken := a.uidHolder(spec.UID()); taken && spec.UID() != "" && other != spec.Key {
 		return duplicateUID, fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
 	}
 	return "", ""
 }
 
+// uidHolder returns the pod that has a UID: the seated one that came last, else one that takes
+// no room.
+func (a *admission) uidHolder(uid string) (holder pod.Key, taken bool) {
+	for _, spec := range slices.Backward(a.uids[uid]) {
+		if spec != a.away {
+			return spec.Key, true
+		}
+	}
+	holder, taken = a.node.UIDs[uid]
+	return holder, taken
+}
+
 func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 	for _, p := range hostPorts(spec.Pod) {
-		if holder, taken := a.ports[portSlot{p.Protocol, p.HostPort}].of(p.HostIP); taken {
-			return "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, holder)
+		if holder := a.portHolder(portSlot{p.Protocol, p.HostPort}, p.HostIP); holder != nil {
+			return "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, holder.Key)
 		}
 	}
 	return "", ""
@@ -277,18 +350,19 @@ func hostPorts(p *v1.Pod) []v1.ContainerPort {
 	return list
 }
 
-// of returns a pod that holds the port at an address.
-func (h *portHolders) of(ip string) (holder pod.Key, taken bool) {
+// portHolder returns a pod that holds the port at an address, nil for none.
+func (a *admission) portHolder(slot portSlot, ip string) *pod.Spec {
+	h := a.ports[slot]
 	switch {
 	case h == nil:
-		return pod.Key{}, false
+		return nil
 	case everyAddress(ip):
-		return h.first, true
-	case h.every != nil:
-		return *h.every, true
+		return a.holder(&h.all)
 	}
-	holder, taken = h.at[ip]
-	return holder, taken
+	if holder := a.holder(&h.every); holder != nil {
+		return holder
+	}
+	return a.holder(h.at[ip])
 }
 
 // everyAddress reports whether a host address stands for all of them.

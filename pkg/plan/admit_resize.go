@@ -13,14 +13,38 @@ const (
 	infeasible = "Infeasible" // never, on this node
 )
 
+// Edits judges edits of seated pods, one after another, each beside all other seated pods.
+// Every pod is seated once, however many edits there are and however often one is refused.
+type Edits struct{ a *admission }
+
+// NewEdits seats pods. It keeps node.UIDs: what the caller changes there counts for the edits
+// that are judged after that.
+func NewEdits(seated []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, seated)} }
+
+// Admit says why want may not replace was, a seated pod; refused is false when it may.
+func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
+	e.a.leave(was)
+	reason, detail := e.a.judge(want)
+	e.a.comeBack()
+	return refusal(want, reason, detail, reason != "" && want.Origin.FromAPI()), reason != ""
+}
+
+// Accept gives want the seat of was.
+func (e *Edits) Accept(want, was *pod.Spec) {
+	e.a.unseat(was)
+	e.a.seat(want)
+}
+
 // FitResize says why a running pod does not get the resources that want asks for
 // beyond those it was given, with the other seated pods beside it; "" when it
 // gets them. Asking for less, or for the same, always fits.
-func FitResize(want, given *pod.Spec, others []*pod.Spec, node Node) (reason, message string) {
-	a := newAdmission(node, others)
+func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
+	a := e.a
+	a.leave(given)
+	defer a.comeBack()
 	asked, has := a.requests(want.Pod), a.requests(given.Pod)
 	for _, name := range slices.SortedFunc(maps.Keys(asked), fitOrder) {
-		n, had, used, capacity := asked[name], has[name], a.used[name], node.Allocatable[name]
+		n, had, used, capacity := asked[name], has[name], a.used[name], a.node.Allocatable[name]
 		sum := used.DeepCopy()
 		sum.Add(n)
 		switch {
@@ -32,4 +56,24 @@ func FitResize(want, given *pod.Spec, others []*pod.Spec, node Node) (reason, me
 		}
 	}
 	return "", ""
+}
+
+// leave has a seated pod hold nothing until it comes back. Its ports, and those of other pods,
+// are not looked at.
+func (a *admission) leave(spec *pod.Spec) {
+	a.discount(spec)
+	a.away = spec
+}
+
+// comeBack ends leave.
+func (a *admission) comeBack() {
+	a.count(a.away)
+	a.away = nil
+}
+
+// unseat takes a pod's seat for good.
+func (a *admission) unseat(spec *pod.Spec) {
+	a.discount(spec)
+	a.gone[spec] = true
+	a.uids[spec.UID()] = slices.DeleteFunc(a.uids[spec.UID()], func(s *pod.Spec) bool { return s == spec })
 }

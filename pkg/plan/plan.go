@@ -22,7 +22,7 @@ import (
 // View is all that Next decides by. NewView makes it for an agent that acts and for a
 // forecast alike.
 type View struct {
-	// Want is the newest spec, with the resources that the pod is given (FitResize);
+	// Want is the newest spec, with the resources that the pod is given (Edits.FitResize);
 	// nil says that the pod has to go.
 	Want *pod.Spec
 	Have pod.Actual

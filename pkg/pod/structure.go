@@ -70,6 +70,26 @@ func StructureProblems(spec *v1.PodSpec) []Problem {
 	return s.problems
 }
 
+// MaxPorts is how many ports the containers of a pod may have in all. Admission looks at each
+// host port again and again; no honest pod comes near.
+const MaxPorts = 2000
+
+// PortsProblem returns the field with which a pod has more than MaxPorts ports, if it has.
+func PortsProblem(spec *v1.PodSpec) (bad Problem, is bool) {
+	n := 0
+	for _, list := range []struct {
+		path string
+		of   []v1.Container
+	}{{"spec.initContainers", spec.InitContainers}, {"spec.containers", spec.Containers}} {
+		for i := range list.of {
+			if n += len(list.of[i].Ports); n > MaxPorts {
+				return Problem{Path: fmt.Sprintf("%s[%d].ports", list.path, i), Msg: fmt.Sprintf("more than %d ports in one pod", MaxPorts)}, true
+			}
+		}
+	}
+	return Problem{}, false
+}
+
 // structure collects the problems of a pod's form.
 type structure struct{ problems []Problem }
 

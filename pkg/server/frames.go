@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	wire "github.com/moby/spdystream/spdy"
 )
@@ -121,7 +122,7 @@ func readSPDYFrames(from io.Reader, streams int) (io.Reader, error) {
 		if length > maxControlFrame {
 			return nil, 0, fmt.Errorf("%w: control frame of %d bytes", errFrame, length)
 		}
-		all := append(header, make([]byte, length)...)
+		all := slices.Concat(header, make([]byte, length))
 		if _, err := io.ReadFull(from, all[len(header):]); err != nil {
 			return nil, 0, err
 		}
