@@ -60,7 +60,7 @@ func TestEdits_AnySequence_IsJudgedAsBesideTheOtherPods(t *testing.T) {
 			answers[reason]++
 			if !is || r.IntN(3) == 0 { // a resize is accepted whatever its ports
 				edits.Accept(want, was)
-				seated = append(others, want)
+				seated = slices.Concat(others, []*pod.Spec{want})
 			}
 		}
 	}

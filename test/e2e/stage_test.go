@@ -85,7 +85,7 @@ func newStage(t *testing.T, n *node.Node) *stage {
 // not have left.
 func (s *stage) clear() {
 	s.judge()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	for _, line := range s.lives.twice(s.name) {
 		s.Error(line)
