@@ -58,7 +58,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       *update,
-		Deadline:            time.Now().Add(18 * time.Minute), // of all scripts together; waitfor has its own
+		Deadline:            time.Now().Add(40 * time.Minute), // of all scripts together; waitfor has its own
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("NODECTL_NODE_NAME", "n1")
 			e.Setenv("NODECTL_ROOT_DIR", filepath.Join(e.WorkDir, "root"))

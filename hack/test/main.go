@@ -39,7 +39,7 @@ func main() {
 	o := options{}
 	flag.StringVar(&o.tier, "tier", "first", "which tests: first or full")
 	flag.IntVar(&o.lanes, "lanes", 3, "how many test binaries run at once")
-	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "hard limit of one test binary")
+	flag.DurationVar(&o.timeout, "timeout", 45*time.Minute, "hard limit of one test binary")
 	flag.StringVar(&o.report, "report", "", "write date, commit, durations and results to this Markdown file")
 	flag.Parse()
 	o.patterns = flag.Args()
