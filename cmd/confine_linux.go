@@ -64,8 +64,8 @@ func restrictFiles(remote bool) error {
 }
 
 // landlockRules returns struct landlock_ruleset_attr of this version of Landlock: the
-// accesses to files and to TCP ports that are handled, hence refused, and what is refused
-// outside of this process.
+// accesses to files and to TCP ports that are handled, hence refused, and the refused means
+// to reach other processes.
 func landlockRules(version int, remote bool) []uint64 {
 	files := uint64(unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
@@ -148,7 +148,7 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// unless skips that many instructions unless what is loaded passes a test.
+// unless skips that many instructions unless the loaded value passes a test.
 func unless(test uint16, value uint32, skipped int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: value, Jf: uint8(skipped)}
 }

@@ -140,7 +140,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		if look.Against, err = forecast.ReadSaved(saved, f.against); err != nil {
 			return failed(exitMerge, err)
 		}
-		r.kept = look.Against.Pods // what is rejected stands as it was saved
+		r.kept = look.Against.Pods // a rejected pod stands as it was saved
 	}
 	if look.Config, err = p.podConfig(r); err != nil {
 		return err

@@ -51,7 +51,7 @@ type page struct {
 	links []string
 }
 
-// check reads every page of site and returns what is broken, and how much it read.
+// check reads every page of site. It returns the broken links and the numbers of pages and links.
 // Links to the repository are looked up in tree.
 func check(site, tree fs.FS) (broken []string, pages, links int, err error) {
 	all := make(map[string]page)

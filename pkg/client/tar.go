@@ -146,7 +146,7 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 // 10 KiB by default.
 const tarPadding = 1 << 20
 
-// drain reads what is behind the end of an archive.
+// drain reads the padding behind the end of an archive.
 func drain(r io.Reader) error {
 	switch n, err := io.CopyN(io.Discard, r, tarPadding); {
 	case n == tarPadding:
