@@ -52,13 +52,14 @@ func (r *Runtime) RunningContainer(ctx context.Context, uid, name string) (strin
 }
 
 // ExecURL returns where the runtime streams a command in a running container, for
-// one connection that is made soon (C-1.40.9).
+// one connection that is made soon (C-1.40.9). A caller that leaves does not cancel the
+// call: the runtime would keep a URL that nothing uses.
 func (r *Runtime) ExecURL(ctx context.Context, uid, container string, cmd []string, s Streams) (*url.URL, error) {
 	id, err := r.RunningContainer(ctx, uid, container)
 	if err != nil {
 		return nil, err
 	}
-	a, err := read(ctx, r, "Exec", r.rt.Exec, &runtimeapi.ExecRequest{
+	a, err := act(ctx, r, "Exec", r.cfg.Timeouts.Read, r.rt.Exec, &runtimeapi.ExecRequest{
 		ContainerId: id, Cmd: cmd, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
 	})
 	if err != nil {
@@ -74,7 +75,7 @@ func (r *Runtime) AttachURL(ctx context.Context, uid, container string, s Stream
 	if err != nil {
 		return nil, err
 	}
-	a, err := read(ctx, r, "Attach", r.rt.Attach, &runtimeapi.AttachRequest{
+	a, err := act(ctx, r, "Attach", r.cfg.Timeouts.Read, r.rt.Attach, &runtimeapi.AttachRequest{
 		ContainerId: id, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
 	})
 	if err != nil {
@@ -104,7 +105,7 @@ func (r *Runtime) PortForwardURL(ctx context.Context, uid string) (*url.URL, err
 	if last == nil {
 		return nil, fmt.Errorf("the pod does not run: %w", ErrNotFound)
 	}
-	a, err := read(ctx, r, "PortForward", r.rt.PortForward, &runtimeapi.PortForwardRequest{PodSandboxId: last.GetId()})
+	a, err := act(ctx, r, "PortForward", r.cfg.Timeouts.Read, r.rt.PortForward, &runtimeapi.PortForwardRequest{PodSandboxId: last.GetId()})
 	if err != nil {
 		return nil, err
 	}

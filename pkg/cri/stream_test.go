@@ -1,7 +1,9 @@
 package cri_test
 
 import (
+	"context"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,6 +77,36 @@ func TestC_1_40_9_StreamURLs(t *testing.T) {
 	rt.Exit(pod.Key{Namespace: "ns", Name: "p"}, "c", 0)
 	if _, err := r.AttachURL(ctx, "u", "c", cri.Streams{Stdout: true}); !errors.Is(err, cri.ErrNotFound) {
 		t.Errorf("a container that has ended: %v", err)
+	}
+}
+
+// A caller that leaves while the runtime makes a URL does not make it forget which: the
+// runtime would keep the token unused.
+// Shows: C-1.40.9.
+func TestStreamURLs_CallerLeaves_URLIsReturned(t *testing.T) {
+	t.Parallel()
+	rt, _, _ := streamed(t)
+	for _, method := range []string{"Exec", "Attach", "PortForward"} {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		r := rt.CRI(cri.Config{Node: "n", OnCall: func(name string) {
+			if name == method {
+				leave()
+			}
+		}})
+		var where *url.URL
+		var err error
+		switch method {
+		case "Exec":
+			where, err = r.ExecURL(ctx, "u", "c", []string{"true"}, cri.Streams{Stdout: true})
+		case "Attach":
+			where, err = r.AttachURL(ctx, "u", "c", cri.Streams{Stdout: true})
+		case "PortForward":
+			where, err = r.PortForwardURL(ctx, "u")
+		}
+		if err != nil || where == nil || ctx.Err() == nil {
+			t.Errorf("%s: %v, %v", method, where, err)
+		}
 	}
 }
 

@@ -157,7 +157,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		left() // it is no request any more
 		if left, ok = f.gate.streams.enter(q); !ok {
 			if q.route.privileged {
-				f.auditRefusal(q, http.StatusTooManyRequests)
+				f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
 			}
 			f.crowd(w)
 			return
@@ -187,7 +187,7 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 	}
 	if (r.Method != http.MethodGet || q.route.streams(q.params)) && crossOrigin(r) {
 		if q.route.privileged {
-			f.auditRefusal(q, http.StatusForbidden)
+			f.auditRefusal(q, fmt.Sprint(http.StatusForbidden))
 		}
 		return q, &Refusal{Code: http.StatusForbidden, Message: "a page of another origin may not ask for this"}
 	}
@@ -198,7 +198,7 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 		refusal = &Refusal{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
 	}
 	if refusal != nil && q.route.privileged {
-		f.auditRefusal(q, refusal.Code)
+		f.auditRefusal(q, fmt.Sprint(refusal.Code))
 	}
 	return q, refusal
 }
@@ -229,9 +229,11 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 	if q.route.privileged {
 		q.result = "ok"
 		defer func() {
-			// A caller that may, and names pods that are not there, gets few lines too.
-			if code, err := strconv.Atoi(q.result); err == nil && code >= 400 && code < 500 {
-				s.auditRefusal(q, code)
+			// A caller that may, and names pods that are not there or opens no streams, gets
+			// few lines too.
+			code, err := strconv.Atoi(q.result)
+			if err == nil && code >= 400 && code < 500 || q.route.kind == upgrade && !q.began {
+				s.auditRefusal(q, q.result)
 				return
 			}
 			s.audit(q, begin, q.result)

@@ -66,14 +66,14 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	s.record(q, attrs)
 }
 
-// auditRefusal writes a line about a privileged call that is refused before it does anything.
-func (s *Server) auditRefusal(q *request, code int) {
+// auditRefusal writes a line about a privileged call that ends before it does anything.
+func (s *Server) auditRefusal(q *request, result string) {
 	hidden, ok := s.refusals.enter(q.caller.Name, time.Now())
 	if !ok {
 		return
 	}
 	q.notRecorded = hidden
-	s.audit(q, time.Now(), fmt.Sprint(code))
+	s.audit(q, time.Now(), result)
 }
 
 // record writes a line to the audit file, and to the log where there is no file or it

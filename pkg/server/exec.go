@@ -64,6 +64,11 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	if r.where, err = where(r); err != nil {
 		return s.refusedByRuntime(err)
 	}
+	defer func() {
+		if q.began = r.used; !r.used {
+			spend(q.Context(), r.where)
+		}
+	}()
 	over, request := newSession(w, q.Request)
 	defer over.end()
 	if over.webSocket {
@@ -88,13 +93,14 @@ func isSPDY(r *http.Request) bool {
 }
 
 // spdyTo returns what speaks SPDY to the runtime's streaming server, until ctx ends. It
-// uses no proxy, and no redirect is followed.
-func spdyTo(ctx context.Context) (*spdy.SpdyRoundTripper, error) {
+// uses no proxy, and no redirect is followed. It sets used once it sends the request.
+func spdyTo(ctx context.Context, used *bool) (*spdy.SpdyRoundTripper, error) {
 	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(dialing, network, address)
 		if err != nil {
 			return nil, err
 		}
+		*used = true
 		// Where a container does not read its stdin, a write waits, with the lock that
 		// closing the streams needs.
 		cutAfter(ctx, conn)
@@ -105,10 +111,28 @@ func spdyTo(ctx context.Context) (*spdy.SpdyRoundTripper, error) {
 	})
 }
 
+// spending is how long the runtime may take to forget a URL.
+const spending = 2 * time.Second
+
+// spend uses up a URL of the runtime's streaming server that has not been used. The runtime
+// keeps it for a minute, and refuses all streams of the node while it keeps 1000. A request
+// that asks for no upgrade starts nothing.
+func spend(ctx context.Context, where *url.URL) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spending)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), nil)
+	if err != nil {
+		return
+	}
+	if answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err == nil {
+		_ = answer.Body.Close()
+	}
+}
+
 // stream runs the runtime's side: it ends when the command or container has, or
 // with ctx. A code that is not 0 is a clientexec.CodeExitError.
 func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
-	transport, err := spdyTo(ctx)
+	transport, err := spdyTo(ctx, &r.used)
 	if err != nil {
 		return err
 	}

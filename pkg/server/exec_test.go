@@ -1,15 +1,21 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
 	clientexec "k8s.io/client-go/util/exec"
 
@@ -241,5 +247,103 @@ func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
 	}
 	if len(lured) > 0 {
 		t.Error("a redirect was followed")
+	}
+}
+
+// TestStreams_NeverOpened_LeaveNoTokenInTheRuntime: whatever handshake a caller fails, and
+// whenever it leaves, the runtime has no token that it keeps for a minute; with 1000 of them
+// it refuses all streams. The audit file has few lines about such calls, and one about a
+// command that ran.
+func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(root(t), "audit.jsonl")
+	var mu sync.Mutex
+	tokens, asked := map[string]bool{}, make(chan struct{})
+	runtime := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(tokens, r.URL.Path)
+		if r.Header.Get("Upgrade") != "" {
+			t.Errorf("%s is opened", r.URL.Path)
+		}
+		w.WriteHeader(http.StatusBadRequest)
+	})
+	issued := 0
+	where := func(ctx context.Context, leaves bool) *url.URL {
+		if leaves {
+			asked <- struct{}{}
+			<-ctx.Done()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		issued++
+		u := *runtime
+		u.Path = fmt.Sprint("/", issued)
+		tokens[u.Path] = true
+		return &u
+	}
+	l := newPlace(t, func(c *Config) {
+		own := c.ExecURL
+		c.Audit = path
+		c.ExecURL = func(ctx context.Context, p *v1.Pod, container string, command []string, s Streams) (*url.URL, error) {
+			if command[0] == "true" {
+				return own(ctx, p, container, command, s)
+			}
+			return where(ctx, command[0] == "leave"), nil
+		}
+		c.AttachURL = func(ctx context.Context, _ *v1.Pod, _ string, _ Streams) (*url.URL, error) {
+			return where(ctx, false), nil
+		}
+		c.PortForwardURL = func(ctx context.Context, _ *v1.Pod) (*url.URL, error) { return where(ctx, true), nil }
+	})
+	const (
+		exec, leave = "/exec/ns/p/c?command=cat&output=1", "/exec/ns/p/c?command=leave&output=1"
+		attach      = "/attach/ns/p/c?output=1"
+		webSocket   = "Upgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+		spdy        = "Upgrade: SPDY/3.1\r\n"
+		v4          = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
+	)
+	begin, calls := time.Now(), 0
+	for _, c := range []struct{ path, header, want string }{
+		{exec, spdy, " 400 "},
+		{exec, spdy + "X-Stream-Protocol-Version: v9\r\n", " 403 "},
+		{exec, webSocket + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v9\r\n", " 403 "},
+		{exec, webSocket + "Sec-WebSocket-Version: 12\r\n", " 400 "},
+		{attach, spdy, " 400 "},
+		{exec, spdy + v4, " 101 "}, // it makes no streams, and leaves
+		{leave, spdy + v4, ""},     // it leaves while the runtime is asked
+		{"/portForward/ns/p", spdy + "X-Stream-Protocol-Version: portforward.k8s.io\r\n", ""},
+	} {
+		for range 3 {
+			calls++
+			conn := l.secure(t, "admin")
+			_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\n%s\r\n", c.path, c.header)
+			if c.want == "" {
+				wait.Receive(t, "the call to the runtime", asked)
+			} else if line, err := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(line, c.want) {
+				t.Errorf("%s %q: %q, %v", c.path, c.header, line, err)
+			}
+			_ = conn.Close()
+		}
+	}
+	most := refusalLines + int(time.Since(begin)/refusalPause) + 1
+	if err := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "true", "output", "1"))["SPDY"].StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard}); err != nil {
+		t.Error(err)
+	}
+	l.stop()
+	mu.Lock()
+	defer mu.Unlock()
+	if issued != calls || len(tokens) > 0 {
+		t.Errorf("of %d calls, %d have a token, and the runtime keeps %d", calls, issued, len(tokens))
+	}
+	ran := 0
+	lines := auditLines(t, path)
+	for _, line := range lines {
+		if line["argv0"] == "true" && line["result"] == "ok" {
+			ran++
+		}
+	}
+	if len(lines)-ran < refusalLines || len(lines)-ran > most || ran != 1 {
+		t.Errorf("%d lines, %d of the command that ran: %v", len(lines), ran, lines)
 	}
 }

@@ -54,6 +54,11 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 	defer f.wg.Wait()
 	defer f.close()
 	defer over.end() // before the others: a write that waits ends with it
+	defer func() {
+		if q.began = over.taken() != nil; !q.began {
+			q.result = "error"
+		}
+	}()
 	f.wg.Go(func() { // when the runtime has hung up, nothing more can be forwarded
 		select {
 		case <-f.conn.CloseChan():
@@ -436,7 +441,13 @@ func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left 
 	if err != nil {
 		return nil, err
 	}
-	transport, err := spdyTo(ctx)
+	used := false
+	defer func() {
+		if !used {
+			spend(ctx, where)
+		}
+	}()
+	transport, err := spdyTo(ctx, &used)
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,7 @@ type request struct {
 	values map[string]string // of the path
 	params url.Values
 	result string // for the audit file
+	began  bool   // of an upgrade: its streams were opened
 	// notRecorded is how many refusals of this caller the audit file does not have.
 	notRecorded int
 }

@@ -99,13 +99,17 @@ func (s *session) last() {
 // soon.
 func (s *session) end() {
 	s.leave()
-	s.mu.Lock()
-	conn := s.conn
-	s.mu.Unlock()
-	if conn != nil {
+	if conn := s.taken(); conn != nil {
 		_ = conn.Close()
 	}
 	s.wg.Wait()
+}
+
+// taken returns the connection, nil until it is taken over.
+func (s *session) taken() *taken {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn
 }
 
 // taken is the connection of a session.
