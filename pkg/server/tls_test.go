@@ -289,7 +289,7 @@ func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 }
 
 // TestC_1_40_5_Health: on the socket, on the TLS port, and on a port of its own where
-// there is nothing else.
+// there is nothing else, and where unauthenticated callers do not learn why a check fails.
 func TestC_1_40_5_Health(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -330,6 +330,14 @@ func TestC_1_40_5_Health(t *testing.T) {
 	_ = a.Body.Close()
 	if a.StatusCode != 200 {
 		t.Errorf("health port: %d", a.StatusCode)
+	}
+	if a, err = http.Get("http://" + cfg.Health + "/healthz/syncloop"); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(a.Body)
+	_ = a.Body.Close()
+	if a.StatusCode != 500 || string(text) != "internal server error: reason withheld" {
+		t.Errorf("health port: %d %q", a.StatusCode, text)
 	}
 	for _, it := range routes() {
 		if it.health {
