@@ -144,7 +144,8 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 		return server.Caller{}, false, nil
 	}
 	shown, now := r.TLS.PeerCertificates, time.Now()
-	var chain, key string
+	var chain chainKey
+	var key string
 	if a.certs == nil || len(shown) == 0 {
 		shown = nil
 	} else if err := checkChain(shown); err != nil {

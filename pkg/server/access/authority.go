@@ -35,9 +35,9 @@ const (
 	comparisons   = 1000 // of names with intermediates' name constraints
 	// verifying is how many chains are verified at a time.
 	verifying = 2
-	// An accepted chain is kept as long as its certificates are valid: verifying it again
-	// would take a place that junk from the same address may have. A refused one is kept for
-	// refusedFor.
+	// An accepted certificate is kept as long as its chain is valid: verifying it again
+	// would take a place that junk from the same address may have. A refused chain is kept
+	// for refusedFor.
 	refusedFor = 10 * time.Second
 	chainsKept = 1024
 )
@@ -147,18 +147,28 @@ type judged struct {
 	from, until time.Time // outside, it has to be verified again
 }
 
-// kept returns the result of the chain from the cache. key names it there.
-func (a *authorities) kept(shown []*x509.Certificate, now time.Time) (key string, said judged, found bool) {
+// chainKey names a chain in the caches: an accepted one by its first certificate, for which
+// other intermediates change nothing. A refused one may have lacked the right ones.
+type chainKey struct{ accepted, refused string }
+
+// kept returns the result of the chain from the caches. key names it there.
+func (a *authorities) kept(shown []*x509.Certificate, now time.Time) (key chainKey, said judged, found bool) {
 	_, generation := a.now(now)
 	sum := sha256.New()
 	_ = binary.Write(sum, binary.BigEndian, generation)
-	for _, c := range shown {
+	for i, c := range shown {
 		_ = binary.Write(sum, binary.BigEndian, int64(len(c.Raw)))
 		sum.Write(c.Raw)
+		if i == 0 {
+			key.accepted = string(sum.Sum(nil))
+		}
 	}
-	key = string(sum.Sum(nil))
-	for _, of := range []*cache.LRUExpireCache{a.accepted, a.refused} {
-		if v, ok := of.Get(key); ok && !now.Before(v.(judged).from) && now.Before(v.(judged).until) {
+	key.refused = string(sum.Sum(nil))
+	for _, in := range []struct {
+		cache *cache.LRUExpireCache
+		key   string
+	}{{a.accepted, key.accepted}, {a.refused, key.refused}} {
+		if v, ok := in.cache.Get(in.key); ok && !now.Before(v.(judged).from) && now.Before(v.(judged).until) {
 			return key, v.(judged), true
 		}
 	}
@@ -167,7 +177,7 @@ func (a *authorities) kept(shown []*x509.Certificate, now time.Time) (key string
 
 // judge verifies the chain, with a few others at a time, and keeps the result under key:
 // the certificate is signed for clients by one of the authorities, and is valid now.
-func (a *authorities) judge(ctx context.Context, key string, shown []*x509.Certificate, now time.Time) (judged, error) {
+func (a *authorities) judge(ctx context.Context, key chainKey, shown []*x509.Certificate, now time.Time) (judged, error) {
 	if err := a.turns.Acquire(ctx, 1); err != nil {
 		return judged{}, err
 	}
@@ -188,7 +198,7 @@ func (a *authorities) judge(ctx context.Context, key string, shown []*x509.Certi
 	if err != nil {
 		a.log.Debug("Client certificate refused", "error", err)
 		said := judged{from: now, until: now.Add(refusedFor)}
-		a.refused.Add(key, said, refusedFor)
+		a.refused.Add(key.refused, said, refusedFor)
 		return said, nil
 	}
 	sum := sha256.Sum256(leaf.Raw)
@@ -202,6 +212,6 @@ func (a *authorities) judge(ctx context.Context, key string, shown []*x509.Certi
 			said.until = c.NotAfter
 		}
 	}
-	a.accepted.Add(key, said, said.until.Sub(now))
+	a.accepted.Add(key.accepted, said, said.until.Sub(now))
 	return said, nil
 }

@@ -135,6 +135,37 @@ func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 	}
 }
 
+// Shows: D2. A caller with a good certificate and no rights cannot make the node verify it
+// again by junk beside it, nor displace the certificates of others from the cache. What was
+// refused for want of an intermediate is accepted with it.
+func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {
+	t.Parallel()
+	ours := newAuthority("ours", nil)
+	between := newAuthority("between", ours)
+	a := (&api{}).access(t, func(c *Config) { c.ClientCAFile = caFile(t, ours.pem()) })
+	verified, _ := counting(a)
+	good := between.issue("mallory")
+	for range 2 {
+		if _, ok, err := a.Who(showing(good)); ok || err != nil {
+			t.Fatalf("without its intermediate: %t, %v", ok, err)
+		}
+	}
+	for i := range 50 {
+		if _, ok, err := a.Who(showing(good, between.cert, newAuthority(fmt.Sprint("junk", i), nil).cert)); !ok || err != nil {
+			t.Fatalf("with its intermediate and junk: %t, %v", ok, err)
+		}
+	}
+	if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+		t.Errorf("without its intermediate, once it is accepted: %t, %v", ok, err)
+	}
+	if n := verified.Load(); n != 2 {
+		t.Errorf("%d verifications, want one refused and one accepted", n)
+	}
+	if n := len(a.certs.accepted.Keys()); n != 1 {
+		t.Errorf("one certificate has %d places in the cache", n)
+	}
+}
+
 // Shows: D2. A crowd of different chains costs few verifications: each peer has a budget,
 // and few run at a time. The accepted chain of the same peer is answered all the while.
 func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
