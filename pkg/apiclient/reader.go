@@ -21,6 +21,10 @@ const (
 // way at once. Pods may name thousands of objects, all in one list.
 const MaxFirstRequests = 64
 
+// MaxNamespaceRequests is how many of them are for objects of one namespace, so that the
+// requests of other namespaces do not wait for them.
+const MaxNamespaceRequests = MaxFirstRequests / 4
+
 // ReaderConfig is the configuration of a Reader.
 type ReaderConfig struct {
 	// Client sends the requests.
@@ -42,7 +46,7 @@ type Reader struct {
 	// Tuning may be changed before the Reader is used.
 	Tuning Tuning
 
-	turns chan struct{} // capacity MaxFirstRequests; a request sends before it, and receives after it
+	turns turns
 
 	permissions permissions
 	tokens      tokens
@@ -75,7 +79,7 @@ func NewReader(cfg ReaderConfig) *Reader {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Reader{cfg: cfg, client: cfg.Client, turns: make(chan struct{}, MaxFirstRequests), Tuning: Tuning{
+	return &Reader{cfg: cfg, client: cfg.Client, turns: newTurns(), Tuning: Tuning{
 		FirstRetry: 800 * time.Millisecond, LastRetry: 30 * time.Second, Confirm: 2 * time.Second,
 		Watch: 5 * time.Minute, WatchGrace: 15 * time.Second, Doubt: 2 * time.Minute,
 		Permission: 5 * time.Second, PageSize: 500,
@@ -89,16 +93,6 @@ func (r *Reader) Transport() (*Transport, error) { return r.client.Transport() }
 func (r *Reader) Release() {
 	if !r.cfg.Shared {
 		r.client.CloseIdleConnections()
-	}
-}
-
-// turn waits until fewer than MaxFirstRequests are under way. done ends the turn.
-func (r *Reader) turn(ctx context.Context) (done func(), err error) {
-	select {
-	case r.turns <- struct{}{}:
-		return func() { <-r.turns }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
 }
 

@@ -384,7 +384,7 @@ func TestObjects_PodNamesThousands_FewAreReadAtATime(t *testing.T) {
 	if got := len(objectsOf(boundPod("one", "x", naming(names...)))); got != pod.MaxObjects {
 		t.Errorf("%d objects of a pod are read, want %d", got, pod.MaxObjects)
 	}
-	names = names[:5*apiclient.MaxFirstRequests]
+	names = names[:5*apiclient.MaxNamespaceRequests]
 	s := newServer(t)
 	for _, name := range names {
 		s.keep("configmaps", configMap(name, "1"))
@@ -410,14 +410,14 @@ func TestObjects_PodNamesThousands_FewAreReadAtATime(t *testing.T) {
 	s.until(t, "as many questions as may be", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return underWay >= apiclient.MaxFirstRequests
+		return underWay >= apiclient.MaxNamespaceRequests
 	})
 	close(release)
 	for w := l.Set(); strings.Count(holds(w), "=1") < len(names); w = l.Set() {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if most > apiclient.MaxFirstRequests {
-		t.Errorf("%d questions at a time, want at most %d", most, apiclient.MaxFirstRequests)
+	if most > apiclient.MaxNamespaceRequests {
+		t.Errorf("%d questions at a time, want at most %d", most, apiclient.MaxNamespaceRequests)
 	}
 }
