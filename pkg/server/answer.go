@@ -63,14 +63,14 @@ func newGate(requests, streams int) *gate {
 	return &gate{maxRequests: int64(requests), streams: podPlaces{limit: int64(streams)}, forwards: podPlaces{limit: maxForwardsListener}}
 }
 
-// podPlaces are places of which those of one pod may take a quarter: who has a right on one
-// pod alone leaves the others theirs.
+// podPlaces are places of which those of one pod may take a quarter, and those of one
+// namespace three: a caller that has a right on these alone leaves the others theirs.
 type podPlaces struct {
 	limit int64
 	all   atomic.Int64
 
-	mu     sync.Mutex
-	ofPods map[string]int64 // by namespace/name
+	mu sync.Mutex
+	of map[string]int64 // by namespace, and by namespace/name of a pod
 }
 
 // enter takes a place for what a request does, until left is called.
@@ -79,23 +79,27 @@ func (p *podPlaces) enter(q *request) (left func(), ok bool) {
 	if !ok || q.values["pod"] == "" {
 		return all, ok
 	}
-	pod := q.values["namespace"] + "/" + q.values["pod"]
+	namespace, quarter := q.values["namespace"], max(1, p.limit/4)
+	pod := namespace + "/" + q.values["pod"]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ofPods[pod] >= max(1, p.limit/4) {
+	if p.of[pod] >= quarter || p.of[namespace] >= max(1, p.limit-quarter) {
 		all()
 		return nil, false
 	}
-	if p.ofPods == nil {
-		p.ofPods = map[string]int64{}
+	if p.of == nil {
+		p.of = map[string]int64{}
 	}
-	p.ofPods[pod]++
+	p.of[pod]++
+	p.of[namespace]++
 	return func() {
 		all()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.ofPods[pod]--; p.ofPods[pod] == 0 {
-			delete(p.ofPods, pod)
+		for _, of := range []string{pod, namespace} {
+			if p.of[of]--; p.of[of] == 0 {
+				delete(p.of, of)
+			}
 		}
 	}, true
 }

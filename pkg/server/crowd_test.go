@@ -172,8 +172,40 @@ func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	for _, left := range all {
 		left()
 	}
-	if _, ok := g.streams.enter(of("greedy")); !ok || len(g.streams.ofPods) != 2 || g.streams.all.Load() != 2 {
-		t.Errorf("places are not given back: %v", g.streams.ofPods)
+	if _, ok := g.streams.enter(of("greedy")); !ok || len(g.streams.of) != 3 || g.streams.all.Load() != 2 {
+		t.Errorf("places are not given back: %v", g.streams.of)
+	}
+}
+
+// Shows: D2. A tenant with rights on all pods of a namespace leaves a quarter of the streams,
+// and of the forwarded connections, to the other namespaces.
+func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
+	t.Parallel()
+	g := newGate(64, 64)
+	of := func(namespace, pod string) *request {
+		return &request{values: map[string]string{"namespace": namespace, "pod": pod}}
+	}
+	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
+		var all []func()
+		for i := range 8 * p.limit {
+			if left, ok := p.enter(of("greedy", fmt.Sprint(i%8))); ok {
+				all = append(all, left)
+			}
+		}
+		if n := int64(len(all)); n != p.limit-p.limit/4 {
+			t.Errorf("%d of %d places are one namespace's", n, p.limit)
+		}
+		for range p.limit / 4 {
+			if _, ok := p.enter(of("other", "p")); !ok {
+				t.Fatal("another namespace has no place")
+			}
+		}
+		for _, left := range all {
+			left()
+		}
+		if _, ok := p.enter(of("greedy", "0")); !ok || p.all.Load() != p.limit/4+1 {
+			t.Errorf("places are not given back: %v", p.of)
+		}
 	}
 }
 

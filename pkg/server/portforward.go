@@ -87,7 +87,7 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 const (
 	maxPorts    = 64  // of one URL
 	maxForwards = 128 // connections of a session at a time
-	// of all sessions of a listener; those of one pod may be a quarter
+	// of all sessions of a listener; those of one pod may be a quarter, of one namespace three
 	maxForwardsListener = 1024
 	maxPairs            = 2 * maxForwards
 	errTooManyForwards  = "too many connections are forwarded"

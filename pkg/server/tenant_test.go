@@ -506,7 +506,7 @@ func TestForwarder_ManySessions_ShareOneBound(t *testing.T) {
 	t.Parallel()
 	local, network := newGate(64, 64), newGate(64, 64)
 	open := func(g *gate, pod string) (open int) {
-		q := &request{values: map[string]string{"namespace": "ns", "pod": pod}}
+		q := &request{values: map[string]string{"namespace": pod, "pod": pod}}
 		for range 2 * maxForwardsListener / maxForwards {
 			f := &forwarder{place: func() (func(), bool) { return g.forwards.enter(q) }}
 			for range 2 * maxForwards {
