@@ -156,7 +156,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, q, refusal)
 		return
 	}
-	trustConn(r.Context())
+	trustConn(r.Context(), c.Name)
 	if q.route.streams(q.params) {
 		left() // it is no request any more
 		if left, ok = f.gate.streams.enter(q); !ok {

@@ -11,8 +11,8 @@ import (
 
 // crowded is a listener that hangs up a connection that is one too many, at once: agents run
 // out of file descriptors for their pods otherwise (F10). A connection counts until it is
-// closed, and for its peer until its caller has shown a right: the API server is one peer,
-// and speaks for all its users.
+// closed: for its peer, and once its caller has shown a right, for the caller, which may have
+// three quarters. The API server is one peer, and speaks for all its users.
 type crowded struct {
 	net.Listener
 	name           string
@@ -22,11 +22,11 @@ type crowded struct {
 
 	mu    sync.Mutex
 	count int
-	peers map[netip.Prefix]int
+	of    map[any]int // by peer (netip.Prefix), and by name of a caller (string)
 }
 
 func (s *Server) bounded(l net.Listener, name string, limit, perPeer int) *crowded {
-	return &crowded{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, peers: map[netip.Prefix]int{}}
+	return &crowded{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, of: map[any]int{}}
 }
 
 // Accept implements net.Listener.
@@ -37,11 +37,7 @@ func (c *crowded) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if peer := Peer(conn.RemoteAddr().String()); c.enter(peer) {
-			trusted := sync.OnceFunc(func() { c.trust(peer) })
-			return &counted{Conn: conn, trusted: trusted, left: sync.OnceFunc(func() {
-				trusted()
-				c.leave()
-			})}, nil
+			return &counted{Conn: conn, in: c, holder: peer}, nil
 		}
 		_ = conn.Close()
 	}
@@ -65,34 +61,45 @@ func Peer(address string) netip.Prefix {
 func (c *crowded) enter(peer netip.Prefix) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.count >= c.limit || c.perPeer > 0 && c.peers[peer] >= c.perPeer {
+	if c.count >= c.limit || c.perPeer > 0 && c.of[peer] >= c.perPeer {
 		if hidden, ok := c.full.Now(); ok {
 			c.log.Warn("Too many connections; more are hung up", "listener", c.name, "peer", peer, "connections", c.count, "limit", c.limit, "limitOfPeer", c.perPeer, "notLogged", hidden)
 		}
 		return false
 	}
 	c.count++
-	if c.perPeer > 0 {
-		c.peers[peer]++
-	}
+	c.of[peer]++
 	return true
 }
 
-// trust counts a connection for its peer no more.
-func (c *crowded) trust(peer netip.Prefix) {
+// trust counts a connection for a caller in place of its peer, unless the caller has its
+// share already.
+func (c *crowded) trust(conn *counted, caller string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.perPeer > 0 {
-		if c.peers[peer]--; c.peers[peer] <= 0 {
-			delete(c.peers, peer)
-		}
+	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < max(1, c.limit-c.limit/4) {
+		c.forget(conn.holder)
+		conn.holder = caller
+		c.of[caller]++
 	}
 }
 
-func (c *crowded) leave() {
+// leave counts a connection no more.
+func (c *crowded) leave(conn *counted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.count--
+	if conn.holder != nil {
+		c.forget(conn.holder)
+		conn.holder = nil
+		c.count--
+	}
+}
+
+// forget counts one connection less for a peer or a caller; mu is held.
+func (c *crowded) forget(holder any) {
+	if c.of[holder]--; c.of[holder] == 0 {
+		delete(c.of, holder)
+	}
 }
 
 // quietFor is the time between two equal warnings.
@@ -121,8 +128,8 @@ func (s *Seldom) Now() (hidden int, ok bool) {
 // counted is a connection that counts until it is closed.
 type counted struct {
 	net.Conn
-	trusted func() // it counts for its peer no more
-	left    func()
+	in     *crowded
+	holder any // for which it counts, nil when it is closed; guarded by in.mu
 }
 
 // countedKey is the context's key for the counted connection of a request.
@@ -143,15 +150,15 @@ func withCounted(ctx context.Context, conn net.Conn) context.Context {
 }
 
 // trustConn says that the caller of a request has shown a right.
-func trustConn(ctx context.Context) {
+func trustConn(ctx context.Context, caller string) {
 	if c, ok := ctx.Value(countedKey{}).(*counted); ok {
-		c.trusted()
+		c.in.trust(c, caller)
 	}
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	defer c.left()
+	defer c.in.leave(c)
 	return c.Conn.Close()
 }
 

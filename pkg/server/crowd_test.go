@@ -125,6 +125,49 @@ func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 	}
 }
 
+// Shows: D2. A caller with any right holds no more connections than three quarters and its
+// peer's share, and the API server has a place.
+func TestCrowd_CallerWithARight_LeavesAQuarter(t *testing.T) {
+	t.Parallel()
+	c := New(Config{}).bounded(nil, "port", 64, 4)
+	connect := func(address, caller string) *counted {
+		peer := Peer(address)
+		if !c.enter(peer) {
+			return nil
+		}
+		conn := &counted{in: c, holder: peer}
+		c.trust(conn, caller)
+		return conn
+	}
+	var greedy []*counted
+	for range 100 {
+		if conn := connect("10.0.0.1:1", "greedy"); conn != nil {
+			greedy = append(greedy, conn)
+		}
+	}
+	if len(greedy) != 48+4 {
+		t.Errorf("one caller has %d of 64 connections", len(greedy))
+	}
+	for range 12 {
+		if connect("10.0.0.2:1", "kube-apiserver-kubelet-client") == nil {
+			t.Fatal("the API server has no place")
+		}
+	}
+	for range 2 { // a connection is closed by more than one
+		for _, conn := range greedy {
+			c.leave(conn)
+		}
+	}
+	for range 64 - 12 {
+		if connect("10.0.0.1:1", "greedy") == nil {
+			break
+		}
+	}
+	if c.count != 64 || c.of["greedy"] != 48 || c.of[Peer("10.0.0.1:1")] != 4 || len(c.of) != 3 {
+		t.Errorf("places are not given back: %d, %v", c.count, c.of)
+	}
+}
+
 // A crowd that comes and goes is logged once in ten seconds.
 func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 	t.Parallel()
@@ -138,7 +181,7 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 					c.enter(peer)
 				}
 				for range 4 {
-					c.leave()
+					c.leave(&counted{holder: peer})
 				}
 			}
 			time.Sleep(quietFor)
