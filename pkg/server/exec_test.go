@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	clientexec "k8s.io/client-go/util/exec"
 
+	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/test/said"
 	"github.com/nodectl/nodectl/test/wait"
@@ -345,5 +346,32 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 	}
 	if len(lines)-ran < refusalLines || len(lines)-ran > most || ran != 1 {
 		t.Errorf("%d lines, %d of the command that ran: %v", len(lines), ran, lines)
+	}
+}
+
+// The streaming server of the library that runtimes use forgets a URL that is used up, and
+// runs nothing.
+func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
+	t.Parallel()
+	l := newPlace(t)
+	exec, err1 := l.cri.ExecURL(t.Context(), "u", "c", []string{"true"}, cri.Streams{Stdout: true})
+	attach, err2 := l.cri.AttachURL(t.Context(), "u", "c", cri.Streams{Stdout: true})
+	forward, err3 := l.cri.PortForwardURL(t.Context(), "u")
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []*url.URL{exec, attach, forward} {
+		spend(t.Context(), u)
+		a, err := http.Post(u.String(), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Body.Close()
+		if a.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %d, want 404", u.Path, a.StatusCode)
+		}
+	}
+	if n := len(l.rt.Execs()); n != 0 {
+		t.Errorf("%d commands ran", n)
 	}
 }
