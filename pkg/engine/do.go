@@ -136,7 +136,9 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	rt := w.env.runtime
 	switch s.Action {
 	case plan.PutVolumes:
-		w.beginInstance(ctx, v.Want, s.Instance)
+		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
+			return err
+		}
 		w.save()
 		place, err := w.place(v.Want)
 		if err != nil {
@@ -149,7 +151,9 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return err
 	case plan.RunSandbox:
 		w.reportSandbox(v, s)
-		w.beginInstance(ctx, v.Want, s.Instance)
+		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
+			return err
+		}
 		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
 			var torn error

@@ -150,7 +150,15 @@ func (w *worker) run(ctx context.Context) {
 		if view.StopWaits != "" && p.Stopping && view.Record.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
 			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
 		}
-		w.remember(ctx, view, p)
+		if err := w.remember(ctx, view, p); err != nil {
+			w.freeSlot(ctx)
+			delay := w.failed()
+			w.log.Warn("End of the pod not recorded", "error", err, "retry", delay.String())
+			if !w.pause(ctx, delay) {
+				return
+			}
+			continue
+		}
 		if p.Gone {
 			w.forgetRest(ctx)
 		}

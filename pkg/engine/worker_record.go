@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -101,7 +102,7 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 
 // remember puts into the record what this look decided: the spec the instance
 // stands for, its end, and since when it stops.
-func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) {
+func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Record.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
 	}
@@ -111,10 +112,14 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) {
 	switch {
 	case w.rec.Terminal != "":
 	case w.update.refused.final && v.Have.Empty() && v.Want != nil:
-		w.refuse(ctx, v.Want)
+		if err := w.refuse(ctx, v.Want); err != nil {
+			return err
+		}
 	case p.Ended.Phase != "":
 		if w.rec.Instance == 0 { // its API server knows the end of what was never here
-			w.beginInstance(ctx, v.Want, 1)
+			if err := w.beginInstance(ctx, v.Want, 1); err != nil {
+				return err
+			}
 		}
 		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
@@ -128,6 +133,7 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) {
 	if p.Stops() {
 		w.rec.noteStopping()
 	}
+	return nil
 }
 
 // noteStopping records since when the instance is being stopped. A plan that pulls
@@ -140,26 +146,33 @@ func (r *instanceRecord) noteStopping() {
 
 // refuse records a refusal for good as the end of an instance that never was, so
 // that no later agent judges the pod again.
-func (w *worker) refuse(ctx context.Context, want *pod.Spec) {
-	w.beginInstance(ctx, want, max(w.rec.Instance, 1))
+func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
+	if err := w.beginInstance(ctx, want, max(w.rec.Instance, 1)); err != nil {
+		return err
+	}
 	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.update.refused.reason
 	w.rec.TerminalMessage = status.Rejected + w.update.refused.message
+	return nil
 }
 
-// beginInstance notes the instance that is about to start.
-func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) {
+// beginInstance notes the instance that is about to start. An older pod of this name is
+// removed first: while that fails, its UID stays the record's, and the pod is tried again.
+func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) error {
 	old := w.rec.UID
+	other := old != "" && old != want.UID()
+	if other {
+		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(ctx, w.key, old)); err != nil {
+			return fmt.Errorf("remove the older pod %s of this name: %w", old, err)
+		}
+	}
 	if !w.rec.Begin(want, instance, time.Now()) {
-		return
+		return nil
 	}
 	w.rec.dirty, w.reported.status = true, counts(w.reported.status)
-	if old == "" || old == want.UID() {
-		return
+	if other {
+		w.reported.status = v1.PodStatus{}
 	}
-	if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(ctx, w.key, old)); err != nil {
-		w.log.Warn("Directory of an older pod of this name not removed", "error", err)
-	}
-	w.reported.status = v1.PodStatus{}
+	return nil
 }
 
 // giveBack returns what the node gave the pod: its cgroup and its users.

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// busyOnce fails to remove what is left of pods as often as left says.
+type busyOnce struct {
+	*disk
+	left int
+	gone map[string]bool // the UIDs that it has removed
+}
+
+func (b *busyOnce) Forget(ctx context.Context, key pod.Key, uid string) error {
+	if b.left > 0 {
+		b.left--
+		return errors.New("device or resource busy")
+	}
+	b.gone[uid] = true
+	return b.disk.Forget(ctx, key, uid)
+}
+
+// blocks are Users that fail to take a block back as often as left says.
+type blocks struct {
+	given map[string]bool
+	left  int
+}
+
+func (b *blocks) Give(uid string) (*pod.Users, error) {
+	b.given[uid] = true
+	return &pod.Users{HostID: 65536, Length: 65536}, nil
+}
+
+func (b *blocks) Take(uid string) error {
+	if b.left > 0 {
+		b.left--
+		return errors.New("input/output error")
+	}
+	delete(b.given, uid)
+	return nil
+}
+
+// A pod that is edited to another UID again and again costs the node one block of user IDs
+// and one directory, also where the removal of the older ones fails for a time.
+func TestEdit_OlderPodNotRemovedAtOnce_IsRemovedLater(t *testing.T) {
+	t.Parallel()
+	ownUsers := func(p *v1.Pod) { p.Spec.HostUsers = new(bool) }
+	for name, c := range map[string]struct{ directory, users int }{ // failures
+		"directory is busy":        {directory: 3},
+		"users are not taken back": {users: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				b, u := &busyOnce{disk: m.disk, left: c.directory, gone: map[string]bool{}}, &blocks{given: map[string]bool{}, left: c.users}
+				m.alter = func(cfg *Config) { cfg.Volumes, cfg.Users = b, u }
+				m.rt.SetHandlers(critest.Handler{UserNamespaces: true})
+				m.src.set(mkpod("web", ofUID("own"), ownUsers))
+				m.arrive()
+				m.expect("web", "Running", true)
+				m.src.set(mkpod("web", ofUID("other"), ownUsers))
+				m.pass(2 * time.Minute)
+				m.expect("web", "Running", true)
+				if given := slices.Sorted(maps.Keys(u.given)); !slices.Equal(given, []string{"other"}) || !b.gone["own"] {
+					t.Errorf("%v have users, directories of %v were removed", given, b.gone)
+				}
+			})
+		})
+	}
+}
