@@ -150,11 +150,12 @@ func (e *entry) hold(uids ...string) {
 }
 
 // noteHeld takes from a report which UIDs the pod's instances hold. Only a report about the
-// newest update ends a hold: the worker may still begin what an older one asks for. freed
-// says that another pod may have a UID now.
+// newest update ends a hold: the worker may still begin what an older one asks for. A report
+// without a list of UIDs ends none: the worker is in quarantine, and containers may run.
+// freed says that another pod may have a UID now.
 func (e *entry) noteHeld(r *report) (freed bool) {
 	before := e.holds
-	if r.gen == e.gen {
+	if r.gen == e.gen && r.holds != nil {
 		e.holds = nil
 	}
 	e.hold(r.holds...)

@@ -54,3 +54,31 @@ func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
 		})
 	}
 }
+
+// The containers of a pod in quarantine go on. No other pod gets the UID, and with it the
+// directories and user IDs, that they run with.
+func TestQuarantine_ContainersRun_TheirUIDIsNotFree(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		v := &trap{disk: m.disk, name: "first"}
+		m.alter = func(c *Config) { c.Volumes = v }
+		m.src.set(mkpod("first", ofUID("own")))
+		m.arrive()
+		m.expect("first", "Running", true)
+		m.disk.mu.Lock()
+		v.left = 3
+		m.disk.mu.Unlock()
+		edited := mkpod("first", ofUID("other"))
+		m.src.set(edited)
+		m.pass(10 * time.Second)
+		m.expect("first", "Running Quarantined", true)
+		m.src.set(edited, mkpod("second", ofUID("own")))
+		m.pass(time.Minute)
+		m.expect("first", "Running Quarantined", true)
+		m.expect("second", "Pending DuplicateUID", false)
+		m.src.set(mkpod("first", ofUID("other"), image("app:2")), mkpod("second", ofUID("own")))
+		m.pass(2 * time.Minute)
+		m.expect("first", "Running", true)
+		m.expect("second", "Running", true)
+	})
+}
