@@ -78,8 +78,8 @@ func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(strin
 // CVE-2019-11251): files and directories only. Links and devices are left out,
 // and told to note; a name that is not below base is an error. "." as base takes
 // every name. Files that together have more than most bytes are an error, before the one
-// that is too many is written: a sparse file of 1 KiB can declare 1 TiB. So are more names,
-// the directories of each name among them, than these bytes have blocks.
+// that is too many is written: a sparse file of 1 KiB can declare 1 TiB. Of these bytes each
+// name above leastNames takes nameSize, and so does each directory that a name makes.
 func Unpack(r io.Reader, base, target string, most int64, note func(string)) error {
 	above, last := filepath.Dir(target), filepath.Base(target)
 	if err := os.MkdirAll(above, 0o777); err != nil {
@@ -96,11 +96,11 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 			_ = inside.Close()
 		}
 	}()
-	names, mostNames := int64(0), max(most/blockSize, leastNames)
-	// Entries that are left out can have data, too.
+	names, before := int64(0), ""
+	// Entries that are left out can have data, too; beside it come the headers of all names.
 	mostBytes := int64(math.MaxInt64)
-	if most < math.MaxInt64/(2*headersSize/blockSize) {
-		mostBytes = most + mostNames*headersSize + tarPadding
+	if most < math.MaxInt64/4 {
+		mostBytes = 2*most + leastNames*nameSize + tarPadding
 	}
 	all := &io.LimitedReader{R: r, N: mostBytes}
 	in, any := tar.NewReader(all), false
@@ -121,12 +121,15 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 		if err != nil {
 			return err
 		}
-		// A name of a PAX header has up to 1 MiB: half a million directories.
-		if names += 1 + int64(strings.Count(rel, string(filepath.Separator))); names > mostNames {
-			return &TooLargeError{Names: mostNames}
+		// A name of a PAX header has up to 1 MiB: half a million directories. Those that it
+		// shares with the name before are counted.
+		names += 1 + int64(strings.Count(rel[shared(rel, before):], string(filepath.Separator)))
+		before = rel
+		if names-leastNames > most/nameSize {
+			return &TooLargeError{Names: leastNames + most/nameSize}
 		}
 		if h.Typeflag == tar.TypeReg {
-			if h.Size > most {
+			if h.Size > most-nameSize*max(0, names-leastNames) {
 				return &TooLargeError{Name: h.Name, Size: h.Size}
 			}
 			most -= h.Size
@@ -158,13 +161,21 @@ func drain(r io.Reader) error {
 	}
 }
 
-// Empty files and directories take room too: a tar may have a name for each block of the
-// bytes that are allowed, and leastNames in any case.
+// Empty files and directories take room too: leastNames are free, and each of the others
+// costs a block of the file system.
 const (
-	blockSize   = 512
-	leastNames  = 10_000
-	headersSize = 4 << 10 // of one name, with its PAX records, on average
+	leastNames = 10_000
+	nameSize   = 4 << 10 // also enough for the headers of one name, on average
 )
+
+// shared returns how many bytes a and b have in common at their beginning.
+func shared(a, b string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
 
 // TooLargeError says that the files of a tar have more bytes, or a tar more names, than
 // allowed.

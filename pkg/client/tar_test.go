@@ -49,7 +49,7 @@ func TestUnpack_NamesWithoutBytes_AreBounded(t *testing.T) {
 	t.Parallel()
 	var sent bytes.Buffer
 	out := tar.NewWriter(&sent)
-	const sentNames = 12_000
+	const freeNames, sentNames = 10_000, 12_000
 	for i := range sentNames {
 		if err := out.WriteHeader(&tar.Header{Name: fmt.Sprintf("data/link-%d", i), Typeflag: tar.TypeSymlink, Linkname: "x"}); err != nil {
 			t.Fatal(err)
@@ -60,11 +60,59 @@ func TestUnpack_NamesWithoutBytes_AreBounded(t *testing.T) {
 	}
 	names := 0
 	err := client.Unpack(bytes.NewReader(sent.Bytes()), "data", filepath.Join(t.TempDir(), "data"), 1<<20, func(string) { names++ })
-	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names != 10_000 || names != 10_000 {
+	const most = freeNames + 1<<20/4096
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names != most || names != most {
 		t.Errorf("1 MiB: %d names, %v", names, err)
 	}
-	if err := client.Unpack(bytes.NewReader(sent.Bytes()), "data", filepath.Join(t.TempDir(), "data"), sentNames*512, func(string) {}); err != nil {
+	const justEnough = (sentNames - freeNames) * 4096
+	if err := client.Unpack(bytes.NewReader(sent.Bytes()), "data", filepath.Join(t.TempDir(), "data"), justEnough, func(string) {}); err != nil {
 		t.Errorf("as many as there are blocks: %v", err)
+	}
+	sent.Truncate(sent.Len() - 1024) // the end of the archive
+	in := io.MultiReader(&sent, bytes.NewReader(block("data/file", tar.TypeReg, strings.Repeat("x", 4097))))
+	err = client.Unpack(in, "data", filepath.Join(t.TempDir(), "data"), justEnough+2*4096, func(string) {})
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Name != "data/file" {
+		t.Errorf("names and a file that share what is allowed: %v", err)
+	}
+}
+
+// Forty names of 1 MiB are 20 million directories, of a block each: 80 GiB where 10 GiB are
+// allowed. They are links here, which count as much and are not made.
+func TestUnpack_ManyNamesOfManyDirectories_TakeNoMoreBlocksThanAllowed(t *testing.T) {
+	t.Parallel()
+	const most, directories = 10 << 30, 500_000
+	in, out := io.Pipe()
+	t.Cleanup(func() { _ = in.Close() })
+	go func() {
+		w := tar.NewWriter(out)
+		for i := range 40 {
+			name := fmt.Sprintf("data/%d/%sx", i, strings.Repeat("a/", directories))
+			if w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: "x"}) != nil {
+				return
+			}
+		}
+		_ = out.CloseWithError(w.Close())
+	}()
+	names := 0
+	err := client.Unpack(in, "data", filepath.Join(t.TempDir(), "data"), most, func(string) { names++ })
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names == 0 || names*directories*4096 > most {
+		t.Errorf("%d names of %d directories are taken: %v", names, directories, err)
+	}
+}
+
+// Files of one deep directory count once each: the directories that a name shares with the
+// one before are there.
+func TestUnpack_FilesOfADeepDirectory_CountOnceEach(t *testing.T) {
+	t.Parallel()
+	const files = 2_000
+	var sent bytes.Buffer
+	for i := range files {
+		sent.Write(block(fmt.Sprint("data/", strings.Repeat("a/", 20), i), tar.TypeSymlink, ""))
+	}
+	sent.Write(make([]byte, 1024))
+	names := 0
+	if err := client.Unpack(&sent, "data", filepath.Join(t.TempDir(), "data"), 1, func(string) { names++ }); err != nil || names != files {
+		t.Errorf("%d names: %v", names, err)
 	}
 }
 
@@ -81,7 +129,7 @@ func TestUnpack_NameOfManyDirectories_CountsAsAll(t *testing.T) {
 	}
 	above := t.TempDir()
 	err := client.Unpack(&sent, "data", filepath.Join(above, "data"), 1<<20, func(string) {})
-	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names != 10_000 {
+	if large, ok := errors.AsType[*client.TooLargeError](err); !ok || large.Names != 10_000+1<<20/4096 {
 		t.Errorf("got %v", err)
 	}
 	if made, err := os.ReadDir(above); err != nil || len(made) > 0 {
