@@ -58,14 +58,16 @@ func clean(s string) bool {
 
 // hidden reports whether a terminal would act on r instead of showing it: C0
 // and C1 controls, bidirectional controls, and what has no width of its own, as soft
-// hyphens, annotations and tags.
+// hyphens, annotations, tags, variation selectors and fillers.
 func hidden(r rune) bool {
 	switch {
-	case r == 0xad, r == 0x180e, r >= 0xfff9 && r <= 0xfffb, r >= 0xe0000 && r <= 0xe007f:
+	case r == 0xad, r == 0x34f, r >= 0x180b && r <= 0x180f, r >= 0xfff9 && r <= 0xfffb, r >= 0xe0000 && r <= 0xe0fff:
+		return true
+	case r >= 0xfe00 && r <= 0xfe0f, r == 0x115f, r == 0x1160, r == 0x3164, r == 0xffa0: // Hangul fillers
 		return true
 	case r < 0x20, r >= 0x7f && r <= 0x9f:
 		return true
-	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x2069, r == 0xfeff, r == 0x061c:
+	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0xfeff, r == 0x061c:
 		return true
 	}
 	return false

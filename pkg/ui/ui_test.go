@@ -233,6 +233,11 @@ func TestClean(t *testing.T) {
 		"replacement \ufffd":     "replacement \ufffd",
 		"so\u00adft\ufff9\u180e": `so\u00adft\ufff9\u180e`,
 		"tag\U000e0041":          `tag\U000e0041`,
+		"we\u206ab\u206f":        `we\u206ab\u206f`,
+		"v\ufe00\ufe0f\u034f":    `v\ufe00\ufe0f\u034f`,
+		"v\U000e0100\U000e01ef":  `v\U000e0100\U000e01ef`,
+		"\u115f\u1160\u3164":     `\u115f\u1160\u3164`,
+		"\uffa0\u180b\u180d":     `\uffa0\u180b\u180d`,
 	} {
 		if got := Clean(in); got != want {
 			t.Errorf("Clean(%q) = %q, want %q", in, got, want)
