@@ -78,7 +78,7 @@ func (l looker) manifests(path string) []File {
 // certificate reads the first certificate of a file.
 func (l looker) certificate(path string) Certificate {
 	c := Certificate{Path: path}
-	data, err := os.ReadFile(l.path(path))
+	data, err := l.read(path)
 	if err != nil {
 		c.Err = reason(err)
 		return c

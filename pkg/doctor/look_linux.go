@@ -2,9 +2,12 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -58,6 +61,26 @@ func (l looker) text(p string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
+}
+
+// mostRead is as much as is read of a file that others may have written.
+const mostRead = 1 << 20
+
+// read reads a regular file that others may have written. It does not block on a FIFO.
+func (l looker) read(p string) ([]byte, error) {
+	f, err := os.OpenFile(l.path(p), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, errors.New("is no regular file"))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, mostRead+1))
+	if err == nil && len(data) > mostRead {
+		return nil, fmt.Errorf("is larger than %d KiB", mostRead>>10)
+	}
+	return data, err
 }
 
 func (l looker) lines(p string) []string { return strings.Split(l.text(p), "\n") }

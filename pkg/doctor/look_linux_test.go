@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -202,6 +203,24 @@ func TestLook_ManifestIsNoRegularFile_IsNotOpened(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("not looked at: %v", want)
+	}
+}
+
+// A user exchanges a file that doctor reads for a FIFO, on which an open blocks, or for a
+// file without end.
+func TestLook_FileExchangedForFIFOOrEndless_IsNotRead(t *testing.T) {
+	t.Parallel()
+	l := looker{tree(t, map[string]string{"zero": "-> /dev/zero", "etc/cni/net.d/1.conf": "x", "large": ""})}
+	if err := errors.Join(unix.Mkfifo(l.path("/fifo"), 0o600), unix.Mkfifo(l.path("/etc/cni/net.d/2.conf"), 0o600), os.Truncate(l.path("/large"), 1<<40)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/fifo": "is no regular file", "/zero": "is no regular file", "/large": "is larger than 1024 KiB"} {
+		if c := l.certificate(path); c.Err != want {
+			t.Errorf("%s: %q, want %q", path, c.Err, want)
+		}
+	}
+	if c := l.cni(); len(c.Broken) != 2 || c.Broken[1] != "/etc/cni/net.d/2.conf: is no regular file" {
+		t.Errorf("%q", c.Broken)
 	}
 }
 

@@ -48,7 +48,7 @@ func (l looker) cni() CNI {
 		if ext != ".conf" && ext != ".conflist" && ext != ".json" {
 			continue
 		}
-		data, err := os.ReadFile(l.path(filepath.Join(c.Dir, name)))
+		data, err := l.read(filepath.Join(c.Dir, name))
 		var list struct {
 			Type    string
 			Plugins []struct{ Type string }
@@ -140,7 +140,7 @@ func (l looker) network(f *Facts) {
 	}
 	if p := f.Where.ResolvConf; p != "" {
 		f.Resolver.Path = p
-		data, err := os.ReadFile(l.path(p))
+		data, err := l.read(p)
 		if err != nil {
 			f.Resolver.Err = reason(err)
 		}
