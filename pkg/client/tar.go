@@ -3,6 +3,7 @@ package client
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,45 +12,66 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 )
 
 // Pack writes a file or a directory with all below it into a tar, under the name
 // base. Symbolic links stay links; what is neither file, directory nor link is
-// left out, and told to note.
+// left out, and told to note. Links that are put in the place of files or directories
+// meanwhile lead nowhere outside source.
 func Pack(w io.Writer, source, base string, note func(string)) error {
-	out := tar.NewWriter(w)
-	err := filepath.WalkDir(source, func(at string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(source, at)
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		return packOne(out, at, path.Join(base, filepath.ToSlash(rel)), info, note)
-	})
+	info, err := os.Lstat(source)
 	if err != nil {
 		return err
 	}
-	return out.Close()
+	dir, at := source, "."
+	if !info.IsDir() {
+		dir, at = filepath.Dir(source), filepath.Base(source)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	p := packer{tar.NewWriter(w), root, note}
+	if err := p.pack(at, base); err != nil {
+		return err
+	}
+	return p.out.Close()
 }
 
-func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(string)) error {
+// packer packs what is beneath root.
+type packer struct {
+	out  *tar.Writer
+	root *os.Root
+	note func(string)
+}
+
+// pack writes what is at a path under name, and all below it.
+func (p packer) pack(at, name string) error {
+	info, err := p.root.Lstat(at)
+	if err != nil {
+		return err
+	}
 	link := ""
+	var f *os.File
 	switch kind := info.Mode().Type(); kind {
 	case 0, fs.ModeDir:
+		if f, err = p.root.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		defer f.Close()
+		if now, err := f.Stat(); err != nil || !os.SameFile(info, now) {
+			return cmp.Or(err, fmt.Errorf("%s was exchanged while it was read", at))
+		}
 	case fs.ModeSymlink:
-		var err error
-		if link, err = os.Readlink(at); err != nil {
+		if link, err = p.root.Readlink(at); err != nil {
 			return err
 		}
 	default:
-		note(at + " is neither file, directory nor link: left out")
+		p.note(filepath.Join(p.root.Name(), at) + " is neither file, directory nor link: left out")
 		return nil
 	}
 	h, err := tar.FileInfoHeader(info, link)
@@ -58,19 +80,27 @@ func packOne(out *tar.Writer, at, name string, info fs.FileInfo, note func(strin
 	}
 	h.Name = name
 	h.Uname, h.Gname, h.Uid, h.Gid = "", "", 0, 0 // of this machine
-	if err := out.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
+	if err := p.out.WriteHeader(h); err != nil || f == nil {
 		return err
 	}
-	f, err := os.Open(at)
+	if info.Mode().IsRegular() {
+		_, err = io.CopyN(p.out, f, h.Size)
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s became shorter while it was read", at)
+		}
+		return err
+	}
+	names, err := f.Readdirnames(-1)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	_, err = io.CopyN(out, f, h.Size)
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s became shorter while it was read", at)
+	slices.Sort(names)
+	for _, n := range names {
+		if err := p.pack(filepath.Join(at, n), path.Join(name, n)); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // Unpack writes what a tar from a container has under the name base to target,

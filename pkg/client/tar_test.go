@@ -31,6 +31,51 @@ func block(name string, kind byte, data string) []byte {
 	return append(append(h, data...), make([]byte, (512-len(data)%512)%512)...)
 }
 
+// writerThat calls a function before the first write that has a text.
+type writerThat struct {
+	bytes.Buffer
+	text string
+	does func() error
+}
+
+func (w *writerThat) Write(b []byte) (int, error) {
+	if w.does != nil && bytes.Contains(b, []byte(w.text)) {
+		err := w.does()
+		if w.does = nil; err != nil {
+			return 0, err
+		}
+	}
+	return w.Buffer.Write(b)
+}
+
+// A user of the machine exchanges a file of a directory that root copies, or the directory
+// above it, for a link to what only root can read, after Pack has looked at it.
+func TestPack_FileExchangedForALink_LinkIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	for name, exchange := range map[string]string{"file": "dir/file", "directory": "dir"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			from, outside := t.TempDir(), t.TempDir()
+			at := filepath.Join(from, exchange)
+			target := filepath.Join(outside, strings.TrimPrefix(exchange, "dir"))
+			if err := errors.Join(os.Mkdir(filepath.Join(from, "dir"), 0o755), os.WriteFile(filepath.Join(from, "dir", "file"), []byte("open"), 0o600),
+				os.WriteFile(filepath.Join(outside, "file"), []byte("secret"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			w := &writerThat{text: "base/dir/file", does: func() error { return errors.Join(os.Rename(at, at+".was"), os.Symlink(target, at)) }}
+			if err := client.Pack(w, from, "base", func(string) {}); err != nil {
+				t.Log(err)
+			}
+			if w.does != nil {
+				t.Error("nothing was exchanged")
+			}
+			if bytes.Contains(w.Bytes(), []byte("secr")) {
+				t.Error("the tar has what the link leads to")
+			}
+		})
+	}
+}
+
 // sparseTar returns a tar with a file of size bytes, of which the last three are there.
 func sparseTar(name string, size int64) []byte {
 	var records strings.Builder
