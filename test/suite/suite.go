@@ -20,8 +20,9 @@ import (
 )
 
 // parallel is how many tests run at the same time unless -parallel says so: tests that
-// share a server wait for it most of their time.
-const parallel = "8"
+// share a server wait for it most of their time, and those that start containers must not
+// starve each other on two cores.
+const parallel = "4"
 
 // Main runs the tests and then the cleanups of what they share. It returns the exit code.
 func Main(m *testing.M) int {

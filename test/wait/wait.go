@@ -23,7 +23,7 @@ const (
 	// Stall is how long an observed value may stay the same before a wait fails.
 	Stall = time.Minute
 	// Limit is how long a wait may take in all, however often the value changes.
-	Limit = 5 * time.Minute
+	Limit = 10 * time.Minute
 )
 
 // An Option changes when a wait gives up.
