@@ -79,4 +79,4 @@ func (p *program) observe(context.Context) (machine, error) {
 func (p *program) kept() ([]pod.Record, error) { return nil, nil }
 
 // lastSets returns what an agent kept of its sources: there is none here.
-func (p *program) lastSets() (map[string]podconfig.Restored, error) { return nil, nil }
+func (p *program) lastSets() func() (map[string]podconfig.Restored, error) { return nil }

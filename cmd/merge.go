@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/forecast"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -125,16 +126,22 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		return err
 	}
 	defer done()
-	r := reading{kept: p.keptSpecs(look.Kept), permissions: file.Say, lasting: true, log: log}
+	r := reading{permissions: file.Say, lasting: true, log: log}
+	var lastSets func() (map[string]podconfig.Restored, error)
 	if look.Observer != nil {
-		sets, err := p.lastSets()
+		lastSets = p.lastSets()
+	}
+	if err := p.confine(); err != nil {
+		return err
+	}
+	if look.Observer != nil {
+		look.Kept = p.keptHere()
+		r.kept = p.keptSpecs(look.Kept)
+		sets, err := lastSets()
 		if err != nil {
 			p.say(p.err.Notice("some of what the agent kept of its sources cannot be read: " + err.Error()))
 		}
 		r.restored = p.restored(sets)
-	}
-	if err := p.confine(); err != nil {
-		return err
 	}
 	if saved != nil {
 		if look.Against, err = forecast.ReadSaved(saved, f.against); err != nil {
@@ -200,17 +207,23 @@ func (p *program) against(ctx context.Context, with string) (look forecast.Optio
 	}
 	look.Observer = runtime
 	look.Here, look.RequireSourceReady, look.Forbids = p.here, p.requireSourceReady(), p.forbids
-	if look.Kept, err = p.kept(); err != nil {
+	return look, nil, func() { _ = runtime.Close() }, nil
+}
+
+// keptHere returns what the agent kept of its pods, with the sources as this command has them.
+func (p *program) keptHere() []pod.Record {
+	kept, err := p.kept()
+	if err != nil {
 		p.say(p.err.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
 	}
-	for i, r := range look.Kept {
+	for i, r := range kept {
 		if r.Want != nil {
 			want := *r.Want
 			want.Origin = p.here(want.Origin)
-			look.Kept[i].Want = &want
+			kept[i].Want = &want
 		}
 	}
-	return look, nil, func() { _ = runtime.Close() }, nil
+	return kept
 }
 
 // largestSaved is the most that a saved set may have: far more than all sources of a

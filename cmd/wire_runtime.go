@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -128,10 +129,15 @@ func inMemory(dir string) bool {
 	return false
 }
 
-// lastSets reads the last good set of each of the agent's layers.
-func (p *program) lastSets() (map[string]podconfig.Restored, error) {
-	sets, err := record.LookSplit(p.cfg.RootDir, bundle.RunDir(p.cfg.RootDir), p.setsKey())
-	return setsByLayer(sets), err
+// lastSets opens the key of last good sets, which may execute a program. read reads the last
+// good set of each of the agent's layers.
+func (p *program) lastSets() (read func() (map[string]podconfig.Restored, error)) {
+	key := p.setsKey()
+	failed := key.Open()
+	return func() (map[string]podconfig.Restored, error) {
+		sets, err := record.LookSplit(p.cfg.RootDir, bundle.RunDir(p.cfg.RootDir), key)
+		return setsByLayer(sets), cmp.Or(failed, err)
+	}
 }
 
 func setsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {

@@ -70,6 +70,13 @@ func NewKey(root, creds string) *Key {
 	return &Key{path: filepath.Clean(root) + keySuffix, creds: creds}
 }
 
+// Open reads the key, if there is one: that may execute a program, and what needs the key
+// later does not.
+func (k *Key) Open() error {
+	_, err := k.open(false)
+	return err
+}
+
 // open returns the key. Where there is none it is made, or else nil.
 func (k *Key) open(make bool) (*opened, error) {
 	k.mu.Lock()

@@ -1,6 +1,7 @@
 package binary
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/wait"
 )
@@ -30,22 +34,7 @@ func TestMerge_BeforeItReads_IsConfined(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	wait.NoError(t, func() error {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", cmd.Process.Pid))
-		if err != nil || len(tasks) == 0 {
-			return fmt.Errorf("process %d has no threads: %v", cmd.Process.Pid, err)
-		}
-		for _, task := range tasks {
-			status, err := os.ReadFile(task)
-			if err != nil {
-				return err
-			}
-			if !strings.Contains(string(status), "\nNoNewPrivs:\t1\n") {
-				return fmt.Errorf("%s: not confined", task)
-			}
-		}
-		return nil
-	})
+	wait.NoError(t, func() error { return isConfined(cmd.Process.Pid) })
 	if _, err := manifest.Write([]byte("{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: a, image: b}]}}\n")); err != nil {
 		t.Error(err)
 	}
@@ -53,4 +42,67 @@ func TestMerge_BeforeItReads_IsConfined(t *testing.T) {
 	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "name: web-n") {
 		t.Errorf("%v: %s", err, out.String())
 	}
+}
+
+// A dry run reads what the agent kept of its pods, which has what the owners of manifests
+// wrote, under Landlock too.
+func TestMergeDryRun_BeforeItReadsRecords_IsConfined(t *testing.T) {
+	t.Parallel()
+	program, err := node.Slim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	socket, manifests, record := filepath.Join(dir, "cri.sock"), filepath.Join(dir, "m"), filepath.Join(dir, "root", "pods", "u", "record.json")
+	stop, err := critest.New().Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if err := errors.Join(os.Mkdir(manifests, 0o755), os.MkdirAll(filepath.Dir(record), 0o700), unix.Mkfifo(record, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "merge", "--dry-run", "--against", "runtime", "-f", manifests, "--node-name", "n",
+		"--root-dir", filepath.Join(dir, "root"), "--runtime-endpoint", "unix://"+socket)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	var fifo *os.File // which opens when merge reads it, and waits for what it holds
+	err = wait.Try(func() (err error) {
+		fifo, err = os.OpenFile(record, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		return err
+	})
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if err := isConfined(cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	fifo.Close()
+	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "some of what the agent kept cannot be read") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// isConfined returns which thread of a process has not given up its rights.
+func isConfined(pid int) error {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(tasks) == 0 {
+		return fmt.Errorf("process %d has no threads: %v", pid, err)
+	}
+	for _, task := range tasks {
+		status, err := os.ReadFile(task)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(status), "\nNoNewPrivs:\t1\n") {
+			return fmt.Errorf("%s: not confined", task)
+		}
+	}
+	return nil
 }
