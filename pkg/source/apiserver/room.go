@@ -84,13 +84,25 @@ func (p *pods) grant() {
 // hasRoom reports whether the objects of c may be read. A namespace has at most as many as
 // are left for the others: one has half, and two have two thirds.
 func (p *pods) hasRoom(c claim) bool {
-	fresh := 0
-	for _, id := range c.ids {
+	if len(c.ids) == 0 {
+		return true
+	}
+	room := max(0, maxObjects-len(p.users)-p.used[c.ids[0].Namespace]) / c.weight
+	return p.fresh(c.ids, room) <= room
+}
+
+// fresh returns how many of ids are not read. It ends the count above most: each retry asks
+// for all pods without room.
+func (p *pods) fresh(ids []objectID, most int) int {
+	n := 0
+	for _, id := range ids {
 		if p.users[id] == 0 {
-			fresh++
+			if n++; n > most {
+				break
+			}
 		}
 	}
-	return fresh == 0 || p.used[c.ids[0].Namespace]+c.weight*fresh <= maxObjects-len(p.users)
+	return n
 }
 
 // retry has the next grant decide again on pods without room.

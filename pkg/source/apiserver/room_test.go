@@ -70,3 +70,29 @@ func TestObjects_ManyPodsNameThousands_ReadersAreBounded(t *testing.T) {
 		t.Errorf("once others are gone, %d pods that waited have room, and %d objects are read of %d", granted, live, len(r.users))
 	}
 }
+
+// TestHasRoom_PodWithoutRoom_IsOneLook: each second the source asks again for every pod
+// without room. It looks at no more objects than tell that there is none.
+func TestHasRoom_PodWithoutRoom_IsOneLook(t *testing.T) {
+	t.Parallel()
+	p := newPods(&Source{})
+	ids := make([]objectID, pod.MaxObjects)
+	for i := range ids {
+		ids[i] = objectID{pod.KindSecret, pod.Key{Namespace: "a", Name: fmt.Sprint(i)}}
+	}
+	for _, most := range []int{0, 7, len(ids)} {
+		if n, want := p.fresh(ids, most), min(most+1, len(ids)); n != want {
+			t.Errorf("room for %d: %d objects are counted, want %d", most, n, want)
+		}
+	}
+	p.used["a"] = maxObjects
+	if p.hasRoom(claim{ids, 1}) || p.hasRoom(claim{ids, smallFirst}) {
+		t.Error("a namespace has more than there is")
+	}
+	for _, id := range ids {
+		p.users[id] = 1
+	}
+	if !p.hasRoom(claim{ids, smallFirst}) || !p.hasRoom(claim{nil, 1}) {
+		t.Error("a pod whose objects are read for others has no room")
+	}
+}
