@@ -1,10 +1,12 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -143,6 +145,36 @@ func TestAudit_AllowedCallsThatDoNothing_HaveFewLines(t *testing.T) {
 	l.stop()
 	if n := len(auditLines(t, path)); n < refusalLines || n > most {
 		t.Errorf("%d lines, want %d", n, refusalLines)
+	}
+}
+
+// A session of port-forward that forwards nothing costs its caller nothing, and has few lines;
+// one that forwards has its own.
+func TestAudit_PortForwardsWithoutConnections_HaveFewLines(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(root(t), "audit.jsonl")
+	l := newPlace(t, func(cfg *Config) { cfg.Audit = path })
+	begin := time.Now()
+	for range 5 * refusalLines {
+		conn := l.secure(t, "admin")
+		_, _ = fmt.Fprint(conn, "GET /portForward/ns/p HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n")
+		if line, err := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(line, " 101 ") {
+			t.Fatalf("%q, %v", line, err)
+		}
+		_ = conn.Close()
+	}
+	forwards := 0
+	for _, d := range l.dialers(t, "admin", "/portForward/ns/p") {
+		local, _ := forwarded(t, d, shouter(t), io.Discard)
+		if got := shout(t, local, "text"); got != "TEXT" {
+			t.Errorf("got %q", got)
+		}
+		forwards++
+	}
+	l.stop()
+	most := refusalLines + int(time.Since(begin)/refusalPause) + 1
+	if n := len(auditLines(t, path)) - forwards; n < refusalLines || n > most {
+		t.Errorf("%d lines of sessions without a connection, want %d", n, refusalLines)
 	}
 }
 

@@ -51,14 +51,15 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 		over.end()
 		return s.refusedByRuntime(err)
 	}
-	defer f.wg.Wait()
-	defer f.close()
-	defer over.end() // before the others: a write that waits ends with it
-	defer func() {
-		if q.began = over.taken() != nil; !q.began {
+	defer func() { // last: what is forwarded has ended
+		q.began = f.next.Load() > 0
+		if over.taken() == nil {
 			q.result = "error"
 		}
 	}()
+	defer f.wg.Wait()
+	defer f.close()
+	defer over.end() // before the others: a write that waits ends with it
 	f.wg.Go(func() { // when the runtime has hung up, nothing more can be forwarded
 		select {
 		case <-f.conn.CloseChan():
@@ -266,7 +267,7 @@ func (p *pairs) close() {
 // runtime.
 type forwarder struct {
 	conn httpstream.Connection
-	next atomic.Int64
+	next atomic.Int64 // so many connections were opened
 	wg   sync.WaitGroup
 
 	place func() (left func(), ok bool) // of the gate, for a connection

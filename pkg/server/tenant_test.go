@@ -265,7 +265,8 @@ func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
 	for i := range 1000 {
 		halves = append(halves, synStream(uint32(2*i+1), half(i)))
 	}
-	for range 3 {
+	const rounds = 2 // as many sessions as have an audit line though they open no stream
+	for range rounds {
 		for _, c := range []struct {
 			path, protocol string
 			frames         []wire.Frame
@@ -282,7 +283,7 @@ func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	wait.Equal(t, "sessions that ended", 12, func() int { return l.log.Count("Privileged call") })
+	wait.Equal(t, "sessions that ended", 4*rounds, func() int { return l.log.Count("Privileged call") })
 	wait.Equal(t, "goroutines of sessions", 0, func() int { return count("moby/spdystream.") })
 }
 
