@@ -1,10 +1,13 @@
 package server
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -66,7 +69,7 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	}
 	defer func() {
 		if q.began = r.used; !r.used {
-			spend(q.Context(), r.where)
+			spend(q.Context(), s.log, r.where)
 		}
 	}()
 	over, request := newSession(w, q.Request)
@@ -92,22 +95,27 @@ func isSPDY(r *http.Request) bool {
 	return httpstream.IsUpgradeRequest(r) && strings.EqualFold(r.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31)
 }
 
-// spdyTo returns what speaks SPDY to the runtime's streaming server, until ctx ends. It
-// uses no proxy, and no redirect is followed. It sets used once it sends the request.
-func spdyTo(ctx context.Context, used *bool) (*spdy.SpdyRoundTripper, error) {
+// spdyTo returns what speaks SPDY to the runtime's streaming server at where, until ctx
+// ends. It uses no proxy, and no redirect is followed. It sets used once it sends the
+// request. As for the kubelet, the certificate counts for nothing: the runtime makes its own,
+// and has given the URL over its socket.
+func spdyTo(ctx context.Context, where *url.URL, used *bool) (*spdy.SpdyRoundTripper, error) {
 	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(dialing, network, address)
 		if err != nil {
 			return nil, err
 		}
-		*used = true
+		*used = where.Scheme != "https"
 		// Where a container does not read its stdin, a write waits, with the lock that
 		// closing the streams needs.
 		cutAfter(ctx, conn)
 		return conn, nil
 	}
 	return spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		PingPeriod: pings, UpgradeTransport: &http.Transport{DialContext: dial},
+		PingPeriod: pings, UpgradeTransport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{
+			InsecureSkipVerify: true,
+			VerifyConnection:   func(tls.ConnectionState) error { *used = true; return nil },
+		}},
 	})
 }
 
@@ -117,22 +125,40 @@ const spending = 2 * time.Second
 // spend uses up a URL of the runtime's streaming server that has not been used. The runtime
 // keeps it for a minute, and refuses all streams of the node while it keeps 1000. A request
 // that asks for no upgrade starts nothing.
-func spend(ctx context.Context, where *url.URL) {
+func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spending)
 	defer cancel()
+	if err := useUp(ctx, where); err != nil {
+		log.Debug("Failed to use up URL of the container runtime's streaming server", "error", withhold(err, where))
+	}
+}
+
+// useUp sends a request as the streams do, but for an upgrade, and waits for the answer.
+func useUp(ctx context.Context, where *url.URL) error {
+	transport, err := spdyTo(ctx, where, new(bool))
+	if err != nil {
+		return err
+	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), nil)
 	if err != nil {
-		return
+		return err
 	}
-	if answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err == nil {
-		_ = answer.Body.Close()
+	conn, err := transport.Dial(r)
+	if err != nil {
+		return err
 	}
+	defer conn.Close()
+	answer, err := http.ReadResponse(bufio.NewReader(conn), r)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
 }
 
 // stream runs the runtime's side: it ends when the command or container has, or
 // with ctx. A code that is not 0 is a clientexec.CodeExitError.
 func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
-	transport, err := spdyTo(ctx, &r.used)
+	transport, err := spdyTo(ctx, r.where, &r.used)
 	if err != nil {
 		return err
 	}

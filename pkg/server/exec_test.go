@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -361,7 +363,7 @@ func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, u := range []*url.URL{exec, attach, forward} {
-		spend(t.Context(), u)
+		spend(t.Context(), slog.New(slog.DiscardHandler), u)
 		a, err := http.Post(u.String(), "", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -373,5 +375,50 @@ func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 	}
 	if n := len(l.rt.Execs()); n != 0 {
 		t.Errorf("%d commands ran", n)
+	}
+}
+
+// A runtime that streams over TLS has a certificate of its own: the request that uses up a
+// URL trusts it as the streams do, and a handshake that fails has used up nothing.
+func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 8)
+	runtime := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path + r.Header.Get("Upgrade")
+	}))
+	t.Cleanup(runtime.Close)
+	where, err := url.Parse(runtime.URL + "/exec/token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	spend(t.Context(), logger, where)
+	if len(asked) != 1 || <-asked != where.Path || text.Len() > 0 {
+		t.Errorf("the URL is not used up: %s", text.String())
+	}
+	broken := outpost(t, func(http.ResponseWriter, *http.Request) {}) // speaks no TLS
+	broken.Scheme, broken.Path = "https", where.Path
+	spend(t.Context(), logger, broken)
+	if got := text.String(); !strings.Contains(got, "use up URL") || strings.Contains(got, "token") {
+		t.Errorf("the log has %q", got)
+	}
+	for to, want := range map[*url.URL]bool{where: true, broken: false} {
+		used := false
+		transport, err := spdyTo(t.Context(), to, &used)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to.String(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := transport.Dial(r)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if used != want || (err == nil) != want {
+			t.Errorf("%s: used %t, want %t: %v", to, used, want, err)
+		}
 	}
 }

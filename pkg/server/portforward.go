@@ -445,10 +445,10 @@ func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left 
 	used := false
 	defer func() {
 		if !used {
-			spend(ctx, where)
+			spend(ctx, s.log, where)
 		}
 	}()
-	transport, err := spdyTo(ctx, &used)
+	transport, err := spdyTo(ctx, where, &used)
 	if err != nil {
 		return nil, err
 	}
