@@ -286,7 +286,9 @@ func (m *Images) trusts(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if p = trust.Judge(f.Name(), trust.Of(st), m.owners); p != nil {
+	is := trust.Of(st)
+	is.FD = int(f.Fd())
+	if p = trust.Judge(f.Name(), is, m.owners); p != nil {
 		return &distrustError{f.Name(), p.What, p.Fix}
 	}
 	return nil

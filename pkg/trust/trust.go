@@ -19,6 +19,7 @@ type Entry struct {
 	Mode      uint32 // permission bits and the sticky bit, as the kernel has them
 	UID, GID  uint32
 	Dir, Link bool
+	FD        int // an open descriptor of it, also of O_PATH; 0: it is looked up by its path
 }
 
 // Problem is who else may write: the zero one is nobody else.
@@ -42,7 +43,7 @@ func Judge(path string, e Entry, owners []int) *Problem {
 	case e.Mode&group != 0 && !trustedGroup(e.GID):
 		return &Problem{path, fmt.Sprintf("can be written by group %d (mode %04o)", e.GID, e.Mode), "chmod g-w " + path}
 	case e.Mode&group != 0: // the bits of root's group are also the mask of an ACL
-		acl, err := readACL(path)
+		acl, err := readACL(path, e.FD)
 		if err != nil {
 			return &Problem{path, fmt.Sprintf("has a POSIX ACL that cannot be read (%v)", err), "setfacl -b " + path}
 		}

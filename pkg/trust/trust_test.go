@@ -114,6 +114,40 @@ func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
 	}
 }
 
+// The ACL is that of the open file, whatever is at its path meanwhile; what is gone has no
+// ACL that would be known.
+func TestJudge_FileIsExchanged_ACLIsOfWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	suite.NeedsRoot(t, "the test gives a file to root's group")
+	path := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(path, nil, 0o644))
+	acl := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, e := range [][3]uint32{{0x01, 6, ^uint32(0)}, {0x02, 6, stranger}, {0x04, 4, ^uint32(0)}, {0x10, 6, ^uint32(0)}, {0x20, 4, ^uint32(0)}} {
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
+		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
+		acl = binary.LittleEndian.AppendUint32(acl, e[2])
+	}
+	must(t, unix.Setxattr(path, "system.posix_acl_access", acl, 0))
+	for name, flags := range map[string]int{"a descriptor": unix.O_RDONLY, "one that cannot read": unix.O_PATH} {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		must(t, err)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		e := trust.Entry{Mode: 0o664, FD: fd}
+		must(t, os.Rename(path, path+".open"))
+		if p := trust.Judge(path, e, nil); p == nil || p.What != "can be written by uid 12345 (POSIX ACL)" {
+			t.Errorf("%s of a file that is gone: %v", name, p)
+		}
+		must(t, os.WriteFile(path, nil, 0o644))
+		if p := trust.Judge(path, e, nil); p == nil || p.What != "can be written by uid 12345 (POSIX ACL)" {
+			t.Errorf("%s of a file that was exchanged: %v", name, p)
+		}
+		must(t, os.Rename(path+".open", path))
+	}
+	if p := trust.Judge(path+".gone", trust.Entry{Mode: 0o664}, nil); p == nil {
+		t.Error("a file that is gone counts as one without an ACL")
+	}
+}
+
 // Above leaves the end to the caller; a loop of links ends.
 func TestAbove_End_IsNotJudged(t *testing.T) {
 	t.Parallel()

@@ -64,7 +64,7 @@ func (cfg *Config) judge(path string, st *state) complaint {
 	if cfg.Permissions == Ignore || !tellsWriters {
 		return complaint{}
 	}
-	p := trust.Judge(path, trust.Entry{Mode: st.mode, UID: st.uid, GID: st.gid, Dir: st.kind == directory, Link: st.kind == symlink}, cfg.Owners)
+	p := trust.Judge(path, trust.Entry{Mode: st.mode, UID: st.uid, GID: st.gid, Dir: st.kind == directory, Link: st.kind == symlink, FD: st.fd}, cfg.Owners)
 	if p == nil {
 		return complaint{}
 	}

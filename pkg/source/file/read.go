@@ -50,6 +50,7 @@ type state struct {
 	uid     uint32
 	gid     uint32
 	mount   uint64       // 0 is unknown
+	fd      int          // of what is open, for as long as it is; 0 is none
 	problem *pod.Problem // of what is refused
 	err     error        // it is refused because it could not be looked at
 }

@@ -87,7 +87,9 @@ func stateOf(fd int, path string) (state, error) {
 	if err := statxName(fd, "", unix.AT_EMPTY_PATH, &stx); err != nil {
 		return state{}, err
 	}
-	return stateFrom(&stx, path), nil
+	st := stateFrom(&stx, path)
+	st.fd = fd
+	return st, nil
 }
 
 func statxName(fd int, name string, flags int, stx *unix.Statx_t) error {
