@@ -179,3 +179,40 @@ func TestAdmission_ManyRefusedPodsGo_IsNotRepeated(t *testing.T) {
 		}
 	})
 }
+
+// Pods that were refused and are removed depend on a pod that stops, too. The end of each
+// does not order the stops of all pods again.
+func TestStopOrder_ManyRefusedPodsGo_IsFoundOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		var orders atomic.Int64
+		m.more = newWishes()
+		m.more.name = "http:http://cfg/"
+		m.alter = func(c *Config) {
+			c.Node = cores("2")
+			c.Visible = func(string, string) bool { orders.Add(1); return true } // an order asks for web alone
+		}
+		on := pod.Dependency{Name: "db", Until: pod.Started}
+		pods := []*pod.Spec{mkpod("db")}
+		for i := range 300 {
+			big := mkpod(fmt.Sprintf("big-%d", i), cpu("3"))
+			big.DependsOn = []pod.Dependency{on}
+			pods = append(pods, big)
+		}
+		m.src.set(pods...)
+		m.more.set(of("http", "http://cfg/", after("web", on)))
+		m.arrive()
+		m.pass(time.Minute)
+		m.unkillable("web")
+		m.more.set()
+		m.settle()
+		orders.Store(0)
+		m.src.set()
+		m.pass(20 * time.Second)
+		if m.phase("big-0") != "gone" || m.phase("big-299") != "gone" || m.phase("db") == "gone" {
+			t.Errorf("big-0 %s, big-299 %s, db, which waits for web, %s", m.phase("big-0"), m.phase("big-299"), m.phase("db"))
+		}
+		if n := orders.Load(); n == 0 || n > 5 {
+			t.Errorf("the stops are ordered %d times for 300 pods that were refused and go", n)
+		}
+	})
+}

@@ -63,17 +63,19 @@ type podOrder struct {
 	// dependents holds, by the key of a pod, the admitted pods that name it as a dependency.
 	// A pod names many keys, most of which may not exist: a key costs one slice.
 	dependents map[pod.Key][]*entry
-	current    bool // the stopOrders of the pods are those of now
+	current    bool // the stopOrders of the admitted pods are those of now
 }
 
 // noteOrder remembers whom e depends on, once it is admitted: before that it waits for no
 // pod, and its source could name any number. forgetOrder comes before e.runs changes.
 func (l *loop) noteOrder(e *entry) {
-	l.order.current = false
+	if e.admitted {
+		l.order.current = false
+	}
 	if e.runs == nil {
 		return
 	}
-	if e.admitted {
+	if e.admitted && !e.ended { // no pod waits for the end of one that has ended
 		for _, d := range e.runs.DependsOn {
 			for _, key := range e.runs.Targets(d) {
 				l.order.dependents[key] = append(l.order.dependents[key], e)
@@ -85,9 +87,9 @@ func (l *loop) noteOrder(e *entry) {
 	}
 }
 
-// forgetOrder forgets whom e, which is gone, depended on.
+// forgetOrder forgets whom e, which is gone, depended on. The order of stops changes only
+// with the lists: the end of a pod that is in none, as one that was refused, costs no new one.
 func (l *loop) forgetOrder(e *entry) {
-	l.order.current = false
 	if e.runs == nil {
 		return
 	}
@@ -97,6 +99,7 @@ func (l *loop) forgetOrder(e *entry) {
 			i := slices.Index(list, e)
 			switch {
 			case i < 0:
+				continue
 			case len(list) == 1:
 				delete(l.order.dependents, key)
 			default:
@@ -104,6 +107,7 @@ func (l *loop) forgetOrder(e *entry) {
 				list[len(list)-1] = nil
 				l.order.dependents[key] = list[:len(list)-1]
 			}
+			l.order.current = false
 		}
 	}
 }
@@ -179,9 +183,10 @@ type stopOrder struct {
 
 // stopWaits says which pod, one that depends on e and goes as well, has to be
 // gone before e stops, and until when that is waited for; "" when none. One that stays
-// holds nothing up, and neither does one of a source that may not name e's objects.
+// holds nothing up, and neither does one of a source that may not name e's objects. A pod
+// that was not admitted has nothing to stop.
 func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
-	if !e.isTerminating() {
+	if !e.isTerminating() || !e.admitted {
 		e.terminatingSince = time.Time{}
 		return "", time.Time{}
 	}
