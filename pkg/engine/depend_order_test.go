@@ -156,6 +156,21 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 	}
 }
 
+// A pod that has ended and gets a new instance by a request is noted once for each name: when
+// it is gone, no list has it.
+func TestStopOrder_NewInstanceByRequest_IsNotedOnce(t *testing.T) {
+	l := orderLoop(Config{})
+	e := l.entry(pod.Key{Namespace: "default", Name: "job"})
+	e.runs = after("job", pod.Dependency{Name: "db", Until: pod.Started})
+	e.want, e.admitted = e.runs, true
+	l.noteOrder(e)
+	e.ended, e.updates = true, make(chan podUpdate, 1)
+	l.handleOperation(t.Context(), &operation{key: e.key})
+	if list := l.order.dependents[pod.Key{Namespace: "default", Name: "db"}]; !e.admitted || len(list) != 1 {
+		t.Errorf("admitted %t, %d times on the list of db", e.admitted, len(list))
+	}
+}
+
 // A pod of another source that has the name which a dependency means in its own source does
 // not stand in for it, unless the policy lets the source name the other one's objects.
 func TestDependency_PodOfAnotherSourceHasItsName_IsNotMeant(t *testing.T) {

@@ -112,6 +112,7 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 	}
 	l.assign(e, o)
 	if !o.restart && e.want != nil && e.ended { // a new instance: another pod may have its ports by now
+		l.forgetOrder(e) // admission notes it again
 		e.admitted, e.ended, e.refused.final = false, false, false
 		l.admit(ctx)
 	}
