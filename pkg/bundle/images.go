@@ -249,7 +249,8 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 // openSame opens an archive that was looked at before. Between the two, a user who can
 // write in the directory can exchange it for a FIFO, which blocks open(2), for a link to a
 // device, which opening can start, or for another file: only the file that was looked at is
-// opened. O_PATH names a file without opening it.
+// opened. O_PATH names a file without opening it. An open that does not block fails where
+// the file's owner holds a write lease, which delays other opens.
 func openSame(path string, want archived) (*os.File, error) {
 	at, err := os.OpenFile(path, unix.O_PATH, 0)
 	if err != nil {
@@ -263,7 +264,7 @@ func openSame(path string, want archived) (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || !archiveOf(&st).same(want) {
 		return nil, errors.New("another file took its place")
 	}
-	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}

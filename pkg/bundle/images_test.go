@@ -3,6 +3,7 @@ package bundle
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -117,6 +118,31 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 				t.Errorf("take: %v", err)
 			}
 		})
+	}
+}
+
+// The owner of an archive holds a write lease on it: the open does not wait until the kernel
+// breaks the lease.
+func TestOpenSame_OwnerHoldsALease_DoesNotWait(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.tar")
+	old(t, path)
+	m := NewImages(ImagesConfig{Dir: dir, Endpoint: "/nowhere", Memory: filepath.Join(dir, "memory")})
+	seen, ok := m.look("a.tar")
+	owners, err := os.Open(path)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	defer owners.Close()
+	if _, err := unix.FcntlInt(owners.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openSame(path, seen)
+	if err == nil {
+		f.Close()
+	}
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("open: %v, want %v", err, unix.EWOULDBLOCK)
 	}
 }
 
