@@ -112,8 +112,9 @@ func dropCapabilities() error {
 
 // deniedCalls change files that root owns, or act on other processes, without any
 // capability and outside of what Landlock handles, or get past the filter: io_uring makes
-// sockets, user namespaces give capabilities, openat2 and clone3 have flags in memory, which
-// a filter cannot read. The kernel executes a program for request_key.
+// sockets, user namespaces, also those of root's containers, give capabilities, openat2 and clone3 have flags in memory, which
+// a filter cannot read. The kernel executes a program for request_key. Whoever guesses the
+// number of another process's shared memory needs no SHMGET. A lock stops other programs.
 var deniedCalls = append([]uint32{
 	unix.SYS_TRUNCATE, unix.SYS_OPENAT2, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FILE_SETATTR,
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
@@ -123,8 +124,9 @@ var deniedCalls = append([]uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_IO_URING_SETUP,
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETATTR,
 	unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER,
-	unix.SYS_CLONE3, unix.SYS_UNSHARE, unix.SYS_SOCKETPAIR,
-	unix.SYS_SHMGET, unix.SYS_MSGGET, unix.SYS_SEMGET, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+	unix.SYS_CLONE3, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_SOCKETPAIR,
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
+	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_FLOCK,
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 }, oldCalls...)
 
@@ -217,8 +219,10 @@ func filterCalls(remote bool) error {
 	// The runtime of Go signals its own threads.
 	filter.denyUnless(unix.SYS_TGKILL, 0, uint32(os.Getpid()))
 	filter.denyUnless(unix.SYS_PRLIMIT64, 0, 0)
-	// The owner of a file gets signals when it is ready.
-	filter.denyIf(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG)
+	// The owner of a file gets signals when it is ready. F_SETLEASE stays: reading a manifest
+	// asks by a lease whether a program is writing it.
+	filter.denyIf(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
+		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW)
 	// Printing asks a terminal these. Others type into it (TIOCSTI, TIOCLINUX), or change
 	// attributes of a file that is open for reading.
 	filter.denyUnless(unix.SYS_IOCTL, 1, unix.TCGETS, unix.TIOCGWINSZ)

@@ -60,6 +60,7 @@ func init() {
 		}
 	}
 	parent := uintptr(os.Getppid())
+	none := ^uintptr(0) // no descriptor, and no number of System V
 	stdin := uintptr(0) // no terminal: a call that reaches it fails with ENOTTY
 	dir := os.Args[1]
 	dial := func(network, address string) func() error {
@@ -112,6 +113,31 @@ func init() {
 		{"fork", call(unix.EINVAL, unix.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_FS)},
 		{"unshare", call(0, unix.SYS_UNSHARE, 0)},
 		{"sysv", call(unix.ENOENT, unix.SYS_MSGGET, 0x6e6f6465)},
+		{"shmat", call(unix.EINVAL, unix.SYS_SHMAT, none)},
+		{"shmctl", call(unix.EINVAL, unix.SYS_SHMCTL, none)},
+		{"semop", call(unix.EINVAL, unix.SYS_SEMOP, none)},
+		{"semtimedop", call(unix.EINVAL, unix.SYS_SEMTIMEDOP, none)},
+		{"semctl", call(unix.EINVAL, unix.SYS_SEMCTL, none)},
+		{"msgsnd", call(unix.EFAULT, unix.SYS_MSGSND, none)},
+		{"msgrcv", call(unix.EINVAL, unix.SYS_MSGRCV, none)},
+		{"msgctl", call(unix.EINVAL, unix.SYS_MSGCTL, none)},
+		{"setns", call(unix.EBADF, unix.SYS_SETNS, none, unix.CLONE_NEWUSER)},
+		{"execve", call(unix.EFAULT, unix.SYS_EXECVE)},
+		{"execveat", call(unix.EFAULT, unix.SYS_EXECVEAT, none)},
+		{"flock", call(unix.EBADF, unix.SYS_FLOCK, none, unix.LOCK_EX)},
+		{"setlk", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_SETLK)},
+		{"setlkw", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_SETLKW)},
+		{"ofdsetlk", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_OFD_SETLK)},
+		{"ofdsetlkw", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_OFD_SETLKW)},
+		{"lease", func() error {
+			f, err := os.Open(filepath.Join(dir, "file"))
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+			return err
+		}},
 		{"truncate", func() error { return os.Truncate(filepath.Join(dir, "file"), 0) }},
 		{"emptied", func() error {
 			f, err := os.OpenFile(filepath.Join(dir, "file"), os.O_RDONLY|os.O_TRUNC, 0)
@@ -169,10 +195,11 @@ func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
+	const others = "shmat, shmctl, semop, semtimedop, semctl, msgsnd, msgrcv, msgctl, setns, execve, execveat, flock, setlk, setlkw, ofdsetlk, ofdsetlkw"
 	const words = "write, create, mkdir, link, execute, connect, runtime, chmod, signal, tgkill, owntgkill, owner, prlimit, ownprlimit, " +
-		"type, linux, size, fastopen, udp, socketpair, fork, unshare, sysv, truncate, emptied, read, remove"
+		"type, linux, size, fastopen, udp, socketpair, fork, unshare, sysv, " + others + ", lease, truncate, emptied, read, remove"
 	const files, sockets = ", write, mkdir, link, remove", ", connect, fastopen, udp"
-	const filtered = "create, execute, runtime, chmod, signal, tgkill, owner, prlimit, type, linux, socketpair, fork, unshare, sysv, truncate, emptied"
+	const filtered = "create, execute, runtime, chmod, signal, tgkill, owner, prlimit, type, linux, socketpair, fork, unshare, sysv, truncate, emptied, " + others
 	for mode, refused := range map[string]string{
 		"before": "",
 		"after":  filtered + files + sockets,
