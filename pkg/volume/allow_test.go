@@ -1,6 +1,7 @@
 package volume_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -206,29 +207,43 @@ func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	}
 }
 
-// A Put that mounted a claim fails while it gives the claim to the pod's group. The next
-// one changes the group of what is mounted already.
+// A Put that mounted a claim fails while it gives the claim to the pod's group, at the first
+// start of the machine or a later one. The next one changes the group.
 func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "file"), "kept")
+	file := filepath.Join(dir, "file")
+	write(t, file, "kept")
 	p := newPlace(t)
 	c := p.config()
-	ctx, cancel := context.WithCancel(t.Context())
+	stop := func() {}
 	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
-		cancel() // the agent stops right after the answer
+		stop() // the agent stops right after the answer
 		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
 	}
-	p.Volumes = volume.New(c)
 	s := withUID(spec(claimVolume("db", "data", false)), uid)
 	s.Origin.Source = "api"
 	s.Pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(77))}
-	if err := p.Volumes.Put(ctx, s, pod.Place{}, 1); err == nil {
-		t.Fatal("put though the agent stopped")
-	}
-	p.put(t, s, 1)
-	info, err := os.Stat(filepath.Join(dir, "file"))
-	if err != nil || info.Sys().(*syscall.Stat_t).Gid != 77 {
-		t.Errorf("%v %v, want the pod's group", info, err)
+	for _, start := range []string{"first", "second"} {
+		var ctx context.Context
+		ctx, stop = context.WithCancel(t.Context())
+		p.Volumes = volume.New(c)
+		if err := p.Volumes.Put(ctx, s, pod.Place{}, 1); err == nil {
+			t.Fatalf("%s start: put though the agent stopped", start)
+		}
+		stop = func() {}
+		p.put(t, s, 1)
+		info, err := os.Stat(file)
+		if err != nil || info.Sys().(*syscall.Stat_t).Gid != 77 {
+			t.Errorf("%s start: %v %v, want the pod's group", start, info, err)
+		}
+		// The machine starts again, and another program has changed the group meanwhile.
+		unmountAll(t, p.root)
+		mark := filepath.Join(p.instance(1), "ready")
+		text, err := os.ReadFile(mark)
+		boot, err2 := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err := errors.Join(err, err2, os.WriteFile(mark, bytes.Replace(text, bytes.TrimSpace(boot), []byte("another"), 1), 0o600), os.Chown(file, 0, 0)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

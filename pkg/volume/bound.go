@@ -40,11 +40,8 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
 	if boundAt(p.path) {
-		switch {
-		case s.again:
+		if s.again || s.bound[p.Name] != nil { // an earlier Put may have failed after this
 			return nil
-		case s.bound[p.Name] != nil: // an earlier Put failed, maybe in the middle of this
-			return b.setGroup(ctx, p, s)
 		}
 		// No container uses it yet, and the mark does not say what it shows.
 		if err := unmount(p.path); err != nil {
@@ -77,11 +74,15 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if err := bind(source, p.path); err != nil {
 		return err
 	}
+	// What stays mounted has the group: the next Put begins a change again that is cut short.
+	if err := b.setGroup(ctx, p, s); err != nil {
+		return errors.Join(err, unmount(p.path))
+	}
 	if s.bound == nil {
 		s.bound = map[string]*v1.HostPathVolumeSource{}
 	}
 	s.bound[p.Name] = shown
-	return b.setGroup(ctx, p, s)
+	return nil
 }
 
 // setGroup gives what the claim holds to the pod's group.
