@@ -54,6 +54,7 @@ type Forecast struct {
 
 	now     time.Time // that plan gets
 	forbids func(want *pod.Spec) string
+	visible podconfig.Visible
 }
 
 // Change is one pod that serving the set would change.
@@ -93,7 +94,7 @@ func Preview(ctx context.Context, o Options) (Forecast, error) {
 	state := o.Config.Once(ctx)
 	switch {
 	case o.Against != nil:
-		return againstSaved(state, o.Against), nil
+		return againstSaved(state, o.Against, o.Config.Visible), nil
 	case o.Observer != nil:
 		have, err := o.Observer.Pods(ctx)
 		if err != nil {
@@ -101,15 +102,15 @@ func Preview(ctx context.Context, o Options) (Forecast, error) {
 		}
 		return againstRuntime(state, have, o, time.Now()), nil
 	}
-	return againstSaved(state, &Saved{}), nil
+	return againstSaved(state, &Saved{}, o.Config.Visible), nil
 }
 
-// noteMissingDependencies notes every pod that depends on one which no source defines: it
-// does not start before one does.
+// noteMissingDependencies notes every pod that depends on one which no source defines that
+// it may depend on: it does not start before one does.
 func (f *Forecast) noteMissingDependencies() {
 	for s := range f.State.Pods.All() {
 		for _, d := range s.DependsOn {
-			if !slices.ContainsFunc(s.Targets(d), func(key pod.Key) bool { return f.State.Pod(key) != nil }) {
+			if _, found := s.Meant(d, f.visible, f.State.Pod); !found {
 				f.Notices = append(f.Notices, fmt.Sprintf("pod %s depends on pod %s, which no source wants", s.Key, d.Name))
 			}
 		}
@@ -117,8 +118,8 @@ func (f *Forecast) noteMissingDependencies() {
 }
 
 // againstSaved compares state with a set that an earlier merge wrote.
-func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
-	f := Forecast{State: state}
+func againstSaved(state *podconfig.Merged, saved *Saved, visible podconfig.Visible) Forecast {
+	f := Forecast{State: state, visible: visible}
 	old := map[pod.Key]*pod.Spec{}
 	for _, s := range saved.Pods {
 		old[s.Key] = s
@@ -152,7 +153,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved) Forecast {
 // againstRuntime compares state with what runs, by the records that the agent kept and,
 // where one is missing, by the hashes on the sandbox and containers.
 func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now time.Time) Forecast {
-	f := Forecast{State: state, now: now, forbids: o.Forbids}
+	f := Forecast{State: state, now: now, forbids: o.Forbids, visible: o.Config.Visible}
 	records := plan.RecordsOf(have, o.Kept)
 	runs := map[pod.Key]pod.Actual{}
 	for _, a := range have {

@@ -127,6 +127,8 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 	}
 	waits := lookSpec("web", "nginx:1")
 	waits.DependsOn = []pod.Dependency{{Name: "db", Until: pod.Ready}}
+	others := lookSpec("db", "postgres:1")
+	others.Origin.Source = "http"
 	moved := *old
 	moved.Origin.Location = "gone"
 	for name, c := range map[string]struct {
@@ -159,6 +161,10 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 		"P21 a dependency that no source wants": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(waits)}}},
 			want:    []string{"ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source wants", "unchanged 0"},
+		},
+		"a dependency on a name that only a pod of another kind of source has": {
+			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(waits)}}, said{name: "http:a", files: []source.File{fileOf(others)}}},
+			want:    []string{"ADD db a/db.yaml:1", "ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source wants", "unchanged 0"},
 		},
 		"an image changed: the kept spec says the field": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},

@@ -73,6 +73,12 @@ func New(c Config) *PodConfig {
 	return p
 }
 
+// Visible reports whether pods of one kind of source may name what another kind defines, as
+// the configuration says.
+func (c *PodConfig) Visible(podSource, objectSource string) bool {
+	return podSource == objectSource || c.visible != nil && c.visible(podSource, objectSource)
+}
+
 // message is one word of one source.
 type message struct {
 	layer    int
