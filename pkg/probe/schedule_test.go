@@ -97,7 +97,7 @@ func TestF5_Stalled(t *testing.T) {
 // verdicts plays results of a readiness probe: verdictsOf says how.
 func verdicts(p *v1.Probe, results string) string { return verdictsOf(pod.Readiness, p, results) }
 
-// verdictsOf plays results, '+' '-' and '?' (the prober's trouble), and returns
+// verdictsOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and returns
 // what each published: R well, U not well, '.' nothing. It ends where the probe
 // has said its last word, with '!'.
 func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
@@ -108,6 +108,8 @@ func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
 		switch r {
 		case '-':
 			err = &pod.ProbeFailure{Message: "ill"}
+		case 'w':
+			err = &pod.ProbeWarning{Message: "elsewhere"}
 		case '?':
 			err = errors.New("trouble")
 		}
@@ -136,6 +138,7 @@ func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 		{"FailureAtThreshold", "++-----", ".R..U.."},
 		{"InterruptedSuccess", "+-+-++", ".....R"},
 		{"InterruptedFailure", "++--+---", ".R.....U"},
+		{"WarningIsASuccess", "ww--w---", ".R.....U"},
 		{"C_1_29_7_TroubleIsNotCounted", "+?+--?-", "..R...U"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

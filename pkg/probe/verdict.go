@@ -61,12 +61,14 @@ func Trouble(err error) bool {
 // After returns the state after one run of p that ended with err, as
 // Prober.Probe returns it, and whether a verdict was published that differs
 // from the one before. Results count when they repeat to their threshold
-// (C-1.29.8); an error that is no *pod.ProbeFailure changes nothing (C-1.29.7).
+// (C-1.29.8): a *pod.ProbeWarning is a success, and the prober's own trouble changes nothing
+// (C-1.29.7).
 func (s State) After(p *v1.Probe, err error) (next State, published bool) {
 	if Trouble(err) {
 		return s, false
 	}
-	ok := err == nil
+	var failure *pod.ProbeFailure
+	ok := !errors.As(err, &failure)
 	if s.runOK != ok {
 		s.run = 0
 	}
