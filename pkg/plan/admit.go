@@ -325,7 +325,8 @@ func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 }
 
 // hostPorts lists the ports that a pod takes on the node: those of containers
-// that stay, and on the host network every container port.
+// that stay, and on the host network every container port. It lists at most pod.MaxPorts: a
+// pod that is being deleted, or that an older agent wrote down, may have more.
 func hostPorts(p *v1.Pod) []v1.ContainerPort {
 	var list []v1.ContainerPort
 	collect := func(c *v1.Container) {
@@ -333,7 +334,7 @@ func hostPorts(p *v1.Pod) []v1.ContainerPort {
 			if port.HostPort == 0 && p.Spec.HostNetwork {
 				port.HostPort = port.ContainerPort
 			}
-			if port.HostPort > 0 {
+			if port.HostPort > 0 && len(list) < pod.MaxPorts {
 				port.Protocol = cmp.Or(port.Protocol, v1.ProtocolTCP)
 				list = append(list, port)
 			}

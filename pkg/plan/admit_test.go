@@ -136,21 +136,42 @@ func TestStartOrder(t *testing.T) {
 // Ports of any number of addresses are judged one by one: a pod's author chooses how many.
 func TestAdmit_PortsOfManyAddresses_AreJudgedOneByOne(t *testing.T) {
 	t.Parallel()
-	const many = 300_000 // compared with one another, they take minutes
-	at := func(name, format string) *pod.Spec {
-		p := &v1.Pod{}
-		p.Name, p.Namespace, p.UID = name, "default", types.UID("uid-"+name)
-		ports := make([]v1.ContainerPort, many)
-		for i := range ports {
-			ports[i] = v1.ContainerPort{HostPort: 80, ContainerPort: 80, HostIP: fmt.Sprintf(format, i)}
+	const pods = 150 // their ports, compared with one another, take minutes
+	at := func(name, format string) (list []*pod.Spec) {
+		for n := range pods {
+			list = append(list, manyPorts(fmt.Sprintf("%s-%d", name, n), pod.MaxPorts, func(i int) v1.ContainerPort {
+				return v1.ContainerPort{HostPort: 80, HostIP: fmt.Sprintf(format, n*pod.MaxPorts+i)}
+			}))
 		}
-		p.Spec.Containers = []v1.Container{{Name: "app", Ports: ports}}
-		return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+		return list
 	}
-	ok, refused := plan.Admit([]*pod.Spec{at("next", "fd00::%x")}, []*pod.Spec{at("first", "fd01::%x")}, plan.Node{})
-	if len(ok) != 1 || len(refused) != 0 {
+	ok, refused := plan.Admit(at("next", "fd00::%x"), at("first", "fd01::%x"), plan.Node{})
+	if len(ok) != pods || len(refused) != 0 {
 		t.Errorf("%d admitted, refused: %+v", len(ok), refused)
 	}
+}
+
+// A pod that was accepted without the bound of a pod's ports holds no more than that.
+func TestAdmit_PodWithPortsBeyondTheBound_HoldsTheFirst(t *testing.T) {
+	t.Parallel()
+	first := manyPorts("first", 60_000, func(i int) v1.ContainerPort { return v1.ContainerPort{HostPort: int32(i + 1)} })
+	last, beyond := portPod("last", 0, fmt.Sprint(pod.MaxPorts)), portPod("beyond", 0, fmt.Sprint(pod.MaxPorts+1))
+	ok, refused := plan.Admit([]*pod.Spec{last, beyond}, []*pod.Spec{first}, plan.Node{})
+	if len(ok) != 1 || ok[0] != beyond || len(refused) != 1 {
+		t.Errorf("admitted: %v, refused: %+v", ok, refused)
+	}
+}
+
+// manyPorts returns a pod with n ports.
+func manyPorts(name string, n int, port func(i int) v1.ContainerPort) *pod.Spec {
+	p := &v1.Pod{}
+	p.Name, p.Namespace, p.UID = name, "default", types.UID("uid-"+name)
+	ports := make([]v1.ContainerPort, n)
+	for i := range ports {
+		ports[i] = port(i)
+	}
+	p.Spec.Containers = []v1.Container{{Name: "app", Ports: ports}}
+	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
 }
 
 // A port is taken at its address and at every one.
