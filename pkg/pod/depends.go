@@ -90,17 +90,16 @@ func DependencyProblem(p *v1.Pod) (Problem, bool) {
 // hold up, by its name alone, what depends on another pod. A nil visible allows no other
 // kind.
 func (s *Spec) Meant(d Dependency, visible func(from, to string) bool, wanted func(Key) *Spec) (key Key, found bool) {
-	for _, key := range s.Targets(d) {
-		if on := wanted(key); on != nil && on.Origin.Source == s.Origin.Source {
-			return key, true
+	for _, target := range s.Targets(d) {
+		switch on := wanted(target); {
+		case on == nil:
+		case on.Origin.Source == s.Origin.Source:
+			return target, true
+		case !found && visible != nil && visible(s.Origin.Source, on.Origin.Source):
+			key, found = target, true
 		}
 	}
-	for _, key := range s.Targets(d) {
-		if on := wanted(key); on != nil && visible != nil && visible(s.Origin.Source, on.Origin.Source) {
-			return key, true
-		}
-	}
-	return Key{}, false
+	return key, found
 }
 
 // Targets returns the keys of the pods that a dependency may mean: that of the
