@@ -118,10 +118,13 @@ func (r *run) syncReaders() {
 			read = &reader{id: id}
 			r.readers[id] = read
 			r.start(read, r.first, func(ctx context.Context, tell func(*pod.Object, error)) { r.readObject(ctx, id, tell) })
-		case !wanted && read != nil:
+		case wanted:
+		case read != nil:
 			r.drop(read)
 			delete(r.readers, id)
-			r.set.Remove(r.objectFile(id))
+			fallthrough
+		default:
+			r.leaveUnread(id)
 		}
 	}
 	clear(r.touched)
@@ -134,6 +137,18 @@ func (r *run) syncReaders() {
 	case !wanted && r.service != nil:
 		r.drop(r.service)
 		r.service = nil
+	}
+}
+
+// leaveUnread takes an object that is not read out of the set. One that is held keeps its
+// last state, or is marked as unreadable.
+func (r *run) leaveUnread(id objectID) {
+	file := r.objectFile(id)
+	switch {
+	case r.held[id] == 0:
+		r.set.Remove(file)
+	case !r.set.Has(file):
+		r.set.Put(unread(file, "there is no room for all that pods name"), nil)
 	}
 }
 

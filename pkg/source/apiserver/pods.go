@@ -26,6 +26,7 @@ type pods struct {
 
 	claims  map[string]claim // by name of source.File: the next grant decides on them
 	refused map[string]claim // those without room
+	held    map[objectID]int // how many started pods without room name an object; at least 1
 	moved   bool             // names has changed since claims were refused
 
 	shown map[pod.Key]*v1.Pod // that cfg.Seen got; empty where there is none
@@ -52,7 +53,7 @@ func newPods(s *Source) *pods {
 	return &pods{
 		Source: s, known: map[string]version{}, deleted: map[types.UID]struct{}{}, opened: map[string]struct{}{},
 		names: map[string][]objectID{}, users: map[objectID]int{}, used: map[string]int{}, touched: map[objectID]struct{}{},
-		claims: map[string]claim{}, refused: map[string]claim{}, shown: map[pod.Key]*v1.Pod{},
+		claims: map[string]claim{}, refused: map[string]claim{}, held: map[objectID]int{}, shown: map[pod.Key]*v1.Pod{},
 	}
 }
 

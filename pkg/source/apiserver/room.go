@@ -53,8 +53,34 @@ func (p *pods) unclaim(file string) {
 
 // settle notes that a file's pod does not wait for room.
 func (p *pods) settle(file string) {
+	p.refuse(file, claim{})
 	delete(p.refused, file)
 	p.set.Remove(p.refusal(file))
+}
+
+// refuse notes that a file's pod waits for room. The objects of one that has started are
+// held: they do not count as deleted, so its volumes keep what they show.
+func (p *pods) refuse(file string, c claim) {
+	was := p.refused[file]
+	p.refused[file] = c
+	if was.weight == c.weight && slices.Equal(was.ids, c.ids) { // at each retry
+		return
+	}
+	p.hold(c, 1)
+	p.hold(was, -1)
+}
+
+// hold adds n to the counts of the objects of c, where its pod has started.
+func (p *pods) hold(c claim, n int) {
+	if c.weight != 1 {
+		return
+	}
+	for _, id := range c.ids {
+		if p.held[id] += n; p.held[id] == 0 {
+			delete(p.held, id)
+		}
+		p.touched[id] = struct{}{}
+	}
 }
 
 // grant decides on the claims: of pods that have started first, then of those that name few
@@ -75,7 +101,7 @@ func (p *pods) grant() {
 			_, still := slices.BinarySearchFunc(c.ids, id, objectID.compare)
 			return !still
 		}))
-		p.refused[file] = c
+		p.refuse(file, c)
 		p.set.Put(unread(p.refusal(file), "the pods of this node, or of the namespace, name too many ConfigMaps and Secrets (at most "+strconv.Itoa(maxObjects)+" are read)"), nil)
 	}
 	clear(p.claims)

@@ -96,3 +96,59 @@ func TestHasRoom_PodWithoutRoom_IsOneLook(t *testing.T) {
 		t.Error("a pod whose objects are read for others has no room")
 	}
 }
+
+// TestObjects_StartedPodWithoutRoom_AreNotGone: others take the room before the pod is read
+// again, as after a restart of the agent. Objects that it names do not count as deleted: what
+// is optional would vanish from its volumes.
+func TestObjects_StartedPodWithoutRoom_AreNotGone(t *testing.T) {
+	t.Parallel()
+	src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, reader: apiclient.NewReader(apiclient.ReaderConfig{})}
+	live := 0
+	r := &run{
+		Source: src, pods: newPods(src), yield: func(source.Snapshot, error) bool { return true },
+		objects: newObjects(func(func(context.Context)) func() { live++; return func() { live-- } }),
+	}
+	put := func(name string, phase v1.PodPhase) string {
+		names := make([]string, 1000)
+		for i := range names {
+			names[i] = fmt.Sprintf("%s-%d", name, i)
+		}
+		p := boundPod(name, "x", naming(names...))
+		p.Namespace, p.UID, p.ResourceVersion, p.Status.Phase = "a", types.UID(name), "1", phase
+		r.put(p, func() {})
+		r.syncReaders()
+		return src.file(pod.KeyOf(p))
+	}
+	marks := func(name string) (all int) {
+		for i := range 1000 {
+			id := objectID{pod.KindConfigMap, pod.Key{Namespace: "a", Name: fmt.Sprintf("%s-%d", name, i)}}
+			if r.set.Has(src.objectFile(id)) {
+				all++
+			}
+		}
+		return all
+	}
+	const room = maxObjects / 2 / 1000
+	var files []string
+	for i := range room {
+		files = append(files, put(fmt.Sprint("other", i), v1.PodRunning))
+	}
+	started, gone := put("started", v1.PodRunning), put("gone", v1.PodRunning)
+	put("pending", v1.PodPending)
+	if live != room*1000 || marks("started") != 1000 || marks("gone") != 1000 || marks("pending") != 0 {
+		t.Errorf("%d are read; of a pod without room, %d and %d of 1000 objects stay, and %d of one that has not started",
+			live, marks("started"), marks("gone"), marks("pending"))
+	}
+	r.remove(gone, "gone")
+	r.retry()
+	r.syncReaders()
+	if marks("started") != 1000 || marks("gone") != 0 || len(r.names[started]) != 0 {
+		t.Errorf("of a pod that is gone, %d objects stay, and %d of the other one", marks("gone"), marks("started"))
+	}
+	r.remove(files[0], "other0")
+	r.retry()
+	r.syncReaders()
+	if len(r.names[started]) != 1000 || live != room*1000 || len(r.held) != 0 || marks("other0") != 0 {
+		t.Errorf("once there is room, %d of the pod's objects are read, %d in all, and %d are held", len(r.names[started]), live, len(r.held))
+	}
+}
