@@ -196,6 +196,18 @@ func (p *Presence) hearListed(n *v1.Node, words uint64) bool {
 	return is != nil && is.UID == n.UID && is.ResourceVersion == n.ResourceVersion
 }
 
+// hearNoneListed takes that a list has no object; see hearListed. It is false if the
+// object was heard of while the list was on its way.
+func (p *Presence) hearNoneListed(words uint64) bool {
+	p.hearing.Lock()
+	defer p.hearing.Unlock()
+	was := p.seen.Load()
+	if was != nil && p.words == words {
+		p.bury(was.UID)
+	}
+	return p.seen.Load() == nil
+}
+
 // believe is hear for an object that may be the newest by the server's word; hearing is
 // held.
 func (p *Presence) believe(n *v1.Node, newest bool) {
@@ -220,9 +232,13 @@ func (p *Presence) believe(n *v1.Node, newest bool) {
 func (p *Presence) gone(uid types.UID) {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
-	if was := p.seen.Load(); was == nil || was.UID != uid {
-		return
+	if was := p.seen.Load(); was != nil && was.UID == uid {
+		p.bury(uid)
 	}
+}
+
+// bury is gone for the object that is known; hearing is held.
+func (p *Presence) bury(uid types.UID) {
 	p.cfg.Log.Warn("Node object is gone from the API server", "node", p.cfg.Observer.Name())
 	p.seen.Store(nil)
 	p.words++

@@ -182,6 +182,7 @@ func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
 func TestC_1_25_3_ReportAfterAChange(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		seen := map[time.Duration]bool{}
+		time.Sleep(time.Minute) // a node that was not ready at first has a patch more
 		for i := range 20 {
 			w.runtime.images.Store(int64(i + 1))
 			n := len(w.server.count("patch nodes"))
@@ -426,6 +427,8 @@ func TestFollow_DataSetBack_ListsAgain(t *testing.T) {
 		cfg.Epoch = func() context.Context { return *epoch.Load() }
 	}, func(t *testing.T, w *world) {
 		time.Sleep(15 * time.Second)
+		w.server.change(func(n *v1.Node) { n.Labels["later"] = "than the backup" })
+		time.Sleep(time.Second)
 		lists := len(w.server.count("list nodes"))
 		w.server.mu.Lock()
 		restored := w.server.node.DeepCopy()

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
@@ -71,8 +70,8 @@ func (p *Presence) list(ctx context.Context) (string, error) {
 		if !p.hearListed(&all.Items[0], words) {
 			return "", nil // the next list says which of the two is the newest
 		}
-	} else if was := p.seen.Load(); was != nil && !apiclient.Older(all.ResourceVersion, was.ResourceVersion) {
-		p.gone(was.UID)
+	} else if !p.hearNoneListed(words) {
+		return "", nil
 	}
 	return all.ResourceVersion, nil
 }
