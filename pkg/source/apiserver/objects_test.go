@@ -399,7 +399,9 @@ func TestObjects_PodNamesThousands_FewAreReadAtATime(t *testing.T) {
 		underWay++
 		most = max(most, underWay)
 		mu.Unlock()
-		<-release
+		if r.Method == http.MethodGet { // a review of permissions is given up after ten seconds
+			<-release
+		}
 		mu.Lock()
 		underWay--
 		mu.Unlock()
