@@ -211,6 +211,9 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 		w.presence.expected = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
+		if !w.isOwner(s.UID) {
+			return nil
+		}
 		if w.env.cgroups != nil {
 			if err := w.env.cgroups.Take(s.UID); err != nil {
 				return err

@@ -376,12 +376,25 @@ func (d *disk) cutOff(killed bool) {
 
 var errFull = fmt.Errorf("no space left on device")
 
-func (d *disk) Load(key pod.Key, _ string) (pod.Record, bool, error) {
+func (d *disk) Load(key pod.Key, uid string) (pod.Record, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.ofAnother(key, uid); err != nil {
+		return pod.Record{}, false, err
+	}
 	r, ok := d.records[key]
 	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
 	return r, ok, nil
+}
+
+// ofAnother is an error where the record of the UID is another pod's; mu is held.
+func (d *disk) ofAnother(key pod.Key, uid string) error {
+	for k, r := range d.records {
+		if k != key && uid != "" && r.UID == uid {
+			return &pod.OwnerError{UID: uid, Owner: k}
+		}
+	}
+	return nil
 }
 
 func (d *disk) All() ([]pod.Record, error) {
@@ -395,6 +408,9 @@ func (d *disk) Save(r pod.Record) error {
 	defer d.mu.Unlock()
 	if d.full {
 		return errFull
+	}
+	if err := d.ofAnother(r.Key, r.UID); err != nil {
+		return err
 	}
 	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
 	d.records[r.Key] = r

@@ -78,3 +78,41 @@ func TestEdit_OlderPodNotRemovedAtOnce_IsRemovedLater(t *testing.T) {
 		})
 	}
 }
+
+// A pod claims the UID of another one that runs, and then another UID, or goes: what the
+// node keeps under the UID stays with the pod that runs.
+func TestEdit_UIDOfAnotherPod_RemovesNothingOfIt(t *testing.T) {
+	t.Parallel()
+	ownUsers := func(p *v1.Pod) { p.Spec.HostUsers = new(bool) }
+	victim := mkpod("victim", ofUID("own"), ownUsers)
+	for name, c := range map[string]struct {
+		sets [][]*pod.Spec
+		runs bool // the pod that claimed the UID, in the end
+	}{
+		"another UID later": {[][]*pod.Spec{{victim}, {victim, mkpod("thief", ofUID("own"))}, {victim, mkpod("thief", ofUID("fresh"))}}, true},
+		"removed":           {[][]*pod.Spec{{victim}, {victim, mkpod("thief", ofUID("own"))}, {victim}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				b, u := &busyOnce{disk: m.disk, gone: map[string]bool{}}, &blocks{given: map[string]bool{}}
+				m.alter = func(cfg *Config) { cfg.Volumes, cfg.Users = b, u }
+				m.rt.SetHandlers(critest.Handler{UserNamespaces: true})
+				for i, set := range c.sets {
+					m.src.set(set...)
+					if i == 0 {
+						m.arrive()
+					}
+					m.pass(2 * time.Minute)
+				}
+				m.expect("victim", "Running", true)
+				if c.runs {
+					m.expect("thief", "Running", true)
+				}
+				if b.gone["own"] || !u.given["own"] || m.disk.records[pod.Key{Namespace: "default", Name: "victim"}].UID != "own" {
+					t.Errorf("removed %v, users of %v, record %+v", b.gone, u.given, m.disk.records[pod.Key{Namespace: "default", Name: "victim"}])
+				}
+			})
+		})
+	}
+}

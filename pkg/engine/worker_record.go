@@ -51,7 +51,7 @@ func (w *worker) loadRecord(uid string) {
 // forgetRest removes what an agent that died early may have left of a pod that
 // nothing else shows.
 func (w *worker) forgetRest(ctx context.Context) {
-	if w.uid == "" {
+	if w.uid == "" || !w.isOwner(w.uid) {
 		return
 	}
 	if err := w.env.volumes.Forget(ctx, w.key, w.uid); err != nil {
@@ -159,9 +159,9 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 // removed first: while that fails, its UID stays the record's, and the pod is tried again.
 func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) error {
 	old := w.rec.UID
-	other := old != "" && old != want.UID()
+	other := w.rec.Instance > 0 && old != "" && old != want.UID() // without an instance, nothing began
 	if other {
-		if err := errors.Join(w.giveBack(old), w.env.volumes.Forget(ctx, w.key, old)); err != nil {
+		if err := w.removeAll(ctx, old); err != nil {
 			return fmt.Errorf("remove the older pod %s of this name: %w", old, err)
 		}
 	}
@@ -188,14 +188,35 @@ func (w *worker) giveBack(uid string) error {
 	return nil
 }
 
+// removeAll removes what the node keeps under the UID: the cgroup with its processes, the
+// users, the directory. It removes nothing where the UID is another pod's.
+func (w *worker) removeAll(ctx context.Context, uid string) error {
+	if !w.isOwner(uid) {
+		return nil
+	}
+	if err := w.giveBack(uid); err != nil {
+		return err
+	}
+	return w.env.volumes.Forget(ctx, w.key, uid)
+}
+
+// isOwner is false where the disk has the UID's record for another pod: manifests may claim
+// UIDs.
+func (w *worker) isOwner(uid string) bool {
+	_, _, err := w.env.records.Load(w.key, uid)
+	var other *pod.OwnerError
+	if !errors.As(err, &other) {
+		return true
+	}
+	w.log.Warn("Nothing is removed: the UID belongs to another pod", "uid", uid, "owner", other.Owner.String())
+	return false
+}
+
 // forget removes what is left of the pod; its record is then empty, and nothing
 // writes it again.
 func (w *worker) forget(ctx context.Context, uid string) error {
 	if uid != "" {
-		if err := w.giveBack(uid); err != nil {
-			return err
-		}
-		if err := w.env.volumes.Forget(ctx, w.key, uid); err != nil {
+		if err := w.removeAll(ctx, uid); err != nil {
 			return err
 		}
 	}

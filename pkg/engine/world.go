@@ -114,11 +114,12 @@ type Users interface {
 // field differences and hooks, never a container: callers go on after an error.
 type Records interface {
 	// Load returns the record of key; ok is false when there is none, or when
-	// it was damaged (it is then set aside, and err says so).
+	// it was damaged (it is then set aside, and err says so). Where the record of uid
+	// is another pod's, err is a *pod.OwnerError.
 	Load(key pod.Key, uid string) (r pod.Record, ok bool, err error)
 	// All returns every readable record.
 	All() ([]pod.Record, error)
-	// Save replaces the record, atomically.
+	// Save replaces the record, atomically, unless it is another pod's.
 	Save(r pod.Record) error
 }
 

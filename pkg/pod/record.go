@@ -1,10 +1,19 @@
 package pod
 
 import (
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
+
+// OwnerError says that the record of a UID is another pod's: a manifest may claim a UID.
+type OwnerError struct {
+	UID   string
+	Owner Key
+}
+
+func (e *OwnerError) Error() string { return fmt.Sprintf("UID %s belongs to pod %s", e.UID, e.Owner) }
 
 // Record is what cannot be observed about one pod: it lives in
 // <root-dir>/pods/<uid>/ and nowhere else.

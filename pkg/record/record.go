@@ -63,7 +63,7 @@ func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err er
 		case ok && rec.Key == key:
 			return rec, true, nil
 		case ok:
-			return pod.Record{}, false, fmt.Errorf("record of UID %s belongs to pod %s, not to %s", uid, rec.Key, key)
+			return pod.Record{}, false, fmt.Errorf("record of pod %s: %w", key, &pod.OwnerError{UID: uid, Owner: rec.Key})
 		}
 	}
 	former, indexErr := r.uidOf(key)
@@ -109,7 +109,7 @@ func (r *Records) Save(rec pod.Record) error {
 			return nil
 		}
 		if have, err := decode(old); err == nil && have.Key != rec.Key {
-			return fmt.Errorf("record of pod %s: UID %s belongs to pod %s", rec.Key, rec.UID, have.Key)
+			return fmt.Errorf("record of pod %s: %w", rec.Key, &pod.OwnerError{UID: rec.UID, Owner: have.Key})
 		}
 	}
 	if err := makeDir(dir); err != nil {
