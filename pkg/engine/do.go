@@ -140,6 +140,10 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 			return err
 		}
 		w.save()
+		var other *pod.OwnerError
+		if errors.As(w.rec.saveErr, &other) {
+			return other // what the node keeps under the UID is not this pod's
+		}
 		place, err := w.place(v.Want)
 		if err != nil {
 			return err

@@ -279,7 +279,9 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	if e == nil {
 		s, runs := l.orphans[key]
 		e = l.entry(key)
-		e.admitted, e.given = runs, s.Spec // it stays admitted (C-1.31.5)
+		// A running pod stays admitted (C-1.31.5). Where no record has its spec, admission judges
+		// an edit of the UID.
+		e.admitted, e.given = runs && (s.Spec != nil || s.Is(want)), s.Spec
 		e.hold(s.uids()...)
 		over = s.Terminated() && s.Is(want)
 	}

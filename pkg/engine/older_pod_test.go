@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,4 +116,34 @@ func TestEdit_UIDOfAnotherPod_RemovesNothingOfIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// ofAnother are records of which that of one UID is another pod's.
+type ofAnother struct {
+	*disk
+	uid string
+}
+
+func (o ofAnother) Save(r pod.Record) error {
+	if r.UID == o.uid {
+		return &pod.OwnerError{UID: r.UID, Owner: pod.Key{Namespace: "default", Name: "thief"}}
+	}
+	return o.disk.Save(r)
+}
+
+// A pod does not start under a UID whose record is another pod's: when the other one goes,
+// what the node keeps under the UID is removed.
+func TestStart_RecordOfUIDIsAnotherPods_NothingStarts(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.alter = func(cfg *Config) { cfg.Records = ofAnother{m.disk, "own"} }
+		m.src.set(mkpod("victim", ofUID("own")), mkpod("web"))
+		m.arrive()
+		m.pass(2 * time.Minute)
+		m.expect("web", "Running", true)
+		m.expect("victim", "Pending", false)
+		if state := m.rt.State(); strings.Contains(state, "victim") {
+			t.Errorf("runtime:\n%s", state)
+		}
+	})
 }

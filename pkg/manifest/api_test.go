@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -183,6 +184,9 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
+		"metadata.uid": func(p *v1.Pod) { // of a static pod, whose directories it would share
+			p.UID = types.UID(pod.StaticUID("n1", "default", "web-n1"))
+		},
 		"spec.nodeName":            func(p *v1.Pod) { p.Spec.NodeName = "n2" },
 		"spec.containers[0].ports": func(p *v1.Pod) { p.Spec.Containers[0].Ports = make([]v1.ContainerPort, pod.MaxPorts+1) },
 		"spec": func(p *v1.Pod) { // more objects than are read for one pod

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -53,7 +54,9 @@ func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 		return err
 	}
 	logs := key.Namespace + "_" + key.Name + "_" + uid
-	if err := oneName(logs); err != nil {
+	if len(logs) > syscall.NAME_MAX {
+		logs = "" // such a directory cannot have been made
+	} else if err := oneName(logs); err != nil {
 		return fmt.Errorf("log directory %q: %w", logs, err)
 	}
 	if err := v.forget(ctx, dir, uid, logs); err != nil {
@@ -67,7 +70,7 @@ func (v *Volumes) forget(ctx context.Context, dir, uid, logs string) error {
 		return err
 	}
 	v.forgetMark(dir)
-	if v.cfg.PodLogsDir != "" {
+	if v.cfg.PodLogsDir != "" && logs != "" {
 		if err := v.removeLogs(ctx, logs); err != nil {
 			return err
 		}

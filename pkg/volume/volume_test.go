@@ -362,6 +362,18 @@ func TestForgetRemovesAllOfOnePod(t *testing.T) {
 	}
 }
 
+// A name with which no log directory can be made: the sandbox never started, and what else
+// there is goes.
+func TestForget_NameTooLongForALogDirectory_RemovesTheRest(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.put(t, withUID(spec(empty("data")), uid), 1)
+	long := pod.Key{Namespace: "default", Name: strings.Repeat("n", 253)}
+	if err := p.Forget(t.Context(), long, uid); err != nil || exists(t, filepath.Join(p.root, "pods", uid)) {
+		t.Errorf("forget: %v", err)
+	}
+}
+
 // BenchmarkPut is what an instance with two emptyDirs and a hostPath costs.
 func BenchmarkPut(b *testing.B) {
 	v := volume.New(volume.Config{RootDir: b.TempDir()})
