@@ -11,30 +11,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Node is what admission knows of this node. A field that is empty is not
-// known, and nothing is refused for it, but for a pod that asks for labels.
+// Node is what admission knows of this node. A field that is empty is not known, and no pod
+// is refused for it, except one that asks for labels.
 type Node struct {
 	Name   string
-	Labels map[string]string // asked for by node selectors and node affinity
+	Labels map[string]string // node selectors and node affinity ask for them
 	Taints []v1.Taint        // only NoExecute counts, and not for static pods
-	OS     string            // as GOOS
+	OS     string            // as in GOOS
 	// Kernel is its release, "6.1.0-13-amd64": it decides which sysctls are safe.
 	Kernel string
-	// Sysctls are allowed although they are unsafe: names, and beginnings of names
-	// that end in "*".
+	// Sysctls are allowed although they are unsafe: names, and prefixes of names that end in
+	// "*".
 	Sysctls []string
-	// Allocatable is what pods may ask for in all. What it does not list is not
-	// limited (C-1.31.4a), but for huge pages: a size that is missing is not there.
+	// Allocatable is the total that pods may request. A resource that it does not list is not
+	// limited (C-1.31.4a), except huge pages: a size that it does not list is not there.
 	Allocatable v1.ResourceList
-	// UIDs holds, by UID, pods that have one and take no room by it: those that have ended
-	// and are still here, and those whose earlier instance, of another UID, is.
+	// UIDs holds, by UID, pods that hold a UID and take no room by it: those that have
+	// terminated and are still here, and those whose earlier instance has another UID.
 	UIDs map[string]pod.Key
-	// Terminating holds the keys of seated pods that stop: they keep what they hold
-	// until the last container and volume is gone, and a pod waits for that.
+	// Terminating holds the keys of admitted pods that stop: they keep their room until the
+	// last container and volume is gone, and other pods wait for that.
 	Terminating map[pod.Key]bool
-	// MaxPods is how many pods may be here; 0 is no limit.
+	// MaxPods is how many pods the node may have; 0 is no limit.
 	MaxPods int
-	// NoAppArmor says that the kernel confines nothing by AppArmor profiles.
+	// NoAppArmor says that the kernel does not enforce AppArmor profiles.
 	NoAppArmor bool
 }
 
@@ -42,31 +42,29 @@ type Node struct {
 type Refusal struct {
 	Spec            *pod.Spec
 	Reason, Message string
-	// Detail says what of this node is in the way, where the Message does not; for the log.
+	// Detail says what of this node the pod does not fit, where the Message does not; for the
+	// log.
 	Detail string
-	// Final says that the pod is not to be judged again: its phase is Failed. So it
-	// is with pods of an API server, whose controllers make another one (C-1.15.1),
-	// unless the pod fits once the terminating pods are gone. Any other pod is
-	// Pending, and may start when what it lacked is there.
+	// Final says that the pod is not judged again: its phase is Failed. This holds for pods
+	// of an API server, which a controller replaces (C-1.15.1), unless the pod fits once the
+	// terminating pods are gone. Any other pod is Pending, and may start later.
 	Final bool
 }
 
-// Admit says which of the wanted pods may start beside the seated ones. Seated
-// pods keep their seats, count, and are not judged again (C-1.31.5): they are the
-// specs of what is on the node and has not ended for good. A refused pod that is
-// not Final is to be asked for again when the set changes (unlike the kubelet,
-// C-1.31.4).
+// Admit returns which of the desired pods may start beside the admitted ones (seated).
+// Admitted pods count and are not judged again (C-1.31.5): they are the specs of the pods on
+// the node that have not terminated. A refused pod that is not Final is judged again when the
+// set changes (unlike the kubelet, C-1.31.4).
 //
-// A scheduler does not count a pod that was deleted by force, and the kubelet admits
-// another pod into its capacity. Here that pod waits until the capacity is free: an
-// API server's pod that fits once the terminating pods are gone is refused, but not
-// for good, and a pod that is judged later does not get what it waits for.
+// A scheduler does not count a pod that was deleted by force, and the kubelet admits another
+// pod into its capacity. Here that pod waits until the capacity is free: the refusal of an
+// API server's pod is not final if it fits once the terminating pods are gone. A pod that is
+// judged later does not get what it waits for.
 //
-// Pods are judged in the order in which they start; who is judged first gets
-// the port or the seat. No pod is stopped for a more important one: there is no
-// preemption (C-1.31.2), for static pods neither. The answer does not depend on
-// the order of the arguments, but for two pods of one key, of which the first
-// stays.
+// Pods are judged in the order in which they start; the first one gets the port or the room.
+// No pod is stopped for one of higher priority: there is no preemption (C-1.31.2), not for
+// static pods either. The answer does not depend on the order of the arguments, except for
+// two pods of one key, of which the first stays.
 func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
 	now := newAdmission(node, seated)
 	later := now // when the terminating pods are gone
@@ -101,8 +99,8 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 	return ok, refused
 }
 
-// uidOwners returns, by UID, the wanted pods that did not choose theirs: a pod that claims
-// one of these is refused, whatever its priority.
+// uidOwners returns, by UID, the desired pods that did not choose theirs. A pod that claims
+// one of these UIDs is refused, whatever its priority.
 func uidOwners(want []*pod.Spec) map[string]pod.Key {
 	owners := make(map[string]pod.Key, len(want))
 	for _, spec := range want {
@@ -115,7 +113,7 @@ func uidOwners(want []*pod.Spec) map[string]pod.Key {
 
 const duplicateUID = "DuplicateUID"
 
-// messages are the kubelet's by reason, where they say nothing of this node.
+// messages are the kubelet's, by reason, where they do not depend on this node.
 var messages = map[string]string{
 	"PodOSSelectorNodeLabelDoesNotMatch": "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
 	"PodOSNotSupported":                  "Failed to admit pod as the OS field doesn't match node OS",
@@ -133,10 +131,9 @@ func refusal(spec *pod.Spec, reason, detail string, final bool) Refusal {
 	return Refusal{Spec: spec, Reason: reason, Message: detail, Final: final}
 }
 
-// StartOrder compares two pods by who starts first: the one of higher priority
-// (critical pods have the highest, from 2,000,000,000 on), then the one that
-// stands earlier (file, line), then by key. It is 0 only for pods of one key and
-// place.
+// StartOrder compares two pods by which starts first: the one of higher priority (critical
+// pods have 2,000,000,000 and more), then the earlier one by file and line, then by key. It
+// is 0 only for pods of one key and place.
 func StartOrder(a, b *pod.Spec) int {
 	return cmp.Or(
 		-cmp.Compare(Priority(a), Priority(b)),
@@ -161,8 +158,8 @@ type admission struct {
 	uids  map[string][]*pod.Spec
 	ports map[portSlot]*portHolders
 	used  v1.ResourceList // of what the node lists
-	// away is the seated pod whose edit is judged: it holds nothing meanwhile. Those in gone
-	// hold nothing any more.
+	// away is the admitted pod whose edit is being judged: it holds nothing meanwhile. Those
+	// in gone were replaced and hold nothing any more.
 	away *pod.Spec
 	gone map[*pod.Spec]bool
 }
@@ -184,16 +181,16 @@ type portSlot struct {
 	port     int32
 }
 
-// portHolders are the pods that hold a port of the node, by the addresses at which they
-// do: one look finds the one in the way, however many addresses there are.
+// portHolders are the pods that hold a port of the node, by their addresses: one lookup finds
+// the conflict, however many addresses there are.
 type portHolders struct {
 	all   holders
 	every holders             // those that hold it at every address
-	at    map[string]*holders // those that hold it there
+	at    map[string]*holders // those that hold it at one address
 }
 
-// holders are pods that hold the same thing, in the order in which they were seated. Almost
-// always there is one.
+// holders are pods that hold the same thing, in the order of their admission. Almost always
+// there is one.
 type holders struct {
 	first *pod.Spec
 	more  []*pod.Spec
@@ -209,8 +206,8 @@ func (h *holders) add(spec *pod.Spec) {
 	}
 }
 
-// holder returns the first of the pods that is not away, nil for none. It drops those
-// that are gone, so that each is passed over once.
+// holder returns the first of the pods that is not away, nil for none. It drops replaced
+// ones, so that each is passed over once.
 func (a *admission) holder(h *holders) *pod.Spec {
 	if h == nil {
 		return nil
@@ -257,7 +254,7 @@ func (a *admission) seat(spec *pod.Spec) {
 	}
 }
 
-// count adds what a pod is and asks for.
+// count adds a pod's key and requests.
 func (a *admission) count(spec *pod.Spec) {
 	a.keys[spec.Key]++
 	for name, q := range a.requests(spec.Pod) {
@@ -267,7 +264,7 @@ func (a *admission) count(spec *pod.Spec) {
 	}
 }
 
-// discount takes back what count adds.
+// discount reverts count.
 func (a *admission) discount(spec *pod.Spec) {
 	if a.keys[spec.Key]--; a.keys[spec.Key] == 0 {
 		delete(a.keys, spec.Key)
@@ -279,9 +276,9 @@ func (a *admission) discount(spec *pod.Spec) {
 	}
 }
 
-// judge returns the first reason that speaks against spec (C-1.31.4a), "" when
-// none does, and what of this node is in the way. The order is the kubelet's, after what it never meets: one name or
-// UID twice.
+// judge returns the first reason against spec (C-1.31.4a), "" for none, and the detail for
+// the log. The order is the kubelet's, after two cases that the kubelet never meets: one name
+// or UID twice.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
 		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
@@ -303,8 +300,8 @@ func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// uidHolder returns the pod that has a UID: the seated one that came last, else one that takes
-// no room.
+// uidHolder returns the pod that has a UID: the admitted one that came last, else one that
+// takes no room.
 func (a *admission) uidHolder(uid string) (holder pod.Key, taken bool) {
 	for _, spec := range slices.Backward(a.uids[uid]) {
 		if spec != a.away {
@@ -324,9 +321,9 @@ func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// hostPorts lists the ports that a pod takes on the node: those of containers
-// that stay, and on the host network every container port. It lists at most pod.MaxPorts: a
-// pod that is being deleted, or that an older agent wrote down, may have more.
+// hostPorts lists the host ports of a pod: those of containers that keep running, and on the
+// host network every container port. It lists at most pod.MaxPorts: a pod that is being
+// deleted, or that an older agent recorded, may have more.
 func hostPorts(p *v1.Pod) []v1.ContainerPort {
 	var list []v1.ContainerPort
 	collect := func(c *v1.Container) {
@@ -366,5 +363,5 @@ func (a *admission) portHolder(slot portSlot, ip string) *pod.Spec {
 	return a.holder(h.at[ip])
 }
 
-// everyAddress reports whether a host address stands for all of them.
+// everyAddress reports whether a host address means all of them.
 func everyAddress(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }

@@ -19,7 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// sysctls lets a pod set what is safe or allowed, and nothing of the host's own.
+// sysctls refuses a pod with a sysctl that is neither safe nor allowed, or is the host's own.
 func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	sc := spec.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -40,7 +40,7 @@ func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// matches reports whether a name is one that the pattern allows.
+// matches reports whether the pattern allows a name.
 func matches(pattern, name string) bool {
 	if prefix, ok := strings.CutSuffix(sysctl.NormalizeName(pattern), "*"); ok {
 		return strings.HasPrefix(name, prefix)
@@ -48,10 +48,10 @@ func matches(pattern, name string) bool {
 	return sysctl.NormalizeName(pattern) == name
 }
 
-// safeSysctl reports whether a sysctl is a pod's own and does no harm to others
-// (contract, appendix F; the kubelet before 1.37 does not know tcp_notsent_lowat
-// and tcp_slow_start_after_idle). Older kernels have some of them once for the whole
-// machine; of a kernel that is not known nothing is assumed.
+// safeSysctl reports whether a sysctl is a pod's own and does no harm to others (contract,
+// appendix F; the kubelet before 1.37 does not know tcp_notsent_lowat and
+// tcp_slow_start_after_idle). In older kernels some are global. For an unknown kernel none of
+// those count as safe.
 func safeSysctl(name, kernel string) bool {
 	since := func(major, minor uint) bool {
 		v, err := version.ParseGeneric(kernel)
@@ -73,8 +73,8 @@ func safeSysctl(name, kernel string) bool {
 	return false
 }
 
-// system holds the pod's own label and spec.os against this node's system. It
-// is the label that is read, not the node selector.
+// system compares the pod's own label and spec.os with this node's system. It reads the
+// label, not the node selector.
 func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	if a.node.OS == "" {
 		return "", ""
@@ -88,9 +88,8 @@ func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// fit holds what the pod asks for against what is left. Requests count, limits
-// do not; those of init containers and sidecars as they run together, and the
-// pod's overhead.
+// fit compares what the pod requests with what is left. Requests count, limits do not: those
+// of init containers and sidecars as they run together, and the pod's overhead.
 func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
 		return "OutOf" + string(v1.ResourcePods), insufficient(v1.ResourcePods, 1, int64(n), int64(a.node.MaxPods))
@@ -107,12 +106,12 @@ func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// insufficient is the kubelet's message of what does not fit.
+// insufficient is the kubelet's message for a resource that does not fit.
 func insufficient(name v1.ResourceName, requested, used, capacity int64) string {
 	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, requested, used, capacity)
 }
 
-// units counts a quantity as the kubelet's messages do: CPU in thousandths.
+// units converts a quantity as the kubelet's messages do: CPU in thousandths.
 func units(name v1.ResourceName, q quantity.Quantity) int64 {
 	if name == v1.ResourceCPU {
 		return q.MilliValue()
@@ -120,8 +119,8 @@ func units(name v1.ResourceName, q quantity.Quantity) int64 {
 	return q.Value()
 }
 
-// fitOrder sorts as the kubelet looks: processors, memory, disk, and the others
-// by name.
+// fitOrder sorts resources as the kubelet checks them: CPU, memory, ephemeral storage, then
+// the others by name.
 func fitOrder(x, y v1.ResourceName) int {
 	rank := func(name v1.ResourceName) int {
 		first := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
@@ -133,7 +132,7 @@ func fitOrder(x, y v1.ResourceName) int {
 	return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x, y))
 }
 
-// requests returns what a pod asks for of what this node can run out of.
+// requests returns a pod's requests for the resources that this node limits.
 func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 	if len(a.node.Allocatable) == 0 {
 		return nil
@@ -146,8 +145,8 @@ func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 	return list
 }
 
-// affinity holds the node selector and the required node affinity against this
-// node's labels and name.
+// affinity compares the node selector and the required node affinity with this node's labels
+// and name.
 func (a *admission) affinity(spec *pod.Spec) (reason, detail string) {
 	p := spec.Pod
 	if p.Spec.NodeSelector == nil && p.Spec.Affinity == nil {
@@ -163,7 +162,7 @@ func (a *admission) affinity(spec *pod.Spec) (reason, detail string) {
 		}
 	}
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node.Name, Labels: a.node.Labels}}
-	// A term that cannot be read matches nothing.
+	// A term that cannot be parsed matches nothing.
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node); err != nil || !match {
 		return "NodeAffinity", "the labels of this node do not match the pod's node affinity"
 	}
@@ -177,7 +176,7 @@ func (a *admission) nodeName(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// taints is for the pods of an API server alone: static pods tolerate all.
+// taints refuses pods of an API server only: static pods tolerate all taints.
 func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
 	if !spec.Origin.FromAPI() {
 		return "", ""
@@ -203,8 +202,8 @@ func (a *admission) appArmor(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// needsAppArmor reports whether the pod, or a container of it, has a profile other
-// than Unconfined: in its fields, or in the annotations that were before them.
+// needsAppArmor reports whether the pod, or a container of it, has a profile other than
+// Unconfined: in its fields, or in the older annotations.
 func needsAppArmor(p *v1.Pod) bool {
 	confined := func(profile *v1.AppArmorProfile) bool {
 		return profile != nil && profile.Type != v1.AppArmorProfileTypeUnconfined

@@ -9,19 +9,20 @@ import (
 
 // Why a resize is not carried out (C-1.34.2).
 const (
-	deferred   = "Deferred"   // it may be, when others have left
+	deferred   = "Deferred"   // possible when other pods have left
 	infeasible = "Infeasible" // never, on this node
 )
 
-// Edits judges edits of seated pods, one after another, each beside all other seated pods.
-// Every pod is seated once, however many edits there are and however often one is refused.
+// Edits judges edits of admitted pods, one after another, each beside all other admitted
+// pods. It counts every pod once, however many edits there are and however often one is
+// refused.
 type Edits struct{ a *admission }
 
-// NewEdits seats pods. It keeps node.UIDs: what the caller changes there counts for the edits
-// that are judged after that.
+// NewEdits counts the admitted pods. It keeps node.UIDs: changes by the caller count for the
+// edits that are judged after that.
 func NewEdits(seated []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, seated)} }
 
-// Admit says why want may not replace was, a seated pod; refused is false when it may.
+// Admit says why want may not replace was, an admitted pod; refused is false when it may.
 func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
 	e.a.leave(was)
 	reason, detail := e.a.judge(want)
@@ -29,15 +30,15 @@ func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
 	return refusal(want, reason, detail, reason != "" && want.Origin.FromAPI()), reason != ""
 }
 
-// Accept gives want the seat of was.
+// Accept puts want in the place of was.
 func (e *Edits) Accept(want, was *pod.Spec) {
 	e.a.unseat(was)
 	e.a.seat(want)
 }
 
-// FitResize says why a running pod does not get the resources that want asks for
-// beyond those it was given, with the other seated pods beside it; "" when it
-// gets them. Asking for less, or for the same, always fits.
+// FitResize says why a running pod does not get the resources that want requests beyond those
+// it was given, beside the other admitted pods; "" when it gets them. A request for less, or
+// for the same, always fits.
 func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
 	a := e.a
 	a.leave(given)
@@ -58,20 +59,19 @@ func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
 	return "", ""
 }
 
-// leave has a seated pod hold nothing until it comes back. Its ports, and those of other pods,
-// are not looked at.
+// leave takes the requests of an admitted pod away until comeBack. It does not touch ports.
 func (a *admission) leave(spec *pod.Spec) {
 	a.discount(spec)
 	a.away = spec
 }
 
-// comeBack ends leave.
+// comeBack reverts leave.
 func (a *admission) comeBack() {
 	a.count(a.away)
 	a.away = nil
 }
 
-// unseat takes a pod's seat for good.
+// unseat removes a pod from the admitted ones.
 func (a *admission) unseat(spec *pod.Spec) {
 	a.discount(spec)
 	a.gone[spec] = true

@@ -16,22 +16,20 @@ const (
 	maxDelay   = 5 * time.Minute
 )
 
-// crash returns the crash streak of the next life of an exited container, the
-// delay before it, and when that is over.
+// crash returns the crash streak of the container that follows an exited one, the delay
+// before it, and the end of that delay.
 //
-// The first crash restarts at once; crash n+1 in a row waits 10 s · 2^(n-1), at
-// most 5 min or the node's own cap, from the end of the life before (C-1.22.5,
-// Appendix B2). A life of twice the cap or more begins the count anew, and so do
-// other resources. The streak is on the container, so that a new agent goes on
-// to the second (unlike C-1.32.4). A clock that was set back by more than the
-// delay ends it: an end that lies in the future says nothing about how long ago
-// it was (F14).
+// The first crash restarts at once. Crash n+1 in a row waits 10 s · 2^(n-1), at most 5 min or
+// the node's own cap, from the exit (C-1.22.5, Appendix B2). A run of twice the cap or more
+// resets the streak, and so do other resources. The container carries the streak, so that a
+// new agent continues it (unlike C-1.32.4). A clock that was set back by more than the delay
+// ends the delay: an exit in the future does not show how long ago it was (F14).
 func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
 	end := c.FinishedAt
-	if end.IsZero() { // a runtime that does not say when
+	if end.IsZero() { // the runtime does not report the time of the exit
 		end = c.CreatedAt
 	}
-	if s.Record.Lives[c.ID].Killed == pod.OnRequest { // nor is it a crash
+	if s.Record.Lives[c.ID].Killed == pod.OnRequest { // a requested restart is no crash
 		return 0, 0, time.Time{}
 	}
 	if s.Record.Lives[c.ID].ByProbe() {
@@ -45,19 +43,18 @@ func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due tim
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// probeCrash is crash for a life that a probe ends, or has ended, at end. As for
-// the kubelet, whose back-off looks at the newest record that has exited, and
-// does so while this one stops, the delay counts from the end of the life before
-// it: only a life that is shorter than its delay waits, and then for all of it,
-// from its own end. The life before it is no more than a record that tidy
-// removes once this one waits.
+// probeCrash is crash for a container that a probe kills, or has killed, at end. The
+// kubelet's back-off looks at the newest exited container, and does so while this one stops:
+// the delay counts from the exit of the container before it. So only a container that ran
+// shorter than its delay waits, and then for all of it, from its own exit. The container
+// before it is only one that tidy removes while this one waits.
 func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
 		return d.Name == c.Name && d.State == pod.StateExited
 	})
 	switch {
-	case i < 0 && (n == 0 || c.State != pod.StateExited): // nothing has exited before
+	case i < 0 && (n == 0 || c.State != pod.StateExited): // no container has exited before
 		return n, 0, time.Time{}
 	case n == 0:
 		return 1, 0, time.Time{}
@@ -69,7 +66,7 @@ func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay ti
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// streak counts the crashes in a row before a life that ended at end.
+// streak counts the crashes in a row before a container that exited at end.
 func (s *scene) streak(c pod.Container, end time.Time) int {
 	forgotten := !c.StartedAt.IsZero() && end.Sub(c.StartedAt) >= 2*s.maxDelay()
 	resized := c.Resources != "" && len(pod.ResourcesChanged(c.Resources, s.Want.Resources(c.Name))) > 0
@@ -85,19 +82,19 @@ func (s *scene) delay(n int) time.Duration {
 
 func (s *scene) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay) }
 
-// dueAfter is when a delay after end is over; zero, for at once, where end lies
-// further in the future than any delay can explain.
+// dueAfter is when a delay after end is over. It is zero, for at once, where end lies further
+// in the future than any delay can explain.
 func (s *scene) dueAfter(end time.Time, delay time.Duration) time.Time {
 	if end.Sub(s.Now) > delay {
 		return time.Time{}
 	}
-	if end.After(s.Now) { // the clock was set back: never longer than the delay from now
+	if end.After(s.Now) { // the clock was set back: wait for at most the delay from now
 		end = s.Now
 	}
 	return end.Add(delay)
 }
 
-// backOff says that an exited container waits.
+// backOff notes that an exited container is in back-off.
 func (s *scene) backOff(c pod.Container, delay time.Duration, due time.Time) {
 	if s.p.Backoff == nil {
 		s.p.Backoff = make(map[string]podview.Backoff, 1)

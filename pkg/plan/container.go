@@ -11,32 +11,32 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// container decides about one regular container (C-1.19.6) or one sidecar
-// (C-1.20.5); they differ in their policy alone. The first line that matches
-// says all, but for the hook that is due. What lives outside the newest sandbox
-// was stopped by rung doubled.
+// container decides about one regular container (C-1.19.6) or one sidecar (C-1.20.5); only
+// their restart policies differ. The first row that matches decides, except that a due
+// postStart hook runs first. The rule doubled has stopped containers outside the newest
+// sandbox.
 //
 //	 its record | when                                    | plan
 //	------------+-----------------------------------------+------------------------------------------
-//	 none       | or one of an instance that is over      | start
+//	 none       | or one of an older instance             | start
 //	 any        | its definition changed                  | pull, stop, start; no back-off
 //	 running    | liveness or startup probe failed        | stop; start, where its policy allows and
 //	            |                                         | no back-off holds it
 //	            | postStart failed                        | stop, then as exited
-//	            | somebody asked for another life         | pull, stop, start; no back-off
+//	            | a restart was requested                 | pull, stop, start; no back-off
 //	            | postStart is due                        | run the hook; then as below
-//	            | resources changed                       | update; or by its resize policy stop, start
+//	            | resources changed                       | update; or by its resize policy restart
 //	            | else                                    | keep
 //	 created    | in this sandbox                         | start
 //	            | in another                              | remove, start
 //	 unknown    |                                         | stop; start, where its policy allows
 //	 exited     | rules, its policy or the pod's allow    | start, when its back-off is over
-//	            | another life was asked for              | start; no back-off
-//	            | for good                                | keep
+//	            | a restart was requested                 | start; no back-off
+//	            | none of these                           | keep
 func (s *scene) container(name string) {
 	c, ok := s.Container(name)
 	switch {
-	case !ok: // also where all of it was removed (C-1.19.8)
+	case !ok: // also after a restart of all removed it (C-1.19.8)
 		s.start(name, s.Record.Streaks[name], "container has not run yet")
 	case s.Changed(c):
 		s.replace(c, WhyEdited)
@@ -51,14 +51,14 @@ func (s *scene) container(name string) {
 	}
 }
 
-// Why a container has another life that its own end did not ask for (Step.Why).
+// Why a container is replaced for another reason than its own exit (Step.Why).
 const (
 	WhyEdited  = "definition changed"
 	WhyResized = "resources changed"
 	WhyAsked   = "a restart was asked for"
 )
 
-// running decides about a container that runs and has the wanted definition.
+// running decides about a container that runs and has the desired definition.
 func (s *scene) running(c pod.Container) {
 	switch kill := s.doomed(c); kill {
 	case "":
@@ -66,7 +66,7 @@ func (s *scene) running(c pod.Container) {
 		if s.replace(c, WhyAsked) {
 			return
 		}
-		// It lives until another life can follow, and so its hook is due.
+		// It runs until its successor can start, so its hook is due.
 	default:
 		s.killFor(c, kill)
 		return
@@ -79,9 +79,9 @@ func (s *scene) running(c pod.Container) {
 	}
 }
 
-// doomed says why a running container has to be ended: what Life.Killed will
-// say, "" when it may live. A kill that was begun is brought to its end, also by
-// the agent after the one that began it.
+// doomed returns why a running container has to be killed, as the container's notes record it
+// (Life.Killed); "" when it may run on. An agent completes a kill that an earlier agent
+// began.
 func (s *scene) doomed(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	life := s.Record.Lives[c.ID]
@@ -102,9 +102,9 @@ func (s *scene) doomed(c pod.Container) string {
 	return ""
 }
 
-// killFor stops a container because of why: a probe or hook that failed. After a
-// probe's kill its next life begins at once, unless it is in back-off; after a
-// hook's it is one that ended.
+// killFor stops a container because of why: a probe or hook that failed. After a failed probe
+// the container restarts at once, unless it is in back-off; after a failed hook it counts as
+// exited.
 func (s *scene) killFor(c pod.Container, why string) {
 	text := why + " probe failed"
 	if why == pod.HookFailed {
@@ -121,13 +121,13 @@ func (s *scene) killFor(c pod.Container, why string) {
 	}
 }
 
-// resize gives a running container the resources that its spec names: in place,
-// or in another life where its resize policy asks for that (C-1.34.4). What one
-// was given that was made by an agent that did not note it is not known, and
-// stays. A container that does not run gets them when it starts.
+// resize gives a running container the resources that its spec names: in place, or by a
+// restart where its resize policy asks for that (C-1.34.4). If an older agent made the
+// container and did not note its resources, they are unknown and stay. A container that does
+// not run gets them when it starts.
 func (s *scene) resize(c pod.Container) {
 	has := cmp.Or(s.Record.Lives[c.ID].Resources, c.Resources)
-	if has == "" && s.Record.Want != nil { // made by an agent that did not note it
+	if has == "" && s.Record.Want != nil { // made by an agent that did not note its resources
 		has = s.Record.Want.Resources(c.Name)
 	}
 	if has == "" {
@@ -147,10 +147,10 @@ func (s *scene) resize(c pod.Container) {
 	}
 }
 
-// replace starts a container anew for another reason than its end: by whatever
-// policy, and with its crashes forgotten. What runs goes on until the image of the
-// next life is here: one that cannot be pulled, or anything else that keeps it from
-// starting, costs nothing that runs. It reports whether there is nothing like that.
+// replace restarts a container for another reason than its exit: whatever its policy, and
+// with its crash streak reset. The running container continues until the new image is
+// present, so an image that cannot be pulled costs nothing that runs. It returns false when
+// something keeps the new one from starting.
 func (s *scene) replace(c pod.Container, why string) bool {
 	if !s.mayStart(c.Name) {
 		s.p.Behind = true
@@ -168,11 +168,12 @@ func (s *scene) replace(c pod.Container, why string) bool {
 	return true
 }
 
-// replaceStep stops what another life is to follow: who asked for that may have said
-// in what time. Where only the record can tell that it is to follow, it does so.
+// replaceStep stops a container that another one replaces. A restart request may have set the
+// grace. Where the runtime cannot show that the container is to be replaced, the record notes
+// it.
 func (s *scene) replaceStep(c pod.Container, why string) Step {
 	asked := s.Record.Lives[c.ID].Killed
-	if why == WhyResized { // another definition shows, other resources do not
+	if why == WhyResized { // the runtime shows a changed definition, but not changed resources
 		asked = pod.OnRequest
 	}
 	if asked != pod.OnRequest {
@@ -183,7 +184,7 @@ func (s *scene) replaceStep(c pod.Container, why string) Step {
 	return step
 }
 
-// startCreated starts what was made and not started: the agent or the runtime
+// startCreated starts a container that was created and not started: the agent or the runtime
 // ended in between (P2, C-1.19.8).
 func (s *scene) startCreated(c pod.Container) {
 	const why = "created and not started"
@@ -197,8 +198,8 @@ func (s *scene) startCreated(c pod.Container) {
 	}
 }
 
-// lost stops a container whose state the runtime does not know, and starts
-// another life of it where its policy, which knows no exit code, allows one.
+// lost stops a container whose state the runtime does not know, and restarts it unless its
+// policy is Never: there is no exit code for a rule to match.
 func (s *scene) lost(c pod.Container) {
 	const why = "state is unknown"
 	s.stop(c, why)
@@ -207,8 +208,8 @@ func (s *scene) lost(c pod.Container) {
 	}
 }
 
-// restart starts an exited container anew when its back-off is over. The
-// back-offs of containers do not hold each other.
+// restart restarts an exited container when its back-off is over. The back-off of one
+// container does not delay the others.
 func (s *scene) restart(c pod.Container) {
 	streak, delay, due := s.crash(c)
 	if due.After(s.Now) {
@@ -218,12 +219,12 @@ func (s *scene) restart(c pod.Container) {
 	s.start(c.Name, streak, fmt.Sprintf("exited with %d", c.ExitCode))
 }
 
-// start makes a new life of container name, which follows so many crashes.
+// start creates and starts container name, after streak crashes in a row.
 func (s *scene) start(name string, streak int, why string) {
 	s.create(Step{Container: name, Streak: streak, Why: why})
 }
 
-// create makes the life that step, a CreateContainer, speaks of.
+// create pulls the image, then creates and starts the container of a CreateContainer step.
 func (s *scene) create(step Step) {
 	if !s.mayStart(step.Container) {
 		return
@@ -232,15 +233,15 @@ func (s *scene) create(step Step) {
 	s.made(step)
 }
 
-// made is create with the image here.
+// made is create for an image that was pulled.
 func (s *scene) made(step Step) {
 	step.Action, step.Attempt = CreateContainer, s.nextAttempt(step.Container)
 	s.add(step)
 	s.run(step.Container, "", step.Why)
 }
 
-// run lets a created container run: the one with this ID, or the one just
-// created. The next container is made after the postStart hook (C-1.22.1).
+// run starts a created container: the one with this ID, or the one just created. The next
+// container is created after this one's postStart hook (C-1.22.1).
 func (s *scene) run(name, id, why string) {
 	s.add(Step{Action: StartContainer, Container: name, ID: id, Why: why})
 	if hook := s.postStart(name); hook != nil {
@@ -248,15 +249,15 @@ func (s *scene) run(name, id, why string) {
 	}
 }
 
-// mayStart reports whether container name may be started now; what is in the
-// way of one does not hold the others.
+// mayStart reports whether container name may be started now. A container that may not does
+// not delay the others.
 func (s *scene) mayStart(name string) bool {
 	if s.Forbidden != "" {
 		s.waitFor(s.Forbidden)
 		return false
 	}
 	if t := s.Trouble[""]; !s.VolumesReady && t.Until.After(s.Now) {
-		return false // volumes says what is waited for
+		return false // volumes sets what the plan waits for
 	}
 	if t := s.Trouble[name]; t.Until.After(s.Now) {
 		text := troubleText("container "+name, t)
@@ -269,8 +270,8 @@ func (s *scene) mayStart(name string) bool {
 	return true
 }
 
-// policyOf is the policy by which container name restarts: its own where it has
-// one, as a sidecar has, else the pod's (C-1.21.1, C-1.21.2).
+// policyOf is the restart policy of container name: its own, as a sidecar has, else the pod's
+// (C-1.21.1, C-1.21.2).
 func (s *scene) policyOf(name string) v1.RestartPolicy {
 	if c, _ := s.Want.Container(name); c != nil && c.RestartPolicy != nil {
 		return v1.RestartPolicy(*c.RestartPolicy)
@@ -278,15 +279,15 @@ func (s *scene) policyOf(name string) v1.RestartPolicy {
 	return s.policy()
 }
 
-// restartable reports whether any regular container may restart on whatever end:
-// of a pod without one nothing is made again in another sandbox (C-1.19.3).
+// restartable reports whether any regular container may restart. In a pod without one,
+// nothing is created again in another sandbox (C-1.19.3).
 func (s *scene) restartable() bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.Containers, func(c v1.Container) bool {
 		return s.policyOf(c.Name) != never || c.RestartPolicy != nil && len(c.RestartPolicyRules) > 0
 	})
 }
 
-// comesBack is the restart decision for a container that ended (C-1.19.8).
+// comesBack reports whether an exited container restarts (C-1.19.8).
 func (s *scene) comesBack(c pod.Container) bool {
 	restart, _ := s.Restarts(c)
 	return restart

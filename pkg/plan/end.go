@@ -8,16 +8,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// The phases an instance ends in.
+// The phases of a terminated instance.
 const (
 	succeeded = "Succeeded"
 	failed    = "Failed"
 )
 
-// end is how the wanted instance has ended for good: as it is recorded, else as
-// its containers (C-1.26.13, I4: a lost record runs nothing again) or its active
-// deadline (C-1.26.16) say. It is zero while the instance goes on, is to be replaced,
-// or is not wanted.
+// end is how the desired instance has terminated: by the record, else by its containers
+// (C-1.26.13, I4: after a lost record nothing runs again) or its active deadline (C-1.26.16).
+// It is zero while the instance continues, is to be replaced, or is not desired.
 func (s *scene) end() Ended {
 	switch {
 	case s.Want == nil:
@@ -40,16 +39,16 @@ func (s *scene) end() Ended {
 	return Ended{Phase: phase}
 }
 
-// naturalEnd is the phase that the containers speak of. Sidecars and ephemeral
-// containers have no say (C-1.20.11, C-1.19.7).
+// naturalEnd is the final phase that follows from the containers, "" for none. Sidecars and
+// ephemeral containers do not count (C-1.20.11, C-1.19.7).
 func (s *scene) naturalEnd() string {
 	switch {
-	case s.restartingAll(): // what the restart has stopped has not ended
+	case s.restartingAll(): // a container that this restart stopped has not terminated
 		return ""
 	case s.initFailed():
 		return failed
 	case !s.SandboxReady() && s.HasRun() && !s.restartable():
-		// C-1.19.3: nothing of it is made again, whatever had its turn.
+		// C-1.19.3: nothing of it is created again, whichever containers had their turn.
 		return s.lastWords()
 	}
 	phase := succeeded
@@ -65,22 +64,22 @@ func (s *scene) naturalEnd() string {
 	return phase
 }
 
-// initFailed reports whether the init container whose turn it is failed and may
-// not be tried again (C-1.20.11).
+// initFailed reports whether the current init container failed and may not be tried again
+// (C-1.20.11).
 func (s *scene) initFailed() bool {
 	list, turn := s.Want.Pod.Spec.InitContainers, s.CurrentInit()
 	if turn == len(list) || pod.Restartable(&list[turn]) {
 		return false
 	}
 	c, ok := s.Container(list[turn].Name)
-	if !ok || !s.InSandbox(c) { // in another sandbox init begins anew (C-1.20.9)
+	if !ok || !s.InSandbox(c) { // in another sandbox the init containers run again (C-1.20.9)
 		return false
 	}
 	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.comesBack(c)
 }
 
-// lastWords is the outcome of an instance of which nothing is started any more:
-// "" while something of it still lives.
+// lastWords is the final phase of an instance in which no container starts any more: "" while
+// a container may still run.
 func (s *scene) lastWords() string {
 	if podview.MayRun(s.Have) {
 		return ""
@@ -94,10 +93,9 @@ func (s *scene) lastWords() string {
 	return succeeded
 }
 
-// deadline returns when the wanted instance has been active for too long; ok is
-// false when it may be for ever, or when nobody knows since when it is. A pod
-// that has not begun, for it waits for the network or for another pod, is not
-// active.
+// deadline returns the active deadline of the desired instance. ok is false when it has none,
+// or when its start is not known. A pod that waits for the network or for another pod has not
+// started: it is not active.
 func (s *scene) deadline() (at time.Time, ok bool) {
 	d := s.Want.Pod.Spec.ActiveDeadlineSeconds
 	known := s.anew == "" && s.Record.Instance == s.target && !s.Record.StartTime.IsZero()
@@ -107,8 +105,8 @@ func (s *scene) deadline() (at time.Time, ok bool) {
 	return s.Record.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
 }
 
-// overtime reports whether the deadline ends the instance. One whose containers
-// ended before it, in phase, was in time.
+// overtime reports whether the deadline terminates the instance. An instance that reached
+// phase before the deadline was in time.
 func (s *scene) overtime(phase string) bool {
 	at, ok := s.deadline()
 	if !ok || s.Now.Before(at) {
@@ -125,14 +123,14 @@ func (s *scene) overtime(phase string) bool {
 	return false
 }
 
-// awaitDeadline lets a pod that lives on look again at its deadline.
+// awaitDeadline has a pod that continues planned again at its deadline.
 func (s *scene) awaitDeadline() {
 	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.Ended.Phase != "" {
 		return
 	}
 	if at, ok := s.deadline(); ok {
 		what := "active deadline"
-		if s.p.Wait == 0 { // what news may end sooner is more to the point
+		if s.p.Wait == 0 { // a wait that an event may end sooner says more to a person
 			what = cmp.Or(s.p.WaitFor, what)
 		}
 		s.wait(at, what)

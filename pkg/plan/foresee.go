@@ -10,11 +10,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Foresee returns every step that serving v.Want takes from v on, in order, when
-// nothing gets in the way: each step succeeds, hooks too, init containers
-// complete, the others run on, probes pass, nobody edits anything, the network
-// works, and nothing is held back by an earlier failure or by another pod. It is Next, asked again and again about a world in
-// which its steps were done; so what it says is what the agent would do.
+// Foresee returns every step, in order, that serving v.Want takes from v on when nothing gets
+// in the way: each step and hook succeeds, init containers complete, the others run on,
+// probes pass, the specs stay, the network works, no earlier failure or other pod delays
+// anything. It calls Next again and again on a simulated node where its steps were done, so
+// it returns what the agent would do.
 func Foresee(v View) []Step {
 	w := newWorld(v)
 	var all []Step
@@ -38,13 +38,13 @@ func Foresee(v View) []Step {
 	return all
 }
 
-// maxRounds ends a story that goes in circles; the longest one known takes a
-// round per init container and a few more.
+// maxRounds ends a simulation that makes no progress. The longest one known takes a round per
+// init container and a few more.
 const maxRounds = 200
 
-// Restarts says what of a pod that is on the node as have, and was recorded as
-// instance (0 for never), steps start anew because of an edit: the whole pod, or
-// containers, sorted. What starts again because it has ended is no restart.
+// Restarts says what the steps restart because of an edit: the whole pod, or containers,
+// sorted. The pod is on the node as have, and was recorded as instance (0 for never). A
+// container that starts again because it exited does not count.
 func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containers []string) {
 	for _, s := range steps {
 		switch {
@@ -60,8 +60,7 @@ func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containe
 	return false, containers
 }
 
-// Resized returns the containers, sorted, that steps give other resources while
-// they run.
+// Resized returns the containers, sorted, that steps resize while they run.
 func Resized(steps []Step) (containers []string) {
 	for _, s := range steps {
 		if s.Action == UpdateContainer {
@@ -72,14 +71,14 @@ func Resized(steps []Step) (containers []string) {
 	return slices.Compact(containers)
 }
 
-// world is a node on which everything works, and a worker's memory of it.
+// world is a simulated node on which everything works, with the record of the pod.
 type world struct {
 	v    View
-	made int // IDs given
+	made int // IDs assigned
 }
 
-// newWorld returns the world that v describes, without its troubles. What the
-// caller's View holds is not written to.
+// newWorld returns the world that v describes, without its hindrances. It does not write to
+// what the caller's View holds.
 func newWorld(v View) *world {
 	v.Hindrances = Hindrances{}
 	v.Health = pod.Health{Started: make(map[string]pod.Verdict)}
@@ -91,7 +90,7 @@ func newWorld(v View) *world {
 	}
 	containers := make(map[string]pod.Container, len(v.Have.Containers))
 	for name, c := range v.Have.Containers {
-		c.CrashStreak = 0 // its back-off is over some day
+		c.CrashStreak = 0 // its back-off ends at some time
 		v.Health.Started[name] = pod.Verdict{ContainerID: c.ID, OK: true}
 		containers[name] = c
 	}
@@ -107,7 +106,7 @@ func newWorld(v View) *world {
 	return &world{v: v}
 }
 
-// do is what a step leaves behind.
+// do applies the effect of a step.
 func (w *world) do(s Step) {
 	have := &w.v.Have
 	switch s.Action {
@@ -169,8 +168,8 @@ func (w *world) do(s Step) {
 	}
 }
 
-// bury puts a record among the dead, newest first by attempt, as a runtime
-// shows them.
+// bury puts a container among the older ones, newest first by attempt, as a runtime shows
+// them.
 func (w *world) bury(c pod.Container) {
 	dead := &w.v.Have.Dead
 	*dead = append(*dead, c)
@@ -179,7 +178,7 @@ func (w *world) bury(c pod.Container) {
 	})
 }
 
-// begin notes that an instance starts.
+// begin records that an instance starts.
 func (w *world) begin(instance int) {
 	if w.v.Record.Begin(w.v.Want, instance, w.v.Now) {
 		w.v.VolumesReady = false
@@ -191,8 +190,7 @@ func (w *world) id(what string) string {
 	return fmt.Sprintf("foreseen-%s-%d", what, w.made)
 }
 
-// end ends containers well: how they end when somebody stops them decides
-// nothing.
+// end ends containers with exit code 0: the exit code of a stopped container decides nothing.
 func (w *world) end(which func(pod.Container) bool) {
 	over := func(c pod.Container) pod.Container {
 		if which(c) && c.State != pod.StateExited {
@@ -208,7 +206,7 @@ func (w *world) end(which func(pod.Container) bool) {
 	}
 }
 
-// remove takes records away; the newest of the dead ones is then a container's.
+// remove removes containers; the newest older one of a name takes the place of its newest.
 func (w *world) remove(which func(pod.Container) bool) {
 	have := &w.v.Have
 	for _, c := range append(podview.Newest(*have), have.Dead...) {
@@ -238,8 +236,8 @@ func (w *world) eachSandbox(f func(*pod.Sandbox)) {
 	}
 }
 
-// completeInit lets a running init container, which is no sidecar, complete, and
-// reports whether one ran.
+// completeInit completes a running init container that is no sidecar, and reports whether one
+// ran.
 func (w *world) completeInit() bool {
 	if w.v.Want == nil {
 		return false

@@ -6,8 +6,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// postStart returns the hook that runs after container name has started; nil
-// when it has none.
+// postStart returns the hook that runs after container name has started, nil for none.
 func (s *scene) postStart(name string) *v1.LifecycleHandler {
 	if c, _ := s.Want.Container(name); c != nil && c.Lifecycle != nil {
 		return c.Lifecycle.PostStart
@@ -15,15 +14,14 @@ func (s *scene) postStart(name string) *v1.LifecycleHandler {
 	return nil
 }
 
-// hookDue reports whether the postStart hook of a running container has not
-// ended: the agent or the news cut it short.
+// hookDue reports whether the postStart hook of a running container has not ended: the agent
+// ended, or a newer spec cancelled it.
 func (s *scene) hookDue(c pod.Container) bool {
 	return s.Record.Lives[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
 }
 
-// preStop returns the hook that has to run before c is stopped: as the spec says
-// it was made from, with whatever edit that left it alone, or else as the
-// container itself carries it.
+// preStop returns the hook that has to run before c is stopped: by the spec that it was made
+// from, with edits that did not restart it, else by the container's annotation.
 func (s *scene) preStop(c pod.Container) *v1.LifecycleHandler {
 	if c.State != pod.StateRunning || s.Record.Lives[c.ID].PreStop {
 		return nil

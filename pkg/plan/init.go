@@ -6,20 +6,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// initContainers does what the init containers need, sidecars among them, and
-// reports whether the pod is initialised. Those before the one whose turn it is
-// have had theirs: of them only sidecars are looked after, and started again
-// where nothing is left of them (C-1.20.7).
+// initContainers starts the init containers in order, sidecars among them, and reports
+// whether the pod is initialised. Of those before the current one only sidecars are looked
+// after, and started again where no container of them is left (C-1.20.7).
 //
-//	 the one whose turn it is            | plan
+//	 the current init container          | plan
 //	-------------------------------------+-------------------------------------------
-//	 has no record in this sandbox       | start
-//	 sidecar                             | see container; the next one's turn when it
+//	 has no container in this sandbox    | start
+//	 sidecar                             | see container; start the next one when it
 //	                                     | runs, its postStart hook has succeeded and
 //	                                     | its startup probe has passed
-//	 created, state unknown, failed      | start; where it may not restart the pod has
+//	 created, state unknown, failed      | start; where it may not restart, the pod
 //	                                     | failed
-//	 running                             | wait for it
+//	                                     | has failed
 //	 has completed                       | start the next one; after the last the pod
 //	                                     | is initialised
 func (s *scene) initContainers() (initialised bool) {
@@ -61,8 +60,8 @@ func (s *scene) initContainers() (initialised bool) {
 	return false
 }
 
-// initTurn decides about the ordinary init container whose turn it is and which
-// has not completed. What runs keeps its definition (C-1.20.10).
+// initTurn decides about the current init container, no sidecar, that has not completed. A
+// running one keeps its definition (C-1.20.10).
 func (s *scene) initTurn(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
@@ -78,9 +77,9 @@ func (s *scene) initTurn(c pod.Container) {
 	}
 }
 
-// started reports whether a sidecar is far enough for what comes after it: it
-// runs, its postStart hook has succeeded, and its startup probe, where it has
-// one, has passed in this life. Readiness is no gate (C-1.20.6).
+// started reports whether the next init container may follow a sidecar: it runs, its
+// postStart hook has succeeded, and this container has passed its startup probe, if any.
+// Readiness does not count (C-1.20.6).
 func (s *scene) started(c pod.Container) bool {
 	if c.State != pod.StateRunning || s.Changed(c) || s.doomed(c) != "" || s.hookDue(c) {
 		return false

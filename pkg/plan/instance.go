@@ -7,15 +7,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Instance returns the number of the instance that v.Want runs as, or is to be
-// started as: another one than v.Record.Instance exactly when the newest instance is
-// over or was never recorded. It is 0 for a pod that is not wanted. The
-// worker asks for the volumes of this instance, and keeps the record of the old
-// one (its spec, its end) until this one starts.
+// Instance returns the number of the instance that v.Want runs as, or will start as, and 0
+// for a pod that is not desired. It differs from v.Record.Instance exactly when the newest
+// instance is over or was never recorded. Until the returned instance starts, the worker
+// keeps the record of the old one (its spec, its end).
 func Instance(v View) int { return newScene(v).target }
 
-// Replaces reports whether want runs as another pod than what was made from made:
-// under another UID, or edited in what replaces the whole pod.
+// Replaces reports whether want needs a new instance in place of one made from made: it has
+// another UID, or an edit replaces the whole pod.
 func Replaces(made, want *pod.Spec) bool {
 	if made == nil || want == nil {
 		return false
@@ -23,9 +22,9 @@ func Replaces(made, want *pod.Spec) bool {
 	return made.UID() != want.UID() || compare(made, want).podChanged(made.SandboxHash)
 }
 
-// Revives reports whether want may bring back a pod that was made from made and
-// has ended (C-1.26.15); what its containers were made from has the last word.
-// Nothing brings back one of an API server.
+// Revives reports whether want may start a pod again that was made from made and has
+// terminated (C-1.26.15). The hashes of its containers can still rule that out. A pod of an
+// API server never starts again.
 func Revives(made, want *pod.Spec) bool {
 	if made == nil || want == nil || want.Origin.FromAPI() {
 		return false
@@ -33,28 +32,27 @@ func Revives(made, want *pod.Spec) bool {
 	return compare(made, want).contentChanged()
 }
 
-// compare is the scene of a pod of which only the specs are known.
+// compare is the planner state of a pod of which only the specs are known.
 func compare(made, want *pod.Spec) *scene {
 	v := View{Want: want, Record: pod.Record{Want: made}}
 	return &scene{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
 }
 
-// whyAnew says why Want runs as another instance than the newest; "" when it runs
-// as that one, or there is none. The sandbox speaks of the newest instance, or the
-// record where that knows of a later one: whose volumes were put and whose sandbox
-// was not made yet, or is gone.
+// whyAnew returns why Want needs a new instance; "" when it runs as the newest one, or there
+// is none. The sandbox shows the newest instance. The record does when it knows a later one:
+// its volumes were set up, and its sandbox is not made yet, or is gone.
 //
-//	 who speaks         | the newest is over, because
+//	 decided by         | the newest instance is over, because
 //	--------------------+------------------------------------------------------
 //	 runtime, record    | it has another UID
 //	 sandbox or record  | it was made from another definition of the pod
-//	 the record, of the | it was being stopped, on request or while nothing wanted it
-//	 one it knows       | it had ended, and its content was edited (C-1.26.15)
+//	 the record, of the | it was being stopped, on request or while not desired
+//	 one it knows       | it had terminated, and its content was edited (C-1.26.15)
 func (s *scene) whyAnew() string {
 	want, b := s.Want, s.Have.Sandbox
 	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
 	recorded := byRecord || s.InstanceOf(b) == s.Record.Instance
-	made := "" // the hash it was made with
+	made := "" // the hash that the newest instance was made with
 	switch {
 	case !byRecord:
 		made = b.SandboxHash
@@ -64,7 +62,7 @@ func (s *scene) whyAnew() string {
 	switch {
 	case s.Have.UID != "" && s.Have.UID != want.UID():
 		return "pod uid changed"
-	case byRecord && s.Record.Instance == 0: // there is none
+	case byRecord && s.Record.Instance == 0: // there is no instance
 		return ""
 	case byRecord && s.Record.Want != nil && s.Record.Want.UID() != want.UID():
 		return "pod uid changed"
@@ -82,10 +80,9 @@ func (s *scene) whyAnew() string {
 	return ""
 }
 
-// podChanged reports whether the wanted pod differs from the one that was made
-// with hash in what replaces the whole pod. Hashes made by other rules say
-// nothing: then the kept spec is compared, and without one nothing changed, so
-// that no upgrade restarts a pod.
+// podChanged reports whether the desired pod differs from the one made with hash in a way
+// that replaces the whole pod. Hashes of different versions cannot be compared: then the
+// recorded spec is, and without one nothing changed, so that no upgrade restarts a pod.
 func (s *scene) podChanged(hash string) bool {
 	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
 		return false
@@ -97,10 +94,10 @@ func (s *scene) podChanged(hash string) bool {
 	return whole
 }
 
-// contentChanged reports whether a terminal instance was made from another
-// content than the wanted one: anything that restarts the pod or a container,
-// other resources, or another set of containers. Labels and the like do not bring
-// a pod back, and nothing brings back one from an API server.
+// contentChanged reports whether a terminated instance was made from other content than the
+// desired one: anything that restarts the pod or a container, other resources, or another set
+// of containers. Labels and the like do not start a pod again, and nothing does with a pod of
+// an API server.
 func (s *scene) contentChanged() bool {
 	if s.Record.Want == nil {
 		return s.contentDiffersFromRecords()
@@ -119,16 +116,16 @@ func (s *scene) contentChanged() bool {
 	if whole {
 		return true
 	}
-	// A container that was restarted within the instance has the wanted
-	// definition already, however old the kept spec is.
+	// A container that was restarted within the instance already has the desired definition,
+	// even if the recorded spec is older.
 	return slices.ContainsFunc(names, func(name string) bool {
 		c, ok := s.Container(name)
 		return !ok || c.Hash != s.Want.ContainerHash(name)
 	})
 }
 
-// contentDiffersFromRecords is contentChanged without a kept spec. An edit of an
-// init container that had its turn counts only when the pod ended there.
+// contentDiffersFromRecords is contentChanged without a recorded spec. An edit of an init
+// container that had its turn counts only when the pod terminated at it.
 func (s *scene) contentDiffersFromRecords() bool {
 	regular := false
 	for name := range s.Have.Containers {
@@ -152,7 +149,7 @@ func (s *scene) contentDiffersFromRecords() bool {
 	return false
 }
 
-// changedText names the fields that changed, where the kept spec tells.
+// changedText names the fields that changed, where the recorded spec shows them.
 func (s *scene) changedText(what string) string {
 	if s.Record.Want == nil {
 		return what

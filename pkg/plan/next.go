@@ -10,56 +10,55 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Next says what to do now for one pod. It is a ladder: the first rung that
-// matches writes the whole plan. Each rung is the function of its name.
+// Next decides what to do now for one pod. It tries the rules below in order; the first one
+// that matches writes the whole plan. Each rule is the function of its name.
 //
-//	 rung        | state of the pod                               | plan
+//	 rule        | state of the pod                               | plan
 //	-------------+------------------------------------------------+-----------------------------------------
-//	 unwanted    | no spec, or being deleted                      | stop all, stop and remove sandboxes, take
+//	 unwanted    | no spec, or being deleted                      | stop all, remove sandboxes, tear down
 //	             |                                                | volumes, forget
 //	             |   a pod that depends on it has to go first     | wait, for a bounded time
-//	             |   it is being deleted, and something runs      | stop all, stop sandboxes
+//	             |   it is being deleted, and a container may run | stop all, stop sandboxes
 //	             |   nothing is left                              | gone; while it is being deleted, wait
-//	 stranger    | a pod with another UID has the name            | stop and remove it; its volumes go
-//	 doubled     | a second life: an older record that has not    | stop it; older records are removed as
-//	             | ended, a container that lives outside the      | well
-//	             | newest sandbox, an older sandbox that is ready |
-//	 ended       | it has ended for good: so recorded or known to | stop what still lives, sidecars too, and
-//	             | its API server, by its containers, by its      | the sandbox; take the volumes, keep the dead
-//	             | active deadline, or it was evicted             |
-//	 replaced    | another instance is due (it was edited, came   | pull other images, stop it; while the
-//	             | back while it stopped, or has ended and was    | next one would be held, and no stop has
-//	             | edited), and something of this one lives       | begun, wait
-//	 finished    | no ready sandbox of the instance; something of | stop what still lives: then it has ended
-//	             | it has run, and nothing may restart            |
-//	 held        | no ready sandbox: forbidden, refused, waits    | wait
-//	             | for another pod, in trouble, or the network is |
-//	             | not ready                                      |
-//	 bare        | no ready sandbox                               | stop the old one, take the volumes of
-//	             |                                                | what is over, put volumes, run sandbox
-//	 restartsAll | a container ended, and its rule restarts all;  | kill and remove all but ephemeral ones,
+//	 stranger    | UID mismatch with the pod on the node          | stop and remove that one, and its volumes
+//	 doubled     | duplicates: an older container or one outside  | stop them; remove older containers as
+//	             | the newest sandbox has not exited, or an older | well
+//	             | sandbox is ready                               |
+//	 ended       | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
+//	             | containers or its active deadline, or it was   | the sandbox; tear down the volumes, keep
+//	             | evicted                                        | the exited containers
+//	 replaced    | a new instance is due (the pod was edited,     | pull other images, stop it; while the
+//	             | desired again while it stopped, or edited after| next one would be blocked, and no stop
+//	             | it terminated), and a container may run        | has begun, wait
+//	 finished    | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
+//	             | has run, and none may restart                  | terminated
+//	 held        | no ready sandbox: forbidden, not admitted,     | wait
+//	             | waits for another pod, a failed step is retried|
+//	             | later, or the network is not ready             |
+//	 bare        | no ready sandbox                               | stop old sandbox, tear down volumes of
+//	             |                                                | other instances, set up new, run sandbox
+//	 restartsAll | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones,
 //	             | or such a restart has begun                    | that one last, after its back-off
 //	 runs        | a ready sandbox                                |
 //	             |   a container that the spec does not have      | stop it; at the end of the plan, remove
-//	             |   volumes not in place                         | put them; in trouble, start nothing
-//	             |   ephemeral container without a record         | start
-//	             |   init containers, sidecars                    | by their turn: see initContainers
+//	             |   volumes not in place                         | set them up; while that fails, no starts
+//	             |   ephemeral container that was never created   | start
+//	             |   init containers, sidecars                    | in order: see initContainers
 //	             |   sidecars that had their turn and, when the   | each by itself: see container
 //	             |   pod is initialised, containers, in order     |
-//	             |   dead records but one a container, older      | remove
-//	             |   sandboxes                                    |
+//	             |   exited containers except the newest of each  | remove
+//	             |   name, older sandboxes                        |
 //	             |   nothing of these                             | settled
 //
-// Of a forbidden pod nothing is started: what runs goes on to its end.
+// Nothing of a forbidden pod is started; its running containers continue until they exit.
 //
-// To start is to pull, create, start and run the postStart hook; to stop is to
-// run the preStop hook and to stop, sidecars after what they serve. Before its
-// active deadline a pod waits for that as well.
+// To start is to pull, create, start and run the postStart hook. To stop is to run the
+// preStop hook and to stop, sidecars after the containers they serve. A waiting pod is also
+// planned again at its active deadline.
 //
-// The steps of one plan are done in order and up to the first that fails; each
-// one's precondition is what the ones before it leave behind, or what was read.
-// So a plan that was cut short anywhere is followed by one that leads to the
-// same end (I1, I3, I4).
+// The worker does the steps of a plan in order, up to the first that fails. Each step's
+// precondition is what the steps before it leave behind, or what the worker read. So the plan
+// after one that was cut short leads to the same end (I1, I3, I4).
 func Next(v View) Plan {
 	s := newScene(v)
 	for _, rung := range []func(*scene) bool{
@@ -83,8 +82,9 @@ func Next(v View) Plan {
 	return s.p
 }
 
-// unwanted ends what nobody wants. What carries the marks of the pod goes last: a
-// pod whose record was lost is still found, and its volumes taken, until then.
+// unwanted stops and removes a pod that is not in the desired set. Sandboxes, which carry the
+// pod's labels, are removed last: until then the pod is found, and its volumes are torn down,
+// even if its record was lost.
 func (s *scene) unwanted() bool {
 	deleting := s.deleting()
 	if s.Want != nil && !deleting {
@@ -107,7 +107,7 @@ func (s *scene) unwanted() bool {
 		return true
 	}
 	s.p.Stopping = true
-	if deleting && podview.MayRun(s.Have) { // how it ended is read, and told its source, before it is removed
+	if deleting && podview.MayRun(s.Have) { // the worker reads how it ended and reports that to its source before removing it
 		s.stopDown(why)
 		return true
 	}
@@ -116,8 +116,8 @@ func (s *scene) unwanted() bool {
 	return true
 }
 
-// stranger ends a pod with another UID that has the name. It stops by its own kept
-// spec before the wanted one starts (stricter than C-1.16.19).
+// stranger stops and removes a pod of the same name with another UID. Its own recorded spec
+// decides how it stops, before the desired pod starts (stricter than C-1.16.19).
 func (s *scene) stranger() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
@@ -127,7 +127,8 @@ func (s *scene) stranger() bool {
 	return true
 }
 
-// doubled ends second lives (I1). The newest record and the newest sandbox stay.
+// doubled ends duplicate containers (I1). The newest container of each name and the newest
+// sandbox stay.
 func (s *scene) doubled() bool {
 	twice := podview.DuplicatesOf(s.Have)
 	for _, c := range twice.Older {
@@ -149,9 +150,8 @@ func (s *scene) doubled() bool {
 	return twice.Any()
 }
 
-// ended keeps what has ended for good from running again (I4, C-1.16.22). Its volumes
-// go (C-1.37.3). Its dead containers stay, for logs and status, until the pod is
-// unwanted.
+// ended keeps a terminated pod from running again (I4, C-1.16.22) and tears down its volumes
+// (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired.
 func (s *scene) ended() bool {
 	end := s.end()
 	if end.Phase == "" {
@@ -170,9 +170,9 @@ func (s *scene) ended() bool {
 	return true
 }
 
-// replaced ends the instance that another one is to follow. It is not stopped for
-// one that could not start; a stop that has begun is not taken back. What follows
-// is planned when it is over, by what is so then.
+// replaced stops an instance that a new one replaces. It does not stop it for one that could
+// not start; a stop that has begun continues. The next instance is planned from the state
+// after the stop.
 func (s *scene) replaced() bool {
 	if s.anew == "" || !podview.MayRun(s.Have) {
 		return false
@@ -186,9 +186,9 @@ func (s *scene) replaced() bool {
 	return true
 }
 
-// pullFirst brings the images that an edit asks for before anything is stopped for
-// it, and reports whether nothing is in the way of that. While one of them is, none is
-// brought: those that are here would be asked for again and again.
+// pullFirst pulls the images that an edit changes before anything is stopped for it. It
+// reports whether no container is blocked. While one is, it pulls none: present images would
+// be checked again and again.
 func (s *scene) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
@@ -208,8 +208,8 @@ func (s *scene) pullFirst() bool {
 	return true
 }
 
-// finished ends what is left of an instance that lost its sandbox and of which
-// nothing may restart (C-1.19.3).
+// finished stops the rest of an instance that lost its sandbox and in which no container may
+// restart (C-1.19.3).
 func (s *scene) finished() bool {
 	if s.SandboxReady() || s.anew != "" || !s.HasRun() || s.restartable() {
 		return false
@@ -218,7 +218,7 @@ func (s *scene) finished() bool {
 	return true
 }
 
-// held says that the sandbox may not be made now, and why.
+// held reports whether the sandbox must not be made now, and sets the reason.
 func (s *scene) held() bool {
 	if s.SandboxReady() {
 		return false
@@ -229,7 +229,7 @@ func (s *scene) held() bool {
 		s.p.WaitFor = s.Forbidden
 	case s.Refused != "" && !s.HadSandbox():
 		s.p.WaitFor = s.Refused
-	case s.Waits != "" && !podview.MayRun(s.Have): // what runs waits for no other pod: what follows it does
+	case s.Waits != "" && !podview.MayRun(s.Have): // a running pod does not wait for another pod; its next instance does
 		s.p.WaitFor = s.Waits
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))
@@ -241,8 +241,8 @@ func (s *scene) held() bool {
 	return true
 }
 
-// bare makes the sandbox (C-1.19.1). The old one and its dead containers stay until
-// new ones exist: they carry the numbers that only rise.
+// bare makes the sandbox (C-1.19.1). The old one and its exited containers stay until new
+// ones exist: they carry the numbers that only rise.
 func (s *scene) bare() bool {
 	if s.SandboxReady() {
 		return false

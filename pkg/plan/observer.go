@@ -8,9 +8,9 @@ import (
 
 // Observer reads the runtime and has no method that changes anything.
 type Observer interface {
-	// Pods returns every pod on the runtime that carries our node's label, each
-	// read now. Order is by key. What could be read comes with the error that says
-	// what could not; nil pods mean that nothing is known.
+	// Pods returns every pod on the runtime that carries our node's label, sorted by key and
+	// read now. With an error it returns the pods that could be read; nil pods mean that
+	// nothing is known.
 	Pods(ctx context.Context) ([]pod.Actual, error)
 	// Pod returns one pod, read now; an empty Actual (with its Key) when the
 	// runtime shows nothing of it.

@@ -6,14 +6,14 @@ import (
 )
 
 // Found is a pod as an agent finds it on the node: what the runtime shows, and what an
-// agent before wrote down.
+// earlier agent recorded.
 type Found struct {
-	Layer    string    // that defined it last; "" where that is not known
-	Spec     *pod.Spec // as it was written down; nil when it was not
+	Layer    string    // that defined it last; "" where it is not known
+	Spec     *pod.Spec // as recorded; nil when it was not
 	ShownUID string    // by the runtime; "" where the runtime shows nothing of it
 	Running  bool      // something of it runs
 	Stopping bool      // its stop had begun
-	Ended    bool      // it was written down that it has terminated
+	Ended    bool      // the record says that it has terminated
 }
 
 // Delay keeps a desired pod as it is until a layer has answered. Nil delays nothing.
@@ -23,15 +23,15 @@ type Delay struct {
 	Stop  bool      // it is not left alone: its stop is finished
 }
 
-// Delayed returns whether a pod may become what the merged state defines. Where a layer
-// has not answered, its known set may be older than what runs: sets are written beside
-// the sync loop, and a disk may be missing. So, first match wins:
+// Delayed returns whether a pod may become what the merged state defines. Where a layer has
+// not answered, its known set may be older than what runs: sets are written beside the sync
+// loop, and a disk may be missing. The first match wins:
 //
 //	the layer of the desired pod has not answered (its set was restored):
 //	  its stop had begun, and its source has   the stop is finished
 //	  to be ready to start it again
-//	  it runs, otherwise than desired          it keeps the spec that was written down
-//	  it runs, and no spec was written down    it is left alone
+//	  it runs, otherwise than desired          it keeps the recorded spec
+//	  it runs, and no spec was recorded        it is left alone
 //	  it does not run, and its source has to   it does not start
 //	  be ready for that
 //	an earlier layer, which defined it last, has not answered:
@@ -39,9 +39,9 @@ type Delay struct {
 //	  may still define it
 //	anything else                              it becomes what is desired
 //
-// A deletion is never reverted (C-1.2.9), so it is finished even where only the disk knows
-// of it. requireReady names the kinds of source whose pods do not start before their
-// source is ready.
+// A deletion is never reverted (C-1.2.9), so it is finished even where only the disk has it.
+// requireReady names the kinds of source whose pods do not start before their source is
+// ready.
 func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[string]bool) *Delay {
 	desired := want.Origin.Layer()
 	place, own := layerAt(state, desired)
@@ -65,17 +65,17 @@ func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[
 	return nil
 }
 
-// Terminated reports whether a pod has ended for good and nothing of it runs: it takes no
-// room on the node.
+// Terminated reports whether a pod has terminated and nothing of it runs: it takes no room on
+// the node.
 func (f Found) Terminated() bool { return f.Ended && !f.Running }
 
-// recorded reports whether what runs is what was written down.
+// recorded reports whether the record is of the pod that runs.
 func (f Found) recorded() bool {
 	return f.Spec != nil && (f.ShownUID == "" || f.ShownUID == f.Spec.UID())
 }
 
-// Is reports whether a pod that runs is the desired one, as far as that is known: of one
-// that was not written down there is only the UID.
+// Is reports whether a running pod is the desired one, as far as that is known: without a
+// recorded spec, only the UID can be compared.
 func (f Found) Is(want *pod.Spec) bool {
 	if !f.recorded() {
 		return f.ShownUID == "" || f.ShownUID == want.UID()
@@ -86,7 +86,7 @@ func (f Found) Is(want *pod.Spec) bool {
 	return want.Pod.DeletionTimestamp != nil || f.Spec.Pod.DeletionTimestamp == nil && want.Hash != "" && want.Hash == f.Spec.Hash
 }
 
-// layerAt returns a layer and its place, below 0 when there is none of the name.
+// layerAt returns a layer and its index, below 0 when there is none of the name.
 func layerAt(state *podconfig.Merged, name string) (int, podconfig.LayerState) {
 	for i, l := range state.Layers {
 		if l.Name == name {
@@ -96,7 +96,7 @@ func layerAt(state *podconfig.Merged, name string) (int, podconfig.LayerState) {
 	return -1, podconfig.LayerState{}
 }
 
-// RecordsOf returns one record of each pod: that of what the runtime shows, else that of
+// RecordsOf returns one record of each pod: that of the pod the runtime shows, else that of
 // its newest instance. A replaced pod may have left one under its old UID.
 func RecordsOf(have []pod.Actual, records []pod.Record) map[pod.Key]pod.Record {
 	shown := make(map[pod.Key]string, len(have))
@@ -124,9 +124,8 @@ func newer(a, b pod.Record) pod.Record {
 	return a
 }
 
-// ForbiddenBy returns why a policy does not allow anything of a pod to start, "" when it
-// does. A pod that is being deleted starts nothing, and stops whatever it asks for. A nil
-// forbids allows everything.
+// ForbiddenBy returns why a policy does not allow a pod to start, "" when it does. A pod that
+// is being deleted starts nothing, and may always stop. A nil forbids allows everything.
 func ForbiddenBy(forbids func(*pod.Spec) string, want *pod.Spec) string {
 	if forbids == nil || want == nil || want.Pod.DeletionTimestamp != nil {
 		return ""

@@ -11,14 +11,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// restartsAll obeys a rule that restarts all containers (C-1.21.3): all but the
-// ephemeral ones are killed and removed, and the pod, in its sandbox, begins at
-// its first init container. What ended so goes last: until then it says what is
-// to be done, although it be edited. Its back-off, which an edit ends, holds it
-// there, and its streak outlives it in Streaks.
+// restartsAll carries out a rule that restarts all containers (C-1.21.3). All but the
+// ephemeral ones are killed and removed, and the pod, in its sandbox, begins at its first
+// init container. The container whose rule matched is removed last: until then it shows that
+// the restart is due, even after an edit. Its back-off delays its removal, unless it was
+// edited. Its crash streak is kept in Streaks.
 func (s *scene) restartsAll() bool {
 	if s.Forbidden != "" {
-		return false // the others go on
+		return false // the other containers continue
 	}
 	var sources, others []pod.Container // whose rule matched, and the rest
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.Containers, s.Want.Pod.Spec.InitContainers} {
@@ -63,14 +63,14 @@ func (s *scene) restartsAll() bool {
 	return true
 }
 
-// removeSources removes the containers that have all restarted, when no back-off
-// holds one of them: that begins the pod anew.
+// removeSources removes the containers whose rule matched, once none is in back-off. The pod
+// then begins at its first init container.
 func (s *scene) removeSources(sources []pod.Container, why string) {
 	var removals []Step
 	held := false
 	for _, c := range sources {
 		step := Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why}
-		if !s.Changed(c) { // an edit forgets its crashes
+		if !s.Changed(c) { // an edit resets its crash streak
 			var delay time.Duration
 			var due time.Time
 			if step.Streak, delay, due = s.crash(c); due.After(s.Now) {
@@ -85,8 +85,8 @@ func (s *scene) removeSources(sources []pod.Container, why string) {
 	}
 }
 
-// restartingAll reports whether a restart of all containers is due, or has begun and not
-// removed all of them: ends that it brings about are none of the pod's (C-1.21.3).
+// restartingAll reports whether a restart of all containers is due, or has begun and not yet
+// removed all of them. Exits that it causes do not terminate the pod (C-1.21.3).
 func (s *scene) restartingAll() bool {
 	if s.Forbidden != "" || !s.SandboxReady() {
 		return false
@@ -99,8 +99,8 @@ func (s *scene) restartingAll() bool {
 	return false
 }
 
-// runs looks after the containers of a pod that has its sandbox. What is in the
-// way of one does not hold the others.
+// runs decides about the containers of a pod that has its sandbox. A container that is
+// blocked does not delay the others.
 func (s *scene) runs() bool {
 	left := s.leftovers()
 	s.volumes()
@@ -110,7 +110,7 @@ func (s *scene) runs() bool {
 			s.container(s.Want.Pod.Spec.Containers[i].Name)
 		}
 	}
-	for _, c := range left { // last: one that cannot be removed is in nobody's way
+	for _, c := range left { // last: a removal that fails delays nothing else
 		s.remove(c, whyLeftover)
 	}
 	s.tidy()
@@ -119,8 +119,7 @@ func (s *scene) runs() bool {
 
 const whyLeftover = "container is not in the pod any more"
 
-// leftovers stops the containers that the spec does not have any more, and returns
-// them.
+// leftovers stops the containers that the spec does not have any more, and returns them.
 func (s *scene) leftovers() (left []pod.Container) {
 	for _, c := range podview.Newest(s.Have) {
 		if s.knows(c.Name) {
@@ -134,9 +133,8 @@ func (s *scene) leftovers() (left []pod.Container) {
 	return left
 }
 
-// volumes puts the instance's volumes in place again under a sandbox that is
-// ready: what they show has changed, or what says that they are was lost. Containers
-// wait for the latter only.
+// volumes sets up the instance's volumes again under a ready sandbox: their content has
+// changed, or it is not known that they are set up. Containers wait in the second case only.
 func (s *scene) volumes() {
 	if s.VolumesReady && !s.VolumesStale {
 		if s.VolumesUntil.After(s.Now) {
@@ -151,8 +149,8 @@ func (s *scene) volumes() {
 	s.add(Step{Action: PutVolumes, Instance: s.target, Why: "volumes are not up to date"})
 }
 
-// ephemeral starts ephemeral containers once; none has another life, and none
-// has a say in anything (C-1.19.4).
+// ephemeral starts ephemeral containers once; they never restart, and never affect the pod
+// (C-1.19.4).
 func (s *scene) ephemeral() {
 	for i := range s.Want.Pod.Spec.EphemeralContainers {
 		name := s.Want.Pod.Spec.EphemeralContainers[i].Name
@@ -165,9 +163,9 @@ func (s *scene) ephemeral() {
 	}
 }
 
-// tidy removes what no decision and no status needs: of each container all dead
-// records but the newest (C-1.33.1, but at once), and older sandboxes that hold
-// no newest record any more.
+// tidy removes what no decision and no status needs: all exited containers except the newest
+// of each name (C-1.33.1, but at once), and older sandboxes without a container that is still
+// the newest.
 func (s *scene) tidy() {
 	needed := map[string]bool{} // sandbox IDs
 	for name, c := range s.Have.Containers {
@@ -179,7 +177,7 @@ func (s *scene) tidy() {
 	for _, b := range s.Have.Older {
 		doomed[b.ID] = !b.Ready && !needed[b.ID]
 	}
-	kept := map[string]bool{} // names whose one dead record was passed
+	kept := map[string]bool{} // names whose newest exited container was passed
 	for _, c := range s.Have.Dead {
 		newest, ok := s.Container(c.Name)
 		last := ok && newest.State != pod.StateExited

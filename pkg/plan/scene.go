@@ -17,15 +17,14 @@ const (
 	never  = v1.RestartPolicyNever
 )
 
-// scene is a View, what the ladder derives from it once, and the plan being
-// written.
+// scene is the state of the planner for one pod: the View, what the rules derive from it
+// once, and the plan being written.
 type scene struct {
 	View
 	*podview.State // of target
-	// target is the instance that Want runs as, or is to start as.
+	// target is the instance that Want runs as, or will start as.
 	target int
-	// anew is why target is a new instance: why the newest one is over; "" when
-	// that goes on.
+	// anew is why target is a new instance, "" when the newest instance continues.
 	anew string
 
 	p Plan
@@ -45,21 +44,21 @@ func newScene(v View) *scene {
 
 func (s *scene) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
 
-// wait notes that the plan changes at until; the earliest counts.
+// wait notes that the plan changes at until. The earliest time wins.
 func (s *scene) wait(until time.Time, waitFor string) {
 	if d := until.Sub(s.Now); s.p.Wait == 0 || d < s.p.Wait {
 		s.p.Wait, s.p.WaitFor = d, waitFor
 	}
 }
 
-// waitFor says what has to happen before anything changes; the first counts.
+// waitFor notes what has to happen before anything changes. The first reason wins.
 func (s *scene) waitFor(what string) { s.p.WaitFor = cmp.Or(s.p.WaitFor, what) }
 
 func (s *scene) policy() v1.RestartPolicy {
 	return cmp.Or(s.Want.Pod.Spec.RestartPolicy, always)
 }
 
-// uid is the UID of the pod on the node, or of the record of one that was.
+// uid is the UID of the pod on the node, else that of the recorded spec, else that of Want.
 func (s *scene) uid() string {
 	switch {
 	case s.Have.UID != "":
@@ -72,9 +71,9 @@ func (s *scene) uid() string {
 	return ""
 }
 
-// nextAttempt is the number of the next life of container name, "" for the
-// sandbox. Numbers rise over sandboxes and instances of one UID (I4,
-// C-1.22.7). A container that was created and never started has not lived.
+// nextAttempt is the attempt number of the next container of this name, "" for the sandbox.
+// Attempts rise over sandboxes and instances of one UID (I4, C-1.22.7). A container that was
+// created and never started does not count.
 func (s *scene) nextAttempt(name string) uint32 {
 	var next uint32
 	if s.Record.Want == nil || s.Record.Want.UID() == s.Want.UID() {
@@ -107,7 +106,7 @@ func (s *scene) nextAttempt(name string) uint32 {
 	return next
 }
 
-// madeFrom is the spec of the pod on the node, as far as it is known.
+// madeFrom is the spec of the pod on the node, nil when it is not known.
 func (s *scene) madeFrom() *pod.Spec {
 	for _, spec := range []*pod.Spec{s.Record.Want, s.Want} {
 		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
@@ -117,12 +116,11 @@ func (s *scene) madeFrom() *pod.Spec {
 	return nil
 }
 
-// deleting reports whether the pod is wanted no more than its source still
-// shows it: a pod that an API server deletes gracefully (C-1.2.9). It never
-// starts again.
+// deleting reports whether the pod's source shows it as being deleted: an API server deletes
+// it gracefully (C-1.2.9). Such a pod never starts again.
 func (s *scene) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
 
-// knows reports whether the wanted pod has a container of this name.
+// knows reports whether the desired pod has a container of this name.
 func (s *scene) knows(name string) bool {
 	c, _ := s.Want.Container(name)
 	return c != nil
@@ -132,7 +130,7 @@ func (s *scene) isEphemeral(name string) bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name })
 }
 
-// troubleText says that something is tried again later, and why not now.
+// troubleText says that something is retried later, and which failure it waits after.
 func troubleText(what string, t pod.Trouble) string {
 	return fmt.Sprintf("%s is tried again: %s", what, cmp.Or(t.Reason, t.Message))
 }

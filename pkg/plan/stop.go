@@ -9,15 +9,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// evictionGrace is what a pod gets that exceeds a limit of its disk (C-1.35.9).
+// evictionGrace is the grace of a pod that exceeds a limit of its disk (C-1.35.9).
 const evictionGrace = 1
 
-// grace is what a stop may take from now on; nothing is left at 0 and below. What
-// a stop of the whole pod has already taken is gone, also over a restart of the
+// grace is how many seconds a stop may take from now on; none are left at 0 and below. The
+// time that a stop of the whole pod has already taken counts, also over a restart of the
 // agent: grace only shrinks (C-1.16.12).
 func (s *scene) grace() int64 {
 	g := podview.Grace(s.Record.Want, s.Want, s.Have)
-	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // what the deletion says counts (C-1.23.1)
+	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // the grace of the deletion counts (C-1.23.1)
 		g = *s.Want.Pod.DeletionGracePeriodSeconds
 		if made := s.madeFrom(); made != nil && made.Pod.DeletionGracePeriodSeconds != nil {
 			g = min(g, *made.Pod.DeletionGracePeriodSeconds)
@@ -35,8 +35,8 @@ func (s *scene) grace() int64 {
 	return g - max(0, int64(s.Now.Sub(s.Record.StopSince).Seconds()))
 }
 
-// killGrace is what a kill because of why may take: a probe may say so itself
-// (C-1.23.1), and so may who asks for a restart.
+// killGrace is how many seconds a kill with the reason why may take. A probe may set that
+// itself (C-1.23.1), and so may a restart request.
 func (s *scene) killGrace(c pod.Container, why string) int64 {
 	if why == pod.OnRequest && s.Record.Lives[c.ID].Grace != nil {
 		return *s.Record.Lives[c.ID].Grace
@@ -49,8 +49,8 @@ func (s *scene) killGrace(c pod.Container, why string) int64 {
 	return s.grace()
 }
 
-// stopStep stops c within grace. Without any no hook runs (C-1.23.3), and the
-// runtime is given the least it takes (C-1.23.5).
+// stopStep stops c within grace. Without grace no hook runs (C-1.23.3), and the runtime gets
+// the minimum it accepts (C-1.23.5).
 func (s *scene) stopStep(c pod.Container, why string, grace int64) Step {
 	step := Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: max(grace, podview.MinGrace), Why: why}
 	if grace > 0 {
@@ -65,8 +65,8 @@ func (s *scene) remove(c pod.Container, why string) {
 	s.add(Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why})
 }
 
-// stopAlive stops every container that may run, all at once (C-1.23.6), and
-// removes those that were made and never started: there is nothing to stop.
+// stopAlive stops every container that may run, in parallel (C-1.23.6). It removes those that
+// were created and never started: there is nothing to stop.
 func (s *scene) stopAlive(why string) {
 	s.stopAll(why, func(c pod.Container) bool { return c.MayRun() })
 	for _, c := range podview.All(s.Have) {
@@ -89,8 +89,8 @@ func (s *scene) stopAll(why string, which func(pod.Container) bool) {
 	}
 }
 
-// sidecarsLast lets the sidecars among a group of stops outlive what they serve:
-// each waits for the regular containers and for the sidecars after it (C-1.23.4).
+// sidecarsLast stops the sidecars in a group after the containers they serve: each waits for
+// the regular containers and for the sidecars after it (C-1.23.4).
 func (s *scene) sidecarsLast(group []Step) {
 	made := s.madeFrom()
 	if made == nil {
@@ -117,7 +117,7 @@ func (s *scene) sidecarsLast(group []Step) {
 	}
 }
 
-// stopDown stops all there is of the pod on the node, and returns its sandboxes, the
+// stopDown stops all containers and sandboxes of the pod, and returns its sandboxes, the
 // newest first.
 func (s *scene) stopDown(why string) []pod.Sandbox {
 	s.stopAll(why, func(c pod.Container) bool { return c.State != pod.StateExited })
@@ -131,11 +131,12 @@ func (s *scene) stopDown(why string) []pod.Sandbox {
 	return sandboxes
 }
 
-// tearDown stops and removes all there is of the pod on the node, its volumes
-// included (Appendix B5, but at once).
+// tearDown stops and removes everything of the pod on the node, its volumes included
+// (Appendix B5, but at once).
 func (s *scene) tearDown(why string) {
 	sandboxes := s.stopDown(why)
-	// The newest records go last: they carry the numbers, should this stop short.
+	// The newest containers are removed last: they carry the numbers, in case this stops
+	// halfway.
 	for _, c := range slices.Backward(s.Have.Dead) {
 		s.remove(c, why)
 	}

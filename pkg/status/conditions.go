@@ -47,8 +47,8 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	return append(list, foreign...)
 }
 
-// foreign returns the conditions of other owners (C-1.26.18): as an API server
-// has them, else as they were. A shared condition stays.
+// foreign returns the conditions of other owners (C-1.26.18): as an API server has them, else
+// as reported before. A shared condition stays.
 func (b *build) foreign() []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range b.want.Pod.Status.Conditions {
@@ -75,7 +75,7 @@ func find(list []v1.PodCondition, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// is reports whether the condition of a type is there, and True.
+// is reports whether the condition of a type exists and is True.
 func is(list []v1.PodCondition, kind v1.PodConditionType) bool {
 	c := find(list, kind)
 	return c != nil && c.Status == v1.ConditionTrue
@@ -88,7 +88,7 @@ func truth(b bool) v1.ConditionStatus {
 	return v1.ConditionFalse
 }
 
-// sandboxReady is C-1.26.22.
+// sandboxReady reports the PodReadyToStartContainers condition (C-1.26.22).
 func (b *build) sandboxReady() bool {
 	s := b.have.Sandbox
 	if !b.SandboxReady() || !b.HasNewestSandbox() {
@@ -102,9 +102,9 @@ func (b *build) sandboxReady() bool {
 	return b.want.Pod.Spec.HostNetwork || len(s.IPs) > 0
 }
 
-// initializedCondition is C-1.26.19. Once True it stays so for the instance, as
-// it does while a regular container runs or has ended, whatever the init
-// containers do then.
+// initializedCondition returns the Initialized condition (C-1.26.19). Once True it stays so
+// for the instance. It is also True while a regular container runs or has exited, whatever
+// the init containers do then.
 func (b *build) initializedCondition(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
 	if st.Phase == v1.PodSucceeded {
@@ -116,7 +116,7 @@ func (b *build) initializedCondition(st *v1.PodStatus) v1.PodCondition {
 		return c
 	}
 	list := b.want.Pod.Spec.InitContainers
-	if len(list) != len(st.InitContainerStatuses) { // refused for good
+	if len(list) != len(st.InitContainerStatuses) { // the pod was rejected
 		c.Status, c.Reason = v1.ConditionFalse, unknownContainers
 		return c
 	}
@@ -138,7 +138,8 @@ func (b *build) initializedCondition(st *v1.PodStatus) v1.PodCondition {
 	return c
 }
 
-// containersReady is C-1.26.20, over sidecars and regular containers.
+// containersReady returns the ContainersReady condition (C-1.26.20), over sidecars and
+// regular containers.
 func (b *build) containersReady(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.ContainersReady, Status: v1.ConditionFalse}
 	ready := make(map[string]bool)
@@ -167,7 +168,7 @@ func (b *build) containersReady(st *v1.PodStatus) v1.PodCondition {
 	return c
 }
 
-// ready is C-1.26.21: the containers and every readiness gate.
+// ready returns the Ready condition (C-1.26.21): the containers and every readiness gate.
 func (b *build) ready(containers v1.PodCondition, foreign []v1.PodCondition) v1.PodCondition {
 	c := containers
 	c.Type = v1.PodReady

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Words of the kubelet's that scripts look for (C-1.22.9, C-1.26).
+// Reasons of the kubelet that scripts look for (C-1.22.9, C-1.26).
 const (
 	containerCreating = "ContainerCreating"
 	podInitializing   = "PodInitializing"
@@ -23,15 +23,15 @@ const (
 	completed         = "Completed"
 )
 
-// exitLost is the exit code of a container whose end nobody saw (C-1.26.1), and
-// notLocated what is said of one that has to have an end.
+// exitLost is the exit code of a container whose exit was not observed (C-1.26.1), and
+// notLocated the message of one that must have a terminated state.
 const (
 	exitLost   = 137
 	notLocated = "The container could not be located when the pod was terminated"
 )
 
-// podMessages is how many bytes of termination messages a pod's status carries;
-// each container has an equal part (C-1.26.11).
+// podMessages is how many bytes of termination messages a pod's status carries; each
+// container gets an equal part (C-1.26.11).
 const podMessages = 12 << 10
 
 func (b *build) regular(c *v1.Container) v1.ContainerStatus {
@@ -51,8 +51,8 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// initContainer is regular for an init container. A record in an older sandbox
-// is history: the init containers run again in each sandbox (C-1.20.9).
+// initContainer is regular for an init container. A container in an older sandbox is history:
+// the init containers run again in each sandbox (C-1.20.9).
 func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	st := b.container(c)
 	r, ok := b.Container(c.Name)
@@ -92,8 +92,7 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// ephemeral is regular for an ephemeral container: it runs once, and says
-// nothing of the pod.
+// ephemeral is regular for an ephemeral container: it runs once, and does not affect the pod.
 func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	c := (*v1.Container)(&e.EphemeralContainerCommon)
 	st := b.container(c)
@@ -125,8 +124,8 @@ func (b *build) container(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// fromRecord fills in what the runtime says of the newest record (C-1.26.1),
-// and how the life before it ended (C-1.26.5).
+// fromRecord fills in what the runtime shows of the newest container (C-1.26.1), and how the
+// one before it exited (C-1.26.5).
 func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	st.ContainerID = b.containerID(r)
 	st.Image = cmp.Or(r.Image, st.Image)
@@ -147,7 +146,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 			st.State.Waiting = b.waiting() // not running before the hook has ended (C-1.22.6)
 		case hook == pod.HookFailed:
 			st.State.Waiting = hookFailed()
-		default: // one that was taken away is not waited for
+		default: // a hook that was removed from the spec is not waited for
 			st.State.Running = &v1.ContainerStateRunning{StartedAt: seconds(r.StartedAt)}
 		}
 	case pod.StateExited:
@@ -166,8 +165,8 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	}
 }
 
-// mountsOf returns the mounts of a container, made or not (C-1.26), with what mode says
-// of those that are read-only.
+// mountsOf returns the mounts of a container, created or not (C-1.26). mode gives the
+// recursive mode of those that are read-only.
 func mountsOf(c *v1.Container, mode func(v1.VolumeMount) v1.RecursiveReadOnlyMode) (all []v1.VolumeMountStatus) {
 	for _, m := range c.VolumeMounts {
 		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
@@ -179,9 +178,9 @@ func mountsOf(c *v1.Container, mode func(v1.VolumeMount) v1.RecursiveReadOnlyMod
 	return all
 }
 
-// recursiveSoFar is recursive of a container without a record: what the spec demands.
-// Whether what it only wishes for is possible is told as it last was: the runtime says
-// it by what it makes.
+// recursiveSoFar is recursive for a container that does not exist: Enabled where the spec
+// demands it. IfPossible keeps the mode last reported: only a created container shows what
+// the runtime can do.
 func recursiveSoFar(m v1.VolumeMount, old v1.ContainerStatus) v1.RecursiveReadOnlyMode {
 	if m.RecursiveReadOnly == nil || m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone {
 		return v1.RecursiveReadOnlyDisabled
@@ -197,8 +196,8 @@ func recursiveSoFar(m v1.VolumeMount, old v1.ContainerStatus) v1.RecursiveReadOn
 	return v1.RecursiveReadOnlyDisabled
 }
 
-// recursive says whether what is mounted beneath a read-only mount is read-only too,
-// as the runtime has it.
+// recursive returns whether the mounts beneath a read-only mount are read-only too, as the
+// runtime shows them.
 func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
 	at := m.MountPath
 	if !path.IsAbs(at) {
@@ -210,8 +209,8 @@ func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
 	return v1.RecursiveReadOnlyDisabled
 }
 
-// lastEnd returns how the life before container id ended: by the newest dead
-// record, else as reported before.
+// lastEnd returns how the container before id exited: by the newest older container, else as
+// reported before.
 func (b *build) lastEnd(name, id string) v1.ContainerState {
 	for _, r := range b.have.Dead {
 		if r.Name == name && r.State == pod.StateExited && b.Owns(r) {
@@ -231,7 +230,7 @@ func (b *build) lastEnd(name, id string) v1.ContainerState {
 	return v1.ContainerState{}
 }
 
-// neverSeen is a container without a record: not made yet, or lost
+// neverSeen is the status of a container that does not exist: not created yet, or lost
 // (C-1.26.2, C-1.26.3).
 func (b *build) neverSeen(st *v1.ContainerStatus) {
 	old := b.old[st.Name]
@@ -251,8 +250,8 @@ func (b *build) neverSeen(st *v1.ContainerStatus) {
 	}
 }
 
-// waiting is the waiting state of what was not made yet. Its message says what
-// holds up the whole pod.
+// waiting is the waiting state of a container that is not created yet. Its message says what
+// delays the whole pod.
 func (b *build) waiting() *v1.ContainerStateWaiting {
 	w := &v1.ContainerStateWaiting{Reason: containerCreating}
 	if len(b.want.Pod.Spec.InitContainers) > 0 {
@@ -281,8 +280,8 @@ func (b *build) mayRestart(c *v1.Container, st *v1.ContainerStatus) bool {
 	return st.State.Waiting != nil || st.State.Terminated != nil && b.comesBack(c, st.State.Terminated)
 }
 
-// overrideWaiting says why a container that is to be started, or tried again,
-// does not run (C-1.26.6). Its end becomes the last one.
+// overrideWaiting sets the waiting reason of a container that is to be started or retried
+// (C-1.26.6). Its exit becomes the last termination state.
 func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.Container, due bool) {
 	if !due {
 		return
@@ -311,7 +310,7 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.C
 		st.LastTerminationState = v1.ContainerState{Terminated: st.State.Terminated}
 	}
 	st.State = v1.ContainerState{Waiting: w}
-	if r.ID == "" { // there is none, the one that ended is forgotten
+	if r.ID == "" { // no container exists: the one that exited is forgotten
 		st.ContainerID, st.ImageID, st.AllocatedResources, st.Resources, st.User = "", "", nil, nil, nil
 	}
 }
@@ -339,8 +338,7 @@ func lost(message string) *v1.ContainerStateTerminated {
 	return &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: statusUnknown, Message: message}
 }
 
-// cut returns no more than the first limit bytes of a message, in whole
-// characters.
+// cut returns at most the first limit bytes of a message, in whole characters.
 func cut(message string, limit int) string {
 	if len(message) <= limit {
 		return message

@@ -1,12 +1,11 @@
-// Package status says how a pod is, as the API's PodStatus: from what is wanted,
-// what the runtime shows, what the probes said and what was reported before.
+// Package status computes the API's PodStatus of a pod from the desired spec, what the
+// runtime shows, the probe statuses and the status reported before.
 //
-// It sits beside plan: the worker that acts on a pod asks it for the status to
-// report, and get asks it for the words of a table.
+// It sits beside plan. The worker that acts on a pod calls it for the status to report, and
+// get calls it for the columns of a table.
 //
-// The one rule: no I/O, no clock, no goroutine. What must not change (times of
-// transitions, counts that only rise, phases that are final) comes from the
-// status before, which the caller keeps.
+// The one rule: no I/O, no clock, no goroutine. What must not change (transition times,
+// counts that only rise, final phases) comes from the status before, which the caller keeps.
 package status
 
 import (
@@ -21,41 +20,40 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Notes is what the worker knows beside what it read. The zero value says that
-// nothing is the matter.
+// Notes is what the worker knows beside what it read. The zero value is a pod without
+// problems.
 type Notes struct {
 	// Trouble holds failures by container name; "" is the pod as a whole.
 	Trouble map[string]pod.Trouble
 	// Backoff holds the crash back-offs by container name.
 	Backoff map[string]podview.Backoff
-	// RefusedReason and RefusedMessage say why admission does not let the pod
-	// start; both are empty when it may. A refused pod is Pending, and is tried
-	// again.
+	// RefusedReason and RefusedMessage say why admission does not admit the pod; both are
+	// empty when it does. A pod that is not admitted is Pending, and is judged again.
 	RefusedReason, RefusedMessage string
-	// RefusedFinal says that the refusal is for good: the pod has Failed.
+	// RefusedFinal says that the pod was rejected: it is Failed.
 	RefusedFinal bool
 	// TerminalReason and TerminalMessage are the pod's, beside Terminal.
 	TerminalReason, TerminalMessage string
-	// Lives is what cannot be observed of the containers' lives, by container ID.
+	// Lives holds container notes, which cannot be observed, by container ID.
 	Lives map[string]pod.Life
 	// Waits says which pod this one waits for before it starts; "" when none.
 	Waits string
-	// ResizeReason and ResizeMessage say why the resources that the spec names are
-	// not given to the pod: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2);
-	// "" when they are, or will be.
+	// ResizeReason and ResizeMessage say why the pod does not get the resources that its spec
+	// names: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2); "" when it does, or
+	// will.
 	ResizeReason, ResizeMessage string
 	// NetworkWait says that the pod waits for the network, and why.
 	NetworkWait string
 	// StartTime is when the instance was first acknowledged; zero takes the one
 	// reported before, else now.
 	StartTime time.Time
-	// Instance is the instance the status is of; records of other instances
-	// give no more than their restart counts. 0 takes all records.
+	// Instance is the instance that the status is of. Containers of other instances only give
+	// their restart counts. 0 takes all containers.
 	Instance int
-	// Terminal is the phase the instance is known to have ended in; "" when it
-	// lives, or when its containers say it.
+	// Terminal is the recorded final phase of the instance; "" when it has not terminated, or
+	// when only its containers show it.
 	Terminal v1.PodPhase
-	// Terminating says that the pod has to go.
+	// Terminating says that the pod is being stopped and removed.
 	Terminating bool
 	// HostIPs are the node's addresses, the first of them the main one.
 	HostIPs []string
@@ -64,13 +62,12 @@ type Notes struct {
 	RuntimeName string
 }
 
-// Of returns the status of one pod (C-1.26). before is the status last reported
-// of the pod, the zero value when there is none: restart counts and times of
-// transitions come from it, and, where it is of the same instance (by its start
-// time), phases that are final and the ends of containers. want is never
-// nil: for a pod that has to go it is the kept spec; of a pod of an API server it
-// brings the conditions of others, and stands in for a before that is zero. Times
-// are whole seconds (C-1.27.4), so equal states give equal statuses.
+// Of returns the status of one pod (C-1.26). before is the status last reported of the pod,
+// or zero: restart counts and transition times come from it. If it is of the same instance
+// (by its start time), so do final phases and the exits of containers. want is never nil: for
+// a pod to remove it is the recorded spec. The spec of an API server's pod brings the
+// conditions of other owners, and replaces a zero before. Times are whole seconds (C-1.27.4),
+// so equal states give equal statuses.
 func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
 	b := newBuild(want, have, health, before, n, now)
 	st := v1.PodStatus{
@@ -107,7 +104,7 @@ func (b *build) containers(st *v1.PodStatus) {
 	slices.SortFunc(st.EphemeralContainerStatuses, byName)
 }
 
-// build is one status on its way.
+// build is one status being computed.
 type build struct {
 	*podview.State
 	want   *pod.Spec
@@ -116,16 +113,16 @@ type build struct {
 	notes  Notes
 	now    time.Time
 
-	// same says that before is of this instance: only then what it says of ends
-	// still holds. Counts and times of transitions always do.
+	// same says that before is of this instance: only then the exits in it are still true.
+	// Counts and transition times always are.
 	same bool
 	old  map[string]v1.ContainerStatus // of before, by container name
-	// over says that the instance has ended: nothing of it runs again.
+	// over says that the instance has terminated: nothing of it runs again.
 	over bool
 	// initialised says that the init containers have had their turn.
 	initialised bool
-	// ruled says that a container ended by a rule that restarts them all; restarting,
-	// that the restart is under way or has just removed the last of them.
+	// ruled says that a container exited by a rule that restarts them all; restarting, that
+	// the restart is under way or has just removed the last of them.
 	ruled, restarting bool
 	// messageLimit is how long a termination message may be, in bytes.
 	messageLimit int
@@ -156,8 +153,7 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	return b
 }
 
-// lasting lists the containers that run as long as the pod: sidecars, then
-// regular ones.
+// lasting lists the containers that run as long as the pod: sidecars, then regular ones.
 func (b *build) lasting() []*v1.Container {
 	var all []*v1.Container
 	spec := &b.want.Pod.Spec
@@ -182,9 +178,9 @@ func (b *build) startTime() *metav1.Time {
 	return new(seconds(b.now))
 }
 
-// addresses fills in the host's and the pod's addresses. A pod on the host
-// network has the host's, standalone too (unlike C-1.26.24). Addresses outlive
-// their sandbox (C-1.28.10).
+// addresses fills in the host's and the pod's addresses. A pod on the host network has the
+// host's, standalone too (unlike C-1.26.24). Addresses stay after their sandbox is gone
+// (C-1.28.10).
 func (b *build) addresses(st *v1.PodStatus) {
 	for _, ip := range onePerFamily(b.notes.HostIPs) {
 		st.HostIPs = append(st.HostIPs, v1.HostIP{IP: ip})
@@ -250,7 +246,7 @@ func family(ip string) int {
 	return 0
 }
 
-// seconds cuts a time to the whole second, as the API carries it.
+// seconds truncates a time to the whole second, as the API carries it.
 func seconds(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

@@ -9,14 +9,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Rejected stands before the message of a pod that admission refused for good.
+// Rejected precedes the message of a pod that admission rejected (Failed).
 const Rejected = "Pod was rejected: "
 
 // WaitsForPod is the reason of a pod that waits for another (AnnotationDependsOn).
 const WaitsForPod = "WaitsForPod"
 
-// phase decides the phase, and what goes with it: reason and message. A phase
-// that is final stays (C-1.26.15).
+// phase sets the phase with its reason and message. A final phase stays (C-1.26.15).
 func (b *build) phase(st *v1.PodStatus) {
 	reported := b.reported()
 	switch {
@@ -38,8 +37,8 @@ func (b *build) phase(st *v1.PodStatus) {
 	}
 }
 
-// reported returns the phase of the instance as it was before, else as an API
-// server has it.
+// reported returns the phase of the instance as it was reported before, else as an API server
+// has it.
 func (b *build) reported() v1.PodPhase {
 	switch {
 	case b.same && pod.IsPhaseTerminal(b.before.Phase):
@@ -50,7 +49,7 @@ func (b *build) reported() v1.PodPhase {
 	return ""
 }
 
-// end finishes the status of a pod that has ended: nothing waits any more.
+// end completes the status of a terminated pod: no container of it is waiting.
 func (b *build) end(st *v1.PodStatus) {
 	if !b.over {
 		b.over, b.ruled, b.restarting = true, false, false
@@ -66,16 +65,16 @@ func (b *build) end(st *v1.PodStatus) {
 	b.closeBooks(st)
 }
 
-// refused reports whether admission keeps the pod out; what runs keeps its seat.
+// refused reports whether the pod is not admitted. A running pod stays admitted.
 func (b *build) refused() bool {
 	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && !b.HasNewestSandbox()
 }
 
-// waitsForPod reports whether another pod has to come before this one starts.
+// waitsForPod reports whether this pod waits for another one before it starts.
 func (b *build) waitsForPod() bool { return b.notes.Waits != "" && !b.HasNewestSandbox() }
 
-// rejected reports whether the pod was refused for good before anything of it was
-// made: then it has no containers to speak of.
+// rejected reports whether the pod was rejected before any container was created: then it has
+// no container statuses.
 func (b *build) rejected(phase v1.PodPhase) bool {
 	if phase != v1.PodFailed || !b.have.Empty() {
 		return false
@@ -86,7 +85,7 @@ func (b *build) rejected(phase v1.PodPhase) bool {
 
 // tally counts containers by what they mean for the phase (C-1.26.12).
 type tally struct {
-	initPending, initFailed   int // of init containers that end
+	initPending, initFailed   int // of init containers that are no sidecars
 	sidecarPending            int
 	running, waiting          int // of regular containers and sidecars
 	stopped, again, succeeded int // of regular containers: again are those that restart
@@ -118,8 +117,8 @@ func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	}
 }
 
-// standing reports whether what container name came to can still be its last
-// word: in another sandbox init begins anew (C-1.20.9), if plan makes one.
+// standing reports whether the exit of container name can still be final: in another sandbox
+// the init containers run again (C-1.20.9), if plan makes one.
 func (b *build) standing(name string) bool {
 	r, _ := b.Container(name)
 	return b.SandboxReady() && b.InSandbox(r)
@@ -156,8 +155,8 @@ func (b *build) tallyRegular(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	}
 }
 
-// lastEnd returns how a container that does not run ended last; nil when it runs
-// or never ran.
+// lastEnd returns the last exit of a container that does not run; nil when it runs or never
+// ran.
 func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	switch {
 	case s.State.Running != nil:
@@ -168,9 +167,9 @@ func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.LastTerminationState.Terminated
 }
 
-// naturalPhase is what the containers say (C-1.26.13, in its order). A pod that
-// goes ends as they did; a static one does not (C-1.26.14), and one of an API
-// server ends as Failed when nothing of it is left to end (C-1.27.10).
+// naturalPhase is the phase that follows from the containers (C-1.26.13, in its order). A
+// terminating static pod does not end by its containers alone (C-1.26.14). One of an API
+// server does: when nothing of it is left, it is Succeeded or Failed (C-1.27.10).
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.want.Origin.FromAPI()
@@ -197,9 +196,9 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	return v1.PodFailed
 }
 
-// closeBooks gives every container of a pod that has ended an end, where it had
-// its turn (C-1.27.10). Of a static pod with init containers a regular one has to
-// have had it: the last init container may have ended well because it was stopped.
+// closeBooks gives every container of a terminated pod a terminated state, if it had its turn
+// (C-1.27.10). In a static pod with init containers, a regular one must have had its turn:
+// the last init container may have exited with 0 because it was stopped.
 func (b *build) closeBooks(st *v1.PodStatus) {
 	turn := func(s v1.ContainerStatus) bool {
 		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil

@@ -6,16 +6,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// judge fills in started and ready of a container that probes look at
-// (C-1.29.16).
+// judge fills in started and ready of a container that has probes (C-1.29.16).
 func (b *build) judge(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	st.Started = new(st.State.Running != nil && b.hasStarted(c, r))
 	st.Ready = *st.Started && b.isReady(c, r)
 }
 
-// hasStarted reports whether the startup probe of a running container lets it
-// pass. Before the first verdict it is what was reported of the same life, so
-// that nothing flips when the agent restarts.
+// hasStarted reports whether the startup probe of a running container has passed. Before the
+// first result it is what was reported of the same container, so that nothing flips when the
+// agent restarts.
 func (b *build) hasStarted(c *v1.Container, r pod.Container) bool {
 	old := b.old[c.Name]
 	return b.HasStarted(c, r, old.Started != nil && *old.Started && old.ContainerID == b.containerID(r))

@@ -10,15 +10,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// actuated returns the resources the container has, as Spec.Resources writes
-// them: what it was last given, else what it was made with. "" is not known.
+// actuated returns the resources the container has, as Spec.Resources formats them: those it
+// was last given, else those it was made with. "" is not known.
 func (b *build) actuated(r pod.Container) string {
 	return cmp.Or(b.notes.Lives[r.ID].Resources, r.Resources)
 }
 
-// resources says what a container is to have and what it has (C-1.34.1,
-// C-1.34.2). Both are what its spec names, unless a resize is on its way, or
-// has to wait.
+// resources fills in the allocated and the actual resources of a container (C-1.34.1,
+// C-1.34.2). Both are those of its spec, unless a resize is in progress or pending.
 func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	allocated, has := c.Resources, c.Resources
 	if text := b.actuated(r); text != "" && len(pod.ResourcesChanged(text, pod.ResourcesText(c.Resources))) > 0 {
@@ -33,14 +32,14 @@ func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Contain
 	st.AllocatedResources, st.Resources = allocated.Requests, &has
 }
 
-// podResources says what the pod as a whole has: the sums over its containers, as
-// the kubelet says of static pods. Who has not been let in has nothing.
+// podResources fills in the resources of the whole pod: the sums over its containers, as the
+// kubelet reports static pods. A pod that is not admitted has none.
 func (b *build) podResources(st *v1.PodStatus) {
 	if b.refused() || len(st.ContainerStatuses) == 0 {
 		return
 	}
 	p := *b.want.Pod
-	if b.notes.ResizeReason != "" { // what has to wait was not given
+	if b.notes.ResizeReason != "" { // a pending resize was not given
 		p.Spec.InitContainers = withResources(p.Spec.InitContainers, st.InitContainerStatuses)
 		p.Spec.Containers = withResources(p.Spec.Containers, st.ContainerStatuses)
 	}
@@ -51,8 +50,8 @@ func (b *build) podResources(st *v1.PodStatus) {
 	}
 }
 
-// withResources returns the containers with the resources that they have by their
-// statuses, where one says it.
+// withResources returns the containers with the resources of their statuses, where one has
+// them.
 func withResources(list []v1.Container, have []v1.ContainerStatus) []v1.Container {
 	list = slices.Clone(list)
 	for _, s := range have {
@@ -64,8 +63,7 @@ func withResources(list []v1.Container, have []v1.ContainerStatus) []v1.Containe
 	return list
 }
 
-// resizing returns the condition of a resize that is not over; nil when there is
-// none.
+// resizing returns the condition of a resize in progress or pending; nil when there is none.
 func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 	c := &v1.PodCondition{Type: v1.PodResizeInProgress, Status: v1.ConditionTrue}
 	switch {
@@ -92,9 +90,8 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 	return c
 }
 
-// toResize reports whether a container has other resources than its spec names,
-// of those that can change while it runs. A spec that names none may be no more
-// than what the runtime tells of a pod.
+// toResize reports whether a container has other resources than its spec names, of those that
+// can change while it runs. A spec without any may only be built from what the runtime shows.
 func (b *build) toResize(c *v1.Container, r pod.Container) bool {
 	text := b.actuated(r)
 	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 {

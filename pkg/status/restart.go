@@ -8,24 +8,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// restartingAll is the reason of what a restart of all containers ended
+// restartingAll is the reason of a container that a restart of all containers ended
 // (C-1.21.3).
 const restartingAll = "RestartingAllContainers"
 
 // removedToRestartAll is the message of a container that such a restart removed.
 const removedToRestartAll = "The container is removed because RestartAllContainers in place"
 
-// comesBack reports whether a container runs again that ended so last, as plan
-// decides it (C-1.19.8): a phase that is final must not be reported of a pod that
-// goes on.
+// comesBack reports whether a container that exited restarts, as plan decides it (C-1.19.8):
+// a final phase must not be reported of a pod that continues.
 func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	r, ok := b.Container(c.Name)
 	switch {
 	case b.ruled || end.Reason == restartingAll:
 		return true
-	case !ok && b.SandboxReady(): // as one that never ran
+	case !ok && b.SandboxReady(): // like one that never ran
 		return true
-	case ok && r.State != pod.StateExited: // its next life is there, or its end is not known yet
+	case ok && r.State != pod.StateExited: // the next container is there, or its exit is not known yet
 		return true
 	case ok && b.MayHaveChanged(r):
 		return true
@@ -34,9 +33,9 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 	return again
 }
 
-// endedByRule reports whether a container of the newest sandbox ended by a rule
-// that restarts them all. Its record is the last that such a restart removes; an
-// edit of it meanwhile ends no restart that has begun.
+// endedByRule reports whether a container of the newest sandbox exited by a rule that
+// restarts them all. Such a restart removes that container last; an edit of it meanwhile does
+// not end the restart.
 func (b *build) endedByRule() bool {
 	if b.notes.Terminating || b.over {
 		return false
@@ -49,9 +48,9 @@ func (b *build) endedByRule() bool {
 	return slices.ContainsFunc(spec.InitContainers, ended) || slices.ContainsFunc(spec.Containers, ended)
 }
 
-// removedToRestart fills in a container whose record a restart of all containers
-// has removed; it reports whether st is one. That it is restarted is why it
-// waits until the first of them is made again.
+// removedToRestart fills in a container that a restart of all containers has removed, and
+// reports whether st is one. Its waiting reason is that restart, until the first container is
+// created again.
 func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
 	old := b.old[st.Name]
 	last := old.LastTerminationState.Terminated
@@ -70,16 +69,15 @@ func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
 	return true
 }
 
-// madeAgain reports whether a container that a restart of all makes anew has a
-// record.
+// madeAgain reports whether any init or regular container exists.
 func (b *build) madeAgain() bool {
 	has := func(c v1.Container) bool { _, ok := b.Container(c.Name); return ok }
 	spec := &b.want.Pod.Spec
 	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
 }
 
-// restartedEnd is the end of a container that a restart of all removed; own is
-// the end it had come to by itself, nil when it was running: its times stay.
+// restartedEnd is the terminated state of a container that a restart of all removed. own is
+// its own exit, nil when it was running: its times stay.
 func restartedEnd(own *v1.ContainerStateTerminated) *v1.ContainerStateTerminated {
 	end := &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: restartingAll, Message: removedToRestartAll}
 	if own != nil {

@@ -11,14 +11,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Line is a pod's status in the few words of a table, as kubectl users know
-// them.
+// Line is a pod's status in the columns of a table, as kubectl shows it.
 type Line struct {
 	Status      string    // "Running", "Init:0/1", "CrashLoopBackOff", "Completed", "Terminating", …
 	Ready       int       // containers that are ready
 	Containers  int       // containers that count: regular ones and sidecars
-	Restarts    int       // of these, while initialising of the init containers so far
-	LastRestart time.Time // when the newest of these restarts' earlier lives ended; zero when unknown
+	Restarts    int       // of these; while initialising, of the init containers so far
+	LastRestart time.Time // when the last container before the newest of these restarts exited; zero when unknown
 	// GatesTrue of Gates readiness gates are open.
 	GatesTrue, Gates int
 }
@@ -34,8 +33,8 @@ func (l Line) GatesText() string {
 	return fmt.Sprintf("%d/%d", l.GatesTrue, l.Gates)
 }
 
-// Summary returns the line of one pod, in kubectl's words. One thing is other
-// than there: a pod that admission keeps waiting shows the reason.
+// Summary returns the line of one pod, as kubectl has it, with one difference: a pod that is
+// not admitted shows the reason.
 func Summary(p v1.Pod) Line {
 	l := Line{Status: cmp.Or(p.Status.Reason, string(p.Status.Phase)), Containers: len(p.Spec.Containers), Gates: len(p.Spec.ReadinessGates)}
 	for _, gate := range p.Spec.ReadinessGates {
@@ -69,7 +68,8 @@ func (l *Line) count(c *v1.ContainerStatus) {
 	}
 }
 
-// initContainers counts them and says where they stand; "" when they are done.
+// initContainers counts the init containers and returns the Init: status, "" when they are
+// done.
 func (l *Line) initContainers(p v1.Pod) string {
 	for i := range p.Spec.InitContainers {
 		if pod.Restartable(&p.Spec.InitContainers[i]) {
@@ -97,8 +97,8 @@ func (l *Line) initContainers(p v1.Pod) string {
 	return ""
 }
 
-// regular counts the containers that last and says what they are at; the first
-// one with a word of its own names it, unless the pod was refused.
+// regular counts the containers that run as long as the pod and sets the status. The first
+// container with a reason sets it, unless the pod was refused.
 func (l *Line) regular(p v1.Pod, refused bool) {
 	l.Restarts, l.LastRestart = 0, time.Time{}
 	for i := range p.Status.InitContainerStatuses {
@@ -139,7 +139,7 @@ func (l *Line) regular(p v1.Pod, refused bool) {
 	}
 }
 
-// endWord says how a container ended.
+// endWord returns the reason, signal or exit code of a container that exited.
 func endWord(end *v1.ContainerStateTerminated) string {
 	switch {
 	case end.Reason != "":
