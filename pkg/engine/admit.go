@@ -22,8 +22,8 @@ func (e *entry) placed() *pod.Spec {
 // grant is a spec with the resources of another one.
 type grant struct{ requested, given, spec *pod.Spec }
 
-// granted is the wanted spec with the resources that the pod is given: others than
-// it asks for while a resize is held, also for a container that starts meanwhile
+// granted is the desired spec with the resources that the pod is given. While a resize is
+// pending these differ from the requested ones, also for a container that starts meanwhile
 // (C-1.34.1).
 func (e *entry) granted() *pod.Spec {
 	if e.keepsUID() {
@@ -38,8 +38,8 @@ func (e *entry) granted() *pod.Spec {
 	return e.grant.spec
 }
 
-// requested is the wanted spec, by which the pod's status is reported: that of the instance that
-// goes on, where it has another UID.
+// requested is the desired spec, by which the pod's status is reported. If an edit of the UID
+// was refused, it is the spec of the running instance.
 func (e *entry) requested() *pod.Spec {
 	if e.keepsUID() {
 		return e.given
@@ -48,20 +48,20 @@ func (e *entry) requested() *pod.Spec {
 }
 
 // keepsUID reports whether an edit of the pod's UID was refused: the instance of the old UID
-// goes on. A pod of an API server with another UID is another pod, and the old one stops.
+// continues. A pod of an API server with another UID is another pod, and the old one stops.
 func (e *entry) keepsUID() bool {
 	return e.want != nil && e.admitted && e.refused != (refusal{}) && !e.want.Origin.FromAPI() &&
 		e.given != nil && e.given.UID() != e.want.UID()
 }
 
-// admitEdits judges the admitted pods that were edited, in the order in which they came, and
-// returns all as they are placed after that: those that ask for other resources
-// (C-1.34.3), and those that another instance has to replace. What has to wait goes
-// on as it is, and is judged again whenever admission is. No edit gets what a
-// waiting pod, which an API server has placed here, is about to get, nor the UID of a pod in
-// want, which is not admitted yet. What it adds to node.UIDs holds for the pods in want.
+// admitEdits judges the admitted pods that were edited, in the order in which they came:
+// those with other resources (C-1.34.3), and those that need a new instance. It returns all
+// admitted pods as they are placed after that. A refused edit leaves the pod as it is, and is
+// judged again with each admission. No edit gets the room of a waiting pod, which an API
+// server has assigned to this node, nor the UID of a pod in want, which is not admitted yet.
+// The UIDs that it adds to node.UIDs hold for the pods in want.
 func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
-	node.Terminating = nil // an edit does not wait: it is judged by what is here
+	node.Terminating = nil // an edit does not wait: only the current pods count
 	owners := make(map[string]*pod.Spec, len(want))
 	for _, spec := range want {
 		if other := owners[spec.UID()]; other == nil || pod.ClaimsUID(other) {
@@ -100,7 +100,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			if otherResources(was, e.want) && !plan.Replaces(was, e.want) {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
-			if was.UID() != e.want.UID() { // the instance that goes has it until it is gone
+			if was.UID() != e.want.UID() { // the old instance has it until it is gone
 				e.hold(was.UID())
 				node.UIDs[was.UID()] = e.key
 			}
@@ -126,7 +126,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 	return placed
 }
 
-// otherResources reports whether a pod that runs as was is asked to have others.
+// otherResources reports whether want has other resources than was.
 func otherResources(was, want *pod.Spec) bool {
 	for _, list := range [][]v1.Container{want.Pod.Spec.InitContainers, want.Pod.Spec.Containers} {
 		for i := range list {
@@ -138,9 +138,9 @@ func otherResources(was, want *pod.Spec) bool {
 	return false
 }
 
-// hold notes that an instance of the pod may be here with that UID: directories, records
-// and users go by it, and no other pod gets it before the pod's worker reports the
-// instance gone.
+// hold notes that an instance of the pod may exist with that UID. Directories, records and
+// users are keyed by it, so no other pod gets it before the pod's worker reports the instance
+// gone.
 func (e *entry) hold(uids ...string) {
 	for _, uid := range uids {
 		if uid != "" && !slices.Contains(e.holds, uid) {
@@ -150,7 +150,7 @@ func (e *entry) hold(uids ...string) {
 }
 
 // noteHeld takes from a report which UIDs the pod's instances hold. Only a report about the
-// newest update ends a hold: the worker may still begin what an older one asks for. A report
+// newest update ends a hold: the worker may still begin an instance of an older one. A report
 // without a list of UIDs ends none: the worker is in quarantine, and containers may run.
 // freed says that another pod may have a UID now.
 func (e *entry) noteHeld(r *report) (freed bool) {
@@ -162,7 +162,7 @@ func (e *entry) noteHeld(r *report) (freed bool) {
 	return slices.ContainsFunc(before, func(uid string) bool { return !slices.Contains(e.holds, uid) })
 }
 
-// mayRunAgain reports whether an edit may bring back a pod that has ended.
+// mayRunAgain reports whether an edit may start a terminated pod again.
 func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	if e.runs == nil || want.UID() != e.runs.UID() {
 		return true
@@ -170,14 +170,14 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	return !e.refused.final && plan.Revives(e.runs, want)
 }
 
-// terminates reports whether a scheduler counts the pod no more although something of
-// it is still here: its source deleted it by force, or its phase is final already.
+// terminates reports whether a scheduler does not count the pod any more although it still
+// takes room here: its source deleted it by force, or its phase is final already.
 func (e *entry) terminates() bool {
 	return e.want == nil || hasEnded(e.want) || e.last != nil && e.last.ended
 }
 
-// admit judges every desired pod that is not admitted yet; one that is refused is
-// judged again whenever the set changes or a pod has gone (C-1.31).
+// admit judges every desired pod that is not admitted yet. A refused one is judged again
+// whenever the set changes or a pod is gone (C-1.31).
 func (l *loop) admit(ctx context.Context) {
 	var want, placed, waiting []*pod.Spec
 	node := l.node()
@@ -187,7 +187,7 @@ func (l *loop) admit(ctx context.Context) {
 			node.UIDs[uid] = e.key
 		}
 		switch {
-		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it was never here and never will be: it takes no room
+		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it never ran here and never will: it takes no room
 			e.admitted, e.ended, e.refused, l.order.current = true, true, refusal{}, false
 			l.queueUpdate(e, true)
 		case e.want != nil && !e.admitted && !e.refused.final:
@@ -195,7 +195,7 @@ func (l *loop) admit(ctx context.Context) {
 			if e.refused != (refusal{}) && e.want.Origin.FromAPI() {
 				waiting = append(waiting, e.want)
 			}
-		case !e.admitted && !e.ended: // it was refused and goes: nothing of it was ever here
+		case !e.admitted && !e.ended: // it was refused and is to be removed: nothing of it was ever here
 		case e.runs != nil && !e.ended:
 			placed = append(placed, e.placed()) // also while it stops
 			if e.terminates() {
@@ -212,7 +212,7 @@ func (l *loop) admit(ctx context.Context) {
 		}
 		if o.Spec != nil && !o.Terminated() {
 			placed = append(placed, o.Spec)
-			node.Terminating[key] = true // unless a source that has not answered yet wants it
+			node.Terminating[key] = true // unless a source that has not answered yet defines it
 		}
 	}
 	placed = l.admitEdits(placed, waiting, want, node)

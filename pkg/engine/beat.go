@@ -7,14 +7,12 @@ import (
 	"time"
 )
 
-// thoughtLimit is how long a worker may take to decide: it does nothing then but
-// compute.
+// thoughtLimit is how long a worker may plan: planning is computation only.
 const thoughtLimit = 30 * time.Second
 
-// Beat returns nil when the engine lives: its sync loop takes its turns and no
-// worker is lost in thought, for F7. Otherwise it says what does not, at the
-// latest when ctx ends. A runtime, a disk or a pod that does not answer is not the
-// engine's death.
+// Beat returns nil while the engine is alive (F7): its sync loop responds and no worker hangs
+// in planning. Otherwise it returns what hangs, at the latest when ctx ends. A runtime, a
+// disk or a pod that does not answer does not count.
 func (e *Engine) Beat(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
@@ -30,7 +28,7 @@ func (e *Engine) Beat(ctx context.Context) error {
 	}
 }
 
-// stuck names a worker that has been deciding for too long.
+// stuck names a worker that has been planning for too long.
 func (l *loop) stuck(now time.Time) error {
 	for _, e := range l.pods {
 		if e.planningSince == nil {

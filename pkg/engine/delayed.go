@@ -7,10 +7,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// due returns what a desired pod is to be for now: another version than desired while a
-// layer has not answered, nil when nothing more is done about it. Those wait in held.
+// due returns which spec a desired pod gets for now. It differs from the desired one while a
+// layer has not answered; nil leaves the pod as it is. Such pods wait in held.
 func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
-	if e := l.pods[key]; e != nil { // it keeps the spec that was written down
+	if e := l.pods[key]; e != nil { // it keeps the recorded spec
 		if heard, configured := l.state.Heard(want.Origin.Layer()); configured && !heard {
 			return nil
 		}

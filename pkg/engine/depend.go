@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// stage is how far a pod is, for those that depend on it.
+// dependencyState is how far a pod has started, for those that depend on it.
 type dependencyState int
 
 const (
@@ -23,8 +23,8 @@ const (
 	stateDone
 )
 
-// stageOf says how far a pod is by what its worker reports. A pod that is about
-// to change is nowhere.
+// dependencyStateOf derives the state from the report of a pod's worker. A pod that is about
+// to change has none.
 func dependencyStateOf(r *report) dependencyState {
 	s := &r.pod.Status
 	switch {
@@ -46,7 +46,7 @@ func isReady(s *v1.PodStatus) bool {
 	})
 }
 
-// reached reports whether a pod at stage s has passed milestone m. A pod that has
+// reached reports whether a pod in state s has met the dependency condition m. A pod that has
 // Succeeded has started and was ready.
 func (s dependencyState) reached(m pod.Milestone) bool {
 	switch m {
@@ -63,11 +63,11 @@ type podOrder struct {
 	// dependents holds, by the key of a pod, the admitted pods that name it as a dependency.
 	// A pod names many keys, most of which may not exist: a key costs one slice.
 	dependents map[pod.Key][]*entry
-	current    bool // the stopOrders of the admitted pods are those of now
+	current    bool // the stopOrders of the admitted pods are up to date
 }
 
-// noteOrder remembers whom e depends on, once it is admitted: before that it waits for no
-// pod, and its source could name any number. forgetOrder comes before e.runs changes.
+// noteOrder remembers which pods e depends on, once it is admitted: before that it waits for
+// no pod, and its source could name any number. forgetOrder comes before e.runs changes.
 func (l *loop) noteOrder(e *entry) {
 	if e.admitted {
 		l.order.current = false
@@ -75,7 +75,7 @@ func (l *loop) noteOrder(e *entry) {
 	if e.runs == nil {
 		return
 	}
-	if e.admitted && !e.ended { // no pod waits for the end of one that has ended
+	if e.admitted && !e.ended { // no pod waits for the stop of a terminated one
 		for _, d := range e.runs.DependsOn {
 			for _, key := range e.runs.Targets(d) {
 				l.order.dependents[key] = append(l.order.dependents[key], e)
@@ -87,8 +87,8 @@ func (l *loop) noteOrder(e *entry) {
 	}
 }
 
-// forgetOrder forgets whom e, which is gone, depended on. The order of stops changes only
-// with the lists: the end of a pod that is in none, as one that was refused, costs no new one.
+// forgetOrder forgets which pods e, which is gone, depended on. The order of stops changes
+// only with the lists: removing a pod that is in none, such as a refused one, costs nothing.
 func (l *loop) forgetOrder(e *entry) {
 	if e.runs == nil {
 		return
@@ -112,7 +112,7 @@ func (l *loop) forgetOrder(e *entry) {
 	}
 }
 
-// pokeDependents tells those that depend on e that it has come or gone, and those
+// pokeDependents wakes the pods that depend on e, which has started or is gone, and those
 // that e depends on, which may stop now.
 func (l *loop) pokeDependents(e *entry) {
 	dependents := slices.SortedFunc(slices.Values(l.order.dependents[e.key]), func(a, b *entry) int { return a.key.Compare(b.key) })
@@ -135,7 +135,7 @@ func (l *loop) pokeDependencies(e *entry) {
 	}
 }
 
-// waits says which pod has to come before e starts; "" when none.
+// waits says which pod has to reach its condition before e starts; "" for none.
 func (l *loop) waits(e *entry) string {
 	if e.want == nil {
 		return ""
@@ -152,7 +152,7 @@ func (l *loop) waits(e *entry) string {
 	return ""
 }
 
-// dependency finds the wanted pod that d means.
+// dependency finds the desired pod that d names.
 func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 	key, found := want.Meant(d, l.cfg.Visible, func(key pod.Key) *pod.Spec {
 		on := l.pods[key]
@@ -167,24 +167,23 @@ func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 	return l.pods[key]
 }
 
-// stopMargin is how much longer than its grace a pod that goes is waited for, and
-// longestStop how long in all: what cannot be killed holds nothing up for ever.
+// stopMargin is how much longer than its grace a terminating pod is waited for, and
+// longestStop the limit in total: a pod that cannot be killed blocks nothing for ever.
 const (
 	stopMargin  = time.Minute
 	longestStop = time.Hour
 )
 
-// stopOrder is what has to be gone before a pod that goes stops.
+// stopOrder is which pods have to be gone before a terminating pod stops.
 type stopOrder struct {
 	node  int           // of the pod in the graph that orderStops makes
 	first *entry        // the first, by key, of the pods that have to be gone; nil for none
 	takes time.Duration // at most, until all of them are gone
 }
 
-// stopWaits says which pod, one that depends on e and goes as well, has to be
-// gone before e stops, and until when that is waited for; "" when none. One that stays
-// holds nothing up, and neither does one of a source that may not name e's objects. A pod
-// that was not admitted has nothing to stop.
+// stopWaits says which terminating pod that depends on e has to be gone before e stops, and
+// until when e waits; "" for none. A pod that stays does not count, nor one of a source that
+// may not name e's objects. A pod that was not admitted has nothing to stop.
 func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if !e.isTerminating() || !e.admitted {
 		e.terminatingSince = time.Time{}
@@ -203,10 +202,10 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", e.stops.first.key.Name), e.terminatingSince.Add(e.stops.takes)
 }
 
-// orderStops finds, for all pods that go, which pods have to be gone before each, and how
-// long these may take, one after the other. Pods on a cycle, made of specs of different
-// times, do not wait for one another. Its work is linear in the pods and the names in their
-// dependencies: sources write both, and the sync loop waits.
+// orderStops finds, for all terminating pods, which pods have to be gone before each, and how
+// long these may take in sequence. Pods on a cycle, from specs of different times, do not
+// wait for one another. Its work is linear in the pods and the names in their dependencies:
+// sources write both, and the sync loop waits.
 func (l *loop) orderStops() {
 	var going []*entry
 	for _, e := range l.pods {
@@ -215,7 +214,7 @@ func (l *loop) orderStops() {
 			going = append(going, e)
 		}
 	}
-	before := make([][]int, len(going)) // the pods that have to be gone, by pod
+	before := make([][]int, len(going)) // by pod: the pods that have to be gone
 	for i, e := range going {
 		for _, d := range l.order.dependents[e.key] {
 			if d.isTerminating() && !d.ended && l.maySee(d, e) {
@@ -234,7 +233,7 @@ func (l *loop) orderStops() {
 				if component[j] == n {
 					continue
 				}
-				d := going[j] // of a component before this one: its own order is known
+				d := going[j] // of an earlier component: its order is known
 				if of.first == nil || d.key.Compare(of.first.key) < 0 {
 					of.first = d
 				}
@@ -245,8 +244,8 @@ func (l *loop) orderStops() {
 	}
 }
 
-// maySee reports whether the pods of d's source may name the objects of e's: then they may
-// order its stop.
+// maySee reports whether the pods of d's source may name the objects of e's source: then they
+// may order its stop.
 func (l *loop) maySee(d, e *entry) bool {
 	if d.runs == nil || e.runs == nil {
 		return false
@@ -255,5 +254,5 @@ func (l *loop) maySee(d, e *entry) bool {
 	return from == to || l.cfg.Visible != nil && l.cfg.Visible(from, to)
 }
 
-// goes reports whether a pod is on its way out.
+// isTerminating reports whether a pod is to be stopped and removed.
 func (e *entry) isTerminating() bool { return e.want == nil || deleting(e.want) }

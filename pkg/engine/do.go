@@ -14,24 +14,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Why what a pod is bound to keeps it waiting.
+// Waiting reasons of a pod whose volumes or configuration are missing.
 const (
 	reasonMount  = "FailedMount"                // volumes cannot be put in place
-	reasonConfig = "CreateContainerConfigError" // an environment or mounts cannot
+	reasonConfig = "CreateContainerConfigError" // an environment or mounts cannot be prepared
 )
 
-// pullPatience is how long a pull may hold a start slot: an image that is
-// present answers within it, a real pull gives its slot to another pod.
+// pullPatience is how long a pull may hold a start slot: a present image answers within it.
+// During a real pull the slot goes to another pod.
 const pullPatience = 50 * time.Millisecond
 
-// result is what became of a plan's steps.
+// result is the result of a plan's steps.
 type result int
 
 const (
-	idle   result = iota // there were none, or they have to wait for news
+	idle   result = iota // there were none, or they wait for an update
 	acted                // all were done
-	stale                // a newer spec came in between
-	failed               // one failed; the next plan, or a pause, takes care of it
+	stale                // a newer spec arrived meanwhile
+	failed               // one failed; the next plan, or a pause, handles it
 )
 
 // do runs the steps of a plan in order and stops at the first failure or when a
@@ -73,25 +73,25 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		return idle, 0
 	}
 	if last := p.Steps[n-1].Action; last == plan.StartContainer || last == plan.RunHook {
-		w.giveSlot(ctx, true) // the look at what started needs none
+		w.giveSlot(ctx, true) // reading what started needs no slot
 	}
 	return acted, 0
 }
 
-// onlyOtherData reports whether a is b, or b bound to other data: a plan made for the
-// one is good for the other, and the next look sees what has changed. Data that changes
-// faster than the worker looks must not keep it from everything else.
+// onlyOtherData reports whether a is b, or b bound to other data. A plan made for one is
+// valid for the other, and the next read of the pod sees the change. Data that changes faster
+// than the worker reads must not block everything else.
 func onlyOtherData(a, b *pod.Spec) bool {
 	return a == b || a != nil && b != nil && a.Pod == b.Pod && a.Hash == b.Hash
 }
 
-// heldMeanwhile reports whether something has come up, since the plan was made,
-// that keeps the pod from starting.
+// heldMeanwhile reports whether, since the plan was made, the pod has to wait for another one
+// or is not admitted any more.
 func (w *worker) heldMeanwhile(v plan.View) bool {
 	return w.update.waits != "" && v.Waits == "" || w.update.refused != (refusal{}) && v.Refused == ""
 }
 
-// makes reports whether a step makes something.
+// makes reports whether a step sets up, starts or changes something.
 func makes(s plan.Step) bool {
 	switch s.Action {
 	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer:
@@ -100,9 +100,9 @@ func makes(s plan.Step) bool {
 	return false
 }
 
-// doTogether runs one step, or several that may run at once: stops. What takes
-// something away needs no start slot, and the record is written first, so that
-// numbers that only rise outlive their carrier.
+// doTogether runs one step, or several stops in parallel. A step that removes something needs
+// no start slot. The record is written first, so that numbers that only rise outlive the
+// container that carries them.
 func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		w.log.Debug("Step", "step", s.String())
@@ -124,7 +124,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 	return steps[0], w.end(ctx, steps[0])
 }
 
-// start does a step that makes something. It needs a start slot, but for pulls.
+// start does a step that makes something. It needs a start slot, except for pulls.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
 		return w.pull(ctx, v.Want, s.Container)
@@ -161,7 +161,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
 			var torn error
-			saved.Go(func() { // beside the call: the sandbox carries its instance's number itself
+			saved.Go(func() { // in parallel with the call: the sandbox carries its instance's number itself
 				torn = panics.ToError(func() error { w.save(); return nil })
 			})
 			err := w.runSandbox(ctx, v.Want, s)
@@ -191,7 +191,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
 		w.rec.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
-		w.save() // before it runs: an agent that dies now leaves word that the hook is due
+		w.save() // before it runs: if the agent dies now, the next one knows that the hook is due
 	}
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
@@ -202,7 +202,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// end does a step that takes something away.
+// end does a step that stops or removes something.
 func (w *worker) end(ctx context.Context, s plan.Step) error {
 	rt := w.env.runtime
 	switch s.Action {
@@ -230,7 +230,7 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	return fmt.Errorf("unknown step %q", s.Action)
 }
 
-// make is call for what starts something: no news cuts it short.
+// make is call for an operation that starts something: no update cancels it.
 func (w *worker) make(ctx context.Context, f func() error) error {
 	begun := time.Now()
 	err := w.call(ctx, w.env.starts.CallTimeout(), nil, f)
@@ -240,11 +240,11 @@ func (w *worker) make(ctx context.Context, f func() error) error {
 	return err
 }
 
-// call makes a call to the runtime, which may take long: after patience the
-// worker's start slot goes to another pod. onNews, where there is one, is called
-// when a newer spec or an operation arrives meanwhile.
+// call makes a call to the runtime, which may take long. After patience the worker's start
+// slot goes to another pod. call runs onNews, unless nil, when a newer spec or an operation
+// arrives meanwhile.
 func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
-	done := make(chan error, 1) // the call sends its end; there is room
+	done := make(chan error, 1) // the call sends its result; the channel has room
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { done <- panics.ToError(f) })
@@ -272,8 +272,8 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	}
 }
 
-// pull makes an image present. A newer spec by which the container is another one,
-// or goes, cancels it, and so does the pod's deletion.
+// pull makes an image present. The pod's deletion cancels it, and so does a newer spec that
+// removes or changes the container.
 func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) error {
 	pullCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -294,12 +294,12 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 	return err
 }
 
-// errStale ends a plan that does not fit any more: a newer spec arrived, or a hook
-// has failed. It is no failure of the step: the worker looks again.
+// errStale ends a plan that is out of date: a newer spec arrived, or a hook has failed. It is
+// no failure of the step: the worker reads the pod again.
 var errStale = errors.New("the plan is out of date")
 
-// stepFailed turns a failure into what the next plan, and a person, will see. It
-// returns when to look again, zero for at once. stopping says that the pod goes.
+// stepFailed records a failure for the next plan, the status and the log. It returns when to
+// try again, zero for at once. stopping says that the pod is being stopped.
 func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())

@@ -1,10 +1,10 @@
-// Package engine runs pods: a sync loop that dispatches what podconfig, the
-// runtime and the probes say, and one worker per pod that looks, asks
-// plan.Next and does the steps.
+// Package engine runs pods: a sync loop that dispatches what podconfig, the runtime and the
+// probes report, and one worker per pod that reads the pod, calls plan.Next and does the
+// steps.
 //
-// It has two entry points: Run (serve) and Once (runonce). They are one path with two
-// ends. What changes nothing is elsewhere: package forecast for merge --dry-run, package
-// feed for watch.
+// It has two entry points: Run (serve) and Once (runonce). Both run the same loop; they
+// differ in when it ends. Read-only uses are elsewhere: package forecast for merge --dry-run,
+// package feed for watch.
 //
 // Who owns what, and which channels there are:
 //
@@ -36,7 +36,7 @@
 //	pending   –  not a channel: the updates of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //
-// The one rule: hints are never truth. The loop and the workers read after a hint.
+// The one rule: a hint is not state. The loop and the workers read the state after a hint.
 package engine
 
 import (
@@ -56,14 +56,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Sink is where status goes. One goroutine calls it.
+// Sink receives statuses. One goroutine calls it.
 type Sink interface {
-	// Report takes a pod with its newest status. An error is logged once per change
-	// of its text; the next status is reported all the same.
+	// Report takes a pod with its newest status. An error is logged once until its text
+	// changes; the next status is reported all the same.
 	Report(r pod.StatusReport) error
 }
 
-// Config is everything an Engine is made of.
+// Config is everything an Engine needs.
 type Config struct {
 	PodConfig *podconfig.PodConfig
 	Runtime   Runtime
@@ -72,26 +72,26 @@ type Config struct {
 	Cgroups   Cgroups // nil: pods have no cgroups of their own
 	Users     Users   // nil: no pod has users of its own
 	Records   Records
-	Sets      Sets // nil: nothing of the sources is written down
+	Sets      Sets // nil: no last good set is written
 	Prober    Prober
-	Sinks     []Sink // that may wait, for a disk above all
-	Listeners []Sink // that never wait nor fail: the sync loop itself tells them
+	Sinks     []Sink // may wait, for a disk above all
+	Listeners []Sink // never wait nor fail: the sync loop itself calls them
 	Events    Events // nil: events are dropped
 	// NoClusterDNS says that pods that ask for the cluster's name servers get the
 	// node's, and an event says so.
 	NoClusterDNS bool
 	Log          *slog.Logger
 
-	// Before holds the last status reported of each pod, from the journal, so
-	// that transition times and readiness survive a restart of the agent.
+	// Before holds the last status reported of each pod, from the journal, so that transition
+	// times and readiness survive a restart of the agent.
 	Before map[pod.Key]v1.PodStatus
 
 	Node plan.Node
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok
 	// is false before it was seen. nil: there is none.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
-	// Worked takes how long the steps of one turn of a pod's worker took: create for the
-	// first instance's, kill for those that end a pod, else sync. It is called from many
+	// Worked takes how long the steps of one turn of a pod's worker took: create for those of
+	// the first instance, kill for those that stop a pod, else sync. It is called from many
 	// goroutines and must not wait; nil: it is not measured.
 	Worked func(operation string, took time.Duration)
 
@@ -99,25 +99,26 @@ type Config struct {
 	// measured.
 	WorkerStarted func(took time.Duration)
 
-	// Synced is called by the sync loop once every source was heard and every wanted pod
-	// reported; it must not block; may be nil.
+	// Synced is called by the sync loop once every source has answered and every desired pod
+	// was reported; it must not block; may be nil.
 	Synced func()
 
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
 	RuntimeName string   // prefix of container IDs in status: "containerd"
 
 	// RequireSourceReady names the kinds of source whose pods do not start before their
-	// source is ready, whatever an agent before wrote down: a pod of an API server may run
-	// elsewhere by now. What runs of them is kept all the same.
+	// source is ready, whatever an earlier agent recorded: a pod of an API server may run
+	// elsewhere by now. Its running containers are kept.
 	RequireSourceReady map[string]bool
 
-	// Forbids says why nothing of a pod may start or start again, wherever it was read
-	// from: a source, or what an agent before wrote down; "" when it may. What runs goes
-	// on. It is called from many goroutines; nil: everything may start.
+	// Forbids says why nothing of a pod may start or start again, whether its spec comes from
+	// a source or a record; "" when it may. Running containers continue. It is called from
+	// many goroutines; nil: everything may start.
 	Forbids func(want *pod.Spec) string
 
 	// Visible says whether pods of one kind of source may name the objects of another; nil:
-	// each kind its own alone. Where they may not, they do not delay the stop of its pods.
+	// only of their own kind. Pods that may not do not delay the stop of pods of that other
+	// kind.
 	Visible podconfig.Visible
 
 	// Services returns the services of a namespace, and those that every pod gets,
@@ -129,14 +130,14 @@ type Config struct {
 
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
-	ReadyCheck    time.Duration // how often a runtime that is well is asked how it is; default 15 s
+	ReadyCheck    time.Duration // how often a runtime that is ready is checked; default 15 s
 	Starts        int           // pods starting at once at first; default one more than there are cores
 
-	next func(plan.View) plan.Plan // plan.Next; a test holds it up
+	next func(plan.View) plan.Plan // plan.Next; a test can block it
 }
 
-// Engine keeps pods the way their sources want them. Make one with New; call
-// one of its entry points, once.
+// Engine keeps pods as their sources define them. Make one with New; call one of its entry
+// points, once.
 type Engine struct {
 	cfg  Config
 	log  *slog.Logger
@@ -170,13 +171,13 @@ func New(cfg Config) *Engine {
 	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation)}
 }
 
-// Live returns what this engine shows to readers. It is there before Run and after it, and
-// shows something new while Run runs.
+// Live returns what this engine shows to readers. It exists before Run and after it, and
+// changes while Run runs.
 func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
-// Run keeps pods until ctx is done, which is the agent leaving: pods stay. It adopts what
-// runs, and stops pods with our label that are not in the desired set once the layer they
-// came from has answered. It returns nil at the end of ctx.
+// Run keeps pods until ctx is done: then the agent ends, and pods stay. It adopts running
+// pods. It stops pods with our label that are not in the desired set once the layer they came
+// from has answered. It returns nil at the end of ctx.
 func (e *Engine) Run(ctx context.Context) error {
 	l := e.newLoop(true)
 	e.feed.Begin(time.Now())
@@ -203,7 +204,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	})
 }
 
-// run starts everything around a loop and returns when all of it has ended.
+// run starts all goroutines around a loop and returns when all of them have ended.
 func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context, chan<- podconfig.Batch)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -224,8 +225,7 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	wg.Go(func() { e.checkReady(ctx, l.in.ready) })
 	wg.Go(func() { l.prober.Run(ctx) })
 	wg.Go(func() { l.env.starts.Run(ctx) })
-	// The reporter outlives the loop: what the loop said last still reaches the
-	// sinks.
+	// The reporter outlives the loop: the loop's last reports still reach the sinks.
 	reported := make(chan struct{})
 	wg.Go(func() { defer close(reported); l.out.reporter.run() })
 	err := l.run(ctx, &wg)
@@ -237,8 +237,8 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	return err
 }
 
-// checkReady asks the runtime how it is, often while it is not well, and says
-// so on every change.
+// checkReady checks whether the runtime is ready, more often while it is not, and sends every
+// change.
 func (e *Engine) checkReady(ctx context.Context, out chan<- pod.RuntimeReady) {
 	var last pod.RuntimeReady
 	first, down := true, 0

@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Reasons of events, as people look for them (appendix D of the contract). Those of
-// admission are admission's own.
+// Reasons of events, as people look for them (appendix D of the contract). Admission adds its
+// own reasons.
 const (
 	eventPulling        = "Pulling"
 	eventPulled         = "Pulled"
@@ -45,7 +45,7 @@ const (
 // recorder sends events; it may be used from many goroutines.
 type recorder struct{ events Events } // nil: events are dropped
 
-// event sends an event of a pod, or of one of its containers, when it happens.
+// event sends an event of a pod, or of one of its containers, with the current time.
 func (r recorder) event(key pod.Key, uid, path, kind, reason, message string) {
 	if r.events == nil {
 		return
@@ -73,7 +73,7 @@ func fieldPath(of *pod.Spec, name string) string {
 	return "spec.containers{" + name + "}"
 }
 
-// warning returns what sends a warning about a pod of spec of for which all went well.
+// warning returns a function that sends warning events of the pod of spec of.
 func warning(r recorder, of *pod.Spec) pod.Warn {
 	if of == nil {
 		return nil
@@ -81,7 +81,7 @@ func warning(r recorder, of *pod.Spec) pod.Warn {
 	return func(reason, message string) { r.event(of.Key, of.UID(), "", pod.EventWarning, reason, message) }
 }
 
-// event tells of what happens to a pod of spec of, or to one of its containers.
+// event sends an event of the pod of spec of, or of one of its containers.
 func (w *worker) event(of *pod.Spec, container, kind, reason, format string, a ...any) {
 	uid := w.rec.UID
 	if of != nil {
@@ -90,8 +90,8 @@ func (w *worker) event(of *pod.Spec, container, kind, reason, format string, a .
 	w.env.recorder.event(w.key, uid, fieldPath(of, container), kind, reason, fmt.Sprintf(format, a...))
 }
 
-// pullEvents returns what sends the events of a pull for a container. A call of the worker
-// calls it: it reads nothing of the worker.
+// pullEvents returns a function that sends the events of a pull for a container. It runs in
+// the goroutine of a call, so it reads nothing of the worker.
 func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullNews) {
 	path, image := fieldPath(of, container), ""
 	if c, _ := of.Container(container); c != nil {
@@ -116,7 +116,7 @@ func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullNews) {
 	}
 }
 
-// tellFailed tells of a step that failed, in the words of t.
+// reportFailed sends the events of a failed step, with the message of t.
 func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 	of := w.update.want
 	warn := func(reason, format string, a ...any) {
@@ -141,7 +141,7 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 			id = s.ID
 		}
 		text := t.Message
-		if id != "" { // one event for all that fail alike
+		if id != "" { // one event for all containers that fail alike
 			text = strings.ReplaceAll(text, id, s.Container)
 		}
 		warn(eventFailed, "Error: %s", text)
@@ -150,7 +150,7 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 	}
 }
 
-// tellPullFailed tells why an image is not here.
+// reportPullFailed sends the events of an image that could not be pulled.
 func (w *worker) reportPullFailed(container string, t pod.Trouble) {
 	of, image := w.update.want, ""
 	if of == nil {
@@ -176,7 +176,7 @@ func (w *worker) reportPullFailed(container string, t pod.Trouble) {
 	warn(eventFailed, "Error: %s", t.Reason)
 }
 
-// tellPullSecrets tells which secrets a pod names for its pulls and does not have.
+// reportPullSecrets sends an event that names the missing pull secrets of a pod.
 func (w *worker) reportPullSecrets(of *pod.Spec) {
 	var missing []string
 	for _, ref := range of.Pod.Spec.ImagePullSecrets {
@@ -190,7 +190,7 @@ func (w *worker) reportPullSecrets(of *pod.Spec) {
 	}
 }
 
-// mountText words a failure of one volume as others look for it.
+// mountText is the kubelet's message for the failure of one volume.
 func mountText(line string) string {
 	rest, ok := strings.CutPrefix(strings.TrimSpace(line), "volume ")
 	name, why, found := strings.Cut(rest, ": ")
@@ -200,7 +200,7 @@ func mountText(line string) string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", name, why)
 }
 
-// madeOf is the spec of what is on the node, as far as it is known.
+// madeOf is the spec of the pod on the node, nil when it is not known.
 func (w *worker) madeOf() *pod.Spec {
 	for _, spec := range []*pod.Spec{w.rec.Want, w.update.want} {
 		if spec != nil && (w.last.uid == "" || w.last.uid == spec.UID()) {
@@ -210,7 +210,7 @@ func (w *worker) madeOf() *pod.Spec {
 	return nil
 }
 
-// tellKilling tells of a container that is about to be stopped, and why.
+// reportKilling sends the event of a container that is about to be stopped, with the reason.
 func (w *worker) reportKilling(s plan.Step) {
 	of := w.madeOf()
 	text := "Stopping container " + s.Container

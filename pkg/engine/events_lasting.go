@@ -14,18 +14,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// States that last have one event, when they begin: back-offs, a missing network, resizes.
+// A lasting state has one event, when it begins: back-offs, a missing network, resizes.
 
-// sentEvents are the events of states that last: each is sent once.
+// sentEvents are the events of lasting states: each is sent once.
 type sentEvents struct {
-	crash   map[string]time.Time // by container: until when it is held back
-	image   map[string]time.Time // the same of an image
-	network bool                 // that the pod waits for the network
-	failing bool                 // that the pod cannot be looked at
+	crash   map[string]time.Time // by container: the end of its back-off
+	image   map[string]time.Time // the same for an image
+	network bool                 // the pod waits for the network
+	failing bool                 // the pod cannot be read
 }
 
-// tellWaits tells what the plan has found that lasts, once each: back-offs, and that
-// there is no network.
+// reportWaits sends the events of lasting states that the plan found, once each: back-offs,
+// and a network that is not ready.
 func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 	of := v.Want
 	if of == nil || deleting(of) {
@@ -74,8 +74,8 @@ func (w *worker) reportImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
 	w.event(of, name, pod.EventWarning, eventFailed, "Error: "+podview.ImagePullBackOff)
 }
 
-// tellSandbox tells of a sandbox that takes the place of one that is lost, and of a
-// pod that is given other name servers than it asks for.
+// reportSandbox sends the events of a sandbox that replaces a lost one, and of a pod that
+// gets other name servers than it asks for.
 func (w *worker) reportSandbox(v plan.View, s plan.Step) {
 	if b := v.Have.Sandbox; b != nil && v.Have.UID == v.Want.UID() && v.Record.Instance == s.Instance {
 		w.event(v.Want, "", pod.EventNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
@@ -89,8 +89,8 @@ func (w *worker) reportSandbox(v plan.View, s plan.Step) {
 	}
 }
 
-// tellUnread tells that a pod could not be looked at, once in a row. That the runtime
-// does not answer is the node's trouble.
+// reportUnread sends an event when a pod cannot be read, once until it can. A runtime that
+// does not answer is the node's problem, not the pod's.
 func (w *worker) reportUnread(err error) {
 	if err == nil {
 		w.reported.events.failing = false
@@ -102,7 +102,7 @@ func (w *worker) reportUnread(err error) {
 	}
 }
 
-// tellResized tells of a resize that is over.
+// reportResized sends the event of a completed resize.
 func (w *worker) reportResized(spec *pod.Spec, before, now *v1.PodStatus) {
 	if of := resizingOf(before); of == nil || resizingOf(now) != nil || pendingOf(now) != nil || now.Phase != v1.PodRunning || w.update.want == nil {
 		return
@@ -120,7 +120,7 @@ func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// resizeText says how a resize gets on, and what was asked for.
+// resizeText is the message of a resize event: its state and the requested resources.
 func resizeText(how string, of *pod.Spec, wrong string) string {
 	type requested struct {
 		Name      string                  `json:"name"`

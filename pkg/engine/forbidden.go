@@ -5,13 +5,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// judgement is what Config.Forbids said of a spec.
+// judgement is the result of Config.Forbids for a spec.
 type judgement struct {
 	of  *pod.Spec
 	why string
 }
 
-// forbidden is plan.ForbiddenBy, asked once for each spec. It reports a change once.
+// forbidden is plan.ForbiddenBy, called once for each spec. It reports a change once.
 func (w *worker) forbidden(want *pod.Spec) string {
 	if want == w.judged.of {
 		return w.judged.why

@@ -7,9 +7,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// postStart runs the hook of a container that has just started. A spec or an operation by
-// which the container has to end gives it up; a failure is written down, and the next
-// plan ends the container (C-1.22.8).
+// postStart runs the hook of a container that has just started. A spec or an operation that
+// ends the container cancels it. A failure is recorded, and the next plan ends the container
+// (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -31,15 +31,15 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
 		w.trouble.of[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
-		return errStale // the next plan ends it, before anything else starts
+		return errStale // the next plan ends the container before it starts anything else
 	}
 	w.rec.setLife(id, func(l *pod.Life) { l.PostStart = "" })
 	w.save()
 	return nil
 }
 
-// outlived reports whether the newest update ends the container that was made by
-// the spec made, or the whole instance.
+// outlived reports whether the newest update ends the container that was made from the spec
+// made, or the whole instance.
 func (w *worker) outlived(made *pod.Spec, container string) bool {
 	now := w.update.want
 	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||

@@ -8,30 +8,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// census is what the node shows: the runtime's pods and the kept records.
+// census is the pods of the runtime and the records on disk.
 type census struct {
 	pods    []pod.Actual
 	records []pod.Record
-	err     error     // of the runtime's pods
+	err     error     // of reading the runtime's pods
 	damaged bool      // some records were not read
-	asked   []pod.Key // the pods that were looked for; nil: all
+	asked   []pod.Key // the pods that were read; nil: all
 }
 
-// counting is the periodic job that looks for pods the loop does not know, beside the loop:
-// one census at a time, and none without a reason.
+// counting is the periodic job that looks for pods the loop does not know, in a goroutine of
+// its own: one census at a time, and none without a reason.
 type counting struct {
 	running bool
 	done    chan census      // capacity 0
-	all     bool             // any pod may be there that the loop does not know
-	hinted  map[pod.Key]bool // pods of which there was a hint and that the loop does not know
+	all     bool             // the node may have any pod that the loop does not know
+	hinted  map[pod.Key]bool // unknown pods with a hint
 }
 
 func newCounting() counting {
 	return counting{done: make(chan census), hinted: make(map[pod.Key]bool)}
 }
 
-// housekeep looks for pods that the loop does not know when there was a hint at one.
-// judgeOrphans judges what it finds.
+// housekeep looks for pods that the loop does not know when there was a hint. judgeOrphans
+// handles what it finds.
 func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
@@ -45,7 +45,7 @@ func (l *loop) housekeep(ctx context.Context) {
 	}
 }
 
-// count reads all that the node shows.
+// count reads all pods and records.
 func (l *loop) count(ctx context.Context) {
 	if l.jobs.counting.running {
 		return
@@ -65,7 +65,7 @@ func (l *loop) count(ctx context.Context) {
 	})
 }
 
-// lookFor reads the pods of which there was a hint, and no other.
+// lookFor reads only the pods with a hint.
 func (l *loop) lookFor(ctx context.Context) {
 	keys := sortedKeys(l.jobs.counting.hinted)
 	clear(l.jobs.counting.hinted)
@@ -97,12 +97,12 @@ func (l *loop) take(ctx context.Context, look func() census) {
 	})
 }
 
-// handleCensus notes the pods that the loop does not know. The first census adopts: pods
-// that run are admitted.
+// handleCensus notes the pods that the loop does not know. The first census adopts: running
+// pods are admitted.
 func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.jobs.counting.running = false
 	if c.err != nil {
-		// Pods that could not be read are looked for again; the others count.
+		// Pods that could not be read are read again later; the others count.
 		l.log.Warn("Runtime not read", "error", c.err)
 		l.jobs.counting.all = true
 		if c.pods == nil {
@@ -112,7 +112,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	for _, r := range plan.RecordsOf(c.pods, c.records) {
 		s := orphan{uid: r.UID}
 		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != ""
-		s.Running = c.err != nil // what could not be read may run
+		s.Running = c.err != nil // a pod that could not be read may run
 		if s.Spec = r.Want; r.Want != nil {
 			s.Layer = r.Want.Origin.Layer()
 		}
@@ -139,8 +139,8 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeOrphans(ctx)
 }
 
-// note remembers a pod the node shows and the loop does not know. The record,
-// noted first, knows more than the runtime.
+// note adds a pod that the loop does not know. Records are noted first: they know more than
+// the runtime.
 func (l *loop) note(key pod.Key, s orphan) {
 	old, known := l.orphans[key]
 	switch {
@@ -160,8 +160,8 @@ func (l *loop) note(key pod.Key, s orphan) {
 	l.orphans[key] = s
 }
 
-// isForeign reports whether an orphaned pod is another root's: it came while this agent held
-// its own, and is of no source of this agent.
+// isForeign reports whether an orphaned pod belongs to another root: it appeared while this
+// agent held its own root, and has no source of this agent.
 func (l *loop) isForeign(o orphan) bool {
 	if o.first || l.state == nil {
 		return false
@@ -170,8 +170,8 @@ func (l *loop) isForeign(o orphan) bool {
 	return !configured
 }
 
-// forgetForeign forgets the pods of another root that a census looked for in vain: that
-// root may make pods of ever new names.
+// forgetForeign forgets the pods of another root that a census did not find: that root may
+// make pods of ever new names.
 func (l *loop) forgetForeign(c census) {
 	there := make(map[pod.Key]bool, len(c.pods))
 	for _, a := range c.pods {
@@ -188,7 +188,7 @@ func (l *loop) forgetForeign(c census) {
 	}
 }
 
-// goes reports whether runonce takes this pod away.
+// takesDown reports whether runonce takes this pod down.
 func (l *loop) takesDown(key pod.Key) bool {
 	_, ok := l.mode.down[key]
 	return ok
@@ -209,13 +209,13 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 			delete(l.orphans, key)
 			continue
 		}
-		if want := l.state.Pod(key); want != nil { // it was held until now, or still is
+		if want := l.state.Pod(key); want != nil { // it waited for its source until now, or still does
 			l.want(ctx, key, want)
 			continue
 		}
 		heard, configured := l.state.Heard(s.Layer)
 		if !configured && s.first {
-			heard = l.state.AllHeard() // another source may want it under another name
+			heard = l.state.AllHeard() // another source may define it under another name
 		}
 		if !heard && (configured || s.first) && !l.takesDown(key) {
 			if !s.seen {
@@ -226,7 +226,7 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 			continue
 		}
 		if !configured && !s.first && !l.takesDown(key) {
-			// It came while this agent held the root: another root's.
+			// It appeared while this agent held the root: it belongs to another root.
 			if !s.seen {
 				l.log.Warn("Pod of an unknown source is left alone", "pod", key.String(), "source", s.Layer)
 				s.seen = true
@@ -243,7 +243,7 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 	}
 }
 
-// stop has a worker take an orphaned pod away.
+// stop has a worker stop and remove an orphaned pod.
 func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
 	delete(l.orphans, key)
 	e := l.entry(key)

@@ -8,9 +8,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// lastGoodWriter writes every layer's last good set to the disk, beside the loop: a disk
-// that is slow or full delays no pod. What it has not written yet is merged with what comes
-// after, so a file that changes often is written as often as the disk takes it.
+// lastGoodWriter writes every layer's last good set to the disk, in a goroutine of its own: a
+// slow or full disk delays no pod. Changes that are not written yet are merged with later
+// ones, so a file that changes often is written as often as the disk takes it.
 type lastGoodWriter struct {
 	sets  Sets
 	log   *slog.Logger
@@ -19,18 +19,18 @@ type lastGoodWriter struct {
 	complete bool // keep's: every layer has answered, and run knows that
 }
 
-// pendingSets are what has not reached the disk.
+// pendingSets are changes that have not reached the disk.
 type pendingSets struct {
 	layers map[string]*pendingLayer // by name
-	// only names the layers there are, once all of them have answered: what the disk has of
-	// others is of no use any more. Before that the layers may be a mistake on the command
-	// line, and the next agent has the right ones. Nil until then.
+	// only names the configured layers, once all of them have answered: the sets of other
+	// layers on the disk are of no use any more. Before that the layers may be a mistake on
+	// the command line, and the next agent has the right ones. Nil until then.
 	only map[string]bool
 }
 
-// pendingLayer is what the files of a layer hold now.
+// pendingLayer is the current content of a layer's files.
 type pendingLayer struct {
-	at    time.Time // when the layer was last read well
+	at    time.Time // when the layer was last read without error
 	files map[string]pod.Standing
 }
 
@@ -38,7 +38,7 @@ func newLastGoodWriter(sets Sets, log *slog.Logger) *lastGoodWriter {
 	return &lastGoodWriter{sets: sets, log: log, queue: make(chan pendingSets, 1)}
 }
 
-// keep takes what a batch changed. It never waits. Only one goroutine calls it.
+// keep takes the changes of a batch. It never waits. Only one goroutine calls it.
 func (k *lastGoodWriter) keep(b podconfig.Batch) {
 	var news pendingSets
 	if at, heard := lastGood(b); heard && len(b.Stands) > 0 { // before that it is what the disk said
@@ -66,7 +66,7 @@ func (k *lastGoodWriter) keep(b podconfig.Batch) {
 	k.queue <- news
 }
 
-// lastGood returns when the layer of a batch was last read well, and whether it has
+// lastGood returns when the layer of a batch was last read without error, and whether it has
 // answered.
 func lastGood(b podconfig.Batch) (at time.Time, heard bool) {
 	for _, l := range b.State.Layers {
@@ -77,7 +77,7 @@ func lastGood(b podconfig.Batch) (at time.Time, heard bool) {
 	return at, false
 }
 
-// add merges what is newer.
+// add merges newer changes.
 func (u *pendingSets) add(newer pendingSets) {
 	if newer.only != nil {
 		u.only = newer.only
@@ -102,9 +102,8 @@ func (u *pendingSets) add(newer pendingSets) {
 // close ends run once everything is written; the goroutine that calls keep calls it, last.
 func (k *lastGoodWriter) close() { close(k.queue) }
 
-// run writes until close. What could not be written is tried again with what
-// comes next, after a while, and at the end: a set that is older than what runs
-// is worth little.
+// run writes until close. A failed write is retried with the next change, after a while, and
+// at the end: a set that is older than what runs is worth little.
 func (k *lastGoodWriter) run() {
 	var left pendingSets
 	told := false
@@ -130,8 +129,8 @@ func (k *lastGoodWriter) run() {
 	}
 }
 
-// write writes what is left and takes out of it what reached the disk. The error
-// is that of one layer that failed.
+// write writes the pending changes and removes from left what reached the disk. The error is
+// that of one layer that failed.
 func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 	for name, layer := range left.layers {
 		changed := make([]pod.Standing, 0, len(layer.files))

@@ -13,11 +13,11 @@ type overfull struct {
 	key      pod.Key
 	uid      string
 	instance int
-	message  string // which, for a person; "" for none
+	message  string // which limit, for a person; "" for none
 }
 
-// limited reports whether a pod may exceed a limit that nothing but measuring
-// enforces: the size of an emptyDir on the node's disk (C-1.35.9).
+// limited reports whether a pod may exceed a limit that only measuring enforces: the size of
+// an emptyDir on the node's disk (C-1.35.9).
 func limited(p *v1.Pod) bool {
 	for i := range p.Spec.Volumes {
 		if e := p.Spec.Volumes[i].EmptyDir; e != nil && e.Medium == v1.StorageMediumDefault && e.SizeLimit != nil && !e.SizeLimit.IsZero() {
@@ -27,9 +27,9 @@ func limited(p *v1.Pod) bool {
 	return false
 }
 
-// measurement is the periodic job that measures the disks of pods with such limits, beside
-// the loop: one round at a time. A round that is not over when the next is due lets that
-// one pass.
+// measurement is the periodic job that measures the disks of pods with such limits, in a
+// goroutine of its own: one round at a time. If a round is not over when the next is due,
+// that one is skipped.
 type measurement struct {
 	running bool
 	done    chan []overfull // capacity 1: what exceeds its limits
@@ -75,7 +75,7 @@ func (l *loop) measure(ctx context.Context) {
 	})
 }
 
-// handleMeasured evicts what a round has found.
+// handleMeasured evicts the pods that a round has found.
 func (l *loop) handleMeasured(found []overfull) {
 	l.jobs.measurement.running = false
 	for _, o := range found {
@@ -83,8 +83,8 @@ func (l *loop) handleMeasured(found []overfull) {
 	}
 }
 
-// evict has a pod ended that exceeds a limit. What was measured of another pod of
-// its name, or of an instance before, says nothing.
+// evict evicts a pod that exceeds a limit. A measurement of another pod of its name, or of an
+// older instance, does not count.
 func (l *loop) evict(o overfull) {
 	e := l.pods[o.key]
 	if e == nil || e.want == nil || e.requested().UID() != o.uid || e.evicted == o {

@@ -19,7 +19,7 @@ import (
 )
 
 // housekeepingPeriod is how often the loop looks for pods that it does not know; a tick
-// without a hint at one costs nothing (C-1.30).
+// without a hint costs nothing (C-1.30).
 const housekeepingPeriod = 2 * time.Second
 
 // loop is the sync loop: the one goroutine that dispatches. All its fields but the
@@ -35,8 +35,8 @@ type loop struct {
 	env     *workerEnv // of the workers
 
 	start startup
-	// state is what is desired, runtime what the runtime reports of itself, view what is
-	// known of the node's object.
+	// state is the desired state, runtime the state that the runtime reports of itself, view
+	// what is known of the node's object.
 	state   *podconfig.Merged
 	runtime pod.RuntimeReady
 	view    nodeView
@@ -47,14 +47,14 @@ type loop struct {
 	held    map[pod.Key]bool // desired pods that wait for a layer to answer
 	ids     ids
 
-	// pending holds the entries whose workers get an update when this turn is over: they see
-	// what one turn changes of several pods, their order above all, as a whole.
+	// pending holds the entries whose workers get an update at the end of this turn. So they
+	// see all changes of one turn to several pods, above all to their order, together.
 	pending     []*entry
 	diskFailing bool // records cannot be written, and that was logged
 	jobs        jobs
 }
 
-// runMode is what Run and Once do differently.
+// runMode is how Run and Once differ.
 type runMode struct {
 	// sweep allows stopping pods that are not in the desired set; runonce never sweeps.
 	sweep bool
@@ -75,7 +75,7 @@ type inputs struct {
 	operations chan *operation
 }
 
-// ids are the numbers given last; they only rise.
+// ids are the last numbers assigned; they only rise.
 type ids struct {
 	entry     uint64
 	update    uint64
@@ -93,42 +93,42 @@ type jobs struct {
 type entry struct {
 	key    pod.Key
 	seq    uint64
-	since  time.Time // known
+	since  time.Time // when it became known
 	uid    string    // of an orphaned pod
-	want   *pod.Spec // nil: it has to go
-	next   *pod.Spec // wanted once it is gone; nil: nothing is
-	runs   *pod.Spec // as what it was last wanted: it holds its ports until it is gone
+	want   *pod.Spec // nil: stop and remove the pod
+	next   *pod.Spec // desired once the pod is gone; nil: none
+	runs   *pod.Spec // the spec last desired: it holds its ports until it is gone
 	health pod.Health
 
 	admission
 	link
-	dependencyState dependencyState // how far it was when it was last looked at
-	// goesSince is when it was first seen to be on its way out; zero: it is not.
+	dependencyState dependencyState // when it was last checked
+	// terminatingSince is when it was first seen to be terminating; zero: it is not.
 	terminatingSince time.Time
-	stops            stopOrder // where it terminates, and loop.order.current is true
+	stops            stopOrder // while it terminates, and loop.order.current is true
 	targets          []prober.Target
 	last             *report
 }
 
-// admission is what the loop has decided of a pod's place on the node.
+// admission is the loop's decision on a pod's place on the node.
 type admission struct {
 	admitted bool // by this agent, or it ran when this agent started
-	ended    bool // for good: it holds no port any more
+	ended    bool // terminated: it holds no port any more
 	refused  refusal
-	given    *pod.Spec // the one whose resources it has; nil: it has none yet
-	holds    []string  // UIDs of instances of it that may be here, beside that of given
-	resize   refusal   // why it does not have those of want
+	given    *pod.Spec // the one whose resources it has; nil: none yet
+	holds    []string  // UIDs of its instances that may exist, beside that of given
+	resize   refusal   // why it does not have the resources of want
 	grant    grant
-	evicted  overfull // why it has to end; the zero one: it has not
+	evicted  overfull // why it has to terminate; zero: it does not
 }
 
-// link is what connects an entry to its worker.
+// link connects an entry to its worker.
 type link struct {
 	updates    chan podUpdate // nil: no worker
 	gen        uint64         // of the newest update with a change
-	queued     bool           // the entry is in the loop's pending ones
+	queued     bool           // the entry is in loop.pending
 	operations []*operation   // requested; the worker knows which it has acknowledged
-	// planningSince is since when the worker plans; see worker. Nil: no worker.
+	// planningSince is when the worker called plan.Next; see worker. Nil: no worker.
 	planningSince *atomic.Int64
 }
 
@@ -136,12 +136,12 @@ type link struct {
 type orphan struct {
 	plan.Found
 	uid   string // of its record, else as the runtime shows it
-	first bool   // it was there when the agent came
-	seen  bool   // judged and said
+	first bool   // it was there when the agent started
+	seen  bool   // judged and logged
 }
 
-// uids returns the UIDs that the pod's instances have: of what was written down, and of
-// what the runtime shows.
+// uids returns the UIDs of the pod's instances: of the recorded one, and of the one that the
+// runtime shows.
 func (s *orphan) uids() []string { return []string{s.uid, s.ShownUID} }
 
 func (e *Engine) newLoop(sweep bool) *loop {
@@ -233,8 +233,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
-// handleBatch gives the worker of every pod that an update names the newest spec
-// of its pod, whatever the update's op is (C-1.14.5).
+// handleBatch gives the worker of every pod that an update names the newest spec of its pod,
+// whatever the update's op is (C-1.14.5).
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
@@ -252,7 +252,7 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 		}
 	}
 	waited := len(l.held)
-	for _, key := range sortedKeys(l.held) { // a layer that says what was restored changes no pod
+	for _, key := range sortedKeys(l.held) { // a layer that confirms a restored set changes no pod
 		l.want(ctx, key, l.state.Pod(key))
 	}
 	if admit || len(l.held) < waited {
@@ -261,7 +261,7 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.judgeOrphans(ctx)
 }
 
-// want sets what is wanted of key and tells its worker.
+// want sets the desired spec of key and updates its worker.
 func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	e := l.pods[key]
 	if want == nil {
@@ -288,7 +288,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	if e.want == want && e.updates != nil {
 		return
 	}
-	if e.want == nil && want != nil && e.updates != nil { // what goes does not come back: another one follows it (F49)
+	if e.want == nil && want != nil && e.updates != nil { // re-added while it terminates: a new instance (F49)
 		e.next = want
 		return
 	}
@@ -307,7 +307,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		e.ended = e.ended || over
 	} else {
 		e.refused = refusal{}
-		if e.updates == nil { // refused from the start: nothing to stop
+		if e.updates == nil { // never admitted: there is nothing to stop
 			l.drop(e, nil)
 			return
 		}
@@ -349,9 +349,9 @@ func (l *loop) pokeAll(ctx context.Context) {
 	}
 }
 
-// resync pokes every pod that is not settled. Those that are need no look of
-// their own: pleg compares the runtime's lists at the same pace and hints at
-// what differs, for two calls instead of four a pod.
+// resync wakes every pod that is not settled. Settled ones need no read of their own: pleg
+// compares the runtime's lists at the same pace and hints at differences, with two calls
+// instead of four a pod.
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.updates != nil && (e.last == nil || !e.last.settled) {
@@ -360,7 +360,7 @@ func (l *loop) resync(ctx context.Context) {
 	}
 }
 
-// handleProbeStatus gives the worker of a pod what a probe has found.
+// handleProbeStatus gives the worker of a pod a changed probe status.
 func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	e := l.pods[s.Key]
 	if e == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// logState says what changed between two states that a person has to know:
-// rejections, conflicts, sources that cannot be read.
+// logState logs the changes between two states that a person has to know: rejections,
+// conflicts, sources that cannot be read.
 func (l *loop) logState(now *podconfig.Merged) {
 	var before podconfig.Merged
 	if l.state != nil {
@@ -63,8 +63,8 @@ func placelessConflict(c podconfig.Conflict) podconfig.Conflict {
 	return c
 }
 
-// noteDisk logs once that records cannot be written, and once that they can be again: one
-// line for the node, not one for each pod.
+// logDisk logs once that records cannot be written, and once that they can be again: one line
+// for the node, not one for each pod.
 func (l *loop) logDisk(err error) {
 	switch {
 	case err != nil && !l.diskFailing:

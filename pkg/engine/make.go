@@ -8,11 +8,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// What a pod is made of, put together and made: its place on the node, its sandbox,
-// its containers.
+// Making the parts of a pod: its cgroup and users, its sandbox, its containers.
 
-// resize gives a running container other resources: the pod's cgroup grows before
-// the first container does, and shrinks after the last one (C-1.34.5, lower).
+// resize gives a running container other resources. The pod's cgroup grows before the first
+// container does, and shrinks after the last one (C-1.34.5, lower).
 func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id string) error {
 	err := w.make(ctx, func() error {
 		if w.env.cgroups == nil {
@@ -32,8 +31,7 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	return nil
 }
 
-// lower gives the pod's cgroup what is left of an edit when all its containers are as
-// they are wanted: it shrinks then.
+// lower lowers the limits of the pod's cgroup, once all its containers are as desired.
 func (w *worker) lower(v plan.View, p plan.Plan) {
 	if w.env.cgroups == nil || v.Want == nil || w.lowered == v.Want || !p.Settled || p.Behind || v.Have.Sandbox == nil || w.rec.Terminal != "" {
 		return
@@ -45,8 +43,7 @@ func (w *worker) lower(v plan.View, p plan.Plan) {
 	w.lowered = v.Want
 }
 
-// place returns what the node gives the pod: users of its own are given with the
-// first call.
+// place returns the pod's cgroup parent and users. The first call allocates the users.
 func (w *worker) place(want *pod.Spec) (pod.Place, error) {
 	var p pod.Place
 	if w.env.cgroups != nil {
@@ -82,7 +79,7 @@ func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) er
 	return err
 }
 
-// request puts together all that a container is made of.
+// request collects the input of CreateContainer.
 func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.CreateRequest, err error) {
 	r = pod.CreateRequest{Want: v.Want, Container: s.Container, Sandbox: v.Have.Sandbox, Attempt: s.Attempt, Streak: s.Streak}
 	if r.Place, err = w.place(v.Want); err != nil {
@@ -120,12 +117,12 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 		return &pod.StartError{Reason: reasonConfig, Err: err}
 	}
-	if err := w.takeSlot(ctx); err != nil { // it may have gone to another pod meanwhile
+	if err := w.takeSlot(ctx); err != nil { // the slot may have gone to another pod meanwhile
 		return err
 	}
 	var id string
 	err = w.make(ctx, func() (err error) {
-		if w.env.cgroups != nil { // it may be given more than what it follows had
+		if w.env.cgroups != nil { // it may get more resources than the one before it
 			if err := w.env.cgroups.Raise(v.Want); err != nil {
 				return &pod.StartError{Reason: "CreateContainerError", Err: err}
 			}
@@ -138,7 +135,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	w.created[s.Container] = id
 	w.event(v.Want, s.Container, pod.EventNormal, eventCreated, "Container created")
-	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries it now
+	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries the crash streak now
 		delete(w.rec.Streaks, s.Container)
 		w.rec.dirty = true
 	}

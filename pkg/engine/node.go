@@ -7,15 +7,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// nodeView is what the loop knows of the node: of its object, and of its room.
+// nodeView is what the loop knows of the node: its object and its room.
 type nodeView struct {
-	unseen  bool // the object was not seen when it was last asked for
+	unseen  bool // the object was not known when it was last read
 	pending bool // pods wait for it to be seen
-	freed   bool // this turn freed what admission may give to another pod
+	freed   bool // another pod may be admitted for what this turn freed
 }
 
-// node is what admission judges by now: this machine, with the labels and taints that its
-// Node object has, where an API server keeps one (C-1.31.3). They may be others than it
+// node returns the node as admission sees it: this machine, with the labels and taints of its
+// Node object, where an API server keeps one (C-1.31.3). They may differ from those it
 // registered with.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
@@ -31,13 +31,13 @@ func (l *loop) node() plan.Node {
 	return n
 }
 
-// early reports whether a pod is not admitted for labels or taints before those of the
-// node's object are known: it is judged again, not failed for what may be otherwise.
+// early reports whether a pod is refused for labels or taints before those of the node's
+// object are known. It is judged again, not failed.
 func (l *loop) early(r plan.Refusal) bool {
 	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
-// timed is do, and measures how long the steps of a plan take.
+// timed is do, and measures the duration of a plan's steps.
 func (w *worker) timed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
 	if len(p.Steps) == 0 || w.env.worked == nil {
 		return w.do(ctx, v, p)

@@ -15,21 +15,20 @@ import (
 type Until string
 
 const (
-	// UntilRunning: every container has started, or has ended well.
+	// UntilRunning: every container has started, or has exited with 0.
 	UntilRunning Until = "running"
 	// UntilReady: every pod is Ready or has Succeeded.
 	UntilReady Until = "ready"
-	// UntilDone: every container has ended for good.
+	// UntilDone: every pod has terminated.
 	UntilDone Until = "done"
-	// UntilGone: the pods are taken down, and nothing is left of them.
+	// UntilGone: the pods are stopped, and nothing of them is left.
 	UntilGone Until = "gone"
 )
 
-// Once brings the pods of set to the state until asks for and returns what came
-// of each; the pods stay. It is Run's path with an earlier end: it sweeps
-// nothing, and touches no pod outside set. When ctx ends first, pods that have
-// not arrived are reported as timeout and the error is ctx's. Pods that cannot
-// arrive are reported as failed and not waited for.
+// Once brings the pods of set to the state that until names, and returns the result of each;
+// the pods stay. It is Run with an earlier end: it stops no orphaned pods, and touches no pod
+// outside set. When ctx ends first, the other pods are reported as timeout and the error is
+// ctx's. Pods that cannot reach the state are reported as failed and not waited for.
 func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (feed.Report, error) {
 	l := e.newLoop(false)
 	results := make(map[pod.Key]feed.PodReport, set.Pods.Len())
@@ -66,7 +65,7 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 	return rep, err
 }
 
-// arrived notes every pod that has reached its end, good or bad, and reports whether all
+// arrived notes every pod that has reached the state or has failed, and reports whether all
 // have. A pod that has started counts from then on; a ready one must be ready while the
 // others are.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]feed.PodReport) bool {
@@ -121,7 +120,7 @@ func (l *loop) reportOf(spec *pod.Spec, e *entry) feed.PodReport {
 	return r
 }
 
-// why finds the first container that has something to say for the pod's state.
+// why returns the reason and message of the first container that has one.
 func why(s *v1.PodStatus) (reason, message string) {
 	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for _, c := range list {
@@ -136,13 +135,13 @@ func why(s *v1.PodStatus) (reason, message string) {
 	return "", ""
 }
 
-// judge says where a pod has arrived, "" while it is on its way.
+// judge returns the result of a pod, "" while it is on its way.
 func judge(s *v1.PodStatus, e *entry, until Until) string {
 	switch {
 	case e.refused != (refusal{}):
 		return feed.ResultRejected
 	case e.last.busy:
-		return "" // it shows what was, not what is wanted
+		return "" // its status is not the desired one yet
 	case s.Phase == v1.PodFailed, e.last.final:
 		return feed.ResultFailed
 	case e.last.behind.Reason != "":
@@ -165,7 +164,7 @@ func judge(s *v1.PodStatus, e *entry, until Until) string {
 	return ""
 }
 
-// allStarted reports whether every regular container runs or has ended well.
+// allStarted reports whether every regular container runs or has exited with 0.
 func allStarted(s *v1.PodStatus) bool {
 	if len(s.ContainerStatuses) == 0 {
 		return false

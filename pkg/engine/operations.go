@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// operationTimeout is how long an answer may take: a worker acknowledges at once, unless the
-// runtime keeps it waiting.
+// operationTimeout is how long an answer may take. A worker acknowledges at once, unless the
+// runtime blocks it.
 const operationTimeout = time.Minute
 
 // ErrNoPod says that this engine knows no pod of the requested name.
@@ -26,13 +26,13 @@ type RefusedError struct{ Msg string }
 
 func (e *RefusedError) Error() string { return e.Msg }
 
-// operation is a restart or a deletion of a pod as it is now, requested once. What is
-// desired of the pod stays as it is.
+// operation is one request to restart or delete a pod. It applies to the current instance and
+// does not change the desired state.
 type operation struct {
 	key        pod.Key
-	uid        string // the pod has to have; "": any
-	number     uint64 // given by the sync loop; only rises
-	restart    bool   // containers; else the whole instance ends
+	uid        string // the UID that the pod must have; "": any
+	number     uint64 // assigned by the sync loop; only rises
+	restart    bool   // restart containers; else stop the whole instance
 	containers []string
 	grace      *int64     // seconds; nil: the pod's own
 	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
@@ -45,20 +45,20 @@ func (o *operation) reply(err error) {
 	}
 }
 
-// Restart ends containers of a pod, each with its preStop hook and its grace, or with
-// the given one, and starts them again in the same sandbox, whatever their policy and
-// without a back-off; their restart counts rise. Without names, all regular containers
-// and sidecars that run. It returns when that has been written down: this agent, or the
-// next one, completes it. An error is ErrNoPod, a *RefusedError, or that the engine does not
-// answer until the end of ctx, or within a minute.
+// Restart stops containers of a pod, each with its preStop hook and its grace, or with the
+// given one, and starts them again in the same sandbox. Restart policy and back-off do not
+// apply; the restart counts rise. Without names, it restarts all running regular containers
+// and sidecars. It returns when the request has been recorded: this agent, or the next one,
+// completes it. An error is ErrNoPod, a *RefusedError, or a timeout at the end of ctx, or
+// after a minute.
 func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
 	return e.request(ctx, &operation{key: key, restart: true, containers: containers, grace: grace})
 }
 
-// Delete ends a pod as it is now, with its grace or the given one. A pod in the desired set
-// starts again as another instance; one that is not is removed. Pods of an API server are
-// deleted there. A pod that does not have this UID, unless that is empty, is another one by
-// now and left alone. It returns as Restart does.
+// Delete stops the current instance of a pod, with its grace or the given one. A pod in the
+// desired set starts again as another instance; one that is not is removed. Pods of an API
+// server are deleted there. A pod with another UID than uid, unless that is empty, is left
+// alone. Delete returns as Restart does.
 func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
 	return e.request(ctx, &operation{key: key, uid: uid, grace: grace})
 }
@@ -83,7 +83,7 @@ func (e *Engine) request(ctx context.Context, o *operation) error {
 	}
 }
 
-// handleOperation passes an operation to the worker of its pod, where it is possible.
+// handleOperation passes an operation to the worker of its pod, where that is possible.
 func (l *loop) handleOperation(ctx context.Context, o *operation) {
 	e := l.pods[o.key]
 	if e == nil {
@@ -162,12 +162,12 @@ func atServer(key pod.Key) error {
 	return &RefusedError{fmt.Sprintf("pod %s is an API server's: delete it there (kubectl delete pod %s -n %s)", key, key.Name, key.Namespace)}
 }
 
-// has reports whether the pod that is wanted, or the one that runs, has this UID.
+// has reports whether the desired pod, or the one that runs, has this UID.
 func (e *entry) has(uid string) bool {
 	return uid == e.uid || e.want != nil && uid == e.want.UID() || e.runs != nil && uid == e.runs.UID()
 }
 
-// mayRestart says why containers of a pod cannot be restarted.
+// mayRestart returns why containers of a pod cannot be restarted, nil when they can.
 func (e *entry) mayRestart(o *operation) error {
 	no := func(format string, a ...any) error { return &RefusedError{fmt.Sprintf(format, a...)} }
 	switch {
@@ -197,8 +197,8 @@ func ephemeral(of *pod.Spec, name string) bool {
 	return slices.ContainsFunc(of.Pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 
-// acknowledge writes down operations that are newer than the last one that was, for the pod
-// as it was last observed: the record has them before the caller gets an answer.
+// acknowledge records operations that are newer than the last acknowledged one, for the pod
+// as it was last observed. The record has them before the caller gets an answer.
 func (w *worker) acknowledge() {
 	if !w.last.looked {
 		return
@@ -230,7 +230,7 @@ func (w *worker) note(o *operation) error {
 	for _, name := range names {
 		c, ok := w.last.containers[name]
 		if !ok || c.state == pod.StateCreated {
-			delete(w.trouble.of, name) // what keeps it from starting is tried at once
+			delete(w.trouble.of, name) // retry at once what keeps it from starting
 			continue
 		}
 		w.rec.setLife(c.id, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
@@ -256,8 +256,8 @@ func (w *worker) restartable() (names []string) {
 	return names
 }
 
-// noteDelete records that the stop of the instance has begun. The grace of one that stops
-// already only shrinks (C-1.16.12).
+// noteDelete records that the stop of the instance has begun. If it stops already, its grace
+// only shrinks (C-1.16.12).
 func (w *worker) noteDelete(grace *int64) {
 	if w.rec.Instance == 0 && w.last.empty {
 		return

@@ -15,19 +15,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// reasonOverdue is the status reason of a pod that has been stopping for twice its
-// grace and still has a container: one that even SIGKILL does not end (F32).
+// reasonOverdue is the status reason of a pod that has been stopping for twice its grace and
+// still has a running container: even SIGKILL does not end it (F32).
 const reasonOverdue = "StopOverdue"
 
-// overdueAt is when a stop that began at since, with grace in seconds, should long
-// be over.
+// overdueAt is when a stop that began at since, with grace in seconds, becomes overdue.
 func overdueAt(since time.Time, grace int64) time.Time {
 	return since.Add(2 * max(time.Duration(grace)*time.Second, minStop))
 }
 
-// markOverdue gives a pod that stops the reason why that takes so long, where it
-// does, and returns the containers that are left. One that has ended keeps the
-// reason of its end.
+// markOverdue sets the status reason of a pod whose stop is overdue, and returns the
+// containers that still run. A terminated pod keeps its reason.
 func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now time.Time) (left []string) {
 	if pod.IsPhaseTerminal(p.Status.Phase) || since.IsZero() || now.Before(overdueAt(since, grace)) {
 		return nil
@@ -45,7 +43,7 @@ func markOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 	return left
 }
 
-// noteOverdue marks a pod that stops where it is overdue, and says so once.
+// noteOverdue marks a pod whose stop is overdue, and reports that once.
 func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
 	left := markOverdue(p, v.Have, w.rec.StopSince, podview.StopGrace(v.Record, v.Have), v.Now)
 	if left != nil && (w.reported.pod == nil || w.reported.pod.Status.Reason != reasonOverdue) {
@@ -55,24 +53,23 @@ func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
 	}
 }
 
-// overdue is when the status of a pod whose stop is under way changes by time
-// alone; nil for never.
+// overdue fires when a stop in progress becomes overdue; nil for never.
 func (w *worker) overdue(v plan.View) <-chan time.Time {
 	if w.rec.StopSince.IsZero() {
 		return nil
 	}
 	left := time.Until(overdueAt(w.rec.StopSince, podview.StopGrace(v.Record, v.Have)))
 	if left <= 0 {
-		return nil // it was told when the stop began
+		return nil // reported when the stop began
 	}
 	return time.After(left)
 }
 
-// tellOverdue reports in the middle of a stop.
+// reportOverdue reports the pod during a stop.
 func (w *worker) reportOverdue(ctx context.Context) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if err != nil || have.Empty() {
-		return // the look after the stop says what became of it
+		return // the read after the stop shows its state
 	}
 	v := w.view(ctx, have)
 	if p := plan.Next(v); p.Stopping {

@@ -12,15 +12,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A worker that panics costs its own pod some time, and no other anything (F8).
+// A worker that panics delays its own pod, and no other (F8).
 const (
 	panicWindow = time.Minute
-	// maxPanics in one panicWindow quarantine the pod: nothing is done about it
-	// until its spec changes.
+	// maxPanics in one panicWindow quarantine the pod: the worker leaves it alone until its
+	// spec changes.
 	maxPanics = 3
 )
 
-// live runs the worker until its pod is gone or ctx ends, over its panics.
+// live runs the worker, also after panics, until its pod is gone or ctx ends.
 func (w *worker) live(ctx context.Context) {
 	if !w.wait(ctx, 0) { // the first update
 		return
@@ -36,8 +36,7 @@ func (w *worker) live(ctx context.Context) {
 	}
 }
 
-// recovered puts the worker back to where it began, and waits before the next
-// try; it returns false at the end.
+// recovered resets the worker, and waits before the next try; it returns false at the end.
 func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.freeSlot(ctx)
 	w.planningSince.Store(0)
@@ -47,7 +46,7 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.panics = append(w.panics, now)
 	attrs := []any{"panic", fmt.Sprint(p.Value)}
 	if len(w.panics) == 1 {
-		attrs = append(attrs, "stack", string(p.Stack)) // one in a minute is enough to read
+		attrs = append(attrs, "stack", string(p.Stack)) // one in a minute is enough
 	}
 	w.rec.Record, w.rec.dirty = pod.Record{}, false
 	w.trouble.reset()
@@ -69,8 +68,7 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	return true
 }
 
-// quarantine leaves the pod alone until it is wanted otherwise; it returns false
-// at the end.
+// quarantine leaves the pod alone until its spec changes; it returns false at the end.
 func (w *worker) quarantine(ctx context.Context) bool {
 	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{here: w.reported.reportMetadata.here, unwanted: w.update.want == nil}}
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// queueUpdate has the worker of an entry get the newest update at the end of this turn.
-// changed says that the update tells more than that it is time to look.
+// queueUpdate queues the newest update for an entry's worker, to send at the end of this
+// turn. changed says that the update differs from the one before.
 func (l *loop) queueUpdate(e *entry, changed bool) {
 	if changed {
 		l.ids.update++
@@ -82,30 +82,30 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	}
 }
 
-// podUpdate is all that a worker needs to know from the sync loop: always everything, always
+// podUpdate is all that a worker needs to know from the sync loop. It is always complete and
 // the newest, so that losing or repeating one is harmless.
 type podUpdate struct {
 	gen       uint64
-	want      *pod.Spec // nil: the pod has to go
-	requested *pod.Spec // want, but with the resources that it asks for and is not given
+	want      *pod.Spec // nil: stop and remove the pod
+	requested *pod.Spec // want, but with the resources that it requests and is not given
 	refused   refusal
 	health    pod.Health
 	network   bool
 	runtime   bool     // it is ready to make things
-	evicted   overfull // an instance that has to end
-	// resize is why the pod does not get the resources it asks for now.
+	evicted   overfull // an instance that has to terminate
+	// resize is why the pod does not get the resources it requests.
 	resize refusal
-	// waits and stopWaits name the pod that has to come, or go, before this one.
+	// waits and stopWaits name the pod that has to start, or be gone, before this one.
 	waits, stopWaits string
-	stopUntil        time.Time // stopWaits is over then
-	// operations are what was requested, the newest last; the worker knows which it has
+	stopUntil        time.Time // when stopWaits ends
+	// operations are the requested ones, the newest last; the worker knows which it has
 	// acknowledged.
 	operations []*operation
 	// noNetwork says why the network is not ready.
 	noNetwork string
 }
 
-// refusal is why admission does not let a pod start; the zero one admits it.
+// refusal is why admission does not admit a pod; zero: it does.
 type refusal struct {
 	reason, message string
 	final           bool // the pod has Failed: it is not judged again

@@ -15,11 +15,10 @@ import (
 )
 
 // Pods returns the pods of a node with their statuses, sorted by key: for commands that run
-// beside an agent, or without one. have is what the runtime shows
-// now, nil when it does not answer; reported is what the agent last said; kept
-// is what it wrote down. A pod that runs is shown as the runtime shows it, with
-// what only the agent knows (readiness, back-off) taken from its report while
-// that speaks of the same containers.
+// beside an agent, or without one. have is what the runtime shows now, nil when it does not
+// answer; reported is the agent's last report; kept are its records. A pod that runs is shown
+// as the runtime shows it. What only the agent knows (readiness, back-off) comes from its
+// report while that is about the same containers.
 func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, hostIPs []string, now time.Time) []v1.Pod {
 	specs := make(map[pod.Key]*pod.Record, len(kept))
 	for i := range kept {
@@ -35,7 +34,7 @@ func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, h
 		}
 		for key, p := range all {
 			if p.Status.Phase == v1.PodRunning && !slices.ContainsFunc(*have, func(a pod.Actual) bool { return a.Key == key }) {
-				gone := pod.Actual{Key: key, UID: string(p.UID)} // it was reported as running, and nothing of it is there
+				gone := pod.Actual{Key: key, UID: string(p.UID)} // it was reported as running, and the runtime shows nothing of it
 				all[key] = seen(gone, &p, nil, hostIPs, now)
 			}
 		}
@@ -49,7 +48,7 @@ func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, h
 	return pods
 }
 
-// seen is one pod that the runtime knows.
+// seen is one pod that the runtime shows.
 func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now time.Time) v1.Pod {
 	spec := specOf(a, reported, rec)
 	var before v1.PodStatus
@@ -73,8 +72,8 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	return out
 }
 
-// markStopping gives a pod that stops the marks of one that is deleted, as readers
-// know them: the time by which it has to be gone, and its grace in seconds.
+// markStopping sets the deletion timestamp and grace of a pod that stops, as readers expect
+// them of a deleted one.
 func markStopping(p *v1.Pod, since time.Time, grace int64) {
 	if p.DeletionTimestamp != nil {
 		return
@@ -83,8 +82,8 @@ func markStopping(p *v1.Pod, since time.Time, grace int64) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &by, &grace
 }
 
-// keepWaiting shows a container that has ended as waiting where the agent said
-// that it waits, and why: only the agent knows of back-offs.
+// keepWaiting shows an exited container as waiting where the agent reported it so, with the
+// reason: only the agent knows of back-offs.
 func keepWaiting(now *v1.PodStatus, before v1.PodStatus) {
 	for _, list := range [][2][]v1.ContainerStatus{
 		{now.ContainerStatuses, before.ContainerStatuses},
@@ -105,8 +104,8 @@ func keepWaiting(now *v1.PodStatus, before v1.PodStatus) {
 	}
 }
 
-// specOf finds what is known of a pod's spec: as reported, as kept, else no more
-// than the runtime's names.
+// specOf returns the known spec of a pod: the reported one, else the recorded one, else one
+// built from what the runtime shows.
 func specOf(a pod.Actual, reported *v1.Pod, rec *pod.Record) *pod.Spec {
 	switch {
 	case reported != nil && string(reported.UID) == a.UID:

@@ -11,13 +11,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// handleReport takes what a worker says. A pod is dropped only when its worker
-// found it gone while acting on the newest update: a spec that is on its way is
-// never lost.
+// handleReport takes a worker's report. The loop drops a pod only when its worker found it
+// gone while acting on the newest update: a spec that is on its way is never lost.
 func (l *loop) handleReport(ctx context.Context, r report) {
 	e := l.pods[r.key]
 	if e == nil || e.seq != r.seq {
-		return // of a worker whose pod is gone; another of its name may be here
+		return // from a worker whose pod is gone; another pod may have its name
 	}
 	e.last = &r
 	if r.saved {
@@ -30,7 +29,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		if e.next != nil {
 			l.want(ctx, e.key, e.next)
 		}
-		// A pod that was never admitted leaves no room.
+		// A pod that was never admitted frees no room.
 		l.view.freed = l.view.freed || e.admitted || e.ended || e.next != nil || len(e.holds) > 0
 		return
 	}
@@ -39,7 +38,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
 		e.ended, l.order.current = true, false
-		l.pokeDependencies(e) // they may go now
+		l.pokeDependencies(e) // they may stop now
 		l.view.freed = true   // its ports are free
 	}
 	l.setTargets(ctx, e, r.targets)
@@ -53,8 +52,8 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 }
 
-// adoptStarted adopts that a container has passed its startup probe under an agent before:
-// it is not probed for that again.
+// adoptStarted adopts from the status that a container has passed its startup probe under an
+// earlier agent: it is not probed for that again.
 func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	for _, t := range e.targets {
 		name := t.Container.Name
@@ -64,8 +63,8 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	}
 }
 
-// sweepDirectories removes, beside the loop, the directories and cgroups that agents before
-// left of pods that are not known any more (I6).
+// sweepDirectories removes, in a goroutine of its own, the directories and cgroups that
+// earlier agents left of unknown pods (I6).
 func (l *loop) sweepDirectories(ctx context.Context) {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {
@@ -102,7 +101,7 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	})
 }
 
-// drop forgets a pod of which nothing is left.
+// drop forgets a pod that is gone.
 func (l *loop) drop(e *entry, r *report) {
 	l.reportGone(e.key, r)
 	if e.updates != nil {
@@ -113,7 +112,7 @@ func (l *loop) drop(e *entry, r *report) {
 	l.log.Info("Pod is gone", "pod", e.key.String())
 }
 
-// sayGone reports that nothing is left of a pod.
+// reportGone reports that nothing is left of a pod.
 func (l *loop) reportGone(key pod.Key, r *report) {
 	line := pod.StatusReport{Finished: true, Gone: true, Unwanted: true, At: time.Now()}
 	if r != nil {

@@ -9,19 +9,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// reportRetry is how long a sink that failed is left alone.
+// reportRetry is how long the reporter waits after a sink failed.
 const reportRetry = 5 * time.Second
 
-// statusOutput is where the sync loop reports statuses.
+// statusOutput is the destination of the sync loop's statuses.
 type statusOutput struct {
 	feed      *feed.Publisher
-	listeners []Sink // that never wait nor fail
+	listeners []Sink // never wait nor fail
 	reporter  *reporter
 }
 
-// tell reports a status: at once to readers of this agent and to listeners, so that "All
-// pods reported", and all that follows from it, is true of what they know; to the sinks in
-// their own time.
+// report reports a status: at once to readers of this agent and to listeners, so that "All
+// pods reported" is true of what they know; to the sinks in their own time.
 func (o *statusOutput) report(key pod.Key, line pod.StatusReport) {
 	o.feed.Report(key, line)
 	for _, listener := range o.listeners {
@@ -30,7 +29,7 @@ func (o *statusOutput) report(key pod.Key, line pod.StatusReport) {
 	o.reporter.add(key, line)
 }
 
-// reporter sends statuses to the sinks, so that a slow or full disk never holds the sync
+// reporter sends statuses to the sinks, so that a slow or full disk never delays the sync
 // loop. One batch waits, with the newest status of each pod.
 type reporter struct {
 	statuses chan map[pod.Key]pod.StatusReport // capacity 1, see add
@@ -42,7 +41,7 @@ func newReporter(sinks []Sink, log *slog.Logger) *reporter {
 	return &reporter{statuses: make(chan map[pod.Key]pod.StatusReport, 1), sinks: sinks, log: log}
 }
 
-// add takes a status without waiting; the sync loop alone calls it.
+// add queues a status without waiting; only the sync loop calls it.
 func (r *reporter) add(key pod.Key, line pod.StatusReport) {
 	batch := map[pod.Key]pod.StatusReport{key: line}
 	select {
@@ -56,8 +55,8 @@ func (r *reporter) add(key pod.Key, line pod.StatusReport) {
 
 func (r *reporter) close() { close(r.statuses) }
 
-// run sends batches to the sinks until close. It keeps what a sink does not take, a full disk
-// above all, the newest line of each pod, and tries again.
+// run sends batches to the sinks until close. It keeps what a sink does not take, such as one
+// on a full disk: the newest status of each pod, which it sends again.
 func (r *reporter) run() {
 	again := make([]map[pod.Key]pod.StatusReport, len(r.sinks))
 	told := make([]bool, len(r.sinks))
@@ -84,7 +83,7 @@ func (r *reporter) run() {
 	}
 }
 
-// reportTo gives lines to a sink and returns those it did not take.
+// reportTo sends lines to a sink and returns those it did not take.
 func reportTo(s Sink, lines map[pod.Key]pod.StatusReport) (left map[pod.Key]pod.StatusReport, err error) {
 	for _, key := range sortedKeys(lines) {
 		line := lines[key]

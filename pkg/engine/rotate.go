@@ -8,8 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// rotationPeriod is how often the logs of running containers are looked at
-// (C-1.43.1).
+// rotationPeriod is how often the logs of running containers are checked (C-1.43.1).
 const rotationPeriod = 10 * time.Second
 
 // logFile is the log of a container that runs.
@@ -25,8 +24,8 @@ func logsOf(have pod.Actual) []logFile {
 	return list
 }
 
-// rotation is the periodic job that rotates logs, beside the loop: one round at a time. A
-// round that is not over when the next is due lets that one pass.
+// rotation is the periodic job that rotates logs, in a goroutine of its own: one round at a
+// time. If a round is not over when the next is due, that one is skipped.
 type rotation struct {
 	running bool
 	done    chan error // capacity 1: the last failure of a round

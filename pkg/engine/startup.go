@@ -7,8 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// phase is how far the sync loop is on its way from its start to its steady state. It only
-// rises.
+// phase is the progress of the sync loop from its start to its steady state. It only rises.
 type phase int
 
 const (
@@ -30,19 +29,19 @@ const (
 // layer's of the same name a moment later.
 const layerPatience = 500 * time.Millisecond
 
-// observePatience is how long after the first dispatch the loop waits for pods that cannot
-// be observed, because the runtime hangs over them or the node they need is not known,
-// before readers may rely on the pods there are.
+// observePatience is how long after the first dispatch the loop waits for pods that cannot be
+// observed: the runtime hangs over them, or the node they need is not known. After that
+// readers may rely on the pods there are.
 const observePatience = 10 * time.Second
 
 // startup is the start of the sync loop.
 type startup struct {
 	phase    phase
 	late     bool            // layerPatience is over
-	found    map[string]bool // UIDs that the first census saw
+	found    map[string]bool // UIDs that the first census found
 	whole    bool            // the first census read every pod
 	since    time.Time       // when pods were dispatched first
-	observed bool            // readers were told that every pod was observed
+	observed bool            // readers know that every pod was observed
 }
 
 // adopted reports whether the runtime was read: admitted and orphaned pods are known.
@@ -51,7 +50,7 @@ func (s *startup) adopted() bool { return s.phase > phaseAdopting }
 // dispatching reports whether workers get updates.
 func (s *startup) dispatching() bool { return s.phase >= phaseSyncing }
 
-// adopt notes what the first census saw.
+// adopt notes the result of the first census.
 func (s *startup) adopt(c census) {
 	s.phase, s.whole = phaseWaiting, c.err == nil && !c.damaged
 	s.found = make(map[string]bool, len(c.records)+len(c.pods))
@@ -63,9 +62,8 @@ func (s *startup) adopt(c census) {
 	}
 }
 
-// dispatch begins the first dispatch, and reports whether it may begin: when the runtime
-// was read, so that pods that run stay admitted, and every layer has answered, failed,
-// or had its time.
+// dispatch begins the first dispatch, and reports whether it may begin: the runtime was read,
+// so that running pods stay admitted, and every layer has answered, failed, or timed out.
 func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	if s.phase != phaseWaiting || state == nil {
 		return false
@@ -79,7 +77,7 @@ func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	return true
 }
 
-// begin dispatches everything for the first time, when that may begin.
+// begin dispatches all pods for the first time, once that may begin.
 func (l *loop) begin(ctx context.Context) {
 	if !l.start.dispatch(l.state, time.Now()) {
 		return
@@ -107,8 +105,8 @@ func (l *loop) noteUnanswered() {
 	}
 }
 
-// noteAllReported reports once that every pod was observed, and once that the start is
-// over: every source has answered, too.
+// noteAllReported reports once that every pod was observed, and once that the start is over:
+// every source has answered, too.
 func (l *loop) noteAllReported(ctx context.Context) {
 	if l.start.phase != phaseSyncing {
 		return
@@ -133,7 +131,7 @@ func (l *loop) noteAllReported(ctx context.Context) {
 	}
 	for _, key := range sortedKeys(l.cfg.Before) {
 		if _, found := l.orphans[key]; l.mode.sweep && !found && l.pods[key] == nil {
-			l.reportGone(key, nil) // it went while no agent could report it
+			l.reportGone(key, nil) // it was removed while no agent could report it
 		}
 	}
 	if l.mode.sweep && l.start.whole {

@@ -12,20 +12,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// minStop is the least a container is given to end, whatever its hook has used up.
+// minStop is the least time a container gets to exit, however long its hook took.
 const minStop = podview.MinGrace * time.Second
 
-// stopped is what the goroutine of one stop sends the worker: that its hook has ended, then
-// that the stop has.
+// stopped is what the goroutine of one stop sends the worker: once when its hook has ended,
+// once when the stop has.
 type stopped struct {
 	i    int
 	hook bool
 	err  error
 }
 
-// stopContainers ends containers, each by its preStop hook, its turn, and a stop
-// of what remains of its grace (C-1.23.3, C-1.23.4). An update that leaves less time shortens
-// what is under way; nothing cancels it. It returns the first step that failed.
+// stopContainers stops containers: each runs its preStop hook, waits for the containers it
+// has to follow, and stops within the rest of its grace (C-1.23.3, C-1.23.4). An update with
+// less grace shortens a stop in progress; nothing cancels it. It returns the first step that
+// failed.
 func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		if s.Killed != "" {
@@ -54,11 +55,11 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	return w.await(ctx, stops, deadline, w.overdue(v))
 }
 
-// await runs stops side by side and returns when all have ended. overdue is when
-// they should have.
+// await runs stops in parallel and returns when all have ended. At overdue, it reports the
+// pod again.
 func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadline, overdue <-chan time.Time) (plan.Step, error) {
-	news := make(chan stopped)  // to this loop, which takes until all have ended
-	deaf := make(chan struct{}) // closed when it takes no more: a panic ends it early (F8)
+	news := make(chan stopped)  // to this loop, which receives until all have ended
+	deaf := make(chan struct{}) // closed when the loop receives no more: a panic ends it early (F8)
 	tell := func(n stopped) {
 		select {
 		case news <- n:
@@ -84,7 +85,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadlin
 		case n := <-news:
 			id := stops[n.i].ID
 			switch {
-			case n.hook && n.err != nil && ctx.Err() != nil: // the agent leaves: it did not end
+			case n.hook && n.err != nil && ctx.Err() != nil: // the agent ends: the hook did not end
 			case n.hook:
 				if n.err != nil {
 					w.event(w.madeOf(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
@@ -121,7 +122,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadlin
 	return stops[0].Step, nil
 }
 
-// stopDeadline is when the stops under way have to be over: it only comes nearer.
+// stopDeadline is the deadline of the stops in progress: it only comes nearer.
 type stopDeadline struct {
 	mu      sync.Mutex
 	until   time.Time     // zero: each has its own grace
@@ -139,8 +140,8 @@ func (h *stopDeadline) shorten(until time.Time) {
 	}
 }
 
-// of returns own, or what it was brought forward to, and a channel that is closed when that
-// may have changed.
+// of returns the earlier of own and the deadline, and a channel that is closed when that may
+// have changed.
 func (h *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,17 +151,17 @@ func (h *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
 	return own, h.changed
 }
 
-// stop is one container on its way to its end.
+// stop is the stop of one container.
 type stop struct {
 	plan.Step
 	request  pod.HookRequest
 	hooked   bool              // its hook ran already
-	turns    []<-chan struct{} // closed when the containers it comes after have ended
-	end      chan struct{}     // closed when this one has
+	turns    []<-chan struct{} // closed when the containers it has to follow have exited
+	end      chan struct{}     // closed when this one has exited
 	deadline *stopDeadline
 }
 
-// run ends the container. It calls hooked when the hook has ended.
+// run stops the container. It calls hooked when the hook has ended.
 func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) error {
 	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
 	patient, cancel := context.WithCancel(ctx)
@@ -190,8 +191,7 @@ func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) erro
 	return s.kill(ctx, env.runtime, own)
 }
 
-// outlast returns when the time is over that the stop has for all but the kill,
-// or at the end of ctx.
+// outlast returns when the time for the hook and the waiting is over, or at the end of ctx.
 func (s *stop) outlast(ctx context.Context, own time.Time) {
 	for {
 		at, changed := s.deadline.of(own)
@@ -208,13 +208,13 @@ func (s *stop) outlast(ctx context.Context, own time.Time) {
 	}
 }
 
-// kill asks the runtime for the end within what is left, in whole seconds, and
-// again when that becomes less.
+// kill asks the runtime to stop the container within the rest of the time, in whole seconds,
+// and again when that becomes less.
 func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	done := make(chan error, 1) // the first end counts: the container is gone, or it is tried again
-	var due time.Time           // as the runtime was told
+	done := make(chan error, 1) // the first result counts: the container is gone, or the stop is tried again
+	var due time.Time           // the deadline in the last call to the runtime
 	for {
 		at, changed := s.deadline.of(own)
 		if due.IsZero() || at.Before(due) {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// sweep is what the removal of directories of unknown pods and the pods that come
-// meanwhile know of each other. Loop, workers and the sweep itself share it.
+// sweep keeps the removal of directories of unknown pods from removing those of new pods.
+// Loop, workers and the removal share it.
 type sweep struct {
 	mu       sync.Mutex
 	known    map[string]bool // UIDs whose directories stay; nil while nothing is swept
@@ -14,14 +14,14 @@ type sweep struct {
 	removed  chan struct{}   // closed when they are
 }
 
-// begin starts a sweep that leaves what known names.
+// begin starts a sweep that keeps the directories of known.
 func (s *sweep) begin(known map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known = known
 }
 
-// end ends it.
+// end ends the sweep.
 func (s *sweep) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *sweep) end() {
 	s.next("")
 }
 
-// add has a sweep leave what belongs to a pod that has come.
+// add has a sweep keep the directories of a new pod.
 func (s *sweep) add(uid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +38,8 @@ func (s *sweep) add(uid string) {
 	}
 }
 
-// keeps is asked right before a UID's directories are removed: what it was asked for
-// before has been done by then.
+// keeps reports whether the directories of a UID stay. The sweep calls it right before it
+// removes them: the ones before are removed by then.
 func (s *sweep) keeps(uid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *sweep) keeps(uid string) bool {
 	return false
 }
 
-// next says that what was being removed is, and what is from now on.
+// next notes that the removal in progress is done, and which one begins.
 func (s *sweep) next(uid string) {
 	if s.removing != "" {
 		close(s.removed)
@@ -61,8 +61,8 @@ func (s *sweep) next(uid string) {
 	}
 }
 
-// await waits until nothing of uid, which was added, is being removed any more, or until
-// the end of ctx.
+// await waits until no directories of uid, which was added, are being removed any more, or
+// until the end of ctx.
 func (s *sweep) await(ctx context.Context, uid string) {
 	s.mu.Lock()
 	removing, removed := s.removing == uid, s.removed

@@ -7,10 +7,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// probeTargets lists the probes of the containers, sidecars among them, that run
-// now; st is what is reported of the pod. A pod that ends keeps its readiness
-// probes: the others have no say any more (C-1.29.11). Of a pod that shows no
-// address nothing is asked over the network: it would be the node that answers.
+// probeTargets lists the probes of the running containers, sidecars among them; st is the
+// reported status. A terminating pod keeps only its readiness probes (C-1.29.11). A pod
+// without an address has no network probes: the node would answer them.
 func probeTargets(spec *pod.Spec, have pod.Actual, st *v1.PodStatus, ending bool) []prober.Target {
 	var list []prober.Target
 	add := func(c *v1.Container, shown []v1.ContainerStatus) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// worker owns one pod: it looks, asks plan.Next, does the steps, and looks
-// again when it has acted.
+// worker owns one pod: it reads the pod, calls plan.Next, does the steps, and reads again
+// after it has acted.
 type worker struct {
 	env     *workerEnv
 	key     pod.Key
@@ -28,7 +28,7 @@ type worker struct {
 
 	rec      instanceRecord
 	trouble  troubles
-	created  map[string]string // container name → ID made and not yet seen
+	created  map[string]string // container name → ID of a created container that no read has shown yet
 	reported reported
 	last     observation // of the pod
 	acked    uint64      // the newest operation that it has acknowledged
@@ -38,16 +38,16 @@ type worker struct {
 	progress progress
 	panics   []time.Time // of the last minute
 	judged   judgement
-	// planningSince is since when it plans, in Unix nanoseconds; 0: it does not. The sync loop
-	// reads it.
+	// planningSince is when plan.Next was called, in Unix nanoseconds; 0 while it does not
+	// run. The sync loop reads it.
 	planningSince *atomic.Int64
 }
 
-// troubles are the steps that fail.
+// troubles are the steps that failed.
 type troubles struct {
 	of       map[string]pod.Trouble // by container, "" for the pod
 	step     map[string]plan.Action // which step the trouble is about
-	failures int                    // of looking, stopping and removing, in a row
+	failures int                    // to read, stop or remove, in a row
 	unended  pod.Trouble            // what of the pod could not be stopped or removed last
 }
 
@@ -56,8 +56,7 @@ func newTroubles() (t troubles) {
 	return t
 }
 
-// reset forgets the steps that fail; how often looks failed, and what could not be stopped,
-// stays.
+// reset forgets the failed steps. failures and unended stay.
 func (t *troubles) reset() {
 	t.of, t.step = make(map[string]pod.Trouble), make(map[string]plan.Action)
 }
@@ -65,15 +64,15 @@ func (t *troubles) reset() {
 // reported is what the worker reported last.
 type reported struct {
 	pod            *v1.Pod
-	status         v1.PodStatus // as the next one is compared with; also before the first report
+	status         v1.PodStatus // compared with the next one; also set before the first report
 	reportMetadata reportMetadata
 	events         sentEvents
 }
 
-// presence confirms an empty answer about a pod that was there a moment ago (F26).
+// presence confirms an empty result about a pod that was there before (F26).
 type presence struct {
-	expected   bool      // a look showed something, and it was not removed since
-	emptySince time.Time // since when looks show nothing of it all the same; zero: they do not
+	expected   bool      // a read showed something, and it was not removed since
+	emptySince time.Time // since when reads show nothing of it; zero: they show something
 }
 
 // progress counts how often the same steps were done in a row.
@@ -82,8 +81,8 @@ type progress struct {
 	repeats int
 }
 
-// observation is what a worker keeps of its last look at the pod: operations that come
-// between two looks are about that.
+// observation is the result of the last read of the pod: operations that arrive before the
+// next read apply to it.
 type observation struct {
 	looked     bool
 	empty      bool
@@ -98,7 +97,7 @@ type containerRun struct {
 	state pod.ContainerState
 }
 
-// observe remembers a look.
+// observe remembers the result of a read.
 func (w *worker) observe(have pod.Actual) {
 	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, grace: podview.Grace(w.rec.Want, nil, have), containers: make(map[string]containerRun, len(have.Containers))}
 	for name, c := range have.Containers {
@@ -106,8 +105,8 @@ func (w *worker) observe(have pod.Actual) {
 	}
 }
 
-// look reads the pod. It returns false when it has to be read again; the worker is
-// over when ctx is done or over is true.
+// look reads the pod. ok is false when the pod has to be read again; over is true when the
+// worker has to end.
 func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if ctx.Err() == nil {
@@ -163,7 +162,7 @@ func (w *worker) run(ctx context.Context) {
 			w.forgetRest(ctx)
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
-			w.trouble.unended = pod.Trouble{} // it was done, by us or by itself
+			w.trouble.unended = pod.Trouble{} // it was done, by the worker or without it
 		}
 		w.reportWaits(view, p)
 		if !w.sendReport(ctx, view, p) {
@@ -206,12 +205,12 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// emptyPause is how long an empty answer about a pod that was there a moment ago has to
-// last before the worker acts on it (F26).
+// emptyPause is how long an empty result about a pod that was there before has to last before
+// the worker acts on it (F26).
 const emptyPause = time.Second
 
-// confirm reports whether the worker may act on a look: a runtime that shows nothing of a
-// pod it showed before, and that this worker has not removed, is asked twice.
+// confirm reports whether the worker may act on what it read. If the runtime shows nothing of
+// a pod that it showed before, and this worker did not remove it, the worker asks twice.
 func (p *presence) confirm(have pod.Actual, now time.Time) bool {
 	switch {
 	case !have.Empty():
@@ -227,12 +226,12 @@ func (p *presence) confirm(have pod.Actual, now time.Time) bool {
 	return true
 }
 
-// loops reports whether the same steps have been done over and over, each time with success
-// and without effect: a runtime that does not do what it reports, or a sandbox that ends as
-// soon as it is made, must not go on without a pause.
+// loops reports whether the same steps succeeded repeatedly without effect. A runtime that
+// does not do what it reports, or a sandbox that exits as soon as it is made, must not cause
+// a loop without a pause.
 func (p *progress) loops(steps []plan.Step) bool {
 	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
-		return false // what they show may change as often as it likes
+		return false // their content may change at any rate
 	}
 	var b strings.Builder
 	for _, s := range steps {
@@ -246,7 +245,7 @@ func (p *progress) loops(steps []plan.Step) bool {
 	return p.repeats > 1
 }
 
-// view gathers all that is known of the pod now.
+// view collects the input of the planner.
 func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	w.rec.raiseAttempts(have)
 	w.rec.forgetLives(have)
@@ -283,7 +282,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	return v
 }
 
-// hasEnded reports whether a pod's API server knows that it has ended.
+// hasEnded reports whether a pod's API server shows it as terminated.
 func hasEnded(want *pod.Spec) bool { return want != nil && want.EndedAtServer() }
 
 // deleting reports whether a pod's source shows it as being deleted.

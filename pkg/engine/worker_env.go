@@ -12,8 +12,8 @@ import (
 )
 
 // workerEnv is all that pod workers may use beside what each of them owns: no field of the
-// sync loop is in it. All workers share one. Its fields are not written to after the
-// start, and what they hold may be used from many goroutines.
+// sync loop is in it. All workers share one. Its fields do not change after the start, and
+// what they hold is safe for concurrent use.
 type workerEnv struct {
 	runtime Runtime
 	volumes Volumes
@@ -45,7 +45,7 @@ type hookRunner interface {
 	Hook(ctx context.Context, r pod.HookRequest) error
 }
 
-// newWorkerEnv returns what the workers of a loop may use that receives reports.
+// newWorkerEnv returns the workerEnv of a loop that receives reports.
 func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 	return &workerEnv{
 		runtime: cfg.Runtime,

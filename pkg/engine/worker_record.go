@@ -13,10 +13,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// saveRetry is how long a record that could not be written is left alone.
+// saveRetry is how long the worker waits before it writes a record again that could not be
+// written.
 const saveRetry = time.Minute
 
-// instanceRecord is what the worker keeps on the disk of the pod's instance.
+// instanceRecord is the record of the pod's instance, as the worker keeps it on disk.
 type instanceRecord struct {
 	pod.Record
 	loaded    bool // it was read
@@ -25,8 +26,8 @@ type instanceRecord struct {
 	saveTried bool // since the last report
 }
 
-// loadRecord reads the record of the instance the runtime shows, or else of the
-// pod that is wanted, or else of the one that was found on disk.
+// loadRecord reads the record of the instance the runtime shows, else of the desired pod,
+// else of the one that was found on disk.
 func (w *worker) loadRecord(uid string) {
 	if uid == "" && w.update.want != nil {
 		uid = w.update.want.UID()
@@ -48,8 +49,8 @@ func (w *worker) loadRecord(uid string) {
 	}
 }
 
-// forgetRest removes what an agent that died early may have left of a pod that
-// nothing else shows.
+// forgetRest removes a directory that an agent which died early may have left of a pod.
+// Nothing else shows it.
 func (w *worker) forgetRest(ctx context.Context) {
 	if w.uid == "" || !w.isOwner(w.uid) {
 		return
@@ -60,8 +61,8 @@ func (w *worker) forgetRest(ctx context.Context) {
 	w.uid = ""
 }
 
-// save writes the record when it changed. A record that cannot be written costs
-// field differences, never a container: the worker goes on.
+// save writes the record when it changed. A record that cannot be written costs some status
+// fields, never a container: the worker continues.
 func (w *worker) save() {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return // nothing of it exists yet
@@ -79,8 +80,8 @@ func (r *instanceRecord) catchUp(have pod.Actual) {
 	}
 }
 
-// raiseAttempts keeps the numbers that only rise ahead of what the runtime
-// shows, so that they outlive the removal of what carried them.
+// raiseAttempts keeps the numbers that only rise ahead of those the runtime shows, so that
+// they outlive the containers that carry them.
 func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	raise := func(name string, next uint32) {
 		if next > r.Attempts[name] {
@@ -93,15 +94,15 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	}
 	for name, c := range have.Containers {
 		if c.State == pod.StateCreated {
-			raise(name, c.Attempt) // it has not lived
+			raise(name, c.Attempt) // it has not been started
 		} else {
 			raise(name, c.Attempt+1)
 		}
 	}
 }
 
-// remember puts into the record what this look decided: the spec the instance
-// stands for, its end, and since when it stops.
+// remember puts into the record what this plan decided: the spec of the instance, its end,
+// and since when it stops.
 func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Record.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
@@ -116,7 +117,7 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 			return err
 		}
 	case p.Ended.Phase != "":
-		if w.rec.Instance == 0 { // its API server knows the end of what was never here
+		if w.rec.Instance == 0 { // its API server shows the end of a pod that never ran here
 			if err := w.beginInstance(ctx, v.Want, 1); err != nil {
 				return err
 			}
@@ -136,16 +137,16 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	return nil
 }
 
-// noteStopping records since when the instance is being stopped. A plan that pulls
-// first stops nothing before that is done.
+// noteStopping records since when the instance is being stopped. A plan that pulls first
+// stops nothing before the pull is done.
 func (r *instanceRecord) noteStopping() {
 	if r.StopSince.IsZero() {
 		r.StopSince, r.dirty = time.Now(), true
 	}
 }
 
-// refuse records a refusal for good as the end of an instance that never was, so
-// that no later agent judges the pod again.
+// refuse records a final rejection as the end of an instance that never ran, so that no later
+// agent judges the pod again.
 func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 	if err := w.beginInstance(ctx, want, max(w.rec.Instance, 1)); err != nil {
 		return err
@@ -175,7 +176,7 @@ func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int
 	return nil
 }
 
-// giveBack returns what the node gave the pod: its cgroup and its users.
+// giveBack releases the pod's cgroup and its users.
 func (w *worker) giveBack(uid string) error {
 	if w.env.cgroups != nil {
 		if err := w.env.cgroups.Take(uid); err != nil {
@@ -200,7 +201,7 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	return w.env.volumes.Forget(ctx, w.key, uid)
 }
 
-// isOwner is false where the disk has the UID's record for another pod: manifests may claim
+// isOwner is false if the disk has the UID's record for another pod: manifests may claim
 // UIDs.
 func (w *worker) isOwner(uid string) bool {
 	_, _, err := w.env.records.Load(w.key, uid)
@@ -212,8 +213,8 @@ func (w *worker) isOwner(uid string) bool {
 	return false
 }
 
-// forget removes what is left of the pod; its record is then empty, and nothing
-// writes it again.
+// forget removes what is left of the pod. Its record is then empty, and the worker does not
+// write it again.
 func (w *worker) forget(ctx context.Context, uid string) error {
 	if uid != "" {
 		if err := w.removeAll(ctx, uid); err != nil {
@@ -222,13 +223,13 @@ func (w *worker) forget(ctx context.Context, uid string) error {
 	}
 	w.rec.Record = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
 	w.rec.dirty = false
-	if !deleting(w.update.want) { // how it ended is still to be told (C-1.27.9)
+	if !deleting(w.update.want) { // how it ended is still to be reported (C-1.27.9)
 		w.reported.status = v1.PodStatus{}
 	}
 	return nil
 }
 
-// setLife changes what is remembered of one life of a container.
+// setLife changes the notes of one container.
 func (r *instanceRecord) setLife(id string, change func(*pod.Life)) {
 	if r.Lives == nil {
 		r.Lives = make(map[string]pod.Life)
@@ -239,8 +240,8 @@ func (r *instanceRecord) setLife(id string, change func(*pod.Life)) {
 	r.dirty = true
 }
 
-// setStreak notes the crashes in a row of a container whose record, which carries
-// them, is about to go though another life follows (C-1.21.3).
+// setStreak notes the crash streak of a container that is about to be removed and has a
+// successor (C-1.21.3).
 func (w *worker) setStreak(s plan.Step) {
 	if s.Streak == 0 {
 		return
@@ -252,7 +253,7 @@ func (w *worker) setStreak(s plan.Step) {
 	w.save()
 }
 
-// forgetLives drops what is remembered of containers that are gone.
+// forgetLives drops the notes of containers that are gone.
 func (r *instanceRecord) forgetLives(have pod.Actual) {
 	if len(r.Lives) == 0 {
 		return

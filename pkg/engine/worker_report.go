@@ -13,28 +13,27 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// report is what a worker tells the sync loop after it looked.
+// report is what a worker sends the sync loop after it planned.
 type report struct {
 	key  pod.Key
-	seq  uint64 // of the entry whose worker speaks
+	seq  uint64 // of the entry whose worker reports
 	gen  uint64 // of the update it acted on
-	busy bool   // the plan has steps: what is shown is not yet what is wanted
-	// behind is why an edit, or the pod's end, is not made yet; the zero one: nothing is
-	// in its way.
+	busy bool   // the plan has steps: the status is not yet the desired one
+	// behind is why an edit, or the pod's stop, is blocked; zero: it is not.
 	behind pod.Trouble
-	// stuck is the step of the pod that failed last and was not done since; the zero
-	// one: there is none.
+	// stuck is the step of the pod that failed last and was not done since; zero: there is
+	// none.
 	stuck pod.Trouble
 	pod   *v1.Pod
 	reportMetadata
 	fresh bool // the status, or its metadata, differs from what was reported before
 	gone  bool
-	ended bool // for good: it holds no port any more
-	// settled says that the plan waits for nothing but news.
+	ended bool // terminated: it holds no port any more
+	// settled says that the plan only waits for events, not for time.
 	settled bool
 	saved   bool // the record was written, or could not be: saveErr
 	saveErr error
-	final   bool // a person has to mend something before this pod can start
+	final   bool // a person has to fix something before this pod can start
 	targets []prober.Target
 	// limited says that the disk of this instance has to be measured.
 	limited  bool
@@ -43,7 +42,7 @@ type report struct {
 	logs     []logFile // of the containers that run
 }
 
-// reportMetadata is what sinks get beside a status, as pod.StatusReport has it.
+// reportMetadata is what sinks get beside a status, see pod.StatusReport.
 type reportMetadata struct {
 	origin   pod.Origin
 	finished bool
@@ -51,7 +50,7 @@ type reportMetadata struct {
 	unwanted bool
 }
 
-// tell computes the status and reports it; it returns false at the end.
+// sendReport computes the status and reports it; it returns false at the end.
 func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool {
 	r := report{
 		key:     w.key,
@@ -114,8 +113,8 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	}
 }
 
-// holds returns the UIDs by which the runtime or the disk has something of the pod. A
-// record without an instance was not written yet.
+// holds returns the UIDs by which the runtime or the disk has something of the pod. A record
+// without an instance was not written yet.
 func (w *worker) holds(have pod.Actual) (uids []string) {
 	uids = append(uids, w.uid)
 	if !have.Empty() {
@@ -127,8 +126,8 @@ func (w *worker) holds(have pod.Actual) (uids []string) {
 	return uids
 }
 
-// stuck is what keeps the pod from going on: what stops it, else what fails of it as a
-// whole, else what fails of its containers.
+// stuck is what keeps the pod from continuing: a failed stop, else a failure of the pod as a
+// whole, else one of its containers.
 func (w *worker) stuck() pod.Trouble {
 	if w.trouble.unended.Reason != "" {
 		return w.trouble.unended
@@ -139,8 +138,8 @@ func (w *worker) stuck() pod.Trouble {
 	return pod.Trouble{}
 }
 
-// counts is what of a status holds of the next instance of its pod: the counts that
-// only rise.
+// counts reduces a status to what the next instance of the pod keeps: the restart counts,
+// which only rise.
 func counts(of v1.PodStatus) (kept v1.PodStatus) {
 	only := func(list []v1.ContainerStatus) (counts []v1.ContainerStatus) {
 		for _, c := range list {
@@ -175,7 +174,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = eventForbidden, v.Forbidden, false
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
-		// The old one has been stopped: what was said of it does not hold of the next.
+		// The old one has been stopped: its reasons do not hold for the next.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
 		if !w.rec.StopSince.IsZero() {
 			notes.StartTime = w.rec.StopSince

@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// waitForUpdate blocks until an update is newer than the one on which the pod was found
-// gone; the loop may be about to forget this worker, and an older update may be pending.
+// waitForUpdate blocks until an update is newer than the one with which the pod was found
+// gone. The loop may be about to forget this worker, and an older update may be pending.
 func (w *worker) waitForUpdate(ctx context.Context) bool {
 	w.freeSlot(ctx)
 	for gen := w.update.gen; w.update.gen == gen; {
@@ -47,8 +47,8 @@ func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pause blocks until d has passed, whatever updates come; only another spec, an operation
-// or the end cuts it short. It returns false at the end.
+// pause blocks until d has passed, whatever updates come; only another spec, an operation or
+// the end cuts it short. It returns false at the end.
 func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	over := time.NewTimer(d)
 	defer over.Stop()
@@ -79,12 +79,12 @@ func (w *worker) readPending() (changed bool) {
 	}
 }
 
-// read takes an update, and reports whether it asks for another pod than the one before, or
-// brings an operation.
+// read takes an update, and reports whether it has another spec than the one before, or an
+// operation.
 func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
-		clear(w.trouble.of) // another text deserves another try
+		clear(w.trouble.of) // a changed spec is tried at once
 	} else if changed && u.want != nil && !u.want.Data.Same(w.update.want.Data) {
 		login := pullSecrets(u.want) != pullSecrets(w.update.want)
 		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
@@ -98,7 +98,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 	return changed || w.acked != acked
 }
 
-// pullSecrets returns a hash of what a pod logs in to registries with.
+// pullSecrets returns a hash of the data that a pod logs in to registries with.
 func pullSecrets(want *pod.Spec) string {
 	return want.Data.Hash(func(kind, name string) bool {
 		return kind == pod.KindSecret && slices.ContainsFunc(want.Pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool { return s.Name == name })

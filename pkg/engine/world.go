@@ -10,31 +10,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// Actor changes the runtime: ten verbs, each one CRI call or a fixed pair.
-// Every call has its own deadline and is safe to repeat. What cannot be made
-// comes back as *pod.StartError; stopping or removing what is not there is
-// success.
+// Actor changes the runtime. It has ten methods, each one CRI call or a fixed pair. Every
+// call has its own deadline and is safe to repeat. A failure to make something is a
+// *pod.StartError; stopping or removing what does not exist is success.
 type Actor interface {
 	// RunSandbox makes and starts the sandbox of a pod, and returns its ID.
 	RunSandbox(ctx context.Context, r pod.SandboxRequest) (string, error)
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
-	// PullImage makes the image of want's container present by its pull policy:
-	// ImageStatus, then PullImage where needed. told hears of every step, and does
-	// not wait. The end of ctx ends it.
+	// PullImage makes the image of want's container present by its pull policy: ImageStatus,
+	// then PullImage where needed. It calls told for every step; told does not wait. The end
+	// of ctx ends it.
 	PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error
 	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
 	StartContainer(ctx context.Context, id string) error
-	// StopContainer asks the container to end, and kills it after grace. It
-	// returns when it has ended.
+	// StopContainer asks the container to exit, and kills it after grace. It returns when it
+	// has exited.
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
-	// RemoveContainer removes a container that does not run, with its log; with
-	// keepLog the log of this life stays, and goes with the pod (C-1.33.5).
+	// RemoveContainer removes a container that does not run, with its log. With keepLog the
+	// log stays until the pod is removed (C-1.33.5).
 	RemoveContainer(ctx context.Context, id string, keepLog bool) error
 	// UpdateContainer gives the running container the resources that want names
 	// for it (C-1.34).
 	UpdateContainer(ctx context.Context, id string, want *pod.Spec, container string) error
-	// ReopenLog has the runtime write to a new file where the container's log was.
+	// ReopenLog has the runtime write to a new file in the place of the container's log.
 	ReopenLog(ctx context.Context, id string) error
 }
 
@@ -44,74 +43,72 @@ type Runtime interface {
 	Actor
 }
 
-// Hints yields keys of pods about which something may have changed. A hint is
-// never state: the receiver reads the pod. The sequence ends with ctx. The
-// zero Key says that anything may have changed.
+// Hints yields keys of pods that may have changed. A hint is not state: the receiver reads
+// the pod. The sequence ends with ctx. The zero Key says that any pod may have changed.
 type Hints interface {
 	Hints(ctx context.Context) iter.Seq[pod.Key]
 }
 
-// Volumes puts in place what an instance needs on disk, and takes it away. Its
+// Volumes sets up the volumes and directories of an instance, and tears them down. Its
 // operations are synchronous and safe to repeat.
 type Volumes interface {
 	// Put makes the directories and volumes of one instance, and brings those that
 	// show config objects, labels or tokens up to date.
 	Put(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
-	// Ready reports whether Put has been done for this instance, so that its containers
-	// may start; current says that the volumes show what is wanted now. until is when
-	// that ends by time alone (a token is to be renewed), zero for never.
+	// Ready reports whether Put has been done for this instance (put), so that its containers
+	// may start. current says that the volumes show the desired content. until is when they
+	// go stale by time alone (a token is to be renewed), zero for never.
 	Ready(want *pod.Spec, instance int) (put, current bool, until time.Time)
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
 	// Mounts returns the mounts of one container of an instance that is in place;
 	// r has its environment.
 	Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error)
-	// Over says which limit of its disk the instance exceeds, "" for none: measured
-	// now (C-1.35.9). The end of ctx ends it.
+	// Over measures the instance and returns which limit of its disk it exceeds, "" for none
+	// (C-1.35.9). The end of ctx ends it.
 	Over(ctx context.Context, want *pod.Spec, instance int) (string, error)
-	// Take removes the volumes of one instance of the pod with uid. It never
-	// follows a link out of the pod's directory nor crosses a mount.
+	// Take removes the volumes of one instance of the pod with uid. It never follows a link
+	// out of the pod's directory nor crosses a mount.
 	Take(ctx context.Context, uid string, instance int) error
 	// Forget removes all that is left of the pod: its directory and its log
 	// directory.
 	Forget(ctx context.Context, key pod.Key, uid string) error
-	// Sweep removes the directories of all pods but those whose UIDs keep is true for,
-	// which it asks right before, and returns the UIDs it removed.
+	// Sweep removes the directories of all pods but those whose UIDs keep is true for. It
+	// calls keep right before, and returns the UIDs it removed.
 	Sweep(ctx context.Context, keep func(uid string) bool) ([]string, error)
 }
 
-// Cgroups keeps one cgroup for each pod (C-1.41). Nothing is ever touched that does
-// not carry our mark.
+// Cgroups keeps one cgroup for each pod (C-1.41). It never touches a cgroup without our mark.
 type Cgroups interface {
 	// Put makes the pod's cgroup, or gives it the limits that want asks for, and
 	// returns its name as the runtime's driver takes it.
 	Put(want *pod.Spec) (parent string, err error)
-	// Raise gives the pod's cgroup what grows, and lowers nothing: before the first
-	// container of a resize gets its share (C-1.34.5). Lower comes after the last one
-	// and gives it what shrinks. Neither makes one.
+	// Raise gives the pod's cgroup what grows, and lowers nothing: before the first container
+	// of a resize gets its share (C-1.34.5). Lower comes after the last one and lowers what
+	// shrinks. Neither creates a cgroup.
 	Raise(want *pod.Spec) error
 	Lower(want *pod.Spec) error
-	// Parent returns the name of the pod's cgroup, "" where it has none of ours: a pod
-	// of an agent before. It touches nothing.
+	// Parent returns the name of the pod's cgroup, "" if it has none of ours, such as a pod
+	// of an earlier agent. It changes nothing.
 	Parent(want *pod.Spec) string
-	// Take removes the cgroups of the pod with uid, of whatever class, once nothing
-	// runs in them.
+	// Take removes the cgroups of the pod with uid, of any QoS class, once no process runs in
+	// them.
 	Take(uid string) error
 	// Sweep removes the cgroups of all pods whose UIDs keep does not name, and returns
 	// the UIDs it removed.
 	Sweep(keep map[string]bool) ([]string, error)
 }
 
-// Users hands out blocks of user IDs to pods with hostUsers: false (C-1.42).
+// Users allocates blocks of user IDs to pods with hostUsers: false (C-1.42).
 type Users interface {
 	// Give returns the pod's block: the one it has, or a new one.
 	Give(uid string) (*pod.Users, error)
-	// Take gives it back.
+	// Take releases the pod's block.
 	Take(uid string) error
 }
 
-// Records keeps what cannot be observed, one small file a pod. Losing one costs
-// field differences and hooks, never a container: callers go on after an error.
+// Records keeps what cannot be observed, one small file a pod. Losing one costs some status
+// fields and hooks, never a container: callers continue after an error.
 type Records interface {
 	// Load returns the record of key; ok is false when there is none, or when
 	// it was damaged (it is then set aside, and err says so). Where the record of uid
@@ -123,11 +120,11 @@ type Records interface {
 	Save(r pod.Record) error
 }
 
-// Sets keeps the last good set of every layer, so that an agent that starts
-// while a source is silent knows what it wanted.
+// Sets keeps the last good set of every layer, so that an agent that starts before a source
+// has answered knows its last desired pods.
 type Sets interface {
-	// Save writes down what stands now in files of a layer, last read well at at;
-	// an empty Standing stands for nothing any more. What is not named stays.
+	// Save writes the current content of files of a layer, last read without error at at; an
+	// empty Standing removes a file. Files that are not named stay.
 	Save(layer string, at time.Time, changed []pod.Standing) error
 	// Forget removes the sets of all layers that keep is not true for.
 	Forget(keep func(layer string) bool) error
@@ -136,21 +133,20 @@ type Sets interface {
 // Prober runs one probe, or one lifecycle hook, once.
 type Prober interface {
 	prober.Runner
-	// Hook runs one lifecycle hook and waits for its end. An error never carries
-	// what the hook wrote or answered (C-1.24.1).
+	// Hook runs one lifecycle hook and waits for its end. An error never contains the hook's
+	// output or response (C-1.24.1).
 	Hook(ctx context.Context, r pod.HookRequest) error
 }
 
-// Events takes what happens to pods.
+// Events receives the events of pods.
 type Events interface {
-	// Event takes one event. It never blocks; what is too much is dropped.
+	// Event takes one event. It never blocks; it drops events beyond its limit.
 	Event(e pod.Event)
 }
 
-// Logs keeps the logs of running containers small.
+// Logs limits the logs of running containers.
 type Logs interface {
-	// Rotate looks at the size of one container's log and rotates it where it is
-	// too large; reopen asks the runtime to write to a new file (C-1.43.1). A log
-	// that is not there is no error (F84).
+	// Rotate rotates one container's log if it is too large; reopen asks the runtime to write
+	// to a new file (C-1.43.1). A missing log is no error (F84).
 	Rotate(ctx context.Context, path string, reopen func(context.Context) error) error
 }
