@@ -10,8 +10,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Edits that are refused are judged again at every admission, beside the ports of all pods:
-// each port is seated once for all of them.
+// Refused edits are judged again at every admission, beside the ports of all pods: each port
+// is counted once for all of them.
 func TestAdmission_ManyRefusedEditsBesideManyPorts_SeatEachPortOnce(t *testing.T) {
 	const holders, ports, edits = 10, 2000, 100
 	l := orderLoop(Config{})

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// on makes agents that arrive from now on judge by a node.
+// on sets the node by which the next agents judge.
 func (m *machine) on(node plan.Node) {
 	m.alter = func(c *Config) { c.Node = node }
 }
@@ -38,8 +38,7 @@ func (m *machine) stands(name string) string {
 	return strings.TrimSpace(string(s.Phase) + " " + s.Reason + " " + s.Message)
 }
 
-// expect compares what is reported of a pod, and whether anything of it is on
-// the runtime.
+// expect checks the reported status of a pod, and whether the runtime has something of it.
 func (m *machine) expect(name, want string, runs bool) {
 	m.t.Helper()
 	if got := m.stands(name); !strings.HasPrefix(got, want) {
@@ -50,8 +49,8 @@ func (m *machine) expect(name, want string, runs bool) {
 	}
 }
 
-// TestP7_RefusedStartsWhenItsShareIsFree: the refused pod starts the moment the
-// one that had what it lacked is gone, not when that one begins to stop.
+// TestP7_RefusedStartsWhenItsShareIsFree: the refused pod starts when the pod that has its
+// resources is gone, not when that one begins to stop.
 func TestP7_RefusedStartsWhenItsShareIsFree(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -74,7 +73,7 @@ func TestP7_RefusedStartsWhenItsShareIsFree(t *testing.T) {
 	})
 }
 
-// TestP7_RefusedStartsWhenItAsksForLess: its own manifest is what lacked.
+// TestP7_RefusedStartsWhenItAsksForLess: an edit that lowers its own requests admits it.
 func TestP7_RefusedStartsWhenItAsksForLess(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -88,8 +87,8 @@ func TestP7_RefusedStartsWhenItAsksForLess(t *testing.T) {
 	})
 }
 
-// TestP7_RefusedStartsOnceTheNodeIsRight: the next agent is told what the first
-// one was not.
+// TestP7_RefusedStartsOnceTheNodeIsRight: the next agent knows the labels that the first one
+// did not.
 func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -107,8 +106,8 @@ func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
 	})
 }
 
-// TestC_1_31_5_RunningPodsKeepTheirSeats: an agent on a node that says less than
-// before touches nothing that runs (P8), and lets nothing more in.
+// TestC_1_31_5_RunningPodsKeepTheirSeats: an agent on a node with less room than before
+// touches no running pod (P8), and admits no more.
 func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))
@@ -126,16 +125,15 @@ func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
 		transcript(t, m, ``)
 		m.expect("a", "Running", true)
 		m.expect("c", "Pending OutOfpods Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 1", false)
-		// What is edited keeps its seat as well.
+		// An edited pod stays admitted as well.
 		m.src.set(mkpod("a", cpu("2"), image("app:2")), mkpod("b", cpu("2")), mkpod("c"))
 		m.pass(time.Minute)
 		m.expect("a", "Running", true)
 	})
 }
 
-// TestC_1_15_1_RefusedPodOfAServerHasFailed: its controller makes another one,
-// so it does not start when there is room, not after an edit either. It holds
-// nothing.
+// TestC_1_15_1_RefusedPodOfAServerHasFailed: its controller replaces it, so it does not start
+// when there is room, not after an edit either. It holds no room.
 func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -158,7 +156,7 @@ func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 		m.src.set(of("api", "/k", mkpod("second", cpu("1"), labelled)))
 		m.pass(time.Minute)
 		m.leave()
-		m.arrive() // there is room now, and the next agent knows that it is too late
+		m.arrive() // there is room now, and the next agent knows that the pod has failed
 		m.pass(time.Minute)
 		m.expect("second", "Failed OutOfcpu", false)
 		m.src.set(of("api", "/k", mkpod("second", cpu("1"), labelled)), third)
@@ -169,8 +167,8 @@ func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 	})
 }
 
-// TestC_1_31_3_LabelsThatAreNotKnownYet: an agent that starts may hear of a pod before it
-// hears what labels and taints its node was given: the pod is not failed for these.
+// TestC_1_31_3_LabelsThatAreNotKnownYet: an agent may get a pod before it gets the labels and
+// taints of its node. It does not fail the pod for these.
 func TestC_1_31_3_LabelsThatAreNotKnownYet(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

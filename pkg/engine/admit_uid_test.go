@@ -34,8 +34,8 @@ func (m *machine) put(uid string) bool {
 	return false
 }
 
-// A running pod that is edited to have the UID of another pod stays as it is: the other
-// one's directory and record go by it.
+// A running pod whose edit takes the UID of another pod stays as it is: that UID is the key
+// of the other one's directory and record.
 func TestEdit_UIDOfAnotherPod_IsRefused(t *testing.T) {
 	t.Run("the other pod has ended", func(t *testing.T) {
 		bubble(t, func(t *testing.T, m *machine) {
@@ -90,8 +90,8 @@ func TestEdit_UIDOfAnotherPod_IsRefused(t *testing.T) {
 	})
 }
 
-// A pod gets a UID that another one had before its edit only once that one's old instance
-// is gone: its containers use the directories meanwhile, and the end of it removes them.
+// A pod gets a UID that another one had before its edit only once that one's old instance is
+// gone. Its containers use the directories until then, and its removal removes them.
 func TestEdit_OldUID_IsFreeOnceTheOldInstanceIsGone(t *testing.T) {
 	for name, ended := range map[string]bool{"it runs": false, "it has ended": true} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestEdit_OldUID_IsFreeOnceTheOldInstanceIsGone(t *testing.T) {
 	}
 }
 
-// A pod that was refused and goes takes no room, however long its worker hangs.
+// A refused pod that is being removed takes no room, however long its worker hangs.
 func TestAdmission_RefusedPodThatGoes_TakesNoRoom(t *testing.T) {
 	l := orderLoop(Config{})
 	l.cfg.Node = cores("2")
@@ -150,7 +150,8 @@ func TestAdmission_RefusedPodThatGoes_TakesNoRoom(t *testing.T) {
 	}
 }
 
-// Refused pods that go free nothing: their reports cost no admission, which looks at all pods.
+// Refused pods that are removed free nothing: their reports cause no admission, which reads
+// all pods.
 func TestAdmission_ManyRefusedPodsGo_IsNotRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var admissions atomic.Int64
@@ -180,8 +181,8 @@ func TestAdmission_ManyRefusedPodsGo_IsNotRepeated(t *testing.T) {
 	})
 }
 
-// Pods that were refused and are removed depend on a pod that stops, too. The end of each
-// does not order the stops of all pods again.
+// Refused pods that are removed depend on a pod that stops, too. The removal of each does not
+// order the stops of all pods again.
 func TestStopOrder_ManyRefusedPodsGo_IsFoundOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var orders atomic.Int64
@@ -189,7 +190,7 @@ func TestStopOrder_ManyRefusedPodsGo_IsFoundOnce(t *testing.T) {
 		m.more.name = "http:http://cfg/"
 		m.alter = func(c *Config) {
 			c.Node = cores("2")
-			c.Visible = func(string, string) bool { orders.Add(1); return true } // an order asks for web alone
+			c.Visible = func(string, string) bool { orders.Add(1); return true } // only ordering the stops asks for web
 		}
 		on := pod.Dependency{Name: "db", Until: pod.Started}
 		pods := []*pod.Spec{mkpod("db")}

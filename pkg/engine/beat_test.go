@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// beating runs an engine until the test ends, and returns what its Beat says.
+// beating runs an engine until the test ends, and returns the result of its Beat.
 func (m *machine) beating(cfg Config) (pulse func() string, leave func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := New(cfg)
@@ -34,9 +34,8 @@ func (m *machine) beating(cfg Config) (pulse func() string, leave func()) {
 	return pulse, func() { cancel(); wg.Wait() }
 }
 
-// TestF7_AWorkerThatDoesNotDecideIsNamed holds one worker up in the middle of its
-// decision. It is named once its time is over, hurts no other pod, and is
-// forgiven when it goes on.
+// TestF7_AWorkerThatDoesNotDecideIsNamed blocks one worker while it plans. Beat names it once
+// its time is over, and stops naming it when it continues. No other pod is delayed.
 func TestF7_AWorkerThatDoesNotDecideIsNamed(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -71,7 +70,7 @@ func TestF7_AWorkerThatDoesNotDecideIsNamed(t *testing.T) {
 	})
 }
 
-// still is a Volumes that stands still over one pod: a disk that does not answer.
+// still is a Volumes that blocks for one pod, like a disk that does not answer.
 type still struct {
 	*disk
 	put, ready bool
@@ -92,8 +91,8 @@ func (s *still) Ready(want *pod.Spec, instance int) (put, current bool, until ti
 	return s.disk.Ready(want, instance)
 }
 
-// What does not answer a worker, be it a runtime, a disk, a probe or a hook, is
-// not the agent's death: the watchdog is fed.
+// A runtime, disk, probe or hook that does not answer a worker does not stop the watchdog's
+// heartbeat.
 func TestF7_WhatHangsIsNotTheWorker(t *testing.T) {
 	t.Parallel()
 	hang := func(method string) func(*machine, *Config, chan struct{}) {

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// groups is Cgroups that remember what memory each pod may have, by UID.
+// groups is a Cgroups that records each pod's memory limit, by UID.
 type groups struct {
 	mu     sync.Mutex
 	memory map[string]int64
@@ -63,7 +63,7 @@ func (g *groups) Take(uid string) error {
 
 func (g *groups) Sweep(map[string]bool) ([]string, error) { return nil, nil }
 
-// all names the pods that have a cgroup.
+// all lists the pods that have a cgroup.
 func (g *groups) all() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +80,7 @@ func (g *groups) of(name string) string {
 	return fmt.Sprintf("%dMi", n>>20)
 }
 
-// limitedTo gives the pod's container limits, whose change restarts it.
+// limitedTo gives the pod's container a limit; a change of it restarts the container.
 func limitedTo(memory string) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		limits := v1.ResourceList{v1.ResourceMemory: resource.MustParse(memory), v1.ResourceCPU: resource.MustParse("1")}
@@ -89,8 +89,8 @@ func limitedTo(memory string) func(*v1.Pod) {
 	}
 }
 
-// C-1.34.5: the pod's cgroup is as large as its containers may be, by whatever edit
-// and whenever that comes: it grows before one of them does, and shrinks at the end.
+// C-1.34.5: the pod's cgroup follows every edit of its containers at any time. It grows
+// before one of them does, and shrinks at the end.
 func TestC_1_34_5_CgroupFollowsEveryEdit(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		g := &groups{memory: map[string]int64{}}
@@ -127,7 +127,7 @@ func TestC_1_34_5_CgroupFollowsEveryEdit(t *testing.T) {
 	})
 }
 
-// overdueToken is a Volumes whose token is due, and whose server is away.
+// overdueToken is a Volumes whose token is due for renewal, and whose server is down.
 type overdueToken struct {
 	*disk
 	due time.Time
@@ -146,7 +146,7 @@ func (o *overdueToken) Ready(want *pod.Spec, instance int) (put, current bool, u
 	return put, current && time.Now().Before(o.due), o.due
 }
 
-// C-1.38.11: what cannot be renewed keeps no container from its next life.
+// C-1.38.11: a volume that cannot be renewed keeps no container from restarting.
 func TestC_1_38_11_StaleVolumesHoldNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		o := &overdueToken{disk: m.disk}
@@ -162,8 +162,8 @@ func TestC_1_38_11_StaleVolumesHoldNobody(t *testing.T) {
 	})
 }
 
-// Data that change faster than a worker looks keep it from nothing: it puts the
-// newest, and its container starts again when it ends.
+// Data that changes faster than a worker reads blocks nothing: the worker sets up the newest,
+// and restarts its container when it exits.
 func TestDataThatNeverStandsStillHoldsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.hold(configMap("page", "0"))

@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// stories are lives of pods; each is told once without a fault, and then once
-// per call of its transcript with the agent killed right after that call.
+// stories are sequences of events for pods. Each runs once without a fault, and then once per
+// call of its transcript with the agent killed right after that call.
 var stories = map[string]func(m *machine, kills func()){
 	"start with init": func(m *machine, live func()) {
 		m.src.set(mkpod("web", initContainer("exit-0-after-2s")))
@@ -76,7 +76,7 @@ var stories = map[string]func(m *machine, kills func()){
 		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
 		m.probesFail(firstLife)
 		m.again()
-		m.src.set(mkpod("web", preStopped, probed(pod.Liveness, 9), image("slow-term-2s"), policy(v1.RestartPolicyOnFailure))) // it ends with 0
+		m.src.set(mkpod("web", preStopped, probed(pod.Liveness, 9), image("slow-term-2s"), policy(v1.RestartPolicyOnFailure))) // it exits with 0
 		live()
 	},
 	"resize": func(m *machine, live func()) {
@@ -137,8 +137,7 @@ func sidecarNamed(name string) func(*v1.Pod) {
 	}
 }
 
-// again replaces the agent by one that is made as alter says, before anything is
-// wanted.
+// again replaces the agent by one that is made as alter says, before any pod is desired.
 func (m *machine) again() {
 	m.leave()
 	m.arrive()
@@ -156,13 +155,12 @@ func (m *machine) lifeOf(container string) string {
 	return ""
 }
 
-// hookRan reports whether a hook of this life was begun.
+// hookRan reports whether a hook of this container was begun.
 func (m *machine) hookRan(life string) bool {
 	return slices.ContainsFunc(m.disk.ran(), func(h hookRun) bool { return h.id == life })
 }
 
-// inOrder checks that the containers of web were first met by a verb in the
-// order of their names.
+// inOrder checks that a verb was first used on the containers of web in the order of names.
 func (m *machine) inOrder(transcript []string, verb string, names ...string) {
 	m.t.Helper()
 	var got []string
@@ -177,11 +175,11 @@ func (m *machine) inOrder(transcript []string, verb string, names ...string) {
 	}
 }
 
-// chapter is how long each part of a story is given.
+// chapter is the time for each part of a story.
 const chapter = 90 * time.Second
 
-// TestF1_KillAfterEveryCall: kill -9 after any call, and another agent, lead to
-// the same end, with never two of one container (I1, I3, I4).
+// TestF1_KillAfterEveryCall: kill -9 after any call, and another agent, lead to the same end,
+// and no container ever runs twice (I1, I3, I4).
 func TestF1_KillAfterEveryCall(t *testing.T) {
 	killEverywhere(t, func(n int) map[int]bool { return map[int]bool{n: true} })
 }
@@ -205,8 +203,8 @@ func killEverywhere(t *testing.T, kills func(n int) map[int]bool) {
 	}
 }
 
-// tell plays a story, kills the agent after the given calls, and returns how it
-// ends (attempts left out: they may differ) and how many calls it took.
+// tell runs a story, kills the agent after the given calls, and returns the end state
+// (without attempts: they may differ) and the number of calls.
 func tell(t *testing.T, story func(*machine, func()), kills map[int]bool) (end string, calls int) {
 	kills = maps.Clone(kills)
 	bubble(t, func(t *testing.T, m *machine) {
@@ -236,7 +234,7 @@ func tell(t *testing.T, story func(*machine, func()), kills map[int]bool) (end s
 		end = shape(m)
 		calls = len(m.rt.Transcript())
 		for i, line := range m.rt.Transcript() {
-			cut := len(kills) > 0 && strings.HasSuffix(line, "Canceled") // beside the call after which the agent was killed
+			cut := len(kills) > 0 && strings.HasSuffix(line, "Canceled") // in parallel with the call after which the agent was killed
 			if strings.Contains(line, "->") && !strings.Contains(line, "Unavailable") && !cut {
 				t.Errorf("call %d failed: %s", i+1, line)
 			}
@@ -245,7 +243,7 @@ func tell(t *testing.T, story func(*machine, func()), kills map[int]bool) (end s
 	return end, calls
 }
 
-// shape is the end of a story without the numbers that a crash may raise.
+// shape is the end state of a story without the numbers that a crash may raise.
 func shape(m *machine) string {
 	var b strings.Builder
 	for line := range strings.Lines(m.rt.State()) {

@@ -35,8 +35,7 @@ func annotated(key, value string) func(*v1.Pod) {
 	return func(p *v1.Pod) { p.Annotations = map[string]string{key: value} }
 }
 
-// C-1.37.6: a changed object is put at once, and restarts nothing; nor does an
-// agent that comes later.
+// C-1.37.6: a changed object is set up at once, and restarts nothing; nor does a later agent.
 func TestC_1_37_6_ChangedDataIsPutAndRestartsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.hold(configMap("page", "one"), configMap("other", "x"))
@@ -48,7 +47,7 @@ func TestC_1_37_6_ChangedDataIsPutAndRestartsNothing(t *testing.T) {
 		if m.disk.puts != before+1 || !strings.Contains(m.rt.State(), "web/app attempt=0 running") {
 			t.Errorf("%d puts, want one more than %d\n%s", m.disk.puts, before, m.rt.State())
 		}
-		m.src.hold(configMap("page", "two"), configMap("other", "y")) // another's business
+		m.src.hold(configMap("page", "two"), configMap("other", "y")) // an object of another pod
 		m.again()
 		m.pass(time.Minute)
 		if m.disk.puts != before+1 || !strings.Contains(m.rt.State(), "web/app attempt=0 running") {
@@ -57,8 +56,8 @@ func TestC_1_37_6_ChangedDataIsPutAndRestartsNothing(t *testing.T) {
 	})
 }
 
-// A pod that asks for it restarts what uses the object; an agent that comes later
-// knows what runs by.
+// With the annotation set, a change restarts what uses the object; a later agent knows which
+// data the container runs with.
 func TestRestartOnChange_RestartsWhatUsesTheObject(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		beside := func(p *v1.Pod) {
@@ -79,8 +78,8 @@ func TestRestartOnChange_RestartsWhatUsesTheObject(t *testing.T) {
 	})
 }
 
-// C-1.39: an edit whose image cannot be pulled costs nothing that runs; when it can,
-// the edit is made.
+// C-1.39: an edit whose image cannot be pulled stops no container. It takes effect once the
+// image can be pulled.
 func TestC_1_39_PullBeforeStop(t *testing.T) {
 	for name, edit := range map[string]func(*v1.Pod){
 		"a container": image("app:2"),
@@ -115,8 +114,8 @@ func TestC_1_39_PullBeforeStop(t *testing.T) {
 	}
 }
 
-// C-1.35.9: a pod whose emptyDir exceeds its limit has failed, for good and by that
-// reason, also for the next agent; an edit brings it back.
+// C-1.35.9: a pod whose emptyDir exceeds its limit is Failed with that reason, also for the
+// next agent; an edit starts it again.
 func TestC_1_35_9_EvictedForItsDisk(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		limit := resource.MustParse("1Mi")
@@ -129,7 +128,7 @@ func TestC_1_35_9_EvictedForItsDisk(t *testing.T) {
 		m.disk.mu.Lock()
 		m.disk.over = map[string]string{"uid-web": message, "uid-db": message}
 		m.disk.mu.Unlock()
-		m.pass(rotationPeriod + time.Second) // what a round has found is not left for the next
+		m.pass(rotationPeriod + time.Second) // the loop handles a round's result before the next round
 		if st := m.disk.last(webKey).pod.Status; st.Reason != "Evicted" {
 			t.Errorf("after one round: %s %s", st.Phase, st.Reason)
 		}

@@ -18,9 +18,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// What is on disk of a source may be older than what runs: the agent was killed
-// before the set was written, or the disk was full. Nobody who can be asked
-// wants the older version.
+// The restored set of a source may be older than what runs: the agent was killed before it
+// wrote the set, or the disk was full. No source that has answered defines the older version.
 
 var errSilent = errors.New("no route to host")
 
@@ -34,7 +33,7 @@ func (m *machine) wrote(layer string, pods ...*pod.Spec) {
 	}
 }
 
-// preview says what the next agent would do, told by what is on the disk.
+// preview returns what the next agent would do, from the sets on disk.
 func (m *machine) preview(sources ...source.Source) []string {
 	m.t.Helper()
 	return summary(m.forecast(sources...))
@@ -97,11 +96,12 @@ func TestI9_RunningPodIsNotTakenBackToAnOlderSet(t *testing.T) {
 				m.arrive()
 				m.pass(time.Minute)
 				m.did(t)
-				// It is looked after all the same.
+				// An exited container of it still restarts.
 				m.rt.Exit(runs.Key, "app", 1)
 				m.pass(time.Minute)
 				m.did(t, "StartContainer default/a/app attempt=1")
-				// The source says what the disk said: now it counts, though nothing changed.
+				// The source confirms the restored set: now it counts, though nothing
+				// changed.
 				m.rt.Reset()
 				m.src.set(older)
 				m.pass(time.Minute)
@@ -152,12 +152,12 @@ func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
 		}
 		m.arrive()
 		m.pass(time.Minute)
-		m.more.set() // its port is free: but nobody has said that it may start
+		m.more.set() // its port is free, but its source has not answered yet
 		m.pass(time.Minute)
 		if state := m.rt.State(); strings.Contains(state, "default/web") {
 			t.Fatalf("runtime:\n%s", state)
 		}
-		m.src.set(web) // what was restored: no update says so
+		m.src.set(web) // the restored pods: no update names them
 		m.pass(2 * time.Minute)
 		if state := m.rt.State(); !strings.Contains(state, "default/web") || strings.Contains(state, "default/other") {
 			t.Errorf("runtime:\n%s", state)
@@ -165,8 +165,8 @@ func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
 	})
 }
 
-// TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp: what an earlier layer says of a
-// pod counts, whatever the later one it ran from would say.
+// TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp: an earlier layer's definition of a pod
+// counts, whatever the later layer it ran from would answer.
 func TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp(t *testing.T) {
 	later := of("http", "u", mkpod("a"))
 	earlier := mkpod("a", image("app:2"))
@@ -201,8 +201,8 @@ func TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun: its last
-// good set says that it wants the pod no more.
+// TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun: that layer's last good
+// set does not define the pod any more.
 func TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		bubble(t, func(t *testing.T, m *machine) {
@@ -244,7 +244,7 @@ func TestC_1_2_9_DryRunShowsADeletionUntilThePodHasStopped(t *testing.T) {
 		shows := func(when string, want []string) {
 			t.Helper()
 			got := m.preview(says)
-			for i := range got { // which fields differ is not what this is about
+			for i := range got { // the test does not compare the changed fields
 				got[i], _, _ = strings.Cut(got[i], " metadata.")
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -265,8 +265,8 @@ func TestC_1_2_9_DryRunShowsADeletionUntilThePodHasStopped(t *testing.T) {
 	})
 }
 
-// TestC_1_31_DeletedPodThatIsGoneTakesNoPort: an API server may show it for as
-// long as somebody wants to look at it.
+// TestC_1_31_DeletedPodThatIsGoneTakesNoPort: an API server may show it as long as its
+// finalizers stay.
 func TestC_1_31_DeletedPodThatIsGoneTakesNoPort(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		port := func(p *v1.Pod) {
@@ -286,8 +286,8 @@ func TestC_1_31_DeletedPodThatIsGoneTakesNoPort(t *testing.T) {
 	})
 }
 
-// TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack: the API server said that
-// the pod goes, and only the agent that was killed had heard it.
+// TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack: the API server deleted the pod, and
+// only the killed agent knew that.
 func TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -312,7 +312,7 @@ func TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack(t *testing.T) {
 		if got := strings.Join(m.rt.Transcript(), "\n"); strings.Contains(got, "RunPodSandbox") {
 			t.Errorf("did\n%s", got)
 		}
-		m.src.set(web) // it is wanted again
+		m.src.set(web) // it is desired again
 		m.pass(time.Minute)
 		if strings.Count(m.rt.State(), "running") != 1 {
 			t.Errorf("runtime:\n%s", m.rt.State())

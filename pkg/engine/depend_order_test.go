@@ -19,7 +19,7 @@ func orderLoop(cfg Config) *loop {
 	return New(cfg).newLoop(true)
 }
 
-// remove has the loop know a pod that goes.
+// remove adds a terminating pod to the loop.
 func (l *loop) remove(s *pod.Spec) *entry {
 	e := l.entry(s.Key)
 	e.admitted, e.runs = true, s
@@ -27,8 +27,9 @@ func (l *loop) remove(s *pod.Spec) *entry {
 	return e
 }
 
-// Layers of pods each of which names all pods of the next layer have very many ways through
-// them. All are removed at once: each name is looked at once, whatever the ways.
+// In layers of pods, each of which depends on all pods of the next layer, the number of paths
+// grows exponentially. All are removed at once: each name is resolved once, whatever the
+// paths.
 func TestStopOrder_LayersThatNameEachOther_EachNameIsLookedAtOnce(t *testing.T) {
 	const layers, wide = 10, 50
 	looked := 0
@@ -43,13 +44,13 @@ func TestStopOrder_LayersThatNameEachOther_EachNameIsLookedAtOnce(t *testing.T) 
 		}
 		for i := range wide {
 			s := after(fmt.Sprintf("l%d-%d", layer, i), on...)
-			s.Origin.Source = fmt.Sprintf("kind-%d", layer) // Visible is asked for each name
+			s.Origin.Source = fmt.Sprintf("kind-%d", layer) // Visible is called for each name
 			all = append(all, l.remove(s))
 		}
 	}
 	for i, e := range all {
 		waits, until := l.stopWaits(e)
-		above := layers - 1 - i/wide // layers that stop before
+		above := layers - 1 - i/wide // layers that stop before it
 		if (waits != "") != (above > 0) {
 			t.Fatalf("%s: %q", e.key, waits)
 		}
@@ -62,8 +63,8 @@ func TestStopOrder_LayersThatNameEachOther_EachNameIsLookedAtOnce(t *testing.T) 
 	}
 }
 
-// Of two arms to the same pod, the longer one says how long it may wait, whichever comes
-// first.
+// When two chains lead to the same pod, the longer one bounds how long it may wait, whichever
+// comes first.
 func TestStopOrder_Diamond_BoundIsTheLongerArm(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		long, short := names[0], names[1]
@@ -86,7 +87,7 @@ func TestStopOrder_Diamond_BoundIsTheLongerArm(t *testing.T) {
 	}
 }
 
-// Pods on a cycle do not wait for one another, and those outside wait for all of it.
+// Pods on a cycle do not wait for one another, and those outside wait for all of them.
 func TestStopOrder_Cycle_HoldsNothingUp(t *testing.T) {
 	l := orderLoop(Config{})
 	on := func(name string, on ...string) *entry {
@@ -111,8 +112,8 @@ func TestStopOrder_Cycle_HoldsNothingUp(t *testing.T) {
 	}
 }
 
-// A pod that names many pods that do not exist costs the loop nothing before it is admitted,
-// and little after that: its author chooses the names.
+// A pod that depends on many pods that do not exist costs the loop nothing before it is
+// admitted, and little after that: its author chooses the names.
 func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 	const pods, names = 1000, 64
 	var specs []*pod.Spec
@@ -156,8 +157,8 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 	}
 }
 
-// A pod that has ended and gets a new instance by a request is noted once for each name: when
-// it is gone, no list has it.
+// A terminated pod that gets a new instance by a request is noted once for each name: once it
+// is gone, no list has it.
 func TestStopOrder_NewInstanceByRequest_IsNotedOnce(t *testing.T) {
 	l := orderLoop(Config{})
 	e := l.entry(pod.Key{Namespace: "default", Name: "job"})
@@ -171,8 +172,8 @@ func TestStopOrder_NewInstanceByRequest_IsNotedOnce(t *testing.T) {
 	}
 }
 
-// A pod of another source that has the name which a dependency means in its own source does
-// not stand in for it, unless the policy lets the source name the other one's objects.
+// A dependency names a pod of its own source. A pod of another source with that name does not
+// replace it, unless the policy lets the source name the other one's objects.
 func TestDependency_PodOfAnotherSourceHasItsName_IsNotMeant(t *testing.T) {
 	onNode := func(p *v1.Pod) { p.Spec.NodeName = "n1" }
 	sick := func(p *v1.Pod) {

@@ -21,7 +21,7 @@ func after(name string, on ...pod.Dependency) *pod.Spec {
 	return s
 }
 
-// order returns the names of the pods whose verb the runtime was asked for.
+// order returns the pods on which the runtime's verb was called, in order.
 func order(m *machine, verb string) []string {
 	var names []string
 	for _, line := range m.rt.Transcript() {
@@ -70,8 +70,8 @@ func TestP21_DependsOnOrdersStartAndStop(t *testing.T) {
 	})
 }
 
-// A dependency that goes stops nobody, and one that was restarted holds nobody
-// who runs.
+// A dependency that is removed stops no dependent, and one that restarts delays no running
+// one.
 func TestP21_WhoRunsIsNotHeldByItsDependency(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := after("web", pod.Dependency{Name: "db", Until: pod.Started})
@@ -94,7 +94,7 @@ func TestP21_WhoRunsIsNotHeldByItsDependency(t *testing.T) {
 	})
 }
 
-// What goes while no agent is there stops in reverse as well.
+// Pods that are removed while no agent runs stop in reverse order as well.
 func TestP21_ReverseOverARestartOfTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("db"), after("web", pod.Dependency{Name: "db", Until: pod.Started}))
@@ -111,12 +111,12 @@ func TestP21_ReverseOverARestartOfTheAgent(t *testing.T) {
 	})
 }
 
-// unkillable has no stop of a pod succeed.
+// unkillable makes every stop of a pod fail.
 func (m *machine) unkillable(name string) {
 	m.rt.Fault(critest.Fault{Method: "StopContainer", Pod: pod.Key{Namespace: "default", Name: name}, Err: status.Error(codes.Unknown, "cannot be killed")})
 }
 
-// A pod of another source cannot hold up the stop of a pod by depending on it, unless that
+// A pod of another source cannot delay the stop of a pod by depending on it, unless that
 // source may name its objects.
 func TestStopOrder_DependentOfAnotherSource_HoldsNothingUp(t *testing.T) {
 	for name, visible := range map[string]func(string, string) bool{
@@ -148,8 +148,8 @@ func TestStopOrder_DependentOfAnotherSource_HoldsNothingUp(t *testing.T) {
 	}
 }
 
-// A pod that cannot be killed holds up what it depends on no longer than it was given to
-// end, and a while.
+// A pod that cannot be killed delays the stop of its dependency only for its grace plus a
+// margin.
 func TestStopOrder_DependentThatCannotBeKilled_IsWaitedForABoundedTime(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("db"), after("web", pod.Dependency{Name: "db", Until: pod.Started}))

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// chronicle is who is told of events.
+// chronicle records events.
 type chronicle struct {
 	mu  sync.Mutex
 	all []pod.Event
@@ -30,7 +30,7 @@ func (c *chronicle) Event(e pod.Event) {
 	c.all = append(c.all, e)
 }
 
-// lines returns what was told, one line each, and forgets it.
+// lines returns the recorded events, one line each, and clears them.
 func (c *chronicle) lines() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *chronicle) lines() []string {
 	return out
 }
 
-// withEvents is a bubble whose agents tell events.
+// withEvents is a bubble whose agents send events.
 func withEvents(t *testing.T, f func(t *testing.T, m *machine, c *chronicle)) {
 	bubble(t, func(t *testing.T, m *machine) {
 		c := &chronicle{}
@@ -59,7 +59,7 @@ func (c *chronicle) want(t *testing.T, want ...string) {
 	}
 }
 
-// TestC_D_EventsOfALife: an image, a start, looks that find nothing new, a stop.
+// TestC_D_EventsOfALife: an image, a start, reads that find nothing new, a stop.
 func TestC_D_EventsOfALife(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -89,8 +89,8 @@ func TestC_D_EventsOfALife(t *testing.T) {
 	})
 }
 
-// TestC_1_18_1_FailedKillPod: whatever of the end of a pod does not succeed is said, and
-// not at every moment.
+// TestC_1_18_1_FailedKillPod: any failure to stop or remove a pod has an event, at a limited
+// rate.
 func TestC_1_18_1_FailedKillPod(t *testing.T) {
 	t.Parallel()
 	for method, step := range map[string]string{"StopContainer": "stop-container app", "RemoveContainer": "remove-container app", "RemovePodSandbox": "remove-sandbox"} {
@@ -119,7 +119,7 @@ func TestC_1_18_1_FailedKillPod(t *testing.T) {
 	}
 }
 
-// TestC_1_23_2_KillingSaysWhy: what ends a container is said.
+// TestC_1_23_2_KillingSaysWhy: the event says why a container is stopped.
 func TestC_1_23_2_KillingSaysWhy(t *testing.T) {
 	t.Parallel()
 	killing := func(c *chronicle) (out []string) {
@@ -170,7 +170,7 @@ func TestC_1_23_2_KillingSaysWhy(t *testing.T) {
 	})
 }
 
-// TestC_1_29_17_EveryFailingProbeIsTold: also those below the threshold.
+// TestC_1_29_17_EveryFailingProbeIsTold: an event for each failure, also below the threshold.
 func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -192,13 +192,13 @@ func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
 	})
 }
 
-// TestC_1_22_5_BackOffIsToldOncePerCrash: not at every look.
+// TestC_1_22_5_BackOffIsToldOncePerCrash: one event a crash, not one at every read.
 func TestC_1_22_5_BackOffIsToldOncePerCrash(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
 		m.arrive()
 		m.src.set(mkpod("web", image("exit-1-after-1s")))
-		m.pass(25 * time.Second) // crashes at 1, 2 (held 10 s), 13 (held 20 s)
+		m.pass(25 * time.Second) // crashes at 1, 2 (back-off 10 s), 13 (back-off 20 s)
 		back := 0
 		for _, line := range c.lines() {
 			if line == "Warning BackOff spec.containers{app} Back-off restarting failed container app in pod web_default(uid-web)" {
@@ -242,7 +242,7 @@ func TestC_1_39_EventsOfAnImageThatIsNotThere(t *testing.T) {
 	})
 }
 
-// TestC_1_31_EventsOfAdmission: with admission's own reasons, when that changes.
+// TestC_1_31_EventsOfAdmission: with admission's reasons, when the decision changes.
 func TestC_1_31_EventsOfAdmission(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -260,7 +260,7 @@ func TestC_1_31_EventsOfAdmission(t *testing.T) {
 	})
 }
 
-// TestC_1_17_EventsOfNoNetwork: once, until there is one.
+// TestC_1_17_EventsOfNoNetwork: one event until the network is ready.
 func TestC_1_17_EventsOfNoNetwork(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -316,7 +316,7 @@ func TestC_1_37_EventsOfAVolumeThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestC_1_34_EventsOfResizes: held, started, done.
+// TestC_1_34_EventsOfResizes: pending, started, completed.
 func TestC_1_34_EventsOfResizes(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -346,7 +346,7 @@ func TestC_1_34_EventsOfResizes(t *testing.T) {
 	})
 }
 
-// TestC_1_26_17_EventOfADeadline: told once, when the pod has been active for too long.
+// TestC_1_26_17_EventOfADeadline: one event when the pod has been active for too long.
 func TestC_1_26_17_EventOfADeadline(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -366,14 +366,14 @@ func TestC_1_26_17_EventOfADeadline(t *testing.T) {
 	})
 }
 
-// troubled is a prober that cannot ask.
+// troubled is a prober that cannot run probes.
 type troubled struct{ *disk }
 
 func (troubled) Probe(context.Context, pod.ProbeRequest) error {
 	return errors.New("exec: no such thing")
 }
 
-// TestProbe_ProberHasTrouble_EventIsTheKubelets: its state is unknown.
+// TestProbe_ProberHasTrouble_EventIsTheKubelets: the event reports an unknown state.
 // Shows: C-1.29.7.
 func TestProbe_ProberHasTrouble_EventIsTheKubelets(t *testing.T) {
 	t.Parallel()

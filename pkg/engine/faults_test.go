@@ -38,9 +38,8 @@ func indexOf(lines []string, text string) int {
 	return slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
 }
 
-// The first report of a worker is made before it acts: a manifest that
-// changed since counts as running because the old pod runs, and the engine then
-// leaves in the middle of the replacement.
+// A worker reports first before it acts. A changed manifest then counts as running because
+// the old pod runs, and Once would return in the middle of the replacement.
 func TestOnceWaitsForAChangedPod(t *testing.T) {
 	for name, edit := range map[string]func(*v1.Pod){
 		"container": image("app:2"),
@@ -67,8 +66,8 @@ func TestOnceWaitsForAChangedPod(t *testing.T) {
 	}
 }
 
-// A crash loop is ready for a moment, again and again; it is not reported as ready
-// because another pod took longer.
+// A pod in a crash loop is ready for a moment, again and again. Once does not report it as
+// ready because another pod took longer.
 func TestOnceReadyMeansAllAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		late := func(p *v1.Pod) {
@@ -96,8 +95,8 @@ func TestOnceRunsAnEditedJobAgain(t *testing.T) {
 	})
 }
 
-// One list that is empty once makes a second life of a running pod (F26,
-// I1, I2).
+// One empty list of the runtime would start a second container of a running pod (F26, I1,
+// I2).
 func TestF26_OneEmptyListCostsNoContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -112,7 +111,7 @@ func TestF26_OneEmptyListCostsNoContainer(t *testing.T) {
 	})
 }
 
-// A pod that ends for good gives its port back, and nobody tells who waits.
+// A pod that terminates frees its port, and the waiting pod starts without another event.
 func TestC_1_31_RefusedPodStartsWhenThePortsHolderHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a", hostPort(8080), image("exit-0-after-5s"), policy(v1.RestartPolicyNever)), mkpod("b", hostPort(8080)))
@@ -124,8 +123,7 @@ func TestC_1_31_RefusedPodStartsWhenThePortsHolderHasEnded(t *testing.T) {
 	})
 }
 
-// And when it is edited, so that it runs again, it takes no port that
-// another pod has by now.
+// An edit starts a terminated pod again. It takes no port that another pod has by now.
 func TestC_1_31_EndedPodThatRunsAgainIsAdmittedAnew(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(img string) *pod.Spec {
@@ -147,7 +145,7 @@ func TestC_1_31_EndedPodThatRunsAgainIsAdmittedAnew(t *testing.T) {
 	})
 }
 
-// A pod that is on its way out still holds its host port.
+// A terminating pod still holds its host port.
 func TestC_1_31_PortOfAStoppingPodIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a", hostPort(8080), image("slow-term-20s")))
@@ -163,8 +161,8 @@ func TestC_1_31_PortOfAStoppingPodIsTaken(t *testing.T) {
 	})
 }
 
-// A pod is renamed and keeps its UID: the end of the old one must not take
-// the new one's directories away.
+// A pod is renamed and keeps its UID: the removal of the old one must not remove the new
+// one's directories.
 func TestRenamedPodWithItsOwnUIDKeepsItsVolumes(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		own := func(p *v1.Pod) {
@@ -184,7 +182,7 @@ func TestRenamedPodWithItsOwnUIDKeepsItsVolumes(t *testing.T) {
 	})
 }
 
-// A pod that is kept because its source is silent holds its port.
+// A pod that is kept because its source has not answered holds its port.
 func TestC_1_31_PortOfAKeptPodIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.more = newWishes()
@@ -221,7 +219,7 @@ func TestF22_HungStartsHoldNobodyElse(t *testing.T) {
 	})
 }
 
-// A pod that is removed while it waits for a slot is never made.
+// A pod that is removed while it waits for a slot is never created.
 func TestRemovedWhileWaitingForASlot(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		for _, name := range []string{"a", "b"} {
@@ -230,7 +228,7 @@ func TestRemovedWhileWaitingForASlot(t *testing.T) {
 		m.src.set(mkpod("a"), mkpod("b"))
 		m.arrive()
 		m.src.set(mkpod("a"), mkpod("b"), mkpod("c"))
-		m.pass(time.Second / 2) // less than a start that is slow keeps its slot
+		m.pass(time.Second / 2) // a slow start keeps its slot longer than this
 		m.src.set(mkpod("a"), mkpod("b"))
 		m.pass(time.Second)
 		if got := m.phase("c"); got != "gone" {
@@ -243,7 +241,7 @@ func TestRemovedWhileWaitingForASlot(t *testing.T) {
 	})
 }
 
-// A pod that stops holds no start slot for its grace.
+// A pod that stops holds no start slot during its grace.
 func TestStopHoldsNoStartSlot(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		slow := func(p *v1.Pod) {
@@ -263,8 +261,7 @@ func TestStopHoldsNoStartSlot(t *testing.T) {
 	})
 }
 
-// A sandbox that ends as soon as it is made is not made again and again
-// without a pause.
+// A sandbox that exits as soon as it is made is not made again and again without a pause.
 func TestSandboxThatDiesAtOnceIsNotAHotLoop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		made := 0
@@ -282,8 +279,7 @@ func TestSandboxThatDiesAtOnceIsNotAHotLoop(t *testing.T) {
 	})
 }
 
-// An edit of a readiness probe, which restarts nothing, is what is probed
-// from then on.
+// An edit of a readiness probe restarts nothing, and takes effect at once.
 func TestEditedProbeTakesEffect(t *testing.T) {
 	probed := func(path string) *pod.Spec {
 		s := mkpod("web", func(p *v1.Pod) {
@@ -337,8 +333,8 @@ func (p *paths) last() string {
 	return p.path
 }
 
-// What another agent with a root of its own starts on the same runtime,
-// while this one runs, is not this one's to stop.
+// The pods that another agent with its own root starts on the same runtime are not stopped by
+// this one.
 func TestI2_PodsOfAnotherRootAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -358,7 +354,7 @@ func TestI2_PodsOfAnotherRootAreLeftAlone(t *testing.T) {
 	})
 }
 
-// Nothing is made while the runtime says that it is not ready (F26).
+// Nothing is made while the runtime reports that it is not ready (F26).
 func TestF26_NothingIsMadeWhileTheRuntimeIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set()
@@ -371,8 +367,8 @@ func TestF26_NothingIsMadeWhileTheRuntimeIsNotReady(t *testing.T) {
 	})
 }
 
-// A worker whose pod is gone, and which was poked meanwhile, lives on
-// beside the worker of the same pod added again: two workers of one key.
+// A worker whose pod is gone, and which was woken meanwhile, must not continue beside the
+// worker of the same pod added again: two workers of one key.
 func TestI1_PokedWorkerOfAGonePodDoesNotStopTheNextOne(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
@@ -384,8 +380,8 @@ func TestI1_PokedWorkerOfAGonePodDoesNotStopTheNextOne(t *testing.T) {
 		m.src.set()
 		m.rt.AfterEach(func(_ int, line string) {
 			if strings.Contains(line, "RemovePodSandbox") {
-				// The look that finds it gone takes 5 s, over the resync's poke;
-				// and the one that the poke leads to as well.
+				// The read that finds it gone takes 5 s, over the resync's wake-up, and so
+				// does the read that this causes.
 				m.rt.Fault(critest.Fault{Method: "ListPodSandbox", Pod: web, Delay: 5 * time.Second, Times: 2})
 			}
 		})
@@ -420,13 +416,13 @@ func TestRemovalReadsNoOtherPod(t *testing.T) {
 	})
 }
 
-// Who waits for a slot first, of pods of one priority, gets it first
-// ("oldest first").
+// Of pods of one priority, the one that waits longest for a slot gets it first ("oldest
+// first").
 func TestGateIsFairToTheOldest(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		for n, d := range map[string]time.Duration{"a": 2 * time.Second, "b": 4 * time.Second, "c": time.Second, "z": time.Second} {
 			f := critest.Fault{Method: "RunPodSandbox", Pod: pod.Key{Namespace: "default", Name: n}, Delay: d}
-			if n == "a" { // of what fails one slot comes back, of what starts three
+			if n == "a" { // a failed start returns one slot, a successful one three
 				f.Err = status.Error(codes.Unknown, "no room")
 			}
 			m.rt.Fault(f)
@@ -445,7 +441,7 @@ func TestGateIsFairToTheOldest(t *testing.T) {
 	})
 }
 
-// What failed before the sandbox was made is over when it was made.
+// A failure before the sandbox was made is over once it is made.
 func TestTroubleOfTheSandboxEndsWithIt(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
@@ -476,7 +472,7 @@ func TestTroubleOfTheSandboxEndsWithIt(t *testing.T) {
 	})
 }
 
-// The agent leaves within two seconds, also while a start hangs (F4, F32).
+// The agent ends within two seconds, also while a start hangs (F4, F32).
 func TestF4_LeavingDoesNotWaitForAHungStart(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.rt.Fault(critest.Fault{Method: "RunPodSandbox", Hang: true})
@@ -490,8 +486,8 @@ func TestF4_LeavingDoesNotWaitForAHungStart(t *testing.T) {
 	})
 }
 
-// An error that is named again and again is named at once: the third
-// failure in a row is reported when it happens, not after a pause.
+// A repeated error is reported at once: the third failure in a row is reported when it
+// happens, not after a pause.
 func TestFailuresAreReportedWhenTheyHappen(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
@@ -521,8 +517,8 @@ func lastOf(m *machine, method string) string {
 	return ""
 }
 
-// A pod that an agent last reported as running, and of which the runtime
-// shows nothing, is not shown as running.
+// A pod that an agent last reported as running, and of which the runtime shows nothing, is
+// not shown as running.
 func TestGetPodsShowsNoGhostAsRunning(t *testing.T) {
 	p := mkpod("ghost").Pod
 	p.Status.Phase = v1.PodRunning
@@ -539,7 +535,7 @@ func TestF22_HungVolumes_HoldNoStartSlot(t *testing.T) {
 	for _, call := range []string{"Mounts", "Ready"} {
 		t.Run(call, func(t *testing.T) {
 			bubble(t, func(t *testing.T, m *machine) {
-				put := map[string]int{} // calls of a pod: before Put, Ready does not look at the volumes
+				put := map[string]int{} // calls of a pod: before Put, Ready does not read the volumes
 				var mu sync.Mutex
 				answers := make(chan struct{})
 				m.disk.hung = func(c string, want *pod.Spec) <-chan struct{} {

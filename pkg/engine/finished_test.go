@@ -24,7 +24,7 @@ func atAPI(s *pod.Spec) *pod.Spec {
 	}))
 }
 
-// left says what is left of pod web on the node.
+// left returns what is left of pod web on the node.
 func (m *machine) left() string {
 	text := m.rt.State()
 	if err := m.disk.empty(); err != nil {
@@ -36,8 +36,7 @@ func (m *machine) left() string {
 	return text
 }
 
-// guarded has every report checked as it comes: one that says that nothing is left of
-// a pod is true.
+// guarded checks every report: one that says that nothing is left of a pod must be true.
 func (m *machine) guarded() {
 	m.groups = &groups{memory: map[string]int64{}}
 	m.disk.onReport = func(r pod.StatusReport) {
@@ -73,8 +72,8 @@ func ends(st v1.PodStatus) string {
 	return b.String()
 }
 
-// TestC_1_27_9_FinishedWhenNothingIsLeft: of pods of an API server that are deleted in
-// every state, though the server shows nothing of what was reported meanwhile.
+// TestC_1_27_9_FinishedWhenNothingIsLeft: pods of an API server are deleted in every state,
+// though the server shows none of the statuses reported meanwhile.
 func TestC_1_27_9_FinishedWhenNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -193,7 +192,7 @@ func TestC_1_27_9_FinishedAfterKills(t *testing.T) {
 }
 
 // TestF73_MorePodsThanTheNodeTakes: 500 pods of an API server come at once to a node of 110:
-// 110 run, the others have Failed for good, with the reason.
+// 110 run, the others are Failed with the reason.
 func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -216,7 +215,7 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 		if len(counts) != 2 || counts["Running"] != 110 || counts["Failed OutOfpods"] != 390 {
 			t.Errorf("%v", counts)
 		}
-		for i, s := range all { // who has no room goes without having been here
+		for i, s := range all { // a pod without room is gone without having been here
 			all[i] = deleted(s, 30)
 		}
 		m.src.set(all...)
@@ -230,8 +229,9 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 	})
 }
 
-// TestF75_ReportsSayWhosePodIsThere: while a pod is taken away for another of its name,
-// also one that does not start, reports of that other one say so, and when nothing is left.
+// TestF75_ReportsSayWhosePodIsThere: while a pod is removed for another one of its name,
+// which may not start either, reports of the new one say that the old one is there, and when
+// nothing of it is left.
 func TestF75_ReportsSayWhosePodIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var said []string

@@ -24,8 +24,8 @@ func (m *machine) forbidding(names ...string) {
 	}
 }
 
-// After a reboot a pod that a policy forbids meanwhile does not start from the last good
-// set of its source, and neither does one whose record alone is left. The others do.
+// After a reboot a pod that a policy now forbids does not start from the last good set of its
+// source, nor from its record alone. The others start.
 func TestForbidden_RestoredPodAfterReboot_DoesNotStart(t *testing.T) {
 	for name, fail := range map[string]error{"silent": nil, "failing": errors.New("no route to host")} {
 		t.Run(name, func(t *testing.T) {
@@ -55,9 +55,8 @@ func TestForbidden_RestoredPodAfterReboot_DoesNotStart(t *testing.T) {
 	}
 }
 
-// What runs of a pod goes on when a policy forbids it meanwhile: through a restart of the
-// agent, an edit and a resize. A container of it that ends is not started again; and the
-// pod can be deleted.
+// A running pod continues when a policy forbids it: through a restart of the agent, an edit
+// and a resize. An exited container of it does not restart, and the pod can be deleted.
 func TestForbidden_RunningPod_GoesOnAndDoesNotRestart(t *testing.T) {
 	bad := pod.Key{Namespace: "default", Name: "bad"}
 	bubble(t, func(t *testing.T, m *machine) {
@@ -94,7 +93,7 @@ func TestForbidden_RunningPod_GoesOnAndDoesNotRestart(t *testing.T) {
 	})
 }
 
-// A pod that is forbidden from the start is Pending, and says why.
+// A pod that is forbidden from the start is Pending, with the reason.
 func TestForbidden_NewPod_IsPendingWithTheReason(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.forbidding("bad")

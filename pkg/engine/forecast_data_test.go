@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// lacking is a pod that lacks its ConfigMap, and what happens once that is there.
+// lacking is a pod whose ConfigMap is missing, and what happens once it exists.
 type lacking struct {
 	place
 	says string
@@ -48,7 +48,7 @@ func namesConf(p place) (container string, optional bool) {
 	return "", false
 }
 
-// restartsByData says what another content of its ConfigMap leads to.
+// restartsByData returns what a changed ConfigMap restarts.
 func restartsByData(p place) string {
 	container, _ := namesConf(p)
 	switch {
@@ -60,7 +60,7 @@ func restartsByData(p place) string {
 	return "UPDATE pod"
 }
 
-// confFile is where a ConfigMap lies: always in the second layer, in a file of its own.
+// confFile is the file of a ConfigMap: always in the second layer, in a file of its own.
 func (s *scenery) confFile(name string) string { return s.path(1, "z-"+conf(name)) }
 
 func (s *scenery) putConf(name string, immutable bool) {
@@ -88,7 +88,7 @@ func (s *scenery) confOf(name string) *pod.Object {
 	return nil
 }
 
-// lacks reports whether a pod names what is not there.
+// lacks reports whether a pod names an object that does not exist.
 func (s *scenery) lacks(spec *pod.Spec) bool {
 	return slices.ContainsFunc(pod.Refs(spec.Pod), func(r pod.Ref) bool {
 		return !r.Optional && (r.Name != conf(spec.Name) || s.confOf(spec.Name) == nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// resourced gives a pod's first container resources of which memory restarts it.
+// resourced gives a pod's first container resources; a change of memory restarts it.
 func resourced(p *v1.Pod) {
 	p.Spec.Containers[0].Resources = v1.ResourceRequirements{
 		Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m")},
@@ -24,7 +24,7 @@ func hasResources(p place) bool {
 	return lives0(p) && len(p.spec.Pod.Spec.Containers[0].Resources.Limits) > 0
 }
 
-// sidecar gives a pod one.
+// sidecar adds a sidecar to a pod.
 func sidecar(p *v1.Pod) {
 	always := v1.ContainerRestartPolicyAlways
 	p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: "proxy", Image: "proxy:1", ImagePullPolicy: v1.PullIfNotPresent, RestartPolicy: &always})
@@ -45,8 +45,7 @@ func dependsOn(name string) func(*v1.Pod) {
 	}
 }
 
-// lifecycleRows are the generator's rows of resources, hooks, sidecars and orders
-// of pods.
+// lifecycleRows are the generator's rows of resources, hooks, sidecars and dependencies.
 func (s *scenery) lifecycleRows() map[string]func() []expectation {
 	edit := func(which func(place) bool, says string, edits ...func(*v1.Pod)) func() []expectation {
 		return func() []expectation {
@@ -127,7 +126,7 @@ func (s *scenery) lifecycleRows() map[string]func() []expectation {
 			if !ok {
 				return nil
 			}
-			// Of two layers the first to speak would have its way.
+			// Of two layers, the one that answered first would win.
 			on, ok := s.plain(func(on place) bool { return lives0(on) && on.layer == p.layer })
 			if !ok {
 				return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// rows are the generator's: each changes the layers as its row of
-// docs/merge-semantics.md says, and returns what the row says will happen.
+// rows are the generator's: each changes the layers as its row of docs/merge-semantics.md
+// says, and returns the effect that the row names.
 func (s *scenery) rows() map[string]func() []expectation {
 	edit := func(says string, edits ...func(*v1.Pod)) func() []expectation {
 		return func() []expectation {
@@ -147,7 +147,7 @@ func (s *scenery) rows() map[string]func() []expectation {
 			s.put(0, file, s.again(0, file, p.spec, s.nextImage))
 			return []expectation{{key: p.spec.Key, says: "UPDATE [app] conflict"}}
 		},
-		"M16": func() []expectation { // both layers held it, and the first one lets go
+		"M16": func() []expectation { // both layers define it, and the first one stops doing so
 			for _, file := range slices.Sorted(maps.Keys(s.layers[0].files)) {
 				f := s.layers[0].files[file]
 				if s.layers[0].err != nil || s.layers[1].err != nil || len(f.Pods) != 1 || len(f.Problems) > 0 || s.used[f.Pods[0].Key] || s.files[file] || !lives0(place{spec: f.Pods[0]}) {
@@ -216,7 +216,7 @@ func (s *scenery) rows() map[string]func() []expectation {
 		},
 		"M23": func() []expectation {
 			p, ok := s.plain(lives0)
-			if !ok || len(s.files) > 1 || s.layers[1-p.layer].err != nil { // a layer that fails hides what else was drawn
+			if !ok || len(s.files) > 1 || s.layers[1-p.layer].err != nil { // a layer that fails hides the other drawn rows
 				return nil
 			}
 			s.layers[p.layer].err = fmt.Errorf("no answer")

@@ -9,14 +9,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// shelf is a layer whose files a test writes. Each change is told to the agent
-// that reads it; a preview reads it once.
+// shelf is a layer whose files a test writes. An agent that reads it gets each change; a
+// preview reads it once.
 type shelf struct {
 	name string
 
 	mu    sync.Mutex
 	files map[string]source.File
-	held  map[string]source.File // gone a moment ago: the file source waits before it says so
+	held  map[string]source.File // gone a moment ago: the file source waits before it reports that
 	err   error
 	tell  chan struct{}
 }
@@ -27,14 +27,14 @@ func newShelf(name string) *shelf {
 
 func (s *shelf) Name() string { return s.name }
 
-// now returns what is on the shelf, for one look.
+// now returns the content of the shelf, for one read.
 func (s *shelf) now() (source.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return shelved(s.files), s.err
 }
 
-// shown returns what the agent is shown.
+// shown returns the content that the agent sees.
 func (s *shelf) shown() (source.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *shelf) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// once returns a source of what is on the shelf now, for one look.
+// once returns a source of the shelf's current content, for one read.
 func (s *shelf) once() source.Source {
 	return onceReader{s.name, s.now}
 }

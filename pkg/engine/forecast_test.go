@@ -21,14 +21,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// expectation is what a row says of one pod: "" for nothing at all.
+// expectation is what a row expects of one pod: "" for no change.
 type expectation struct {
 	row  string
 	key  pod.Key
 	says string
 }
 
-// scenery is two layers, what stands in them, and an agent that serves them.
+// scenery is two layers, their files, and an agent that serves them.
 type scenery struct {
 	t      *testing.T
 	r      *rand.Rand
@@ -44,7 +44,7 @@ type scenery struct {
 
 var shelfNames = [2]string{"file:/m", "file:/n"}
 
-// spec writes a pod as file of layer would hold it.
+// spec makes a pod as it is parsed from file of layer.
 func (s *scenery) spec(layer int, file, name string, edits ...func(*v1.Pod)) *pod.Spec {
 	old := mkpod(name, edits...)
 	p := *old
@@ -54,7 +54,7 @@ func (s *scenery) spec(layer int, file, name string, edits ...func(*v1.Pod)) *po
 	return &p
 }
 
-// again writes what stood as old, edited, into file of layer.
+// again writes the pod old, edited, into file of layer.
 func (s *scenery) again(layer int, file string, old *pod.Spec, edits ...func(*v1.Pod)) *pod.Spec {
 	return s.spec(layer, file, old.Name, append([]func(*v1.Pod){func(p *v1.Pod) { old.Pod.DeepCopyInto(p) }}, edits...)...)
 }
@@ -71,16 +71,15 @@ func (s *scenery) put(layer int, file string, pods ...*pod.Spec) {
 	}
 }
 
-// place is where a pod is written.
+// place is where a pod is defined.
 type place struct {
 	layer int
 	file  string
 	spec  *pod.Spec
 }
 
-// plain returns a pod that exactly one healthy file of a readable layer holds,
-// alone, that has no place in an order of pods, and that no row of this round has
-// touched.
+// plain returns a pod that is alone in exactly one healthy file of a readable layer, has no
+// dependencies in either direction, and was not touched by a row of this round.
 func (s *scenery) plain(want func(place) bool) (place, bool) {
 	var all []place
 	count := map[pod.Key]int{}
@@ -112,7 +111,7 @@ func (s *scenery) plain(want func(place) bool) (place, bool) {
 
 func (s *scenery) fresh() string { s.news++; return fmt.Sprintf("pod-%03d", s.news) }
 
-func lives0(p place) bool { // a pod that runs on
+func lives0(p place) bool { // a pod that keeps running
 	return p.spec.Pod.Spec.RestartPolicy == v1.RestartPolicyAlways && p.spec.Pod.DeletionTimestamp == nil
 }
 
@@ -128,7 +127,7 @@ func (s *scenery) nextImage(p *v1.Pod) {
 	p.Spec.Containers[0].Image = fmt.Sprintf("app:%d", s.news)
 }
 
-// mend takes away what earlier rounds left broken, and every order of pods.
+// mend repairs what earlier rounds broke, and removes all dependencies of pods.
 func (s *scenery) mend() {
 	for i, l := range s.layers {
 		l.err = nil
@@ -167,7 +166,7 @@ func problemIn(file string) []pod.Problem {
 	return []pod.Problem{{File: file, Line: 1, Msg: "is broken"}}
 }
 
-// healthy counts the files that hold one pod and nothing wrong.
+// healthy counts the files with one pod and no error.
 func (s *scenery) healthy() int {
 	n := 0
 	for _, l := range s.layers {
@@ -180,7 +179,7 @@ func (s *scenery) healthy() int {
 	return n
 }
 
-// copies counts the files of a layer that name a pod.
+// copies counts the files of a layer that define a pod.
 func (s *scenery) copies(layer int, key pod.Key) int {
 	n := 0
 	for _, f := range s.layers[layer].files {
@@ -191,7 +190,7 @@ func (s *scenery) copies(layer int, key pod.Key) int {
 	return n
 }
 
-// preview is merge --dry-run of what is on the shelves now.
+// preview is merge --dry-run of the current content of the shelves.
 func (s *scenery) preview() forecast.Forecast {
 	s.t.Helper()
 	var kept []*pod.Spec
@@ -211,7 +210,7 @@ func (s *scenery) preview() forecast.Forecast {
 	return f
 }
 
-// says puts what a forecast says of one pod into the words of expectation.
+// says formats a forecast for one pod as an expectation does.
 func says(f forecast.Forecast, key pod.Key) string {
 	var words []string
 	for _, c := range f.Changes {
@@ -250,7 +249,7 @@ func says(f forecast.Forecast, key pod.Key) string {
 	return strings.Join(words, " ")
 }
 
-// calls puts steps into the words of the runtime's transcript.
+// calls formats steps as the runtime's transcript does.
 func calls(key pod.Key, steps []plan.Step) []string {
 	var out []string
 	for _, st := range steps {
@@ -285,7 +284,7 @@ var (
 	signal  = regexp.MustCompile(` signal=\w+`)
 )
 
-// executed returns the calls of a transcript, by pod.
+// executed groups the calls of a transcript by pod.
 func executed(transcript []string) map[pod.Key][]string {
 	out := map[pod.Key][]string{}
 	for _, line := range transcript {
@@ -311,7 +310,7 @@ func executed(transcript []string) map[pod.Key][]string {
 	return out
 }
 
-// inOrder sorts runs of stops: those of one pod's containers go out at once.
+// inOrder sorts consecutive stops: those of one pod's containers run in parallel.
 func inOrder(lines []string) []string {
 	for i := 0; i < len(lines); {
 		j := i
@@ -324,7 +323,7 @@ func inOrder(lines []string) []string {
 	return lines
 }
 
-// round draws rows, foresees, lets the agent do it, and compares.
+// round draws rows, previews them, lets the agent act, and compares.
 func (s *scenery) round(rows []string, drawn map[string]int) {
 	s.used, s.files = map[pod.Key]bool{}, map[string]bool{}
 	var expect []expectation
@@ -350,7 +349,7 @@ func (s *scenery) round(rows []string, drawn map[string]int) {
 		}
 		for range 1 + s.r.IntN(3) {
 			row := rows[s.r.IntN(len(rows))]
-			if other := rows[s.r.IntN(len(rows))]; drawn[other] < drawn[row] { // what is hard to draw comes first
+			if other := rows[s.r.IntN(len(rows))]; drawn[other] < drawn[row] { // rows that are hard to draw come first
 				row = other
 			}
 			got := all[row]()
@@ -387,7 +386,7 @@ func (s *scenery) step(expect []expectation) {
 	}
 	s.m.rt.Reset()
 	s.tell()
-	s.lock(func() { // what is gone is gone for good now
+	s.lock(func() { // a removed file is reported as gone from now on
 		for _, l := range s.layers {
 			l.held = map[string]source.File{}
 		}
@@ -400,10 +399,10 @@ func (s *scenery) step(expect []expectation) {
 	})
 	s.m.pass(30 * time.Second)
 	did := executed(s.m.rt.Transcript())
-	s.m.pass(2 * time.Minute) // what ends by itself ends, which nobody planned
+	s.m.pass(2 * time.Minute) // exits by itself: no plan has these
 	for _, c := range f.Changes {
 		want, got := calls(c.Key, c.Steps), did[c.Key]
-		if strings.HasSuffix(says(f, c.Key), "waits") { // which Steps do not know of
+		if strings.HasSuffix(says(f, c.Key), "waits") { // which Steps do not contain
 			want = nil
 		}
 		if !slices.Equal(want, got) {
@@ -442,8 +441,8 @@ func semanticsRows(t *testing.T) []string {
 }
 
 // TestForecast_RandomPlansAreExecuted draws 200 random mixtures of the rows of
-// docs/merge-semantics.md: what merge --dry-run foresees of each is what the row
-// says, and what serve then asks of the runtime, call by call.
+// docs/merge-semantics.md. For each, merge --dry-run must predict what the row says, and
+// serve must then make exactly the predicted calls to the runtime.
 func TestForecast_RandomPlansAreExecuted(t *testing.T) {
 	rows := semanticsRows(t)
 	drawn := map[string]int{}

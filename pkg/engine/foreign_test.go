@@ -8,8 +8,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Pods of another root that come and go leave nothing behind in the sync loop, whatever
-// their names.
+// Pods of another root that are created and removed leave nothing behind in the sync loop,
+// whatever their names.
 func TestCensus_PodsOfAnotherRootAreGone_AreForgotten(t *testing.T) {
 	l := orderLoop(Config{})
 	l.state, l.start.phase = &podconfig.Merged{}, phaseReady

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// keepSets makes the disk keep what sources said last.
+// keepSets makes the disk keep the last good sets.
 func (d *disk) keepSets() { d.sets = map[string]map[string]pod.Standing{} }
 
 func (d *disk) setsOrNil() Sets {
@@ -28,7 +28,7 @@ func (s setsOf) Forget(keep func(string) bool) error {
 	return nil
 }
 
-// restored is what an agent finds of the sets.
+// restored returns the sets that an agent finds on the disk.
 func (d *disk) restored() map[string]podconfig.Restored {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -29,17 +29,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// machine is one node in a synctest bubble: a runtime, a disk, one manifest
-// source, and agents that come and go.
+// machine is one node in a synctest bubble: a runtime, a disk, one manifest source, and
+// agents that start and end.
 type machine struct {
 	t     *testing.T
 	rt    *critest.Runtime
 	disk  *disk
 	src   *wishes
 	more  *wishes         // a second layer; nil for none
-	mute  bool            // the source says nothing to the next agent
+	mute  bool            // the source does not answer the next agent
 	extra []source.Source // more layers; nil for none
-	alter func(*Config)   // what the next agents are made of; nil changes nothing
+	alter func(*Config)   // changes the configuration of the next agents; nil changes nothing
 
 	groups *groups // nil: pods have no cgroups of their own
 
@@ -65,7 +65,7 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// agent is one life of nodectl on the machine.
+// agent is one run of nodectl on the machine.
 type agent struct {
 	engine *Engine
 	conn   *critest.Conn
@@ -74,8 +74,7 @@ type agent struct {
 	err    error
 }
 
-// bubble runs f in fake time on a fresh machine, and checks I1 and I4 at its
-// end.
+// bubble runs f in fake time on a fresh machine, and checks I1 and I4 at its end.
 func bubble(t *testing.T, f func(t *testing.T, m *machine)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{t: t, rt: critest.New(), disk: newDisk(), src: newWishes()}
@@ -94,10 +93,10 @@ func bubble(t *testing.T, f func(t *testing.T, m *machine)) {
 	})
 }
 
-// settle waits until nothing moves any more without time passing.
+// settle waits until every goroutine is blocked, without time passing.
 func (m *machine) settle() { synctest.Wait() }
 
-// pass lets d of fake time go by.
+// pass advances the fake time by d.
 func (m *machine) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -162,7 +161,7 @@ func (m *machine) leave() {
 	m.agent = nil
 }
 
-// die ends the agent as kill -9 does: nothing it asks for is done any more.
+// die ends the agent as kill -9 does: none of its later calls has an effect.
 func (m *machine) die() {
 	m.agent.conn.Cut()
 	m.disk.cutOff(true)
@@ -271,7 +270,7 @@ func (w *wishes) hold(objects ...*pod.Object) {
 	w.change(pods, nil)
 }
 
-// fail makes the source unable to look.
+// fail makes every read of the source fail.
 func (w *wishes) fail(err error) { w.change(nil, err) }
 
 func (w *wishes) change(pods []*pod.Spec, err error) {
@@ -295,7 +294,7 @@ func (w *wishReader) Name() string { return w.wishes.name }
 
 func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		select { // what was told to an agent before
+		select { // drop what was sent to an earlier agent
 		case <-w.tell:
 		default:
 		}
@@ -328,28 +327,28 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 	}
 }
 
-// disk is what outlives an agent: records, volumes, the journal. It is also the
-// prober, whose answers a test sets.
+// disk is what outlives an agent: records, volumes, the journal. It is also the prober, whose
+// results a test sets.
 type disk struct {
 	mu      sync.Mutex
 	full    bool
 	shut    bool                                              // the journal is full too
-	killed  bool                                              // who writes now is not there any more
-	slow    time.Duration                                     // that writing a set takes
-	stuck   time.Duration                                     // that putting volumes takes, for a pod that has some
-	hung    func(call string, want *pod.Spec) <-chan struct{} // until when a call for volumes hangs; nil: it does not
+	killed  bool                                              // the agent that writes now was killed
+	slow    time.Duration                                     // how long writing a set takes
+	stuck   time.Duration                                     // how long setting up volumes takes, for a pod that has some
+	hung    func(call string, want *pod.Spec) <-chan struct{} // a call for volumes hangs until it is closed; nil: it does not
 	records map[pod.Key]pod.Record
-	sets    map[string]map[string]pod.Standing // by layer and file; nil: nothing of the sources is kept
+	sets    map[string]map[string]pod.Standing // by layer and file; nil: no sets are kept
 	volumes map[string]string                  // "uid/instance" → the data they show
 	puts    int                                // calls of Put
-	over    map[string]string                  // by UID: which limit the pod exceeds
+	over    map[string]string                  // by UID: the limit that the pod exceeds
 	journal map[pod.Key]*statusLine
 	lines   []statusLine
 	sick    map[string]bool // containers whose probes fail, by name
 
-	onReport func(pod.StatusReport) // nil: nobody looks at reports as they come
-	onSweep  func()                 // nil: nobody looks at sweeps as they begin
-	onSwept  func()                 // nil: nobody looks at what they remove
+	onReport func(pod.StatusReport) // called for each report; nil: not called
+	onSweep  func()                 // called when a sweep begins; nil: not called
+	onSwept  func()                 // called with what a sweep removed; nil: not called
 
 	hooks     []hookRun
 	hookTakes map[string]time.Duration // by container name
@@ -360,7 +359,7 @@ func newDisk() *disk {
 	return &disk{records: map[pod.Key]pod.Record{}, volumes: map[string]string{}, journal: map[pod.Key]*statusLine{}, sick: map[string]bool{}}
 }
 
-// refuse fills the disk, the journal's too, or makes room.
+// refuse fills the disk, the journal's too, or frees room.
 func (d *disk) refuse(full bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -457,7 +456,7 @@ func (d *disk) Ready(want *pod.Spec, instance int) (put, current bool, until tim
 	return put, put && shown == shows(want), time.Time{}
 }
 
-// shows is what the volumes of a pod show.
+// shows is the data that the volumes of a pod show.
 func shows(want *pod.Spec) string {
 	return want.Data.Hash(func(string, string) bool { return true })
 }
@@ -467,7 +466,7 @@ func (d *disk) Mounts(_ context.Context, r pod.CreateRequest) ([]pod.Mount, erro
 	return nil, nil
 }
 
-// onVolumes hangs as long as the test says, as a network file system can.
+// onVolumes hangs as long as the test wants, as a network file system can.
 func (d *disk) onVolumes(call string, want *pod.Spec) {
 	if d.hung == nil {
 		return
@@ -560,7 +559,7 @@ func (d *disk) before() map[pod.Key]v1.PodStatus {
 	return m
 }
 
-// empty reports what is left of pods on the disk.
+// empty returns an error if anything of a pod is left on the disk.
 func (d *disk) empty() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -605,7 +604,7 @@ func (d *disk) ran() []hookRun {
 	return slices.Clone(d.hooks)
 }
 
-// statusLine is one status as the disk has it.
+// statusLine is one status on the disk.
 type statusLine struct {
 	pod    *v1.Pod
 	origin pod.Origin

@@ -24,8 +24,8 @@ func preStopped(p *v1.Pod) {
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
 }
 
-// stoppedAfter returns how long the pod's container took to be asked to end, and
-// with what grace, by the transcript.
+// stopsOf returns when the pod's container was stopped, and with what grace, by the
+// transcript.
 func stopsOf(m *machine) []string {
 	var lines []string
 	for _, line := range m.rt.Transcript() {
@@ -39,7 +39,7 @@ func stopsOf(m *machine) []string {
 func TestC_1_23_3_PreStopTakesItsTimeOutOfTheGrace(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes time.Duration
-		want  string // the stop, and when
+		want  string // the stop, and its time
 	}{
 		"short":   {10 * time.Second, "10s StopContainer default/web/app attempt=0 grace=20"},
 		"instant": {200 * time.Millisecond, "200ms StopContainer default/web/app attempt=0 grace=30"},
@@ -61,8 +61,8 @@ func TestC_1_23_3_PreStopTakesItsTimeOutOfTheGrace(t *testing.T) {
 	}
 }
 
-// A hook that failed does not keep the container (C-1.23.3), and an agent that
-// dies in between does not run a hook that has ended again.
+// A failed hook does not prevent the stop (C-1.23.3). After the agent dies, the next one does
+// not run a completed hook again.
 func TestF1_PreStopThatHasEndedRunsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookFails = map[string]error{"app": errors.New("no")}
@@ -100,8 +100,8 @@ func TestC_1_22_8_FailedPostStartEndsTheContainer(t *testing.T) {
 	})
 }
 
-// The hook of one container holds the next (C-1.22.1), and an agent that dies
-// while it runs leaves word that it is due.
+// A container's hook delays the next container (C-1.22.1). If the agent dies while the hook
+// runs, the record says that it is due.
 func TestF1_PostStartIsRunAgainWhenTheAgentDiedOverIt(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookTakes = map[string]time.Duration{"app": 10 * time.Second}
@@ -131,7 +131,7 @@ func TestF1_PostStartIsRunAgainWhenTheAgentDiedOverIt(t *testing.T) {
 	})
 }
 
-// A hook that hangs holds its pod, not the pod's end.
+// A hook that hangs delays its pod's start, not its removal.
 func TestF82_HangingPostStartIsGivenUpWhenThePodGoes(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookTakes = map[string]time.Duration{"app": time.Hour}
@@ -151,8 +151,8 @@ func TestF82_HangingPostStartIsGivenUpWhenThePodGoes(t *testing.T) {
 	})
 }
 
-// A deletion without grace shortens a stop that is under way (C-1.16.12); the
-// kubelet lets it run on (C-1.18.2).
+// A deletion without grace shortens a stop in progress (C-1.16.12); the kubelet lets it run
+// on (C-1.18.2).
 func TestC_1_16_12_ForceDeleteShortensAStop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := of("api", "/k", mkpod("web", preStopped, image("ignore-term"), graceSeconds(600)))
@@ -170,7 +170,7 @@ func TestC_1_16_12_ForceDeleteShortensAStop(t *testing.T) {
 	})
 }
 
-// deletedAt is a pod as its API server shows it while it is deleted with grace.
+// deletedAt is a pod that its API server shows as being deleted, with grace.
 func deletedAt(s *pod.Spec, grace int64) *pod.Spec {
 	now := *s
 	now.Pod = s.Pod.DeepCopy()

@@ -8,8 +8,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Pods that run and are known cost lists for all of them together, and no look at
-// any of them, from the first minute on.
+// Running pods that do not change cost one list for all of them together, and no read of any
+// of them, from the first minute on.
 func TestIdlePodsAreNotLookedAt(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var pods []*pod.Spec

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestF12_SetIsWrittenOnceThereIsRoom: a source may say nothing new for weeks.
+// TestF12_SetIsWrittenOnceThereIsRoom: a source may not change for weeks.
 func TestF12_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -33,7 +33,7 @@ func TestF12_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 	})
 }
 
-// TestF12_SetIsWrittenWhenTheAgentLeaves: the last try.
+// TestF12_SetIsWrittenWhenTheAgentLeaves: the agent writes it once more as it ends.
 func TestF12_SetIsWrittenWhenTheAgentLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -49,8 +49,8 @@ func TestF12_SetIsWrittenWhenTheAgentLeaves(t *testing.T) {
 	})
 }
 
-// TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn: who starts it
-// by mistake with another -f, and with the right one again, has lost nothing.
+// TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn: starting an agent with a
+// wrong -f, and then with the right one, loses no set.
 func TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -77,9 +77,9 @@ func TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn(t *testing.T
 	})
 }
 
-// TestF1_KilledBetweenSetAndRecordNothingGoesBack: sets are written by a slow
-// disk, the agent is killed at any moment, and the next one comes up without its
-// source. What ran goes on, in no older version.
+// TestF1_KilledBetweenSetAndRecordNothingGoesBack: a slow disk writes sets, the agent is
+// killed at any moment, and the next one starts without its source. Running pods continue,
+// none in an older version.
 func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) {
 	for seed := range uint64(60) {
 		bubble(t, func(t *testing.T, m *machine) {
@@ -126,7 +126,7 @@ func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) {
 	}
 }
 
-// versions returns which version of its image each pod runs.
+// versions returns the version of the image that each pod runs.
 func (m *machine) versions() map[string]int {
 	conn := m.rt.Connect()
 	defer conn.Cut()

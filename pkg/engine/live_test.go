@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// told puts an update of pods into a line.
+// told formats an update of pods as one line.
 func told(u feed.Update) string {
 	line := fmt.Sprintf("%s %s", u.Op, u.Source)
 	for _, s := range u.Pods {
@@ -64,8 +64,8 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 	})
 }
 
-// TestLive_ShowsWhatIsSaid: once all pods are said to be reported, whoever looks sees
-// them, and who listens has heard of them, also where the disk that keeps statuses stands.
+// TestLive_ShowsWhatIsSaid: once "All pods reported" is logged, a new reader sees all pods,
+// and a watching one has received them, even if the disk for statuses hangs.
 func TestLive_ShowsWhatIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))
@@ -95,9 +95,9 @@ func TestLive_ShowsWhatIsSaid(t *testing.T) {
 	})
 }
 
-// TestLive_SaysWhenItKnows: nobody is told that these are the pods before they were looked
-// at, however long the runtime is away; nor does one pod over which it hangs keep that back
-// for ever.
+// TestLive_SaysWhenItKnows: readers do not get the pods as complete before they were
+// observed, however long the runtime is down. One pod over which the runtime hangs does not
+// delay that for ever.
 func TestLive_SaysWhenItKnows(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		lift := m.rt.Fault(critest.Fault{Err: status.Error(codes.Unavailable, "no such socket")})
@@ -162,7 +162,7 @@ func TestLive_SaysWhenItKnows(t *testing.T) {
 	})
 }
 
-// countingSink keeps the newest status of each pod. The sync loop alone touches it.
+// countingSink keeps the newest status of each pod. Only the sync loop uses it.
 type countingSink map[pod.Key]pod.StatusReport
 
 func (s *countingSink) Report(r pod.StatusReport) error {
@@ -173,7 +173,7 @@ func (s *countingSink) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// stuckSink takes nothing until it is closed.
+// stuckSink blocks until it is closed.
 type stuckSink chan struct{}
 
 func (s stuckSink) Report(pod.StatusReport) error { <-s; return nil }

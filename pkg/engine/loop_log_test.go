@@ -12,7 +12,7 @@ import (
 )
 
 // A directory may hold thousands of files that are no manifests; an update of one pod does
-// not go through them.
+// not compare them.
 func TestLogState_ThousandsOfUnchangedProblems_CostNothing(t *testing.T) {
 	before := &podconfig.Merged{}
 	for i := range 3000 {
@@ -60,8 +60,8 @@ func TestLogState_ThousandsOfProblems_AreFewLines(t *testing.T) {
 	}
 }
 
-// TestLogState_SameMistakeAgain_IsLogged: a second mistake in the words of one that is there
-// already is new, wherever in the file it is.
+// TestLogState_SameMistakeAgain_IsLogged: a second problem with the text of an existing one
+// is new, wherever in the file it is.
 func TestLogState_SameMistakeAgain_IsLogged(t *testing.T) {
 	var out bytes.Buffer
 	l := &loop{log: slog.New(slog.NewTextHandler(&out, nil))}

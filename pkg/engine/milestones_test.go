@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// dependents are three pods, each after another milestone of db.
+// dependents are three pods, each with another dependency condition on db.
 func dependents(edits ...func(*v1.Pod)) []*pod.Spec {
 	var all []*pod.Spec
 	for name, until := range map[string]pod.Milestone{"early": pod.Started, "mid": pod.Ready, "late": pod.Done} {
@@ -22,7 +22,7 @@ func dependents(edits ...func(*v1.Pod)) []*pod.Spec {
 	return all
 }
 
-// begun returns when the sandbox of a pod was asked for, "" for never.
+// begun returns when the sandbox of a pod was run, "" for never.
 func begun(m *machine, name string) string {
 	for _, line := range m.rt.Transcript() {
 		if f := strings.Fields(line); f[1] == "RunPodSandbox" && f[2] == "default/"+name {
@@ -32,8 +32,8 @@ func begun(m *machine, name string) string {
 	return ""
 }
 
-// P21: started is when its containers run, not its init containers; ready is its
-// readiness, and done its end.
+// P21: a pod is started when its containers run, not its init containers; ready when it is
+// Ready; done when it has Succeeded.
 func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -60,7 +60,7 @@ func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
 	})
 }
 
-// P21: a pod that has Failed has not been done; once its edit has run well, it is.
+// P21: a Failed pod is not done; once it has Succeeded after an edit, it is.
 func TestP21_AFailureIsNoMilestone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -80,7 +80,7 @@ func TestP21_AFailureIsNoMilestone(t *testing.T) {
 	})
 }
 
-// P21: nor has one started that has Failed, though all that ran in it ended well.
+// P21: a Failed pod is not started either, though all its containers exited with 0.
 func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -99,8 +99,8 @@ func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
 	})
 }
 
-// P21: where all go, those that depend on the others go first, whatever the
-// milestone, and each is gone before the next is asked to stop.
+// P21: when all pods are removed, dependents stop first, whatever the condition, and each is
+// gone before the next one stops.
 func TestP21_ReverseStopWhateverTheMilestone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

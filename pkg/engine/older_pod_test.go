@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// busyOnce fails to remove what is left of pods as often as left says.
+// busyOnce fails to remove pods as often as left says.
 type busyOnce struct {
 	*disk
 	left int
@@ -31,7 +31,7 @@ func (b *busyOnce) Forget(ctx context.Context, key pod.Key, uid string) error {
 	return b.disk.Forget(ctx, key, uid)
 }
 
-// blocks are Users that fail to take a block back as often as left says.
+// blocks is a Users that fails to release a block as often as left says.
 type blocks struct {
 	given map[string]bool
 	left  int
@@ -51,8 +51,8 @@ func (b *blocks) Take(uid string) error {
 	return nil
 }
 
-// A pod that is edited to another UID again and again costs the node one block of user IDs
-// and one directory, also where the removal of the older ones fails for a time.
+// A pod whose UID is edited again and again costs the node one block of user IDs and one
+// directory, even if the removal of the older ones fails for a time.
 func TestEdit_OlderPodNotRemovedAtOnce_IsRemovedLater(t *testing.T) {
 	t.Parallel()
 	ownUsers := func(p *v1.Pod) { p.Spec.HostUsers = new(bool) }
@@ -80,15 +80,15 @@ func TestEdit_OlderPodNotRemovedAtOnce_IsRemovedLater(t *testing.T) {
 	}
 }
 
-// A pod claims the UID of another one that runs, and then another UID, or goes: what the
-// node keeps under the UID stays with the pod that runs.
+// A pod claims the UID of a running pod, and then claims another UID, or is removed. What the
+// node keeps under the UID stays with the running pod.
 func TestEdit_UIDOfAnotherPod_RemovesNothingOfIt(t *testing.T) {
 	t.Parallel()
 	ownUsers := func(p *v1.Pod) { p.Spec.HostUsers = new(bool) }
 	victim := mkpod("victim", ofUID("own"), ownUsers)
 	for name, c := range map[string]struct {
 		sets [][]*pod.Spec
-		runs bool // the pod that claimed the UID, in the end
+		runs bool // the pod that claimed the UID runs in the end
 	}{
 		"another UID later": {[][]*pod.Spec{{victim}, {victim, mkpod("thief", ofUID("own"))}, {victim, mkpod("thief", ofUID("fresh"))}}, true},
 		"removed":           {[][]*pod.Spec{{victim}, {victim, mkpod("thief", ofUID("own"))}, {victim}}, false},

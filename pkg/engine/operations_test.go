@@ -17,14 +17,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// asked is what came of an errand, within a minute.
+// asked returns the result of an operation, within a minute.
 func (m *machine) asked(do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return do(ctx)
 }
 
-// instance is the newest of web, by its record.
+// instance is the newest instance of web, by its record.
 func (m *machine) instance() int {
 	r, _, _ := m.disk.Load(webKey, "")
 	return r.Instance
@@ -44,8 +44,8 @@ func (m *machine) remove(grace *int64) {
 	}
 }
 
-// TestRestartOfAContainer: in the same sandbox, with its hook, whatever the policy and
-// the streak; nothing else is touched.
+// TestRestartOfAContainer: it restarts in the same sandbox, with its hook, whatever the
+// policy and the crash streak; nothing else changes.
 func TestRestartOfAContainer(t *testing.T) {
 	t.Parallel()
 	for _, p := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever} {
@@ -59,7 +59,7 @@ func TestRestartOfAContainer(t *testing.T) {
 				t.Errorf("%s: it was answered after %s", p, took)
 			}
 			m.pass(time.Second)
-			m.restart("app") // at once again: no back-off
+			m.restart("app") // restarts at once: no back-off
 			m.pass(time.Second)
 			if n := len(m.disk.ran()); n != 2 {
 				t.Errorf("%s: %d hooks ran", p, n)
@@ -78,7 +78,7 @@ func TestRestartOfAContainer(t *testing.T) {
 	}
 }
 
-// TestRestartWithoutNames: all regular containers and sidecars that run.
+// TestRestartWithoutNames: it restarts all running regular containers and sidecars.
 func TestRestartWithoutNames(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -98,7 +98,7 @@ func TestRestartWithoutNames(t *testing.T) {
 	})
 }
 
-// TestRestartEndsABackOff: a container that is held back after crashes starts at once.
+// TestRestartEndsABackOff: a container in crash back-off starts at once.
 func TestRestartEndsABackOff(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -118,7 +118,7 @@ func TestRestartEndsABackOff(t *testing.T) {
 	})
 }
 
-// TestRestartGrace: the one that is asked for; with none no hook runs.
+// TestRestartGrace: the requested grace applies; without any no hook runs.
 func TestRestartGrace(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -136,7 +136,7 @@ func TestRestartGrace(t *testing.T) {
 	})
 }
 
-// TestErrandsThatAreRefused: with what to do instead.
+// TestErrandsThatAreRefused: the error says what to do instead.
 func TestErrandsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -184,7 +184,7 @@ func TestErrandsThatAreRefused(t *testing.T) {
 	})
 }
 
-// TestDeleteOfAWantedPod: it starts anew, as another instance, after its grace.
+// TestDeleteOfAWantedPod: it starts again as a new instance, after its grace.
 func TestDeleteOfAWantedPod(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -209,9 +209,9 @@ func TestDeleteOfAWantedPod(t *testing.T) {
 	})
 }
 
-// TestDelete_PodIsWanted_PlanSaysWhoAskedForIt: the reason of the stop is the request, in
-// the log and in the plan of who looks on, over a restart of the agent; the next instance
-// knows nothing of it.
+// TestDelete_PodIsWanted_PlanSaysWhoAskedForIt: the reason of the stop is the request, in the
+// log and in a plan computed beside the agent, also after a restart of the agent. The next
+// instance does not carry it.
 func TestDelete_PodIsWanted_PlanSaysWhoAskedForIt(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -236,7 +236,7 @@ func TestDelete_PodIsWanted_PlanSaysWhoAskedForIt(t *testing.T) {
 	})
 }
 
-// TestDeleteOfAnEndedPod: a job that is deleted runs again.
+// TestDeleteOfAnEndedPod: a terminated job that is deleted runs again.
 func TestDeleteOfAnEndedPod(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -258,7 +258,7 @@ func TestDeleteOfAnEndedPod(t *testing.T) {
 	})
 }
 
-// TestDeleteOfWhatNobodyWants: left by runonce, it goes for good.
+// TestDeleteOfWhatNobodyWants: a pod that runonce left is removed and does not start again.
 func TestDeleteOfWhatNobodyWants(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -266,7 +266,7 @@ func TestDeleteOfWhatNobodyWants(t *testing.T) {
 		m.src.set(mkpod("web"))
 		m.pass(time.Second)
 		m.leave()
-		m.mute = true // its source says nothing: the pod is kept
+		m.mute = true // its source does not answer: the pod is kept
 		m.arrive()
 		m.pass(10 * time.Second)
 		if !strings.Contains(m.rt.State(), "running") {
@@ -281,7 +281,7 @@ func TestDeleteOfWhatNobodyWants(t *testing.T) {
 	})
 }
 
-// TestC_1_16_12_DeleteGrace: what is asked for; a second one only shortens it.
+// TestC_1_16_12_DeleteGrace: the requested grace applies; a second request only shortens it.
 func TestC_1_16_12_DeleteGrace(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -302,8 +302,8 @@ func TestC_1_16_12_DeleteGrace(t *testing.T) {
 	})
 }
 
-// TestF1_ErrandsSurviveTheAgent: what was answered is done by the agent after this
-// one, with the hook once.
+// TestF1_ErrandsSurviveTheAgent: the next agent completes an acknowledged operation, and the
+// hook runs once.
 func TestF1_ErrandsSurviveTheAgent(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -330,7 +330,7 @@ func TestF1_ErrandsSurviveTheAgent(t *testing.T) {
 	})
 }
 
-// TestLivePods: who watches sees every pod come, change and go.
+// TestLivePods: a watching reader sees every pod added, changed and removed.
 func TestLivePods(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -362,7 +362,7 @@ func TestLivePods(t *testing.T) {
 		next("MODIFIED web uid-web")
 		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }), mkpod("other"))
 		next("ADDED other uid-other")
-		m.settle() // what changes of other while nobody takes it is told as one change
+		m.settle() // changes of other that the reader has not taken become one change
 		m.pass(time.Minute)
 		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} }))
 		next("MODIFIED other uid-other")
@@ -377,7 +377,7 @@ func TestLivePods(t *testing.T) {
 	})
 }
 
-// deleted is a pod as an API server shows one that is being deleted.
+// deleted is a pod that its API server shows as being deleted.
 func deleted(s *pod.Spec, grace int64) *pod.Spec {
 	now := metav1.Now()
 	return of(s.Origin.Source, s.Origin.Location, mkpod(s.Name, func(p *v1.Pod) {
@@ -386,8 +386,8 @@ func deleted(s *pod.Spec, grace int64) *pod.Spec {
 	}))
 }
 
-// TestC_1_31_4_DeleteIsAdmittedAnew: a pod that has ended and is deleted begins anew
-// only where there is room for it: its port may be somebody else's by now.
+// TestC_1_31_4_DeleteIsAdmittedAnew: a terminated pod that is deleted starts again only where
+// there is room for it: another pod may have its port by now.
 func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -410,8 +410,8 @@ func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
 	})
 }
 
-// TestC_1_26_21_GatesOfTheServer: a condition that its API server shows opens a gate;
-// what others own stays as they have it.
+// TestC_1_26_21_GatesOfTheServer: a condition that its API server shows opens a readiness
+// gate; conditions of other owners stay as they are.
 func TestC_1_26_21_GatesOfTheServer(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -455,13 +455,13 @@ func TestC_1_26_21_GatesOfTheServer(t *testing.T) {
 	})
 }
 
-// onPort wants a port of the node.
+// onPort gives the pod a host port.
 func onPort(p *v1.Pod) {
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 }
 
-// TestErrandsCutShort: a pull and a postStart hook are given up for what is asked for;
-// what is asked for of a container whose pod is still being started is done.
+// TestErrandsCutShort: an operation cancels a pull and a postStart hook. An operation on a
+// pod that is still starting is carried out.
 func TestErrandsCutShort(t *testing.T) {
 	t.Parallel()
 	hang := func(method string) critest.Fault {
@@ -516,8 +516,8 @@ func TestErrandsCutShort(t *testing.T) {
 	}
 }
 
-// TestErrandAmidAResize: a container that ends well for its new resources has another
-// life, though something else is asked for meanwhile.
+// TestErrandAmidAResize: a container that exits with 0 for a resize restarts, though another
+// operation arrives meanwhile.
 func TestErrandAmidAResize(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -539,8 +539,8 @@ func TestErrandAmidAResize(t *testing.T) {
 	})
 }
 
-// TestHookOfWhatCannotBeRestarted: the hook that was given up for a restart runs again
-// where another life cannot follow.
+// TestHookOfWhatCannotBeRestarted: a postStart hook that a restart request cancelled runs
+// again if the container cannot be replaced.
 func TestHookOfWhatCannotBeRestarted(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -562,13 +562,13 @@ func TestHookOfWhatCannotBeRestarted(t *testing.T) {
 	})
 }
 
-// postStarted gives a pod's container a hook.
+// postStarted gives the pod's container a postStart hook.
 func postStarted(p *v1.Pod) {
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
 }
 
-// TestErrandsWhileThePodIsBusy: a delete is taken note of at once; a restart that cannot
-// be carried out yet keeps its word, and the pod does not end meanwhile.
+// TestErrandsWhileThePodIsBusy: a delete is recorded at once. A restart that is not possible
+// yet stays recorded, and the pod does not terminate meanwhile.
 func TestErrandsWhileThePodIsBusy(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

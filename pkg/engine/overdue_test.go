@@ -11,9 +11,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestF32_StopOverdueIsSaid: a container that does not end is named in its pod's
-// status after twice the grace, in the middle of the stop, and once in each
-// agent's log, however often it is tried again; what looks from beside sees it too.
+// TestF32_StopOverdueIsSaid: after twice the grace, during the stop, the pod's status names a
+// container that does not exit. Each agent logs it once, however often the stop is retried. A
+// command beside the agent shows it too.
 func TestF32_StopOverdueIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
@@ -48,7 +48,7 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 		if !strings.Contains(m.log.String(), "containers=app age=20s") {
 			t.Error("its age was not said")
 		}
-		m.pass(time.Hour) // the call's own deadline passes again and again
+		m.pass(time.Hour) // the call's own deadline passes many times
 		if n := said(); n != 1 {
 			t.Errorf("said %d times", n)
 		}
@@ -68,8 +68,8 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 	})
 }
 
-// TestF32_StopInTimeIsNotOverdue: a stop that takes all of its grace, or has none,
-// is as it should be.
+// TestF32_StopInTimeIsNotOverdue: a stop that takes all of its grace, or has none, is not
+// overdue.
 func TestF32_StopInTimeIsNotOverdue(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a", image("ignore-term"), graceSeconds(30)), mkpod("b", image("ignore-term"), graceSeconds(0)))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A struct that one goroutine changes has at most 20 fields: what belongs together in it is
-// a struct of its own.
+// A struct that one goroutine changes has at most 20 fields: related fields form a struct of
+// their own.
 func TestOwnership_StructOfOneGoroutine_HasAtMost20Fields(t *testing.T) {
 	t.Parallel()
 	for _, v := range []any{loop{}, entry{}, worker{}} {
@@ -16,7 +16,7 @@ func TestOwnership_StructOfOneGoroutine_HasAtMost20Fields(t *testing.T) {
 	}
 }
 
-// A worker reaches nothing that the sync loop changes.
+// A worker can reach nothing that the sync loop changes.
 func TestOwnership_Worker_DoesNotReachTheSyncLoop(t *testing.T) {
 	t.Parallel()
 	loops := map[reflect.Type]bool{}

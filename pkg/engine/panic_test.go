@@ -17,7 +17,7 @@ import (
 type trap struct {
 	*disk
 	name string
-	left int // times it still goes off
+	left int // times it still panics
 }
 
 func (t *trap) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
@@ -76,7 +76,7 @@ func TestF8_ThreePanicsInAMinuteQuarantineThePod(t *testing.T) {
 	})
 }
 
-// A panic in the goroutine of a call is the worker's, not the agent's.
+// A panic in the goroutine of a call is handled by the worker, and does not end the agent.
 func TestF8_APanicInACallIsTheWorkersOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.alter = func(c *Config) { c.Runtime = &tripwire{Runtime: c.Runtime, left: 1} }
@@ -128,8 +128,8 @@ func TestF7_BeatSaysThatTheLoopTurns(t *testing.T) {
 	})
 }
 
-// A panic over the record while containers are being stopped leaves nobody
-// waiting: the stops go on to their end, then the worker begins anew.
+// A panic while the record is saved during a stop blocks no other goroutine: the stops
+// complete, then the worker begins again.
 func TestF8_APanicBetweenHookAndStopHangsNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.alter = func(c *Config) { c.Records = &tornRecords{Records: c.Records} }
@@ -150,7 +150,7 @@ func TestF8_APanicBetweenHookAndStopHangsNobody(t *testing.T) {
 	})
 }
 
-// tornRecords panics at the first record that says that a preStop hook has ended.
+// tornRecords panics at the first record with a completed preStop hook.
 type tornRecords struct {
 	Records
 	torn bool
@@ -166,8 +166,8 @@ func (d *tornRecords) Save(r pod.Record) error {
 	return d.Records.Save(r)
 }
 
-// A pod in quarantine runs on, is shown as it runs, and goes when it is not
-// wanted any more.
+// A pod in quarantine keeps running, is shown as it runs, and is removed when it is not
+// desired any more.
 func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		v := &trap{disk: m.disk, name: "web"}
@@ -194,7 +194,7 @@ func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
 	})
 }
 
-// A loop that stands still has no pulse, and has one again when it goes on.
+// A blocked loop fails Beat, and passes it again when it continues.
 func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		stuck := &gag{Handler: slog.NewTextHandler(&m.log, nil), at: "Pod is gone", free: make(chan struct{})}
@@ -227,7 +227,7 @@ func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
 	})
 }
 
-// gag blocks whoever logs the line at until it is free.
+// gag blocks the goroutine that logs the line at until it is free.
 type gag struct {
 	slog.Handler
 	at   string

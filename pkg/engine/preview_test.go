@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// said is a source that says one thing.
+// said is a source with a fixed snapshot.
 type said struct {
 	name  string
 	files []source.File
@@ -33,7 +33,7 @@ func fileOf(s *pod.Spec) source.File {
 	return source.File{File: s.Origin.File, Pods: []*pod.Spec{s}}
 }
 
-// summary puts a forecast into lines.
+// summary formats a forecast as lines.
 func summary(f forecast.Forecast) []string {
 	var out []string
 	for _, c := range f.Changes {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ailing is a Prober whose probes fail as sick says.
+// ailing is a Prober whose probes fail where sick returns true.
 type ailing struct {
 	*disk
 	sick func(pod.ProbeRequest) bool
@@ -26,22 +26,21 @@ func (a *ailing) Probe(_ context.Context, r pod.ProbeRequest) error {
 	return nil
 }
 
-// probesFail makes the probes fail for which sick says so.
+// probesFail makes the probes fail where sick returns true.
 func (m *machine) probesFail(sick func(pod.ProbeRequest) bool) {
 	m.alter = func(c *Config) { c.Prober = &ailing{m.disk, sick} }
 }
 
-// firstLife reports whether a probe asks the first life of container app.
+// firstLife reports whether a probe is for the first container of app.
 func firstLife(r pod.ProbeRequest) bool { return strings.Contains(r.ContainerID, "-app-0-") }
 
-// often is a probe that is asked every two seconds, and fails the third time.
+// often is a probe that runs every two seconds, and fails at the third failure.
 func often() *v1.Probe {
 	return &v1.Probe{PeriodSeconds: 2, SuccessThreshold: 1, FailureThreshold: 3, TimeoutSeconds: 1,
 		ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}}
 }
 
-// probed gives container app a probe of one kind, with a grace of its own where
-// own is not 0.
+// probed gives container app a probe of one kind, with its own grace where own is not 0.
 func probed(kind pod.ProbeKind, own int64) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		probe := often()
@@ -60,9 +59,9 @@ func probed(kind pod.ProbeKind, own int64) func(*v1.Pod) {
 	}
 }
 
-// TestC_1_23_1_FailedProbeEndsTheContainer: from the third failure to the calls.
-// The preStop hook takes three seconds of the probe's own grace, or else of the
-// pod's; the next life follows by its policy, whatever the exit code (C-1.19.6).
+// TestC_1_23_1_FailedProbeEndsTheContainer: from the third failure to the calls. The preStop
+// hook takes three seconds of the probe's own grace, or else of the pod's. The container
+// restarts by its policy, whatever the exit code (C-1.19.6).
 func TestC_1_23_1_FailedProbeEndsTheContainer(t *testing.T) {
 	t.Parallel()
 	const begin = `
@@ -127,8 +126,8 @@ func TestC_1_23_1_FailedProbeEndsTheContainer(t *testing.T) {
 	}
 }
 
-// A third kill by a probe in a row is a crash like another: the next life waits
-// for its back-off, over the end of an agent too (C-1.22.5).
+// A third kill by a probe in a row is a crash like any other: the restart waits for its
+// back-off, also after the agent ended (C-1.22.5).
 func TestC_1_22_5_KillsByProbesBackOff(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -155,8 +154,8 @@ func TestC_1_22_5_KillsByProbesBackOff(t *testing.T) {
 	})
 }
 
-// TestC_1_29_ReadinessOnlyFlipsReady: of all three probes only readiness fails.
-// No call changes anything, and no hook runs.
+// TestC_1_29_ReadinessOnlyFlipsReady: of all three probes only readiness fails. No call
+// changes the runtime, and no hook runs.
 func TestC_1_29_ReadinessOnlyFlipsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

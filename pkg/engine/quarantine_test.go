@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Only panics within a minute add up: any number of them that are further apart
-// is told and gone over, the third within one minute is too much.
+// Only panics within a minute count: any number of them that are further apart is logged and
+// retried, the third within one minute quarantines the pod.
 func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -39,7 +39,7 @@ func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
 					m.disk.mu.Lock()
 					v.left = 1
 					m.disk.mu.Unlock()
-					m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"edit": fmt.Sprint(i)} })) // a reason to look
+					m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"edit": fmt.Sprint(i)} })) // makes the worker read the pod
 					m.settle()
 				}
 				m.pass(5 * time.Second)
@@ -55,8 +55,8 @@ func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
 	}
 }
 
-// The containers of a pod in quarantine go on. No other pod gets the UID, and with it the
-// directories and user IDs, that they run with.
+// The containers of a pod in quarantine keep running. No other pod gets their UID, and with
+// it their directories and user IDs.
 func TestQuarantine_ContainersRun_TheirUIDIsNotFree(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

@@ -9,8 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// resized returns spec with other resources; what an edit of them restarts is
-// nothing.
+// resized returns spec with other resources, without restarting anything.
 func resized(spec *pod.Spec, edit func(*v1.Pod)) *pod.Spec {
 	now := *spec
 	now.Pod = spec.Pod.DeepCopy()
@@ -29,8 +28,8 @@ func resizeCondition(t *testing.T, m *machine, name string) string {
 	return ""
 }
 
-// C-1.34.2, C-1.34.3: a resize that does not fit waits for those that leave, one
-// that never fits is said to, and neither hurts what runs.
+// C-1.34.2, C-1.34.3: a resize that does not fit waits until other pods have left. One that
+// never fits is reported so. Neither affects the running container.
 func TestC_1_34_2_ResizeThatDoesNotFitWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))

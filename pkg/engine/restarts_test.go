@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// own gives a container a policy of its own, and rules.
+// own gives a container its own restart policy, and rules.
 func own(name string, policy v1.ContainerRestartPolicy, rules ...v1.ContainerRestartRule) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		for i := range p.Spec.Containers {
@@ -37,8 +37,8 @@ func beside(name, image string) func(*v1.Pod) {
 	}
 }
 
-// exits lets the lives of container app end a time after their start, with these
-// codes one after the other; the lives after them run on.
+// exits makes the containers of app exit some time after their start, with these codes in
+// turn; later ones keep running.
 func (m *machine) exits(after time.Duration, codes ...int32) {
 	m.rt.Behave(func(c *runtimeapi.ContainerConfig) (critest.Behaviour, bool) {
 		n := int(c.GetMetadata().GetAttempt())
@@ -49,7 +49,7 @@ func (m *machine) exits(after time.Duration, codes ...int32) {
 	})
 }
 
-// startsOf returns when the lives of a container began: "0s", "3s".
+// startsOf returns when the containers of a name were started: "0s", "3s".
 func startsOf(m *machine, container string) (at []string) {
 	for _, line := range m.rt.Transcript() {
 		if f := strings.Fields(line); f[1] == "StartContainer" && f[2] == "default/"+container {
@@ -66,7 +66,7 @@ func (m *machine) started(container string, want ...string) {
 	}
 }
 
-// A container's own policy counts before the pod's, for that container alone.
+// A container's own policy takes precedence over the pod's, for that container alone.
 func TestC_1_21_2_OwnPolicyRestartsThatContainer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -94,8 +94,8 @@ func TestC_1_21_2_OwnPolicyRestartsThatContainer(t *testing.T) {
 	}
 }
 
-// A rule counts before the container's own policy: what it names runs again, the
-// first other end is the last.
+// A rule takes precedence over the container's own policy: the exit code it names restarts
+// the container, the first other one does not.
 func TestC_1_21_1_RuleRestartsWhatItNames(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -115,9 +115,9 @@ func TestC_1_21_1_RuleRestartsWhatItNames(t *testing.T) {
 	})
 }
 
-// TestC_1_21_3_RestartAllContainers: all of them are killed without grace or hook
-// and removed, and the pod begins at its first init container, in its sandbox. The
-// second time in a row is held back, over the end of an agent.
+// TestC_1_21_3_RestartAllContainers: all of them are killed without grace or hook and
+// removed, and the pod begins at its first init container, in its sandbox. The second restart
+// in a row is in back-off, also after the agent ended.
 func TestC_1_21_3_RestartAllContainers(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -130,7 +130,7 @@ func TestC_1_21_3_RestartAllContainers(t *testing.T) {
 		m.arrive()
 		m.pass(4 * time.Second)
 		ip := m.disk.last(webKey).pod.Status.PodIP
-		m.pass(5 * time.Second) // two of them are side's last
+		m.pass(5 * time.Second) // two of them until side is killed
 		m.want("default/web sandbox attempt=0 ready", "default/web/init attempt=1 exited(0)", "default/web/proxy attempt=1 running",
 			"default/web/app attempt=1 running", "default/web/side attempt=1 running")
 		for _, line := range stopsOf(m) {
@@ -143,7 +143,7 @@ func TestC_1_21_3_RestartAllContainers(t *testing.T) {
 		m.pass(time.Second)
 		m.arrive()
 		m.pass(20 * time.Second)
-		// 7 s + 5 s is when it ended again; 10 s is the delay.
+		// It exited again at 7 s + 5 s; the delay is 10 s.
 		for _, c := range []string{"init", "proxy", "app", "side"} {
 			m.started("web/"+c, "0s", "7s", "22s")
 		}
@@ -159,8 +159,8 @@ func TestC_1_21_3_RestartAllContainers(t *testing.T) {
 	})
 }
 
-// An ephemeral container that an API server adds to a pod that runs is started,
-// once; nothing else is touched, and its end says nothing of the pod.
+// An ephemeral container that an API server adds to a running pod is started once. Nothing
+// else changes, and its exit does not affect the pod's phase.
 func TestC_1_19_4_EphemeralContainerStartsOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -200,10 +200,10 @@ func TestC_1_19_4_EphemeralContainerStartsOnce(t *testing.T) {
 }
 
 // TestRestartAllContainers_TriggeredBySidecar_AllHaveALastTermination: every container that
-// the restart removed shows its end in every status that counts the restart: the init
-// containers too, whose records are gone by then. The regular containers have ended by the
-// restart, and the pod has not failed although its policy is Never: an API server's update
-// makes the worker look again in between.
+// the restart removed shows its exit in every status that counts the restart, also the init
+// containers, which are removed by then. The restart ended the regular containers, and the
+// pod has not failed although its policy is Never. An API server's update makes the worker
+// read the pod in between.
 // Shows: C-1.21.3.
 func TestRestartAllContainers_TriggeredBySidecar_AllHaveALastTermination(t *testing.T) {
 	t.Parallel()

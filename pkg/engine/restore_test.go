@@ -89,7 +89,7 @@ func TestC_1_3_8_RestoredPodOfAnAPIServerWaitsForItsWord(t *testing.T) {
 		if !strings.Contains(m.log.String(), `msg="Pod waits for the word of its source" pod=default/set-0`) {
 			t.Error("nobody said that the pods wait")
 		}
-		// The server says that one of them lives elsewhere by now.
+		// The server has moved one of them to another node.
 		m.src.set(of("api", "/k", mkpod("set-1")))
 		m.pass(time.Minute)
 		if state := m.rt.State(); strings.Count(state, "running") != 1 || !strings.Contains(state, "default/set-1") {
@@ -137,7 +137,7 @@ func TestC_1_2_9_DeletedPodStopsOnceAndStaysAway(t *testing.T) {
 			t.Errorf("did\n%s", got)
 		}
 		m.want()
-		// Another agent finds it deleted and gone, and leaves it so.
+		// Another agent finds it deleted and gone, and does not start it.
 		m.leave()
 		m.rt.Reset()
 		m.arrive()

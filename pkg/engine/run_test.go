@@ -60,8 +60,7 @@ func TestB5_RemoveStopsAndLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestB7 is C-1.30.2 as it should be: an agent that finds what is wanted
-// changes nothing.
+// TestB7 is C-1.30.2 as it should be: an agent that finds the desired state changes nothing.
 func TestB7_RestartOfTheAgentChangesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var all []*pod.Spec
@@ -101,7 +100,7 @@ func TestB8_ManifestRemovedWhileTheAgentWasDown(t *testing.T) {
 	})
 }
 
-// A source that is silent, or cannot look, removes nothing (I2, I9).
+// A source that does not answer, or fails, removes nothing (I2, I9).
 func TestI2_SilentSourceRemovesNothing(t *testing.T) {
 	for name, prepare := range map[string]func(*machine){
 		"silent":      func(m *machine) { m.mute = true },
@@ -122,7 +121,7 @@ func TestI2_SilentSourceRemovesNothing(t *testing.T) {
 	}
 }
 
-// Pods of a layer that is not configured any more stop at the agent's start.
+// Pods of a layer that is not configured any more stop when the agent starts.
 func TestSweep_PodsOfAnUnconfiguredLayerStop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		other := mkpod("web")
@@ -140,8 +139,8 @@ func TestSweep_PodsOfAnUnconfiguredLayerStop(t *testing.T) {
 	})
 }
 
-// swept returns the volumes there are after the sweep of an agent whose sources have no
-// pods when it comes.
+// swept returns the volumes that are left after the sweep of an agent whose sources have no
+// pods when it starts.
 func (m *machine) swept() map[string]string {
 	m.src.set()
 	m.arrive()
@@ -151,14 +150,14 @@ func (m *machine) swept() map[string]string {
 	return maps.Clone(m.disk.volumes)
 }
 
-// A pod that comes while directories of unknown pods are removed keeps its own.
+// A pod that is added while directories of unknown pods are removed keeps its own.
 func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		late := mkpod("late")
 		m.disk.volumes["stray/1"] = ""
 		m.disk.onSweep = func() {
 			m.src.set(late)
-			time.Sleep(time.Second) // the loop goes on
+			time.Sleep(time.Second) // the loop continues meanwhile
 		}
 		volumes := m.swept()
 		if _, has := volumes[late.UID()+"/1"]; !has || len(volumes) != 1 {
@@ -167,7 +166,7 @@ func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 	})
 }
 
-// One whose UID is that of the directories being removed waits until they are.
+// A pod whose UID is that of the directories being removed waits until they are.
 func TestI6_WhoComesBackWaitsForTheSweep(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		back := mkpod("back")
@@ -223,8 +222,7 @@ func TestC_1_22_5_CrashBackoff(t *testing.T) {
 	})
 }
 
-// The back-off is on the containers: another agent goes on to the second
-// (unlike C-1.32.4).
+// The containers carry the back-off: another agent continues it (unlike C-1.32.4).
 func TestF1_BackoffOutlivesTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("crash", image("exit-1")))
@@ -274,8 +272,8 @@ func TestUpdate_LabelsTouchNothing(t *testing.T) {
 	})
 }
 
-// The new instance starts the moment the old one is gone (better than
-// C-1.16.17), stopped by its own kept grace.
+// The new instance starts as soon as the old one is gone (better than C-1.16.17), which is
+// stopped with its own recorded grace.
 func TestC_1_16_17_ReplacementStartsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("slow-term-3s"), graceSeconds(20)))
@@ -294,7 +292,7 @@ func TestC_1_16_17_ReplacementStartsAtOnce(t *testing.T) {
 	})
 }
 
-// A spec that returns while its pod stops is not lost, and is a new instance.
+// A pod that is re-added while it stops is not lost, and becomes a new instance.
 func TestGeneration_ReaddedWhileStopping(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("slow-term-3s")))
@@ -469,7 +467,7 @@ func TestF12_FullDiskNeverCostsAContainer(t *testing.T) {
 	})
 }
 
-// A status that a full disk did not take is written when there is room again.
+// A status that was not written to a full disk is written when there is room again.
 func TestF12_StatusIsWrittenWhenThereIsRoomAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set()
@@ -511,7 +509,7 @@ func TestAdmission_RefusedPodStartsWhenThePortIsFree(t *testing.T) {
 	})
 }
 
-// SIGTERM leaves at once, also while a container takes its time to stop.
+// SIGTERM ends the agent at once, also while a container takes long to stop.
 func TestF4_LeavingDoesNotWaitForAStop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("ignore-term"), graceSeconds(600)))
@@ -535,7 +533,7 @@ func TestF4_LeavingDoesNotWaitForAStop(t *testing.T) {
 	})
 }
 
-// A pod that went while no agent could say so leaves no ghost in the journal.
+// A pod that was removed while no agent ran is reported gone in the journal.
 func TestI4_NoGhostInTheJournal(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -554,8 +552,8 @@ func TestI4_NoGhostInTheJournal(t *testing.T) {
 	})
 }
 
-// A pod that an earlier layer runs waits for that layer's word, though a later
-// one that wants the same key answers first.
+// A pod that an earlier layer runs waits for that layer's answer, though a later one that
+// defines the same key answers first.
 func TestLayers_OrderOfAnswersNeverChangesARunningPod(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		second := newWishes()
@@ -581,8 +579,8 @@ func TestLayers_OrderOfAnswersNeverChangesARunningPod(t *testing.T) {
 	})
 }
 
-// What nobody knows any more goes from the disk; what is wanted, runs or was
-// written down stays.
+// Directories of unknown pods are removed; those of pods that are desired, run or have a
+// record stay.
 func TestI6_DirectoriesOfUnknownPodsGo(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))

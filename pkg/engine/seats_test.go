@@ -25,8 +25,7 @@ func labelled(value string) func(*v1.Pod) {
 
 func in(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
 
-// Nothing can be read of the only pod of a node: it is left alone, and others
-// start.
+// The only pod of a node cannot be read: it is left alone, and others start.
 func TestF22_TheOnlyPodOfANodeHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a"))
@@ -46,7 +45,7 @@ func TestF22_TheOnlyPodOfANodeHangs(t *testing.T) {
 	})
 }
 
-// A resize that is held is held by the next agent too: nobody gave it.
+// A pending resize is pending for the next agent too: it was never given.
 func TestC_1_34_2_HeldResizeIsHeldByTheNextAgent(t *testing.T) {
 	for what, much := range map[string]string{"Deferred": "3", "Infeasible": "5"} {
 		t.Run(what, func(t *testing.T) {
@@ -71,8 +70,8 @@ func TestC_1_34_2_HeldResizeIsHeldByTheNextAgent(t *testing.T) {
 	}
 }
 
-// A pod that has ended takes no port and no share from who comes after it: not
-// when the agent starts, not when somebody labels it.
+// A terminated pod takes no port and no resources from later pods: not when the agent starts,
+// and not when its labels are edited.
 func TestC_1_31_APodThatHasEndedHoldsNothing(t *testing.T) {
 	job := func(edits ...func(*v1.Pod)) *pod.Spec {
 		return ofServer(mkpod("job", append(edits, hostPort(8080), image("exit-0"), policy(v1.RestartPolicyNever))...))
@@ -104,7 +103,7 @@ func TestC_1_31_APodThatHasEndedHoldsNothing(t *testing.T) {
 	})
 }
 
-// P21: what a pod depends on stops after it also when that pod is wanted again
+// P21: a dependency stops after the pod that depends on it, also if that pod is desired again
 // meanwhile.
 func TestP21_DependencyStopsThoughItsDependentComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
@@ -144,8 +143,8 @@ func TestF22_VolumesThatHangHoldNobodyElse(t *testing.T) {
 	})
 }
 
-// An edit that comes during a postStart hook is carried out before what was
-// planned for after it.
+// An edit during a postStart hook is carried out before the steps that were planned after the
+// hook.
 func TestEditDuringAHookIsNotForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		two := func(img string) *pod.Spec {
@@ -191,8 +190,8 @@ func TestC_1_39_LabelsDoNotCancelAPull(t *testing.T) {
 	})
 }
 
-// F12: a record of an instance before the one that runs, left by a disk that was
-// full, ends nothing.
+// F12: a record of an older instance than the running one, left by a full disk, stops
+// nothing.
 func TestF12_RecordOfAnInstanceBeforeIsNotBelieved(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(img string) *pod.Spec {
@@ -220,8 +219,8 @@ func TestF12_RecordOfAnInstanceBeforeIsNotBelieved(t *testing.T) {
 	})
 }
 
-// C-1.31: an edit that needs another instance is judged as a new pod is; refused,
-// it leaves what runs alone, and is carried out when what it lacks is there.
+// C-1.31: an edit that needs a new instance is admitted like a new pod. If it is refused, the
+// running instance continues, and the edit takes effect once there is room.
 func TestC_1_31_EditThatDoesNotFitWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		other := func(p *v1.Pod) { p.Spec.Hostname = "other" }
@@ -244,7 +243,7 @@ func TestC_1_31_EditThatDoesNotFitWaits(t *testing.T) {
 	})
 }
 
-// A held edit costs nobody the old port.
+// A blocked edit keeps the old port.
 func TestC_1_31_HeldEditKeepsTheOldPort(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		other := func(p *v1.Pod) { p.Spec.Hostname = "other" }
@@ -259,8 +258,8 @@ func TestC_1_31_HeldEditKeepsTheOldPort(t *testing.T) {
 	})
 }
 
-// C-1.34.1: a container that starts while its pod's resize is held gets what the
-// pod was given.
+// C-1.34.1: a container that starts while its pod's resize is pending gets the resources that
+// the pod was given.
 func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))
@@ -292,8 +291,8 @@ func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
 	})
 }
 
-// A pod that has ended, as its API server knows, is not run by an agent that has
-// never heard of it, and takes nobody's seat.
+// A pod that has terminated, as its API server shows it, is not run by an agent without a
+// record of it, and takes no room.
 func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := ofServer(mkpod("job", hostPort(8080), policy(v1.RestartPolicyNever)))
@@ -306,8 +305,8 @@ func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// C-1.26.13: a pod that may never restart and is replaced because it was edited has
-// not failed in between.
+// C-1.26.13: a pod with restart policy Never that is replaced after an edit does not become
+// Failed in between.
 func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(host string) *pod.Spec {
@@ -336,8 +335,8 @@ func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 	})
 }
 
-// A pod that has ended takes no room, and its UID is its own: directories, records
-// and users go by that. Another pod with it waits until the ended one has gone.
+// A terminated pod takes no room, but its UID stays its own: directories, records and users
+// are keyed by it. Another pod with that UID waits until the terminated one is gone.
 func TestC_1_31_UIDOfAnEndedPodIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		own := func(p *v1.Pod) {
@@ -364,7 +363,7 @@ func TestC_1_31_UIDOfAnEndedPodIsTaken(t *testing.T) {
 	})
 }
 
-// TestC_1_40_WorkerStartsAreTimed: once for each pod.
+// TestC_1_40_WorkerStartsAreTimed: one measurement for each pod.
 func TestC_1_40_WorkerStartsAreTimed(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

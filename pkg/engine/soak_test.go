@@ -17,13 +17,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestI3_RandomLivesConverge lives through random edits, crashes, slow and
-// failing calls, failing probes and hooks, panics, deaths and returns of the
-// agent; when all that is over, what runs is what is wanted (I1, I3, I4), and
-// when nothing is wanted any more, nothing is left (I6).
+// TestI3_RandomLivesConverge runs random edits, crashes, slow and failing calls, failing
+// probes and hooks, panics, and deaths and restarts of the agent. When all that is over, the
+// desired pods run (I1, I3, I4). When no pod is desired any more, nothing is left (I6).
 func TestI3_RandomLivesConverge(t *testing.T) { randomLives(t, 0, 6) }
 
-// randomLives lives through the lives of these seeds.
+// randomLives runs one random test for each of these seeds.
 func randomLives(t *testing.T, from, to int) {
 	for seed := from; seed < to; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -37,17 +36,17 @@ func randomLives(t *testing.T, from, to int) {
 	}
 }
 
-// fated are the pods there may be; one may depend on those before it.
+// fated are the possible pods; one may depend on those before it.
 var fated = []string{"a", "b", "c", "d", "e"}
 
-// fate is one random life.
+// fate is one random test run.
 type fate struct {
 	*testing.T
 	m      *machine
 	r      *rand.Rand
 	wanted map[string]*pod.Spec
 	trap   *trap
-	sprung time.Time // when the trap was set last: three times in a minute is quarantine
+	sprung time.Time // when the trap was last set: three panics in a minute is quarantine
 }
 
 func (f *fate) chance(in int) bool { return f.r.IntN(in) == 0 }
@@ -62,7 +61,7 @@ func (f *fate) publish() {
 	f.m.src.set(all...)
 }
 
-// draw makes a pod with some of what a pod may have.
+// draw makes a pod with a random choice of features.
 func (f *fate) draw(name string) *pod.Spec {
 	images := []string{"app:1", "app:2", "exit-1-after-3s", "exit-0-after-2s", "slow-term-4s", "remote:1"}
 	edits := []func(*v1.Pod){image(images[f.r.IntN(len(images))])}
@@ -95,7 +94,7 @@ func (f *fate) draw(name string) *pod.Spec {
 	return s
 }
 
-// live does what may be done to a node, a few dozen times.
+// live makes a few dozen random changes to a node.
 func (f *fate) live() {
 	f.trap = &trap{disk: f.m.disk}
 	f.m.alter = func(c *Config) { c.Volumes = f.trap }
@@ -135,8 +134,8 @@ func (f *fate) live() {
 	f.m.pass(20 * time.Minute)
 }
 
-// ail makes the probes of every container app fail, or not, and its hooks fail,
-// or take a while.
+// ail makes the probes of every container app fail, or not, and its hooks fail, or take a
+// while.
 func (f *fate) ail(sick, fails bool, takes time.Duration) {
 	d := f.m.disk
 	d.mu.Lock()
@@ -157,7 +156,7 @@ func (f *fate) spring(name string) {
 	}
 }
 
-// judge compares what there is with what is wanted.
+// judge compares the runtime with the desired pods.
 func (f *fate) judge() {
 	for _, n := range fated {
 		phase, want := f.m.phase(n), f.wanted[n]
@@ -167,7 +166,7 @@ func (f *fate) judge() {
 			}
 			continue
 		}
-		// Who waits is not there yet, or goes on as it was before the edit.
+		// A pod that waits does not run yet, or runs as before the edit.
 		if phase == "Pending" && f.mayWait(want) || phase != "gone" && phase != "never reported" && !running(f.m, n, "app") && f.mayWait(want) {
 			continue
 		}
@@ -194,8 +193,8 @@ func (f *fate) judge() {
 	}
 }
 
-// mayWait reports whether the pod may wait for ever: for its port, or for a pod
-// that does not run.
+// mayWait reports whether the pod may wait for ever: for its port, or for a pod that does not
+// run.
 func (f *fate) mayWait(want *pod.Spec) bool {
 	if len(want.Pod.Spec.Containers[0].Ports) > 0 {
 		return true
@@ -208,7 +207,7 @@ func (f *fate) mayWait(want *pod.Spec) bool {
 	return false
 }
 
-// end takes everything away.
+// end removes all pods and ends the test.
 func (f *fate) end() {
 	clear(f.wanted)
 	f.publish()

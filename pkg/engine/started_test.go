@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 )
 
-// C-1.29.6, F1: the agent dies between the passed startup probe of a sidecar and
-// the first container behind it: the next one goes on there, without asking again.
+// C-1.29.6, F1: the agent dies after a sidecar passed its startup probe and before the next
+// container was created. The next agent continues there, without probing again.
 func TestF1_StartedSidecarOfAnAgentBefore(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := mkpod("web", func(p *v1.Pod) {

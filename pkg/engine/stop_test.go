@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A container without a hook is with the runtime already when its deletion gets
-// less grace, and then none: the runtime is asked again, at last with the least
-// there is (C-1.23.5), and the stops under way end with it. More grace is not given.
+// The runtime already stops a container without a hook when its deletion gets less grace, and
+// then none. The runtime is called again, at last with the minimum (C-1.23.5), and the
+// earlier calls end with it. More grace is not given.
 func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

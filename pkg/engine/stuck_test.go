@@ -16,23 +16,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// foreignTree are Cgroups below a tree of somebody else.
+// foreignTree is a Cgroups below another owner's tree.
 type foreignTree struct{ *groups }
 
 func (foreignTree) Put(*pod.Spec) (string, error) {
 	return "", errors.New("cgroup /kubepods is there, and not nodectl's")
 }
 
-// noMounts is Volumes whose volume is not there.
+// noMounts is a Volumes whose volume does not exist.
 type noMounts struct{ *disk }
 
 func (noMounts) Put(context.Context, *pod.Spec, pod.Place, int) error {
 	return errors.New(`volume data: hostPath "/data" is no directory`)
 }
 
-// TestF34_OnceSaysWhichStepFails: a pod that does not arrive in time is reported with
-// the step of it that fails again and again, by the name of the kubelet's event or
-// waiting reason, and with the error (C-1.22.2, C-1.22.9).
+// TestF34_OnceSaysWhichStepFails: a pod that does not reach the state in time is reported
+// with its failing step, by the name of the kubelet's event or waiting reason, and with the
+// error (C-1.22.2, C-1.22.9).
 func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 	refuses := func(method, text string) func(m *machine) {
 		return func(m *machine) {
@@ -81,7 +81,7 @@ func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 	}
 }
 
-// TestF34_WhatWasDoneIsNotSaid: a step that failed and was done since is no reason.
+// TestF34_WhatWasDoneIsNotSaid: a step that failed and then succeeded is not reported.
 func TestF34_WhatWasDoneIsNotSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := mkpod("web", image("exit-0"), policy(v1.RestartPolicyNever))

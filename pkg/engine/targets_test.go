@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// C-1.29: a probe over the network asks the pod, never the node in its place.
+// C-1.29: a network probe reaches the pod, never the node in its place.
 func TestC_1_29_PodWithoutAnAddressIsNotAskedOverTheNetwork(t *testing.T) {
 	port := v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(22)}}
 	command := v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}

@@ -82,8 +82,8 @@ func TestAdmission_CapacityOfATerminatingPod_IsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor: the agent starts again while
-// the force-deleted pod still stops.
+// TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor: the agent restarts while the
+// force-deleted pod still stops.
 func TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -105,8 +105,9 @@ func TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestAdmission_PodThatAServerEnded_IsWaitedFor: the API server says that a pod has failed
-// (its node was away); the kubelet and the scheduler count it no more while it stops.
+// TestAdmission_PodThatAServerEnded_IsWaitedFor: the API server shows a pod as Failed (its
+// node was unreachable); the kubelet and the scheduler do not count it any more while it
+// stops.
 func TestAdmission_PodThatAServerEnded_IsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -124,8 +125,8 @@ func TestAdmission_PodThatAServerEnded_IsWaitedFor(t *testing.T) {
 }
 
 // TestAdmission_CapacityThatIsWaitedFor_IsNotTaken: a pod that comes later, or grows, does
-// not take the capacity that another one waits for; what does not fit beside the waiting
-// pods is refused for good.
+// not take the capacity that another one waits for. A pod that does not fit beside the
+// waiting pods is rejected.
 func TestAdmission_CapacityThatIsWaitedFor_IsNotTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
