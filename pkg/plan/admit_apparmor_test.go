@@ -6,8 +6,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// TestC_1_31_AppArmor: a pod that asks for a profile does not start where the kernel
-// has none (row 5); one that asks for no more than Unconfined does.
+// TestC_1_31_AppArmor: a pod with an AppArmor profile does not start where the kernel has no
+// AppArmor (row 5); one with Unconfined does.
 func TestC_1_31_AppArmor(t *testing.T) {
 	t.Parallel()
 	const no = "AppArmor: the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"

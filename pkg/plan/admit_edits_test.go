@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// An edit is judged as a new pod is beside all pods but the edited one, whatever edits were
+// An edit is judged like a new pod beside all pods but the edited one, whatever edits were
 // judged and accepted before it.
 func TestEdits_AnySequence_IsJudgedAsBesideTheOtherPods(t *testing.T) {
 	t.Parallel()

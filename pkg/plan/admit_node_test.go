@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// sized is a pod in YAML's flow: its spec and, after a bar, its metadata.
+// sized is a pod in YAML's flow style: its spec and, after a bar, its metadata.
 func sized(t *testing.T, name, source, text string) *pod.Spec {
 	t.Helper()
 	body, meta, _ := strings.Cut(text, "|")
@@ -36,7 +36,7 @@ func amounts(pairs ...string) v1.ResourceList {
 	return list
 }
 
-// fixedMessages are the kubelet's, word for word, where they say nothing of the node.
+// fixedMessages are the kubelet's, word for word, where they do not depend on the node.
 var fixedMessages = map[string]string{
 	"PodOSSelectorNodeLabelDoesNotMatch": "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
 	"PodOSNotSupported":                  "Failed to admit pod as the OS field doesn't match node OS",
@@ -47,7 +47,7 @@ var fixedMessages = map[string]string{
 	"AppArmor":                           "Cannot enforce AppArmor: AppArmor is not enabled on the host",
 }
 
-// verdict is what admission says of one pod beside others.
+// verdict returns the decision of admission on one pod beside others.
 func verdict(want *pod.Spec, seated []*pod.Spec, node plan.Node) string {
 	ok, refused := plan.Admit([]*pod.Spec{want}, seated, node)
 	if len(ok)+len(refused) != 1 {
@@ -69,7 +69,7 @@ func asks(text string) string {
 	return "containers: [{name: c, image: i, resources: {requests: {" + text + "}}}]"
 }
 
-// TestC_1_31_NodeRefuses gives a pod and a node, and the kubelet's reason.
+// TestC_1_31_NodeRefuses compares the reason for a pod and a node with the kubelet's.
 func TestC_1_31_NodeRefuses(t *testing.T) {
 	t.Parallel()
 	node := func() plan.Node {
@@ -158,8 +158,8 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 	}
 }
 
-// TestC_1_31_1_SeatsCount: what is used is what the seated ask for; whoever is
-// judged first takes it from the next, and the refused take nothing.
+// TestC_1_31_1_SeatsCount: the requests of admitted pods are in use. A pod that is judged
+// earlier takes its share from later ones; a refused pod takes nothing.
 func TestC_1_31_1_SeatsCount(t *testing.T) {
 	t.Parallel()
 	node := plan.Node{Allocatable: amounts("cpu", "2")}
@@ -188,8 +188,8 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 	}
 }
 
-// TestC_1_31_5_SeatsAreNotJudged: nothing that the node says now takes a seat
-// away (P8).
+// TestC_1_31_5_SeatsAreNotJudged: an admitted pod stays admitted, however the node has
+// changed (P8).
 func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
 	t.Parallel()
 	seated := []*pod.Spec{sized(t, "old", "api", "nodeName: n2, nodeSelector: {disk: ssd}, os: {name: windows}, "+asks("cpu: 9"))}
@@ -199,8 +199,8 @@ func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
 	}
 }
 
-// TestC_1_15_1_FinalForServersAlone: a controller makes another pod; nobody
-// writes a manifest anew.
+// TestC_1_15_1_FinalForServersAlone: a controller replaces a Failed pod, but a manifest stays
+// the same.
 func TestC_1_15_1_FinalForServersAlone(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"api", "file", "http", "etcd", "stdin"} {
@@ -211,11 +211,11 @@ func TestC_1_15_1_FinalForServersAlone(t *testing.T) {
 	}
 }
 
-// TestSafeSysctlsOfAKernel holds the list against the kernels that made each of
-// them a pod's own (contract, appendix F).
+// TestSafeSysctlsOfAKernel compares the list with the kernels that made each sysctl a pod's
+// own (contract, appendix F).
 func TestSafeSysctlsOfAKernel(t *testing.T) {
 	t.Parallel()
-	all := map[string]string{ // by the release before which it is not safe
+	all := map[string]string{ // by the release before which the sysctl is not safe
 		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "",
 		"net.ipv4.ping_group_range": "", "net.ipv4.ip_unprivileged_port_start": "",
 		"net.ipv4.ip_local_reserved_ports": "3.16.0",

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// port writes "ip:port/protocol"; ip and protocol may be missing.
+// port parses "ip:port/protocol"; ip and protocol may be missing.
 func port(text string) v1.ContainerPort {
 	var p v1.ContainerPort
 	text, proto, _ := strings.Cut(text, "/")
@@ -45,7 +45,7 @@ func portPod(name string, priority int32, ports ...string) *pod.Spec {
 func onHostNetwork(s *pod.Spec) *pod.Spec {
 	s.Pod.Spec.HostNetwork = true
 	for i := range s.Pod.Spec.Containers[0].Ports {
-		s.Pod.Spec.Containers[0].Ports[i].HostPort = 0 // what the API would default
+		s.Pod.Spec.Containers[0].Ports[i].HostPort = 0 // the API's default applies here
 	}
 	return s
 }
@@ -55,8 +55,8 @@ func renamed(s *pod.Spec, uid string) *pod.Spec {
 	return s
 }
 
-// TestC_1_31_Admit gives pods and seats, and who is refused for what; the
-// answer is the same for every order of the arguments.
+// TestC_1_31_Admit gives desired and admitted pods, and the refused ones with reasons. The
+// result does not depend on the order of the arguments.
 func TestC_1_31_Admit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -133,10 +133,11 @@ func TestStartOrder(t *testing.T) {
 	}
 }
 
-// Ports of any number of addresses are judged one by one: a pod's author chooses how many.
+// Checking ports of many addresses does not compare all pairs: a pod's author chooses how
+// many.
 func TestAdmit_PortsOfManyAddresses_AreJudgedOneByOne(t *testing.T) {
 	t.Parallel()
-	const pods = 150 // their ports, compared with one another, take minutes
+	const pods = 150 // comparing all their ports with one another takes minutes
 	at := func(name, format string) (list []*pod.Spec) {
 		for n := range pods {
 			list = append(list, manyPorts(fmt.Sprintf("%s-%d", name, n), pod.MaxPorts, func(i int) v1.ContainerPort {
@@ -151,7 +152,8 @@ func TestAdmit_PortsOfManyAddresses_AreJudgedOneByOne(t *testing.T) {
 	}
 }
 
-// A pod that was accepted without the bound of a pod's ports holds no more than that.
+// A pod with more ports than the limit, admitted by an older agent, holds no more than the
+// limit.
 func TestAdmit_PodWithPortsBeyondTheBound_HoldsTheFirst(t *testing.T) {
 	t.Parallel()
 	first := manyPorts("first", 60_000, func(i int) v1.ContainerPort { return v1.ContainerPort{HostPort: int32(i + 1)} })
@@ -174,7 +176,7 @@ func manyPorts(name string, n int, port func(i int) v1.ContainerPort) *pod.Spec 
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
 }
 
-// A port is taken at its address and at every one.
+// A port conflicts with the same port at its address and at all addresses.
 func TestAdmit_PortOfAnAddress_MeetsThatAndEvery(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

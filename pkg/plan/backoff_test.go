@@ -12,16 +12,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// kubeletBackoff is the kubelet's crash back-off as C-1.22.5 tells it, with its
-// memory, which ours is without: an entry that doubles, and is forgotten when
-// the end that is asked about lies twice the cap behind its last change.
+// kubeletBackoff is the kubelet's crash back-off as in C-1.22.5. It keeps state, which ours
+// does not: an entry that doubles, and that is dropped when an exit is more than twice the
+// cap after its last change.
 type kubeletBackoff struct {
 	max, delay time.Duration
 	changed    time.Time
-	exited     time.Time // of the newest record that has exited; zero when none
+	exited     time.Time // of the newest exited container; zero when none
 }
 
-// starts returns when the next life starts that is asked for at now.
+// starts returns when the next container starts if it is requested at now.
 func (k *kubeletBackoff) starts(now time.Time) time.Time {
 	if k.exited.IsZero() {
 		return now
@@ -37,11 +37,11 @@ func (k *kubeletBackoff) starts(now time.Time) time.Time {
 	return now
 }
 
-// kill returns when the next life starts after a probe's kill that ended at now.
+// kill returns when the next container starts after a probe's kill that ended at now.
 func (k *kubeletBackoff) kill(now time.Time) time.Time {
 	known := k.delay > 0 && !k.exited.IsZero()
 	if held := known && now.Sub(k.exited) < k.delay; held {
-		k.exited = now // the next look finds the killed life
+		k.exited = now // the next read finds the killed container
 		return k.starts(now)
 	}
 	at := k.starts(now)
@@ -49,9 +49,8 @@ func (k *kubeletBackoff) kill(now time.Time) time.Time {
 	return at
 }
 
-// TestC_1_22_5_StartsWhenTheKubeletWould lets a container crash, and be killed by
-// its probe, after random times, and compares when its lives start with what the
-// kubelet's own arithmetic says.
+// TestC_1_22_5_StartsWhenTheKubeletWould lets a container crash, and be killed by its probe,
+// after random times, and compares its start times with the kubelet's own arithmetic.
 func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -94,9 +93,9 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 	})
 }
 
-// TestC_1_21_3_RestartAllIsHeldBack shows that a rule that restarts all cannot
-// turn a pod into a hot loop: the container that asks for it backs off as one
-// that crashes, although its records are removed each time.
+// TestC_1_21_3_RestartAllIsHeldBack shows that a rule that restarts all cannot turn a pod
+// into a hot loop: the container whose rule matched backs off like one that crashes, although
+// it is removed each time.
 func TestC_1_21_3_RestartAllIsHeldBack(t *testing.T) {
 	t.Parallel()
 	m := newSim()

@@ -11,12 +11,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// jumps are what a clock may do between two looks.
+// jumps are changes of the clock between two reads.
 var jumps = []time.Duration{0, time.Second, -time.Second, time.Hour, -time.Hour, 10 * 365 * 24 * time.Hour, -10 * 365 * 24 * time.Hour}
 
-// TestF14_JumpingClockCostsNoContainer: whatever the clock does between two looks,
-// what runs runs on, a crashed container comes back within its longest delay, and
-// a stop takes no longer than its grace, and at least the least.
+// TestF14_JumpingClockCostsNoContainer: however the clock changes between two reads, running
+// containers continue, a crashed container restarts within its longest delay, and a stop
+// takes at most its grace, and at least the minimum.
 func TestF14_JumpingClockCostsNoContainer(t *testing.T) {
 	t.Parallel()
 	const longest = 5 * time.Minute
@@ -53,7 +53,7 @@ func TestF14_JumpingClockCostsNoContainer(t *testing.T) {
 				}
 			}
 			for now := m.have().Containers["c0"]; now.ID == was || now.State != pod.StateRunning; now = m.have().Containers["c0"] {
-				p := m.round(-1) // the clock goes right from here on
+				p := m.round(-1) // the clock is right from here on
 				if len(p.Steps) == 0 && (p.Wait <= 0 || p.Wait > longest) {
 					t.Fatalf("c0 does not come back: %s", p)
 				}
@@ -86,7 +86,7 @@ func TestF14_JumpingClockCostsNoContainer(t *testing.T) {
 			t.Fatalf("the pod does not go: %s", p)
 		}
 		for _, law := range m.broken {
-			if !strings.HasPrefix(law, "grace grew") { // as the clock was set back; never above all of it
+			if !strings.HasPrefix(law, "grace grew") { // the clock was set back; grace never exceeds the original
 				t.Fatal(law)
 			}
 		}

@@ -9,9 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestF1_KilledAfterEveryStep cuts every plan on the way from one state to the
-// next after its first, second, … step, as kill -9 does; the end is the same as
-// without.
+// TestF1_KilledAfterEveryStep cuts every plan on the way from one state to the next after its
+// first, second, … step, as kill -9 does. The end state is the same as without.
 func TestF1_KilledAfterEveryStep(t *testing.T) {
 	t.Parallel()
 	base := manifest{policy: "Always", inits: 1, containers: 2}
@@ -107,7 +106,7 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 				m.key = m.want.Key
 				story(m, &f)
 				most, done := 0, false
-				for range 40 { // the agent is killed in every round, then no more
+				for range 40 { // the agent is killed in every round, then never again
 					p := m.round(cut)
 					most = max(most, len(p.Steps))
 					if cut < 0 || p.Gone || len(p.Steps) == 0 {
@@ -133,7 +132,7 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 	}
 }
 
-// inBackoff lets a container restart all twice, so that it waits.
+// inBackoff lets a container restart all twice, so that it is in back-off.
 func inBackoff(m *sim, f *manifest) {
 	f.own, f.rule, f.sidecars = "Never", "RestartAllContainers", 1
 	runUp(m, f)
@@ -154,7 +153,7 @@ func runUp(m *sim, f *manifest) {
 	}
 }
 
-// exitAll ends the containers whose names begin so.
+// exitAll ends the containers whose names have the prefix.
 func (m *sim) exitAll(prefix string, code int32) {
 	for _, c := range m.containers {
 		if strings.HasPrefix(c.Name, prefix) {
@@ -163,8 +162,8 @@ func (m *sim) exitAll(prefix string, code int32) {
 	}
 }
 
-// TestC_1_5_8_LeftoverHoldsNothingUp: a container that the pod does not have any
-// more and that cannot be removed keeps nobody from being started again.
+// TestC_1_5_8_LeftoverHoldsNothingUp: a container that is not in the spec any more and cannot
+// be removed prevents no other container from restarting.
 func TestC_1_5_8_LeftoverHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	m := newSim()

@@ -22,8 +22,8 @@ func actions(steps []plan.Step) (out []string) {
 	return out
 }
 
-// TestC_1_22_1_ForeseesTheWholeStart shows every step of a start with init
-// containers, a sidecar that a startup probe gates, and hooks.
+// TestC_1_22_1_ForeseesTheWholeStart shows every step of a start with init containers, a
+// sidecar with a startup probe, and hooks.
 func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 	t.Parallel()
 	m := newSim()
@@ -48,7 +48,7 @@ func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 	}
 }
 
-// TestC_1_34_6_ForeseesWhatAnEditTouches shows what edits of a running pod do.
+// TestC_1_34_6_ForeseesWhatAnEditTouches shows the steps of edits of a running pod.
 func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 	t.Parallel()
 	type touch struct {
@@ -88,7 +88,8 @@ func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 }
 
 // TestForesee_RestartOfAllHasBegun_EndsIt: the record says that all containers are being
-// restarted; a forecast goes on to the restart's end, as an agent does, and no further.
+// restarted. A forecast continues to the end of that restart, as an agent does, and no
+// further.
 //
 // Shows: C-1.21.3
 func TestForesee_RestartOfAllHasBegun_EndsIt(t *testing.T) {
@@ -105,8 +106,8 @@ func TestForesee_RestartOfAllHasBegun_EndsIt(t *testing.T) {
 	}
 }
 
-// TestNewView_RecordOfAnEarlierInstance_IsCaughtUp: an agent takes the newer instance
-// from the runtime before it plans, and so does a forecast.
+// TestNewView_RecordOfAnEarlierInstance_IsCaughtUp: before it plans, an agent takes the newer
+// instance from the runtime, and so does a forecast.
 func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
 	t.Parallel()
 	m := newSim()
@@ -123,16 +124,16 @@ func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
 	}
 }
 
-// TestNewView_EveryField_IsGivenToBoth: what is new in a View is a parameter of NewView,
-// in the record, or one of the hindrances that a forecast leaves out. Anything else an
-// agent could set and a forecast forget.
+// TestNewView_EveryField_IsGivenToBoth: a new field of View is a parameter of NewView, in the
+// record, or one of the hindrances that a forecast leaves out. An agent could set anything
+// else and a forecast omit it.
 func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 	t.Parallel()
 	given := []string{"Want", "Have", "Record", "VolumesReady", "VolumesStale", "VolumesUntil", "Forbidden", "Now"}
 	ofForecast := []string{
 		"Hindrances", // left out
 		"Health",     // probes pass
-		"Evicted",    // measured by an agent that runs; a pod that is evicted ends whatever is served
+		"Evicted",    // measured by a running agent; an evicted pod terminates whatever the forecast serves
 		"MaxBackoff", // back-offs are over
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[plan.View]()) {

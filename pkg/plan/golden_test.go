@@ -24,9 +24,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens")
 
-// viewYAML is view.yaml: what a worker knows beside want and have. What is left
-// out is the ordinary case: the network works, and of a pod of which something
-// is on the node the record, the spec and the volumes are there.
+// viewYAML is view.yaml: what a worker knows beside want and have. The default is the
+// ordinary case: the network works, and for a pod on the node the record, the spec and the
+// volumes exist.
 type viewYAML struct {
 	Unwanted     bool                   `json:"unwanted"`
 	Instance     *int                   `json:"instance"`
@@ -42,7 +42,7 @@ type viewYAML struct {
 	NetworkDown  bool                   `json:"networkDown"`
 	Refused      string                 `json:"refused"`
 	Evicted      string                 `json:"evicted"`
-	VolumesDue   string                 `json:"volumesDue"` // in how long they are out of date
+	VolumesDue   string                 `json:"volumesDue"` // the time until they are out of date
 	Waits        string                 `json:"waits"`
 	StopWaits    string                 `json:"stopWaits"`
 	Health       map[string]string      `json:"health"` // by container ID: words of "ready live started", "-" before a failure
@@ -57,11 +57,11 @@ type troubleYAML struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Count   int    `json:"count"`
-	In      string `json:"in"` // tried again
+	In      string `json:"in"` // time until the retry
 }
 
-// TestNextGoldens runs every state in testdata. A file's name begins with the
-// rule that it shows.
+// TestNextGoldens runs every state in testdata. A file's name begins with the rule that it
+// shows.
 func TestNextGoldens(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -97,7 +97,7 @@ func TestNextGoldens(t *testing.T) {
 	}
 }
 
-// describe is all that Next says of a view.
+// describe formats the result of Next for a view.
 func describe(v plan.View) string {
 	p := plan.Next(v)
 	var b strings.Builder
@@ -210,7 +210,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 	return v, nil
 }
 
-// readHealth reads verdicts about the lives that have shows, or had.
+// readHealth parses probe statuses of the containers that have shows, or had.
 func readHealth(words map[string]string, have pod.Actual) (pod.Health, error) {
 	h := pod.Health{Ready: map[string]pod.Verdict{}, Live: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
 	kinds := map[string]map[string]pod.Verdict{"ready": h.Ready, "live": h.Live, "started": h.Started}

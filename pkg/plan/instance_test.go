@@ -7,8 +7,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestC_1_26_15_WhatAnEditAsksFor: which edits replace a pod, which bring one back
-// that has ended, and that both are what Next does.
+// TestC_1_26_15_WhatAnEditAsksFor: which edits replace a pod, which start a terminated one
+// again, and that Next does both.
 func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 	t.Parallel()
 	base := manifest{policy: "Never", containers: 2, inits: 1, sidecars: 1}
@@ -61,7 +61,7 @@ func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 	}
 }
 
-// TestP17_HashOfOtherRulesReplacesNothing: after an upgrade fields are compared.
+// TestP17_HashOfOtherRulesReplacesNothing: after an upgrade, fields are compared.
 func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
 	t.Parallel()
 	f := manifest{policy: "Always", containers: 1}

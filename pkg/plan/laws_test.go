@@ -16,14 +16,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// manifest is a pod that the laws are tried on.
+// manifest is the pod on which the laws are tested.
 type manifest struct {
 	policy     string
 	inits      int
 	sidecars   int // between the init containers
 	containers int
 	own        string // restartPolicy of the first container, with rule
-	rule       string // what it does on exit code 1
+	rule       string // its action on exit code 1
 	hooks      bool
 	probes     bool
 	resize     bool // in place
@@ -92,7 +92,7 @@ func (f manifest) spec() *pod.Spec {
 	return s
 }
 
-// act does something to the simulated node that the world may do at any time.
+// act makes one random change to the simulated node.
 func act(t *rapid.T, m *sim, f, before *manifest) {
 	last := *f
 	word := rapid.SampledFrom([]string{
@@ -182,8 +182,8 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 		m.lastGrace = math.MaxInt64
 		m.now = m.now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
 	case "record":
-		// The record is lost while the runtime says as much: numbers and ends
-		// are known from the containers alone.
+		// The record is lost, but the runtime shows as much: numbers and exits are known from
+		// the containers alone.
 		if b := m.have().Sandbox; b != nil && b.Instance == m.rec.Instance && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
 			m.rec = pod.Record{}
 			m.forgetNumbers()
@@ -205,12 +205,10 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 	}
 }
 
-// TestI1_I3_I4_Laws drives a simulated node through whatever the world may do:
-// edits, removals, crashes of containers, sandboxes, the agent and the clock,
-// steps that fail. At every moment there is at most one life of a container
-// (I1), restart counts rise and what has ended does not run again (I4); and
-// when the world comes to rest, so does the pod, in the state that is wanted
-// (I3).
+// TestI1_I3_I4_Laws makes random changes to a simulated node: edits, removals, crashes of
+// containers, sandboxes, the agent and the clock, steps that fail. At every moment at most
+// one container of each name runs (I1), restart counts rise, and a terminated pod does not
+// run again (I4). When the changes stop, the pod reaches the desired state (I3).
 func TestI1_I3_I4_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -259,7 +257,7 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 	})
 }
 
-// askRestart is a person who asks for another life of a container.
+// askRestart requests a restart of a container.
 func (m *sim) askRestart(c *simContainer, grace int64) {
 	have := m.have()
 	if m.want == nil || m.rec.Terminal != "" || have.Containers[c.Name].ID != c.ID || c.State == pod.StateCreated || have.Sandbox == nil {
@@ -280,7 +278,7 @@ func (m *sim) askRestart(c *simContainer, grace int64) {
 	}
 }
 
-// askDelete is a person who asks for the end of the instance.
+// askDelete requests the deletion of the instance.
 func (m *sim) askDelete(grace int64) {
 	if m.want == nil || m.rec.Instance == 0 || !m.rec.StopSince.IsZero() {
 		return
@@ -288,11 +286,11 @@ func (m *sim) askDelete(grace int64) {
 	m.rec.StopSince, m.rec.StopGrace, m.lastGrace, m.lastEnded = m.now, &grace, math.MaxInt64, ""
 }
 
-// byProbe reports whether a life was ended because of a probe.
+// byProbe reports whether a container was killed because of a probe.
 func byProbe(killed string) bool { return (pod.Life{Killed: killed}).ByProbe() }
 
-// ghost lets an older record and an older sandbox live again, as a runtime does
-// that was cut off in the middle of a start that the agent gave up.
+// ghost makes an older container and an older sandbox run again, as a runtime does that was
+// interrupted in a start which the agent gave up.
 func (m *sim) ghost() {
 	have := m.have()
 	for _, c := range have.Dead {
@@ -305,8 +303,8 @@ func (m *sim) ghost() {
 	}
 }
 
-// forgetNumbers drops what only the record knew: the numbers of containers that
-// the pod had once and that left nothing in the runtime.
+// forgetNumbers drops what only the record knew: the numbers of containers that the pod had
+// once and that left nothing in the runtime.
 func (m *sim) forgetNumbers() {
 	have := m.have()
 	for key := range m.started {
@@ -317,7 +315,7 @@ func (m *sim) forgetNumbers() {
 	}
 }
 
-// wrong says what is not as wanted at rest; "" when all is.
+// wrong returns what differs from the desired state at rest, "" for nothing.
 func (m *sim) wrong(p plan.Plan, f manifest) string {
 	have := m.have()
 	if m.want == nil {
@@ -368,7 +366,7 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 	return m.untidy()
 }
 
-// untidy says what garbage lies about.
+// untidy returns what should have been removed.
 func (m *sim) untidy() string {
 	have := m.have()
 	needed, dead := map[string]bool{}, map[string]bool{}

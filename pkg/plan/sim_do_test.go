@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// do does a step, and reports whether what it asks for came about.
+// do does a step, and reports whether it succeeded.
 func (m *sim) do(s plan.Step) bool {
 	switch s.Action {
 	case plan.PutVolumes, plan.RunSandbox:
@@ -84,7 +84,7 @@ func (m *sim) do(s plan.Step) bool {
 	return true
 }
 
-// live changes what the record says of a container's life.
+// live changes the recorded notes of a container.
 func (m *sim) live(id string, change func(*pod.Life)) {
 	if m.rec.Lives == nil {
 		m.rec.Lives = map[string]pod.Life{}
@@ -145,7 +145,7 @@ func (m *sim) startInstance(instance int) {
 		return
 	}
 	if uid != m.want.UID() {
-		m.started = map[string]int{} // another pod: its numbers begin anew
+		m.started = map[string]int{} // another pod: its numbers start at 0
 	}
 	if m.lastEnded == content(m.want) {
 		m.breaks("an instance starts although the pod had ended with this content")
@@ -194,8 +194,8 @@ func (m *sim) create(s plan.Step) {
 	}})
 }
 
-// start checks the laws: one life at a time (I1), numbers rise, nothing that
-// has ended runs again (I4).
+// start checks the laws: one running container at a time (I1), numbers rise, no terminated
+// pod runs again (I4).
 func (m *sim) start(s plan.Step) {
 	var c *simContainer
 	for _, x := range m.containers {

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// checkStops checks that sidecars stop after what they serve, latest first
+// checkStops checks that sidecars stop after the containers they serve, latest first
 // (C-1.23.4), and that the grace of a stop of the whole pod never grows.
 func (m *sim) checkStops(v plan.View, p plan.Plan) {
 	made := v.Record.Want
@@ -56,10 +56,10 @@ func stopsAfter(made *pod.Spec, a, b string) bool {
 	return sidecar(a) >= 0 && (regular || sidecar(b) > sidecar(a))
 }
 
-// checkHooks checks that a container is made after the postStart hooks of those
-// before it (C-1.22.1).
+// checkHooks checks that a container is created after the postStart hooks of the ones before
+// it (C-1.22.1).
 func (m *sim) checkHooks(name string) {
-	if name == "debug" { // it comes after nobody
+	if name == "debug" { // it follows no other container
 		return
 	}
 	for _, before := range m.order() {
@@ -86,9 +86,8 @@ func (m *sim) order() (names []string) {
 
 func (m *sim) here(c *simContainer) bool { return c.SandboxID == m.have().Sandbox.ID }
 
-// checkTurn checks, as a container is made, that everything before it had its
-// turn in this sandbox: init containers have completed, sidecars have started
-// (C-1.20.4, C-1.20.5).
+// checkTurn checks, when a container is created, that everything before it had its turn in
+// this sandbox: init containers have completed, sidecars have started (C-1.20.4, C-1.20.5).
 func (m *sim) checkTurn(name, sandbox string) {
 	turned := m.turned[sandbox]
 	if turned == nil {
@@ -121,8 +120,8 @@ func (m *sim) checkTurn(name, sandbox string) {
 	turned[""] = !init
 }
 
-// checkPolicy checks that what its policy does not restart is not restarted
-// within an instance, unless its definition or its resources changed.
+// checkPolicy checks that a container restarts within an instance only by its policy, or if
+// its definition or resources changed.
 func (m *sim) checkPolicy(c *simContainer) {
 	key := m.lifeKey(c.Name)
 	l := m.lives[key]
@@ -136,7 +135,7 @@ func (m *sim) checkPolicy(c *simContainer) {
 	}
 }
 
-// mayRestart says by the API's own words whether a container comes back.
+// mayRestart applies the API's definition of restart policies and rules.
 func mayRestart(want *pod.Spec, c *v1.Container, l *life) bool {
 	if l.asked {
 		return true

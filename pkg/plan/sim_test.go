@@ -15,9 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// sim is a node with one pod: a runtime, directories, a record and a worker
-// that does what plans say. It breaks the test as soon as a law is broken, by
-// way of broken.
+// sim is a node with one pod: a runtime, directories, a record and a worker that does the
+// steps of plans. It fails the test as soon as a law is broken, through broken.
 type sim struct {
 	now  time.Time
 	want *pod.Spec
@@ -30,27 +29,27 @@ type sim struct {
 
 	// The directories: volumes by instance.
 	volumes map[int]bool
-	// The worker's record, and what it knows only while it lives.
+	// The worker's record, and what it knows only while it runs.
 	rec     pod.Record
 	trouble map[string]pod.Trouble
 	health  pod.Health
-	// lastGrace is the most that a step of the stop that goes on was given.
+	// lastGrace is the largest grace of a step of the current stop.
 	lastGrace int64
 
 	network bool
-	// ends says how the next started container goes: nil runs on.
+	// ends says how the next started container exits: nil runs on.
 	ends func(name string) *int32
 	// fail makes a step fail, hookFails a postStart hook.
 	fail      func(plan.Step) bool
 	hookFails func() bool
-	// stopTakes is how long what runs takes to stop.
+	// stopTakes is how long a running container takes to stop.
 	stopTakes time.Duration
-	stopsWell bool // what is asked to end does so with 0
+	stopsWell bool // a stopped container exits with 0
 
-	// What the laws need: the highest number that ever started, per name, since
-	// the pod was last forgotten; the content of each instance that ended, and
-	// of the newest instance if that has; the hash that each container of each
-	// instance was last started with, and whether that life succeeded.
+	// What the laws need: the highest number that ever started, per name, since the pod was
+	// last forgotten; the content of each terminated instance, and of the newest instance if
+	// it has; the hash that each container of each instance was last started with, and
+	// whether that container succeeded.
 	started   map[string]int
 	ended     map[int]string
 	lastEnded string
@@ -66,7 +65,7 @@ type life struct {
 	id, hash, resources, sandbox string
 	exit                         int32
 	killed                       bool // by a probe
-	asked                        bool // to be followed by another one
+	asked                        bool // a restart of it was requested
 }
 
 type simSandbox struct {
@@ -95,7 +94,7 @@ func (m *sim) breaks(format string, args ...any) {
 	m.broken = append(m.broken, fmt.Sprintf(format, args...))
 }
 
-// have shows the runtime as the adapter does: newest first by attempt.
+// have shows the runtime as the CRI adapter does: newest first by attempt.
 func (m *sim) have() pod.Actual {
 	a := pod.Actual{Key: m.key}
 	boxes := slices.Clone(m.sandboxes)
@@ -143,7 +142,7 @@ func (m *sim) view() plan.View {
 	}
 	for name, c := range have.Containers {
 		if c.State == pod.StateCreated {
-			raise(name, c.Attempt) // it has not lived: the number is free
+			raise(name, c.Attempt) // it has not been started: the number is free
 		} else {
 			raise(name, c.Attempt+1)
 		}
@@ -159,16 +158,16 @@ func (m *sim) view() plan.View {
 	return v
 }
 
-// round looks and does up to limit steps of the plan. It returns the plan.
+// round reads and does up to limit steps of the plan. It returns the plan.
 func (m *sim) round(limit int) plan.Plan {
 	v := m.view()
 	p := plan.Next(v)
 	m.checkStops(v, p)
 	m.remember(v, p)
 	if m.want == nil || v.Have.UID != "" && v.Have.UID != m.want.UID() {
-		m.lastEnded = "" // the pod that ended is removed: added again, it runs
+		m.lastEnded = "" // the terminated pod is removed: added again, it runs
 	}
-	if m.want != nil { // what was dropped from the pod may come back
+	if m.want != nil { // a container that was dropped from the pod may come back
 		maps.DeleteFunc(m.lives, func(key string, _ *life) bool {
 			_, name, _ := strings.Cut(key, "/")
 			return m.want.ContainerHash(name) == ""
@@ -220,7 +219,7 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 	}
 }
 
-// content is what brings a pod back that has ended.
+// content is what starts a terminated pod again when it is edited.
 func content(s *pod.Spec) string {
 	text := s.UID() + s.SandboxHash
 	for _, name := range slices.Sorted(maps.Keys(s.ContainerHashes)) {
@@ -229,7 +228,7 @@ func content(s *pod.Spec) string {
 	return text
 }
 
-// settle goes on until nothing is left to do, moving the clock where the plan
+// settle repeats rounds until nothing is left to do, and advances the clock where the plan
 // waits; it gives up after a number of rounds.
 func (m *sim) settle() (plan.Plan, bool) {
 	for range 80 {
@@ -239,7 +238,7 @@ func (m *sim) settle() (plan.Plan, bool) {
 			return p, true
 		case len(p.Steps) == 0 && p.Wait > 0:
 			m.now = m.now.Add(p.Wait)
-		case len(p.Steps) == 0: // init containers end well, probes pass
+		case len(p.Steps) == 0: // init containers exit with 0, probes pass
 			m.health = newHealth()
 			for _, c := range m.containers {
 				if strings.HasPrefix(c.Name, "init") {
@@ -253,7 +252,7 @@ func (m *sim) settle() (plan.Plan, bool) {
 	return plan.Plan{}, false
 }
 
-// shape is the end state in words that do not depend on the way there.
+// shape is the end state in a form that does not depend on the way there.
 func (m *sim) shape() string {
 	var b strings.Builder
 	for _, s := range m.sandboxes {
@@ -265,7 +264,7 @@ func (m *sim) shape() string {
 	for _, name := range slices.Sorted(maps.Keys(have.Containers)) {
 		c := have.Containers[name]
 		if m.want != nil && strings.HasPrefix(name, "init") {
-			continue // records of init containers come and go
+			continue // init containers may exist or not
 		}
 		fmt.Fprintf(&b, "%s %s exit=%d current=%t\n", name, c.State, c.ExitCode, m.want != nil && c.Hash == m.want.ContainerHash(name))
 	}

@@ -1,10 +1,10 @@
-// Package podview derives the state of one pod from the wanted spec, what the runtime
-// shows, the record and the results of probes: the instance of each sandbox, the newest
-// container of an instance, the init container whose turn it is, what runs twice, the
-// grace of a stop, how a failed pull is shown.
+// Package podview derives the state of one pod from the desired spec, what the runtime shows,
+// the record and the results of probes: the instance of each sandbox, the newest container of
+// an instance, the current init container, duplicates, the grace of a stop, how a failed pull
+// is shown.
 //
-// It sits between pod, the words, and plan and status, which ask it. Each fact is
-// derived once; where the planner and the status have to differ, there are two named
+// It sits between pod, which has the types, and plan and status, which call it. Each fact is
+// derived once. Where the planner and the status have to differ, there are two named
 // functions, and a test that says why.
 //
 // The one rule: no I/O, no clock, no goroutine, and no decision.

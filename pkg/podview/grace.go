@@ -8,9 +8,9 @@ const MinGrace = 2
 // defaultGrace is the API's, for what runs and carries none.
 const defaultGrace = 30
 
-// Grace returns how many seconds the pod on the node is given to end: by the spec that
-// it was made from (deletion grace first, C-1.23.1), else by the note on its newest
-// sandbox that has one, else by the wanted spec, else 30. Either spec may be nil.
+// Grace returns how many seconds the pod on the node is given to end: by the spec that it was
+// made from (deletion grace first, C-1.23.1), else by the annotation of its newest sandbox
+// that has one, else by the desired spec, else 30. Either spec may be nil.
 func Grace(made, want *pod.Spec, have pod.Actual) int64 {
 	if made != nil && (have.UID == "" || have.UID == made.UID()) {
 		if g, ok := specGrace(made); ok {

@@ -22,7 +22,7 @@ func graceful(termination, deletion int64) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
 }
 
-// TestGrace_FirstThatIsKnown_Counts: what runs stops as it was made.
+// TestGrace_FirstThatIsKnown_Counts: a running pod stops with the grace it was made with.
 //
 // Shows: C-1.23.1
 func TestGrace_FirstThatIsKnown_Counts(t *testing.T) {

@@ -43,7 +43,7 @@ func shown(sandboxes []pod.Sandbox, containers ...pod.Container) pod.Actual {
 	return a
 }
 
-// answers are what a state says of the app container.
+// answers are a state's answers about the app container.
 type answers struct{ owns, inSandbox, ready bool }
 
 func ask(s *podview.State) answers {
@@ -112,9 +112,9 @@ func TestState_ToPlanAndToReport_DifferWhereTheyHaveTo(t *testing.T) {
 	}
 }
 
-// TestState_HadSandboxAndHasNewestSandbox_Differ: steps do not judge an instance again
-// that has had a sandbox. A status says that it waits while the newest sandbox is of
-// another instance: that one is what runs.
+// TestState_HadSandboxAndHasNewestSandbox_Differ: steps do not judge an instance again that
+// has had a sandbox. A status reports it as waiting while the newest sandbox is of another
+// instance: that one is running.
 func TestState_HadSandboxAndHasNewestSandbox_Differ(t *testing.T) {
 	t.Parallel()
 	want := spec(t, manifest)
@@ -132,7 +132,7 @@ func TestState_HadSandboxAndHasNewestSandbox_Differ(t *testing.T) {
 }
 
 // TestState_HasStarted_BeforeTheFirstResult_IsAsGiven: the next container is not started
-// before a result; the status goes on to say what it said of the same container.
+// before a result; the status keeps what it reported of the same container.
 //
 // Shows: C-1.20.6, C-1.29.16
 func TestState_HasStarted_BeforeTheFirstResult_IsAsGiven(t *testing.T) {
@@ -163,9 +163,9 @@ func TestState_HasStarted_BeforeTheFirstResult_IsAsGiven(t *testing.T) {
 	}
 }
 
-// TestState_ChangedAndMayHaveChanged_Differ: a hash by other rules is no edit for steps,
-// so that no upgrade restarts a container; a status, which cannot tell, reports no phase
-// that would be final.
+// TestState_ChangedAndMayHaveChanged_Differ: for steps, a hash of another version is no edit,
+// so that no upgrade restarts a container. A status cannot tell, so it reports no final
+// phase.
 //
 // Shows: P17
 func TestState_ChangedAndMayHaveChanged_Differ(t *testing.T) {
@@ -189,9 +189,9 @@ func TestState_ChangedAndMayHaveChanged_Differ(t *testing.T) {
 	}
 }
 
-// TestState_MayRunAndAnyLeft_Differ: steps stop what may run, of whatever instance; a
-// deleted pod is reported as ended when nothing of its instance is left, a created
-// container and the sandbox included.
+// TestState_MayRunAndAnyLeft_Differ: steps stop every container that may run, of any
+// instance. A deleted pod is reported as terminated when nothing of its instance is left, a
+// created container and the sandbox included.
 //
 // Shows: C-1.27.10
 func TestState_MayRunAndAnyLeft_Differ(t *testing.T) {
@@ -221,8 +221,8 @@ func TestState_MayRunAndAnyLeft_Differ(t *testing.T) {
 	}
 }
 
-// TestState_CurrentInit_LastContainerInTheSandboxDecides shows whose turn it is, and that
-// planner and status agree on when the init containers are done.
+// TestState_CurrentInit_LastContainerInTheSandboxDecides shows the current init container,
+// and that planner and status agree on when the init containers are done.
 //
 // Shows: C-1.20.2, C-1.20.3, C-1.20.9
 func TestState_CurrentInit_LastContainerInTheSandboxDecides(t *testing.T) {
@@ -262,8 +262,7 @@ func TestState_CurrentInit_LastContainerInTheSandboxDecides(t *testing.T) {
 	}
 }
 
-// TestDuplicatesOf_WhatHasEnded_IsNone: ended containers and stopped sandboxes are
-// history.
+// TestDuplicatesOf_WhatHasEnded_IsNone: exited containers and stopped sandboxes are history.
 //
 // Shows: I1
 func TestDuplicatesOf_WhatHasEnded_IsNone(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// TestF14_StatusUnderAJumpingClock holds the laws of the status while the clock
-// goes an hour or ten years forth and back between looks.
+// TestF14_StatusUnderAJumpingClock checks the laws of the status while the clock jumps by an
+// hour or ten years, forward and back, between reads.
 func TestF14_StatusUnderAJumpingClock(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour
@@ -26,7 +26,7 @@ func TestF14_StatusUnderAJumpingClock(t *testing.T) {
 		notes := status.Notes{StartTime: now, Instance: 1}
 		var before v1.PodStatus
 		for range rapid.IntRange(2, 12).Draw(t, "looks") {
-			shown := now // what the runtime and the probes say is of another moment
+			shown := now // what the runtime and the probes show has another time
 			now = now.Add(rapid.SampledFrom([]time.Duration{-10 * year, -time.Hour, -time.Second, time.Second, time.Hour, 10 * year}).Draw(t, "jump"))
 			have := drawActual(t, want, shown)
 			health := drawNotes(t, &notes, have, shown)

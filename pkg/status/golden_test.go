@@ -25,9 +25,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens")
 
-// notesYAML is notes.yaml: what the worker knows, times as "how long ago" and,
-// where something is to come, "in". Lives are by container ID, verdicts and the
-// rest by container name.
+// notesYAML is notes.yaml: what the worker knows. Times are "how long ago", future ones "in".
+// Lives are by container ID, everything else by container name.
 type notesYAML struct {
 	Trouble         map[string]pod.Trouble `json:"trouble"`
 	Backoff         map[string]backoffYAML `json:"backoff"`
@@ -68,9 +67,9 @@ func (s scene) of(before v1.PodStatus) v1.PodStatus {
 	return status.Of(s.want, s.have, s.health, before, s.notes, plantest.Now)
 }
 
-// TestOfGoldens runs every state in testdata. A file's name begins with the rule
-// that it shows. Whatever the state: a status is what the next one with nothing
-// new is (C-1.27.2).
+// TestOfGoldens runs every state in testdata. A file's name begins with the rule that it
+// shows. In every state, computing the status again without changes gives the same status
+// (C-1.27.2).
 func TestOfGoldens(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -107,8 +106,8 @@ func TestOfGoldens(t *testing.T) {
 	}
 }
 
-// describe is the table's line and the whole status, a line a fact. Times are
-// relative to now.
+// describe formats the table's line and the whole status, a line a fact. Times are relative
+// to now.
 func describe(p *v1.Pod, st v1.PodStatus) string {
 	shown := *p
 	shown.Status = st

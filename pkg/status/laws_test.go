@@ -19,7 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// lawful is a pod with a container of every kind; the words in it are drawn.
+// lawful is a pod with a container of every kind; some of its values are drawn.
 const lawful = `
 metadata: {name: p}
 spec:
@@ -40,10 +40,10 @@ spec:
 
 var names = []string{"side", "init", "a", "b", "e"}
 
-// TestI4_C_1_26_Laws reports one instance over whatever its runtime may show:
-// restart counts never fall, a final phase stays, startTime stays, a condition's
-// time changes exactly when its status does, every container has one state, what
-// is ready has started, and the same again is the same status (C-1.27.2).
+// TestI4_C_1_26_Laws reports one instance over random states of the runtime. Restart counts
+// never fall, a final phase and startTime stay, a condition's time changes exactly when its
+// status does. Every container has one state, a ready one has started, and no change gives
+// the same status (C-1.27.2).
 func TestI4_C_1_26_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -75,8 +75,8 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 	})
 }
 
-// TestI4_FinalOnlyWithPlan holds the status to what plan does with the same pod:
-// what plan goes on with is never reported as ended, and what runs and has no hook
+// TestI4_FinalOnlyWithPlan compares the status with the plan for the same pod. A pod that the
+// plan continues is never reported as terminated, and a running container without a hook
 // waits for none.
 func TestI4_FinalOnlyWithPlan(t *testing.T) {
 	t.Parallel()
@@ -133,7 +133,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 	})
 }
 
-// drawNotes draws what the worker and the probes may know.
+// drawNotes draws random notes and probe statuses.
 func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) pod.Health {
 	*notes = status.Notes{StartTime: notes.StartTime, Instance: 1, Lives: map[string]pod.Life{}}
 	if rapid.Bool().Draw(t, "inBackoff") {
@@ -165,7 +165,7 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 	return health
 }
 
-// drawActual draws any runtime, also one that lost records.
+// drawActual draws a random state of the runtime, also one that lost containers.
 func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 	have := pod.Actual{Key: want.Key, UID: want.UID(), Containers: map[string]pod.Container{}}
 	sandboxes := []string{"s", "s0"}
@@ -188,7 +188,7 @@ func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 	return have
 }
 
-// breach names the law that after broke; "" when it broke none.
+// breach names the law that after breaks, "" for none.
 func breach(before, after v1.PodStatus, now time.Time) string {
 	counts := map[string]int32{}
 	for _, c := range slices.Concat(before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses) {

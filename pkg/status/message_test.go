@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// TestC_1_26_11_MessagesShareTwelveKiB gives every container an equal part of 12
-// KiB for its messages, cut between characters; ephemeral ones count.
+// TestC_1_26_11_MessagesShareTwelveKiB gives every container an equal part of 12 KiB for its
+// messages, cut between characters; ephemeral containers count.
 func TestC_1_26_11_MessagesShareTwelveKiB(t *testing.T) {
 	t.Parallel()
 	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +
@@ -47,8 +47,8 @@ func TestC_1_26_11_MessagesShareTwelveKiB(t *testing.T) {
 	}
 }
 
-// TestC_1_34_1_TextOfResourcesIsReadBack reads every text as what it was written
-// from.
+// TestC_1_34_1_TextOfResourcesIsReadBack parses every text back to the resources it was
+// formatted from.
 func TestC_1_34_1_TextOfResourcesIsReadBack(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"none", "cpu=100m/200m", "cpu=/1,memory=64Mi/", "cpu=1/2,ephemeral-storage=1Gi/,example.com/gpu=2/2,memory=64Mi/64Mi"} {
@@ -56,7 +56,7 @@ func TestC_1_34_1_TextOfResourcesIsReadBack(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	for _, text := range []string{"", "cpu", "cpu=x/y", ",,="} { // nobody wrote these
+	for _, text := range []string{"", "cpu", "cpu=x/y", ",,="} { // not written by nodectl
 		if got := pod.ResourcesText(pod.ParseResources(text)); got != "none" {
 			t.Errorf("%q is read as %q", text, got)
 		}

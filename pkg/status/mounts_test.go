@@ -11,9 +11,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// What a container mounts is told before it is made, as long as it is there and when its
-// record is gone, of containers of every kind. What it wishes for is told when the runtime has
-// said whether it is possible.
+// The mounts of a container of every kind are reported before it is created, while it exists
+// and after it is removed. The mode IfPossible is reported once the runtime has shown whether
+// it is possible.
 func TestC_1_37_8_MountsOfAContainer(t *testing.T) {
 	t.Parallel()
 	const mounts = "volumeMounts: [{name: v, mountPath: /w}, {name: v, mountPath: /r, readOnly: true}, {name: v, mountPath: e, readOnly: true, recursiveReadOnly: Enabled}, " +

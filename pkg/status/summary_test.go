@@ -19,7 +19,7 @@ func ended(code int32, reason string) v1.ContainerState {
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: reason}}
 }
 
-// TestSummaryWords holds the words of a table to what kubectl prints.
+// TestSummaryWords compares the status column with kubectl's.
 func TestSummaryWords(t *testing.T) {
 	t.Parallel()
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}

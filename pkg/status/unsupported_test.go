@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// serverPod is a pod as an API server hands it to a node.
+// serverPod is a pod as a node gets it from an API server.
 func serverPod(edit func(*v1.PodSpec)) *v1.Pod {
 	p := &v1.Pod{Spec: v1.PodSpec{
 		RestartPolicy: v1.RestartPolicyAlways, NodeName: "n1",
@@ -27,9 +27,9 @@ func serverPod(edit func(*v1.PodSpec)) *v1.Pod {
 }
 
 // TestUnsupported_WhatTheNodeLacks_IsWaitedFor: a pod of an API server that needs what this
-// node does not have is Pending with an event. Failed, it would make its ReplicaSet create
-// the next one, forever. What the node then reads back from the server changes nothing: the
-// status does not flap, and one event is sent.
+// node does not have is Pending with an event. If it were Failed, its ReplicaSet would create
+// the next one, forever. When the node reads its own status back from the server, nothing
+// changes: the status does not flap, and one event is sent.
 func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -77,7 +77,7 @@ func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestUnsupported_BadIdentity_IsFailed: what no version of the node can run is Failed.
+// TestUnsupported_BadIdentity_IsFailed: a pod that no version of the node can run is Failed.
 func TestUnsupported_BadIdentity_IsFailed(t *testing.T) {
 	t.Parallel()
 	p := serverPod(func(s *v1.PodSpec) {
@@ -91,8 +91,8 @@ func TestUnsupported_BadIdentity_IsFailed(t *testing.T) {
 	}
 }
 
-// TestUnsupported_PodThatHasRun_IsLeftAsReported: an edit that asks for what the node lacks
-// does not make a running pod Pending.
+// TestUnsupported_PodThatHasRun_IsLeftAsReported: an edit that needs what the node lacks does
+// not make a running pod Pending.
 func TestUnsupported_PodThatHasRun_IsLeftAsReported(t *testing.T) {
 	t.Parallel()
 	for _, s := range []v1.PodStatus{

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Who a container runs as, and the signal that stops it, is told as the runtime says
-// it, of containers of every kind, and stays with the end of one whose record is gone.
+// The user and the stop signal of a container of every kind are reported as the runtime shows
+// them, and stay in the status after the container is removed.
 func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 	t.Parallel()
 	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +
@@ -24,7 +24,7 @@ func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 	have := pod.Actual{Key: want.Key, UID: want.UID(), Sandbox: &pod.Sandbox{ID: "s", Ready: true}, Containers: map[string]pod.Container{}}
 	for _, name := range []string{"init", "a", "b", "e"} {
 		c := pod.Container{ID: name, Name: name, SandboxID: "s", State: pod.StateExited, StopSignal: "SIGUSR1"}
-		if name != "b" { // of which the runtime does not say
+		if name != "b" { // the runtime does not show it
 			c.User = user
 		}
 		have.Containers[name] = c

@@ -1,10 +1,9 @@
-// Package plantest reads pods as tests write them: the wanted pod as plain
-// v1.Pod YAML, what the runtime shows in a short form, times as "how long ago".
+// Package plantest reads pods as tests write them: the desired pod as plain v1.Pod YAML, what
+// the runtime shows in a short form, times as "how long ago".
 //
-// The goldens of plan and status are written in it.
+// The golden files of plan and status are written in it.
 //
-// The one rule: what is left out is the ordinary case, so that a test says no
-// more than what it is about.
+// The one rule: the default is the ordinary case, so that a test only names what it is about.
 package plantest
 
 import (
@@ -19,12 +18,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Now is the moment at which every golden happens.
+// Now is the current time in every golden file.
 var Now = time.Date(2030, time.January, 1, 12, 0, 0, 0, time.UTC)
 
-// Spec reads a wanted pod. The namespace defaults to "default", the UID to
-// "uid-" and the name; hashes are the real ones. It is from a file, or from the
-// source that its kubernetes.io/config.source names.
+// Spec reads a desired pod. The namespace defaults to "default", the UID to "uid-" and the
+// name; hashes are the real ones. Its source is a file, or the one that its
+// kubernetes.io/config.source names.
 func Spec(text []byte) (*pod.Spec, error) {
 	p := &v1.Pod{}
 	if err := yaml.UnmarshalStrict(text, p); err != nil {
@@ -40,11 +39,11 @@ func Spec(text []byte) (*pod.Spec, error) {
 
 // Have is the short form of pod.Actual.
 type Have struct {
-	UID        string      `json:"uid"`        // default: the wanted pod's
+	UID        string      `json:"uid"`        // default: the desired pod's
 	Sandbox    *Sandbox    `json:"sandbox"`    // the newest
 	Older      []Sandbox   `json:"older"`      // newest first
-	Containers []Container `json:"containers"` // newest records
-	Dead       []Container `json:"dead"`       // older records, newest first
+	Containers []Container `json:"containers"` // the newest of each name
+	Dead       []Container `json:"dead"`       // older ones, newest first
 }
 
 // Sandbox is the short form of pod.Sandbox. Hash is "same" (default), "old", or
@@ -77,8 +76,8 @@ type Container struct {
 	Message  string  `json:"message"`
 	Image    string  `json:"image"`
 	ImageID  string  `json:"imageID"`
-	// Resources is what it was made with, as pod.Spec.Resources writes it: "same",
-	// or the text; default unknown.
+	// Resources is what it was made with, as pod.Spec.Resources formats it: "same", or the
+	// text; default unknown.
 	Resources string               `json:"resources"`
 	PreStop   *v1.LifecycleHandler `json:"preStop"` // default unknown
 }
