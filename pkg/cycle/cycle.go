@@ -9,8 +9,8 @@ package cycle
 // A node of a cycle is in one component with all nodes of its cycles; any other node is a
 // component of its own. A component comes after those that it leads to.
 func Components(n int, next func(node int) []int) [][]int {
-	// The algorithm is Tarjan's, with a stack of its own: a chain of a million nodes needs
-	// no call a million deep.
+	// This is Tarjan's algorithm with its own stack: a chain of a million nodes needs no
+	// recursion.
 	type visit struct {
 		node int
 		rest []int // the edges that are not followed yet

@@ -56,14 +56,14 @@ func TestComponents_RandomGraphs_AreThoseOfTheDefinition(t *testing.T) {
 	}
 }
 
-// A chain of any length is followed, and each node is asked once for its edges.
+// A chain of any length is followed, and next is called once for each node.
 func TestComponents_LongChain_AsksEachNodeOnce(t *testing.T) {
 	t.Parallel()
 	const n = 1_000_000
 	asked := 0
 	found := cycle.Components(n, func(i int) []int {
 		asked++
-		return []int{(i + 1) % n} // the last one closes the circle
+		return []int{(i + 1) % n} // the last one closes the cycle
 	})
 	if asked != n || len(found) != 1 || len(found[0]) != n {
 		t.Errorf("%d calls, %d components", asked, len(found))

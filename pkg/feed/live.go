@@ -1,9 +1,9 @@
 // Package feed shows what a running agent does: its sources, the newest status of every
 // pod, and PodUpdates as they happen.
 //
-// The engine writes through a Publisher; readers look through its Live, which has no
-// method that changes anything. Watch does the same for sources that no engine runs from.
-// A Report is what a run to a goal has reached.
+// The engine writes through a Publisher; readers use its Live, which has no method that
+// changes anything. Watch does the same for sources without an engine. A Report is the result
+// of a run with a target state (runonce).
 //
 // The one rule: a reader never delays the engine. The lock is held for as long as it takes
 // to append to the readers' queues; a reader that is too slow loses updates and gets the
@@ -25,22 +25,22 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// AnswerTimeout is how long a source may take for its first answer before that is an
+// AnswerTimeout is how long a source may take for its first answer before it counts as an
 // error.
 const AnswerTimeout = 5 * time.Second
 
 // watchLimit is how many updates may wait for a slow reader.
 const watchLimit = 1024
 
-// Live is the readers' side: the sources, the statuses reported last, and PodUpdates as
-// they happen. Readers come and go. It is safe for concurrent use.
+// Live is the readers' side: the sources, the statuses reported last, and PodUpdates as they
+// happen. Readers may join and leave at any time. It is safe for concurrent use.
 //
 // Readers share every update by pointer.
 type Live struct {
 	mu      sync.Mutex
 	begun   time.Time            // when the sources were first asked
 	state   *podconfig.Merged    // the newest; before the first one, the layers alone
-	errors  map[string]Update    // by layer: the ERROR that readers got, and that is not over
+	errors  map[string]Update    // by layer: the open ERROR that readers got
 	readers map[*reader]struct{} // of updates
 	pods    map[pod.Key]*v1.Pod  // as last reported
 	// podReaders are the readers of pods.
@@ -61,7 +61,7 @@ type reader struct {
 // WatchOptions say which updates a reader wants.
 type WatchOptions struct{ Mode podconfig.Mode }
 
-// SourceState is one layer with all that is wrong with it.
+// SourceState is one layer with all its problems.
 type SourceState struct {
 	podconfig.LayerState                      // Since is also set while the layer has not answered
 	Problems             []pod.Problem        // manifests it rejects
@@ -81,11 +81,11 @@ func newLive(layers []podconfig.LayerState) *Live {
 	}
 }
 
-// Watch yields the current state (an ADD for each layer that has answered, also without
-// pods; what is wrong), then every update without gaps, until ctx is done, the caller
-// leaves the loop, or the engine has ended. In a snapshot mode the current state is one
-// SET of all sources, once any has answered. A caller more than 1,024 updates behind gets
-// DROPPED with their count, then the whole set as one SET and what is wrong.
+// Watch yields the current state (an ADD for each layer that has answered, also without pods;
+// then the problems), then every update without gaps, until ctx is done, the caller leaves
+// the loop, or the engine has ended. In a snapshot mode the current state is one SET of all
+// sources, once any has answered. A caller more than 1,024 updates behind gets DROPPED with
+// their count, then the whole set as one SET and the problems.
 func (l *Live) Watch(ctx context.Context, o WatchOptions) iter.Seq[Update] {
 	return func(yield func(Update) bool) {
 		r, current := l.join(o.Mode, watchLimit)
@@ -137,7 +137,7 @@ func (l *Live) publish(b podconfig.Batch) {
 	l.enqueue(b, time.Now())
 }
 
-// begin starts the time that sources have to answer.
+// begin starts the sources' time to answer.
 func (l *Live) begin(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,7 +188,7 @@ func (l *Live) leave(r *reader) {
 	delete(l.readers, r)
 }
 
-// follow yields what comes into the reader's queue.
+// follow yields the updates in the reader's queue.
 func (l *Live) follow(ctx context.Context, r *reader, yield func(Update) bool) {
 	for {
 		u, timeout, ended := l.take(r)
@@ -306,7 +306,7 @@ func (r *reader) collapse(updates, whole []*Update, now time.Time) {
 	r.room = r.limit + len(r.queue)
 }
 
-// wholeSet returns the whole set and all that is wrong, for a reader that lost updates.
+// wholeSet returns the whole set and all problems, for a reader that lost updates.
 func (l *Live) wholeSet(now time.Time) []*Update {
 	set := &Update{Time: now, Op: podconfig.SET, Source: podconfig.AllSources, Pods: l.state.Pods.Slice(), whole: true}
 	return markLast([]*Update{set}, l.openErrors(now), problems(&podconfig.Merged{}, l.state, now))
@@ -359,7 +359,7 @@ func markLast(lists ...[]*Update) []*Update {
 	return all
 }
 
-// initialUpdates returns what leads from nothing to a state, in a mode.
+// initialUpdates returns the updates from nothing to a state, in a mode.
 func initialUpdates(mode podconfig.Mode, state *podconfig.Merged) []podconfig.PodUpdate {
 	updates := podconfig.Diff(nil, state)
 	for i, u := range updates {

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// mixed is a state in which every layer is another way.
+// mixed is a state whose layers all differ.
 func mixed(since time.Time) *podconfig.Merged {
 	kept := specOf("kept", "x")
 	kept.Origin = pod.Origin{Source: "etcd", Location: "/p", File: "/p/kept"}
@@ -76,7 +76,7 @@ func TestLive_NobodyWasHeardYet(t *testing.T) {
 		if s := live.Sources(); len(s) != 1 || s[0].Heard || !s[0].Since.Equal(begin) {
 			t.Errorf("sources: %+v", s)
 		}
-		// Two readers: who notices first tells both, and each is told once.
+		// Two readers: the first one to notice reports to both, and each gets it once.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -127,8 +127,8 @@ func TestLive_ManyProblemsAreNoOverflow(t *testing.T) {
 	live.begin(time.Now())
 	live.publish(podconfig.Batch{State: state})
 	r, _ := live.join(podconfig.Incremental, 4)
-	// The reader takes nothing: it has room for four, then it lost five, and then
-	// has room for four beside what it must be told.
+	// The reader takes nothing. It has room for four, then loses five, and then has room for
+	// four more beside DROPPED and SET.
 	for i := range 9 {
 		live.publish(podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}})
 	}
@@ -144,7 +144,7 @@ func TestLive_ManyProblemsAreNoOverflow(t *testing.T) {
 	}
 }
 
-// applied is what a reader makes of updates.
+// applied is the set that a reader builds from updates.
 type applied map[pod.Key]*pod.Spec
 
 func (a applied) take(u Update) {
@@ -160,9 +160,8 @@ func (a applied) take(u Update) {
 	}
 }
 
-// TestLive_EveryReaderArrivesAtTheState lets readers in every mode come at any
-// time and read at any pace, also too slowly: whoever applies what it gets has
-// the state in the end.
+// TestLive_EveryReaderArrivesAtTheState lets readers in every mode join at any time and read
+// at any pace, also too slowly. Each has the state in the end if it applies what it gets.
 func TestLive_EveryReaderArrivesAtTheState(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -261,7 +260,7 @@ func TestLive_AStuckReaderDelaysNobody(t *testing.T) {
 		for i := range count {
 			live.publish(podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf(fmt.Sprint(i))}})
 			if i%500 == 0 {
-				synctest.Wait() // the others read along
+				synctest.Wait() // the other readers read meanwhile
 			}
 		}
 		live.end()
@@ -290,7 +289,7 @@ func TestLive_AStuckReaderDelaysNobody(t *testing.T) {
 	})
 }
 
-// BenchmarkLive_Publish is what one update costs the engine.
+// BenchmarkLive_Publish measures one update.
 func BenchmarkLive_Publish(b *testing.B) {
 	for _, readers := range []int{0, 1, 100} {
 		b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {

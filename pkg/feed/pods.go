@@ -10,12 +10,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The types of events of WatchPods, as a watch of an API server has them.
+// The types of events of WatchPods, as in a watch of an API server.
 const (
 	PodAdded    = "ADDED"
 	PodModified = "MODIFIED"
 	PodDeleted  = "DELETED"
-	PodBookmark = "BOOKMARK" // without a pod: all pods there are have been sent
+	PodBookmark = "BOOKMARK" // without a pod: all existing pods have been sent
 )
 
 // podReader is one reader of pods. Live's lock guards known and changed.
@@ -58,10 +58,10 @@ func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
 // take long.
 func (l *Live) PodsObserved() <-chan struct{} { return l.observed }
 
-// WatchPods yields the pods there are as ADDED, one BOOKMARK once they were observed, then
-// what changes, until ctx is done or the caller leaves the loop. A caller that is slow gets
-// the newest status of each pod; a pod that was replaced by another one of its name is
-// DELETED, then ADDED. What pods point to is shared and must not be written to.
+// WatchPods yields the existing pods as ADDED, one BOOKMARK once they were observed, then the
+// changes, until ctx is done or the caller leaves the loop. A slow caller gets the newest
+// status of each pod. A pod that was replaced by another one of its name is DELETED, then
+// ADDED. What pods point to is shared and must not be written to.
 func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 	return func(yield func(string, *v1.Pod) bool) {
 		r := l.joinPods()
@@ -105,7 +105,7 @@ func (l *Live) leavePods(r *podReader) {
 	delete(l.podReaders, r)
 }
 
-// takePods returns what has changed since the reader took last, by key.
+// takePods returns the changes since the reader's last call, by key.
 func (l *Live) takePods(r *podReader) (events []podEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

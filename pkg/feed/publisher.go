@@ -7,7 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Publisher is the engine's side of a Live: only its holder changes what readers see. No
+// Publisher is the engine's side of a Live: only through it does what readers see change. No
 // method waits for a reader.
 type Publisher struct{ live *Live }
 
@@ -17,7 +17,7 @@ func NewPublisher(layers []podconfig.LayerState) *Publisher { return &Publisher{
 // Live returns the readers' side. It may be read before Begin and after End.
 func (p *Publisher) Live() *Live { return p.live }
 
-// Begin starts the time that sources have to answer.
+// Begin starts the sources' time to answer.
 func (p *Publisher) Begin(now time.Time) { p.live.begin(now) }
 
 // Publish shows a batch.

@@ -17,10 +17,10 @@ const (
 	ResultRejected = "rejected"
 )
 
-// Report is what a run to a goal has reached, in the set's order.
+// Report is the result of a run with a target state, in the set's order.
 type Report struct{ Pods []PodReport }
 
-// PodReport is the end of one pod's wait.
+// PodReport is the result of one pod.
 type PodReport struct {
 	pod.Key
 	UID, Phase      string

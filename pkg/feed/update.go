@@ -33,15 +33,14 @@ type Update struct {
 	Key     pod.Key     // of CONFLICT
 	Ended   bool        // the problem is gone
 	Since   time.Time   // of ERROR: since when; zero when it ended
-	Last    bool        // nothing more comes of what led to this update
+	Last    bool        // the last update of one change
 	Dropped int         // of DROPPED
 
 	whole bool // the SET after DROPPED: dropping it loses nothing
 	diffs *differences
 }
 
-// Difference is what differs between the two specs of one pod, and what that
-// restarts.
+// Difference is the difference between the two specs of one pod, and what it restarts.
 type Difference struct {
 	Fields     []pod.FieldChange
 	RestartPod bool
@@ -57,8 +56,7 @@ type differences struct {
 	known map[*pod.Spec]Difference // by the newer spec
 }
 
-// Difference returns what differs in u.Pods[i], nothing where Old has no spec of
-// it.
+// Difference returns the difference of u.Pods[i], empty if Old has no spec of it.
 func (u Update) Difference(i int) Difference {
 	if i >= len(u.Old) || u.Old[i] == nil {
 		return Difference{}
@@ -116,7 +114,7 @@ func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, 
 	return out
 }
 
-// problems returns the problems that appeared, changed or ended between two states, but
+// problems returns the problems that appeared, changed or ended between two states, except
 // for the errors of whole layers.
 func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 	all := slices.Concat(rejections(before, after), conflicts(before, after), notices(before, after))
@@ -128,8 +126,8 @@ func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 	return out
 }
 
-// layerError returns why a layer's newest set is not there: "" when it is, or when the
-// layer is not late yet. begun is when it was first asked.
+// layerError returns why a layer's newest set is missing, "" when it is not, or when the
+// layer still has time. begun is when it was first asked.
 func layerError(l podconfig.LayerState, begun, now time.Time) string {
 	if l.Error != "" || l.Heard || l.Ended {
 		return l.Error
@@ -153,7 +151,7 @@ func rejections(before, after *podconfig.Merged) []Update {
 	return problemUpdates(REJECT, appeared, ended, after.Layers)
 }
 
-// notices returns each skipped thing once; its end is not reported.
+// notices returns each new skipped item; it does not report their end.
 func notices(before, after *podconfig.Merged) []Update {
 	appeared, _ := changed(before.Skipped, after.Skipped, func(p pod.Problem) string { return p.File })
 	return problemUpdates(NOTICE, appeared, nil, after.Layers)
@@ -213,7 +211,8 @@ func conflicts(before, after *podconfig.Merged) []Update {
 	return out
 }
 
-// contested reports whether the loser of c still loses, in another way.
+// contested reports whether the loser of c still loses, to another winner or for another
+// reason.
 func contested(fresh []podconfig.Conflict, c podconfig.Conflict) bool {
 	for _, f := range fresh {
 		if f.Key == c.Key && f.Loser.Layer() == c.Loser.Layer() && f.Loser.File == c.Loser.File {
@@ -223,13 +222,13 @@ func contested(fresh []podconfig.Conflict, c podconfig.Conflict) bool {
 	return false
 }
 
-// ConflictProblem returns a conflict as a problem at the place of its loser.
+// ConflictProblem returns a conflict as a problem at the place of the losing definition.
 func ConflictProblem(c podconfig.Conflict) pod.Problem {
 	return pod.Problem{File: c.Loser.File, Line: c.Loser.Line, Msg: "loses to " + c.Winner.String(), Hint: c.Reason}
 }
 
-// changed returns what of after is new and what of before is gone. An item that went
-// while another one of the same identity appeared has changed, not ended.
+// changed returns the items of after that are new and those of before that are gone. An item
+// that went while another one of the same identity appeared has changed, not ended.
 func changed[T comparable](before, after []T, identity func(T) string) (appeared, ended []T) {
 	if shared(before, after) {
 		return nil, nil
@@ -259,15 +258,15 @@ func changed[T comparable](before, after []T, identity func(T) string) (appeared
 	return appeared, ended
 }
 
-// Appeared returns what of after is not in before, wherever in its file either is: where a
-// line is written above them, all that follow move. placeless returns a value without its
+// Appeared returns the items of after that are not in before, at whatever line of their file:
+// a line inserted above them moves all that follow. placeless returns a value without its
 // place.
 func Appeared[T comparable](before, after []T, placeless func(T) T) []T {
 	if shared(before, after) {
 		return nil
 	}
 	had := make(map[T]bool, len(before))
-	left := make(map[T]int, len(before)) // of before, by all but the place, without those that after has as they are
+	left := make(map[T]int, len(before)) // of before, by all but the place, without those that are unchanged in after
 	for _, b := range before {
 		had[b] = true
 		left[placeless(b)]++
@@ -287,14 +286,14 @@ func Appeared[T comparable](before, after []T, placeless func(T) T) []T {
 	})
 }
 
-// shared reports whether two states share a list: then nothing in it differs, however
-// long it is. States share every list that a batch did not change.
+// shared reports whether two states share a list: then nothing in it differs, and it need not
+// be compared. States share every list that a batch did not change.
 func shared[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// layerOf returns the layer a file belongs to: the one whose location is the
-// longest beginning of its name.
+// layerOf returns the layer of a file: the one whose location is the longest prefix of its
+// name.
 func layerOf(file string, layers []podconfig.LayerState) podconfig.LayerState {
 	var best podconfig.LayerState
 	for _, l := range layers {

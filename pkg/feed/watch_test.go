@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// specOf returns the desired pod NAME with one container c of the given image, as
-// written in a/NAME.yaml.
+// specOf returns the desired pod NAME with one container c of the given image, as parsed from
+// a/NAME.yaml.
 func specOf(name, image string) *pod.Spec {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
@@ -54,12 +54,12 @@ func addOf(name string) podconfig.PodUpdate {
 	return podconfig.PodUpdate{Op: podconfig.ADD, Source: "file", Location: "a", Pods: []*pod.Spec{specOf(name, "x")}}
 }
 
-// layerA is the layer file:a, heard, and why it cannot be read.
+// layerA is the layer file:a, which has answered, with the error that it cannot be read.
 func layerA(err string) []podconfig.LayerState {
 	return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Heard: true, Error: err}}
 }
 
-// told puts an update into a line.
+// told formats an update as one line.
 func told(u Update) string {
 	line := fmt.Sprintf("%s %s", u.Op, u.Source)
 	switch {
@@ -107,8 +107,8 @@ func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
 		for u, ok := next(); ok; u, ok = next() {
 			got = append(got, told(u))
 		}
-		// Of twelve, four wait; the fifth makes it five lost. DROPPED and SET wait
-		// besides the four that come then, and so on.
+		// Four of twelve fit; with the fifth, five are lost. DROPPED and SET wait besides the
+		// next four, and so on.
 		want := []string{"DROPPED * 10", "SET * [a b], last", "ADD file [10], last", "ADD file [11], last"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
@@ -157,8 +157,7 @@ func TestWatchSaysProblemsOnce(t *testing.T) {
 func TestWatchEndsWithItsReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		// Nothing may be left running when the loop is left: synctest fails the
-		// test otherwise.
+		// No goroutine may be left when the loop ends: otherwise synctest fails the test.
 		feed := make(chan podconfig.Batch, 1)
 		feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("a")}, State: &podconfig.Merged{}}
 		for u := range watch(t.Context(), nil, batchesOf(feed), 4) {
@@ -170,7 +169,7 @@ func TestWatchEndsWithItsReader(t *testing.T) {
 	})
 }
 
-// late is a source that says nothing for a while, then one thing, and waits.
+// late is a source that answers after a while, once.
 type late struct {
 	name  string
 	after time.Duration
@@ -220,8 +219,8 @@ func TestWatchSaysThatASourceIsSilent(t *testing.T) {
 	}
 }
 
-// TestUnchangedTroublesCostNothing: a directory may hold thousands of files that
-// are no manifests; an update of one pod does not go through them.
+// TestUnchangedTroublesCostNothing: a directory may hold thousands of files that are no
+// manifests; an update of one pod does not compare them.
 func TestUnchangedTroublesCostNothing(t *testing.T) {
 	before := &podconfig.Merged{Layers: layerA("")}
 	for i := range 3000 {

@@ -20,7 +20,7 @@ func hashReason(c Change) string {
 	return ""
 }
 
-// ofContainer reports whether a field path stands in a container.
+// ofContainer reports whether a field path is in a container.
 func ofContainer(path, name string) bool {
 	for _, list := range []string{"spec.containers[", "spec.initContainers["} {
 		if strings.HasPrefix(path, list+name+"]") {
@@ -53,7 +53,7 @@ func changeOf(want, was *pod.Spec) Change {
 	return Change{Op: podconfig.UPDATE, Key: want.Key, Old: was, New: want, Source: want.Origin.Source, Origin: want.Origin, UID: want.UID()}
 }
 
-// change records c, or one more unchanged pod where c changes nothing.
+// change records c, or counts an unchanged pod if c changes nothing.
 func (f *Forecast) change(c Change) {
 	switch {
 	case c.New.Pod.DeletionTimestamp != nil && (c.Old == nil || c.Old.Pod.DeletionTimestamp == nil):
@@ -65,8 +65,8 @@ func (f *Forecast) change(c Change) {
 	f.Changes = append(f.Changes, c)
 }
 
-// differences returns what differs between two versions of a pod, and between what they
-// are bound to.
+// differences returns the fields that differ between two versions of a pod, and in the data
+// they are bound to.
 func differences(old, new *pod.Spec) []pod.FieldChange {
 	return append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)
 }

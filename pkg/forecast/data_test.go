@@ -28,9 +28,9 @@ func usesWebAndS(p *v1.Pod) {
 	p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: of("web")}}, {SecretRef: &v1.SecretEnvSource{LocalObjectReference: of("s")}}}
 }
 
-// TestI8_PreviewOfDataAgainstTheRuntime: the sums in the records say which values
-// changed, and plan says what of that restarts; no value is told that the agent did not
-// keep, and a Secret's never.
+// TestI8_PreviewOfDataAgainstTheRuntime: the sums in the records show which values changed,
+// and plan what that restarts. The output has no value that the agent did not keep, and never
+// a Secret's.
 func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-7f3a"
@@ -83,8 +83,8 @@ func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 	}
 }
 
-// TestPreviewOfDataOfTwoKindsOfSource: a saved set holds one object of a name; a pod
-// that is bound to another source's is not compared with it.
+// TestPreviewOfDataOfTwoKindsOfSource: a saved set holds one object of a name; a pod that is
+// bound to another source's object is not compared with it.
 func TestPreviewOfDataOfTwoKindsOfSource(t *testing.T) {
 	t.Parallel()
 	uses := func(p *v1.Pod) {
@@ -113,7 +113,8 @@ func TestPreviewOfDataOfTwoKindsOfSource(t *testing.T) {
 	}
 }
 
-// TestI8_SavedSecretsAreNotQuotedInErrors: a saved set that is damaged says where.
+// TestI8_SavedSecretsAreNotQuotedInErrors: the error names the place in a damaged saved set,
+// not a value.
 func TestI8_SavedSecretsAreNotQuotedInErrors(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

@@ -1,11 +1,11 @@
 // Package forecast says what serving a set of pods would change.
 //
-// Preview compares the set with what runs, or with a set that was saved before. Which
-// steps a change takes it does not know itself: it asks plan.Foresee, which asks the same
-// plan.Next as the engine's workers do.
+// Preview compares the set with what runs, or with a set that was saved before. It does not
+// compute steps itself: it calls plan.Foresee, which calls the same plan.Next as the engine's
+// workers.
 //
-// The one rule: nothing here changes anything. A plan.Observer is all there is of the
-// runtime.
+// The one rule: nothing here changes anything. Its only access to the runtime is a
+// plan.Observer.
 package forecast
 
 import (
@@ -49,10 +49,10 @@ type Forecast struct {
 	Changes   []Change // ADD, UPDATE, DELETE, REMOVE, RECONCILE; by key inside
 	Unchanged int      // pods that stay as they are
 	Reconcile int      // pods of which only the status differs
-	// Notices say what the forecast could not know, one sentence each.
+	// Notices say what the forecast could not determine, one sentence each.
 	Notices []string
 
-	now     time.Time // that plan gets
+	now     time.Time // for plan
 	forbids func(want *pod.Spec) string
 	visible podconfig.Visible
 }
@@ -74,11 +74,11 @@ type Change struct {
 	RestartContainers []string
 	// Resizes is what is resized in place; nothing of that restarts.
 	Resizes []pod.Resized
-	// Reason says why something restarts, or why a pod is removed that is still
-	// written somewhere; may be empty.
+	// Reason says why something restarts, or why a pod is removed although a manifest still
+	// defines it; may be empty.
 	Reason string
-	// Steps are what serve would do about the pod, in order, if nothing is in its way;
-	// only a comparison with the runtime knows them.
+	// Steps are those of serve for this pod, in order, if nothing is in its way; only a
+	// comparison with the runtime has them.
 	Steps []plan.Step
 	Grace int64 // seconds a removed pod gets to end
 }
@@ -86,10 +86,9 @@ type Change struct {
 // Restarts reports whether the change restarts anything.
 func (c Change) Restarts() bool { return c.RestartPod || len(c.RestartContainers) > 0 }
 
-// Preview reads every layer once and returns what serving the result would change
-// against the saved set, else against what runs, else against nothing. It returns an error
-// only when the observer does; what is wrong with sources and manifests is in the
-// forecast's State.
+// Preview reads every layer once and returns what serving the result would change against the
+// saved set, else against what runs, else against nothing. It returns an error only when the
+// observer does; problems of sources and manifests are in the forecast's State.
 func Preview(ctx context.Context, o Options) (Forecast, error) {
 	state := o.Config.Once(ctx)
 	switch {
@@ -105,8 +104,8 @@ func Preview(ctx context.Context, o Options) (Forecast, error) {
 	return againstSaved(state, &Saved{}, o.Config.Visible), nil
 }
 
-// noteMissingDependencies notes every pod that depends on one which no source defines that
-// it may depend on: it does not start before one does.
+// noteMissingDependencies notes every pod with a dependency that no source defines: it does
+// not start before one does.
 func (f *Forecast) noteMissingDependencies() {
 	for s := range f.State.Pods.All() {
 		for _, d := range s.DependsOn {
@@ -130,7 +129,7 @@ func againstSaved(state *podconfig.Merged, saved *Saved, visible podconfig.Visib
 			f.add(want)
 			continue
 		}
-		if want == was { // it is rejected as it is written now, and stays as it was
+		if want == was { // its current manifest is rejected, and it stays as it was
 			f.Unchanged++
 			continue
 		}
@@ -150,8 +149,8 @@ func againstSaved(state *podconfig.Merged, saved *Saved, visible podconfig.Visib
 	return f
 }
 
-// againstRuntime compares state with what runs, by the records that the agent kept and,
-// where one is missing, by the hashes on the sandbox and containers.
+// againstRuntime compares state with what runs: by the agent's records and, where one is
+// missing, by the hashes on the sandbox and containers.
 func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now time.Time) Forecast {
 	f := Forecast{State: state, now: now, forbids: o.Forbids, visible: o.Config.Visible}
 	records := plan.RecordsOf(have, o.Kept)
@@ -165,7 +164,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 		switch d := plan.Delayed(state, want, found, o.RequireSourceReady); {
 		case d != nil && d.Stop:
 			f.removeRunning(a, r, lastOrigin(a, r, o.Here), "its stop has begun")
-		case d != nil && d.As != nil: // which an agent that was killed may have left half done
+		case d != nil && d.As != nil: // an agent that was killed may have left it half done
 			f.noteStays(want.Key, d.Layer+" could not be read")
 			f.updateRunning(d.As, a, r)
 		case d != nil && found.Running:
@@ -174,7 +173,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 			f.waits(want.Key, d.Layer)
 		case want.Pod.DeletionTimestamp != nil:
 			f.deleted(want, a, r)
-		case a.Empty() && r.Terminal == "": // nothing runs, and nothing that ended says it must not
+		case a.Empty() && r.Terminal == "": // nothing runs, and no record forbids a start
 			if why := plan.ForbiddenBy(f.forbids, want); why != "" {
 				f.Unchanged++
 				f.Notices = append(f.Notices, fmt.Sprintf("pod %s does not start: %s", want.Key, why))
@@ -205,19 +204,17 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 	return f
 }
 
-// steps returns what serve would do about a pod that is on the node as a and has the
-// record r.
+// steps returns the steps of serve for a pod that is on the node as a and has the record r.
 func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step {
 	return plan.Foresee(f.view(want, a, r))
 }
 
-// view returns what plan decides by, as the agent would.
+// view returns the input of plan, as an agent makes it.
 func (f *Forecast) view(want *pod.Spec, a pod.Actual, r pod.Record) plan.View {
 	return plan.NewView(want, a, r, plan.ForbiddenBy(f.forbids, want), nil, f.now)
 }
 
-// restarts asks plan what serving want would restart of a running pod, and what it would
-// resize.
+// restarts fills in what serving want would restart and resize of a running pod, from plan.
 func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
 	v := f.view(want, a, r)
 	c.Steps = plan.Foresee(v)
@@ -229,8 +226,8 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 	}
 }
 
-// undefined returns whether a running pod that the set does not define stays all the same,
-// and why; or why it is removed, where its manifest may still exist.
+// undefined returns whether a running pod that the set does not define stays, and why; or why
+// it is removed, where its manifest may still exist.
 func undefined(state *podconfig.Merged, origin pod.Origin) (why string, stays bool) {
 	heard, configured := state.Heard(origin.Layer())
 	switch {
@@ -283,7 +280,7 @@ func (f *Forecast) removeRunning(a pod.Actual, r pod.Record, origin pod.Origin, 
 	f.Changes[len(f.Changes)-1].Steps = steps
 }
 
-// unchanged records a pod that stays, and notes why.
+// unchanged counts a pod that stays, and notes why.
 func (f *Forecast) unchanged(key pod.Key, why string) {
 	f.Unchanged++
 	f.noteStays(key, why)
@@ -298,8 +295,8 @@ func (f *Forecast) waits(key pod.Key, layer string) {
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s waits for the word of %s", key, layer))
 }
 
-// deleted records a pod that its source deletes (C-1.2.9), until nothing of it is
-// on the node: it never starts again, however long its source shows it.
+// deleted records a pod that its source deletes (C-1.2.9), until nothing of it is on the
+// node. It never starts again, however long its source shows it.
 func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
 	if a.Empty() {
 		f.Unchanged++
@@ -323,10 +320,10 @@ func (f *Forecast) update(want, was *pod.Spec) {
 	f.change(c)
 }
 
-// updateRunning records want where it differs from the pod that runs: the record says by
-// which fields, plan what of it restarts. A record is written after a container was made,
-// so the agent may have ended in between: fields of a container that runs as desired
-// already are no change.
+// updateRunning records want where it differs from the running pod: the record shows the
+// fields, plan what restarts. A record is written after a container was created, so the agent
+// may have ended in between: changed fields of a container that already runs as desired do
+// not count.
 func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	was := r.Want
 	c := changeOf(want, was)
@@ -352,7 +349,7 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	f.change(c)
 }
 
-// updateByHash compares want with a pod of which no record has the spec.
+// updateByHash compares want with a pod without a recorded spec.
 func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, nil)
 	note := "what the agent kept of it is not readable: compared by hash"
@@ -381,8 +378,8 @@ func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	f.change(c)
 }
 
-// finish notes what holds for the set as a whole, and puts changes in the order they are
-// shown: by op, then by key.
+// finish adds the notices of the whole set, and sorts the changes for output: by op, then by
+// key.
 func (f *Forecast) finish() {
 	f.noteMissingDependencies()
 	rank := []podconfig.Op{podconfig.ADD, podconfig.UPDATE, podconfig.DELETE, podconfig.REMOVE, podconfig.RECONCILE}
@@ -411,8 +408,8 @@ func lastOrigin(a pod.Actual, r pod.Record, here func(pod.Origin) pod.Origin) po
 	return o
 }
 
-// graceOf returns the longest grace of steps that stop a container, and otherwise where
-// there are none.
+// graceOf returns the longest grace of steps that stop a container, or otherwise if there are
+// none.
 func graceOf(steps []plan.Step, otherwise int64) int64 {
 	longest := int64(-1)
 	for _, s := range steps {

@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// looker is a runtime that shows pods or fails.
+// looker is an observer that returns pods or fails.
 type looker struct {
 	pods []pod.Actual
 	err  error
@@ -32,7 +32,7 @@ func (l looker) Pod(context.Context, pod.Key) (pod.Actual, error) {
 }
 func (l looker) Ready(context.Context) (pod.RuntimeReady, error) { return pod.RuntimeReady{}, l.err }
 
-// said is a source that says one thing.
+// said is a source with a fixed snapshot.
 type said struct {
 	name  string
 	files []source.File
@@ -50,8 +50,8 @@ func (s said) Sets(context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// lookSpec returns the wanted pod NAME with one container c of the given image,
-// as written in a/NAME.yaml.
+// lookSpec returns the desired pod NAME with one container c of the given image, as parsed
+// from a/NAME.yaml.
 func lookSpec(name, image string, edit ...func(*v1.Pod)) *pod.Spec {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
@@ -74,7 +74,7 @@ func runs(s *pod.Spec) pod.Actual {
 	}
 }
 
-// with returns a with one more container that runs.
+// with returns a with one more running container.
 func with(a pod.Actual, name string) pod.Actual {
 	a.Containers[name] = pod.Container{ID: name, Name: name, SandboxID: a.Sandbox.ID, Hash: "v1-x", State: pod.StateRunning}
 	return a
@@ -84,7 +84,7 @@ func fileOf(s *pod.Spec) source.File {
 	return source.File{File: s.Origin.File, Pods: []*pod.Spec{s}}
 }
 
-// summary puts a forecast into lines.
+// summary formats a forecast as lines.
 func summary(f Forecast) []string {
 	var out []string
 	for _, c := range f.Changes {

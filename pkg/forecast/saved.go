@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Saved is a merged set that an earlier merge wrote: pods by the names they have on the
-// node, and what can be compared of the config objects.
+// Saved is a merged set that an earlier merge wrote: pods by their names on the node, and the
+// comparable part of the config objects.
 type Saved struct {
 	Pods    []*pod.Spec
 	objects map[objectKey]savedObject
@@ -23,8 +23,7 @@ type Saved struct {
 
 type objectKey struct{ kind, namespace, name string }
 
-// savedObject is a config object; of one that was saved with values redacted, its
-// sum alone.
+// savedObject is a config object. One that was saved with redacted values has its sum only.
 type savedObject struct {
 	object *pod.Object
 	sum    pod.ObjectSum
@@ -129,7 +128,7 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 		}
 		s.Data[k] = raw
 	}
-	for k, text := range in.StringData { // stringData wins over data, as the API has it
+	for k, text := range in.StringData { // stringData wins over data, as in the API
 		s.Data[k] = []byte(text)
 		delete(redacted, k)
 	}
@@ -148,9 +147,9 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 	return savedObject{sum: sum}, nil
 }
 
-// bound returns a saved pod bound to what was saved of the objects it names. A set holds
-// one object of a name, of any source: where now is bound to another source's, the set
-// does not have what that was, and it counts as unchanged.
+// bound returns a saved pod bound to the saved objects it names. A set holds one object of a
+// name, of any source. If now is bound to another source's object, the set does not have its
+// old content, and it counts as unchanged.
 func (s *Saved) bound(was, now *pod.Spec, state *podconfig.Merged) *pod.Spec {
 	var objects []*pod.Object
 	var sums []pod.ObjectSum

@@ -2,13 +2,13 @@ package podview
 
 import "github.com/nodectl/nodectl/pkg/pod"
 
-// MinGrace is the least a container is given to end, in seconds (C-1.23.5).
+// MinGrace is the least time a container gets to exit, in seconds (C-1.23.5).
 const MinGrace = 2
 
-// defaultGrace is the API's, for what runs and carries none.
+// defaultGrace is the API's default, for a running pod without a known grace.
 const defaultGrace = 30
 
-// Grace returns how many seconds the pod on the node is given to end: by the spec that it was
+// Grace returns how many seconds the pod on the node has to stop: by the spec that it was
 // made from (deletion grace first, C-1.23.1), else by the annotation of its newest sandbox
 // that has one, else by the desired spec, else 30. Either spec may be nil.
 func Grace(made, want *pod.Spec, have pod.Actual) int64 {
@@ -43,8 +43,8 @@ func specGrace(spec *pod.Spec) (int64, bool) {
 	return 0, false
 }
 
-// StopGrace returns how many seconds the stop of the whole pod was given: as the request
-// for it says, else Grace.
+// StopGrace returns how many seconds the stop of the whole pod was given: by its request,
+// else by Grace.
 func StopGrace(rec pod.Record, have pod.Actual) int64 {
 	if rec.StopGrace != nil {
 		return *rec.StopGrace

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// State is a pod as one of its instances: which of the sandboxes and containers that the
-// runtime shows count for it.
+// State is a pod as one of its instances: it decides which of the sandboxes and containers
+// that the runtime shows count.
 type State struct {
 	want   *pod.Spec
 	have   pod.Actual
@@ -21,18 +21,18 @@ type State struct {
 	health pod.Health
 
 	recorded int
-	instance int            // 0: every instance
+	instance int            // 0: all instances
 	numbers  map[string]int // of the instance, by sandbox ID; 0: not known
-	sandbox  *pod.Sandbox   // the one whose containers need no other one
+	sandbox  *pod.Sandbox   // the one whose containers do not have to be created again
 }
 
-// ToPlan returns the state by which steps are decided: of the newest instance, at least
-// the first one; of none where want is nil.
+// ToPlan returns the state for planning steps: of the newest instance, at least the first
+// one; of none where want is nil.
 //
-// It differs from ToReport in two ways. A sandbox that carries no number is of the
-// recorded instance: steps need one answer. And a sandbox counts only while it is ready
-// and of this instance: in another one the init containers run again (C-1.20.9), and
-// all others start again.
+// It differs from ToReport in two ways. A sandbox without an instance number is of the
+// recorded instance: steps need one answer. And a sandbox counts only while it is ready and
+// of this instance: in another one the init containers run again (C-1.20.9), and all others
+// start again.
 func ToPlan(want *pod.Spec, have pod.Actual, rec pod.Record, health pod.Health) *State {
 	s := &State{want: want, have: have, made: rec.Want, lives: rec.Lives, health: health, recorded: rec.Instance}
 	s.number(s.InstanceOf)
@@ -42,7 +42,7 @@ func ToPlan(want *pod.Spec, have pod.Actual, rec pod.Record, health pod.Health) 
 	return s
 }
 
-// Next returns the state of the same pod as its next instance, of which nothing exists.
+// Next returns the state of the same pod as its next instance, which has no containers yet.
 func (s *State) Next() *State {
 	next := *s
 	next.be(s.instance + 1)
@@ -56,13 +56,13 @@ func (s *State) be(instance int) {
 	}
 }
 
-// ToReport returns the state that a status is made of: of an instance, or of all of them
-// where that is 0. want is never nil.
+// ToReport returns the state for a status: of one instance, or of all of them where instance
+// is 0. want is never nil.
 //
-// It differs from ToPlan in two ways. A sandbox that carries no number is of any
-// instance: no end and no restart count is lost with an annotation. And the newest
-// sandbox counts until another one exists, ready or not: how its containers ended is
-// still to be reported.
+// It differs from ToPlan in two ways. A sandbox without an instance number is of any
+// instance: no exit and no restart count is lost with an annotation. And the newest sandbox
+// counts until another one exists, ready or not: the exits of its containers are still to be
+// reported.
 func ToReport(want *pod.Spec, have pod.Actual, lives map[string]pod.Life, health pod.Health, instance int) *State {
 	s := &State{want: want, have: have, lives: lives, health: health, instance: instance, sandbox: have.Sandbox}
 	s.number(func(b *pod.Sandbox) int { return b.Instance })
@@ -82,8 +82,8 @@ func (s *State) number(of func(*pod.Sandbox) int) {
 // Instance is the number of the instance that the state is of.
 func (s *State) Instance() int { return s.instance }
 
-// InstanceOf returns the instance of a sandbox as steps count it: the recorded one for a
-// sandbox that carries no number.
+// InstanceOf returns the instance of a sandbox for planning: the recorded one for a sandbox
+// without a number.
 func (s *State) InstanceOf(b *pod.Sandbox) int {
 	if b.Instance > 0 {
 		return b.Instance
@@ -112,10 +112,10 @@ func (s *State) newest() int {
 	return n
 }
 
-// counts reports whether something of instance n, 0 for not known, counts.
+// counts reports whether instance n counts for this state; 0 is not known, and does.
 func (s *State) counts(n int) bool { return n == 0 || s.instance == 0 || n == s.instance }
 
-// Owns reports whether a container belongs to the instance. One whose sandbox is gone
+// Owns reports whether a container belongs to the instance. A container whose sandbox is gone
 // does: its instance is not known.
 func (s *State) Owns(c pod.Container) bool { return s.counts(s.numbers[c.SandboxID]) }
 
@@ -134,8 +134,8 @@ func (s *State) InSandbox(c pod.Container) bool {
 // SandboxReady reports whether the sandbox that counts is ready.
 func (s *State) SandboxReady() bool { return s.sandbox != nil && s.sandbox.Ready }
 
-// HadSandbox reports whether the instance has had a sandbox, as far as the runtime shows:
-// steps do not judge such an instance again (C-1.31.5).
+// HadSandbox reports whether the instance has had a sandbox, as far as the runtime shows.
+// Such an instance is not judged again (C-1.31.5).
 func (s *State) HadSandbox() bool {
 	for _, n := range s.numbers {
 		if s.counts(n) {
@@ -145,15 +145,15 @@ func (s *State) HadSandbox() bool {
 	return false
 }
 
-// HasNewestSandbox reports whether the newest sandbox is of the instance. A status takes
-// that for the beginning of the instance: it waits while only an older sandbox is.
+// HasNewestSandbox reports whether the newest sandbox is of the instance. The status of an
+// instance waits while only an older sandbox exists.
 func (s *State) HasNewestSandbox() bool {
 	b := s.have.Sandbox
 	return b != nil && s.counts(s.numbers[b.ID])
 }
 
-// HasRun reports whether a container of the instance has been started: that one was
-// created proves nothing.
+// HasRun reports whether a container of the instance has been started; a created one does not
+// count.
 func (s *State) HasRun() bool {
 	for name := range s.have.Containers {
 		if c, ok := s.Container(name); ok && c.State != pod.StateCreated {
@@ -163,7 +163,7 @@ func (s *State) HasRun() bool {
 	return false
 }
 
-// RegularContainerCreated reports whether a regular container was made in the sandbox:
+// RegularContainerCreated reports whether a regular container was created in the sandbox:
 // then the init containers have had their turn (C-1.20.2).
 func (s *State) RegularContainerCreated() bool {
 	return slices.ContainsFunc(s.want.Pod.Spec.Containers, func(c v1.Container) bool {
@@ -189,9 +189,9 @@ func (s *State) CurrentInit() int {
 	return 0
 }
 
-// Initialized reports whether the init containers are done (C-1.20.2): their turn is
-// over, or the last one has completed, or started where it is a sidecar, as hasStarted
-// says of a running one.
+// Initialized reports whether the init containers are done (C-1.20.2): a regular container
+// was created, or the last init container has completed. A sidecar in last place must run,
+// and hasStarted must be true for it.
 func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) bool {
 	list := s.want.Pod.Spec.InitContainers
 	turn := s.CurrentInit()
@@ -209,9 +209,8 @@ func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) 
 	return turn == len(list)
 }
 
-// Probed returns the result of a probe of a running container, as its thresholds have it;
-// known is false before the first one. A result for another container of this name says
-// nothing.
+// Probed returns the result of a probe of a running container, thresholds applied; known is
+// false before the first one. A result for another container of this name does not count.
 func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
 	results := map[pod.ProbeKind]map[string]pod.Verdict{pod.Startup: s.health.Started, pod.Readiness: s.health.Ready, pod.Liveness: s.health.Live}
 	v, known := results[kind][r.Name]
@@ -219,10 +218,10 @@ func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
 	return known && v.OK, known
 }
 
-// HasStarted reports whether the startup probe of a running container, where it has one,
-// has passed. before counts until the probe has a result: false for steps, which follow
-// only on a result; what was reported of this container for a status, so that nothing
-// flips when the agent restarts.
+// HasStarted reports whether a running container has passed its startup probe, or has none.
+// before is the result until the probe has one. For planning it is false: the next container
+// needs a result. For a status it is what was last reported of this container, so that
+// nothing flips when the agent restarts.
 func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 	if c.StartupProbe == nil {
 		return true
@@ -233,23 +232,23 @@ func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 	return before
 }
 
-// Restarts is the restart decision for a container that ended (C-1.21); all says that
-// every container of the pod restarts with it.
+// Restarts reports whether a container that exited restarts (C-1.21); all says that every
+// container of the pod restarts with it.
 func (s *State) Restarts(c pod.Container) (restart, all bool) {
 	spec, _ := s.want.Container(c.Name)
 	return s.lives[c.ID].Restarts(s.want.Pod.Spec.RestartPolicy, spec, c.ExitCode)
 }
 
-// RestartsAll reports whether a container of the sandbox has ended by a rule that
-// restarts all containers (C-1.21.3).
+// RestartsAll reports whether a container of the sandbox has exited by a rule that restarts
+// all containers (C-1.21.3).
 func (s *State) RestartsAll(c pod.Container) bool {
 	_, all := s.Restarts(c)
 	return all && c.State == pod.StateExited && s.InSandbox(c)
 }
 
-// Changed reports whether a container was made from another definition than the wanted
-// one. A hash that was made by other rules says nothing: then the spec of the record is
-// compared, and without one nothing changed, so that no upgrade restarts a container.
+// Changed reports whether a container was made from another definition than the desired one.
+// Hashes of different versions cannot be compared: then the recorded spec is, and without one
+// nothing changed, so that no upgrade restarts a container.
 func (s *State) Changed(c pod.Container) bool {
 	switch want := s.want.ContainerHash(c.Name); {
 	case !s.MayHaveChanged(c):
@@ -261,22 +260,21 @@ func (s *State) Changed(c pod.Container) bool {
 	return slices.Contains(names, c.Name)
 }
 
-// MayHaveChanged is Changed for a status, which has no spec of a record to compare with:
-// a hash that was made by other rules may stand for an edit. A phase that would be final
-// is not reported of a pod that may go on.
+// MayHaveChanged is Changed for a status, which has no recorded spec to compare with: a hash
+// of another version may mean an edit. So no final phase is reported of a pod that may
+// continue.
 func (s *State) MayHaveChanged(c pod.Container) bool {
 	want := s.want.ContainerHash(c.Name)
 	return c.Hash != "" && want != "" && c.Hash != want
 }
 
-// MayRun reports whether any container of the pod may run, of whatever instance: steps
-// stop all of them.
+// MayRun reports whether any container of the pod may run, of any instance: steps stop all of
+// them.
 func MayRun(have pod.Actual) bool {
 	return slices.ContainsFunc(All(have), pod.Container.MayRun)
 }
 
-// ContainersRunning is MayRun for the newest containers: what the agent says of the pod
-// is about those.
+// ContainersRunning is MayRun for the newest container of each name: the agent reports those.
 func ContainersRunning(have pod.Actual) bool {
 	for _, c := range have.Containers {
 		if c.MayRun() {
@@ -291,9 +289,9 @@ func Running(have pod.Actual) bool {
 	return have.Sandbox != nil && have.Sandbox.Ready || ContainersRunning(have)
 }
 
-// AnyLeft reports whether something of the instance has not ended. A status counts a
-// container that was only created, and the sandbox: the end of the pod is reported when
-// nothing is left to end (C-1.27.10).
+// AnyLeft reports whether something of the instance has not exited. For a status, a created
+// container and the sandbox count: the end of the pod is reported when nothing of it is left
+// (C-1.27.10).
 func (s *State) AnyLeft() bool {
 	for _, c := range s.have.Containers {
 		if s.Owns(c) && c.State != pod.StateExited {
@@ -317,15 +315,15 @@ func All(have pod.Actual) []pod.Container {
 	return all
 }
 
-// Duplicates is what lives beside the newest sandbox and the newest container of each
-// name: it is ended before the pod goes on or can have ended (I1).
+// Duplicates are what runs beside the newest sandbox and the newest container of each name.
+// Steps end them before the pod continues or terminates (I1).
 type Duplicates struct {
 	Older     []pod.Container // older containers that have not exited
 	Outside   []pod.Container // newest ones outside the newest sandbox that have not exited, by name
 	Sandboxes []pod.Sandbox   // older ones that are ready
 }
 
-// DuplicatesOf returns what there is twice.
+// DuplicatesOf returns the duplicates of a pod.
 func DuplicatesOf(have pod.Actual) (d Duplicates) {
 	for _, c := range have.Dead {
 		if c.State != pod.StateExited {
@@ -345,5 +343,5 @@ func DuplicatesOf(have pod.Actual) (d Duplicates) {
 	return d
 }
 
-// Any reports whether there is anything twice.
+// Any reports whether there are any duplicates.
 func (d Duplicates) Any() bool { return len(d.Older)+len(d.Outside)+len(d.Sandboxes) > 0 }

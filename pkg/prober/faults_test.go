@@ -42,7 +42,7 @@ func TestF81_WaitingProbesCostNothing(t *testing.T) {
 	})
 }
 
-// One probe that hangs, whatever its period, keeps no other from its time.
+// One probe that hangs, whatever its period, does not delay any other.
 func TestF81_SlowProbeDelaysNobody(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("slow readiness", hung(45*time.Second))
@@ -82,8 +82,8 @@ func TestF81_ProbesAreCappedPerPod(t *testing.T) {
 	})
 }
 
-// With every slot of the node taken by probes that hang, a healthy pod's probe
-// waits no longer than those may take, and commands do not wait for connections.
+// When hanging probes take every slot of the node, a healthy pod's probe waits no longer than
+// their timeout, and commands do not wait for connections.
 func TestF81_HungProbesStarveNobody(t *testing.T) {
 	probing(t, func(w *ward) {
 		for i := range 2 * netSlots {
@@ -128,7 +128,7 @@ func TestF81_CommandsAreCappedPerNode(t *testing.T) {
 	})
 }
 
-// A probe whose container is gone is called off, and gives its slot back.
+// A probe whose container is gone is cancelled, and frees its slot.
 func TestF81_ProbeOfWhatIsGoneIsCalledOff(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", hung(time.Hour))
@@ -143,9 +143,8 @@ func TestF81_ProbeOfWhatIsGoneIsCalledOff(t *testing.T) {
 	})
 }
 
-// F5: the process stands still for 30 s while a probe runs. What the probe says
-// then is thrown away, the periods that were missed are not made up for, and
-// nobody's health changes.
+// F5: the process is stopped for 30 s while a probe runs. The prober discards that probe's
+// result, does not make up for missed periods, and changes no container's health.
 func TestF5_ResultOverAGapIsThrownAway(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -178,7 +177,7 @@ func TestF5_SlowResultWithoutGapCounts(t *testing.T) {
 	})
 }
 
-// A gap in which no probe ran throws nothing away.
+// A gap in which no probe ran discards nothing.
 func TestF5_GapWithNothingRunning(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -192,7 +191,7 @@ func TestF5_GapWithNothingRunning(t *testing.T) {
 	})
 }
 
-// A panic of one probe is that probe's trouble, said once.
+// A panic of one probe affects only that probe, and is logged once.
 func TestF8_PanicOfAProbeIsItsOwn(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", func(context.Context) error { panic("bug") })
@@ -206,8 +205,7 @@ func TestF8_PanicOfAProbeIsItsOwn(t *testing.T) {
 	})
 }
 
-// Whatever targets come and go, what is kept is what there is: nothing of pods
-// that are gone.
+// However targets are added and removed, the prober keeps nothing of pods that are gone.
 func TestProberForgetsWhatIsGone(t *testing.T) {
 	now := time.Now()
 	all := newSchedule(now, slog.New(slog.DiscardHandler), func(Target, string, string) {})
@@ -239,8 +237,8 @@ func TestProberForgetsWhatIsGone(t *testing.T) {
 	}
 }
 
-// A probe that runs while it is edited says nothing: what it asked is asked no more. An
-// edit that mends a liveness probe would else end the container (F81).
+// The result of a probe that was edited while it ran does not count. Otherwise an edit that
+// repairs a liveness probe would end the container (F81).
 func TestF81_EditedProbeDoesNotCount(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("c liveness", hung(5*time.Second))

@@ -22,10 +22,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// How many probes run at once, at most (F81). A probe that waits for a slot loses time
-// only, and no more of it than the running probes may take.
+// How many probes run at once, at most (F81). A probe that waits for a slot is only delayed,
+// at most by the time that the running probes take.
 const (
-	// execSlots are the node's: every command costs the runtime processes.
+	// execSlots are the node's: every command costs processes of the runtime.
 	execSlots = 32
 	// netSlots are the node's: a connection costs little, and a node whose pod
 	// network is down has many that hang.
@@ -42,8 +42,8 @@ const heartbeat = 250 * time.Millisecond
 // Runner runs one probe once.
 type Runner interface {
 	// Probe returns nil on success, or a *pod.ProbeWarning. A *pod.ProbeFailure is the
-	// container's answer; any other error is the runner's own trouble, and says nothing
-	// about the container (C-1.29.7).
+	// container's answer; any other error is a failure to run the probe, and does not count
+	// (C-1.29.7).
 	Probe(ctx context.Context, r pod.ProbeRequest) error
 }
 
@@ -61,7 +61,7 @@ type Target struct {
 	Ready       bool // as in the container's status
 }
 
-// Equal reports whether two targets are probed alike.
+// Equal reports whether two targets need the same probes.
 func (t Target) Equal(o Target) bool {
 	return t.Kind == o.Kind && t.ContainerID == o.ContainerID && t.PodIP == o.PodIP &&
 		t.Started == o.Started && t.Ready == o.Ready &&

@@ -18,8 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ward is what the prober's tests probe: it answers for every container, and
-// writes down when it was asked.
+// ward answers the probes of every container, and records when each ran.
 type ward struct {
 	t     *testing.T
 	begin time.Time
@@ -27,7 +26,7 @@ type ward struct {
 
 	mu      sync.Mutex
 	text    strings.Builder                        // of the log
-	answers map[string]func(context.Context) error // by container and kind; none is well
+	answers map[string]func(context.Context) error // by container and kind; nil succeeds
 	asked   []string                               // "1.5s web readiness"
 	now     int                                    // running
 	most    int                                    // running at once
@@ -36,7 +35,7 @@ type ward struct {
 	said    []string // statuses: "1.5s web readiness true"
 }
 
-// probing runs f beside a prober, in a bubble, from second zero.
+// probing runs f beside a prober, in a bubble, from time zero.
 func probing(t *testing.T, f func(w *ward)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,14 +72,14 @@ func probing(t *testing.T, f func(w *ward)) {
 	})
 }
 
-// Write takes the prober's log.
+// Write receives the prober's log.
 func (w *ward) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text.Write(line)
 }
 
-// sees looks at the ward while nobody writes to it.
+// sees reads the ward under its lock.
 func sees[V any](w *ward, f func() V) V {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +91,7 @@ func (w *ward) running() int   { return sees(w, func() int { return w.now }) }
 func (w *ward) atOnce() int    { return sees(w, func() int { return w.most }) }
 func (w *ward) wakeups() int   { return sees(w, func() int { return w.wakes }) }
 
-// jump puts the prober's clock ahead.
+// jump advances the prober's clock.
 func (w *ward) jump(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,14 +127,14 @@ func kindOf(r pod.ProbeRequest) pod.ProbeKind {
 	return pod.Readiness
 }
 
-// answer sets what a container's probe gets from now on.
+// answer sets the result of a container's probe from now on.
 func (w *ward) answer(name string, f func(context.Context) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answers[name] = f
 }
 
-// pass lets time go by.
+// pass advances the time.
 func (w *ward) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 // tell sends a pod's targets and waits until they are taken.
@@ -144,8 +143,7 @@ func (w *ward) tell(name string, list ...Target) {
 	synctest.Wait()
 }
 
-// questions and sayings return what was asked and published since they were last
-// looked at.
+// questions and sayings return the probes that ran and the statuses since the last call.
 func (w *ward) questions() []string { return w.take(&w.asked) }
 func (w *ward) sayings() []string   { return w.take(&w.said) }
 
@@ -158,7 +156,7 @@ func (w *ward) take(list *[]string) []string {
 	return got
 }
 
-// cmpTimes orders by time, then by name: what happens in one instant has no order.
+// cmpTimes orders by time, then by name: events at the same time have no order.
 func cmpTimes(a, b string) int {
 	ta, na, _ := strings.Cut(a, " ")
 	tb, nb, _ := strings.Cut(b, " ")
@@ -177,8 +175,8 @@ func (w *ward) want(got []string, want ...string) {
 	}
 }
 
-// patient returns the container of the tests: all three probes, each with its own
-// period, of one failure unless told otherwise.
+// patient returns the container of the tests: all three probes, each with its own period and
+// a failure threshold of 1.
 func patient(name string, edit ...func(*v1.Container)) *v1.Container {
 	every := func(seconds int32) *v1.Probe {
 		return &v1.Probe{PeriodSeconds: seconds, FailureThreshold: 1, SuccessThreshold: 1, TimeoutSeconds: 1,
@@ -191,14 +189,13 @@ func patient(name string, edit ...func(*v1.Container)) *v1.Container {
 	return c
 }
 
-// aim returns the target of a container that starts now, ready once it is
-// started.
+// aim returns the target of a container that starts now; it is ready if it has started.
 func (w *ward) aim(kind pod.ProbeKind, c *v1.Container, started bool) Target {
 	return Target{Key: pod.Key{Name: c.Name}, Kind: kind, Container: c, ContainerID: "id-" + c.Name,
 		StartedAt: time.Now(), Started: started, Ready: started}
 }
 
-// all returns the three targets of a container whose life began at began.
+// all returns the three targets of a container that started at began.
 func (w *ward) all(c *v1.Container, began time.Time, started, ready bool) []Target {
 	var list []Target
 	for _, kind := range []pod.ProbeKind{pod.Readiness, pod.Liveness, pod.Startup} {
@@ -215,7 +212,7 @@ var (
 	unable = func(context.Context) error { return errors.New("trouble") }
 )
 
-// hung does not answer for d, unless it is called off.
+// hung does not answer for d, unless it is cancelled.
 func hung(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -237,10 +234,10 @@ func TestC_1_29_6_StartupProbeComesFirst(t *testing.T) {
 		w.want(w.questions(), "0s web startup", "4s web startup", "8s web startup")
 		w.answer("web startup", nil)
 		w.pass(20 * time.Second)
-		w.want(w.questions(), "12s web startup") // and no more: it has said its word
+		w.want(w.questions(), "12s web startup") // and no more: it has its final result
 		w.want(w.sayings(), "12s web startup true")
 
-		w.tell("web", w.all(c, began, true, false)...) // the worker has seen it
+		w.tell("web", w.all(c, began, true, false)...) // the worker has read it
 		w.pass(15 * time.Second)
 		w.want(w.questions(), "29s web liveness", "29s web readiness", "39s web liveness", "39s web readiness")
 		w.want(w.sayings(), "29s web readiness true")
@@ -258,7 +255,7 @@ func TestC_1_29_9_OnHoldAfterTheLastWord(t *testing.T) {
 		w.want(w.questions(), "0s web liveness", "10s web liveness")
 		w.want(w.sayings(), "10s web liveness false")
 
-		live.Ready = false // news of the same life changes nothing
+		live.Ready = false // an update of the same container changes nothing
 		w.tell("web", live)
 		w.pass(time.Minute)
 		w.want(w.questions())
@@ -279,8 +276,8 @@ func TestC_1_29_9_OnHoldAfterTheLastWord(t *testing.T) {
 	})
 }
 
-// A startup probe that is still under way when its container counts as started
-// says nothing any more.
+// The result of a startup probe that still runs when its container counts as started is
+// ignored.
 func TestC_1_29_6_LateStartupResultIsIgnored(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -304,9 +301,9 @@ func TestC_1_29_8_ThresholdsAndPeriods(t *testing.T) {
 		w.want(w.sayings(), "3s web readiness true") // C-1.29.5
 		w.answer("web readiness", ill)
 		w.pass(10 * time.Second)
-		w.want(w.sayings()) // one is not enough
+		w.want(w.sayings()) // one success is not enough
 		w.answer("web readiness", unable)
-		w.pass(10 * time.Second) // C-1.29.7: counted for nothing
+		w.pass(10 * time.Second) // C-1.29.7: does not count
 		w.answer("web readiness", ill)
 		w.pass(10 * time.Second)
 		w.want(w.sayings(), "33s web readiness false")
@@ -314,7 +311,7 @@ func TestC_1_29_8_ThresholdsAndPeriods(t *testing.T) {
 	})
 }
 
-// C-1.29.11: a pod that stops is told without liveness and startup targets.
+// C-1.29.11: a terminating pod has no liveness and startup targets.
 func TestC_1_29_11_OnlyReadinessGoesOnWhilePodStops(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -335,8 +332,8 @@ func TestC_1_29_11_OnlyReadinessGoesOnWhilePodStops(t *testing.T) {
 	})
 }
 
-// C-1.29.19: news of a container that is started and not ready asks it at once,
-// and its period begins there.
+// C-1.29.19: an update of a container that is started and not ready probes it at once, and
+// starts its period.
 func TestC_1_29_19_NewsOfAnUnreadyContainerAsksAtOnce(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -351,12 +348,12 @@ func TestC_1_29_19_NewsOfAnUnreadyContainerAsksAtOnce(t *testing.T) {
 		w.pass(10 * time.Second)
 		w.tell("web", w.all(c, began, true, true)[0])
 		w.pass(4 * time.Second)
-		w.want(w.questions(), "24s web readiness") // ready: nothing to hurry for
+		w.want(w.questions(), "24s web readiness") // ready: no early probe
 	})
 }
 
-// News does not shorten an initial delay, nor does the time before an adopted
-// container's first probe.
+// An update does not shorten an initial delay, nor the time before an adopted container's
+// first probe.
 func TestC_1_29_5_NewsDoesNotShortenTheDelay(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web", func(c *v1.Container) { c.ReadinessProbe.InitialDelaySeconds = 8 })
@@ -371,15 +368,15 @@ func TestC_1_29_5_NewsDoesNotShortenTheDelay(t *testing.T) {
 		began = time.Now() // 15s
 		w.tell("slow", w.all(d, began, false, false)[0])
 		w.pass(5 * time.Second)
-		w.tell("slow", w.all(d, began, true, false)[0]) // it opens before its delay is over
+		w.tell("slow", w.all(d, began, true, false)[0]) // it starts before its delay is over
 		w.pass(16 * time.Second)
 		w.tell("web")
 		w.want(w.questions(), "18s web readiness", "28s web readiness", "35s slow readiness")
 	})
 }
 
-// Containers that ran before the agent are first asked at random times of their
-// period, and news of them does not change that.
+// Containers that ran before the agent are first probed at random times of their period, and
+// updates do not change that.
 func TestC_1_29_3_AdoptedContainersAreSpread(t *testing.T) {
 	probing(t, func(w *ward) {
 		const containers = 50
@@ -414,7 +411,7 @@ func TestC_1_29_3_AdoptedContainersAreSpread(t *testing.T) {
 	})
 }
 
-// An edited probe holds from then on, also where the old one would have waited.
+// An edited probe takes effect at once, also where the old one would have waited.
 func TestEditedPeriodHoldsFromNowOn(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web", func(c *v1.Container) { c.LivenessProbe.PeriodSeconds = 3600 })
@@ -426,7 +423,8 @@ func TestEditedPeriodHoldsFromNowOn(t *testing.T) {
 	})
 }
 
-// Trouble that lasts is said once; that of a container's end is not.
+// A probe that cannot run is logged once if that lasts; at the end of a container it is not
+// logged.
 func TestC_1_29_7_LastingTroubleIsSaidOnce(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", unable)

@@ -18,14 +18,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/probe"
 )
 
-// Reasons of events, the kubelet's.
+// Reasons of events, as the kubelet has them.
 const (
 	reasonUnhealthy = "Unhealthy"
 	reasonWarning   = "ProbeWarning"
 )
 
 // schedule is every probe of the node, and when each is due. It belongs to the prober's
-// goroutine, which passes the time.
+// goroutine, which passes the time to it.
 type schedule struct {
 	log     *slog.Logger
 	event   func(t Target, reason, message string)
@@ -95,8 +95,8 @@ func (t *task) isOf(o Target) bool {
 }
 
 // noteStall discards the results of running probes when the prober woke up far later than
-// it meant to: the process was stopped, or the machine slept, and the probes had no fair
-// chance (F5).
+// planned: the process was stopped, or the machine slept, and the probes may have failed for
+// that (F5).
 func (s *schedule) noteStall(now time.Time) {
 	if !probe.Stalled(s.wakeUp, now) {
 		return
@@ -195,8 +195,8 @@ func (s *schedule) apply(t *task, err error) {
 	}
 }
 
-// report sends an event for every run that fails, below the threshold too (C-1.29.17). A
-// runtime that does not answer is the node's trouble, and no event of the pod.
+// report sends an event for every run that fails, below the threshold too (C-1.29.17). If the
+// runtime does not answer, that is the node's problem, and no event of the pod.
 func (s *schedule) report(t *task, err error) {
 	if err == nil || errors.Is(err, pod.ErrUnavailable) {
 		return
@@ -211,7 +211,7 @@ func (s *schedule) report(t *task, err error) {
 	s.event(t.Target, reasonUnhealthy, fmt.Sprintf("%s probe failed: %v", kind, err))
 }
 
-// title is a kind of probe at the beginning of a sentence.
+// title is a kind of probe with a capital letter.
 func title(k pod.ProbeKind) string { return strings.ToUpper(string(k[:1])) + string(k[1:]) }
 
 // plan gives a probe that does not run its next time, or none if it is not active.

@@ -1,10 +1,10 @@
 // Package startlimit limits how many pods start at once.
 //
-// The runtime's forks bind the machine, so more starts at once delay the first pods. But
-// a start also waits for the kernel, for disks and for an API server, and a machine with
-// few starts is idle meanwhile. So the limiter begins with a few slots. While pods wait,
-// each start that is done adds up to two more, up to a bound; when no pod waits, the
-// limit is the first one again. The first pods are early, and the last are not late.
+// The runtime's forks limit the machine, so more starts at once delay the first pods. But a
+// start also waits for the kernel, for disks and for an API server, and with few starts the
+// machine is idle meanwhile. So the limiter begins with a few slots. While pods wait, each
+// completed start adds up to two more, up to a maximum. When no pod waits, the limit falls
+// back to the first one. The first pods start early, and the last are not late.
 //
 // The one rule: Run owns the slots; callers ask over channels and never hold a lock.
 package startlimit
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// maxAddedSlots is how many slots the limiter adds at most: what many starts wait for is
-// mostly the one disk, whatever the number of cores.
+// maxAddedSlots is how many slots the limiter adds at most: many starts mostly wait for one
+// disk, whatever the number of cores.
 const maxAddedSlots = 7
 
 // How long a call may hold a start slot, see CallTimeout.
@@ -34,7 +34,7 @@ type Limiter struct {
 	withdrawals chan *Waiter
 	releases    chan bool // true: the pod has started
 
-	// average is how long a call lasts that starts something, in nanoseconds; 0 before
+	// average is the average duration of calls that start something, in nanoseconds; 0 before
 	// the first one has ended.
 	average atomic.Int64
 
@@ -51,7 +51,7 @@ type Waiter struct {
 	granted  chan struct{} // capacity 1: Run never waits for a waiter
 }
 
-// New returns a limiter with so many slots at first.
+// New returns a limiter with a first limit of slots.
 func New(slots int) *Limiter {
 	return &Limiter{requests: make(chan *Waiter), withdrawals: make(chan *Waiter), releases: make(chan bool), free: slots}
 }
@@ -120,10 +120,9 @@ func (l *Limiter) Release(ctx context.Context, started bool) {
 	}
 }
 
-// CallTimeout is how long a call that starts something may hold a start slot. A runtime
-// that hangs over one pod must not hold the others (F22), and a runtime that is slow with
-// all of them must not get more calls at once. So the timeout follows how long such calls
-// last.
+// CallTimeout is how long a call that starts something may hold a start slot. A runtime that
+// hangs over one pod must not block the others (F22). A runtime that is slow with all of them
+// must not get more calls at once. So the timeout follows the duration of such calls.
 func (l *Limiter) CallTimeout() time.Duration {
 	average := time.Duration(l.average.Load())
 	if average == 0 {
@@ -132,7 +131,7 @@ func (l *Limiter) CallTimeout() time.Duration {
 	return min(minCallTimeout+4*average, maxCallTimeout)
 }
 
-// RecordCall notes how long a call lasted that started something.
+// RecordCall records the duration of a call that started something.
 func (l *Limiter) RecordCall(d time.Duration) {
 	for {
 		old := l.average.Load()

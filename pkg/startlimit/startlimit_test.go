@@ -19,7 +19,7 @@ func limiting(t *testing.T, slots int, f func(ctx context.Context, t *testing.T,
 	})
 }
 
-// received reports whether the waiter has got its slot, which it then has taken.
+// received reports whether the waiter has got its slot, and takes it.
 func received(w *Waiter) bool {
 	select {
 	case <-w.Granted():
@@ -29,8 +29,8 @@ func received(w *Waiter) bool {
 	}
 }
 
-// Of a burst few start at first, and more with each that has started; a slot that is
-// given back for another reason adds none; the next burst begins with the first limit.
+// Few pods of a burst start at first, and more with each completed start. A slot that is
+// returned for another reason adds none. The next burst begins with the first limit.
 func TestLimiter_ManyWait_EachStartAddsSlots(t *testing.T) {
 	limiting(t, 3, func(ctx context.Context, t *testing.T, l *Limiter) {
 		burst := func() (waiting []*Waiter) {
@@ -43,7 +43,7 @@ func TestLimiter_ManyWait_EachStartAddsSlots(t *testing.T) {
 			}
 			return waiting
 		}
-		// granted takes what is granted now.
+		// granted takes the slots that are granted now.
 		granted := func(waiting *[]*Waiter) (n int) {
 			synctest.Wait()
 			*waiting = slices.DeleteFunc(*waiting, func(w *Waiter) bool {
@@ -112,7 +112,7 @@ func TestLimiter_SlotIsFree_HighestPriorityThenOldestGetsIt(t *testing.T) {
 	})
 }
 
-// A waiter that gives up, before or after its grant, costs no slot.
+// A waiter that withdraws, before or after its grant, costs no slot.
 func TestWithdraw_BeforeOrAfterTheGrant_CostsNoSlot(t *testing.T) {
 	limiting(t, 1, func(ctx context.Context, t *testing.T, l *Limiter) {
 		request := func() *Waiter {

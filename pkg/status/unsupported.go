@@ -12,28 +12,28 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// eventUnsupported is the reason of a pod with a field that the node does not support: the
-// kubelet has none.
+// eventUnsupported is the reason of a pod with a field that the node does not support. The
+// kubelet has no such reason.
 const eventUnsupported = "UnsupportedField"
 
-// Unsupported is what the node says of an API server's pod that it cannot run as the pod
+// Unsupported is the status and event of an API server's pod that the node cannot run as it
 // is written.
 type Unsupported struct {
 	Status v1.PodStatus
-	// Reason and Message are those of the event, and of the status.
+	// Reason and Message are those of the event and of the status.
 	Reason, Message string
-	// Final says that no change of the node would help: the pod has Failed.
+	// Final says that no change of the node would help: the pod is Failed.
 	Final bool
 	// Known says that the API server has the reason and the message already: they come
 	// back with every update of the pod, and need no event.
 	Known bool
 }
 
-// OfUnsupported returns the status of an API server's pod that has problems. A pod that
-// needs what the node does not have (an extended resource, a volume's driver) is Pending,
-// as a pod is for which the kubelet waits to mount volumes: a controller replaces a Failed
-// pod by the next one, without end. ok is false for a pod of which something has run: its
-// status stays as it was reported.
+// OfUnsupported returns the status of an API server's pod that has problems. A pod that needs
+// what the node does not have (an extended resource, a volume's driver) is Pending, like a
+// pod whose volumes the kubelet cannot mount yet: a controller would replace a Failed pod
+// again and again. ok is false for a pod of which something has run: its status stays as it
+// was reported.
 func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time.Time) (u Unsupported, ok bool) {
 	if len(problems) == 0 || p.Status.Phase != v1.PodPending && p.Status.Phase != "" || hasRun(&p.Status) {
 		return Unsupported{}, false
@@ -57,7 +57,7 @@ func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time
 	return u, true
 }
 
-// hasRun reports whether a container of the pod was made.
+// hasRun reports whether a container of the pod was created.
 func hasRun(s *v1.PodStatus) bool {
 	made := func(c v1.ContainerStatus) bool {
 		return c.ContainerID != "" || c.State.Waiting == nil && c.State != (v1.ContainerState{})
