@@ -58,8 +58,8 @@ func (e *entry) keepsUID() bool {
 // those with other resources (C-1.34.3), and those that need a new instance. It returns all
 // admitted pods as they are placed after that. A refused edit leaves the pod as it is, and is
 // judged again with each admission. No edit gets the room of a waiting pod, which an API
-// server has assigned to this node, nor the UID of a pod in want, which is not admitted yet.
-// The UIDs that it adds to node.UIDs hold for the pods in want.
+// server has assigned to this node. No edit gets the UID of a pod in want, which is not
+// admitted yet. The UIDs that it adds to node.UIDs hold for the pods in want.
 func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
 	node.Terminating = nil // an edit does not wait: only the current pods count
 	owners := make(map[string]*pod.Spec, len(want))

@@ -21,7 +21,7 @@ const (
 )
 
 // pullPatience is how long a pull may hold a start slot: a present image answers within it.
-// During a real pull the slot goes to another pod.
+// During a real pull another pod gets the slot.
 const pullPatience = 50 * time.Millisecond
 
 // result is the result of a plan's steps.
@@ -240,8 +240,8 @@ func (w *worker) make(ctx context.Context, f func() error) error {
 	return err
 }
 
-// call makes a call to the runtime, which may take long. After patience the worker's start
-// slot goes to another pod. call runs onNews, unless nil, when a newer spec or an operation
+// call makes a call to the runtime, which may take long. After patience it gives the worker's
+// start slot to another pod. It runs onNews, unless nil, when a newer spec or an operation
 // arrives meanwhile.
 func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
 	done := make(chan error, 1) // the call sends its result; the channel has room

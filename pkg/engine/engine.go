@@ -1,12 +1,11 @@
-// Package engine runs pods: a sync loop that dispatches what podconfig, the runtime and the
-// probes report, and one worker per pod that reads the pod, calls plan.Next and does the
-// steps.
+// Package engine runs pods. A sync loop dispatches what podconfig, the runtime and the probes
+// report. One worker per pod reads the pod, calls plan.Next and does the steps.
 //
 // It has two entry points: Run (serve) and Once (runonce). Both run the same loop; they
 // differ in when it ends. Read-only uses are elsewhere: package forecast for merge --dry-run,
 // package feed for watch.
 //
-// Who owns what, and which channels there are:
+// Owners and channels:
 //
 //	sync loop      owns the pods' table, the merged state, health and admission
 //	worker         owns everything it knows of its pod: record, trouble, status

@@ -229,9 +229,9 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 	})
 }
 
-// TestF75_ReportsSayWhosePodIsThere: while a pod is removed for another one of its name,
-// which may not start either, reports of the new one say that the old one is there, and when
-// nothing of it is left.
+// TestF75_ReportsSayWhosePodIsThere: a pod is removed for another one of its name, which may
+// not start either. Reports of the new one say that the old one is there, and when nothing of
+// it is left.
 func TestF75_ReportsSayWhosePodIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var said []string

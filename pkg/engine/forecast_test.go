@@ -78,8 +78,8 @@ type place struct {
 	spec  *pod.Spec
 }
 
-// plain returns a pod that is alone in exactly one healthy file of a readable layer, has no
-// dependencies in either direction, and was not touched by a row of this round.
+// plain returns a pod that is alone in exactly one healthy file of a readable layer. It has
+// no dependencies in either direction, and no row of this round has touched it.
 func (s *scenery) plain(want func(place) bool) (place, bool) {
 	var all []place
 	count := map[pod.Key]int{}

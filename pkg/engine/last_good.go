@@ -9,8 +9,8 @@ import (
 )
 
 // lastGoodWriter writes every layer's last good set to the disk, in a goroutine of its own: a
-// slow or full disk delays no pod. Changes that are not written yet are merged with later
-// ones, so a file that changes often is written as often as the disk takes it.
+// slow or full disk delays no pod. It merges changes that are not written yet with later
+// ones. So a file that changes often is written as often as the disk takes it.
 type lastGoodWriter struct {
 	sets  Sets
 	log   *slog.Logger

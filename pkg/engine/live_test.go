@@ -65,7 +65,7 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 }
 
 // TestLive_ShowsWhatIsSaid: once "All pods reported" is logged, a new reader sees all pods,
-// and a watching one has received them, even if the disk for statuses hangs.
+// and a watching one has received them. That holds even if the disk for statuses hangs.
 func TestLive_ShowsWhatIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))

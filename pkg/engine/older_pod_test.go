@@ -52,7 +52,7 @@ func (b *blocks) Take(uid string) error {
 }
 
 // A pod whose UID is edited again and again costs the node one block of user IDs and one
-// directory, even if the removal of the older ones fails for a time.
+// directory. That holds even if the removal of the older ones fails for a time.
 func TestEdit_OlderPodNotRemovedAtOnce_IsRemovedLater(t *testing.T) {
 	t.Parallel()
 	ownUsers := func(p *v1.Pod) { p.Spec.HostUsers = new(bool) }
@@ -80,8 +80,8 @@ func TestEdit_OlderPodNotRemovedAtOnce_IsRemovedLater(t *testing.T) {
 	}
 }
 
-// A pod claims the UID of a running pod, and then claims another UID, or is removed. What the
-// node keeps under the UID stays with the running pod.
+// A pod claims the UID of a running pod, and then claims another UID, or is removed. The
+// directory, record and users of that UID stay with the running pod.
 func TestEdit_UIDOfAnotherPod_RemovesNothingOfIt(t *testing.T) {
 	t.Parallel()
 	ownUsers := func(p *v1.Pod) { p.Spec.HostUsers = new(bool) }

@@ -46,7 +46,7 @@ func (o *operation) reply(err error) {
 }
 
 // Restart stops containers of a pod, each with its preStop hook and its grace, or with the
-// given one, and starts them again in the same sandbox. Restart policy and back-off do not
+// given one. It starts them again in the same sandbox. Restart policy and back-off do not
 // apply; the restart counts rise. Without names, it restarts all running regular containers
 // and sidecars. It returns when the request has been recorded: this agent, or the next one,
 // completes it. An error is ErrNoPod, a *RefusedError, or a timeout at the end of ctx, or

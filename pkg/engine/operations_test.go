@@ -209,9 +209,9 @@ func TestDeleteOfAWantedPod(t *testing.T) {
 	})
 }
 
-// TestDelete_PodIsWanted_PlanSaysWhoAskedForIt: the reason of the stop is the request, in the
-// log and in a plan computed beside the agent, also after a restart of the agent. The next
-// instance does not carry it.
+// TestDelete_PodIsWanted_PlanSaysWhoAskedForIt: the reason of the stop is the request. The
+// log and a plan computed beside the agent show it, also after a restart of the agent. The
+// next instance does not carry it.
 func TestDelete_PodIsWanted_PlanSaysWhoAskedForIt(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

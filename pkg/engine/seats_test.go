@@ -291,8 +291,8 @@ func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
 	})
 }
 
-// A pod that has terminated, as its API server shows it, is not run by an agent without a
-// record of it, and takes no room.
+// A pod has terminated, as its API server shows it. An agent without a record of it does not
+// run it, and it takes no room.
 func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := ofServer(mkpod("job", hostPort(8080), policy(v1.RestartPolicyNever)))

@@ -25,8 +25,8 @@ const (
 )
 
 // layerPatience is how long the first dispatch waits for layers that have neither answered
-// nor failed, so that a later layer's pod is not started only to be replaced by an earlier
-// layer's of the same name a moment later.
+// nor failed. Otherwise a later layer's pod would start, only to be replaced a moment later
+// by an earlier layer's of the same name.
 const layerPatience = 500 * time.Millisecond
 
 // observePatience is how long after the first dispatch the loop waits for pods that cannot be

@@ -31,8 +31,8 @@ func (noMounts) Put(context.Context, *pod.Spec, pod.Place, int) error {
 }
 
 // TestF34_OnceSaysWhichStepFails: a pod that does not reach the state in time is reported
-// with its failing step, by the name of the kubelet's event or waiting reason, and with the
-// error (C-1.22.2, C-1.22.9).
+// with its failing step and the error. The reason is that of the kubelet's event or waiting
+// state (C-1.22.2, C-1.22.9).
 func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 	refuses := func(method, text string) func(m *machine) {
 		return func(m *machine) {

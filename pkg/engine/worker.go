@@ -226,9 +226,9 @@ func (p *presence) confirm(have pod.Actual, now time.Time) bool {
 	return true
 }
 
-// loops reports whether the same steps succeeded repeatedly without effect. A runtime that
-// does not do what it reports, or a sandbox that exits as soon as it is made, must not cause
-// a loop without a pause.
+// loops reports whether the same steps succeeded repeatedly without effect: the runtime does
+// not do what it reports, or a sandbox exits as soon as it is made. The worker must not
+// repeat them without a pause.
 func (p *progress) loops(steps []plan.Step) bool {
 	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
 		return false // their content may change at any rate

@@ -166,7 +166,7 @@ func (l *Live) wakeAll() {
 	}
 }
 
-// join makes a reader whose queue begins after the state of this moment, and a function
+// join makes a reader whose queue begins after the current state. It also returns a function
 // that returns that state as updates, which may take a while.
 func (l *Live) join(mode podconfig.Mode, limit int) (r *reader, current func() []*Update) {
 	r = &reader{mode: mode, limit: limit, room: limit, wake: make(chan struct{}, 1)}
@@ -224,7 +224,7 @@ func (l *Live) wait(ctx context.Context, r *reader, timeout time.Time) bool {
 	return true
 }
 
-// take takes the oldest update out of the reader's queue, nil when it is empty, and
+// take takes the oldest update out of the reader's queue, nil when it is empty. It also
 // returns when the next layer will not have answered in time.
 func (l *Live) take(r *reader) (u *Update, timeout time.Time, ended bool) {
 	l.mu.Lock()

@@ -9,10 +9,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Watch yields the updates of the layers of config as they happen, until ctx is done, the
-// caller leaves the loop, or no layer can change any more. It never blocks a source: a
-// caller more than 1,024 updates behind gets DROPPED with their count and then the whole
-// set. A layer that has not answered for 5 s is an ERROR, until it answers.
+// Watch yields the updates of the layers of config as they happen. It ends when ctx is done,
+// the caller leaves the loop, or no layer can change any more. It never blocks a source: a
+// caller more than 1,024 updates behind gets DROPPED with their count and then the whole set.
+// A layer that has not answered for 5 s is an ERROR, until it answers.
 func Watch(ctx context.Context, config *podconfig.PodConfig) iter.Seq[Update] {
 	return watch(ctx, config.Layers(), config.Batches, watchLimit)
 }

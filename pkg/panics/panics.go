@@ -38,9 +38,8 @@ func Repanic(err error) {
 	}
 }
 
-// Of returns the panic in the chain of err; ok is false if there is none. A panic that
-// was raised again by Repanic comes back as it happened first: that stack is the one
-// to read.
+// Of returns the panic in the chain of err; ok is false if there is none. For a panic that
+// Repanic raised again it returns the first one: its stack shows the cause.
 func Of(err error) (p *Error, ok bool) {
 	p, ok = errors.AsType[*Error](err)
 	if !ok {

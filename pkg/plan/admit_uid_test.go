@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A pod that claims the UID of another pod, which comes from its name or from an API server,
-// is refused, also if its priority is higher and it is judged first.
+// A pod that claims the UID of another pod is refused, if that one's UID comes from its name
+// or from an API server. It is refused also if its priority is higher and it is judged first.
 func TestAdmit_ClaimedUID_YieldsToItsOwner(t *testing.T) {
 	t.Parallel()
 	make := func(source, name, uid string, priority int32) *pod.Spec {

@@ -14,8 +14,8 @@ import (
 // jumps are changes of the clock between two reads.
 var jumps = []time.Duration{0, time.Second, -time.Second, time.Hour, -time.Hour, 10 * 365 * 24 * time.Hour, -10 * 365 * 24 * time.Hour}
 
-// TestF14_JumpingClockCostsNoContainer: however the clock changes between two reads, running
-// containers continue, a crashed container restarts within its longest delay, and a stop
+// TestF14_JumpingClockCostsNoContainer changes the clock between two reads. Running
+// containers continue, and a crashed container restarts within its longest delay. A stop
 // takes at most its grace, and at least the minimum.
 func TestF14_JumpingClockCostsNoContainer(t *testing.T) {
 	t.Parallel()

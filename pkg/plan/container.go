@@ -103,8 +103,8 @@ func (s *scene) doomed(c pod.Container) string {
 }
 
 // killFor stops a container because of why: a probe or hook that failed. After a failed probe
-// the container restarts at once, unless it is in back-off; after a failed hook it counts as
-// exited.
+// the container restarts at once, unless its policy or a back-off prevents it; after a failed
+// hook it counts as exited.
 func (s *scene) killFor(c pod.Container, why string) {
 	text := why + " probe failed"
 	if why == pod.HookFailed {

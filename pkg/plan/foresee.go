@@ -11,8 +11,8 @@ import (
 )
 
 // Foresee returns every step, in order, that serving v.Want takes from v on when nothing gets
-// in the way: each step and hook succeeds, init containers complete, the others run on,
-// probes pass, the specs stay, the network works, no earlier failure or other pod delays
+// in the way. Each step and hook succeeds, init containers complete, the others run on,
+// probes pass. The specs stay, the network works, no earlier failure or other pod delays
 // anything. It calls Next again and again on a simulated node where its steps were done, so
 // it returns what the agent would do.
 func Foresee(v View) []Step {

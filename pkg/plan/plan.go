@@ -74,7 +74,7 @@ type Hindrances struct {
 }
 
 // Volumes reports whether the volumes of an instance of want are set up (put), and show what
-// want is bound to (current) until a time, zero for as long as nothing changes.
+// want is bound to (current). They do so until a time, zero for as long as nothing changes.
 type Volumes func(want *pod.Spec, instance int) (put, current bool, until time.Time)
 
 // NewView returns the view of a pod without hindrances. An agent and a forecast both pass all

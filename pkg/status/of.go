@@ -4,8 +4,9 @@
 // It sits beside plan. The worker that acts on a pod calls it for the status to report, and
 // get calls it for the columns of a table.
 //
-// The one rule: no I/O, no clock, no goroutine. What must not change (transition times,
-// counts that only rise, final phases) comes from the status before, which the caller keeps.
+// The one rule: no I/O, no clock, no goroutine. Values that must not change (transition
+// times, counts that only rise, final phases) come from the status before, which the caller
+// keeps.
 package status
 
 import (

@@ -167,9 +167,9 @@ func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.LastTerminationState.Terminated
 }
 
-// naturalPhase is the phase that follows from the containers (C-1.26.13, in its order). A
-// terminating static pod does not end by its containers alone (C-1.26.14). One of an API
-// server does: when nothing of it is left, it is Succeeded or Failed (C-1.27.10).
+// naturalPhase is the phase that follows from the containers (C-1.26.13, in its order). The
+// stop of a static pod gives it no final phase (C-1.26.14). A deleted pod of an API server is
+// Succeeded or Failed once nothing of it is left (C-1.27.10).
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.want.Origin.FromAPI()

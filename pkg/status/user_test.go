@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// The user and the stop signal of a container of every kind are reported as the runtime shows
-// them, and stay in the status after the container is removed.
+// The status shows the user and the stop signal of a container of every kind, as the runtime
+// shows them. It keeps them after the container is removed.
 func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 	t.Parallel()
 	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +
