@@ -34,9 +34,9 @@ const (
 	failed               // one failed; the next plan, or a pause, handles it
 )
 
-// do runs the steps of a plan in order and stops at the first failure or when a
-// newer spec or an operation arrives. retry, when not zero, is when to look again after a
-// failure that no back-off of the plan covers.
+// do runs the steps of a plan in order. It stops at the first failure, or when a newer spec
+// or an operation arrives. retry, when not zero, is when to try again after a failure that no
+// back-off of the plan covers.
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	acked := w.acked
 	for i := 0; i < len(p.Steps); {

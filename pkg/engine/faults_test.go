@@ -105,7 +105,7 @@ func TestF26_OneEmptyListCostsNoContainer(t *testing.T) {
 		web := pod.Key{Namespace: "default", Name: "web"}
 		m.rt.Fault(critest.Fault{Method: "ListPodSandbox", Pod: web, Empty: true, Times: 1})
 		m.rt.Fault(critest.Fault{Method: "ListContainers", Pod: web, Empty: true, Times: 1})
-		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} })) // makes the worker look
+		m.src.set(mkpod("web", func(p *v1.Pod) { p.Labels = map[string]string{"a": "b"} })) // makes the worker read the pod
 		m.pass(time.Minute)
 		transcript(t, m, ``)
 	})

@@ -292,7 +292,7 @@ func TestC_1_16_17_ReplacementStartsAtOnce(t *testing.T) {
 	})
 }
 
-// A pod that is re-added while it stops is not lost, and becomes a new instance.
+// A pod that is re-added while it stops becomes a new instance.
 func TestGeneration_ReaddedWhileStopping(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("slow-term-3s")))

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The runtime already stops a container without a hook when its deletion gets less grace, and
-// then none. The runtime is called again, at last with the minimum (C-1.23.5), and the
-// earlier calls end with it. More grace is not given.
+// A deletion gets less grace, and then none, while the runtime already stops a container
+// without a hook. The worker calls the runtime again, at last with the minimum (C-1.23.5),
+// and the earlier calls end with it. It never gives more grace.
 func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

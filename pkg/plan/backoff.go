@@ -43,11 +43,11 @@ func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due tim
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// probeCrash is crash for a container that a probe kills, or has killed, at end. The
-// kubelet's back-off looks at the newest exited container, and does so while this one stops:
-// the delay counts from the exit of the container before it. So only a container that ran
-// shorter than its delay waits, and then for all of it, from its own exit. The container
-// before it is only one that tidy removes while this one waits.
+// probeCrash is crash for a container that a probe kills, or has killed, at end. As in the
+// kubelet, the delay counts from the exit of the container before it: that is the newest
+// exited one while this one stops. So only a container that ran shorter than its delay waits,
+// and then for all of it, from its own exit. While this one waits, tidy removes the container
+// before it.
 func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
