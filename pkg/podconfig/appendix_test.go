@@ -34,15 +34,15 @@ func says(layer string, pods ...any) said {
 // edited returns a pod with an edit that the notation has no sign for.
 func edited(text string, edit func(*v1.Pod)) *pod.Spec { return with(wanted(text), edit) }
 
-// The worked examples of the contract's appendix A, in all three modes. Where
-// the identity of a pod decides, ours is its key and not its UID, and a key has
-// one holder in all layers; the rows concerned say so.
+// The worked examples of the contract's appendix A, in all three modes. Here the
+// identity of a pod is its key and not its UID, and a key has one holder in all layers;
+// the rows where that matters say so.
 var appendixA = []struct {
 	name   string
 	layers string
 	prior  []said
 	input  []said
-	// want is what Incremental, SnapshotAndUpdates and Snapshot tell.
+	// want is the updates of Incremental, SnapshotAndUpdates and Snapshot.
 	want [3]string
 }{
 	{
@@ -116,8 +116,8 @@ var appendixA = []struct {
 		want: [3]string{"ADD{B1} (http)", "SET{A1,B1} (http)", "SET{A1,B1} (http)"},
 	},
 	{
-		// The kubelet tells REMOVE and stops a pod that the file still wants. Here
-		// the file held it all along: nothing changes but the conflict, which ends.
+		// The kubelet sends REMOVE and stops a pod that the file still defines. Here
+		// the file held it all along: only the conflict ends.
 		name: "A15 the later of two layers lets go", layers: "file http",
 		prior: []said{says("file", "A1"), says("http", "A1")}, input: []said{says("http")},
 		want: [3]string{"—", "—", "—"},
@@ -129,7 +129,7 @@ var appendixA = []struct {
 		want: [3]string{"RECONCILE{A1} (file)", "—", "—"},
 	},
 	{
-		// As above, with other content: an UPDATE of the one pod, not its end.
+		// As above, with other content: an UPDATE of the one pod, not its removal.
 		name: "A15 the earlier of two layers lets go of another version", layers: "http file",
 		prior: []said{says("http", "A1"), says("file", "A2")}, input: []said{says("http")},
 		want: [3]string{"UPDATE{A2} (file)", "UPDATE{A2} (file)", "SET{A2} (http)"},
@@ -155,8 +155,8 @@ var appendixA = []struct {
 		want:  [3]string{"UPDATE{A1} (file)", "UPDATE{A1} (file)", "SET{A1} (file)"},
 	},
 	{
-		// The kubelet looks by UID and tells nothing: the pod keeps its old name.
-		// Here another name is another pod.
+		// The kubelet compares UIDs and sends nothing: the pod keeps its old name. Here
+		// another name is another pod.
 		name: "A19 C-1.2.13 renamed under one UID", layers: "file",
 		prior: []said{says("file", "A1")},
 		input: []said{says("file", edited("B1", func(p *v1.Pod) { p.UID = "a" }))},
@@ -212,8 +212,8 @@ var appendixA = []struct {
 		},
 	},
 	{
-		// The kubelet lets the two fight for one slot and tells UPDATE twice at
-		// every set. Here they are two pods, whatever their UIDs.
+		// In the kubelet both replace each other, and it sends UPDATE twice at every
+		// set. Here they are two pods, whatever their UIDs.
 		name: "C-1.2.12 one UID under two names", layers: "file",
 		prior: []said{says("file", "A1", edited("B2", func(p *v1.Pod) { p.UID = "a" }))},
 		input: []said{says("file", "A1", edited("B2", func(p *v1.Pod) { p.UID = "a" }))},
@@ -228,7 +228,7 @@ func TestA1_A26_C_1_3_NotificationModes(t *testing.T) {
 		for i, mode := range []Mode{Incremental, SnapshotAndUpdates, Snapshot} {
 			for _, withHash := range []bool{false, true} {
 				if withHash && strings.HasPrefix(test.name, "A23") {
-					continue // one hash stands for both ways to write no labels
+					continue // both ways to write no labels have the same hash
 				}
 				t.Run(fmt.Sprintf("%s/%s/hash=%t", test.name, mode, withHash), func(t *testing.T) {
 					check(t, "updates", play(t, mode, withHash, test.layers, test.prior, test.input), test.want[i])

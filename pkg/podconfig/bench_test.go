@@ -62,7 +62,7 @@ func newFeed() *feed {
 	return &feed{config: New(Config{}), fold: newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)}
 }
 
-// take merges a reading and returns how many pods it told of.
+// take merges a reading and returns how many pods its updates have.
 func (f *feed) take(s source.Snapshot) int {
 	var b Batch
 	f.fold, b, _ = f.config.take(f.fold, message{snapshot: s}, noon)
@@ -89,8 +89,8 @@ func filled(files []source.File) *feed {
 	return f
 }
 
-// BenchmarkUnchanged merges a layer of n rich pods in which nothing changed:
-// handed on by the source as it was, and decoded anew.
+// BenchmarkUnchanged merges a layer of n rich pods in which nothing changed: with the
+// source's old values, and decoded again.
 func BenchmarkUnchanged(b *testing.B) {
 	for _, c := range []struct{ n, each int }{{1_000, 1}, {1_000, 1_000}, {10_000, 1}} {
 		f := filled(richFiles(c.n, c.each))
@@ -182,9 +182,9 @@ func TestDroppingIsFlat(t *testing.T) {
 	}
 }
 
-// TestUnchangedAllocatesNothing: a reading in which nothing changed costs the
-// same few allocations whatever it holds, and the layer none, whether its
-// source shares what it read before or decodes everything anew.
+// TestUnchangedAllocatesNothing: a reading in which nothing changed costs the same few
+// allocations whatever it holds, and the layer none, whether its source shares earlier
+// readings or decodes everything again.
 func TestUnchangedAllocatesNothing(t *testing.T) {
 	allocs := func(n, each int, again bool) (layer, merge float64) {
 		f := filled(richFiles(n, each))

@@ -11,13 +11,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// bindings is what binds pods to the config objects they name: which pods name
-// which objects, and which pods could not be bound. The zero value is none.
+// bindings records which pods name which config objects, and which pods could not be
+// bound. The zero value is none.
 type bindings struct {
 	names   sorted.List[naming]  // by pod; of pods that name any
 	users   sorted.List[user]    // by object, then pod
 	refused sorted.List[refusal] // by pod
-	// problems is what is wrong with the refused, in their order.
+	// problems are those of the refused, in their order.
 	problems []pod.Problem
 }
 
@@ -34,8 +34,8 @@ type user struct{ object, pod ident }
 
 func (u user) compareTo(object ident) int { return u.object.compare(object) }
 
-// refusal is a pod that lacks an object it cannot run without. It has no problem
-// while a source that may bring the object has not spoken.
+// refusal is a pod that lacks an object it cannot run without. It has no problem while
+// a source that may have the object has not answered.
 type refusal struct {
 	pod      ident
 	problems []pod.Problem
@@ -43,10 +43,9 @@ type refusal struct {
 
 func (r refusal) compareTo(id ident) int { return r.pod.compare(id) }
 
-// bind returns the fold with these pods, which may stand otherwise than before, and
-// all pods that name one of these objects bound anew; spoke says that a layer may
-// have them now which it did not tell of before. set is the pods that stand then,
-// changed those of them that differ.
+// bind returns the fold after it bound these pods, which may have changed, and all pods
+// that name one of these objects. spoke says that another layer may have such objects
+// now. set is the resulting pods, changed those of them that differ.
 func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.List[*pod.Spec], changed []ident) {
 	set = f.merged.Pods
 	ids := slices.Clone(pods)
@@ -92,8 +91,8 @@ func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.Lis
 	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(stands)), changed
 }
 
-// written returns the pod as a layer wrote it, or as it stands because of a circle;
-// nil for none.
+// written returns the pod of the layers, or the version that replaces it because of a
+// cycle; nil for none.
 func (f fold) written(id ident) *pod.Spec {
 	if s, done := f.circles.instead[id.key]; done {
 		return s
@@ -102,7 +101,8 @@ func (f fold) written(id ident) *pod.Spec {
 	return s
 }
 
-// replace returns the bindings with what ids name, and who of them is refused.
+// replace returns the bindings with the objects that ids name, and those of ids that
+// are refused.
 func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ident][]refusal) bindings {
 	come := make(map[ident][]ident) // pods, by object
 	moved := make(map[ident]bool)
@@ -165,11 +165,10 @@ type binder struct {
 	summer pod.Summer
 }
 
-// bound returns what stands for s, whose refs these are: s bound to what it names,
-// or, where that is not to be had, what stood before, bound to what it was bound to
-// (I9), and why; nil when nothing did. The pods of an API server are bound to what
-// there is: they wait, as the kubelet has them wait; so is a pod that is being
-// deleted, which has to stop.
+// bound returns s bound to the objects of refs. Where one is missing, it returns the
+// version before, bound to its old objects (I9), and why; nil when there was none. Pods
+// of an API server are bound to the objects that exist and wait for the others, as in
+// the kubelet. So is a pod that is being deleted, which has to stop.
 func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	if len(refs) == 0 && s.Data == nil {
 		return s, nil
@@ -180,7 +179,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	found := make(map[ident]*pod.Object, len(refs))
 	told := make(map[string]bool)
 	waits := s.Origin.FromAPI() || s.Pod.DeletionTimestamp != nil
-	lacks := false // something that it waits for
+	lacks := false // an object that the pod waits for
 	for _, r := range refs {
 		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
 		o, known := found[id]
@@ -214,7 +213,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 		return was, &refusal{ident{kindPod, s.Key}, problems}
 	}
 	if lacks && was != nil && was.Data != nil && was.Pod == s.Pod {
-		return was, nil // what went away restarts nothing
+		return was, nil // a missing object restarts nothing
 	}
 	var before *pod.Data
 	if was != nil {
@@ -226,13 +225,12 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	}
 	now := s.Bind(data)
 	if data.Same(before) && before.Known() && sameBinding(was, now) {
-		return was, nil // which shares memory with what was told
+		return was, nil // which shares memory with the yielded state
 	}
 	return now, nil
 }
 
-// sameBinding reports whether two specs that are bound to the same differ in
-// nothing but being two.
+// sameBinding reports whether two specs with the same binding are equal.
 func sameBinding(a, b *pod.Spec) bool {
 	return a.Pod == b.Pod && a.Key == b.Key && a.Origin == b.Origin && a.Hash == b.Hash && a.SandboxHash == b.SandboxHash &&
 		maps.Equal(a.ContainerHashes, b.ContainerHashes)
@@ -261,9 +259,8 @@ func (f *fold) sees(pods, objects string) bool {
 	return f.visible(pods, objects)
 }
 
-// lacks says in words what a pod of this kind of source cannot have. o is the
-// object, where the key alone is missing. final is false while a source that may
-// have it has not said its first word.
+// lacks describes which object, or which key of o, a pod of this kind of source cannot
+// get. final is false while a source that may have it has not answered yet.
 func (f *fold) lacks(source string, id ident, r pod.Ref, o *pod.Object) (msg, hint string, final bool) {
 	name := fmt.Sprintf("%s %q", strings.ToLower(r.Kind), r.Name)
 	if r.Kind == pod.KindClaim {
@@ -297,7 +294,7 @@ func (f *fold) lacks(source string, id ident, r pod.Ref, o *pod.Object) (msg, hi
 	return fmt.Sprintf("%s is not among the objects of %s sources%s", name, source, silent), hint, true
 }
 
-// lies says where a source's objects are.
+// lies describes where a source's objects are.
 func lies(source string) string {
 	switch source {
 	case "file":
@@ -312,11 +309,10 @@ func lies(source string) string {
 	return "in " + source
 }
 
-// silent reports whether a layer has not said a word of any kind yet.
+// silent reports whether a layer's source has not answered in any way yet.
 func (l LayerState) silent() bool { return !l.Heard && l.Error == "" && !l.Ended }
 
-// tells reports whether two states of a layer say different things of what it may
-// bring.
+// tells reports whether two states of a layer differ in which objects it may still get.
 func (l LayerState) tells(o LayerState) bool {
 	return l.Heard != o.Heard || l.Ended != o.Ended || (l.Error == "") != (o.Error == "")
 }

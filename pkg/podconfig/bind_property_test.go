@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// namings draws words of three layers about five pods and what they name, and what
-// some of them are restored from.
+// namings draws readings of three layers with five pods and the objects they name, and
+// the sets that some layers are restored from.
 func namings(t *rapid.T) []event {
 	var events []event
 	if rapid.Bool().Draw(t, "restored") {
@@ -61,8 +61,8 @@ func namingWords(t *rapid.T) []event {
 	return events
 }
 
-// restoring turns what led to a restored layer into what is told of it: each ADD is a
-// RESTORE, the layer's own comes last and may be empty.
+// restoring converts the updates of a reading to those of a restored layer: each ADD is
+// a RESTORE; the layer's own comes last and may be empty.
 func restoring(layer int, updates []PodUpdate) []PodUpdate {
 	kind, location, _ := strings.Cut(layerNames[layer], ":")
 	own := PodUpdate{Op: RESTORE, Source: kind, Location: location}
@@ -80,8 +80,8 @@ func restoring(layer int, updates []PodUpdate) []PodUpdate {
 	return append(out, own)
 }
 
-// expected is what the rules say of one pod, as plainly as they are written: what it
-// is bound to, and whether it lacks anything.
+// expected is a plain model of the rules for one pod: which objects it is bound to, and
+// whether it lacks any.
 func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
 	var objects []*pod.Object
 	seen := map[ident]*pod.Object{}
@@ -104,9 +104,9 @@ func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
 	return pod.NewData(objects), lacks
 }
 
-// TestI9_BindingRemovesNothing: after every word each pod that is wanted is bound to
-// what the rules say or, where it lacks something, stands as it stood; none goes
-// because an object did; and what the cheap way finds is what the full one does.
+// TestI9_BindingRemovesNothing: after every reading each desired pod is bound as the
+// rules say or, where it lacks an object, keeps its version from before. No pod is
+// removed because an object was, and the incremental result equals the full one.
 func TestI9_BindingRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		live(namings(t), func(e event, old, next fold, b Batch) {
@@ -150,7 +150,8 @@ func TestI9_BindingRemovesNothing(t *testing.T) {
 	})
 }
 
-// TestAChangedObjectCostsItsPods: however many pods name other objects.
+// TestAChangedObjectCostsItsPods: the cost does not depend on how many pods name other
+// objects.
 func TestAChangedObjectCostsItsPods(t *testing.T) {
 	cost := func(n int) float64 {
 		layer := NewLayer(one, nil)
@@ -194,8 +195,8 @@ func TestAChangedObjectCostsItsPods(t *testing.T) {
 	}
 }
 
-// TestOneObjectOfManyPods: an object that many pods name comes, changes and goes. It is read
-// once each time it comes, not once by each pod: reading copies its content.
+// TestOneObjectOfManyPods: an object that many pods name is created, changed and
+// deleted. It is read once per version, not once per pod: reading copies its content.
 func TestOneObjectOfManyPods(t *testing.T) {
 	const pods, large, comes = 500, 1 << 19, 3
 	small := allocated(func() { oneObjectOfManyPods(t, pods, 1) })
@@ -205,8 +206,8 @@ func TestOneObjectOfManyPods(t *testing.T) {
 	}
 }
 
-// BenchmarkOneObjectOfManyPods: a large one, which is read once, takes hardly longer than
-// a small one.
+// BenchmarkOneObjectOfManyPods: a large object, which is read once, takes hardly longer
+// than a small one.
 func BenchmarkOneObjectOfManyPods(b *testing.B) {
 	for _, size := range []int{1, 1 << 19} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {

@@ -118,9 +118,9 @@ func sumText(d *pod.Data, sum pod.ObjectSum) string {
 	return sum.Name + string(o.Values()["k"])
 }
 
-// TestC_1_38_2_PodsAreBoundToWhatTheyName: what becomes of pods and of what they name,
-// over files, layers and kinds of source. What lacks something is rejected, and what
-// stood before stands (I9).
+// TestC_1_38_2_PodsAreBoundToWhatTheyName: pods and the objects they name, over files,
+// layers and kinds of source. A pod that lacks an object is rejected, and its version
+// from before stays (I9).
 func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -136,7 +136,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 	from := func(layer, want string, files ...source.File) step {
 		return step{layer: layer, files: files, want: want}
 	}
-	quiet := step{layer: two} // a layer that has nothing, and says so
+	quiet := step{layer: two} // a layer with an empty reading
 	const none = "a:1 configmap \"x\" is not among the objects of file sources"
 	for name, c := range map[string]struct {
 		kept     []*pod.Spec
@@ -224,13 +224,13 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 	}
 }
 
-// bound returns a pod as an agent wrote it down: bound to sums.
+// bound returns a pod as an agent stored it: bound to sums.
 func bound(s *pod.Spec, objects ...*pod.Object) []*pod.Spec {
 	return []*pod.Spec{s.Bind(&pod.Data{Sums: pod.NewData(objects).Sums})}
 }
 
-// TestC_1_2_7_AnotherContentIsAnUpdate: another content is an UPDATE of a pod that is
-// the same but for it; what reads the same is the same spec.
+// TestC_1_2_7_AnotherContentIsAnUpdate: other content of an object is an UPDATE of an
+// otherwise equal pod; an unchanged reading keeps the same spec.
 func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 	t.Parallel()
 	config := New(Config{})
@@ -256,9 +256,9 @@ func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 	}
 }
 
-// TestI9_ContentsThatAreKnownAgainAreTold: a pod that stood on sums and is bound to
-// contents that have them is a RECONCILE, by which whoever needs the contents has
-// them.
+// TestI9_ContentsThatAreKnownAgainAreTold: a pod that was bound to sums and is now
+// bound to contents with these sums is a RECONCILE, which brings the contents to their
+// readers.
 func TestI9_ContentsThatAreKnownAgainAreTold(t *testing.T) {
 	t.Parallel()
 	kept := bound(namingFile(one, "a", "A1=x").Pods[0], thingOf(one, "b", "x", "1"))
@@ -271,7 +271,7 @@ func TestI9_ContentsThatAreKnownAgainAreTold(t *testing.T) {
 	check(t, "told", told(b.Updates), "RECONCILE{A1} (file)")
 }
 
-// TestC_1_38_2_PodsOfAnAPIServerWait: they are bound to what there is.
+// TestC_1_38_2_PodsOfAnAPIServerWait: they are bound to the objects that exist.
 func TestC_1_38_2_PodsOfAnAPIServerWait(t *testing.T) {
 	t.Parallel()
 	const api = "api:https://server"
@@ -283,8 +283,8 @@ func TestC_1_38_2_PodsOfAnAPIServerWait(t *testing.T) {
 	check(t, "problems", problemText(f.merged.Problems), "")
 }
 
-// TestI9_PodsOfAnAPIServerKeepWhatTheyHave: an object that goes there changes nothing
-// of a pod that has it, and the one that comes instead does.
+// TestI9_PodsOfAnAPIServerKeepWhatTheyHave: the deletion of an object there does not
+// change a pod that is bound to it; its replacement does.
 func TestI9_PodsOfAnAPIServerKeepWhatTheyHave(t *testing.T) {
 	t.Parallel()
 	const api = "api:https://server"
@@ -301,7 +301,7 @@ func TestI9_PodsOfAnAPIServerKeepWhatTheyHave(t *testing.T) {
 	}
 }
 
-// TestAPolicySaysWhoSeesWhat: Visible, and no other word, decides.
+// TestAPolicySaysWhoSeesWhat: Visible alone decides.
 func TestAPolicySaysWhoSeesWhat(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -319,9 +319,9 @@ func TestAPolicySaysWhoSeesWhat(t *testing.T) {
 	}
 }
 
-// TestC_1_3_8_RestoredPodsAreBound: over a restart with silent sources pods are bound
-// as before, also to what another layer of the kind holds; the layer that speaks then
-// has its way.
+// TestC_1_3_8_RestoredPodsAreBound: over a restart with sources that have not answered,
+// pods are bound as before, also to objects of another layer of the kind; the first
+// reading then decides.
 func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 	t.Parallel()
 	config := New(Config{})
@@ -339,8 +339,8 @@ func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 	check(t, "problems", problemText(f.merged.Problems), "a:2 configmap \"y\" is not among the objects of file sources, of which "+one+" could not be read")
 }
 
-// TestRestartHashesAreNotStacked: a pod that stands as it was written down, bound,
-// is bound anew as one that was never bound.
+// TestRestartHashesAreNotStacked: binding a pod that was stored bound gives the same
+// hash as binding it for the first time.
 func TestRestartHashesAreNotStacked(t *testing.T) {
 	t.Parallel()
 	plain := hashed(with(wanted("A1"), func(p *v1.Pod) {

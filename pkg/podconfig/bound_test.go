@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// unending is one answer of a source that never sends a whole document: pods and objects of
-// names that no answer had before, and one document that cannot be read.
+// unending is one answer of a source that is never read completely: pods and objects
+// with new names, and one document that cannot be read.
 func unending(answer, pods, objects int, text string) source.File {
 	f := broken("a")
 	for i := range pods {
@@ -31,9 +31,9 @@ func unending(answer, pods, objects int, text string) source.File {
 	return f
 }
 
-// TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded: an attacker's source answers each
-// poll with one broken document and new names. What was read first stands, and what stands
-// ends to grow.
+// TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded: an attacker's source answers
+// each poll with one broken document and new names. The first pods stay, and the last
+// good set stops growing.
 func TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answers, pods, objects, text, most int }{
@@ -55,7 +55,7 @@ func TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded(t *testing.T) {
 			if n := len(stands.Pods) + len(stands.Objects); n > c.most || n < c.most/2 {
 				t.Errorf("%d pods and %d objects stand, want at most %d", len(stands.Pods), len(stands.Objects), c.most)
 			}
-			for _, s := range stands.Pods[max(0, len(stands.Pods)-c.pods):] { // the oldest come last
+			for _, s := range stands.Pods[max(0, len(stands.Pods)-c.pods):] { // the oldest are last
 				if !strings.HasPrefix(s.Name, "p0-") {
 					t.Fatalf("the last of what stands is %s, want what was read first", s.Name)
 				}
@@ -94,8 +94,8 @@ func TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded(t *testing.T) {
 	}
 }
 
-// TestRead_PodsMoveToABrokenFile_CopiesThemOnce: thousands of pods that go to one heir take
-// memory of their number, not of its square.
+// TestRead_PodsMoveToABrokenFile_CopiesThemOnce: memory grows with the number of pods
+// that move to one heir, not with its square.
 func TestRead_PodsMoveToABrokenFile_CopiesThemOnce(t *testing.T) {
 	moved := func(n int) uint64 {
 		good := unending(0, n, 0, "x")

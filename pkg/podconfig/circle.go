@@ -10,24 +10,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// circles is what becomes of pods that would wait for themselves, through others
-// or not (pod.AnnotationDependsOn). The zero value is none.
+// circles holds the pods that depend on themselves, directly or through others
+// (pod.AnnotationDependsOn), and their replacements. The zero value is none.
 type circles struct {
-	// instead holds, for each pod that does not stand as it is written, the version
-	// that does; nil for none.
+	// instead holds, for each pod whose written version is not used, the version that
+	// is; nil for none.
 	instead  map[pod.Key]*pod.Spec
 	problems []pod.Problem // sorted
 	visible  Visible       // see pod.Spec.Meant
 }
 
-// breakCircles finds the circles among the winners; ordered are those of them
-// that depend on others. A pod on a circle that before holds stays as it is there,
-// so that nothing that runs is hurt; any other is left out.
+// breakCircles finds the dependency cycles among the winners; ordered are those of them
+// that depend on others. A pod on a cycle keeps its version from before, so that no
+// running pod is affected; one that before does not hold is left out.
 //
-// Versions of different times may make new circles: so it looks again until there
-// is none, or none but of versions that before holds. Those stay as they are. After
-// mostRounds it takes the versions of before of all pods at once that could be on
-// another circle. A dependency leads where the engine follows it: see pod.Spec.Meant.
+// Old and new versions together may form new cycles: so it repeats the search until
+// there is none, or only cycles of versions from before, which stay. After mostRounds
+// it takes the versions from before for all pods at once that could be on another
+// cycle. It follows a dependency as the engine does: see pod.Spec.Meant.
 func breakCircles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) circles {
 	c := circles{visible: visible}
 	if ordered.Len() == 0 {
@@ -50,13 +50,13 @@ func breakCircles(winners, ordered, before sorted.List[*pod.Spec], visible Visib
 	}
 }
 
-// mostRounds bounds how often breakCircles looks for circles one version at a time. An
-// edit leads to one round, rarely to a second one. A source can write versions that need
+// mostRounds bounds how often breakCircles replaces versions step by step. An edit
+// leads to one round, rarely to a second one. A source can contain versions that need
 // as many rounds as it has pods.
 const mostRounds = 8
 
-// replace has the version of before stand for each of nodes, and notes a problem. It
-// returns those that before holds as they are, and whether it replaced any.
+// replace uses the version from before for each of nodes, and notes a problem. It
+// returns those whose version is already that from before, and whether it replaced any.
 func (c *circles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
 	named := make(map[*node]bool)
 	for _, n := range nodes {
@@ -78,9 +78,9 @@ func (c *circles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck [
 	return stuck, more
 }
 
-// couldCircle returns the pods that some mixture of their versions, of now and of before,
-// would put on a circle, in the namespaces of circled. A dependency never leaves its
-// namespace: when all of these pods stand as in before, no other version is on a circle.
+// couldCircle returns the pods that some mixture of new and old versions would put on a
+// cycle, in the namespaces of circled. A dependency never leaves its namespace: when
+// all of these pods use the version from before, no other version is on a cycle.
 func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*node) []*node {
 	namespaces := make(map[string]bool)
 	for _, n := range circled {
@@ -110,14 +110,13 @@ func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*
 	return slices.DeleteFunc(g.onCircles(), func(n *node) bool { return !namespaces[n.spec.Namespace] })
 }
 
-// mayMean reports whether a dependency of s can mean on, if their names agree.
+// mayMean reports whether a dependency of s can refer to on, if their names agree.
 func (c circles) mayMean(s, on *pod.Spec) bool {
 	from, to := s.Origin.Source, on.Origin.Source
 	return from == to || c.visible != nil && c.visible(from, to)
 }
 
-// keys returns the pods that do not stand as they are written, as idents in
-// order.
+// keys returns the pods whose written version is not used, as idents in order.
 func (c circles) keys() []ident {
 	ids := make([]ident, 0, len(c.instead))
 	for key := range c.instead {
@@ -130,9 +129,9 @@ func (c circles) keys() []ident {
 // node is one pod that depends on others.
 type node struct {
 	spec *pod.Spec
-	on   []*node // of what it depends on, what depends on others itself
-	// index and low are Tarjan's, from 1; group is the circles it shares with
-	// others, once that is known.
+	on   []*node // its dependencies that have dependencies themselves
+	// index and low are Tarjan's, from 1; group is the strongly connected component,
+	// once it is known.
 	index, low int
 	group      []*node
 }
@@ -144,8 +143,8 @@ type graph struct {
 	count int
 }
 
-// nodes returns a graph of the pods that depend on others, with what is known so far and
-// with no dependency yet.
+// nodes returns a graph of the pods that depend on others, with the replacements so far
+// and without edges.
 func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.Key]*node) {
 	g = &graph{}
 	byKey = make(map[pod.Key]*node, ordered.Len())
@@ -153,7 +152,7 @@ func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.
 		if stood, done := c.instead[s.Key]; done {
 			s = stood
 		}
-		if s == nil || s.Pod.DeletionTimestamp != nil { // it starts no more
+		if s == nil || s.Pod.DeletionTimestamp != nil { // it will not start again
 			continue
 		}
 		n := &node{spec: s}
@@ -163,7 +162,7 @@ func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.
 	return g, byKey
 }
 
-// graph returns which pod depends on which, with what is known so far.
+// graph returns the dependency graph with the replacements so far.
 func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	g, byKey := c.nodes(ordered)
 	wanted := func(key pod.Key) *pod.Spec {
@@ -183,8 +182,8 @@ func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	return g
 }
 
-// onCircles returns the pods that depend on themselves, through others or not,
-// in order.
+// onCircles returns the pods that depend on themselves, directly or through others, in
+// order.
 func (g *graph) onCircles() []*node {
 	for _, n := range g.nodes {
 		if n.index == 0 {
@@ -225,17 +224,17 @@ func (g *graph) visit(n *node) {
 }
 
 const (
-	// mostNamed is how many pods of a circle a problem names, and how many pods may
-	// depend on each other for every one of them to get a problem that names them: with
-	// more, one does, so that problems do not grow with the square of the circle.
+	// mostNamed is how many pods of a cycle a problem names. It is also the largest
+	// component in which each pod's problem names the cycle: in a larger one a single
+	// problem does, so that problems do not grow with the square of the cycle.
 	mostNamed = 10
 	// longestName is how much of each name a problem shows.
 	longestName = 63
 )
 
-// problem says that the pod stands on a circle, and names the shortest one: the first of
-// mostNamed pods of it. Where more pods depend on each other than that, it does so for the
-// first of them that is asked, which named remembers.
+// problem says that the pod is on a cycle, and names the first mostNamed pods of the
+// shortest one. In a component larger than that, it names them only on the first call,
+// which named records.
 func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
 	if first := n.group[0]; len(n.group) <= mostNamed || !named[first] {
@@ -250,12 +249,12 @@ func (n *node) problem(named map[*node]bool) pod.Problem {
 	}
 }
 
-// circle returns the shortest way from n back to n, as problems show it.
+// circle returns the shortest path from n back to n, as problems show it.
 func (n *node) circle() string {
 	from := make(map[*node]*node)
 	for queue := []*node{n}; from[n] == nil; queue = queue[1:] {
 		for _, on := range queue[0].on {
-			if from[on] == nil && on.group[0] == n.group[0] { // what leaves the group does not come back
+			if from[on] == nil && on.group[0] == n.group[0] { // no path returns to the group
 				from[on] = queue[0]
 				queue = append(queue, on)
 			}

@@ -62,8 +62,8 @@ func problemText(ps []pod.Problem) string {
 	return strings.Join(out, "\n")
 }
 
-// TestP21_CirclesAreRejected: what a circle of new pods, of pods that were there,
-// and of both leads to, over files and layers.
+// TestP21_CirclesAreRejected: the effects of a cycle of new pods, of known pods, and of
+// both, over files and layers.
 func TestP21_CirclesAreRejected(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -150,8 +150,8 @@ func TestP21_CirclesAreRejected(t *testing.T) {
 	}
 }
 
-// TestP21_NamesWithTheNodesSuffix: a name means the pod of that name, and where
-// there is none that with the node's suffix; never one of another namespace.
+// TestP21_NamesWithTheNodesSuffix: a name means the pod of that name, or else the one
+// with the node's suffix; never one of another namespace.
 func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
 	t.Parallel()
 	spec := func(namespace, name string, on ...string) *pod.Spec {
@@ -183,8 +183,8 @@ func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
 	}
 }
 
-// TestP21_HeldBackOverARestart: an agent that ended while a circle stood is
-// followed by one that neither takes anything down nor starts what was left out.
+// TestP21_HeldBackOverARestart: after a restart of the agent during a cycle, the new
+// agent neither stops a pod nor starts one that was left out.
 func TestP21_HeldBackOverARestart(t *testing.T) {
 	t.Parallel()
 	runs := ordering(one, "a", "A1>b", "B1").Pods
@@ -199,7 +199,7 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	if got := told(b.Updates) + " " + orderText(f.merged); got != "ADD{} (file) A1>b B1" {
 		t.Error(got)
 	}
-	// A second layer's set closes a circle with what the first one's restored.
+	// A second layer's set closes a cycle with the first one's restored pods.
 	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
 	f, _ = c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
 	f, b = c.restore(f, 1, Restored{Files: []pod.Standing{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
@@ -208,9 +208,9 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	}
 }
 
-// TestP21_LargeCirclesAreNamedInPart: of thousands of pods on one circle each has one
-// problem, which names some of them. Ten times the pods take ten times the memory, not a
-// hundred times: no pod follows the whole circle.
+// TestP21_LargeCirclesAreNamedInPart: of thousands of pods on one cycle each has one
+// problem, which names some of them. Ten times the pods take ten times the memory, not
+// a hundred times: no pod follows the whole cycle.
 func TestP21_LargeCirclesAreNamedInPart(t *testing.T) {
 	merged := func(n int) uint64 {
 		var pods []*pod.Spec
@@ -268,9 +268,9 @@ func TestBreakCircles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
 	}
 }
 
-// TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew: an attacker writes versions of
-// pods so that each one that is put back closes the next circle. With a round a pod, this
-// many pods would take minutes.
+// TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew: an attacker writes versions
+// of pods so that each restored version closes the next cycle. With one round per pod,
+// this many pods would take minutes.
 func TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew(t *testing.T) {
 	t.Parallel()
 	const n = 15_000
@@ -294,7 +294,7 @@ func TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew(t *testing.T) {
 			now = append(now, of(i, i-1, "evil", "2"))
 		}
 	}
-	// A good namespace turns a dependency round meanwhile.
+	// A namespace without cycles reverses a dependency meanwhile.
 	old = append(old, of(0, 1, "good", "1"), of(1, 2, "good", "1"), of(2, -1, "good", "1"))
 	now = append(now, of(0, 2, "good", "2"), of(1, 0, "good", "2"), of(2, -1, "good", "2"))
 	layer := NewLayer(one, nil)
@@ -329,7 +329,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// orders draws words of two layers about five pods that depend on each other.
+// orders draws readings of two layers with five pods that depend on each other.
 func orders(t *rapid.T) []event {
 	var events []event
 	for range rapid.IntRange(1, 8).Draw(t, "words") {
@@ -350,9 +350,9 @@ func orders(t *rapid.T) []event {
 	return events
 }
 
-// TestP21_CirclesHurtNothing: whatever is edited, the set has no circle, who was
-// in it and is still wanted stays in it, only pods that a problem names stand
-// otherwise than they are written, and the updates lead from set to set.
+// TestP21_CirclesHurtNothing: after any edit the set has no cycle, pods of the set that
+// are still defined stay in it, only pods that a problem names differ from their files,
+// and the updates lead from set to set.
 func TestP21_CirclesHurtNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := map[pod.Key]*pod.Spec{}
@@ -398,8 +398,8 @@ func TestP21_CirclesHurtNothing(t *testing.T) {
 	})
 }
 
-// TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst: the first words of layers lead
-// to one set in any order, which is that of reading each once.
+// TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst: the first readings of layers lead to
+// the same set in any order, which is that of reading each once.
 func TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first, second := orders(t)[0], orders(t)[0]
@@ -429,9 +429,9 @@ func sortedPods(pods ...*pod.Spec) sorted.List[*pod.Spec] {
 	return sorted.Of(pods...)
 }
 
-// A user of the API server makes a pod by the name that a static pod depends on, and has it
-// depend on the static pod. The static pod means another one: it is on no circle, when it is
-// new and when it is edited.
+// A user of the API server creates a pod with the name that a static pod depends on,
+// and lets it depend on the static pod. The static pod means another one: it is on no
+// cycle, when it is new and when it is edited.
 func TestBreakCircles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 	t.Parallel()
 	spec := func(source, name, on string) *pod.Spec {
@@ -452,7 +452,7 @@ func TestBreakCircles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 		if c := breakCircles(all, all, before, nil); len(c.instead)+len(c.problems) > 0 {
 			t.Errorf("%s: instead %v, problems %v", name, c.instead, c.problems)
 		}
-		// Where the policy lets one kind name the objects of the other, it is a circle.
+		// Where the policy lets one kind name the objects of the other, it is a cycle.
 		if c := breakCircles(sortedPods(spec("api", "db", "web"), mine), all, before, func(string, string) bool { return true }); len(c.problems) == 0 {
 			t.Errorf("%s: a circle that the policy allows is not found", name)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// kindPod is the kind of pods among what competes for a name.
+// kindPod is the kind of a pod's ident.
 const kindPod = "Pod"
 
 // Why a claim lost: Conflict.Reason.
@@ -62,8 +62,8 @@ func originOf[T item](v T) pod.Origin {
 	return pod.Origin{}
 }
 
-// identical reports whether two readings are the same in all that anybody can
-// see, so that the older pointer may go on standing for both.
+// identical reports whether no reader can tell two readings apart, so that the older
+// pointer may represent both.
 func identical[T item](a, b T) bool {
 	if a == b {
 		return true
@@ -85,8 +85,7 @@ func identical[T item](a, b T) bool {
 	return false
 }
 
-// sameContent reports whether exchanging a for b would change nothing that
-// runs.
+// sameContent reports whether replacing a by b would change nothing that runs.
 func sameContent[T item](a, b T) bool {
 	switch a := any(a).(type) {
 	case *pod.Spec:
@@ -98,11 +97,11 @@ func sameContent[T item](a, b T) bool {
 	return false
 }
 
-// claim is one file's word about one ident.
+// claim is one file's definition of one ident.
 type claim[T item] struct {
 	value T
 	file  string
-	index int // place in the file; told apart only within one ident and file
+	index int // position among the file's claims on the ident
 }
 
 func (c claim[T]) ident() ident { return identOf(c.value) }
@@ -114,30 +113,30 @@ func (c claim[T]) compare(o claim[T]) int {
 // compareTo orders claims by what they compete for.
 func (c claim[T]) compareTo(id ident) int { return c.ident().compare(id) }
 
-// compareTo orders conflicts by what is fought for.
+// compareTo orders conflicts by their ident.
 func (c Conflict) compareTo(id ident) int { return ident{c.Kind, c.Key}.compare(id) }
 
-// table holds all claims of one layer and who won. It is immutable.
+// table holds all claims of one layer and the winners. It is immutable.
 type table[T item] struct {
 	claims    sorted.List[claim[T]] // by ident, file, index
 	winners   sorted.List[claim[T]] // one per ident
 	conflicts sorted.List[Conflict] // by ident
 }
 
-// change is what one reading does to a table.
+// change is the effect of one reading on a table.
 type change[T item] struct {
-	files map[string][]T // the files that differ, with all that stands in them now
-	ids   []ident        // what differs in them, in any order, repetitions allowed
-	// incumbent returns what an ident was before this agent started, nil for
-	// nothing; it is nil once the layer was heard.
+	files map[string][]T // the files that differ, with their whole new content
+	ids   []ident        // the idents that differ in them, in any order, repetitions allowed
+	// incumbent returns the version of an ident from before this agent started, nil for
+	// none; it is nil once the layer is ready.
 	incumbent func(ident) T
-	// heir names a file that holds the ident in a form that was rejected, ""
-	// when none does. Nil where files do not say so.
+	// heir names a file that holds the ident in a form that was rejected, "" when none
+	// does. Nil where files do not record rejected idents.
 	heir func(ident) string
 }
 
-// apply returns the table after a reading, what really changed in it, and the
-// claims that went to an heir.
+// apply returns the table after a reading, the idents that changed in it, and the
+// claims that an heir took over.
 func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited []claim[T]) {
 	if len(c.ids) == 0 {
 		return t, nil, nil
@@ -181,14 +180,13 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited 
 	if len(conflicts) > 0 || t.conflicts.Len() > 0 {
 		next.conflicts = sorted.Patch(t.conflicts, touched, Conflict.compareTo, from(conflicts))
 	}
-	if next.winners = next.claims; next.conflicts.Len() > 0 { // without a loser the two lists are one
+	if next.winners = next.claims; next.conflicts.Len() > 0 { // without losers the lists are equal
 		next.winners = sorted.Patch(t.winners, touched, claim[T].compareTo, from(winners))
 	}
 	return next, touched, inherited
 }
 
-// claimsAfter returns the claims on each of ids once c's files say what they
-// say now.
+// claimsAfter returns the claims on each of ids after the change c.
 func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 	fresh := make(map[ident][]claim[T], len(ids))
 	for _, id := range ids {
@@ -218,7 +216,7 @@ func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 	return fresh
 }
 
-// winner returns who holds id, nil when nobody does.
+// winner returns the winning claim on id, nil when there is none.
 func (t table[T]) winner(id ident) *claim[T] {
 	if won, held := sorted.Find(t.winners, id, claim[T].compareTo); held {
 		return &won

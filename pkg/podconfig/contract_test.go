@@ -18,8 +18,8 @@ import (
 // The contract's section 1.2, case by case. A deviation is named in its test's
 // comment.
 
-// TestC_1_2_1_HeardWithTheSet: the state that a first set leads to says that its
-// layer was heard, in the same batch; it is first once.
+// TestC_1_2_1_HeardWithTheSet: the batch of a layer's first set says that the layer is
+// ready; only one batch is First.
 func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
 	c := New(Config{})
 	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
@@ -33,9 +33,9 @@ func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
 	check(t, "batches", strings.Join(got, "; "), "ADD{A1} (file) heard=true first=true; UPDATE{A2} (file) heard=true first=false")
 }
 
-// TestC_1_2_2_FirstOfOneNameWins: within a file, by name alone; the others are
-// said as conflicts. Deviation: a set is made of files here, and among them the
-// one that holds the pod already goes first (F43).
+// TestC_1_2_2_FirstOfOneNameWins: within a file, by name alone; the others become
+// conflicts. Deviation: a set consists of files here, and the file that already holds
+// the pod goes first (F43).
 func TestC_1_2_2_FirstOfOneNameWins(t *testing.T) {
 	other := with(wanted("A2"), func(p *v1.Pod) { p.UID = "x" })
 	m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: in(one, "a", wanted("A1"), other, wanted("A3"))}), noon)})
@@ -43,9 +43,8 @@ func TestC_1_2_2_FirstOfOneNameWins(t *testing.T) {
 	check(t, "conflicts", quarrels(m.Conflicts), "A a:1 over a:2: first in the file; A a:1 over a:3: first in the file")
 }
 
-// TestC_1_2_3_OneNameInTwoLayers. Deviation: the kubelet lets both in and its
-// workers take turns; here the first layer wins, and the other one's pod is a
-// conflict.
+// TestC_1_2_3_OneNameInTwoLayers. Deviation: the kubelet admits both, and its workers
+// alternate; here the first layer wins, and the other one's pod is a conflict.
 func TestC_1_2_3_OneNameInTwoLayers(t *testing.T) {
 	a, b := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon), NewLayer(web, nil).Read(set(file(web, "w", "A2", "B1")), noon)
 	m := Merge([]Layer{a, b})
@@ -53,9 +52,8 @@ func TestC_1_2_3_OneNameInTwoLayers(t *testing.T) {
 	check(t, "conflicts", quarrels(m.Conflicts), "A a:1 over w:1: earlier layer wins")
 }
 
-// TestC_1_2_4_SourceAnnotationIsNoDifference. Deviation: manifest puts the
-// annotation on static pods before they come here; nothing is written to a pod
-// in this package.
+// TestC_1_2_4_SourceAnnotationIsNoDifference. Deviation: package manifest sets the
+// annotation on static pods; this package never writes to a pod.
 func TestC_1_2_4_SourceAnnotationIsNoDifference(t *testing.T) {
 	read := func(value string) source.Snapshot {
 		p := with(wanted("A1"), func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigSource: value} })
@@ -82,8 +80,7 @@ func TestC_1_2_5_FoundByKey(t *testing.T) {
 	check(t, "second", told(Diff(Merge([]Layer{first}), Merge([]Layer{second}))), "ADD{B1} (file); UPDATE{A1} (file)")
 }
 
-// TestC_1_2_6_RemovedAsLastKnown: REMOVE carries the very spec that was wanted
-// last.
+// TestC_1_2_6_RemovedAsLastKnown: REMOVE carries the last desired spec itself.
 func TestC_1_2_6_RemovedAsLastKnown(t *testing.T) {
 	before := history(NewLayer(one, nil), set(file(one, "a", "A1")), set(file(one, "a", "A2")))
 	updates := Diff(Merge([]Layer{before}), Merge([]Layer{before.Read(set(), noon)}))
@@ -93,8 +90,7 @@ func TestC_1_2_6_RemovedAsLastKnown(t *testing.T) {
 	}
 }
 
-// compared is what may differ between two readings of one pod, and what that
-// leads to.
+// compared is a difference between two readings of one pod, and the update it leads to.
 var compared = []struct {
 	name string
 	edit func(*v1.Pod)
@@ -122,8 +118,8 @@ var compared = []struct {
 	{"status and deletion", func(p *v1.Pod) { p.Status.Message, p.DeletionTimestamp = "2", &metav1.Time{Time: noon} }, "DELETE"},
 }
 
-// TestC_1_2_7_C_1_2_8_WhatIsCompared: content, where nothing of it differs the
-// status, and nothing else; whether hashes tell it or the objects.
+// TestC_1_2_7_C_1_2_8_WhatIsCompared: content, where nothing of it differs the status,
+// and nothing else; with hashes and without.
 func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
 	pod1 := with(wanted("A1"), func(p *v1.Pod) {
 		p.Labels, p.Annotations = map[string]string{"a": "1"}, map[string]string{"mine": "1", pod.AnnotationConfigHash: "h"}
@@ -153,9 +149,9 @@ func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
 	}
 }
 
-// TestC_1_2_9_DeletionDecides between UPDATE and DELETE, at every change while
-// it is there. Deviation: the new version stands as it was read; of the old one
-// nothing is carried over into it.
+// TestC_1_2_9_DeletionDecides between UPDATE and DELETE, at every change of a pod with
+// a deletionTimestamp. Deviation: the new version stays as it was read; nothing of the
+// old one is copied into it.
 func TestC_1_2_9_DeletionDecides(t *testing.T) {
 	l := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)
 	var got []string
@@ -168,9 +164,9 @@ func TestC_1_2_9_DeletionDecides(t *testing.T) {
 		"DELETE{A1'} (file); —; DELETE{A1'} (file); DELETE{A2'} (file); UPDATE{A2} (file); RECONCILE{A2s2} (file)")
 }
 
-// TestC_1_2_11_EmittedIsShared. Deviation: the kubelet copies what it emits;
-// here a Spec is never written to once it was made, so updates, state and layer
-// hold the same one. TestC_1_2_11_StatesAreImmutable holds us to it.
+// TestC_1_2_11_EmittedIsShared. Deviation: the kubelet copies pods before it sends
+// them; here a Spec is immutable, so updates, state and layer share it.
+// TestC_1_2_11_StatesAreImmutable checks that.
 func TestC_1_2_11_EmittedIsShared(t *testing.T) {
 	f := file(one, "a", "A1")
 	m := Merge([]Layer{NewLayer(one, nil).Read(set(f), noon)})
@@ -179,8 +175,8 @@ func TestC_1_2_11_EmittedIsShared(t *testing.T) {
 	}
 }
 
-// TestC_1_2_12_OneUIDUnderTwoNames. Deviation: the kubelet's two versions fight
-// for one slot and tell UPDATE twice at every set; here they are two pods.
+// TestC_1_2_12_OneUIDUnderTwoNames. Deviation: in the kubelet both versions replace
+// each other with two UPDATEs at every set; here they are two pods.
 func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 	read := func(version string) source.Snapshot {
 		b := with(wanted("B"+version), func(p *v1.Pod) { p.UID = "a" })
@@ -192,8 +188,8 @@ func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 	check(t, "edited", told(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(read("2"), noon)}))), "UPDATE{B2} (file)")
 }
 
-// TestC_1_2_13_RenamedUnderOneUID. Deviation: the kubelet keeps the old name;
-// here one pod goes and another one comes.
+// TestC_1_2_13_RenamedUnderOneUID. Deviation: the kubelet keeps the old name; here one
+// pod is removed and another one added.
 func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 	l := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)
 	b := with(wanted("B1"), func(p *v1.Pod) { p.UID = "a" })
@@ -201,8 +197,8 @@ func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 	check(t, "updates", told(Diff(Merge([]Layer{l}), Merge([]Layer{next}))), "REMOVE{A1} (file); ADD{B1} (file)")
 }
 
-// TestC_1_2_15_AllHeard: every configured layer by itself; a failure, an end and
-// a restored set are no word.
+// TestC_1_2_15_AllHeard: every configured layer by itself; a failure, an end and a
+// restored set do not make it ready.
 func TestC_1_2_15_AllHeard(t *testing.T) {
 	heard := NewLayer(one, nil).Read(set(), noon)
 	silent := NewLayer(two, nil)
@@ -221,9 +217,8 @@ func TestC_1_2_15_AllHeard(t *testing.T) {
 	}
 }
 
-// TestF43_LosersComeAndGo: in whatever order other files with the pod come, are
-// edited and go again, nothing is told of it; when the owner goes as well, that
-// is an UPDATE at most.
+// TestF43_LosersComeAndGo: other files with the pod that are added, edited and removed
+// in any order cause no update; the removal of the owner causes an UPDATE at most.
 func TestF43_LosersComeAndGo(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	for _, owner := range []string{"0", "b2", "z"} {
@@ -280,9 +275,9 @@ func permutations(names []string) [][]string {
 	return out
 }
 
-// TestF49_FlipsEndInTheLastWord deletes a manifest and writes it again 1,000
-// times, with edits, mistakes and looks that miss some of it: after every look
-// the state is what was said last, and the pod keeps its UID.
+// TestF49_FlipsEndInTheLastWord deletes a manifest and writes it again 1,000 times,
+// with edits, mistakes and readings that miss some of it: after every reading the state
+// is the last version, and the pod keeps its UID.
 func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 	var b source.Builder
 	c := New(Config{})
@@ -301,7 +296,7 @@ func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 		case 0:
 			b.Remove("/m/a.yaml")
 			disk = ""
-		case 1: // half written: what was read last stands, if it still does
+		case 1: // half written: the last good version stays, if there is one
 			disk = broken
 			b.Put(source.File{File: "/m/a.yaml", Whole: true, Problems: []pod.Problem{{File: "/m/a.yaml", Msg: "cut off"}}}, nil)
 		default:
@@ -312,7 +307,7 @@ func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 			disk = image
 		}
 		if draw(3) == 0 {
-			continue // not looked
+			continue // no reading
 		}
 		if disk != broken {
 			wantImage = disk

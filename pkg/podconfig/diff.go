@@ -11,11 +11,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Diff returns what leads from old to new, layer by layer in layer order and
+// Diff returns the updates that lead from old to new, layer by layer in layer order and
 // within a layer in the kubelet's order (C-1.2.10): REMOVE, ADD, UPDATE, DELETE,
-// RECONCILE. A layer heard for the first time that has no ADD, UPDATE or DELETE
-// gets one ADD without pods, after where these would stand, so that its reader
-// knows it was heard (C-1.2.16). A nil old is the empty state.
+// RECONCILE. A layer that becomes ready and has no ADD, UPDATE or DELETE gets one ADD
+// without pods, after where these would stand. It tells the reader that the layer is
+// ready (C-1.2.16). A nil old is the empty state.
 //
 // Each pod is in at most one update. First match wins:
 //
@@ -26,11 +26,11 @@ import (
 //	other status, other layer or file       RECONCILE
 //	the same                                nothing    even when its line moved
 //
-// Content is spec, labels, deletion fields and annotations, but for those the
-// kubelet adds to its own copy (C-1.2.7). Unlike the kubelet's, a pod's
-// identity is its key: the same key with another UID is an UPDATE, by which the
-// pod's worker replaces the instance; and a pod that another layer or file takes
-// over is an UPDATE only where the content differs.
+// Content is spec, labels, deletion fields and annotations, except those that the
+// kubelet adds to its own copy (C-1.2.7). Unlike the kubelet's, a pod's identity is its
+// key: the same key with another UID is an UPDATE, by which the pod's worker replaces
+// the instance; and a pod that another layer or file takes over is an UPDATE only where
+// the content differs.
 func Diff(old, new *Merged) []PodUpdate {
 	if old == nil {
 		old = &Merged{}
@@ -49,8 +49,7 @@ func Diff(old, new *Merged) []PodUpdate {
 	return g.updates(old, new)
 }
 
-// diffPods is Diff for two states that differ in no other pods than these,
-// which are sorted.
+// diffPods is Diff for two states that differ only in these pods, which are sorted.
 func diffPods(old, new *Merged, pods []ident) []PodUpdate {
 	g := newGroups(old, new)
 	for _, id := range pods {
@@ -88,7 +87,7 @@ func newGroups(old, new *Merged) *groups {
 	return g
 }
 
-// group returns the group of layer name; one that is not known yet comes last.
+// group returns the group of layer name; a new one comes last.
 func (g *groups) group(name, source, location string) *layerGroup {
 	i, ok := g.byName[name]
 	if !ok {
@@ -99,7 +98,7 @@ func (g *groups) group(name, source, location string) *layerGroup {
 	return &g.layers[i]
 }
 
-// add notes what became of one pod; either side may be nil.
+// add notes the change of one pod; either side may be nil.
 func (g *groups) add(old, new *pod.Spec) {
 	op := opFor(old, new)
 	if op == "" {
@@ -165,10 +164,9 @@ func opFor(old, new *pod.Spec) Op {
 	return ""
 }
 
-// different reports whether two specs of one key differ in what runs (C-1.2.7;
-// the UID besides). The content hash answers where it is known to be equal;
-// where it is not, the objects are compared, because more than content may have
-// gone into it.
+// different reports whether two specs of one key differ in what runs (C-1.2.7; the UID
+// besides). Equal content hashes decide at once; otherwise different compares the
+// objects, because a hash may cover more than the content.
 func different(old, new *pod.Spec) bool {
 	a, b := old.Pod, new.Pod
 	switch {
@@ -197,9 +195,9 @@ func sameStatus(a, b *pod.Spec) bool {
 	return equality.Semantic.DeepEqual(x, y)
 }
 
-// onlyPhase reports whether a status says nothing but a phase, as that of every
-// pod which no API server has seen: those are compared most often, and this
-// takes a tenth of the time that asking by reflection does.
+// onlyPhase reports whether a status has only a phase, as that of every pod that does
+// not come from an API server. Those are compared most often, and this takes a tenth of
+// the time of reflection.
 func onlyPhase(s *v1.PodStatus) bool {
 	return s.ObservedGeneration == 0 && s.Message == "" && s.Reason == "" &&
 		s.NominatedNodeName == "" && s.HostIP == "" && s.PodIP == "" && s.QOSClass == "" && s.Resize == "" &&

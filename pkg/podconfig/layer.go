@@ -10,15 +10,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// Layer is what is remembered of one source: its newest word, the last good
-// version of what it can no longer read, and which file owns which pod. It is a
-// value: every step returns a new one and leaves the old one as it was.
+// Layer is the state of one source: its newest reading, the last good version of files
+// that it can no longer read, and which file owns which pod. It is a value: every step
+// returns a new one and does not change the old one.
 type Layer struct {
 	state LayerState
-	kept  kept // of an agent before this one; empty once the layer was heard
+	kept  kept // of the previous agent; empty once the layer is ready
 
 	files    sorted.List[source.File]  // the newest reading, as the source gave it
-	standing sorted.List[pod.Standing] // what stands in each file, by file; none is empty
+	standing sorted.List[pod.Standing] // the last good set of each file, by file; none is empty
 	troubles sorted.List[trouble]      // what is wrong with files, by file
 	pods     table[*pod.Spec]
 	objects  table[*pod.Object]
@@ -30,14 +30,13 @@ type Layer struct {
 	steps          uint64
 	changedPods    []ident
 	changedObjects []ident
-	stands         []pod.Standing // the files in which something else stands since
+	stands         []pod.Standing // the files whose last good set changed since
 }
 
-// NewLayer returns a layer that was never heard. Name is the source's. kept is
-// what runs here, as an agent before this one wrote it down; its origins say
-// where from, also from other layers. In the layer's first reading a file that
-// is broken keeps the pods that kept has from it (I9), and where two files want
-// one pod, the one it was kept from owns it (F43).
+// NewLayer returns a layer that is not ready yet. Name is the source's. kept is the
+// pods that the previous agent stored, of this and other layers; their origins name the
+// files. In the layer's first reading a broken file keeps the pods that kept has from
+// it (I9), and where two files define one pod, the one it was kept from owns it (F43).
 func NewLayer(name string, kept []*pod.Spec) Layer {
 	kind, location, _ := strings.Cut(name, ":")
 	return Layer{
@@ -46,11 +45,11 @@ func NewLayer(name string, kept []*pod.Spec) Layer {
 	}
 }
 
-// State returns the layer as others see it.
+// State returns the exported state of the layer.
 func (l Layer) State() LayerState { return l.state }
 
-// Asked returns the layer after its source was asked for the first time, at
-// now: until it says a word, Since tells how long it has been silent.
+// Asked returns the layer after its source was first read, at now: until the source
+// answers, Since is the beginning of the wait.
 func (l Layer) Asked(now time.Time) Layer {
 	if !l.state.Heard && l.state.Error == "" {
 		l.state.Since = now
@@ -58,14 +57,14 @@ func (l Layer) Asked(now time.Time) Layer {
 	return l
 }
 
-// Restore returns the layer, which was not heard, standing on its last good set
-// as an agent before this one wrote it down. That does not make it heard
-// (C-1.3.8): it is the reading before the source's first one, which corrects it.
-// Where two files hold one pod, its owner is known as in NewLayer (F43).
+// Restore returns the layer, which is not ready, with the last good set that the
+// previous agent stored. The layer does not become ready by that (C-1.3.8): the
+// source's first reading corrects the restored one. Where two files hold one pod, its
+// owner is determined as in NewLayer (F43).
 //
-// A set may lack what ran: the agent before was killed before it was written, or
-// a part of it is damaged. So what was kept still stands for a broken file, as in
-// NewLayer, where the set has nothing of the file and the pod nowhere.
+// A set may lack pods that ran: the previous agent was killed before it wrote them, or
+// a part of the set is damaged. So a broken file still keeps its kept pods, as in
+// NewLayer, where the set has nothing of the file and no other file has the pod.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
 	var files []pod.Standing
@@ -84,15 +83,15 @@ func (l Layer) Restore(r Restored) Layer {
 	return next
 }
 
-// Read returns the layer after its source has looked, at now.
+// Read returns the layer after a reading of its source, at now.
 //
-// A file with which anything is wrong keeps every pod and object last read from
-// it that cannot be read any more. A file that is gone takes its pods along,
-// unless another file of the layer holds the pod in a form that was rejected:
-// then it was moved, and the last good version goes on standing there.
+// A file with a problem keeps every pod and object last read from it that cannot be
+// read any more. When a file is removed, its pods are removed, unless another file of
+// the layer holds the pod in a form that was rejected: then the pod was moved, and its
+// last good version stays there.
 //
-// What changed is found by comparing readings, which share what did not change;
-// so neither a missed revision nor a wrong list of changed keys can mislead it.
+// Read compares readings, which share what did not change; so it depends neither on
+// revisions nor on a list of changed keys.
 func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 	next := l.unchanged()
 	if r := l.compare(s.Files); !r.empty() {
@@ -109,8 +108,8 @@ func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 	return next
 }
 
-// Failed returns the layer after its source could not look, at now: everything
-// stands. Since keeps the time of the first of several failures in a row.
+// Failed returns the layer after a failed read, at now: all its pods stay. Since keeps
+// the time of the first of several failures in a row.
 func (l Layer) Failed(err error, now time.Time) Layer {
 	l = l.unchanged()
 	if l.state.Error == "" {
@@ -123,8 +122,7 @@ func (l Layer) Failed(err error, now time.Time) Layer {
 	return l
 }
 
-// Ended returns the layer after its source has said its last word, which
-// stands.
+// Ended returns the layer after its source has ended; its last set stays.
 func (l Layer) Ended() Layer {
 	l = l.unchanged()
 	l.state.Ended = true
@@ -182,9 +180,9 @@ func (l Layer) apply(r reading) Layer {
 	return l
 }
 
-// heirs returns heirs of the layer's troubles. A file gets no pod that is more than may stand
-// behind it: that pod goes with the file that it was in. stands is what stands in files that
-// differ.
+// heirs returns heirs of the layer's troubles. A file takes over no pod that would
+// exceed its limit: that pod goes with the file that it was in. stands is the last good
+// sets of files that differ.
 func (l Layer) heirs(stands map[string][]pod.Standing) func(ident) string {
 	named := heirs(l.troubles)
 	meters := make(map[string]*source.Meter)
@@ -208,7 +206,7 @@ func (l Layer) heirs(stands map[string][]pod.Standing) func(ident) string {
 	}
 }
 
-// standsIn returns what stands in a file, of which stands is the newest word.
+// standsIn returns the last good set of a file, from stands if it is there.
 func (l Layer) standsIn(stands map[string][]pod.Standing, file string) pod.Standing {
 	if s := stands[file]; s != nil {
 		return s[0]
@@ -216,7 +214,7 @@ func (l Layer) standsIn(stands map[string][]pod.Standing, file string) pod.Stand
 	return l.stood(file)
 }
 
-// stood returns what stands in a file, which may be nothing.
+// stood returns the last good set of a file, which may be empty.
 func (l Layer) stood(file string) pod.Standing {
 	s, _ := sorted.Find(l.standing, file, compareStanding)
 	s.File = file
@@ -227,9 +225,9 @@ func compareStanding(s pod.Standing, file string) int { return strings.Compare(s
 
 func compareStandings(a, b pod.Standing) int { return strings.Compare(a.File, b.File) }
 
-// kept is what an agent before this one kept of pods that run.
+// kept is the pods that the previous agent stored.
 type kept struct {
-	pods  map[pod.Key]*pod.Spec  // of whatever layer
+	pods  map[pod.Key]*pod.Spec  // of any layer
 	specs map[string][]*pod.Spec // by file, of this layer
 }
 
@@ -249,8 +247,7 @@ func newKept(layer string, specs []*pod.Spec) kept {
 	return k
 }
 
-// beside returns what is kept of files and pods that a restored layer has
-// nothing of.
+// beside returns the kept files and pods of which a restored layer has nothing.
 func (k kept) beside(l Layer) kept {
 	specs := make(map[string][]*pod.Spec)
 	for file, kept := range k.specs {
@@ -267,5 +264,5 @@ func (k kept) beside(l Layer) kept {
 	return k
 }
 
-// pod returns a pod as it was kept, nil when it was not.
+// pod returns the kept version of a pod, nil for none.
 func (k kept) pod(id ident) *pod.Spec { return k.pods[id.key] }

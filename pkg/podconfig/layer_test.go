@@ -131,8 +131,8 @@ func TestLayerKeepsLastGood(t *testing.T) {
 	}
 }
 
-// A manifest that is broken when an agent starts keeps the pod that runs: an
-// upgrade or a reboot with a typo in a file kills nothing (I2, I9).
+// A manifest that is broken when an agent starts keeps the pod that runs: an upgrade or
+// a reboot with a typo in a file stops no pod (I2, I9).
 func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
 	kept := slices.Concat(file(dir, "a", "A1", "B1").Pods, file(dir, "gone", "C1").Pods, file("file:/elsewhere", "a", "D1").Pods)
 	first := NewLayer(dir, kept)
@@ -232,8 +232,8 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 	}
 }
 
-// TestF43_OwnerByDocument finds the owner by the place its spec names, where
-// that says more than the file.
+// TestF43_OwnerByDocument finds the owner by the place in its origin, where that is
+// more exact than the file.
 func TestF43_OwnerByDocument(t *testing.T) {
 	a, b := file(dir, "a", "A1"), file(dir, "b", "A2")
 	b.Pods[0].Origin.File = "b#2"
@@ -241,7 +241,7 @@ func TestF43_OwnerByDocument(t *testing.T) {
 	check(t, "held", places(l.Read(set(a, b), noon).held()), "A2=b#2")
 }
 
-// TestF43_DeletingOwnerIsUpdate: deleting the loser's file tells nothing, deleting
+// TestF43_DeletingOwnerIsUpdate: deleting the loser's file causes no update, deleting
 // the owner's one UPDATE.
 func TestF43_DeletingOwnerIsUpdate(t *testing.T) {
 	both := history(NewLayer(dir, nil), set(file(dir, "a", "A1"), file(dir, "b", "A2")))
@@ -324,8 +324,8 @@ func TestI9_FailureKeepsEverything(t *testing.T) {
 	}
 }
 
-// TestLayerSharesUnchanged: a source that decodes everything anew at every look
-// changes nothing, and the specs stay the ones already given out.
+// TestLayerSharesUnchanged: a source that decodes everything again at every reading
+// changes nothing, and the yielded specs stay the same.
 func TestLayerSharesUnchanged(t *testing.T) {
 	before := history(NewLayer(dir, nil), set(file(dir, "a", "A1", "B1"), broken("b")))
 	after := before.Read(set(file(dir, "a", "A1", "B2"), broken("b")), noon)
@@ -340,7 +340,7 @@ func TestLayerSharesUnchanged(t *testing.T) {
 	}
 }
 
-// TestLayerProblemsAndSkipped pass through, and end with their cause.
+// TestLayerProblemsAndSkipped are passed on, and end with their cause.
 func TestLayerProblemsAndSkipped(t *testing.T) {
 	s := set(broken("b"), rejecting(file(dir, "c"), "x"))
 	s.Skipped = []pod.Problem{{File: "notes.txt", Msg: "not a manifest"}}

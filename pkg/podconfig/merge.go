@@ -9,39 +9,38 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Merge returns the state of all layers: of each pod and config object, the
-// version of the first layer that holds it; the others are recorded as
-// conflicts. Only what the layers hold matters, never the order in which they
-// were heard. Pods that depend on themselves, through others or not, are
-// problems, and left out.
+// Merge returns the state of all layers: for each pod and config object, the version of
+// the first layer that holds it; the others are recorded as conflicts. The result
+// depends only on the content of the layers, never on the order in which they became
+// ready. Pods that depend on themselves, directly or through others, are problems, and
+// left out.
 func Merge(layers []Layer) *Merged {
 	return newFold(layers, nil, nil).merged
 }
 
-// fold is a merge that can take one step of one layer at the cost of what
-// changed. It is immutable.
+// fold is a merge that applies one step of one layer at a cost proportional to the
+// change. It is immutable.
 type fold struct {
 	layers          []Layer
 	podConflicts    sorted.List[Conflict] // by ident
 	objectConflicts sorted.List[Conflict]
 	merged          *Merged
 
-	// Of pods that depend on others: winners are the pods before circles are
-	// broken, ordered those of them that depend on others, before the pods as they
-	// were when nothing was new: what an agent before this one kept, and from a
-	// layer's second word on, the set before that word.
+	// For pods that depend on others: winners are the pods before cycles are broken,
+	// ordered those of them that depend on others. before is the pods that the previous
+	// agent stored and, from a layer's second reading on, the set before that reading.
 	winners, ordered, before sorted.List[*pod.Spec]
 	circles                  circles
 
-	// Of pods that name config objects: kept is what an agent before this one kept,
-	// until a layer's second word.
+	// For pods that name config objects: kept is the pods that the previous agent
+	// stored, until a layer's second reading.
 	bindings bindings
 	visible  Visible
 	kept     sorted.List[*pod.Spec]
 }
 
-// newFold merges layers from nothing. kept is what runs, as an agent before this
-// one kept it; visible is Config's.
+// newFold merges layers from scratch. kept is the pods that the previous agent stored;
+// visible is Config's.
 func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 	var pods, objects []ident
 	for _, l := range layers {
@@ -54,13 +53,13 @@ func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 	return f
 }
 
-// changes says which of the lists that are put together from all layers are out
-// of date, and whether a layer says anything else of what it may bring.
+// changes says which lists built from all layers are out of date, and whether a layer
+// differs in which objects it may still get.
 type changes struct{ problems, skipped, spoke bool }
 
-// step returns the fold after layer i became l, and the pods that differ in the
-// merged state. When l is one step on from the layer the fold holds, only what
-// that step changed is looked at; else everything of both.
+// step returns the fold after layer i became l, and the pods that differ in the merged
+// state. When l is one step on from the layer the fold holds, step looks only at what
+// that step changed; else at everything of both.
 func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	old := f.layers[i]
 	pods, objects := l.changedPods, l.changedObjects
@@ -76,8 +75,8 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), old.state.tells(l.state)})
 }
 
-// remerge returns the fold with pods and objects (sorted) merged anew from its
-// layers, and those of the pods that differ.
+// remerge merges pods and objects (sorted) again from the layers, and returns the fold
+// and those of the pods that differ.
 func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	m := *f.merged
 	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
@@ -114,9 +113,8 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	return f, pods
 }
 
-// order returns the fold with p's pods for winners and their circles broken, and
-// the pods that may stand otherwise than before. It costs nothing more where no
-// pod depends on another.
+// order returns the fold with p's pods as winners and their cycles broken, and the pods
+// that may have changed. It costs nothing more where no pod depends on another.
 func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
 	f.winners = p.merged
 	if len(p.changed) == 0 {
@@ -140,7 +138,7 @@ func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
 	return f, sortedIdents(slices.Concat(p.changed, old.keys(), f.circles.keys()))
 }
 
-// remerged is one kind of thing after some of its idents were merged anew.
+// remerged is the pods or the objects after some idents were merged again.
 type remerged[T item] struct {
 	merged    sorted.List[T]
 	changed   []ident // those with another winner, or none now
@@ -149,7 +147,7 @@ type remerged[T item] struct {
 	lost      bool // a conflict came, went or changed
 }
 
-// remergeTable merges ids anew, after the layers' words on them changed.
+// remergeTable merges ids again, after the layers' claims on them changed.
 func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], conflicts sorted.List[Conflict], of func(*Layer) *table[T]) remerged[T] {
 	r := remerged[T]{merged: merged, conflicts: conflicts}
 	if len(ids) == 0 {

@@ -90,8 +90,8 @@ func TestC_1_2_10_EmissionOrder(t *testing.T) {
 	}
 }
 
-// TestC_1_2_16_FirstHeardMarker: the empty ADD stands where ADD would, before
-// RECONCILE, and only when nothing else tells that the layer was heard.
+// TestC_1_2_16_FirstHeardMarker: the empty ADD is in the place of ADD, before
+// RECONCILE, and only when no other update shows that the layer is ready.
 func TestC_1_2_16_FirstHeardMarker(t *testing.T) {
 	second := history(NewLayer(two, nil), set(file(two, "b", "A1", "B1")))
 	old := Merge([]Layer{NewLayer(one, nil), second})
@@ -149,8 +149,8 @@ func TestDiffMoves(t *testing.T) {
 	})
 }
 
-// TestC_1_2_8_EveryStatusFieldIsCompared walks the API type: a field that only
-// the quick comparison does not know would never be told.
+// TestC_1_2_8_EveryStatusFieldIsCompared walks the API type: a field that the quick
+// comparison lacks would never lead to an update.
 func TestC_1_2_8_EveryStatusFieldIsCompared(t *testing.T) {
 	status := reflect.TypeFor[v1.PodStatus]()
 	for i := range status.NumField() {

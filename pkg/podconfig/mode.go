@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// Mode is how much of a change PodUpdates tell (C-1.3).
+// Mode is how PodUpdates describe a change (C-1.3).
 type Mode int
 
 const (
-	// Incremental tells every change, as Diff does; the kubelet knew no other
-	// in the end (C-1.3.4).
+	// Incremental sends every change, as Diff does; it is the only mode of today's
+	// kubelet (C-1.3.4).
 	Incremental Mode = iota
-	// Snapshot tells one SET with the merged state of all layers whenever a pod
-	// was added, updated, deleted or removed, and when a layer is first heard
-	// (C-1.3.2).
+	// Snapshot sends one SET with the merged state of all layers whenever a pod was
+	// added, updated, deleted or removed, and when a layer becomes ready (C-1.3.2).
 	Snapshot
-	// SnapshotAndUpdates tells one SET with the merged state when a pod was
-	// added or removed and when a layer is first heard; then every UPDATE; then
-	// every DELETE (C-1.3.3).
+	// SnapshotAndUpdates sends one SET with the merged state when a pod was added or
+	// removed and when a layer becomes ready; then every UPDATE; then every DELETE
+	// (C-1.3.3).
 	SnapshotAndUpdates
 )
 
@@ -42,13 +41,13 @@ func ParseMode(name string) (Mode, error) {
 	return 0, fmt.Errorf("unknown mode %q: want one of %s", name, strings.Join(modeNames[:], ", "))
 }
 
-// Tell returns what the mode tells of a batch of an Incremental PodConfig, so
-// that one running PodConfig can serve readers in every mode. RECONCILE is told
-// by Incremental alone; RESTORE becomes the SET that adding its pods would be
-// (C-1.3.8). An answer to Sync is told as it is (C-1.3.5).
+// Tell converts a batch of an Incremental PodConfig to the updates of the mode, so that
+// one running PodConfig can serve readers in every mode. Only Incremental has
+// RECONCILE. RESTORE becomes the SET that adding its pods would be (C-1.3.8). An answer
+// to Sync stays as it is (C-1.3.5).
 //
-// A SET costs a copy of the list of all pods: whoever has several readers in one
-// mode asks once for all of them.
+// A SET costs a copy of the list of all pods: call Tell once for all readers of one
+// mode.
 func (m Mode) Tell(b Batch) []PodUpdate {
 	if m == Incremental || b.Layer == "" {
 		return b.Updates

@@ -14,33 +14,31 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// AllSources is the Source of a SET that Sync asked for: it speaks of every
-// layer (C-1.1.8).
+// AllSources is the Source of a SET that Sync asked for: it covers every layer
+// (C-1.1.8).
 const AllSources = "*"
 
 // Config says which layers there are.
 type Config struct {
 	// Sources are the layers, the first one wins.
 	Sources []source.Source
-	// Mode is how much of a change updates tell.
+	// Mode is how updates describe a change.
 	Mode Mode
-	// Kept is what runs on this node, as the agent before this one wrote it down:
-	// the last good version of files that are broken at the first reading, and
-	// who owns a pod that two files want (see NewLayer). It must not change after
-	// New.
+	// Kept is the pods that the previous agent stored. It gives the last good version
+	// of files that are broken at the first reading, and the owner of a pod that two
+	// files define (see NewLayer). It must not change after New.
 	Kept []*pod.Spec
-	// Restored is each layer's last good set, by the layer's name, as an agent
-	// before this one wrote it down. A layer stands on it until it is heard
-	// (C-1.3.8); Kept then says who owns a pod that two files want, and what stands
-	// in a broken file of which the set has nothing. A set of a layer that is not
-	// configured is ignored. It must not change after New.
+	// Restored is each layer's last good set, by the layer's name, as the previous
+	// agent stored it. A layer uses it until it is ready (C-1.3.8). Kept then gives the
+	// owner of a pod that two files define, and the pods of a broken file of which the
+	// set has nothing. A set of a layer that is not configured is ignored. It must not
+	// change after New.
 	Restored map[string]Restored
 	// Visible says whether pods of one kind of source see the config objects of
-	// another; nil: each kind sees its own alone. It must give the same answer
-	// always.
+	// another; nil: each kind sees only its own. Its answers must not change.
 	Visible Visible
-	// Log gets one debug line a message; nil is nowhere. Whatever a person has
-	// to know is in the batches.
+	// Log gets one debug line for each message; nil discards them. The batches contain
+	// everything that a person has to know.
 	Log *slog.Logger
 }
 
@@ -48,8 +46,8 @@ type Config struct {
 // another.
 type Visible func(podSource, objectSource string) bool
 
-// PodConfig reads sources and merges what they say. Its goroutines live inside
-// Batches and Once.
+// PodConfig reads sources and merges their pods. Its goroutines run only during Batches
+// and Once.
 type PodConfig struct {
 	sources  []source.Source
 	layers   []Layer
@@ -61,7 +59,7 @@ type PodConfig struct {
 	sync     chan struct{} // cap 1, sent by Sync, received by Batches; when full, that request is served by the same SET
 }
 
-// New returns a PodConfig. Nothing is read before Batches or Once.
+// New returns a PodConfig. It reads nothing before Batches or Once.
 func New(c Config) *PodConfig {
 	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, visible: c.Visible, log: c.Log, sync: make(chan struct{}, 1)}
 	if p.log == nil {
@@ -73,13 +71,13 @@ func New(c Config) *PodConfig {
 	return p
 }
 
-// Visible reports whether pods of one kind of source may name what another kind defines, as
-// the configuration says.
+// Visible reports whether pods of one kind of source may name objects of another kind,
+// as the configuration says.
 func (c *PodConfig) Visible(podSource, objectSource string) bool {
 	return podSource == objectSource || c.visible != nil && c.visible(podSource, objectSource)
 }
 
-// message is one word of one source.
+// message is one reading of one source.
 type message struct {
 	layer    int
 	snapshot source.Snapshot
@@ -87,19 +85,18 @@ type message struct {
 	ended    bool
 }
 
-// Batches reads all sources at once and yields one Batch for every word of one
-// of them that changed anything: pods, config objects, problems, conflicts,
-// what was skipped, whether a layer was heard, can be read or has ended. A
-// source waits while its batch is being handled; no word is lost or merged with
-// another (C-1.1.3, C-1.1.4).
+// Batches reads all sources concurrently and yields one Batch for every reading that
+// changed anything: pods, config objects, problems, conflicts, skipped entries, whether
+// a layer is ready, can be read or has ended. A source waits while its batch is being
+// handled; no reading is lost or merged with another (C-1.1.3, C-1.1.4).
 //
-// Before any word it yields, for each layer with a Restored set, in layer order,
-// one Batch with a RESTORE of those of its pods that no earlier layer holds,
-// which may be none; in the other modes with the SET that this is.
+// Before any reading it yields, for each layer with a Restored set, in layer order, one
+// Batch. It has a RESTORE of the layer's pods that no earlier layer holds, which may be
+// none, or in the other modes the equivalent SET.
 //
-// The sequence ends when ctx is done, when the caller leaves the loop, or when
-// every source has ended; no goroutine outlives it. It may be ranged over once,
-// and not beside Once: sources are read once.
+// The sequence ends when ctx is done, when the caller leaves the loop, or when every
+// source has ended; no goroutine outlives it. It may be ranged over once, and not
+// together with Once: sources are read once.
 func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		ctx, stop := context.WithCancel(ctx)
@@ -167,10 +164,10 @@ func (c *PodConfig) Sync() {
 	}
 }
 
-// Once reads every source until its first word, and returns the merged state
-// of all layers. A source that has not said a word when ctx ends, or that ends
-// without one, is not heard, and its layer's Error says so; where there is one,
-// its Restored set stands. Once is called once, and not beside Batches.
+// Once reads every source until its first reading, and returns the merged state of all
+// layers. A source without a reading when it or ctx ends leaves its layer not ready,
+// and the layer's Error says so; the layer uses its Restored set if there is one. Once
+// is called once, and not together with Batches.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
 	start := time.Now()
 	f := newFold(c.asked(start), c.kept, c.visible)
@@ -186,7 +183,7 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 			m, ok := firstWord(ctx, i, s)
 			at := time.Now()
 			if !ok || ctx.Err() != nil && errors.Is(m.err, ctx.Err()) {
-				at = start // it has been silent since
+				at = start // it has not answered since
 				m.err = errors.New("ended without a word")
 				if ctx.Err() != nil {
 					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
@@ -202,7 +199,7 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 	return f.merged
 }
 
-// firstWord returns the first message of a source.
+// firstWord returns a source's first message.
 func firstWord(ctx context.Context, i int, s source.Source) (m message, ok bool) {
 	for snapshot, err := range s.Sets(ctx) {
 		return message{layer: i, snapshot: snapshot, err: err}, true
@@ -210,7 +207,7 @@ func firstWord(ctx context.Context, i int, s source.Source) (m message, ok bool)
 	return message{layer: i}, false
 }
 
-// read sends every word of a source until it ends or ctx does.
+// read sends every reading of a source until it ends or ctx does.
 func (c *PodConfig) read(ctx context.Context, i int, s source.Source, messages chan<- message) {
 	send := func(m message) bool {
 		select {
@@ -221,7 +218,7 @@ func (c *PodConfig) read(ctx context.Context, i int, s source.Source, messages c
 		}
 	}
 	for snapshot, err := range s.Sets(ctx) {
-		// An error at the end of ctx says nothing about the source.
+		// An error at the end of ctx is not the source's.
 		if ctx.Err() != nil || !send(message{layer: i, snapshot: snapshot, err: err}) {
 			return
 		}
@@ -245,7 +242,7 @@ func (c *PodConfig) hear(l Layer, m message, now time.Time) Layer {
 	return l
 }
 
-// asked returns the layers at the moment when their sources are first asked.
+// asked returns the layers at the moment when their sources are first read.
 func (c *PodConfig) asked(now time.Time) []Layer {
 	layers := slices.Clone(c.layers)
 	for i, l := range layers {
@@ -254,15 +251,14 @@ func (c *PodConfig) asked(now time.Time) []Layer {
 	return layers
 }
 
-// restore returns the fold after layer i was restored, and the batch that says
-// so.
+// restore returns the fold after layer i was restored, and its batch.
 func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	layer := f.layers[i].Restore(r)
 	next, changed := f.step(i, layer)
 	u := PodUpdate{Op: RESTORE, Source: layer.state.Source, Location: layer.state.Location}
-	// Earlier layers win, later ones have not spoken: so the layer's own are all
-	// new. But what is new may make a circle with what an earlier layer restored, and
-	// may be what an earlier layer's pods are bound to.
+	// Earlier layers win, later ones are still empty: so all the layer's own pods are
+	// new. But they may form a cycle with pods that an earlier layer restored, and the
+	// layer's objects may be those that an earlier layer's pods name.
 	var others []ident
 	for _, id := range changed {
 		if s := next.merged.Pod(id.key); s != nil && f.merged.Pod(id.key) == nil && s.Origin.Layer() == layer.state.Name {
@@ -283,8 +279,8 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	return next, b
 }
 
-// take returns the fold after one message, the batch it leads to, and whether
-// that says anything.
+// take returns the fold after one message, the batch it leads to, and whether the batch
+// has any change.
 func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	old := f.layers[m.layer]
 	layer := c.hear(old, m, now)
@@ -297,8 +293,8 @@ func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	return next, b, len(b.Updates)+len(b.Stands) > 0 || saysMore(f.merged, next.merged)
 }
 
-// saysMore reports whether two states differ in what no update tells: all but
-// the pods and the time of the last good reading.
+// saysMore reports whether two states differ in anything that updates do not contain:
+// all but the pods and the time of the last good reading.
 func saysMore(old, new *Merged) bool {
 	told := func(l LayerState) LayerState {
 		l.LastGood = time.Time{}

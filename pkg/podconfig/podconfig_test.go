@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// scripted is a source that says its words, each after a while, and then ends
-// or waits.
+// scripted is a source that yields its readings, each after a delay, and then ends or
+// waits.
 type scripted struct {
 	name  string
 	words []word
@@ -61,7 +61,7 @@ func (s *scripted) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// told writes a batch: its updates and what is to say about its layers.
+// told writes a batch: its updates and the state of its layers.
 func (b Batch) told() string {
 	var layers []string
 	for _, l := range b.State.Layers {
@@ -78,8 +78,7 @@ func (b Batch) told() string {
 	return told(b.Updates) + " [" + strings.Join(layers, ", ") + "]"
 }
 
-// listen collects what batches tell until they end, one line each, with the
-// second of each.
+// listen collects the batches until they end, one line each, with the second of each.
 func listen(batches iter.Seq[Batch]) string {
 	var out strings.Builder
 	for b := range batches {
@@ -214,8 +213,8 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// TestBatchesConfigObjects: a config object that changed is news, one that was
-// only read again is not.
+// TestBatchesConfigObjects: a config object that changed leads to a batch, one that was
+// only read again does not.
 func TestBatchesConfigObjects(t *testing.T) {
 	holding := func(content string) []source.File {
 		return []source.File{{File: "a", Objects: []*pod.Object{object(one, "a", "x", content)}}}
@@ -228,8 +227,8 @@ func TestBatchesConfigObjects(t *testing.T) {
 	check(t, "content", strings.Join(got, " "), "1 2 2") // the last is the end of the source
 }
 
-// TestBatchesEnd: however the caller goes, no goroutine is left (TestMain) and a
-// source that is just saying a word does not hold it up.
+// TestBatchesEnd: however the caller leaves, no goroutine remains (TestMain), and a
+// source that is just yielding does not block it.
 func TestBatchesEnd(t *testing.T) {
 	talkers := func() []source.Source {
 		var all []source.Source
@@ -265,7 +264,7 @@ func TestBatchesEnd(t *testing.T) {
 		}
 	})
 	t.Run("and the errors that the end makes are nobody's", func(t *testing.T) {
-		for range 50 { // which of two ready channels is taken is left to chance
+		for range 50 { // select picks one of two ready channels at random
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -369,8 +368,8 @@ func TestF43_OnceKnowsIncumbents(t *testing.T) {
 	check(t, "pods", places(c.Once(t.Context()).Pods.Slice()), "A2=b")
 }
 
-// TestC_1_1_3_TotalOrder has many sources talk at once: no word is lost, and
-// each batch leads from the state of the one before.
+// TestC_1_1_3_TotalOrder has many sources yield concurrently: no reading is lost, and
+// each batch starts from the state of the one before.
 func TestC_1_1_3_TotalOrder(t *testing.T) {
 	const sources, words = 8, 20
 	var all []source.Source

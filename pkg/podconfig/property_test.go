@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// event is one word of one layer in a random life, or what it was restored
+// event is one reading of one layer in a random sequence, or the set it was restored
 // from.
 type event struct {
 	layer    int
@@ -28,8 +28,8 @@ type event struct {
 
 var layerNames = []string{one, two, web}
 
-// lives draws the words of three layers, and what some of them are restored
-// from: what stood at the end of another life, but for what got lost.
+// lives draws the readings of three layers, and the sets that some of them are restored
+// from: the end of another sequence, with some parts lost.
 func lives(t *rapid.T) []event {
 	var out []event
 	if rapid.Bool().Draw(t, "restored") {
@@ -44,9 +44,9 @@ func lives(t *rapid.T) []event {
 	return append(out, words(t)...)
 }
 
-// words draws the words of three layers, a few files and pods each, so that
-// duplicates, moves and mistakes are frequent. Readings share what did not
-// change, or nothing at all.
+// words draws the readings of three layers, a few files and pods each, so that
+// duplicates, moves and mistakes are frequent. Readings share what did not change, or
+// nothing at all.
 func words(t *rapid.T) []event {
 	disks := make([]map[string]source.File, len(layerNames))
 	for i := range disks {
@@ -113,8 +113,8 @@ func unshared(f source.File) source.File {
 	return f
 }
 
-// model is a layer written down as plainly as the rules are: per file what
-// stands in it, per pod the file that owns it.
+// model is a plain implementation of a layer: per file its last good set, per pod the
+// file that owns it.
 type model struct {
 	standing map[string][]*pod.Spec
 	owner    map[pod.Key]string
@@ -166,7 +166,7 @@ func (m *model) read(s source.Snapshot) {
 	*m = model{standing, owner, won}
 }
 
-// plain compares lists by what they hold.
+// plain compares lists by their content.
 var plain = []cmp.Option{
 	cmp.Transformer("slice", sorted.List[*pod.Spec].Slice), cmp.Transformer("slice", sorted.List[*pod.Object].Slice),
 }
@@ -180,8 +180,8 @@ func describe(pods []*pod.Spec) string {
 	return b.String()
 }
 
-// live plays events through the shell's own steps, and calls each after every
-// one of them.
+// live applies events with PodConfig's own steps, and calls each after every one of
+// them.
 func live(events []event, each func(e event, old, next fold, b Batch)) fold {
 	c := New(Config{})
 	var start []Layer
@@ -206,8 +206,8 @@ func live(events []event, each func(e event, old, next fold, b Batch)) fold {
 	return f
 }
 
-// TestF40_F43_LayerAgainstModel: a layer holds what the plain rules say, however
-// little of a reading it looks at.
+// TestF40_F43_LayerAgainstModel: a layer equals the model, however little of a reading
+// it looks at.
 func TestF40_F43_LayerAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var models [3]model
@@ -227,7 +227,7 @@ func TestF40_F43_LayerAgainstModel(t *testing.T) {
 	})
 }
 
-// reread returns the reading that would lead to what was restored.
+// reread returns the reading that would lead to the restored set.
 func reread(r Restored) source.Snapshot {
 	var files []source.File
 	for _, s := range r.Files {
@@ -270,21 +270,21 @@ func TestC_1_2_10_IncrementalIsFull(t *testing.T) {
 	})
 }
 
-// asRestored turns what led to a restored layer into its RESTORE.
+// asRestored converts the updates of a reading to the RESTORE of a restored layer.
 func asRestored(layer int, updates []PodUpdate) []PodUpdate {
 	kind, location, _ := strings.Cut(layerNames[layer], ":")
 	u := PodUpdate{Op: RESTORE, Source: kind, Location: location}
 	for _, add := range updates {
 		if add.Op != ADD {
-			return append(updates, u) // which no RESTORE is equal to
+			return append(updates, u) // no RESTORE is equal to it
 		}
 		u.Pods = append(u.Pods, add.Pods...)
 	}
 	return []PodUpdate{u}
 }
 
-// TestC_1_1_3_ReplayYieldsState: whoever applies every update to an empty map
-// has the state; REMOVE names only what is there and leaves.
+// TestC_1_1_3_ReplayYieldsState: applying every update to an empty map gives the state;
+// REMOVE names only pods that are in it.
 func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := make(map[pod.Key]*pod.Spec)
@@ -322,8 +322,8 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 	})
 }
 
-// TestI9_SilenceRemovesNothing: a source that could not look changes no pod,
-// object or conflict, and one whose files all break removes nothing.
+// TestI9_SilenceRemovesNothing: a source that cannot be read changes no pod, object or
+// conflict, and one whose files all break removes nothing.
 func TestI9_SilenceRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := live(lives(t), func(e event, old, next fold, b Batch) {
@@ -352,15 +352,15 @@ func TestI9_SilenceRemovesNothing(t *testing.T) {
 	})
 }
 
-// TestC_1_3_6_ArrivalOrderDoesNotMatter: what each layer said counts, not which
-// of them said it first.
+// TestC_1_3_6_ArrivalOrderDoesNotMatter: only the content of each layer counts, not
+// which of them was read first.
 func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := lives(t)
 		var queues [3][]event
 		var other []event
 		for _, e := range events {
-			if e.restored != nil { // before any word, in layer order
+			if e.restored != nil { // before any reading, in layer order
 				other = append(other, e)
 				continue
 			}
@@ -376,7 +376,7 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 		}
 		a, b := live(events, nil).merged, live(other, nil).merged
 		for _, m := range []*Merged{a, b} {
-			for i := range m.Layers { // times are those of the words
+			for i := range m.Layers { // times are those of the readings
 				m.Layers[i].LastGood, m.Layers[i].Since = time.Time{}, time.Time{}
 			}
 		}
@@ -386,8 +386,8 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestC_1_2_8_TwiceIsOnce: hearing the last word of every layer again tells
-// nothing, whether it shares memory with the first or not.
+// TestC_1_2_8_TwiceIsOnce: repeating the last reading of every layer leads to no
+// update, whether it shares memory with the first or not.
 func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := live(lives(t), nil)

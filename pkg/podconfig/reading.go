@@ -12,15 +12,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// reading is what comparing two readings of a layer found.
+// reading is the difference between two readings of a layer.
 type reading struct {
-	stands   []pod.Standing // the files in which something else stands now
+	stands   []pod.Standing // the files whose last good set changed
 	pods     change[*pod.Spec]
 	objects  change[*pod.Object]
-	troubles map[string][]trouble // the files with which something else is wrong now; nil is nothing
+	troubles map[string][]trouble // the files whose problems changed; nil is none
 }
 
-// trouble is what is wrong with one file.
+// trouble holds the problems of one file.
 type trouble struct {
 	file     string
 	problems []pod.Problem
@@ -31,9 +31,8 @@ func (t trouble) compareTo(file string) int { return strings.Compare(t.file, fil
 
 func (r *reading) empty() bool { return len(r.stands)+len(r.troubles) == 0 }
 
-// compare walks the old reading and the new one side by side. What they share
-// costs nothing, and a file that was read again and says the same costs a
-// comparison.
+// compare walks the old reading and the new one side by side. Shared parts cost
+// nothing, and a file that was read again without a change costs one comparison.
 func (l *Layer) compare(files sorted.List[source.File]) reading {
 	var r reading
 	for old, new := range sorted.Diff(l.files, files, source.CompareFiles) {
@@ -44,7 +43,7 @@ func (l *Layer) compare(files sorted.List[source.File]) reading {
 	if l.state.Heard {
 		return r
 	}
-	for s := range l.standing.All() { // restored, and in no file any more
+	for s := range l.standing.All() { // restored, and its file no longer exists
 		if _, found := sorted.Find(files, s.File, compareFile); !found {
 			r.replace(s, pod.Standing{File: s.File})
 		}
@@ -52,8 +51,7 @@ func (l *Layer) compare(files sorted.List[source.File]) reading {
 	return r
 }
 
-// file notes what a file that reads differently leads to; either side may be
-// nil.
+// file notes the effects of a file that changed; either side may be nil.
 func (r *reading) file(l *Layer, old, new *source.File) {
 	var none source.File
 	if old == nil {
@@ -84,7 +82,7 @@ func (r *reading) file(l *Layer, old, new *source.File) {
 	r.replace(before, after)
 }
 
-// replace notes what differs between two versions of what stands in a file.
+// replace notes the differences between two sets of a file.
 func (r *reading) replace(before, after pod.Standing) {
 	pods, objects := differing(before.Pods, after.Pods), differing(before.Objects, after.Objects)
 	if len(pods)+len(objects) == 0 {
@@ -95,7 +93,7 @@ func (r *reading) replace(before, after pod.Standing) {
 	r.objects.note(after.File, after.Objects, objects)
 }
 
-// note adds a file that differs in ids.
+// note adds a file in which ids differ.
 func (c *change[T]) note(file string, values []T, ids []ident) {
 	if len(ids) == 0 {
 		return
@@ -107,7 +105,7 @@ func (c *change[T]) note(file string, values []T, ids []ident) {
 	c.ids = append(c.ids, ids...)
 }
 
-// trouble notes what is wrong with a file now.
+// trouble notes the current problems of a file.
 func (r *reading) trouble(f *source.File) {
 	if r.troubles == nil {
 		r.troubles = make(map[string][]trouble)
@@ -131,7 +129,7 @@ func (r *reading) patchTroubles(before sorted.List[trouble]) (after sorted.List[
 // heirs returns a function that names, for a pod, the first file in byte order
 // that holds it in a form that was rejected.
 func heirs(troubles sorted.List[trouble]) func(ident) string {
-	var files map[pod.Key]string // made when somebody asks
+	var files map[pod.Key]string // made on the first call
 	return func(id ident) string {
 		if files == nil {
 			files = make(map[pod.Key]string)
@@ -147,18 +145,17 @@ func heirs(troubles sorted.List[trouble]) func(ident) string {
 	}
 }
 
-// healthy reports whether a file's reading says everything about it.
+// healthy reports whether a file was read completely and without problems.
 func healthy(f *source.File) bool {
 	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
 }
 
-// stand returns what stands in a file after a reading: what was read and, while
-// anything is wrong with the file, all that stood in it before and is missing
-// now. A file that is being mended removes nothing (I9, F40). What reads as
-// before is the same pointer as before.
+// stand returns the last good set of a file after a reading: what was read and, while
+// the file has any problem, everything of the set before that is missing now. A broken
+// file removes nothing (I9, F40). An unchanged item keeps its pointer.
 //
-// Where both together are more than may stand behind a file, it returns before and false: a
-// file that is never mended and names other pods each time does not grow without end.
+// Where both together exceed the limit of a file, it returns before and false: a file
+// that stays broken and names other pods each time does not grow without end.
 func stand(before pod.Standing, f *source.File) (after pod.Standing, fits bool) {
 	after = pod.Standing{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
 	if healthy(f) {
@@ -173,8 +170,8 @@ func stand(before pod.Standing, f *source.File) (after pod.Standing, fits bool) 
 	return after, true
 }
 
-// share returns now, with those of before in it that read the same; before
-// itself, when all do.
+// share returns now, with pointers from before for unchanged items; before itself, when
+// all are unchanged.
 func share[T item](before, now []T) []T {
 	if len(before) == 0 {
 		return now
@@ -204,14 +201,14 @@ func share[T item](before, now []T) []T {
 	return out
 }
 
-// held returns f with each object that may not change as it stood before, and a
-// problem where it reads otherwise. As in an API server, what says that it is
-// immutable can be taken away, and written anew, but not edited.
+// held returns f with each immutable object as it was before, and a problem where the
+// file changes it. As in an API server, an immutable object can be deleted and created
+// again, but not edited.
 func held(before pod.Standing, f *source.File) *source.File {
 	out := f
 	var at map[ident]int // the first of each ident; made for the first immutable object
 	for _, o := range before.Objects {
-		if !o.Immutable() || o.Origin.FromAPI() { // a server sees to it itself
+		if !o.Immutable() || o.Origin.FromAPI() { // the API server enforces it itself
 			continue
 		}
 		if at == nil {
@@ -240,7 +237,7 @@ func held(before pod.Standing, f *source.File) *source.File {
 	return out
 }
 
-// keep returns now and, after it, what was there before and is missing.
+// keep returns now and, after it, the items of before that are missing.
 func keep[T item](before, now []T) []T {
 	if len(before) == 0 {
 		return now
@@ -277,14 +274,14 @@ func differing[T item](a, b []T) []ident {
 	return ids
 }
 
-// sameReading reports whether two readings of a file say the same.
+// sameReading reports whether two readings of a file are equal.
 func sameReading(a, b *source.File) bool {
 	return a.Whole == b.Whole &&
 		sameItems(a.Pods, b.Pods) && sameItems(a.Objects, b.Objects) &&
 		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
 }
 
-// sameItems compares what two readings hold, at no cost when it is one list.
+// sameItems compares the items of two readings, at no cost when it is one list.
 func sameItems[T item](a, b []T) bool {
 	if len(a) != len(b) {
 		return false

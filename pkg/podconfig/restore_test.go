@@ -27,7 +27,7 @@ func stood(files ...source.File) Restored {
 	return r
 }
 
-// stands writes what a batch says stands: "a{A1,B1} b{}".
+// stands writes a batch's Stands: "a{A1,B1} b{}".
 func (b Batch) stands() string {
 	var out []string
 	for _, s := range b.Stands {
@@ -54,7 +54,7 @@ func TestC_1_3_8_Restore(t *testing.T) {
 		mode     Mode
 		restored map[string]Restored
 		sources  []source.Source
-		want     string // what each batch tells, and which files stand otherwise
+		want     string // each batch's updates and Stands
 	}{
 		{
 			name: "the source says the same", restored: ab,
@@ -139,8 +139,8 @@ func TestC_1_3_8_Restore(t *testing.T) {
 	}
 }
 
-// TestC_1_3_8_RestoreComesFirst: also where somebody asked for a SET before, and
-// where the caller leaves at once.
+// TestC_1_3_8_RestoreComesFirst: also after a call of Sync, and where the caller leaves
+// at once.
 func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 	config := func() *PodConfig {
 		return New(Config{
@@ -160,7 +160,7 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 	}
 }
 
-// TestC_1_3_8_RestoredIsNotHeard follows a layer's state from restored to heard.
+// TestC_1_3_8_RestoredIsNotHeard follows a layer's state from restored to ready.
 func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	r := stood(file(one, "a", "A1", "B1"))
@@ -184,15 +184,14 @@ func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
 	}
 }
 
-// TestC_1_3_8_RestoredInDisorder: what a damaged disk gives costs at most its
-// own content.
+// TestC_1_3_8_RestoredInDisorder: damage on the disk costs at most the damaged content.
 func TestC_1_3_8_RestoredInDisorder(t *testing.T) {
 	l := NewLayer(one, nil).Restore(stood(file(one, "b", "B1"), file(one, "a", "A1"), file(one, "b", "C1"), file(one, "c")))
 	check(t, "held", places(l.held()), "A1=a B1=b")
 	check(t, "read", places(l.Read(set(file(one, "a", "A1"), file(one, "b", "B2")), noon).held()), "A1=a B2=b")
 }
 
-// TestF43_RestoredOwner: who owns a duplicate is known from what runs, and from
+// TestF43_RestoredOwner: the kept pods determine the owner of a duplicate, and from
 // then on the owner stays.
 func TestF43_RestoredOwner(t *testing.T) {
 	both := stood(file(one, "a", "A1"), file(one, "b", "A2"))
@@ -212,21 +211,21 @@ func TestF43_RestoredOwner(t *testing.T) {
 	}
 }
 
-// TestI9_KeptStandsBesideASetThatHasNothingOfItsFile: the agent was killed
-// before the set was written, or a part of it is damaged; and the file is broken
-// now. What runs of it goes on.
+// TestI9_KeptStandsBesideASetThatHasNothingOfItsFile: the agent was killed before it
+// wrote the set, or a part of it is damaged; and the file is broken now. Its running
+// pods stay.
 func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
 	kept := slices.Concat(file(one, "a", "A1").Pods, file(one, "b", "B1").Pods, file(one, "c", "C1").Pods, file(one, "d", "D1").Pods)
 	l := NewLayer(one, kept).Restore(stood(file(one, "a", "A2"), file(one, "c", "E1"), file(one, "e", "D1")))
 	check(t, "restored", places(l.held()), "A2=a D1=e E1=c")
-	// b is in no set: it stands as it was kept. C left its file, D is in another.
+	// b is in no set: its kept version stays. C left its file, D is in another.
 	l = l.Read(set(broken("a"), broken("b"), broken("c"), broken("d"), file(one, "e", "D1")), noon)
 	check(t, "read", places(l.held()), "A2=a B1=b D1=e E1=c")
 	check(t, "gone", places(l.Read(set(file(one, "e", "D1")), noon).held()), "D1=e")
 }
 
-// TestC_1_3_8_OnceStandsOnRestored: what cannot be read is as an agent before
-// left it.
+// TestC_1_3_8_OnceStandsOnRestored: a layer that cannot be read keeps the set of the
+// previous agent.
 func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -257,8 +256,8 @@ func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
 	})
 }
 
-// TestSilentLayerSaysSinceWhen: from when a source is asked until its first
-// word.
+// TestSilentLayerSaysSinceWhen: Since is set from the first read until the source
+// answers.
 func TestSilentLayerSaysSinceWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -283,8 +282,8 @@ func TestSilentLayerSaysSinceWhen(t *testing.T) {
 	})
 }
 
-// TestStandsAddUp: whoever applies every batch's Stands to nothing knows what
-// stands in every layer.
+// TestStandsAddUp: applying every batch's Stands to an empty map gives the last good
+// set of every layer.
 func TestStandsAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := make([]map[string]pod.Standing, len(layerNames))
@@ -319,9 +318,9 @@ func TestStandsAddUp(t *testing.T) {
 	})
 }
 
-// TestC_1_3_8_RestoredIsAnEarlierReading: a restored layer holds what it held,
-// and corrects itself exactly as one that had read the same and kept running;
-// unless a pod stands in another file than its own, which nobody wrote down.
+// TestC_1_3_8_RestoredIsAnEarlierReading: a restored layer has its old content, and
+// corrects itself exactly as one that read the same and kept running. The exception is
+// a pod in another file than its origin's, which no record shows.
 func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := live(words(t), nil)
@@ -348,8 +347,9 @@ func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 	})
 }
 
-// TestC_1_3_ModesReplayToTheState: whoever applies what a mode tells to nothing
-// has what is wanted; and one running Incremental PodConfig can tell it all.
+// TestC_1_3_ModesReplayToTheState: applying a mode's updates to an empty map gives the
+// desired set; and one running Incremental PodConfig can produce the updates of all
+// modes.
 func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -370,7 +370,7 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 						t.Fatalf("%d pods were told of, %d are wanted", len(have), next.merged.Pods.Len())
 					}
 					for s := range next.merged.Pods.All() {
-						// Only Incremental tells of status, layer and file (C-1.3.5).
+						// Only Incremental reports status, layer and file (C-1.3.5).
 						if told := have[s.Key]; told == nil || different(told, s) || mode == Incremental && notation(told) != notation(s) {
 							t.Fatalf("%s is wanted, told was %+v", notation(s), told)
 						}

@@ -1,12 +1,11 @@
-// Package podconfig merges layers into one set of wanted pods and says what
-// changed as PodUpdates in the kubelet's order.
+// Package podconfig merges layers into one set of desired pods and yields the changes
+// as PodUpdates in the kubelet's order.
 //
-// Sources tell it what they read; it alone remembers last good versions, marks
-// staleness and knows which file of a layer holds a key (the incumbent). What
-// it yields is immutable and shared: merged states are new values that reuse
-// unchanged Specs by pointer.
+// It reads sources; it alone keeps last good versions, marks staleness and knows which
+// file of a layer holds a key (the incumbent). Its results are immutable and shared:
+// merged states are new values that reuse unchanged Specs by pointer.
 //
-// The one rule: nothing is removed because somebody was silent.
+// The one rule: it never removes a pod because a source has not answered.
 package podconfig
 
 import (
@@ -46,23 +45,21 @@ type PodUpdate struct {
 type Batch struct {
 	Updates []PodUpdate
 	State   *Merged
-	// Layer names the layer whose message it was, Stands the files of that layer
-	// in which something else stands now than before, each with all that stands
-	// in it now; one that is empty stands for nothing any more. Whoever applies
-	// the Stands of every batch knows each layer's last good set.
-	// In a RESTORE batch the Stands are what was restored.
+	// Layer names the layer whose message it was, Stands the files of that layer whose
+	// last good set changed, each with its whole new set; an empty one no longer has
+	// any. A reader that applies the Stands of every batch has each layer's last good
+	// set. In a RESTORE batch the Stands are the restored set.
 	Layer  string
 	Stands []pod.Standing
-	// First says that the message was the layer's first set: from here on it
-	// counts as heard.
+	// First says that the message was the layer's first set: from here on the layer is
+	// ready.
 	First bool
 }
 
-// Restored is a layer's last good set as an agent before this one wrote it
-// down.
+// Restored is a layer's last good set as the previous agent stored it.
 type Restored struct {
 	Files []pod.Standing // in byte order of File
-	At    time.Time      // when the layer was last read well
+	At    time.Time      // when the layer was last read without an error
 }
 
 // Merged is the state of all layers, merged. It is immutable, and shares with
@@ -72,8 +69,8 @@ type Merged struct {
 	Objects   sorted.List[*pod.Object] // config objects, first layer wins, sorted by kind and key
 	Layers    []LayerState             // in layer order
 	Conflicts []Conflict               // sorted by key
-	Problems  []pod.Problem            // rejections, sorted by file, line, column; of whole files, pods, circles of pods, and references to nothing
-	Skipped   []pod.Problem            // what sources passed over, with reasons
+	Problems  []pod.Problem            // rejections, sorted by file, line, column; of files, pods, cycles, references
+	Skipped   []pod.Problem            // what sources skipped, with reasons
 }
 
 // LayerState is one layer as podconfig knows it.
@@ -84,23 +81,22 @@ type LayerState struct {
 	Heard    bool // has yielded a complete set at least once
 	Ended    bool // its sequence ended; its last set stands
 	Pods     int  // pods it holds, last good ones included, before the merge
-	// Error is why it could not look when last asked; "" when it could.
+	// Error is why the last read failed; "" when it succeeded.
 	Error string
-	// Since is when the error began, or, of a layer that has not said a word
-	// yet, when it was first asked; zero when all is well.
+	// Since is when the error began or, for a layer that has not answered yet, when it
+	// was first read; zero otherwise.
 	Since time.Time
-	// Restored says that its pods are those an agent before this one wrote down:
-	// it was not heard yet.
+	// Restored says that its pods are those that the previous agent stored: the layer
+	// is not ready yet.
 	Restored bool
-	// LastGood is when its set was last read well, zero when never.
+	// LastGood is when its set was last read without an error, zero when never.
 	LastGood time.Time
 }
 
-// Stale reports whether the layer's pods stand on an older reading because it
-// cannot be read.
+// Stale reports whether the layer uses an older reading because it cannot be read.
 func (l LayerState) Stale() bool { return l.Error != "" && (l.Heard || l.Restored) }
 
-// Conflict is one pod that two places want: the loser is kept out and named.
+// Conflict is one pod that two places define: the loser is left out and named.
 type Conflict struct {
 	Kind   string // "Pod", or the kind of a config object
 	Key    pod.Key
@@ -109,14 +105,14 @@ type Conflict struct {
 	Reason string // "earlier layer wins", "running owner stays", "first path in byte order", "first in the file"
 }
 
-// Pod returns the wanted spec of key, nil when nobody wants it.
+// Pod returns the spec of key, nil when it is not in the desired set.
 func (m *Merged) Pod(key pod.Key) *pod.Spec {
 	s, _ := findPod(m.Pods, key)
 	return s
 }
 
-// Object returns the config object of that kind and key that the first layer holds,
-// nil when none does. What a pod is bound to may be a later layer's (Config.Visible).
+// Object returns the config object of that kind and key that the first layer holds, nil
+// when none does. A pod may be bound to the object of a later layer (Config.Visible).
 func (m *Merged) Object(kind string, key pod.Key) *pod.Object {
 	o, _ := sorted.Find(m.Objects, ident{kind, key}, compareItem[*pod.Object])
 	return o
@@ -133,7 +129,7 @@ func (m *Merged) Heard(name string) (heard, configured bool) {
 	return false, false
 }
 
-// AllHeard reports whether every configured layer was heard (C-1.2.15).
+// AllHeard reports whether every configured layer is ready (C-1.2.15).
 func (m *Merged) AllHeard() bool {
 	for _, l := range m.Layers {
 		if !l.Heard {

@@ -24,9 +24,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// wanted reads one pod in the notation of the contract's appendix A: "A1" is the
-// pod named a with UID a in version 1, "A1s2" the same with status 2, "A1'" the
-// same being deleted with 30 seconds of grace, "A1'5" with 5 seconds.
+// wanted parses one pod in the notation of the contract's appendix A: "A1" is the pod
+// named a with UID a in version 1, "A1s2" the same with status 2, "A1'" the same being
+// deleted with a grace period of 30 seconds, "A1'5" with 5 seconds.
 func wanted(text string) *pod.Spec {
 	text, grace, deleting := strings.Cut(text, "'")
 	text, status, _ := strings.Cut(text, "s")
@@ -152,7 +152,7 @@ func told(updates []PodUpdate) string {
 	return strings.Join(out, "; ")
 }
 
-// places writes who holds what: "A1=a.yaml B2=b.yaml".
+// places writes the file that holds each pod: "A1=a.yaml B2=b.yaml".
 func places(pods []*pod.Spec) string {
 	var out []string
 	for _, s := range pods {
@@ -170,7 +170,7 @@ func quarrels(conflicts []Conflict) string {
 	return strings.Join(out, "; ")
 }
 
-// history reads snapshots one after another into a single layer.
+// history applies snapshots one after another to a single layer.
 func history(l Layer, snapshots ...source.Snapshot) Layer {
 	for i, s := range snapshots {
 		l = l.Read(s, noon.Add(time.Duration(i)*time.Second))

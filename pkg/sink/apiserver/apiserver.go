@@ -1,18 +1,17 @@
-// Package apiserver tells an API server how the pods of this node are: their
-// statuses, the mirrors of static pods, the end of pods that are being deleted, and
-// events.
+// Package apiserver reports the pods of this node to an API server: it patches
+// statuses, creates mirror pods of static pods, completes deletions, and sends events.
 //
-// Report, Seen, Event and the others only leave word, under a lock that is held for
-// moments. Run owns the rest. Its loop decides what every pod needs next, one request
-// per pod and a few pods at once, and requests come back to it on answers (cap 0: the
-// loop receives until the last one is in). wake and woken (cap 1) say that word was
-// left, the one for pods and the other for events. Nothing waits in a queue but the
-// newest status of each pod and a bounded number of events, so an outage of any
-// length costs no more memory than a moment.
+// Report, Seen, Event and the others only store their input, under a lock that is held
+// for moments. Run owns the rest. Its loop decides what every pod needs next, with one
+// request per pod and a few pods at once. Requests send their results to the loop on
+// answers (cap 0: the loop receives until the last one is in). wake and woken (cap 1)
+// signal new input, the one for pods and the other for events. Only the newest status
+// of each pod and a bounded number of events are queued, so an outage of any length
+// needs no more memory than a short one.
 //
-// The one rule: a request is made from what is known when it is sent, never from what
-// was known when something happened. What was overtaken is never sent, and what the
-// server holds already is not sent again.
+// The one rule: the loop builds a request from the state at the time it sends it, never
+// from the state at the time of an event. It never sends an outdated status, nor one
+// that the server already holds.
 package apiserver
 
 import (
@@ -34,18 +33,18 @@ import (
 )
 
 const (
-	// atOnce is how many pods have a request under way at the same time.
+	// atOnce is the greatest number of pods with a request in flight.
 	atOnce = 8
-	// requestPatience is how long an answer is waited for.
+	// requestPatience is the timeout of a request.
 	requestPatience = 15 * time.Second
-	// reconcileEvery is how often every pod is compared with the server's copy
+	// reconcileEvery is how often the loop compares every pod with the server's copy
 	// (C-1.27.5).
 	reconcileEvery = 10 * time.Second
 )
 
 // Config is what a sink needs.
 type Config struct {
-	// REST says how the API server is reached; its rate limits are not used.
+	// REST configures the connection to the API server; its rate limits are not used.
 	REST *rest.Config
 	// Node is the name of this node, in any case; an API server knows it in lower
 	// case.
@@ -59,10 +58,10 @@ type Config struct {
 	// EventQPS and EventBurst limit the requests for events, in the same way.
 	EventQPS   float64
 	EventBurst int
-	// Synced is told how long a status took from when it was so until the API server had
-	// it; nil is nobody. It must not block.
+	// Synced receives the time from a status change until the API server had it; it may
+	// be nil. It must not block.
 	Synced func(took time.Duration)
-	// Log hears what goes wrong, once; nil is silence.
+	// Log receives each failure once; nil discards them.
 	Log *slog.Logger
 }
 
@@ -72,13 +71,13 @@ type Sink struct {
 	log  *slog.Logger
 	pods *rest.RESTClient
 
-	wake  chan struct{} // there is word for the loop
-	woken chan struct{} // there is an event
+	wake  chan struct{} // the inbox has input for the loop
+	woken chan struct{} // an event is queued
 
 	mu    sync.Mutex
 	inbox inbox
 	queue queue
-	// reported is when a status was heard last.
+	// reported is the time of the last Report.
 	reported time.Time
 	// hashes holds config.hash by static pod: events name it (see Event).
 	hashes map[pod.Key]staticHash
@@ -87,8 +86,7 @@ type Sink struct {
 // staticHash is a static pod's hash, and its UID.
 type staticHash struct{ uid, hash types.UID }
 
-// New returns the sink of the server that cfg.REST reaches. Nothing is sent before
-// Run.
+// New returns the sink of the server of cfg.REST. It sends nothing before Run.
 func New(cfg Config) (*Sink, error) {
 	switch {
 	case cfg.REST == nil:
@@ -116,8 +114,8 @@ func New(cfg Config) (*Sink, error) {
 	}, nil
 }
 
-// Report takes a pod's newest status; what it said of the pod before is replaced
-// (C-1.27.1). It never blocks on the network, and the error is always nil.
+// Report takes a pod's newest status, which replaces the one before (C-1.27.1). It
+// never blocks on the network, and the error is always nil.
 func (s *Sink) Report(r pod.StatusReport) error {
 	key := pod.KeyOf(r.Pod)
 	s.mu.Lock()
@@ -132,8 +130,9 @@ func (s *Sink) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// Seen takes a pod of this node as the server shows it, mirrors included; gone says
-// that the server has it no more. p is kept and not written to. It never blocks.
+// Seen takes a pod of this node as the server shows it, mirrors included; gone means
+// that the server no longer has it. The sink keeps p and never writes to it. It never
+// blocks.
 func (s *Sink) Seen(p *v1.Pod, gone bool) {
 	s.mu.Lock()
 	s.inbox.see(p, gone)
@@ -141,10 +140,10 @@ func (s *Sink) Seen(p *v1.Pod, gone bool) {
 	poke(s.wake)
 }
 
-// Synced says that every source was heard: mirrors of static pods that nobody
-// reported until now, or reported as gone, are orphans and go (C-1.12.5, C-1.13.6).
-// It is called when the engine says "All pods reported", after the last of these
-// reports; again is no harm.
+// Synced means that every source is ready. Mirrors of static pods without a report
+// until now, or reported as gone, are orphans, and the loop deletes them (C-1.12.5,
+// C-1.13.6). The engine calls it at "All pods reported", after the last of these
+// reports; it may call it more than once.
 func (s *Sink) Synced() {
 	s.mu.Lock()
 	s.inbox.synced = true
@@ -152,8 +151,8 @@ func (s *Sink) Synced() {
 	poke(s.wake)
 }
 
-// Run sends what the server is to know until ctx ends. What is under way then is
-// given up; a next Run begins with what the server has. It is called once.
+// Run sends statuses, mirrors and events until ctx ends, and then cancels requests in
+// flight. The next process begins with what the server has. Run is called once.
 func (s *Sink) Run(ctx context.Context) error {
 	var events sync.WaitGroup
 	defer events.Wait()
@@ -162,10 +161,10 @@ func (s *Sink) Run(ctx context.Context) error {
 	return nil
 }
 
-// static reports whether a report is of a pod that no API server wants.
+// static reports whether a report is of a pod that does not come from an API server.
 func static(r pod.StatusReport) bool { return !r.Origin.FromAPI() }
 
-// poke says that something was left; once is enough.
+// poke signals bell, unless a signal is already pending.
 func poke(bell chan<- struct{}) {
 	select {
 	case bell <- struct{}{}:

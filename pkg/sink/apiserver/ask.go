@@ -17,16 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// answer is what became of an errand.
+// answer is the result of an errand.
 type answer struct {
 	errand
-	object *v1.Pod // as the server holds it now; nil: it does not
+	object *v1.Pod // as the server holds it now; nil: it has none
 	err    error
-	retry  time.Duration // how long the server wants to be left alone
+	retry  time.Duration // the server's Retry-After
 }
 
-// do runs an errand. The client does not try again by itself: what is sent next is
-// made from what is known then.
+// do sends the request of an errand. The client does not retry: the loop builds the
+// next request from the state at that time.
 func (s *Sink) do(ctx context.Context, q errand) answer {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
@@ -36,7 +36,7 @@ func (s *Sink) do(ctx context.Context, q errand) answer {
 	return a
 }
 
-// ask sends a's errand and fills in the answer.
+// ask sends the request of a and fills in the result.
 func (s *Sink) ask(ctx context.Context, a *answer) {
 	q, p := a.errand, &v1.Pod{}
 	switch q.verb {
@@ -59,7 +59,7 @@ func (s *Sink) ask(ctx context.Context, a *answer) {
 		return
 	}
 	if a.err == nil && p != nil {
-		p.ManagedFields = nil // who wrote what is of no use here, and half of the memory
+		p.ManagedFields = nil // not used here, and half of the memory
 		a.object = p
 	}
 }
@@ -68,7 +68,7 @@ func (s *Sink) ask(ctx context.Context, a *answer) {
 // client-go shows no headers.
 type retryKey struct{}
 
-// patient notes for how long a server wants to be left alone.
+// patient stores the Retry-After of an answer in the request's context.
 type patient struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -82,20 +82,20 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// fate is what an error means for what comes next.
+// fate classifies an error by what the loop does next.
 type fate int
 
 const (
 	fine     fate = iota
 	gone          // the pod is not there, or is another
-	stale         // what is known is not so any more
-	tooLarge      // less has to be said
+	stale         // the known state is out of date
+	tooLarge      // the status must be shortened
 	refused       // this pod: later, or never
 	failed        // this pod: the server could not, and may have
-	away          // every pod: the server is not there, or wants to be left alone
+	away          // every pod: the server cannot be reached, or asks for a pause
 )
 
-// judge says what an error means.
+// judge returns the fate of an error.
 func judge(q errand, err error) fate {
 	if err == nil {
 		return fine
@@ -122,8 +122,8 @@ func judge(q errand, err error) fate {
 	return refused
 }
 
-// isNodeUnknown reports whether a mirror is refused for a node of which the server, or
-// the part of it that admits pods, has not heard yet: it was registered a moment ago.
+// isNodeUnknown reports whether the server refuses a mirror because its admission does
+// not know the node yet, which was registered a moment ago.
 func isNodeUnknown(err error) bool {
 	var said apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &said) {
@@ -140,8 +140,8 @@ func causes(s metav1.Status) []metav1.StatusCause {
 	return s.Details.Causes
 }
 
-// words says an error for a log. What a server says of a field repeats its value,
-// and a value may be a secret: then only the field is named.
+// words returns an error for a log. A server's error about a field repeats its value,
+// which may be a secret: then words names only the field.
 func words(err error) error {
 	var said apierrors.APIStatus
 	if !errors.As(err, &said) {

@@ -2,7 +2,7 @@ package apiserver
 
 import "time"
 
-// bucket is a limit of so many requests a second, and so many at once.
+// bucket is a token bucket: qps requests a second, and burst at once.
 type bucket struct {
 	qps, burst float64
 	left       float64
@@ -14,7 +14,7 @@ func newBucket(qps float64, burst int, now time.Time) *bucket {
 	return &bucket{qps: qps, burst: b, left: b, at: now}
 }
 
-// take takes one request out; otherwise it returns how long to wait for one.
+// take takes one token; when there is none, it returns how long to wait for one.
 func (b *bucket) take(now time.Time) (wait time.Duration) {
 	if b.qps <= 0 {
 		return 0
@@ -28,5 +28,5 @@ func (b *bucket) take(now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// giveBack puts one back that was not used.
+// giveBack returns a token that was not used.
 func (b *bucket) giveBack() { b.left++ }

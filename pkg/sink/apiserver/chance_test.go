@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestWhateverHappens: reports, deletions, pods made anew, words that are late or
-// lost and a server that fails in every way, in an order of chance. Then all is
-// well for a while, and the server has to hold of every pod what was said last.
-// The server of the test holds that no end is taken back, that no pod has two
-// requests at a time, and that requests name a UID.
+// TestWhateverHappens: reports, deletions, pods created again, late or lost watch
+// events and a server that fails in every way, in random order. Then nothing fails for
+// a while, and the server must hold the last reported status of every pod. The test's
+// server checks that no pod leaves a terminal phase, that no pod has two requests at a
+// time, and that requests name a UID.
 func TestWhateverHappens(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(150) {
@@ -29,16 +29,16 @@ func TestWhateverHappens(t *testing.T) {
 	}
 }
 
-// chance is the world of one run. It belongs to the test's goroutine.
+// chance is the state of one run. It belongs to the test's goroutine.
 type chance struct {
 	*node
 	*rand.Rand
 	uids   int
-	own    map[string]*v1.Pod // what runs here of the server's pods, by name
-	said   map[string]int32   // restarts, as they were said last; -1: it ended
+	own    map[string]*v1.Pod // the server's pods that run on this node, by name
+	said   map[string]int32   // the last reported restart count; -1: it terminated
 	static map[string]string  // hashes
 	ending []*v1.Pod          // with grace
-	shown  map[string]*v1.Pod // as a source would know; the server's lock guards it
+	shown  map[string]*v1.Pod // as a source would see them; the server's lock guards it
 }
 
 // show is the watch of a source; the server's lock is held.
@@ -49,7 +49,7 @@ func (c *chance) show(p *v1.Pod, gone bool) {
 	c.Seen(p, gone)
 }
 
-// relist tells what is there, and what is not; the server's lock is held.
+// relist shows which pods exist and which do not; the server's lock is held.
 func (c *chance) relist() {
 	for name, was := range c.shown {
 		if is := c.server.pods[name]; is == nil || is.UID != was.UID {
@@ -104,7 +104,7 @@ func (c *chance) run(t *testing.T) {
 	c.watch(true)
 	c.Synced()
 	pass(8 * time.Minute)        // more than the longest pause
-	for _, p := range c.ending { // the engine sees objects go
+	for _, p := range c.ending { // the engine sees objects disappear
 		if is := c.pod(p.Name); is == nil {
 			c.tell(p, statusOf(v1.PodFailed, "False", endedState(143, "")), forGood)
 		}
@@ -150,7 +150,7 @@ func (c *chance) sayOne(name string) {
 	c.tell(p, restarted(c.said[name]))
 }
 
-// delete ends a pod: with grace, or by force.
+// delete deletes a pod, with a grace period or by force.
 func (c *chance) delete(name string) {
 	p := c.own[name]
 	if p == nil {
@@ -199,7 +199,7 @@ func (c *chance) dropMirror(name string) {
 	c.server.show(is, true)
 }
 
-// judge compares what the server holds with what was said.
+// judge compares what the server holds with what was reported.
 func (c *chance) judge(t *testing.T) {
 	for _, name := range []string{"p0", "p1", "p2", "p3"} {
 		is, own := c.pod(name), c.own[name]

@@ -9,19 +9,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// verb is what an errand does.
+// verb is the kind of request of an errand.
 type verb int
 
 const (
 	nothing verb = iota
-	await        // what is still to be known
+	await        // ask for the object first
 	get
 	patch  // of the status
 	create // a mirror
 	remove // with grace 0
 )
 
-// errand is one request for one pod, made from what is known.
+// errand is one request for one pod.
 type errand struct {
 	verb   verb
 	key    pod.Key
@@ -54,7 +54,7 @@ func (l *loop) next(e *entry, now time.Time) errand {
 		}
 		return room
 	case r == nil || r.Pod.UID != o.UID:
-		return errand{} // of another pod of this name (F73)
+		return errand{} // the object is another pod of this name (F73)
 	}
 	lost := ends(o, r) && e.unsaid == r
 	if q := l.statusNext(e); q.verb != nothing && !lost {
@@ -66,19 +66,20 @@ func (l *loop) next(e *entry, now time.Time) errand {
 	return errand{}
 }
 
-// ends reports whether the object is to go and nothing of the pod is left.
+// ends reports whether the object is to be deleted and nothing of the pod is left on
+// the node.
 func ends(have *v1.Pod, r *pod.StatusReport) bool {
 	return (r.Finished || r.Gone) && (have.DeletionTimestamp != nil || r.Pod.DeletionTimestamp != nil) && !isMirror(have)
 }
 
-// removed reports whether the server agreed already to delete the object, and only
-// others' finalizers hold it.
+// removed reports whether the server already accepted the deletion of the object, so
+// that only finalizers of others keep it.
 func (e *entry) removed() bool {
 	g := e.object.DeletionGracePeriodSeconds
 	return e.deleted == e.object.UID && g != nil && *g == 0
 }
 
-// statusNext returns the patch that makes the server's copy say what was reported.
+// statusNext returns the patch that brings the server's copy to the reported status.
 func (l *loop) statusNext(e *entry) errand {
 	want, refused := merge(e.object, e.report)
 	if refused && e.illegal != e.object.UID {
@@ -88,7 +89,7 @@ func (l *loop) statusNext(e *entry) errand {
 	return l.patchTo(e, want, e.report)
 }
 
-// patchTo returns the patch that makes the server's copy say want, made from r.
+// patchTo returns the patch that brings the server's copy to want, made from r.
 func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) errand {
 	slim(&want, e.slim)
 	body, err := difference(e.object, &want)

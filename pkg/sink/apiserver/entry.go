@@ -15,45 +15,46 @@ import (
 // It belongs to the loop.
 type entry struct {
 	key    pod.Key
-	report *pod.StatusReport // the newest; nil: the node said nothing
-	former *pod.StatusReport // the last one of an API server's pod whose place another took
-	object *v1.Pod           // what the server holds; nil: nothing, or nothing is known
-	// absent says that the server holds no pod of this node under the name.
+	report *pod.StatusReport // the newest; nil: there was none
+	former *pod.StatusReport // the last one of an API pod that another pod replaced
+	object *v1.Pod           // what the server holds; nil: nothing, or not known
+	// absent: the server holds no pod of this node under the name.
 	absent bool
-	// doubtful says that object may not be what the server holds: it is asked first.
+	// doubtful: object may be out of date, so the loop asks the server first.
 	doubtful bool
-	// seen says that the server's word came while a request was under way.
+	// seen: the watch delivered the pod while a request was in flight.
 	seen bool
-	// went is the pod that was heard to go meanwhile; "" for none.
+	// went is the pod whose deletion the watch delivered meanwhile; "" for none.
 	went types.UID
 
-	// unseen is since when object is something that only this node knows of; zero
-	// once the server showed it.
+	// unseen is the time since which only this node knows of object; zero once the
+	// watch showed it.
 	unseen time.Time
 
-	busy      bool          // a request is under way
-	due       time.Time     // when it is looked at next; zero: when something happens
+	busy      bool          // a request is in flight
+	due       time.Time     // when the loop looks at it next; zero: at the next input
 	urgent    bool          // before others
 	notBefore time.Time     // after a failure
 	pause     time.Duration // the last one after a failure
-	settled   bool          // nothing was left to do, and nothing happened since
-	idle      time.Time     // since when there is an end, and nothing at the server; zero: it is not so
+	settled   bool          // nothing is left to do, and there was no input since
+	idle      time.Time     // since when it is terminated and not at the server
 
-	// sent and answered are the last patch that was taken, and the version of what the
-	// server made of it: what it does not keep is not sent again.
+	// sent and answered are the last patch that the server accepted, and the resource
+	// version that resulted. A patch that the server accepted without effect is not
+	// sent again.
 	sent     [sha256.Size]byte
 	answered string
-	unsaid   *pod.StatusReport // the server will never take what it says
+	unsaid   *pod.StatusReport // the server will never accept it
 
-	deleted types.UID // what was deleted with grace 0
-	taken   bool      // a mirror was not made because its name is there
-	slim    int       // how much is left out of a status that was too large
+	deleted types.UID // the UID that was deleted with grace period 0
+	taken   bool      // a mirror was not created because its name exists
+	slim    int       // the step of slim for a status that was too large
 	slimmed time.Time // since when
-	said    string    // the trouble that was said last
-	illegal types.UID // of the pod whose phase cannot be taken back, said
+	said    string    // the last warning
+	illegal types.UID // the pod for which the warning about its final phase was logged
 }
 
-// mark has the entry looked at when at is there.
+// mark makes the entry due at at.
 func (e *entry) mark(at time.Time, urgent bool) {
 	if e.due.IsZero() || at.Before(e.due) {
 		e.due = at
@@ -62,7 +63,7 @@ func (e *entry) mark(at time.Time, urgent bool) {
 	e.settled = false
 }
 
-// ready returns when the entry may be looked at; ok is false for not at all.
+// ready returns when the entry may be looked at; ok is false for never.
 func (e *entry) ready() (at time.Time, ok bool) {
 	if e.busy || e.due.IsZero() {
 		return time.Time{}, false
@@ -73,13 +74,13 @@ func (e *entry) ready() (at time.Time, ok bool) {
 	return e.due, true
 }
 
-// over reports whether nothing is left to know about the name.
+// over reports whether the loop can drop the entry.
 func (e *entry) over() bool {
 	return !e.busy && !e.doubtful && e.object == nil && (e.report == nil || e.report.Gone)
 }
 
-// forget lets go of the report of a pod that has ended and that the server has no more.
-// Of one that the node did not take in nobody says that it is gone.
+// forget drops the report of a pod that has terminated and that the server no longer
+// has. For a pod that the node did not admit, no report says that it is gone.
 func (e *entry) forget(now time.Time) {
 	r := e.report
 	switch {
@@ -92,21 +93,21 @@ func (e *entry) forget(now time.Time) {
 	}
 }
 
-// idleFor is how long an end is remembered that the server knows nothing of: longer than
-// any word of the pod can be on its way.
+// idleFor is how long the loop remembers a terminated pod that the server does not
+// have: longer than any update of the pod can be delayed.
 const idleFor = 10 * time.Minute
 
-// inVain reports whether body was sent already, and the server still holds what it
-// made of it: one that does not know a field leaves it out, and says no word of it.
+// inVain reports whether body was sent already and the object has not changed since. A
+// server that does not know a field drops it without an error.
 func (e *entry) inVain(body []byte) bool {
 	return e.answered != "" && e.answered == e.object.ResourceVersion && e.sent == sha256.Sum256(body)
 }
 
-// hear takes a report. It comes soon, or a little later where more of a start is
-// to be expected: an ordinary one is three patches at most.
+// hear takes a report. It is sent soon, or a little later where more changes of a start
+// are to be expected: an ordinary start takes three patches at most.
 func (e *entry) hear(r pod.StatusReport, now time.Time) {
 	if e.report != nil && static(r) && !samePicture(e.report.Pod, r.Pod) {
-		e.notBefore, e.pause = time.Time{}, 0 // it may be mended
+		e.notBefore, e.pause = time.Time{}, 0 // it may be repaired
 	}
 	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
 		e.slim = 0
@@ -118,7 +119,7 @@ func (e *entry) hear(r pod.StatusReport, now time.Time) {
 	e.schedule(now)
 }
 
-// schedule has the newest report looked at as soon as it has to be.
+// schedule makes the entry due when the newest report has to be sent.
 func (e *entry) schedule(now time.Time) {
 	r := e.report
 	before := &v1.PodStatus{}
@@ -130,23 +131,24 @@ func (e *entry) schedule(now time.Time) {
 		wait, urgent = 0, true
 	}
 	if e.object == nil && !static(*r) {
-		wait = max(wait, firstSight) // it is about to be seen
+		wait = max(wait, firstSight) // the watch is about to show it
 	}
 	if e.busy {
-		return // its answer says what is left to say
+		return // its answer shows what is left to send
 	}
 	e.mark(now.Add(wait), urgent)
 }
 
-// firstSight is how long a pod that the server was not seen to hold waits before
-// the server is asked for it.
+// firstSight is how long the loop waits for the watch to show a pod before it asks the
+// server for it.
 const firstSight = 3 * time.Second
 
-// slimFor is how long a status is told in short before it is tried in full again.
+// slimFor is how long the loop sends a shortened status before it tries the full one
+// again.
 const slimFor = 10 * time.Minute
 
-// see takes what the server shows. A change of what is ours waits for the next
-// comparison (C-1.27.5); what is asked of the node does not.
+// see takes what the server shows. A change to the node's own fields waits for the next
+// comparison (C-1.27.5); a request to the node, such as a deletion, does not.
 func (e *entry) see(s sighting, now time.Time) {
 	e.seen = true
 	if s.gone {
@@ -166,11 +168,11 @@ func (e *entry) see(s sighting, now time.Time) {
 		e.lose()
 		e.mark(now, false)
 	case s.pod.UID == e.deleted && fresh:
-		// An old word of what is gone, unless the server was set back.
+		// A late event of a deleted pod, unless the server was restored from a backup.
 		e.doubtful = true
 		e.mark(now.Add(firstSight), false)
 	case !fresh && apiclient.Older(s.pod.ResourceVersion, was.ResourceVersion):
-		e.doubtful, e.settled = true, false // it is late, or the server was set back
+		e.doubtful, e.settled = true, false // it is late, or the server was restored
 	default:
 		e.object, e.absent, e.doubtful, e.taken, e.settled = s.pod, false, false, false, false
 		e.unseen = time.Time{}
@@ -185,8 +187,9 @@ func (e *entry) see(s sighting, now time.Time) {
 	}
 }
 
-// reconcile has what is not settled looked at (C-1.27.5), and what was made here and
-// is not shown asked for: who shows it may have missed that it went.
+// reconcile makes an entry due that is not settled (C-1.27.5). It has the server asked
+// for a mirror that the watch does not show, since the watch may have missed its
+// deletion.
 func (e *entry) reconcile(now time.Time) {
 	e.forget(now)
 	if !e.unseen.IsZero() && now.Sub(e.unseen) > unseenFor {
@@ -197,10 +200,11 @@ func (e *entry) reconcile(now time.Time) {
 	}
 }
 
-// unseenFor is how long a mirror is believed in that the server was not seen to hold.
+// unseenFor is how long the loop assumes that a mirror exists that the watch has not
+// shown.
 const unseenFor = 30 * time.Second
 
-// lose notes that the server holds the pod no more.
+// lose notes that the server no longer holds the pod.
 func (e *entry) lose() {
 	if e.object != nil {
 		e.deleted = e.object.UID
@@ -209,7 +213,7 @@ func (e *entry) lose() {
 	e.unseen = time.Time{}
 }
 
-// isMirror reports whether p is a picture of a static pod.
+// isMirror reports whether p is the mirror of a static pod.
 func isMirror(p *v1.Pod) bool {
 	_, is := p.Annotations[pod.AnnotationConfigMirror]
 	return is
@@ -220,7 +224,7 @@ func samePicture(a, b *v1.Pod) bool {
 	return a.Annotations[pod.AnnotationConfigHash] == b.Annotations[pod.AnnotationConfigHash]
 }
 
-// pictures reports whether mirror is the picture of static pod p.
+// pictures reports whether mirror is the mirror of static pod p.
 func pictures(mirror, p *v1.Pod) bool {
 	return mirror.Annotations[pod.AnnotationConfigMirror] == p.Annotations[pod.AnnotationConfigHash]
 }

@@ -21,34 +21,34 @@ import (
 )
 
 const (
-	// maxQueued is how many events wait while the server does not take them; the
-	// oldest go first.
+	// maxQueued is how many events wait while the server does not take them; the oldest
+	// are dropped first.
 	maxQueued = 1000
-	// maxTries is how often one event is tried, and eventPause what lies between, as
-	// with client-go's recorder.
+	// maxTries is the number of attempts per event, and eventPause the time between
+	// them, as with client-go's recorder.
 	maxTries   = 12
 	eventPause = 10 * time.Second
-	// What is normal is told when no status has come for eventCalm, and at the latest
-	// after eventYield: where many pods start at once the machine has better to do, and
-	// so has the server. A warning waits for nothing, nor do those before it.
+	// Normal events are held until no status has arrived for eventCalm, and at most for
+	// eventYield: where many pods start at once, their statuses come first. A warning
+	// is sent at once, and so are the events before it.
 	eventCalm  = 500 * time.Millisecond
 	eventYield = 10 * time.Second
-	// component is who reports, as tools look for it.
+	// component is the reporting component that tools look for.
 	component = "kubelet"
-	// maxMessage is the longest message that an API server takes.
+	// maxMessage is the longest message that an API server accepts.
 	maxMessage = 1024
 )
 
-// queue is the events that wait.
+// queue holds the events to send.
 type queue struct {
 	events  []*v1.Event
 	dropped int   // since one was taken
 	stamp   int64 // of the newest event's name
 }
 
-// Event tells of something that happened to a pod. It never blocks: while the
-// server takes none, the oldest events are lost. An event of a static pod names
-// the hash by which kubectl finds the events of its mirror.
+// Event queues an event of a pod. It never blocks: while the server accepts none, the
+// oldest events are dropped. An event of a static pod names the hash by which kubectl
+// finds the events of its mirror.
 func (s *Sink) Event(e pod.Event) {
 	uid := types.UID(e.UID)
 	s.mu.Lock()
@@ -61,8 +61,7 @@ func (s *Sink) Event(e pod.Event) {
 	}, e.Namespace, e.Type, e.Reason, e.Message, e.At))
 }
 
-// NodeEvent tells of something that happened to the node (appendix D). It never
-// blocks, as Event.
+// NodeEvent queues an event of the node (appendix D). Like Event, it never blocks.
 func (s *Sink) NodeEvent(kind, reason, message string) {
 	// kubectl looks for events of a node under its name in the place of a UID.
 	s.put(s.event(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)},
@@ -86,8 +85,8 @@ func (s *Sink) event(of v1.ObjectReference, namespace, kind, reason, message str
 	}
 }
 
-// stamp returns the time in nanoseconds, but never the same twice: names are made
-// of it.
+// stamp returns the time in nanoseconds, but never the same twice: event names contain
+// it.
 func (s *Sink) stamp() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +120,8 @@ func (s *Sink) pull() *v1.Event {
 	return e
 }
 
-// lost counts n events more as lost and returns all since the last one that was
-// taken; taken begins to count anew.
+// lost counts n more events as lost and returns the number since the last accepted one;
+// taken resets the count.
 func (s *Sink) lost(n int, taken bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +133,8 @@ func (s *Sink) lost(n int, taken bool) int {
 	return all
 }
 
-// newCorrelator returns what counts, gathers and, where there are too many, drops
-// events, with client-go's limits, which are the kubelet's.
+// newCorrelator returns a correlator that counts, aggregates and rate-limits events,
+// with client-go's limits, which are the kubelet's.
 func newCorrelator() *record.EventCorrelator {
 	return record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
 }
@@ -164,7 +163,7 @@ func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 	}
 }
 
-// yield waits while statuses come first.
+// yield holds a Normal event while statuses are being sent.
 func (s *Sink) yield(ctx context.Context, e *v1.Event) {
 	for late := e.LastTimestamp.Add(eventYield); e.Type == v1.EventTypeNormal; {
 		s.mu.Lock()
@@ -192,7 +191,7 @@ func (s *Sink) yield(ctx context.Context, e *v1.Event) {
 	}
 }
 
-// deliver sends one event, and tries again as long as that may help.
+// deliver sends one event, and retries as long as that may help.
 func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bucket, result *record.EventCorrelateResult) {
 	for try := range maxTries {
 		for wait := limit.take(time.Now()); wait > 0; wait = limit.take(time.Now()) {
@@ -216,7 +215,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 		}
 		pause := eventPause
 		if try == 0 {
-			pause = rand.N(pause) // so that a fleet does not come back in step
+			pause = rand.N(pause) // so that many nodes do not retry at the same moment
 		}
 		if !backoff.Sleep(ctx, pause) {
 			return
@@ -225,7 +224,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 	s.lost(1, false)
 }
 
-// send patches the event that counts this one too, or creates it.
+// send patches the event whose count includes this one, or creates it.
 func (s *Sink) send(ctx context.Context, r *record.EventCorrelateResult) (*v1.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
@@ -243,7 +242,7 @@ func (s *Sink) send(ctx context.Context, r *record.EventCorrelateResult) (*v1.Ev
 	return done, err
 }
 
-// hopeless reports whether the server's answer will be the same again.
+// hopeless reports whether a retry would get the same answer.
 func hopeless(err error) bool {
 	var said apierrors.APIStatus
 	if !errors.As(err, &said) {

@@ -14,9 +14,9 @@ func happened(name, reason, message string) pod.Event {
 	return pod.Event{Key: pod.Key{Namespace: "default", Name: name}, UID: "uid-" + name, Type: pod.EventWarning, Reason: reason, Message: message, At: time.Now()}
 }
 
-// TestEventsAreCountedAndGathered, with client-go's numbers: what repeats is
-// counted, ten that differ in words only are one, and after 25 of a pod there is
-// one every five minutes.
+// TestEventsAreCountedAndGathered, with client-go's numbers: a repeated event is
+// counted, ten that differ only in their message become one, and after 25 of a pod
+// there is one every five minutes.
 func TestEventsAreCountedAndGathered(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -51,8 +51,9 @@ func TestEventsAreCountedAndGathered(t *testing.T) {
 	})
 }
 
-// TestF70_EventsWaitAndAreBounded: a hundred outlast a minute; of too many the
-// oldest go; and one that is not taken for two minutes is lost.
+// TestF70_EventsWaitAndAreBounded: a hundred events survive an outage of a minute; of
+// too many the oldest are dropped; an event that the server does not accept for two
+// minutes is lost.
 func TestF70_EventsWaitAndAreBounded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -94,7 +95,8 @@ func nameOf(n *node, pod string) string {
 	return ""
 }
 
-// TestEventThatIsRefusedIsNotTriedAgain, and one whose forerunner is gone is made.
+// TestEventThatIsRefusedIsNotTriedAgain, and one whose earlier occurrence is gone is
+// created.
 func TestEventThatIsRefusedIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -139,8 +141,8 @@ func TestEventsAreLimited(t *testing.T) {
 	}, func(c *Config) { c.EventQPS, c.EventBurst = 2, 5 })
 }
 
-// TestEventsGiveWay: what is normal is told when no status comes any more, and after a
-// while all the same; a warning at once, with all before it.
+// TestEventsGiveWay: Normal events are held until no status arrives any more, and not
+// for ever; a warning is sent at once, with all events before it.
 func TestEventsGiveWay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -185,7 +187,7 @@ func TestEventsGiveWay(t *testing.T) {
 }
 
 // TestF75_EventsOfWhoseNameWasTaken: an event of a static pod names its hash, by which
-// kubectl finds it; one of the pod whose name it took is still that pod's.
+// kubectl finds it; an event of the API pod whose name it took keeps that pod's UID.
 func TestF75_EventsOfWhoseNameWasTaken(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestF70_Outage: no answer for an hour. Nothing piles up, few requests are made,
-// and afterwards each pod's newest status comes once, within limits.
+// TestF70_Outage: no answer for an hour. Nothing accumulates, the sink sends few
+// requests, and afterwards each pod's newest status once, within limits.
 func TestF70_Outage(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{"no answer": -1, "401": 401, "429": 429, "503": 503, "504": 504} {
@@ -63,8 +63,8 @@ func TestF70_Outage(t *testing.T) {
 	}
 }
 
-// TestF70_RetryAfter: a server that says when to come back is believed, and what
-// somebody else hears of it is not.
+// TestF70_RetryAfter: the sink waits for as long as Retry-After says, even while the
+// watch delivers.
 func TestF70_RetryAfter(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -87,7 +87,7 @@ func TestF70_RetryAfter(t *testing.T) {
 	})
 }
 
-// TestF70_TheSourceHearsTheServer: then the sink does not wait for its own turn.
+// TestF70_TheSourceHearsTheServer: when the watch delivers, the sink ends its pause.
 func TestF70_TheSourceHearsTheServer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -104,8 +104,8 @@ func TestF70_TheSourceHearsTheServer(t *testing.T) {
 	})
 }
 
-// TestF74_OnePodsTroubleIsItsOwn: what one pod cannot have said of it holds nobody,
-// is tried more and more rarely, and is said once.
+// TestF74_OnePodsTroubleIsItsOwn: a status that the server rejects delays no other pod,
+// is retried more and more rarely, and is logged once.
 func TestF74_OnePodsTroubleIsItsOwn(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{403, 409, 413, 422, 500} {
@@ -142,7 +142,7 @@ func TestF74_OnePodsTroubleIsItsOwn(t *testing.T) {
 	}
 }
 
-// TestF74_Conflict: the server is asked again, and told what is so then.
+// TestF74_Conflict: the sink reads the pod again and sends the status of that moment.
 func TestF74_Conflict(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -162,7 +162,8 @@ func TestF74_Conflict(t *testing.T) {
 	})
 }
 
-// TestF74_TooLarge: what is missed least is left out until the server takes it.
+// TestF74_TooLarge: the least important parts are left out until the server accepts the
+// status.
 func TestF74_TooLarge(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{"413": 413, "etcd": 500} {
@@ -195,8 +196,8 @@ func TestF74_TooLarge(t *testing.T) {
 	}
 }
 
-// TestF71_ServerSetBack: what is known is older than thought; the server is asked,
-// and told anew.
+// TestF71_ServerSetBack: the server was restored to an older state; the sink reads it
+// and sends the status again.
 func TestF71_ServerSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -216,7 +217,7 @@ func TestF71_ServerSetBack(t *testing.T) {
 	})
 }
 
-// TestWordsHoldNoValues: a server repeats what it does not like.
+// TestWordsHoldNoValues: a server's error repeats the invalid value.
 func TestWordsHoldNoValues(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -231,8 +232,8 @@ func TestWordsHoldNoValues(t *testing.T) {
 	})
 }
 
-// TestUrgentGoesFirst: at the limit, pods that run are told before pods that wait,
-// and nobody waits for ever.
+// TestUrgentGoesFirst: at the limit, statuses of running pods go before those of
+// waiting pods, and no pod waits for ever.
 func TestUrgentGoesFirst(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -253,7 +254,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		if len(sent) != 20 {
 			t.Fatalf("%d requests", len(sent))
 		}
-		for _, c := range sent[1:9] { // the first one was all that was known
+		for _, c := range sent[1:9] { // only the first one was known then
 			if c.name < "p10" {
 				t.Errorf("%s came at %s", c.name, c.at)
 			}

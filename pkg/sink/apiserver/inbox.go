@@ -6,7 +6,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// inbox is what was left for the loop since it last looked.
+// inbox holds the input for the loop since it last read it.
 type inbox struct {
 	reports map[pod.Key]pod.StatusReport
 	// seen holds the newest state of each name at the server: at most one pod of a
@@ -19,8 +19,8 @@ type inbox struct {
 type sighting struct {
 	pod  *v1.Pod
 	gone bool
-	// brief says that pod came and went without being looked at: what was there before
-	// it went too, most likely.
+	// brief: pod was created and deleted between two reads of the loop; the pod before
+	// it was most likely deleted too.
 	brief bool
 }
 
@@ -28,7 +28,7 @@ func newInbox() inbox {
 	return inbox{reports: make(map[pod.Key]pod.StatusReport), seen: make(map[pod.Key]sighting)}
 }
 
-// see notes what the server shows. That one pod is gone says nothing of another of
+// see notes what the server shows. The deletion of one pod does not affect another of
 // the same name.
 func (i *inbox) see(p *v1.Pod, gone bool) {
 	key := pod.KeyOf(p)

@@ -8,28 +8,28 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// loop decides what is sent, and when. It belongs to the goroutine of Run.
+// loop decides what to send, and when. It belongs to the goroutine of Run.
 type loop struct {
 	*Sink
 	entries map[pod.Key]*entry
 	orphans time.Time // from then on mirrors without a static pod go; zero: not yet
 	limit   *bucket
-	busy    int // requests under way
+	busy    int // requests in flight
 
-	// The server as a whole, after it could not be spoken to.
+	// The pause of all requests while the server is unavailable.
 	closed time.Time     // until then nothing is sent
 	asked  bool          // because the server said so
 	pause  time.Duration // the last one; 0: it answers
 }
 
 const (
-	// After a failure of one pod, and of the server.
+	// The pauses after a failure of one pod, and of the server.
 	firstPause = 500 * time.Millisecond
 	lastPause  = 30 * time.Second
 	awayPause  = 8 * time.Second
-	// refusedPause is the longest after a refusal: what mends it is done by people.
+	// refusedPause is the longest after a refusal: a person has to remove its cause.
 	refusedPause = 2 * time.Minute
-	// orphanGrace is how long the last report may be on its way when all were made.
+	// orphanGrace is how long the last report may take to arrive after Synced.
 	orphanGrace = 10 * time.Second
 	// awaitUID is how often the Node's UID is asked for while a mirror waits for it
 	// (C-1.13.4), and whether an orphan is one.
@@ -88,7 +88,7 @@ func (l *loop) run(ctx context.Context) {
 func (l *loop) read(now time.Time) {
 	mail := l.empty()
 	if len(mail.seen) > 0 && !l.asked {
-		l.closed = time.Time{} // somebody hears the server
+		l.closed = time.Time{} // the watch reaches the server
 	}
 	for key, s := range mail.seen {
 		l.entry(key).see(s, now)
@@ -118,8 +118,8 @@ func (l *loop) entry(key pod.Key) *entry {
 	return e
 }
 
-// work sends what is due, as far as limits let it, and returns when there is more
-// to do; ok is false for when something happens.
+// work sends what is due within the limits, and returns when there is more to do; ok is
+// false when only new input brings more.
 func (l *loop) work(now time.Time, send func(errand)) (wait time.Duration, ok bool) {
 	atMost := atOnce
 	if l.pause > 0 {
@@ -151,8 +151,8 @@ func (l *loop) work(now time.Time, send func(errand)) (wait time.Duration, ok bo
 	return 0, false // an answer comes
 }
 
-// first returns the entry that is due, those first that somebody waits for and
-// then those that have waited longest; or when one will be.
+// first returns the entry to send next: urgent ones first, then the one that has waited
+// longest. If none is due, it returns when one will be.
 func (l *loop) first(now time.Time) (best *entry, wait time.Duration, ok bool) {
 	if d := l.closed.Sub(now); d > 0 {
 		return nil, d, true
@@ -176,7 +176,7 @@ func (l *loop) first(now time.Time) (best *entry, wait time.Duration, ok bool) {
 	return nil, next.Sub(now), true
 }
 
-// longEnough is how long others go first.
+// longEnough is how long an entry that is not urgent lets urgent ones go first.
 const longEnough = 5 * time.Second
 
 func before(a, b *entry, now time.Time) bool {

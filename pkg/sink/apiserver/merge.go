@@ -17,9 +17,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// merge returns the status that the server is to hold of have after r: what is not
-// this node's stays as the server has it (C-1.27.8). refused says that the report
-// would have taken back an end (C-1.26.15).
+// merge returns the status that the server is to hold for have after r. Fields that are
+// not the node's stay as the server has them (C-1.27.8). refused means that the report
+// would have left a terminal phase (C-1.26.15).
 func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) {
 	is, said := &have.Status, r.Pod.Status
 	want = *is
@@ -34,15 +34,15 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 	generation := said.ObservedGeneration
 	mirror := isMirror(have)
 	if mirror {
-		// Its hash says that it is a picture of what runs, whatever the generations of
-		// the static pod.
+		// Its hash shows that it is the mirror of what runs, whatever the generations
+		// of the static pod.
 		want.ObservedGeneration, generation = have.Generation, have.Generation
 	} else {
 		if is.StartTime != nil {
 			want.StartTime = is.StartTime // C-1.26.23
 		}
 		if is.QOSClass != "" {
-			want.QOSClass = is.QOSClass // it is for life
+			want.QOSClass = is.QOSClass // it never changes
 		}
 	}
 	refused = settlePhase(&want, is, &said, ends(have, r))
@@ -50,7 +50,7 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 	return want, refused
 }
 
-// settlePhase holds what is said of the phase to what a phase may become.
+// settlePhase limits the reported phase to the transitions that the API allows.
 func settlePhase(want, is, said *v1.PodStatus, over bool) (refused bool) {
 	switch {
 	case pod.IsPhaseTerminal(is.Phase) && want.Phase != is.Phase:
@@ -79,8 +79,8 @@ func runs(s *v1.PodStatus) bool {
 	return false
 }
 
-// conditions returns this node's conditions as they were said and the others' as
-// the server has them.
+// conditions returns this node's conditions as reported and all others as the server
+// has them.
 func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64) []v1.PodCondition {
 	var all []v1.PodCondition
 	ending := pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(is.Phase)
@@ -96,7 +96,7 @@ func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64
 			}
 			all = append(all, c)
 		case pod.ConditionSharedByKubelet(c.Type) && ending && !held(is.Conditions, c.Type):
-			all = append(all, c) // shared: it is said with the end, not before
+			all = append(all, c) // shared: it is sent with the terminal phase, not before
 		}
 	}
 	for _, c := range is.Conditions {
@@ -111,9 +111,9 @@ func held(list []v1.PodCondition, t v1.PodConditionType) bool {
 	return slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == t })
 }
 
-// difference returns the strategic merge patch that makes have's status want; nil
-// where the two say the same (C-1.27.4). It names the UID, so that it reaches no
-// other pod of this name.
+// difference returns the strategic merge patch that makes have's status want; nil where
+// the two are equal (C-1.27.4). It names the UID, so that it never applies to another
+// pod of this name.
 func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&have.Status, want) {
 		return nil, nil
@@ -139,8 +139,8 @@ func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	})
 }
 
-// sameWords reports whether two statuses say the same: times are whole seconds as
-// they are written, and the order of conditions says nothing.
+// sameWords reports whether two statuses are equal once encoded: times are whole
+// seconds, and the order of conditions has no meaning.
 func sameWords(a, b *v1.PodStatus) (bool, error) {
 	var text [2][]byte
 	for i, s := range [...]*v1.PodStatus{a, b} {
@@ -164,7 +164,8 @@ const (
 	maxSlim = noDetails
 )
 
-// slim leaves out of a status what the server has no room for, least missed first.
+// slim shortens a status that is too large for the server, the least important part
+// first.
 func slim(s *v1.PodStatus, step int) {
 	if step == 0 {
 		return
@@ -208,15 +209,15 @@ func slim(s *v1.PodStatus, step int) {
 	}
 }
 
-// How long a change waits for more of its kind.
+// How long a change waits to be sent together with later ones.
 const (
 	forDetails = time.Second
 	forSandbox = 5 * time.Second // of a start that shows its containers before
 )
 
-// pressing returns how long the step from before to now may wait for the next one,
-// and whether others have to wait for it. What people and controllers wait for goes
-// at once: phases, readiness, ends, restarts and troubles.
+// pressing returns how long the change from before to now may wait for the next one,
+// and whether it goes before others. What people and controllers wait for is sent at
+// once: phases, readiness, exits, restarts and errors.
 func pressing(before, now *v1.PodStatus) (wait time.Duration, urgent bool) {
 	if before.StartTime == nil && before.Phase != v1.PodRunning && now.Phase == v1.PodPending {
 		return 0, false // it was accepted
@@ -262,7 +263,7 @@ func kindOf(s v1.ContainerState) string {
 	return "waiting"
 }
 
-// trouble returns why a container does not run, where that is no part of a start.
+// trouble returns why a container does not run, unless that is part of a normal start.
 func trouble(s v1.ContainerState) string {
 	switch {
 	case s.Waiting != nil && s.Waiting.Reason != "ContainerCreating" && s.Waiting.Reason != "PodInitializing":

@@ -12,11 +12,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// newMirror returns what brings the picture of a static pod to the server.
+// newMirror returns the request that creates the mirror of a static pod.
 func (l *loop) newMirror(e *entry, now time.Time) errand {
 	p := e.report.Pod
 	if p.DeletionTimestamp != nil || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
-		return errand{} // it goes, or nobody knows what it is made of
+		return errand{} // it is being deleted, or has no hash
 	}
 	if what := refersTo(p); what != "" {
 		l.complain(e, "Static pod has no mirror: an API server takes none that names "+what, nil, "the pod runs; it is seen with nodectl get pods")
@@ -29,16 +29,16 @@ func (l *loop) newMirror(e *entry, now time.Time) errand {
 	return errand{verb: create, key: e.key, pod: mirrorOf(p, l.cfg.Node, uid, now)}
 }
 
-// mirrorNext returns what the mirror that the server holds needs: that it goes
-// where it is no picture of what is wanted (C-1.13.2, C-1.13.6), or a status.
+// mirrorNext returns what the mirror that the server holds needs: its deletion, where
+// its static pod has another hash or is not desired (C-1.13.2, C-1.13.6), or a status.
 func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
 	o, r := e.object, e.report
 	stopping := wanted && r.Pod.DeletionTimestamp != nil
-	// An end is not taken back (C-1.26.15): the next instance has its own mirror.
+	// A terminal phase is final (C-1.26.15): the next instance has its own mirror.
 	again := wanted && pod.IsPhaseTerminal(o.Status.Phase) && !pod.IsPhaseTerminal(r.Pod.Status.Phase)
 	switch {
 	case !wanted && r == nil && l.orphans.IsZero():
-		return errand{} // its static pod may be on its way
+		return errand{} // the report of its static pod may still arrive
 	case !wanted && r == nil && now.Before(l.orphans):
 		return errand{verb: await, key: e.key}
 	case !wanted,
@@ -52,12 +52,12 @@ func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
 	return l.statusNext(e)
 }
 
-// roomAfter is how long a pod that has the name of a static one may go on ending.
+// roomAfter is how long a pod with the name of a static one may take to terminate.
 const roomAfter = 10 * time.Second
 
-// makeRoom has a pod that stands in a mirror's place go, once somebody has deleted it
-// its time is over, and the runtime shows nothing of it: the static pod took its name,
-// and nobody else will say that nothing of it is left.
+// makeRoom removes a deleted pod that has the name of a static pod, once its grace
+// period is over and the runtime shows nothing of it. The static pod took its name, so
+// no report of its own will say that nothing of it is left.
 func (l *loop) makeRoom(e *entry, now time.Time) errand {
 	by := e.object.DeletionTimestamp
 	switch {
@@ -69,7 +69,7 @@ func (l *loop) makeRoom(e *entry, now time.Time) errand {
 	return errand{verb: remove, key: e.key, uid: e.object.UID}
 }
 
-// there reports whether the runtime shows the pod in whose place another one is wanted.
+// there reports whether the runtime shows the API pod whose name a static pod took.
 func (e *entry) there() bool {
 	return e.report.Here == string(e.object.UID) && e.report.Pod.UID != e.object.UID
 }
@@ -77,10 +77,10 @@ func (e *entry) there() bool {
 // nameTakenBy is the reason of a pod that ended because a static pod has its name.
 const nameTakenBy = "NameTaken"
 
-// supplanted has a pod that stands in a mirror's place end, once nothing of it is on the
-// node any more: the static pod took its name, and nobody else will say so. A copy that
-// went on being Ready would be sent requests that nobody answers. An end of its own that
-// was not told yet is told.
+// supplanted marks a pod as Failed that has the name of a static pod, once nothing of
+// it is on the node. The static pod took its name, so it has no report of its own. A
+// copy that stayed Ready would get requests that nothing answers. If it terminated by
+// itself before, supplanted sends that end.
 func (l *loop) supplanted(e *entry, now time.Time) errand {
 	o, by := e.object, e.report
 	if pod.IsPhaseTerminal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
@@ -116,7 +116,7 @@ func (l *loop) supplanted(e *entry, now time.Time) errand {
 	return l.patchTo(e, want, nil)
 }
 
-// mirrorOf returns the picture of a static pod (C-1.13.1).
+// mirrorOf returns the mirror of a static pod (C-1.13.1).
 func mirrorOf(p *v1.Pod, node string, uid types.UID, now time.Time) *v1.Pod {
 	m := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -136,8 +136,8 @@ func mirrorOf(p *v1.Pod, node string, uid types.UID, now time.Time) *v1.Pod {
 	return m
 }
 
-// refersTo names the first thing of an API that a pod needs: NodeRestriction
-// refuses mirrors of such pods, and nothing is sent that is known to be refused.
+// refersTo names the first API object that a pod needs. NodeRestriction refuses mirrors
+// of such pods, so the sink does not send them.
 func refersTo(p *v1.Pod) string {
 	if p.Spec.ServiceAccountName != "" {
 		return "a service account (spec.serviceAccountName)"

@@ -25,7 +25,7 @@ func hasHash(p *v1.Pod, hash string) bool {
 	return p != nil && p.Annotations[pod.AnnotationConfigMirror] == hash
 }
 
-// TestC_1_13_4_MirrorsWaitForTheNode, and come right after it.
+// TestC_1_13_4_MirrorsWaitForTheNode, and are created right after it.
 func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 	t.Parallel()
 	var known atomic.Bool // the test writes it, the sink reads it
@@ -54,8 +54,7 @@ func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 	})
 }
 
-// TestC_1_13_2_MirrorIsMadeAgain when its hash is another, and when somebody
-// deletes it.
+// TestC_1_13_2_MirrorIsMadeAgain when its hash changes, and when a client deletes it.
 func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -80,8 +79,8 @@ func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestC_1_13_2_MirrorThatWentWhileItWasMade: somebody deletes it before its creation is
-// answered, and it is made again soon.
+// TestC_1_13_2_MirrorThatWentWhileItWasMade: a client deletes it before its creation is
+// answered, and the sink creates it again soon.
 func TestC_1_13_2_MirrorThatWentWhileItWasMade(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -103,7 +102,7 @@ func TestC_1_13_2_MirrorThatWentWhileItWasMade(t *testing.T) {
 	})
 }
 
-// TestF73_PodThatWentWhileItWasLookedUp is not held for one that is there.
+// TestF73_PodThatWentWhileItWasLookedUp does not count as present.
 func TestF73_PodThatWentWhileItWasLookedUp(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -123,8 +122,8 @@ func TestF73_PodThatWentWhileItWasLookedUp(t *testing.T) {
 	})
 }
 
-// TestC_1_13_4_ServerThatHasNotHeardOfTheNode refuses a mirror for a moment. Nobody is
-// told; where it goes on, somebody is.
+// TestC_1_13_4_ServerThatHasNotHeardOfTheNode refuses a mirror for a moment. The sink
+// logs nothing, and warns only where that lasts.
 func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 	t.Parallel()
 	for _, goesOn := range []bool{false, true} {
@@ -144,8 +143,8 @@ func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 	}
 }
 
-// TestC_1_13_6_ServerThatHasNotHeardOfTheMirror refuses to delete it as if it were not
-// there. It goes all the same, though nothing happens to it any more.
+// TestC_1_13_6_ServerThatHasNotHeardOfTheMirror answers its deletion with "not found".
+// The sink still deletes it, though no more input comes.
 func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -169,8 +168,8 @@ func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
 	})
 }
 
-// TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; a mirror whose static pod
-// stops stays until it has stopped.
+// TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; the mirror of a static pod
+// that stops stays until the pod has stopped.
 func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -206,8 +205,8 @@ func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
 	})
 }
 
-// TestC_1_13_8_MirrorThatIsThere counts where it has the hash; a pod of the name
-// that is no mirror is left alone.
+// TestC_1_13_8_MirrorThatIsThere is kept where it has the hash; a pod of the name that
+// is no mirror is left alone.
 func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -233,12 +232,12 @@ func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
 	})
 }
 
-// here says whose pod the runtime shows.
+// here sets the UID of the pod that the runtime shows.
 func here(uid types.UID) func(*pod.StatusReport) {
 	return func(r *pod.StatusReport) { r.Here = string(uid) }
 }
 
-// contested returns a pod that runs, and a static one that will have its name.
+// contested returns a pod that runs, and a static one that will take its name.
 func (n *node) contested(name string) (p, by *v1.Pod) {
 	p = n.bound(name)
 	n.tell(p, runningStatus(), here(p.UID))
@@ -247,7 +246,7 @@ func (n *node) contested(name string) (p, by *v1.Pod) {
 }
 
 // TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever; it
-// ends as soon as nothing of it is there, and not before.
+// becomes Failed as soon as nothing of it is left, and not before.
 func TestF75_NameTaken(t *testing.T) {
 	t.Parallel()
 	for name, there := range map[string]types.UID{"the static pod runs": "static-uid", "the static pod is held": ""} {
@@ -283,8 +282,8 @@ func TestF75_NameTaken(t *testing.T) {
 	}
 }
 
-// TestF75_NameTakenAfterItsEnd: an end that the server has not heard of is the one that
-// it is told of.
+// TestF75_NameTakenAfterItsEnd: the sink sends the pod's own terminal status that the
+// server does not have yet.
 func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -302,8 +301,8 @@ func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 	})
 }
 
-// TestF75_NameTakenAndDeleted: a pod that somebody deletes while it still stops goes when
-// nothing of it is there, however long its own grace is.
+// TestF75_NameTakenAndDeleted: a pod that is deleted while it still stops is removed
+// when nothing of it is left, however long its grace period is.
 func TestF75_NameTakenAndDeleted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -322,8 +321,8 @@ func TestF75_NameTakenAndDeleted(t *testing.T) {
 	})
 }
 
-// TestF75_NameTakenIsRefused: a server that never takes that end lets the pod go all the
-// same, when somebody deletes it.
+// TestF75_NameTakenIsRefused: the sink completes the deletion of the pod even if the
+// server never accepts that terminal status.
 func TestF75_NameTakenIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -347,7 +346,8 @@ func TestF75_NameTakenIsRefused(t *testing.T) {
 	})
 }
 
-// TestF75_NameTakenBeforeItBegan: a pod that comes when its name is taken never starts.
+// TestF75_NameTakenBeforeItBegan: a pod that is bound while its name is taken never
+// starts.
 func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -371,7 +371,8 @@ func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 	})
 }
 
-// TestF75_RefusedMirror: said once, tried rarely, and there when it is let.
+// TestF75_RefusedMirror: logged once, retried rarely, and created when the server
+// permits it.
 func TestF75_RefusedMirror(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -400,8 +401,8 @@ func TestF75_RefusedMirror(t *testing.T) {
 	})
 }
 
-// TestMirrorThatWouldBeRefusedIsNotSent: NodeRestriction lets no mirror name what
-// an API has.
+// TestMirrorThatWouldBeRefusedIsNotSent: NodeRestriction lets no mirror refer to API
+// objects.
 func TestMirrorThatWouldBeRefusedIsNotSent(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(*v1.PodSpec){
@@ -464,7 +465,7 @@ func TestC_1_26_15_AMirrorsEndIsNotTakenBack(t *testing.T) {
 	})
 }
 
-// TestF75_MendedManifestIsTriedAtOnce, though the one before was refused for long.
+// TestF75_MendedManifestIsTriedAtOnce, though the one before was refused many times.
 func TestF75_MendedManifestIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

@@ -12,8 +12,8 @@ import (
 )
 
 // TestC_1_27_4_AServerThatKeepsNotAll: a server without a feature drops a field of each
-// status. It is told of changes, and not again and again of what it does not keep; what
-// somebody else changes is still put right.
+// status. The sink sends changes, but does not repeat the field that the server drops;
+// it still corrects changes by other clients.
 func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -49,8 +49,8 @@ func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
 	})
 }
 
-// TestC_1_27_AnEndNobodyTellsOfIsForgotten: a pod that was rejected is reported once, and
-// nobody says later that it is gone: the server does.
+// TestC_1_27_AnEndNobodyTellsOfIsForgotten: a rejected pod is reported once, and no
+// report says later that it is gone: the watch does.
 func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -69,8 +69,8 @@ func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
 	})
 }
 
-// TestC_1_13_APodInAMirrorsPlaceGoes: a pod of the API server that has the name of a
-// static pod never runs here; who deletes it is rid of it, and the mirror comes.
+// TestC_1_13_APodInAMirrorsPlaceGoes: an API pod that has the name of a static pod
+// never runs here; once it is deleted it goes, and the mirror is created.
 func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -95,8 +95,8 @@ func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 	})
 }
 
-// TestC_1_27_9_AnEndThatIsRefused: a server that takes no last status of a pod of which
-// nothing is left still lets it go.
+// TestC_1_27_9_AnEndThatIsRefused: the sink deletes a pod of which nothing is left even
+// if the server rejects its last status.
 func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, _ *v1.Pod) {
 		n.says(func(c call) (int, http.Header) {

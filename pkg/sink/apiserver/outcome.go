@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// take makes of an answer what is known and what comes next.
+// take applies an answer to its entry and decides what comes next.
 func (l *loop) take(a answer, now time.Time) {
 	e := l.entry(a.key)
 	e.busy = false
@@ -25,7 +25,7 @@ func (l *loop) take(a answer, now time.Time) {
 		l.done(a, e, now)
 		return
 	case gone:
-		// A look says whether it is so: NodeRestriction answers so of a pod that the
+		// A read confirms it: NodeRestriction gives this answer also for a pod that the
 		// server's cache does not hold yet.
 		e.doubtful = e.doubtful || !e.seen
 		e.back(now, firstPause/4, lastPause, 0)
@@ -56,9 +56,9 @@ func (l *loop) take(a answer, now time.Time) {
 	}
 }
 
-// done notes what a request came to.
+// done applies the success of a request.
 func (l *loop) done(a answer, e *entry, now time.Time) {
-	if a.verb != get { // a look makes no write succeed
+	if a.verb != get { // a read does not mean that a write would succeed
 		e.pause, e.notBefore = 0, time.Time{}
 	}
 	switch a.verb {
@@ -69,8 +69,8 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		switch o := e.object; {
 		case e.went == a.object.UID: // before its creation was answered
 		case o != nil && o.UID != a.object.UID:
-			e.doubtful = true // one of the two has gone
-		case o != nil && !apiclient.Older(o.ResourceVersion, a.object.ResourceVersion): // it is seen already
+			e.doubtful = true // one of the two was deleted
+		case o != nil && !apiclient.Older(o.ResourceVersion, a.object.ResourceVersion): // shown
 		default:
 			e.deleted, e.object, e.absent, e.doubtful, e.unseen = "", a.object, false, false, now
 		}
@@ -87,7 +87,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 			l.cfg.Synced(now.Sub(a.report.At))
 		}
 		if same && e.report != nil && e.report != a.report {
-			e.schedule(now) // what was said meanwhile waits as it would have
+			e.schedule(now) // a report that came meanwhile waits as usual
 			return
 		}
 	case remove:
@@ -108,11 +108,11 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 	}
 }
 
-// found notes what the server was asked for.
+// found applies the result of a read.
 func (l *loop) found(a answer, e *entry, now time.Time) {
 	o := a.object
 	switch {
-	case o == nil && e.seen && e.object != nil: // it came meanwhile
+	case o == nil && e.seen && e.object != nil: // the watch showed it meanwhile
 	case o == nil:
 		if e.lose(); e.taken {
 			l.complain(e, nameTaken, nil, renameIt)
@@ -129,13 +129,13 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 	}
 }
 
-// What is said of a mirror that has no room.
+// The warning about a mirror whose name another pod has, and its hint.
 const (
 	nameTaken = "Static pod has no mirror: a pod of its name is there"
 	renameIt  = "delete that pod, or rename the static one"
 )
 
-// leave leaves the server alone for a moment: longer and longer, until it answers.
+// leave pauses all requests, longer each time until the server answers.
 func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
 	if l.pause == 0 {
 		l.log.Warn("API server is not told of pods; it is tried again", "error", words(a.err))
@@ -156,7 +156,7 @@ func (l *loop) back() {
 	}
 }
 
-// tooLarge says less next time.
+// tooLarge shortens the status for the next attempt.
 func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 	if a.verb == patch && e.slim < maxSlim {
 		e.slim, e.slimmed = e.slim+1, now
@@ -172,7 +172,7 @@ func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 	e.mark(now, false)
 }
 
-// back leaves the pod alone for a moment: longer and longer.
+// back pauses the requests for the pod, longer each time.
 func (e *entry) back(now time.Time, first, last, retry time.Duration) {
 	e.pause = backoff.Next(e.pause, first, last)
 	e.notBefore = now.Add(max(backoff.Jitter(e.pause, 0.5, 1.5), retry))
@@ -189,7 +189,7 @@ func (l *loop) complainRefused(a answer, e *entry) {
 	}
 }
 
-// complain warns of a pod's trouble once, until it is another one or is over.
+// complain warns about a pod once, until the problem changes or is over.
 func (l *loop) complain(e *entry, message string, err error, hint string) {
 	args := []any{"pod", e.key.String()}
 	text := message

@@ -26,8 +26,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// server answers in place of an API server, in the time of a test. It keeps pods
-// and events, and lies on demand.
+// server is a fake API server that works in a synctest bubble. It keeps pods and
+// events, and gives false answers on demand.
 type server struct {
 	t *testing.T
 
@@ -36,14 +36,14 @@ type server struct {
 	pods   map[string]*v1.Pod // by name
 	events map[string]*v1.Event
 	sent   []call
-	now    int                                       // requests under way
+	now    int                                       // requests in flight
 	most   int                                       // at the same time
-	each   map[string]int                            // under way, by name
+	each   map[string]int                            // in flight, by name
 	takes  time.Duration                             // an answer
-	answer func(call) (code int, header http.Header) // 0 is as it should be, -1 no answer, -2 none to what was done
-	lags   time.Duration                             // from what is done to its answer
+	answer func(call) (code int, header http.Header) // 0: normal, -1: none, -2: none, but it took effect
+	lags   time.Duration                             // until the answer
 	shows  func(p *v1.Pod, gone bool)                // the watch; nil: there is none
-	drops  func(p *v1.Pod)                           // takes out of a pod what this server does not keep
+	drops  func(p *v1.Pod)                           // removes what this server drops
 }
 
 type call struct {
@@ -140,7 +140,7 @@ func (s *server) begin(r *http.Request) call {
 	return c
 }
 
-// serve does what c asks.
+// serve executes c.
 func (s *server) serve(c call) (int, any) {
 	if c.kind == "events" {
 		return s.serveEvent(c)
@@ -265,7 +265,7 @@ func (s *server) change(name string, f func(p *v1.Pod)) *v1.Pod {
 	return s.store(now)
 }
 
-// calls returns what was sent about a pod; "" is all of them.
+// calls returns the requests for a pod; "" is all of them.
 func (s *server) calls(method, name string) []call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +278,7 @@ func (s *server) calls(method, name string) []call {
 	return list
 }
 
-// lose takes a pod away, and shows that it is gone.
+// lose removes a pod, and shows that it is gone.
 func (s *server) lose(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,15 +311,15 @@ func reasonOf(code int) metav1.StatusReason {
 	return metav1.StatusReasonUnknown
 }
 
-// node is a sink at work, and what it logs.
+// node is a running sink and its log.
 type node struct {
 	*Sink
 	*server
 	loop *loop
-	log  *bytes.Buffer // read it when everything stands still
+	log  *bytes.Buffer // read it only when all goroutines wait
 }
 
-// inBubble runs f in the time of a test, with a sink that runs.
+// inBubble runs f in a synctest bubble, with a running sink.
 func inBubble(t *testing.T, f func(t *testing.T, n *node), change ...func(*Config)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -348,7 +348,7 @@ func inBubble(t *testing.T, f func(t *testing.T, n *node), change ...func(*Confi
 	})
 }
 
-// withOne is inBubble beside other tests, with a pod "one" that the server was told of.
+// withOne is inBubble in a parallel test, with a pod "one" whose status the server has.
 func withOne(t *testing.T, f func(t *testing.T, n *node, p *v1.Pod)) {
 	t.Helper()
 	t.Parallel()
@@ -370,7 +370,7 @@ func (n *node) wants(t *testing.T, requests int, name string) []call {
 	return sent
 }
 
-// keeps fails the test unless the sink remembers so many pods.
+// keeps fails the test unless the sink has that many entries.
 func (n *node) keeps(t *testing.T, pods int) {
 	t.Helper()
 	if got := len(n.loop.entries); got != pods {
@@ -378,18 +378,18 @@ func (n *node) keeps(t *testing.T, pods int) {
 	}
 }
 
-// since is how long the bubble lives: its clock starts at midnight.
+// since returns the time since the bubble began: its clock starts at midnight.
 func since(*testing.T) time.Duration {
 	return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// pass lets time pass, and waits until everything stands still.
+// pass lets time pass, and waits until all goroutines of the bubble wait.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// bound makes a pod of the node that the server holds and shows.
+// bound creates a pod of the node that the server holds and shows.
 func (n *node) bound(name string) *v1.Pod {
 	n.server.mu.Lock()
 	defer n.server.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestC_1_27_7_OneRequestAtATime: while a patch is under way the newest status
-// alone is kept, and comes next.
+// TestC_1_27_7_OneRequestAtATime: while a patch is in flight the sink keeps only the
+// newest status, and sends it next.
 func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -40,8 +40,8 @@ func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
 	})
 }
 
-// TestC_1_27_AtMostThreePatchesOfAStart: whatever the steps of an ordinary start
-// and their pace, and with an init container, a probe, and several containers.
+// TestC_1_27_AtMostThreePatchesOfAStart: for any steps of an ordinary start and any
+// pace, and with an init container, a probe, and several containers.
 func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 	t.Parallel()
 	creating, initializing := waitingFor("ContainerCreating"), waitingFor("PodInitializing")
@@ -91,7 +91,7 @@ func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 					if len(sent) > 3 {
 						t.Errorf("%d requests: %+v", len(sent), sent)
 					}
-					if last := sent[len(sent)-1].at; last > said+n.takes { // behind the one under way
+					if last := sent[len(sent)-1].at; last > said+n.takes { // after that
 						t.Errorf("the pod was told to run %s late", last-said)
 					}
 					if is := n.pod("one").Status; is.Phase != v1.PodRunning || is.PodIP != "10.0.0.2" || status(&is, v1.PodReady) != "True" {
@@ -103,8 +103,8 @@ func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 	}
 }
 
-// TestC_1_27_5_OthersChangesArePutRight, in 10 s, and not at once: two who disagree
-// do not write as fast as they can.
+// TestC_1_27_5_OthersChangesArePutRight, in 10 s, and not at once: two clients that
+// disagree must not write as fast as they can.
 func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		for range 50 {
@@ -130,7 +130,7 @@ func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
 	})
 }
 
-// TestC_1_27_SyncIsTimed: from when a status was so until the server has it, once for
+// TestC_1_27_SyncIsTimed: from the change of a status until the server has it, once for
 // each patch.
 func TestC_1_27_SyncIsTimed(t *testing.T) {
 	t.Parallel()
@@ -160,12 +160,12 @@ func TestC_1_27_4_EqualIsNotSent(t *testing.T) {
 	})
 }
 
-// TestC_1_27_9_LastStatusThenDeletion, with what was overtaken left out.
+// TestC_1_27_9_LastStatusThenDeletion, without outdated statuses.
 func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, _ *v1.Pod) {
 		p := n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 		pass(time.Second)
-		n.tell(p, statusOf(v1.PodRunning, "False", endedState(0, "")), over) // the last word has no phase of an end
+		n.tell(p, statusOf(v1.PodRunning, "False", endedState(0, "")), over) // no terminal phase
 		pass(time.Second)
 		sent := n.wants(t, 3, "one")
 		if sent[1].method != http.MethodPatch || !strings.Contains(sent[1].body, `"phase":"Failed"`) || sent[2].method != http.MethodDelete {
@@ -180,7 +180,7 @@ func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
 	})
 }
 
-// TestF73_OldStatusNeverReachesTheNewPod, though the server's word is late.
+// TestF73_OldStatusNeverReachesTheNewPod, though the watch is late.
 func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, old *v1.Pod) {
 		n.server.mu.Lock()
@@ -195,7 +195,7 @@ func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
 		if is := n.pod("one"); is.Status.StartTime != nil || is.Status.Phase != v1.PodPending {
 			t.Errorf("status %+v", is.Status)
 		}
-		n.wants(t, 3, "one") // the first patch, one that is refused, and a look
+		n.wants(t, 3, "one") // a patch, a refused one, and a read
 		show(n.pod("one"), false)
 		n.tell(n.pod("one"), runningStatus())
 		pass(time.Second)
@@ -205,7 +205,7 @@ func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
 	})
 }
 
-// TestNeverSeenIsAskedFor: a pod that the source does not show is looked up, once.
+// TestNeverSeenIsAskedFor: the sink reads a pod that the source does not show, once.
 func TestNeverSeenIsAskedFor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -226,7 +226,8 @@ func TestNeverSeenIsAskedFor(t *testing.T) {
 	})
 }
 
-// TestC_1_34_ConditionsOfAResizeGo when they are over; others' stay, in their order.
+// TestC_1_34_ConditionsOfAResizeGo when the resize is over; conditions of others stay,
+// in their order.
 func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -256,8 +257,8 @@ func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
 	})
 }
 
-// TestF73_PodThatWasThereBriefly: one went, another came and went, all before
-// anybody looked. Nothing is kept of either.
+// TestF73_PodThatWasThereBriefly: one pod was deleted, another created and deleted, all
+// before the loop read its inbox. The sink keeps nothing of either.
 func TestF73_PodThatWasThereBriefly(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, old *v1.Pod) {
 		n.tell(old, runningStatus(), forGood)

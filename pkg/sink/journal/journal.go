@@ -1,12 +1,12 @@
 // Package journal writes the status of pods to a file, one JSON object a line,
 // and reads it. It is the sink of a node without an API server.
 //
-// The engine's reporter writes it; "get pods" reads it beside a running agent,
-// or after one, without a lock.
+// The engine's reporter writes it. "get pods" reads it without a lock, while an agent
+// runs or after one.
 //
-// The one rule: the newest line of a pod is its status, every other line may be
-// lost. Pods carry secrets in their environment: the file is 0600, and neither
-// logs nor errors say what is in it.
+// The one rule: the newest line of a pod is its status, every other line may be lost.
+// Pods carry secrets in their environment: the file is 0600, and logs and errors never
+// contain its content.
 package journal
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxSize is the size above which the journal is written anew, once more than
-// half of it is out of date.
+// maxSize is the size above which the journal is compacted, once more than half of it
+// is out of date.
 const maxSize = 4 << 20
 
 // Entry is the newest status of one pod that is not gone.
@@ -47,8 +47,8 @@ type place struct {
 	sum [sha256.Size]byte // of the line but for its time
 }
 
-// Journal writes one journal. It belongs to one goroutine; its lock on the disk
-// is the root directory's.
+// Journal writes one journal. It belongs to one goroutine; the lock of the root
+// directory protects it on the disk.
 type Journal struct {
 	path string
 	log  *slog.Logger
@@ -59,13 +59,12 @@ type Journal struct {
 	torn bool     // the file does not end with a whole line
 	live map[pod.Key]place
 	kept int64 // bytes in live
-	// retry is the size from which on writing anew is tried again after it
-	// failed.
+	// retry is the size above which compaction is tried again after it failed.
 	retry int64
 }
 
-// New returns the journal at path. It touches nothing: the first Report opens
-// the file, and writes it anew when anything in it is out of date.
+// New returns the journal at path. It does no I/O: the first Report opens the file, and
+// compacts it when anything in it is out of date.
 func New(path string, log *slog.Logger) *Journal {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -73,10 +72,9 @@ func New(path string, log *slog.Logger) *Journal {
 	return &Journal{path: path, log: log, max: maxSize}
 }
 
-// Report appends the pod with its status, unless the pod's last line says the
-// same. gone says that nothing is left of the pod. After an error (the disk is
-// full or read-only) nothing is written and the next Report goes on; what was
-// not written is written when the pod is reported again.
+// Report appends the pod with its status, unless the pod's last line says the same.
+// gone means that nothing is left of the pod. After an error (the disk is full or
+// read-only) nothing is written, and the next Report of the pod writes its status.
 func (j *Journal) Report(r pod.StatusReport) error {
 	p, gone := r.Pod, r.Gone
 	if err := j.open(); err != nil {
@@ -123,8 +121,8 @@ func (j *Journal) note(key pod.Key, gone bool, p place) {
 	}
 }
 
-// open opens the journal and learns what is in it. A journal that somebody has
-// removed or replaced is opened anew.
+// open opens the journal and reads where each pod's newest line is. It opens the path
+// again when the file was removed or replaced.
 func (j *Journal) open() error {
 	if j.file != nil {
 		if here, err := j.file.Stat(); err == nil {
@@ -163,9 +161,9 @@ func (j *Journal) open() error {
 	return nil
 }
 
-// append writes one line at the end and returns where it begins. A line that
-// does not fit is taken back; where even that fails, the next one begins on a
-// line of its own.
+// append writes one line at the end and returns where it begins. When a write fails,
+// append truncates the file to its old length; where even that fails, the next entry
+// begins on a new line.
 func (j *Journal) append(line []byte) (off int64, err error) {
 	if j.torn {
 		line = append([]byte("\n"), line...)
@@ -187,9 +185,9 @@ func (j *Journal) append(line []byte) (off int64, err error) {
 	return 0, err
 }
 
-// compact writes the journal anew with the newest line of each pod, and puts it
-// in the old one's place at once: readers have the whole old or the whole new
-// one. Not being able to costs room, nothing else.
+// compact rewrites the journal with the newest line of each pod and replaces the old
+// one atomically: readers see the whole old or the whole new one. A failure costs only
+// disk space.
 func (j *Journal) compact() {
 	before := j.end
 	if err := j.rewrite(); err != nil {
@@ -201,8 +199,8 @@ func (j *Journal) compact() {
 	j.log.Debug("Journal compacted", "path", j.path, "before", before, "after", j.end)
 }
 
-// rewrite is not synced: after a loss of power the status of every pod is
-// reported again.
+// rewrite does not sync the file: after a loss of power the engine reports every pod
+// again.
 func (j *Journal) rewrite() error {
 	var live map[pod.Key]place
 	var end int64
@@ -218,8 +216,8 @@ func (j *Journal) rewrite() error {
 	return nil
 }
 
-// copyLines copies lines from one journal to another, in their order, and
-// returns where they are now.
+// copyLines copies lines from one journal to another, in their order, and returns their
+// new places.
 func copyLines(to io.Writer, from io.ReaderAt, lines map[pod.Key]place) (map[pod.Key]place, int64, error) {
 	moved := make(map[pod.Key]place, len(lines))
 	var end int64
@@ -239,9 +237,8 @@ func copyLines(to io.Writer, from io.ReaderAt, lines map[pod.Key]place) (map[pod
 	return moved, end, nil
 }
 
-// Read returns the newest entry of every pod that is not gone. It works beside
-// an agent that writes, and passes over lines that are torn. Without a journal
-// there are no entries.
+// Read returns the newest entry of every pod that is not gone. It may run while an
+// agent writes, and skips incomplete lines. Without a journal there are no entries.
 func Read(path string) (map[pod.Key]Entry, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,15 +27,15 @@ func settled(b *bench, n int) *look {
 	return l
 }
 
-// ages waits until a file's stamps are old enough to be trusted: the kernel sets when a
-// file changed, and no test can.
+// ages waits until a file's stamps are old enough to be trusted: only the kernel can
+// set the change time.
 func (b *bench) ages(name string) {
 	b.t.Helper()
 	wait.True(b.t, "stamps are old", func() bool { return !statPath(b.path(name)).id.racy(time.Now()) })
 }
 
-// spent is the processor time of this process, which others on the machine do
-// not lengthen.
+// spent is the CPU time of this process, which other load on the machine does not
+// affect.
 func spent(b *testing.B) time.Duration {
 	b.Helper()
 	var use unix.Rusage

@@ -95,7 +95,7 @@ func TestF44_EditorsAndCopiers(t *testing.T) {
 			l := p.patient()
 			first := l.Set()
 			save(t, p, "pod one y")
-			w := l.Set() // the next word, so: no set without the pod in between
+			w := l.Set() // the next set: none without the pod came in between
 			w.Holds(t, "one", "two")
 			w.Names(t, "one")
 			if w.Pod("one").Hash == first.Pod("one").Hash {
@@ -143,8 +143,8 @@ func TestF44_SingleFileOfAMountedConfigMap(t *testing.T) {
 	w.Names(t, "one")
 }
 
-// The kubelet removes the link of a removed key after the swap; until then it
-// leads nowhere, which is not worth a word.
+// The kubelet removes the link of a removed key after the swap; until then it is
+// dangling, which is not reported.
 func TestF44_KeyRemovedFromAMountedConfigMap(t *testing.T) {
 	t.Parallel()
 	m := &configMap{place: newPlace(t), files: map[string]string{"a.yaml": "pod one x", "b.yaml": "pod two x"}, late: true}

@@ -58,7 +58,7 @@ func TestF42_DirectoryDeletedAndMadeAgain(t *testing.T) {
 			t.Fatalf("error %q", err)
 		}
 		must(t, os.Mkdir(p.dir, 0o700))
-		// It is there and empty for as long as nobody puts anything into it.
+		// It exists and stays empty while nothing is mounted on it.
 		w := l.Set()
 		if len(w.Contents()) == 0 {
 			w.Names(t, "one")
@@ -79,7 +79,7 @@ func TestF42_MissingAtFirstWithItsParents(t *testing.T) {
 	must(t, os.WriteFile(p.dir+".new/web.yaml", []byte("pod one x"), 0o600))
 	p.move(p.dir+".new", p.dir)
 	l.Set().Holds(t, "one")
-	p.put("web.yaml", "pod one y") // the watch is on the directory now
+	p.put("web.yaml", "pod one y") // the directory is watched now
 	l.Set().Names(t, "one")
 }
 
@@ -93,7 +93,7 @@ func TestF42_SingleFileMissingAtFirst(t *testing.T) {
 	l.Set().Holds(t, "one")
 }
 
-// Two renames replace the directory; nobody hears of the moment in between.
+// Two renames replace the directory; no set shows the moment in between.
 func TestF42_DirectoryReplacedIsOneChange(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -131,8 +131,8 @@ func TestF42_UnreadablePathIsAnError(t *testing.T) {
 	}
 }
 
-// asNobody ranges over a source's first word with the rights of nobody: root
-// is not bound by permission bits.
+// asNobody reads a source's first set as user nobody: permission bits do not restrict
+// root.
 func asNobody(t *testing.T, s *file.Source) (source.Snapshot, error) {
 	t.Helper()
 	var snapshot source.Snapshot
@@ -239,7 +239,7 @@ func TestF45_WhatIsNoReadableFile(t *testing.T) {
 		"binary":             {func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte{0, 255, 1, 10, 7}, 0o600)) }, "is not a manifest"},
 		"empty":              {func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) }, "is empty"},
 		"over 10 MiB": {func(t *testing.T, path string) {
-			whole := filepath.Join(filepath.Dir(path), "..odd") // nobody sees it while it grows
+			whole := filepath.Join(filepath.Dir(path), "..odd") // a hidden name while it grows
 			must(t, os.WriteFile(whole, []byte("#\n"), 0o600))
 			must(t, os.Truncate(whole, file.SizeLimit+1))
 			must(t, os.Rename(whole, path))
@@ -269,7 +269,7 @@ func TestF45_WhatIsNoReadableFile(t *testing.T) {
 			if got := w.Files.At(1).Problems[0].Msg; got != c.want {
 				t.Errorf("problem %q, want %q", got, c.want)
 			}
-			// The rest of the directory goes on, with it and after it.
+			// The rest of the directory is still read, with it and after it.
 			p.put("good.yaml", "pod one y")
 			l.Set().Holds(t, "one", "!")
 			p.remove("odd.yaml")
@@ -366,8 +366,8 @@ func TestNoticesOfTheParserAreSkips(t *testing.T) {
 	}
 }
 
-// What inotify does not tell is found by the rescan: what a link points to,
-// and what is skipped.
+// The rescan finds changes without inotify events: in the target of a link, and in
+// skipped files.
 func TestRescanFindsWhatNobodyTells(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -1,16 +1,16 @@
-// Package file reads manifests from a file or a directory and follows every
-// change by inotify, with a slow rescan as the net.
+// Package file reads manifests from a file or a directory and follows every change by
+// inotify, with a slow rescan as a fallback.
 //
-// It yields what it read: one source.File per manifest. A file that somebody
-// is still writing keeps its previous reading; one that cannot be read is a
-// problem of that file; a directory that cannot be looked into is an error.
+// It yields one source.File per manifest. A file that is open for writing keeps its
+// previous reading; one that cannot be read is a problem of that file; a directory that
+// cannot be read is an error.
 //
-// The one rule: it never says "nothing is there" unless it looked and saw it.
+// The one rule: it never reports a file as missing unless it looked and found nothing.
 //
-// Everything here belongs to the goroutine that ranges over Sets; the watcher
-// alone has goroutines of its own, which end before Sets returns. Channels: the
-// watcher's pump sends events (capacity 0), the ranging goroutine receives
-// them; while it does not, the kernel queues, and says so when it cannot.
+// Everything here belongs to the goroutine that ranges over Sets; only the watcher has
+// its own goroutines, which end before Sets returns. Channels: the watcher's pump sends
+// events (capacity 0), the ranging goroutine receives them. While it does not, the
+// kernel queues events, and reports an overflow.
 package file
 
 import (
@@ -27,23 +27,23 @@ import (
 const SizeLimit = 10 << 20
 
 const (
-	// linger is how long a first event waits for its companions: a rename is
-	// two events, an editor's save up to nine.
+	// linger is how long a first event waits for related ones: a rename is two events,
+	// an editor's save up to nine.
 	linger = 300 * time.Microsecond
-	// Looks before the next rescan: so many at once, then one every spacing.
+	// Rounds between rescans: burst at once, then one every spacing.
 	burst   = 3
 	spacing = 100 * time.Millisecond
 	// vanishHold is how long a file must be away before it counts as removed:
 	// editors move a file aside before they write the new one.
 	vanishHold = 100 * time.Millisecond
-	// badNewsHold is how long a file must be unchanged before a reading that is
-	// broken or loses pods is believed.
+	// badNewsHold is how long a file must be unchanged before a reading that is broken
+	// or loses pods is accepted.
 	badNewsHold = 50 * time.Millisecond
-	// writerHold is how long a file that somebody has open for writing must be
+	// writerHold is how long a file that a process has open for writing must be
 	// unchanged before it is read.
 	writerHold = time.Second
-	// pollInterval replaces CheckFrequency while changes cannot be watched and
-	// while the source cannot be looked at.
+	// pollInterval replaces CheckFrequency while changes cannot be watched and while
+	// the source cannot be read.
 	pollInterval = 2 * time.Second
 	// firstWait bounds how long the first set waits for files being written.
 	firstWait = 1200 * time.Millisecond
@@ -51,25 +51,24 @@ const (
 
 // Config is what a file source needs.
 type Config struct {
-	// Path is a file or a directory, as the person gave it.
+	// Path is a file or a directory, as given by the user.
 	Path string
 	// Recursive reads the directories below Path too.
 	Recursive bool
-	// CheckFrequency is the time between rescans, which find what inotify does
-	// not tell: changes behind symbolic links, on network file systems. Zero is
-	// 20 s (C-1.6.1).
+	// CheckFrequency is the time between rescans, which find changes without inotify
+	// events: behind symbolic links, on network file systems. Zero is 20 s (C-1.6.1).
 	CheckFrequency time.Duration
-	// Permissions is what becomes of manifests that others could have written;
-	// zero refuses them.
+	// Permissions says how to treat manifests that others could have written; zero
+	// refuses them.
 	Permissions Permissions
-	// Owners are the users trusted beside root to own manifests: the caller and,
-	// under sudo, whoever called it.
+	// Owners are the users besides root that may own manifests: the caller and, under
+	// sudo, the user that called it.
 	Owners []int
-	// Parse decodes one manifest; the second result is what it passed over on
-	// purpose. It is called by one goroutine at a time.
+	// Parse decodes one manifest; the second result is what it skipped on purpose. One
+	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log hears when changes cannot be watched, and when they can again; nil is
-	// silence.
+	// Log receives when changes cannot be watched, and when they can again; nil
+	// discards it.
 	Log *slog.Logger
 }
 
@@ -119,7 +118,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// emit yields what the last round learned, if anything.
+// emit yields the changes of the last round, if any.
 func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	switch {
 	case l.err != nil:
@@ -135,8 +134,8 @@ func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	return yield(l.set.Snapshot(), nil)
 }
 
-// round does what is due now: a full look, or the files that events named and
-// those that were to be looked at again.
+// round does what is due now: a full look, or a check of the files that events named
+// and of those to be checked again.
 func (l *look) round() {
 	now := time.Now()
 	l.fresh = l.fresh[:0]
@@ -162,7 +161,7 @@ func (l *look) wants(now time.Time) bool {
 	return l.wantFull || len(l.dirty) > 0 || (some && !ripe.After(now) && l.err == nil && !l.held)
 }
 
-// wait returns when something is due or was told, or ctx is done.
+// wait returns when something is due, an event came, or ctx is done.
 func (l *look) wait() {
 	for {
 		timer := time.NewTimer(time.Until(l.nextDue()))
@@ -185,7 +184,7 @@ func (l *look) wait() {
 	}
 }
 
-// gather takes e and what follows within linger; it reports whether there is
+// gather takes e and the events that follow within linger; it reports whether there is
 // anything to look at now.
 func (l *look) gather(e event, events <-chan event) bool {
 	l.hear(e)
@@ -235,7 +234,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// budget is a bucket of looks: burst at once, then one every spacing.
+// budget is a token bucket of looks: burst at once, then one every spacing.
 type budget struct {
 	full time.Time // when the bucket is full again
 }

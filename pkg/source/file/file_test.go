@@ -32,8 +32,7 @@ func newPlace(t testing.TB) place {
 
 func (p place) path(name string) string { return filepath.Join(p.dir, name) }
 
-// put renames a finished file into place, under a name before that no look
-// speaks of.
+// put renames a finished file into place, from a name that the source ignores.
 func (p place) put(name, text string) {
 	p.t.Helper()
 	temp := filepath.Join(filepath.Dir(p.path(name)), "..put")
@@ -41,7 +40,7 @@ func (p place) put(name, text string) {
 	must(p.t, os.Rename(temp, p.path(name)))
 }
 
-// rewrite opens the file that is there and writes it anew.
+// rewrite opens the existing file and writes it again.
 func (p place) rewrite(name, text string) {
 	p.t.Helper()
 	must(p.t, os.WriteFile(p.path(name), []byte(text), 0o600))
@@ -69,13 +68,13 @@ func (p place) listen(change ...func(*file.Config)) *sourcetest.Listener {
 	return sourcetest.Listen(p.t, p.source(change...))
 }
 
-// patient is listen with a source that believes nothing bad for a while: what
-// a test does step by step counts as done at once.
+// patient is listen with a source that accepts no bad reading for a while: the steps of
+// a test count as one change.
 func (p place) patient() *sourcetest.Listener {
 	return sourcetest.Listen(p.t, p.source().Hold(5*time.Second, 5*time.Second))
 }
 
-// hasty makes a source believe bad news soon, for tests that wait for it often.
+// hasty makes a source accept bad readings soon, for tests that wait for them often.
 func hasty(s *file.Source) *file.Source { return s.Hold(20*time.Millisecond, 20*time.Millisecond) }
 
 func TestDirectoryConforms(t *testing.T) {

@@ -13,14 +13,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// look is what one run of Sets knows.
+// look is the state of one run of Sets.
 type look struct {
 	*Source
 	ctx context.Context
 
 	set     source.Builder
-	entries map[string]*entry    // by path, every file of the set; what its reading was made from
-	pending map[string]*pending  // files whose newest state is not believed yet
+	entries map[string]*entry    // by path, every file of the set and the state that was read
+	pending map[string]*pending  // files whose newest state is not accepted yet
 	gone    map[string]time.Time // files of the set that were not there, since when
 	fresh   []string             // files accepted in this round
 
@@ -29,41 +29,41 @@ type look struct {
 	names    map[string]*name   // by path, what the directories hold
 	folders  map[string]*folder // by path, the directories that are read
 	turn     uint64             // counts full looks
-	skips    int                // how much the last one passed over
+	skips    int                // how many names the last one skipped
 	buf, key []byte             // for listing
 	cost     cost
 
-	near     map[string]bool // directories watched for what happens to Path itself
-	targets  map[string]bool // names that mean Path when heard from near
-	dirty    map[string]bool // candidates that events named
+	near     map[string]bool // directories watched for changes of Path itself
+	targets  map[string]bool // names that mean Path in events of near
+	dirty    map[string]bool // files that events named
 	wantFull bool
 	nextFull time.Time
 	budget   budget
 
 	watch     watcher
 	unwatched string // why changes cannot be watched, "" when they are
-	warned    string // what was last said about that
-	overflown bool   // it was said that events were lost
+	warned    string // the last warning about that
+	overflown bool   // the loss of events was logged
 
-	err     error     // why it could not look in the last full look
+	err     error     // why the last full look failed
 	said    string    // the error last yielded, "" after a set
 	heard   bool      // a set was yielded
-	held    bool      // Path is missing, but not for long enough to say so
+	held    bool      // Path is missing, but not for long enough to report it
 	missing time.Time // since when
 }
 
-// cost is what looking has cost so far: directories listed, names looked at,
-// files opened, files read.
+// cost counts the work so far: directories listed, names looked at, files opened, files
+// read.
 type cost struct{ listed, looked, opened, read int }
 
-// entry is what a reading was made from.
+// entry is the state of a file that was read.
 type entry struct {
 	id        identity
 	trusted   bool // the same identity means the same content
-	linked    bool // a link leads to it, which may lead elsewhere unseen
+	linked    bool // reached by a link, which may change without an event
 	read      bool // sum is that of the reading in the set
 	sum       [sha256.Size]byte
-	complaint complaint // what was said of who may write
+	complaint complaint // the last complaint about its permissions
 }
 
 func newLook(ctx context.Context, s *Source) *look {
@@ -86,7 +86,7 @@ func (l *look) checkGone() {
 		return
 	}
 	if l.stat(filepath.Clean(l.cfg.Path)).kind == absent {
-		// Not the files went: Path did.
+		// Not the files were removed: Path was.
 		l.wantFull = true
 		return
 	}
@@ -97,10 +97,10 @@ func (l *look) checkGone() {
 	}
 }
 
-// goneDue returns the files that have been away for long enough, in order. Files that one
-// command removes go one after the other: all wait until the newest has been away for
-// vanishHold, and until twice vanishHold after the oldest went at most. Else their pods would
-// go in several sets, and stop in another order than they depend on each other.
+// goneDue returns the files that have been away for long enough, in order. One command
+// removes files one after the other: all wait until the newest has been away for
+// vanishHold, at most twice vanishHold from the oldest. Otherwise their pods would be
+// removed in several sets, and not stop in the order of their dependencies.
 func (l *look) goneDue(now time.Time) []string {
 	if at, some := l.goneAt(); !some || at.After(now) {
 		return nil
@@ -162,8 +162,8 @@ func (l *look) checkAll(paths []string) {
 	done()
 }
 
-// enter opens the directory path to look up what is in it. Without an error
-// and a directory, only a full look can tell.
+// enter opens the directory path to look up names in it. If it returns neither an error
+// nor a directory, a full look is needed.
 func (l *look) enter(path string) (*dir, complaint, error) {
 	d, err := l.openDir(path, false)
 	if err != nil {
@@ -181,8 +181,8 @@ func (l *look) enter(path string) (*dir, complaint, error) {
 	return nil, complaint{}, err
 }
 
-// openDir opens a directory that is read. Path may be a link to one; those below
-// it are none when they are found, and not followed if they become one since.
+// openDir opens a directory that is read. Path may be a link to one; directories below
+// it are not links when they are found, and are not followed if they become one later.
 func (l *look) openDir(path string, list bool) (*dir, error) {
 	if root := filepath.Clean(l.cfg.Path); len(path) > len(root) && strings.HasPrefix(path, root) {
 		return openBelow(path, list)
@@ -195,8 +195,8 @@ func (l *look) stat(path string) state {
 	return statPath(path)
 }
 
-// check brings the reading of one file up to date. st is what base, which is
-// path, was found to be in d; bad is what is wrong with d.
+// check brings the reading of one file up to date. st is the state of base (path) in d;
+// bad is the complaint about d.
 //
 //	what is there               | what happens
 //	anything in a bad directory | a problem; what was read from it stands
@@ -226,7 +226,7 @@ func (l *look) check(d *dir, base, path string, st state, bad complaint) {
 		l.vanish(path, now)
 		return
 	case directory:
-		// Only a full look knows what to say of a directory.
+		// Only a full look can report on a directory.
 		l.vanish(path, now)
 		l.wantFull = true
 		return
@@ -259,8 +259,8 @@ func (l *look) check(d *dir, base, path string, st state, bad complaint) {
 	l.read(f, c, now)
 }
 
-// distrust records a file in a directory of which nothing is believed, not even
-// that the file is gone.
+// distrust records a file in a directory that is not trusted, not even where the file
+// is gone.
 func (l *look) distrust(path string, st state, bad complaint) {
 	delete(l.gone, path)
 	delete(l.pending, path)
@@ -271,8 +271,8 @@ func (l *look) distrust(path string, st state, bad complaint) {
 	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{bad.at(path, Refuse)}}, nil)
 }
 
-// read accepts the content of f, or keeps the reading before for now. c is what
-// is to be said of who may write to it.
+// read accepts the content of f, or keeps the reading before for now. c is the
+// complaint about its permissions.
 func (l *look) read(f *opened, c complaint, now time.Time) {
 	path := f.path
 	if !l.quiet(path, f.id, l.patience(f), now) {
@@ -323,13 +323,12 @@ func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.T
 		return
 	}
 	delete(l.pending, path)
-	// Nothing vouches for a state that could not be read: it is tried again at
-	// every look.
+	// A state that could not be read is not trusted: it is tried again at every look.
 	l.entries[path] = &entry{id: id}
 	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{*problem}}, nil)
 }
 
-// vanish notes that path is away, and removes it when checkGone says so.
+// vanish notes that path is away; checkGone removes it later.
 func (l *look) vanish(path string, now time.Time) {
 	delete(l.pending, path)
 	if !l.set.Has(path) {
@@ -349,9 +348,9 @@ func (l *look) drop(path string) {
 	l.set.Remove(path)
 }
 
-// dropMoved removes vanished files at once whose inode was read under another
-// name in this round: they were renamed, and their pods must not be seen twice.
-// Where there is no inode to go by, the content says it.
+// dropMoved removes vanished files at once whose inode was read under another name in
+// this round: they were renamed, and their pods must not be seen twice. Where there is
+// no inode, it compares the content.
 func (l *look) dropMoved() {
 	if len(l.gone) == 0 || len(l.fresh) == 0 {
 		return

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether: what one rm removes goes in one set, in
-// whose order its pods stop; an editor's file is never taken for removed too early.
+// TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether: the files that one rm removes
+// disappear in one set, so that their pods stop in order; an editor's file never counts
+// as removed too early.
 func TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1000, 0)

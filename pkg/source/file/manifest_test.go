@@ -49,7 +49,8 @@ func TestF45_Encodings(t *testing.T) {
 	}
 }
 
-// A bomb is a problem of its file; the others go on, before and after it.
+// An alias bomb is a problem of its file; the others are still read, before and after
+// it.
 func TestF46_BombsAreProblemsOfTheirFiles(t *testing.T) {
 	t.Parallel()
 	aliases := "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
@@ -86,8 +87,8 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// One name, deleted and made again as fast as a script can: every set has the
-// pod as it was written at some time, or lacks it; the last set is the last word.
+// One name, deleted and made again as fast as a script can: every set has a written
+// version of the pod, or lacks it; the last set has the last version.
 func TestF49_FlippedFastEndsWithTheLastWord(t *testing.T) {
 	t.Parallel()
 	for name, hold := range map[string]time.Duration{"believed at once": 0, "believed after a while": 100 * time.Millisecond} {
@@ -118,7 +119,8 @@ func TestF49_FlippedFastEndsWithTheLastWord(t *testing.T) {
 						t.Errorf("%d files", n)
 					}
 					words <- set
-					// The end is told, and whether the pod is there is what it was last.
+					// The source yields a last set, which has the pod if it was written
+					// last.
 					if set.Files.Len() > 0 && set.Files.At(0).File == p.path("end.yaml") && (set.Files.Len() == 1) == (latest["end"] == "absent") {
 						return
 					}

@@ -15,12 +15,11 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// inside names the test that runs in namespaces of its own.
+// inside names the test that runs in its own namespaces.
 const inside = "NODECTL_TEST_INSIDE"
 
-// inNamespaces runs the calling test once more, as root of namespaces of its
-// own, whose limits and mounts are nobody else's. It reports whether this is
-// that run.
+// inNamespaces runs the calling test once more, as root of new namespaces with their
+// own limits and mounts. It reports whether this is that run.
 func inNamespaces(t *testing.T, flags uintptr) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -39,7 +38,7 @@ func inNamespaces(t *testing.T, flags uintptr) bool {
 	return false
 }
 
-// The manifests are on a file system of their own, which goes and comes back.
+// The manifests are on their own file system, which is unmounted and mounted again.
 func TestF42_BindMountUnmounted(t *testing.T) {
 	if !inNamespaces(t, syscall.CLONE_NEWNS) {
 		return
@@ -87,11 +86,11 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 			// It is followed on the mount that is there now.
 			b.put(below+"/web.yaml", "pod one y\n")
 			l.Set().Names(t, "one")
-			// What lies below the mount is a set of its own.
+			// The directory below the mount has another set.
 			unmount()
 			_ = l.Error()
 			b.put(below+"/other.yaml", "pod other x\n")
-			l.Set().Holds(t, "one", "other") // gone is who stays away
+			l.Set().Holds(t, "one", "other") // a file that stays away is removed
 			l.Set().Holds(t, "other")
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// pending is a state of a file that is not believed yet.
+// pending is a state of a file that is not accepted yet.
 type pending struct {
 	id    identity
 	since time.Time // when this state was first seen
@@ -54,8 +54,8 @@ func (l *look) patience(f *opened) time.Duration {
 	return l.leftOpen
 }
 
-// quiet reports whether the state id of path has been there for as long as
-// need. If not, the file is looked at again.
+// quiet reports whether path has been in state id for as long as need. If not, the file
+// is checked again later.
 func (l *look) quiet(path string, id identity, need time.Duration, now time.Time) bool {
 	p := l.undecided(path, id, now)
 	unchanged := max(now.Sub(p.since), id.age(now))
@@ -66,7 +66,7 @@ func (l *look) quiet(path string, id identity, need time.Duration, now time.Time
 	return false
 }
 
-// undecided returns what is known of path's newest state, as of now.
+// undecided returns the pending state of path with the newest id, as of now.
 func (l *look) undecided(path string, id identity, now time.Time) *pending {
 	p := l.pending[path]
 	if p == nil {
@@ -77,7 +77,7 @@ func (l *look) undecided(path string, id identity, now time.Time) *pending {
 	return p
 }
 
-// postpone has path looked at again: soon at first, then less often, and not
+// postpone schedules the next check of path: soon at first, then less often, and not
 // later than most.
 func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
 	p.delay = backoff.Next(p.delay, 10*time.Millisecond, 250*time.Millisecond)
@@ -88,7 +88,7 @@ func (l *look) postpone(path string, p *pending, most time.Duration, now time.Ti
 	}
 }
 
-// tell shows that path is being written and that what was read before stands.
+// tell shows in the set that path is being written and that its previous reading stays.
 func (l *look) tell(path string, p *pending) {
 	if p.told {
 		return

@@ -5,31 +5,32 @@ import (
 	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// Permissions is what becomes of a manifest that others could have written: it, or a
+// Permissions says how to treat a manifest that others could have written: it, or a
 // directory above it, can be written by everybody or by a group that is not root's (a
 // directory with the sticky bit cannot), or is owned by neither root nor one of
-// Config.Owners. Of a symbolic link that is the link, the directories above it, and the
-// same of what it leads to. See package trust.
+// Config.Owners. For a symbolic link this applies to the link, the directories above
+// it, and its target. See package trust.
 //
-// Where the system does not tell who may write, outside Linux, Refuse refuses
-// everything and Say says nothing.
+// Outside Linux, where the permissions are not known, Refuse refuses everything and Say
+// reports nothing.
 type Permissions int
 
 const (
-	// Refuse does not read it: a bad file, or one in a bad directory below Path,
-	// is a problem of that file and its last good pods stay; of a bad directory
-	// at Path nothing is believed at all. It is the zero value.
+	// Refuse does not read it: a bad file, or one in a bad directory below Path, is a
+	// problem of that file and its last good pods stay; a bad directory at Path is not
+	// trusted at all. It is the zero value.
 	Refuse Permissions = iota
-	// Say reads it and says so in Snapshot.Skipped.
+	// Say reads it and reports it in Snapshot.Skipped.
 	Say
 	// Ignore reads it.
 	Ignore
 )
 
-// lifted names the way around Refuse.
+// lifted names the flag that disables Refuse.
 const lifted = "--insecure-manifest-permissions lifts this"
 
-// complaint is what is wrong with who may write; the zero complaint is nothing.
+// complaint is what is wrong with the permissions of a path; the zero complaint is
+// none.
 type complaint struct {
 	what string // a predicate: "can be written by everybody"
 	fix  string // a command line
@@ -45,12 +46,12 @@ func (c complaint) at(file string, p Permissions) pod.Problem {
 	return pod.Problem{File: file, Msg: c.what, Hint: c.fix + "; " + lifted}
 }
 
-// err returns what c is to the whole source.
+// err returns c as an error of the whole source.
 func (c complaint) err() error {
 	return &lookError{c.what + " (" + c.fix + "; " + lifted + ")", nil}
 }
 
-// of makes a complaint about the directory path one about a file in it.
+// of converts a complaint about the directory path to one about a file in it.
 func (c complaint) of(path string) complaint {
 	if c.none() {
 		return c
@@ -58,8 +59,8 @@ func (c complaint) of(path string) complaint {
 	return complaint{"lies in " + path + ", which " + c.what, c.fix}
 }
 
-// judge says what is wrong with who may write to what st describes. path is for
-// the text only: st is what was opened.
+// judge returns the complaint about the permissions in st. path is for the text only:
+// st is of the opened file.
 func (cfg *Config) judge(path string, st *state) complaint {
 	if cfg.Permissions == Ignore || !tellsWriters {
 		return complaint{}
@@ -71,7 +72,7 @@ func (cfg *Config) judge(path string, st *state) complaint {
 	return complaint{p.What, p.Fix}
 }
 
-// judgeWay is judge, of a directory with those above it and the links on the way to it.
+// judgeWay is judge for a directory, those above it and the links on the path to it.
 func (cfg *Config) judgeWay(path string, st *state) complaint {
 	c := cfg.judge(path, st)
 	if !c.none() || st.kind != directory || cfg.Permissions == Ignore || !tellsWriters {

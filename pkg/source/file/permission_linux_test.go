@@ -13,10 +13,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
-// stranger is a user that is neither root nor who runs the tests.
+// stranger is a user that is neither root nor the user of the tests.
 const stranger = 12345
 
-// give makes path a stranger's, not following links.
+// give makes the other user the owner of path, not following links.
 func give(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Lchown(path, stranger, -1); err != nil {
@@ -31,9 +31,9 @@ func crew(t *testing.T, path string, mode os.FileMode) {
 	chmod(t, path, mode)
 }
 
-// asRoot leaves a case out where the kernel forbids what it is about: a file of
-// another user can be made by root alone. CI runs as root, so there none is left
-// out; the cases about modes run for everybody.
+// asRoot skips a case where the kernel forbids it: only root can create a file of
+// another user. CI runs as root and skips none; the cases about modes run for every
+// user.
 func asRoot(t *testing.T) bool {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -65,14 +65,14 @@ func TestPermissionsZeroRefuses(t *testing.T) {
 	}
 }
 
-// What makes one file a problem, and leaves the others alone.
+// The permissions that make one file a problem, and do not affect the others.
 func TestPermissionsOfFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	const root = "; --insecure-manifest-permissions lifts this"
 	cases := map[string]struct {
 		as0  bool // needs files of others
 		make func(t *testing.T, p place)
-		want string // problem and hint, with the place as P and what is beside it as Q
+		want string // problem and hint, with P for the place and Q for the directory beside it
 	}{
 		"world-writable": {false, func(t *testing.T, p place) {
 			p.put("odd.yaml", "pod odd x")
@@ -136,7 +136,7 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 					t.Errorf("problem\n%s\nwant\n%s", got, c.want)
 				}
 			}
-			// Looking on, and ignoring it, both read it.
+			// Say and Ignore both read it.
 			w = p.listen(recursive, func(c *file.Config) { c.Permissions = file.Say }).Set()
 			if len(w.Contents()) != 2 || w.Contents()[0] == "!" || len(w.Skipped) != 1 || !strings.HasSuffix(w.Skipped[0].Msg, "; serve refuses it") {
 				t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
@@ -188,7 +188,7 @@ func TestPermissionsThatAreFine(t *testing.T) {
 	}
 }
 
-// Of a bad directory nothing is believed: what was read from it stands.
+// A bad directory is not trusted: its previous readings stay.
 func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -227,7 +227,7 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 					}
 				}
 				if !single {
-					p.remove("good.yaml") // is not believed
+					p.remove("good.yaml") // is not accepted
 				}
 				p.put("good.yaml", "pod good x")
 				c.mend(t, p.dir)
@@ -237,7 +237,7 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 				if w.Pod("good") != first.Pod("good") {
 					t.Error("the pod is another pointer")
 				}
-				// Looking on says it of the directory, once, not of every file.
+				// Say reports the directory once, not every file.
 				c.bad(t, p.dir)
 				w = p.listen(at, func(c *file.Config) { c.Permissions = file.Say }).Set()
 				w.Holds(t, "good")
@@ -249,8 +249,8 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 	}
 }
 
-// Who may write above the directory may put another one in its place: then nothing is
-// believed. Nobody tells of a change up there; the rescan looks.
+// A user that may write above the directory can replace it: then it is not trusted. No
+// event comes for a change up there; the rescan finds it.
 func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -283,8 +283,8 @@ func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 	}
 }
 
-// A file that turns bad keeps its pods, and one chmod mends it; the notice of a
-// looker comes and goes the same way.
+// A file that turns bad keeps its pods, and one chmod repairs it; the notice of Say
+// comes and goes the same way.
 func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)
@@ -312,7 +312,7 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 	}
 }
 
-// Of a bad directory below Path, and of those below that, not even a removal is believed;
+// In a bad directory below Path, and in those below it, not even a removal is accepted;
 // those beside it are judged by themselves.
 func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {
 	t.Parallel()
@@ -342,8 +342,8 @@ func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {
 	w.Holds(t, "good", "evil", "evil", "c")
 }
 
-// Nobody tells that the directory a link leads to has become writable; the
-// rescan looks.
+// No event says that the target directory of a link has become writable; the rescan
+// finds it.
 func TestPermissionsBehindLinksAreLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)
@@ -362,8 +362,8 @@ func TestPermissionsBehindLinksAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// A directory below that becomes a link while it is looked for is not followed:
-// whoever owns a directory in a sticky one could lead anywhere.
+// A directory below that becomes a link during the look is not followed: the owner of a
+// directory in a sticky one could point it anywhere.
 func TestPermissionsBelowNoLinkIsFollowed(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)
@@ -374,7 +374,7 @@ func TestPermissionsBelowNoLinkIsFollowed(t *testing.T) {
 	w := p.listen(recursive, func(c *file.Config) {
 		parse := c.Parse
 		c.Parse = func(data []byte, name string) (source.File, []pod.Problem) {
-			if !swapped { // the directory was seen to be one, and is not yet open
+			if !swapped { // the directory was seen, and is not yet open
 				swapped = true
 				must(t, os.Remove(p.path("sub")))
 				must(t, os.Symlink("../elsewhere", p.path("sub")))

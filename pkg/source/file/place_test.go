@@ -38,7 +38,7 @@ func (m *configMap) publish() {
 	}
 }
 
-// tidy removes the links of keys that are no more.
+// tidy removes the links of removed keys.
 func (m *configMap) tidy() {
 	m.t.Helper()
 	links, err := filepath.Glob(m.path("[a-z]*"))

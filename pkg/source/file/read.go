@@ -10,21 +10,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// identity is what tells one state of a file from another without reading it.
-// Where the system does not say, a field is 0.
+// identity distinguishes states of a file without reading it. A field that the system
+// does not provide is 0.
 type identity struct {
 	dev, ino             uint64
 	size, mtime, changed int64 // bytes; nanoseconds since 1970
 }
 
-// age is how long the file has been unchanged by its own word; negative on a
-// file server whose clock is ahead.
+// age is how long the file has been unchanged by its time stamps; negative on a file
+// server whose clock is ahead.
 func (id identity) age(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, max(id.mtime, id.changed)))
 }
 
-// racy reports whether a later write may leave the identity as it is: stamps
-// are as coarse as the kernel's tick, on some file systems as two seconds.
+// racy reports whether a later write may leave the identity unchanged: time stamps are
+// as coarse as the kernel's tick, or as two seconds on some file systems.
 func (id identity) racy(now time.Time) bool {
 	if id.mtime%int64(time.Second) == 0 && id.changed%int64(time.Second) == 0 {
 		return id.age(now) < 2*time.Second
@@ -39,10 +39,10 @@ const (
 	regular
 	directory
 	symlink // only where links are not followed
-	refused // none of these; the problem says what it is
+	refused // none of these; the problem describes it
 )
 
-// state is what the system says of a name or of what is open.
+// state is the file status of a name or of an open file.
 type state struct {
 	id      identity
 	kind    kind
@@ -50,13 +50,13 @@ type state struct {
 	uid     uint32
 	gid     uint32
 	mount   uint64       // 0 is unknown
-	fd      int          // of what is open, for as long as it is; 0 is none
+	fd      int          // while it is open; 0 is none
 	problem *pod.Problem // of what is refused
 	err     error        // it is refused because it could not be looked at
 }
 
-// unseen is the state of a name that could not be looked at for err; link is
-// what is there when links are not followed.
+// unseen is the state of a name whose status failed with err; link is its state when
+// links are not followed.
 func unseen(path string, err error, link state) state {
 	switch {
 	case link.kind == absent:
@@ -88,7 +88,7 @@ func cannot(path string, err error) *pod.Problem {
 	return &pod.Problem{File: path, Msg: "cannot be read: " + reason(err)}
 }
 
-// reason is the system's word for err without the path and the call.
+// reason is the system's error text without the path and the call.
 func reason(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -101,8 +101,8 @@ func tooLarge(path string) *pod.Problem {
 	return &pod.Problem{File: path, Msg: fmt.Sprintf("is larger than %d MiB, the limit for one file", SizeLimit>>20)}
 }
 
-// readAll returns the whole content. stable is false when the file was written
-// to meanwhile; f.id is then its new identity.
+// readAll returns the whole content. stable is false when the file changed meanwhile;
+// f.id is then its new identity.
 func (f *opened) readAll() (data []byte, stable bool, problem *pod.Problem) {
 	data = make([]byte, f.id.size+1) // one more, so that growth shows
 	n := 0
@@ -128,11 +128,11 @@ func (f *opened) readAll() (data []byte, stable bool, problem *pod.Problem) {
 	return data[:n], f.id == was, nil
 }
 
-// writer is whether somebody has a file open for writing.
+// writer says whether a process has a file open for writing.
 type writer int
 
 const (
 	noWriter writer = iota
 	hasWriter
-	unknownWriter // the system, the file system or the file's owner does not let us ask
+	unknownWriter // the system, the file system or the file's owner does not permit the check
 )

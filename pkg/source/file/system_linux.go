@@ -15,19 +15,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// tellsWriters: modes and owners say who may write here.
+// tellsWriters: modes and owners show here who may write.
 const tellsWriters = true
 
 const stateMask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 
-// dir is an opened directory. What is looked up through it lies in it, whatever
-// becomes of its path meanwhile.
+// dir is an open directory. Names looked up through it are in it, even if its path
+// changes meanwhile.
 type dir struct {
 	path string
 	fd   int
 }
 
-// openDir opens the directory path: to be listed, or only to be looked into.
+// openDir opens the directory path: to list it, or only to look up names.
 func openDir(path string, list bool) (*dir, error) { return openDirAs(path, list, 0) }
 
 // openBelow opens the directory path as openDir does, but no link to one.
@@ -52,7 +52,7 @@ func openAt(fd int, name string, flags int) (int, error) {
 
 func (d *dir) close() { _ = unix.Close(d.fd) }
 
-// state is that of the directory itself.
+// state returns the state of the directory itself.
 func (d *dir) state() (state, error) { return stateOf(d.fd, d.path) }
 
 // stat looks at base, which is path, following links; it opens nothing.
@@ -132,11 +132,11 @@ func stateFrom(stx *unix.Statx_t, path string) state {
 
 func nanoseconds(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
-// listed is one name of a directory, good until the next one.
+// listed is one name of a directory, valid until the next one.
 type listed struct {
 	dir  *dir
 	raw  []byte // the name and a NUL
-	kind kind   // refused: look to know
+	kind kind   // refused: unknown until stat
 	stx  *unix.Statx_t
 }
 
@@ -157,8 +157,7 @@ func (n *listed) stat(path string) state {
 	}
 }
 
-// each calls visit for every name in the directory, in no order; buf is for
-// its use.
+// each calls visit for every name in the directory, in no order; buf is its buffer.
 func (d *dir) each(buf []byte, visit func(*listed) error) error {
 	n := &listed{dir: d, stx: new(unix.Statx_t)}
 	for {
@@ -215,11 +214,11 @@ func (f *opened) read(b []byte) (int, error) {
 	return retryEINTR(func() (int, error) { return unix.Read(f.fd, b) })
 }
 
-// open opens base, which is path, for reading without ever waiting. It takes a
-// descriptor that cannot read first and looks at that, so nothing but a regular
-// file is ever opened (F45), and what judge saw is what is read. It goes from
-// link to link, so that judge sees each, and every directory one leads through
-// last. judge may be nil; what it says ends nothing.
+// open opens base, which is path, for reading and never blocks. It first takes an
+// O_PATH descriptor and checks it, so it opens only regular files for reading (F45),
+// and reads the same file that judge saw. It follows links one by one, so that judge
+// sees each of them and the last directory of each. judge may be nil; a complaint does
+// not stop open.
 func (d *dir) open(base, path string, judge func(path string, st *state) complaint) (*opened, complaint, *pod.Problem) {
 	w := &way{dir: d.fd, file: -1, base: base, at: path, judge: judge}
 	defer w.leave(d.fd)
@@ -230,7 +229,7 @@ func (d *dir) open(base, path string, judge func(path string, st *state) complai
 	case st.kind == directory:
 		return nil, w.complaint, notRegular(path, "directory")
 	case st.kind != regular:
-		st.problem.File = path // not where a link led
+		st.problem.File = path // not the target of a link
 		return nil, w.complaint, st.problem
 	case st.id.size > SizeLimit:
 		return nil, w.complaint, tooLarge(path)
@@ -242,7 +241,7 @@ func (d *dir) open(base, path string, judge func(path string, st *state) complai
 	return &opened{path: path, fd: fd, id: st.id, linked: w.links > 0}, w.complaint, nil
 }
 
-// way is the way from a name to the file it means.
+// way resolves a name to its file.
 type way struct {
 	dir, file int    // descriptors; -1 is none
 	base      string // name in dir
@@ -252,7 +251,7 @@ type way struct {
 	complaint complaint // the first
 }
 
-// end goes to the end of the way.
+// end follows all links.
 func (w *way) end() (state, error) {
 	for first := w.dir; ; {
 		if err := w.hold(unix.O_NOFOLLOW); err != nil {
@@ -263,7 +262,7 @@ func (w *way) end() (state, error) {
 			return state{}, err
 		}
 		if st.kind == symlink && ofProc(w.file) {
-			// It leads to what a process holds, not to a place.
+			// It leads to an open file of a process, not to a path.
 			if err := w.hold(0); err != nil {
 				return state{}, err
 			}
@@ -284,14 +283,14 @@ func (w *way) end() (state, error) {
 	}
 }
 
-// hold takes a descriptor of base that cannot read.
+// hold takes an O_PATH descriptor of base.
 func (w *way) hold(flags int) (err error) {
 	drop(w.file)
 	w.file, err = openAt(w.dir, w.base, unix.O_PATH|flags)
 	return err
 }
 
-// follow goes on to the directory and the name that the link leads to.
+// follow moves to the directory and the name that the link points to.
 func (w *way) follow(first int) error {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(w.file, "", buf)
@@ -321,7 +320,7 @@ func (w *way) follow(first int) error {
 	return err
 }
 
-// see asks judge about one station of the way.
+// see calls judge for one step of the way.
 func (w *way) see(path string, st *state) {
 	if w.judge == nil || !w.complaint.none() {
 		return
@@ -362,10 +361,10 @@ func retryEINTR(call func() (int, error)) (int, error) {
 	}
 }
 
-// writerOf asks by taking a read lease, which the kernel grants only while
-// nobody has the file open for writing, and gives it back at once. A writer
-// who opens the file in between waits for those microseconds; the SIGIO that
-// the kernel then sends is one Go programs drop.
+// writerOf takes a read lease, which the kernel grants only while no process has the
+// file open for writing, and releases it at once. A process that opens the file in
+// between waits for those microseconds; Go programs ignore the SIGIO that the kernel
+// then sends.
 func writerOf(f *opened) writer {
 	_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_RDLCK)
 	switch {

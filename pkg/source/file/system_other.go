@@ -14,16 +14,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// tellsWriters: whoever looks from such a system runs no pods on it.
+// tellsWriters: no pods run on such a system.
 const tellsWriters = false
 
 // dir is a directory by its path.
 type dir struct {
 	path string
-	file *os.File // nil when it is not to be listed
+	file *os.File // nil when only names are looked up
 }
 
-// openDir opens the directory path: to be listed, or only to be looked into.
+// openDir opens the directory path: to list it, or only to look up names.
 func openDir(path string, list bool) (*dir, error) {
 	d := &dir{path: path}
 	if st := statPath(path); st.kind == absent {
@@ -53,7 +53,7 @@ func (d *dir) close() {
 	}
 }
 
-// state is that of the directory itself.
+// state returns the state of the directory itself.
 func (d *dir) state() (state, error) { return statPath(d.path), nil }
 
 // stat looks at base, which is path, following links; it opens nothing.
@@ -156,12 +156,12 @@ func (f *opened) read(b []byte) (int, error) {
 	return n, err
 }
 
-// open opens base, which is path, for reading. judge is not asked: there is
-// nothing it could judge by.
+// open opens base, which is path, for reading. It does not call judge: the permissions
+// are not known.
 func (d *dir) open(_, path string, _ func(path string, st *state) complaint) (*opened, complaint, *pod.Problem) {
 	flags := os.O_RDONLY
 	if runtime.GOOS != "windows" {
-		flags |= syscall.O_NONBLOCK // what was a file a moment ago may be a named pipe by now
+		flags |= syscall.O_NONBLOCK // the file may have become a named pipe
 	}
 	file, err := os.OpenFile(path, flags, 0)
 	if err != nil {
@@ -191,5 +191,5 @@ func (d *dir) open(_, path string, _ func(path string, st *state) complaint) (*o
 	return f, complaint{}, nil
 }
 
-// writerOf: there is no way to ask.
+// writerOf: the system has no such check.
 func writerOf(*opened) writer { return unknownWriter }

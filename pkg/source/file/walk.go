@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// lookError is why the source could not be looked at, in words for people.
+// lookError is why the source could not be read, as a text for people.
 type lookError struct {
 	text  string
 	cause error
@@ -33,7 +33,7 @@ func (l *look) full() {
 	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Looked at manifests", slog.String("path", l.cfg.Path), slog.Int("listed", l.cost.listed),
 		slog.Int("looked", l.cost.looked), slog.Int("opened", l.cost.opened), slog.Int("read", l.cost.read))
 	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.heard && l.said == "" {
-		// What is replaced by two renames is missing for a moment.
+		// A directory that is replaced by two renames is missing for a moment.
 		if l.missing.IsZero() {
 			l.missing = now
 		}
@@ -55,9 +55,9 @@ func (l *look) full() {
 	}
 }
 
-// settle gives files that are being written while the source starts a moment
-// to be finished; those that are not are shown as being written, so that
-// nobody takes their pods for removed.
+// settle waits a moment for files that are being written while the source starts. The
+// set shows those that are not finished as being written, so that their pods do not
+// count as removed.
 func (l *look) settle(start time.Time) {
 	for len(l.pending) > 0 && time.Since(start) < firstWait {
 		ripe, _ := l.ripe()
@@ -88,12 +88,12 @@ type folder struct {
 // name is a name in a directory that is read.
 type name struct {
 	path, base string
-	why        string // why its kind of name is passed over; "" when it is not
+	why        string // why names of its kind are skipped; "" when they are not
 	candidate  bool   // it was read, or tried to be, when it was last seen
 	turn       uint64 // the full look that saw it last
 }
 
-// walk looks at Path and all that is to be read there.
+// walk looks at Path and all directories that are read there.
 func (l *look) walk() error {
 	l.turn++
 	l.arm()
@@ -127,7 +127,7 @@ func (l *look) walk() error {
 	return nil
 }
 
-// sweep lets go of what the look did not see.
+// sweep forgets names and folders that the look did not see.
 func (l *look) sweep() {
 	seen := func(path string) bool {
 		n := l.names[path]
@@ -190,8 +190,7 @@ func (w *walker) single() error {
 	return nil
 }
 
-// see takes note of a directory and returns what is wrong with it, and the
-// mount it is on.
+// see records a directory and returns the complaint about it, and the mount it is on.
 func (w *walker) see(d *dir) (*folder, complaint, uint64, error) {
 	w.cost.looked++
 	st, err := d.state()
@@ -210,20 +209,20 @@ func (w *walker) see(d *dir) (*folder, complaint, uint64, error) {
 	return f, f.complaint, w.mountOf(&st), nil
 }
 
-// judgeDirectory judges a directory with those above it: of one below Path they were seen
-// before it.
+// judgeDirectory judges a directory with those above it; for one below Path the walk
+// saw them earlier.
 func (w *walker) judgeDirectory(path string, st *state) complaint {
 	above := w.folders[filepath.Dir(path)]
 	if path == w.root || above == nil || above.turn != w.turn {
 		return w.cfg.judgeWay(path, st)
 	}
-	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // which says it of the one above
+	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // Say reports the one above already
 		return c
 	}
 	return above.complaint.of(filepath.Dir(path))
 }
 
-// name returns what is known of path, whose last part begins at base.
+// name returns the record of path, whose last part begins at base.
 func (w *walker) name(path []byte, base int) *name {
 	n := w.names[string(path)]
 	if n == nil {
@@ -239,7 +238,7 @@ func (w *walker) name(path []byte, base int) *name {
 // directory checks the candidates of one directory and, where asked, of those
 // below.
 func (w *walker) directory(path string) error {
-	unarmed := w.arming(path) // before the list, so that nothing happens unseen in between
+	unarmed := w.arming(path) // before the listing, so that no change is missed in between
 	below, err := w.list(path)
 	if err != nil {
 		if path == w.root {
@@ -336,8 +335,8 @@ func (w *walker) skip(path, why, hint string) bool {
 
 const hidden = "skipped: hidden file"
 
-// passedOver says why a file of this name is not read; "" when it is. Unlike
-// the kubelet's source (C-1.6.4), only manifests by name are.
+// passedOver returns why a file of this name is not read; "" when it is. Unlike the
+// kubelet's source (C-1.6.4), it accepts only names of manifests.
 func passedOver(name string) string {
 	switch ext := filepath.Ext(name); {
 	case strings.HasPrefix(name, "."):

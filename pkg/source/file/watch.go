@@ -13,16 +13,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// event is one thing a watcher tells: a path and what happened to it, or, with
-// lost, that nobody knows what happened.
+// event is one event of a watcher: a path and its change or, with lost, that events
+// were missed.
 type event struct {
 	name string
 	op   fsnotify.Op
 	lost bool
 }
 
-// watcher tells what happens in directories. It is injectable, so that the
-// limits of the system can be tested.
+// watcher reports changes in directories. It is injectable, so that the limits of the
+// system can be tested.
 type watcher interface {
 	// add watches the directory path; watching it again renews the watch.
 	add(path string) error
@@ -31,13 +31,13 @@ type watcher interface {
 	close()
 }
 
-// fsWatcher is inotify. Its channel out has capacity 0: pump sends, the look
-// receives; when nobody receives the kernel's queue fills and overflows, which
-// is told as lost.
+// fsWatcher is inotify. Its channel out has capacity 0: pump sends, the look receives;
+// while the look does not, the kernel's queue fills and overflows, and an event with
+// lost follows.
 type fsWatcher struct {
 	w    *fsnotify.Watcher
 	out  chan event
-	lost chan struct{} // capacity 1: sift says that something was missed; full: it is said already
+	lost chan struct{} // capacity 1: sift signals lost events; full: already signalled
 	done chan struct{} // capacity 0, closed by close
 	wg   sync.WaitGroup
 }
@@ -63,8 +63,8 @@ func (f *fsWatcher) close() {
 	f.wg.Wait()
 }
 
-// sift takes errors at all times: fsnotify sends some while holding the lock
-// that add and close need.
+// sift always receives errors: fsnotify sends some while holding the lock that add and
+// close need.
 func (f *fsWatcher) sift() {
 	for range f.w.Errors {
 		select {
@@ -96,9 +96,9 @@ func (f *fsWatcher) pump() {
 	}
 }
 
-// arm opens the watcher where there is none and watches what surrounds Path:
-// the directory that holds it where Path is a file, a link or missing. It
-// comes before the look, so that nothing happens unseen in between.
+// arm opens the watcher where there is none and watches the parent of Path where Path
+// is a file, a link or missing. It runs before the look, so that no change is missed in
+// between.
 func (l *look) arm() {
 	if l.watch == nil {
 		w, err := l.newWatcher()
@@ -124,7 +124,7 @@ func (l *look) arm() {
 	}
 }
 
-// nearest watches the closest directory above path that is there.
+// nearest watches the closest existing directory above path.
 func (l *look) nearest(path string) {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		err := l.arming(dir)
@@ -150,7 +150,7 @@ func (l *look) arming(dir string) error {
 	return l.watch.add(dir)
 }
 
-// cannotWatch falls back to polling and says so once, until it works again.
+// cannotWatch falls back to polling and logs it once, until watching works again.
 func (l *look) cannotWatch(err error) {
 	why := reason(err)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
@@ -184,7 +184,7 @@ func (l *look) polled() []pod.Problem {
 	return []pod.Problem{p}
 }
 
-// missed is told that nobody knows what happened.
+// missed handles lost events by a full look.
 func (l *look) missed() {
 	l.wantFull = true
 	if !l.overflown {
@@ -199,7 +199,7 @@ func (l *look) unwatch() {
 	}
 }
 
-// hear turns an event into what must be looked at.
+// hear notes the files, or the full look, that an event calls for.
 func (l *look) hear(e event) {
 	dir, base := filepath.Split(e.name)
 	dir = filepath.Clean(dir)

@@ -19,7 +19,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// silent is a watcher that tells only what the test sends.
+// silent is a watcher that has only the events that the test sends.
 type silent struct {
 	out   chan event
 	fails error
@@ -92,7 +92,7 @@ func TestF47_OverflowMeansAFullLook(t *testing.T) {
 	b.put("a.yaml", "pod one x\n")
 	l := sourcetest.Listen(t, b)
 	l.Set()
-	b.put("a.yaml", "pod one y\n") // nobody tells
+	b.put("a.yaml", "pod one y\n") // no event
 	b.put("b.yaml", "pod two x\n")
 	w.out <- event{lost: true}
 	set := l.Set()
@@ -100,7 +100,7 @@ func TestF47_OverflowMeansAFullLook(t *testing.T) {
 	set.Names(t, "one", "two")
 }
 
-// Nobody takes what the source says, so the kernel's queue overflows.
+// The test receives no sets, so the kernel's queue overflows.
 func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	b := newBench(t)
 	b.put("a.yaml", "pod one x\n")
@@ -108,17 +108,17 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	l := sourcetest.Listen(t, b)
 	l.Set()
 	b.put("a.yaml", "pod one y\n")
-	wait.True(t, "the change is read", func() bool { return b.parsed.Load() == 3 }) // from now on nobody listens
+	wait.True(t, "the change is read", func() bool { return b.parsed.Load() == 3 }) // from now on the test does not receive
 	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	ok(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(limit)))
 	ok(t, err)
 	stamp := time.Now()
-	for n := range (most + 8192) / 2 { // a buffer's full is with the reader
+	for n := range (most + 8192) / 2 { // the reader holds one full buffer
 		ok(t, os.Chtimes(b.path("b.yaml"), stamp, stamp.Add(time.Duration(n))))
 		ok(t, os.Chtimes(b.path("a.yaml"), stamp, stamp.Add(time.Duration(n))))
 	}
-	b.put("c.yaml", "pod three x\n") // of which nobody hears
+	b.put("c.yaml", "pod three x\n") // without an event
 	w := l.Set()
 	for w.Pod("three") == nil {
 		w = l.Set()
@@ -131,7 +131,7 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	}
 }
 
-// The limits of a user namespace are nobody else's.
+// The limits of a user namespace affect no other process.
 func TestF47_RealLimitsOfInotify(t *testing.T) {
 	if !inNamespaces(t, 0) {
 		return
@@ -163,7 +163,7 @@ func TestF47_RealLimitsOfInotify(t *testing.T) {
 				w.Names(t, "one")
 			}
 			limit(name, 10)
-			w = l.Set() // once it is watched, the notice goes
+			w = l.Set() // once it is watched, the notice ends
 			w.Names(t)
 			if len(w.Skipped) != 0 {
 				t.Fatalf("notices: %+v", w.Skipped)
@@ -244,8 +244,8 @@ func TestF48_OneChangeOfTenThousandCostsOne(t *testing.T) {
 	if c, s = event(fsnotify.Chmod, "00001.yaml"); c.listed+c.opened+c.read != 0 || c.looked > 2 || len(s.Changed) != 0 {
 		t.Errorf("nothing at all cost %+v and changed %v", c, s.Changed)
 	}
-	// And all of them unchanged: one listing, one look each, nothing opened but
-	// what was too fresh to be trusted.
+	// And all of them unchanged: one listing, one look each, and only files too new to
+	// be trusted are opened.
 	l.cost = cost{}
 	l.full()
 	if c := l.cost; c.listed != 1 || c.opened > 1 || c.read > 1 || c.looked > many+5 {
@@ -281,7 +281,7 @@ func (l *looks) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// What is passed over is said once, however often it is looked at.
+// A skipped file is reported once, however often it is seen.
 func TestSkipsAreSaidOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -294,14 +294,14 @@ func TestSkipsAreSaidOnce(t *testing.T) {
 	first := l.Set()
 	wait.True(t, "looked often", func() bool { return looked.Load() > 20 })
 	b.put("web.yaml", "pod one y")
-	w := l.Set() // the next word
+	w := l.Set() // the next set
 	w.Names(t, "one")
 	if len(w.Skipped) != 1 || !slices.Equal(first.Skipped, w.Skipped) {
 		t.Errorf("skipped %v, then %v", first.Skipped, w.Skipped)
 	}
 }
 
-// A rescan opens no file whose identity is what it was (M12).
+// A rescan opens no file whose identity is unchanged (M12).
 func TestRescanIsStatGated(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

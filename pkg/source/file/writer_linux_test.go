@@ -77,8 +77,7 @@ func newBenchIn(t testing.TB, dir string) *bench {
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
-// put renames a finished file into place, under a name before that no look
-// speaks of.
+// put renames a finished file into place, from a name that the source ignores.
 func (b *bench) put(name, text string) {
 	b.t.Helper()
 	temp := filepath.Join(filepath.Dir(b.path(name)), "..put")
@@ -109,7 +108,7 @@ func TestF40_WrittenInTenChunksIsReadOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
-			b.leftOpen = time.Minute // between two chunks this process may be held up
+			b.leftOpen = time.Minute // this process may be delayed between two chunks
 			before := name == "a file that was read before"
 			if before {
 				b.put("web.yaml", "pod old x\n")
@@ -149,8 +148,8 @@ func TestF40_WriterKilledMidwayKeepsPods(t *testing.T) {
 	w.Holds(t, "!")
 }
 
-// Text that grows by one open and close after the other loses pods for a
-// moment; that is not believed at once.
+// A file that is rewritten by several opens loses pods for a moment; the source does
+// not accept that at once.
 func TestF40_ShortenedAndGrownAgainLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -187,12 +186,12 @@ func TestF40_FileLeftOpenIsReadOnceItStaysTheSame(t *testing.T) {
 	}
 }
 
-// A file that somebody goes on writing while the agent starts is shown, so
-// that its pods are not taken for removed.
+// A file that is still being written while the agent starts is in the set, so that its
+// pods do not count as removed.
 func TestF40_BeingWrittenAtStartIsAProblem(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.leftOpen = time.Minute // between two writes this process may be held up
+	b.leftOpen = time.Minute // this process may be delayed between two writes
 	b.put("good.yaml", "pod good x\n")
 	f, err := os.Create(b.path("log.yaml"))
 	ok(t, err)
@@ -251,8 +250,8 @@ func TestF40_LeaseTellsWritersAndCostsNoSignal(t *testing.T) {
 		t.Errorf("somebody writes: %v", got)
 	}
 	ok(t, w.Close())
-	// A writer who comes while the lease is held: the kernel sends SIGIO, which
-	// must not end the process.
+	// A process opens the file for writing while the lease is held: the kernel sends
+	// SIGIO, which must not end this process.
 	_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_RDLCK)
 	ok(t, err)
 	if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
@@ -278,7 +277,7 @@ func TestF42_UnmountedIsAnError(t *testing.T) {
 	b.put("web.yaml", "pod one x\n")
 	l := sourcetest.Listen(t, b)
 	first := l.Set()
-	// What umount does to a look: other file system, nothing there.
+	// A look after umount: another file system, no files.
 	mount.Store(3)
 	ok(t, os.Rename(b.path("web.yaml"), b.path(".kept")))
 	if err := l.Error(); !strings.Contains(err.Error(), "unmounted") {
@@ -320,7 +319,7 @@ func TestF45_FIFOThatReplacesAFileIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// opensIn returns what was opened in dir since.
+// opensIn returns the names that were opened in dir since.
 func opensIn(t *testing.T, dir string) func() map[string]bool {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -345,8 +344,8 @@ func opensIn(t *testing.T, dir string) func() map[string]bool {
 	}
 }
 
-// What is no regular file is never opened: that alone wakes a FIFO's writer
-// and starts a watchdog.
+// Only regular files are opened: opening a FIFO wakes its writer, and opening a
+// watchdog starts it.
 func TestF45_OnlyRegularFilesAreEverOpened(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -373,7 +372,7 @@ func TestF45_OnlyRegularFilesAreEverOpened(t *testing.T) {
 	}
 }
 
-// What was judged is what is read, whatever becomes of the path meanwhile.
+// The file that was judged is the one that is read, even if the path changes meanwhile.
 func TestPermissionsAreThoseOfWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
