@@ -260,8 +260,8 @@ type closer struct {
 
 func (c *closer) Close() error { c.closed = true; return nil }
 
-// What is read again is the kubeconfig and each file it names, and nothing is made
-// anew where all is as it was.
+// The client reads the kubeconfig and each file that it names again, and keeps its
+// connections where nothing changed.
 func TestF72_EveryFileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	s, trust := echo(t)
@@ -317,7 +317,7 @@ func TestF72_ErrorsSayTheServerAndNoMore(t *testing.T) {
 	}
 }
 
-// Many speak at once while the file changes.
+// Many goroutines send requests while the file changes.
 func TestManySpeakAtOnce(t *testing.T) {
 	t.Parallel()
 	one, trust := echo(t)

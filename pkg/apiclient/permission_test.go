@@ -14,9 +14,9 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestC_1_38_10_LeaveIsAwaitedOnce: a node asks until it may, and reads then. What it
-// may not after all that time is not waited for at each try: a pod whose claim is
-// nobody's tries again and again.
+// TestC_1_38_10_LeaveIsAwaitedOnce: a node asks until it has the permission, and then
+// reads. After a refusal for all that time it does not wait again at each attempt: a
+// pod with an unbound claim retries again and again.
 func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)

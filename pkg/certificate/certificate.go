@@ -1,13 +1,15 @@
-// Package certificate gets a node its two certificates and keeps them fresh: the
-// client certificate it shows to the API server, and the serving certificate it
-// shows to whoever asks the node.
+// Package certificate obtains a node's two certificates and renews them: the client
+// certificate for the API server, and the serving certificate of the agent's own
+// server.
 //
-// Client asks with a bootstrap kubeconfig where there is nothing better, writes the
-// kubeconfig, and rotates; others only read that file (pkg/apiclient). Serving is
-// asked by the server at every handshake. A rotation decides when to ask, and how.
+// Client requests a certificate with a bootstrap kubeconfig where there is no other,
+// writes the kubeconfig, and rotates; others only read that file (pkg/apiclient). The
+// server calls Serving at every handshake. A rotation decides when and how to request a
+// certificate.
 //
-// The one rule: a private key is made here, never leaves its file (mode 0600, in the
-// kubelet's layout), and an old certificate stands until a new one is on disk.
+// The one rule: private keys are created here and never leave their files (mode 0600,
+// in the kubelet's layout), and an old certificate stays in use until a new one is on
+// disk.
 package certificate
 
 import (
@@ -15,7 +17,7 @@ import (
 	"time"
 )
 
-// Facts is what is counted of a certificate.
+// Facts is the metrics of a certificate.
 type Facts struct {
 	// Expires is when the certificate does; zero where there is none.
 	Expires time.Time

@@ -50,7 +50,7 @@ func put(t testing.TB, path string, text []byte) {
 	}
 }
 
-// There is a current pair at any moment, in the kubelet's layout and for nobody else
+// There is a current pair at any moment, in the kubelet's layout and for no other user
 // to read; one older pair stays.
 func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		if now := must(s.Current()); now.Leaf.Subject.CommonName != "eight" {
 			t.Errorf("current is %s", now.Leaf.Subject.CommonName)
 		}
-		// What is there may be nobody's to use.
+		// The existing file may be unusable.
 		s.empty = true
 		if _, err := s.Current(); !errors.Is(err, errNoPair) {
 			t.Errorf("a pair of before is used: %v", err)
@@ -125,8 +125,8 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 	})
 }
 
-// Files that somebody else keeps fresh are read again; while they do not fit
-// together, what was read last is shown.
+// Files that another program renews are read again; while they do not fit together,
+// what was read last is shown.
 func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

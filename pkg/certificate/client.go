@@ -29,17 +29,18 @@ const (
 	lookAgain = time.Minute
 )
 
-// ClientConfig says whose client certificate is asked for, of whom, and where it is
-// kept.
+// ClientConfig configures a Client: the node, the API server, and the place of the
+// certificate.
 type ClientConfig struct {
-	// Node is the node's name; it asks as system:node:<Node> of group system:nodes.
+	// Node is the node's name; it requests certificates as system:node:<Node> of group
+	// system:nodes.
 	Node string
-	// Kubeconfig is the file that leads to the API server. It is written where
-	// Bootstrap gave a first certificate, and never otherwise.
+	// Kubeconfig is the kubeconfig of the API server. Client writes it only after it
+	// got a first certificate with Bootstrap.
 	Kubeconfig string
-	// Bootstrap is the kubeconfig of somebody who may ask for a first certificate;
-	// "" is nobody. It is used only while Kubeconfig is not there, or its client
-	// certificate is not there or has expired.
+	// Bootstrap is a kubeconfig with the right to request a first certificate; may be
+	// "". It is used only while Kubeconfig does not exist, or its client certificate is
+	// missing or has expired.
 	Bootstrap string
 	// Dir keeps kubelet-client-current.pem, unless Kubeconfig names such a file
 	// elsewhere: then that one is kept fresh. Where Kubeconfig holds the node's
@@ -47,12 +48,12 @@ type ClientConfig struct {
 	Dir string
 	// Rotate asks for another certificate after 70 to 90 % of one's life.
 	Rotate bool
-	// API speaks to Kubeconfig's server, as apiclient.Client.REST does.
+	// API connects to Kubeconfig's server, as apiclient.Client.REST does.
 	API       *rest.Config
 	UserAgent string
-	// Rotated hears how long a certificate lived that was replaced; may be nil.
+	// Rotated receives the age of a certificate that was replaced; may be nil.
 	Rotated func(lived time.Duration)
-	// Log hears of what is asked; nil is silence.
+	// Log receives requests and failures; nil discards them.
 	Log *slog.Logger
 }
 
@@ -63,7 +64,7 @@ type Client struct {
 	look     time.Duration // lookAgain; tests have less time
 }
 
-// NewClient returns a Client. It touches nothing.
+// NewClient returns a Client. It does no I/O.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	switch {
 	case cfg.Node == "":
@@ -110,10 +111,10 @@ func (c *Client) identity() (apiclient.Identity, error) {
 	return id, nil
 }
 
-// name is who the node is to the API server.
+// name is the node's user name at the API server.
 func (c *Client) name() string { return "system:node:" + c.cfg.Node }
 
-// need is what has to be done about the client certificate.
+// need says whether and how to request a client certificate.
 type need struct {
 	ask   bool
 	first bool   // with the bootstrap kubeconfig
@@ -152,8 +153,8 @@ func (c *Client) needs(now time.Time) need {
 	return n
 }
 
-// Run sees to the client certificate until ctx is done: it asks for a first one where
-// that is needed, and rotates. What fails is tried again, and logged.
+// Run maintains the client certificate until ctx is done: it requests a first one where
+// that is needed, and rotates. It logs and retries failures.
 func (c *Client) Run(ctx context.Context) error {
 	for said := ""; ctx.Err() == nil; {
 		n := c.needs(time.Now())
@@ -174,7 +175,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// keep asks as n says, until ctx is done or something else is needed.
+// keep requests certificates as n says, until ctx is done or the need changes.
 func (c *Client) keep(ctx context.Context, n need) error {
 	renewed := make(chan struct{}, 1) // cap 1: the rotation sends and never waits, keep receives
 	var first bootstrap
@@ -244,13 +245,13 @@ func (c *Client) keep(ctx context.Context, n need) error {
 	}
 }
 
-// bootstrap is the way of somebody who may ask for a first certificate.
+// bootstrap is the API client that may request a first certificate.
 type bootstrap struct {
 	mu  sync.Mutex // guards what follows
 	way *apiclient.Client
 }
 
-// open reads the kubeconfig once more, and closes what was.
+// open reads the kubeconfig again, and closes the client before.
 func (b *bootstrap) open(cfg apiclient.Config) (*apiclient.Client, error) {
 	fresh, err := apiclient.Open(cfg)
 	if err != nil {

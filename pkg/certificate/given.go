@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// rereadAfter is how old what was read of files may be at a handshake.
+// rereadAfter is the age at which a handshake reads the files again.
 const rereadAfter = time.Second
 
-// given is a certificate in files that somebody else keeps fresh. They are read
-// when somebody connects; while they cannot be used, what was read last stands.
+// given is a certificate in files that another program renews. A handshake reads them;
+// while they are unusable, the last good certificate stays in use.
 type given struct {
 	certFile, keyFile string
 	failures          *counter
@@ -35,7 +35,7 @@ func newGiven(certFile, keyFile string, failures *counter, log *slog.Logger) (*g
 	return g, nil
 }
 
-// load reads the files; mu is held, or nobody else knows g.
+// load reads the files; mu is held, or g is not shared yet.
 func (g *given) load(now time.Time) error {
 	g.read = now
 	cert, err := os.ReadFile(g.certFile)

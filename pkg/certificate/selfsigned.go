@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// selfSignedFor is how long a certificate lives that the node signs itself, and
-	// freshFor how much of it has to be left.
+	// selfSignedFor is the validity of a self-signed certificate, and freshFor how much
+	// of it has to be left.
 	selfSignedFor = 365 * 24 * time.Hour
 	freshFor      = 30 * 24 * time.Hour
 	// checkAgain is how often its life and its addresses are looked at.
@@ -32,9 +32,8 @@ const (
 )
 
 // selfSigned is a certificate that the node signs itself, kept in kubelet.crt and
-// kubelet.key (C-1.40.1): nobody can tell by it whom they speak to, but what they
-// say is for nobody else's ears. Another one is made before it ends, and when the
-// node has another address.
+// kubelet.key (C-1.40.1): it encrypts connections, but does not prove the node's
+// identity. It is replaced before it expires, and when the node has another address.
 type selfSigned struct {
 	cfg      ServingConfig
 	failures *counter

@@ -22,8 +22,8 @@ import (
 
 const servingPrefix = "kubelet-server"
 
-// ServingConfig says what a node shows to those who ask it. CertFile and KeyFile
-// win; then Rotate; without either the certificate is signed by itself.
+// ServingConfig configures the serving certificate. CertFile and KeyFile win; then
+// Rotate; without either the certificate is signed by itself.
 type ServingConfig struct {
 	// Node is the node's name; the API server signs for system:node:<Node>.
 	Node string
@@ -31,7 +31,7 @@ type ServingConfig struct {
 	// while they are not known: until there is an address, none is asked for. It is
 	// called often and by several goroutines, and does not block. nil knows none.
 	Addresses func() []v1.NodeAddress
-	// CertFile and KeyFile are files that somebody else keeps fresh (C-1.40.1).
+	// CertFile and KeyFile are files that another program renews (C-1.40.1).
 	CertFile, KeyFile string
 	// Rotate asks API for a certificate, signer kubernetes.io/kubelet-serving, and
 	// for another one before it ends or when addresses come.
@@ -39,9 +39,9 @@ type ServingConfig struct {
 	API    *rest.Config
 	// Dir keeps kubelet-server-current.pem, or kubelet.crt and kubelet.key.
 	Dir string
-	// Rotated hears how long a certificate lived that was replaced; may be nil.
+	// Rotated receives the age of a certificate that was replaced; may be nil.
 	Rotated func(lived time.Duration)
-	// Log hears of what is asked and read; nil is silence.
+	// Log receives requests, reads and failures; nil discards them.
 	Log *slog.Logger
 }
 
@@ -93,12 +93,11 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 	return s, nil
 }
 
-// Certificate returns what is shown to whoever connects now, for tls.Config's
-// GetCertificate. The error says that there is none yet.
+// Certificate returns the current certificate, for tls.Config's GetCertificate. The
+// error says that there is none yet.
 func (s *Serving) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.kind.now() }
 
-// Run keeps the certificate fresh until ctx is done. What fails is tried again, and
-// logged.
+// Run keeps the certificate fresh until ctx is done. It logs and retries failures.
 func (s *Serving) Run(ctx context.Context) error {
 	s.kind.run(ctx)
 	return nil
@@ -113,7 +112,7 @@ func (s *Serving) Facts() Facts {
 	return f
 }
 
-// signed is a certificate that the API server's signer gives out.
+// signed is a certificate that the API server's signer issues.
 type signed struct{ *rotation }
 
 func (s *Serving) signed() (signed, error) {

@@ -21,8 +21,8 @@ var errNoPair = errors.New("no certificate yet")
 // client-go's store, it has a current one at any moment and keeps only one older pair.
 type store struct {
 	dir, prefix string
-	// empty says that what is there is not ours to use: a first certificate is asked
-	// for. The rotation's goroutine owns it.
+	// empty: the stored pair must not be used, so the rotation requests a first
+	// certificate. The rotation's goroutine owns it.
 	empty bool
 	// updated is called after each update; its error is the update's.
 	updated func() error
@@ -40,7 +40,7 @@ func (s *store) Current() (*tls.Certificate, error) {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(text, text)
-	if err != nil { // a disk that was full, or a hand: another one is asked for
+	if err != nil { // a full disk or a manual edit: a new one is requested
 		return nil, fmt.Errorf("%w: %s holds no pair", errNoPair, s.current())
 	}
 	return &pair, nil

@@ -136,8 +136,8 @@ func (c *checker) unknown(at *place, path, name string) pod.Problem {
 	return p
 }
 
-// guess is nearest for the first unknown names of a file, in the order of the
-// names; beyond, nobody reads on, and a file full of them would take minutes.
+// guess is nearest for the first unknown names of a file, in the order of the names;
+// more would not help a person, and a file full of them would take minutes.
 func (c *checker) guess(name string, known []string) string {
 	const most = 50
 	if *c.guesses++; *c.guesses > most {

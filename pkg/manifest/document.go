@@ -164,9 +164,9 @@ func (r *reader) header(o *object, implied string) bool {
 	return false
 }
 
-// reject records the problems of an object that may have been a pod: when its
-// name is known, that pod's last good version stands; when not, nobody knows
-// which pod it was, and all of the file's stand.
+// reject records the problems of an object that may have been a pod: when its name is
+// known, that pod's last good version stays in use; when not, the last good versions of
+// all pods of the file do.
 func (r *reader) reject(o object, problems ...pod.Problem) {
 	for _, p := range problems {
 		r.problem(p)

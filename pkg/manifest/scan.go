@@ -129,9 +129,9 @@ func (s *scanner) indent() int {
 	return s.indents[len(s.indents)-1]
 }
 
-// rooted notes what the root is, when nothing is around the current token, and
-// whether text, a key of it with its colon, is the one that says the kind. Where
-// the root merges other values, nobody knows before they are read.
+// rooted notes what the root is, when nothing is around the current token, and whether
+// text, a key of it with its colon, is the one that says the kind. Where the root
+// merges other values, the kind is unknown until they are read.
 func (s *scanner) rooted(r root, text []byte) {
 	if len(s.indents) > 0 && (s.root != rootObject || len(s.indents) > 1) || s.flow > 1 {
 		return

@@ -17,7 +17,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// resolving is how long a name server may think about the node's own name.
+// resolving is the timeout of the DNS query for the node's own name.
 const resolving = 2 * time.Second
 
 // HostIPs returns the node's addresses, the first the one that pods on the host's
@@ -80,8 +80,8 @@ func find(ctx context.Context, name string, wish netip.Addr, own []netip.Addr) (
 	return netip.Addr{}, errors.New("this machine has no address that others could reach it by: name one with --node-ip")
 }
 
-// resolve returns which of our own addresses a name stands for; most nodes' names are
-// in no DNS.
+// resolve returns which of the machine's addresses a name resolves to; most nodes'
+// names are in no DNS.
 func resolve(ctx context.Context, name string, own []netip.Addr) []netip.Addr {
 	if name == "" {
 		return nil
@@ -108,7 +108,7 @@ func prefer(ips []netip.Addr, wish netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ownIPs returns the machine's addresses that others may know, in the order of its
+// ownIPs returns the machine's addresses that others can reach, in the order of its
 // devices; those of bridges and tunnels are last, since pods' networks have them. It
 // reads the table of addresses once, and of devices only those that have any: every pod
 // has a device, and this is asked every few seconds.
@@ -168,7 +168,7 @@ func addressOf(m *syscall.NetlinkMessage) (device uint32, ip netip.Addr, ok bool
 	return binary.NativeEndian.Uint32(m.Data[4:8]), ip, ok
 }
 
-// place is what a device's addresses are good for.
+// place classifies the addresses of a device.
 type place int
 
 const (
@@ -185,7 +185,7 @@ func placeOf(fd int, device uint32) place {
 	}
 	r.SetUint32(device)
 	if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, r) != nil {
-		return nowhere // it went while it was looked at
+		return nowhere // it was removed meanwhile
 	}
 	name := r.Name()
 	if r, err = unix.NewIfreq(name); err != nil || unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r) != nil {

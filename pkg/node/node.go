@@ -1,15 +1,14 @@
-// Package node finds out what this machine is and has: its processors, memory,
-// huge pages and disk, its system and kernel, what of it pods may have, and how
-// it fares; and says it as the Node object that Kubernetes knows.
+// Package node measures this machine: its processors, memory, huge pages and disk, its
+// system and kernel, what of it pods may use, and its conditions. It builds the Node
+// object from that.
 //
-// Read looks once; what it returns is plain values that cmd hands on. An Observer
-// looks again and again, and asks the runtime without anybody waiting for it.
-// Object builds the Node of both, the same with an API server and without one
-// (node/apiserver keeps it there). Numbers are what the kubelet counts, so that a
-// manifest that fits there fits here. An Observer has one channel, of one slot,
-// by which it says that readiness changed.
+// Read measures once and returns plain values. An Observer measures repeatedly, and
+// polls the runtime in the background. Object builds the Node of both, the same with an
+// API server and without one (node/apiserver keeps it there). Numbers are counted as
+// the kubelet does, so that a manifest that fits there fits here. An Observer has one
+// channel, of one slot, which signals changes of readiness.
 //
-// The one rule: facts, no judgement; who may start is plan's to say.
+// The one rule: this package only states facts; package plan decides which pods start.
 package node
 
 import (
@@ -31,14 +30,14 @@ const resourcePID v1.ResourceName = "pid"
 type Facts struct {
 	OS, Arch string // as GOOS and GOARCH
 	Kernel   string // its release: "6.1.0-13-amd64"
-	// Capacity lists cpu, memory, ephemeral-storage, and each size of huge pages
-	// that the kernel has, with none set aside too.
+	// Capacity lists cpu, memory, ephemeral-storage, and each size of huge pages that
+	// the kernel has, also those without reserved pages.
 	Capacity v1.ResourceList
-	PIDs     int64 // how many processes and threads the kernel lets there be
+	PIDs     int64 // how many processes and threads the kernel permits
 	Swap     int64 // in bytes; 0 is none
 	AppArmor bool  // the kernel confines processes by AppArmor profiles
 
-	// What tells this machine from others; empty where the system does not say.
+	// The machine's identity; empty where the system does not provide it.
 	MachineID, SystemUUID string
 	BootID                string // another after every start
 	OSImage               string // as "Debian GNU/Linux 13 (trixie)"
@@ -82,9 +81,8 @@ func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error)
 	return left, nil
 }
 
-// Spared returns what the eviction thresholds keep back from pods (C-1.41.6): memory
-// and disk that nobody may ask for, since a node that has only them left is under
-// pressure.
+// Spared returns the memory and disk that the eviction thresholds keep back from pods
+// (C-1.41.6): a node that has only these left is under pressure.
 func (f Facts) Spared(thresholds []pod.Threshold) v1.ResourceList {
 	spared := v1.ResourceList{}
 	for _, t := range thresholds {
@@ -97,10 +95,9 @@ func (f Facts) Spared(thresholds []pod.Threshold) v1.ResourceList {
 	return spared
 }
 
-// Enforced returns what all pods together are held to: the capacity without what is
-// reserved, nothing where that is less, and process IDs (C-1.41.6). Unlike what is
-// allocatable, memory is the whole: huge pages are taken out of it by those that use
-// them.
+// Enforced returns the limits of all pods together: the capacity without what is
+// reserved, at least zero, and process IDs (C-1.41.6). Unlike Allocatable, it does not
+// subtract huge pages from memory: pods that use them take them out of it.
 func (f Facts) Enforced(reserved ...v1.ResourceList) v1.ResourceList {
 	left := f.Capacity.DeepCopy()
 	if f.PIDs > 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Settings is what the configuration says of a node.
+// Settings is the configuration of a node.
 type Settings struct {
 	Name        string
 	Labels      map[string]string // those of every node included (Facts.Labels)
@@ -32,7 +32,7 @@ type Settings struct {
 	NodeIPs       []string // of --node-ip, where it names addresses
 }
 
-// Inputs is what changes about a node.
+// Inputs is the changing state of a node.
 type Inputs struct {
 	Settings
 	Addresses []string               // in order; none leaves those that the object has
@@ -52,14 +52,14 @@ const (
 	annotationNodeIP = "alpha.kubernetes.io/provided-node-ip"
 )
 
-// declaredFeatures are those that a scheduler of 1.36 asks of a node, and that pods
-// have here.
+// declaredFeatures are those that a 1.36 scheduler may require of a node and that this
+// node has.
 func declaredFeatures() []string {
 	return []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"}
 }
 
-// Object returns the Node as it is now: a new one where before is nil, else before
-// with its status brought up to date (C-1.25.2, C-1.25.6). What others write stays:
+// Object returns the Node as it is now: a new one where before is nil, else before with
+// its status brought up to date (C-1.25.2, C-1.25.6). Fields of other writers stay:
 // their conditions, labels, a cloud controller's addresses, and the whole spec.
 func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 	n := before.DeepCopy()
@@ -104,8 +104,8 @@ func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 	return n
 }
 
-// Adopt sets on an object that was there before this agent what is the node's own
-// to say beside its status: its default labels and its annotation (C-1.25.2).
+// Adopt sets the node's own metadata on an existing object: its default labels and its
+// annotation (C-1.25.2).
 func Adopt(in Inputs, n *v1.Node) {
 	for _, key := range ownLabels() {
 		if value := in.Labels[key]; value != "" {
@@ -128,9 +128,8 @@ func Changed(before, after *v1.Node) bool {
 		!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
 }
 
-// setAddresses writes the node's addresses, as the kubelet does. A cloud controller's
-// come first: what it wrote stays, and until then there are those of --node-ip, or no more
-// than the name.
+// setAddresses writes the node's addresses, as the kubelet does. Those of a cloud
+// controller win; until it wrote some, there are those of --node-ip, or only the name.
 func setAddresses(in Inputs, n *v1.Node) {
 	given := slices.DeleteFunc(slices.Clone(in.NodeIPs), func(text string) bool {
 		ip, err := netip.ParseAddr(text)
@@ -158,9 +157,10 @@ func addresses(in Inputs) []v1.NodeAddress {
 	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Name})
 }
 
-// resources returns the capacity and what of it is allocatable. Resources that others
-// put there stay. Sizes of huge pages that the kernel has no more go, and so do extended
-// resources: no device plugin serves them here, and a pod that asks for one does not start.
+// resources returns the capacity and what of it is allocatable. Resources of other
+// writers stay. It drops sizes of huge pages that the kernel no longer has, and
+// extended resources: no device plugin serves them here, and a pod that asks for one
+// does not start.
 func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = f.Capacity.DeepCopy()
 	for name, q := range before {
@@ -276,11 +276,11 @@ func Condition(n *v1.Node, of v1.NodeConditionType) v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-// Event is something that happened to the node and that people are told of.
+// Event is an event of the node, as the API's.
 type Event struct{ Reason, Type, Message string }
 
-// Events returns what people are told of when before becomes after: conditions that
-// changed, and another start of the machine (C-1.25.6, C-1.25.7). before may be nil.
+// Events returns the events when before becomes after: of conditions that changed, and
+// of a reboot (C-1.25.6, C-1.25.7). before may be nil.
 func Events(before, after *v1.Node) []Event {
 	var all []Event
 	say := func(reason string) {

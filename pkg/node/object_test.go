@@ -218,14 +218,14 @@ func TestC_1_25_7_Rebooted(t *testing.T) {
 	if want := []Event{{"Rebooted", "Warning", "Node n1 has been rebooted, boot id: b2"}}; !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	before.Status.NodeInfo.BootID = "" // somebody else made the object
+	before.Status.NodeInfo.BootID = "" // another client created the object
 	if got := Events(before, Object(f, someInputs(), before, monday)); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
 }
 
-// TestC_1_41_6_Spared: the thresholds' part of what nobody may ask for. A tenth is
-// the kubelet's tenth, which is a little more than one.
+// TestC_1_41_6_Spared: the part that the eviction thresholds keep back. A tenth is the
+// kubelet's tenth, which is a little more than one.
 func TestC_1_41_6_Spared(t *testing.T) {
 	t.Parallel()
 	thresholds, err := pod.ParseThresholds([]string{"memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%"})

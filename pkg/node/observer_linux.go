@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Runtime is what an Observer asks of a container runtime; cri.Runtime is one.
+// Runtime is the part of a container runtime that an Observer uses; cri.Runtime is one.
 type Runtime interface {
 	Facts(ctx context.Context) (pod.RuntimeFacts, error) // without name and version
 	Version(ctx context.Context) (name, version string, err error)
@@ -23,20 +23,20 @@ type Runtime interface {
 	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
 }
 
-// ObserverConfig is what an Observer has to know.
+// ObserverConfig configures an Observer.
 type ObserverConfig struct {
 	Settings
 	NodeIPs    []string // of --node-ip
-	Found      []string // what HostIPs has said already; nil: it is asked, and may ask a name server
+	Found      []string // the result of HostIPs; nil: the Observer calls it, which may query DNS
 	NoLookup   bool     // the node's name is in no cluster's DNS: no name server is asked for it
 	Facts      Facts
 	RootDir    string // pods' data lie on its file system
 	PodsCgroup string // of all pods, as a directory of the cgroup file system; "" is not looked at
 	Thresholds []pod.Threshold
-	Transition time.Duration // how long a pressure lasts that is over
+	Transition time.Duration // how long a pressure condition stays after its end
 	Runtime    Runtime
-	// Health says what else keeps pods from running ("PLEG is not healthy: …"); nil
-	// is nothing. It must not block.
+	// Health returns what else keeps pods from running ("PLEG is not healthy: …"); may
+	// be nil. It must not block.
 	Health func() error
 	// ShuttingDown reports that the machine is about to stop (C-1.25.9); nil is never.
 	ShuttingDown func() bool
@@ -52,16 +52,16 @@ const (
 	freshness   = 30 * time.Second // a runtime that did not answer for longer is down
 )
 
-// Observer knows how this node fares. Inputs and Node never wait for the runtime:
-// Run, and Ask, do.
+// Observer measures the state of this node. Inputs and Node never wait for the runtime;
+// Run and Ask do.
 type Observer struct {
 	cfg     ObserverConfig
 	changed chan struct{} // cap 1: readiness may be another
 
 	mu       sync.Mutex
 	runtime  pod.RuntimeFacts
-	answered time.Time // when the runtime last said that it is well
-	heard    bool      // it said anything at all
+	answered time.Time // when the runtime last reported that it is ready
+	heard    bool      // it has answered at least once
 	images   []pod.Image
 	listed   time.Time // images
 	imageFs  string
@@ -85,8 +85,8 @@ func (o *Observer) Name() string { return o.cfg.Name }
 // Changed is readable when the runtime became ready, or ceased to be.
 func (o *Observer) Changed() <-chan struct{} { return o.changed }
 
-// Run asks the runtime every few seconds until ctx ends; after a start, in quick
-// succession until it is ready once (C-1.25.5).
+// Run polls the runtime every few seconds until ctx ends; after a start, in quick
+// succession until it was ready once (C-1.25.5).
 func (o *Observer) Run(ctx context.Context) {
 	start, soon := time.Now(), true
 	for ctx.Err() == nil {
@@ -104,8 +104,8 @@ func (o *Observer) Run(ctx context.Context) {
 	}
 }
 
-// Ask asks the runtime once, and reports whether it is well. It may take as long as
-// the runtime may think.
+// Ask polls the runtime once, and reports whether it is ready. It waits for the runtime
+// up to askTimeout.
 func (o *Observer) Ask(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func (o *Observer) Ask(ctx context.Context) bool {
 	now := time.Now()
 	if err != nil {
 		o.mu.Lock()
-		o.runtime.Version = "" // who answers next may be another
+		o.runtime.Version = "" // the next answer may come from another runtime
 		o.mu.Unlock()
 		return false
 	}
@@ -157,7 +157,7 @@ func (o *Observer) readyLocked() bool {
 	return o.heard && o.runtime.Runtime.OK && o.runtime.Network.OK
 }
 
-// list asks for the images and where they lie.
+// list reads the images and their file system from the runtime.
 func (o *Observer) list(ctx context.Context) {
 	images, err := o.cfg.Runtime.Images(ctx)
 	o.note("images", err)
@@ -192,8 +192,8 @@ func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 	}
 }
 
-// Addresses returns the node's as its object has them, without looking at anything
-// else: what a cloud controller wrote, where there is one.
+// Addresses returns the node's addresses as its object has them, measuring nothing
+// else: those of a cloud controller, where there is one.
 func (o *Observer) Addresses(ctx context.Context) []v1.NodeAddress {
 	o.mu.Lock()
 	current := o.current
@@ -204,8 +204,8 @@ func (o *Observer) Addresses(ctx context.Context) []v1.NodeAddress {
 	return addresses(Inputs{Settings: o.cfg.Settings, Addresses: o.addresses(ctx)})
 }
 
-// addresses are found once, and again when the machine has them no more: a name
-// server is not asked in every round. None are known while none are found.
+// addresses finds the addresses once, and again when the machine no longer has them: it
+// does not query DNS in every round. It returns none while it finds none.
 func (o *Observer) addresses(ctx context.Context) []string {
 	o.mu.Lock()
 	ips := o.ips
@@ -240,7 +240,7 @@ func (o *Observer) thresholds() []pod.Threshold {
 	return all
 }
 
-// outer are problems that others see: of pods, and of the machine's end.
+// outer returns the problems that other parts report: of pods, and of the shutdown.
 func (o *Observer) outer() (problems [2]error) {
 	if o.cfg.Health != nil {
 		problems[0] = o.cfg.Health()
@@ -288,8 +288,8 @@ func condition(name string, c pod.RuntimeCondition) string {
 	return fmt.Sprintf("%s=%t reason:%s message:%s", name, c.OK, c.Reason, c.Message)
 }
 
-// Node returns the Node as it is now, with what others wrote on before; with nil it
-// goes on from the one it returned last. Nobody waits for the runtime.
+// Node returns the Node as it is now, with other writers' fields of before; nil uses
+// the Node that it returned last. It does not wait for the runtime.
 func (o *Observer) Node(ctx context.Context, before *v1.Node) *v1.Node {
 	now := time.Now()
 	in := o.Inputs(ctx, now)
@@ -306,8 +306,8 @@ func (o *Observer) Node(ctx context.Context, before *v1.Node) *v1.Node {
 	return o.current.DeepCopy()
 }
 
-// Look is Node after the runtime was asked, for a node that nobody observes in
-// rounds. It may take as long as the runtime may think.
+// Look is Node after Ask, for an Observer whose Run is not used. Like Ask, it waits for
+// the runtime.
 func (o *Observer) Look(ctx context.Context) *v1.Node {
 	o.Ask(ctx)
 	return o.Node(ctx, nil)
@@ -319,14 +319,14 @@ func (o *Observer) New(ctx context.Context) *v1.Node {
 	return Object(o.cfg.Facts, o.Inputs(ctx, now), nil, now)
 }
 
-// Adopted is Node for an object that was there before this agent.
+// Adopted is Node for an object that existed before this agent.
 func (o *Observer) Adopted(ctx context.Context, before *v1.Node) *v1.Node {
 	n := o.Node(ctx, before)
 	Adopt(Inputs{Settings: o.cfg.Settings}, n)
 	return n
 }
 
-// note logs what fails, once until it changes.
+// note logs a failure once, until it changes.
 func (o *Observer) note(what string, err error) {
 	text := ""
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// container is a runtime that answers what it is told to.
+// container is a fake runtime with settable answers.
 type container struct {
 	facts    atomic.Pointer[pod.RuntimeFacts]
 	broken   atomic.Bool // answers with an error
@@ -77,8 +77,8 @@ func known(t *testing.T) []string {
 	return ips
 }
 
-// TestC_1_25_AddressesAreFoundOnce: what was found at the start is not asked of a name
-// server again, which may hang, before pods start; what the machine has no more is.
+// TestC_1_25_AddressesAreFoundOnce: the Observer does not query DNS, which may hang,
+// again before pods start; it does when the machine no longer has the address.
 func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
@@ -93,8 +93,8 @@ func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
 	}
 }
 
-// TestC_1_25_6_RuntimeThatHangs: nobody waits for it, and after half a minute the
-// node is not ready; it is again as soon as the runtime answers.
+// TestC_1_25_6_RuntimeThatHangs: Node does not wait for it, and after half a minute the
+// node is not ready; it is ready again as soon as the runtime answers.
 func TestC_1_25_6_RuntimeThatHangs(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
@@ -202,8 +202,8 @@ func TestC_1_25_6_WordsOfNotReady(t *testing.T) {
 	}
 }
 
-// TestC_1_25_2_LookedAtOnDemand: a node that nobody observes is asked about when
-// somebody wants to know, and is as old as the first look.
+// TestC_1_25_2_LookedAtOnDemand: without Run, Look polls the runtime on demand, and the
+// node is as old as the first Look.
 func TestC_1_25_2_LookedAtOnDemand(t *testing.T) {
 	t.Parallel()
 	ips := known(t)

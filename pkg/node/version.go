@@ -12,7 +12,7 @@ import (
 const kubernetes = "v1.36.3"
 
 // KubernetesVersion returns the Kubernetes release whose libraries this program is
-// built with ("v1.36.3"): what a cluster is told, since its parts compare it with
+// built with ("v1.36.3"): the kubeletVersion, which parts of a cluster compare with
 // their own.
 func KubernetesVersion() string {
 	info, ok := debug.ReadBuildInfo()

@@ -128,10 +128,9 @@ type Container struct {
 // MayRun reports whether the container runs, as far as the runtime knows.
 func (c Container) MayRun() bool { return c.State == StateRunning || c.State == StateUnknown }
 
-// Health is what the probes last said of one pod, by container name. A missing
-// name has no probe of that kind, or no verdict yet. A verdict speaks of one life
-// of a container: one whose ContainerID is another's says nothing. The maps are
-// shared and never written to.
+// Health is the probe statuses of one pod, by container name. A missing name has no
+// probe of that kind, or no status yet. A status is for one container ID: ignore it for
+// any other. The maps are shared and never written to.
 type Health struct {
 	Ready   map[string]Verdict // readiness
 	Live    map[string]Verdict // liveness: only a failure matters

@@ -11,10 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// FieldChange is one field that differs between two versions of a pod. Old is
-// "" where the field was added, New where it was taken away; a whole object is
-// compact JSON. Values are as the manifest gave them, control characters
-// included: whoever prints them escapes them.
+// FieldChange is one field that differs between two versions of a pod. Old is "" where
+// the field was added, New where it was taken away; a whole object is compact JSON.
+// Values are as in the manifest, control characters included: escape them before
+// printing.
 type FieldChange struct {
 	Path string `json:"path"` // "spec.containers[nginx].image"
 	Old  string `json:"old"`

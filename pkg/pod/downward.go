@@ -94,9 +94,9 @@ func ResourceField(p *v1.Pod, container string, sel *v1.ResourceFieldSelector, a
 	return strconv.FormatInt(int64(math.Ceil(float64(value)/float64(unit))), 10), nil
 }
 
-// limitsBelow is what a container's environment is told where it has no limit: the
-// pod's own limit, else the node's allocatable. A volume is told of the latter only,
-// as the kubelet does it.
+// limitsBelow returns the limits that a container's environment shows where it has
+// none: the pod's own limit, else the node's allocatable. A volume shows only the
+// latter, as in the kubelet.
 func limitsBelow(p *v1.Pod, allocatable v1.ResourceList) v1.ResourceList {
 	if p.Spec.Resources == nil {
 		return allocatable

@@ -15,7 +15,8 @@ import (
 // Sources is what an environment is made of beside the pod.
 type Sources struct {
 	Node NodeFacts
-	// Services are those whose addresses the pod is told (C-1.38.1), in any order.
+	// Services are those whose addresses the environment may contain (C-1.38.1), in any
+	// order.
 	Services []*v1.Service
 	// File returns a file in a volume of the pod (C-1.38.4).
 	File func(volume, path string) ([]byte, error)

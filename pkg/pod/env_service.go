@@ -10,9 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// serviceVariables returns what a pod is told of the services it may need (C-1.38.1):
-// those of its namespace, unless it asks not to be, and the API server's. One
-// without an address of its own has nothing to tell.
+// serviceVariables returns the environment variables of services (C-1.38.1): those of
+// the pod's namespace, unless enableServiceLinks is false, and the API server's.
+// Headless services have none.
 func serviceVariables(p *v1.Pod, services []*v1.Service) map[string]string {
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks
 	chosen := map[string]*v1.Service{}

@@ -300,7 +300,7 @@ func TestC_1_38_4_EnvFile(t *testing.T) {
 		{"K= 'v'", ""}, // a shell assigns nothing
 		{"J= 'v'\nK='w'", "w"},
 		{"K='1'\nK='2'", "1"},
-		{"K='v'\nwrong", "v"}, // nobody reads that far
+		{"K='v'\nwrong", "v"}, // not read that far
 		{"KK='1'\nK='2'", "2"},
 		{"export K='v'\nK='w'", "w"},
 		{"é='x'\nK='v'", "v"},

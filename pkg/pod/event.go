@@ -12,9 +12,8 @@ const (
 	EventWarning = v1.EventTypeWarning
 )
 
-// Event is something that happened to a pod and that people are told of: reasons
-// are the kubelet's (appendix D of the contract). Messages never hold a value of a
-// Secret.
+// Event is an event of a pod, as the API's: reasons are the kubelet's (appendix D of
+// the contract). Messages never hold a value of a Secret.
 type Event struct {
 	Key
 	UID       string // of the pod
@@ -33,8 +32,8 @@ type StatusReport struct {
 	// nor volumes nor cgroups, and that nothing of it will start: an object that is
 	// being deleted may go from its API server (C-1.27.9).
 	Finished bool
-	// Gone says that nobody wants the pod any more, and that nothing of it is left: it
-	// is the last word of this pod.
+	// Gone says that the pod is not desired any more and that nothing of it is left: it
+	// is the last report of this pod.
 	Gone bool
 	// Here is the UID of the pod that the runtime shows under this name, "" where it
 	// shows nothing: another one than Pod's while that takes its place.

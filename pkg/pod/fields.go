@@ -45,16 +45,14 @@ const (
 
 func (r RestartScope) String() string { return [...]string{"none", "container", "pod", "resize"}[r] }
 
-// Field is one row of the table of Pod fields: what nodectl does with the
-// field, and what an edit of it restarts. A Rejected or Inert row speaks for
-// everything below it.
+// Field is one row of the table of Pod fields: what nodectl does with the field, and
+// what an edit of it restarts. A Rejected or Inert row also covers everything below it.
 type Field struct {
 	// Path is the field's place, as "spec.containers[].image".
 	Path    string
 	Support Support
 	Restart RestartScope
-	// Why is what the author of a pod is told when a Rejected field is set; ""
-	// means NotYet.
+	// Why is the message when a Rejected field is set; "" means NotYet.
 	Why string
 	// Note is a hint for the author (Rejected), the reason why ignoring the
 	// field is harmless (Inert), or the condition in words (Honoured).
@@ -73,7 +71,7 @@ type Field struct {
 	// out, it is no change. nil when there is none.
 	Default any
 	// Served is the value of an Inert field that an API server writes by itself, as
-	// text: nobody is told that it is ignored.
+	// text: there is no notice that it is ignored.
 	Served string
 	// Unordered says that the order of the list's elements means nothing.
 	Unordered bool
@@ -100,9 +98,9 @@ func Unsupported(p *v1.Pod) []Problem {
 	return out
 }
 
-// UnsupportedAPI is Unsupported for a pod that an API server has defaulted,
-// admitted and bound to this node: the rows of APIFields speak for it. The node lacks
-// what the problems name (Problem.Lacking).
+// UnsupportedAPI is Unsupported for a pod that an API server has defaulted, admitted
+// and bound to this node: the rows of APIFields apply. The node lacks what the problems
+// name (Problem.Lacking).
 func UnsupportedAPI(p *v1.Pod) []Problem {
 	var out []Problem
 	apiFieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
@@ -219,8 +217,8 @@ func (f *Field) why() string {
 	return NotYet
 }
 
-// fieldNode is one field of the API types with the row that speaks for it: its
-// own, or that of the Rejected or Inert row above it.
+// fieldNode is one field of the API types with the row that covers it: its own, or the
+// Rejected or Inert row above it.
 type fieldNode struct {
 	name  string // as in JSON
 	path  string

@@ -132,8 +132,8 @@ func probeRows(at string) []Field {
 	))
 }
 
-// lifecycleRows: hooks run as the newest spec has them. The stop signal is told
-// to the runtime when the container is made.
+// lifecycleRows: hooks run as the newest spec has them. The runtime gets the stop
+// signal when the container is created.
 func lifecycleRows(restart RestartScope) []Field {
 	rows := []Field{honour("lifecycle", RestartNone)}
 	for _, hook := range []Field{

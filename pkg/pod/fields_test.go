@@ -281,8 +281,8 @@ func TestRule0_APIRowsSpeakForFieldsOfTheTable(t *testing.T) {
 	}
 }
 
-// refusedAbove says that the table refuses what path stands below: one row speaks for
-// all of it there.
+// refusedAbove reports whether the table rejects a field above path: that row covers
+// all fields below it.
 func refusedAbove(rows map[string]Field, path string) bool {
 	for at := strings.LastIndexByte(path, '.'); at > 0; at = strings.LastIndexByte(path, '.') {
 		path = path[:at]

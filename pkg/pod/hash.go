@@ -11,10 +11,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// hashVersion names the rules by which hashes are made. It changes when a pod
-// that nobody edited would hash differently, so that an upgrade is recognised
-// instead of being taken for an edit. What the rules before said of a pod is in
-// Spec.Earlier:
+// hashVersion names the rules by which hashes are computed. It changes when an unedited
+// pod would hash differently, so that an upgrade does not count as an edit. The hashes
+// of earlier rules are in Spec.Earlier:
 //
 //   - v1: resources were part of what replaces a container.
 //   - v2: they are not, for they are changed in place; their QoS class is part of

@@ -67,10 +67,9 @@ type golden struct {
 	Containers map[string]string `json:"containers"`
 }
 
-// TestF16_GoldenHashes holds the hashes of every version of the rules: a change
-// here is a change of every pod on every node. Rules that must change get a new
-// version in front instead, and a file of their own; by the files before it what
-// runs is recognised, as nobody's edit.
+// TestF16_GoldenHashes holds the hashes of every version of the rules: a change here is
+// a change of every pod on every node. Rules that must change get a new version and a
+// new file instead; the files before it show that running pods were not edited.
 func TestF16_GoldenHashes(t *testing.T) {
 	t.Parallel()
 	for _, s := range goldenPods(t) {

@@ -17,7 +17,7 @@ type PullNews struct {
 // event. It may be called from any goroutine, and must not wait; nil hears nothing.
 type Warn func(reason, message string)
 
-// Say warns, where somebody hears it.
+// Say calls w unless it is nil.
 func (w Warn) Say(reason, message string) {
 	if w != nil {
 		w(reason, message)

@@ -1,11 +1,10 @@
-// Package pod holds the words every other package speaks: which pod, as whom
-// wanted, as the runtime shows it, and what is wrong with it.
+// Package pod holds the types that all other packages share: a pod's key, its desired
+// spec, its state in the runtime, and its problems.
 //
 // It sits below every other package: sources make Specs, the runtime adapter
 // makes Actuals, plan compares the two.
 //
-// The one rule: no I/O, no clock, no goroutine; a Spec is never written to
-// after it was made.
+// The one rule: no I/O, no clock, no goroutine; a Spec is immutable.
 package pod
 
 import (
@@ -56,9 +55,9 @@ func (o Origin) String() string {
 // carry it: "file:/etc/nodectl/manifests".
 func (o Origin) Layer() string { return o.Source + ":" + o.Location }
 
-// Spec ("want") is one pod as one source wrote it: defaulted, validated, with
-// its static-pod identity in place. It is immutable once made and shared by
-// pointer; whoever needs to change the Pod copies it first.
+// Spec ("want") is one pod as one source wrote it: defaulted, validated, with its
+// static-pod identity in place. It is immutable and shared by pointer; copy the Pod
+// before changing it.
 type Spec struct {
 	Key
 	Origin Origin

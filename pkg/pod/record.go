@@ -124,6 +124,5 @@ const (
 	HookFailed = "failed" // the container is to be ended (C-1.22.8)
 )
 
-// OnRequest is what Life.Killed says of a life that somebody asked to be followed by
-// another one.
+// OnRequest is the Life.Killed of a container that was restarted on request.
 const OnRequest = "request"

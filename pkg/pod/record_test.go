@@ -103,8 +103,8 @@ func TestRecordBegin_PodOfAnAPIServer_StartedWhenTheServerSays(t *testing.T) {
 	}
 }
 
-// TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore: the record of the
-// newer one could not be written.
+// TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore: the write of the
+// newer instance's record failed.
 func TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore(t *testing.T) {
 	t.Parallel()
 	show := func(uid string, instance int) Actual {

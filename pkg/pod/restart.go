@@ -6,12 +6,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Restarts is the restart decision for a container that ended with exitCode
-// (C-1.21): the first rule of its own that the code matches, else its own
-// policy, else the pod's; "" is Always. all says that every container of the pod
-// runs anew, not this one alone (C-1.21.3). c may be nil: then the pod's policy
-// decides alone. That an init container which ended well is not due again is
-// the caller's to know.
+// Restarts is the restart decision for a container that ended with exitCode (C-1.21):
+// the first rule of its own that the code matches, else its own policy, else the pod's;
+// "" is Always. all says that every container of the pod restarts, not only this one
+// (C-1.21.3). c may be nil: then only the pod's policy decides. The caller has to
+// exclude init containers that succeeded.
 func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
 	if c != nil && c.RestartPolicy != nil {
 		i := slices.IndexFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool { return ruleMatches(r, exitCode) })
@@ -55,7 +54,7 @@ func (l Life) ByProbe() bool {
 	return l.Killed == string(Liveness) || l.Killed == string(Startup)
 }
 
-// ruleMatches reports whether a restart rule speaks of an exit code.
+// ruleMatches reports whether a restart rule matches an exit code.
 func ruleMatches(r v1.ContainerRestartRule, exitCode int32) bool {
 	if r.ExitCodes == nil {
 		return false

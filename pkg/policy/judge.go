@@ -29,7 +29,7 @@ func (r root) holds(clean string) bool {
 	return clean == r.prefix || r.prefix == "/" || strings.HasPrefix(clean, r.prefix+"/")
 }
 
-// judge returns what a rule does not allow of a pod.
+// judge returns a problem for everything in a pod that the rule does not allow.
 func (r *rule) judge(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem {
 	p := s.Pod
 	problems := r.judgeNamespace(p.Namespace)
@@ -52,8 +52,8 @@ func (r *rule) judgeNamespace(namespace string) []pod.Problem {
 	return []pod.Problem{r.refusal("metadata.namespace", "namespace "+quote(namespace), "no pattern of namespaces matches", allowed(*r.namespaces))}
 }
 
-// judgeIdentity refuses a UID that the pod's author chose, and a priority above the
-// highest: by the one a pod takes another's directories, by the other its place.
+// judgeIdentity refuses a UID that the pod's author chose, which could take another
+// pod's directories, and a priority above the highest, which could preempt other pods.
 func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	if r.derived && pod.ClaimsUID(s) {
@@ -76,8 +76,8 @@ func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
 	return problems
 }
 
-// judgeSecurity holds a pod to the rule's Pod Security level. This node runs
-// Linux, so what the level eases for pods of another system it does not ease here.
+// judgeSecurity checks a pod against the rule's Pod Security level. This node runs
+// Linux, so exceptions of the level for pods of another system do not apply.
 func (r *rule) judgeSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Problem {
 	if anyOf(r.exempt, p.Namespace) {
 		return nil
@@ -145,8 +145,8 @@ func checkPath(id string) string {
 	return "spec"
 }
 
-// judgeHostPaths compares paths as they are written: links below a root are not
-// followed here.
+// judgeHostPaths compares paths as they are written: it does not follow links below a
+// root.
 func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
 	if r.hostPaths == nil {
 		return nil
@@ -351,7 +351,7 @@ func allowed(list []string) string {
 // quote returns what an author wrote as messages show it: escaped, and short.
 func quote(s string) string { return strconv.Quote(short(s)) }
 
-// short cuts off what nobody reads.
+// short truncates a long text.
 func short(s string) string {
 	const most = 200
 	if len(s) > most {

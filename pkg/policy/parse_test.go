@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/policy"
 )
 
-// lines returns what is wrong with a policy, as it is told.
+// lines returns the problems of a policy as text.
 func lines(text string, similar func(string, []string) string) []string {
 	p, problems := policy.Parse([]byte(text), "p.yaml", similar)
 	var all []string
@@ -22,8 +22,8 @@ func lines(text string, similar func(string, []string) string) []string {
 	return all
 }
 
-// TestMistakesHaveAPlace: what is wrong with a policy is told with its line and
-// column, all of it at once.
+// TestMistakesHaveAPlace: a problem of a policy has its line and column, all of it at
+// once.
 func TestMistakesHaveAPlace(t *testing.T) {
 	t.Parallel()
 	first := func(_ string, known []string) string { return known[0] }

@@ -1,12 +1,12 @@
-// Package policy holds pods to what the owner of this node allows each source:
-// a Pod Security level, namespaces, host paths, images, and whose ConfigMaps and
-// Secrets its pods may name.
+// Package policy enforces what the owner of this node allows each source: a Pod
+// Security level, namespaces, host paths, images, and from which sources its pods may
+// use ConfigMaps and Secrets.
 //
-// Parse reads the file of --source-policy; Source puts a Policy between a source
-// and podconfig, where a pod that is not allowed becomes a rejected one: what
-// stood before stays, as it does behind any other mistake in a manifest.
+// Parse reads the file of --source-policy; Source puts a Policy between a source and
+// podconfig, where a pod that is not allowed becomes a rejected one: its last good
+// version stays, as with any other mistake in a manifest.
 //
-// The one rule: no I/O, and what no rule speaks for is rejected.
+// The one rule: no I/O, and a pod without a matching rule is rejected.
 package policy
 
 import (
@@ -25,7 +25,7 @@ const (
 	Kind       = "SourcePolicy"
 )
 
-// byDefault is the name of the rule for sources that no other speaks for.
+// byDefault is the name of the rule for sources that no other rule matches.
 const byDefault = "default"
 
 // kinds returns the kinds of sources there are.
@@ -34,12 +34,12 @@ func kinds() []string { return []string{pod.SourceAPI, "etcd", "file", "http", "
 // Policy says what the sources of this node may ask for. It is immutable.
 type Policy struct {
 	file     string
-	rules    []*rule // the first that speaks for a source holds
-	fallback *rule   // nil: what no rule speaks for is rejected
+	rules    []*rule // the first that matches a source applies
+	fallback *rule   // nil: a source that no rule matches is rejected
 	security podsecurity.Evaluator
 }
 
-// rule is what some sources are allowed.
+// rule is what the matching sources may do.
 type rule struct {
 	name    string
 	sources []speaker
@@ -55,7 +55,7 @@ type rule struct {
 	objects    []string  // kinds of sources beside the pod's own
 }
 
-// speaker names sources: both parts hold, and an empty one holds for all.
+// speaker matches sources: both parts must match, and an empty one matches all.
 type speaker struct {
 	kind     string
 	location location
@@ -73,10 +73,10 @@ func (p *Policy) rule(kind, location string) *rule {
 	return p.fallback
 }
 
-// Visible reports whether pods of sources of one kind may name the ConfigMaps,
-// Secrets and claims of sources of another kind. Rules may be for single
-// locations: where several can speak for sources of podSource's kind, all of them
-// have to allow it. Sources of one kind always see each other's.
+// Visible reports whether pods of sources of one kind may name the ConfigMaps, Secrets
+// and claims of sources of another kind. Rules may be for single locations: where
+// several can match sources of podSource's kind, all of them have to allow it. Sources
+// of one kind always see each other's.
 func (p *Policy) Visible(podSource, objectSource string) bool {
 	if podSource == objectSource {
 		return true
@@ -93,14 +93,14 @@ func (p *Policy) Visible(podSource, objectSource string) bool {
 			return false
 		}
 		if all {
-			return true // no later rule speaks for this kind
+			return true // no later rule can match this kind
 		}
 	}
 	return p.fallback != nil && slices.Contains(p.fallback.objects, objectSource)
 }
 
-// glob reports whether a pattern stands for s: every * for any text, none
-// included, and all else for itself.
+// glob reports whether a pattern matches s: every * matches any text, also an empty
+// one.
 func glob(pattern, s string) bool {
 	first, rest, found := strings.Cut(pattern, "*")
 	if !found {
@@ -122,7 +122,7 @@ func glob(pattern, s string) bool {
 	return strings.HasSuffix(s, last)
 }
 
-// anyOf reports whether one of the patterns stands for s.
+// anyOf reports whether one of the patterns matches s.
 func anyOf(patterns []string, s string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return glob(pattern, s) })
 }
@@ -142,7 +142,7 @@ func newLocation(pattern string) location {
 	return location{scheme: scheme, host: host, path: path}
 }
 
-// all reports whether the pattern stands for every location.
+// all reports whether the pattern matches every location.
 func (l location) all() bool { return l.scheme == "" && (l.path == "" || l.path == "*") }
 
 func (l location) holds(of string) bool {
@@ -153,8 +153,8 @@ func (l location) holds(of string) bool {
 	return l.scheme == o.scheme && hostHolds(l.host, o.host) && glob(l.path, o.path)
 }
 
-// hostHolds reports whether a pattern stands for a host and port: a * alone for
-// all, one before a dot for all names below, anything else for itself.
+// hostHolds reports whether a pattern matches a host and port: a * alone matches all,
+// one before a dot all names below, anything else only itself.
 func hostHolds(pattern, host string) bool {
 	if below, ok := strings.CutPrefix(pattern, "*."); ok {
 		return len(host) > len(below)+1 && strings.HasSuffix(host, "."+below)

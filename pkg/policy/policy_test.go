@@ -195,8 +195,8 @@ spec:
 	}
 }
 
-// TestWhichRuleHolds: the first that speaks for a source, then the default, and
-// without one nothing.
+// TestWhichRuleHolds: the first that matches a source, then the default, and without
+// one nothing.
 func TestWhichRuleHolds(t *testing.T) {
 	t.Parallel()
 	rules := `
@@ -321,8 +321,8 @@ func TestDeletedAPIPods(t *testing.T) {
 	}
 }
 
-// TestHostPaths: whole components of clean paths, and no way around them. Links
-// are not looked at: whoever may write below a root leads pods where he likes.
+// TestHostPaths: whole components of clean paths, and no way around them. Links are not
+// followed: a user that may write below a root can point pods anywhere.
 func TestHostPaths(t *testing.T) {
 	t.Parallel()
 	const roots = `hostPaths: [{prefix: /data, readOnly: true}, {prefix: /data/rw/}, {prefix: "/srv/x"}]`

@@ -98,8 +98,8 @@ func (h *held) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// files returns what is told of now, when read was read before and told of it
-// was told. While everything is allowed that is now itself.
+// files returns the judged version of now, where told is that of the reading before,
+// read. While everything is allowed it is now itself.
 func (h *held) files(read, told, now sorted.List[source.File]) sorted.List[source.File] {
 	var names, bad []string
 	judged := map[string][]source.File{}

@@ -77,7 +77,7 @@ func put(t testing.TB, path, text string) {
 	must(t, os.Rename(path+".tmp~", path))
 }
 
-// TestErrorsPass: what a source could not look at is told as it told it.
+// TestErrorsPass: errors of the inner source are passed on.
 func TestErrorsPass(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
@@ -103,9 +103,9 @@ func TestErrorsPass(t *testing.T) {
 	}
 }
 
-// TestStructureIsShared: over any course of readings, what is told of a file is
-// what judging it alone gives; while nothing is refused the lists themselves pass,
-// and a file that did not change is never judged again.
+// TestStructureIsShared: over any sequence of readings, the result for a file equals
+// that of judging it alone; while nothing is refused the lists themselves pass, and an
+// unchanged file is never judged again.
 func TestStructureIsShared(t *testing.T) {
 	t.Parallel()
 	good, bad := podOf(t, "metadata: {namespace: default}"), podOf(t, "metadata: {namespace: evil}")
@@ -195,7 +195,7 @@ func renew(s *pod.Spec, name string, edit int) *pod.Spec {
 	return &own
 }
 
-// check holds what is told of a snapshot to the snapshot.
+// check compares a judged snapshot with its input.
 func check(t *rapid.T, was, is source.Snapshot) (refusals bool) {
 	if is.Revision != was.Revision || !slices.Equal(is.Changed, was.Changed) || is.Files.Len() != was.Files.Len() {
 		t.Fatalf("revision %d with %d files, want %d with %d", is.Revision, is.Files.Len(), was.Revision, was.Files.Len())

@@ -70,8 +70,8 @@ func TestBuilderAgainstMap(t *testing.T) {
 	})
 }
 
-// TestPutUnchangedAllocatesNothing: a file that was decoded anew and says the
-// same costs a comparison.
+// TestPutUnchangedAllocatesNothing: a file that was decoded again without a change
+// costs a comparison.
 func TestPutUnchangedAllocatesNothing(t *testing.T) {
 	read := func() File {
 		f := File{File: "a"}

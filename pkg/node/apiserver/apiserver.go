@@ -1,16 +1,14 @@
-// Package apiserver keeps this node's object and lease at an API server, so that a
-// cluster knows that the node is there, what it has and how it fares.
+// Package apiserver keeps this node's Node object and lease at an API server: its
+// registration, status and heartbeat.
 //
-// A Presence registers the node, again when its object vanishes, computes its status
-// in rounds and sends what changed, renews the lease beside that, and follows the
-// object as the server shows it. What the node is comes from a node.Observer, which
-// waits for nobody: a runtime that hangs makes the node not ready, and never late.
-// Two channels, of one slot each, say that something is to be done at once: one to
-// the rounds, one to the lease.
+// A Presence registers the node, again when its object is deleted, sends status changes
+// in rounds, renews the lease, and watches the object. The status comes from a
+// node.Observer, which never waits for the runtime: a runtime that hangs makes the node
+// not ready, but delays nothing. Two channels, of one slot each, start work at once:
+// one the rounds, one the lease.
 //
-// The one rule: the node writes what is its own. What others say on the object
-// (taints, pod networks, whether it takes pods, labels, foreign conditions and
-// resources) is never touched.
+// The one rule: the node writes only its own fields. It never changes those of others:
+// taints, pod networks, spec.unschedulable, labels, foreign conditions and resources.
 package apiserver
 
 import (
@@ -34,14 +32,17 @@ import (
 // LeaseNamespace is where nodes' leases are.
 const LeaseNamespace = v1.NamespaceNodeLease
 
-// Config is what a Presence has to know.
+// Config configures a Presence.
 type Config struct {
-	// REST is how the API server is spoken to; it must not limit the rate of requests.
+	// REST configures the connection to the API server; it must not limit the rate of
+	// requests.
 	REST     *rest.Config
 	Observer *node.Observer
-	// Labels are those of --node-labels alone; New refuses what a node may not set.
+	// Labels are those of --node-labels alone; New refuses labels that a node may not
+	// set.
 	Labels map[string]string
-	// Register makes the object; without it somebody else does (--register-node=false).
+	// Register creates the object; without it another client does
+	// (--register-node=false).
 	Register        bool
 	UpdateFrequency time.Duration // of rounds; default 10 s
 	ReportFrequency time.Duration // of status without change; default 5 min
@@ -49,21 +50,21 @@ type Config struct {
 	// RequestTimeout bounds a request for the Node; default is the shorter of
 	// UpdateFrequency and LeaseDuration.
 	RequestTimeout time.Duration
-	// Event is told what happened to the node; nil tells nobody. It must not block.
+	// Event receives events of the node; may be nil. It must not block.
 	Event func(reason, eventType, message string)
-	// Seen is told the Node as the API server shows it, when it changed, in order; nil
-	// when it is gone. It must not block, nor write to what it gets. May be nil.
+	// Seen receives each change of the Node at the API server, in order; nil when it is
+	// gone. It must not block, nor write to the Node. May be nil.
 	Seen func(*v1.Node)
-	// Await returns when there is something to ask the API server with; the error is
-	// that of its context. nil is at once.
+	// Await returns when there are credentials for the API server; the error is that of
+	// its context. nil does not wait.
 	Await func(context.Context) error
-	// Epoch returns a context that is done when the API server's data were set back: the
-	// Node is listed again. nil is never.
+	// Epoch returns a context that is done when the API server's data were restored
+	// from a backup: then the Node is listed again. nil is never.
 	Epoch func() context.Context
 	Log   *slog.Logger
 }
 
-// Presence is this node at an API server.
+// Presence keeps this node registered at an API server.
 type Presence struct {
 	cfg     Config
 	nodes   *apiclient.Nodes // with a deadline for every request
@@ -71,11 +72,11 @@ type Presence struct {
 	leases  *apiclient.Leases
 
 	kick chan struct{} // cap 1: a round is due
-	born chan struct{} // cap 1: the object is another; the lease is due
+	born chan struct{} // cap 1: the object was created again; the lease is due
 
-	hearing sync.Mutex // held while seen changes and Seen is told
+	hearing sync.Mutex // held while seen changes and Seen is called
 	seen    atomic.Pointer[v1.Node]
-	buried  types.UID // of the object that went last: late answers show it still
+	buried  types.UID // of the last deleted object: late answers still show it
 	words   uint64    // how often seen has changed; guarded by hearing
 
 	noting sync.Mutex
@@ -88,14 +89,14 @@ type Presence struct {
 	last          exchange
 }
 
-// exchange is what was sent last and what the server made of it.
+// exchange is the last status sent and the server's result.
 type exchange struct {
 	said, kept *v1.Node // nil: nothing was sent
-	// again says that it was so the time before: the server does not keep all of it.
+	// again: the attempt before had the same result, so the server drops a part of it.
 	again bool
 }
 
-// New returns a Presence. It asks nobody yet.
+// New returns a Presence. It sends no request yet.
 func New(cfg Config) (*Presence, error) {
 	if err := node.CheckLabels(cfg.Labels); cfg.Register && err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func New(cfg Config) (*Presence, error) {
 	}
 	p := &Presence{cfg: cfg, kick: make(chan struct{}, 1), born: make(chan struct{}, 1), said: map[string]string{}}
 	config := rest.CopyConfig(cfg.REST)
-	config.QPS = -1 // heartbeats wait for nobody
+	config.QPS = -1 // heartbeats are not rate-limited
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	var err error
@@ -156,12 +157,12 @@ func (p *Presence) Run(ctx context.Context) {
 	p.rounds(ctx)
 }
 
-// Node returns the object as the API server showed it last, nil while it is not
-// known to be there. It is shared: it must not be written to.
+// Node returns the object as the API server showed it last, nil while it is not known
+// to exist. It is shared: callers must not write to it.
 func (p *Presence) Node() *v1.Node { return p.seen.Load() }
 
-// UID returns the object's UID, "" while it is not known to be there: a mirror pod
-// needs it for its owner.
+// UID returns the object's UID, "" while it is not known to exist: a mirror pod needs
+// it for its owner.
 func (p *Presence) UID() types.UID {
 	if n := p.seen.Load(); n != nil {
 		return n.UID
@@ -169,25 +170,25 @@ func (p *Presence) UID() types.UID {
 	return ""
 }
 
-// hear takes the object as the server shows it; one that is older than the one known
-// is no news.
+// hear takes the object as the server shows it, and ignores one that is older than the
+// known one.
 func (p *Presence) hear(n *v1.Node) {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
 	p.believe(n, false)
 }
 
-// heard returns how often the object was heard of.
+// heard returns how often the object was received.
 func (p *Presence) heard() uint64 {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
 	return p.words
 }
 
-// hearListed takes the object of a list that was asked for when it had been heard of
-// so often. The list has the newest there is, however old it looks (F71), unless more
-// was heard while it was on its way: then it is false where another one, or a newer one,
-// is known.
+// hearListed takes the object of a list; words is the result of heard before the
+// request. The list has the newest object, however old it looks (F71), unless another
+// answer came during the request: then hearListed returns false where another object,
+// or a newer one, is known.
 func (p *Presence) hearListed(n *v1.Node, words uint64) bool {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
@@ -196,8 +197,8 @@ func (p *Presence) hearListed(n *v1.Node, words uint64) bool {
 	return is != nil && is.UID == n.UID && is.ResourceVersion == n.ResourceVersion
 }
 
-// hearNoneListed takes that a list has no object; see hearListed. It is false if the
-// object was heard of while the list was on its way.
+// hearNoneListed takes that a list has no object; see hearListed. It returns false if
+// the object was received during the request.
 func (p *Presence) hearNoneListed(words uint64) bool {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
@@ -208,8 +209,8 @@ func (p *Presence) hearNoneListed(words uint64) bool {
 	return p.seen.Load() == nil
 }
 
-// believe is hear for an object that may be the newest by the server's word; hearing is
-// held.
+// believe is hear for an object that the server may have given as the newest; hearing
+// is held.
 func (p *Presence) believe(n *v1.Node, newest bool) {
 	was := p.seen.Load()
 	if !newest && n.UID == p.buried {
@@ -228,7 +229,7 @@ func (p *Presence) believe(n *v1.Node, newest bool) {
 	}
 }
 
-// gone takes that no object of that UID is there any more.
+// gone notes that the object of that UID no longer exists.
 func (p *Presence) gone(uid types.UID) {
 	p.hearing.Lock()
 	defer p.hearing.Unlock()
@@ -237,7 +238,7 @@ func (p *Presence) gone(uid types.UID) {
 	}
 }
 
-// bury is gone for the object that is known; hearing is held.
+// bury is gone for the known object; hearing is held.
 func (p *Presence) bury(uid types.UID) {
 	p.cfg.Log.Warn("Node object is gone from the API server", "node", p.cfg.Observer.Name())
 	p.seen.Store(nil)
@@ -256,7 +257,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// jitter lengthens d by up to 4 %, so that nodes do not speak in step.
+// jitter lengthens d by up to 4 %, so that nodes do not send at the same moment.
 func jitter(d time.Duration) time.Duration {
 	return backoff.Jitter(d, 1, 1.04)
 }
@@ -267,11 +268,11 @@ func (p *Presence) event(e node.Event) {
 	}
 }
 
-// note logs what fails, once until it is another thing that fails or it succeeds.
+// note logs a failure once, until it changes or is over.
 func (p *Presence) note(what string, err error) {
 	var request *url.Error
 	if errors.As(err, &request) {
-		err = request.Err // the address of a watch says how long that was to last: it is another one each time
+		err = request.Err // a watch's address has its timeout, which differs each time
 	}
 	text := ""
 	if err != nil {

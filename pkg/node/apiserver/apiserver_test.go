@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// engine is a container runtime that is well, unless it is told to hang.
+// engine is a healthy container runtime, or one that hangs.
 type engine struct {
 	hangs  atomic.Bool
 	down   atomic.Bool
@@ -115,8 +115,8 @@ func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *worl
 	})
 }
 
-// TestC_1_25_3_StatusOfAnIdleHour: a node that does not change is heard of once in
-// about five minutes, and its patches say nothing but the time.
+// TestC_1_25_3_StatusOfAnIdleHour: a node that does not change sends a status about
+// every five minutes, and its patches contain only the time.
 func TestC_1_25_3_StatusOfAnIdleHour(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -148,8 +148,8 @@ func TestC_1_25_3_StatusOfAnIdleHour(t *testing.T) {
 	})
 }
 
-// TestC_1_25_3_AServerThatKeepsNotAll: one without a feature drops what it does not know.
-// It is not told that every ten seconds, and changes still come at once.
+// TestC_1_25_3_AServerThatKeepsNotAll: a server without a feature drops a field. The
+// node does not send it every ten seconds, and still sends changes at once.
 func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
 	in(t, func(w *world, _ *Config) {
 		w.server.drops = func(n *v1.Node) { n.Status.DeclaredFeatures, n.Status.RuntimeHandlers = nil, nil }
@@ -206,7 +206,7 @@ func TestC_1_25_3_ReportAfterAChange(t *testing.T) {
 	})
 }
 
-// TestC_1_25_8_LeaseEveryTenSeconds, whatever becomes of status and runtime.
+// TestC_1_25_8_LeaseEveryTenSeconds, independently of status and runtime.
 func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
 	in(t, func(w *world, _ *Config) {
 		w.server.fail = func(what string) int {
@@ -311,7 +311,8 @@ func TestC_1_25_5_ReadyAtOnce(t *testing.T) {
 	})
 }
 
-// TestC_1_25_4_FiveTries: of every round, and all but the first read the object anew.
+// TestC_1_25_4_FiveTries: five attempts in every round, and all but the first read the
+// object again.
 func TestC_1_25_4_FiveTries(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -358,7 +359,7 @@ func TestC_1_25_2_RegistrationBacksOff(t *testing.T) {
 	})
 }
 
-// TestF73_ObjectVanishes: it is made again at once, once.
+// TestF73_ObjectVanishes: it is created again at once, once.
 func TestF73_ObjectVanishes(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -374,8 +375,8 @@ func TestF73_ObjectVanishes(t *testing.T) {
 	})
 }
 
-// TestF73_LateAnswer: what is said of an object after it went brings it back for
-// nobody, unless the server lists it and nothing was heard while it did.
+// TestF73_LateAnswer: a late answer about a deleted object does not bring it back,
+// unless the server lists it and no other answer came during the list.
 func TestF73_LateAnswer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -480,8 +481,8 @@ func TestF72_WatchCutEverySecond(t *testing.T) {
 	})
 }
 
-// TestF70_WatchBacksOff: a server that is away, or never lets the node watch, is asked
-// more and more rarely; one that is back is heard soon.
+// TestF70_WatchBacksOff: the node retries a server that is unavailable, or never
+// permits the watch, more and more rarely; it notices soon when the server is back.
 func TestF70_WatchBacksOff(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		for _, code := range []int{-1, 403, 500} {
@@ -511,7 +512,7 @@ func TestF70_WatchBacksOff(t *testing.T) {
 	})
 }
 
-// TestC_1_25_2_ForbiddenLabels: they are refused before anybody is asked.
+// TestC_1_25_2_ForbiddenLabels: New refuses them before any request.
 func TestC_1_25_2_ForbiddenLabels(t *testing.T) {
 	t.Parallel()
 	o := node.NewObserver(node.ObserverConfig{})

@@ -22,14 +22,13 @@ const (
 	followRarely = 10 * time.Second
 )
 
-// follow hears of the object by a watch of it alone, which a node may have, until ctx
-// ends.
+// follow watches the object, which a node is permitted to do, until ctx ends.
 func (p *Presence) follow(ctx context.Context) {
 	since := "" // the resource version to go on from; "" lists first
 	epoch := p.cfg.Epoch()
 	wait, failing := followEvery, time.Duration(0)
 	for ctx.Err() == nil {
-		next := time.NewTimer(backoff.Jitter(wait, 1, 1.125)) // a fleet does not come back in step
+		next := time.NewTimer(backoff.Jitter(wait, 1, 1.125)) // spread the nodes' retries
 		var err error
 		if since == "" {
 			epoch = p.cfg.Epoch() //nolint:fatcontext // each epoch is a context of its own, of no other one
@@ -59,7 +58,8 @@ func (p *Presence) selector() string {
 	return fields.OneTermEqualSelector(metav1.ObjectNameField, p.cfg.Observer.Name()).String()
 }
 
-// list reads the object, and returns where a watch goes on; "" is another list.
+// list reads the object, and returns the resource version for a watch; "" asks for
+// another list.
 func (p *Presence) list(ctx context.Context) (string, error) {
 	words := p.heard()
 	all, err := p.nodes.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
@@ -76,8 +76,8 @@ func (p *Presence) list(ctx context.Context) (string, error) {
 	return all.ResourceVersion, nil
 }
 
-// watchIn is watch, within an epoch of the server's data. After its end a list comes: a
-// watch of a resource version of the future gets no events (F71).
+// watchIn is watch within an epoch of the server's data. After its end follow lists
+// again: a watch of a resource version of the future gets no events (F71).
 func (p *Presence) watchIn(ctx, epoch context.Context, since string) (string, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -89,8 +89,8 @@ func (p *Presence) watchIn(ctx, epoch context.Context, since string) (string, er
 	return since, err
 }
 
-// watch hears of changes until the server or ctx ends it, and returns where the next
-// watch goes on; "" is a list. An end is no error.
+// watch receives changes until the server or ctx ends it, and returns the resource
+// version for the next watch; "" asks for a list. Its end is no error.
 func (p *Presence) watch(ctx context.Context, since string) (string, error) {
 	seconds := int64(300 + rand.IntN(300))
 	w, err := p.watches.Watch(ctx, metav1.ListOptions{

@@ -18,9 +18,9 @@ const (
 	lastLease  = 7 * time.Second
 )
 
-// keepLease renews the lease every quarter of its duration until ctx ends, whatever
-// becomes of the status (C-1.25.8). It is made once the object is there, and belongs
-// to it.
+// keepLease renews the lease every quarter of its duration until ctx ends,
+// independently of the status (C-1.25.8). It creates the lease once the object exists,
+// which owns it.
 func (p *Presence) keepLease(ctx context.Context) {
 	var last *coordinationv1.Lease
 	wait, every := firstLease, p.cfg.LeaseDuration/4
@@ -50,8 +50,8 @@ func (p *Presence) keepLease(ctx context.Context) {
 	}
 }
 
-// renew makes the lease or renews it, and returns it as the server has it now; nil
-// when it has to be read first.
+// renew creates or renews the lease, and returns it as the server has it now; nil when
+// it has to be read first.
 func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	name, uid := p.cfg.Observer.Name(), p.UID()
 	if last == nil {
@@ -59,11 +59,11 @@ func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coor
 		last, err = p.leases.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			if uid == "" {
-				return nil, nil // a lease without its node would never go
+				return nil, nil // a lease without its node would never be deleted
 			}
 			made, err := p.leases.Create(ctx, p.lease(nil, name, uid), metav1.CreateOptions{})
 			if err != nil {
-				return nil, err // a client returns a lease beside an error too, an empty one
+				return nil, err // with an error, a client returns an empty lease
 			}
 			return made, nil
 		}
@@ -81,7 +81,7 @@ func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coor
 	return is, nil
 }
 
-// lease returns the lease as it has to be, from the one that is there.
+// lease returns the wanted lease, from the existing one.
 func (p *Presence) lease(from *coordinationv1.Lease, name string, uid types.UID) *coordinationv1.Lease {
 	l := from.DeepCopy()
 	if from == nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestF70_AnOutageIsSaidOnce: the address of a watch is another one each time; that the
-// server is away is not.
+// TestF70_AnOutageIsSaidOnce: the address of a watch differs each time, but the failure
+// is the same.
 func TestF70_AnOutageIsSaidOnce(t *testing.T) {
 	var out bytes.Buffer
 	in(t, func(_ *world, cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&out, nil)) }, func(t *testing.T, w *world) {

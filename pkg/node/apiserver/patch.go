@@ -10,8 +10,8 @@ import (
 )
 
 // difference returns the strategic merge patch that makes before's status, labels and
-// annotations those of after. The spec is not the node's to write. Addresses are sent
-// as a whole: merged by their type, the second of one type would be lost.
+// annotations those of after. The spec is not the node's to write. It replaces all
+// addresses: merged by their type, the second of one type would be lost.
 func difference(before, after *v1.Node) ([]byte, error) {
 	want := after.DeepCopy()
 	want.Spec = before.Spec

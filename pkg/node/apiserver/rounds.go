@@ -20,11 +20,11 @@ const (
 	lastRegister  = 7 * time.Second
 )
 
-// rounds registers the node and brings its status up to date until ctx ends. Until
-// the node is ready once, it does so at once when the runtime says so (C-1.25.5).
+// rounds registers the node and updates its status until ctx ends. Until the node was
+// ready once, it sends the status as soon as the runtime is ready (C-1.25.5).
 func (p *Presence) rounds(ctx context.Context) {
 	if p.cfg.Register {
-		p.tell(nil, p.cfg.Observer.New(ctx)) // how the node is at the start, whatever it was before
+		p.tell(nil, p.cfg.Observer.New(ctx)) // the state at the start, whatever it was before
 	}
 	changed := p.cfg.Observer.Changed()
 	for {
@@ -51,8 +51,8 @@ func (p *Presence) rounds(ctx context.Context) {
 	}
 }
 
-// register makes the object, or takes the one that is there, and tries until one is
-// (C-1.25.2). Where others make it, it only looks.
+// register creates the object or takes the existing one, and retries until there is one
+// (C-1.25.2). Without Config.Register it only reads.
 func (p *Presence) register(ctx context.Context) {
 	if !p.cfg.Register {
 		p.note("registration", p.take(ctx))
@@ -70,7 +70,7 @@ func (p *Presence) register(ctx context.Context) {
 			}
 			p.note("registration", nil)
 			return
-		case apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err): // it may be there and not ours to make
+		case apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err): // it may exist
 			if taken := p.take(ctx); taken == nil {
 				p.note("registration", nil)
 				return
@@ -86,7 +86,7 @@ func (p *Presence) register(ctx context.Context) {
 	}
 }
 
-// take goes on with the object that is there.
+// take adopts the existing object.
 func (p *Presence) take(ctx context.Context) error {
 	before, err := p.nodes.Get(ctx, p.cfg.Observer.Name(), metav1.GetOptions{})
 	if err != nil {
@@ -100,7 +100,7 @@ func (p *Presence) take(ctx context.Context) error {
 	return p.send(ctx, before, after, true)
 }
 
-// round brings the status up to date, and tries more than once (C-1.25.4).
+// round updates the status, with several attempts (C-1.25.4).
 func (p *Presence) round(ctx context.Context) {
 	var err error
 	for try := range tries {
@@ -114,7 +114,7 @@ func (p *Presence) round(ctx context.Context) {
 }
 
 // try sends the status if it changed, or was not sent for long (C-1.25.3). The first
-// try trusts the object as it was seen last.
+// attempt uses the last seen object.
 func (p *Presence) try(ctx context.Context, n int) error {
 	before := p.seen.Load()
 	if before == nil {
@@ -159,15 +159,14 @@ func (p *Presence) send(ctx context.Context, before, after *v1.Node, changed boo
 	return nil
 }
 
-// inVain reports whether the server was told after twice, and held before afterwards as
-// it does now: one that does not know a field leaves it out. Then nothing has changed.
+// inVain reports whether after was sent twice and the server kept before both times: a
+// server that does not know a field drops it. Then nothing has changed.
 func (p *Presence) inVain(before, after *v1.Node) bool {
 	return p.last.again && !node.Changed(p.last.said, after) && !node.Changed(p.last.kept, before)
 }
 
-// sent notes what the server made of what it was sent. After a change, the next
-// report comes up to half its period sooner or later, so that a cluster's nodes do
-// not report in step.
+// sent notes the server's result of a patch. After a change, the next report comes up
+// to half its period sooner or later, so that a cluster's nodes do not report in step.
 func (p *Presence) sent(is *v1.Node, changed bool) {
 	p.hear(is)
 	p.reported, p.delay = time.Now(), 0
@@ -182,7 +181,7 @@ func (p *Presence) tell(before, after *v1.Node) {
 	}
 }
 
-// schedulable tells when somebody cordoned the node, or ended that.
+// schedulable reports the event when a client cordoned the node or uncordoned it.
 func (p *Presence) schedulable() {
 	n := p.seen.Load()
 	if n == nil || n.Spec.Unschedulable == p.unschedulable {

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// server is as much of an API server as a node speaks to, without a network, so that
-// time can be the test's. test/nodeapi has a real one.
+// server is a fake of the parts of an API server that a node uses. It needs no network,
+// so it works in a synctest bubble. test/nodeapi has a real one.
 type server struct {
 	t *testing.T
 
@@ -30,11 +30,11 @@ type server struct {
 	node    *v1.Node
 	lease   *coordinationv1.Lease
 	version int
-	history []string // what became of the object, by version
+	history []string // the changes of the object, by version
 	watches map[chan string]bool
 	asked   []call
 	fail    func(verb string) int // a code to answer with instead; nil is none
-	drops   func(*v1.Node)        // takes out of an object what this server does not keep
+	drops   func(*v1.Node)        // removes from an object what this server drops
 }
 
 // call is one request: "create nodes", and when it came.

@@ -93,7 +93,7 @@ func (a *authority) secure(t *testing.T) *server {
 	return s
 }
 
-// lets makes the server refuse whoever is not let in.
+// lets makes the server refuse requests for which in is false.
 func (s *server) lets(in func(r *http.Request) bool) {
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if in(r) {
@@ -104,8 +104,8 @@ func (s *server) lets(in func(r *http.Request) bool) {
 	})
 }
 
-// A token that expires is told in words; a new one in its file is used at the
-// next try, without a restart.
+// The source reports a token that expired; it uses a new one in its file at the next
+// attempt, without a restart.
 func TestF72_ExpiredTokenIsReadAgain(t *testing.T) {
 	a := newAuthority(t)
 	s := a.secure(t)

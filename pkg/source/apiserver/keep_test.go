@@ -157,8 +157,8 @@ func TestF70_BusyServerIsAskedForTheSameWatch(t *testing.T) {
 	}
 }
 
-// What a server says that it no longer knows, and what it will not have watched, is
-// listed: by each who was told so, once.
+// Where a server answers that a version has expired, or refuses a watch, each reflector
+// that got this answer lists, once.
 func TestF71_OnlyDoubtMakesAList(t *testing.T) {
 	status := func(code int) func(*server) {
 		return func(s *server) {
@@ -204,7 +204,8 @@ func TestF71_OnlyDoubtMakesAList(t *testing.T) {
 	}
 }
 
-// What goes on long after the server's last word is listed: who knows what was lost.
+// After a long gap since the server's last answer the source lists: events may have
+// been lost.
 func TestF71_LongGapIsListed(t *testing.T) {
 	s, _ := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.Doubt = 0 })
 	had := s.count(listsOf("secrets"))
@@ -212,8 +213,9 @@ func TestF71_LongGapIsListed(t *testing.T) {
 	s.waits(t, had+1, listsOf("secrets"))
 }
 
-// A server whose data were set back agrees to a watch of the future and says nothing:
-// the pods' watch finds out, and what pods use is listed anew with them.
+// A server whose data were restored accepts a watch of a future version and sends
+// nothing: the pods' watch finds that out, and the objects that pods use are listed
+// again with them.
 func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
 	s, l := keeping(t, gathers)
 	s.change(func() { s.rv = 900; s.puts(boundPod("two", "x")); s.keeps("secrets", secret("c", "2")) })

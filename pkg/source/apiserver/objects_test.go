@@ -167,8 +167,8 @@ func TestC_1_38_10_ImmutableObjectsAreNotWatched(t *testing.T) {
 	}
 }
 
-// What the server does not let us read is not there, is told, and is read once we
-// may; a pod does not wait for it.
+// An object that the node may not read counts as missing, is reported, and is read once
+// the node may; a pod does not wait for it.
 func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
 	s := newServer(t)
 	s.keep("secrets", secret("a", "hunter2"))
@@ -196,8 +196,8 @@ func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
 	becomes(t, l, "secret/default/a=hunter2")
 }
 
-// A server that says nothing of an object holds pods up for a moment only, and
-// nobody takes the object for gone.
+// A server that does not answer about an object delays pods only for a moment, and the
+// object does not count as deleted.
 func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))

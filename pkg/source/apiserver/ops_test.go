@@ -126,8 +126,8 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	})
-	// The new one is rejected: that must not keep the old one, which the server
-	// has deleted, and the rejection is told.
+	// The new one is rejected: that must not keep the old one, which the server has
+	// deleted, and the source reports the rejection.
 	for _, missed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Rejected,missed=%v", missed), func(t *testing.T) {
 			s := newServer(t)

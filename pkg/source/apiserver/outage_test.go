@@ -108,9 +108,9 @@ func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 	}
 }
 
-// An outage is told once, in words, with nothing of what was sent or received;
-// the pods stand, and coming back costs no list: the watch goes on, and one page says
-// that it may.
+// The source reports an outage once, without any content of requests or answers. The
+// pods stay, and the return needs no full list: the watch continues after one page
+// confirms the version.
 func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"), boundPod("two", "x"))
@@ -217,7 +217,7 @@ func TestBurstIsOneSet(t *testing.T) {
 	}
 }
 
-// A steady stream of events is told as it comes, not when it ends.
+// A steady stream of events is yielded while it lasts, not only when it ends.
 func TestSteadyEventsAreNotWithheld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor}

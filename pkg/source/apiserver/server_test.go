@@ -42,11 +42,11 @@ const (
 	magic        = "k8s\x00"
 )
 
-// server speaks as much of an API server as the source asks for, and lies on
-// demand. It keeps to the resource versions' order unless told otherwise.
+// server is a fake of the parts of an API server that the source uses, and gives false
+// answers on demand. It keeps the order of resource versions by default.
 type server struct {
 	*httptest.Server
-	json bool // speak JSON instead of protobuf
+	json bool // use JSON instead of protobuf
 
 	mu        sync.Mutex    // guards what follows
 	more      chan struct{} // capacity 0, closed at the next change
@@ -166,7 +166,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.asked = append(s.asked, r)
 	answer, cut := s.answer, s.cut
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	sent := 0 // of the log, as it is now: what is told from here on is for this watch
+	sent := 0 // of the current log: later entries are for this watch
 	for sent < len(s.log) && s.log[sent].rv <= from {
 		sent++
 	}

@@ -1,14 +1,14 @@
 // Package etcd reads manifests from etcd v3: each key below a prefix is one
 // manifest file. It is the fourth source of the first kubelets (C-1.9).
 //
-// A session with one member lists the keys at one revision, reads the values
-// that changed since the session before, and watches from the next revision on.
-// It speaks etcd's own protocol without etcd's client library, whose watches
-// come back by themselves: after a restoration they wait in silence for a
-// revision that lies in the past.
+// A session with one member lists the keys at one revision, reads the values that
+// changed since the session before, and watches from the next revision on. It uses
+// etcd's protocol without etcd's client library, whose watches reconnect by themselves:
+// after a restore from a backup they wait, without an error, for a revision from before
+// it.
 //
-// The one rule: only a whole, linearizable list removes a key, and only when
-// it agrees with what was seen before; else it takes two.
+// The one rule: only a complete, linearizable list removes a key. If it contradicts
+// earlier reads, it takes two.
 package etcd
 
 import (
@@ -48,23 +48,23 @@ type Config struct {
 	// Prefix is the directory of the keys; "/pods" and "/pods/" mean the same,
 	// and neither means "/pods2/a".
 	Prefix string
-	// CAFile holds the authorities that https members are checked against, as
-	// PEM; "" is the system's. CertFile and KeyFile are what members are shown.
-	// All three are read anew for every connection (F72).
+	// CAFile holds the authorities that https members are checked against, as PEM; ""
+	// is the system's. CertFile and KeyFile are the client certificate. All three are
+	// read again for every connection (F72).
 	CAFile, CertFile, KeyFile string
-	// Username with the password in PasswordFile is who asks; that file, too,
-	// is read anew for every connection.
+	// Username with the password in PasswordFile is the etcd user; that file, too, is
+	// read again for every connection.
 	Username, PasswordFile string
-	// Parse decodes a value; the second result is what it passed over on
-	// purpose. It is called by one goroutine at a time.
+	// Parse decodes a value; the second result is what it skipped on purpose. One
+	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log hears of sessions, at debug; nil is silence.
+	// Log receives sessions, at debug; nil discards them.
 	Log *slog.Logger
 	// Timeout bounds one answer; zero is 10 s, longer than a member without a
 	// leader takes to say so.
 	Timeout time.Duration
-	// Confirm is how long a list that contradicts what was seen before must
-	// stand before it is believed; zero is 5 s (F71).
+	// Confirm is how long a list that contradicts earlier reads must hold before it is
+	// accepted; zero is 5 s (F71).
 	Confirm time.Duration
 	// UserAgent names the program to the members.
 	UserAgent string
@@ -168,7 +168,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		s.warn()
 		r := newReader(s, yield)
-		next := rand.N(len(s.members)) // a fleet spreads over the members
+		next := rand.N(len(s.members)) // nodes spread over the members
 		var failing, flapping time.Duration
 		for {
 			start := time.Now()
@@ -194,7 +194,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// warn says what a password on the wire costs.
+// warn logs that a password is sent unencrypted.
 func (s *Source) warn() {
 	for _, e := range s.members {
 		if !e.secure && !e.near && (s.cfg.Username != "" || e.user != "") {

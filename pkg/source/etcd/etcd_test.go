@@ -445,7 +445,7 @@ func (h *hostile) Range(_ context.Context, r *etcdserverpb.RangeRequest) (*etcds
 }
 
 // TestSets_EndlessKeys_AreNotRead: an attacker writes keys below the prefix without
-// end. The reason is told, what stood stands, and little is asked for.
+// end. The source reports the reason, keeps its last good set, and reads little.
 func TestSets_EndlessKeys_AreNotRead(t *testing.T) {
 	t.Parallel()
 	readsAtMost(t, &hostile{keys: 2 * mostKeys, bytes: 1}, 1+mostKeys/keysPage)

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// known is what was seen of the keys: every event up to a revision. It belongs
-// to one goroutine.
+// known is the state of the keys after every event up to a revision. It belongs to one
+// goroutine.
 type known struct {
 	cluster  uint64
 	revision int64 // 0 is nothing seen yet
@@ -23,8 +23,8 @@ type known struct {
 	bytes    int // of all keys' values
 }
 
-// What is read of one source. The owner of a prefix, which needs none of the node, could else
-// fill the agent's memory; no node has pods for a tenth of it.
+// The limits of one source. The owner of a prefix, who needs no rights on the node,
+// could otherwise fill the agent's memory; no node has pods for a tenth of it.
 const (
 	mostKeys  = 50_000
 	mostBytes = 256 << 20
@@ -32,7 +32,7 @@ const (
 
 var errTooMuch = fmt.Errorf("there are more than %d keys, or more than %d MiB in them, below the prefix", mostKeys, mostBytes>>20)
 
-// tooMuch reports whether more was seen than is read.
+// tooMuch reports whether the keys exceed the limits.
 func (k *known) tooMuch() bool { return len(k.keys) > mostKeys || k.bytes > mostBytes }
 
 // held is one key's value.
@@ -63,7 +63,7 @@ type change struct {
 	tooLarge bool // value did not fit into an answer
 }
 
-// sum returns what tells values apart.
+// sum returns a hash of the value.
 func (c change) sum() [sha256.Size]byte {
 	if c.tooLarge {
 		return [sha256.Size]byte{}
@@ -73,10 +73,9 @@ func (c change) sum() [sha256.Size]byte {
 
 const otherHistory = "its history is another than before"
 
-// contradicts says how a listing denies what was seen; "" when it goes on from
-// there. A cluster that was restored from a backup has another ID, an older
-// revision, or, once it was written to again, keys from before our revision
-// that we never saw.
+// contradicts returns how a listing contradicts earlier reads; "" when it does not. A
+// cluster that was restored from a backup has another ID, an older revision, or, once
+// it was written to again, keys from before our revision that we never saw.
 func (k *known) contradicts(l listing) string {
 	switch {
 	case k.revision == 0:
@@ -134,14 +133,14 @@ func (k *known) events(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Even
 			changes[i] = c
 		}
 	}
-	if len(batch) == 0 { // a word about progress
+	if len(batch) == 0 { // a progress notification
 		last = max(last, header.GetRevision())
 	}
 	k.revision = last
 	return changes
 }
 
-// put notes a key's value and reports whether it is another than before.
+// put notes a key's value and reports whether it changed.
 func (k *known) put(c change) bool {
 	was, there := k.keys[c.key]
 	is := held{c.modified, c.sum(), len(c.value)}
@@ -156,7 +155,7 @@ func (k *known) forget(key string) {
 	delete(k.keys, key)
 }
 
-// passedOver says why a key is not read; "" when it is. The rules are those of
+// passedOver returns why a key is not read; "" when it is. The rules are those of
 // files, but a key needs no extension.
 func passedOver(key, prefix string) string {
 	if !utf8.ValidString(key) || strings.ContainsFunc(key, unicode.IsControl) {
@@ -179,7 +178,7 @@ func passedOver(key, prefix string) string {
 	return ""
 }
 
-// skipped is what is said of a key that is passed over.
+// skipped is the notice about a key that is not read.
 func skipped(key, why string) pod.Problem {
 	if !utf8.ValidString(key) {
 		key = strconv.Quote(key)

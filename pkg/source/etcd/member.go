@@ -151,8 +151,8 @@ func readPassword(file string) (string, error) {
 	return password, nil
 }
 
-// with returns ctx with what every request says: who asks, and that a member
-// without a leader is of no use.
+// with returns ctx with the metadata of every request: the user's token, and that the
+// member must have a leader.
 func (m *member) with(ctx context.Context) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
 	if m.token != "" {
@@ -161,8 +161,7 @@ func (m *member) with(ctx context.Context) context.Context {
 	return ctx
 }
 
-// read asks for a range of keys, always linearizably. The error is not yet in
-// words.
+// read reads a range of keys, always linearizably. Its error is raw: see words.
 func (m *member) read(ctx context.Context, q *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(m.with(ctx), m.cfg.Timeout)
 	defer cancel()
@@ -265,7 +264,7 @@ type watcher struct {
 	cancel context.CancelFunc
 }
 
-// watch begins a watch of [from, end) with what happened at revision.
+// watch begins a watch of [from, end) at revision.
 func (m *member) watch(ctx context.Context, from, end string, revision int64) (*watcher, error) {
 	ctx, cancel := context.WithCancel(m.with(ctx))
 	slow := time.AfterFunc(m.cfg.Timeout, cancel) // the stream itself has no end
@@ -296,8 +295,8 @@ func (m *member) watch(ctx context.Context, from, end string, revision int64) (*
 
 func (w *watcher) close() { w.cancel() }
 
-// next waits for the next answer: a batch of events, or none and how far the
-// member is. A batch that comes in parts is one.
+// next waits for the next answer: a batch of events, or none and the member's revision.
+// It joins a batch that comes in parts.
 func (w *watcher) next() (*etcdserverpb.ResponseHeader, []*mvccpb.Event, error) {
 	var batch []*mvccpb.Event
 	size := 0

@@ -15,8 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// reader is what one run of Sets knows. It belongs to the goroutine that
-// ranges.
+// reader is the state of one run of Sets. It belongs to the goroutine that ranges.
 type reader struct {
 	*Source
 	yield func(source.Snapshot, error) bool
@@ -32,7 +31,7 @@ type reader struct {
 	doubt *doubt
 }
 
-// doubt is a listing that contradicts what was seen, and since when it stands.
+// doubt is a listing that contradicts earlier reads, and since when.
 type doubt struct {
 	listing
 	since time.Time
@@ -54,8 +53,8 @@ func (r *reader) pause(retry time.Duration) time.Duration {
 	return wait
 }
 
-// cannot yields that the source could not look, once per reason. It reports
-// whether the caller goes on.
+// cannot yields why the source could not be read, once per reason. It reports whether
+// the caller continues.
 func (r *reader) cannot(err error) bool {
 	if err.Error() == r.said {
 		return true
@@ -65,8 +64,7 @@ func (r *reader) cannot(err error) bool {
 	return !r.left
 }
 
-// tell yields the set where it says anything new. It reports whether the caller
-// goes on.
+// tell yields the set if it changed. It reports whether the caller continues.
 func (r *reader) tell() bool {
 	if r.skips {
 		r.set.Skip(slices.Collect(maps.Values(r.skipped)))
@@ -80,8 +78,8 @@ func (r *reader) tell() bool {
 	return !r.left
 }
 
-// session looks at one member until it cannot any more, and returns why.
-// looked reports whether it could at all.
+// session reads one member until that fails, and returns why. looked reports whether it
+// succeeded at all.
 func (r *reader) session(ctx context.Context, e endpoint) (looked bool, why error) {
 	m, err := r.dial(e, r.heard)
 	if err != nil {
@@ -127,7 +125,7 @@ func (r *reader) list(ctx context.Context, m *member) error {
 	}
 	r.cfg.Log.Debug("Listed etcd's keys", "member", m.address, "prefix", r.prefix, "revision", l.revision, "keys", len(l.keys), "changed", len(want))
 	if err := r.values(ctx, m, l, want); err != nil {
-		return err // the set was not told, and what was seen still holds
+		return err // the set was not yielded, and earlier reads still hold
 	}
 	for _, key := range r.seen.missing(l) {
 		r.remove(key)
@@ -161,9 +159,9 @@ func (r *reader) values(ctx context.Context, m *member, l listing, want []int) e
 	return err
 }
 
-// remembers asks the member for the keys as we saw them last, before it may take
-// any away, and says how it denies them. A member that has forgotten that
-// revision denies nothing.
+// remembers reads the member's keys at the last known revision, before its list may
+// remove any, and returns how they differ. A member that has compacted that revision
+// gives no contradiction.
 func (r *reader) remembers(ctx context.Context, m *member) (string, error) {
 	then, err := m.keys(ctx, r.prefix, r.end, r.seen.revision)
 	switch {
@@ -177,10 +175,10 @@ func (r *reader) remembers(ctx context.Context, m *member) (string, error) {
 	return r.seen.contradicts(then), nil
 }
 
-// judge decides about a listing that contradicts what was seen: the cluster was
-// restored, or the member is none of ours. It is believed at once where it
-// removes and changes nothing, and else when a second one, a while later, goes
-// on from the first and misses the same keys (F71).
+// judge decides about a listing that contradicts earlier reads: the cluster was
+// restored, or the member belongs to another cluster. judge accepts it at once where it
+// removes and changes nothing, and otherwise when a later one continues the first and
+// lacks the same keys (F71).
 func (r *reader) judge(ctx context.Context, m *member, l listing, why string) error {
 	if r.confirmed(l) {
 		return nil
@@ -205,8 +203,8 @@ func (r *reader) judge(ctx context.Context, m *member, l listing, why string) er
 	return errors.New(why + ", as after a restoration; nothing is removed before a second look says the same")
 }
 
-// follows reports whether l goes on from the doubtful listing, and misses no
-// key of ours that that one had.
+// follows reports whether l continues the doubtful listing, and has all of our keys
+// that that one had.
 func (r *reader) follows(l listing) bool {
 	first := known{cluster: r.doubt.cluster, revision: r.doubt.revision, keys: map[string]held{}}
 	for _, e := range r.doubt.keys {
@@ -253,8 +251,8 @@ func (r *reader) remove(key string) {
 	r.set.Remove(key)
 }
 
-// watch brings the set up to date with every answer of the member's watch, and
-// returns why it ended.
+// watch updates the set with every answer of the member's watch, and returns why it
+// ended.
 func (r *reader) watch(ctx context.Context, m *member) error {
 	w, err := m.watch(ctx, r.prefix, r.end, r.seen.revision+1)
 	if err != nil {

@@ -29,7 +29,7 @@ type wire struct {
 	secure   bool
 	cause    atomic.Pointer[error]
 	up       atomic.Bool // the handshake was finished
-	answered bool        // this or another member has spoken; written by the reading goroutine
+	answered bool        // this or another member has answered; written by the reading goroutine
 }
 
 func (w *wire) note(err error) {
@@ -143,8 +143,7 @@ func (m *member) refused(reason string) error {
 	return errors.New("the member has ended the watch")
 }
 
-// words puts err into a short sentence that holds nothing but what is known
-// here: neither keys, values nor whom we said we are.
+// words converts err to a short text without keys, values or credentials.
 func (m *member) words(err error) error {
 	known := rpctypes.Error(err)
 	for _, w := range serverWords {

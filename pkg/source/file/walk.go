@@ -216,7 +216,7 @@ func (w *walker) judgeDirectory(path string, st *state) complaint {
 	if path == w.root || above == nil || above.turn != w.turn {
 		return w.cfg.judgeWay(path, st)
 	}
-	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // Say reports the one above already
+	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // reported above
 		return c
 	}
 	return above.complaint.of(filepath.Dir(path))

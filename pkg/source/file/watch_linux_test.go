@@ -108,7 +108,7 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	l := sourcetest.Listen(t, b)
 	l.Set()
 	b.put("a.yaml", "pod one y\n")
-	wait.True(t, "the change is read", func() bool { return b.parsed.Load() == 3 }) // from now on the test does not receive
+	wait.True(t, "the change is read", func() bool { return b.parsed.Load() == 3 }) // it receives no more
 	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	ok(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(limit)))

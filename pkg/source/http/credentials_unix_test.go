@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A pipe holds up nobody.
+// A named pipe does not block the source.
 func TestCredentialsAreRegularFiles(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {

@@ -49,10 +49,10 @@ func versionOf(f source.File) version {
 // may be said as often as it comes.
 func harmless(f source.File) bool { return f.Whole && len(f.Pods)+len(f.Objects) == 0 }
 
-// pacer decides when a version that is served comes into force (F63). One that
-// was not in force lately does at once, and so does the first return to one that
-// was: somebody has rolled back. From then on the version in force is held, for
-// two polls at first and longer with every return:
+// pacer decides when a served version takes effect (F63). A version that was not in
+// force lately does at once, and so does the first return to an earlier one, which is a
+// rollback. From then on the version in force is held, for two polls at first and
+// longer with every return:
 //
 //	served              returns   in force for   then
 //	the one in force    any       any            after calm, what was before is forgotten

@@ -72,7 +72,7 @@ func TestF63_FlappingContentIsHeldLongerAndLonger(t *testing.T) {
 	if polls < 300 || len(at) < 20 || len(at) > 30 {
 		t.Fatalf("%d polls, %d changes in two hours: %v", polls, len(at), at)
 	}
-	// B is new, and A again may be somebody who rolls back.
+	// B is new, and A again may be a rollback.
 	for i, least := range []int{0, 18, 40, 80, 160, 300, 300, 300} {
 		if i == 0 {
 			continue
@@ -127,8 +127,7 @@ func TestF63_SettlingOnTheVersionInForceClearsTheError(t *testing.T) {
 	}
 }
 
-// One return is somebody who rolls back, and whoever does so again later is not
-// made to wait.
+// One return is a rollback, and a later one does not wait either.
 func TestF63_RollingBackIsApplied(t *testing.T) {
 	words, _ := listens(t, 2*time.Hour, func(_ int, since time.Duration) string {
 		return fmt.Sprintf("pod one %c", 'A'+int(since/(10*time.Minute))%2)

@@ -50,12 +50,11 @@ type Config struct {
 	CheckFrequency time.Duration
 	// Timeout bounds one request, its body included; zero is 10 s (C-1.7.1).
 	Timeout time.Duration
-	// CAFile holds the certificates, PEM, of the authorities that the server's is
-	// to be signed by; "" is the system's. CertFile and KeyFile hold, PEM, what
-	// this node shows the server; both or neither. All are read again before each
-	// request, and the connection is made anew when they changed, so they may be
-	// rotated; one that cannot be used is "I could not look". They are not read
-	// for an http URL.
+	// CAFile holds the certificates, PEM, of the authorities that the server's is to be
+	// signed by; "" is the system's. CertFile and KeyFile hold, PEM, the client
+	// certificate; both or neither. All are read again before each request, and a
+	// change opens a new connection, so they may be rotated; an unusable one is an
+	// error of the source. They are not read for an http URL.
 	CAFile, CertFile, KeyFile string
 	// Client is used for its Transport and Jar, and the files above are not; nil
 	// is a transport of its own.
@@ -238,7 +237,7 @@ func (p *poller) poll(ctx context.Context) error {
 	p.have, p.sum, p.shown, p.doubted = true, sum, false, [sha256.Size]byte{}
 	p.read, p.notices = read, notices
 	p.version = versionOf(p.read)
-	// All that is told of a body (F61).
+	// The log contains only this of a body (F61).
 	p.cfg.Log.Debug("Read another document", "url", p.name, "bytes", len(body), "sha256", hex.EncodeToString(sum[:]),
 		"pods", len(p.read.Pods), "problems", len(p.read.Problems))
 	return p.apply(start)

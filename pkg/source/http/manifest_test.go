@@ -127,8 +127,8 @@ func TestF60_OnlyAnExplicitEmptyListIsNothing(t *testing.T) {
 	}
 }
 
-// Whatever is in a body, only the names and field values that a person needs to
-// mend it are told, never a Secret's data, an environment or a whole line.
+// The log contains only the names and field values of a body that a person needs to
+// repair it, never a Secret's data, an environment or a whole line.
 func TestF61_NoBodyIsLogged(t *testing.T) {
 	const canary = "s3cr3t-4f1d"
 	var log said.Log

@@ -58,8 +58,8 @@ func ownTransport(config *tls.Config) *nethttp.Transport {
 }
 
 // within returns c as a client that stays at its origin. Redirects elsewhere are
-// errors: headers may carry credentials, and whoever answers decides what runs
-// on this node.
+// errors: headers may carry credentials, and the answering server decides what runs on
+// this node.
 func (s *Source) within(c nethttp.Client) *nethttp.Client {
 	c.Timeout = 0 // the request's context has it
 	c.CheckRedirect = func(next *nethttp.Request, via []*nethttp.Request) error {

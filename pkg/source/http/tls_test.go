@@ -202,8 +202,8 @@ func TestRotatedCredentialsAreUsed(t *testing.T) {
 	l.Set().Holds(t, "first")
 	show("second")
 	l.Set().Holds(t, "second")
-	// The authority is replaced: first nobody trusts the server, then the new one
-	// is written.
+	// The authority is replaced: first the source does not trust the server, then the
+	// new CA is written.
 	put(t, at("ca"), issue(t, nil, named("ca")).certPEM())
 	if err := l.Error(); err.Error() != "certificate signed by unknown authority" {
 		t.Errorf("error %q", err)

@@ -47,9 +47,9 @@ func New(in io.Reader, parse Parser, limit int64) *Source {
 // Name returns "stdin:-".
 func (s *Source) Name() string { return "stdin:-" }
 
-// Sets implements source.Source. It yields one set, or one error, and ends. On
-// Linux an *os.File is left as soon as ctx is done, though nobody writes to it;
-// another reader, and any elsewhere, is left at its next read.
+// Sets implements source.Source. It yields one set, or one error, and ends. On Linux
+// Sets stops reading an *os.File as soon as ctx is done, even without input; any other
+// reader, and any reader on other systems, at its next read.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		data, err := s.read(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/stdin"
 )
 
-// Nobody ever writes to the pipe and nobody closes it.
+// The pipe has no writer that writes or closes.
 func TestEndsWithTheContextWhileWaitingForInput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

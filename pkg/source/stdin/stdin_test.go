@@ -93,7 +93,7 @@ func TestEmptyInputIsAProblem(t *testing.T) {
 	l.Ended()
 }
 
-// Half of the input is a valid manifest; only the whole is told.
+// Half of the input is a valid manifest; the source yields only the whole.
 func TestF40_NothingIsSaidBeforeTheEnd(t *testing.T) {
 	r, w := io.Pipe()
 	l := sourcetest.Listen(t, stdin.New(r, parse, 0))
