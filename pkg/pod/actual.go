@@ -15,8 +15,8 @@ const (
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"
 	LabelPodUID        = "io.kubernetes.pod.uid"
 	LabelContainerName = "io.kubernetes.container.name"
-	// LabelNode carries the node name. Only what carries it with our node's
-	// name is ever touched.
+	// LabelNode carries the node name. nodectl changes only sandboxes and containers
+	// that carry it with this node's name.
 	LabelNode = "nodectl.dev/node"
 
 	AnnotationContainerHash   = "io.kubernetes.container.hash"         // Spec.ContainerHash
@@ -41,19 +41,19 @@ const (
 	AnnotationConfigMirror = "kubernetes.io/config.mirror"
 )
 
-// Actual ("have") is what the runtime shows for one key, read now. It is never
-// kept as truth beyond the decision it was read for.
+// Actual ("have") is what the runtime shows for one key, read now. It is used only for
+// the decision it was read for.
 type Actual struct {
 	Key
 	UID string
 	// Sandbox is the newest sandbox (by attempt, then creation time); nil when
 	// there is none.
 	Sandbox *Sandbox
-	// Containers holds the newest record per container name, whatever sandbox
-	// it belongs to (compare Container.SandboxID with Sandbox.ID).
+	// Containers holds the newest CRI container per container name, of any sandbox
+	// (compare Container.SandboxID with Sandbox.ID).
 	Containers map[string]Container
-	// Dead holds every older record of a container, newest first, whatever its
-	// state; a running one in here is a second life that must be stopped.
+	// Dead holds every older CRI container, newest first, in any state; a running one
+	// in here is a duplicate that must be stopped.
 	Dead []Container
 	// Older holds every other sandbox, newest first.
 	Older []Sandbox
@@ -81,7 +81,7 @@ type Sandbox struct {
 	Annotations map[string]string
 }
 
-// ContainerState is the runtime's word for a container.
+// ContainerState is the state of a container in the runtime.
 type ContainerState int
 
 const (
@@ -95,7 +95,7 @@ func (s ContainerState) String() string {
 	return [...]string{"unknown", "created", "running", "exited"}[s]
 }
 
-// Container is one record of one container.
+// Container is one CRI container.
 type Container struct {
 	ID, Name, SandboxID string
 	State               ContainerState
@@ -112,20 +112,19 @@ type Container struct {
 	// is the termination message (C-1.26.11) where there is one, else the runtime's.
 	Reason, Message string
 	LogPath         string // on the node, absolute; "" when it has none
-	// Resources is AnnotationResources: what it was made with.
+	// Resources is AnnotationResources: those it was created with.
 	Resources string
 	// StopSignal is the signal that ends it, as the API writes it; "" is unknown.
 	StopSignal string
-	// User is who its first process is; nil where the runtime does not say.
+	// User is the user of its first process; nil where the runtime does not report it.
 	User *v1.LinuxContainerUser
-	// Recursive are the paths of its mounts that are read-only with all that is
-	// mounted beneath.
+	// Recursive are the paths of its recursively read-only mounts.
 	Recursive []string
-	// PreStop is AnnotationPreStop: the hook of a container whose spec is lost.
+	// PreStop is AnnotationPreStop, for a container whose spec is lost.
 	PreStop *v1.LifecycleHandler
 }
 
-// MayRun reports whether the container runs, as far as the runtime knows.
+// MayRun reports whether the container is running or in an unknown state.
 func (c Container) MayRun() bool { return c.State == StateRunning || c.State == StateUnknown }
 
 // Health is the probe statuses of one pod, by container name. A missing name has no
@@ -147,45 +146,44 @@ const (
 	Startup   ProbeKind = "startup"
 )
 
-// Verdict is a probe's published result (C-1.29.8) for one container's life.
+// Verdict is a probe's status (C-1.29.8) for one container ID.
 type Verdict struct {
 	ContainerID string
 	OK          bool
-	Message     string // why not; empty when OK
+	Message     string // the cause of a failure; empty when OK
 }
 
-// Trouble is why something of a pod could not be done: the word that becomes a
-// container's waiting reason (C-1.22.9), the text, and when it is tried again.
+// Trouble is a failed operation of a pod: its reason, which becomes a container's
+// waiting reason (C-1.22.9), its message, and the time of the next attempt.
 type Trouble struct {
 	Reason, Message string
 	Count           int       // failures in a row
 	Until           time.Time // not tried before; zero: at once
-	Final           bool      // waiting cannot mend it: a person has to
+	Final           bool      // a retry cannot succeed: a person has to act
 }
 
-// ErrUnavailable is what every verb and look of the runtime adapter wraps when
-// the runtime does not answer at all: nothing is known, and nothing is the
-// pod's fault.
+// ErrUnavailable is wrapped by every error of the runtime adapter when the runtime does
+// not answer at all: the state is unknown, and the pod is not the cause.
 var ErrUnavailable = errors.New("container runtime does not answer")
 
-// ErrTimeout is what they wrap when the runtime took a call and did not answer it within
-// its time: what was asked for may be done all the same.
+// ErrTimeout is wrapped when the runtime accepted a call and did not answer in time:
+// the call may still take effect.
 var ErrTimeout = errors.New("container runtime did not answer in time")
 
-// StartError is what the runtime adapter returns when a pod or container
-// cannot be made; Reason is one of C-1.22.9's words or FailedCreatePodSandBox.
+// StartError is the runtime adapter's error when a sandbox or container cannot be
+// created; Reason is a waiting reason (C-1.22.9) or FailedCreatePodSandBox.
 type StartError struct {
 	Reason string
 	Err    error
-	// Final says that waiting cannot mend it (ErrImageNeverPull,
-	// InvalidImageName, CreateContainerConfigError).
+	// Final says that a retry cannot succeed (ErrImageNeverPull, InvalidImageName,
+	// CreateContainerConfigError).
 	Final bool
 }
 
 func (e *StartError) Error() string { return e.Reason + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Mount is one mount of a container, ready to hand to the runtime.
+// Mount is one mount of a container, ready for the runtime.
 type Mount struct {
 	HostPath, ContainerPath string
 	ReadOnly                bool
@@ -198,24 +196,24 @@ type Mount struct {
 	Image, SubPath string
 }
 
-// CreateRequest is one container to make.
+// CreateRequest is one container to create.
 type CreateRequest struct {
 	Want      *Spec
 	Container string
 	Sandbox   *Sandbox
 	Attempt   uint32 // the restart count
-	Streak    int    // crashes in a row before this life
+	Streak    int    // crashes in a row before this container
 	Place     Place
-	// Env is the whole environment with values in place (Environment), Mounts are
-	// all mounts but that of the termination message.
+	// Env is the whole environment with all values (Environment), Mounts are all mounts
+	// except that of the termination message.
 	Env    []v1.EnvVar
 	Mounts []Mount
 }
 
-// RuntimeReady is the runtime's word about itself.
+// RuntimeReady is the readiness that the runtime reports.
 type RuntimeReady struct {
 	Runtime, Network bool
-	// RuntimeMessage and NetworkMessage say why not.
+	// RuntimeMessage and NetworkMessage explain a missing readiness.
 	RuntimeMessage, NetworkMessage string
 }
 
@@ -236,12 +234,12 @@ type HookRequest struct {
 	Warn        Warn
 }
 
-// ProbeWarning is what a probe that succeeds has to tell all the same.
+// ProbeWarning is the warning of a probe that succeeds.
 type ProbeWarning struct{ Message string }
 
 func (e *ProbeWarning) Error() string { return e.Message }
 
-// ProbeFailure is the container's own answer to a probe: not well.
+// ProbeFailure means that the container answered the probe with a failure.
 type ProbeFailure struct{ Message string }
 
 func (e *ProbeFailure) Error() string { return e.Message }

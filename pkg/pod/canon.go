@@ -9,12 +9,12 @@ import (
 	"strconv"
 )
 
-// The canonical form of a value is JSON: what is set in it and nothing else,
-// objects by sorted keys, lists without an order sorted. Hashes are made of it:
-// no byte of it may change within one version of them. It is written straight from
-// the value, because every pod that is read needs several.
+// The canonical form of a value is JSON: only the fields that are set, objects by
+// sorted keys, lists without an order sorted. Hashes are computed from it: no byte of
+// it may change within one hash version. It is written directly from the value, because
+// every pod that is read needs several.
 
-// keep says whether a plain value belongs into a canonical form, by its row.
+// keep reports, by its row, whether a plain value is part of a canonical form.
 type keep func(*Field) bool
 
 func everything(*Field) bool    { return true }
@@ -23,8 +23,8 @@ func replacesContainer(f *Field) bool {
 	return f != nil && f.Restart == RestartContainer
 }
 
-// replacedV1 is replacesContainer by the rules of hash version v1, by which
-// other resources were another container.
+// replacedV1 is replacesContainer of hash version v1, where a change of resources
+// replaced the container.
 func replacedV1(f *Field) bool {
 	return f != nil && (f.Restart == RestartContainer || f.Restart == Resize)
 }
@@ -70,7 +70,7 @@ func (n *fieldNode) appendPlain(b []byte, v reflect.Value, pointer bool, k keep)
 	return appendJSON(b, v.Interface()), true
 }
 
-// isDefault reports whether v is the value that says the same as none.
+// isDefault reports whether v is the default value, which equals an absent one.
 func (n *fieldNode) isDefault(v reflect.Value) bool {
 	if n.row == nil || n.row.Default == nil {
 		return false

@@ -19,28 +19,28 @@ const (
 	KindClaim     = "PersistentVolumeClaim"
 )
 
-// AnnotationRestartOnChange, "true" on a pod, has a change of the ConfigMaps and
-// Secrets that a container uses, by its environment or its mounts, restart that
-// container as an edit of its definition does; of an init container's, the pod.
-// To write the annotation restarts, once, what uses any.
+// AnnotationRestartOnChange, "true" on a pod: a change of a ConfigMap or Secret that a
+// container uses, by its environment or its mounts, restarts that container as an edit
+// of its definition does; for an init container, the pod. Adding the annotation
+// restarts, once, all containers that use any.
 const AnnotationRestartOnChange = "nodectl.dev/restart-on-change"
 
 // Ref is one place in a pod that names a config object of its namespace.
 type Ref struct {
 	Kind, Name string
-	// Key is the one key that is asked for, "" for the object as a whole.
+	// Key is the key that the place names, "" for the whole object.
 	Key string
 	// Optional says that the pod runs without it.
 	Optional bool
-	// Container names the container whose environment asks, Volume the volume; both
-	// are empty for a pull secret.
+	// Container is the container of an environment, Volume the volume; both are empty
+	// for a pull secret.
 	Container, Volume string
 	// Path is the field, as "spec.containers[0].env[1].valueFrom.secretKeyRef".
 	Path string
 }
 
-// MaxObjects is how many config objects a pod of an API server may name. Each is read by a
-// list and a watch of its own; no honest pod comes near.
+// MaxObjects is how many config objects a pod of an API server may name. Each needs its
+// own list and watch; ordinary pods name far fewer.
 const MaxObjects = 1000
 
 // Refs returns every place in p that names a ConfigMap, a Secret or a claim, in
@@ -132,23 +132,23 @@ func (o ObjectID) compare(p ObjectID) int {
 // String returns "configmap/web".
 func (o ObjectID) String() string { return strings.ToLower(o.Kind) + "/" + o.Name }
 
-// Data is what a pod is bound to: the config objects it names, as they stood when
-// it was merged. It is immutable. A nil Data has nothing.
+// Data is the config objects that a pod is bound to: those it names, as they were when
+// it was merged. It is immutable. A nil Data has none.
 type Data struct {
 	objects map[ObjectID]*Object // nil where only sums were kept
-	// Sums tells what the objects held without telling it, in order. It is what a
-	// record keeps of Data.
+	// Sums are checksums of the objects' contents, in order. A record keeps only these
+	// of Data.
 	Sums []ObjectSum
 	// Unbound holds the hashes that the spec had before it was bound, by container
 	// name, "" for the sandbox; nil where binding changed none.
 	Unbound map[string]string
 }
 
-// NewData returns what a pod is bound to by these objects, of which no two have
-// one kind and name; nil for none.
+// NewData returns the Data of these objects, of which no two have the same kind and
+// name; nil for none.
 func NewData(objects []*Object) *Data { return new(Summer).Data(objects, nil) }
 
-// NewSavedData is NewData with sums for the objects of which no more was saved.
+// NewSavedData is NewData with sums for the objects whose contents were not saved.
 func NewSavedData(objects []*Object, sums []ObjectSum) *Data {
 	d := NewData(objects)
 	if len(sums) == 0 {
@@ -166,7 +166,7 @@ func NewSavedData(objects []*Object, sums []ObjectSum) *Data {
 // zero value is ready; it belongs to one goroutine.
 type Summer struct{ known map[*Object]ObjectSum }
 
-// Data is NewData for a pod that was bound to before, which may be nil.
+// Data is NewData for a pod whose Data was before, which may be nil.
 func (m *Summer) Data(objects []*Object, before *Data) *Data {
 	if len(objects) == 0 {
 		return nil
@@ -195,9 +195,8 @@ func (m *Summer) sum(o *Object, before *Data) ObjectSum {
 	return sum
 }
 
-// Values returns what a ConfigMap or Secret holds by key; of a key that stands
-// under data and binaryData, which no valid object has, binaryData's. It is nil for
-// a claim.
+// Values returns the values of a ConfigMap or Secret by key; binaryData wins over data,
+// though no valid object has a key in both. It is nil for a claim.
 func (o *Object) Values() map[string][]byte {
 	switch obj := o.Object.(type) {
 	case *v1.ConfigMap:
@@ -278,7 +277,7 @@ func (d *Data) Claim(name string) *v1.PersistentVolumeClaim {
 	return nil
 }
 
-// Hash tells the content of the objects named apart from another content.
+// Hash returns a hash of the content of the objects for which which is true.
 func (d *Data) Hash(which func(kind, name string) bool) string {
 	hash, _ := d.hash(func(id ObjectID) bool { return which(id.Kind, id.Name) })
 	return hash
@@ -296,9 +295,8 @@ func (d *Data) hash(which func(ObjectID) bool) (hash string, count int) {
 	return hex.EncodeToString(sum.Sum(nil)[:16]), count
 }
 
-// Bind returns s bound to d, and to nothing else any more. Where the pod asks for
-// it (AnnotationRestartOnChange) the hashes of its parts cover what each of them
-// uses.
+// Bind returns s bound to d alone. With AnnotationRestartOnChange the hashes of its
+// parts cover the objects that each of them uses.
 func (s *Spec) Bind(d *Data) *Spec {
 	out := *s
 	out.Data = d

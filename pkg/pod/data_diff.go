@@ -12,17 +12,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ObjectSum tells the content of a config object apart from another.
+// ObjectSum is a checksum of the content of a config object.
 type ObjectSum struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
-	// Hash covers what a pod gets of the object; its labels are no part of that.
+	// Hash covers the parts of the object that a pod sees; not its labels.
 	Hash string            `json:"hash"`
 	Keys map[string]KeySum `json:"keys,omitempty"`
 }
 
-// KeySum is the size of one value and a sum that tells it apart, "" where the size
-// alone is known.
+// KeySum is the size of one value and its checksum, "" where only the size is known.
 type KeySum struct {
 	Bytes int    `json:"bytes"`
 	Sum   string `json:"sum"`
@@ -42,7 +41,7 @@ func (s ObjectSum) same(o ObjectSum) bool {
 	return maps.EqualFunc(s.Keys, o.Keys, KeySum.same)
 }
 
-// SumOf returns what tells o's content apart. It reads all of it.
+// SumOf returns the checksum of o's content. It reads all of it.
 func SumOf(o *Object) ObjectSum {
 	sum := ObjectSum{Kind: o.Kind, Name: o.Name}
 	for key, value := range o.Values() {
@@ -83,8 +82,8 @@ func (d *Data) sum(id ObjectID) (ObjectSum, bool) {
 	return sums[i], true
 }
 
-// DataChanged returns the objects, in order, that two versions of a pod both name
-// and that are others now, came or went.
+// DataChanged returns the objects, in order, that two versions of a pod both name and
+// that were changed, added or removed.
 func DataChanged(old, new *Spec) []ObjectID {
 	if old == nil || new == nil || old.Data.Same(new.Data) {
 		return nil
@@ -107,10 +106,10 @@ func DataChanged(old, new *Spec) []ObjectID {
 	return out
 }
 
-// DataDifferences returns what differs in the objects that two versions of a pod
-// both name, as Differences does for the pods: "configmap/web.data[nginx.conf]". A
-// Secret's values are never told, nor those of which one side kept the sum alone,
-// nor what is no text: their sizes are.
+// DataDifferences returns what differs in the objects that two versions of a pod both
+// name, as Differences does for the pods: "configmap/web.data[nginx.conf]". It shows
+// only sizes for a Secret's values, for values of which one side has only the sum, and
+// for binary values.
 func DataDifferences(old, new *Spec) []FieldChange {
 	var d differ
 	for _, id := range DataChanged(old, new) {
@@ -138,7 +137,7 @@ func DataDifferences(old, new *Spec) []FieldChange {
 			c.Old, c.New = a, b
 			d.changes = append(d.changes, c)
 		}
-		if len(d.changes) == before { // it came or went with nothing in it, or is of another type
+		if len(d.changes) == before { // an empty object was added or removed, or its type changed
 			d.changes = append(d.changes, FieldChange{Path: id.String(), Old: being(had), New: being(has)})
 		}
 	}
@@ -152,8 +151,8 @@ func being(there bool) string {
 	return ""
 }
 
-// text returns the value of a ConfigMap's key, and whether it is known and text; one
-// that is not there is.
+// text returns the value of a ConfigMap's key, and whether it is known and text; a
+// missing one counts as text.
 func (d *Data) text(id ObjectID, key string, sum KeySum, there bool) (string, bool) {
 	if id.Kind != KindConfigMap || !there {
 		return "", id.Kind == KindConfigMap
@@ -162,7 +161,7 @@ func (d *Data) text(id ObjectID, key string, sum KeySum, there bool) (string, bo
 	return string(values[key]), known && utf8.Valid(values[key])
 }
 
-// size returns what stands for a value that is not told.
+// size returns the text shown in place of a value.
 func size(kind string, sum KeySum, there bool) string {
 	switch {
 	case !there:
@@ -173,12 +172,11 @@ func size(kind string, sum KeySum, there bool) string {
 	return fmt.Sprintf("(%d bytes)", sum.Bytes)
 }
 
-// Redacted returns what stands for a secret value of n bytes wherever one would be
-// shown.
+// Redacted returns the text shown in place of a secret value of n bytes.
 func Redacted(n int) string { return fmt.Sprintf("(redacted, %d bytes)", n) }
 
-// RestartByData is Restart, with what a change of config objects restarts where the
-// pod asks for it (AnnotationRestartOnChange), and named as the reason.
+// RestartByData is Restart, including restarts by a change of config objects
+// (AnnotationRestartOnChange), which it names as the reason.
 func RestartByData(old, new *Spec) (podLevel bool, containers []string, reason string) {
 	podLevel, containers, reason = Restart(old, new)
 	changed := slices.DeleteFunc(DataChanged(old, new), func(id ObjectID) bool { return id.Kind == KindClaim })
@@ -212,5 +210,5 @@ func RestartByData(old, new *Spec) (podLevel bool, containers []string, reason s
 	return false, containers, reason
 }
 
-// unwritten is what Restart says where only the hash tells that something differs.
+// unwritten is the reason of Restart where only the hashes differ.
 const unwritten = "written differently"

@@ -9,7 +9,7 @@ import (
 )
 
 // MaxDependencies is how many pods one pod may depend on. Readers walk the list for
-// each pod of each batch; no honest order of pods on one node needs a longer one.
+// each pod of each batch; no ordinary order of pods on one node needs a longer one.
 const MaxDependencies = 64
 
 // ParseDependsOn reads the value of AnnotationDependsOn. Its error says what is
@@ -45,7 +45,7 @@ func ParseDependsOn(text string) ([]Dependency, error) {
 	return out, nil
 }
 
-// shortened returns s cut to the length of a pod's name: what is longer is none.
+// shortened truncates s to the longest pod name; a longer one is invalid.
 func shortened(s string) string {
 	const most = 253
 	if len(s) > most {
@@ -84,11 +84,11 @@ func DependencyProblem(p *v1.Pod) (Problem, bool) {
 	}, true
 }
 
-// Meant returns the key of the pod that a dependency means, of those that wanted returns a
-// spec for: of the targets, in their order, first one of the same kind of source, then one
-// of a kind that visible allows. A pod of any other source is never meant: its author could
-// hold up, by its name alone, what depends on another pod. A nil visible allows no other
-// kind.
+// Meant returns the key of the pod that a dependency refers to, among those for which
+// wanted returns a spec. It tries the targets in their order, first those of the same
+// kind of source, then those of a kind that visible allows. It never returns a pod of
+// any other source: its author could delay, by its name alone, pods that depend on
+// another one. A nil visible allows no other kind.
 func (s *Spec) Meant(d Dependency, visible func(from, to string) bool, wanted func(Key) *Spec) (key Key, found bool) {
 	for _, target := range s.Targets(d) {
 		switch on := wanted(target); {
@@ -102,8 +102,8 @@ func (s *Spec) Meant(d Dependency, visible func(from, to string) bool, wanted fu
 	return key, found
 }
 
-// Targets returns the keys of the pods that a dependency may mean: that of the
-// name as it is written, then that with the node's suffix.
+// Targets returns the keys of the pods that a dependency may refer to: the name as
+// written, then the name with the node's suffix.
 func (s *Spec) Targets(d Dependency) []Key {
 	as := Key{Namespace: s.Namespace, Name: d.Name}
 	node := s.Pod.Spec.NodeName

@@ -21,14 +21,13 @@ type FieldChange struct {
 	New  string `json:"new"`
 }
 
-// Differences returns every field in which two versions of a pod differ: its
-// labels, its annotations but for those the kubelet keeps for itself (C-1.4),
-// its deletion fields and its spec. Lists whose elements all carry a name of
-// their own are compared by name, and a change of their order is one change of
-// the list; other lists are compared by index. A list or map that is empty
-// equals one that is absent, but for the labels, where the kubelet tells them
-// apart (C-1.2.7). Order is labels, annotations, deletion fields, spec, each in
-// the order of the API's fields. A pod that is nil has no differences.
+// Differences returns every field in which two versions of a pod differ: its labels,
+// its annotations except those of the kubelet (C-1.4), its deletion fields and its
+// spec. Lists whose elements all have a unique name are compared by name, and a change
+// of their order is one change of the list; other lists are compared by index. An empty
+// list or map equals an absent one, except for labels, where the kubelet distinguishes
+// them (C-1.2.7). Order is labels, annotations, deletion fields, spec, each in the
+// order of the API's fields. A pod that is nil has no differences.
 func Differences(old, new *v1.Pod) []FieldChange {
 	if old == nil || new == nil || old == new {
 		return nil
@@ -63,8 +62,7 @@ type differ struct{ changes []FieldChange }
 
 var jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 
-// compare walks a and b, which have the same type. The zero Value stands for
-// what is not there.
+// compare walks a and b, which have the same type. The zero Value is an absent one.
 func (d *differ) compare(path string, a, b reflect.Value) {
 	if !a.IsValid() || !b.IsValid() {
 		d.add(path, a, b)
@@ -95,8 +93,7 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	}
 }
 
-// compareText compares what has no parts of its own: scalars, quantities,
-// times, ports.
+// compareText compares values without fields: scalars, quantities, times, ports.
 func (d *differ) compareText(path string, a, b reflect.Value) {
 	if a.Kind() == reflect.String {
 		if a.String() != b.String() {
@@ -182,8 +179,7 @@ func (d *differ) compareList(path string, a, b reflect.Value) {
 	}
 }
 
-// elementNames returns the names of a list's elements, and whether they tell
-// the elements apart.
+// elementNames returns the names of a list's elements, and whether they are unique.
 func elementNames(list reflect.Value) (names []string, ok bool) {
 	elem := list.Type().Elem()
 	if elem.Kind() != reflect.Struct {
@@ -205,12 +201,12 @@ func elementNames(list reflect.Value) (names []string, ok bool) {
 	return names, true
 }
 
-// add records a whole value that came, went or was put in another order.
+// add records a whole value that was added, removed or reordered.
 func (d *differ) add(path string, a, b reflect.Value) {
 	d.changes = append(d.changes, FieldChange{Path: path, Old: wholeText(a), New: wholeText(b)})
 }
 
-// wholeText keeps an empty text that is there apart from one that is not.
+// wholeText distinguishes an empty text from an absent one.
 func wholeText(v reflect.Value) string {
 	text := compactJSON(v)
 	if text == `""` {
@@ -219,7 +215,7 @@ func wholeText(v reflect.Value) string {
 	return plain(text)
 }
 
-// compactJSON returns v as JSON on one line, "" for what is not there.
+// compactJSON returns v as JSON on one line, "" for an absent value.
 func compactJSON(v reflect.Value) string {
 	if !v.IsValid() || (v.Kind() == reflect.Map || v.Kind() == reflect.Pointer) && v.IsNil() {
 		return ""

@@ -56,11 +56,10 @@ func formatMap(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ResourceField is a request or limit of one container as a downward API volume
-// shows it (C-1.38.3): in units of the selector's divisor, rounded up. sel's own
-// container comes before the one given. A limit of cpu, memory or ephemeral-storage
-// that the container does not have is what is allocatable; what is not there
-// otherwise is 0.
+// ResourceField is a request or limit of one container as a downward API volume shows
+// it (C-1.38.3): in units of the selector's divisor, rounded up. A container named in
+// sel wins over the one given. A missing limit of cpu, memory or ephemeral-storage is
+// the allocatable amount; any other missing value is 0.
 func ResourceField(p *v1.Pod, container string, sel *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
 	if sel.ContainerName != "" {
 		container = sel.ContainerName

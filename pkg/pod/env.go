@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Sources is what an environment is made of beside the pod.
+// Sources are the inputs of an environment besides the pod.
 type Sources struct {
 	Node NodeFacts
 	// Services are those whose addresses the environment may contain (C-1.38.1), in any
@@ -22,11 +22,11 @@ type Sources struct {
 	File func(volume, path string) ([]byte, error)
 }
 
-// Environment is the environment of the container that q asks for, with values in
-// place: envFrom in order, then env in order, a later entry in place of an earlier one of
-// the same name, then the variables of services whose names are free (C-1.38.1).
-// What is optional and missing is passed over. A source that cannot be read is an
-// error; no error carries a value.
+// Environment returns the environment of q's container with all values: envFrom in
+// order, then env in order, a later entry in place of an earlier one of the same name,
+// then the variables of services whose names are free (C-1.38.1). It skips optional
+// sources that are missing. A source that cannot be read is an error; no error contains
+// a value.
 func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
 	c, _ := q.Want.Container(q.Container)
 	if c == nil {
@@ -77,12 +77,12 @@ func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
 	return out, nil
 }
 
-// environment is one that is being put together.
+// environment is an environment under construction.
 type environment struct {
 	q     CreateRequest
 	from  Sources
-	vars  map[string]string // what a $(NAME) finds: services' below own
-	own   map[string]bool   // names that the container's author has given a value
+	vars  map[string]string // the values for $(NAME): services' below own
+	own   map[string]bool   // names with a value from the container's spec
 	names []string          // own, in the order in which they came
 	size  int               // of all values that were ever set
 }
@@ -96,8 +96,8 @@ func (e *environment) set(name, value string) {
 	e.size += len(value)
 }
 
-// addAll sets a variable for each key of an object. A ConfigMap's binaryData are no
-// text, and not taken.
+// addAll sets a variable for each key of an object. It ignores a ConfigMap's
+// binaryData, which are no text.
 func (e *environment) addAll(f *v1.EnvFromSource) error {
 	var values map[string]string
 	var found bool
@@ -117,8 +117,8 @@ func (e *environment) addAll(f *v1.EnvFromSource) error {
 	return nil
 }
 
-// values returns what an object holds as text. found is false for one that is
-// optional and missing.
+// values returns an object's values as text. found is false for an optional object that
+// is missing.
 func (e *environment) values(kind, name string, optional *bool) (values map[string]string, found bool, err error) {
 	if d := e.q.Want.Data; d != nil && d.objects[ObjectID{kind, name}] != nil {
 		switch o := d.objects[ObjectID{kind, name}].Object.(type) {
@@ -141,8 +141,8 @@ func (e *environment) values(kind, name string, optional *bool) (values map[stri
 	return nil, false, fmt.Errorf("%s %q not found", strings.ToLower(kind), name)
 }
 
-// valueFrom returns the value of a variable from elsewhere. found is false for one
-// that is optional and missing.
+// valueFrom returns the value of a variable with valueFrom. found is false if its
+// source is optional and missing.
 func (e *environment) valueFrom(from *v1.EnvVarSource) (value string, found bool, err error) {
 	switch {
 	case from.FieldRef != nil:
@@ -174,8 +174,8 @@ func (e *environment) key(kind, name, key string, optional *bool) (value string,
 	return "", false, fmt.Errorf("couldn't find key %s in %s %s/%s", key, kind, e.q.Want.Namespace, name)
 }
 
-// file is C-1.38.4. As for the kubelet, an empty value is a missing one, and optional
-// excuses a missing key but no missing file.
+// file returns a value from a file in a volume (C-1.38.4). As in the kubelet, an empty
+// value counts as missing, and optional permits a missing key but no missing file.
 func (e *environment) file(f *v1.FileKeySelector) (value string, found bool, err error) {
 	if e.from.File == nil {
 		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", f.VolumeName)
@@ -193,8 +193,8 @@ func (e *environment) file(f *v1.FileKeySelector) (value string, found bool, err
 	return value, value != "", nil
 }
 
-// resource is ResourceField as an environment has it. Of an init container that is
-// asked for by name, the kubelet knows no limits but its own.
+// resource is ResourceField for an environment. For an init container that is named,
+// the kubelet uses only its own limits.
 func (e *environment) resource(sel *v1.ResourceFieldSelector) (string, error) {
 	p := e.q.Want.Pod
 	allocatable := limitsBelow(p, e.from.Node.Allocatable)

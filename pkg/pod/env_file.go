@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// parseEnvFile returns the value of key in a file of NAME='value' lines (C-1.38.4),
-// "" when it has none. A value stands in single quotes, as it is, over several lines
-// if need be; an empty line and one that begins with # say nothing. A file that is
-// wrong before the key is found is an error, which names the line and not what
-// stands there.
+// parseEnvFile returns the value of key in a file of NAME='value' lines (C-1.38.4), ""
+// when it has none. A value is literal text in single quotes, over several lines if
+// need be; empty lines and lines that begin with # are ignored. A syntax error before
+// the key is an error, which names the line and not its content.
 func parseEnvFile(text []byte, key string) (string, error) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	number := 0

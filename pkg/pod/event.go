@@ -24,21 +24,23 @@ type Event struct {
 	At        time.Time
 }
 
-// StatusReport is one pod with its newest status, as the engine tells its sinks.
+// StatusReport is one pod with its newest status, as the engine reports it to its
+// sinks.
 type StatusReport struct {
 	Pod    *v1.Pod // shared: it must not be written to
 	Origin Origin
-	// Finished says that nothing of the pod is left on the node, neither containers
-	// nor volumes nor cgroups, and that nothing of it will start: an object that is
-	// being deleted may go from its API server (C-1.27.9).
+	// Finished says that nothing of the pod is left on the node, neither containers nor
+	// volumes nor cgroups, and that nothing of it will start: an object that is being
+	// deleted may be removed from its API server (C-1.27.9).
 	Finished bool
 	// Gone says that the pod is not desired any more and that nothing of it is left: it
 	// is the last report of this pod.
 	Gone bool
 	// Here is the UID of the pod that the runtime shows under this name, "" where it
-	// shows nothing: another one than Pod's while that takes its place.
+	// shows nothing: a different UID than Pod's while Pod replaces it.
 	Here string
-	// Unwanted says that no source wants the pod any more; something may be left of it.
+	// Unwanted says that the pod is not in the desired set; something may be left of
+	// it.
 	Unwanted bool
 	At       time.Time
 }

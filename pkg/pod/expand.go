@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// What the kernel takes of a program that is started, in bytes: one argument or
-// variable (MAX_ARG_STRLEN), and all of them (three quarters of the largest stack).
+// The kernel's limits for a new program, in bytes: one argument or variable
+// (MAX_ARG_STRLEN), and all of them (three quarters of the largest stack).
 const (
 	maxArgument  = 128<<10 - 1
 	maxArguments = 6 << 20
 )
 
-// Expand replaces each $(NAME) of text by vars[NAME] (C-1.38.1). "$$" stands
-// for one "$" and ends a reference's meaning, so that "$$(NAME)" is the text
-// "$(NAME)". A name that vars does not have, a reference without its closing
-// parenthesis and every other "$" stay as they are written. What becomes longer than
-// the kernel takes is an error, which does not carry it.
+// Expand replaces each $(NAME) of text by vars[NAME] (C-1.38.1). "$$" stands for one
+// "$" and ends a reference's meaning, so that "$$(NAME)" is the text "$(NAME)". A name
+// that vars does not have, a reference without its closing parenthesis and every other
+// "$" stay as they are written. A result longer than the kernel's limit is an error,
+// which does not contain it.
 func Expand(text string, vars map[string]string) (string, error) {
 	var b strings.Builder
 	open := strings.LastIndexByte(text, ')') // after it no reference ends

@@ -17,11 +17,11 @@ type Support int
 const (
 	// Honoured fields take effect; with a Check only for some values.
 	Honoured Support = iota
-	// Rejected fields reject the pod by the field's name when the author asks
-	// for something with them.
+	// Rejected fields reject the pod when they are set, with the field's name in the
+	// message.
 	Rejected
-	// Inert fields are accepted and change nothing; Field.Note says why that is
-	// the truth on a single node.
+	// Inert fields are accepted and change nothing; Field.Note says why that is correct
+	// on a single node.
 	Inert
 )
 
@@ -31,9 +31,9 @@ func (s Support) String() string { return [...]string{"honoured", "rejected", "i
 type RestartScope int
 
 const (
-	// RestartNone changes take effect, or mean nothing, in the running pod.
+	// RestartNone changes take effect in the running pod, or have no effect.
 	RestartNone RestartScope = iota
-	// RestartContainer changes replace the container they stand in.
+	// RestartContainer changes replace their container.
 	RestartContainer
 	// RestartPod changes replace the whole pod: a new instance.
 	RestartPod
@@ -64,19 +64,19 @@ type Field struct {
 	// Keys names the keys of a map of resources that take effect, one for each family
 	// (hugepages-2Mi stands for all sizes). Each has a proof in test/support.
 	Keys []string
-	// Idle names keys that Check accepts and that change nothing, with the reason: who
-	// writes one in a manifest gets a notice.
+	// Idle names keys that Check accepts and that change nothing, with the reason: one
+	// in a manifest leads to a notice.
 	Idle map[string]string
-	// Default is the value that says the same as leaving the field out; written
-	// out, it is no change. nil when there is none.
+	// Default is the value that equals an absent field; writing it is no change. nil
+	// when there is none.
 	Default any
 	// Served is the value of an Inert field that an API server writes by itself, as
 	// text: there is no notice that it is ignored.
 	Served string
-	// Unordered says that the order of the list's elements means nothing.
+	// Unordered says that the order of the list's elements has no meaning.
 	Unordered bool
-	// Counts says whether a list's element takes part in what an edit restarts;
-	// nil means that each does.
+	// Counts says whether a change of a list's element restarts anything; nil means
+	// that each does.
 	Counts func(element any) bool
 }
 
@@ -88,10 +88,9 @@ const NotYet = "not supported yet by this version of nodectl"
 // API type. The result is the caller's.
 func Fields() []Field { return fieldRows() }
 
-// Unsupported returns a problem for everything in p that asks for what this
-// version does not do. p is the pod as its author set it, before defaulting:
-// an empty value asks for nothing. The problems have a path, a message and a
-// hint, and no place.
+// Unsupported returns a problem for every field in p that this version does not
+// support. p is the pod as its author set it, before defaulting: an empty value counts
+// as unset. The problems have a path, a message and a hint, and no place.
 func Unsupported(p *v1.Pod) []Problem {
 	var out []Problem
 	fieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
@@ -110,9 +109,8 @@ func UnsupportedAPI(p *v1.Pod) []Problem {
 	return out
 }
 
-// unsupported appends a problem for everything in v that asks for what is not
-// done. above is where n's struct stands: paths are written out only where
-// there is a problem.
+// unsupported appends a problem for every unsupported field in v. above is the path of
+// n's struct: paths become text only where there is a problem.
 func (n *fieldNode) unsupported(v reflect.Value, above *step, out *[]Problem) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -180,9 +178,9 @@ func (n *fieldNode) each(v reflect.Value, here *step, out *[]Problem) {
 	}
 }
 
-// asks reports whether v, behind its pointer, asks for anything: a pointer to
-// a plain value does, a pointer to a struct only when something in it is set,
-// or where being there is itself the choice.
+// asks reports whether v, behind its pointer, is set: a pointer to a plain value is, a
+// pointer to a struct only when a field in it is, or where its presence is itself the
+// choice.
 func (n *fieldNode) asks(v reflect.Value) bool {
 	if n.plain || n.presence {
 		return true
@@ -226,8 +224,8 @@ type fieldNode struct {
 	row   *Field
 	// plain values have no fields of their own.
 	plain bool
-	// presence: a pointer that is set says something even when all behind it
-	// is empty, as in "emptyDir: {}".
+	// presence: a non-nil pointer has a meaning even to an empty struct, as in
+	// "emptyDir: {}".
 	presence bool
 	inert    bool         // it is Inert, or something below it is
 	kids     []*fieldNode // in the order of the API type

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// APIFields returns the rows that differ for pods from an API server: what the
-// server, its admission or the scheduler has dealt with before the pod was
-// bound to this node asks nothing of it any more, and what only a static pod
-// cannot have is no mistake there. Every other field is as in Fields. The result
-// is the caller's.
+// APIFields returns the rows that differ for pods from an API server: fields that the
+// server, its admission or the scheduler handled before the binding require nothing of
+// this node, and fields that only a static pod cannot have are permitted. Every other
+// field is as in Fields. The result is the caller's.
 func APIFields() []Field { return apiRows() }
 
 func apiRows() []Field {

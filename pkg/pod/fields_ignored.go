@@ -9,10 +9,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Ignored returns a problem for everything in p's spec that its author has set and
-// that changes nothing, at the field's path, with the reason in its message. p is the
-// pod as its author set it. An empty value says nothing, and neither does one that an
-// API server writes by itself: a manifest taken from a server is full of them.
+// Ignored returns a problem for everything in p's spec that its author has set and that
+// changes nothing, at the field's path, with the reason in its message. p is the pod as
+// its author set it. It skips empty values and those that an API server writes by
+// itself: a manifest taken from a server is full of them.
 func Ignored(p *v1.Pod) []Problem {
 	var out []Problem
 	spec := fieldTree().kid("spec")

@@ -2,9 +2,8 @@ package pod
 
 import v1 "k8s.io/api/core/v1"
 
-// WithResourcesOf returns s as it stands while its resources are not given: with
-// those that given names for the pod and for each container. Its hashes are those
-// of s.
+// WithResourcesOf returns s with the resources of given, for the pod and for each
+// container, while those of s are not in effect. Its hashes are those of s.
 func (s *Spec) WithResourcesOf(given *Spec) *Spec {
 	out := *s
 	out.Pod = s.Pod.DeepCopy()

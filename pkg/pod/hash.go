@@ -34,10 +34,10 @@ func HashVersion(hash string) string {
 	return v
 }
 
-// StaticUID returns the UID of a static pod that was given none: 32 lower-case
-// hex digits that depend on the node's name (in lower case), the namespace and
-// the pod's final name, node suffix included, and on nothing else. Editing or
-// moving a manifest keeps it (unlike C-1.5.9).
+// StaticUID returns the UID of a static pod without one in its manifest: 32 lower-case
+// hex digits that depend only on the node's name (in lower case), the namespace and the
+// pod's final name, node suffix included. Editing or moving a manifest keeps it (unlike
+// C-1.5.9).
 func StaticUID(node, namespace, name string) string {
 	return digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name))
 }
@@ -48,11 +48,10 @@ func ClaimsUID(s *Spec) bool {
 	return !s.Origin.FromAPI() && s.UID() != StaticUID(s.Pod.Spec.NodeName, s.Namespace, s.Name)
 }
 
-// Fingerprint fills in the hashes of s, which is being made, from its pod as its
-// author set it, before anything was defaulted. They depend on what is asked for
-// alone: neither on the order of keys, nor on formatting, comments, place,
-// explicit empty values, written-out defaults that the table knows, or the
-// spelling of a quantity.
+// Fingerprint fills in the hashes of s, which is being made, from its pod as its author
+// set it, before anything was defaulted. They depend only on the content: not on the
+// order of keys, formatting, comments, place, explicit empty values, explicit defaults
+// that the table knows, or the spelling of a quantity.
 func (s *Spec) Fingerprint(p *v1.Pod) {
 	var buf [2048]byte
 	b := buf[:0]
@@ -149,10 +148,9 @@ func appendSpec(b []byte, p *v1.Pod, k keep) []byte {
 	return out
 }
 
-// NewAPIHashes is NewHashes for a pod from an API server. The server defaults
-// and amends what the author wrote, and does so differently from version to
-// version: so the name and the image alone restart a container (C-1.19.9), and
-// nothing but another UID replaces the pod.
+// NewAPIHashes is NewHashes for a pod from an API server. The server defaults and
+// changes fields, differently from version to version: so only the name and the image
+// restart a container (C-1.19.9), and only another UID replaces the pod.
 func NewAPIHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
 	containers = make(map[string]string, len(p.Spec.InitContainers)+len(p.Spec.Containers))
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
@@ -187,8 +185,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// has reports whether hash, of the container called name, or of the sandbox
-// where that is "", says the same as the spec's, by whichever rules.
+// has reports whether hash, of the container called name or of the sandbox for "",
+// equals the spec's, by any version of the rules.
 func (s *Spec) has(name, hash string) bool {
 	want := s.SandboxHash
 	if name != "" {

@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Hostname returns the name that the pod's sandbox is given (C-1.38.6) and the
-// pod's full name, "" when it has no subdomain. The former is empty on the host
-// network: the pod has the node's. It is the full name where the pod asks for that
-// with setHostnameAsFQDN, which is an error when it is longer than the kernel takes.
+// Hostname returns the hostname of the pod's sandbox (C-1.38.6) and the pod's FQDN, ""
+// when it has no subdomain. The hostname is empty on the host network: the pod has the
+// node's. With setHostnameAsFQDN it is the FQDN, and one longer than the kernel's limit
+// is an error.
 func Hostname(p *v1.Pod, clusterDomain string) (hostname, fqdn string, err error) {
 	name, domain, err := names(p, clusterDomain)
 	if err != nil {
@@ -57,7 +57,7 @@ func names(p *v1.Pod, clusterDomain string) (name, domain string, err error) {
 	return short(name), domain, nil
 }
 
-// short cuts a name to what a host may be called.
+// short truncates a name to the longest hostname.
 func short(name string) string {
 	const longest = 63
 	if len(name) <= longest {

@@ -2,8 +2,8 @@ package pod
 
 import "time"
 
-// PullNews is one step on the way to an image that a container needs: it is there
-// already, it is being pulled, or it was pulled.
+// PullNews is one step of the pull of a container's image: the image is present, its
+// pull begins, or it was pulled.
 type PullNews struct {
 	Image   string // as the runtime is asked for it
 	Present bool   // it was there, and the pod may use it
@@ -13,8 +13,8 @@ type PullNews struct {
 	Bytes   int64         // of the image; 0 is unknown
 }
 
-// Warn takes what a person should hear of although it went well, with the reason of its
-// event. It may be called from any goroutine, and must not wait; nil hears nothing.
+// Warn receives the warning of an operation that succeeded, with the reason of its
+// event. Any goroutine may call it, and it must not block; it may be nil.
 type Warn func(reason, message string)
 
 // Say calls w unless it is nil.

@@ -2,8 +2,8 @@ package pod
 
 import v1 "k8s.io/api/core/v1"
 
-// IsPhaseTerminal reports whether a phase is final: nothing of such an instance runs
-// again.
+// IsPhaseTerminal reports whether a phase is final: no container of such an instance
+// runs again.
 func IsPhaseTerminal(p v1.PodPhase) bool { return p == v1.PodSucceeded || p == v1.PodFailed }
 
 // EndedAtServer reports whether the pod's API server knows that it has ended: nothing of

@@ -72,17 +72,17 @@ type Spec struct {
 	// ContainerHashes covers, per container name (init containers included),
 	// the part whose change restarts that container.
 	ContainerHashes map[string]string
-	// Earlier holds what earlier versions' rules said, by container name, "" for
-	// the sandbox, where it was something else: what runs since before an upgrade
-	// is recognised by it.
+	// Earlier holds the hashes of earlier versions' rules, by container name, "" for
+	// the sandbox, where they differ: they match containers that run since before an
+	// upgrade.
 	Earlier map[string]string
-	// Data is what the pod is bound to, nil where it names no config object. It is no
-	// part of Hash.
+	// Data is the config objects that the pod is bound to, nil where it names none. It
+	// is not part of Hash.
 	Data *Data
-	// Positions says where references to config objects stand in the file, by their
-	// field paths (Ref.Path). It may be nil: nothing but messages needs it.
+	// Positions are the places of references to config objects in the file, by their
+	// field paths (Ref.Path). It may be nil: only messages need it.
 	Positions map[string]Position
-	// DependsOn is what has to be so before this pod starts, from annotation
+	// DependsOn is the conditions for the start of this pod, from annotation
 	// AnnotationDependsOn; the pods it names stop after it.
 	DependsOn []Dependency
 }
@@ -97,7 +97,7 @@ type Dependency struct {
 	Until Milestone
 }
 
-// Milestone is how far a pod has to be for those that depend on it.
+// Milestone is the condition that a dependency must meet.
 type Milestone string
 
 // The milestones; Started is the default.
@@ -117,20 +117,19 @@ func (s *Spec) UID() string { return string(s.Pod.UID) }
 // a name the pod does not have.
 func (s *Spec) ContainerHash(name string) string { return s.ContainerHashes[name] }
 
-// Standing is all that one file of a layer wants: what was read of it last, and
-// what is kept of it while it cannot be read. Both lists are shared and
-// immutable.
+// Standing is the last good set of one file of a layer: the pods and objects read last,
+// and those kept while they cannot be read. Both lists are shared and immutable.
 type Standing struct {
 	File    string
 	Pods    []*Spec
 	Objects []*Object
 }
 
-// Empty reports whether nothing stands in the file.
+// Empty reports whether the set is empty.
 func (s Standing) Empty() bool { return len(s.Pods) == 0 && len(s.Objects) == 0 }
 
-// Problem is one mistake a person can mend: where it stands, what is wrong and
-// what to do. Problems are values, not errors with stacks.
+// Problem is one mistake that a person can fix: its place, what is wrong and what to
+// do. Problems are values, not errors with stacks.
 type Problem struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`   // from 1; 0 is unknown
@@ -138,8 +137,8 @@ type Problem struct {
 	Path   string `json:"path"`   // field path, as "spec.containers[0].image"; may be empty
 	Msg    string `json:"message"`
 	Hint   string `json:"hint"` // may be empty
-	// Lacking says that the pod asks for what this node does not have: an API server's
-	// pod waits for it, and is not Failed.
+	// Lacking says that the pod needs something that this node does not have: an API
+	// server's pod waits for it, and is not Failed.
 	Lacking bool `json:"-"`
 }
 

@@ -15,8 +15,8 @@ type OwnerError struct {
 
 func (e *OwnerError) Error() string { return fmt.Sprintf("UID %s belongs to pod %s", e.UID, e.Owner) }
 
-// Record is what cannot be observed about one pod: it lives in
-// <root-dir>/pods/<uid>/ and nowhere else.
+// Record is the state of one pod that cannot be observed. It is stored only in
+// <root-dir>/pods/<uid>/.
 type Record struct {
 	Key
 	UID string
@@ -31,28 +31,29 @@ type Record struct {
 	StartTime time.Time
 	// StopSince is when stopping began; zero when it has not.
 	StopSince time.Time
-	// StopGrace is how many seconds that stop was given by who asked for it; nil: the
-	// pod's own.
+	// StopGrace is the requested grace period of that stop, in seconds; nil: the pod's
+	// own.
 	StopGrace *int64
-	// StopAsked says that a person asked for that stop; the source still wants the pod.
+	// StopAsked says that a person requested that stop; the pod is still in the desired
+	// set.
 	StopAsked bool
 	// Terminal is the phase this instance ended in: "", Succeeded, Failed.
 	Terminal v1.PodPhase
 	// TerminalReason and TerminalMessage say why, where its containers do not
 	// (DeadlineExceeded).
 	TerminalReason, TerminalMessage string
-	// Streaks holds the crashes in a row before the next life of a container whose
-	// record was removed when all containers were restarted (C-1.21.3), by name.
+	// Streaks holds the crashes in a row, by name, of containers that were removed when
+	// all containers were restarted (C-1.21.3).
 	Streaks map[string]int
 	// RestartingAll says that a restart of all containers has begun (C-1.21.3).
 	RestartingAll bool
-	// Lives holds what cannot be observed of a container's life, by container ID.
+	// Lives holds the container notes, by container ID.
 	Lives map[string]Life
 }
 
-// Begin notes that an instance of want begins at now, and reports whether it is another
-// one than was recorded: then nothing of the one before holds any more. Attempts go on
-// within one UID, so that numbers only rise.
+// Begin notes that an instance of want begins at now, and reports whether it differs
+// from the recorded one: then Begin resets the state of the one before. Attempts
+// continue within one UID, so that numbers only rise.
 func (r *Record) Begin(want *Spec, instance int, now time.Time) bool {
 	if r.Instance == instance && r.Want != nil && r.UID == want.UID() {
 		return false
@@ -66,7 +67,7 @@ func (r *Record) Begin(want *Spec, instance int, now time.Time) bool {
 }
 
 // CatchUp takes the number of a newer instance from the runtime, and reports whether
-// there is one: the record of it could not be written, and what it says is of the
+// there is one: then its record could not be written, and this record is of the
 // instance before.
 func (r *Record) CatchUp(have Actual) bool {
 	b := have.Sandbox
@@ -82,8 +83,8 @@ func (r *Record) CatchUp(have Actual) bool {
 	return true
 }
 
-// endInstance forgets what holds of one instance only. Lives are of containers, and
-// go with them.
+// endInstance resets the state of one instance. Lives belong to containers, and are
+// removed with them.
 func (r *Record) endInstance() {
 	r.Want, r.StartTime = nil, time.Time{}
 	r.StopSince, r.StopGrace, r.StopAsked = time.Time{}, nil, false
@@ -91,8 +92,8 @@ func (r *Record) endInstance() {
 	r.Terminal, r.TerminalReason, r.TerminalMessage = "", "", ""
 }
 
-// Acknowledged is since when an instance of the pod counts that begins at now: since its
-// API server heard of the pod first, where it did (C-1.26.17).
+// Acknowledged returns the start time of an instance that begins at now: an API
+// server's pod keeps the start time that the server has (C-1.26.17).
 func (s *Spec) Acknowledged(now time.Time) time.Time {
 	if t := s.Pod.Status.StartTime; s.Origin.FromAPI() && t != nil {
 		return t.Time
@@ -100,25 +101,26 @@ func (s *Spec) Acknowledged(now time.Time) time.Time {
 	return now
 }
 
-// Life is what cannot be observed of one life of a container.
+// Life is the notes on one CRI container: its state that cannot be observed.
 type Life struct {
-	// PostStart is what is known of the postStart hook: "" when there is none or it
-	// has succeeded, else HookDue or HookFailed.
+	// PostStart is the state of the postStart hook: "" when there is none or it has
+	// succeeded, else HookDue or HookFailed.
 	PostStart string
-	// PreStop says that the preStop hook has ended, well or not: it does not run
+	// PreStop says that the preStop hook has succeeded or failed: it does not run
 	// again.
 	PreStop bool
-	// Killed is why the agent ended this life, or is to end it: "" when it is not, else
-	// the ProbeKind that failed, HookFailed, or OnRequest.
+	// Killed is why the agent killed this container, or is to kill it: "" for no
+	// reason, else the ProbeKind that failed, HookFailed, or OnRequest.
 	Killed string
-	// Grace is how many seconds a life that is ended OnRequest is given; nil: its own.
+	// Grace is the grace period of a kill OnRequest, in seconds; nil: the container's
+	// own.
 	Grace *int64
-	// Resources is what UpdateContainer was last asked for in this life, as
-	// Spec.Resources writes it; "" when it never was.
+	// Resources are those of the last UpdateContainer call for this container, as
+	// Spec.Resources writes them; "" without a call.
 	Resources string
 }
 
-// What Life.PostStart and Life.Killed say of a postStart hook.
+// The values of Life.PostStart and Life.Killed for a postStart hook.
 const (
 	HookDue    = "due"    // it has to run, or was running when the agent ended
 	HookFailed = "failed" // the container is to be ended (C-1.22.8)

@@ -141,8 +141,8 @@ type Resized struct {
 	Resources []v1.ResourceName `json:"resources"` // those that change, in order
 }
 
-// Resizes returns the containers that replacing old by new resizes in place, by
-// name: nothing of them restarts (Restart).
+// Resizes returns the containers that replacing old by new resizes in place, by name:
+// none of them restarts (Restart).
 func Resizes(old, new *Spec) []Resized {
 	whole, restart, _ := Restart(old, new)
 	if whole || old == nil || new == nil || old.Pod == nil || new.Pod == nil || old.UID() != new.UID() {
@@ -191,8 +191,7 @@ func restartingResizes(old, new *Spec) map[string]bool {
 	return out
 }
 
-// ParseResources reads what Spec.Resources writes; what it cannot read is left
-// out.
+// ParseResources parses the text of Spec.Resources; it skips parts that are invalid.
 func ParseResources(text string) v1.ResourceRequirements {
 	var r v1.ResourceRequirements
 	set := func(l *v1.ResourceList, n v1.ResourceName, text string) {

@@ -33,9 +33,9 @@ func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart
 	return true, false
 }
 
-// Restarts is pod.Restarts for this life of a container: after a kill by a probe
-// the policy alone decides, and does not ask for the exit code (C-1.19.6). A life that
-// was ended on request is followed by another one whatever the policy.
+// Restarts is pod.Restarts for this container: after a kill by a probe only the policy
+// decides, without the exit code (C-1.19.6). A container that was killed on request
+// restarts under any policy.
 func (l Life) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
 	switch {
 	case l.Killed == OnRequest:
@@ -49,7 +49,7 @@ func (l Life) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32)
 	return policy != v1.RestartPolicyNever, false
 }
 
-// ByProbe reports whether the agent ended this life because of a probe.
+// ByProbe reports whether the agent killed this container because of a probe.
 func (l Life) ByProbe() bool {
 	return l.Killed == string(Liveness) || l.Killed == string(Startup)
 }

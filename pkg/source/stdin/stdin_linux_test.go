@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/stdin"
 )
 
-// The pipe has no writer that writes or closes.
+// The pipe's writer stays open and sends nothing more.
 func TestEndsWithTheContextWhileWaitingForInput(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
