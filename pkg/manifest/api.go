@@ -11,18 +11,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// FromAPI returns a pod that an API server has bound to this node as it is
-// wanted here: neither defaulted nor renamed, for the server has done that, with its
-// UID and annotations. Of validation only the structural part is done again, because
-// a server that is taken over need not have done it: names that lead to paths, and one
-// source for each volume. The Spec carries its source's name in
-// kubernetes.io/config.source, as the kubelet's pods do (C-1.2.4), and the
-// server's bookkeeping of who wrote which field is left out.
+// FromAPI returns the spec of a pod that an API server has bound to this node: with its
+// UID and annotations, neither defaulted nor renamed, since the server has done that.
+// It repeats only the structural part of validation, which a compromised server may
+// have skipped: names that become paths, and one source for each volume. The Spec
+// carries its source's name in kubernetes.io/config.source, as the kubelet's pods do
+// (C-1.2.4), and the server's bookkeeping of who wrote which field is left out.
 //
-// What this version does not do rejects the pod by the field's name, one
-// problem for each; the Spec is then nil. A pod that is being deleted is rejected for
-// its own names only, because it has to stop: plan starts nothing of it. Problems name
-// o.File, or the layer's place where the pod has none.
+// A field that this version does not support rejects the pod, with one problem for
+// each; the Spec is then nil. A pod that is being deleted is rejected for its own names
+// only, because it has to stop: plan starts nothing of it. Problems name o.File, or the
+// layer's place where the pod has none.
 //
 // p is shared, not copied, and not written to: the Spec's Pod has its own
 // metadata and the rest of p's.

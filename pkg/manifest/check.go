@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// checker compares a decoded value with the Go type it is for: fields that the
-// type has not, fields written twice, values of another type. It finds all of
-// them, where a decoder stops at the first.
+// checker compares a decoded value with its Go type: unknown fields, fields written
+// twice, values of another type. It finds all of them, where a decoder stops at the
+// first.
 type checker struct {
 	validate string
 	secret   bool // values are never shown
@@ -40,7 +40,7 @@ type level struct {
 	path string
 }
 
-// field records an unknown or duplicate field, as the author asked to be told.
+// field records an unknown or duplicate field, as Options.Validate says.
 func (c *checker) field(p pod.Problem) {
 	switch c.validate {
 	case Ignore:
@@ -226,8 +226,8 @@ func (c *checker) bad(msg, hint string, at *place, path string) {
 	c.problems = append(c.problems, pod.Problem{Line: line, Column: col, Path: c.o.path + path, Msg: msg, Hint: hint})
 }
 
-// mistyped records a value of another type than want, with what to write
-// instead where YAML's reading of it is the reason.
+// mistyped records a value of another type than want, with a hint where YAML's
+// interpretation is the reason.
 func (c *checker) mistyped(want string, v any, at *place, path string) {
 	got, hint := "", ""
 	switch v := v.(type) {

@@ -53,8 +53,8 @@ func kindOf(v any) string {
 	return "plain text"
 }
 
-// list reads the items of a list. What an item says nothing about, its list
-// says: kind and apiVersion.
+// list reads the items of a list. An item without kind and apiVersion gets those of its
+// list.
 func (r *reader) list(o object, kind string) {
 	c := checker{validate: r.o.Validate, o: o, guesses: &r.guesses}
 	c.duplicates(o.at, "")
@@ -73,7 +73,7 @@ func (r *reader) list(o object, kind string) {
 	r.take(&c)
 	items, ok := o.value["items"].([]any)
 	if !ok {
-		// A list that was cut short is not a wish for an empty set (F40).
+		// A truncated list does not mean an empty set (F40).
 		line, col := o.at.key("items")
 		r.whole(pod.Problem{Line: line, Column: col, Path: "items", Msg: "expected a list", Hint: "an empty list is written []"})
 		return
@@ -97,7 +97,7 @@ func innerOr(at *place, name string) *place {
 	return at
 }
 
-// take moves what a checker found into the file's reading.
+// take moves a checker's problems into the file's reading.
 func (r *reader) take(c *checker) {
 	for _, p := range c.problems {
 		r.problem(p)
@@ -108,8 +108,8 @@ func (r *reader) take(c *checker) {
 	}
 }
 
-// single reads one object that is no list. implied is the kind its list says
-// it has, "" when none does.
+// single reads one object that is no list. implied is the kind of its list's items, ""
+// for none.
 func (r *reader) single(o object, implied string) {
 	if !r.header(&o, implied) {
 		return

@@ -1,12 +1,11 @@
 // Package manifest turns bytes into defaulted, validated objects.
 //
-// Sources hand it one file's bytes, YAML or JSON, and get back the pods and
-// config objects in it and every problem with file, line, column and field
-// path. It holds all of what Kubernetes means by a valid pod: defaulting and
-// validation are k8s.io/kubernetes' own, used here and nowhere else.
+// Sources pass one file's bytes, YAML or JSON, and get the pods and config objects in
+// it and every problem with file, line, column and field path. Only this package knows
+// which pods are valid: it uses the defaulting and validation of k8s.io/kubernetes.
 //
-// The one rule: no I/O, and no silence. What a file asks for is honoured or is
-// a problem with a place.
+// The one rule: no I/O, and nothing is ignored silently. Every field of a file takes
+// effect or is a problem with a place.
 package manifest
 
 import (
@@ -27,7 +26,7 @@ const (
 	Ignore = "ignore" // it is ignored
 )
 
-// Options says where bytes come from and what becomes of the pods in them.
+// Options says where bytes come from and how to treat the pods in them.
 type Options struct {
 	// Node is the node's name, lower case or made so: suffix of pod names,
 	// nodeName, part of UIDs.
@@ -35,36 +34,33 @@ type Options struct {
 	// Source and Location are the layer's kind and place, File the path or URL
 	// as shown to people.
 	Source, Location, File string
-	// Validate says what unknown and duplicate fields are: Strict, Warn or
-	// Ignore; "" is Strict.
+	// Validate says how to treat unknown and duplicate fields: Strict, Warn or Ignore;
+	// "" is Strict.
 	Validate string
-	// Static pods get their node's identity and defaults (C-1.5.7) and are
-	// validated. Others are taken as they are: they come from where that has
-	// been done.
+	// Static pods get their node's identity and defaults (C-1.5.7) and are validated.
+	// Others are used as they are: their source has done that already.
 	Static bool
 }
 
 // maxProblems is how many problems of one pod are shown.
 const maxProblems = 20
 
-// Parse reads one file's bytes: YAML or JSON, any number of documents, each a
-// Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never fails and never panics:
-// what is wrong is in the file's Problems, in the order of their places, and
-// one wrong object does not lose the others.
+// Parse reads one file's bytes: YAML or JSON, any number of documents, each a Pod,
+// ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never fails and never
+// panics: mistakes are in the file's Problems, in the order of their places, and one
+// invalid object does not affect the others.
 //
-// Broken names the pods that are rejected. Whole is set when the text does not
-// tell which pods it holds: it is empty, some document of it cannot be read, a
-// rejected object that may be a pod has no name, or everything in it is
-// rejected, so that even a name may be half of one; Pods then still has what
-// could be read. An explicit empty list is an empty set, an empty file is a
-// problem (F40).
+// Broken names the pods that are rejected. Whole is set when it is not certain which
+// pods the text holds: it is empty, some document of it cannot be read, a rejected
+// object that may be a pod has no name, or everything in it is rejected, so that even a
+// name may be half of one; Pods then still has what could be read. An explicit empty
+// list is an empty set, an empty file is a problem (F40).
 //
 // The second result holds the warnings of Warn, and a notice for each field of a
 // static pod's spec that changes nothing (pod.Ignored).
 func Parse(data []byte, o Options) (source.File, []pod.Problem) { return parse(data, o, true) }
 
-// parse is Parse; without quick it never takes the short way, which must not
-// make a difference.
+// parse is Parse; without quick it never uses quickPod. The result must be the same.
 func parse(data []byte, o Options, quick bool) (source.File, []pod.Problem) {
 	r := &reader{o: o, quick: quick, out: source.File{File: o.File}, seen: map[string]int{}}
 	r.o.Node = strings.ToLower(o.Node)
@@ -96,7 +92,7 @@ func parse(data []byte, o Options, quick bool) (source.File, []pod.Problem) {
 	return r.out, r.warnings
 }
 
-// reader collects what one file holds.
+// reader collects the content of one file.
 type reader struct {
 	o        Options
 	out      source.File
@@ -107,8 +103,7 @@ type reader struct {
 	seen map[string]int
 }
 
-// chunk reads the documents of a chunk and returns how many of them say
-// something.
+// chunk reads the documents of a chunk and returns how many of them are not empty.
 func (r *reader) chunk(c chunk) (objects int) {
 	if c.problem != nil {
 		r.whole(*c.problem)
@@ -131,7 +126,7 @@ func (r *reader) chunk(c chunk) (objects int) {
 	return objects
 }
 
-// whole records a problem that leaves open which pods the file holds.
+// whole records a problem after which it is not certain which pods the file holds.
 func (r *reader) whole(p pod.Problem) {
 	r.out.Whole = true
 	r.problem(p)
@@ -159,8 +154,8 @@ func (r *reader) origin(o object) pod.Origin {
 // id names an object of a file.
 func (o object) id(key pod.Key) string { return o.kind + " " + key.String() }
 
-// again reports whether an object of this kind and key stands further up in
-// the file, and records the problem if so. The first one stays.
+// again reports whether the file has an earlier object of this kind and key, and
+// records the problem if so. The first one stays.
 func (r *reader) again(o object, key pod.Key) bool {
 	id := o.id(key)
 	if line, ok := r.seen[id]; ok {
@@ -177,9 +172,9 @@ func (o object) problem(path, msg, hint string) pod.Problem {
 	return pod.Problem{Line: line, Column: col, Path: o.path + path, Msg: msg, Hint: hint}
 }
 
-// finish shortens problems and sorts them by place. YAML counts some line ends that no editor
-// does, and what is missing at the end is missed on the line after it: no
-// problem is shown past the last line.
+// finish shortens problems and sorts them by place. YAML counts some line ends that
+// editors do not, and something missing at the end is reported on the line after it:
+// finish shows no problem past the last line.
 func finish(ps []pod.Problem, text []byte) {
 	last := 1 + bytes.Count(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
 	for i := range ps {

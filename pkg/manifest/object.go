@@ -78,9 +78,8 @@ func frozen(content map[string]any, immutable *bool) map[string]any {
 	return content
 }
 
-// claim reads a PersistentVolumeClaim. Here it becomes a directory: what a
-// directory cannot be is rejected by the field's name; of which class it is, and
-// what an API server wrote into its status, means nothing.
+// claim reads a PersistentVolumeClaim. Here it becomes a directory: fields that a
+// directory cannot satisfy are rejected; the storage class and the status are ignored.
 func (r *reader) claim(o object) {
 	var c v1.PersistentVolumeClaim
 	problems, ok := r.decode(o, &c, false)
@@ -110,7 +109,8 @@ func (r *reader) claim(o object) {
 	r.config(o, &c, c.ObjectMeta, problems, map[string]any{"labels": c.Labels, "spec": c.Spec})
 }
 
-// notADirectory returns what a claim asks for that no directory can be.
+// notADirectory returns a problem for each field of a claim that no directory can
+// satisfy.
 func notADirectory(o object, spec *v1.PersistentVolumeClaimSpec) []pod.Problem {
 	asks := map[string]bool{
 		"spec.dataSource":                spec.DataSource != nil,
@@ -144,7 +144,7 @@ func (r *reader) config(o object, obj any, meta metav1.ObjectMeta, problems []po
 	r.out.Objects = append(r.out.Objects, &pod.Object{Key: key, Kind: o.kind, Origin: r.origin(o), Hash: pod.HashObject(content), Object: obj})
 }
 
-// tidy defaults the namespace and takes away an API server's own notes.
+// tidy defaults the namespace and removes an API server's own fields.
 func tidy(m *metav1.ObjectMeta) {
 	if m.Namespace == "" {
 		m.Namespace = "default"

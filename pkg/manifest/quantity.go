@@ -2,9 +2,9 @@ package manifest
 
 import "strings"
 
-// To the code that reads and compares quantities they have no bounds: of one
-// with a large exponent it computes every digit, for hours and in gigabytes. So
-// no text is given to it that says more than this (F46).
+// The code that parses and compares quantities has no limits: for a large exponent it
+// computes every digit, for hours and in gigabytes. So it gets no text beyond these
+// limits (F46).
 const (
 	longestQuantity = 1000 // bytes
 	longestExponent = 3    // digits

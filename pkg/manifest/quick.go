@@ -9,11 +9,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// quickPod reads a chunk that is one static pod with nothing wrong in it,
-// without building a tree of its text: nearly every chunk of nearly every file
-// is that. It reports false, and has changed nothing, where the chunk is
-// anything else: it is then read with the places of all values, which says what
-// is wrong and where. Both ways come to the same pod.
+// quickPod reads a chunk that is one valid static pod, without building a tree of its
+// text: nearly every chunk of nearly every file is that. For any other chunk it reports
+// false and changes nothing: the reader then decodes it with the places of all values,
+// to report problems. Both give the same pod.
 func (r *reader) quickPod(c chunk) bool {
 	if !r.o.Static {
 		return false

@@ -118,8 +118,8 @@ func finished(s *pod.Spec) {
 	s.Fingerprint(s.Pod)
 }
 
-// dependencies fills in what the pod depends on; a value that says nothing is a
-// problem elsewhere.
+// dependencies fills in the pod's dependencies; an invalid value is a problem
+// elsewhere.
 func dependencies(s *pod.Spec) {
 	if text := s.Pod.Annotations[pod.AnnotationDependsOn]; text != "" {
 		s.DependsOn, _ = pod.ParseDependsOn(text)
@@ -147,8 +147,8 @@ func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem
 	return c.problems, true
 }
 
-// identityProblems returns what is wrong with who the pod says it is, and after
-// whom it says it comes.
+// identityProblems returns the problems of a pod's name, UID, node, mirror annotation,
+// dependencies and priority.
 func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	var out []pod.Problem
 	if p.Name == "" && p.GenerateName == "" {
@@ -172,10 +172,10 @@ func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	return out
 }
 
-// makeStatic defaults a pod and makes it this node's (C-1.5.7): the kubelet's
-// steps, with three differences. Its UID is stable, so that an edit is no other
-// pod; config.hash is the hash of the content; and the NoExecute toleration is
-// given to the pods of every source, so that a source makes no difference.
+// makeStatic defaults a pod and makes it this node's (C-1.5.7): the kubelet's steps,
+// with three differences. Its UID is stable, so that an edit is no other pod;
+// config.hash is the hash of the content; and the pods of every source get the
+// NoExecute toleration, so that the source makes no difference.
 func (r *reader) makeStatic(s *pod.Spec) {
 	p := s.Pod
 	corev1.SetObjectDefaults_Pod(p)

@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Builder turns what a source read, file by file, into Snapshots: it shares
-// unchanged pods by pointer, counts revisions and knows the changed keys. The
-// cost of a change is that of the changed file, however many others there are.
+// Builder builds Snapshots from the files that a source read: it shares unchanged pods
+// by pointer, counts revisions and collects the changed keys. The cost of a change
+// depends only on the changed file.
 //
 // It belongs to one goroutine. The zero Builder is ready to use.
 type Builder struct {
@@ -21,17 +21,17 @@ type Builder struct {
 	objects map[string][]*pod.Object
 	notices map[string][]pod.Problem
 	skipped []pod.Problem
-	told    []pod.Problem // what the last Snapshot said of skipped and notices
+	told    []pod.Problem // Skipped of the last Snapshot
 	retell  bool          // told is out of date
 	changed map[pod.Key]struct{}
 	dirty   bool
 	rev     uint64
 }
 
-// Put makes f the reading of f.File; notices are what f's parser passed over
-// on purpose. A pod or object whose content and origin are those of the last
-// good reading becomes that reading's pointer. Put reports whether the reading
-// differs from the one before; one that does not costs a comparison.
+// Put makes f the reading of f.File; notices are what f's parser skipped on purpose. A
+// pod or object whose content and origin are those of the last good reading becomes
+// that reading's pointer. Put reports whether the reading differs from the one before;
+// one that does not costs a comparison.
 func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	b.make()
 	was, found := b.find(f.File)
@@ -58,7 +58,7 @@ func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	return true
 }
 
-// Remove takes file out of the set; its pods no longer stand.
+// Remove takes file and its pods out of the set.
 func (b *Builder) Remove(file string) {
 	was, found := b.find(file)
 	if !found {
@@ -75,7 +75,7 @@ func (b *Builder) Remove(file string) {
 	b.dirty = true
 }
 
-// Skip replaces the list of what the source passed over on purpose.
+// Skip replaces the list of what the source skipped on purpose.
 func (b *Builder) Skip(skipped []pod.Problem) {
 	slices.SortStableFunc(skipped, func(a, c pod.Problem) int { return strings.Compare(a.File, c.File) })
 	if !slices.Equal(b.skipped, skipped) {
@@ -83,8 +83,8 @@ func (b *Builder) Skip(skipped []pod.Problem) {
 	}
 }
 
-// Worsens reports whether f is bad news: it has problems, or it lacks a pod
-// that stands from f.File. A source may wait before it believes bad news.
+// Worsens reports whether f is worse than the set: it has problems, or it lacks a pod
+// of f.File. A source may wait before it accepts such a reading.
 func (b *Builder) Worsens(f File) bool {
 	if f.Whole || len(f.Problems) > 0 || len(f.Broken) > 0 {
 		return true
@@ -118,9 +118,9 @@ func (b *Builder) Files() []string {
 // Dirty reports whether anything differs from the last Snapshot.
 func (b *Builder) Dirty() bool { return b.dirty }
 
-// Snapshot returns the complete set as the next revision. Changed names every
-// key whose pods in Files differ from the snapshot before, and every key that
-// stood behind a broken file and no longer does.
+// Snapshot returns the complete set as the next revision. Changed names every key whose
+// pods in Files differ from the snapshot before, and every key that a broken file kept
+// and no longer keeps.
 func (b *Builder) Snapshot() Snapshot {
 	b.make()
 	b.settle()
@@ -203,9 +203,9 @@ func (b *Builder) note(was, is []*pod.Spec) {
 	}
 }
 
-// standing returns the pods that stand after reading f when stood did before:
-// what f holds and, while anything is wrong with it, all others of stood. Where that is
-// more than may stand behind a file, it is stood alone, as in podconfig.
+// standing returns the last good pods after reading f, where stood is those before: the
+// pods of f and, while f has any problem, all others of stood. Where that exceeds the
+// limit of a file, it returns only stood, as podconfig does.
 func standing(stood []*pod.Spec, f File) []*pod.Spec {
 	if len(stood) == 0 || (!f.Whole && len(f.Problems)+len(f.Broken) == 0) {
 		return f.Pods

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestBuilderAgainstMap: whatever was put in and taken out, a snapshot holds
-// what is there now, and the ones before it stay as they were.
+// TestBuilderAgainstMap: after any calls of Put and Remove, a snapshot has the current
+// files, and the ones before it do not change.
 func TestBuilderAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b Builder

@@ -96,8 +96,8 @@ func TestBuilderSharesPointersAcrossABrokenReading(t *testing.T) {
 	}
 }
 
-// A key that stood behind a broken file is named when it no longer stands,
-// although neither of the two snapshots holds it.
+// Changed names a key that a broken file kept and no longer keeps, although neither of
+// the two snapshots has it.
 func TestI9_BuilderNamesKeysThatStopStanding(t *testing.T) {
 	broken := File{File: "a", Whole: true, Problems: []pod.Problem{{Msg: "garbage"}}}
 	for name, end := range map[string]func(*Builder){

@@ -6,21 +6,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// What may stand behind a file with which anything is wrong: what the largest manifest, of
-// 10 MiB, becomes, several times over. Each reading can add names to it and takes none away,
-// so without a bound a source that never sends a whole document fills the memory. Written to
-// the disk it is smaller than a last good set may be, even where JSON has to escape all.
+// The limits of the last good set of a file with a problem: several times the content
+// of the largest manifest, of 10 MiB. Each reading can add names to the set and removes
+// none, so without a limit a source that never sends a complete document fills the
+// memory. On the disk it is smaller than the limit of a last good set, even where JSON
+// has to escape everything.
 const (
 	mostStanding       = 50_000   // pods and objects
 	mostStandingWeight = 32 << 20 // of them together
-	// fieldWeight stands for what is no text: the field's name, a number, a pointer.
+	// fieldWeight is the weight of a part without text: the field's name, a number, a
+	// pointer.
 	fieldWeight = 16
 )
 
-// Meter weighs what stands behind one file. The zero value has weighed nothing.
+// Meter measures the last good set of one file. The zero value is empty.
 type Meter struct{ items, weight int }
 
-// Pods adds pods, and reports whether all that was added may stand behind a file.
+// Pods adds pods, and reports whether all that was added is within the limits.
 func (m *Meter) Pods(pods ...*pod.Spec) bool {
 	for _, p := range pods {
 		if !m.add(p.Pod) {
@@ -30,8 +32,8 @@ func (m *Meter) Pods(pods ...*pod.Spec) bool {
 	return true
 }
 
-// Objects adds config objects, and reports whether all that was added may stand behind a
-// file.
+// Objects adds config objects, and reports whether all that was added is within the
+// limits.
 func (m *Meter) Objects(objects ...*pod.Object) bool {
 	for _, o := range objects {
 		if !m.add(o.Object) {
@@ -50,8 +52,8 @@ func (m *Meter) add(v any) bool {
 	return m.items <= mostStanding && m.weight <= mostStandingWeight
 }
 
-// weigh returns roughly how many bytes a value takes as text. Its cost is that of the values
-// in it, not of their bytes.
+// weigh returns roughly how many bytes a value takes as text. Its cost depends on the
+// number of values in it, not on their bytes.
 func weigh(v reflect.Value) int {
 	n := 0
 	switch v.Kind() {

@@ -1,10 +1,10 @@
-// Package source says what a source is. A source reads wanted pods from one
-// place and yields what it read; it remembers nothing about what it said and
-// decides nothing. podconfig alone keeps last good versions.
+// Package source defines sources. A source reads desired pods from one place and yields
+// complete readings; it keeps no last good versions and makes no decisions. Only
+// podconfig keeps last good versions.
 //
-// Sources live in packages of their own below this one; each passes sourcetest.
+// Each source is in its own package below this one, and passes sourcetest.
 //
-// The one rule: a source tells the complete truth or says "I could not look".
+// The one rule: a source yields the complete set or an error.
 package source
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Source is one place wanted pods come from: one layer.
+// Source is one place of desired pods: one layer.
 type Source interface {
 	// Name returns the layer's kind and location, as Origin.Layer gives it.
 	Name() string
-	// Sets yields the complete set at once, then the complete new set after
-	// every change. An error means "I could not look": the last good set
-	// stands; the sequence goes on and yields again when the source can look
-	// or the reason changed. The sequence ends when ctx is done, when the
-	// caller leaves the loop, or when nothing can ever change again (standard
-	// input); its last set then stands. Sets is called once.
+	// Sets yields the complete set at once, then the complete new set after every
+	// change. An error means that the source could not be read: the last good set stays
+	// in use. The sequence continues and yields again when the source can be read or
+	// the reason changed. The sequence ends when ctx is done, when the caller leaves
+	// the loop, or when nothing can ever change again (standard input); its last set
+	// then stays in use. Sets is called once.
 	Sets(ctx context.Context) iter.Seq2[Snapshot, error]
 }
 
@@ -42,27 +42,27 @@ type Snapshot struct {
 	// key), in byte order of File, each File once (see FilesOf). A snapshot
 	// shares the list with the one before, but for the files that changed.
 	Files sorted.List[File]
-	// Skipped says what was passed over on purpose, each with its reason.
+	// Skipped lists what was skipped on purpose, each with its reason.
 	Skipped []pod.Problem
 }
 
-// File is what one file of a source held. While anything is wrong with it, it
-// removes nothing: podconfig keeps what was read of it before beside what can be
-// read now.
+// File is the content of one file of a source. While it has any problem, it removes
+// nothing: podconfig keeps the pods and objects read before, together with those that
+// can be read now.
 type File struct {
 	File     string
 	Pods     []*pod.Spec
 	Objects  []*pod.Object
 	Problems []pod.Problem
-	// Whole says that the file could not be read or decoded as a whole; Pods and
-	// Objects hold what could be.
+	// Whole says that the file could not be read or decoded completely; Pods and
+	// Objects hold the readable part.
 	Whole bool
 	// Broken names pods that the file holds but that are rejected.
 	Broken []pod.Key
 }
 
-// FilesOf returns files as a Snapshot holds them: in byte order of File, each
-// once. What several of them say of one File is put together.
+// FilesOf returns files as a Snapshot holds them: in byte order of File, each once.
+// Several entries of one File are combined.
 func FilesOf(files ...File) sorted.List[File] {
 	all := sorted.From(files, CompareFiles).Slice()
 	out := all[:0]

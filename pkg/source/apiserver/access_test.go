@@ -72,13 +72,12 @@ func (a *authority) issue(name string) (cert, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(k))}))
 }
 
-// data is what a kubeconfig's cluster says of a.
+// data is the field of a kubeconfig's cluster for a.
 func (a *authority) data() string {
 	return ", certificate-authority-data: " + base64.StdEncoding.EncodeToString([]byte(a.pem))
 }
 
-// secure starts a server whose certificate a issued; it wants clients to have
-// one too.
+// secure starts a server whose certificate a issued; it requires client certificates.
 func (a *authority) secure(t *testing.T) *server {
 	cert, key := a.issue("server")
 	pair := must(tls.X509KeyPair([]byte(cert), []byte(key)))
@@ -214,8 +213,7 @@ func TestF72_ReplacedKubeconfig(t *testing.T) {
 	l.Set().Holds(t, "one")
 }
 
-// A server whose URL has a path of its own, as behind a gateway, is asked below
-// that path.
+// The source sends requests below the path of the server's URL, as behind a gateway.
 func TestServerBelowAPath(t *testing.T) {
 	s := newServer(t)
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
@@ -230,8 +228,8 @@ func TestServerBelowAPath(t *testing.T) {
 	sourcetest.Listen(t, newSource(t, leadsTo(t, s.URL+"/k8s/c-1/", "", ""))).Set().Holds(t, "one")
 }
 
-// A kubeconfig may name a command that gives credentials. What it says, and what
-// it fails with, is not told.
+// A kubeconfig may name a command that provides credentials. Errors and logs contain
+// neither its output nor its error.
 func TestF72_CredentialsFromACommand(t *testing.T) {
 	a := newAuthority(t)
 	s := a.secure(t)

@@ -18,8 +18,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// wholeLists are requests for all that a collection holds; one page of one pod is
-// none.
+// wholeLists are requests for a whole collection; one page of one pod is none.
 func wholeLists(r *http.Request) bool {
 	return r.Method == http.MethodGet && !watches(r) && r.URL.Query().Get("limit") != "1"
 }
@@ -58,10 +57,10 @@ func (s *server) watching(t *testing.T) {
 	})
 }
 
-// When every watch is cut, nothing is listed: each goes on at the newest resource
-// version that it heard of. What happened in between comes, deletions and another
-// object of the same name among it, and costs one request for each watch, and one for
-// the time of the server.
+// When every watch is cut, the source lists nothing: each watch continues at its newest
+// resource version. It delivers the changes in between, also deletions and recreated
+// objects. That costs one request for each watch, and one for the server's newest
+// version.
 func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		for _, clean := range []bool{false, true} {
@@ -130,8 +129,8 @@ func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 	}
 }
 
-// A server that is down, or too busy for watches, is asked for the watch again, as
-// late as it says, and lists nothing when it is back.
+// After a server was down, or too busy for watches, the source requests the same watch
+// again, not before Retry-After, and lists nothing.
 func TestF70_BusyServerIsAskedForTheSameWatch(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		s, l := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.LastRetry = 300 * time.Millisecond })
@@ -146,7 +145,7 @@ func TestF70_BusyServerIsAskedForTheSameWatch(t *testing.T) {
 		_ = l.Error()
 		begun := time.Now()
 		s.waits(t, s.count(watchesOf("secrets"))+3, watchesOf("secrets"))
-		if took := time.Since(begun); took < 600*time.Millisecond { // twice what may be waited at most
+		if took := time.Since(begun); took < 600*time.Millisecond { // twice the longest wait
 			t.Errorf("%d: three tries in %v", status, took)
 		}
 		s.change(func() { s.loses("secrets", "c"); s.answer = nil })
@@ -238,8 +237,8 @@ func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
 	becomes(t, l, "configmap/default/a=1 secret/default/c=1")
 }
 
-// The same where no pod was written in the time that is lost: a version that an object
-// had is enough.
+// The same where no pod was written in the lost time: the version of an object is
+// enough.
 func TestF71_SetBackOfObjectsAloneIsSeen(t *testing.T) {
 	s, l := keeping(t)
 	s.change(func() { s.rv = 900; s.keeps("secrets", secret("c", "2")) })
@@ -253,8 +252,8 @@ func TestF71_SetBackOfObjectsAloneIsSeen(t *testing.T) {
 	becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=1")
 }
 
-// While the server's answer about pods is on its way, another watch may hear of what is
-// newer. That is no sign of a server that was set back, and nothing is listed for it.
+// During a request for pods, another watch may receive a newer version. That does not
+// mean that the server was restored, and the source does not list.
 func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -310,7 +309,8 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 	}
 }
 
-// The kubeconfig leads to another server: its objects are listed, whatever its time is.
+// The kubeconfig names another server: the source lists its objects, whatever its
+// versions are.
 func TestF72_AnotherServerIsListed(t *testing.T) {
 	first, second := newServer(t), newServer(t)
 	second.change(func() { second.rv = 5000 })

@@ -81,8 +81,8 @@ func becomes(t *testing.T, l *sourcetest.Listener, want string) sourcetest.Word 
 	}
 }
 
-// What a pod names comes with it, in one set, asked for one by one as a node may;
-// a change of it comes, and that it goes, and that it comes back.
+// The objects that a pod names are in one set with it; the source reads them one by
+// one, as a node may. It yields their change, deletion and recreation.
 func TestC_1_38_10_ObjectsComeWithThePodsThatNameThem(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		s := newServer(t)
@@ -226,8 +226,8 @@ func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
 	becomes(t, l, "configmap/default/a=1")
 }
 
-// A pod that comes later waits for what it names as the first ones do, and holds
-// up nothing for longer than a moment.
+// A later pod waits for its objects as the first ones do, and delays nothing for longer
+// than a moment.
 func TestC_1_38_10_LaterPodsWaitForWhatTheyName(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
@@ -251,8 +251,8 @@ func TestC_1_38_10_LaterPodsWaitForWhatTheyName(t *testing.T) {
 	}
 }
 
-// The set stays as it was until what a later pod names is there, however often the events
-// have been gathered meanwhile.
+// The set does not change until the objects of a later pod are read, however often
+// events are gathered meanwhile.
 func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor, first: time.Hour}
@@ -286,7 +286,7 @@ func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 	})
 }
 
-// An outage leaves what was read; what changed meanwhile comes after it.
+// Objects stay during an outage; changes in between come after it.
 func TestF70_OutageKeepsObjects(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"), configMap("b", "1"))
@@ -337,7 +337,7 @@ func TestF71_OneListLosesNoObject(t *testing.T) {
 	s.until(t, "a watch", func() bool { return s.live["configmaps"] == 1 })
 	lists := func(r *http.Request) bool { return plural(r) == "configmaps" && !watches(r) }
 	had := s.count(lists)
-	s.change(func() { s.rv++; s.log, s.compacted = nil, s.rv }) // and what is cut cannot go on
+	s.change(func() { s.rv++; s.log, s.compacted = nil, s.rv }) // and a cut watch cannot continue
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		if !lists(r) || s.count(lists) > had+1 {
 			return false
@@ -354,14 +354,14 @@ func TestF71_OneListLosesNoObject(t *testing.T) {
 		}
 	}
 	s.until(t, "a watch again", func() bool { return s.live["configmaps"] == 1 })
-	s.change(func() { // without a word
+	s.change(func() { // without an event
 		delete(s.others["configmaps"], pod.Key{Namespace: "default", Name: "a"})
 		s.forgets()
 	})
 	becomes(t, l, "") // two lists agree
 }
 
-// A pod that the source cannot have rejects nothing else, and asks for nothing.
+// A rejected pod affects no other, and the source reads none of its objects.
 func TestC_1_38_10_RejectedPodsAskForNothing(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
@@ -374,8 +374,8 @@ func TestC_1_38_10_RejectedPodsAskForNothing(t *testing.T) {
 }
 
 // TestObjects_PodNamesThousands_FewAreReadAtATime: an API server sends a pod that names
-// thousands of objects. Of one that it deletes at once, and that is therefore accepted, few
-// are read; of all, few lists are on their way.
+// thousands of objects. If it deletes the pod at once, which makes it accepted, the
+// source reads few of them; few lists are in flight at a time.
 func TestObjects_PodNamesThousands_FewAreReadAtATime(t *testing.T) {
 	var names []string
 	for i := range 5000 {

@@ -18,8 +18,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// ops reads a source through podconfig and returns what its next batch says, as
-// "OP name/UID", one for each pod.
+// ops reads a source through podconfig and returns its next batch, as "OP name/UID",
+// one for each pod.
 func ops(t *testing.T, s *Source) func() []string {
 	ctx, leave := context.WithCancel(context.Background())
 	batches := make(chan podconfig.Batch) // cap 0: the reader sends, the test receives
@@ -51,8 +51,9 @@ func ops(t *testing.T, s *Source) func() []string {
 	}
 }
 
-// A pod's whole life, as the engine sees it (C-1.2.8, C-1.2.9): the server's
-// deletion is a DELETE with its grace, the object's end a REMOVE.
+// A pod from creation to removal, as the engine sees it (C-1.2.8, C-1.2.9): the
+// deletion at the server is a DELETE with its grace period, the end of the object a
+// REMOVE.
 func TestC_1_8_LifeOfAPod(t *testing.T) {
 	s := newServer(t)
 	next := ops(t, s.source(t))
@@ -85,8 +86,8 @@ func TestC_1_8_LifeOfAPod(t *testing.T) {
 	}
 }
 
-// A pod that is being deleted when it is first seen stays in the set with what
-// says so.
+// A pod that is being deleted when it is first seen stays in the set with its
+// deletionTimestamp.
 func TestC_1_8_DeletedBeforeItWasSeen(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)} }))
@@ -97,8 +98,8 @@ func TestC_1_8_DeletedBeforeItWasSeen(t *testing.T) {
 	}
 }
 
-// A pod that was deleted and made again under its name is shown with its new
-// UID, whether that was seen, missed, or seen in one burst.
+// A pod that was deleted and created again under its name has its new UID in the set,
+// whether the watch showed that, missed it, or showed it in one burst.
 func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 	recreate := func(s *server, change ...func(*v1.Pod)) {
 		s.drops(key("one"))
@@ -171,8 +172,8 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 	})
 }
 
-// A pod that the fields' table rejects is a problem of its own file and harms no
-// other pod; mended, it comes.
+// A pod that the fields' table rejects is a problem of its own file and affects no
+// other pod; once corrected, it is in the set.
 func TestC_1_8_RejectedPodIsAProblemOfItsOwn(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("good", "x"), boundPod("bad", "x", func(p *v1.Pod) {

@@ -88,7 +88,7 @@ func selected(o apiclient.Object, r *http.Request) bool {
 		strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/"+o.GetNamespace()+"/")
 }
 
-// fits reports whether a watch hears of l.
+// fits reports whether a watch receives l.
 func (s *server) fits(l logged, r *http.Request) bool {
 	switch {
 	case l.what != "":

@@ -66,8 +66,8 @@ func (o once) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// A server that takes the connection and says nothing is not heard, says no word
-// for as long as it might still answer, and delays neither the arrival nor the
+// A server that accepts the connection and never answers does not make its layer ready,
+// yields no error while it may still answer, and delays neither the arrival nor the
 // removal of another layer's pod.
 func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 	silent := newSource(t, leadsTo(t, silence(t), "", ""))
@@ -122,7 +122,7 @@ func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	if got, want := l.Error().Error(), s.URL+": HTTP 500: the server fails"; got != want {
 		t.Errorf("error %q, want %q", got, want)
 	}
-	s.waits(t, s.count(isWatch)+3, isWatch) // and no second word comes of it
+	s.waits(t, s.count(isWatch)+3, isWatch) // and no second error comes of it
 	var back int
 	s.change(func() {
 		s.puts(boundPod("three", "x"))
@@ -145,8 +145,8 @@ func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	}
 }
 
-// A watch that is refused while lists work is an error all the same, and changes
-// still come with the lists.
+// A refused watch is an error although lists work, and changes still come with the
+// lists.
 func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -169,8 +169,8 @@ func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
 	l.Set().Names(t)
 }
 
-// A watch on which nothing ever comes, not even its end, is given up soon after
-// it was to end, and a list says what it withheld.
+// The source abandons a watch without any event, even without an end, soon after it was
+// due, and a list shows the missed changes.
 func TestF70_SilentWatchIsGivenUp(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -243,8 +243,8 @@ func TestSteadyEventsAreNotWithheld(t *testing.T) {
 	})
 }
 
-// Nothing of what lets us in, and nothing of what the server said, appears in
-// errors, problems or logs (I8).
+// Neither credentials nor content of the server's answers appear in errors, problems or
+// logs (I8).
 func TestF72_CredentialsAndBodiesAreNeverTold(t *testing.T) {
 	var log bytes.Buffer
 	a := newAuthority(t)

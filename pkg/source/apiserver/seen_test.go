@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
-// TestC_1_12_2_SeenIsToldOfMirrorsToo: what the sink compares with is what the
-// server shows, in order, mirrors and old events told apart.
+// TestC_1_12_2_SeenIsToldOfMirrorsToo: Seen receives the server's state, in order,
+// mirrors included, and no old events.
 func TestC_1_12_2_SeenIsToldOfMirrorsToo(t *testing.T) {
 	s := newServer(t)
 	mirror := func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigMirror: "h"} }

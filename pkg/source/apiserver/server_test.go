@@ -57,11 +57,11 @@ type server struct {
 	log       []logged
 	compacted int                                               // older watches are Gone
 	cut       int                                               // watches that began before this many cuts end
-	clean     bool                                              // they end as if they were over
+	clean     bool                                              // they end as if they were due
 	answer    func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
 	asked     []*http.Request
-	all       bool           // field selectors mean nothing
-	live      map[string]int // watches that go on, by plural
+	all       bool           // field selectors are ignored
+	live      map[string]int // running watches, by plural
 }
 
 type logged struct {
@@ -97,13 +97,12 @@ func (s *server) change(f func()) {
 	s.more = make(chan struct{})
 }
 
-// says makes answer see every request first; nil ends that. Watches are cut.
+// says lets answer handle every request first; nil ends that. It cuts watches.
 func (s *server) says(answer func(w http.ResponseWriter, r *http.Request) bool) {
 	s.change(func() { s.answer = answer; s.cut++ })
 }
 
-// forgets has the server keep nothing of before, so that no watch can go on; held
-// under change.
+// forgets compacts the whole log, so that no watch can continue; call it under change.
 func (s *server) forgets() {
 	s.rv++
 	s.log, s.compacted, s.cut = nil, s.rv, s.cut+1
@@ -156,7 +155,7 @@ func (s *server) drop(name string) {
 	s.change(func() { s.drops(pod.Key{Namespace: "default", Name: name}) })
 }
 
-// says more than the pods: events as they are, to watches that are there.
+// tell sends events as they are to the running watches.
 func (s *server) tell(events ...logged) {
 	s.change(func() { s.log = append(s.log, events...) })
 }

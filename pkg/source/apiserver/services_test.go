@@ -84,8 +84,9 @@ func TestC_1_38_1_Services(t *testing.T) {
 	}
 }
 
-// The last pod goes, and another comes before the reader of services has ended: its
-// late end erases nothing of what the next one read, which goes on hearing changes.
+// The last pod is removed, and another is added before the reader of services has
+// ended: its late end removes nothing that the next one read, which still receives
+// changes.
 func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	s := newServer(t)
 	s.keep("services", service("ns", "a", "10.0.0.2"))
@@ -137,7 +138,7 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	eventually(t, func() string { return serviceNames(t, src, "ns") }, "ns/a=10.0.0.2:80 ns/b=10.0.0.3:80")
 }
 
-// A server that does not let us have services is no reason to hold pods back.
+// A server that refuses services does not delay pods.
 func TestC_1_38_1_RefusedServices(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -161,8 +162,8 @@ func eventually(t *testing.T, look func() string, want string) {
 	wait.Equal(t, "what is seen", want, look)
 }
 
-// While the server has not answered, pods that may start without it start without
-// the addresses; what it answers later counts.
+// While the server has not answered, pods that may start without it start without the
+// addresses; later answers take effect.
 func TestC_1_38_1_ServicesOfASilentServer(t *testing.T) {
 	for _, offline := range []bool{false, true} {
 		s := newServer(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
-// The tokens of a pod are forgotten when it goes.
+// The source drops the tokens of a pod when it is removed.
 func TestC_1_38_11_TokensGoWithTheirPod(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))

@@ -17,8 +17,8 @@ import (
 
 func key(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
 
-// A watch that the server cannot go on with, said at its start or in its midst,
-// leads to a list; what happened meanwhile is in it.
+// A watch that the server cannot continue, reported at its start or later, leads to a
+// list, which has the changes in between.
 func TestF71_GoneLosesNothing(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		s := newServer(t)
@@ -28,7 +28,7 @@ func TestF71_GoneLosesNothing(t *testing.T) {
 		l.Set().Holds(t, "one", "two")
 		s.watched(t, 1)
 		s.tell(logged{kind: watch.Error})
-		s.watched(t, 2) // and no word, because nothing is different
+		s.watched(t, 2) // and no set, because nothing changed
 		s.change(func() {
 			s.puts(boundPod("one", "y"))
 			s.drops(key("two"))
@@ -41,8 +41,8 @@ func TestF71_GoneLosesNothing(t *testing.T) {
 	}
 }
 
-// Each watch begins where the last one stopped, bookmarks included, and one that
-// ended in its time needs no list.
+// Each watch begins where the last one stopped, bookmarks included, and one that ended
+// when due needs no list.
 func TestF71_BookmarksMoveTheStart(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -68,7 +68,7 @@ func TestF71_BookmarksMoveTheStart(t *testing.T) {
 	}
 }
 
-// Events that come twice, late, or of a pod that is dead change nothing.
+// Events that come twice, late, or of a deleted pod change nothing.
 func TestF71_OldAndDuplicateEventsAreHarmless(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"), boundPod("two", "x"))
@@ -100,7 +100,7 @@ func TestF71_OldAndDuplicateEventsAreHarmless(t *testing.T) {
 	}
 }
 
-// One list takes nothing away: what the next one has again was never gone.
+// One list removes nothing: a pod that the next list has again was never gone.
 func TestF71_OneListRemovesNothing(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		s := newServer(t)
@@ -144,9 +144,9 @@ func TestF71_OneListRemovesNothing(t *testing.T) {
 	}
 }
 
-// A server that was set back says so by a resource version of the past. Its
-// pods go when a second list confirms it, its older versions are shown, and its
-// new events are not taken for old ones.
+// A restored server has an older resource version. Its missing pods are removed when a
+// second list confirms it, its older versions are used, and its new events do not count
+// as old ones.
 func TestF71_RestoredFromBackup(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("old", "x"), boundPod("kept", "x"))
@@ -186,7 +186,7 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 	l.Set().Holds(t, "kept", "new")
 }
 
-// What is not a complete list is "I could not look", whatever its status.
+// Any answer that is not a complete list is an error, whatever its status.
 func TestF71_WhatIsNoCompleteListRemovesNothing(t *testing.T) {
 	list := func(rv, next string, pods ...*v1.Pod) []byte {
 		l := v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: rv, Continue: next}}
@@ -283,7 +283,7 @@ func TestF71_PagesMakeOneList(t *testing.T) {
 	}
 }
 
-// A server, or a proxy, that knows no field selectors sends everybody's pods.
+// A server, or a proxy, that ignores field selectors sends the pods of all nodes.
 func TestC_1_8_1_OnlyThisNodesPods(t *testing.T) {
 	s := newServer(t)
 	s.change(func() { s.all = true })
@@ -301,9 +301,8 @@ func TestC_1_8_1_OnlyThisNodesPods(t *testing.T) {
 	}
 }
 
-// A mirror pod is known by its annotation alone, whatever that says (C-1.4.1);
-// the source leaves it out, from the first list on and when it comes later. What
-// a pod claims about its source is not believed.
+// The presence of its annotation marks a mirror pod (C-1.4.1); the source leaves it
+// out, in the first list and later. It ignores a pod's own source annotation.
 func TestC_1_8_MirrorPodsAreLeftOut(t *testing.T) {
 	s := newServer(t)
 	mirror := func(p *v1.Pod) {

@@ -11,17 +11,17 @@ import (
 	"os"
 )
 
-// largestCredential is more than any file of certificates or keys holds.
+// largestCredential is the size limit of a file of certificates or keys.
 const largestCredential = 1 << 20
 
-// credentials are the files that TLS is spoken with, as they are now.
+// credentials are the current TLS files.
 type credentials struct {
 	sum    [sha256.Size]byte // of all their content
 	config *tls.Config       // nil: the system's
 }
 
-// credentials reads the files again, so that rotated ones are used from the next
-// poll on. Errors name the file and say nothing of what is in it.
+// credentials reads the files again, so that rotated ones are used from the next poll
+// on. Errors name the file and contain nothing of its content.
 func (s *Source) credentials() (credentials, error) {
 	var c credentials
 	if s.url.Scheme != "https" || s.cfg.CAFile == "" && s.cfg.CertFile == "" {
@@ -29,8 +29,8 @@ func (s *Source) credentials() (credentials, error) {
 	}
 	all := sha256.New()
 	c.config = &tls.Config{}
-	// A file that holds certificate and key may be replaced at any moment: what is
-	// read of it twice may be halves of two pairs.
+	// A file that holds certificate and key may be replaced at any moment: reading it
+	// twice may give halves of two pairs.
 	once := map[string][]byte{}
 	contentOf := func(what, path string) ([]byte, error) {
 		data, had := once[path]
@@ -75,8 +75,8 @@ func (s *Source) credentials() (credentials, error) {
 	return c, nil
 }
 
-// pair puts certificate and key together, in words of its own: those of
-// crypto/tls may repeat lines of the files.
+// pair combines certificate and key, with its own error texts: those of crypto/tls may
+// repeat lines of the files.
 func (s *Source) pair(cert, key []byte) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err == nil {
@@ -102,7 +102,7 @@ func (s *Source) pair(cert, key []byte) (tls.Certificate, error) {
 	return pair, fmt.Errorf("client key %s: not the key of certificate %s", s.cfg.KeyFile, s.cfg.CertFile)
 }
 
-// readCredential reads a small regular file: a pipe would hold up every poll.
+// readCredential reads a small regular file: a named pipe would block every poll.
 func readCredential(what, path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {

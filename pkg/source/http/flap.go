@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// longestHold is how long at most the version in force is held against one
-	// that was in force lately.
+	// longestHold is the longest time for which the version in force is held against an
+	// earlier one.
 	longestHold = 5 * time.Minute
 	// calm is how long nothing but the version in force is served before earlier
 	// ones are forgotten.
 	calm = 5 * time.Minute
-	// remembered is how many versions are: more than anybody alternates between.
+	// remembered is how many versions are remembered: more than a server is likely to
+	// alternate between.
 	remembered = 32
 )
 
-// version is what a document asks for, whatever its bytes: a server that stamps
-// its answers with the time, or lists the same pods in another order each time,
-// says nothing new.
+// version identifies the content of a document, not its bytes: a time stamp in each
+// answer, or another order of the same pods, is no new version.
 type version [sha256.Size]byte
 
 // versionOf returns the version that f is.
@@ -45,8 +45,8 @@ func versionOf(f source.File) version {
 	return version(sum.Sum(nil))
 }
 
-// harmless reports whether f leaves everything that stands as it is, so that it
-// may be said as often as it comes.
+// harmless reports whether f changes none of the last good set, so that it may be
+// yielded each time.
 func harmless(f source.File) bool { return f.Whole && len(f.Pods)+len(f.Objects) == 0 }
 
 // pacer decides when a served version takes effect (F63). A version that was not in
@@ -73,7 +73,7 @@ type pacer struct {
 	held    bool // something was held since force is
 }
 
-// alternation says that a source goes back and forth.
+// alternation is the error of a source that alternates between versions.
 type alternation struct {
 	versions int
 	hold     time.Duration
@@ -83,10 +83,9 @@ func (e *alternation) Error() string {
 	return fmt.Sprintf("content alternates between %d versions; the one in force stands for at least %v", e.versions, e.hold)
 }
 
-// serve takes note that v is served at now and decides what is in force. The
-// error says that content alternates; it is the same until the hold grows, and
-// is nil once something else came into force or nothing else was served for as
-// long as the hold.
+// serve notes that v is served at now and decides which version is in force. The error
+// says that content alternates. It stays the same until the hold grows, and is nil once
+// another version took effect or no other was served for as long as the hold.
 func (p *pacer) serve(v version, now time.Time) error {
 	if p.arrived == nil {
 		p.forget(v)
@@ -116,7 +115,7 @@ func (p *pacer) serve(v version, now time.Time) error {
 	return nil
 }
 
-// settle is what follows when the version in force is served.
+// settle handles the case that the version in force is served.
 func (p *pacer) settle(now time.Time) error {
 	quiet := now.Sub(p.alone)
 	if quiet >= calm {
@@ -139,7 +138,7 @@ func (p *pacer) forget(v version) {
 	p.arrived, p.last = map[version]int{v: 1}, v
 }
 
-// hold returns how long the version in force stands at least.
+// hold returns how long the version in force stays at least.
 func (p *pacer) hold() time.Duration {
 	hold := p.poll
 	for range p.returns {

@@ -1,10 +1,10 @@
 // Package http polls a URL for manifests.
 //
-// It yields one source.File, named by the URL without its secrets. Whatever is
-// not a complete, fresh 200 is "I could not look": the last good set stands.
+// It yields one source.File, named by the URL without its secrets. Any answer but a
+// complete, fresh 200 is an error: the last good set stays in use.
 //
-// The one rule: what the server said and what we told it to be let in never
-// reach a log, an error, or another origin.
+// The one rule: neither the server's answers nor our credentials ever reach a log, an
+// error, or another origin.
 package http
 
 import (
@@ -35,8 +35,8 @@ const HeaderLimit = 64 << 10
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
-	// trustFor is how long a server is believed that nothing changed before
-	// the whole document is asked for again.
+	// trustFor is how long the source accepts "not modified" before it requests the
+	// whole document again.
 	trustFor = 5 * time.Minute
 )
 
@@ -56,13 +56,13 @@ type Config struct {
 	// change opens a new connection, so they may be rotated; an unusable one is an
 	// error of the source. They are not read for an http URL.
 	CAFile, CertFile, KeyFile string
-	// Client is used for its Transport and Jar, and the files above are not; nil
-	// is a transport of its own.
+	// Client replaces the files above by its Transport and Jar; nil is the source's own
+	// transport.
 	Client *nethttp.Client
-	// Parse decodes the body; the second result is what it passed over on
-	// purpose. It is called by one goroutine at a time.
+	// Parse decodes the body; the second result is what it skipped on purpose. One
+	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log hears, at debug, of requests; nil is silence.
+	// Log receives requests, at debug; nil discards them.
 	Log *slog.Logger
 	// UserAgent is sent where Header names none.
 	UserAgent string
@@ -80,8 +80,8 @@ type Source struct {
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source of cfg.URL; the error says why that is no URL to
-// poll, without repeating it. It sends nothing before Sets.
+// New returns the source of cfg.URL; the error says why it cannot poll that URL,
+// without repeating it. It sends nothing before Sets.
 func New(cfg Config) (*Source, error) {
 	u, err := url.Parse(cfg.URL)
 	switch {
@@ -168,7 +168,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// poller is what one run of Sets knows.
+// poller is the state of one run of Sets.
 type poller struct {
 	*Source
 	client *nethttp.Client
@@ -179,15 +179,15 @@ type poller struct {
 	have     bool              // a document was read, and no empty answer since
 	sum      [sha256.Size]byte // of its body
 	read     source.File       // what it holds
-	notices  []pod.Problem     // what its parser passed over
-	version  version           // what it asks for
+	notices  []pod.Problem     // what its parser skipped
+	version  version           // its version
 	shown    bool              // it is what is in set
 	full     time.Time         // when it was read
 	etag     string
 	modified string
 	retry    time.Duration
 	unframed bool              // the last body's end is that of its connection
-	doubted  [sha256.Size]byte // of an unframed body that lacks something
+	doubted  [sha256.Size]byte // of an unframed body that Worsens the set
 }
 
 // delay returns how long to wait: about CheckFrequency, or longer and longer
@@ -201,12 +201,12 @@ func (p *poller) delay(err error) time.Duration {
 	return jitter(p.retry)
 }
 
-// jitter spreads d by a tenth, so that a fleet does not ask in step.
+// jitter spreads d by a tenth, so that nodes do not poll at the same moment.
 func jitter(d time.Duration) time.Duration {
 	return backoff.Jitter(d, 0.9, 1.1)
 }
 
-// poll asks once and brings the set up to date.
+// poll sends one request and updates the set.
 func (p *poller) poll(ctx context.Context) error {
 	start := time.Now()
 	body, status, err := p.get(ctx)
@@ -230,7 +230,7 @@ func (p *poller) poll(ctx context.Context) error {
 	read, notices := p.cfg.Parse(body, p.name)
 	read.File = p.name
 	if p.unframed && sum != p.doubted && p.set.Worsens(read) {
-		// It may be the half of a document: one that was cut off would say the same.
+		// It may be half of a document: a body that was cut off looks the same.
 		p.have, p.doubted = false, sum
 		return errors.New("the answer does not say how long it is, and lacks pods; it is asked for again")
 	}
@@ -243,8 +243,8 @@ func (p *poller) poll(ctx context.Context) error {
 	return p.apply(start)
 }
 
-// apply puts the document that was read last into the set, unless another one is
-// in force. The error says that content alternates.
+// apply puts the last document into the set, unless another version is in force. The
+// error says that content alternates.
 func (p *poller) apply(now time.Time) error {
 	var alternates error
 	if !harmless(p.read) {
@@ -260,8 +260,8 @@ func (p *poller) apply(now time.Time) error {
 	return alternates
 }
 
-// get asks for the document. A nil error means 200 with the whole body, or 304
-// where that was asked for.
+// get requests the document. A nil error means 200 with the whole body, or 304 to a
+// conditional request.
 func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()

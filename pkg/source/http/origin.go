@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// dress makes the client that the next request is sent with, a new one when the
-// credentials have changed.
+// dress prepares the client of the next request, a new one when the credentials have
+// changed.
 func (p *poller) dress() error {
 	if p.cfg.Client != nil {
 		if p.client == nil {
@@ -34,16 +34,16 @@ func (p *poller) dress() error {
 	return nil
 }
 
-// hangUp closes the connection, if it is the poller's own: after a failure the
-// next attempt is not to depend on one that may be dead.
+// hangUp closes the connection, if it is the poller's own: after a failure the next
+// attempt must not depend on a connection that may be dead.
 func (p *poller) hangUp() {
 	if p.client != nil && p.cfg.Client == nil {
 		p.client.CloseIdleConnections()
 	}
 }
 
-// ownTransport returns a transport with limits on all that a server may draw out
-// or blow up (F62); config may be nil.
+// ownTransport returns a transport with limits on the time and size of a server's
+// answers (F62); config may be nil.
 func ownTransport(config *tls.Config) *nethttp.Transport {
 	t := nethttp.DefaultTransport.(*nethttp.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: 3 * time.Second}).DialContext
@@ -74,7 +74,7 @@ func (s *Source) within(c nethttp.Client) *nethttp.Client {
 	return &c
 }
 
-// printable returns text that a server chose, if it is fit to be shown.
+// printable returns a server's text, if it may be shown.
 func printable(text string) string {
 	if len(text) > 200 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "(not shown)"
@@ -95,8 +95,8 @@ func origin(u *url.URL) string {
 	return strings.ToLower(u.Scheme) + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// failure is a request that did not succeed, in words for people. They hold no
-// part of the URL, the headers or the body.
+// failure is a failed request, with a text for people. It contains no part of the URL,
+// the headers or the body.
 type failure struct {
 	text  string
 	cause error
@@ -156,8 +156,8 @@ func words(err error) string {
 	return plainWords(err)
 }
 
-// plainWords tells errors apart that have no type. Their own text is not shown:
-// some repeat what the server sent.
+// plainWords classifies errors without a type by their text. It does not show that
+// text, which may repeat what the server sent.
 func plainWords(err error) string {
 	text := err.Error()
 	switch {
@@ -190,8 +190,8 @@ func redact(u *url.URL) string {
 	return c.String()
 }
 
-// secret reports whether a query parameter looks like something to be let in
-// by: by its name, or by a value as long and dense as a token.
+// secret reports whether a query parameter looks like a credential: by its name, or by
+// a value as long and dense as a token.
 func secret(name, value string) bool {
 	if plain, err := url.QueryUnescape(name); err == nil {
 		name = plain

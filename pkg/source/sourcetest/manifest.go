@@ -70,7 +70,7 @@ func hash(content string) string { return fmt.Sprintf("v1-%x", sha256.Sum256([]b
 // Document is the text of a place that holds all its manifests in one file.
 type Document map[string]string
 
-// Text returns all manifests in order of their names; never nothing at all.
+// Text returns all manifests in order of their names; it is never empty.
 func (d Document) Text() string {
 	text := "# manifests\n"
 	for _, name := range slices.Sorted(maps.Keys(d)) {

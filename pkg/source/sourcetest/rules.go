@@ -203,7 +203,7 @@ func brokenLater(t *testing.T, f Fixture) {
 		f.Break()
 		_ = l.Error()
 		if f.Looked != nil {
-			f.Looked() // the same reason is not said again
+			f.Looked() // the same reason is not yielded again
 		}
 		f.Mend()
 		w := l.Set()

@@ -1,10 +1,10 @@
-// Package sourcetest is the suite every source passes: what source.Source
-// promises, one named subtest per rule.
+// Package sourcetest is the test suite for the contract of source.Source, with one
+// named subtest per rule. Every source passes it.
 //
 // A source's own test builds a Fixture, a place it can change, and calls Run;
 // the rules hold for every kind of place.
 //
-// The one rule: the suite knows nothing of how a source reads.
+// The one rule: the suite does not depend on how a source reads.
 package sourcetest
 
 import (
@@ -31,20 +31,20 @@ type Fixture struct {
 	Put func(name, text string)
 	// Remove takes the manifest name away.
 	Remove func(name string)
-	// Break makes the place impossible to look at; Mend undoes that.
+	// Break makes the place unreadable; Mend undoes that.
 	Break, Mend func()
-	// Looked returns once the source has looked a few more times. It is nil
-	// for a place that cannot count.
+	// Looked returns once the source has read the place a few more times. It is nil for
+	// a place that cannot count.
 	Looked func()
 	// PodsOnly says that the place has no objects besides pods.
 	PodsOnly bool
-	// Once says that the source ends after its first word. Put and Break then
-	// come before Sets only.
+	// Once says that the source ends after its first yield. Put and Break then come
+	// only before Sets.
 	Once bool
 }
 
-// Run holds the source of the fixtures that make returns to the contract of
-// source.Source. make is called once per rule.
+// Run tests the sources of make's fixtures against the contract of source.Source. It
+// calls make once per rule.
 func Run(t *testing.T, make func(t *testing.T) Fixture) {
 	var once bool
 	rule := func(name string, check func(t *testing.T, f Fixture)) {
@@ -77,13 +77,13 @@ func Run(t *testing.T, make func(t *testing.T) Fixture) {
 	rule("EndsWithTheContextWhileBroken", endsWhileBroken)
 }
 
-// Word is one thing a source yielded.
+// Word is one yield of a source: a set or an error.
 type Word struct {
 	source.Snapshot
 	Err error
 }
 
-// Listener receives what a source yields, one word at a time.
+// Listener receives a source's yields one by one.
 type Listener struct {
 	t      testing.TB
 	words  chan Word // capacity 0: the ranging goroutine sends, Next receives
@@ -109,8 +109,8 @@ func Listen(t testing.TB, s source.Source) *Listener {
 	return l
 }
 
-// Next returns the next word; it fails the test when none comes or the
-// sequence has ended, and when a set does not have the next revision.
+// Next returns the next yield; it fails the test when none comes or the sequence has
+// ended, and when a set does not have the next revision.
 func (l *Listener) Next() Word {
 	l.t.Helper()
 	select {
@@ -137,7 +137,7 @@ func (l *Listener) Next() Word {
 	return Word{}
 }
 
-// Set returns the next word, which must be a set.
+// Set returns the next yield, which must be a set.
 func (l *Listener) Set() Word {
 	l.t.Helper()
 	w := l.Next()
@@ -147,8 +147,8 @@ func (l *Listener) Set() Word {
 	return w
 }
 
-// Settled is Set, but for sets that hold a pod being deleted: where pods are
-// deleted in two steps, a source may tell of the first one.
+// Settled is Set, but skips sets with a pod that is being deleted: where pods are
+// deleted in two steps, a source may yield the first one.
 func (l *Listener) Settled() Word {
 	l.t.Helper()
 	w := l.Set()
@@ -167,7 +167,7 @@ func (w Word) deleting() bool {
 	return false
 }
 
-// Error returns the next word, which must be an error.
+// Error returns the next yield, which must be an error.
 func (l *Listener) Error() error {
 	l.t.Helper()
 	w := l.Next()
@@ -180,8 +180,7 @@ func (l *Listener) Error() error {
 	return w.Err
 }
 
-// Ended fails the test unless the sequence ends; words on their way are
-// dropped.
+// Ended fails the test unless the sequence ends; it drops pending yields.
 func (l *Listener) Ended() {
 	l.t.Helper()
 	deadline := time.After(wait.Limit)
@@ -200,8 +199,8 @@ func (l *Listener) Ended() {
 // Leave ends the context of the sequence.
 func (l *Listener) Leave() { l.cancel() }
 
-// Contents returns what w holds: "name" per pod, "!file" per Whole file,
-// "?name" per rejected pod; sorted.
+// Contents returns the content of w: "name" per pod, "!file" per Whole file, "?name"
+// per rejected pod; sorted.
 func (w Word) Contents() []string {
 	out := []string{}
 	for f := range w.Files.All() {

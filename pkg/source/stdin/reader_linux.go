@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader returns in as something that ends with ctx, and what ends that.
+// reader returns a reader of in that ends with ctx, and its close function.
 func reader(ctx context.Context, in io.Reader) (io.Reader, func(), error) {
 	f, ok := in.(*os.File)
 	if !ok {
@@ -22,7 +22,7 @@ func reader(ctx context.Context, in io.Reader) (io.Reader, func(), error) {
 	return &watched{patient: patient{ctx: ctx, in: f}, file: f, wake: wake}, wake.close, nil
 }
 
-// watched reads a file, never waiting in a read that ctx could not end.
+// watched reads a file, and never blocks in a read that ctx cannot end.
 type watched struct {
 	patient
 	file *os.File

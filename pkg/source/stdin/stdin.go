@@ -1,9 +1,9 @@
 // Package stdin reads manifests from standard input, once.
 //
-// It yields one source.File named "-" and ends; its set then stands.
+// It yields one source.File named "-" and ends; its set stays in use.
 //
-// The one rule: nothing is yielded before the end of the input was seen, since
-// half of it may be valid and mean something else.
+// The one rule: it yields nothing before the end of the input, since half of it may be
+// valid and mean something else.
 package stdin
 
 import (
@@ -19,14 +19,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// DefaultLimit is the most that is read when New is given no limit, in bytes.
+// DefaultLimit is the limit of New without one, in bytes.
 const DefaultLimit = 10 << 20
 
-// Parser decodes manifests; the second result is what it passed over on
-// purpose.
+// Parser decodes manifests; the second result is what it skipped on purpose.
 type Parser = func(data []byte, file string) (source.File, []pod.Problem)
 
-// Source is standard input, or what stands for it.
+// Source is standard input, or another reader in its place.
 type Source struct {
 	in    io.Reader
 	parse Parser
