@@ -20,10 +20,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// credential is what a registry may let somebody in by.
+// credential is one login for a registry, and where it comes from.
 type credential struct {
 	user, password string
-	secret         *secretRef // whose it is; nil for the node's, which serves every pod
+	secret         *secretRef // the Secret it is from; nil for the node's, for every pod
 }
 
 // secretRef names a pull secret.
@@ -33,13 +33,13 @@ type secretRef struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// logins are credentials by what they are for: a registry, or a path in it.
+// logins maps a registry, or a path in it, to its login.
 type logins map[string]login
 
 // login is what Docker's configuration files hold for one registry.
 type login struct{ user, password string }
 
-// UnmarshalJSON reads Docker's two forms: apart, or as base64(user:password).
+// UnmarshalJSON reads Docker's two forms: separate fields, or base64(user:password).
 func (l *login) UnmarshalJSON(js []byte) error {
 	var raw struct {
 		Username, Password, Auth string
@@ -60,7 +60,7 @@ func (l *login) UnmarshalJSON(js []byte) error {
 	return nil
 }
 
-// errMalformed stands for errors that would repeat what they are about.
+// errMalformed replaces errors that would repeat the content of a credential file.
 var errMalformed = errors.New("no docker configuration")
 
 // readLogins reads a config.json, or a .dockercfg, which has no outer object.
@@ -80,8 +80,7 @@ func readLogins(js []byte, old bool) (logins, error) {
 	return l, nil
 }
 
-// ring is a list of credentials in the order they are tried: what is more
-// specific first.
+// ring is a list of credentials in the order they are tried: more specific ones first.
 type ring []keyed
 
 type keyed struct {
@@ -111,10 +110,11 @@ func (r *ring) add(l logins, secret *secretRef) {
 	slices.SortStableFunc(*r, func(a, b keyed) int { return cmp.Compare(b.pattern, a.pattern) })
 }
 
-// dockerHub is what Docker's own files call docker.io.
+// dockerHub is the name of docker.io in Docker's own files.
 const dockerHub = "index.docker.io"
 
-// lookup returns the credentials that match a repository (C-1.39.5).
+// lookup returns the credentials whose pattern matches a repository, as the kubelet's
+// keyring does (C-1.39.5).
 func (r ring) lookup(n name) []credential {
 	var found, hub []credential
 	for _, k := range r {
@@ -131,8 +131,8 @@ func (r ring) lookup(n name) []credential {
 	return found
 }
 
-// matches reports whether a repository is of those that a pattern stands for: the
-// host part for part, with globs; the port; and a prefix of the path.
+// matches reports whether a pattern matches a repository: the host part by part, with
+// globs; the port; and a prefix of the path.
 func matches(pattern, repo string) bool {
 	p, err := url.Parse("https://" + pattern)
 	if err != nil {
@@ -163,7 +163,7 @@ func hostParts(hostport string) (parts []string, port string) {
 	return strings.Split(host, "."), port
 }
 
-// secretCredentials returns what the pod's own pull secrets have for an image.
+// secretCredentials returns the credentials for an image from the pod's pull secrets.
 func (p *Puller) secretCredentials(want *pod.Spec, n name) []credential {
 	var r ring
 	for _, ref := range want.Pod.Spec.ImagePullSecrets {
@@ -201,9 +201,9 @@ func serverUID(o *pod.Object, s *v1.Secret) string {
 	return string(s.UID)
 }
 
-// credentials returns all that there is for an image, in the order it is tried: the
-// pod's secrets, the node's docker configuration, the node's providers. Without any
-// the image is pulled without.
+// credentials returns all credentials for an image, in the order they are tried: the pod's
+// secrets, the node's docker configuration, the node's providers. If there are none, the
+// image is pulled without credentials.
 func (p *Puller) credentials(ctx context.Context, n name, secrets []credential) []credential {
 	all := slices.Clone(secrets)
 	all = append(all, p.nodeLogins().lookup(n)...)
@@ -218,9 +218,9 @@ func (p *Puller) credentials(ctx context.Context, n name, secrets []credential) 
 	return distinct
 }
 
-// DockerConfigs returns where the kubelet looks for the node's docker
-// configuration, in its order; not in the working directory, which is whoever's
-// this was started from. home may be "".
+// DockerConfigs returns where the kubelet looks for the node's docker configuration, in its
+// order. It leaves out the working directory, which depends on who starts the agent. home
+// may be "".
 func DockerConfigs(rootDir, home string) []string {
 	var all []string
 	for _, dir := range []string{rootDir, homeDir(home, ".docker"), "/.docker"} {
@@ -243,7 +243,7 @@ func homeDir(home, below string) string {
 	return filepath.Join(home, below)
 }
 
-// nodeLogins reads the node's docker configuration as it is now.
+// nodeLogins reads the node's docker configuration from disk on each call.
 func (p *Puller) nodeLogins() ring {
 	var r ring
 	for _, file := range p.cfg.DockerConfigs {

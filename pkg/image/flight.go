@@ -13,35 +13,35 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// errClosed is what a pull ends with that Run did not live to see.
+// errClosed is the error of a pull that was not finished when Run ended.
 var errClosed = errors.New("images are not pulled any more")
 
-// linger is how long after a pull that was given up its image may still turn up: the
-// runtime hears of that while it is writing.
+// linger is how long after a cancelled pull its image may still appear: the runtime may see
+// the cancellation only while it writes.
 const linger = 3 * time.Second
 
-// flightKey tells apart what is pulled, and as whom.
+// flightKey identifies a pull by its image and its credentials.
 type flightKey [sha256.Size]byte
 
-// A flight is one pull that any number of pods wait for. Its goroutine is Run's.
+// A flight is one pull that any number of pods wait for. Run starts its goroutine.
 type flight struct {
 	Pull  // Waiting is guarded by Puller.mu
 	key   flightKey
-	want  *pod.Spec // of the pod that came first
+	want  *pod.Spec // of the first pod that asked
 	name  name
 	creds []credential
 
-	waiters int // guarded by Puller.mu; with the last one the flight goes
+	waiters int // guarded by Puller.mu; at 0 the flight is cancelled
 	ctx     context.Context
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when what follows is known
+	done    chan struct{} // closed when the fields below are set
 	err     error
 	took    time.Duration // of the pull itself
-	bytes   int64         // of the image; 0 is unknown
-	unseen  bool          // nobody knows whether it left an image that is not everybody's
+	bytes   int64         // of the image; 0 means unknown
+	unseen  bool          // it may have left an image that needs credentials
 }
 
-// turns are the turns at one registry.
+// turns limits the concurrent pulls from one registry.
 type turns struct {
 	free  chan struct{} // one token for each turn that is taken
 	users int           // flights that have one or wait for one; guarded by Puller.mu
@@ -67,7 +67,7 @@ func (p *Puller) Run(ctx context.Context) {
 	}
 }
 
-// queued takes what is queued; last says that nobody will ask again.
+// queued takes all flights off the queue; last closes the queue for new ones.
 func (p *Puller) queued(last bool) []*flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *Puller) queued(last bool) []*flight {
 	return q
 }
 
-// Pulls returns what is being pulled now, the oldest first.
+// Pulls returns the pulls under way, the oldest first.
 func (p *Puller) Pulls() []Pull {
 	p.mu.Lock()
 	var all []Pull
@@ -93,10 +93,10 @@ func (p *Puller) Pulls() []Pull {
 	return all
 }
 
-// share waits for the flight that pulls n by creds; the first one to ask begins it.
+// share waits for the flight that pulls n with creds; the first caller starts it.
 func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) (*flight, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err // its credentials may be fewer than there are
+		return nil, err // the list of credentials may be incomplete
 	}
 	key := keyOf(n, creds)
 	p.mu.Lock()
@@ -128,24 +128,24 @@ func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []cred
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
-		p.forget(f) // who comes now begins another one
+		p.forget(f) // a later caller starts a new flight
 		f.cancel()
 	}
 	return nil, ctx.Err()
 }
 
-// forget makes f no flight to join. The mutex is held.
+// forget removes f from the flights that callers can join. The caller holds the mutex.
 func (p *Puller) forget(f *flight) {
 	if p.flights[f.key] == f {
 		delete(p.flights, f.key)
 	}
 }
 
-// fly is the life of a flight.
+// fly runs a flight from its turn at the registry to its end.
 func (p *Puller) fly(ctx context.Context, f *flight) {
 	stop := context.AfterFunc(ctx, f.cancel)
 	defer stop()
-	if f.ctx.Err() != nil { // nobody waited long enough
+	if f.ctx.Err() != nil { // all waiters left before it began
 		p.land(f, f.ctx.Err())
 		return
 	}
@@ -159,7 +159,7 @@ func (p *Puller) fly(ctx context.Context, f *flight) {
 		p.cfg.Log.Info("Image pulled", "image", f.Image, "took", took)
 	}
 	p.mu.Lock()
-	p.forget(f) // it is no pull any more when that is told, and told when anybody goes on
+	p.forget(f) // before the event and the waiters' return: Pulls no longer lists it then
 	p.mu.Unlock()
 	p.cfg.Told(Event{Pull: f.Pull, Over: true, Err: err})
 	p.land(f, err)
@@ -168,8 +168,8 @@ func (p *Puller) fly(ctx context.Context, f *flight) {
 	}
 }
 
-// clear finds out what became of a flight whose end nobody saw. Where that cannot be
-// done the intent stays, and who wants an image next tries again, or the next agent.
+// clear records the outcome of a flight whose pull was cancelled or timed out. If that
+// fails the intent stays, and the next pull or the next agent tries again.
 func (p *Puller) clear(ctx context.Context, f *flight) {
 	select {
 	case <-time.After(linger):
@@ -181,7 +181,7 @@ func (p *Puller) clear(ctx context.Context, f *flight) {
 	}
 }
 
-// land ends a flight for all who wait for it.
+// land ends a flight and wakes all its waiters.
 func (p *Puller) land(f *flight, err error) {
 	p.mu.Lock()
 	p.forget(f)
@@ -191,9 +191,8 @@ func (p *Puller) land(f *flight, err error) {
 	close(f.done)
 }
 
-// pull waits for a turn at the registry, pulls, and writes down who did. That it
-// will pull is written down before: an image that is there without a record is
-// free for all.
+// pull waits for a turn at the registry, pulls, and records which credential served. It
+// records the intent first, because every pod may use an image without a record.
 func (p *Puller) pull(f *flight) error {
 	if err := p.turn(f); err != nil {
 		return err
@@ -207,7 +206,7 @@ func (p *Puller) pull(f *flight) error {
 	f.took = time.Since(began)
 	if err == nil {
 		f.bytes = p.size(f)
-		// Under the ID by which it is looked for: a runtime may answer a pull with a digest.
+		// Record the ID that FindImage returns: a runtime may answer a pull with a digest.
 		var id string
 		if id, err = p.cfg.Runtime.FindImage(f.ctx, f.want, f.Image); err == nil && id == "" {
 			err = errors.New("it is not there")
@@ -215,7 +214,7 @@ func (p *Puller) pull(f *flight) error {
 		if err == nil {
 			err = p.records.pulled(id, f.name, used)
 		}
-		if err != nil { // the intent stays: it is not free for all
+		if err != nil { // the intent stays, so that the image is not open to every pod
 			f.unseen = true
 			p.records.unsure(f.name)
 			p.cfg.Log.Warn("Image pull not recorded; the registry will be asked again", "image", f.Image, "error", err)
@@ -230,7 +229,7 @@ func (p *Puller) pull(f *flight) error {
 	return err
 }
 
-// size is how large the image is that was pulled, where the runtime says it.
+// size returns the size of the pulled image, 0 if the runtime does not report it.
 func (p *Puller) size(f *flight) int64 {
 	rt, ok := p.cfg.Runtime.(interface {
 		ImageBytes(ctx context.Context, want *pod.Spec, name string) (int64, error)
@@ -245,8 +244,8 @@ func (p *Puller) size(f *flight) int64 {
 	return n
 }
 
-// fetch tries the credentials in their order (C-1.39.5), or none where there are
-// none, and returns the one that served.
+// fetch tries the credentials in the kubelet's order (C-1.39.5), or pulls once without any,
+// and returns the credential that served.
 func (p *Puller) fetch(f *flight) (used credential, err error) {
 	creds := f.creds
 	if len(creds) == 0 {
@@ -260,7 +259,8 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 		if err == nil {
 			return c, nil
 		}
-		// What a pull without a secret left is everybody's, as is what was there before.
+		// Every pod may use an image that was pulled without a secret, or that was there
+		// before.
 		unseen = unseen || c.secret != nil && (f.ctx.Err() != nil || !saidSo(err))
 		if !errors.As(err, &failed) || f.ctx.Err() != nil {
 			f.unseen = unseen
@@ -277,14 +277,14 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 	return credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
 }
 
-// saidSo reports whether an error is the runtime's word about the image. That it did
-// not answer in time is none, though it comes as a StartError.
+// saidSo reports whether an error is the runtime's answer about the image. A timeout is
+// not, though it comes as a StartError.
 func saidSo(err error) bool {
 	var failed *pod.StartError
 	return errors.As(err, &failed) && !errors.Is(failed.Err, pod.ErrTimeout)
 }
 
-// turn waits until the registry may be asked for one image more.
+// turn waits until one more image may be pulled from the registry.
 func (p *Puller) turn(f *flight) error {
 	p.mu.Lock()
 	t := p.turns[f.name.registry]
@@ -296,7 +296,7 @@ func (p *Puller) turn(f *flight) error {
 	p.mu.Unlock()
 	select {
 	case t.free <- struct{}{}:
-		if err := f.ctx.Err(); err != nil { // both came at once
+		if err := f.ctx.Err(); err != nil { // both channels were ready
 			p.pass(f)
 			return err
 		}
@@ -310,7 +310,7 @@ func (p *Puller) turn(f *flight) error {
 	}
 }
 
-// pass gives the turn to the next one.
+// pass frees the turn of f for the next flight.
 func (p *Puller) pass(f *flight) {
 	p.mu.Lock()
 	t := p.turns[f.name.registry]

@@ -1,13 +1,13 @@
-// Package image makes the images of pods present: by their pull policies, with the
-// credentials that a pod, the node and the node's credential providers have, and
-// with what is known of who may use an image that is there already.
+// Package image pulls the images of pods: by their pull policies, with the credentials of
+// the pod, the node and the node's credential providers. It records which pods may use an
+// image that is present already.
 //
-// The engine's workers call PullImage and wait. Behind it pods that want the same
-// image by the same credentials share one pull, a flight; a registry gets a few
-// flights at a time, and one that hangs delays nobody else's.
+// The engine's workers call PullImage and wait. Pods that want the same image with the same
+// credentials share one pull, a flight. Each registry gets a few flights at a time; one
+// that hangs delays only its own images.
 //
-// The one rule: a credential is told to the runtime and to nobody else. It is in no
-// log, no error and no file.
+// The one rule: credentials are passed to the runtime only. They are in no log, no error
+// and no file.
 package image
 
 import (
@@ -27,7 +27,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Waiting reasons of images (C-1.22.9); the others are the runtime's words.
+// Waiting reasons of images that the kubelet sets itself (C-1.22.9); the others come from
+// the runtime.
 const (
 	reasonInvalid = "InvalidImageName"
 	reasonNever   = "ErrImageNeverPull"
@@ -42,9 +43,9 @@ const ownRepository = "nodectl.dev/pause"
 // DefaultPerRegistry is how many images are pulled from one registry at a time.
 const DefaultPerRegistry = 3
 
-// Runtime looks for images and pulls them. What an image's fault is comes back as
-// *pod.StartError; any other error says nothing about the image. The end of ctx
-// ends a call.
+// Runtime looks for images and pulls them. A fault of the image comes back as
+// *pod.StartError; any other error says nothing about the image. The end of ctx ends a
+// call.
 type Runtime interface {
 	// FindImage returns the ID of the image of that name, "" when it is not present.
 	FindImage(ctx context.Context, want *pod.Spec, name string) (id string, err error)
@@ -53,52 +54,52 @@ type Runtime interface {
 	FetchImage(ctx context.Context, want *pod.Spec, name, user, password string) (id string, err error)
 }
 
-// Config is what a Puller has to know.
+// Config is the configuration of a Puller.
 type Config struct {
 	Runtime Runtime
-	// Dir is where it is written down who pulled what; made when needed.
+	// Dir is where pulls are recorded; it is created when needed.
 	Dir string
-	// DockerConfigs are the files that may hold the node's credentials, see
-	// DockerConfigs; the first one that can be used is.
+	// DockerConfigs are the files that may hold the node's credentials, see DockerConfigs;
+	// the first usable one is read.
 	DockerConfigs []string
-	// Providers are the node's credential providers; nil are none.
+	// Providers are the node's credential providers; nil means none.
 	Providers *Providers
-	// PerRegistry is how many images are pulled from one registry at a time; 0 is
+	// PerRegistry is how many images are pulled from one registry at a time; 0 means
 	// DefaultPerRegistry.
 	PerRegistry int
-	// Told hears of the beginning and the end of every pull; may be nil. It is called
-	// from many goroutines and must not wait.
+	// Told is called at the start and the end of every pull; may be nil. It is called from
+	// many goroutines and must not wait.
 	Told func(Event)
-	Log  *slog.Logger // nil is silent
+	Log  *slog.Logger // nil discards
 }
 
 // Pull is one pull under way.
 type Pull struct {
-	Image   string // as the runtime is asked for it
+	Image   string // as the runtime gets it
 	Since   time.Time
 	Waiting bool // for its turn at the registry
 }
 
-// Event is the beginning of a pull, or its end.
+// Event is the start of a pull, or its end.
 type Event struct {
 	Pull
 	Over bool
-	Err  error // of a pull that is over: why it failed
+	Err  error // of a pull that has ended: why it failed
 }
 
-// Puller makes images present. Run must be on for it to pull.
+// Puller pulls images. It pulls only while Run runs.
 type Puller struct {
 	cfg     Config
 	records *records
-	wake    chan struct{} // capacity 1: there is something in queue, or was
+	wake    chan struct{} // capacity 1: signals that queue has grown
 
 	mu      sync.Mutex
 	flights map[flightKey]*flight
-	queue   []*flight         // begun by nobody yet
-	turns   map[string]*turns // by registry, while somebody uses or awaits one
+	queue   []*flight         // flights that Run has not started
+	turns   map[string]*turns // by registry, while a flight has or awaits one
 	closed  bool
 
-	settling sync.Mutex // held while it is found out what pulls left whose end nobody saw
+	settling sync.Mutex // held while settle records unfinished pulls
 }
 
 // New returns a Puller.
@@ -116,10 +117,10 @@ func New(cfg Config) *Puller {
 	}
 }
 
-// PullImage makes present what want's container is made of: the images of the image
-// volumes that it mounts, and its own, each by its pull policy (C-1.39.2, C-1.39.7).
-// told hears of every step, from this goroutine; it must not wait, and may be nil. The
-// end of ctx ends the call, and a pull that nobody else waits for.
+// PullImage makes the images of a container present, each by its pull policy (C-1.39.2,
+// C-1.39.7): the images of the image volumes that it mounts, and its own. PullImage calls
+// told for every step, from this goroutine; told must not wait, and may be nil. The end of
+// ctx ends the call, and also a pull that no other pod waits for.
 func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error {
 	if told == nil {
 		told = func(pod.PullNews) {}
@@ -165,7 +166,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case id != "" && p.mayUse(id, n, secrets):
 			told(pod.PullNews{Image: image, Present: true})
 			return nil
-		case policy == v1.PullNever: // also when it is there for others: that is not told
+		case policy == v1.PullNever: // not said where other pods may use it
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
 		}
 	}
@@ -181,8 +182,8 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	return err
 }
 
-// mayUse reports whether a pod with these pull secrets may use an image that is
-// there without asking its registry (C-1.39.6).
+// mayUse reports whether a pod with these pull secrets may use an image that is present
+// without asking its registry, by the kubelet's rule for pulled images (C-1.39.6).
 func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 	ok, err := p.records.mayUse(id, n, secrets)
 	if err != nil {
@@ -192,12 +193,12 @@ func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 	return ok
 }
 
-// name is what an image name means (C-1.39.1).
+// name is a parsed image name: with the defaults for registry and tag (C-1.39.1).
 type name struct {
-	image    string        // as the runtime is asked for it: as written, with a tag or a digest
+	image    string        // as the runtime gets it: as written, with a tag or a digest
 	repo     string        // full, without tag and digest
-	registry string        // host, and port where one is given
-	policy   v1.PullPolicy // where none is given
+	registry string        // host, and port if the name has one
+	policy   v1.PullPolicy // if the pod names none
 }
 
 func parse(image string) (name, error) {

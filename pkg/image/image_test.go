@@ -30,25 +30,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// registries are all registries there are, behind a runtime's image service; the
-// adapter in front of it is the real one.
+// registries fakes all registries behind a runtime's image service; the adapter in front of
+// it is the real one.
 type registries struct {
 	runtimeapi.ImageServiceClient
 
-	// lets says whom a registry lets in, by image; who is not named lets everybody.
+	// lets maps an image to the login that its registry accepts; other images need none.
 	lets map[string]string // image → "user:password"
-	// hang names registries that never answer, took how long a pull takes.
+	// hang names registries that never answer, took is how long a pull takes.
 	hang map[string]bool
 	took time.Duration
-	// ends says how pulls end that nobody sees end, by image, once it is stored: nil
-	// waits for the end of the context. late is how long after that it is stored.
+	// ends maps an image to what its pull returns, once it is stored, if the caller may
+	// have left; nil waits for the end of the context. late is the delay from that end
+	// until it is stored.
 	ends map[string]func() error
 	late time.Duration
-	// away has the runtime answer no questions, broken some in vain; looks counts them.
+	// away makes the runtime answer no queries; broken makes some fail; looks counts them.
 	away   bool
 	broken map[string]bool
 	looks  int
-	// repeats has a registry repeat in its errors what it was told.
+	// repeats makes a registry repeat the credentials in its errors.
 	repeats bool
 
 	mu      sync.Mutex
@@ -56,7 +57,7 @@ type registries struct {
 	pulls   []string          // "image user:password", in order
 	now     map[string]int    // pulls under way, by registry
 	most    map[string]int
-	ended   int // by their context
+	ended   int // by the end of their context
 	last    *runtimeapi.PullImageRequest
 }
 
@@ -142,7 +143,8 @@ func (r *registries) PullImage(ctx context.Context, q *runtimeapi.PullImageReque
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: %s: not found", name, name, name)
 	}
 	r.present[name] = "sha256:" + name
-	// Some runtimes answer with a digest, which is not the ID that ImageStatus says.
+	// Some runtimes answer with a digest, which differs from the ID that ImageStatus
+	// returns.
 	return &runtimeapi.PullImageResponse{ImageRef: name + "@sha256:0123"}, nil
 }
 
@@ -161,7 +163,7 @@ type machine struct {
 	stop       func()
 }
 
-// on starts a Puller in front of r; change adjusts its configuration.
+// on starts a Puller on the registries r; change adjusts its configuration.
 func on(t *testing.T, r *registries, dir string, change ...func(*image.Config)) *machine {
 	t.Helper()
 	m := &machine{registries: r, dir: dir, log: &bytes.Buffer{}}
@@ -182,7 +184,7 @@ func on(t *testing.T, r *registries, dir string, change ...func(*image.Config)) 
 	return m
 }
 
-// PullImage is the Puller's, whose news nobody hears.
+// PullImage calls the Puller without a callback for news.
 func (m *machine) PullImage(ctx context.Context, want *pod.Spec, container string) error {
 	return m.Puller.PullImage(ctx, want, container, nil)
 }
@@ -207,7 +209,7 @@ func wanted(name string, images ...string) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
 }
 
-// with gives the pod pull secrets, each a login for one registry.
+// with adds pull secrets to the pod, each a login for one registry.
 func with(want *pod.Spec, secrets ...*v1.Secret) *pod.Spec {
 	var objects []*pod.Object
 	for _, s := range secrets {
@@ -229,7 +231,7 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 	for _, c := range []struct {
 		image  string
 		policy v1.PullPolicy
-		want   string // the error's beginning; "" is success
+		want   string // the prefix of the error; "" is success
 		final  bool
 		pulls  int
 	}{
@@ -306,8 +308,8 @@ func TestPullSaysWhoseItIs(t *testing.T) {
 	})
 }
 
-// Pods that want the same image share its pull, whoever of them leaves; it ends
-// when nobody waits for it.
+// Pods that want the same image share its pull, whichever of them leaves. It ends when the
+// last one leaves.
 func TestF30_OneFlightPerImage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -355,7 +357,7 @@ func TestF30_OneFlightPerImage(t *testing.T) {
 	})
 }
 
-// Nothing is left of a Puller that has ended: whoever waits hears so.
+// When a Puller ends, every waiting pull returns an error and no goroutine is left.
 func TestPullEndsWithTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -401,7 +403,7 @@ func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
 			})
 		}
 		others.Wait()
-		if took := time.Since(began); took != 5*time.Second { // 15 images, three at a time, a second each
+		if took := time.Since(began); took != 5*time.Second { // 15 images, 3 at a time, 1 s each
 			t.Errorf("the others took %s", took)
 		}
 		waiting := 0
@@ -413,7 +415,7 @@ func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
 		if r.most["r.io"] != 3 || r.most["hung.io"] != 3 || len(m.Pulls()) != 5 || waiting != 2 || len(r.said()) != 18 {
 			t.Errorf("at once: %v; %v, %d pulls", r.most, m.Pulls(), len(r.said()))
 		}
-		leave() // one after the other: who goes first makes room for who waits
+		leave() // one after the other: the first to leave makes room for the next
 		hung.Wait()
 		synctest.Wait()
 		if len(m.Pulls()) != 0 || r.now["hung.io"] != 0 {
@@ -451,8 +453,8 @@ func TestEventsOfPulls(t *testing.T) {
 	})
 }
 
-// An image that a secret has pulled is no other pod's; one that was there before
-// is everybody's.
+// A pod without the secret cannot use an image that was pulled with it; every pod may use
+// an image that was there before.
 func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -488,12 +490,12 @@ func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 		step("pulled without, again", with(wanted("h", "r.io/free:1"), s), 0, "")
 
 		m.stop()
-		m = on(t, r, dir) // another agent
+		m = on(t, r, dir) // restart the agent
 		defer m.stop()
 		step("after a restart", with(wanted("a", "r.io/app:1"), s), 0, "")
 		step("without, after a restart", wanted("c", "r.io/app:1"), 1, "ErrImagePull: ")
 
-		// A Secret of an API server is known by its UID, whatever it holds.
+		// A Secret from an API server is identified by its UID, whatever it contains.
 		api := secret("api", "uid-1", "r.io", "u", "p")
 		step("from an API server", with(wanted("i", "r.io/app:1"), api), 0, "")
 		step("with a new password", with(wanted("i", "r.io/app:1"), secret("api", "uid-1", "r.io", "u", "new")), 0, "")
@@ -501,7 +503,7 @@ func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 	})
 }
 
-// The UID of a Secret of a static source is its author's choice: with the UID of an API
+// The author of a static source chooses the UID of its Secret. With the UID of an API
 // server's Secret and another password, the registry decides.
 func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -521,7 +523,7 @@ func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *tes
 	})
 }
 
-// An agent that dies while it pulls leaves no image that is free for all.
+// An image whose pull was cut off by the agent's death is not open to every pod.
 func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -543,7 +545,7 @@ func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
 		wg.Wait()
 		m.stop()
 		r.hang["r.io"] = false
-		r.present["r.io/app:1"], r.present["r.io/alias:1"] = "sha256:app", "sha256:app" // the runtime went on
+		r.present["r.io/app:1"], r.present["r.io/alias:1"] = "sha256:app", "sha256:app" // pulled
 		r.lets["r.io/alias:1"] = "u:p"
 		m = on(t, r, kept)
 		defer m.stop()
@@ -558,7 +560,7 @@ func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
 	})
 }
 
-// intents returns what is written down of pulls whose end is not known.
+// intents returns the recorded intents of pulls whose outcome is unknown.
 func (m *machine) intents(t *testing.T) []string {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(m.dir, "image_manager", "pulling", "*"))
@@ -568,26 +570,26 @@ func (m *machine) intents(t *testing.T) []string {
 	return left
 }
 
-// never makes it the pod's policy never to pull.
+// never sets the pod's pull policy to Never.
 func never(want *pod.Spec) *pod.Spec {
 	want.Pod.Spec.Containers[0].ImagePullPolicy = v1.PullNever
 	return want
 }
 
-// always makes it the pod's policy always to pull.
+// always sets the pod's pull policy to Always.
 func always(want *pod.Spec) *pod.Spec {
 	want.Pod.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
 	return want
 }
 
-// A pull that this agent did not see end leaves no image that is free for all, at
-// once and later.
+// An image whose pull ended after this agent stopped waiting is not open to every pod,
+// neither at once nor later.
 func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 	for name, c := range map[string]struct {
 		end   func() error
 		leave bool
 		late  time.Duration
-		away  time.Duration // how long the runtime is
+		away  time.Duration // how long the runtime does not answer
 	}{
 		"the runtime dies": {end: func() error { return status.Error(codes.Unavailable, "error reading from server: EOF") }},
 		"the runtime is away for long": {
@@ -668,8 +670,9 @@ func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// A pull that was given up and left nothing is forgotten: what is imported later is
-// everybody's. So is what was there before a pull that failed, or that had no secret.
+// A cancelled pull that left no image is forgotten: every pod may use an image imported
+// later. The same holds for an image that was there before a failed pull, or a pull without
+// a secret.
 func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -718,8 +721,8 @@ func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 	})
 }
 
-// A record that is there stays as it is when another pull is given up, and one that
-// goes on keeps its intent.
+// A cancelled pull does not change an existing record, and a pull still under way keeps its
+// intent.
 func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -760,7 +763,8 @@ func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
 	})
 }
 
-// An image that the runtime cannot look at is not free, and holds no other image.
+// An image that the runtime cannot inspect is not open to every pod, and does not delay
+// other images.
 func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -784,7 +788,7 @@ func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 	})
 }
 
-// What became of one pull cannot be written down: other images are not held for it.
+// A pull whose outcome cannot be recorded does not delay other images.
 func TestC_1_39_6_OneLeftoverHoldsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -817,7 +821,7 @@ func TestC_1_39_6_OneLeftoverHoldsNobody(t *testing.T) {
 	})
 }
 
-// A damaged record costs a question to the registry, and frees nobody's image.
+// With a damaged record the registry is asked; no pod gets access by it.
 func TestC_1_39_6_DamagedRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -849,8 +853,8 @@ func TestC_1_39_6_DamagedRecord(t *testing.T) {
 	})
 }
 
-// A password is in no log, no error and no file, whatever a registry repeats; and
-// the files are root's alone.
+// A password is in no log, no error and no file, whatever a registry repeats; and only root
+// can read the files.
 func TestI6_PasswordsAreToldToNobody(t *testing.T) {
 	const canary = "c4nary/+pass word"
 	synctest.Test(t, func(t *testing.T) {
@@ -914,8 +918,8 @@ func TestI6_PasswordsAreToldToNobody(t *testing.T) {
 	})
 }
 
-// TestC_D_PullsAreTold: whoever waits for an image hears what becomes of it, each for
-// itself, how long it took and how long it waited.
+// TestC_D_PullsAreTold: every waiting pod gets its own news of the pull: how long it took
+// and how long that pod waited.
 func TestC_D_PullsAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

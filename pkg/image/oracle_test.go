@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestC_1_39_5_LookupIsTheKubelets asks the kubelet's own keyring.
+// TestC_1_39_5_LookupIsTheKubelets compares with the kubelet's own keyring.
 func TestC_1_39_5_LookupIsTheKubelets(t *testing.T) {
 	klog.SetLogger(logr.Discard())
 	host := rapid.SampledFrom([]string{"r.io", "a.r.io", "*.io", "*.r.io", "a.*", "r.io:5000", "*:5000", "*", "127.0.0.1:5000", "127.*.*.1:5000", "[::1]:5000",
@@ -55,7 +55,7 @@ func TestC_1_39_5_LookupIsTheKubelets(t *testing.T) {
 		}
 		found, _ := theirs.Lookup(repo)
 		if n.registry == "localhost" && len(got) == 0 {
-			return // the kubelet hands localhost what is Docker Hub's
+			return // the kubelet uses Docker Hub's credentials for localhost
 		}
 		for _, c := range found {
 			want = append(want, c.Username)
@@ -66,7 +66,7 @@ func TestC_1_39_5_LookupIsTheKubelets(t *testing.T) {
 	})
 }
 
-// FuzzLogins reads what anybody may write into a pull secret.
+// FuzzLogins reads arbitrary content of a pull secret.
 func FuzzLogins(f *testing.F) {
 	for _, s := range []string{`{"auths":{"r.io":{"auth":"bjox"}}}`, `{"r.io":{"auth":"bjox=="}}`, `{"auths":{"r.io":{"auth":" bjox "}}}`, `{"auths":null}`, `[]`, `{"auths":{"r.io":null}}`} {
 		f.Add([]byte(s))
@@ -90,7 +90,7 @@ func FuzzLogins(f *testing.F) {
 				continue
 			}
 			if oracle != nil {
-				continue // another field than those that count is wrong
+				continue // a field that this package ignores is wrong
 			}
 			for where, c := range want {
 				if l[where] != (login{c.Username, c.Password}) {

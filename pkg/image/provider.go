@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Providers are the node's credential providers: programs that are asked for the
-// credentials of images (C-1.39.5).
+// Providers are the node's credential providers: programs that return the credentials of
+// images (C-1.39.5).
 type Providers struct {
 	all []*provider
 }
@@ -44,19 +44,19 @@ type provider struct {
 	program string
 
 	mu    sync.Mutex
-	cache map[string]answer // by image, registry, or everything
+	cache map[string]answer // by image, by registry, or one for everything
 	asked map[string]*asking
 }
 
-// answer is what a provider said, and until when that holds.
+// answer is what a provider returned, and until when it is valid.
 type answer struct {
 	logins logins
 	until  time.Time
 }
 
-// asking is a question that others wait for too.
+// asking is a call of a provider that other pods wait for too.
 type asking struct {
-	done   chan struct{} // closed when the rest is known
+	done   chan struct{} // closed when the other fields are set
 	logins logins
 	err    error
 }
@@ -64,7 +64,7 @@ type asking struct {
 // everything is the cache's key of an answer for all images.
 const everything = "*"
 
-// protocol is the API group whose messages are spoken.
+// protocol is the API group of the messages.
 const protocol = "credentialprovider.kubelet.k8s.io/"
 
 // LoadProviders reads the kubelet's CredentialProviderConfig, a file or a directory
@@ -127,7 +127,7 @@ func configFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
-// check returns what is wrong with a provider, and finds its program.
+// check returns an error if a provider's configuration is invalid, and finds its program.
 func (p *provider) check(dir string) error {
 	if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \x00") {
 		return errors.New("its name is not that of a file")
@@ -168,8 +168,8 @@ func (p *provider) executable() error {
 	return nil
 }
 
-// lookup asks the providers that know an image's registry. One that fails is as if
-// it had nothing.
+// lookup calls the providers that match an image. One that fails counts as one without
+// credentials.
 func (p *Providers) lookup(ctx context.Context, n name, log *slog.Logger) []credential {
 	if p == nil {
 		return nil
@@ -189,8 +189,8 @@ func (p *Providers) lookup(ctx context.Context, n name, log *slog.Logger) []cred
 	return r.lookup(n)
 }
 
-// get returns a provider's answer: one that still holds, one that another pod is
-// waiting for, or a new one.
+// get returns a provider's answer: from the cache, from a call that another pod waits for,
+// or from a new call.
 func (p *provider) get(ctx context.Context, n name) (logins, error) {
 	for {
 		p.mu.Lock()
@@ -224,10 +224,10 @@ func (p *provider) get(ctx context.Context, n name) (logins, error) {
 	}
 }
 
-// errAskerLeft says that a provider was not asked to the end: nobody's answer.
+// errAskerLeft says that the call of a provider was cancelled: no pod may use its result.
 var errAskerLeft = errors.New("the pod that asked is not wanted any more")
 
-// ask runs the program and keeps its answer for as long as it holds.
+// ask runs the program and caches its answer for as long as it is valid.
 func (p *provider) ask(ctx context.Context, n name) (logins, error) {
 	out, err := p.run(ctx, n.repo)
 	if err != nil {
@@ -260,7 +260,7 @@ func (p *provider) ask(ctx context.Context, n name) (logins, error) {
 	return l, nil
 }
 
-// keep remembers an answer, and forgets those that hold no more.
+// keep caches an answer, and removes expired ones.
 func (p *provider) keep(key string, l logins, holds time.Duration) {
 	if holds <= 0 {
 		return
@@ -276,11 +276,11 @@ func (p *provider) keep(key string, l logins, holds time.Duration) {
 	p.cache[key] = answer{l, now.Add(holds)}
 }
 
-// providerLimit is how long a provider may take, as with the kubelet.
+// providerLimit is how long a provider may take, as in the kubelet.
 const providerLimit = time.Minute
 
-// run asks the program about one repository. What it writes to standard error goes
-// nowhere: it may be anything.
+// run calls the program for one repository. Its standard error is discarded: it may contain
+// credentials.
 func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	if err := p.executable(); err != nil {
 		return nil, err
@@ -299,9 +299,9 @@ func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(question), out
 	cmd.Env = os.Environ()
 	for _, e := range p.Env {
-		cmd.Env = append(cmd.Env, e.Name+"="+e.Value) // the last one counts
+		cmd.Env = append(cmd.Env, e.Name+"="+e.Value) // the last value of a name counts
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it starts goes with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // to kill its child processes too
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err = cmd.Run()
@@ -318,8 +318,8 @@ func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	return out.b, nil
 }
 
-// bounded is a buffer for as much as an answer may hold. It is no bytes.Buffer by
-// embedding: that reads by itself, without bounds.
+// bounded is a buffer with a limit. It does not embed bytes.Buffer, whose ReadFrom has no
+// limit.
 type bounded struct {
 	b    []byte
 	stop func()

@@ -23,14 +23,14 @@ import (
 // program writes an executable script.
 func program(t *testing.T, dir, name, script string) {
 	t.Helper()
-	syscall.ForkLock.RLock() // a child born meanwhile would have it open for writing, and it could not be run
+	syscall.ForkLock.RLock() // a forked child would hold it open for writing
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// says is a script that notes that it was asked, and answers.
+// says is a script that records the call, and answers.
 func says(dir, key, duration, auth string) string {
 	if duration != "" {
 		duration = `"cacheDuration":"` + duration + `",`
@@ -74,7 +74,7 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// quick is registries that answer at once: programs take real time.
+// quick is registries that answer at once: the provider programs take real time.
 func quick() *registries {
 	r := newRegistries()
 	r.took = 0
@@ -124,7 +124,7 @@ func TestC_1_39_5_Providers(t *testing.T) {
 	}
 }
 
-// A provider that fails is as if it had nothing, and what it said goes nowhere.
+// A provider that fails counts as one without credentials, and its output is not logged.
 func TestC_1_39_5_BrokenProviders(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -157,8 +157,8 @@ func TestC_1_39_5_BrokenProviders(t *testing.T) {
 	}
 }
 
-// Pods that need the same answer wait for one question; when the pod that asked
-// leaves, the program ends with all it started, and another pod asks.
+// Pods that need the same answer wait for one call. When the pod that called leaves, the
+// program ends with all its children, and another pod calls.
 func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -251,8 +251,8 @@ func TestC_1_39_5_ProviderConfigsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A directory's files count together, in their order; what is no configuration by
-// its name does not.
+// A directory's files are read together, in their order; files without the extension of a
+// configuration are ignored.
 func TestC_1_39_5_ProvidersFromADirectory(t *testing.T) {
 	t.Parallel()
 	bin, dir := t.TempDir(), t.TempDir()
@@ -278,8 +278,8 @@ func TestC_1_39_5_ProvidersFromADirectory(t *testing.T) {
 	}
 }
 
-// The pod's secrets come first, then the node's file, then its providers; of each
-// the more specific first. Nothing is pulled without while there is one.
+// The pod's secrets come first, then the node's file, then its providers; of each the more
+// specific first. While there is a credential, no pull is tried without one.
 func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -316,8 +316,8 @@ func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 	}
 }
 
-// The node's file is read as it is now; what others can write to, or would hold us
-// up, is not used, and the next place is.
+// The node's file is read on every pull. A file that others can write to, or that would
+// block the reader, is skipped, and the next location is used.
 func TestC_1_39_5_DockerConfigs(t *testing.T) {
 	suite.NeedsRoot(t, "one of the files belongs to another user")
 	t.Parallel()

@@ -21,28 +21,27 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// records are what is written down of pulls (C-1.39.6), in two directories:
-// "pulling" has a file for each image whose pull has begun, until its end is known,
-// "pulled" one for each image that was pulled. Images without either were there
-// before, or were imported: every pod may use them. No file holds a credential: a
-// salted hash tells it again.
+// records are the records of pulls on disk (C-1.39.6), in two directories. "pulling" has a
+// file for each image whose pull has begun, until its outcome is known; "pulled" has one
+// for each image that was pulled. Images without either were there before, or were
+// imported: every pod may use them. No file holds a credential, only its salted hash.
 type records struct {
 	dir string
-	mu  sync.Mutex     // one at a time changes or reads files
-	now map[string]int // how many pull an image now, by name
+	mu  sync.Mutex     // guards the files
+	now map[string]int // the number of pulls of an image under way, by name
 
-	// doubts are the images of pulls whose end nobody saw, by name, and since when;
-	// the intent stays. Nil: what an agent before this one left is not read yet.
+	// doubts maps the images of pulls with unknown outcome, by name, to the time since
+	// when; their intents stay. Nil: the intents of the previous agent are not read yet.
 	doubts map[string]time.Time
 }
 
-// record is who pulled one image.
+// record says which credentials pulled one image.
 type record struct {
 	Image string            `json:"image"` // the runtime's ID
 	Repos map[string]access `json:"repos"` // by the name it was pulled under
 }
 
-// access says who may use what was pulled under one name.
+// access says who may use an image that was pulled under one name.
 type access struct {
 	Node    bool         `json:"node,omitempty"` // every pod
 	Secrets []secretUsed `json:"secrets,omitempty"`
@@ -55,13 +54,13 @@ type secretUsed struct {
 	Hash string `json:"hash"`
 }
 
-// mostSecrets bounds what is written down for one image.
+// mostSecrets limits the secrets in the record of one image.
 const mostSecrets = 100
 
 func newRecords(dir string) *records { return &records{dir: dir, now: map[string]int{}} }
 
-// mayUse reports whether a pod with these pull secrets may use an image that is
-// there under that name.
+// mayUse reports whether a pod with these pull secrets may use an image that is present
+// under that name.
 func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,14 +90,14 @@ func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) 
 	return false, nil
 }
 
-// is reports whether a pod that has c may use what u served for: it is the same
-// credential, or the same Secret with another one by now. A Secret without a UID is
-// known by its content only: its name is anybody's.
+// is reports whether a pod with c may use an image that u served for. c must be the same
+// credential, or come from the same Secret, whose content may have changed. A Secret
+// without a UID is identified by its content only: any source can use its name.
 func (u secretUsed) is(c credential) bool {
 	return u.Hash == sum(u.Salt, c) || c.secret.UID != "" && u.secretRef == *c.secret
 }
 
-// intend writes down that an image is going to be pulled.
+// intend records that a pull of an image begins.
 func (r *records) intend(n name) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,16 +111,16 @@ func (r *records) intend(n name) error {
 	return err
 }
 
-// done takes back what intend wrote.
+// done removes the record that intend wrote.
 func (r *records) done(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, doubt := r.doubts[n.image]; r.forget(n) == 0 && !doubt {
-		_ = os.Remove(r.file("pulling", n.image)) // what stays costs a question to the registry
+		_ = os.Remove(r.file("pulling", n.image)) // if it stays, the registry is asked once more
 	}
 }
 
-// unsure leaves what intend wrote: nobody saw the pull end.
+// unsure keeps the record that intend wrote: the outcome of the pull is unknown.
 func (r *records) unsure(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,18 +139,18 @@ func (r *records) forget(n name) int {
 	return left
 }
 
-// pulled writes down that c served to pull an image.
+// pulled records that c served to pull an image.
 func (r *records) pulled(id string, n name, c credential) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, err := r.load(id)
-	if err != nil || rec == nil { // what is damaged is written anew, for this one credential
+	if err != nil || rec == nil { // a damaged record is replaced by one for this credential
 		rec = &record{Image: id}
 	}
 	return r.add(rec, n, c)
 }
 
-// add writes down that c is good for an image. The mutex is held.
+// add records that c is valid for an image. The caller holds the mutex.
 func (r *records) add(rec *record, n name, c credential) error {
 	if rec.Repos == nil {
 		rec.Repos = map[string]access{}
@@ -172,14 +171,15 @@ func (r *records) add(rec *record, n name, c credential) error {
 	return r.write(r.file("pulled", rec.Image), rec)
 }
 
-// sum tells a credential from others without telling it.
+// sum identifies a credential by a hash that does not reveal it.
 func sum(salt string, c credential) string {
 	mac := hmac.New(sha256.New, []byte(salt))
 	fmt.Fprintf(mac, "%q %q", c.user, c.password)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// file returns where something about an image is kept: whatever its name holds.
+// file returns the path of a record; the image's name is hashed, as it may contain
+// anything.
 func (r *records) file(kind, image string) string {
 	return filepath.Join(r.dir, kind, fmt.Sprintf("sha256-%x.json", sha256.Sum256([]byte(image))))
 }
@@ -200,7 +200,7 @@ func (r *records) load(id string) (*record, error) {
 	return rec, nil
 }
 
-// write replaces a file, whole or not at all.
+// write replaces a file atomically.
 func (r *records) write(file string, v any) error {
 	js, err := json.Marshal(v)
 	if err != nil {
@@ -212,8 +212,8 @@ func (r *records) write(file string, v any) error {
 	return atomicfile.Write(file, js, atomicfile.Options{Temp: ".new-*", Sync: true})
 }
 
-// left returns the names of the images whose pull has begun, and whose end nobody
-// saw, this agent or one before it; not those that may still turn up.
+// left returns the names of the images whose pull has begun, here or in a previous agent,
+// with unknown outcome. Images that may still appear are left out.
 func (r *records) left() (map[string]time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,8 +236,7 @@ func (r *records) left() (map[string]time.Time, error) {
 	return due, nil
 }
 
-// begun returns the names of the images whose pull is written down as begun. The
-// mutex is held.
+// begun returns the names of the images with a recorded intent. The caller holds the mutex.
 func (r *records) begun() ([]string, error) {
 	dir := filepath.Join(r.dir, "pulling")
 	entries, err := os.ReadDir(dir)
@@ -252,7 +251,7 @@ func (r *records) begun() ([]string, error) {
 		var image string
 		js, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if strings.HasPrefix(e.Name(), ".") || err != nil || json.Unmarshal(js, &image) != nil || r.file("pulling", image) != filepath.Join(dir, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // half written: nothing was pulled yet
+			_ = os.Remove(filepath.Join(dir, e.Name())) // half written: the pull had not begun
 			continue
 		}
 		names = append(names, image)
@@ -260,9 +259,9 @@ func (r *records) begun() ([]string, error) {
 	return names, nil
 }
 
-// unknown writes down that an image was pulled by somebody who is not known: nobody
-// may use it without asking the registry. It is no doubt any more, unless since it
-// has become one again; wrote says that there was no record.
+// unknown records that an unknown credential pulled an image: every pod must ask the
+// registry. It removes the doubt and the intent, unless a later pull has renewed the doubt.
+// wrote says that there was no record.
 func (r *records) unknown(id, image string, since time.Time) (wrote bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -290,8 +289,8 @@ func (r *records) unknown(id, image string, since time.Time) (wrote bool, err er
 	return wrote, nil
 }
 
-// settle finds out what became of pulls whose end nobody saw: their images, which may
-// be there under other names too, are not free for all.
+// settle records the outcome of pulls that were cancelled or timed out. Their images, which
+// may be there under other names too, are then not open to every pod.
 func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
 	p.settling.Lock()
 	defer p.settling.Unlock()
@@ -308,10 +307,10 @@ func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
 		if err == nil {
 			wrote, err = p.records.unknown(id, image, since)
 		}
-		if err != nil { // its own fault, which holds no other image; tried again with the next one
+		if err != nil { // does not block other images; the next pull tries again
 			p.cfg.Log.Warn("End of an image pull not recorded", "image", image, "error", err)
 		}
-		if wrote { // also when it was there before: that is not known
+		if wrote { // also if it was there before the pull, which is unknown
 			p.cfg.Log.Warn("Nobody saw an image pull end; who wants its image has to ask the registry", "image", image)
 		}
 	}

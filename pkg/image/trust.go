@@ -9,13 +9,12 @@ import (
 	"syscall"
 )
 
-// longest is as much as is read of a file, or of a provider's answer.
+// longest is the limit for a file, or for a provider's answer, in bytes.
 const longest = 1 << 20
 
-// readTrusted reads a regular file that nobody but root and this user can have
-// written to.
+// readTrusted reads a regular file that only root and this user can write to.
 func readTrusted(file string) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO must not hold us up
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO must not block
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +33,7 @@ func readTrusted(file string) ([]byte, error) {
 	return b, err
 }
 
-// trusted returns why a file may hold what anybody wrote.
+// trusted returns an error if other users may have written a file.
 func trusted(info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return errors.New("it is no regular file")

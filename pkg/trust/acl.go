@@ -15,8 +15,8 @@ const (
 	aclWrite   = 0x02
 )
 
-// judgeACL says who beside root and owners an ACL lets write; "" is nobody. Its mask, which
-// the file's group bits show, is judged before.
+// judgeACL says which users beside root and owners an ACL lets write; "" means none. The
+// caller has checked its mask, which the file's group bits show.
 func judgeACL(acl []byte, owners []int) string {
 	if len(acl) < 4 || len(acl)%8 != 4 || binary.LittleEndian.Uint32(acl) != aclVersion {
 		return "has a POSIX ACL that cannot be understood"

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readACL returns the access ACL of what is at path, or of what fd holds where it is not 0:
-// nil when it has none. It reads by way of /proc, as a descriptor that cannot read has no
-// attributes itself.
+// readACL returns the access ACL of the file at path, or of the one open as fd if that is
+// not 0; nil if it has none. It reads through /proc, because an O_PATH descriptor gives no
+// access to attributes.
 func readACL(path string, fd int) ([]byte, error) {
-	const name, mostBytes = "system.posix_acl_access", 1 << 16 // the kernel's bound of an attribute
+	const name, mostBytes = "system.posix_acl_access", 1 << 16 // the kernel's limit of an attribute
 	if fd != 0 {
 		path = "/proc/self/fd/" + strconv.Itoa(fd)
 	}

@@ -2,5 +2,5 @@
 
 package trust
 
-// readACL returns nothing: nothing is run here.
+// readACL returns nothing: no pods run on this system.
 func readACL(string, int) ([]byte, error) { return nil, nil }

@@ -2,8 +2,9 @@
 
 package trust
 
-// Path says nothing: a mode does not tell who may write here, and nothing is run here.
+// Path returns nothing: the mode does not say who may write here, and no pods run on this
+// system.
 func Path(string, []int) (*Problem, error) { return nil, nil }
 
-// Above is Path.
+// Above returns nothing, like Path.
 func Above(string, []int) (*Problem, error) { return nil, nil }

@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// maxLinks is how many links a path may lead through.
+// maxLinks is the limit of symbolic links in a path.
 const maxLinks = 40
 
-// Path says who beside root and owners may write to path, or to a directory or link on the
-// way to it: the first is named; nil is nobody. Links are followed one by one, and the way
-// to each is judged.
+// Path returns the first problem on the way to path: a file, directory or link that users
+// beside root and owners may write to; nil means none. It follows links one by one, and
+// checks the way to each.
 func Path(path string, owners []int) (*Problem, error) { return walk(path, owners, true) }
 
-// Above is Path but for what path itself is at its end.
+// Above is like Path, but does not check the file at the end of path.
 func Above(path string, owners []int) (*Problem, error) { return walk(path, owners, false) }
 
 func walk(path string, owners []int, last bool) (*Problem, error) {
@@ -58,7 +58,7 @@ func walk(path string, owners []int, last bool) (*Problem, error) {
 		}
 		if len(rest) == 0 {
 			if link {
-				continue // what it leads to is a directory that was judged on the way, or at
+				continue // its target is a directory that was checked on the way, or at
 			}
 			return nil, nil
 		}
@@ -66,7 +66,7 @@ func walk(path string, owners []int, last bool) (*Problem, error) {
 	}
 }
 
-// Of returns the entry of what was looked at.
+// Of returns the Entry for a file's information.
 func Of(st fs.FileInfo) Entry {
 	e := Entry{Mode: uint32(st.Mode().Perm()), Dir: st.IsDir(), Link: st.Mode()&fs.ModeSymlink != 0}
 	if st.Mode()&fs.ModeSticky != 0 {

@@ -21,8 +21,8 @@ const (
 	crew     = 23456
 )
 
-// Each place on the way to a file at which somebody else could exchange it is found: the
-// file, the directories above it, the links, and the way to what those lead to.
+// Path finds each place on the way to a file where another user could replace it: the file,
+// the directories above it, the links, and the way to their targets.
 func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 	t.Parallel()
 	suite.NeedsRoot(t, "the test changes owners of files")
@@ -31,7 +31,7 @@ func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		bad  func(dir string) func(*testing.T)
-		want string // "" is fine
+		want string // "" means no problem
 	}{
 		"nothing":                    {func(string) func(*testing.T) { return func(*testing.T) {} }, ""},
 		"a file of a group":          {func(d string) func(*testing.T) { return group(d+"/real/file", 0o660) }, "D/real/file can be written by group 23456 (mode 0660)"},
@@ -68,8 +68,8 @@ func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 	}
 }
 
-// The bits of root's group are also the mask of an ACL: a user or a group that an ACL names
-// is found behind them.
+// If there is an ACL, the bits of root's group are its mask. Path finds a user or a group
+// that the ACL names behind them.
 func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
 	t.Parallel()
 	suite.NeedsRoot(t, "the test changes owners of files")
@@ -114,8 +114,8 @@ func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
 	}
 }
 
-// The ACL is that of the open file, whatever is at its path meanwhile; what is gone has no
-// ACL that would be known.
+// Judge reads the ACL of the open file, whatever is at its path meanwhile. For a removed
+// file it reads none from the path.
 func TestJudge_FileIsExchanged_ACLIsOfWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	suite.NeedsRoot(t, "the test gives a file to root's group")
@@ -148,7 +148,7 @@ func TestJudge_FileIsExchanged_ACLIsOfWhatIsOpen(t *testing.T) {
 	}
 }
 
-// Above leaves the end to the caller; a loop of links ends.
+// Above does not check the end of the path; a loop of links ends.
 func TestAbove_End_IsNotJudged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
