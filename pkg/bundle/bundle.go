@@ -1,15 +1,14 @@
-// Package bundle is the container runtime nodectl brings along: containerd,
-// its shim, runc, the CNI plugins and a pause image, for machines that have no
-// runtime of their own.
+// Package bundle is the bundled container runtime: containerd, its shim, runc, the CNI
+// plugins and a pause image, for machines without a runtime of their own.
 //
-// A Runtime unpacks the programs below the agent's root directory, starts
-// containerd detached from the agent, and finds it again in the process table:
-// pods and containerd outlive nodectl, and what is true is read from /proc, not
-// remembered. The same package imports image archives, into any containerd, and
-// finds a runtime that the machine already has.
+// A Runtime unpacks the programs below the agent's root directory, starts containerd
+// detached from the agent, and finds it again in the process table. Pods and containerd
+// outlive nodectl, so the state is read from /proc, not remembered. The same package
+// imports image archives, into any containerd, and finds a runtime that the machine already
+// has.
 //
-// The one rule: nothing outside the root directory and the run directory is
-// made that Stop does not take away again.
+// The one rule: nothing outside the root directory and the run directory is made that Stop
+// does not remove again.
 package bundle
 
 import (
@@ -30,48 +29,46 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// DefaultSubnet and DefaultBridge are the pod network of a Runtime that is told
-// nothing else.
+// DefaultSubnet and DefaultBridge are the pod network of a Runtime if its Config names
+// none.
 const (
 	DefaultSubnet = "10.88.0.0/16"
 	DefaultBridge = "nodectl0"
 )
 
-// namespace is containerd's namespace of everything CRI makes.
+// namespace is containerd's namespace of all CRI objects.
 const namespace = "k8s.io"
 
 const (
 	startLimit = 30 * time.Second     // from containerd's start, or from finding it, to its first answer
-	startPoll  = 5 * time.Millisecond // between two looks at a containerd that starts
+	startPoll  = 5 * time.Millisecond // between two checks of a containerd that starts
 	doubtLimit = 3 * time.Second      // for a process that may be containerd to turn out as one or to end
 	logLimit   = 10 << 20             // a log this long is set aside at the next start
 )
 
-// ErrSlim says that this binary carries no runtime.
+// ErrSlim says that this binary contains no runtime.
 var ErrSlim = errors.New("this nodectl carries no container runtime (it was built without the bundle)")
 
 var errNotRoot = errors.New("the bundled container runtime needs root")
 
-// Config says where a bundled runtime lives and what network it gives pods.
+// Config says where a bundled runtime keeps its files and what network it gives pods.
 type Config struct {
 	// RootDir is the agent's root directory, absolute: programs go to
 	// RootDir/bundle, images, layers and containerd's log to RootDir/runtime.
 	RootDir string
-	// RunDir holds sockets and all that does not survive a reboot. Empty is a
-	// directory below /run/nodectl that RootDir decides. It has to be short: a
-	// socket's path ends at 107 bytes.
+	// RunDir holds sockets and all that does not survive a reboot. Empty is a directory
+	// below /run/nodectl that depends on RootDir. It has to be short: a socket's path may
+	// have 107 bytes.
 	RunDir string
-	// Archive is the bundle to unpack, as hack/bundle/build makes it. Empty is the
-	// one this binary carries.
+	// Archive is the bundle to unpack, as hack/bundle/build makes it. Empty is the one in
+	// this binary.
 	Archive string
-	// Programs is a directory with an unpacked bundle, used where it is; no
-	// archive is looked at.
+	// Programs is a directory with an unpacked bundle, used instead of an archive.
 	Programs string
-	// Subnet is the pods' network (DefaultSubnet), Bridge the device it hangs on
-	// (DefaultBridge). A change takes effect when containerd is started and no
-	// pod runs.
+	// Subnet is the pods' network (DefaultSubnet), Bridge its device (DefaultBridge). A
+	// change takes effect when containerd is started and no pod runs.
 	Subnet, Bridge string
-	// Log receives what a person may want to know; nil discards it.
+	// Log gets messages for a person; nil discards them.
 	Log *slog.Logger
 }
 
@@ -88,7 +85,7 @@ type Runtime struct {
 	bridge   string
 	log      *slog.Logger
 
-	busy  chan struct{} // holds one while a method has the lock file; makes goroutines wait as the file makes processes
+	busy  chan struct{} // holds one while a method has the lock file, which excludes only processes
 	child int           // the containerd this process started, to be reaped; guarded by busy
 	well  process       // the containerd that has answered; guarded by busy
 }
@@ -115,15 +112,15 @@ func New(cfg Config) *Runtime {
 // runDirs holds the run directories of all agents on the machine.
 const runDirs = "/run/nodectl"
 
-// RunDir returns the directory of what an agent with this root directory keeps until
-// the machine ends. It is short whatever root is: containerd keeps
-// the shims' sockets below it, whose paths must not grow past 107 bytes.
+// RunDir returns the run directory of an agent with this root directory, for files that do
+// not survive a reboot. It is short whatever root is: containerd keeps the shims' sockets
+// below it, whose paths may have 107 bytes.
 func RunDir(root string) string {
 	sum := sha256.Sum256([]byte(filepath.Clean(root)))
 	return filepath.Join(runDirs, hex.EncodeToString(sum[:4]))
 }
 
-// Endpoint returns the CRI endpoint, whether or not anything listens there.
+// Endpoint returns the CRI endpoint, whether or not a runtime listens there.
 func (r *Runtime) Endpoint() string { return "unix://" + r.socket() }
 
 // LogFile returns the path of containerd's log.
@@ -132,13 +129,12 @@ func (r *Runtime) LogFile() string { return filepath.Join(r.root, "containerd.lo
 func (r *Runtime) socket() string     { return filepath.Join(r.run, "containerd.sock") }
 func (r *Runtime) configFile() string { return filepath.Join(r.run, "config.toml") }
 
-// network names the CNI network: whoever hangs pods on the same bridge takes
-// their addresses from the same list.
+// network names the CNI network: runtimes with the same bridge share its list of addresses.
 func (r *Runtime) network() string { return r.bridge }
 
-// Start makes the bundled runtime answer and returns its CRI endpoint. The
-// first use unpacks the programs; a containerd that runs is used as it is, also
-// one of an older bundle. An error names what is wrong in one line.
+// Start starts the bundled runtime, waits for its answer and returns its CRI endpoint. The
+// first use unpacks the programs; a running containerd is used as it is, even from an older
+// bundle. An error is one line.
 func (r *Runtime) Start(ctx context.Context) (string, error) {
 	if _, err := r.Ensure(ctx); err != nil {
 		return "", err
@@ -146,11 +142,10 @@ func (r *Runtime) Start(ctx context.Context) (string, error) {
 	return r.Endpoint(), nil
 }
 
-// Ensure is Start for a runtime that was started before and has stopped
-// answering: it starts containerd again if that is gone, and reports whether it
-// did. Pods do not notice. A containerd that runs and has not answered yet is an
-// error when it does not now; it is not touched. Asking about one that has
-// answered before costs next to nothing: only its process is looked at.
+// Ensure is Start for a runtime that was started before and has stopped answering. It
+// starts containerd again if that has ended, and reports whether it did. Pods keep running.
+// A containerd that runs but does not answer is an error, and is left alone. For one that
+// has answered before, Ensure only checks its process, which is cheap.
 func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errNotRoot
@@ -189,10 +184,10 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	return true, r.boot(ctx, bin)
 }
 
-// findCertain is find for a caller that starts containerd where none runs. A process that
-// may be the runtime, and one on the runtime's socket that is not recognised, are errors:
-// a second containerd would run every pod twice (I1). A containerd that is being killed
-// loses its program before its socket, so the caller waits for it.
+// findCertain is find for a caller that starts containerd if none runs. It fails for a
+// process that may be the runtime, and for one on the runtime's socket that is not
+// recognised: a second containerd would run every pod twice (I1). A containerd that is
+// being killed loses its program before its socket, so findCertain waits for it.
 func (r *Runtime) findCertain(ctx context.Context) (process, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, doubtLimit)
 	defer cancel()
@@ -216,9 +211,9 @@ func (r *Runtime) findCertain(ctx context.Context) (process, bool, error) {
 	}
 }
 
-// Running reports whether the bundled containerd runs or has left pods running:
-// then it is the runtime of this root directory, whatever else the machine has. A process
-// that may be a part of it counts.
+// Running reports whether the bundled containerd runs or has left pods running: then the
+// agent uses it, whatever other runtime the machine has. A process that may be a part of it
+// counts.
 func (r *Runtime) Running() bool {
 	_, ok, doubt := r.find()
 	if ok || doubt != nil {
@@ -228,14 +223,14 @@ func (r *Runtime) Running() bool {
 	return len(shims) > 0 || doubt != nil
 }
 
-// boot starts a containerd from the programs in bin where none runs. The caller
-// holds the lock.
+// boot starts containerd from the programs in bin. The caller holds the lock and knows that
+// none runs.
 func (r *Runtime) boot(ctx context.Context, bin string) error {
 	shims, err := r.shims()
 	if err != nil {
 		return err
 	}
-	pods := len(shims) > 0 // their network stays as it is
+	pods := len(shims) > 0 // their network is not changed
 	if err := r.claimNetwork(pods); err != nil {
 		return err
 	}
@@ -256,7 +251,7 @@ func (r *Runtime) boot(ctx context.Context, bin string) error {
 	return nil
 }
 
-// check refuses what could only fail later, and less clearly.
+// check refuses a configuration that would fail later with a less clear error.
 func (r *Runtime) check() error {
 	if !filepath.IsAbs(r.root) || strings.ContainsAny(r.root+r.run, "'\n\r\\\"") {
 		return fmt.Errorf("root directory %q: must be absolute, without quotes, backslashes and line breaks", filepath.Dir(r.root))
@@ -271,8 +266,8 @@ func (r *Runtime) check() error {
 	return r.checkSubnet()
 }
 
-// lock takes the lock that lets one goroutine of one process at a time start
-// and stop this runtime. It waits until ctx ends.
+// lock takes the lock that lets one goroutine of one process at a time start and stop this
+// runtime. It waits until ctx ends.
 func (r *Runtime) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case r.busy <- struct{}{}:
@@ -307,7 +302,7 @@ func (r *Runtime) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// pause waits for d, or less when ctx ends, which is then the error.
+// pause waits for d. If ctx ends first, it returns that error.
 func pause(ctx context.Context, d time.Duration) error {
 	if !backoff.Sleep(ctx, d) {
 		return context.Cause(ctx)

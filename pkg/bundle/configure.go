@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// containerdConfig holds what differs between two configurations of containerd.
+// containerdConfig holds the variable values of containerd's configuration.
 type containerdConfig struct {
-	root, run, bin string // directories: kept state, sockets, the unpacked bundle
+	root, run, bin string // directories: persistent state, sockets, the unpacked bundle
 	oomScore       int
 	snapshotter    string
 	pauseImage     string
@@ -31,9 +31,9 @@ type containerdConfig struct {
 // tomlTable is a table of a TOML document.
 type tomlTable = map[string]any
 
-// encode returns containerd's configuration, version 4 (containerd 2.3 and later). It
-// sets every path that two instances, or a containerd of the system, would share, and
-// loads no plugin that pods cannot reach.
+// encode returns containerd's configuration, version 4 (containerd 2.3 and later). It sets
+// every path that two instances, or a containerd of the system, would share, and disables
+// the plugins that pods do not use.
 func (c containerdConfig) encode() ([]byte, error) {
 	return toml.Marshal(tomlTable{
 		"version":   4,
@@ -41,7 +41,8 @@ func (c containerdConfig) encode() ([]byte, error) {
 		"state":     c.run + "/state",
 		"oom_score": c.oomScore,
 		"imports":   []string{},
-		// Without these, a containerd whose CRI is broken would keep running and never answer.
+		// Without these, a containerd with a broken CRI plugin would keep running and never
+		// answer.
 		"required_plugins": []string{"io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"},
 		"disabled_plugins": []string{
 			"io.containerd.differ.v1.erofs",
@@ -72,15 +73,15 @@ func (c containerdConfig) encode() ([]byte, error) {
 				"registry":             tomlTable{"config_path": c.root + "/certs.d"},
 			},
 			"io.containerd.transfer.v1.local": tomlTable{
-				// A limit would count the layers of all registries together, so that one
+				// This limit would count the layers of all registries together, so that one
 				// registry that hangs delays the others (M21). The image manager limits
 				// downloads per registry.
 				"max_concurrent_downloads": 0,
 				"unpack_config":            []tomlTable{{"platform": c.platform, "snapshotter": c.snapshotter}},
 			},
 			"io.containerd.cri.v1.runtime": tomlTable{
-				// Where the score may not be lowered (no CAP_SYS_RESOURCE), a container gets
-				// the nearest one allowed instead of an error.
+				// If the score may not be lowered (no CAP_SYS_RESOURCE), a container gets
+				// the nearest allowed score instead of an error.
 				"restrict_oom_score_adj":       true,
 				"netns_mounts_under_state_dir": true,
 				"stats_collect_period":         "10s",
@@ -115,8 +116,8 @@ func (c containerdConfig) encode() ([]byte, error) {
 	})
 }
 
-// configure writes what containerd and the CNI plugins read. bin is the
-// unpacked bundle; while pods run, their network is not changed.
+// configure writes the configuration of containerd and the CNI plugins. bin is the unpacked
+// bundle; while pods run, their network is not changed.
 func (r *Runtime) configure(bin string, pods bool) error {
 	for _, dir := range []string{r.run, filepath.Join(r.root, "cni"), filepath.Join(r.root, "certs.d")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -127,7 +128,7 @@ func (r *Runtime) configure(bin string, pods bool) error {
 		if err := passable(dir); err != nil {
 			return err
 		}
-		if filepath.Dir(dir) != runDirs { // what is above it is the machine's
+		if filepath.Dir(dir) != runDirs { // the directories above it belong to the machine
 			break
 		}
 	}
@@ -159,8 +160,8 @@ func (r *Runtime) configure(bin string, pods bool) error {
 	return atomicfile.Write(r.networkFile(), list, atomicfile.Options{})
 }
 
-// passable lets everybody go through a directory, not look into it: containers with
-// users of their own reach their root file systems below it by them (C-1.42).
+// passable lets every user go through a directory, without listing it: containers in user
+// namespaces reach their root file systems below it (C-1.42).
 func passable(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm()&0o011 == 0o011 {
@@ -171,8 +172,8 @@ func passable(dir string) error {
 
 func (r *Runtime) networkFile() string { return filepath.Join(r.root, "cni", "10-nodectl.conflist") }
 
-// networkChange returns the pod network's configuration where it is not the one
-// in use, which it says; nil where it is.
+// networkChange returns the pod network's configuration if it differs from the one in use,
+// and logs that; else nil.
 func (r *Runtime) networkChange() ([]byte, error) {
 	want, err := r.cniConfig()
 	if err != nil {
@@ -188,8 +189,8 @@ func (r *Runtime) networkChange() ([]byte, error) {
 	return want, nil
 }
 
-// oomScore returns the score containerd asks for: nearly never killed, where
-// this process may grant that, else the one it has.
+// oomScore returns the OOM score for containerd: almost never killed if this process may
+// set that, else its own score.
 func oomScore(proc string) int {
 	for _, f := range table(filepath.Join(proc, "self/status")) {
 		if len(f) != 2 || f[0] != "CapEff:" {
@@ -202,8 +203,8 @@ func oomScore(proc string) int {
 	return 0
 }
 
-// manifestAt reads the manifest of an unpacked bundle; the one that
-// hack/bundle/build leaves lies beside the programs, not among them.
+// manifestAt reads the manifest of an unpacked bundle; hack/bundle/build writes it beside
+// the directory of the programs, not into it.
 func (r *Runtime) manifestAt(bin string) (Manifest, error) {
 	m, err := manifestOf(bin)
 	if errors.Is(err, os.ErrNotExist) && r.programs != "" {
@@ -212,8 +213,8 @@ func (r *Runtime) manifestAt(bin string) (Manifest, error) {
 	return m, err
 }
 
-// cniConfig returns the pod network: a bridge, addresses from the subnet, host
-// ports. A pod's packets are no longer than those the machine can send.
+// cniConfig returns the configuration of the pod network: a bridge, addresses from the
+// subnet, host ports. Its MTU is that of the machine's default route.
 func (r *Runtime) cniConfig() ([]byte, error) {
 	bridge := map[string]any{
 		"type": "bridge", "bridge": r.bridge,
@@ -238,8 +239,7 @@ func (r *Runtime) cniConfig() ([]byte, error) {
 	}, "", "  ")
 }
 
-// mtu returns the MTU of the device the default route leaves by, 0 when there
-// is none.
+// mtu returns the MTU of the device of the default route, 0 if there is none.
 func mtu(proc, sys string) int {
 	best, device := -1, ""
 	for _, f := range table(filepath.Join(proc, "net/route")) {
@@ -251,7 +251,7 @@ func mtu(proc, sys string) int {
 			best, device = metric, f[0]
 		}
 	}
-	if device == "" { // a machine with IPv6 only
+	if device == "" { // the machine has IPv6 only
 		for _, f := range table(filepath.Join(proc, "net/ipv6_route")) {
 			if len(f) >= 10 && strings.Trim(f[0], "0") == "" && f[1] == "00" && f[9] != "lo" {
 				device = f[9]
@@ -270,7 +270,7 @@ func mtu(proc, sys string) int {
 	return n
 }
 
-// table returns the fields of every line of a file; none when it cannot be read.
+// table returns the fields of every line of a file; none if it cannot be read.
 func table(name string) [][]string {
 	f, err := os.Open(name)
 	if err != nil {
@@ -284,8 +284,7 @@ func table(name string) [][]string {
 	return rows
 }
 
-// checkSubnet refuses a pod network that is none, or too small for a gateway
-// and a pod.
+// checkSubnet refuses a subnet that is invalid, or too small for a gateway and a pod.
 func (r *Runtime) checkSubnet() error {
 	p, err := netip.ParsePrefix(r.subnet)
 	if err != nil || !p.Addr().Is4() || p.Bits() > 29 {
@@ -297,10 +296,9 @@ func (r *Runtime) checkSubnet() error {
 	return nil
 }
 
-// freeSubnet refuses a pod network that this machine already reaches through
-// another device: its pods would be cut off, or cut others off. It also refuses
-// a bridge that is in another network, since the bridge plugin would for every
-// pod.
+// freeSubnet refuses a subnet that this machine already reaches through another device: one
+// of the two networks would be cut off. It also refuses a bridge with an address of another
+// network, because the bridge plugin would fail for every pod.
 func (r *Runtime) freeSubnet() error {
 	want, err := netip.ParsePrefix(r.subnet)
 	if err != nil {
@@ -313,7 +311,7 @@ func (r *Runtime) freeSubnet() error {
 	for _, d := range devices {
 		addrs, err := d.Addrs()
 		if err != nil {
-			continue // the device went away while we looked
+			continue // the device was removed meanwhile
 		}
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
@@ -331,9 +329,9 @@ func (r *Runtime) freeSubnet() error {
 	return nil
 }
 
-// snapshotter returns how containerd is to lay images out below dir: overlayfs
-// where the file system allows it, copies where it does not (an overlay cannot
-// hold another one, as in a container's own root).
+// snapshotter returns containerd's snapshotter for dir: overlayfs if the file system
+// supports it, else native (an overlay cannot hold another one, as in a container's own
+// root).
 func snapshotter(dir string) (string, error) {
 	tmp, err := os.MkdirTemp(dir, ".overlay-")
 	if err != nil {
@@ -353,7 +351,7 @@ func snapshotter(dir string) (string, error) {
 	return "overlayfs", unix.Unmount(sub("merged"), unix.MNT_DETACH)
 }
 
-// escapeOverlay writes a path so that overlayfs's options are not cut at it.
+// escapeOverlay escapes a path for overlayfs's list of options.
 func escapeOverlay(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `,`, `\,`, `:`, `\:`).Replace(path)
 }

@@ -83,8 +83,8 @@ func TestRunDirIsShortAndItsOwn(t *testing.T) {
 	}
 }
 
-// Containers with users of their own go through the run directory, also through one
-// that an agent before this one has made; what others may do with theirs stays.
+// Containers in user namespaces can go through the run directory, even if a previous agent
+// made it. The mode of other users' directories does not change.
 func TestC_1_42_RunDirLetsThrough(t *testing.T) {
 	for before, want := range map[os.FileMode]os.FileMode{0: 0o711, 0o700: 0o711, 0o750: 0o751, 0o711: 0o711, 0o755: 0o755} {
 		r := New(Config{RootDir: t.TempDir(), RunDir: filepath.Join(t.TempDir(), "run")})
@@ -110,7 +110,7 @@ func TestC_1_42_RunDirLetsThrough(t *testing.T) {
 }
 
 // TestContainerdConfig_Encoded_EqualsTheDocument compares the values, not the text, with a
-// configuration as a person writes it. Order, quotes and layout may differ.
+// configuration that a person wrote. Order, quotes and layout may differ.
 func TestContainerdConfig_Encoded_EqualsTheDocument(t *testing.T) {
 	decode := func(text []byte) (doc map[string]any) {
 		if err := toml.Unmarshal(text, &doc); err != nil {
@@ -132,7 +132,7 @@ func TestContainerdConfig_Encoded_EqualsTheDocument(t *testing.T) {
 	if diff := cmp.Diff(decode(document), decode(text)); diff != "" {
 		t.Errorf("containerd is configured otherwise (-document +encoded):\n%s", diff)
 	}
-	// A path may hold what TOML gives a meaning to.
+	// A path may contain TOML's special characters.
 	odd := "/var/\"lib\"\\x'y"
 	text, err = containerdConfig{root: odd}.encode()
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// callLimit bounds a call that only looks.
+// callLimit is the deadline of a call that only reads.
 const callLimit = 2 * time.Second
 
-// A conn speaks to a runtime's socket: CRI, and containerd's own services.
+// A conn is a connection to a runtime's socket: for CRI, and for containerd's own services.
 type conn struct {
 	*grpc.ClientConn
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 }
 
-// dial makes a connection that is opened by its first call.
+// dial returns a connection that its first call opens.
 func dial(endpoint string) (*conn, error) {
 	c, err := grpc.NewClient("unix://"+socketPath(endpoint),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -32,17 +32,17 @@ func dial(endpoint string) (*conn, error) {
 	return &conn{c, cri.NewRuntimeServiceClient(c), cri.NewImageServiceClient(c)}, nil
 }
 
-// socketPath returns the file an endpoint names, with or without its scheme.
+// socketPath returns the path of an endpoint, with or without its scheme.
 func socketPath(endpoint string) string { return strings.TrimPrefix(endpoint, "unix://") }
 
-// version asks the runtime who it is.
+// version calls CRI's Version.
 func (c *conn) version(ctx context.Context) (*cri.VersionResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	return c.runtime.Version(ctx, &cri.VersionRequest{})
 }
 
-// listens reports whether somebody accepts connections on the socket.
+// listens reports whether a process accepts connections on the socket.
 func listens(path string) bool {
 	c, err := net.DialTimeout("unix", path, callLimit)
 	if err != nil {
@@ -52,7 +52,7 @@ func listens(path string) bool {
 	return true
 }
 
-// sandboxes returns the pods' sandboxes; ready ones only, or all.
+// sandboxes returns the pods' sandboxes: only ready ones, or all.
 func (c *conn) sandboxes(ctx context.Context, ready bool) ([]*cri.PodSandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()

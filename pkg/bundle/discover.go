@@ -12,30 +12,29 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Found is the answer of Discover.
+// Found is the result of Discover.
 type Found struct {
-	// Endpoint is the runtime's CRI endpoint; empty when the bundled runtime is
-	// to be started.
+	// Endpoint is the runtime's CRI endpoint; empty if the bundled runtime has to be
+	// started.
 	Endpoint string
-	// Kind says what is there: "explicit", "containerd", "cri-o", "cri-dockerd"
-	// or "bundled".
+	// Kind is the kind of runtime: "explicit", "containerd", "cri-o", "cri-dockerd" or
+	// "bundled".
 	Kind string
-	// Tried holds one line for each place that was looked at in vain.
+	// Tried has one line for each place without a runtime that answers.
 	Tried []string
 }
 
-// NoRuntimeError says that this machine has no runtime that answers, and that
-// the binary carries none.
+// NoRuntimeError says that no runtime answers on this machine, and that the binary contains
+// none.
 type NoRuntimeError struct{ Tried []string }
 
 func (e *NoRuntimeError) Error() string {
 	return "no container runtime found: " + strings.Join(e.Tried, "; ")
 }
 
-// Discover finds the runtime to use. An explicit endpoint is taken as it is,
-// whether or not it answers yet. Otherwise it is the first known socket behind
-// which CRI answers, else the bundled runtime where the binary carries one, else
-// a *NoRuntimeError.
+// Discover finds the runtime to use. An explicit endpoint is used as it is, whether or not
+// it answers yet. Otherwise it is the first known socket on which CRI answers, else the
+// bundled runtime if the binary contains one, else a *NoRuntimeError.
 func Discover(ctx context.Context, explicit string) (Found, error) {
 	return discover(ctx, explicit, []place{
 		{"containerd", "/run/containerd/containerd.sock"},
@@ -44,7 +43,7 @@ func Discover(ctx context.Context, explicit string) (Found, error) {
 	}, carried != "")
 }
 
-// A place is a socket a runtime may listen on.
+// A place is a socket on which a runtime may listen.
 type place struct{ kind, socket string }
 
 func discover(ctx context.Context, explicit string, places []place, bundled bool) (Found, error) {
@@ -71,8 +70,7 @@ func discover(ctx context.Context, explicit string, places []place, bundled bool
 	return f, &NoRuntimeError{Tried: f.Tried}
 }
 
-// answers returns nil when CRI answers on the socket, else why not, in a few
-// words.
+// answers returns nil if CRI answers on the socket, else a short reason.
 func answers(ctx context.Context, socket string) error {
 	if _, err := os.Stat(socket); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -94,7 +92,7 @@ func answers(ctx context.Context, socket string) error {
 	case codes.OK:
 		return nil
 	case codes.Unimplemented:
-		return errors.New("its CRI is switched off") // as in the containerd that Docker brings
+		return errors.New("its CRI is switched off") // as in the containerd that comes with Docker
 	case codes.DeadlineExceeded:
 		return errors.New("no answer within a second")
 	default:

@@ -12,8 +12,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// served listens on a socket and answers CRI's Version when cri is true, else
-// nothing but "not implemented".
+// served listens on a socket and answers CRI's Version if answer is true, else only "not
+// implemented".
 func served(t *testing.T, answer bool) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

@@ -17,35 +17,32 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Download is how far containerd is with the layers of an image, in bytes of what
-// is transferred.
+// Download is the progress of an image's layers in containerd, in compressed bytes.
 type Download struct{ Bytes, Total int64 }
 
-// Downloads looks at what containerd downloads. It is one goroutine's.
+// Downloads reads the progress of containerd's downloads. One goroutine uses it.
 type Downloads struct {
 	endpoint string
 	conn     *conn
-	mute     bool // the runtime does not tell
+	mute     bool // the runtime does not report progress
 }
 
-// NewDownloads returns what looks at the runtime behind endpoint; it makes no
-// connection before it is asked.
+// NewDownloads returns the Downloads of the runtime at endpoint; the first call connects.
 func NewDownloads(endpoint string) *Downloads { return &Downloads{endpoint: endpoint} }
 
-// Close drops the connection.
+// Close closes the connection.
 func (d *Downloads) Close() {
 	if d.conn != nil {
 		d.conn.Close()
 	}
 }
 
-// mostManifest is as much as is read of a manifest, as with containerd.
+// mostManifest limits the size of a manifest, as in containerd.
 const mostManifest = 4 << 20
 
-// Look returns how far the downloads of images are, by name. One is missing whose
-// layers are not being downloaded (yet, or any more), or where two images of one
-// repository are and cannot be told apart. It fails where the runtime is no
-// containerd.
+// Look returns the progress of images, by name. An image is left out if its layers are not
+// being downloaded now, or if two images of one repository are and cannot be told apart. It
+// fails if the runtime is not containerd.
 func (d *Downloads) Look(ctx context.Context, images []string) (map[string]Download, error) {
 	if d.mute {
 		return nil, errors.ErrUnsupported
@@ -91,8 +88,8 @@ func (d *Downloads) Look(ctx context.Context, images []string) (map[string]Downl
 	return found, nil
 }
 
-// arrivingManifest returns the digest of the one manifest of an image's repository some
-// of whose layers are arriving, "" when there is none, or more.
+// arrivingManifest returns the digest of the one manifest of an image's repository with
+// layers in arriving, "" if there is none, or more than one.
 func arrivingManifest(ctx context.Context, api contentapi.ContentClient, image string, arriving map[string]int64) (string, error) {
 	ref, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -102,8 +99,7 @@ func arrivingManifest(ctx context.Context, api contentapi.ContentClient, image s
 	if err != nil {
 		return "", err
 	}
-	// containerd notes on all content what host it came from, and on manifests what
-	// they hold.
+	// containerd labels all content with its source host, and manifests with their content.
 	source := "containerd.io/distribution.source." + host.Hostname()
 	list, err := api.List(ctx, &contentapi.ListContentRequest{Filters: []string{fmt.Sprintf("labels.%q", source)}})
 	if err != nil {
@@ -136,7 +132,7 @@ func arrivingManifest(ctx context.Context, api contentapi.ContentClient, image s
 	return digests[0], nil
 }
 
-// far adds up the layers of a manifest: those that are there, and those arriving.
+// far adds up the layers of a manifest: those that are complete, and those arriving.
 func far(ctx context.Context, api contentapi.ContentClient, digest string, arriving map[string]int64) (Download, error) {
 	var d Download
 	read, err := api.Read(ctx, &contentapi.ReadContentRequest{Digest: digest})

@@ -16,8 +16,8 @@ import (
 //go:embed bundle.tar.zst
 var carried string
 
-// putBack gives the pages of carried back to the file: they are not read again
-// before the next version.
+// putBack releases the memory pages of carried: they are not read again before the next
+// version.
 func putBack() {
 	page := uintptr(os.Getpagesize())
 	start := uintptr(unsafe.Pointer(unsafe.StringData(carried)))

@@ -44,19 +44,20 @@ func (p process) ended() bool {
 	return ended
 }
 
-// A part is one of the kinds of processes of a runtime.
+// A part is one kind of process of a runtime.
 type part struct {
 	program string // pattern of the program's name
-	flag    string // the argument that ties the process to one runtime,
+	flag    string // the argument that names the runtime of the process,
 	value   string // and its value
 }
 
 func (r *Runtime) containerdPart() part { return part{"containerd", "--config", r.configFile()} }
 
-// A shim belongs to one pod and lives as long as the pod's sandbox.
+// A shim belongs to one pod and ends with the pod's sandbox.
 func (r *Runtime) shimPart() part { return part{"containerd-shim*", "-address", r.socket()} }
 
-// find returns the containerd of this runtime. An error means that a process may be it.
+// find returns the containerd of this runtime. An error means that a process may be it, and
+// is not recognised.
 func (r *Runtime) find() (p process, ok bool, err error) {
 	found, err := r.processes(r.containerdPart())
 	if len(found) == 0 {
@@ -65,12 +66,12 @@ func (r *Runtime) find() (p process, ok bool, err error) {
 	return found[0], true, nil
 }
 
-// shims returns the shims that this runtime's containerd started. An error means that
-// another process may be one.
+// shims returns the shims of this runtime's containerd. An error means that another process
+// may be one.
 func (r *Runtime) shims() ([]process, error) { return r.processes(r.shimPart()) }
 
-// processes returns the runtime's processes of one kind, and an error for those that may
-// be.
+// processes returns the runtime's processes of one kind, and an error for processes that
+// may be.
 func (r *Runtime) processes(kind part) (found []process, err error) {
 	j, err := r.newJudge(kind)
 	if err != nil {
@@ -86,7 +87,7 @@ func (r *Runtime) processes(kind part) (found []process, err error) {
 	return withoutForks(found, parent), err
 }
 
-// pids returns the numbers of all processes.
+// pids returns the IDs of all processes.
 func pids() []int {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -116,7 +117,7 @@ func withoutForks(found []process, parent func(pid int) int) []process {
 	return slices.DeleteFunc(found, func(p process) bool { return pids[parent(p.pid)] })
 }
 
-// parent returns the number of a process's parent; 0 for a process that has ended.
+// parent returns the process ID of pid's parent; 0 for a process that has ended.
 func parent(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -131,11 +132,11 @@ func parent(pid int) int {
 	return n
 }
 
-// A file is the identity of one: no two files have the same at the same time.
+// A file identifies a file: no two have the same device and inode at the same time.
 type file struct{ dev, ino uint64 }
 
-// fileAt returns the file that a path leads to, and how many names it has. It asks no file
-// server: a container's program may lie on one that never answers.
+// fileAt returns the identity of the file at a path, and its number of links. It does not
+// wait for a network file system: a container's program may be on one that never answers.
 func fileAt(path string) (f file, names uint32, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_NLINK, &st); err != nil {
@@ -164,8 +165,8 @@ func (r *Runtime) newJudge(kind part) (judge, error) {
 	return j, errors.Join(err1, err2, err3)
 }
 
-// programFiles returns the programs that nodectl unpacked, whose names match pattern,
-// with the directories of their bundles. Bundles of other versions are included: their
+// programFiles returns the programs that nodectl unpacked and whose names match pattern,
+// with the directories of their bundles. It includes bundles of other versions: their
 // processes run on after an upgrade.
 func (r *Runtime) programFiles(pattern string) map[file]string {
 	dirs, _ := filepath.Glob(filepath.Join(r.unpacked, "*"))
@@ -184,8 +185,8 @@ func (r *Runtime) programFiles(pattern string) map[file]string {
 	return found
 }
 
-// namespaceOf returns the namespace of a process, as the kernel names it; "" where the
-// kernel has no namespaces of this kind.
+// namespaceOf returns the namespace of a process, as the kernel names it; "" if the kernel
+// has no namespaces of this kind.
 func namespaceOf[P int | string](pid P, kind string) (string, error) {
 	dir := fmt.Sprintf("/proc/%v/ns", pid)
 	name, err := os.Readlink(filepath.Join(dir, kind))
@@ -195,9 +196,9 @@ func namespaceOf[P int | string](pid P, kind string) (string, error) {
 	return name, err
 }
 
-// isElsewhere reports whether the process is in namespaces that none of the runtime's is
-// in. It is asked before anything of the process's own is read: a process can make the
-// reading of its arguments wait.
+// isElsewhere reports whether no process of the runtime can be in the namespaces of pid. It
+// comes before any read of the process's own data, because a process can block the read of
+// its arguments.
 func (j judge) isElsewhere(pid int) bool {
 	if ns, err := namespaceOf(pid, "pid"); err == nil && ns != j.pid {
 		return true
@@ -210,7 +211,7 @@ func (j judge) isElsewhere(pid int) bool {
 }
 
 // recognise returns the process if it is one of the runtime's. doubt says that it may be
-// one. Kernel threads and zombies have no arguments and are none.
+// one. Kernel threads and zombies have no arguments and are never recognised.
 func (j judge) recognise(pid int) (p process, ok bool, doubt error) {
 	if j.isElsewhere(pid) || argument(arguments(pid), j.kind.flag) != j.kind.value {
 		return process{}, false, nil
@@ -224,7 +225,7 @@ func (j judge) recognise(pid int) (p process, ok bool, doubt error) {
 	}
 	p = process{pid: pid, handle: handle}
 	ok, doubt = j.judge(&p)
-	if p.ended() { // what was read may be another process's
+	if p.ended() { // the data may be that of a new process with the same ID
 		ok, doubt = false, nil
 	}
 	if !ok {
@@ -267,14 +268,14 @@ func (j judge) judge(p *process) (ok bool, doubt error) {
 	return true, nil
 }
 
-// arguments returns a process's argument list: one empty word for a process that has
+// arguments returns a process's argument list: one empty string for a process that has
 // ended or is being killed.
 func arguments(pid int) []string {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.Split(string(line), "\x00")
 }
 
-// argument returns the word after flag.
+// argument returns the argument after flag.
 func argument(args []string, flag string) string {
 	for i, a := range args {
 		if a == flag && i+1 < len(args) {
@@ -284,15 +285,16 @@ func argument(args []string, flag string) string {
 	return ""
 }
 
-// launches is kept in the run directory: it ends with the machine, as the namespaces do.
+// launches is a file in the run directory: like the namespaces, it does not survive a
+// reboot.
 type launches struct {
 	MountNamespaces []string `json:"mountNamespaces"`
 }
 
 func (r *Runtime) launchFile() string { return filepath.Join(r.run, "launched.json") }
 
-// launched returns the mount namespaces that the runtime's processes were started in;
-// false where none was recorded, as by an older nodectl.
+// launched returns the mount namespaces that the runtime's processes were started in; false
+// if none was recorded, as by an older nodectl.
 func (r *Runtime) launched() (mounts []string, ok bool) {
 	var l launches
 	js, err := os.ReadFile(r.launchFile())
@@ -302,9 +304,9 @@ func (r *Runtime) launched() (mounts []string, ok bool) {
 	return l.MountNamespaces, true
 }
 
-// recordLaunch writes down the mount namespace that containerd is about to be started in,
-// which is this process's, and those of the shims that run. A namespace without a process
-// of the runtime is not kept: the kernel may give its number to a container's.
+// recordLaunch records the mount namespace for the next start of containerd, which is this
+// process's, and those of the running shims. Other namespaces are dropped: the kernel may
+// reuse their numbers for containers.
 func (r *Runtime) recordLaunch() error {
 	own, err := namespaceOf("self", "mnt")
 	if err != nil {
@@ -327,8 +329,8 @@ func (r *Runtime) recordLaunch() error {
 	return atomicfile.Write(r.launchFile(), js, atomicfile.Options{})
 }
 
-// listener returns the process that listens on the runtime's socket; ok is false where
-// none does. The number is 0 for a process in another PID namespace.
+// listener returns the process that listens on the runtime's socket; ok is false if there
+// is none. pid is 0 for a process in another PID namespace.
 func (r *Runtime) listener() (pid int, ok bool) {
 	c, err := net.DialTimeout("unix", r.socket(), callLimit)
 	if err != nil {
@@ -347,7 +349,7 @@ func (r *Runtime) listener() (pid int, ok bool) {
 	return pid, true
 }
 
-// inUse returns those of dirs that a process runs a program from.
+// inUse returns the directories of dirs from which a process runs a program.
 func inUse(dirs []string) map[string]bool {
 	running := map[file]bool{}
 	for _, pid := range pids() {

@@ -27,21 +27,19 @@ import (
 )
 
 const (
-	settle = time.Second // a file that was written to more recently may be half there
-	rescan = time.Minute // between two readings of the directory when nothing is heard of it
+	settle = time.Second // a file with a later write may be incomplete
+	rescan = time.Minute // between two readings of the directory without events
 )
 
-// Images imports the image archives of a directory into containerd: files that
-// docker save, podman save, skopeo or buildah wrote, named *.tar, *.tar.gz,
-// *.tgz or *.tar.zst. Any containerd of 1.7 or later will do, also one that is
-// not ours.
+// Images imports the image archives of a directory into containerd: files from docker save,
+// podman save, skopeo or buildah, named *.tar, *.tar.gz, *.tgz or *.tar.zst. It works with
+// any containerd of 1.7 or later, also one that is not bundled.
 //
-// An archive is imported once. What was imported is remembered by device, inode,
-// size and time of change, so that neither a restart nor a rename of the
-// directory's neighbours costs anything; it is imported again when it changes,
-// or when a new Images finds that the runtime has lost its images.
+// An archive is imported once. Images remembers its device, inode, size and time of change,
+// so that neither a restart nor a rename of other files imports it again. It is imported
+// again when it changes, or when a new Images finds that the runtime has lost its images.
 //
-// An Images belongs to one goroutine.
+// One goroutine uses an Images.
 type Images struct {
 	dir      string
 	endpoint string
@@ -51,37 +49,37 @@ type Images struct {
 	log      *slog.Logger
 
 	known   map[string]archived // by file name; loaded by the first pass
-	checked bool                // that the runtime still has what known says
-	told    bool                // that this runtime imports no archives
-	// distrusted holds what the last pass reported of archives that others can write, by
-	// the path that they can write: one report for a directory, however many files are in
-	// it. An archive is imported once only its owner can write it.
+	checked bool                // that the runtime still has the images in known
+	told    bool                // logged that this runtime imports no archives
+	// distrusted holds the last pass's reports of archives that others can write, by the
+	// path that they can write: one report for a directory, however many files it has. An
+	// archive is imported once only its owner can write it.
 	distrusted map[string]string
 }
 
-// archived is what is remembered of one archive.
+// archived is the remembered state of one archive.
 type archived struct {
 	Dev, Ino uint64
 	Size     int64
 	Mtime    int64    // nanoseconds
-	Images   []string // none: it could not be imported, and will not before it changes
-	fails    bool     // not kept: a new process tries again, and says so again
+	Images   []string // empty: the import failed, and is repeated only after a change
+	fails    bool     // not saved: a new process tries again, and reports it again
 }
 
 func (a archived) same(b archived) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino && a.Size == b.Size && a.Mtime == b.Mtime
 }
 
-// ImagesConfig says where archives are and where they go.
+// ImagesConfig says where the archives are and which runtime gets them.
 type ImagesConfig struct {
-	Dir      string // the directory; it may be missing, then or now
+	Dir      string // the directory; it may not exist yet
 	Endpoint string // the runtime's socket, with or without unix://
-	Memory   string // the file that remembers what was imported; not in Dir
+	Memory   string // the file with the remembered imports; not in Dir
 	// Owners are the users trusted beside root to own archives. An archive that others
-	// could have written, or exchanged in a directory above it, is not imported: it
-	// becomes the image of every pod that names it. See package trust.
+	// could have written, or replaced through a directory above it, is not imported: it
+	// would become the image of every pod that names it. See package trust.
 	Owners []int
-	// Insecure imports what others could have written.
+	// Insecure also imports archives that others could have written.
 	Insecure bool
 	Log      *slog.Logger // nil discards
 }
@@ -95,10 +93,10 @@ func NewImages(cfg ImagesConfig) *Images {
 	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, owners: cfg.Owners, insecure: cfg.Insecure, log: log, distrusted: map[string]string{}}
 }
 
-// Import imports what the directory holds and returns when the runtime lists
-// it. A file that is being written is waited for while it grows, and so is a
-// runtime that does not answer yet, as long as ctx lasts. The error joins one
-// line for each archive that could not be imported; the others were.
+// Import imports the archives in the directory and returns when the runtime lists their
+// images. Until ctx ends it waits for files that grow, and for a runtime that does not
+// answer yet. The error has one line for each archive whose import failed; the others were
+// imported.
 func (m *Images) Import(ctx context.Context) error {
 	var failed []error
 	for {
@@ -113,9 +111,8 @@ func (m *Images) Import(ctx context.Context) error {
 	}
 }
 
-// Watch imports archives as they appear or change, until ctx ends, which is no
-// error. It logs what Import would return, one line for each archive and each
-// change of it.
+// Watch imports archives as they appear or change, until ctx ends, which is no error. It
+// logs the errors of Import, one line for each archive and each change of it.
 func (m *Images) Watch(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -123,7 +120,7 @@ func (m *Images) Watch(ctx context.Context) error {
 	}
 	defer w.Close()
 	for {
-		_ = w.Add(m.dir) // again each time: the directory may be another one by now
+		_ = w.Add(m.dir) // again each time: the directory may have been replaced
 		again, errs := m.pass(ctx)
 		for _, err := range errs {
 			m.log.Warn("Image archive not imported", "error", err)
@@ -134,8 +131,8 @@ func (m *Images) Watch(ctx context.Context) error {
 	}
 }
 
-// wait returns after limit, or when something has happened in the directory and
-// it has been quiet for a moment since; false when ctx has ended.
+// wait returns after limit, or once the directory has had an event and then been quiet for
+// a moment; false if ctx has ended.
 func (m *Images) wait(ctx context.Context, w *fsnotify.Watcher, limit time.Duration) bool {
 	const quiet = 100 * time.Millisecond
 	t := time.NewTimer(limit)
@@ -154,8 +151,8 @@ func (m *Images) wait(ctx context.Context, w *fsnotify.Watcher, limit time.Durat
 	}
 }
 
-// pass imports what is new. again is when to look next because a file was being
-// written or the runtime did not answer, 0 when there is no hurry.
+// pass imports new archives. again is when to look next because a file was being written or
+// the runtime did not answer, 0 for no early look.
 func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 	found, err := m.scan()
 	if err != nil {
@@ -176,7 +173,7 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 	}
 	defer c.Close()
 	if !m.check(ctx, c) {
-		return settle, nil // others say that the runtime does not answer
+		return settle, nil // other parts of the agent report that
 	}
 	distrusted := map[string]string{}
 	for _, name := range m.fresh(found) {
@@ -205,7 +202,7 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			}
 		case status.Code(err) == codes.Unavailable:
 			again = settle
-		case !m.still(name, now): // somebody writes it: what it is, is to be seen
+		case !m.still(name, now): // it is being written: the next pass imports it
 			again = settle
 		default:
 			now.fails = true
@@ -246,11 +243,11 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 	return m.save()
 }
 
-// openSame opens an archive that was looked at before. Between the two, a user who can
-// write in the directory can exchange it for a FIFO, which blocks open(2), for a link to a
-// device, which opening can start, or for another file: only the file that was looked at is
-// opened. O_PATH names a file without opening it. An open that does not block fails where
-// the file's owner holds a write lease, which delays other opens.
+// openSame opens the archive that want describes, and no other file. A user who can write
+// in the directory can replace it after the check: by a FIFO, which blocks open(2), a link
+// to a device, which opening can start, or another file. So openSame opens it with O_PATH
+// first, which has no effect on the file. The second open does not block: it fails if the
+// file's owner holds a write lease.
 func openSame(path string, want archived) (*os.File, error) {
 	at, err := os.OpenFile(path, unix.O_PATH, 0)
 	if err != nil {
@@ -271,7 +268,8 @@ func openSame(path string, want archived) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// trusts says who else could have written an archive: what is open is what is imported.
+// trusts returns an error if others could have written the open archive, which is the one
+// that is imported.
 func (m *Images) trusts(f *os.File) error {
 	if m.insecure {
 		return nil
@@ -301,7 +299,7 @@ type distrustError struct{ path, what, fix string }
 
 func (e *distrustError) Error() string { return e.what + " (" + e.fix + ")" }
 
-// scan returns the archives in the directory; none when it is missing.
+// scan returns the archives in the directory; none if it does not exist.
 func (m *Images) scan() (map[string]archived, error) {
 	entries, err := os.ReadDir(m.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -322,8 +320,8 @@ func (m *Images) scan() (map[string]archived, error) {
 	return found, nil
 }
 
-// look returns a file as it is now; false where there is none, or one that would block
-// whoever opens it.
+// look returns the present state of a file; false if it is missing or is one that could
+// block an open, like a FIFO.
 func (m *Images) look(name string) (archived, bool) {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(m.dir, name), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -332,19 +330,18 @@ func (m *Images) look(name string) (archived, bool) {
 	return archiveOf(&st), true
 }
 
-// archiveOf returns what identifies a version of a file.
+// archiveOf returns the data that identifies a version of a file.
 func archiveOf(st *unix.Stat_t) archived {
 	return archived{Dev: st.Dev, Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano()}
 }
 
-// still reports whether a file is what it was.
+// still reports whether a file has not changed.
 func (m *Images) still(name string, was archived) bool {
 	now, ok := m.look(name)
 	return ok && now.same(was)
 }
 
-// stem returns an archive's file name without its ending, "" when it is no
-// archive's.
+// stem returns an archive's file name without its suffix, "" for other files.
 func stem(name string) string {
 	if strings.HasPrefix(name, ".") {
 		return ""
@@ -357,8 +354,8 @@ func stem(name string) string {
 	return ""
 }
 
-// unnamed returns the repository of images whose archive gives none: localhost,
-// so that nobody pulls it from the outside, and the file's name.
+// unnamed returns the repository of images whose archive has no names: localhost, so that
+// no pod pulls it from a registry, and the file's name.
 func unnamed(name string) string {
 	clean := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
@@ -369,7 +366,7 @@ func unnamed(name string) string {
 	return "localhost/" + cmp.Or(strings.Trim(clean, "-"), "image")
 }
 
-// fresh returns the names of those archives that are not known as they are now.
+// fresh returns the names of the archives that are new or have changed.
 func (m *Images) fresh(found map[string]archived) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool {
 		before, ok := m.known[name]
@@ -377,9 +374,8 @@ func (m *Images) fresh(found map[string]archived) []string {
 	})
 }
 
-// check forgets, once, the archives whose images the runtime does not have (any
-// more): its store may have been emptied, or be another one. It reports false
-// when the runtime does not answer.
+// check forgets, once, the archives whose images the runtime does not have: its store may
+// have been emptied, or be another one. It returns false if the runtime does not answer.
 func (m *Images) check(ctx context.Context, c *conn) bool {
 	if m.checked {
 		return true
@@ -399,7 +395,8 @@ func (m *Images) check(ctx context.Context, c *conn) bool {
 	return true
 }
 
-// load reads the memory, once. Lost or damaged, it costs importing again.
+// load reads the memory file, once. If that is lost or damaged, the archives are imported
+// again.
 func (m *Images) load() {
 	if m.known != nil {
 		return
@@ -448,8 +445,8 @@ func (c *conn) importPath(ctx context.Context, path string) ([]string, error) {
 	return c.importFile(ctx, f)
 }
 
-// importFile is importArchive for a file. An archive without any name goes by
-// that of its file.
+// importFile is importArchive for a file. The images of an archive without names are named
+// after the file.
 func (c *conn) importFile(ctx context.Context, f *os.File) ([]string, error) {
 	path := f.Name()
 	images, err := c.importArchive(ctx, f, unnamed(path), "")

@@ -43,7 +43,7 @@ func TestImageArchivesByName(t *testing.T) {
 	}
 }
 
-// old writes a file that nobody is writing to any more.
+// old writes a file whose last write is long past.
 func old(t *testing.T, path string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
@@ -65,7 +65,7 @@ func TestImportWhereThereIsNothing(t *testing.T) {
 	}
 }
 
-// TestImportOnAnotherRuntime: one notice, however many archives and passes.
+// TestImportOnAnotherRuntime: one log line, however many archives and passes.
 func TestImportOnAnotherRuntime(t *testing.T) {
 	dir := t.TempDir()
 	old(t, filepath.Join(dir, "a.tar"))
@@ -89,7 +89,7 @@ func TestImportNeverOpensAFIFO(t *testing.T) {
 	}
 }
 
-// A user who can write in the directory exchanges an archive between the look and the open:
+// A user who can write in the directory replaces an archive between the check and the open:
 // a FIFO does not block the agent, and another file is not imported.
 func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 	for name, exchange := range map[string]func(path string){
@@ -121,8 +121,8 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 	}
 }
 
-// The owner of an archive holds a write lease on it: the open does not wait until the kernel
-// breaks the lease.
+// The owner of an archive holds a write lease on it: the open fails instead of waiting
+// until the kernel breaks the lease.
 func TestOpenSame_OwnerHoldsALease_DoesNotWait(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.tar")

@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/test/suite"
 )
 
-// An archive that others could have written, or put in the place of another, is not
-// imported: it would become the image of every pod that names it. It is reported once, and
-// tried again when nobody else can write to it.
+// An archive that others could have written, or replaced, is not imported: it would become
+// the image of every pod that names it. It is reported once, and tried again when only its
+// owner can write to it.
 func TestImport_ArchiveOfOthers_IsNotImported(t *testing.T) {
 	suite.NeedsRoot(t, "the test changes owners of files")
 	const stranger = 12345
@@ -54,7 +54,8 @@ func TestImport_ArchiveOfOthers_IsNotImported(t *testing.T) {
 		if err := m.Import(t.Context()); err != nil {
 			t.Errorf("%s, a second pass: %v", name, err)
 		}
-		// Once it is nobody else's, it is tried again: this runtime imports nothing.
+		// Once no other user can write to it, it is tried again: this runtime imports
+		// nothing.
 		for _, path := range []string{filepath.Dir(dir), dir} {
 			if err := os.Chown(path, 0, 0); err != nil {
 				t.Fatal(err)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// A Manifest says what a bundle holds. It is the first file of the archive, so
-// that all that follows is checked as it streams by.
+// A Manifest lists the contents of a bundle. It is the first file of the archive, so that
+// the other files are checked while they are read.
 type Manifest struct {
 	ID         string      `json:"id"` // names the contents; the directory they are unpacked to
 	OS         string      `json:"os"`
 	Arch       string      `json:"arch"`
 	PauseImage string      `json:"pauseImage"`
-	PauseID    string      `json:"pauseID"` // the pause image's ID in CRI; "" in bundles of before
+	PauseID    string      `json:"pauseID"` // the pause image's ID in CRI; "" in older bundles
 	Components []Component `json:"components"`
 	Files      []File      `json:"files"`
 }
@@ -47,11 +47,10 @@ func (m Manifest) Version(name string) string {
 	return ""
 }
 
-// manifestLimit is more than any manifest needs and little enough to read.
+// manifestLimit is larger than any manifest and small enough to read into memory.
 const manifestLimit = 4 << 20
 
-// readManifest reads a manifest and refuses one that would have files written
-// outside the bundle's directory.
+// readManifest reads a manifest and refuses one with paths outside the bundle's directory.
 func readManifest(in io.Reader) (Manifest, error) {
 	var m Manifest
 	if err := json.NewDecoder(io.LimitReader(in, manifestLimit)).Decode(&m); err != nil {

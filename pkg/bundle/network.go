@@ -17,39 +17,37 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// claimsFile records what bundled runtimes made on this machine that no pod's
-// end takes away: devices, chains and directories that several of them share.
-// Where it is lost, something stays behind; nothing that was there before is
-// ever removed.
+// claimsFile records the devices, chains and directories that bundled runtimes share on
+// this machine and that outlive their pods. If it is lost, they are never removed; those
+// that existed before are never removed in any case.
 const claimsFile = "/run/nodectl/network.json"
 
-// addressesDir is where the host-local plugin notes who has which address. All
-// bundled runtimes share it, and it does not survive a reboot.
+// addressesDir is where the host-local plugin records the assigned addresses. All bundled
+// runtimes share it, and it does not survive a reboot.
 const addressesDir = "/run/nodectl/addresses"
 
-// claims maps each shared thing that was not there before the first bundled
-// runtime came to the runtimes that use it.
+// claims maps each shared thing that a bundled runtime made to the runtimes that use it.
 type claims struct {
-	Boot string             `json:"boot"` // nothing of another boot is true
+	Boot string             `json:"boot"` // claims of another boot are void
 	Made map[string][]owner `json:"made"`
 }
 
-// An owner is a runtime, and the process that started it: until containerd runs,
-// that process speaks for it.
+// An owner is a runtime, and the process that started it: until containerd runs, that
+// process keeps the claim alive.
 type owner struct {
 	Run string `json:"run"`
 	PID int    `json:"pid"`
 }
 
-// A shared thing is made by containerd or a CNI plugin when the first pod needs
-// it.
+// A shared thing is a device, a chain or a directory that containerd or a CNI plugin makes
+// for the first pod.
 type shared struct {
 	name   string
 	exists func() bool
 	remove func() error
 }
 
-// sharedThings lists what this runtime's pods leave on the machine.
+// sharedThings lists the shared things of this runtime's pods.
 func (r *Runtime) sharedThings() []shared {
 	directory := func(name string) shared {
 		return shared{name, func() bool { return exists(name) }, func() error { return removeEmpty(name) }}
@@ -61,7 +59,7 @@ func (r *Runtime) sharedThings() []shared {
 		{"chains of " + r.network(), func() bool { return r.podChains() != "" }, func() error { return restoreNAT(r.podChains()) }},
 		{"addresses " + r.network(), func() bool { return exists(addresses) }, func() error { return os.RemoveAll(addresses) }},
 		directory(addressesDir),
-		directory("/var/lib/cni/results"), // where libcni keeps what plugins answered
+		directory("/var/lib/cni/results"), // libcni's cache of plugin results
 		directory("/var/lib/cni"),
 	}
 	for _, name := range []string{"cni_hostport", "cni_plugins_masquerade"} { // on a machine without iptables
@@ -70,14 +68,14 @@ func (r *Runtime) sharedThings() []shared {
 	return things
 }
 
-// claimNetwork notes, before the first pod, which shared things are there only
-// because of us, and sees that the pod network can be had. Where pods run, they
-// have it.
+// claimNetwork records, before the first pod, the shared things that exist only because of
+// us, and checks that the pod network is free. While pods run, the network is in use and is
+// not checked.
 func (r *Runtime) claimNetwork(pods bool) error {
 	return r.withClaims(func(c *claims) error {
 		bridge := "bridge " + r.bridge
 		if by, made := c.Made[bridge]; made && len(by) == 0 && !pods {
-			// A killed runtime left it, perhaps in another network.
+			// A killed runtime left the bridge, perhaps with another network.
 			if err := removeBridge(r.bridge); err != nil {
 				r.log.Warn("A bridge was left behind", "error", err)
 			}
@@ -99,7 +97,7 @@ func (r *Runtime) claimNetwork(pods bool) error {
 	})
 }
 
-// releaseNetwork removes what no other runtime that runs has a claim on.
+// releaseNetwork removes the shared things that no other running runtime claims.
 func (r *Runtime) releaseNetwork() error {
 	return r.withClaims(func(c *claims) error {
 		var errs []error
@@ -116,9 +114,8 @@ func (r *Runtime) releaseNetwork() error {
 	})
 }
 
-// withClaims lets f change the claims of the others, without our own and those
-// of runtimes that are gone. When nothing is claimed any more it removes file and
-// directory.
+// withClaims lets f change the claims, from which it has removed our own and those of
+// runtimes that have ended. If no claim is left it removes file and directory.
 func (r *Runtime) withClaims(f func(*claims) error) error {
 	unlock, err := lockClaims()
 	if err != nil {
@@ -131,7 +128,7 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 	}
 	var c claims
 	if js, err := os.ReadFile(claimsFile); err == nil {
-		_ = json.Unmarshal(js, &c) // a damaged file claims nothing
+		_ = json.Unmarshal(js, &c) // a damaged file has no claims
 	}
 	if c.Boot != strings.TrimSpace(string(boot)) || c.Made == nil {
 		c = claims{Boot: strings.TrimSpace(string(boot)), Made: map[string][]owner{}}
@@ -152,8 +149,8 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 	return errors.Join(ferr, atomicfile.Write(claimsFile, js, atomicfile.Options{}))
 }
 
-// lockClaims makes the claims' directory and locks it. Whoever removes it holds
-// the lock, so that the directory that was locked is the one that is there.
+// lockClaims makes the claims' directory and locks it. Only the holder of the lock removes
+// the directory, so that the locked directory is always the current one.
 func lockClaims() (unlock func(), err error) {
 	dir := filepath.Dir(claimsFile)
 	for {
@@ -187,12 +184,11 @@ func (o owner) alive() bool {
 	return r.Running() || unix.Kill(o.PID, 0) == nil
 }
 
-// removeBridge takes a bridge down and away, unless something still hangs on
-// it.
+// removeBridge removes a bridge, unless it still has ports.
 func removeBridge(name string) error {
 	ports, err := os.ReadDir("/sys/class/net/" + name + "/brif")
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // gone, or no bridge
+		return nil // it does not exist, or is not a bridge
 	}
 	if err != nil || len(ports) > 0 {
 		return errors.Join(err, fmt.Errorf("bridge %s stays: %d devices use it", name, len(ports)))
@@ -220,7 +216,8 @@ func removeBridge(name string) error {
 	return nil
 }
 
-// hostPortPrefix begins the chains the portmap plugin makes once for all pods.
+// hostPortPrefix is the prefix of the chains that the portmap plugin makes once for all
+// pods.
 const hostPortPrefix = "CNI-HOSTPORT-"
 
 func hostPortChains() bool {
@@ -237,9 +234,8 @@ func removeHostPortChains() error {
 	return restoreNAT(removal(nat, func(chain string) bool { return strings.HasPrefix(chain, hostPortPrefix) }))
 }
 
-// removePodTraces removes what the network plugins left of sandboxes that did
-// not end in an orderly way: their addresses, and their chains in the packet
-// filter.
+// removePodTraces removes the addresses and the packet filter chains that the network
+// plugins left of killed sandboxes.
 func (r *Runtime) removePodTraces(sandboxes []string) error {
 	if len(sandboxes) == 0 {
 		return nil
@@ -256,18 +252,16 @@ func (r *Runtime) removePodTraces(sandboxes []string) error {
 	return errors.Join(append(errs, restoreNAT(podChainRemoval(natTable(), gone)))...)
 }
 
-// podChains writes the input for iptables-restore that removes what is left of
-// the network's pods; "" when nothing is. A containerd that is killed while a
-// plugin works leaves such chains: the plugin goes on without it, and the DEL
-// that follows the restart can be through before it.
+// podChains returns the input for iptables-restore that removes the leftover chains of the
+// network's pods; "" if there are none. If containerd is killed while a plugin works, the
+// plugin goes on without it, and may add chains after the DEL that follows the restart.
 func (r *Runtime) podChains() string {
 	return podChainRemoval(natTable(), func(network, _ string) bool { return network == r.network() })
 }
 
-// podChainRemoval writes the input for iptables-restore that removes the chains
-// of the sandboxes that gone picks by network and id, and the rules that lead
-// there. The bridge and portmap plugins write both into the comment of every
-// rule of a pod, on the way to its chain and in it.
+// podChainRemoval returns the input for iptables-restore that removes the chains of the
+// sandboxes that gone picks by network and ID, and the rules that jump to them. The bridge
+// and portmap plugins write both into the comment of every rule of a pod.
 func podChainRemoval(nat string, gone func(network, sandbox string) bool) string {
 	ours := map[string]bool{}
 	for line := range strings.Lines(nat) {
@@ -288,9 +282,9 @@ func podChainRemoval(nat string, gone func(network, sandbox string) bool) string
 	return removal(nat, func(chain string) bool { return ours[chain] })
 }
 
-// removal writes the input for iptables-restore that removes the chains that
-// gone picks from what iptables-save wrote, and every rule that leads to one;
-// "" when there is nothing to remove.
+// removal returns the input for iptables-restore that removes the chains that gone picks
+// from the output of iptables-save, and every rule that jumps to one; "" if there is
+// nothing to remove.
 func removal(nat string, gone func(chain string) bool) string {
 	var rules, flush, remove strings.Builder
 	for line := range strings.Lines(nat) {
@@ -317,8 +311,7 @@ func removal(nat string, gone func(chain string) bool) string {
 	return "*nat\n" + rules.String() + flush.String() + remove.String() + "COMMIT\n"
 }
 
-// natTable returns what iptables-save says of the nat table; "" where there is
-// no iptables.
+// natTable returns the nat table as iptables-save prints it; "" without iptables.
 func natTable() string {
 	out, err := command("iptables-save", "-t", "nat").Output()
 	if err != nil {
@@ -350,8 +343,7 @@ func removeNFTTable(name string) error {
 	return nil
 }
 
-// command runs one of the machine's network tools, with the environment the CNI
-// plugins find theirs in.
+// command runs one of the machine's network tools, with the PATH of the CNI plugins.
 func command(name string, args ...string) *exec.Cmd {
 	env := environment("/nonexistent")
 	for _, dir := range strings.Split(strings.TrimPrefix(env[0], "PATH="), ":") {
@@ -375,7 +367,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// removeEmpty removes a directory that nobody has put anything into.
+// removeEmpty removes a directory if it is empty.
 func removeEmpty(dir string) error {
 	err := unix.Rmdir(dir)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {

@@ -14,16 +14,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// pauseCalls are the system calls that the pause program of the bundle makes
-// (hack/bundle/pause), also where its C library starts it.
+// pauseCalls are the system calls of the bundle's pause program (hack/bundle/pause), with
+// those of its C library's start.
 var pauseCalls = []string{
 	"arch_prctl", "brk", "exit", "exit_group", "getrandom", "mprotect", "prlimit64",
 	"readlink", "readlinkat", "restart_syscall", "rseq", "rt_sigprocmask", "rt_sigreturn",
 	"rt_sigtimedwait", "set_robust_list", "set_tid_address", "wait4",
 }
 
-// startCalls are those that runc makes between the filter and the program, and that the
-// Go runtime may make meanwhile.
+// startCalls are the system calls of runc between the filter and the program, and those
+// that the Go runtime may make meanwhile.
 var startCalls = []string{
 	"clock_gettime", "close", "close_range", "epoll_create1", "epoll_ctl", "epoll_pwait",
 	"eventfd2", "execve", "faccessat2", "fcntl", "fstat", "fstatfs", "futex", "getdents64",
@@ -32,13 +32,13 @@ var startCalls = []string{
 	"sigaltstack", "statx", "tgkill", "write",
 }
 
-// threads lets the Go runtime start threads; no process is started with it.
+// threads allows clone for the threads of the Go runtime, but not for processes.
 var threads = map[string]any{
 	"names": []string{"clone"}, "action": "SCMP_ACT_ALLOW",
 	"args": []map[string]any{{"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": unix.CLONE_THREAD, "valueTwo": unix.CLONE_THREAD}},
 }
 
-// pauseProfile returns the pause program's seccomp profile, as runc and CRI know them.
+// pauseProfile returns the pause program's seccomp profile, in the format of runc and CRI.
 func pauseProfile() ([]byte, error) {
 	names := slices.Sorted(slices.Values(slices.Concat(pauseCalls, startCalls)))
 	return json.MarshalIndent(map[string]any{
@@ -47,12 +47,12 @@ func pauseProfile() ([]byte, error) {
 	}, "", "  ")
 }
 
-// PauseProfile returns the path of the seccomp profile for the sandboxes of this runtime,
-// which it writes where it is missing or another version's. It is "" on a kernel without
+// PauseProfile returns the path of the seccomp profile for the sandboxes of this runtime.
+// It writes the file if it is missing or of another version. It is "" on a kernel without
 // seccomp filters. The pause container needs few of the calls that the runtime's default
 // allows, and a short filter is compiled faster.
 func (r *Runtime) PauseProfile() (string, error) {
-	// The call has no filter to read (EFAULT) where the kernel knows filters.
+	// A kernel with filters returns EFAULT, because the call passes none.
 	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0); errors.Is(err, unix.EINVAL) {
 		return "", nil
 	}

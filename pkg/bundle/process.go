@@ -17,14 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// launch starts containerd so that it is bound to nothing of the agent, and waits until
-// it answers.
+// launch starts containerd independent of the agent, and waits until it answers.
 func (r *Runtime) launch(ctx context.Context, bin string) (process, error) {
 	if err := r.recordLaunch(); err != nil {
 		return process{}, fmt.Errorf("record the launch of containerd: %w", err)
 	}
 	if st, err := os.Stat(r.LogFile()); err == nil && st.Size() > logLimit {
-		_ = os.Rename(r.LogFile(), r.LogFile()+".1") // a long log is no reason not to run pods
+		_ = os.Rename(r.LogFile(), r.LogFile()+".1") // pods can run without the rotation
 	}
 	log, err := os.OpenFile(r.LogFile(), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -56,8 +55,8 @@ func (r *Runtime) launch(ctx context.Context, bin string) (process, error) {
 }
 
 // startChild starts containerd from this process. Containers inherit this process's
-// confinement, so that there must be none where systemd could have started containerd;
-// reason says why it does not.
+// confinement, so it fails if there is any; reason says why systemd could not start
+// containerd.
 func (r *Runtime) startChild(bin string, log *os.File, reason error) (process, error) {
 	if !errors.Is(reason, errNoSystemd) {
 		if what := confinement("/proc"); what != "" {
@@ -69,7 +68,7 @@ func (r *Runtime) startChild(bin string, log *os.File, reason error) (process, e
 	cmd.Dir = "/"
 	cmd.Env = environment(bin)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's hang-up, no group's signal reaches it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals of a terminal
 	if err := cmd.Start(); err != nil {
 		return process{}, err
 	}
@@ -78,13 +77,13 @@ func (r *Runtime) startChild(bin string, log *os.File, reason error) (process, e
 	return process{pid: r.child, handle: cmd.Process}, nil
 }
 
-// arguments returns containerd's.
+// arguments returns containerd's arguments.
 func (r *Runtime) arguments() []string {
 	return []string{"--config", r.configFile(), "--log-level", "warn"}
 }
 
-// environment is what containerd, its shims and its plugins get of ours: where
-// programs are, and how to reach a registry.
+// environment is the part of our environment for containerd, its shims and its plugins:
+// PATH, and the proxies to reach a registry.
 func environment(bin string) []string {
 	env := []string{"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
@@ -95,8 +94,8 @@ func environment(bin string) []string {
 	return env
 }
 
-// answer waits until containerd answers CRI. from is where its log begins; what it wrote
-// last is the reason when it has ended instead.
+// answer waits until containerd answers CRI. from is the offset of its log; if it has ended
+// instead, the error is its last log line.
 func (r *Runtime) answer(ctx context.Context, ended func() bool, from int64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("no answer on %s for %s", r.socket(), startLimit))
 	defer cancel()
@@ -106,8 +105,8 @@ func (r *Runtime) answer(ctx context.Context, ended func() bool, from int64) err
 	}
 	defer c.Close()
 	for {
-		// A connection that was refused is not tried again for a second, so the
-		// socket is asked first.
+		// gRPC does not retry a refused connection for a second, so the socket is checked
+		// first.
 		if listens(r.socket()) {
 			if _, err := c.version(ctx); err == nil {
 				return nil
@@ -122,8 +121,8 @@ func (r *Runtime) answer(ctx context.Context, ended func() bool, from int64) err
 	}
 }
 
-// reap collects the containerd that this process started and that has ended
-// since, and reports whether there was one.
+// reap collects the exited containerd that this process started, and reports whether there
+// was one.
 func (r *Runtime) reap() bool {
 	if r.child == 0 {
 		return false
@@ -136,7 +135,7 @@ func (r *Runtime) reap() bool {
 	return false
 }
 
-// lastWords returns the last line in containerd's log that tells why it ended.
+// lastWords returns the last line in containerd's log that says why it ended.
 func lastWords(name string, from int64) string {
 	const enough = 64 << 10
 	f, err := os.Open(name)
@@ -185,7 +184,7 @@ func logfmt(line, key string) string {
 	return word
 }
 
-// end asks the process to leave and kills it when it has not after patience.
+// end sends the process SIGTERM, and SIGKILL after patience.
 func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) error {
 	var ended bool
 	var err error

@@ -30,7 +30,7 @@ time="2026-01-01T00:00:00Z" level=fatal msg="cannot start" error="bind: address 
 }
 
 // A child of containerd that has not called exec yet has containerd's program and
-// arguments, and may have a lower number once numbers wrap around.
+// arguments, and may have a lower process ID after these wrap around.
 func TestFind_ForkOfContainerd_IsNotContainerd(t *testing.T) {
 	parents := map[int]int{900: 1, 120: 900, 901: 900}
 	got := withoutForks([]process{{pid: 120}, {pid: 900}, {pid: 901}}, func(pid int) int { return parents[pid] })

@@ -5,24 +5,23 @@ import (
 	"path/filepath"
 )
 
-// Status is what there is to say of the bundled runtime under one root
-// directory.
+// Status is the status of the bundled runtime under one root directory.
 type Status struct {
 	Running  bool   // containerd runs
 	Ready    bool   // and answers CRI
 	PID      int    // of containerd; 0 when it does not run
 	Endpoint string // its CRI endpoint, running or not
-	Version  string // of containerd, as CRI tells it; "" when it does not answer
+	Version  string // of containerd, from CRI; "" if it does not answer
 	Digest   string // of the bundle it runs from; "" when it does not run
 	Root     string // images, layers, log
-	RunDir   string // sockets, and what does not survive a reboot
+	RunDir   string // sockets, and files that do not survive a reboot
 	LogFile  string // containerd's log
-	Pods     int    // sandboxes that run; shims, when containerd does not answer
-	Carried  string // digest of the bundle this binary carries; "" in the slim one
+	Pods     int    // running sandboxes; shims, if containerd does not answer
+	Carried  string // digest of the bundle in this binary; "" in the slim one
 }
 
-// Status looks at the bundled runtime and changes nothing. A damaged bundle in this
-// binary is an error, and so is a process that may be the runtime.
+// Status reads the state of the bundled runtime. It fails if the bundle in this binary is
+// damaged, or if a process may be the runtime and is not recognised.
 func (r *Runtime) Status(ctx context.Context) (Status, error) {
 	s := Status{Endpoint: r.Endpoint(), Root: r.root, RunDir: r.run, LogFile: r.LogFile()}
 	m, _, err := Embedded()
@@ -55,7 +54,7 @@ func (r *Runtime) Status(ctx context.Context) (Status, error) {
 	defer c.Close()
 	v, err := c.version(ctx)
 	if err != nil {
-		return s, nil // it runs and does not answer, which is what s says
+		return s, nil // s says that it runs and does not answer
 	}
 	s.Ready, s.Version = true, v.GetRuntimeVersion()
 	if ready, err := c.sandboxes(ctx, true); err == nil {

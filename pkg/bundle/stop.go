@@ -30,19 +30,18 @@ func (e *PodsRunningError) Error() string {
 
 const (
 	podLimit  = 30 * time.Second // for one pod to end
-	stopLimit = 10 * time.Second // for containerd to leave by itself
-	// killLimit is for what was killed to be gone: a process that the kernel has to finish
-	// something for, as an unmount that flushes a whole disk, goes when that is done.
+	stopLimit = 10 * time.Second // for containerd to exit on SIGTERM
+	// killLimit is for a killed process to end: one in a system call that cannot be
+	// interrupted, such as an unmount that flushes a whole disk, ends after it.
 	killLimit = time.Minute
 )
 
-// Stop ends the bundled runtime and takes away what it and its pods made on the
-// machine outside the root directory: processes, mounts, network namespaces,
-// cgroups, sockets and, with the last bundled runtime, bridge and packet filter
-// chains. Images and unpacked programs stay. While pods run it returns a
-// *PodsRunningError and changes nothing, unless force ends them first, without
-// their grace. Afterwards the pods' records are what they are after a reboot.
-// Stopping what does not run tidies up and is no error.
+// Stop ends the bundled runtime and removes what it and its pods made outside the root
+// directory: processes, mounts, network namespaces, cgroups, sockets and, with the last
+// bundled runtime, bridge and packet filter chains. Images and unpacked programs stay.
+// While pods run it returns a *PodsRunningError and changes nothing, unless force kills
+// them first, without a grace period. The runtime's data about pods is then the same as
+// after a reboot. Stop of a runtime that does not run cleans up and is no error.
 func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	if os.Geteuid() != 0 {
 		return errNotRoot
@@ -89,8 +88,8 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	return errors.Join(err, r.tidy(parents, sandboxes))
 }
 
-// bootFor starts the containerd that ends the pod of a shim: the one of the shim's bundle
-// where all its files are as nodectl unpacked them, else the present one.
+// bootFor starts a containerd to end the pod of a shim: from the shim's bundle if all its
+// files are unchanged, else from the present one.
 func (r *Runtime) bootFor(ctx context.Context, shim process) error {
 	if dir := shim.dir; dir != "" && r.programs == "" {
 		if m, err := manifestOf(dir); err == nil && intact(dir, m) {
@@ -104,8 +103,7 @@ func (r *Runtime) bootFor(ctx context.Context, shim process) error {
 	return r.boot(ctx, bin)
 }
 
-// podsRunning counts the pods that would end; shims, where containerd cannot
-// tell.
+// podsRunning counts the running pods, or the shims if containerd does not answer.
 func (r *Runtime) podsRunning(ctx context.Context, shims int) int {
 	if c, err := dial(r.Endpoint()); err == nil {
 		defer c.Close()
@@ -118,8 +116,8 @@ func (r *Runtime) podsRunning(ctx context.Context, shims int) int {
 	return shims
 }
 
-// endPods ends every pod, also what is left of those that have ended, and
-// returns the cgroups they were in.
+// endPods ends every pod, also the rest of those that have ended, and returns the cgroups
+// they were in.
 func (r *Runtime) endPods(ctx context.Context) (parents []string, err error) {
 	c, err := dial(r.Endpoint())
 	if err != nil {
@@ -148,8 +146,8 @@ func (r *Runtime) endPods(ctx context.Context) (parents []string, err error) {
 	return slices.Compact(parents), err
 }
 
-// cgroupParent returns the cgroup a pod's own is made in; "/" when that is not
-// known, or none.
+// cgroupParent returns the cgroup above a pod's own; "/" if that is unknown, or if there is
+// none.
 func (c *conn) cgroupParent(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -170,20 +168,20 @@ func (c *conn) cgroupParent(ctx context.Context, id string) string {
 	return filepath.Dir(filepath.Clean(info.Spec.Linux.Cgroup))
 }
 
-// endShims kills what containerd has not ended: shims and all that descends
-// from them. It returns their sandboxes.
+// endShims kills the shims that containerd has not ended, with all their descendants. It
+// returns their sandboxes.
 func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) {
 	shims, err := r.shims()
 	errs := []error{err}
 	for _, p := range shims {
 		sandboxes = append(sandboxes, p.id)
 		for _, child := range descendants(p.pid) {
-			_ = child.Kill() // gone is as good
+			_ = child.Kill() // it may have ended already
 			_ = child.Release()
 		}
 		_ = p.handle.Kill()
 	}
-	// For all of them: they wait for the same disk.
+	// One limit for all of them: they wait for the same disk.
 	ctx, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("killed shims do not go"))
 	defer cancel()
 	for _, p := range shims {
@@ -192,8 +190,8 @@ func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) 
 	return sandboxes, errors.Join(errs...)
 }
 
-// descendants returns the processes that pid and its children started, each by a pidfd
-// that was open when it was seen to be one.
+// descendants returns the processes that pid and its children started, each by a pidfd that
+// was opened before the check of its parent.
 func descendants(pid int) []*os.Process {
 	var all []*os.Process
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -211,7 +209,7 @@ func descendants(pid int) []*os.Process {
 			if err != nil {
 				continue
 			}
-			if parent(n) != pid { // it has ended, and its number may be another process's
+			if parent(n) != pid { // it has ended, and its ID may have been reused
 				_ = child.Release()
 				continue
 			}
@@ -221,9 +219,9 @@ func descendants(pid int) []*os.Process {
 	return all
 }
 
-// tidy removes what is left on the machine when no process of the runtime is:
-// its mounts, the cgroups its pods were in, the traces of sandboxes that were
-// killed, and what it shares, if nobody else uses that.
+// tidy cleans up after all processes of the runtime have ended: its mounts, the cgroups of
+// its pods, the traces of killed sandboxes, and the shared things that no other runtime
+// uses.
 func (r *Runtime) tidy(parents, sandboxes []string) error {
 	var errs []error
 	for _, m := range slices.Backward(mounts("/proc")) {
@@ -238,7 +236,7 @@ func (r *Runtime) tidy(parents, sandboxes []string) error {
 	}
 	errs = append(errs, r.removePodTraces(sandboxes), r.removeUnits())
 	if err := errors.Join(errs...); err != nil {
-		return err // what is still mounted must not be removed as if it were ours
+		return err // the files of a mount are not ours to remove
 	}
 	if err := os.RemoveAll(r.run); err != nil {
 		return err
@@ -246,12 +244,12 @@ func (r *Runtime) tidy(parents, sandboxes []string) error {
 	return r.releaseNetwork()
 }
 
-// below reports whether path is in dir, not dir itself: a root directory that
-// is a file system of its own is not ours to unmount.
+// below reports whether path is in dir, not dir itself: if the root directory is a mount of
+// its own, it is not ours to unmount.
 func below(path, dir string) bool { return strings.HasPrefix(path, dir+"/") }
 
-// removeCgroups removes the pods' group in every hierarchy, and those above it
-// that bear nodectl's name, as far as nobody uses them.
+// removeCgroups removes the pods' cgroup in every hierarchy, and those above it with
+// nodectl's name, as far as they are unused.
 func removeCgroups(group string) {
 	for _, h := range hierarchies("/proc") {
 		for g := group; g != "/" && (g == group || strings.Contains(g, "/nodectl")); g = filepath.Dir(g) {

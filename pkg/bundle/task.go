@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// EndTask kills all that containerd runs of one of CRI's containers, whatever CRI shows
-// of it, and removes that from containerd; the container stays. Nothing there is no
-// error. A runtime that is no containerd answers with one.
+// EndTask kills and deletes the containerd task of a CRI container, whatever state CRI
+// reports; the container stays. A missing task is no error. It fails if the runtime is not
+// containerd.
 func EndTask(ctx context.Context, endpoint, id string) error {
 	c, err := dial(endpoint)
 	if err != nil {
@@ -27,7 +27,7 @@ func EndTask(ctx context.Context, endpoint, id string) error {
 	if err == nil {
 		_, err = api.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	}
-	if err == nil || status.Code(err) == codes.NotFound { // of what has ended already, the task stays
+	if err == nil || status.Code(err) == codes.NotFound { // the task of an ended process stays
 		_, err = api.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	}
 	if err != nil && status.Code(err) != codes.NotFound {

@@ -29,18 +29,16 @@ import (
 // errNoTransfer says that the runtime is no containerd, or one before 1.7.
 var errNoTransfer = errors.New("the container runtime does not import image archives; containerd 1.7 and later does")
 
-// chunk is as much as goes into one message: containerd opens its window by
-// twice as much.
+// chunk is the size of one message: containerd opens its window by twice as much.
 const chunk = 32 << 10
 
-// importArchive hands an image archive to containerd's transfer service, which
-// reads it, unpacks it for its default snapshotter and stores its images: the
-// agent only passes bytes on. It returns the names the images got, none when the
-// archive has no names. repository completes names that are only a tag; all, if
+// importArchive sends an image archive to containerd's transfer service, which unpacks it
+// for its default snapshotter and stores its images. It returns the names of the images,
+// none if the archive has no names. repository completes names that are only a tag; all, if
 // it is not empty, names the whole archive.
 //
-// The service takes the archive, and tells what it did, on two streams that the
-// request names.
+// The service reads the archive, and writes its progress, on two streams that the request
+// names.
 func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all string) ([]string, error) {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace))
 	defer cancel()
@@ -78,11 +76,11 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 	listener.Go(func() { saved = progress.saved() })
 	_, err = transfer.NewTransferClient(c).Transfer(ctx, req)
 	if err != nil {
-		cancel() // no more words will come
+		cancel() // no progress will come
 	}
-	// containerd closes the stream behind its last word, and leaves unread what
-	// follows the end of an archive. A machine that stands still for a moment costs no
-	// image its name.
+	// containerd closes the stream after its last message, and does not read what follows
+	// the end of an archive. The limit is generous: on a machine that stalls for a moment
+	// the names of the images still arrive.
 	late := time.AfterFunc(5*callLimit, cancel)
 	listener.Wait()
 	whole := late.Stop()
@@ -101,9 +99,9 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 	return slices.Compact(saved), nil
 }
 
-// lease returns a context in which containerd's garbage collector spares all
-// that is made, streams too: right after containerd's first start it would take
-// those for garbage. Should release not be called, the lease ends by itself.
+// lease returns a context in which containerd's garbage collector keeps all new objects,
+// streams too: right after its first start containerd would collect those. If release is
+// not called, the lease expires.
 func (c *conn) lease(ctx context.Context) (_ context.Context, release func(), err error) {
 	const longest = 24 * time.Hour
 	api := leases.NewLeasesClient(c)
@@ -128,7 +126,7 @@ type stream struct {
 	id string
 }
 
-// stream opens a stream that requests may name by id.
+// stream opens a stream that requests can name by id.
 func (c *conn) stream(ctx context.Context, id string) (stream, error) {
 	s, err := streaming.NewStreamingClient(c).Stream(ctx)
 	if err != nil {
@@ -141,17 +139,16 @@ func (c *conn) stream(ctx context.Context, id string) (stream, error) {
 	if err := s.Send(hello); err != nil && err != io.EOF {
 		return stream{}, transferError(err)
 	}
-	if _, err := s.Recv(); err != nil { // the other side knows the name now
+	if _, err := s.Recv(); err != nil { // the other side has registered the name
 		return stream{}, transferError(err)
 	}
 	return stream{s, id}, nil
 }
 
-// send passes in on as fast as the other side makes room, and returns what
-// went wrong with reading it. That the other side left is no error: it says why
-// itself.
+// send sends in as fast as the other side makes room, and returns errors from reading it.
+// If the other side ends the stream, that is no error here: its own answer says why.
 func (s stream) send(in io.Reader) error {
-	defer func() { _ = s.CloseSend() }() // fails only where the stream has ended
+	defer func() { _ = s.CloseSend() }() // fails only if the stream has ended
 	buf := make([]byte, chunk)
 	for room := 0; ; {
 		for room <= 0 {
@@ -184,8 +181,8 @@ func (s stream) send(in io.Reader) error {
 	}
 }
 
-// saved listens until the other side has finished and returns the names of the
-// images it stored.
+// saved reads until the other side has finished and returns the names of the images it
+// stored.
 func (s stream) saved() []string {
 	var names []string
 	for {
@@ -200,8 +197,7 @@ func (s stream) saved() []string {
 	}
 }
 
-// pack wraps m under its plain name: containerd's types carry no host in their
-// URL.
+// pack wraps m in an Any with its plain name: containerd's types have no host in their URL.
 func pack(m proto.Message) (*anypb.Any, error) {
 	value, err := proto.Marshal(m)
 	if err != nil {
@@ -210,13 +206,13 @@ func pack(m proto.Message) (*anypb.Any, error) {
 	return &anypb.Any{TypeUrl: string(m.ProtoReflect().Descriptor().FullName()), Value: value}, nil
 }
 
-// unpackAny fills m if that is what msg holds.
+// unpackAny fills m if msg has its type.
 func unpackAny(msg *anypb.Any, m proto.Message) bool {
 	name := msg.GetTypeUrl()[strings.LastIndex(msg.GetTypeUrl(), "/")+1:]
 	return name == string(m.ProtoReflect().Descriptor().FullName()) && proto.Unmarshal(msg.GetValue(), m) == nil
 }
 
-// transferError turns containerd's answer into one line.
+// transferError turns containerd's error into one line.
 func transferError(err error) error {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -241,8 +237,8 @@ func transferError(err error) error {
 	return errors.New(s.Message())
 }
 
-// importPause puts the image of the pods' sandboxes where CRI sees it. Its
-// unpacked layer outlives restarts, so that most starts only ask.
+// importPause makes the image of the pods' sandboxes known to CRI. Its unpacked layer
+// survives restarts, so that most starts only check for it.
 func (r *Runtime) importPause(ctx context.Context, bin string) error {
 	m, err := r.manifestAt(bin)
 	if err != nil {
@@ -253,7 +249,7 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 		return err
 	}
 	defer c.Close()
-	// Every sandbox runs this image, so that its name alone is no proof: an archive or a
+	// Every sandbox runs this image, so its name alone does not prove it: an archive or a
 	// pull can have given the name to another image.
 	id, err := c.answers(ctx, m.PauseImage)
 	if err != nil || id != "" && (id == m.PauseID || m.PauseID == "") {
@@ -265,19 +261,17 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 	return c.awaitImage(ctx, m.PauseImage, m.PauseID)
 }
 
-// answers is imageID for a containerd that has just started: an error comes only after
-// startLimit.
+// answers is imageID for a containerd that has just started: it retries until startLimit.
 func (c *conn) answers(ctx context.Context, ref string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not say whether it has %s", ref))
 	defer cancel()
 	return c.ask(ctx, ref)
 }
 
-// ask is imageID until ctx ends: a call whose time was over on a machine that stood still
-// for a moment is no refusal, nor is, for as long as a call may take, a connection that
-// broke while it was made.
+// ask is imageID with retries until ctx ends. It retries a call that exceeded its deadline,
+// as on a machine that stalls for a moment, and, for up to callLimit, a broken connection.
 func (c *conn) ask(ctx context.Context, ref string) (string, error) {
-	var broken time.Time // since when there is none
+	var broken time.Time // since when; zero if it has not been
 	for {
 		id, err := c.imageID(ctx, ref)
 		switch code := status.Code(err); {
@@ -294,7 +288,7 @@ func (c *conn) ask(ctx context.Context, ref string) (string, error) {
 	}
 }
 
-// awaitImages waits until CRI lists the images: an event tells it of them.
+// awaitImages waits until CRI lists the images, which it learns of by an event.
 func (c *conn) awaitImages(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if err := c.awaitImage(ctx, name, ""); err != nil {
@@ -304,7 +298,7 @@ func (c *conn) awaitImages(ctx context.Context, names []string) error {
 	return nil
 }
 
-// awaitImage waits until CRI lists the image by that ID, "" for any.
+// awaitImage waits until CRI lists the image with that ID, "" for any.
 func (c *conn) awaitImage(ctx context.Context, name, want string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not list %s", name))
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// slow has every image, and fails with code as often as it is to.
+// slow has every image, and fails with code as often as the test asks for.
 type slow struct {
 	cri.ImageServiceClient
 	code codes.Code
@@ -24,8 +24,8 @@ func (s *slow) ImageStatus(context.Context, *cri.ImageStatusRequest, ...grpc.Cal
 	return &cri.ImageStatusResponse{Image: &cri.Image{Id: "sha256:1"}}, nil
 }
 
-// TestImagesOfASlowRuntime: a containerd that has just started is asked again when a
-// call takes too long, and not when it says what is wrong.
+// TestImagesOfASlowRuntime: a call to a containerd that has just started is repeated after
+// a timeout, but not after an error of its own.
 func TestImagesOfASlowRuntime(t *testing.T) {
 	for name, ask := range map[string]func(*conn) error{
 		"whether one is there": func(c *conn) error {

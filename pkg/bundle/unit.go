@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoSystemd says that systemd does not run this machine.
+// errNoSystemd says that systemd is not the init system of this machine.
 var errNoSystemd = errors.New("systemd does not run")
 
-// ownUnit returns nil where systemd can start containerd as a unit of its own, with full
-// rights whatever the agent's unit takes away, and else why it cannot.
+// ownUnit returns nil if systemd can start containerd as a unit of its own, without the
+// restrictions of the agent's unit, and else why it cannot.
 func (r *Runtime) ownUnit() error {
 	if _, err := os.Stat("/run/systemd/system"); err != nil { // as sd_booted(3)
 		return errNoSystemd
@@ -39,8 +39,8 @@ func (r *Runtime) ownUnit() error {
 	return err
 }
 
-// startUnit has systemd start containerd and returns its process. from is where its log
-// begins.
+// startUnit makes systemd start containerd and returns its process. from is the offset of
+// its log.
 func (r *Runtime) startUnit(ctx context.Context, bin string, from int64) (process, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -48,7 +48,7 @@ func (r *Runtime) startUnit(ctx context.Context, bin string, from int64) (proces
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("systemd does not answer"))
 	defer cancel()
-	// A name of its own each time: the shims of the containerd before keep the old unit.
+	// A new name each time: the shims of the previous containerd keep the old unit.
 	name := fmt.Sprintf("%s-%x", r.unit(), time.Now().UnixNano())
 	cmd := exec.CommandContext(ctx, "systemd-run", r.unitArguments(name, bin, limit.Max)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -72,15 +72,15 @@ func (r *Runtime) startUnit(ctx context.Context, bin string, from int64) (proces
 	}
 }
 
-// unitArguments returns systemd-run's. Containers inherit what the unit has: files is how
-// many they may open.
+// unitArguments returns systemd-run's arguments. Containers inherit the limits of the unit:
+// files is how many they may open.
 func (r *Runtime) unitArguments(name, bin string, files uint64) []string {
 	args := []string{
 		"--quiet", "--collect", "--no-ask-password", "--service-type=exec",
 		"--unit=" + name, "--description=Container runtime of nodectl",
 	}
 	for _, property := range []string{
-		"KillMode=process", // pods stay when containerd ends
+		"KillMode=process", // pods keep running when containerd ends
 		"Delegate=yes",
 		"OOMScoreAdjust=" + strconv.Itoa(oomScore("/proc")),
 		"TasksMax=infinity",
@@ -97,8 +97,8 @@ func (r *Runtime) unitArguments(name, bin string, files uint64) []string {
 	return append(append(args, "--", filepath.Join(bin, "containerd")), r.arguments()...)
 }
 
-// confinement says what a container that this process started would inherit of a confined
-// unit, "" for nothing.
+// confinement names the restriction that a container started from this process would
+// inherit, "" for none.
 func confinement(proc string) string {
 	own, first := statusOf(proc, "self"), statusOf(proc, "1")
 	var found []string
@@ -114,7 +114,7 @@ func confinement(proc string) string {
 	return strings.Join(found, ", ")
 }
 
-// statusOf returns the fields with one value of a process's status.
+// statusOf returns the fields with one value from a process's status file.
 func statusOf(proc, pid string) map[string]string {
 	fields := map[string]string{}
 	for _, f := range table(filepath.Join(proc, pid, "status")) {
@@ -125,10 +125,10 @@ func statusOf(proc, pid string) map[string]string {
 	return fields
 }
 
-// leaveUnit moves containerd out of the cgroup the agent was started in.
-// systemd ends every process in a unit's cgroup when the unit stops, and a
-// login's when the user leaves: pods would go with the agent. Only systemd's
-// own hierarchy is left, so that limits somebody set elsewhere still hold.
+// leaveUnit moves containerd out of the cgroup the agent was started in. systemd ends every
+// process in a unit's cgroup when the unit stops, and a login's when the user logs out:
+// pods would end with the agent. It leaves only systemd's own hierarchy, so that limits in
+// other hierarchies still apply.
 func (r *Runtime) leaveUnit(pid int) {
 	for _, root := range unitRoots("/proc") {
 		dir := filepath.Join(root, r.unit())
@@ -142,7 +142,7 @@ func (r *Runtime) leaveUnit(pid int) {
 	}
 }
 
-// removeUnits removes the cgroups leaveUnit made, once their processes are gone.
+// removeUnits removes the cgroups that leaveUnit made, once their processes have ended.
 func (r *Runtime) removeUnits() error {
 	var errs []error
 	for _, h := range hierarchies("/proc") {
@@ -155,8 +155,8 @@ func (r *Runtime) removeUnits() error {
 
 func (r *Runtime) unit() string { return "nodectl-runtime-" + filepath.Base(r.run) }
 
-// unitRoots returns where systemd's hierarchy is mounted, if this process is in
-// a group of it other than the first.
+// unitRoots returns where systemd's hierarchy is mounted, if this process is not in its
+// root cgroup.
 func unitRoots(proc string) []string {
 	var roots []string
 	for _, f := range table(filepath.Join(proc, "self/cgroup")) {
@@ -176,7 +176,7 @@ func unitRoots(proc string) []string {
 // A hierarchy is one mounted tree of cgroups.
 type hierarchy struct {
 	mount string
-	root  string // the group that is mounted there
+	root  string // the cgroup that is mounted there
 	name  string // as in /proc/self/cgroup: "" is version 2
 }
 
@@ -203,7 +203,7 @@ func hierarchies(proc string) []hierarchy {
 // A mount is one line of mountinfo.
 type mount struct{ path, root, kind, options string }
 
-// mounts returns what is mounted, in the order it was.
+// mounts returns the mounts, in the order they were made.
 func mounts(proc string) []mount {
 	var found []mount
 	for _, f := range table(filepath.Join(proc, "self/mountinfo")) {
@@ -217,7 +217,7 @@ func mounts(proc string) []mount {
 	return found
 }
 
-// unescape undoes mountinfo's writing of blanks and backslashes.
+// unescape decodes mountinfo's escapes of blanks and backslashes.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// The agent's unit takes rights away from the agent, and creates no mount namespace: the
-// runtime would not see the mounts of volumes.
+// The agent's unit restricts the agent, and creates no mount namespace: the runtime would
+// not see the mounts of volumes.
 func TestUnitFile_ConfinesTheAgent_WithoutAMountNamespace(t *testing.T) {
 	for _, path := range []string{"../../packaging/nodectl.service", "../../packaging/kubelet.service.d/20-nodectl.conf"} {
 		t.Run(filepath.Base(path), func(t *testing.T) { confines(t, path) })
 	}
 }
 
-// confines fails if a unit leaves the agent without confinement.
+// confines fails if a unit does not restrict the agent.
 func confines(t *testing.T, path string) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -38,7 +38,7 @@ func confines(t *testing.T, path string) {
 			t.Errorf("the agent has %s", name)
 		}
 	}
-	// systemd.exec(5) says of each of these that it sets up a file system namespace.
+	// By systemd.exec(5) each of these sets up a file system namespace.
 	for _, name := range []string{
 		"PrivateTmp", "PrivateDevices", "PrivateMounts", "PrivateUsers", "ProtectSystem", "ProtectHome", "ProtectKernelModules",
 		"ProtectKernelTunables", "ProtectKernelLogs", "ProtectControlGroups", "ProtectProc", "ProcSubset", "ProtectHostname",
@@ -52,7 +52,8 @@ func confines(t *testing.T, path string) {
 	}
 }
 
-// systemd starts containerd so that pods outlive it, with nothing of the agent's unit.
+// systemd starts containerd so that pods outlive it, without the restrictions of the
+// agent's unit.
 func TestUnitArguments_RuntimesUnit_KeepsPodsAndLimits(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy:3128")
 	t.Setenv("NOTIFY_SOCKET", "/run/agent")
@@ -75,8 +76,8 @@ func TestUnitArguments_RuntimesUnit_KeepsPodsAndLimits(t *testing.T) {
 	}
 }
 
-// Containers inherit what a child of the agent has. A confined agent that systemd cannot
-// help starts no runtime, rather than one whose containers lack rights.
+// Containers inherit the restrictions of the agent's children. If a confined agent cannot
+// use systemd, it starts no runtime, rather than one whose containers lack rights.
 func TestStartChild_AgentIsConfined_StartsNoRuntime(t *testing.T) {
 	const free = "NoNewPrivs:\t0\nSeccomp:\t0\nCapBnd:\t000001ffffffffff\n"
 	for name, c := range map[string]struct{ own, first, want string }{

@@ -20,8 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// Embedded returns the manifest of the bundle this binary carries; ok is false
-// when it carries none.
+// Embedded returns the manifest of the bundle in this binary; ok is false if it has none.
 func Embedded() (m Manifest, ok bool, err error) {
 	if carried == "" {
 		return Manifest{}, false, nil
@@ -34,8 +33,7 @@ func Embedded() (m Manifest, ok bool, err error) {
 	return a.manifest, true, nil
 }
 
-// provide returns the directory with the programs, which it unpacks or repairs
-// where that has to be.
+// provide returns the directory with the programs, and unpacks or repairs it if necessary.
 func (r *Runtime) provide() (bin string, err error) {
 	var in io.Reader
 	switch {
@@ -55,7 +53,7 @@ func (r *Runtime) provide() (bin string, err error) {
 	}
 	bin, fresh, err := unpack(in, r.unpacked)
 	if fresh {
-		// What unpacking took is several times an idle agent.
+		// Unpacking takes several times the memory of an idle agent.
 		putBack()
 		debug.FreeOSMemory()
 	}
@@ -66,7 +64,7 @@ func (r *Runtime) provide() (bin string, err error) {
 type archive struct {
 	manifest Manifest
 	tar      *tar.Reader
-	raw      []byte // the manifest as it was written
+	raw      []byte // the manifest as it was read
 	close    func()
 }
 
@@ -74,7 +72,7 @@ func (a *archive) Close() { a.close() }
 
 // openArchive reads the first file of a bundle, its manifest.
 func openArchive(in io.Reader) (*archive, error) {
-	// One goroutine and small buffers: unpacking happens once, memory is for ever.
+	// One goroutine and small buffers: unpacking happens once, but memory stays allocated.
 	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, err
@@ -97,9 +95,9 @@ func openArchive(in io.Reader) (*archive, error) {
 	return a, nil
 }
 
-// unpack makes dir/<id> hold the files of the bundle that in is, every one as
-// its manifest says, and returns that directory. What is there and right is
-// used, and fresh is false; the directory appears complete or not at all.
+// unpack makes dir/<id> hold the files of the bundle in, each as in its manifest, and
+// returns that directory. A correct directory is used as it is, and fresh is false. A new
+// directory appears complete or not at all.
 func unpack(in io.Reader, dir string) (final string, fresh bool, err error) {
 	a, err := openArchive(in)
 	if err != nil {
@@ -127,7 +125,7 @@ func unpack(in io.Reader, dir string) (final string, fresh bool, err error) {
 	if err := mark(tmp, a.manifest); err != nil {
 		return "", false, err
 	}
-	// What was damaged is moved aside first; programs that run from it go on.
+	// A damaged directory is moved aside first; programs that run from it go on.
 	old := tmp + ".old"
 	if err := os.Rename(final, old); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", false, err
@@ -142,8 +140,8 @@ func unpack(in io.Reader, dir string) (final string, fresh bool, err error) {
 // temporary is the prefix of a directory that is being unpacked to.
 const temporary = ".unpack-"
 
-// removeAbandoned removes what an unpacking that was killed left. The caller
-// holds the lock: nobody else unpacks.
+// removeAbandoned removes the directories of a killed unpacking. The caller holds the lock,
+// so no other process unpacks.
 func removeAbandoned(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, temporary+"*"))
 	for _, d := range left {
@@ -152,9 +150,8 @@ func removeAbandoned(dir string) error {
 	return err
 }
 
-// extract writes the archive's files below dir and checks each against the
-// manifest. A file that the manifest does not name, or one that is missing, is
-// an error.
+// extract writes the archive's files below dir and checks each against the manifest. A file
+// that is not in the manifest, or one that is missing, is an error.
 func (a *archive) extract(dir string) error {
 	want := map[string]File{}
 	for _, f := range a.manifest.Files {
@@ -204,7 +201,7 @@ func extractFile(name string, f File, in io.Reader) error {
 	if got := hex.EncodeToString(sum.Sum(nil)); n != f.Size || got != f.SHA256 {
 		return fmt.Errorf("damaged: %d bytes with sum %s, not %d with %s", n, got, f.Size, f.SHA256)
 	}
-	// The agent's umask must not decide what a node's programs may be used for.
+	// The agent's umask must not restrict who can run the programs.
 	if err := out.Chmod(perm); err != nil {
 		return err
 	}
@@ -214,10 +211,10 @@ func extractFile(name string, f File, in io.Reader) error {
 	return out.Close()
 }
 
-// markFile notes how each file looked when its contents had been checked.
+// markFile records the stat data of each file when its contents were checked.
 const markFile = ".verified"
 
-// seen is what stat tells of a file; ctime changes with every write.
+// seen is the stat data of a file; ctime changes with every write.
 type seen struct {
 	Size  int64
 	Mode  uint32
@@ -251,12 +248,12 @@ func mark(dir string, m Manifest) error {
 	return atomicfile.Write(filepath.Join(dir, markFile), js, atomicfile.Options{})
 }
 
-// intact reports whether every file of m is in dir and right. Files that look
-// as they did when they were checked are believed; the others are read again.
+// intact reports whether every file of m is in dir and correct. It trusts files with the
+// stat data of the last check, and reads the others again.
 func intact(dir string, m Manifest) bool {
 	marks := map[string]seen{}
 	if js, err := os.ReadFile(filepath.Join(dir, markFile)); err == nil {
-		_ = json.Unmarshal(js, &marks) // a damaged mark vouches for nothing
+		_ = json.Unmarshal(js, &marks) // files without a mark are read again
 	}
 	reread := false
 	for _, f := range m.Files {
@@ -273,13 +270,13 @@ func intact(dir string, m Manifest) bool {
 		reread = true
 	}
 	if reread {
-		_ = mark(dir, m) // costs the next start another reading
+		_ = mark(dir, m) // without it the next start reads the files again
 	}
 	return true
 }
 
-// matches reports whether the file is what the manifest says: a regular file of
-// root's, with its mode, size and contents.
+// matches reports whether the file is as in the manifest: a regular file of root's, with
+// its mode, size and contents.
 func (f File) matches(name string, s seen) bool {
 	perm, err := f.perm()
 	if err != nil || s.Mode != unix.S_IFREG|uint32(perm) || s.Size != f.Size || int(s.UID) != os.Geteuid() {
@@ -297,9 +294,8 @@ func (f File) matches(name string, s seen) bool {
 	return hex.EncodeToString(sum.Sum(nil)) == f.SHA256
 }
 
-// prune removes unpacked bundles that nothing runs from. Shims outlive the
-// containerd that started them, so that an old bundle stays until the last of
-// its pods has ended.
+// prune removes unpacked bundles from which no process runs. Shims outlive the containerd
+// that started them, so an old bundle stays until the last of its pods has ended.
 func (r *Runtime) prune(keep string) {
 	if r.programs != "" {
 		return

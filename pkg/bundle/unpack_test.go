@@ -14,13 +14,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// content is what the small bundles of these tests hold.
+// content is the content of the small bundles in these tests.
 var content = map[string]string{"containerd": "#!daemon", "cni/bridge": "#!plugin", "pause.tar": "image"}
 
-// order is the archive's.
+// order is the order of the files in the archive.
 var order = []string{"cni/bridge", "containerd", "pause.tar"}
 
-// packed returns a bundle; change may falsify what it says or holds.
+// packed returns a bundle; change may falsify its manifest or its files.
 func packed(t *testing.T, change func(m *Manifest, files map[string]string)) []byte {
 	t.Helper()
 	m := Manifest{ID: strings.Repeat("ab", 32), OS: "linux", Arch: "amd64", PauseImage: "nodectl.dev/pause:1"}
@@ -70,7 +70,7 @@ func packed(t *testing.T, change func(m *Manifest, files map[string]string)) []b
 	return out.Bytes()
 }
 
-// holds fails unless dir is the bundle, whole.
+// holds fails unless dir has the complete bundle.
 func holds(t *testing.T, dir string) {
 	t.Helper()
 	for name, want := range content {
