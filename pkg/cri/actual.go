@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// shown is what the runtime showed of one key, before it is put in order.
+// shown is what the runtime lists for one key, not yet ordered.
 type shown struct {
 	sandboxes  []sandboxRecord
 	containers []containerRecord
@@ -29,8 +29,8 @@ type containerRecord struct {
 	pod.Container
 }
 
-// actual orders what was shown as pod.Actual promises: the newest sandbox and
-// the newest record of each container apart from the rest.
+// actual orders the sandboxes and containers as pod.Actual documents: the newest sandbox
+// and the newest container of each name come apart from the rest.
 func (s shown) actual(key pod.Key) pod.Actual {
 	a := pod.Actual{Key: key}
 	slices.SortFunc(s.sandboxes, func(x, y sandboxRecord) int {
@@ -62,8 +62,8 @@ func (s shown) actual(key pod.Key) pod.Actual {
 	return a
 }
 
-// newest orders records newest first: by attempt, then creation, then ID so
-// that the order never depends on the runtime's.
+// newest orders newest first: by attempt, then creation, then ID, so that the order never
+// depends on the runtime's.
 func newest(a1, a2 uint32, t1, t2 time.Time, id1, id2 string) int {
 	return cmp.Or(cmp.Compare(a2, a1), t2.Compare(t1), cmp.Compare(id2, id1))
 }
@@ -140,8 +140,7 @@ func stateOf(s runtimeapi.ContainerState) pod.ContainerState {
 	return pod.StateUnknown
 }
 
-// timeOf returns the time of CRI's nanoseconds; what CRI leaves at zero is the
-// zero time.
+// timeOf converts CRI's nanoseconds; zero in CRI is the zero time.
 func timeOf(ns int64) time.Time {
 	if ns <= 0 {
 		return time.Time{}
@@ -149,8 +148,7 @@ func timeOf(ns int64) time.Time {
 	return time.Unix(0, ns)
 }
 
-// number returns the decimal annotation name, or def when it is missing or was
-// written by somebody else.
+// number returns the decimal annotation name, or def if it is missing or is not a number.
 func number(notes map[string]string, name string, def int) int {
 	n, err := strconv.Atoi(notes[name])
 	if err != nil {

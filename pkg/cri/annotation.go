@@ -13,13 +13,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Annotations of the kubelet's that nobody here reads (C-1.22.11).
+// Annotations of the kubelet's that nodectl sets and never reads (C-1.22.11).
 const (
 	annotationPorts         = "io.kubernetes.container.ports" // JSON of the container's ports
 	annotationDeletionGrace = "io.kubernetes.pod.deletionGracePeriod"
 )
 
-// containerAnnotations hold what a later look needs and cannot observe.
+// containerAnnotations hold facts about the container that a later agent needs and CRI does
+// not report.
 func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]string {
 	notes := map[string]string{
 		pod.AnnotationContainerHash:     q.Want.ContainerHash(c.Name),
@@ -50,8 +51,8 @@ func note(notes map[string]string, name string, value any) {
 	}
 }
 
-// withoutHeaders is h without the headers that show who asks: whoever may list
-// containers reads annotations.
+// withoutHeaders returns h without the headers that carry credentials: every user who may
+// list containers can read annotations.
 func withoutHeaders(h *v1.LifecycleHandler) *v1.LifecycleHandler {
 	if h.HTTPGet == nil {
 		return h
@@ -67,8 +68,7 @@ func withoutHeaders(h *v1.LifecycleHandler) *v1.LifecycleHandler {
 	return h
 }
 
-// preStopOf returns the hook that containerAnnotations wrote down, nil when
-// there is none.
+// preStopOf returns the preStop hook from containerAnnotations, nil if there is none.
 func preStopOf(notes map[string]string) *v1.LifecycleHandler {
 	text := notes[pod.AnnotationPreStop]
 	if text == "" {
@@ -76,13 +76,13 @@ func preStopOf(notes map[string]string) *v1.LifecycleHandler {
 	}
 	h := new(v1.LifecycleHandler)
 	if err := json.Unmarshal([]byte(text), h); err != nil {
-		return nil // somebody else's
+		return nil // not written by nodectl
 	}
 	return h
 }
 
-// stopSignal is the signal that the container's lifecycle names, in CRI's words;
-// the image's or SIGTERM where it names none (C-1.23.9).
+// stopSignal is the signal that the container's lifecycle names, as CRI's enum. If it names
+// none, the runtime uses the image's signal or SIGTERM (C-1.23.9).
 func stopSignal(c *v1.Container) runtimeapi.Signal {
 	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
 		return runtimeapi.Signal_RUNTIME_DEFAULT
@@ -91,8 +91,7 @@ func stopSignal(c *v1.Container) runtimeapi.Signal {
 	return runtimeapi.Signal(runtimeapi.Signal_value[name])
 }
 
-// signalName is a signal in the API's words; "" for one that the runtime does not
-// name.
+// signalName is a signal as the API names it; "" for one that the runtime does not name.
 func signalName(s runtimeapi.Signal) string {
 	if s == runtimeapi.Signal_RUNTIME_DEFAULT {
 		return ""

@@ -10,18 +10,17 @@ import (
 // method is one unary CRI method of a generated client.
 type method[Q, A any] func(context.Context, *Q, ...grpc.CallOption) (*A, error)
 
-// read makes a call that changes nothing: it ends with ctx or its deadline.
+// read makes a call that changes nothing: it ends with ctx or at its deadline.
 func read[Q, A any](ctx context.Context, r *Runtime, name string, f method[Q, A], q *Q) (*A, error) {
 	return bounded(ctx, r, name, r.cfg.Timeouts.Read, f, q)
 }
 
-// leaving is how long a call that changes something may still take when its
-// caller leaves: the agent ends within two seconds (F4), and what it asked for
-// is mostly done by then.
+// leaving is how long a call that changes something may go on after its caller has left:
+// the agent ends within two seconds (F4), and most calls are done by then.
 const leaving = 1500 * time.Millisecond
 
-// act makes a call that changes something: once made, only its deadline ends
-// it, or the caller's leaving for good.
+// act makes a call that changes something. It ends at its deadline, or leaving after the
+// end of ctx, not with ctx itself.
 func act[Q, A any](ctx context.Context, r *Runtime, name string, limit time.Duration, f method[Q, A], q *Q) (*A, error) {
 	on, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -43,7 +42,7 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 	switch {
 	case err == nil:
 		return a, nil
-	case over(ctx) != nil: // the caller left: whatever came back is about that
+	case over(ctx) != nil: // the caller left: the error comes from that
 		return nil, left(name, over(ctx))
 	case over(within) != nil:
 		return nil, r.late(name, limit)
@@ -51,8 +50,8 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 	return nil, r.translate(name, err)
 }
 
-// over is ctx.Err, also in the moment after the deadline when ctx's own timer
-// has not fired: the runtime has the same deadline and may speak first.
+// over is ctx.Err, but also covers the moment after the deadline when ctx's own timer has
+// not fired: the runtime has the same deadline and may answer first.
 func over(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded

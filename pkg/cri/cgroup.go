@@ -11,22 +11,21 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// rootSlice is where the systemd driver puts what names no parent.
+// rootSlice is where the systemd driver puts sandboxes without a cgroup parent.
 const rootSlice = "system.slice"
 
-// slicePart ends the names of systemd's groups.
+// slicePart is the suffix of systemd's slices.
 const slicePart = ".slice"
 
-// place is how the runtime that answers names cgroups.
+// place says how the present runtime names cgroups.
 type place struct {
 	parent  string // Config.CgroupParent in its form
 	systemd bool   // its driver is systemd
 }
 
-// place finds out how this runtime names the cgroup that pods are made under:
-// once, until it was away or could not make a sandbox (C-1.41.4). An error says
-// what to change; a runtime that does not say is taken at the configuration's
-// word.
+// place reads how this runtime names the cgroup of the pods (C-1.41.4). It asks again only
+// after the runtime was away or could not make a sandbox. An error says what to change. For
+// a runtime that does not report its driver, the configuration decides.
 func (r *Runtime) place(ctx context.Context) error {
 	if r.placed.Load() {
 		return nil
@@ -49,9 +48,9 @@ func (r *Runtime) place(ctx context.Context) error {
 	return nil
 }
 
-// Driver reports whether the runtime's cgroup driver is systemd; else it is
-// cgroupfs (C-1.41.4). A runtime that cannot be asked, or whose driver does not
-// take the cgroup root, is an error.
+// Driver reports whether the runtime's cgroup driver is systemd; else it is cgroupfs
+// (C-1.41.4). It fails if the runtime does not answer, or its driver does not accept the
+// cgroup root.
 func (r *Runtime) Driver(ctx context.Context) (systemd bool, err error) {
 	if err := r.place(ctx); err != nil {
 		return false, err
@@ -62,7 +61,7 @@ func (r *Runtime) Driver(ctx context.Context) (systemd bool, err error) {
 	return false, errors.New("the container runtime does not say which cgroup driver it has")
 }
 
-// cgroupParent is the cgroup parent in the runtime's own form.
+// cgroupParent is the cgroup parent in the form of the runtime's driver.
 func (r *Runtime) cgroupParent() string {
 	if p := r.where.Load(); p != nil {
 		return p.parent
@@ -70,7 +69,7 @@ func (r *Runtime) cgroupParent() string {
 	return r.cfg.CgroupParent
 }
 
-// placeFor returns parent as the driver of linux takes it.
+// placeFor converts parent to the form of the driver in linux.
 func placeFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (p place, err error) {
 	isSlice := strings.HasSuffix(parent, slicePart)
 	p = place{parent: parent, systemd: isSlice}
@@ -90,9 +89,9 @@ func placeFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (p pla
 
 var sliceName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// slice names a cgroup as systemd does, where each slice carries the names of
-// those it is in: /a/b is /a.slice/a-b.slice. A dash of a name's own would mean
-// another level, and becomes an underscore, as the kubelet has it (C-1.41.1).
+// slice names a cgroup as systemd does, where each slice carries the names of those it is
+// in: /a/b is /a.slice/a-b.slice. A dash in a name would mean another level, so it becomes
+// an underscore, as in the kubelet (C-1.41.1).
 func slice(cgroup string) (string, error) {
 	if cgroup == "" {
 		return "/" + rootSlice, nil

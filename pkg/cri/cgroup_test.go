@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// parents is a client that notes under which cgroup each call puts a pod.
+// parents is a client that records the cgroup parent of each call.
 type parents struct {
 	runtimeapi.RuntimeServiceClient
 	named []string
@@ -40,20 +40,20 @@ func placed(rt *critest.Runtime, parent string) (*cri.Runtime, *parents) {
 }
 
 const (
-	silent   = runtimeapi.CgroupDriver(-1) // a runtime that does not say
+	silent   = runtimeapi.CgroupDriver(-1) // a runtime that does not report it
 	systemd  = runtimeapi.CgroupDriver_SYSTEMD
 	cgroupfs = runtimeapi.CgroupDriver_CGROUPFS
 )
 
-// TestF34_CgroupParentIsTheDriversOwn: pods are made where the runtime's driver
-// takes them, by a name it knows; where that cannot be, the runtime is not ready
-// and one sentence names what to set.
+// TestF34_CgroupParentIsTheDriversOwn: pods are made where the runtime's driver accepts
+// them, with a name in its form. If that is impossible, the runtime is not ready and one
+// sentence says what to set.
 func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {
 	for _, c := range []struct {
 		root   string
 		driver runtimeapi.CgroupDriver
 		parent string
-		fix    string // of a parent that cannot be
+		fix    string // of a parent that the driver cannot have
 	}{
 		{"/pods", silent, "/pods", ""},
 		{"/pods.slice", silent, "/pods.slice", ""},
@@ -115,9 +115,9 @@ func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {
 	}
 }
 
-// TestF34_DriverIsAskedOnce: until the runtime was away, or could not make a
-// sandbox; a question that fails holds nothing up and is asked again, and what has
-// to be mended is looked at until it is.
+// TestF34_DriverIsAskedOnce: the driver is read once, and again after the runtime was away
+// or could not make a sandbox. A call that fails blocks nothing and is repeated, and a
+// wrong configuration is read again until it is corrected.
 func TestF34_DriverIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -137,7 +137,7 @@ func TestF34_DriverIsAskedOnce(t *testing.T) {
 		}
 		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 			if code == codes.Unimplemented {
-				continue // that is an answer
+				continue // "unsupported" is an answer
 			}
 			lift := rt.Fault(critest.Fault{Method: "RuntimeConfig", Err: status.Error(code, "some words")})
 			asked(code.String(), 3, true)
@@ -153,7 +153,7 @@ func TestF34_DriverIsAskedOnce(t *testing.T) {
 		}
 		asked("after a crash", 1, true)
 
-		// Another configuration, and a restart that nobody noticed.
+		// Another configuration, after a restart that went unnoticed.
 		rt.SetCgroupDriver(cgroupfs)
 		lift := rt.Fault(critest.Fault{Method: "RunPodSandbox", Times: 1, Err: status.Error(codes.Unknown, "no such cgroup")})
 		defer lift()
@@ -176,7 +176,7 @@ func TestF34_DriverIsAskedOnce(t *testing.T) {
 	})
 }
 
-// TestF34_RuntimeThatIsNotReadyKeepsItsReason: what it lacks comes first.
+// TestF34_RuntimeThatIsNotReadyKeepsItsReason: the runtime's own reason comes first.
 func TestF34_RuntimeThatIsNotReadyKeepsItsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

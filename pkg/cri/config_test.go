@@ -63,7 +63,7 @@ func webImage() *runtimeapi.Image { return &runtimeapi.Image{Id: "sha256:0e0e"} 
 
 func testRuntime() *Runtime {
 	r := New(Config{Node: "n1", PodLogsDir: "/logs", CgroupParent: "/pods", NodeMemory: 1 << 30}, nil, nil)
-	r.node, r.machine = &node{}, machine{memory: 1 << 30} // not this one
+	r.node, r.machine = &node{}, machine{memory: 1 << 30} // not the values of this machine
 	return r
 }
 
@@ -101,8 +101,8 @@ func TestC_1_22_11_ContainerConfig(t *testing.T) {
 	golden(t, "container.json", c)
 }
 
-// CVE-2019-11245: a container made again differs in its attempt and in nothing
-// else; a second path to the same thing forgot the user.
+// CVE-2019-11245: a restarted container differs from the first one only in its attempt. A
+// second code path once lost the user.
 func TestCVE_2019_11245_RestartIsTheSameContainer(t *testing.T) {
 	r := testRuntime()
 	for name, want := range map[string]*pod.Spec{"full": fullPod(), "secured": securedPod()} {
@@ -128,8 +128,7 @@ func TestCVE_2019_11245_RestartIsTheSameContainer(t *testing.T) {
 	}
 }
 
-// The whole name goes to the sandbox where the pod asks for it, and not past what
-// the kernel takes.
+// The sandbox gets the full hostname if the pod asks for it, up to the kernel's limit.
 func TestC_1_38_6_HostnameOfTheSandbox(t *testing.T) {
 	r := testRuntime()
 	r.cfg.ClusterDomain = "cluster.local"
@@ -186,7 +185,7 @@ func canonical(t *testing.T, m proto.Message) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var v any // protojson varies its blanks on purpose
+	var v any // protojson varies its white space on purpose
 	if err := json.Unmarshal(text, &v); err != nil {
 		t.Fatal(err)
 	}

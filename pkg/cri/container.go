@@ -15,16 +15,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Waiting reasons of containers that cannot be made (C-1.22.9).
+// Waiting reasons of containers that cannot be created (C-1.22.9).
 const (
 	reasonConfig = "CreateContainerConfigError"
 	reasonCreate = "CreateContainerError"
 	reasonRun    = "RunContainerError"
 )
 
-// CreateContainer makes the container without starting it and returns its ID:
-// ImageStatus, so that it is made from the image that is there now, then
-// CreateContainer. What fails comes back as *pod.StartError.
+// CreateContainer makes the container without starting it and returns its ID. It calls
+// ImageStatus first, to use the image that is present now. Failures come back as
+// *pod.StartError.
 func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (string, error) {
 	c, _ := q.Want.Container(q.Container)
 	if c == nil {
@@ -67,8 +67,8 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 	return a.GetContainerId(), nil
 }
 
-// present returns what the runtime knows of an image that was made present before:
-// whom it runs as is not known of any other.
+// present returns the runtime's data of an image that was pulled before. It fails if the
+// image is gone, because its user would be unknown.
 func (r *Runtime) present(ctx context.Context, name string) (*runtimeapi.Image, error) {
 	name = withTag(name)
 	img, err := r.image(ctx, name)
@@ -81,8 +81,7 @@ func (r *Runtime) present(ctx context.Context, name string) (*runtimeapi.Image, 
 	return img, nil
 }
 
-// joinTarget lets an ephemeral container see the processes of the container it
-// is made to look into.
+// joinTarget lets an ephemeral container see the processes of its target container.
 func (r *Runtime) joinTarget(ctx context.Context, q pod.CreateRequest, config *runtimeapi.ContainerConfig) error {
 	target := ""
 	for _, e := range q.Want.Pod.Spec.EphemeralContainers {
@@ -111,9 +110,8 @@ func (r *Runtime) joinTarget(ctx context.Context, q pod.CreateRequest, config *r
 	return nil
 }
 
-// StartContainer starts a created container. What fails comes back as
-// *pod.StartError with reason RunContainerError; the runtime then shows the
-// container as exited.
+// StartContainer starts a created container. Failures come back as *pod.StartError with
+// reason RunContainerError; the runtime then lists the container as exited.
 func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 	_, err := act(ctx, r, "StartContainer", r.cfg.Timeouts.Call, r.rt.StartContainer, &runtimeapi.StartContainerRequest{ContainerId: id})
 	if err != nil {
@@ -122,11 +120,11 @@ func (r *Runtime) StartContainer(ctx context.Context, id string) error {
 	return nil
 }
 
-// StopContainer asks the container to end and kills it after grace; it returns
-// when the container has ended. Grace counts in whole seconds, rounded up. A
-// second call with a shorter grace, made meanwhile, shortens the stop. A
-// container that is not there has ended (C-1.23.8). The end of ctx ends the
-// wait, not the stop: the agent leaves and the container was asked (F4).
+// StopContainer stops the container and kills it after grace; it returns when the container
+// has exited. Grace counts in whole seconds, rounded up. A second call with a shorter
+// grace, made meanwhile, shortens the stop. A container that does not exist counts as
+// stopped (C-1.23.8). The end of ctx ends the wait, not the stop: the agent may leave after
+// the request (F4).
 func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	grace = max(grace, 0)
 	seconds := int64((grace + time.Second - 1) / time.Second)
@@ -135,11 +133,11 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 	return unlessGone(err)
 }
 
-// RemoveContainer removes the container's record and file system, and with them
-// its logs, its termination message and the link to its log (C-1.33.5). A
-// container that is not there is removed.
+// RemoveContainer removes the container with its file system, its logs, its termination
+// message and the link to its log (C-1.33.5). A container that does not exist counts as
+// removed.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string, keepLog bool) error {
-	var was *runtimeapi.ContainerStatus // what is not known of it stays until the pod goes
+	var was *runtimeapi.ContainerStatus // files that it does not name stay until the pod goes
 	if r.cfg.RootDir != "" || r.cfg.PodLogsDir != "" {
 		a, err := read(ctx, r, "ContainerStatus", r.rt.ContainerStatus, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		if err == nil {
@@ -167,9 +165,9 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string, keepLog bool) 
 	return nil
 }
 
-// keepsTask reports whether containerd refuses to remove a container because it still
-// has a task of it. No call of CRI ends that one: a start whose caller went away midway
-// has left it, and the container counts as exited (F1).
+// keepsTask reports whether containerd refuses to remove a container because it still has a
+// task of it. A start whose caller left midway leaves such a task, and the container counts
+// as exited (F1). No call of CRI ends it.
 func keepsTask(err error) bool {
 	var call *CallError
 	return errors.As(err, &call) && call.code == codes.FailedPrecondition
@@ -186,8 +184,8 @@ func unconfigurable(err error) error {
 	return &pod.StartError{Reason: reasonConfig, Err: err, Final: true}
 }
 
-// containerConfig is the whole container as CRI takes it, made from img; the images
-// of its mounts by their names in the manifest.
+// containerConfig is the whole container as CRI takes it, made from img; image volumes are
+// named as in the manifest.
 func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *runtimeapi.Image) (*runtimeapi.ContainerConfig, error) {
 	vars := make(map[string]string, len(q.Env))
 	pairs := make([]*runtimeapi.KeyValue, len(q.Env))
@@ -237,7 +235,7 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 	return config, nil
 }
 
-// mounts are the mounts of q in CRI's words.
+// mounts converts the mounts of q to CRI.
 func (n *node) mounts(q pod.CreateRequest) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	for _, m := range q.Mounts {

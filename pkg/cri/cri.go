@@ -1,13 +1,13 @@
-// Package cri speaks to a container runtime over CRI v1: it turns Specs into
+// Package cri is the client of a container runtime over CRI v1: it turns Specs into
 // sandboxes and containers, and what the runtime lists into Actuals.
 //
-// The engine's workers use it as their one way to look and to act; pleg uses
-// its event stream and its cheap relist; probes use ExecSync.
+// The engine's workers read and change pods only through it; pleg uses its event stream and
+// its cheap relist; probes use ExecSync.
 //
-// The one rule: every call has a deadline of its own. A call that changes
-// something goes on when its caller leaves, for as long as a leaving agent may
-// take (else: half a sandbox and a reserved name); only reads, image pulls and
-// the wait for a stop end with the caller's context.
+// The one rule: every call has a deadline of its own. A call that changes something goes on
+// when its caller leaves, for as long as a leaving agent may take (else: half a sandbox and
+// a reserved name); only reads, image pulls and the wait for a stop end with the caller's
+// context.
 package cri
 
 import (
@@ -27,68 +27,66 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Config is what a Runtime has to know.
+// Config is the configuration of a Runtime.
 type Config struct {
 	// Endpoint is the runtime's socket: "unix:///run/containerd/containerd.sock"
 	// or a plain absolute path.
 	Endpoint string
-	// Node is the value of pod.LabelNode: what carries another value, or none,
-	// is never seen.
+	// Node is the value of pod.LabelNode: sandboxes and containers with another value, or
+	// none, are ignored.
 	Node string
 	// PodLogsDir is where pods log: "<PodLogsDir>/<ns>_<name>_<uid>/<container>/
 	// <attempt>.log" (C-1.22.10). Empty keeps no logs.
 	PodLogsDir string
 	// ContainerLogsDir is where log collectors look: every container has a link
-	// "<pod>_<ns>_<container>-<id>.log" there (C-1.22.10). Empty makes none.
+	// "<pod>_<ns>_<container>-<id>.log" there (C-1.22.10). Empty disables the links.
 	ContainerLogsDir string
-	// RootDir is the agent's directory, in which termination messages are kept:
-	// "<RootDir>/pods/<uid>/containers/<container>/<attempt>" (C-1.26.11). Empty
-	// keeps and reads none.
+	// RootDir is the agent's directory for termination messages:
+	// "<RootDir>/pods/<uid>/containers/<container>/<attempt>" (C-1.26.11). If it is empty
+	// there are none.
 	RootDir string
-	// CgroupParent is the cgroup that pods are made under, as a path ("/pods"),
-	// whatever the runtime's driver, or as a slice where that is systemd; empty
-	// leaves it to the runtime.
+	// CgroupParent is the cgroup that pods are made under: a path ("/pods") for every
+	// driver, or a slice for the systemd driver. Empty leaves it to the runtime.
 	CgroupParent string
-	// RuntimeHandler names the runtime's handler for the sandboxes of pods without a
-	// class; empty is its default.
+	// RuntimeHandler is the handler for the sandboxes of pods without a class; empty is the
+	// runtime's default.
 	RuntimeHandler string
-	// RuntimeClasses are the handlers of classes (spec.runtimeClassName). A class
-	// that is not in it names a handler itself.
+	// RuntimeClasses maps classes (spec.runtimeClassName) to handlers. A class that is not
+	// in it is itself the name of a handler.
 	RuntimeClasses map[string]string
-	// RuntimeClass returns the handler of a class that RuntimeClasses has not, as an
-	// API server knows it; ok is false where it has no such class, and an error says
-	// that it could not be asked. Nil where there is no API server.
+	// RuntimeClass returns the handler of a class that is not in RuntimeClasses, from an
+	// API server. ok is false if the server has no such class; an error says that the
+	// server did not answer. Nil without an API server.
 	RuntimeClass func(ctx context.Context, name string) (handler string, ok bool, err error)
-	// SeccompDir is the directory in which pods' seccomp profiles lie; empty has
-	// none, and a pod that names one cannot be made.
+	// SeccompDir is the directory of pods' seccomp profiles. If it is empty, a pod that
+	// names a profile cannot be made.
 	SeccompDir string
-	// PauseProfile returns the path of the seccomp profile for the process of a sandbox;
-	// "" and nil have the runtime's default. Only a runtime whose pause program is known
-	// can have one.
+	// PauseProfile returns the path of the seccomp profile for the process of a sandbox; ""
+	// and nil select the runtime's default. Only a runtime whose pause program is known can
+	// have one.
 	PauseProfile func() (path string, err error)
-	// ClusterDomain is the end of the full names of pods with a subdomain (C-1.38.6),
-	// and of what pods on the cluster's DNS find by a short name (C-1.38.7).
+	// ClusterDomain is the suffix of the full names of pods with a subdomain (C-1.38.6),
+	// and a search domain of pods that use the cluster's DNS (C-1.38.7).
 	ClusterDomain string
-	// ClusterDNS are the addresses of the cluster's DNS servers; none where there is
-	// no cluster.
+	// ClusterDNS are the addresses of the cluster's DNS servers; empty without a cluster.
 	ClusterDNS []string
 	// ResolvConf is the file that pods' resolver configuration starts from; nil is
-	// /etc/resolv.conf, and "" says that there is none: pods ask nobody but their own
-	// loopback (C-1.38.7).
+	// /etc/resolv.conf. "" means no file: pods then resolve over their own loopback only
+	// (C-1.38.7).
 	ResolvConf *string
 	// NodeMemory is the machine's memory in bytes, for the OOM score of
 	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
 	NodeMemory int64
-	// EndTask ends what the runtime still runs of a container that it shows as ended
-	// and therefore refuses to remove (F1); nil where there is no way to.
+	// EndTask ends what the runtime still runs of a container that it lists as exited and
+	// therefore refuses to remove (F1); nil if there is no way to.
 	EndTask func(ctx context.Context, id string) error
-	// OnCall is told the name of every call before it is made ("ListContainers");
+	// OnCall is called with the name of every call before it is made ("ListContainers");
 	// may be nil. It is called from many goroutines.
 	OnCall func(method string)
-	// Observe is told of every call over a connection that Dial made, when it has
-	// ended; may be nil. It is called from many goroutines and must not wait.
+	// Observe is called after every call over a connection that Dial made; may be nil. It
+	// is called from many goroutines and must not wait.
 	Observe func(Call)
-	// Log gets what is worth saying beside errors; nil is silent.
+	// Log gets messages beside the returned errors; nil discards them.
 	Log *slog.Logger
 	// Timeouts are the deadlines of calls; zero fields take their defaults.
 	Timeouts Timeouts
@@ -114,9 +112,8 @@ func (t Timeouts) orDefaults() Timeouts {
 	return t
 }
 
-// Runtime is a container runtime reached over CRI. It holds no truth about
-// pods: every answer is read from the runtime when asked. Its methods may be
-// called from many goroutines.
+// Runtime is a container runtime reached over CRI. It caches nothing about pods: every
+// answer is read from the runtime. Its methods may be called from many goroutines.
 type Runtime struct {
 	cfg  Config
 	rt   runtimeapi.RuntimeServiceClient
@@ -129,9 +126,9 @@ type Runtime struct {
 	seen sync.Map // pod.Key → uint64, see Seen
 
 	where  atomic.Pointer[place] // how the runtime names cgroups; nil: not known
-	placed atomic.Bool           // the runtime that answers now was asked for that
+	placed atomic.Bool           // where was read from the present runtime
 
-	features atomic.Pointer[features] // of the runtime that answers now; nil: not known
+	features atomic.Pointer[features] // of the present runtime; nil: not known
 }
 
 const (
@@ -140,10 +137,9 @@ const (
 	maxBackoff   = time.Second
 )
 
-// Dial returns a Runtime for the socket cfg.Endpoint names. It does no I/O: the
-// connection is made by the first call, and made again after it broke. While
-// the socket does not answer, calls fail at once with ErrUnavailable. Close
-// ends it.
+// Dial returns a Runtime for the socket cfg.Endpoint names. It does no I/O: the first call
+// connects, and later calls reconnect. While the socket does not answer, calls fail at once
+// with ErrUnavailable. Close closes the connection.
 func Dial(cfg Config) (*Runtime, error) {
 	path, err := socketPath(cfg.Endpoint)
 	if err != nil {
@@ -162,7 +158,7 @@ func Dial(cfg Config) (*Runtime, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithIdleTimeout(0), // the event stream keeps it in use; a reconnect after idleness would only cost
+		grpc.WithIdleTimeout(0), // the event stream keeps it in use
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
@@ -172,13 +168,12 @@ func Dial(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
-// New returns a Runtime that speaks through the given clients, as tests do in
-// process.
+// New returns a Runtime that uses the given clients, as tests do in process.
 func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageServiceClient) *Runtime {
 	cfg.Timeouts = cfg.Timeouts.orDefaults()
 	for _, dir := range []*string{&cfg.PodLogsDir, &cfg.ContainerLogsDir, &cfg.RootDir, &cfg.SeccompDir} {
 		if *dir != "" {
-			*dir = filepath.Clean(*dir) // paths are compared with what the runtime says
+			*dir = filepath.Clean(*dir) // they are compared with the runtime's paths
 		}
 	}
 	if cfg.Log == nil {
@@ -191,7 +186,7 @@ func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageSer
 	return r
 }
 
-// Close drops the connection; calls in flight fail. Containers go on.
+// Close closes the connection; calls in flight fail. Containers keep running.
 func (r *Runtime) Close() error {
 	if r.conn == nil {
 		return nil

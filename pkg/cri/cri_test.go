@@ -36,13 +36,13 @@ func wanted(name string, images ...string) *pod.Spec {
 	return s
 }
 
-// life is one life of a pod, as start makes it.
+// life is one sandbox of a pod with its containers, as start makes it.
 type life struct {
 	sandbox    string
 	containers map[string]string
 }
 
-// start makes and starts everything of want.
+// start creates and starts all containers of want.
 func start(t testing.TB, r *cri.Runtime, want *pod.Spec, attempt uint32) life {
 	t.Helper()
 	ctx := t.Context()
@@ -61,7 +61,7 @@ func start(t testing.TB, r *cri.Runtime, want *pod.Spec, attempt uint32) life {
 	return l
 }
 
-// fetch pulls an image that is not there.
+// fetch pulls an image that is missing.
 func fetch(t testing.TB, r *cri.Runtime, want *pod.Spec, image string) {
 	t.Helper()
 	id, err := r.FindImage(t.Context(), want, image)
@@ -224,7 +224,7 @@ func TestRelistChangesWithStateAlone(t *testing.T) {
 	})
 }
 
-// What vanishes between list and status is gone, not an error.
+// A container that vanishes between list and status is left out; that is no error.
 func TestVanishedBetweenListAndStatus(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -237,7 +237,7 @@ func TestVanishedBetweenListAndStatus(t *testing.T) {
 	}
 }
 
-// One pod whose status hangs takes nobody with it, and is never half a pod.
+// A pod whose status call hangs does not affect other pods, and is never read in part.
 func TestF22_HungStatusIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -313,7 +313,7 @@ func TestExecSync(t *testing.T) {
 		if _, _, err := exec("sleep", "10"); !errors.Is(err, cri.ErrExecTimeout) || time.Since(began) != 2*time.Second {
 			t.Errorf("sleep: %v after %s, want ErrExecTimeout after the whole seconds of 1.5 s", err, time.Since(began))
 		}
-		// A runtime that hangs is no answer of the container's.
+		// A runtime that hangs is not reported as a failure of the command.
 		rt.Fault(critest.Fault{Method: "ExecSync", Hang: true})
 		if _, _, err := exec("true"); errors.Is(err, cri.ErrExecTimeout) || !errors.Is(err, cri.ErrTimeout) {
 			t.Errorf("hung runtime: %v", err)
@@ -321,7 +321,7 @@ func TestExecSync(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		// F81: a command whose call is broken off while it starts is never ended.
+		// F81: containerd never ends a command whose call is cancelled while it starts.
 		if _, _, err := r.ExecSync(ctx, id, []string{"true"}, time.Minute); err == nil || time.Since(began) != 2500*time.Millisecond {
 			t.Errorf("the caller left: %v after %s", err, time.Since(began))
 		}

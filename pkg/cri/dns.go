@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The resolver's limits (C-1.38.8); what is past them is cut.
+// The resolver's limits (C-1.38.8); what is over them is cut.
 const (
 	maxNameservers = 3
 	maxSearches    = 32
@@ -21,10 +21,11 @@ const (
 	maxSearchName  = 253 // resolvers abort over longer ones
 )
 
-// hostResolvConf is the file that a pod gets as it is where nothing asks for another.
+// hostResolvConf is the file that a pod gets unchanged if its spec and the configuration
+// ask for nothing else.
 const hostResolvConf = "/etc/resolv.conf"
 
-// dns is what pods' resolver configurations are made of beside the pods (C-1.38.7).
+// dns holds the node's part of pods' resolver configurations (C-1.38.7).
 type dns struct {
 	servers []string // of the cluster; none where there is no cluster
 	domain  string   // of the cluster; may be ""
@@ -54,11 +55,11 @@ func readResolvConf(file string) ([]byte, error) {
 	return text, err
 }
 
-// config is the pod's resolver configuration; nil gives the pod the host's file as it
-// is. Where there are cluster servers, the cluster's policies name them and the
-// cluster's domains before the host's; else these policies mean the host's
-// configuration (C-1.38.7). The pod's dnsConfig is put behind it (C-1.38.8). cut
-// says what was past the limits, a sentence each.
+// config is the pod's resolver configuration; nil gives the pod the host's file unchanged.
+// With cluster servers, the cluster's policies put them and the cluster's domains before
+// the host's; without, these policies mean the host's configuration (C-1.38.7). The pod's
+// dnsConfig is added last (C-1.38.8). cut has one sentence for each limit that was
+// exceeded.
 func (d dns) config(p *v1.Pod) (c *runtimeapi.DNSConfig, cut []string, err error) {
 	extra, policy := p.Spec.DNSConfig, p.Spec.DNSPolicy
 	none := policy == v1.DNSNone
@@ -99,7 +100,7 @@ func (d dns) config(p *v1.Pod) (c *runtimeapi.DNSConfig, cut []string, err error
 	return c, limit(c), nil
 }
 
-// limit cuts what is past the resolver's limits, and says so.
+// limit cuts what is over the resolver's limits, and reports it.
 func limit(c *runtimeapi.DNSConfig) (cut []string) {
 	if len(c.Servers) > maxNameservers {
 		c.Servers = c.Servers[:maxNameservers]
@@ -117,17 +118,17 @@ func limit(c *runtimeapi.DNSConfig) (cut []string) {
 	return cut
 }
 
-// tellCut says what of a pod's resolver configuration does not count.
+// tellCut warns about the parts of a pod's resolver configuration that were cut.
 func (r *Runtime) tellCut(p *v1.Pod, warn pod.Warn) {
-	_, cut, _ := r.dns().config(p) // an error was told where it counted
+	_, cut, _ := r.dns().config(p) // the caller has reported this error
 	for _, what := range cut {
 		warn.Say("DNSConfigForming", what)
 		r.cfg.Log.Warn("Resolver limits exceeded", "pod", pod.KeyOf(p).String(), "reason", "DNSConfigForming", "message", what)
 	}
 }
 
-// parseResolvConf reads a resolver file: servers and options add up, the last
-// search line and the last option of a name win, trailing dots go (C-1.38.9).
+// parseResolvConf reads a resolver file: servers and options add up, the last search line
+// and the last option of a name win, trailing dots are removed (C-1.38.9).
 func parseResolvConf(text string) *runtimeapi.DNSConfig {
 	c := &runtimeapi.DNSConfig{}
 	for line := range strings.Lines(text) {
@@ -156,7 +157,7 @@ func parseResolvConf(text string) *runtimeapi.DNSConfig {
 	return c
 }
 
-// withOption appends an option, "name" or "name:value", in place of one of its name.
+// withOption appends an option, "name" or "name:value", and replaces one of the same name.
 func withOption(options []string, option string) []string {
 	name, _, _ := strings.Cut(option, ":")
 	options = slices.DeleteFunc(options, func(old string) bool {

@@ -16,42 +16,41 @@ import (
 )
 
 var (
-	// ErrUnavailable says that the runtime does not answer: no socket, nobody
-	// behind it, or a runtime that is still starting. Nothing is known about any
-	// pod then. The error around it names the socket in one line.
+	// ErrUnavailable says that the runtime does not answer: there is no socket, no process
+	// listens on it, or the runtime is still starting. The state of the pods is then
+	// unknown. The error around it names the socket in one line.
 	ErrUnavailable = pod.ErrUnavailable
-	// ErrTimeout says that the runtime took a call and did not answer it within
-	// its deadline: what was asked for may yet happen.
+	// ErrTimeout says that the runtime accepted a call and did not answer within its
+	// deadline: the call may still take effect.
 	ErrTimeout = pod.ErrTimeout
-	// ErrNotFound says that the runtime does not know the ID (or image) asked
-	// about.
+	// ErrNotFound says that the runtime does not have the ID or image.
 	ErrNotFound = errors.New("not found in the container runtime")
-	// ErrExecTimeout says that a command did not end within the time it was
-	// given: the container's failure, not the runtime's. It wraps
-	// context.DeadlineExceeded, which is how a prober knows it.
+	// ErrExecTimeout says that a command did not end within its time: the container's
+	// failure, not the runtime's. It wraps context.DeadlineExceeded, which a prober checks
+	// for.
 	ErrExecTimeout = fmt.Errorf("command timed out: %w", context.DeadlineExceeded)
 )
 
-// CallError is one failed call, said in one line. It matches ErrUnavailable,
-// ErrTimeout, ErrNotFound or errors.ErrUnsupported where one of them applies,
-// and the context's error where the caller left before the answer came.
+// CallError is one failed call in one line. It matches ErrUnavailable, ErrTimeout,
+// ErrNotFound or errors.ErrUnsupported if one of them applies, and the context's error if
+// the caller left before the answer.
 type CallError struct {
 	Method string     // as CRI names it
 	Msg    string     // one line, for a person
 	kind   error      // one of the sentinels; nil for everything else
-	code   codes.Code // the runtime's; OK where it said none
-	ours   bool       // ErrTimeout: our deadline, not the runtime's word
+	code   codes.Code // the runtime's; OK if it gave none
+	ours   bool       // ErrTimeout: our deadline, not the runtime's answer
 }
 
 func (e *CallError) Error() string { return e.Msg }
 func (e *CallError) Unwrap() error { return e.kind }
 
-// left is the error of a call whose caller did not wait for it.
+// left is the error of a call whose caller left.
 func left(name string, err error) error {
 	return &CallError{Method: name, Msg: name + ": " + err.Error(), kind: err}
 }
 
-// late is the error of a call that took longer than it may.
+// late is the error of a call that exceeded its deadline.
 func (r *Runtime) late(name string, limit time.Duration) error {
 	return &CallError{
 		Method: name, Msg: fmt.Sprintf("container runtime at %s did not answer %s within %s", r.cfg.Endpoint, name, limit),
@@ -59,10 +58,9 @@ func (r *Runtime) late(name string, limit time.Duration) error {
 	}
 }
 
-// translate makes a CallError of what gRPC returned while the call had time
-// left.
+// translate makes a CallError of a gRPC error that came before the deadline.
 func (r *Runtime) translate(name string, err error) error {
-	if errors.Is(err, io.EOF) { // a stream that ended: nobody is behind it any more
+	if errors.Is(err, io.EOF) { // the stream ended: the server is gone
 		return &CallError{Method: name, Msg: fmt.Sprintf("container runtime at %s ended %s", r.cfg.Endpoint, name), kind: ErrUnavailable}
 	}
 	s := status.Convert(err)
@@ -71,7 +69,7 @@ func (r *Runtime) translate(name string, err error) error {
 	case codes.Unavailable:
 		e.kind = ErrUnavailable
 		e.Msg = fmt.Sprintf("container runtime at %s does not answer: %s", r.cfg.Endpoint, dialCause(s.Message()))
-	case codes.Canceled: // not by us: it is on its way down
+	case codes.Canceled: // not cancelled by us: the runtime shuts down
 		e.kind = ErrUnavailable
 		e.Msg = fmt.Sprintf("container runtime at %s gave up %s: %s", r.cfg.Endpoint, name, e.Msg)
 	case codes.DeadlineExceeded:
@@ -90,8 +88,8 @@ func (r *Runtime) translate(name string, err error) error {
 	return e
 }
 
-// cannot makes the StartError of a failed call. A runtime that does not answer
-// is no fault of the pod: that error is handed on as it is.
+// cannot makes the StartError of a failed call. A runtime that does not answer is not the
+// pod's fault: that error is returned unchanged.
 func cannot(reason string, err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		return err
@@ -99,8 +97,8 @@ func cannot(reason string, err error) error {
 	return &pod.StartError{Reason: reason, Err: err}
 }
 
-// unlessGone turns "not found" into success: what is to be stopped or removed
-// and is not there is done (C-1.23.8).
+// unlessGone turns "not found" into success, because stopping or removing what does not
+// exist needs no action (C-1.23.8).
 func unlessGone(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -113,8 +111,8 @@ var (
 	oomDeny = regexp.MustCompile(`oom_score_adj.*permission denied`)
 )
 
-// layers are the wrappings that runtimes put around a cause without adding to
-// it; each is cut from the front of a message.
+// layers are the prefixes that runtimes put before a cause without adding information; each
+// is cut from the front of a message.
 var layers = regexp.MustCompile(`^(rpc error: code = \w+ desc = |` +
 	`failed to create containerd task: |failed to create shim task: |failed to start sandbox: |failed to start sandbox container task: |` +
 	`failed to create containerd container: |` +
@@ -122,9 +120,9 @@ var layers = regexp.MustCompile(`^(rpc error: code = \w+ desc = |` +
 	`OCI runtime (create|start|exec) failed: |(runc )?(create|run|start|exec) failed: |` +
 	`unable to start container process: |error during container init: )`)
 
-// plain makes one line for a person of a runtime's error text: without layers
-// that say nothing, without line breaks and without IDs, which change with
-// every attempt and would make the same fault look new each time.
+// plain makes one line for a person of a runtime's error text. It drops prefixes without
+// information, line breaks, and IDs, which change with every attempt and would make the
+// same fault look new each time.
 func plain(msg string) string {
 	if oomDeny.MatchString(strings.ToLower(msg)) {
 		return "oom_score_adj may not be lowered here (no CAP_SYS_RESOURCE): set restrict_oom_score_adj = true " +
@@ -142,8 +140,8 @@ func plain(msg string) string {
 	return strings.TrimSuffix(msg, ": unknown")
 }
 
-// dialCause returns the operating system's words from gRPC's text about a
-// connection that failed.
+// dialCause returns the operating system's message from gRPC's text about a failed
+// connection.
 func dialCause(msg string) string {
 	if i := strings.LastIndex(msg, "dial unix "); i >= 0 {
 		if _, cause, ok := strings.Cut(msg[i:], ": "); ok {

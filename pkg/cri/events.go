@@ -10,12 +10,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// EventType says what an Event reports.
+// EventType is the kind of an Event.
 type EventType int
 
 const (
-	// EventSubscribed comes first in every stream: events from here on are
-	// delivered, what happened before may have been missed.
+	// EventSubscribed comes first in every stream: later events are delivered, earlier ones
+	// may have been missed.
 	EventSubscribed EventType = iota
 	EventCreated
 	EventStarted
@@ -31,22 +31,21 @@ func (t EventType) String() string {
 // may be repeated, late by minutes, or wrong about the present.
 type Event struct {
 	Type EventType
-	// Key is the pod; the zero Key where the runtime did not say which (a
-	// sandbox that was gone when the event was sent).
+	// Key is the pod; the zero Key if the runtime did not name it (the sandbox was gone
+	// when the event was sent).
 	Key pod.Key
 	// ID is the container's, or the sandbox's for a sandbox event.
 	ID        string
 	CreatedAt time.Time
 }
 
-// Events subscribes to the runtime's events and yields those of pods that carry
-// our node's label, and those whose pod is unknown. It ends after its first
-// error: errors.ErrUnsupported from a runtime that has no events, ErrUnavailable
-// when the connection broke or was never made. It ends without an error when
-// ctx does.
+// Events subscribes to the runtime's events and yields those of pods that carry our node's
+// label, and those whose pod is unknown. It ends after its first error:
+// errors.ErrUnsupported from a runtime without events, ErrUnavailable if the connection
+// broke or was never made. It ends without an error when ctx does.
 //
-// Whoever ranges over it must not linger: a subscriber that does not read
-// stalls containerd for the whole node (F6).
+// The caller must read without delay: a subscriber that does not read blocks containerd for
+// the whole node (F6).
 func (r *Runtime) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

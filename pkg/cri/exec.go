@@ -11,12 +11,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// execSlack is how much longer than the command the call may take: starting
-// and reaping it is not the command's time.
+// execSlack is how much longer than the command the call may take: the time to start and
+// reap it does not count as the command's.
 const execSlack = 10 * time.Second
 
-// execAnswer is the largest answer to ExecSync that is read, and the kubelet's limit: a
-// container decides how much its probes print. gRPC refuses a larger one unread.
+// execAnswer is the largest answer to ExecSync that is read, as in the kubelet: a container
+// decides how much its probes print. gRPC refuses a larger one unread.
 const execAnswer = 16 << 20
 
 // ExecSync runs cmd in the container and returns its exit code and output,

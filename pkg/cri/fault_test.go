@@ -20,9 +20,9 @@ import (
 
 // verb is one method of the adapter, ready to call.
 type verb struct {
-	name, method string // ours, CRI's
-	reason       string // of the StartError its failure is; "" is a plain error
-	gone         bool   // what is not there is done
+	name, method string // the adapter's, CRI's
+	reason       string // of its StartError; "" means a plain error
+	gone         bool   // "not found" is success
 	reads        bool   // ends with the caller
 	call         func(ctx context.Context, r *cri.Runtime, l life, w *pod.Spec) error
 }
@@ -111,13 +111,13 @@ func TestF24_EveryMethodEveryCode(t *testing.T) {
 						}
 						return
 					}
-					if code == codes.ResourceExhausted && strings.HasPrefix(v.method, "List") { // it comes in pieces
+					if code == codes.ResourceExhausted && strings.HasPrefix(v.method, "List") { // in pieces
 						if err != nil {
 							t.Errorf("a long list: %v", err)
 						}
 						return
 					}
-					if code == codes.DeadlineExceeded && v.name == "ExecSync" { // the command's own
+					if code == codes.DeadlineExceeded && v.name == "ExecSync" { // the command's
 						if !errors.Is(err, cri.ErrExecTimeout) || errors.Is(err, cri.ErrTimeout) {
 							t.Errorf("a command that takes too long: %v", err)
 						}
@@ -154,7 +154,7 @@ func TestF24_EveryMethodEveryCode(t *testing.T) {
 	}
 }
 
-// A hung runtime ends every call at its deadline, and says so.
+// If the runtime hangs, every call ends at its deadline with ErrTimeout.
 func TestF22_EveryCallHasADeadline(t *testing.T) {
 	limits := map[string]time.Duration{
 		"PullImage": 30 * time.Minute, "StopContainer": 2*time.Minute + 30*time.Second, "ReopenLog": 10 * time.Second, "ExecSync": 11 * time.Second,
@@ -184,9 +184,9 @@ func TestF22_EveryCallHasADeadline(t *testing.T) {
 	}
 }
 
-// Only reads, pulls and the wait for a stop end with the caller; what else
-// changes something still gets its time (else: half a sandbox and a reserved
-// name, a command that nobody ends), but not for ever: an agent that is told to leave leaves (F4).
+// Only reads, pulls and the wait for a stop end with the caller. Other calls still get
+// their time (else: half a sandbox and a reserved name, a command that never ends). That
+// time is limited, because a stopped agent has to exit (F4).
 func TestF4_OnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
 	for _, v := range verbs() {
 		t.Run(v.name+"/hung", func(t *testing.T) {
@@ -254,8 +254,8 @@ func TestStoppingWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// A list that does not fit in one message is read in pieces, and is whole; part
-// of one is none.
+// A list that does not fit in one message is read in pieces, and is complete; part of one
+// is an error.
 func TestF24_LongListsComeInPieces(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -284,8 +284,8 @@ func TestF24_LongListsComeInPieces(t *testing.T) {
 	}
 }
 
-// A sandbox that the runtime finishes after its answer was awaited is taken over;
-// no second one comes to be.
+// A sandbox that the runtime finishes after the call has timed out is used; no second one
+// is made.
 func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -298,7 +298,7 @@ func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 		if a, err := r.Pod(t.Context(), want.Key); err != nil || !a.Empty() {
 			t.Fatalf("%+v, %v", a, err)
 		}
-		// The name is taken as long as it is being made.
+		// Its name is reserved until it is made.
 		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0}); err == nil || !strings.Contains(err.Error(), "failed to reserve sandbox name") {
 			t.Fatalf("error %v", err)
 		}
@@ -323,7 +323,7 @@ func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 	})
 }
 
-// A call whose answer was lost is safe to repeat.
+// A call whose answer was lost can be repeated safely.
 func TestF3_LostReplyOfASandbox(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -352,8 +352,8 @@ func TestF35_OOMScoreIsExplained(t *testing.T) {
 	}
 }
 
-// Messages become statuses: they are one line, without layers that say nothing
-// and without IDs, which would make the same fault look new each time.
+// Messages become statuses: one line, without prefixes that say nothing and without IDs,
+// which would make the same fault look new each time.
 func TestMessagesArePlain(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for raw, want := range map[string]string{
@@ -386,15 +386,15 @@ func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
 	}
 }
 
-// TestF1_TaskThatIsLeft: a container that the runtime refuses to remove, because it
-// still runs something of it, is rid of that and removed; other refusals, and a runtime
-// that has no other way, are failures.
+// TestF1_TaskThatIsLeft: if the runtime refuses to remove a container because it still has
+// a task, the task is ended and the container removed. Other refusals, and a runtime
+// without EndTask, are failures.
 func TestF1_TaskThatIsLeft(t *testing.T) {
 	refuses := status.Error(codes.FailedPrecondition, "cannot delete running task")
 	for _, c := range []struct {
 		name         string
 		answer, ends error
-		times        int // that the runtime refuses
+		times        int // that the runtime refuses the removal
 		asked        bool
 		want         string
 	}{

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// features is what a runtime says that it can.
+// features is what a runtime reports that it supports.
 type features struct {
 	handlers     map[string]*runtimeapi.RuntimeHandlerFeatures // by name; "" is the default
 	strictGroups bool
@@ -32,24 +32,24 @@ func featuresOf(a *runtimeapi.StatusResponse) *features {
 	return f
 }
 
-// RecursiveReadOnly reports whether the runtime said, when Ready asked it last,
-// that the handler makes mounts read-only with all below them (C-1.37.8).
+// RecursiveReadOnly reports whether the handler makes mounts recursively read-only
+// (C-1.37.8), by the runtime's answer to the last Ready.
 func (r *Runtime) RecursiveReadOnly(handler string) bool {
 	f := r.features.Load()
 	return f != nil && f.handlers[handler].GetRecursiveReadOnlyMounts()
 }
 
-// UserNamespaces reports whether the runtime said, when Ready asked it last, that
-// the handler can give a pod users of its own (C-1.42.3).
+// UserNamespaces reports whether the handler supports user namespaces (C-1.42.3), by the
+// runtime's answer to the last Ready.
 func (r *Runtime) UserNamespaces(handler string) bool {
 	f := r.features.Load()
 	return f != nil && f.handlers[handler].GetUserNamespaces()
 }
 
-// Handler returns the runtime's handler for a pod of that class: what the
-// configuration says of the class, else an API server, else the class itself, and
-// known is false. Without a class it is the configuration's, "" for the runtime's own
-// default. An error says that the API server could not be asked: none is guessed.
+// Handler returns the runtime's handler for a pod of that class: from the configuration,
+// else from an API server. If neither has it, it is the class itself, and known is false.
+// Without a class it is the configuration's handler, "" for the runtime's default. An error
+// says that the API server did not answer: the handler is not guessed.
 func (r *Runtime) Handler(ctx context.Context, class *string) (handler string, known bool, err error) {
 	if class == nil || *class == "" {
 		return r.cfg.RuntimeHandler, true, nil
@@ -66,11 +66,11 @@ func (r *Runtime) Handler(ctx context.Context, class *string) (handler string, k
 	return handler, true, nil
 }
 
-// staticPatience is how long a pod that is no API server's waits for one.
+// staticPatience is how long a pod from a static source waits for an API server.
 const staticPatience = time.Second
 
-// handlerFor is Handler for that pod. One of an API server has a class that is there,
-// as with the kubelet; any other may name a handler, and waits for no server.
+// handlerFor is Handler for that pod. The class of a pod from an API server must exist, as
+// in the kubelet. Any other pod may name a handler, and does not depend on a server.
 func (r *Runtime) handlerFor(ctx context.Context, want *pod.Spec) (string, error) {
 	class := want.Pod.Spec.RuntimeClassName
 	if !want.Origin.FromAPI() {
@@ -92,8 +92,8 @@ func (r *Runtime) handlerFor(ctx context.Context, want *pod.Spec) (string, error
 	return handler, nil
 }
 
-// suits returns why this runtime cannot run the pod with that handler. It is asked
-// now, for those few pods that want something of it that not every one can.
+// suits returns why this runtime cannot run the pod with that handler. It asks the runtime
+// now, but only for pods that need a class, strict groups or a user namespace.
 func (r *Runtime) suits(ctx context.Context, p *v1.Pod, handler string) error {
 	class := p.Spec.RuntimeClassName
 	named := class != nil && *class != ""
@@ -117,7 +117,7 @@ func (r *Runtime) suits(ctx context.Context, p *v1.Pod, handler string) error {
 
 func (f *features) suit(class *string, named, strict, users bool, handler string) error {
 	switch of, there := f.handlers[handler]; {
-	case named && !there && len(f.handlers) > 0: // one that lists none has its own word
+	case named && !there && len(f.handlers) > 0: // without a list the runtime decides
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(f.handlers)), func(n string) bool { return n == "" })
 		return fmt.Errorf("runtimeClassName %s: the runtime has no handler %q; it has: %s", *class, handler, strings.Join(names, ", "))
 	case users && !of.GetUserNamespaces() && named:

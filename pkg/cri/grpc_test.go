@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// These run over a real gRPC connection on a unix socket.
+// These tests run over a real gRPC connection on a unix socket.
 
 func dial(t testing.TB, cfg cri.Config) *cri.Runtime {
 	t.Helper()
@@ -40,7 +40,7 @@ func TestF20_SocketAbsentThenThere(t *testing.T) {
 	rt.Crash()
 	r := dial(t, cri.Config{Endpoint: endpoint, Timeouts: cri.Timeouts{Read: 2 * time.Minute}})
 	_, err := r.Ready(t.Context())
-	if !errors.Is(err, cri.ErrUnavailable) { // and not ErrTimeout: it does not wait
+	if !errors.Is(err, cri.ErrUnavailable) { // not ErrTimeout: the call does not wait
 		t.Fatalf("error %v", err)
 	}
 	if want := "container runtime at " + endpoint + " does not answer: connect: no such file or directory"; err.Error() != want {
@@ -52,7 +52,7 @@ func TestF20_SocketAbsentThenThere(t *testing.T) {
 	wait.NoError(t, func() error { _, err := r.Ready(t.Context()); return err })
 }
 
-// A runtime that is back is found within a second: so often it is tried to reach it.
+// After a restart of the runtime the client reconnects within a second.
 func TestF21_RestartedRuntimeIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -64,8 +64,8 @@ func TestF21_RestartedRuntimeIsFoundWithinASecond(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 
-	// Another server listens meanwhile, and hangs up at once. It does so outside of the
-	// bubble, whose time would stand while it waits.
+	// Another server listens meanwhile, and hangs up at once. It runs outside of the
+	// bubble, whose time would stand still while it waits.
 	l, err := net.Listen("unix", strings.TrimPrefix(endpoint, "unix://"))
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestF21_RestartedRuntimeIsFoundWithinASecond(t *testing.T) {
 	})
 	_ = l.Close()
 	wg.Wait()
-	if n := tries.Load(); n < 75 || n > 130 { // its jitter is a fifth, and it is asked every 100 ms
+	if n := tries.Load(); n < 75 || n > 130 { // a fifth of jitter; asked every 100 ms
 		t.Errorf("tried %d times in a hundred seconds", n)
 	}
 
@@ -183,7 +183,7 @@ func TestNoEventsOverGRPC(t *testing.T) {
 	}
 }
 
-// Lists of very many containers are past gRPC's 4 MiB and CRI's usual 16 MiB.
+// Lists of very many containers exceed gRPC's 4 MiB and CRI's usual 16 MiB.
 func TestF24_ListsPast16MiB(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()

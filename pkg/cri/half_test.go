@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A list of sandboxes that is empty once, beside a list of containers that is
-// not, shows the pod as it is: its containers name their sandbox.
+// One list of sandboxes is empty by mistake while the list of containers is not. The pod is
+// still read correctly: its containers name their sandbox.
 func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -40,8 +40,8 @@ func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
 	}
 }
 
-// A list of containers that is empty once, beside a list of sandboxes that is
-// not, makes no pod look as if its containers had to be made.
+// One list of containers is empty by mistake while the list of sandboxes is not. No pod
+// looks as if its containers had to be made.
 func TestF26_SandboxWithoutContainersIsAskedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -63,7 +63,7 @@ func TestF26_SandboxWithoutContainersIsAskedTwice(t *testing.T) {
 		if twice, err := r.Pod(t.Context(), want.Key); err != nil || len(twice.Containers) != 0 {
 			t.Errorf("what is said twice: %+v, %v", twice, err)
 		}
-		// A pod that is being made is asked about once.
+		// The lists of a pod that is being made are read once.
 		rt.Reset()
 		if _, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: wanted("next", "sleep"), Instance: 1, Attempt: 0}); err != nil {
 			t.Fatal(err)

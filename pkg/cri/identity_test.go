@@ -23,15 +23,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// refused reports whether err is a StartError of that reason that waiting cannot
-// mend, with text in it.
+// refused reports whether err is a final StartError of that reason with text in it.
 func refused(err error, reason, text string) bool {
 	var se *pod.StartError
 	return errors.As(err, &se) && se.Reason == reason && se.Final && strings.Contains(se.Err.Error(), text)
 }
 
-// CVE-2019-11245: whoever the image says, at the first start and at the next, when
-// it was pulled and when it was there before.
+// CVE-2019-11245: the image's user counts at the first start and at the next, whether it
+// was pulled or present before.
 func TestCVE_2019_11245_ImageUserAtEveryStart(t *testing.T) {
 	for _, pulled := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -99,7 +98,8 @@ func TestC_1_22_15_NonRootIsCheckedBeforeCreate(t *testing.T) {
 	create(t, r, want, box, "c2", 0)
 }
 
-// An image that went away between its pull and now says nothing of its user.
+// If an image was removed after its pull, its user is unknown and the container is not
+// made.
 func TestImageThatWentAway(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -162,8 +162,8 @@ func TestC_1_22_12_RuntimeClass(t *testing.T) {
 	}
 }
 
-// No pod of an API server runs by a handler that was guessed because the server did not
-// say. A static one waits for no server.
+// A pod of an API server never runs with a guessed handler because the server did not
+// answer. A static pod does not wait for a server.
 func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 	for _, origin := range []string{"api", "file"} {
 		rt := critest.New()
@@ -259,7 +259,7 @@ func TestC_1_42_3_UsersWhereTheRuntimeHasThem(t *testing.T) {
 				t.Errorf("%s: %s", c.name, diff)
 			}
 		}
-		// Its root writes the message.
+		// The pod's root writes the message.
 		m := rt.ContainerConfig(want.Key, "c0").GetMounts()
 		if len(m) != 1 || cmp.Diff(ids, m[0].GetUidMappings(), protocmp.Transform()) != "" || cmp.Diff(ids, m[0].GetGidMappings(), protocmp.Transform()) != "" {
 			t.Errorf("%s: mounts %v", c.name, m)
@@ -290,13 +290,13 @@ func TestStrictGroupsWhereTheRuntimeHasThem(t *testing.T) {
 		t.Errorf("a runtime that is away: %v", err)
 	}
 	lift()
-	rt.SetGroupsPolicy(true) // another version of it, and nobody noticed
+	rt.SetGroupsPolicy(true) // another version of the runtime, after an unnoticed restart
 	if err := run(); err != nil {
 		t.Error(err)
 	}
 }
 
-// What the runtime can is what the one says that answers now.
+// The reported features are those of the present runtime.
 func TestF21_FeaturesAreThoseOfTheRuntimeThatAnswers(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})

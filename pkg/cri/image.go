@@ -30,9 +30,9 @@ func (r *Runtime) ImageBytes(ctx context.Context, want *pod.Spec, name string) (
 	return int64(img.GetSize()), nil
 }
 
-// FindImage returns the ID of the image of that name as want's pod would get it,
-// "" when it is not present. A runtime that cannot say is a StartError with
-// reason ImageInspectError; one that does not answer is ErrUnavailable.
+// FindImage returns the ID of the image of that name as want's pod would get it, "" if it
+// is not present. A failure of the runtime is a StartError with reason ImageInspectError; a
+// runtime that does not answer is ErrUnavailable.
 func (r *Runtime) FindImage(ctx context.Context, want *pod.Spec, name string) (string, error) {
 	img, err := r.imageStatus(ctx, imageSpec(want, name))
 	if err != nil {
@@ -41,14 +41,14 @@ func (r *Runtime) FindImage(ctx context.Context, want *pod.Spec, name string) (s
 	return img.GetId(), nil
 }
 
-// FetchImage pulls an image for want's pod and returns its ID; without a user and
-// a password, without credentials. The end of ctx ends it: ctx's error then comes
-// back. Other failures are StartErrors with the runtime's own reason where CRI has
-// a word for it, else ErrImagePull (C-1.22.9), and tell no credentials.
+// FetchImage pulls an image for want's pod and returns its ID; without a user and a
+// password, without credentials. The end of ctx ends it with ctx's error. Other failures
+// are StartErrors that hold no credentials. Their reason is the runtime's if CRI defines
+// it, else ErrImagePull (C-1.22.9).
 func (r *Runtime) FetchImage(ctx context.Context, want *pod.Spec, name, user, password string) (string, error) {
 	q := &runtimeapi.PullImageRequest{
 		Image: imageSpec(want, name),
-		SandboxConfig: &runtimeapi.PodSandboxConfig{ // whose pull it is; a runtime may pull by that
+		SandboxConfig: &runtimeapi.PodSandboxConfig{ // a runtime may pull by it
 			Metadata:    &runtimeapi.PodSandboxMetadata{Name: want.Name, Namespace: want.Namespace, Uid: want.UID()},
 			Labels:      r.sandboxLabels(want),
 			Annotations: want.Pod.Annotations,
@@ -70,8 +70,7 @@ func imageSpec(want *pod.Spec, name string) *runtimeapi.ImageSpec {
 	return &runtimeapi.ImageSpec{Image: name, Annotations: want.Pod.Annotations}
 }
 
-// image returns what the runtime knows of an image, nil when it is not
-// present.
+// image returns the runtime's data of an image, nil if it is not present.
 func (r *Runtime) image(ctx context.Context, name string) (*runtimeapi.Image, error) {
 	return r.imageStatus(ctx, &runtimeapi.ImageSpec{Image: name})
 }
@@ -84,8 +83,8 @@ func (r *Runtime) imageStatus(ctx context.Context, image *runtimeapi.ImageSpec) 
 	return a.GetImage(), nil
 }
 
-// imageError is a StartError unless the caller left or the runtime does not
-// answer: neither says anything about the image.
+// imageError makes a StartError. If the caller left or the runtime does not answer, it
+// returns the error unchanged, as that says nothing about the image.
 func imageError(ctx context.Context, reason string, err error) error {
 	if cause := ctx.Err(); cause != nil && errors.Is(err, cause) {
 		return err
@@ -93,7 +92,7 @@ func imageError(ctx context.Context, reason string, err error) error {
 	return cannot(reason, err)
 }
 
-// pullReason is the runtime's own word for the failure where CRI gives it one.
+// pullReason is the runtime's reason for the failure if CRI defines one.
 func pullReason(err error) string {
 	for _, word := range []string{"RegistryUnavailable", "SignatureValidationFailed"} {
 		if strings.HasPrefix(err.Error(), word) {
@@ -106,8 +105,8 @@ func pullReason(err error) string {
 // pullLayers wrap the cause of a failed pull and repeat the image's name.
 var pullLayers = regexp.MustCompile(`^(failed to [a-z ]+( image| reference)?( "[^"]*")?: )`)
 
-// pullError says in one line why name could not be pulled: the cause, without
-// the layers around it.
+// pullError is one line that says why name could not be pulled: the cause, without the
+// layers around it.
 func pullError(name string, err error) error {
 	var call *CallError
 	if !errors.As(err, &call) || call.kind == ErrUnavailable || call.kind == ErrTimeout {
@@ -128,15 +127,15 @@ func pullError(name string, err error) error {
 	return fmt.Errorf("pull image %s: %w", name, &CallError{Method: call.Method, Msg: cause, kind: call.kind})
 }
 
-// credentialText is what in a registry's or a runtime's words may let somebody in:
-// a user and password in a URL, what a query or a header carries, a token.
+// credentialText matches credentials in the messages of registries and runtimes: a user and
+// password in a URL, secrets in a query or a header, a token.
 var credentialText = regexp.MustCompile(`//[^/\s"@]+@` +
 	`|(?i:\b(bearer|basic)\s+[a-z0-9._~+/=-]{8,})` +
 	`|(?i:\b((access|refresh|identity|registry)?_?token|password|passwd|secret|signature|sig|x-amz-[a-z-]+|credential)(=|["']\s*:\s*["'])[^&\s"',}]+)` +
 	`|\beyJ[A-Za-z0-9_-]{8,}[A-Za-z0-9._-]*`)
 
-// withoutCredentials returns a failed call with what credentials its text holds taken
-// out: registries repeat what they are asked, and runtimes repeat registries.
+// withoutCredentials removes credentials from the text of a failed call: registries repeat
+// parts of the request, and runtimes repeat registries.
 func withoutCredentials(err error, user, password string) error {
 	var call *CallError
 	if !errors.As(err, &call) {
@@ -154,7 +153,7 @@ func withoutCredentials(err error, user, password string) error {
 	})
 	pair := base64.RawStdEncoding.EncodeToString([]byte(user + ":" + password))
 	for _, secret := range []string{pair, url.QueryEscape(password), password} {
-		if len(secret) >= 4 { // a shorter one would be told by what is missing
+		if len(secret) >= 4 { // for a shorter one, the gaps would reveal it
 			hidden.Msg = strings.ReplaceAll(hidden.Msg, secret, "***")
 		}
 	}

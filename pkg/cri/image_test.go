@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Registries repeat what they are told, and runtimes repeat registries.
+// Registries repeat parts of a request, and runtimes repeat registries.
 func TestI6_FailedPullTellsNoCredentials(t *testing.T) {
 	const user, password = "somebody", "c4n/ry+p ss"
 	pair := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))

@@ -143,8 +143,8 @@ func TestC_1_23_9_StopSignals(t *testing.T) {
 	})
 }
 
-// F31: the runtime's word for an end by the kernel is handed on; a process that
-// is not the first is not the container.
+// F31: the runtime's reason for a kill by the kernel is passed on. The kill of a process
+// other than the first is not the end of the container.
 func TestF31_OutOfMemory(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})

@@ -11,9 +11,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// lists reads sandboxes and containers. Sandboxes first: a sandbox that came
-// between the calls is then known by its containers alone, and asked for; the
-// other way round it would look empty.
+// lists reads sandboxes and containers, sandboxes first. A sandbox created between the
+// calls is then named by its containers, and read by its ID. In the other order it would
+// look empty.
 func (r *Runtime) lists(ctx context.Context, sel map[string]string) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
 	boxFilter := &runtimeapi.PodSandboxFilter{LabelSelector: sel}
 	a, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: boxFilter})
@@ -38,15 +38,15 @@ func (r *Runtime) lists(ctx context.Context, sel map[string]string) ([]*runtimea
 	return boxes, containers, nil
 }
 
-// tooLong reports whether a list did not fit in one message: ResourceExhausted,
-// which runtimes say from 16 MiB on (F24).
+// tooLong reports whether a list did not fit in one message: runtimes return
+// ResourceExhausted from 16 MiB on (F24).
 func tooLong(err error) bool {
 	var call *CallError
 	return errors.As(err, &call) && call.code == codes.ResourceExhausted
 }
 
-// pieces reads a list that is too long for one message in many; where the
-// runtime cannot do that either, the error is the one that made it necessary.
+// pieces reads a list that is too long for one message as a stream. If the runtime does not
+// support that, the error is why.
 func pieces[Q, A, E any](ctx context.Context, r *Runtime, name string, why error,
 	f func(context.Context, *Q, ...grpc.CallOption) (grpc.ServerStreamingClient[A], error), q *Q, of func(*A) []E,
 ) ([]E, error) {
@@ -62,7 +62,7 @@ func pieces[Q, A, E any](ctx context.Context, r *Runtime, name string, why error
 				return &all, nil
 			}
 			if err != nil {
-				return nil, err // part of a list is none
+				return nil, err // part of a list would be taken for the whole
 			}
 			all = append(all, of(a)...)
 		}

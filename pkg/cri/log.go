@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	maxTailLines = 80   // of a log that stands in for a termination message (C-1.26.11)
+	maxTailLines = 80   // of a log used as termination message (C-1.26.11)
 	maxTailBytes = 2048 //
-	// readTailBytes holds that many lines with what stands before each of them.
+	// readTailBytes holds that many lines with their prefixes.
 	readTailBytes = 64 << 10
-	// maxLinkName keeps a link's name, with its suffix, within what a file system
-	// takes, as the kubelet cuts it.
+	// maxLinkName limits a link's name, with its suffix, to what a file system accepts, as
+	// in the kubelet.
 	maxLinkName = 251
 )
 
@@ -43,12 +43,11 @@ func (r *Runtime) logTail(path string) (string, error) {
 	return lastLines(text), nil
 }
 
-// lastLines returns what a container wrote last, from the end of its log in
-// CRI's format: "<time> <stream> P|F[:tag…] <text>" a line, where P says that the
-// line goes on.
+// lastLines returns the last text a container wrote, from the end of its log in CRI's
+// format: "<time> <stream> P|F[:tag…] <text>" a line, where P says that the line continues.
 func lastLines(log []byte) string {
 	var out []byte
-	ends := 0 // lines that end after out's beginning
+	ends := 0 // lines that end after the start of out
 	for len(log) > 0 && len(out) < maxTailBytes {
 		i := bytes.LastIndexByte(bytes.TrimSuffix(log, []byte("\n")), '\n') + 1
 		piece := logPiece(log[i:])
@@ -63,8 +62,8 @@ func lastLines(log []byte) string {
 	return string(out[max(len(out)-maxTailBytes, 0):])
 }
 
-// logPiece returns what one line of a log says, with a line break where the
-// container made one. A line in another format is taken as it is.
+// logPiece returns the text of one line of a log, with a line break if the container wrote
+// one. A line in another format is used as it is.
 func logPiece(line []byte) []byte {
 	fields := bytes.SplitN(line, []byte(" "), 4)
 	if len(fields) < 4 {
@@ -76,14 +75,14 @@ func logPiece(line []byte) []byte {
 	return fields[3]
 }
 
-// linkName is the name of a container's link among ContainerLogsDir's.
+// linkName is the name of a container's link in ContainerLogsDir.
 func linkName(labels map[string]string, id string) string {
 	name := labels[pod.LabelPodName] + "_" + labels[pod.LabelPodNamespace] + "_" + labels[pod.LabelContainerName] + "-" + id
 	return name[:min(len(name), maxLinkName)] + ".log"
 }
 
-// link makes the link to a new container's log. One that cannot be made holds
-// no container: log collectors miss it.
+// link makes the link to a new container's log. A failure does not stop the container: only
+// log collectors miss it.
 func (r *Runtime) link(id string, box *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
 	if r.cfg.ContainerLogsDir == "" || c.GetLogPath() == "" {
 		return
@@ -97,9 +96,9 @@ func (r *Runtime) link(id string, box *runtimeapi.PodSandboxConfig, c *runtimeap
 	}
 }
 
-// clear removes what a container's life has left on disk: its log and what was
-// rotated of it, the link and the termination message. With keepLog its log stays,
-// and those of lives before it go. What cannot be removed goes with the pod.
+// clear removes the files of a container: its log with rotated parts, the link and the
+// termination message. With keepLog its log stays, and those of earlier attempts are
+// removed. Files that cannot be removed are removed with the pod.
 func (r *Runtime) clear(was *runtimeapi.ContainerStatus, keepLog bool) {
 	labels, m := was.GetLabels(), was.GetMetadata()
 	var failed []error
@@ -124,8 +123,8 @@ func (r *Runtime) clear(was *runtimeapi.ContainerStatus, keepLog bool) {
 	}
 }
 
-// logNumber is the attempt whose log, or part of it, a file is; of any other file it
-// is above all.
+// logNumber is the attempt of a log file or of a rotated part; for any other file it is
+// greater than every attempt.
 func logNumber(name string) int {
 	n, _, _ := strings.Cut(name, ".log")
 	attempt, err := strconv.Atoi(n)
@@ -135,14 +134,14 @@ func logNumber(name string) int {
 	return attempt
 }
 
-// belowLogs returns path from PodLogsDir on; ok is false when it is not there.
+// belowLogs returns path relative to PodLogsDir; ok is false if it is not below it.
 func (r *Runtime) belowLogs(path string) (rel string, ok bool) {
 	rel, ok = strings.CutPrefix(path, r.cfg.PodLogsDir+"/")
 	return rel, ok && r.cfg.PodLogsDir != "" && filepath.IsLocal(rel)
 }
 
-// removeBelow removes the files whose names doomed accepts from a directory
-// below base, which no link leads out of.
+// removeBelow removes the files whose names doomed accepts from a directory below base. It
+// does not follow links out of base.
 func removeBelow(base, dir string, doomed func(name string) bool) error {
 	root, err := os.OpenRoot(base)
 	if err != nil {

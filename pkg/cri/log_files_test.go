@@ -31,7 +31,7 @@ func TestC_1_22_10_LogAndLink(t *testing.T) {
 	}
 }
 
-// C-1.33.5: what a life has left goes with its container, and nothing else does.
+// C-1.33.5: the files of a container are removed with it, and no others.
 func TestC_1_33_5_FilesGoWithTheContainer(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "sleep", "sleep")
@@ -59,8 +59,8 @@ func TestC_1_33_5_FilesGoWithTheContainer(t *testing.T) {
 	}
 }
 
-// C-1.21.3: a container that is removed to restart all leaves its newest log, and
-// no older one.
+// C-1.21.3: a container that is removed because all restart leaves its newest log, and no
+// older one.
 func TestC_1_21_3_LogStaysWhenAllRestart(t *testing.T) {
 	n := newNode(t)
 	l := start(t, n.Runtime, talkative("", "sleep"), 10)
@@ -79,7 +79,8 @@ func TestC_1_21_3_LogStaysWhenAllRestart(t *testing.T) {
 	}
 }
 
-// A pod may be given the logs' directory: a link it puts there leads nobody out.
+// A pod may have the logs' directory as a volume: a link that it puts there is not followed
+// out of it.
 func TestC_1_33_5_NothingIsRemovedThroughALink(t *testing.T) {
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "0.log"), nil, 0o600); err != nil {
@@ -100,7 +101,7 @@ func TestC_1_33_5_NothingIsRemovedThroughALink(t *testing.T) {
 	}
 }
 
-// F83: however often a container comes and goes, its files do not pile up.
+// F83: the files of a crash loop do not pile up.
 func TestF83_ACrashLoopLeavesNoFiles(t *testing.T) {
 	n := newNode(t)
 	want := talkative(v1.TerminationMessageFallbackToLogsOnError, "exit-1")

@@ -12,7 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// thisMachine looks once at what the kernel has; what it does not say is not there.
+// thisMachine reads once what the kernel supports; what it does not report counts as
+// missing.
 func thisMachine() machine {
 	const cgroup = "/sys/fs/cgroup"
 	m := machine{memory: nodeMemory(), hugePages: hugePages("/sys/kernel/mm/hugepages")}
@@ -20,14 +21,14 @@ func thisMachine() machine {
 	m.unified = unix.Statfs(cgroup, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 	limit := filepath.Join(cgroup, "memory/memory.memsw.limit_in_bytes")
 	if m.unified {
-		limit = filepath.Join(cgroup, ownCgroup(), "memory.swap.max") // the root has none
+		limit = filepath.Join(cgroup, ownCgroup(), "memory.swap.max") // the root cgroup has none
 	}
 	_, err := os.Stat(limit)
 	m.swap = err == nil
 	return m
 }
 
-// ownCgroup is where this process is on cgroup v2.
+// ownCgroup is the cgroup v2 path of this process.
 func ownCgroup() string {
 	text, _ := os.ReadFile("/proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
@@ -38,8 +39,8 @@ func ownCgroup() string {
 	return ""
 }
 
-// hugePages returns the sizes of huge pages that the kernel has, as its cgroup
-// files name them, in the order of its directory: so does the kubelet.
+// hugePages returns the kernel's sizes of huge pages, as its cgroup files name them. The
+// order is that of its directory, as in the kubelet.
 func hugePages(dir string) []string {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -58,7 +59,7 @@ func hugePages(dir string) []string {
 	return sizes
 }
 
-// nodeMemory is the machine's memory in bytes, 0 when the kernel does not say.
+// nodeMemory is the machine's memory in bytes, 0 if the kernel does not report it.
 func nodeMemory() int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // maxMessageBytes is how much of a termination message is read (C-1.26.11).
 const maxMessageBytes = 4096
 
-// messagePath is where one life of a container leaves its termination message,
-// below RootDir; "" when a name could lead elsewhere.
+// messagePath is the file for the termination message of one attempt of a container, below
+// RootDir; "" if a name could lead elsewhere.
 func messagePath(uid, container string, attempt uint32) string {
 	path := filepath.Join("pods", uid, "containers", container, strconv.Itoa(int(attempt)))
 	if uid == "" || container == "" || strings.Count(path, "/") != 4 || !filepath.IsLocal(path) {
@@ -30,9 +30,9 @@ func messagePath(uid, container string, attempt uint32) string {
 	return path
 }
 
-// messageMount makes the file for the termination message of a life and returns
-// its mount, nil when there is to be none. A file that cannot be made holds no
-// container: it runs without one, as the kubelet's do.
+// messageMount makes the file for the termination message of an attempt and returns its
+// mount, nil if the container has none. A failure does not stop the container: it runs
+// without one, as in the kubelet.
 func (r *Runtime) messageMount(q pod.CreateRequest, c *v1.Container) *runtimeapi.Mount {
 	rel := messagePath(q.Want.UID(), c.Name, q.Attempt)
 	if r.cfg.RootDir == "" || c.TerminationMessagePath == "" || rel == "" {
@@ -49,8 +49,8 @@ func (r *Runtime) messageMount(q pod.CreateRequest, c *v1.Container) *runtimeapi
 	}
 }
 
-// newMessageFile makes an empty file that every user may write; the directories
-// above it keep the host's users out. What an earlier try left is replaced.
+// newMessageFile makes an empty file that every user may write; the directories above it
+// keep the host's users out. It replaces a file from an earlier try.
 func newMessageFile(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -65,8 +65,8 @@ func newMessageFile(path string) error {
 	return errors.Join(f.Chmod(0o666), f.Close()) // whatever the umask
 }
 
-// message is what is to be said of an exited container: the runtime's words and
-// the container's own (C-1.26.11).
+// message is the status message of an exited container: the runtime's and the container's
+// own (C-1.26.11).
 func (r *Runtime) message(s *runtimeapi.ContainerStatus) string {
 	said, own := plain(s.GetMessage()), r.ownMessage(s)
 	if said != "" && own != "" {
@@ -82,15 +82,14 @@ func (r *Runtime) ownMessage(s *runtimeapi.ContainerStatus) string {
 	}
 	notes := s.GetAnnotations()
 	if text == "" && s.GetExitCode() != 0 && notes[pod.AnnotationTerminationPolicy] == string(v1.TerminationMessageFallbackToLogsOnError) {
-		// A log that cannot be read is no reason to say less than the runtime does.
+		// If the log cannot be read, the runtime's message is still returned.
 		text, _ = r.logTail(s.GetLogPath())
 	}
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// messageFile reads the end of the file that CreateContainer mounted for the
-// message. Only that file is opened: what else a container has mounted at the
-// same place is nobody's message.
+// messageFile reads the end of the file that CreateContainer mounted for the message. It
+// opens only that file: another mount at the same path holds no message.
 func (r *Runtime) messageFile(s *runtimeapi.ContainerStatus) (string, error) {
 	rel := messagePath(s.GetLabels()[pod.LabelPodUID], s.GetMetadata().GetName(), s.GetMetadata().GetAttempt())
 	at := s.GetAnnotations()[pod.AnnotationTerminationPath]
@@ -110,8 +109,8 @@ func (r *Runtime) messageFile(s *runtimeapi.ContainerStatus) (string, error) {
 	return "", nil
 }
 
-// tail reads at most the last n bytes of the regular file rel below dir; whole
-// says that it is all there is. Below dir no link is followed.
+// tail reads at most the last n bytes of the regular file rel below dir; whole says that
+// this is all of it. Below dir no link is followed.
 func tail(dir, rel string, n int64) (text []byte, whole bool, err error) {
 	f, err := openBelow(dir, rel)
 	if err != nil {
@@ -130,8 +129,8 @@ func tail(dir, rel string, n int64) (text []byte, whole bool, err error) {
 	return text, from == 0, err
 }
 
-// openBelow opens rel, which is local, below dir for reading. Neither a link
-// nor a pipe on the way down holds or misleads it.
+// openBelow opens rel, which is local, below dir for reading. It follows no link and does
+// not block on a pipe.
 func openBelow(dir, rel string) (*os.File, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	at := dir

@@ -33,7 +33,7 @@ func newNode(t *testing.T) node {
 	return n
 }
 
-// talkative is a pod whose containers have the default place for a message.
+// talkative is a pod whose containers have the default path for a message.
 func talkative(policy v1.TerminationMessagePolicy, images ...string) *pod.Spec {
 	w := wanted("web", images...)
 	for i := range w.Pod.Spec.Containers {
@@ -71,7 +71,7 @@ func (n node) put(path, text string) {
 	}
 }
 
-// files returns what there is below dir, directories apart, by path.
+// files returns the files below dir, without directories, by path.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -138,7 +138,7 @@ func TestC_1_26_11_TheMessageIsRead(t *testing.T) {
 	}
 }
 
-// Each life has a file of its own: what the one before said is still read.
+// Each attempt has a file of its own: the message of the previous one can still be read.
 func TestC_1_26_11_EachLifeHasItsOwnMessage(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "sleep")
@@ -190,7 +190,7 @@ func TestC_1_26_11_FallbackToLogsOnError(t *testing.T) {
 	}
 }
 
-// Of a large log, the end alone is read; one that is a link is not.
+// Of a large log only the end is read; a log that is a link is not read.
 func TestC_1_26_11_LargeLogs(t *testing.T) {
 	n := newNode(t)
 	want := talkative(v1.TerminationMessageFallbackToLogsOnError, "sleep")
@@ -216,8 +216,7 @@ func TestC_1_26_11_LargeLogs(t *testing.T) {
 	}
 }
 
-// A container that cannot be started has the runtime's words, and whatever else
-// there is behind them.
+// If a container cannot be started, the runtime's message comes first, and then the rest.
 func TestC_1_26_11_TheRuntimesWordsComeFirst(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "no-such-command")
@@ -235,8 +234,7 @@ func TestC_1_26_11_TheRuntimesWordsComeFirst(t *testing.T) {
 	}
 }
 
-// Neither a link nor a pipe in the file's place is read, nor what somebody else
-// mounted there.
+// A link or a pipe in place of the file is not read, nor is another mount there.
 func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
@@ -254,7 +252,7 @@ func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		mess func(n node, path string) error
-		want string // what the message ends with
+		want string // the suffix of the message
 	}{
 		"link": {func(_ node, path string) error { return errors.Join(os.Remove(path), os.Symlink(secret, path)) }, "too many levels of symbolic links"},
 		"pipe": {func(_ node, path string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o666)) }, "is not a regular file"},
@@ -296,7 +294,7 @@ func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 	})
 }
 
-// A UID comes from a manifest: it never leads elsewhere.
+// A UID comes from a manifest: it never leads to another directory.
 func TestC_1_26_11_StrangeNamesMakeNoFile(t *testing.T) {
 	for _, uid := range []types.UID{"", ".", "..", "../../x", "a/b"} {
 		n := newNode(t)
@@ -321,7 +319,7 @@ func TestC_1_26_11_StrangeNamesMakeNoFile(t *testing.T) {
 	}
 }
 
-// A full disk takes the message, not the container.
+// On a full disk the container runs without a message file.
 func TestF12_NoRoomForAMessageHoldsNoContainer(t *testing.T) {
 	n := newNode(t)
 	n.put(n.root, "a file where a directory is to be")

@@ -10,7 +10,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// namespaces says what the pod shares with the node and among its containers.
+// namespaces returns the namespaces that the pod shares with the node and among its
+// containers.
 func namespaces(p *v1.Pod, users *pod.Users) (*runtimeapi.NamespaceOption, error) {
 	ns := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_POD,
@@ -34,8 +35,8 @@ func namespaces(p *v1.Pod, users *pod.Users) (*runtimeapi.NamespaceOption, error
 	return ns, err
 }
 
-// userNamespace is whose users the pod has (C-1.42). What sees the node cannot have
-// its own.
+// userNamespace returns the pod's user namespace (C-1.42). A pod that shares a namespace
+// with the node cannot have its own.
 func userNamespace(p *v1.Pod, users *pod.Users) (*runtimeapi.UserNamespace, error) {
 	if !ownUsers(p) {
 		return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}, nil
@@ -53,8 +54,8 @@ func userNamespace(p *v1.Pod, users *pod.Users) (*runtimeapi.UserNamespace, erro
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mappings(users), Gids: mappings(users)}, nil
 }
 
-// inBlock refuses users and groups that a pod with users of its own does not have:
-// the kernel would say no more than "invalid argument".
+// inBlock refuses users and groups outside the pod's user namespace: the kernel would only
+// return "invalid argument".
 func inBlock(ns *runtimeapi.NamespaceOption, user, group *runtimeapi.Int64Value, groups []int64) error {
 	ids := append([]int64{user.GetValue(), group.GetValue()}, groups...)
 	for _, m := range ns.GetUsernsOptions().GetUids() {
@@ -67,7 +68,7 @@ func inBlock(ns *runtimeapi.NamespaceOption, user, group *runtimeapi.Int64Value,
 	return nil
 }
 
-// mappings is the block as CRI has it; nil for none.
+// mappings converts the ID block to CRI; nil for none.
 func mappings(users *pod.Users) []*runtimeapi.IDMapping {
 	if users == nil {
 		return nil
@@ -75,5 +76,5 @@ func mappings(users *pod.Users) []*runtimeapi.IDMapping {
 	return []*runtimeapi.IDMapping{{HostId: users.HostID, Length: users.Length}}
 }
 
-// ownUsers reports whether the pod is not to have the node's users.
+// ownUsers reports whether the pod asks for a user namespace of its own.
 func ownUsers(p *v1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }

@@ -60,7 +60,7 @@ func TestC_1_42_Namespaces(t *testing.T) {
 	}
 }
 
-// A pod with users of its own has no others.
+// A pod with a user namespace cannot use IDs outside its block.
 func TestC_1_42_UsersOutsideTheBlock(t *testing.T) {
 	block := &pod.Users{HostID: 131072, Length: 65536}
 	for _, id := range []int64{0, 65535, 65536, 131072, 1 << 31} {
@@ -100,7 +100,7 @@ func TestMountsThatAreNone(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
-	// Where the kernel labels nothing, nobody is asked to.
+	// Without SELinux in the kernel, no relabelling is requested.
 	q := pod.CreateRequest{Want: fullPod(), Mounts: []pod.Mount{{HostPath: "/a", ContainerPath: "/x", Relabel: true}}}
 	if got, err := (&node{}).mounts(q); err != nil || got[0].SelinuxRelabel {
 		t.Errorf("%v, %v", got, err)

@@ -11,9 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Facts returns what the runtime says of itself now, its name and version apart
-// (Version): its conditions in its own words, and its handlers by name, each with
-// what it can.
+// Facts returns what the runtime reports of itself now, without name and version (see
+// Version): its conditions unchanged, and its handlers by name, each with its features.
 func (r *Runtime) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -44,9 +43,8 @@ func (r *Runtime) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
 	return f, nil
 }
 
-// Images returns every image that the runtime has, whoever pulled it; a list, not
-// nil, where it has none. Where the list does not fit in one message it is read in
-// pieces.
+// Images returns every image in the runtime, also those that nodectl did not pull; an empty
+// list, not nil, if it has none. A list too long for one message is read in pieces.
 func (r *Runtime) Images(ctx context.Context) ([]pod.Image, error) {
 	a, err := read(ctx, r, "ListImages", r.img.ListImages, &runtimeapi.ListImagesRequest{})
 	list := a.GetImages()

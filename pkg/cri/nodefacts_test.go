@@ -8,8 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestC_1_25_6_RuntimesOwnWords: conditions with reason and message, as the runtime
-// gives them.
+// TestC_1_25_6_RuntimesOwnWords: conditions have the runtime's reason and message.
 func TestC_1_25_6_RuntimesOwnWords(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -31,7 +30,7 @@ func TestC_1_25_6_RuntimesOwnWords(t *testing.T) {
 	}
 }
 
-// TestC_1_25_7_ImagesOfTheRuntime: every one, with its names.
+// TestC_1_25_7_ImagesOfTheRuntime: every image, with its names.
 func TestC_1_25_7_ImagesOfTheRuntime(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -46,7 +45,7 @@ func TestC_1_25_7_ImagesOfTheRuntime(t *testing.T) {
 	}
 }
 
-// TestC_1_25_2_Handlers: by name, whatever the order in which the runtime lists them.
+// TestC_1_25_2_Handlers: sorted by name, whatever the runtime's order.
 func TestC_1_25_2_Handlers(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()

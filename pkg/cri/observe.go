@@ -14,13 +14,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// readers bounds the status calls in flight of one look.
+// readers limits the concurrent status calls of one look.
 const readers = 4
 
-// Pods returns every pod that carries our node's label, ordered by key, each
-// read now. When the status of some records cannot be read, it returns the
-// pods it could read in full together with the error; with nil pods, an error
-// means that nothing was listed.
+// Pods returns every pod that carries our node's label, ordered by key, read now. If some
+// statuses cannot be read, it returns the pods it could read in full together with the
+// error; nil pods with an error mean that the lists failed.
 func (r *Runtime) Pods(ctx context.Context) ([]pod.Actual, error) {
 	found, err := r.look(ctx, r.selector())
 	if found == nil {
@@ -34,8 +33,8 @@ func (r *Runtime) Pods(ctx context.Context) ([]pod.Actual, error) {
 	return actuals, err
 }
 
-// Pod returns one pod, read now: an empty Actual with its Key when the runtime
-// shows nothing of it. With an error the Actual says nothing.
+// Pod returns one pod, read now: an empty Actual with its Key if the runtime has nothing of
+// it. With an error the Actual is invalid.
 func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
 	sel := r.selector()
 	sel[pod.LabelPodNamespace], sel[pod.LabelPodName] = key.Namespace, key.Name
@@ -51,12 +50,12 @@ func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
 	return found[key].actual(key), nil
 }
 
-// Ready returns what the runtime says of itself now. One that cannot make pods
-// where they are to be is not ready.
+// Ready returns what the runtime reports of itself now. A runtime that cannot make pods
+// below the configured cgroup is not ready.
 func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
-		r.placed.Store(false) // who answers next may be another
+		r.placed.Store(false) // the runtime may be another one when it answers again
 		r.features.Store(nil)
 		return pod.RuntimeReady{}, err
 	}
@@ -98,9 +97,9 @@ func (r *Runtime) Version(ctx context.Context) (name, version string, err error)
 	return a.GetRuntimeName(), a.GetRuntimeVersion(), err
 }
 
-// Relist returns a fingerprint of every pod that carries our node's label, by
-// two calls. A fingerprint changes when a sandbox or container of the pod
-// comes, goes or changes its state, and with nothing else.
+// Relist returns a fingerprint of every pod that carries our node's label, by two calls. A
+// fingerprint changes only when a sandbox or container of the pod is created, removed or
+// changes its state.
 func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	boxes, containers, err := r.lists(ctx, r.selector())
 	if err != nil {
@@ -116,17 +115,16 @@ func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	return prints, nil
 }
 
-// Seen returns the fingerprint that a pod had when Pod last read it, 0 when it was
-// not there: what a relist finds of it is news to whoever called Pod only if it
-// differs.
+// Seen returns the fingerprint of a pod when Pod last read it, 0 if it was not there. A
+// relist is news to the caller of Pod only if the fingerprint differs.
 func (r *Runtime) Seen(key pod.Key) uint64 {
 	sum, _ := r.seen.Load(key)
 	n, _ := sum.(uint64)
 	return n
 }
 
-// fingerprint is one record's part in the sum that is its pod's fingerprint: the
-// order in which the runtime lists records does not show.
+// fingerprint is the part of one sandbox or container in its pod's fingerprint. The parts
+// are summed, so that the runtime's order does not matter.
 func fingerprint(words ...string) uint64 {
 	h := fnv.New64a()
 	for _, w := range words {
@@ -143,12 +141,12 @@ func keyOfLabels(l map[string]string) pod.Key {
 	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
 }
 
-// look lists what sel selects and reads the status of each record, since the
-// lists lack addresses, times and exit codes. What vanished between list and
-// status is left out. A key with an unreadable record is left out whole and
-// named in the error: half a pod would be taken for the whole. For the same
-// reason a sandbox that a container names and no list shows is asked for, and
-// sandboxes that show no containers are believed the second time alone (F26).
+// look lists what sel selects and reads the status of each entry, since the lists lack
+// addresses, times and exit codes. Entries that vanish between list and status are left
+// out. A pod with an unreadable entry is left out whole and named in the error, because
+// half a pod would be taken for the whole. For the same reason a sandbox that only a
+// container names is read too, and a sandbox without containers is believed only after a
+// second list (F26).
 func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
 	boxes, containers, err := r.lists(ctx, sel)
 	if err == nil && hollow(boxes, containers, time.Now()) {
@@ -170,7 +168,7 @@ func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]
 	sandboxes := make([]*runtimeapi.PodSandboxStatus, len(boxes))
 	statuses := make([]*runtimeapi.ContainerStatus, len(containers))
 	failed := make([]error, len(boxes)+len(containers))
-	var g errgroup.Group // its own errors are unused: every record answers for itself
+	var g errgroup.Group // errors are kept for each entry instead
 	g.SetLimit(readers)
 	for i, b := range boxes {
 		g.Go(func() error {
@@ -214,8 +212,8 @@ func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]
 	return found, withoutBad(found, bad)
 }
 
-// hollow reports whether a ready sandbox that has been there for a while shows
-// no container: one that has just been made has none yet.
+// hollow reports whether a ready sandbox older than a second has no container: a new one
+// has none yet.
 func hollow(boxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, now time.Time) bool {
 	filled := make(map[string]bool, len(containers))
 	for _, c := range containers {
@@ -226,8 +224,8 @@ func hollow(boxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container, 
 	})
 }
 
-// withoutBad takes the keys of bad out of found and returns their errors as
-// one, in the order of keys.
+// withoutBad removes the keys of bad from found and joins their errors, in the order of
+// keys.
 func withoutBad(found map[pod.Key]shown, bad map[pod.Key]error) error {
 	keys := make([]pod.Key, 0, len(bad))
 	for key := range bad {

@@ -9,8 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Call is one call to the runtime that has ended. What it asked and what came back
-// are not in it.
+// Call is one finished call to the runtime, without its request and response.
 type Call struct {
 	Method string // as CRI names it: "ListContainers"
 	// Handler is the runtime handler of a RunPodSandbox; "" is the runtime's default.
@@ -18,10 +17,10 @@ type Call struct {
 	// UserNamespace is set for a RunPodSandbox with a user namespace of its own.
 	UserNamespace bool
 	Took          time.Duration
-	Err           error // nil on success; that something is not there is one too
+	Err           error // nil on success; ErrNotFound is an error too
 }
 
-// observed tells tell of every call that has an end. Streams have none.
+// observed calls tell after every unary call. Streams are not reported.
 func observed(tell func(Call)) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, q, a any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		began := time.Now()

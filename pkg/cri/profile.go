@@ -14,10 +14,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// node is what a container's security depends on beside its pod and its image. It
-// is found out once.
+// node is the node's part in a container's security, beside its pod and its image. It is
+// read once.
 type node struct {
-	seccompDir string   // "" has no profiles
+	seccompDir string   // "" means no profiles
 	throttles  []string // each processor's counters of throttling
 	selinux    bool     // the kernel labels files
 }
@@ -35,9 +35,8 @@ func runtimeDefault() *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
-// seccomp is which system calls a container may make: the runtime's choice where
-// the pod makes none. Nothing but the word Unconfined leaves it unconfined
-// (CVE-2023-2431).
+// seccomp is the container's seccomp profile: the runtime's default if the pod names none.
+// Only the type Unconfined leaves it unconfined (CVE-2023-2431).
 func (n *node) seccomp(s *v1.SeccompProfile) (*runtimeapi.SecurityProfile, error) {
 	if s == nil {
 		return runtimeDefault(), nil
@@ -63,8 +62,8 @@ func (n *node) seccomp(s *v1.SeccompProfile) (*runtimeapi.SecurityProfile, error
 	return nil, fmt.Errorf("seccompProfile: unknown type %q", s.Type)
 }
 
-// seccompFile returns the path of a profile, which is a regular file beneath the
-// directory for them. Neither its name nor a link in it leads out.
+// seccompFile returns the path of a profile, which must be a regular file below the
+// directory for them. Neither its name nor a link may lead out of it.
 func (n *node) seccompFile(name string) (string, error) {
 	if n.seccompDir == "" {
 		return "", errors.New("this node has no directory for profiles")
@@ -89,9 +88,9 @@ func (n *node) seccompFile(name string) (string, error) {
 	return filepath.Join(n.seccompDir, name), nil
 }
 
-// appArmor is the container's AppArmor profile, also in the words that older
-// runtimes know: the container's field, the pod's annotation for it, the pod's
-// field. Without any it is the runtime's choice.
+// appArmor is the container's AppArmor profile, also in the form for older runtimes: from
+// the container's field, the pod's annotation for it, or the pod's field. Without any it is
+// the runtime's default.
 func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, error) {
 	profile, err := appArmorOf(p, c)
 	if err != nil || profile == nil {

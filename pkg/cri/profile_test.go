@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// CVE-2023-2431: no word but Unconfined leaves a container unconfined.
+// CVE-2023-2431: only the type Unconfined leaves a container unconfined.
 func TestCVE_2023_2431_Seccomp(t *testing.T) {
 	dir := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "outside.json")

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The kernel's bounds and the kubelet's choices (C-1.22.13, C-1.22.14).
+// The kernel's limits and the kubelet's defaults (C-1.22.13, C-1.22.14).
 const (
 	period        = 100_000 // µs
 	minQuota      = 1000    // µs
@@ -22,16 +22,16 @@ const (
 	milliPerCPU   = 1000
 )
 
-// machine is what the numbers of containers depend on beside their pods.
+// machine is the node's part in the resources of containers.
 type machine struct {
-	memory    int64    // bytes, 0 when the kernel does not say
+	memory    int64    // bytes, 0 if the kernel does not report it
 	unified   bool     // cgroup v2
 	swap      bool     // the kernel limits swap
-	hugePages []string // sizes it has, as it names them: "2MB"
+	hugePages []string // the kernel's sizes, as it names them: "2MB"
 }
 
-// resources are the limits the kernel enforces on one container, as the kubelet
-// sends them. Where the container has no limit of its own, the pod's counts.
+// resources are the limits the kernel enforces on one container, as the kubelet sends them.
+// If the container has no limit of its own, the pod's counts.
 func (m machine) resources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	limit := func(name v1.ResourceName) resource.Quantity {
 		q := c.Resources.Limits[name]
@@ -47,18 +47,18 @@ func (m machine) resources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContaine
 	res := m.limits(ask, limit(v1.ResourceCPU), limit(v1.ResourceMemory))
 	res.OomScoreAdj = oomScore(p, c, m.memory)
 	res.HugepageLimits = m.hugepageLimits(p, c)
-	switch { // C-1.41.9: none of it is swapped out
+	switch { // C-1.41.9: its memory is not swapped
 	case !m.swap:
 	case m.unified:
 		res.Unified["memory.swap.max"] = "0"
 	default:
-		res.MemorySwapLimitInBytes = res.MemoryLimitInBytes // memory and swap together
+		res.MemorySwapLimitInBytes = res.MemoryLimitInBytes // the limit of memory and swap together
 	}
 	return res
 }
 
-// limits turns amounts into what the kernel counts in (C-1.22.14). Without a limit
-// there is no quota, but its period is said.
+// limits converts amounts to the kernel's units (C-1.22.14). Without a limit there is no
+// quota, but the period is set.
 func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxContainerResources {
 	res := &runtimeapi.LinuxContainerResources{
 		CpuShares:          pod.CPUShares(ask.MilliValue()),
@@ -74,8 +74,8 @@ func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxCon
 	return res
 }
 
-// sandboxResources are what the whole pod costs, for runtimes that size a machine
-// by it: its overhead, and all its containers without that.
+// sandboxResources are the resources of the whole pod, for runtimes that size a virtual
+// machine by them: its overhead, and all its containers without it.
 func (m machine) sandboxResources(p *v1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	opts := podresource.PodResourcesOptions{ExcludeOverhead: true}
 	asks, limits := podresource.PodRequests(p, opts), podresource.PodLimits(p, opts)
@@ -90,8 +90,8 @@ func (m machine) sandboxResources(p *v1.Pod) (overhead, resources *runtimeapi.Li
 	return overhead, m.limits(ask, limits[v1.ResourceCPU], limits[v1.ResourceMemory])
 }
 
-// hugepageLimits names every size that the kernel has; what neither the container
-// nor its pod has a limit for is none.
+// hugepageLimits has an entry for every size of the kernel; it is zero if neither the
+// container nor its pod has a limit.
 func (m machine) hugepageLimits(p *v1.Pod, c *v1.Container) []*runtimeapi.HugepageLimit {
 	limits := map[string]int64{}
 	if p.Spec.Resources != nil {
@@ -105,7 +105,7 @@ func (m machine) hugepageLimits(p *v1.Pod, c *v1.Container) []*runtimeapi.Hugepa
 	return out
 }
 
-// memoryRequest is what the container asks for; a limit alone asks for itself.
+// memoryRequest is the container's memory request; it defaults to the limit.
 func memoryRequest(c *v1.Container) int64 {
 	q, ok := c.Resources.Requests[v1.ResourceMemory]
 	if !ok {
@@ -131,7 +131,7 @@ func oomScore(p *v1.Pod, c *v1.Container, memory int64) int64 {
 	asked := memoryRequest(c)
 	for i := range p.Spec.InitContainers {
 		if ic := &p.Spec.InitContainers[i]; ic.Name == c.Name && pod.Restartable(ic) {
-			// A sidecar is not killed before the containers it serves.
+			// A sidecar is not killed before the containers that it serves.
 			asked = max(asked, leastRequest(p))
 		}
 	}
@@ -139,7 +139,7 @@ func oomScore(p *v1.Pod, c *v1.Container, memory int64) int64 {
 	return min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
 }
 
-// leastRequest is the memory that the smallest of the pod's containers asks for.
+// leastRequest is the smallest memory request of the pod's containers.
 func leastRequest(p *v1.Pod) int64 {
 	least := int64(math.MaxInt64)
 	for i := range p.Spec.Containers {
@@ -148,8 +148,8 @@ func leastRequest(p *v1.Pod) int64 {
 	return least
 }
 
-// unassigned is each container's part of the memory that the pod as a whole asks
-// for beyond what its containers do.
+// unassigned is each container's part of the pod-level memory request that exceeds its
+// containers' requests.
 func unassigned(p *v1.Pod) int64 {
 	if p.Spec.Resources == nil {
 		return 0

@@ -33,7 +33,7 @@ func asking(name, cpuRequest, cpuLimit, memRequest, memLimit string) v1.Containe
 	return c
 }
 
-// TestC_1_22_14_CPUAndMemory: the period is said where there is no quota too.
+// TestC_1_22_14_CPUAndMemory: the period is set without a quota too.
 func TestC_1_22_14_CPUAndMemory(t *testing.T) {
 	for _, c := range []struct{ cpuRequest, cpuLimit, memLimit, want string }{
 		{"", "", "", "shares=2 quota=0/100000 memory=0"},
@@ -54,7 +54,7 @@ func TestC_1_22_14_CPUAndMemory(t *testing.T) {
 	}
 }
 
-// said is what of resources is not about time and memory.
+// said is the part of resources that is not CPU time or memory.
 func said(r *runtimeapi.LinuxContainerResources) string {
 	var parts []string
 	for _, l := range r.HugepageLimits {
@@ -66,8 +66,8 @@ func said(r *runtimeapi.LinuxContainerResources) string {
 	return fmt.Sprintf("swap=%d %s", r.MemorySwapLimitInBytes, strings.Join(parts, " "))
 }
 
-// TestC_1_41_8_WhatTheKernelHas: pages of each size, swap and the OOM killer are
-// spoken of as this kernel has them.
+// TestC_1_41_8_WhatTheKernelHas: huge pages, swap and the OOM killer are set as this kernel
+// supports them.
 func TestC_1_41_8_WhatTheKernelHas(t *testing.T) {
 	sizes := []string{"1GB", "2MB"}
 	pages := asking("a", "1", "1", "64Mi", "64Mi")
@@ -91,13 +91,12 @@ func TestC_1_41_8_WhatTheKernelHas(t *testing.T) {
 	}
 }
 
-// whole returns a pod with resources of its own.
+// whole returns a pod with pod-level resources.
 func whole(of v1.Container, list ...v1.Container) *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{Resources: &of.Resources, Containers: list}}
 }
 
-// TestC_1_34_7_PodLevelResources: what a container has no limit for, its pod's
-// limit is for.
+// TestC_1_34_7_PodLevelResources: for a container without a limit, its pod's limit counts.
 func TestC_1_34_7_PodLevelResources(t *testing.T) {
 	of := asking("", "1", "2", "512Mi", "1Gi")
 	of.Resources.Limits["hugepages-2Mi"] = resource.MustParse("2Mi")
@@ -117,7 +116,7 @@ func TestC_1_34_7_PodLevelResources(t *testing.T) {
 	}
 }
 
-// TestC_1_41_2_SandboxResources: the sandbox is told what its pod costs.
+// TestC_1_41_2_SandboxResources: the sandbox gets the resources of its pod.
 func TestC_1_41_2_SandboxResources(t *testing.T) {
 	always := v1.ContainerRestartPolicyAlways
 	sidecar := asking("side", "50m", "100m", "", "16Mi")
@@ -210,7 +209,7 @@ func TestNodeMemoryIsRead(t *testing.T) {
 	}
 }
 
-// TestHugePageSizesAreRead: named as the kernel names their cgroup files.
+// TestHugePageSizesAreRead: sizes are named as the kernel names their cgroup files.
 func TestHugePageSizesAreRead(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"hugepages-64kB", "hugepages-2048kB", "hugepages-1048576kB", "hugepages-kB", "other"} {
@@ -228,7 +227,7 @@ func TestHugePageSizesAreRead(t *testing.T) {
 	}
 }
 
-// updates is a runtime that notes what a container is given.
+// updates is a runtime that records the resources of updates.
 type updates struct {
 	runtimeapi.RuntimeServiceClient
 	got *runtimeapi.LinuxContainerResources
@@ -239,8 +238,8 @@ func (u *updates) UpdateContainerResources(_ context.Context, q *runtimeapi.Upda
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// TestC_1_34_4_SwapGoesWithTheMemoryLimit: on cgroup v1 a limit of both that stayed
-// would be below the new one, and be refused.
+// TestC_1_34_4_SwapGoesWithTheMemoryLimit: on cgroup v1 an unchanged limit of memory and
+// swap would be below the new memory limit, and the kernel would refuse it.
 func TestC_1_34_4_SwapGoesWithTheMemoryLimit(t *testing.T) {
 	con := asking("a", "1", "", "", "")
 	want := &pod.Spec{Pod: &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}}

@@ -17,12 +17,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// RunSandbox makes and starts the sandbox of a pod and returns its ID. What
-// fails comes back as *pod.StartError with reason FailedCreatePodSandBox
-// (C-1.22.2), except that a runtime which does not answer is ErrUnavailable; it is
-// final where this runtime cannot run the pod at all. A sandbox that the runtime
-// finished after its answer was awaited in vain is taken over, now or by the next
-// call with the same attempt (F3).
+// RunSandbox makes and starts the sandbox of a pod and returns its ID. Failures come back
+// as *pod.StartError with reason FailedCreatePodSandBox (C-1.22.2), final if this runtime
+// cannot run the pod at all; a runtime that does not answer is ErrUnavailable. A sandbox
+// that the runtime finished after the call timed out is used, by this call or by the next
+// one with the same attempt (F3).
 func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string, error) {
 	const reason = "FailedCreatePodSandBox"
 	want, attempt := q.Want, q.Attempt
@@ -39,7 +38,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 	}
 	r.tellCut(want.Pod, q.Warn)
 	if dir := config.GetLogDirectory(); dir != "" {
-		// World-readable, as the kubelet's, so that log collectors can follow.
+		// World-readable, as in the kubelet, so that log collectors can follow.
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return "", &pod.StartError{Reason: reason, Err: fmt.Errorf("make log directory: %w", err)}
 		}
@@ -50,15 +49,15 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 		if id := r.finished(ctx, want, attempt, err); id != "" {
 			return id, nil
 		}
-		r.placed.Store(false) // it may be for the place
+		r.placed.Store(false) // the cgroup parent may be the cause
 		return "", cannot(reason, err)
 	}
 	return a.GetPodSandboxId(), nil
 }
 
-// finished returns the sandbox of this very attempt when err leaves open whether
-// the runtime has made it and it is there, ready; else "". While it is still
-// being made its name is taken, and no second one can come to be.
+// finished returns the ready sandbox of this attempt if err leaves open whether the runtime
+// has made it; else "". While the runtime is still making it, its name is reserved, so that
+// no second one can be made.
 func (r *Runtime) finished(ctx context.Context, want *pod.Spec, attempt uint32, err error) string {
 	var call *CallError
 	if !errors.Is(err, ErrTimeout) && (!errors.As(err, &call) || !strings.Contains(call.Msg, "failed to reserve sandbox name")) {
@@ -78,23 +77,23 @@ func (r *Runtime) finished(ctx context.Context, want *pod.Spec, attempt uint32, 
 	return ""
 }
 
-// StopSandbox stops what still runs in the sandbox and takes its network down.
-// A sandbox that is not there is stopped.
+// StopSandbox stops all that runs in the sandbox and tears its network down. A sandbox that
+// does not exist counts as stopped.
 func (r *Runtime) StopSandbox(ctx context.Context, id string) error {
 	_, err := act(ctx, r, "StopPodSandbox", r.cfg.Timeouts.Call, r.rt.StopPodSandbox, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
 	return unlessGone(err)
 }
 
-// RemoveSandbox removes the sandbox and the records of its containers. A
-// sandbox that is not there is removed.
+// RemoveSandbox removes the sandbox and its containers. A sandbox that does not exist
+// counts as removed.
 func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
 	_, err := act(ctx, r, "RemovePodSandbox", r.cfg.Timeouts.Call, r.rt.RemovePodSandbox, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 	return unlessGone(err)
 }
 
-// sandboxConfig is the whole sandbox as CRI takes it. CreateContainer hands it
-// over again: it depends on nothing but the spec, the instance, the attempt
-// and the node's files, so that both calls say the same.
+// sandboxConfig is the whole sandbox as CRI takes it. CreateContainer sends it again: it
+// depends only on the spec, the instance, the attempt and the node's files, so that both
+// calls send the same.
 func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxConfig, error) {
 	want := q.Want
 	dns, _, err := r.dns().config(want.Pod)
@@ -143,8 +142,8 @@ func sysctls(p *v1.Pod) map[string]string {
 	return m
 }
 
-// dotted turns a name like net/ipv4/conf/eth0.1/forwarding, whose parts are parted
-// by slashes, into one whose parts are parted by dots, and leaves others alone.
+// dotted turns a name with slashes between its parts, like net/ipv4/conf/eth0.1/forwarding,
+// into one with dots, and leaves other names unchanged.
 func dotted(name string) string {
 	i := strings.IndexAny(name, "./")
 	if i < 0 || name[i] == '.' {
@@ -153,7 +152,7 @@ func dotted(name string) string {
 	return strings.NewReplacer("/", ".", ".", "/").Replace(name)
 }
 
-// logDirectory is C-1.22.10's directory of one pod; "" keeps no logs.
+// logDirectory is the log directory of one pod (C-1.22.10); "" disables logs.
 func (r *Runtime) logDirectory(want *pod.Spec) string {
 	if r.cfg.PodLogsDir == "" {
 		return ""
@@ -161,8 +160,8 @@ func (r *Runtime) logDirectory(want *pod.Spec) string {
 	return filepath.Join(r.cfg.PodLogsDir, want.Namespace+"_"+want.Name+"_"+want.UID())
 }
 
-// sandboxLabels are the pod's own labels and ours, which nobody overrides: by
-// them the pod is found again.
+// sandboxLabels are the pod's own labels and ours, which the pod cannot override: the agent
+// finds the pod by them.
 func (r *Runtime) sandboxLabels(want *pod.Spec) map[string]string {
 	labels := maps.Clone(want.Pod.Labels)
 	if labels == nil {
@@ -172,7 +171,7 @@ func (r *Runtime) sandboxLabels(want *pod.Spec) map[string]string {
 	return labels
 }
 
-// identity is what every sandbox and container carries (C-1.22.11).
+// identity is the labels that every sandbox and container carries (C-1.22.11).
 func (r *Runtime) identity(want *pod.Spec) map[string]string {
 	return map[string]string{
 		pod.LabelPodName:      want.Name,

@@ -13,10 +13,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// containerSecurity is who the container runs as, and what it may do: its own
-// security context over the pod's. It is the one place where this is decided, for
-// the first start and every other (CVE-2019-11245). img is the image that it is
-// made from; what a profile or mode names and nobody knows is an error.
+// containerSecurity is the container's user and privileges: its own security context over
+// the pod's. Only this function decides them, for every start (CVE-2019-11245). img is the
+// image that the container is made from; a profile or mode with an unknown type is an
+// error.
 func (n *node) containerSecurity(p *v1.Pod, c *v1.Container, users *pod.Users, img *runtimeapi.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	sc := effective(p, c)
 	if err := checkNonRoot(p, c, sc, img); err != nil {
@@ -75,8 +75,8 @@ func (r *Runtime) sandboxSeccomp() *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}
 }
 
-// sandboxSecurity is what the pod's containers share (C-1.22.12). The sandbox's own
-// process has the runtime's seccomp profile where its pause program has none of its own.
+// sandboxSecurity is the security context that the pod's containers share (C-1.22.12). The
+// sandbox's own process has the runtime's seccomp profile if its pause program has none.
 func sandboxSecurity(p *v1.Pod, users *pod.Users) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	ns, err := namespaces(p, users)
 	if err != nil {
@@ -98,8 +98,8 @@ func sandboxSecurity(p *v1.Pod, users *pod.Users) (*runtimeapi.LinuxSandboxSecur
 	return out, inBlock(ns, out.RunAsUser, out.RunAsGroup, out.SupplementalGroups)
 }
 
-// effective is the container's security context, with the pod's where it says
-// nothing. AppArmor has a rule of its own, see appArmor.
+// effective is the container's security context, with the pod's values for fields that it
+// does not set. AppArmor has a rule of its own, see appArmor.
 func effective(p *v1.Pod, c *v1.Container) v1.SecurityContext {
 	var sc v1.SecurityContext
 	if c.SecurityContext != nil {
@@ -127,8 +127,8 @@ func effective(p *v1.Pod, c *v1.Container) v1.SecurityContext {
 	return sc
 }
 
-// imageUser is the user that an image names, by number or else by name; one that
-// names none, or is not known, runs as root.
+// imageUser is the user that an image names, by number or else by name. If it names none,
+// or is not known, that is root.
 func imageUser(img *runtimeapi.Image) (*runtimeapi.Int64Value, string) {
 	switch {
 	case img.GetUid() != nil:
@@ -139,8 +139,8 @@ func imageUser(img *runtimeapi.Image) (*runtimeapi.Int64Value, string) {
 	return &runtimeapi.Int64Value{}, ""
 }
 
-// checkNonRoot refuses a container that must not run as root and would, or might:
-// a name is no proof, whatever it is (C-1.22.15, CVE-2021-25749).
+// checkNonRoot refuses a container that must not run as root and would, or might. A user
+// name proves nothing, as the image can map it to 0 (C-1.22.15, CVE-2021-25749).
 func checkNonRoot(p *v1.Pod, c *v1.Container, sc v1.SecurityContext, img *runtimeapi.Image) error {
 	if !yes(sc.RunAsNonRoot) {
 		return nil
@@ -166,8 +166,7 @@ func checkNonRoot(p *v1.Pod, c *v1.Container, sc v1.SecurityContext, img *runtim
 	return nil
 }
 
-// groups are the groups that a process has beside its own, the owner of the pod's
-// volumes first.
+// groups are the supplementary groups of a process, the pod's fsGroup first.
 func groups(sc *v1.PodSecurityContext) (list []int64, policy runtimeapi.SupplementalGroupsPolicy, err error) {
 	if sc == nil {
 		return nil, 0, nil
@@ -214,9 +213,8 @@ func seLinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
 	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
-// procPaths are what a container does not see of /proc and /sys, and what it may
-// not write there. The lists have to be named: containerd takes a missing one for
-// an empty one.
+// procPaths are the paths of /proc and /sys that a container cannot see, and those that it
+// cannot write. The lists must be sent: containerd takes a missing one for an empty one.
 func (n *node) procPaths(p *v1.Pod, mode *v1.ProcMountType) (masked, readonly []string, err error) {
 	if mode == nil {
 		return n.maskedPaths(), readonlyPaths(), nil
@@ -233,8 +231,8 @@ func (n *node) procPaths(p *v1.Pod, mode *v1.ProcMountType) (masked, readonly []
 	return nil, nil, fmt.Errorf("unknown procMount %q", *mode)
 }
 
-// maskedPaths are the files of /proc and /sys that tell of the machine or let
-// it be attacked; a container sees nothing there.
+// maskedPaths are the files of /proc and /sys that reveal facts of the machine or allow
+// attacks; a container sees nothing there.
 func (n *node) maskedPaths() []string {
 	return append([]string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -243,13 +241,13 @@ func (n *node) maskedPaths() []string {
 	}, n.throttles...)
 }
 
-// readonlyPaths are the parts of /proc through which the machine is changed.
+// readonlyPaths are the parts of /proc that change the machine.
 func readonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-// privileged reports whether any container of the pod is: the runtime has to know
-// when it makes the sandbox.
+// privileged reports whether any container of the pod is privileged: the runtime needs it
+// to make the sandbox.
 func privileged(p *v1.Pod) bool {
 	is := func(sc *v1.SecurityContext) bool { return sc != nil && yes(sc.Privileged) }
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// securedPod sets every field of both security contexts, and shares what a pod can
-// share without the node.
+// securedPod sets every field of both security contexts, and shares all namespaces that a
+// pod can share without the node.
 func securedPod() *pod.Spec {
 	want := fullPod()
 	p := want.Pod
@@ -30,7 +30,7 @@ func securedPod() *pod.Spec {
 		FSGroup: ptr.To(int64(4000)), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch),
 		Sysctls:        []v1.Sysctl{{Name: "net/ipv4/ip_local_port_range", Value: "1024 65535"}},
 		SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined},
-		// A profile of the pod's own, which the container's replaces.
+		// The pod's profile, which the container's replaces.
 		AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeUnconfined},
 	}
 	p.Spec.InitContainers[0].SecurityContext = &v1.SecurityContext{Privileged: ptr.To(true)}
@@ -50,7 +50,7 @@ func securedPod() *pod.Spec {
 	return want
 }
 
-// The goldens of a pod with every field, as the kubelet sends it.
+// The golden files of a pod with every field, as the kubelet sends it.
 func TestC_1_22_12_SecuredSandbox(t *testing.T) {
 	users := &pod.Users{HostID: 655360, Length: 65536}
 	c, err := testRuntime().sandboxConfig(pod.SandboxRequest{Want: securedPod(), Instance: 1, Place: pod.Place{CgroupParent: "/kubepods/pod5e9c", Users: users}})
@@ -79,15 +79,14 @@ func TestC_1_22_15_SecuredContainer(t *testing.T) {
 	golden(t, "container-secured.json", c)
 }
 
-// TestEveryFieldReachesTheRuntime: what the API has in its security contexts is set
-// in securedPod, and without any of it something else is sent. A field that is new
-// in the API fails here.
+// TestEveryFieldReachesTheRuntime: securedPod sets every field of the API's security
+// contexts, and without any of them the request differs. A new field of the API fails here.
 func TestEveryFieldReachesTheRuntime(t *testing.T) {
 	elsewhere := map[string]bool{
 		"WindowsOptions": true, // refused
 		"RunAsNonRoot":   true, // checked here, and not sent
-		"Privileged":     true, // false is what none is; see TestSwitches
-		// The volumes'.
+		"Privileged":     true, // false is the default; see TestSwitches
+		// Used by volumes.
 		"FSGroupChangePolicy": true, "SELinuxChangePolicy": true,
 	}
 	r, users := testRuntime(), &pod.Users{HostID: 655360, Length: 65536}
@@ -110,7 +109,7 @@ func TestEveryFieldReachesTheRuntime(t *testing.T) {
 				return want, reflect.ValueOf(want.Pod.Spec.Containers[0].SecurityContext).Elem()
 			}
 			want.Pod.Spec.Containers[0].SecurityContext = nil
-			want.Pod.Spec.SecurityContext.RunAsNonRoot = nil // or it could not do without its user
+			want.Pod.Spec.SecurityContext.RunAsNonRoot = nil // else its user would be required
 			return want, reflect.ValueOf(want.Pod.Spec.SecurityContext).Elem()
 		}
 		whole, context := full()
@@ -156,8 +155,8 @@ func same(t *testing.T, what string, want, got any) {
 	}
 }
 
-// TestSecurityIsClosedWhereNothingIsSaid: a pod without any security context, and
-// one with empty ones.
+// TestSecurityIsClosedWhereNothingIsSaid: a pod without any security context, and one with
+// empty ones, get the strict defaults.
 func TestSecurityIsClosedWhereNothingIsSaid(t *testing.T) {
 	empty, _ := one()
 	none := empty.DeepCopy()
@@ -185,13 +184,13 @@ func TestSecurityIsClosedWhereNothingIsSaid(t *testing.T) {
 	}
 }
 
-// TestContainerOverPod: what a container says of itself replaces what the pod says.
+// TestContainerOverPod: the container's fields replace the pod's.
 func TestContainerOverPod(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pod  v1.PodSecurityContext
 		own  v1.SecurityContext
-		want *runtimeapi.LinuxContainerSecurityContext // no more than who and which label
+		want *runtimeapi.LinuxContainerSecurityContext // only the user and the label
 	}{
 		{
 			name: "the pod's", pod: v1.PodSecurityContext{RunAsUser: ptr.To(int64(1)), RunAsGroup: ptr.To(int64(2)), SELinuxOptions: &v1.SELinuxOptions{User: "u", Type: "t"}},
@@ -220,7 +219,7 @@ func TestContainerOverPod(t *testing.T) {
 	}
 }
 
-// CVE-2021-25749: who an image runs as is known by its number alone.
+// CVE-2021-25749: an image's user is known by its number only.
 func TestCVE_2021_25749_RunAsNonRoot(t *testing.T) {
 	const who = ` (pod: "web-n1_shop(5e9c)", container: app)`
 	uid := func(n int64) *runtimeapi.Image { return &runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: n}} }
@@ -333,8 +332,7 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// The runtime has to know with the sandbox that a container of it will be
-// privileged, of whatever kind.
+// The sandbox must be privileged if any container of the pod, of whatever kind, will be.
 func TestPrivilegedSandbox(t *testing.T) {
 	sc := &v1.SecurityContext{Privileged: ptr.To(true)}
 	for name, set := range map[string]func(*v1.Pod){
@@ -369,7 +367,7 @@ func TestProcMount(t *testing.T) {
 	n := &node{throttles: []string{"/sys/devices/system/cpu/cpu0/thermal_throttle"}}
 	for _, c := range []struct {
 		mode  *v1.ProcMountType
-		own   bool // users
+		own   bool // a user namespace
 		open  bool
 		wrong string
 	}{
@@ -401,7 +399,7 @@ func TestProcMount(t *testing.T) {
 	}
 }
 
-// Neither the pod nor its contexts are changed by being read.
+// Reading a pod's security changes neither the pod nor its contexts.
 func TestSecurityLeavesThePodAlone(t *testing.T) {
 	want := securedPod()
 	before := want.Pod.DeepCopy()

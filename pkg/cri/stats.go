@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ContainerUsage returns what each container that carries our node's label uses,
-// by one call. Containers that do not run may be among them. Where the list does
-// not fit in one message it is read in pieces.
+// ContainerUsage returns the usage of each container that carries our node's label, by one
+// call. It may include containers that do not run. A list too long for one message is read
+// in pieces.
 func (r *Runtime) ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, error) {
 	filter := &runtimeapi.ContainerStatsFilter{LabelSelector: r.selector()}
 	a, err := read(ctx, r, "ListContainerStats", r.rt.ListContainerStats, &runtimeapi.ListContainerStatsRequest{Filter: filter})
@@ -30,9 +30,9 @@ func (r *Runtime) ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, err
 	return all, nil
 }
 
-// Filesystems returns the file systems that hold the runtime's images and what
-// containers write, each with what the runtime has there. A runtime that does not
-// tell them apart names one for both (C-1.40.7).
+// Filesystems returns the file systems of the runtime's images and of the containers'
+// writable layers, each with the runtime's usage there. A runtime that does not separate
+// them reports one for both (C-1.40.7).
 func (r *Runtime) Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error) {
 	a, err := read(ctx, r, "ImageFsInfo", r.img.ImageFsInfo, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
@@ -84,7 +84,7 @@ func filesystemOf(f *runtimeapi.FilesystemUsage) pod.Filesystem {
 	}
 }
 
-// counted is a number of a message, nil where the runtime did not say it.
+// counted is a number of a message, nil if the runtime did not set it.
 func counted(v *runtimeapi.UInt64Value) *uint64 {
 	if v == nil {
 		return nil

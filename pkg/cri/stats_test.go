@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestC_1_40_7_UsageIsOneCall: whatever the number of containers, and nothing of
-// what somebody else runs.
+// TestC_1_40_7_UsageIsOneCall: one call for any number of containers, and other nodes'
+// containers are left out.
 func TestC_1_40_7_UsageIsOneCall(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -51,8 +51,8 @@ func TestC_1_40_7_UsageIsOneCall(t *testing.T) {
 	}
 }
 
-// TestC_1_40_7_OneFilesystemForBoth: a runtime that names no file system of
-// containers has them where its images are.
+// TestC_1_40_7_OneFilesystemForBoth: if a runtime reports no file system of containers, it
+// is that of the images.
 func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
 	t.Parallel()
 	images, containers, err := critest.New().CRI(cri.Config{Node: "n1"}).Filesystems(t.Context())
@@ -93,8 +93,8 @@ func TestObserve_UserNamespace_IsSaid(t *testing.T) {
 	}
 }
 
-// TestObserveIsToldOfEveryCall: of its name, its end and its error, over a real
-// connection.
+// TestObserveIsToldOfEveryCall: Observe gets the name, end and error of every call, over a
+// real connection.
 func TestObserveIsToldOfEveryCall(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()

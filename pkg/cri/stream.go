@@ -21,14 +21,14 @@ type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 // NoContainerError says that a pod runs no container of that name now.
 type NoContainerError struct{ Name string }
 
-// Error is what the kubelet says.
+// Error is the kubelet's message.
 func (e *NoContainerError) Error() string { return fmt.Sprintf("container not found (%q)", e.Name) }
 
-// Is makes it an ErrNotFound.
+// Is makes it match ErrNotFound.
 func (e *NoContainerError) Is(target error) bool { return target == ErrNotFound }
 
-// RunningContainer returns the ID of the container of that name that runs in the
-// pod of that UID now; a *NoContainerError when none does.
+// RunningContainer returns the ID of the running container of that name in the pod of that
+// UID; a *NoContainerError if there is none.
 func (r *Runtime) RunningContainer(ctx context.Context, uid, name string) (string, error) {
 	sel := r.selector()
 	sel[pod.LabelPodUID], sel[pod.LabelContainerName] = uid, name
@@ -51,9 +51,9 @@ func (r *Runtime) RunningContainer(ctx context.Context, uid, name string) (strin
 	return last.GetId(), nil
 }
 
-// ExecURL returns where the runtime streams a command in a running container, for
-// one connection that is made soon (C-1.40.9). A caller that leaves does not cancel the
-// call: the runtime would keep a URL that nothing uses.
+// ExecURL returns the URL at which the runtime streams a command in a running container,
+// for one connection that is made soon (C-1.40.9). The call is not cancelled with its
+// caller: the runtime would keep a URL that nothing uses.
 func (r *Runtime) ExecURL(ctx context.Context, uid, container string, cmd []string, s Streams) (*url.URL, error) {
 	id, err := r.RunningContainer(ctx, uid, container)
 	if err != nil {
@@ -68,8 +68,8 @@ func (r *Runtime) ExecURL(ctx context.Context, uid, container string, cmd []stri
 	return streamURL("Exec", a.GetUrl())
 }
 
-// AttachURL returns where the runtime streams what a running container writes and
-// reads, for one connection that is made soon.
+// AttachURL returns the URL at which the runtime streams a running container's input and
+// output, for one connection that is made soon.
 func (r *Runtime) AttachURL(ctx context.Context, uid, container string, s Streams) (*url.URL, error) {
 	id, err := r.RunningContainer(ctx, uid, container)
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *Runtime) AttachURL(ctx context.Context, uid, container string, s Stream
 	return streamURL("Attach", a.GetUrl())
 }
 
-// PortForwardURL returns where the runtime forwards to ports of a pod, for one
+// PortForwardURL returns the URL at which the runtime forwards to ports of a pod, for one
 // connection that is made soon.
 func (r *Runtime) PortForwardURL(ctx context.Context, uid string) (*url.URL, error) {
 	sel := r.selector()
@@ -112,7 +112,7 @@ func (r *Runtime) PortForwardURL(ctx context.Context, uid string) (*url.URL, err
 	return streamURL("PortForward", a.GetUrl())
 }
 
-// streamURL reads what the runtime answered.
+// streamURL parses the URL in the runtime's answer.
 func streamURL(method, text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -121,9 +121,9 @@ func streamURL(method, text string) (*url.URL, error) {
 	return u, nil
 }
 
-// CheckpointContainer writes a running container to an archive at path, which the
-// runtime makes; timeout is for the runtime, 0 is its default (C-1.40.10). A
-// runtime that cannot is errors.ErrUnsupported.
+// CheckpointContainer makes the runtime write a running container to an archive at path;
+// timeout is for the runtime, 0 is its default (C-1.40.10). A runtime that does not support
+// it is errors.ErrUnsupported.
 func (r *Runtime) CheckpointContainer(ctx context.Context, uid, container, path string, timeout time.Duration) error {
 	id, err := r.RunningContainer(ctx, uid, container)
 	if err != nil {
@@ -138,8 +138,8 @@ func (r *Runtime) CheckpointContainer(ctx context.Context, uid, container, path 
 	return err
 }
 
-// lacksCRIU reports whether a runtime that has the call says that it cannot write
-// checkpoints: containerd and CRI-O give such errors no code of their own.
+// lacksCRIU reports whether the runtime's error says that it cannot write checkpoints:
+// containerd and CRI-O give such errors no code of their own.
 func lacksCRIU(message string) bool {
 	return slices.ContainsFunc([]string{
 		"criu support is disabled",                  // containerd 2.4, by its configuration

@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// streamed returns a runtime with a pod of UID u whose container c runs, and who
-// speaks to it.
+// streamed returns a runtime with a pod of UID u whose container c runs, and a client of
+// it.
 func streamed(t *testing.T) (*critest.Runtime, *cri.Runtime, string) {
 	t.Helper()
 	rt := critest.New()
@@ -80,7 +80,7 @@ func TestC_1_40_9_StreamURLs(t *testing.T) {
 	}
 }
 
-// A caller that leaves while the runtime makes a URL does not make it forget which: the
+// If the caller leaves while the runtime makes a URL, the call still returns it: else the
 // runtime would keep the token unused.
 // Shows: C-1.40.9.
 func TestStreamURLs_CallerLeaves_URLIsReturned(t *testing.T) {
@@ -129,7 +129,7 @@ func TestC_1_40_10_CheckpointContainer(t *testing.T) {
 	}
 }
 
-// A runtime that has the call and no CRIU answers with an error without a code of its own.
+// A runtime that has the call but no CRIU answers with an error without a code of its own.
 // Shows: C-1.40.10.
 func TestCheckpointContainer_RuntimeWithoutCRIU_IsUnsupported(t *testing.T) {
 	t.Parallel()

@@ -9,14 +9,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// unlimited takes a limit away in place; CRI reads zero as "leave it as it is".
+// unlimited removes a limit from a running container; CRI reads zero as "unchanged".
 const unlimited = -1
 
-// UpdateContainer gives the running container the CPU and memory that want
-// names for it, with the numbers CreateContainer would use (C-1.34). A limit
-// that want does not name is taken away. A memory limit below what the
-// container uses now is refused before the runtime is asked (C-1.34.4): the
-// kernel would end the container, or say no more than "busy".
+// UpdateContainer sets the CPU and memory of the running container to want's, with the
+// numbers CreateContainer would use (C-1.34). It removes limits that want does not have. It
+// refuses a memory limit below the container's usage without asking the runtime (C-1.34.4):
+// the kernel would kill the container, or only return "busy".
 func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec, container string) error {
 	c, _ := want.Container(container)
 	if c == nil {
@@ -41,14 +40,14 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 	return err
 }
 
-// fits says why the container cannot live within limit. Where the runtime does
-// not know what it uses, the kernel has the word.
+// fits returns an error if the container uses more than limit. If the runtime does not know
+// the usage, the kernel decides.
 func (r *Runtime) fits(ctx context.Context, id string, limit int64) error {
 	a, err := read(ctx, r, "ContainerStats", r.rt.ContainerStats, &runtimeapi.ContainerStatsRequest{ContainerId: id})
 	if err != nil {
 		return nil
 	}
-	// The working set: what else it uses are files' pages, which the kernel takes back.
+	// The working set: the rest is page cache, which the kernel reclaims.
 	used := int64(a.GetStats().GetMemory().GetWorkingSetBytes().GetValue())
 	if used < limit {
 		return nil
@@ -57,8 +56,8 @@ func (r *Runtime) fits(ctx context.Context, id string, limit int64) error {
 		a.GetStats().GetAttributes().GetMetadata().GetName(), limit, used)
 }
 
-// ReopenLog makes the runtime write the running container's log to a new file
-// at its path, once the old one was renamed (C-1.43.1).
+// ReopenLog makes the runtime write the running container's log to a new file at its path,
+// after the old one was renamed (C-1.43.1).
 func (r *Runtime) ReopenLog(ctx context.Context, id string) error {
 	_, err := act(ctx, r, "ReopenContainerLog", r.cfg.Timeouts.Read, r.rt.ReopenContainerLog, &runtimeapi.ReopenContainerLogRequest{ContainerId: id})
 	return err

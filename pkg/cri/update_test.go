@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// asking is a spec whose one container asks for that; "" is nothing.
+// asking is a spec whose one container has these resources; "" leaves one out.
 func asking(cpuRequest, cpuLimit, memoryLimit string) *pod.Spec {
 	w := wanted("web", "sleep")
 	r := &w.Pod.Spec.Containers[0].Resources
@@ -63,7 +63,7 @@ func TestC_1_34_4_UpdateGivesTheNumbersOfACreate(t *testing.T) {
 			want := other.Resources(c.after.Key, "c0")
 			got.OomScoreAdj, want.OomScoreAdj = 0, 0 // a running process keeps its own
 			for _, r := range []*runtimeapi.LinuxContainerResources{got, want} {
-				if r.CpuQuota <= 0 { // no limit, said in either way
+				if r.CpuQuota <= 0 { // no limit, in either notation
 					r.CpuQuota, r.CpuPeriod = 0, 0
 				}
 				r.MemoryLimitInBytes, r.MemorySwapLimitInBytes = max(r.MemoryLimitInBytes, 0), max(r.MemorySwapLimitInBytes, 0)
@@ -75,7 +75,7 @@ func TestC_1_34_4_UpdateGivesTheNumbersOfACreate(t *testing.T) {
 	}
 }
 
-// CRI takes zero for "as it is": a limit that is gone has to be said.
+// CRI reads zero as "unchanged": a removed limit has to be sent.
 func TestC_1_34_4_ALimitThatIsGoneIsTakenAway(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -89,7 +89,7 @@ func TestC_1_34_4_ALimitThatIsGoneIsTakenAway(t *testing.T) {
 	}
 }
 
-// A container without a limit of its own has its pod's, in place too.
+// A container without a limit of its own gets its pod's, in an update too.
 func TestC_1_34_7_UpdateKeepsThePodsLimit(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -125,7 +125,7 @@ func TestC_1_34_4_MemoryLimitBelowUseIsRefused(t *testing.T) {
 	if got := rt.Transcript(); len(got) != 0 {
 		t.Errorf("the runtime was asked: %q", got)
 	}
-	// Where the runtime cannot say what is used, the kernel's word counts.
+	// If the runtime does not report the usage, the kernel decides.
 	rt.Fault(critest.Fault{Method: "ContainerStats", Err: status.Error(codes.Unimplemented, "no")})
 	err = r.UpdateContainer(t.Context(), l.containers["c0"], asking("100m", "200m", "32Mi"), "c0")
 	if err == nil || !strings.Contains(err.Error(), "device or resource busy") {

@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// uncaughtTerm is the code of what SIGTERM ends.
+// uncaughtTerm is the exit code of a process that SIGTERM kills.
 const uncaughtTerm = 143
 
 // Behaviour is what a container does. It is read from the command and
@@ -27,15 +27,15 @@ const uncaughtTerm = 143
 // Everything else runs until it is told to end, and then ends at once with 128
 // and the number of the stop signal, 143.
 type Behaviour struct {
-	StartError string        // StartContainer fails with this
-	Ends       bool          // ends by itself
+	StartError string        // the error of StartContainer
+	Ends       bool          // exits by itself
 	After      time.Duration // that long after its start
 	Code       int32         // its exit code when it ends by itself
 	IgnoreTerm bool          // only SIGKILL ends it
 	TermDelay  time.Duration // how long it takes to end on the stop signal
 	TermCode   int32         // its exit code then
-	Output     string        // what it writes to its log when it starts, or answers to ExecSync
-	Message    string        // what it leaves in its termination message file when it ends
+	Output     string        // what it writes to its log at its start, or the output of ExecSync
+	Message    string        // what it writes to its termination message file at its end
 }
 
 func (rt *Runtime) behaviourOf(c *runtimeapi.ContainerConfig) Behaviour {
@@ -87,8 +87,8 @@ func parse(w []string) Behaviour {
 	return b
 }
 
-// script reads the few words of shell that tests use: sleep, exit and a
-// trap of TERM, one after the other.
+// script reads the few shell commands that tests use: sleep, exit and a trap of TERM, one
+// after the other.
 func script(text string) Behaviour {
 	b := Behaviour{Ends: true, TermCode: uncaughtTerm}
 	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == ';' || r == '\n' || r == '&' }) {
@@ -131,8 +131,8 @@ func script(text string) Behaviour {
 	return b
 }
 
-// duration reads sleep's argument: seconds, or a duration; ok is false for
-// anything that never ends.
+// duration reads sleep's argument: seconds, or a duration; ok is false for other words,
+// which mean no end.
 func duration(s string) (d time.Duration, ok bool) {
 	if n, err := strconv.ParseFloat(s, 64); err == nil && n < 1e8 {
 		return time.Duration(n * float64(time.Second)), true

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 )
 
-// Conn is one client's connection to the runtime, in process: generated
-// clients work on it, and no goroutine or socket stands behind it.
+// Conn is one client's in-process connection to the runtime: generated clients work on it,
+// without a goroutine or a socket.
 type Conn struct {
 	rt   *Runtime
 	life context.Context
@@ -44,14 +44,14 @@ func (c *Conn) Clients() (runtimeapi.RuntimeServiceClient, runtimeapi.ImageServi
 	return runtimeapi.NewRuntimeServiceClient(c), runtimeapi.NewImageServiceClient(c)
 }
 
-// Cut ends this client alone, as kill -9 of it does: no answer reaches it any
-// more, and nothing it asks for is done.
+// Cut cuts off this client alone, as kill -9 of it does: it gets no more answers, and its
+// further calls have no effect.
 func (c *Conn) Cut() { c.cut() }
 
 var errCut = status.Error(codes.Unavailable, "connection error: this client was cut off")
 
-// Invoke implements grpc.ClientConnInterface: the server's method runs in the
-// caller's goroutine.
+// Invoke implements grpc.ClientConnInterface: the server's method runs in the caller's
+// goroutine.
 func (c *Conn) Invoke(ctx context.Context, method string, q, a any, _ ...grpc.CallOption) error {
 	if c.life.Err() != nil {
 		return errCut
@@ -81,8 +81,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, q, a any, _ ...grpc.Ca
 	return nil
 }
 
-// handlerOf finds the server's unary method by its full name; nil when there is
-// none.
+// handlerOf finds the server's unary method by its full name; nil if there is none.
 func handlerOf(method string) grpc.MethodHandler {
 	for _, d := range []*grpc.ServiceDesc{&runtimeapi.RuntimeService_ServiceDesc, &runtimeapi.ImageService_ServiceDesc} {
 		name, ours := strings.CutPrefix(method, "/"+d.ServiceName+"/")
@@ -98,8 +97,8 @@ func handlerOf(method string) grpc.MethodHandler {
 	return nil
 }
 
-// NewStream implements grpc.ClientConnInterface for GetContainerEvents and the
-// lists that come in pieces.
+// NewStream implements grpc.ClientConnInterface for GetContainerEvents and the streamed
+// lists.
 func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 	if c.life.Err() != nil {
 		return nil, errCut
@@ -115,7 +114,7 @@ func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
 	if status.Code(err) == codes.Unavailable {
 		return nil, err
 	}
-	if err != nil { // over gRPC a refusal is the stream's first answer
+	if err != nil { // over gRPC an error is the stream's first answer
 		return &stream{ctx: ctx, refused: err}, nil
 	}
 	both, cancel := context.WithCancel(ctx)

@@ -63,7 +63,7 @@ func (rt *Runtime) StartContainer(_ context.Context, q *runtimeapi.StartContaine
 		return nil, status.Errorf(codes.Unknown, "sandbox container %q is not running", c.sandboxID)
 	}
 	if c.does.StartError != "" {
-		rt.ended(c, 128, "StartError", c.does.StartError) // without an event, as containerd
+		rt.ended(c, 128, "StartError", c.does.StartError) // without an event, like containerd
 		return nil, status.Error(codes.Unknown, c.does.StartError)
 	}
 	if err := c.openLog(c.does.Output); err != nil {
@@ -86,7 +86,7 @@ func (rt *Runtime) endIf(c *container, code int32) {
 	}
 }
 
-// exit records the end of a container and publishes it. The mutex is held.
+// exit records the end of a container and publishes it. The caller holds the mutex.
 func (rt *Runtime) exit(c *container, code int32, reason, message string) {
 	rt.ended(c, code, reason, message)
 	rt.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandboxID)
@@ -94,7 +94,7 @@ func (rt *Runtime) exit(c *container, code int32, reason, message string) {
 
 func (rt *Runtime) ended(c *container, code int32, reason, message string) {
 	c.stopTimer()
-	if c.started != 0 && reason == "" && code != 137 { // what is killed says nothing
+	if c.started != 0 && reason == "" && code != 137 { // a killed process writes no message
 		c.leave(c.does.Message)
 	}
 	if reason == "" && c.childKilled {
@@ -111,8 +111,9 @@ func (rt *Runtime) ended(c *container, code int32, reason, message string) {
 	close(c.done)
 }
 
-// StopContainer implements CRI: the stop signal, the grace period, SIGKILL. What
-// ignores SIGTERM ends on another signal. The end of ctx leaves the container with what it was sent so far.
+// StopContainer implements CRI: the stop signal, the grace period, SIGKILL. A container
+// that ignores SIGTERM still ends on another signal. If ctx ends, no further signal is
+// sent.
 func (rt *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	rt.mu.Lock()
 	c := rt.containers[q.GetContainerId()]
@@ -143,7 +144,7 @@ func (rt *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContaine
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-// onStop says whether the stop signal ends the container, and with what code.
+// onStop reports whether the stop signal ends the container, and with what code.
 func (c *container) onStop() (ends bool, code int32) {
 	sig := c.config.GetStopSignal()
 	if sig == runtimeapi.Signal_RUNTIME_DEFAULT || sig == runtimeapi.Signal_SIGTERM {
@@ -155,7 +156,7 @@ func (c *container) onStop() (ends bool, code int32) {
 	return true, 128 + int32(unix.SignalNum(sig.String()))
 }
 
-// RemoveContainer implements CRI: what runs is killed first.
+// RemoveContainer implements CRI: a running container is killed first.
 func (rt *Runtime) RemoveContainer(_ context.Context, q *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

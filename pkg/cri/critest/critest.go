@@ -1,18 +1,17 @@
-// Package critest is the one fake container runtime of this repository: CRI v1
-// in memory, with containerd's manners, told by the test what to fail.
+// Package critest is the one fake container runtime of this repository: CRI v1 in memory
+// that behaves like containerd, with faults set by the test.
 //
-// New makes one. Inside a synctest bubble, Connect gives in-process clients and
-// CRI a whole cri.Runtime on top of them: the same adapter code runs, without a
-// socket, and every wait is a wait in the bubble's time. Outside, Serve offers
-// the same runtime as a gRPC server on a unix socket.
+// New makes one. Inside a synctest bubble, Connect gives in-process clients and CRI a whole
+// cri.Runtime on top of them: the same adapter code runs, without a socket, and every wait
+// uses the bubble's time. Outside, Serve offers the same runtime as a gRPC server on a unix
+// socket.
 //
-// What a container does is read from its command, or from its image's name
-// when it has none, as Behaviour describes. Images are present unless their
-// name begins with "missing" (nowhere to be had) or "remote" (pulled first,
-// which takes a second).
+// A container's command, or its image's name if it has none, decides its behaviour, see
+// Behaviour. Images are present unless their name begins with "missing" (in no registry) or
+// "remote" (pulled first, which takes a second).
 //
-// The one rule: its mutex is never held while something waits, and every wait
-// ends with the call's context.
+// The one rule: its mutex is never held during a wait, and every wait ends with the call's
+// context.
 package critest
 
 import (
@@ -38,7 +37,7 @@ type Runtime struct {
 
 	start time.Time
 
-	mu           sync.Mutex // guards all below; never held while waiting
+	mu           sync.Mutex // guards all fields below; never held while waiting
 	serial       int
 	sandboxes    map[string]*sandbox
 	containers   map[string]*container
@@ -46,12 +45,12 @@ type Runtime struct {
 	behave       func(*runtimeapi.ContainerConfig) (Behaviour, bool)
 	execs        func(Exec) (Behaviour, bool)
 	execLog      []Exec
-	making       map[string]bool // names of sandboxes that are being made for nobody
+	making       map[string]bool // names of sandboxes still being made after their call ended
 	ready        [2]condition    // runtime, network
 	noEvents     bool
-	driver       *runtimeapi.CgroupDriver // nil: a runtime that does not say
+	driver       *runtimeapi.CgroupDriver // nil: a runtime that does not report it
 	handlers     []*runtimeapi.RuntimeHandler
-	imageUsers   map[string]*runtimeapi.Image // by name; no more than the user in it
+	imageUsers   map[string]*runtimeapi.Image // by name; only the user in it is used
 	faults       []*fault
 	groupsPolicy bool
 	log          []string
@@ -60,13 +59,13 @@ type Runtime struct {
 	broken       []error
 	counts       map[string]uint32 // newest attempt by uid and container
 	subs         map[*subscriber]bool
-	held         []heldEvent   // published while nobody listened
+	held         []heldEvent   // published without a subscriber
 	room         chan struct{} // closed and replaced whenever a subscriber takes an event
 	life         context.Context
 	kill         context.CancelFunc
 	servers      map[string]*server // by socket path
 	streams      streaming.Server   // nil: none
-	checkpoints  bool               // it can write them
+	checkpoints  bool               // it supports checkpoints
 }
 
 type condition struct {
@@ -87,7 +86,7 @@ type sandbox struct {
 type container struct {
 	id, sandboxID string
 	serial        int
-	sandbox       *runtimeapi.PodSandboxConfig // for its names, which outlive the sandbox
+	sandbox       *runtimeapi.PodSandboxConfig // kept for its names, which outlive the sandbox
 	config        *runtimeapi.ContainerConfig
 	does          Behaviour
 	state         runtimeapi.ContainerState
@@ -99,13 +98,13 @@ type container struct {
 	message       string
 	resources     *runtimeapi.LinuxContainerResources // as last updated; nil before
 	memory        uint64                              // bytes it uses, as ContainerStats says
-	childKilled   bool                                // the kernel has killed one of its processes for memory
-	timer         *time.Timer                         // its own end, where it has one
+	childKilled   bool                                // the kernel has OOM-killed one of its processes
+	timer         *time.Timer                         // its own end, if it has one
 	done          chan struct{}                       // closed when it has exited
 }
 
-// New returns a runtime that is up, with a working network and nothing on it.
-// In a synctest bubble it must be called inside the bubble.
+// New returns a runtime that is up, with a working network and no pods. In a synctest
+// bubble it must be called inside the bubble.
 func New() *Runtime {
 	rt := &Runtime{
 		start:      time.Now(),
@@ -130,45 +129,45 @@ func (rt *Runtime) CRI(cfg cri.Config) *cri.Runtime {
 	return rt.Connect().CRI(cfg)
 }
 
-// Behave lets f decide what containers do; where it returns false, names
-// decide as before.
+// Behave lets f decide what containers do; if f returns false, their names decide as
+// before.
 func (rt *Runtime) Behave(f func(*runtimeapi.ContainerConfig) (Behaviour, bool)) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.behave = f
 }
 
-// SetReady sets what Status says of the runtime and of its network; a message
-// says why not.
+// SetReady sets the conditions in Status of the runtime and of its network, with message
+// for a failure.
 func (rt *Runtime) SetReady(runtime, network bool, message string) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.ready = [2]condition{{runtime, message}, {network, message}}
 }
 
-// SetCgroupDriver makes it a runtime that says how it names cgroups.
+// SetCgroupDriver makes the runtime report its cgroup driver.
 func (rt *Runtime) SetCgroupDriver(d runtimeapi.CgroupDriver) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.driver = &d
 }
 
-// NoEvents makes it a runtime without GetContainerEvents.
+// NoEvents removes GetContainerEvents from the runtime.
 func (rt *Runtime) NoEvents() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.noEvents = true
 }
 
-// SetImage makes an image present or not, whatever its name says.
+// SetImage makes an image present or not, whatever its name means.
 func (rt *Runtime) SetImage(name string, present bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.images[name] = present
 }
 
-// Exit ends a running container of its own accord with code: a crash, or the
-// end of its work. It reports whether one was running.
+// Exit ends a running container with code: a crash, or the end of its work. It reports
+// whether one was running.
 func (rt *Runtime) Exit(key pod.Key, name string, code int32) bool {
 	return rt.end(key, name, code, "", "")
 }
@@ -178,9 +177,9 @@ func (rt *Runtime) OOM(key pod.Key, name string) bool {
 	return rt.end(key, name, 137, "OOMKilled", "")
 }
 
-// OOMChild kills a process of a running container that is not its first: it
-// runs on, and its end, whatever its code, is called OOMKilled, as containerd
-// does. It reports whether one was running.
+// OOMChild kills a process of a running container that is not its first. The container runs
+// on, and the reason of its later end is OOMKilled whatever its code, as in containerd. It
+// reports whether one was running.
 func (rt *Runtime) OOMChild(key pod.Key, name string) bool {
 	return rt.withRunning(key, name, func(c *container) { c.childKilled = true })
 }
@@ -191,13 +190,13 @@ func (rt *Runtime) SetMemory(key pod.Key, name string, used uint64) bool {
 	return rt.withRunning(key, name, func(c *container) { c.memory = used })
 }
 
-// SetMessage makes a running container leave text as its termination message
-// when it ends. It reports whether one was running.
+// SetMessage makes a running container write text as its termination message when it ends.
+// It reports whether one was running.
 func (rt *Runtime) SetMessage(key pod.Key, name, text string) bool {
 	return rt.withRunning(key, name, func(c *container) { c.does.Message = text })
 }
 
-// Resources returns what the running container may use now; nil when none runs.
+// Resources returns the resources of the running container; nil if none runs.
 func (rt *Runtime) Resources(key pod.Key, name string) (now *runtimeapi.LinuxContainerResources) {
 	rt.withRunning(key, name, func(c *container) { now = c.limits() })
 	return now
@@ -220,8 +219,7 @@ func (rt *Runtime) withRunning(key pod.Key, name string, f func(*container)) (fo
 	return found
 }
 
-// Forget loses a container, or with an empty name the whole pod, without a
-// word: no event, no record.
+// Forget removes a container, or with an empty name the whole pod, without an event.
 func (rt *Runtime) Forget(key pod.Key, name string) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -241,8 +239,8 @@ func (rt *Runtime) Forget(key pod.Key, name string) {
 	}
 }
 
-// Reboot ends everything as a reboot of the machine does: sandboxes are not
-// ready, what ran has exited with 255 and reason Unknown.
+// Reboot ends everything as a reboot of the machine does: sandboxes are not ready, running
+// containers have exited with 255 and reason Unknown.
 func (rt *Runtime) Reboot() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -257,8 +255,8 @@ func (rt *Runtime) Reboot() {
 	rt.held = nil
 }
 
-// State shows all that is there, one line each, sorted: what tests compare as
-// the end of a story.
+// State lists all sandboxes and containers, one line each, sorted: what tests compare at
+// their end.
 func (rt *Runtime) State() string {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

@@ -91,7 +91,7 @@ func TestBehaviours(t *testing.T) {
 	type end struct {
 		command []string
 		stop    bool          // sent SIGTERM with 10 s of grace at once
-		after   time.Duration // when it has ended; -1: still runs after an hour
+		after   time.Duration // when it ends; -1: still runs after an hour
 		code    int32
 	}
 	for _, c := range []end{
@@ -320,8 +320,8 @@ func TestFaultTimesAndLift(t *testing.T) {
 	})
 }
 
-// The engine's crash tests stand on this: after a cut client's n-th call its
-// effect stays, its answer and all further calls do not happen.
+// The engine's crash tests depend on this: after a cut client's n-th call its effect stays,
+// its answer and all further calls do not happen.
 func TestCutAfterEachCall(t *testing.T) {
 	for n, want := range []string{1: "default/web sandbox attempt=0 ready\n", 2: "default/web sandbox attempt=0 ready\ndefault/web/app attempt=0 created\n"} {
 		if n == 0 {
@@ -401,7 +401,7 @@ func TestCrashEndsCallsAndStreams(t *testing.T) {
 	})
 }
 
-// Without a subscriber events are kept for five minutes, as containerd does.
+// Without a subscriber, events are kept for five minutes, as in containerd.
 func TestHeldEventsAreReplayed(t *testing.T) {
 	for wait, want := range map[time.Duration]int{time.Minute: 2, 6 * time.Minute: 0} {
 		synctest.Test(t, func(t *testing.T) {

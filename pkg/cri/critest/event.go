@@ -23,11 +23,11 @@ type heldEvent struct {
 // subscriber is one open GetContainerEvents call.
 type subscriber struct {
 	queue []*runtimeapi.ContainerEventResponse // guarded by Runtime.mu
-	wake  chan struct{}                        // cap 1: publishers send, the stream receives; full means already told
+	wake  chan struct{}                        // cap 1: publishers send, the stream receives; full means a signal is pending
 }
 
-// publish hands an event to every subscriber, or holds it for the first to
-// come. The mutex is held.
+// publish sends an event to every subscriber, or holds it for the first one to come. The
+// caller holds the mutex.
 func (rt *Runtime) publish(kind runtimeapi.ContainerEventType, id, sandboxID string) {
 	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano()}
 	call := call{method: "Events"}
@@ -68,8 +68,7 @@ func (s *subscriber) add(e *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// subscribe opens a stream; what was held for a subscriber is replayed to it,
-// stale as it may be.
+// subscribe opens a stream; held events are replayed to it, even stale ones.
 func (rt *Runtime) subscribe() (*subscriber, error) {
 	const name = "GetContainerEvents"
 	rt.mu.Lock()
@@ -102,7 +101,7 @@ func (rt *Runtime) unsubscribe(s *subscriber) {
 	rt.moved()
 }
 
-// moved tells stalled calls to look again. The mutex is held.
+// moved wakes stalled calls to check again. The caller holds the mutex.
 func (rt *Runtime) moved() {
 	close(rt.room)
 	rt.room = make(chan struct{})
@@ -131,8 +130,8 @@ func (rt *Runtime) next(ctx context.Context, s *subscriber) (*runtimeapi.Contain
 	}
 }
 
-// stall waits while some subscriber has not read for too long: containerd then
-// stalls every call that would publish (F6).
+// stall waits while a subscriber has too many unread events: containerd then stalls every
+// call that would publish (F6).
 func (rt *Runtime) stall(ctx context.Context) {
 	for {
 		rt.mu.Lock()

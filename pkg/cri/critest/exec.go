@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Exec is one command that was run in a container: an exec probe or a hook.
+// Exec is one command that ran in a container: an exec probe or a hook.
 type Exec struct {
 	Key       pod.Key
 	Container string
@@ -22,24 +22,23 @@ type Exec struct {
 	At        time.Duration // since the start, or Reset
 }
 
-// OnExec lets f decide what commands in containers do: Ends with After and Code,
-// Output is what they answer. Where it returns false, their words decide.
+// OnExec lets f decide what commands in containers do: Ends with After and Code, and
+// Output. If f returns false, the command's words decide.
 func (rt *Runtime) OnExec(f func(Exec) (Behaviour, bool)) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.execs = f
 }
 
-// Execs returns the commands that were run in containers, in the order they
-// began.
+// Execs returns the commands that ran in containers, in the order of their starts.
 func (rt *Runtime) Execs() []Exec {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return append([]Exec(nil), rt.execLog...)
 }
 
-// ExecSync implements CRI for the commands OnExec knows and those Behaviour
-// knows: exit, sleep, true and false; everything else succeeds and echoes itself.
+// ExecSync implements CRI for the commands of OnExec and those of Behaviour: exit, sleep,
+// true and false; every other command succeeds and prints itself.
 func (rt *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if len(q.GetCmd()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "no command")
@@ -83,7 +82,7 @@ func (rt *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) 
 	return a, nil
 }
 
-// execBehaviour decides what a command does. The mutex is held.
+// execBehaviour decides what a command does. The caller holds the mutex.
 func (rt *Runtime) execBehaviour(e Exec) Behaviour {
 	if rt.execs != nil {
 		if b, ok := rt.execs(e); ok {

@@ -15,36 +15,36 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Fault is something that goes wrong. The first fault that matches a call and
-// is not used up applies.
+// Fault is a failure of calls or events. The first fault that matches a call and is not
+// used up applies.
 type Fault struct {
 	// Method is CRI's name of the call ("RunPodSandbox"), "Events" for events,
 	// "" for every call.
 	Method string
-	// Pod and Container narrow it; zero is any.
+	// Pod and Container restrict the fault; zero matches any.
 	Pod       pod.Key
 	Container string
-	Skip      int // so many matching calls go well first
-	Times     int // so many then go wrong; 0 is all
+	Skip      int // so many matching calls succeed first
+	Times     int // so many then fail; 0 is all
 
 	Delay     time.Duration // before anything else
-	Late      bool          // RunPodSandbox: it is done after Delay though nobody waits for it any more
-	Hang      bool          // no answer until the caller leaves or the fault is lifted; then the call goes on
-	Err       error         // the answer, instead of doing it
-	DropReply bool          // it is done, and the answer is lost: Unavailable
-	Repeat    bool          // it is done twice, or the event is sent twice
-	Empty     bool          // lists answer that there is nothing
+	Late      bool          // RunPodSandbox: it is done after Delay though its call has ended
+	Hang      bool          // no answer until the caller leaves or the fault is lifted; then the call continues
+	Err       error         // the answer, without effect
+	DropReply bool          // the call takes effect, and the answer is lost: Unavailable
+	Repeat    bool          // the call takes effect twice, or the event is sent twice
+	Empty     bool          // lists are empty
 	Drop      bool          // the event is lost
-	NoSandbox bool          // the event does not say which sandbox
+	NoSandbox bool          // the event has no sandbox
 }
 
 type fault struct {
 	Fault
 	skipped, used int
-	lifted        chan struct{} // closed when the fault is taken away
+	lifted        chan struct{} // closed when the fault is removed
 }
 
-// Fault adds a fault; the returned function takes it away.
+// Fault adds a fault; the returned function removes it.
 func (rt *Runtime) Fault(f Fault) (lift func()) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -63,15 +63,15 @@ func (rt *Runtime) Fault(f Fault) (lift func()) {
 	}
 }
 
-// call is what a fault matches.
+// call is the part of a call that a fault matches.
 type call struct {
 	method    string
 	key       pod.Key
 	container string
 }
 
-// fault returns the fault for a call and uses it up by one; nil when all goes
-// well. The mutex is held.
+// fault returns the fault for a call and uses it up by one; nil if the call succeeds. The
+// caller holds the mutex.
 func (rt *Runtime) fault(c call) *fault {
 	for _, f := range rt.faults {
 		if f.Method != c.method && (f.Method != "" || c.method == "Events") ||
@@ -93,8 +93,8 @@ func (rt *Runtime) fault(c call) *fault {
 
 var errDown = status.Error(codes.Unavailable, "connection error: the runtime is down")
 
-// intercept stands before every unary call, in process and served alike: it
-// keeps the transcript and applies faults.
+// intercept runs before every unary call, both in process and served: it keeps the
+// transcript and applies faults.
 func (rt *Runtime) intercept(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	name := path.Base(info.FullMethod)
 	rt.mu.Lock()
@@ -130,7 +130,7 @@ func (rt *Runtime) intercept(ctx context.Context, q any, info *grpc.UnaryServerI
 	return a, err
 }
 
-// faulty makes the call as the fault wants it.
+// faulty makes the call with the fault.
 func (rt *Runtime) faulty(ctx context.Context, f *fault, q any, handle grpc.UnaryHandler) (any, error) {
 	if f == nil {
 		return handle(ctx, q)
@@ -160,7 +160,7 @@ func (rt *Runtime) faulty(ctx context.Context, f *fault, q any, handle grpc.Unar
 	}
 	a, err := handle(ctx, q)
 	if f.Repeat {
-		_, _ = handle(ctx, q) // a repeated request's second answer reaches nobody
+		_, _ = handle(ctx, q) // the second answer of a repeated request is dropped
 	}
 	if f.Empty && err == nil {
 		switch a.(type) {
@@ -173,8 +173,8 @@ func (rt *Runtime) faulty(ctx context.Context, f *fault, q any, handle grpc.Unar
 	return a, err
 }
 
-// late makes the sandbox after a delay, whether its caller waits or not; until
-// then its name is taken (F3).
+// late makes the sandbox after a delay, even if its caller leaves; until then its name is
+// reserved (F3).
 func (rt *Runtime) late(ctx context.Context, delay time.Duration, q any, handle grpc.UnaryHandler) (any, error) {
 	name := sandboxName(q.(*runtimeapi.RunPodSandboxRequest).GetConfig().GetMetadata())
 	rt.mu.Lock()
@@ -184,7 +184,7 @@ func (rt *Runtime) late(ctx context.Context, delay time.Duration, q any, handle 
 		answer any
 		err    error
 	}
-	done := make(chan result, 1) // the call sends its end; there is room
+	done := make(chan result, 1) // buffered: the call does not wait for a receiver
 	time.AfterFunc(delay, func() {
 		rt.mu.Lock()
 		delete(rt.making, name)
@@ -200,7 +200,7 @@ func (rt *Runtime) late(ctx context.Context, delay time.Duration, q any, handle 
 	}
 }
 
-// Calls returns how often each CRI method was called.
+// Calls returns the number of calls of each CRI method.
 func (rt *Runtime) Calls() map[string]int {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -211,16 +211,16 @@ func (rt *Runtime) Calls() map[string]int {
 	return out
 }
 
-// Reset forgets the transcript and the call counts, and starts its time at
-// zero again. What is on the runtime stays.
+// Reset clears the transcript and the call counts, and restarts its time at zero. Pods and
+// images stay.
 func (rt *Runtime) Reset() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.log, rt.calls, rt.start = nil, map[string]int{}, time.Now()
 }
 
-// Crash takes the runtime's service down: calls in flight and all further ones
-// fail, streams end, sockets vanish. Containers go on.
+// Crash stops the runtime's service: calls in flight and all further ones fail, streams
+// end, sockets are removed. Containers keep running.
 func (rt *Runtime) Crash() {
 	rt.mu.Lock()
 	rt.kill()
@@ -231,7 +231,7 @@ func (rt *Runtime) Crash() {
 	}
 }
 
-// Restart brings it up again, on the same sockets.
+// Restart starts the service again, on the same sockets.
 func (rt *Runtime) Restart() error {
 	rt.mu.Lock()
 	rt.life, rt.kill = context.WithCancel(context.Background())

@@ -12,9 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// openLog makes the container's log file where it is to be, with text in it in
-// CRI's format, as a start and a reopening do. Without a log directory there is
-// no log. The mutex is held.
+// openLog makes the container's log file with text in it in CRI's format, at a start or a
+// reopening. Without a log directory it does nothing. The caller holds the mutex.
 func (c *container) openLog(text string) error {
 	dir, file := c.sandbox.GetLogDirectory(), c.config.GetLogPath()
 	if dir == "" || file == "" {
@@ -39,8 +38,8 @@ func (c *container) openLog(text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// leave writes the container's termination message to the file mounted for it.
-// The mutex is held.
+// leave writes the container's termination message to the file mounted for it. The caller
+// holds the mutex.
 func (c *container) leave(text string) {
 	at := c.config.GetAnnotations()[pod.AnnotationTerminationPath]
 	if text == "" || at == "" {
@@ -50,7 +49,7 @@ func (c *container) leave(text string) {
 		if m.GetContainerPath() != at {
 			continue
 		}
-		// Gone with its pod's directory is gone for the container, too.
+		// The file may have been removed with its pod's directory.
 		if f, err := os.OpenFile(m.GetHostPath(), os.O_WRONLY|os.O_TRUNC, 0); err == nil {
 			_, _ = f.WriteString(text)
 			_ = f.Close()

@@ -10,14 +10,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Handler is one way of the runtime to run pods.
+// Handler is one runtime handler.
 type Handler struct {
 	Name                              string // "" is the default
 	RecursiveReadOnly, UserNamespaces bool
 }
 
-// SetHandlers makes it a runtime that lists these handlers, and no others. At
-// first it lists none and takes any.
+// SetHandlers makes the runtime list these handlers, and accept no others. Without it the
+// runtime lists none and accepts any.
 func (rt *Runtime) SetHandlers(handlers ...Handler) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -29,16 +29,16 @@ func (rt *Runtime) SetHandlers(handlers ...Handler) {
 	}
 }
 
-// SetGroupsPolicy makes it a runtime that knows the policy Strict for groups, and
-// says who containers run as.
+// SetGroupsPolicy makes the runtime support the policy Strict for groups, and report the
+// users of containers.
 func (rt *Runtime) SetGroupsPolicy(known bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.groupsPolicy = known
 }
 
-// SetImageUser makes an image name a user: by number, else by name where uid is
-// nil. An image names none at first.
+// SetImageUser sets an image's user: by number, or by name if uid is nil. Without it an
+// image has none.
 func (rt *Runtime) SetImageUser(image string, uid *int64, name string) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -49,8 +49,8 @@ func (rt *Runtime) SetImageUser(image string, uid *int64, name string) {
 	rt.imageUsers[image] = user
 }
 
-// SandboxConfig returns what the newest sandbox of the pod was made from, and by
-// which handler; nil when there is none.
+// SandboxConfig returns the config of the pod's newest sandbox, and its handler; nil if
+// there is none.
 func (rt *Runtime) SandboxConfig(key pod.Key) (*runtimeapi.PodSandboxConfig, string) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -66,8 +66,8 @@ func (rt *Runtime) SandboxConfig(key pod.Key) (*runtimeapi.PodSandboxConfig, str
 	return newest.config, newest.handler
 }
 
-// ContainerConfig returns what the newest container of that name was made from;
-// nil when there is none.
+// ContainerConfig returns the config of the newest container of that name; nil if there is
+// none.
 func (rt *Runtime) ContainerConfig(key pod.Key, name string) *runtimeapi.ContainerConfig {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -83,7 +83,7 @@ func (rt *Runtime) ContainerConfig(key pod.Key, name string) *runtimeapi.Contain
 	return newest.config
 }
 
-// checkHandler refuses a handler that is not listed. The mutex is held.
+// checkHandler refuses a handler that is not listed. The caller holds the mutex.
 func (rt *Runtime) checkHandler(name string) error {
 	for _, h := range rt.handlers {
 		if h.GetName() == name {
@@ -96,8 +96,8 @@ func (rt *Runtime) checkHandler(name string) error {
 	return status.Error(codes.Unknown, fmt.Sprintf("failed to get sandbox runtime: no runtime for %q is configured", name))
 }
 
-// user is who the container's process is; nil from a runtime that does not say.
-// The mutex is held.
+// user is the user of the container's process; nil if the runtime does not report it. The
+// caller holds the mutex.
 func (rt *Runtime) user(c *container) *runtimeapi.ContainerUser {
 	if !rt.groupsPolicy {
 		return nil

@@ -16,7 +16,7 @@ import (
 // pullTime is how long a pull takes.
 const pullTime = time.Second
 
-// present reports whether an image is there. The mutex is held.
+// present reports whether an image is present. The caller holds the mutex.
 func (rt *Runtime) present(name string) bool {
 	if set, ok := rt.images[name]; ok {
 		return set
@@ -25,11 +25,11 @@ func (rt *Runtime) present(name string) bool {
 	return !strings.HasPrefix(base, "missing") && !strings.HasPrefix(base, "remote")
 }
 
-// imageID is the ID an image of that name has.
+// imageID is the ID of an image of that name.
 func imageID(name string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(name))) }
 
-// imageName returns the name of an image given by name or by ID, "" for an ID
-// nobody asked for before. The mutex is held.
+// imageName returns the name of an image given by name or by ID, "" for an unknown ID. The
+// caller holds the mutex.
 func (rt *Runtime) imageName(ref string) string {
 	if !strings.HasPrefix(ref, "sha256:") {
 		return ref
@@ -50,15 +50,14 @@ func (rt *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusReque
 	if !rt.present(name) {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
-	rt.images[name] = true // from now on found by its ID
+	rt.images[name] = true // makes its ID known
 	user := rt.imageUsers[name]
 	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{
 		Id: imageID(name), RepoTags: []string{name}, Uid: user.GetUid(), Username: user.GetUsername(),
 	}}, nil
 }
 
-// PullImage implements CRI: names that begin with "missing" are in no
-// registry.
+// PullImage implements CRI: names that begin with "missing" are in no registry.
 func (rt *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name := q.GetImage().GetImage()
 	if strings.HasPrefix(path.Base(name), "missing") {

@@ -56,7 +56,7 @@ func TestCommandsAreScripted(t *testing.T) {
 	})
 }
 
-// What containers write is on disk where the adapter wants it.
+// Messages and logs of containers are in the files that the adapter asks for.
 func TestMessagesAndLogsAreFiles(t *testing.T) {
 	dir := t.TempDir()
 	message := filepath.Join(dir, "message")
@@ -117,7 +117,7 @@ func served(t *testing.T, rt *critest.Runtime) runtimeapi.RuntimeServiceClient {
 	return runtimeapi.NewRuntimeServiceClient(conn)
 }
 
-// Lists in pieces are those of the plain calls, in process and served.
+// The streamed lists equal those of the plain calls, in process and served.
 func TestListsInPieces(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())

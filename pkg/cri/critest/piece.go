@@ -29,7 +29,7 @@ func each[A any](all []*A, send func(*A) error) error {
 }
 
 func (rt *Runtime) sandboxPieces(ctx context.Context, q *runtimeapi.StreamPodSandboxesRequest) (all []*runtimeapi.StreamPodSandboxesResponse) {
-	a, _ := rt.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.GetFilter()}) // it has no errors
+	a, _ := rt.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.GetFilter()}) // it never fails
 	for _, b := range a.GetItems() {
 		all = append(all, &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: []*runtimeapi.PodSandbox{b}})
 	}
@@ -37,15 +37,15 @@ func (rt *Runtime) sandboxPieces(ctx context.Context, q *runtimeapi.StreamPodSan
 }
 
 func (rt *Runtime) containerPieces(ctx context.Context, q *runtimeapi.StreamContainersRequest) (all []*runtimeapi.StreamContainersResponse) {
-	a, _ := rt.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.GetFilter()}) // it has no errors
+	a, _ := rt.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.GetFilter()}) // it never fails
 	for _, c := range a.GetContainers() {
 		all = append(all, &runtimeapi.StreamContainersResponse{Containers: []*runtimeapi.Container{c}})
 	}
 	return all
 }
 
-// pieces is the client's side of a list in pieces, in process. Faults apply to
-// the whole of it.
+// pieces is the client's side of a streamed list, in process. Faults apply to the whole
+// list.
 type pieces struct {
 	stream
 	rt     *Runtime
@@ -53,7 +53,7 @@ type pieces struct {
 	left   []proto.Message
 }
 
-// SendMsg takes the request: the whole list is made then.
+// SendMsg takes the request and reads the whole list.
 func (p *pieces) SendMsg(q any) error {
 	_, err := p.rt.intercept(p.ctx, q, &grpc.UnaryServerInfo{FullMethod: p.method}, func(ctx context.Context, q any) (any, error) {
 		switch q := q.(type) {
@@ -72,7 +72,7 @@ func (p *pieces) SendMsg(q any) error {
 	return nil
 }
 
-// RecvMsg gives the next piece, then the error or the end.
+// RecvMsg returns the next entry, then the error or the end.
 func (p *pieces) RecvMsg(m any) error {
 	switch {
 	case len(p.left) > 0:

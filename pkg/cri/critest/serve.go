@@ -23,8 +23,8 @@ func (s *server) stop() {
 	s.wait.Wait()
 }
 
-// Serve offers the runtime as a gRPC server on a unix socket of its own until
-// the test ends, and returns the endpoint.
+// Serve runs the runtime as a gRPC server on a unix socket until the test ends, and returns
+// the endpoint.
 func Serve(t testing.TB, rt *Runtime) (endpoint string) {
 	t.Helper()
 	// Not t.TempDir: a socket's path may have 107 bytes, and test names are long.
@@ -42,8 +42,8 @@ func Serve(t testing.TB, rt *Runtime) (endpoint string) {
 	return "unix://" + path
 }
 
-// Listen offers the runtime on the socket path until stop is called. Crash
-// takes it down and Restart brings it up in between.
+// Listen serves the runtime on the socket path until stop is called. Crash closes the
+// socket and Restart opens it again.
 func (rt *Runtime) Listen(path string) (stop func(), err error) {
 	if err := rt.listen(path); err != nil {
 		return nil, err

@@ -87,12 +87,12 @@ func (rt *Runtime) RunPodSandbox(_ context.Context, q *runtimeapi.RunPodSandboxR
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: b.id}, nil
 }
 
-// sandboxName is the name that no two sandboxes may have.
+// sandboxName is the reserved name of a sandbox, which must be unique.
 func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-// StopPodSandbox implements CRI: what runs in the sandbox is killed.
+// StopPodSandbox implements CRI: running containers of the sandbox are killed.
 func (rt *Runtime) StopPodSandbox(_ context.Context, q *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -116,7 +116,7 @@ func (rt *Runtime) stopSandbox(id string) {
 	}
 }
 
-// RemovePodSandbox implements CRI: its containers go with it.
+// RemovePodSandbox implements CRI: its containers are removed too.
 func (rt *Runtime) RemovePodSandbox(_ context.Context, q *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -196,8 +196,7 @@ func hostNetwork(b *runtimeapi.PodSandboxConfig) bool {
 	return b.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
-// RunForeign puts somebody else's pod on the runtime: the kubelet's labels, but
-// not our node's.
+// RunForeign runs a pod of another agent: with the kubelet's labels, but not our node's.
 func (rt *Runtime) RunForeign(key pod.Key, container string) error {
 	labels := map[string]string{
 		pod.LabelPodName: key.Name, pod.LabelPodNamespace: key.Namespace, pod.LabelPodUID: "foreign", pod.LabelContainerName: container,

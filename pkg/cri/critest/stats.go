@@ -14,7 +14,7 @@ const (
 	imagesOnDisk = 1 << 20
 )
 
-// ListContainerStats implements CRI: of containers that run, as containerd.
+// ListContainerStats implements CRI: only for running containers, as in containerd.
 func (rt *Runtime) ListContainerStats(_ context.Context, q *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

@@ -22,8 +22,8 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// ServeStreams offers the runtime's streaming server on a port of its own until the
-// test ends: Exec, Attach and PortForward are answered from then on.
+// ServeStreams serves the runtime's streams on a port until the test ends: from then on
+// Exec, Attach and PortForward succeed.
 func ServeStreams(t testing.TB, rt *Runtime) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -104,15 +104,14 @@ func (rt *Runtime) PortForward(_ context.Context, q *runtimeapi.PortForwardReque
 	return s.GetPortForward(q)
 }
 
-// Checkpoints makes the runtime one that can write checkpoints, or cannot, which it
-// is at first.
+// Checkpoints sets whether the runtime supports checkpoints, which it does not at first.
 func (rt *Runtime) Checkpoints(can bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.checkpoints = can
 }
 
-// CheckpointContainer implements CRI: the archive says whose it is.
+// CheckpointContainer implements CRI: the archive holds the container's identity.
 func (rt *Runtime) CheckpointContainer(ctx context.Context, q *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	rt.mu.Lock()
 	can := rt.checkpoints
@@ -130,12 +129,12 @@ func (rt *Runtime) CheckpointContainer(ctx context.Context, q *runtimeapi.Checkp
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
-// streams is what runs behind the streaming server.
+// streams implements the streaming server's runtime.
 type streams struct{ rt *Runtime }
 
-// Exec implements streaming.Runtime. "cat" sends back what it gets until that ends;
-// "sizes" writes each size that its terminal gets; everything else is what ExecSync
-// makes of it, its output on stderr where the word before it is "stderr".
+// Exec implements streaming.Runtime. "cat" sends its input back until that ends; "sizes"
+// writes each size that its terminal gets. Every other command runs as in ExecSync, with
+// its output on stderr if its first word is "stderr".
 func (s *streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errs io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.rt.runs(id)
 	if err != nil {
@@ -196,8 +195,8 @@ func (s *streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	return nil
 }
 
-// Attach implements streaming.Runtime: the container's process says that it has a
-// guest and sends back what it gets, until it ends.
+// Attach implements streaming.Runtime: the container's process writes "attached" and sends
+// its input back, until it ends.
 func (s *streams) Attach(_ context.Context, id string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	c, err := s.rt.runs(id)
 	if err != nil {
@@ -220,8 +219,8 @@ func (s *streams) Attach(_ context.Context, id string, in io.Reader, out, _ io.W
 	return nil
 }
 
-// PortForward implements streaming.Runtime: a pod's ports are those of the machine
-// that the test runs on.
+// PortForward implements streaming.Runtime: a pod's ports are those of the machine that
+// runs the test.
 func (s *streams) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	s.rt.mu.Lock()
 	b := s.rt.sandboxes[id]

@@ -32,17 +32,17 @@ func (rt *Runtime) Transcript() []string {
 	return append([]string(nil), rt.log...)
 }
 
-// AfterEach has f called after every call that changed something, before its
-// answer is given: the place to cut a connection. n counts from 1 and is the
-// line's number in the transcript. The call's goroutine waits for f.
+// AfterEach makes the runtime call f after every call that changes something, before its
+// answer: there a test can cut the connection. n counts from 1 and is the line's number in
+// the transcript. The call's goroutine waits for f.
 func (rt *Runtime) AfterEach(f func(n int, line string)) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.after = f
 }
 
-// record keeps a call; it returns its line's number, 0 for a call that
-// changes nothing. The mutex is held.
+// record adds a call to the transcript; it returns its line's number, 0 for a call that
+// changes nothing. The caller holds the mutex.
 func (rt *Runtime) record(name, text string) int {
 	rt.calls[name]++
 	if !mutating[name] {
@@ -52,7 +52,7 @@ func (rt *Runtime) record(name, text string) int {
 	return len(rt.log)
 }
 
-// amend says in the transcript how a call failed.
+// amend adds a call's error to its line of the transcript.
 func (rt *Runtime) amend(n int, err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -61,7 +61,7 @@ func (rt *Runtime) amend(n int, err error) {
 	}
 }
 
-// done tells the test that a call has taken effect.
+// done calls the test's function after a call took effect.
 func (rt *Runtime) done(n int) {
 	rt.mu.Lock()
 	f, line := rt.after, ""
@@ -74,8 +74,8 @@ func (rt *Runtime) done(n int) {
 	}
 }
 
-// describe says which pod and container a request is about, as values and as
-// text. The mutex is held.
+// describe returns the pod and container of a request, as values and as text. The caller
+// holds the mutex.
 func (rt *Runtime) describe(name string, q any) (call, string) {
 	c := call{method: name}
 	switch q := q.(type) {
@@ -122,19 +122,20 @@ func keyOfSelector(l map[string]string) pod.Key {
 	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
 }
 
-// Check returns what was seen of broken promises, nil when all were kept: two
-// lives of one container at once (I1), two ready sandboxes of one pod, a
-// restart count that fell (I4).
+// Check returns violations of the engine's promises, nil if there were none: two running
+// containers of one name at once (I1), two ready sandboxes of one pod, a restart count that
+// fell (I4).
 func (rt *Runtime) Check() error {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	return errors.Join(rt.broken...)
 }
 
-// checkContainer is asked before a container is made. The mutex is held.
+// checkContainer checks the promises before a container is made. The caller holds the
+// mutex.
 func (rt *Runtime) checkContainer(b *sandbox, m *runtimeapi.ContainerMetadata) {
 	if b.config.GetLabels()[pod.LabelNode] == "" {
-		return // somebody else's
+		return // a pod of another agent
 	}
 	for _, c := range rt.containers {
 		if c.key() == keyOf(b.config) && c.config.GetMetadata().GetName() == m.GetName() &&
@@ -150,7 +151,8 @@ func (rt *Runtime) checkContainer(b *sandbox, m *runtimeapi.ContainerMetadata) {
 	rt.counts[id] = m.GetAttempt()
 }
 
-// forgetCounts lets a pod of which nothing is left begin anew. The mutex is held.
+// forgetCounts resets the attempts of a pod that has no sandboxes left. The caller holds
+// the mutex.
 func (rt *Runtime) forgetCounts(gone *sandbox) {
 	uid := gone.config.GetMetadata().GetUid()
 	for _, b := range rt.sandboxes {
@@ -165,7 +167,7 @@ func (rt *Runtime) forgetCounts(gone *sandbox) {
 	}
 }
 
-// checkSandbox is asked before a sandbox is made. The mutex is held.
+// checkSandbox checks the promises before a sandbox is made. The caller holds the mutex.
 func (rt *Runtime) checkSandbox(config *runtimeapi.PodSandboxConfig) {
 	if config.GetLabels()[pod.LabelNode] == "" {
 		return

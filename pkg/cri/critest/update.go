@@ -9,8 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// UpdateContainerResources implements CRI: numbers that are zero stay as they
-// were, as containerd has it.
+// UpdateContainerResources implements CRI: zero fields are unchanged, as in containerd.
 func (rt *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -22,7 +21,7 @@ func (rt *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upd
 		return nil, status.Errorf(codes.Unknown, "failed to update resources: container %q is in removing or exited state", c.id)
 	}
 	now, next := c.limits(), q.GetLinux()
-	if limit := next.GetMemoryLimitInBytes(); limit > 0 && uint64(limit) < c.memory { // the kernel, cgroup v1
+	if limit := next.GetMemoryLimitInBytes(); limit > 0 && uint64(limit) < c.memory { // as the kernel does on cgroup v1
 		return nil, status.Errorf(codes.Unknown, "failed to update resources: failed to write \"%d\" to memory.limit_in_bytes: device or resource busy", limit)
 	}
 	for _, n := range []struct {
@@ -40,7 +39,7 @@ func (rt *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upd
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// limits is a copy of what the container may use now.
+// limits returns a copy of the container's resources.
 func (c *container) limits() *runtimeapi.LinuxContainerResources {
 	now := c.resources
 	if now == nil {
@@ -69,7 +68,7 @@ func (rt *Runtime) ReopenContainerLog(_ context.Context, q *runtimeapi.ReopenCon
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// ContainerStats implements CRI, for memory alone.
+// ContainerStats implements CRI, for memory only.
 func (rt *Runtime) ContainerStats(_ context.Context, q *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
