@@ -2,16 +2,16 @@
 //
 //	<root>/kubepods                        all pods: what the node has for them
 //	<root>/kubepods/pod<uid>               a guaranteed pod
-//	<root>/kubepods/burstable/pod<uid>     shares of the tier: what its pods ask for in all
+//	<root>/kubepods/burstable/pod<uid>     the tier has the sum of its pods' CPU requests
 //	<root>/kubepods/besteffort/pod<uid>
 //
-// or in slices of the same meaning where the runtime's driver is systemd; cgroup v1
-// has the tree once in each hierarchy. The engine asks for a pod's cgroup before it
-// makes a sandbox, and takes it away when nothing of the pod is left.
+// or in slices of the same meaning if the runtime's driver is systemd; cgroup v1 has the
+// tree once in each hierarchy. The engine puts a pod's cgroup before it makes a sandbox,
+// and removes it after the last one.
 //
-// The one rule: a cgroup without our mark is never changed and never removed. Every
-// cgroup made here carries it; what somebody else made and left empty, of the part
-// above the pods, is taken over.
+// The one rule: a cgroup without our mark is never changed and never removed. Every cgroup
+// made here carries it. An empty cgroup above the pods that another program made is taken
+// over.
 package cgroup
 
 import (
@@ -32,41 +32,39 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// patience is how long Take waits for processes that are about to end.
+// patience is how long Take waits for processes to end.
 const patience = time.Second
 
-// Config is what Cgroups are made of.
+// Config is the configuration of Cgroups.
 type Config struct {
 	Root    string // the cgroup above kubepods, as --cgroup-root names it
-	Node    string // with RootDir what the mark says
+	Node    string // in the mark, with RootDir
 	RootDir string // the agent's directory
-	// Driver says whether the runtime's cgroup driver is systemd; else it is
-	// cgroupfs. It is asked each time, and answers from memory where it can.
+	// Driver reports whether the runtime's cgroup driver is systemd; else it is cgroupfs.
+	// It is called each time, and should answer from memory if it can.
 	Driver func(context.Context) (systemd bool, err error)
-	// Limits are what all pods together may have: cpu, memory, pid and huge pages.
+	// Limits are the limits of all pods together: cpu, memory, pid and huge pages.
 	Limits v1.ResourceList
-	// PodPIDs is the most processes one pod may have; no limit where it is not
-	// positive (C-1.41.2).
+	// PodPIDs is the most processes of one pod; no limit if it is not positive (C-1.41.2).
 	PodPIDs int64
-	Log     *slog.Logger // nil is silent
+	Log     *slog.Logger // nil discards
 }
 
-// Cgroups keeps the pods' cgroups. It may be used by many goroutines, each for pods
-// of its own.
+// Cgroups manages the pods' cgroups. Many goroutines may use it, each for different pods.
 type Cgroups struct {
 	cfg      Config
 	host     func() (*host, error)
 	marks    *marks
-	patience time.Duration // a test has another
+	patience time.Duration // tests change it
 
-	driver atomic.Pointer[bool] // whether it is systemd, as last heard; nil: never
+	driver atomic.Pointer[bool] // whether it is systemd, by the last answer; nil: none yet
 
-	mu    sync.Mutex // guards trees and all in them, and the part above the pods
+	mu    sync.Mutex // guards trees with all in them, and the cgroups above the pods
 	trees map[bool]*tree
-	left  map[string]bool // pods, by UID, of which processes were left the last time
+	left  map[string]bool // pods, by UID, that had processes left at the last Take
 }
 
-// New returns Cgroups as c has them. It touches nothing.
+// New returns Cgroups with this configuration. It does no I/O.
 func New(c Config) *Cgroups {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -74,9 +72,9 @@ func New(c Config) *Cgroups {
 	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), patience: patience, trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
-// Put makes the pod's cgroup, or gives it the limits that want asks for, and returns
-// its name as the runtime takes it. The tiers above know of it when it returns. It
-// may be repeated, and mends what an agent that died left half done.
+// Put makes the pod's cgroup, or sets its limits to want's, and returns its name in the
+// runtime's form. The tiers above have the pod's share when it returns. It may be repeated,
+// and completes what a killed agent left half done.
 func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 	t, err := c.ask()
 	if err == nil {
@@ -86,7 +84,7 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 		return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 	}
 	uid, m := want.UID(), memberOf(want.Pod)
-	if was, ok := c.member(t, uid); ok && was.class != m.class { // of an instance that is gone
+	if was, ok := c.member(t, uid); ok && was.class != m.class { // of an earlier instance
 		if err := c.remove(t, t.pod(was.class, uid), c.patience); err != nil {
 			return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 		}
@@ -103,14 +101,12 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 	return n.path(t.systemd), nil
 }
 
-// Raise gives the pod's cgroup what want asks for beyond what it has, and takes
-// nothing away: before its containers are given more (C-1.34.5). A pod without a
-// cgroup of ours is left alone.
+// Raise raises the limits of the pod's cgroup to want's and lowers none: it is called
+// before containers get more (C-1.34.5). It ignores a pod without a cgroup of ours.
 func (c *Cgroups) Raise(want *pod.Spec) error { return c.resize(want, true) }
 
-// Lower gives the pod's cgroup the limits that want asks for, and no more: after
-// its containers were given less (C-1.34.5). A pod without a cgroup of ours is left
-// alone.
+// Lower sets the limits of the pod's cgroup to want's: it is called after containers got
+// less (C-1.34.5). It ignores a pod without a cgroup of ours.
 func (c *Cgroups) Lower(want *pod.Spec) error { return c.resize(want, false) }
 
 func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
@@ -142,8 +138,8 @@ func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
 	return nil
 }
 
-// Parent returns the name of the pod's cgroup as the runtime takes it, "" where the
-// pod has none of ours. It changes nothing.
+// Parent returns the name of the pod's cgroup in the runtime's form, "" if the pod has none
+// of ours. It changes nothing.
 func (c *Cgroups) Parent(want *pod.Spec) string {
 	t, err := c.ask()
 	if err != nil {
@@ -156,11 +152,10 @@ func (c *Cgroups) Parent(want *pod.Spec) string {
 	return t.pod(m.class, want.UID()).path(t.systemd)
 }
 
-// Take removes the cgroups of the pod with uid, of whatever class and driver, and
-// what containers left in them. It is called when by the runtime's word
-// nothing of the pod runs any more. Processes that are still there a little later are
-// named in an error, so that the runtime is looked at again; where Take is called
-// again all the same, they were left by it, and are killed (C-1.18.4).
+// Take removes the cgroups of the pod with uid, of every class and driver, and the cgroups
+// that containers left in them. The caller has seen that the runtime runs nothing of the
+// pod. If processes are still there after a wait, the error names them, so that the caller
+// reads the runtime again. The next Take kills them (C-1.18.4).
 func (c *Cgroups) Take(uid string) error {
 	if checkUID(uid) != nil {
 		return nil // it never had one
@@ -185,8 +180,7 @@ func (c *Cgroups) Take(uid string) error {
 	return nil
 }
 
-// again notes that processes were left of a pod, and reports whether that was so the
-// last time.
+// again records that a pod has processes left, and reports whether the last Take did too.
 func (c *Cgroups) again(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,15 +189,15 @@ func (c *Cgroups) again(uid string) bool {
 	return before
 }
 
-// Sweep removes the pod cgroups of ours, of an agent before this one, whose UIDs
-// keep does not name, and returns those UIDs. What this one has put is no stray. One
-// with processes in it stays, and is named in the error.
+// Sweep removes the pod cgroups that a previous agent made and whose UIDs are not in keep,
+// and returns those UIDs. Cgroups that this agent has put stay. So do cgroups with
+// processes, which are named in the error.
 func (c *Cgroups) Sweep(keep map[string]bool) (removed []string, err error) {
 	trees, err := c.all()
 	if err != nil {
 		return nil, fmt.Errorf("look for cgroups of pods: %w", err)
 	}
-	c.mu.Lock() // a pod that is put meanwhile comes before or after
+	c.mu.Lock() // excludes a Put of a new pod meanwhile
 	defer c.mu.Unlock()
 	for _, t := range trees {
 		for _, n := range t.upper() {
@@ -243,8 +237,8 @@ func (c *Cgroups) ask() (*tree, error) {
 	return c.tree(isSystemd)
 }
 
-// all returns the trees of both drivers: a runtime's may change. Where a machine has
-// no cgroups to make, there are none to remove.
+// all returns the trees of both drivers, because the runtime's driver may have changed. On
+// a machine without cgroups there are none.
 func (c *Cgroups) all() ([]*tree, error) {
 	if _, err := c.host(); err != nil {
 		return nil, nil

@@ -24,8 +24,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// cgroupsOf returns Cgroups on this machine's hierarchies, below a root of the
-// test's own, which is removed with it. It needs root and cgroupfs.
+// cgroupsOf returns Cgroups on this machine's hierarchies, below a root of the test's own,
+// which is removed with it. It needs root and cgroupfs.
 func cgroupsOf(t *testing.T, edit ...func(*Config)) *Cgroups {
 	t.Helper()
 	c := Config{
@@ -49,10 +49,10 @@ func cgroupsOf(t *testing.T, edit ...func(*Config)) *Cgroups {
 	return g
 }
 
-// again is another agent on the same root, as after a restart.
+// again returns Cgroups with the same configuration, as after a restart of the agent.
 func again(g *Cgroups) *Cgroups { return New(g.cfg) }
 
-// mounts are where this machine has its hierarchies, read from the kernel.
+// mounts are the mount points of this machine's hierarchies, read from the kernel.
 func mounts(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
@@ -92,8 +92,8 @@ const (
 	bestEffortPod = `{containers: [{name: a}]}`
 )
 
-// names lists the cgroups below root in every hierarchy: those that are not in all
-// of them carry where they are.
+// names lists the cgroups below root in every hierarchy; those missing in some hierarchies
+// carry where they are.
 func names(t *testing.T, root string) []string {
 	t.Helper()
 	where := map[string]int{}
@@ -148,8 +148,8 @@ func value(t *testing.T, cgroup, file string) string {
 	return ""
 }
 
-// TestC_1_41_1_Tree: pods lie where the kubelet has them, and when the last one goes
-// nothing is left (I6).
+// TestC_1_41_1_Tree: pods have the kubelet's cgroups, and after the last one no cgroup is
+// left (I6).
 func TestC_1_41_1_Tree(t *testing.T) {
 	g := cgroupsOf(t)
 	root := g.cfg.Root
@@ -171,7 +171,7 @@ func TestC_1_41_1_Tree(t *testing.T) {
 	want(t, "left", names(t, root), []string{})
 }
 
-// TestC_1_41_6_NodeAllocatable: all pods together get what is left of the machine.
+// TestC_1_41_6_NodeAllocatable: all pods together get the node's allocatable resources.
 func TestC_1_41_6_NodeAllocatable(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", bestEffortPod))
@@ -183,8 +183,8 @@ func TestC_1_41_6_NodeAllocatable(t *testing.T) {
 	want(t, "burstable", value(t, all+"/burstable", "cpu.shares"), 2)
 }
 
-// TestF34_CgroupWithoutOurMarkIsLeftAlone: a kubelet's tree with a pod in it, down
-// to each number.
+// TestF34_CgroupWithoutOurMarkIsLeftAlone: a kubelet's tree with a pod in it does not
+// change in any number.
 func TestF34_CgroupWithoutOurMarkIsLeftAlone(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, dir := range rootDirs(t, g.cfg.Root) {
@@ -218,7 +218,7 @@ func unchanged(t *testing.T, root, before string) {
 	}
 }
 
-// snapshot is all that can be read of a tree of cgroups, attributes included.
+// snapshot is all readable data of a tree of cgroups, attributes included.
 func snapshot(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -259,8 +259,8 @@ func snapshot(t *testing.T, root string) string {
 	return b.String()
 }
 
-// inside starts a process in a cgroup of every hierarchy that has it, and ends it
-// with the test.
+// inside starts a process in a cgroup of every hierarchy that has it, and kills it at the
+// end of the test.
 func inside(t *testing.T, cgroup string) (end func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", "600")
@@ -279,7 +279,7 @@ func inside(t *testing.T, cgroup string) (end func()) {
 	for _, m := range mounts(t) {
 		procs := filepath.Join(m, cgroup, "cgroup.procs")
 		err := os.WriteFile(procs, fmt.Append(nil, cmd.Process.Pid), 0)
-		if err != nil && !errors.Is(err, unix.ENOSPC) { // a set of no processors takes nobody
+		if err != nil && !errors.Is(err, unix.ENOSPC) { // a cpuset without CPUs refuses it
 			t.Error(err)
 		}
 	}

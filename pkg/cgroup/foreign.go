@@ -2,10 +2,10 @@ package cgroup
 
 import "fmt"
 
-// ForeignError says that a cgroup is somebody else's.
+// ForeignError says that a cgroup belongs to another program.
 type ForeignError struct {
 	Dir    string
-	Holds  string // what is in one above pods
+	Holds  string // the contents of one above pods
 	Pod    bool   // it has the name of a pod of ours
 	Theirs bool   // another nodectl's
 }
@@ -20,7 +20,7 @@ func (e *ForeignError) Error() string {
 	return e.What() + ": give nodectl a cgroup of its own, as --cgroup-root /nodectl, or stop the kubelet and remove it"
 }
 
-// What is the error without what to do about it.
+// What is the error without the remedy.
 func (e *ForeignError) What() string {
 	switch {
 	case e.Theirs:
@@ -31,8 +31,8 @@ func (e *ForeignError) What() string {
 	return fmt.Sprintf("cgroup %s is not nodectl's, and %s is in it", e.Dir, e.Holds)
 }
 
-// Foreign returns the *ForeignError that every Put fails with, because a cgroup above
-// the pods is somebody else's; nil where none is. It changes nothing.
+// Foreign returns the *ForeignError of every Put if a cgroup above the pods belongs to
+// another program; else nil. It changes nothing.
 func (c *Cgroups) Foreign() error {
 	t, err := c.ask()
 	if err != nil {

@@ -14,17 +14,18 @@ import (
 	"github.com/opencontainers/cgroups/manager"
 )
 
-// host is where this machine has its cgroups.
+// host says where this machine has its cgroups.
 type host struct {
 	unified bool
-	// roots are the hierarchies by what they control, "" for that of cgroup v2.
+	// roots maps controllers to the mount points of their hierarchies, "" to that of cgroup
+	// v2.
 	roots map[string]string
-	// sizes are those of huge pages, where they can be limited.
+	// sizes are the sizes of huge pages, if they can be limited.
 	sizes []string
-	pids  bool // processes can be
+	pids  bool // processes can be limited
 }
 
-// findHost looks at the machine.
+// findHost reads this machine's hierarchies.
 func findHost() (*host, error) {
 	h := &host{unified: cgroups.IsCgroup2UnifiedMode(), roots: map[string]string{}}
 	var have []string
@@ -59,7 +60,7 @@ func findHost() (*host, error) {
 	return h, nil
 }
 
-// paths is where a cgroup is, by what its hierarchy controls.
+// paths is the directories of a cgroup, by controller.
 func (h *host) paths(cgroup string) map[string]string {
 	all := make(map[string]string, len(h.roots))
 	for controller, root := range h.roots {
@@ -68,7 +69,7 @@ func (h *host) paths(cgroup string) map[string]string {
 	return all
 }
 
-// dirs is paths, each once: hierarchies may control more than one thing.
+// dirs is the values of paths without repeats: a hierarchy may have several controllers.
 func (h *host) dirs(cgroup string) []string {
 	var all []string
 	for _, root := range h.roots {
@@ -78,8 +79,7 @@ func (h *host) dirs(cgroup string) []string {
 	return slices.Compact(all)
 }
 
-// manager is the library's hold on a cgroup, or on those of its directories that
-// only names.
+// manager is the library's manager of a cgroup, or only of its directories in only.
 func (h *host) manager(n name, systemd bool, only []string) (cgroups.Manager, error) {
 	at := n.path(systemd)
 	c := &cgroups.Cgroup{Systemd: systemd, Path: at, Resources: &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}}
@@ -98,8 +98,8 @@ func (h *host) manager(n name, systemd bool, only []string) (cgroups.Manager, er
 	return manager.NewWithPaths(c, paths)
 }
 
-// has reads what is limited now. A number that cannot be read counts as no limit,
-// so that nothing is taken for growth that is none.
+// has reads the present limits. A number that cannot be read counts as no limit, so that it
+// is not taken for growth.
 func (h *host) has(cgroup string) (limits, error) {
 	paths := h.paths(cgroup)
 	if h.unified {
@@ -115,7 +115,7 @@ func readV1(cpu, memory string) (l limits, err error) {
 	return l, err
 }
 
-// readV2 gives shares as of their weight: the least that it may have been.
+// readV2 converts cgroup v2's weight to the smallest shares that give this weight.
 func readV2(dir string) (l limits, err error) {
 	l.shares = uint64(number(dir, "cpu.weight", &err))
 	l.shares = minShares + ((l.shares-1)*(maxShares-minShares)+maxWeight-2)/(maxWeight-1)
@@ -133,7 +133,7 @@ func number(dir, file string, failed *error) int64 {
 	}
 	var n int64
 	if _, err := fmt.Sscan(text, &n); err != nil {
-		return unlimited // "max", and more than any machine has
+		return unlimited // "max", or more than any machine has
 	}
 	return n
 }

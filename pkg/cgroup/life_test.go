@@ -23,7 +23,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestC_1_41_2_PodOnThisKernel: what the kernel says it has been given.
+// TestC_1_41_2_PodOnThisKernel compares the limits with the kernel's files.
 func TestC_1_41_2_PodOnThisKernel(t *testing.T) {
 	g := cgroupsOf(t, func(c *Config) { c.PodPIDs = 77 })
 	for _, c := range []struct{ spec, shares, quota, memory string }{
@@ -37,14 +37,15 @@ func TestC_1_41_2_PodOnThisKernel(t *testing.T) {
 		want(t, at+" period", value(t, at, "cpu.cfs_period_us"), 100000)
 		want(t, at+" memory", value(t, at, "memory.limit_in_bytes"), c.memory)
 		want(t, at+" processes", value(t, at, "pids.max"), 77)
-		if got := names(t, g.cfg.Root); len(got) != 5 { // the one of the class before has gone
+		if got := names(t, g.cfg.Root); len(got) != 5 { // the one of the previous class is gone
 			t.Errorf("%q", got)
 		}
 	}
 }
 
-// TestC_1_41_6_LimitsChangeWithTheAgent: one that starts with other reserves gives
-// all pods those; where they use more memory already, everything else counts.
+// TestC_1_41_6_LimitsChangeWithTheAgent: an agent that starts with other reserves changes
+// the limits of all pods. If they use more memory already, only the memory limit is not
+// set.
 func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
 	var log strings.Builder
 	g := cgroupsOf(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -52,7 +53,7 @@ func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
 	all := g.cfg.Root + "/kubepods"
 	for _, c := range []struct{ cpu, memory, shares, limit, said string }{
 		{"1", "512Mi", "1024", "536870912", ""},
-		{"500m", "1", "512", "536870912", "Pods are not limited to what is allocatable"}, // less than the kernel's own part
+		{"500m", "1", "512", "536870912", "Pods are not limited to what is allocatable"}, // the kernel refuses it
 		{"250m", "256Mi", "256", "268435456", ""},
 	} {
 		log.Reset()
@@ -69,8 +70,8 @@ func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
 	}
 }
 
-// TestC_1_34_5_ResizeRaisesFirstAndLowersLast: the kernel holds a container's limits
-// against its pod's; in the kubelet's order none is refused.
+// TestC_1_34_5_ResizeRaisesFirstAndLowersLast: the kernel checks a container's limits
+// against its pod's; in the kubelet's order it refuses none.
 func TestC_1_34_5_ResizeRaisesFirstAndLowersLast(t *testing.T) {
 	g := cgroupsOf(t)
 	const form = `{containers: [{name: a, resources: {requests: {cpu: %s, memory: 1Mi}, limits: {cpu: %s, memory: %s}}}]}`
@@ -115,7 +116,7 @@ func TestC_1_34_5_ResizeRaisesFirstAndLowersLast(t *testing.T) {
 	want(t, "without limits", numbers(), "102 -1 9223372036854771712 102")
 
 	before := snapshot(t, g.cfg.Root)
-	for _, f := range []func(*pod.Spec) error{g.Raise, g.Lower} { // none of ours; another class
+	for _, f := range []func(*pod.Spec) error{g.Raise, g.Lower} { // not ours; another class
 		for _, s := range []*pod.Spec{shape(t, "b", burstablePod), shape(t, "a", guaranteed)} {
 			if err := f(s); err != nil {
 				t.Error(err)
@@ -125,8 +126,8 @@ func TestC_1_34_5_ResizeRaisesFirstAndLowersLast(t *testing.T) {
 	unchanged(t, g.cfg.Root, before)
 }
 
-// TestC_1_41_3_TierKnowsOfPodsFromBefore: an agent that starts anew has not put
-// those that run.
+// TestC_1_41_3_TierKnowsOfPodsFromBefore: a restarted agent counts the running pods that it
+// has not put.
 func TestC_1_41_3_TierKnowsOfPodsFromBefore(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", burstablePod))
@@ -143,8 +144,8 @@ func TestC_1_41_3_TierKnowsOfPodsFromBefore(t *testing.T) {
 	want(t, "one again", value(t, tier, "cpu.shares"), 256)
 }
 
-// TestI6_TakeWaitsForProcesses: what is about to end is waited for, and what containers
-// left of their own goes with the pod. A sweep names what is left, and ends nothing.
+// TestI6_TakeWaitsForProcesses: Take waits for processes that end, and removes the cgroups
+// that containers made. Sweep names processes that are left, and kills none.
 func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	g := cgroupsOf(t)
 	at := put(t, g, shape(t, "a", burstablePod))
@@ -161,10 +162,10 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	var said strings.Builder
 	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	g.patience = time.Hour
-	synctest.Test(t, func(t *testing.T) { // time passes while Take pauses between its looks
+	synctest.Test(t, func(t *testing.T) { // time passes while Take waits
 		go func() {
 			time.Sleep(5 * pause)
-			end() // the runtime is done
+			end() // the last process ends
 		}()
 		began := time.Now()
 		if err := g.Take("a"); err != nil || said.Len() > 0 {
@@ -177,8 +178,8 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	want(t, "left", names(t, g.cfg.Root), []string{})
 }
 
-// TestC_1_18_4_WhatAPodLeftIsKilled: not before the runtime could be looked at again, then
-// in all cgroups below the pod's; what runs beside it does not end.
+// TestC_1_18_4_WhatAPodLeftIsKilled: processes are killed only by the second Take, then in
+// all cgroups below the pod's; processes of other pods keep running.
 func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 	g := cgroupsOf(t)
 	var said strings.Builder
@@ -218,7 +219,7 @@ func TestI6_SweepKeepsWhatIsKnown(t *testing.T) {
 	want(t, "error", err, nil)
 	want(t, "shares", value(t, g.cfg.Root+"/kubepods/burstable", "cpu.shares"), 256)
 	want(t, "left", names(t, g.cfg.Root), []string{"", "/kubepods", "/kubepods/besteffort", "/kubepods/burstable", "/kubepods/burstable/podb"})
-	put(t, g, shape(t, "new", guaranteed)) // keep was asked for before it came
+	put(t, g, shape(t, "new", guaranteed)) // put after keep was made
 	removed, err = g.Sweep(nil)
 	want(t, "but what this agent has put", removed, []string{"b"})
 	want(t, "error", err, nil)
@@ -228,7 +229,7 @@ func TestI6_SweepKeepsWhatIsKnown(t *testing.T) {
 	want(t, "nothing is left", names(t, g.cfg.Root), []string{})
 }
 
-// TestI6_SweepBesideStarts: pods that start while strays are looked for stay whole.
+// TestI6_SweepBesideStarts: pods that start during a sweep are not changed by it.
 func TestI6_SweepBesideStarts(t *testing.T) {
 	g := cgroupsOf(t)
 	var pods []*pod.Spec
@@ -261,7 +262,8 @@ func TestI6_SweepBesideStarts(t *testing.T) {
 	want(t, "shares of 8 × 250m", value(t, g.cfg.Root+"/kubepods/burstable", "cpu.shares"), 2048)
 }
 
-// TestF3_HalfMadeIsMended: what an agent leaves that dies after any step of Put.
+// TestF3_HalfMadeIsMended: the next agent repairs the cgroups of an agent that died after
+// any step of Put.
 func TestF3_HalfMadeIsMended(t *testing.T) {
 	s := shape(t, "a", burstablePod)
 	for what, cut := range map[string]func(g *Cgroups, dirs []string){
@@ -324,9 +326,9 @@ func TestF3_HalfMadeIsMended(t *testing.T) {
 					}
 					want(t, "left", names(t, g.cfg.Root), []string{"", "/kubepods", "/kubepods/besteffort", "/kubepods/burstable", "/kubepods/burstable/podother"})
 					if mend != "sweep" && kernel == "attributes" {
-						return // a claim that nothing came of is Sweep's to drop
+						return // Sweep drops a claim without a cgroup
 					}
-					mkdir(t, g.cfg.Root, "kubepods/burstable/poda") // somebody else's, later
+					mkdir(t, g.cfg.Root, "kubepods/burstable/poda") // made later by another program
 					if o, _, err := g.marks.owner(dirs[0]); kernel == "attributes" && (o != unmarked || err != nil) {
 						t.Errorf("another's is owner %d, %v", o, err)
 					}
@@ -336,8 +338,8 @@ func TestF3_HalfMadeIsMended(t *testing.T) {
 	}
 }
 
-// TestF3_KilledAtAnyMoment kills an agent that makes and removes cgroups; whatever
-// it leaves, the next one mends.
+// TestF3_KilledAtAnyMoment kills an agent that makes and removes cgroups; the next one
+// repairs what it left.
 func TestF3_KilledAtAnyMoment(t *testing.T) {
 	if root := os.Getenv("NODECTL_TEST_CGROUPS"); root != "" {
 		churn(t, root)
@@ -351,7 +353,7 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for i := range cuts {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), "NODECTL_TEST_CGROUPS="+g.cfg.Root+" "+g.cfg.RootDir, "TMPDIR="+t.TempDir()) // what it makes there goes with this test
+		cmd.Env = append(os.Environ(), "NODECTL_TEST_CGROUPS="+g.cfg.Root+" "+g.cfg.RootDir, "TMPDIR="+t.TempDir()) // TMPDIR is removed with this test
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -359,7 +361,7 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := out.Read(make([]byte, 1)); err != nil { // it is at work
+		if _, err := out.Read(make([]byte, 1)); err != nil { // it has started
 			t.Fatal(err)
 		}
 		for end := time.Now().Add(time.Duration(random.IntN(12_000)) * time.Microsecond); time.Now().Before(end); {
@@ -378,8 +380,8 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 		if _, err := next.Sweep(nil); err != nil {
 			t.Fatal(err)
 		}
-		// What was made in a cgroup that is not ours, and not marked, is like somebody
-		// else's until the next pod comes.
+		// A cgroup made without our mark counts as another program's until the next pod
+		// comes.
 		for _, left := range names(t, g.cfg.Root) {
 			if left, _, _ = strings.Cut(left, " in "); left != "" && left != "/kubepods" {
 				t.Fatalf("after cut %d there is %s", i, left)
@@ -393,7 +395,7 @@ func TestF3_KilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// churn is the agent that is killed.
+// churn runs as the agent that is killed.
 func churn(t *testing.T, where string) {
 	f := strings.Fields(where)
 	g := New(Config{Root: f[0], RootDir: f[1], Node: "n1", Driver: cgroupsOf(t).cfg.Driver})
@@ -411,8 +413,8 @@ func churn(t *testing.T, where string) {
 	}
 }
 
-// TestC_1_41_3_AnySequence: whatever comes and goes, there are the cgroups of the
-// pods that are here, and the tier has what they ask for.
+// TestC_1_41_3_AnySequence: after any sequence of Put and Take, the cgroups are those of
+// the present pods, and the tier has the sum of their requests.
 func TestC_1_41_3_AnySequence(t *testing.T) {
 	g := cgroupsOf(t)
 	specs := []struct {
@@ -425,7 +427,7 @@ func TestC_1_41_3_AnySequence(t *testing.T) {
 	}
 	rapid.Check(t, func(r *rapid.T) {
 		g = again(g)
-		if _, err := g.Sweep(nil); err != nil { // of the one before
+		if _, err := g.Sweep(nil); err != nil { // of the previous run
 			r.Fatal(err)
 		}
 		here := map[string]int{}

@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The kernel's bounds and the kubelet's choices (C-1.22.14).
+// The kernel's limits and the kubelet's defaults (C-1.22.14).
 const (
 	minShares = 2
 	maxShares = 262144
@@ -17,29 +17,29 @@ const (
 	minQuota  = 1000    // µs
 
 	unlimited = -1
-	// unbounded is what the kubelet writes where huge pages are not limited.
+	// unbounded is the kubelet's value for huge pages without a limit.
 	unbounded = 1 << 62
 )
 
 // resourcePID is the kubelet's name for process IDs.
 const resourcePID v1.ResourceName = "pid"
 
-// limits are what is written to one cgroup. A field that is zero is left as it is.
+// limits are the values for one cgroup. A field that is zero is not written.
 type limits struct {
-	shares uint64 // of CPU time, as cgroup v1 counts them
-	quota  int64  // µs of CPU time in each period; unlimited for none
+	shares uint64 // of CPU time, in cgroup v1's units
+	quota  int64  // µs of CPU time in each period; unlimited means none
 	memory int64  // bytes
 	pids   int64
 	pages  []pages // of huge pages
 }
 
-// pages is how much of one size of huge pages there may be, in bytes.
+// pages is the limit of one size of huge pages, in bytes.
 type pages struct {
 	size  string // as the kernel names it: "2MB"
 	limit uint64
 }
 
-// weight is what cgroup v2 has for shares: [2, 262144] onto [1, 10000].
+// weight converts shares to cgroup v2's weight: [2, 262144] to [1, 10000].
 func weight(shares uint64) uint64 {
 	if shares == 0 {
 		return 0
@@ -47,15 +47,15 @@ func weight(shares uint64) uint64 {
 	return 1 + (min(max(shares, minShares), maxShares)-minShares)*(maxWeight-1)/(maxShares-minShares)
 }
 
-// milliRequest is the CPU time the pod asks for, overhead and sidecars included.
+// milliRequest is the pod's CPU request, overhead and sidecars included.
 func milliRequest(p *v1.Pod) int64 {
 	q := podresource.PodRequests(p, podresource.PodResourcesOptions{})[v1.ResourceCPU]
 	return q.MilliValue()
 }
 
-// ofPod is C-1.41.2: time and memory are limited where every container of the pod
-// is, or the pod as a whole; each size of huge pages is, to none where it is not
-// asked for. pids is the most processes a pod may have, none where it is not
+// ofPod is the limits of a pod's cgroup (C-1.41.2). CPU and memory are limited if every
+// container of the pod is, or the pod as a whole. Each size of huge pages is limited to the
+// pod's request, or to zero. pids is the most processes of a pod, no limit if it is not
 // positive.
 func ofPod(p *v1.Pod, pids int64, sizes []string) limits {
 	l := limits{shares: minShares, quota: unlimited, memory: unlimited, pids: unlimited}
@@ -86,7 +86,7 @@ func ofPod(p *v1.Pod, pids int64, sizes []string) limits {
 	return l
 }
 
-// ofNode is what all pods together may have (C-1.41.6).
+// ofNode is the limits of all pods together (C-1.41.6).
 func ofNode(list v1.ResourceList, sizes []string) limits {
 	l := limits{pages: pagesOf(list, sizes, 0)}
 	if q, ok := list[v1.ResourceCPU]; ok {
@@ -101,12 +101,12 @@ func ofNode(list v1.ResourceList, sizes []string) limits {
 	return l
 }
 
-// ofTier is a QoS class whose pods ask for so much CPU time in all (C-1.41.3).
+// ofTier is the limits of a QoS class whose pods request milli CPU in all (C-1.41.3).
 func ofTier(milli int64, sizes []string) limits {
 	return limits{shares: uint64(pod.CPUShares(milli)), pages: pagesOf(nil, sizes, unbounded)}
 }
 
-// pagesOf is list's amount of each size, rest of those that it does not name.
+// pagesOf is list's amount of each size, and rest for sizes that list does not name.
 func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 	var all []pages
 	listed := pod.HugePages(list)
@@ -120,7 +120,7 @@ func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 	return all
 }
 
-// beyond is what of l is more than have has; the rest is left as it is.
+// beyond is the fields of l that are greater than in have; the others are zero.
 func (l limits) beyond(have limits) limits {
 	more := func(a, b int64) int64 {
 		if a != 0 && b != unlimited && (a == unlimited || a > b) {
@@ -135,7 +135,7 @@ func (l limits) beyond(have limits) limits {
 	return out
 }
 
-// resources is l as the library takes it.
+// resources converts l to the library's type.
 func (l limits) resources(unified bool) *cgroups.Resources {
 	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: l.memory, CpuQuota: l.quota}
 	if unified {

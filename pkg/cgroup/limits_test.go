@@ -24,7 +24,7 @@ func (l limits) String() string {
 	return fmt.Sprintf("shares=%d quota=%d memory=%d pids=%d %s", l.shares, l.quota, l.memory, l.pids, strings.Join(pages, " "))
 }
 
-// shapes are pods and what C-1.41.2 gives them, worked out by hand.
+// shapes are pods and their limits by C-1.41.2, calculated by hand.
 func shapes() map[string]struct{ spec, want string } {
 	return map[string]struct{ spec, want string }{
 		"best effort": {bestEffortPod, "shares=2 quota=-1 memory=-1 pids=-1 1GB=0 2MB=0"},
@@ -104,9 +104,9 @@ func TestC_1_41_2_LimitsOfAPod(t *testing.T) {
 	want(t, "no limit of processes", ofPod(shape(t, "a", bestEffortPod).Pod, 0, nil), "shares=2 quota=-1 memory=-1 pids=-1 ")
 }
 
-// TestC_1_41_2_LimitsOnCgroupV2 writes them as the library does there.
+// TestC_1_41_2_LimitsOnCgroupV2 checks the limits as the library writes them for cgroup v2.
 func TestC_1_41_2_LimitsOnCgroupV2(t *testing.T) {
-	cgroups.TestMode = true // the library writes to plain files then
+	cgroups.TestMode = true // makes the library write to plain files
 	defer func() { cgroups.TestMode = false }()
 	for name, c := range map[string]struct {
 		l    limits
@@ -155,12 +155,12 @@ func TestC_1_41_2_LimitsOnCgroupV2(t *testing.T) {
 	}
 }
 
-// TestC_1_41_2_WeightOfShares: both ends, and the kernel's defaults' place.
+// TestC_1_41_2_WeightOfShares: both ends of the range, and the kernel's defaults.
 func TestC_1_41_2_WeightOfShares(t *testing.T) {
 	for shares, w := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 1024: 39, 262144: 10000, 1 << 40: 10000} {
 		want(t, fmt.Sprint(shares), weight(shares), w)
 	}
-	// What is read back is never taken for more than was written.
+	// The value read back is never greater than the one written.
 	dir := t.TempDir()
 	cgroups.TestMode = true
 	defer func() { cgroups.TestMode = false }()
@@ -177,7 +177,8 @@ func TestC_1_41_2_WeightOfShares(t *testing.T) {
 	}
 }
 
-// TestC_1_34_5_BeyondTakesNothingAway: nothing is lowered, and no limit is the most.
+// TestC_1_34_5_BeyondTakesNothingAway: beyond lowers no limit, and "no limit" is the
+// greatest.
 func TestC_1_34_5_BeyondTakesNothingAway(t *testing.T) {
 	for _, c := range []struct {
 		want, has limits

@@ -18,40 +18,40 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// attribute is the extended attribute that says whose a cgroup is. On a cgroup of
-// ours "trusted.nodectl.pod<uid>" says that the one of that name in it is about to
-// be made: what has that name and no mark is ours too, half made.
+// attribute is the extended attribute with a cgroup's owner. On a cgroup of ours,
+// "trusted.nodectl.pod<uid>" claims its child of that name before the child is made: a
+// child with a claim and no mark is ours too, half made.
 const attribute = "trusted.nodectl"
 
-// owner is whose a cgroup is.
+// owner is the owner of a cgroup.
 type owner int
 
 const (
-	nobodys  owner = iota // there is none
-	unmarked              // somebody's
+	nobodys  owner = iota // the cgroup does not exist
+	unmarked              // another program's
 	theirs                // another nodectl's
 	ours
 )
 
-// marks says which cgroups are ours. The mark is on the cgroup itself and goes with
-// it; where the kernel takes no such attribute, a file lists those that would carry
-// it.
+// marks knows which cgroups are ours. The mark is an attribute of the cgroup itself and
+// disappears with it; if the kernel does not support such attributes, a file lists our
+// cgroups.
 type marks struct {
 	id   string // of this node and root directory
 	file string
-	set  func(path, name string, value []byte) error // an extended attribute
+	set  func(path, name string, value []byte) error // sets an extended attribute
 
 	mu   sync.Mutex
 	list map[string]entry // by path; nil before it was read
 }
 
-// entry is a cgroup that has no attribute.
+// entry is the mark of a cgroup without an attribute.
 type entry struct {
-	Inode uint64 `json:"inode"` // 0: about to be made
+	Inode uint64 `json:"inode"` // 0: claimed, not made yet
 	Mark  string `json:"mark"`
 }
 
-// listed is the file. Cgroups end with the kernel that has them.
+// listed is the file's content. It is valid for one boot, like the cgroups.
 type listed struct {
 	Boot    string           `json:"boot"`
 	Cgroups map[string]entry `json:"cgroups"`
@@ -70,10 +70,10 @@ func newMarks(node, rootDir string) *marks {
 	}
 }
 
-// value is the mark of a cgroup whose pod asks for so much CPU time.
+// value is the mark of a cgroup whose pod requests milli CPU.
 func (m *marks) value(milli int64) string { return m.id + " " + strconv.FormatInt(milli, 10) }
 
-// read reports whose mark a value is, and what its pod asks for.
+// read returns the owner in a value, and its pod's CPU request.
 func (m *marks) read(value string) (owner, int64) {
 	rest, ok := strings.CutPrefix(value, m.id+" ")
 	if !ok {
@@ -83,7 +83,7 @@ func (m *marks) read(value string) (owner, int64) {
 	return ours, milli
 }
 
-// owner reports whose the cgroup in dir is, and what its pod asks for.
+// owner returns the owner of the cgroup in dir, and its pod's CPU request.
 func (m *marks) owner(dir string) (owner, int64, error) {
 	value, err := attributeOf(dir, attribute)
 	switch {
@@ -119,8 +119,8 @@ func (m *marks) owner(dir string) (owner, int64, error) {
 	return unmarked, 0, nil
 }
 
-// claim writes down, before they are made, that cgroups in cgroups of ours are
-// about to be. Of one elsewhere nothing is said: nobody else's cgroup is changed.
+// claim records cgroups before they are made, on their parents. It skips parents that are
+// not ours: the cgroups of other programs are never changed.
 func (m *marks) claim(dirs []string, milli int64) error {
 	var in []string
 	for _, dir := range dirs {
@@ -137,26 +137,26 @@ func (m *marks) claim(dirs []string, milli int64) error {
 	}, func(string) entry { return entry{Mark: m.value(milli)} })
 }
 
-// mark marks cgroups that are there.
+// mark marks existing cgroups.
 func (m *marks) mark(dirs []string, milli int64) error {
 	err := m.write(dirs, func(dir string) error {
 		return m.set(dir, attribute, []byte(m.value(milli)))
 	}, func(dir string) entry {
 		var s unix.Stat_t
-		_ = unix.Lstat(dir, &s) // one that has gone meanwhile is nobody's
+		_ = unix.Lstat(dir, &s) // it may have been removed meanwhile
 		return entry{Inode: s.Ino, Mark: m.value(milli)}
 	})
 	if err != nil {
 		return err
 	}
 	for _, dir := range dirs {
-		_ = unix.Lremovexattr(filepath.Dir(dir), claimOf(dir)) // most were never claimed
+		_ = unix.Lremovexattr(filepath.Dir(dir), claimOf(dir)) // most have no claim
 	}
 	return nil
 }
 
-// write sets an attribute for each of dirs; those for which the kernel takes none
-// are listed.
+// write sets an attribute for each of dirs; if the kernel does not support it, the file
+// lists them.
 func (m *marks) write(dirs []string, set func(dir string) error, e func(dir string) entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,7 +181,7 @@ func (m *marks) write(dirs []string, set func(dir string) error, e func(dir stri
 	return m.save()
 }
 
-// forget drops what is known of cgroups that are gone.
+// forget drops the entries of removed cgroups.
 func (m *marks) forget(dirs []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,7 +199,7 @@ func (m *marks) forget(dirs []string) error {
 	return m.save()
 }
 
-// settle drops claims in dir that nothing came of.
+// settle removes claims in dir whose cgroups were never made.
 func (m *marks) settle(dir string) {
 	size, err := unix.Llistxattr(dir, nil)
 	if err != nil || size == 0 {
@@ -224,7 +224,7 @@ func (m *marks) settle(dir string) {
 	}
 }
 
-// load reads the file once; mu is held. One of another boot says nothing.
+// load reads the file once; the caller holds mu. It ignores a file of another boot.
 func (m *marks) load() error {
 	if m.list != nil {
 		return nil
@@ -248,7 +248,8 @@ func (m *marks) load() error {
 	return nil
 }
 
-// save replaces the file; mu is held. It need not outlive the machine.
+// save replaces the file; the caller holds mu. It is not synced, as it is valid for one
+// boot.
 func (m *marks) save() error {
 	data, err := json.Marshal(listed{bootID(), m.list})
 	if err != nil {
@@ -274,13 +275,13 @@ func attributeOf(path, name string) (string, error) {
 	return string(value[:n]), nil
 }
 
-// missing reports whether the cgroup is there, without the attribute.
+// missing reports whether the error says that the cgroup exists without the attribute.
 func missing(err error) bool {
 	return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ERANGE) || refused(err)
 }
 
-// refused reports whether the kernel does not take such attributes here, or not
-// from this process.
+// refused reports whether the kernel does not support such attributes here, or not for this
+// process.
 func refused(err error) bool {
 	return errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }

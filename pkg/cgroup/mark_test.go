@@ -39,8 +39,8 @@ func mkdir(t *testing.T, root, name string) {
 	}
 }
 
-// TestF34_EveryCgroupIsMarked: with the node, and an identity of the root directory;
-// nothing of how it was made is left on the tiers.
+// TestF34_EveryCgroupIsMarked: the mark has the node, and an identity of the root
+// directory; the tiers keep no claims.
 func TestF34_EveryCgroupIsMarked(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", guaranteed))
@@ -59,7 +59,7 @@ func TestF34_EveryCgroupIsMarked(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(g.cfg.RootDir, "cgroups.json")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a list was written: %v", err)
 	}
-	// Reached by a link, a root directory is the same one.
+	// A root directory that is reached by a link has the same identity.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(g.cfg.RootDir, link); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestF34_EveryCgroupIsMarked(t *testing.T) {
 	want(t, "through a link", New(c).marks.id, g.marks.id)
 }
 
-// TestF34_AnotherAgentsCgroups: its tree is refused, and its pods are safe.
+// TestF34_AnotherAgentsCgroups: its tree is refused, and its pods are not changed.
 func TestF34_AnotherAgentsCgroups(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", burstablePod))
@@ -100,7 +100,8 @@ func TestF34_AnotherAgentsCgroups(t *testing.T) {
 	}
 }
 
-// TestF34_EmptyTreeIsTakenOver: what a kubelet left behind, with a line in the log.
+// TestF34_EmptyTreeIsTakenOver: an empty tree that a kubelet left is used, with a line in
+// the log.
 func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 	var log strings.Builder
 	g := cgroupsOf(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -125,7 +126,8 @@ func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 	want(t, "left: the root is somebody else's", names(t, g.cfg.Root), []string{""})
 }
 
-// TestF34_UsedTreeIsNotTakenOver: a process, or a group that is no tier.
+// TestF34_UsedTreeIsNotTakenOver: a tree with a process, or with a cgroup that is no tier,
+// is not used.
 func TestF34_UsedTreeIsNotTakenOver(t *testing.T) {
 	for what, use := range map[string]func(t *testing.T, root string){
 		"a process in kubepods": func(t *testing.T, root string) {
@@ -162,8 +164,8 @@ func TestF34_UsedTreeIsNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestF34_ForeignPodBesideOurs: a pod's cgroup that somebody else made in our tree
-// is left alone, also where it has the name of a pod of ours.
+// TestF34_ForeignPodBesideOurs: a pod's cgroup that another program made in our tree is not
+// changed, even if it has the name of a pod of ours.
 func TestF34_ForeignPodBesideOurs(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", burstablePod))
@@ -190,14 +192,14 @@ func TestF34_ForeignPodBesideOurs(t *testing.T) {
 	want(t, "left", names(t, g.cfg.Root), []string{"", "/kubepods", "/kubepods/burstable", "/kubepods/burstable/podb", "/kubepods/burstable/podb/container", "/kubepods/podc"})
 }
 
-// bare is an agent on a kernel that takes no such attributes.
+// bare is an agent on a kernel without support for such attributes.
 func bare(g *Cgroups) *Cgroups {
 	g.marks.set = func(string, string, []byte) error { return unix.ENOTSUP }
 	return g
 }
 
-// TestF34_WithoutAttributesAListMarks: the same answers from a file of our own,
-// which nobody else reads.
+// TestF34_WithoutAttributesAListMarks: the same results with a file of our own, which no
+// other agent reads.
 func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	g := bare(cgroupsOf(t))
 	a := shape(t, "a", burstablePod)
@@ -222,7 +224,7 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	if err := g.Take("a"); err != nil {
 		t.Fatal(err)
 	}
-	// One of the same name that somebody else made later is not ours.
+	// A cgroup of the same name that another program made later is not ours.
 	mkdir(t, g.cfg.Root, "kubepods/burstable/poda")
 	var foreign *ForeignError
 	if _, err := g.Put(a); !errors.As(err, &foreign) {
@@ -236,7 +238,7 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mkdir(t, g.cfg.Root, "kubepods/burstable/podb") // in the place of one that was listed
+	mkdir(t, g.cfg.Root, "kubepods/burstable/podb") // in place of a listed one
 	removed, err := bare(again(g)).Sweep(nil)
 	want(t, "swept", removed, []string{})
 	want(t, "sweep", err, nil)
@@ -267,8 +269,8 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	}
 }
 
-// TestF34_NothingIsWrittenElsewhere: neither on a cgroup root that somebody else
-// made, nor of what another agent is about to make.
+// TestF34_NothingIsWrittenElsewhere: no attribute is set on a cgroup root that another
+// program made, and no claim for another agent's cgroups.
 func TestF34_NothingIsWrittenElsewhere(t *testing.T) {
 	g := cgroupsOf(t)
 	mkdir(t, g.cfg.Root, ".")

@@ -19,19 +19,18 @@ const (
 	sliceSuffix = ".slice"
 )
 
-// classes are those that pods may have.
+// classes are the QoS classes of pods.
 func classes() []v1.PodQOSClass {
 	return []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
 }
 
-// name is a cgroup by its parts, from the root of its hierarchy on.
+// name is the path of a cgroup from the root of its hierarchy, in parts.
 type name []string
 
 func (n name) below(part string) name { return append(n[:len(n):len(n)], part) }
 
-// path is the name as a driver has it, and where it is below a hierarchy. Each of
-// systemd's slices carries the names of those it is in; a dash of a part's own would
-// mean another level.
+// path is the name as a driver has it, and where it is below a hierarchy. Each of systemd's
+// slices carries the names of those it is in; a dash in a part would mean another level.
 func (n name) path(systemd bool) string {
 	if !systemd {
 		return "/" + path.Join(n...)
@@ -47,8 +46,8 @@ func (n name) path(systemd bool) string {
 	return at
 }
 
-// uidOf is the UID in the last part of a pod's path; ok is false for what is no
-// pod's. No UID has an underscore.
+// uidOf is the UID in the last part of a pod's path; ok is false for other cgroups. No UID
+// has an underscore.
 func uidOf(base string, systemd bool) (uid string, ok bool) {
 	if systemd {
 		if base, ok = strings.CutSuffix(base, sliceSuffix); !ok {
@@ -61,8 +60,7 @@ func uidOf(base string, systemd bool) (uid string, ok bool) {
 	return uid, ok && checkUID(uid) == nil
 }
 
-// A UID becomes part of a path and of a unit's name: whoever writes manifests
-// chooses it.
+// A UID comes from a manifest and becomes part of a path and of a unit's name.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,127}$`)
 
 func checkUID(uid string) error {
@@ -74,7 +72,7 @@ func checkUID(uid string) error {
 
 var partForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// parseRoot reads --cgroup-root. A slice says its parts between its dashes.
+// parseRoot parses --cgroup-root. A slice has its parts between its dashes.
 func parseRoot(root string, systemd bool) (name, error) {
 	root = path.Clean("/" + root)
 	if root == "/" || systemd && root == "/-.slice" {

@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestC_1_41_1_Names: as the kubelet names them for either driver.
+// TestC_1_41_1_Names: the kubelet's names for either driver.
 func TestC_1_41_1_Names(t *testing.T) {
 	const uid = "6ba7b810-9dad-11d1"
 	for _, c := range []struct {
@@ -52,8 +52,8 @@ func TestC_1_41_1_Names(t *testing.T) {
 	}
 }
 
-// TestUIDsThatAreNoNames: a UID is an outsider's text; no path is made of one that
-// could lead elsewhere, or to another pod's.
+// TestUIDsThatAreNoNames: a UID comes from outside; one that could lead to another
+// directory or another pod is refused.
 func TestUIDsThatAreNoNames(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, uid := range []string{"", ".", "..", "../x", "a/b", "/etc", "a_b", "a b", "a\n", "-a", "a\x00", strings.Repeat("a", 129), "ä", "a.slice/b", "$(x)", "a%"} {

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pause is how often a cgroup is looked at that does not go.
+// pause is the interval between tries to remove a cgroup.
 const pause = 10 * time.Millisecond
 
-// remove removes what of a pod's cgroup is ours, and what is in it, as soon as no
-// process is. It gives up after wait.
+// remove removes the directories of a pod's cgroup that are ours, with all cgroups in them,
+// as soon as they have no processes. It gives up after wait.
 func (c *Cgroups) remove(t *tree, n name, wait time.Duration) error {
 	mine, err := c.owned(t, n)
 	if err != nil || len(mine) == 0 {
@@ -38,7 +38,7 @@ func (c *Cgroups) remove(t *tree, n name, wait time.Duration) error {
 	}
 }
 
-// occupiedError says that processes are left in a cgroup.
+// occupiedError says that a cgroup still has processes.
 type occupiedError struct {
 	cgroup    string
 	processes []string
@@ -48,11 +48,11 @@ func (e *occupiedError) Error() string {
 	return fmt.Sprintf("still in cgroup %s: %s", e.cgroup, strings.Join(e.processes, ", "))
 }
 
-// killRounds is how often what is in a pod's cgroup is killed: what forks meanwhile is
-// met by the next one.
+// killRounds is how often the processes of a pod's cgroup are killed: each round kills what
+// was forked during the one before.
 const killRounds = 5
 
-// killAll kills what is in the cgroups of a pod that are ours, and removes them.
+// killAll kills all processes in the pod's cgroups that are ours, and removes the cgroups.
 func (c *Cgroups) killAll(t *tree, uid string) (err error) {
 	for range killRounds {
 		for _, class := range classes() {
@@ -71,9 +71,9 @@ func (c *Cgroups) killAll(t *tree, uid string) (err error) {
 	return err
 }
 
-// kill kills what is in a cgroup and below it: with cgroup v2 the kernel does, at once;
-// else one after the other. A number that has become another process's is not hit: it
-// is looked for in the cgroup again while it is held.
+// kill kills the processes in a cgroup and below it. On cgroup v2 the kernel kills them at
+// once; else kill does, one by one. It opens a pidfd first and checks that the cgroup still
+// has the process ID, so that a reused ID is not hit.
 func kill(dir string) {
 	if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
 		return
@@ -98,7 +98,7 @@ func kill(dir string) {
 	}
 }
 
-// owned returns those directories of a cgroup that are ours.
+// owned returns the directories of a cgroup that are ours.
 func (c *Cgroups) owned(t *tree, n name) (mine []string, err error) {
 	for _, dir := range t.host.dirs(n.path(t.systemd)) {
 		o, _, err := c.marks.owner(dir)
@@ -112,8 +112,8 @@ func (c *Cgroups) owned(t *tree, n name) (mine []string, err error) {
 	return mine, nil
 }
 
-// destroy removes directories of a cgroup that nothing runs in, all or, while
-// something does, none: systemd would end it, and half a cgroup limits nothing.
+// destroy removes directories of a cgroup, if no process runs in any of them. It removes
+// none otherwise: systemd would end the processes, and half a cgroup limits nothing.
 func (c *Cgroups) destroy(t *tree, n name, dirs []string) error {
 	if left, err := processes(dirs); err != nil || len(left) > 0 {
 		return errors.Join(errors.New("it is not empty"), err)
@@ -132,7 +132,7 @@ func (c *Cgroups) destroy(t *tree, n name, dirs []string) error {
 	return failed
 }
 
-// removeTree removes a directory of cgroups and all below it.
+// removeTree removes a cgroup's directory and all below it.
 func removeTree(dir string) error {
 	err := unix.Rmdir(dir)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -160,8 +160,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// prune removes what is above pods when the last one has gone, as far as it is ours
-// and empty; mu is held. What stays does no harm, and the next Put finds it.
+// prune removes the cgroups above pods after the last one, as far as they are ours and
+// empty; the caller holds mu. A cgroup that stays does no harm, and the next Put uses it.
 func (c *Cgroups) prune(t *tree) {
 	if len(t.pods) > 0 {
 		return
@@ -172,24 +172,24 @@ func (c *Cgroups) prune(t *tree) {
 			continue
 		}
 		if err := c.destroy(t, n, mine); err == nil {
-			_ = c.marks.forget(mine) // what is listed and gone is nobody's
+			_ = c.marks.forget(mine) // drops entries of removed ones
 		}
 	}
 	t.limited, t.shared = false, -1
 }
 
-// occupied reports whether a cgroup has others in it.
+// occupied reports whether a cgroup has children.
 func occupied(dir string) bool {
 	children, err := os.ReadDir(dir)
 	return err != nil || slices.ContainsFunc(children, fs.DirEntry.IsDir)
 }
 
-// processes names those in cgroups and in all below them, "12 (sh)".
+// processes names the processes in cgroups and in all below them, "12 (sh)".
 func processes(dirs []string) (all []string, err error) {
 	seen := map[int]bool{}
 	for _, dir := range dirs {
 		pids, failed := cgroups.GetAllPids(dir)
-		if failed != nil && !errors.Is(failed, fs.ErrNotExist) && !errors.Is(failed, unix.ENODEV) { // it has not gone
+		if failed != nil && !errors.Is(failed, fs.ErrNotExist) && !errors.Is(failed, unix.ENODEV) { // it exists
 			err = errors.Join(err, failed)
 		}
 		for _, pid := range pids {

@@ -14,21 +14,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// tree is what one driver has below the cgroup root.
+// tree is the cgroups of one driver below the cgroup root.
 type tree struct {
 	host    *host
 	systemd bool
 	root    name              // above kubepods
-	pods    map[string]member // those of ours, by UID
-	limited bool              // kubepods was given its limits
-	shared  int64             // milli CPUs that the burstable tier was given shares for; -1: none
+	pods    map[string]member // the ones of ours, by UID
+	limited bool              // kubepods has its limits
+	shared  int64             // milli CPUs of the burstable tier's shares; -1: not set
 }
 
-// member is what its tier has to know of a pod.
+// member is a pod's part in its tier.
 type member struct {
 	class v1.PodQOSClass
-	milli int64 // CPU time it asks for
-	known bool  // this agent has put it there; else one before
+	milli int64 // CPU request
+	known bool  // this agent has put it, not a previous one
 }
 
 func memberOf(p *v1.Pod) member { return member{pod.QOS(&p.Spec), milliRequest(p), true} }
@@ -45,7 +45,7 @@ func (t *tree) tier(class v1.PodQOSClass) name {
 	return t.all()
 }
 
-// upper returns all that is above pods, from the top on.
+// upper returns all cgroups above pods, from the top down.
 func (t *tree) upper() (all []name) {
 	for i := range t.root {
 		all = append(all, t.root[:i+1])
@@ -64,7 +64,8 @@ func (t *tree) pod(class v1.PodQOSClass, uid string) name {
 	return t.tier(class).below(podPrefix + uid)
 }
 
-// tree returns the tree of a driver, read from the kernel once; mu is held.
+// tree returns the tree of a driver, which it reads from the kernel once; the caller holds
+// mu.
 func (c *Cgroups) tree(systemd bool) (*tree, error) {
 	if t := c.trees[systemd]; t != nil {
 		return t, nil
@@ -89,7 +90,7 @@ func (c *Cgroups) tree(systemd bool) (*tree, error) {
 	return t, nil
 }
 
-// look notes the pods of ours in one directory of a tier.
+// look adds our pods in one directory of a tier.
 func (c *Cgroups) look(t *tree, class v1.PodQOSClass, dir string) error {
 	children, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,8 +115,8 @@ func (c *Cgroups) look(t *tree, class v1.PodQOSClass, dir string) error {
 	return nil
 }
 
-// enter puts a pod on its tier, after all that is above it: from here on nobody
-// takes that away. undo is for a pod that could not be made.
+// enter adds a pod to its tier, and makes all cgroups above it: from here on they are not
+// pruned. undo is for a pod that could not be made.
 func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +128,7 @@ func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) 
 		if t.pods[uid] = was; !known {
 			delete(t.pods, uid)
 		}
-		_ = c.share(t) // the next pod's to mend
+		_ = c.share(t) // the next pod corrects it
 		c.prune(t)
 	}
 	t.pods[uid] = m
@@ -142,7 +143,7 @@ func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) 
 	}, nil
 }
 
-// leave removes a pod from all tiers, and its tier's share.
+// leave removes a pod's cgroups from all tiers, and its part from the tier's shares.
 func (c *Cgroups) leave(t *tree, uid string, wait time.Duration) error {
 	if err := c.removeAll(t, uid, wait); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (c *Cgroups) removeAll(t *tree, uid string, wait time.Duration) error {
 	return nil
 }
 
-// drop forgets a pod whose cgroups have gone; mu is held.
+// drop forgets a pod whose cgroups are removed; the caller holds mu.
 func (c *Cgroups) drop(t *tree, uid string) error {
 	if _, ok := t.pods[uid]; !ok {
 		return nil
@@ -174,7 +175,7 @@ func (c *Cgroups) drop(t *tree, uid string) error {
 	return c.share(t)
 }
 
-// above makes what the pods are in, where it is not there and ours; mu is held.
+// above makes the cgroups above pods that are missing; the caller holds mu.
 func (c *Cgroups) above(t *tree) error {
 	for i := range t.root {
 		if err := c.ancestor(t, t.root[:i+1]); err != nil {
@@ -203,9 +204,8 @@ func (c *Cgroups) above(t *tree) error {
 	return nil
 }
 
-// limit gives all pods together what the node has for them. They may use more
-// memory now than that: then it is tried again with the next pod, as nobody's start
-// depends on it.
+// limit sets the limits of all pods together. If they use more memory already, the next
+// pod's Put tries again, because no start depends on it.
 func (c *Cgroups) limit(t *tree) {
 	l := ofNode(c.cfg.Limits, t.host.sizes)
 	if !t.host.pids {
@@ -218,11 +218,11 @@ func (c *Cgroups) limit(t *tree) {
 	}
 	c.cfg.Log.Warn("Pods are not limited to what is allocatable", "cgroup", t.all().path(t.systemd), "error", err)
 	l.memory = 0
-	_ = c.set(t, t.all(), l) // it was said
+	_ = c.set(t, t.all(), l) // the first error was logged
 }
 
-// share gives the burstable tier the shares that its pods ask for in all
-// (C-1.41.3); mu is held.
+// share sets the burstable tier's shares to the sum of its pods' requests (C-1.41.3); the
+// caller holds mu.
 func (c *Cgroups) share(t *tree) error {
 	var sum int64
 	for _, m := range t.pods {
@@ -240,8 +240,8 @@ func (c *Cgroups) share(t *tree) error {
 	return nil
 }
 
-// ancestor makes a part of the cgroup root that is not there. What is there is
-// left as it is.
+// ancestor makes a part of the cgroup root if it does not exist. An existing one is not
+// changed.
 func (c *Cgroups) ancestor(t *tree, n name) error {
 	var fresh []string
 	for _, dir := range t.host.dirs(n.path(t.systemd)) {
@@ -255,8 +255,8 @@ func (c *Cgroups) ancestor(t *tree, n name) error {
 	return c.create(t, n, fresh, 0)
 }
 
-// ensure makes one of the cgroups above pods, or takes it over where it is empty.
-// made says that there is something new.
+// ensure makes one of the cgroups above pods, or takes it over if it is empty. made says
+// that a directory is new.
 func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
 	fresh, alien, err := c.free(t, n)
 	if err != nil {
@@ -274,7 +274,7 @@ func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
 	return len(fresh)+len(alien) > 0, err
 }
 
-// free is sort for a cgroup above pods; one that somebody else uses is an error.
+// free is sort for a cgroup above pods; it fails if another program uses the cgroup.
 func (c *Cgroups) free(t *tree, n name) (fresh, alien []string, err error) {
 	if fresh, alien, err = c.sort(t, n); err != nil {
 		return nil, nil, err
@@ -289,7 +289,7 @@ func (c *Cgroups) free(t *tree, n name) (fresh, alien []string, err error) {
 	return fresh, alien, nil
 }
 
-// make makes or mends a pod's cgroup and sets its limits.
+// make makes or repairs a pod's cgroup and sets its limits.
 func (c *Cgroups) make(t *tree, n name, l limits, milli int64) error {
 	fresh, alien, err := c.sort(t, n)
 	if err != nil {
@@ -303,14 +303,14 @@ func (c *Cgroups) make(t *tree, n name, l limits, milli int64) error {
 			return err
 		}
 	}
-	// All of them: what was half made gets its mark, and a resize is written down.
+	// All of them: a half-made one needs its mark, and a resize changes it.
 	if err := c.marks.mark(t.host.dirs(n.path(t.systemd)), milli); err != nil {
 		return err
 	}
 	return c.set(t, n, l)
 }
 
-// sort finds out which directories of a cgroup are not there, and which are not ours.
+// sort finds the directories of a cgroup that do not exist, and those that are not ours.
 func (c *Cgroups) sort(t *tree, n name) (fresh, alien []string, err error) {
 	for _, dir := range t.host.dirs(n.path(t.systemd)) {
 		o, _, err := c.marks.owner(dir)
@@ -328,7 +328,7 @@ func (c *Cgroups) sort(t *tree, n name) (fresh, alien []string, err error) {
 	return fresh, alien, nil
 }
 
-// used says what is in a cgroup above pods beside the tiers; "" where it is empty.
+// used names the contents of a cgroup above pods beside the tiers; "" if it is empty.
 func (c *Cgroups) used(t *tree, dir string) (string, error) {
 	if left, err := processes([]string{dir}); err != nil {
 		return "", err
@@ -357,7 +357,7 @@ func (c *Cgroups) used(t *tree, dir string) (string, error) {
 	return "", nil
 }
 
-// create makes a cgroup in all hierarchies, and marks what of it is fresh.
+// create makes a cgroup in all hierarchies, and marks its new directories.
 func (c *Cgroups) create(t *tree, n name, fresh []string, milli int64) error {
 	if err := c.marks.claim(fresh, milli); err != nil {
 		return err
@@ -366,12 +366,12 @@ func (c *Cgroups) create(t *tree, n name, fresh []string, milli int64) error {
 	if err != nil {
 		return err
 	}
-	if err := m.Apply(-1); err != nil { // nobody is put into it
+	if err := m.Apply(-1); err != nil { // -1: adds no process
 		return fmt.Errorf("make cgroup %s: %w", n.path(t.systemd), err)
 	}
 	for _, dir := range fresh {
-		// Where there is nothing to set the library makes none, the runtime would, and
-		// it would not be ours.
+		// The library makes no directory without a setting; the runtime would make it
+		// later, without our mark.
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// PlaceOf returns where the cgroup of a pod is, by its class and UID alone: it may
-// not be there (a pod of an agent before). ok is false where no pod can have one.
-// It touches nothing.
+// PlaceOf returns the path of a pod's cgroup, by its class and UID only: the cgroup may not
+// exist (a pod of an earlier agent). ok is false if no pod can have one. It changes
+// nothing.
 func (c *Cgroups) PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool) {
 	if checkUID(string(p.UID)) != nil {
 		return pod.Cgroup{}, false
@@ -18,13 +18,13 @@ func (c *Cgroups) PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool) {
 	return c.placeAt(func(t *tree) name { return t.pod(pod.QOS(&p.Spec), string(p.UID)) })
 }
 
-// PlaceOfAll returns where the cgroup of all pods is. ok is false where pods have no
+// PlaceOfAll returns the path of the cgroup of all pods. ok is false if pods have no
 // cgroups.
 func (c *Cgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return c.placeAt((*tree).all) }
 
 func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
 	known := c.driver.Load()
-	if known == nil { // nothing was put yet; a runtime that hangs is not asked for each pod
+	if known == nil { // not known from a Put; asked once, as a runtime may hang
 		isSystemd, err := c.cfg.Driver(context.Background())
 		if err != nil {
 			return pod.Cgroup{}, false
@@ -45,8 +45,8 @@ func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
 	return h.at(at), true
 }
 
-// PlaceOfHost returns where the cgroup of this machine is: the roots of its
-// hierarchies. ok is false on a machine without cgroups.
+// PlaceOfHost returns the roots of this machine's hierarchies. ok is false on a machine
+// without cgroups.
 func (c *Cgroups) PlaceOfHost() (at pod.Cgroup, ok bool) {
 	h, err := c.host()
 	if err != nil {
@@ -55,8 +55,7 @@ func (c *Cgroups) PlaceOfHost() (at pod.Cgroup, ok bool) {
 	return h.at("/"), true
 }
 
-// at leaves out the hierarchy of cgroup v2 where it only names: nothing is counted
-// there.
+// at leaves out the hierarchy of cgroup v2 if it has no controllers: it has no usage data.
 func (h *host) at(path string) pod.Cgroup {
 	c := pod.Cgroup{Path: path, Dirs: h.paths(path)}
 	if !h.unified {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestC_1_41_1_PlaceIsWherePutPutsIt, in each hierarchy that counts, and nothing is
-// made by asking.
+// TestC_1_41_1_PlaceIsWherePutPutsIt: the path is the same in each hierarchy with usage
+// data, and the call makes no cgroup.
 func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, spec := range []string{guaranteed, burstablePod, bestEffortPod} {
@@ -61,11 +61,11 @@ func TestNoPlaceOfANameThatIsNone(t *testing.T) {
 	}
 }
 
-// TestF22_PlacesDoNotAskAgain: a runtime that hangs would be asked once a pod, and
-// every answer is a deadline.
+// TestF22_PlacesDoNotAskAgain: a runtime that hangs would be called once per pod, and each
+// call takes a deadline.
 func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 	asked := 0
-	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // nothing is made
+	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // no Put
 	for range 3 {
 		if _, ok := g.PlaceOf(shape(t, "a", bestEffortPod).Pod); !ok {
 			t.Error("no place")
@@ -76,9 +76,9 @@ func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 	}
 }
 
-// TestC_1_41_1_PlaceOfSlices: as the systemd driver names them.
+// TestC_1_41_1_PlaceOfSlices: the names of the systemd driver.
 func TestC_1_41_1_PlaceOfSlices(t *testing.T) {
-	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // nothing is made
+	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // no Put
 	at, ok := g.PlaceOf(shape(t, "a-b", burstablePod).Pod)
 	if want := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice"; !ok || at.Path != want {
 		t.Errorf("%+v, want %s", at, want)

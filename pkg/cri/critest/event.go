@@ -23,7 +23,7 @@ type heldEvent struct {
 // subscriber is one open GetContainerEvents call.
 type subscriber struct {
 	queue []*runtimeapi.ContainerEventResponse // guarded by Runtime.mu
-	wake  chan struct{}                        // cap 1: publishers send, the stream receives; full means a signal is pending
+	wake  chan struct{}                        // cap 1: publishers send, the stream receives; full: one is pending
 }
 
 // publish sends an event to every subscriber, or holds it for the first one to come. The

@@ -29,7 +29,7 @@ type Fault struct {
 
 	Delay     time.Duration // before anything else
 	Late      bool          // RunPodSandbox: it is done after Delay though its call has ended
-	Hang      bool          // no answer until the caller leaves or the fault is lifted; then the call continues
+	Hang      bool          // no answer until the caller leaves or a lift; then it goes on
 	Err       error         // the answer, without effect
 	DropReply bool          // the call takes effect, and the answer is lost: Unavailable
 	Repeat    bool          // the call takes effect twice, or the event is sent twice

@@ -29,7 +29,7 @@ func each[A any](all []*A, send func(*A) error) error {
 }
 
 func (rt *Runtime) sandboxPieces(ctx context.Context, q *runtimeapi.StreamPodSandboxesRequest) (all []*runtimeapi.StreamPodSandboxesResponse) {
-	a, _ := rt.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.GetFilter()}) // it never fails
+	a, _ := rt.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: q.GetFilter()}) // no errors
 	for _, b := range a.GetItems() {
 		all = append(all, &runtimeapi.StreamPodSandboxesResponse{PodSandboxes: []*runtimeapi.PodSandbox{b}})
 	}
@@ -37,7 +37,7 @@ func (rt *Runtime) sandboxPieces(ctx context.Context, q *runtimeapi.StreamPodSan
 }
 
 func (rt *Runtime) containerPieces(ctx context.Context, q *runtimeapi.StreamContainersRequest) (all []*runtimeapi.StreamContainersResponse) {
-	a, _ := rt.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.GetFilter()}) // it never fails
+	a, _ := rt.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: q.GetFilter()}) // no errors
 	for _, c := range a.GetContainers() {
 		all = append(all, &runtimeapi.StreamContainersResponse{Containers: []*runtimeapi.Container{c}})
 	}

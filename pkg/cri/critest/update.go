@@ -21,7 +21,7 @@ func (rt *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upd
 		return nil, status.Errorf(codes.Unknown, "failed to update resources: container %q is in removing or exited state", c.id)
 	}
 	now, next := c.limits(), q.GetLinux()
-	if limit := next.GetMemoryLimitInBytes(); limit > 0 && uint64(limit) < c.memory { // as the kernel does on cgroup v1
+	if limit := next.GetMemoryLimitInBytes(); limit > 0 && uint64(limit) < c.memory { // as cgroup v1
 		return nil, status.Errorf(codes.Unknown, "failed to update resources: failed to write \"%d\" to memory.limit_in_bytes: device or resource busy", limit)
 	}
 	for _, n := range []struct {
