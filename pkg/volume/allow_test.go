@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// below allows what lies below a directory, as written and with links followed.
+// below allows paths below a directory, as written and with links followed.
 func below(dir string) func(*pod.Spec, string, *v1.HostPathVolumeSource, bool) error {
 	return func(_ *pod.Spec, _ string, at *v1.HostPathVolumeSource, _ bool) error {
 		if at.Path != dir && !strings.HasPrefix(at.Path, dir+"/") {
@@ -28,8 +28,8 @@ func below(dir string) func(*pod.Spec, string, *v1.HostPathVolumeSource, bool) e
 	}
 }
 
-// What a claim of an API server is bound to is judged when it is mounted: as the volume
-// names it, and with its links followed.
+// The target of an API server's claim is checked when it is mounted: as the volume names
+// it, and with its links followed.
 func TestPut_ClaimBoundOutsideTheAllowedPaths_IsNotMounted(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -59,8 +59,8 @@ func TestPut_ClaimBoundOutsideTheAllowedPaths_IsNotMounted(t *testing.T) {
 	}
 }
 
-// A container of a pod that runs on is not given a claim that is not allowed any more:
-// what the mount shows is remembered, so that no server has to be asked.
+// A container of a running pod does not get a claim that is no longer allowed. The mark has
+// the claim's target, so that no server has to be asked.
 func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	reachable = false
 	c.Allow = below(dir)
 	p.Volumes = volume.New(c)
-	p.put(t, s, 1) // as the next agent does when something of the pod has changed
+	p.put(t, s, 1) // as the next agent does after a change of the pod
 	if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 		t.Errorf("allowed, with the server away: %v", err)
 	}
@@ -94,8 +94,8 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	}
 }
 
-// A host path is judged when it is put in place, whatever judged the manifest before, and
-// a link in it leads nowhere that is not allowed. Nothing is made there.
+// A host path is checked by Put, even if the manifest was checked before. A link in it must
+// not lead to a path that is not allowed. Nothing is made there.
 func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -130,8 +130,8 @@ func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
 	}
 }
 
-// A host path is judged for each container: one that writes above it can have put a link
-// there since Put, and the policy can be a new one.
+// A host path is checked for each container: a container that writes above it can have put
+// a link there since Put, and the policy can have changed.
 func TestMounts_HostPathChangedAfterPut_IsJudgedAgain(t *testing.T) {
 	needRoot(t)
 	for _, part := range []string{"", "part"} {
@@ -167,9 +167,9 @@ func TestMounts_HostPathChangedAfterPut_IsJudgedAgain(t *testing.T) {
 	}
 }
 
-// A Secret comes late, so that the first Put of a pod with a claim fails. What the claim
-// shows is known all the same: no server is asked for it again, and a policy that forbids
-// it holds.
+// A Secret comes late, so the first Put of a pod with a claim fails. The claim's target is
+// recorded all the same: the server is not asked again, and a policy that forbids the
+// target applies.
 func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -207,8 +207,8 @@ func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	}
 }
 
-// A Put that mounted a claim fails while it gives the claim to the pod's group, at the first
-// start of the machine or a later one. The next one changes the group.
+// A Put that mounted a claim fails while it changes the group of the claim's files, at the
+// first start of the machine or a later one. The next Put changes the group.
 func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -237,7 +237,7 @@ func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
 		if err != nil || info.Sys().(*syscall.Stat_t).Gid != 77 {
 			t.Errorf("%s start: %v %v, want the pod's group", start, info, err)
 		}
-		// The machine starts again, and another program has changed the group meanwhile.
+		// The machine restarts, and another program has changed the group meanwhile.
 		unmountAll(t, p.root)
 		mark := filepath.Join(p.instance(1), "ready")
 		text, err := os.ReadFile(mark)

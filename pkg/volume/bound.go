@@ -15,13 +15,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// dirBound is where volumes lie that a claim of an API server is bound to.
+// dirBound is the directory of volumes that an API server's claims are bound to.
 const dirBound = "kubernetes.io~local-volume"
 
-// bound is a claim of an API server: a directory of this node that somebody has made a
-// PersistentVolume of, as hostPath or local volume. It is mounted under the instance,
-// so that what a container sees never changes while it runs, and nothing in it is
-// ever removed.
+// bound is a claim of an API server: a directory of this node with a PersistentVolume of
+// type hostPath or local. It is mounted under the instance, so that a running container
+// always sees the same directory. Its contents are never removed.
 type bound struct {
 	claim    string
 	readOnly bool
@@ -33,8 +32,8 @@ func (b bound) traits() traits {
 
 func (bound) path(own string) string { return own }
 
-// put asks what the claim is bound to and mounts that. What is mounted already stays,
-// whatever the server says or does not say.
+// put gets the claim's target from the API server and mounts it. An existing mount stays,
+// whatever the server answers.
 func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if s.cfg.Claim == nil {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
@@ -43,7 +42,7 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 		if s.again || s.bound[p.Name] != nil { // an earlier Put may have failed after this
 			return nil
 		}
-		// No container uses it yet, and the mark does not say what it shows.
+		// No container uses the mount yet, and the mark does not say what it shows.
 		if err := unmount(p.path); err != nil {
 			return err
 		}
@@ -64,7 +63,7 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if err != nil {
 		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
 	}
-	// What is open is what is mounted, whatever the links lead to by now.
+	// Mount the open file, because links on the path may have changed.
 	shown := &v1.HostPathVolumeSource{Path: real, Type: from.Type}
 	if s.cfg.Allow != nil {
 		if err := s.cfg.Allow(s.want, p.Name, shown, true); err != nil {
@@ -74,7 +73,8 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if err := bind(source, p.path); err != nil {
 		return err
 	}
-	// What stays mounted has the group: the next Put begins a change again that is cut short.
+	// A mount that stays has the group: after an error it is unmounted, and the next Put
+	// starts again.
 	if err := b.setGroup(ctx, p, s); err != nil {
 		return errors.Join(err, unmount(p.path))
 	}
@@ -85,7 +85,7 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	return nil
 }
 
-// setGroup gives what the claim holds to the pod's group.
+// setGroup changes the group of the claim's files to the pod's.
 func (b bound) setGroup(ctx context.Context, p placed, s *setting) error {
 	if b.readOnly {
 		return nil
@@ -102,10 +102,10 @@ func (b bound) setGroup(ctx context.Context, p placed, s *setting) error {
 	return err
 }
 
-// allowedNow says why what a volume shows must not be given to a container. It asks for
+// allowedNow returns an error if a container must not get a volume's path. It checks for
 // every container: after Put, a container that writes above a host path can have put a link
-// there, and the policy can have changed. An agent before this one may not have written
-// down what a claim shows: then the API server says it.
+// there, and the policy can have changed. If the mark of an older agent has no target for a
+// claim, it asks the API server.
 func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p placed) error {
 	if v.cfg.Allow == nil {
 		return nil
@@ -133,10 +133,10 @@ func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p 
 	return v.allowed(want, p.Name, from)
 }
 
-// claimPatience is how long a container waits for what its claim is bound to.
+// claimPatience is how long a container waits for the target of its claim.
 const claimPatience = 10 * time.Second
 
-// boundAt reports whether something is mounted on path itself.
+// boundAt reports whether path itself is a mount point.
 func boundAt(path string) bool {
 	whole, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {

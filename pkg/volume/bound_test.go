@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// A claim of an API server shows the directory that its volume names, and only its
-// mount goes with the pod. While the server is silent what is in place stays.
+// A claim of an API server shows the directory of its volume, and only its mount is removed
+// with the pod. While the server does not answer, existing mounts stay.
 func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	claimsDir = "volumes"    // under the agent's directory
-	claimData = "data"       // what containers see of a claim
-	claimFile = "claim.json" // what a claim is, beside it
+	claimsDir = "volumes"    // below the agent's directory
+	claimData = "data"       // the directory that containers see
+	claimFile = "claim.json" // the claim's data, beside it
 )
 
-// Claim is a directory of this node that a PersistentVolumeClaim is bound to. It
-// lies in <root>/volumes/<namespace>/<name>, outlives every pod, and is removed by
-// RemoveClaim only.
+// Claim is a directory of this node that a PersistentVolumeClaim is bound to. It is
+// <root>/volumes/<namespace>/<name>, outlives every pod, and is removed by RemoveClaim
+// only.
 type Claim struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Created   time.Time `json:"created"`
-	// Dir is what containers see.
+	// Dir is the directory that containers see.
 	Dir string `json:"-"`
 }
 
-// claim is a volume that shows a claim's directory. As with the usual provisioner of
-// local paths, every user may write to it (0777) and its size is not enforced; the
-// directories above it keep the host's users out.
+// claim is a volume that shows a claim's directory. As with the usual provisioner of local
+// paths, every user may write to it (0777) and its size is not enforced; the directories
+// above it keep the host's users out.
 type claim struct {
 	dir, namespace, name string
 	readOnly             bool
@@ -47,7 +47,8 @@ func (v *Volumes) claim(namespace string, s *v1.PersistentVolumeClaimVolumeSourc
 	return claim{dir: dir, namespace: namespace, name: s.ClaimName, readOnly: s.ReadOnly}, err
 }
 
-// claimDir is where a claim lies. Both names have to be plain: a manifest gave them.
+// claimDir is the directory of a claim. Both names come from a manifest and have to be
+// single path elements.
 func claimDir(root, namespace, name string) (string, error) {
 	for _, n := range []string{namespace, name} {
 		if err := oneName(n); err != nil {
@@ -61,8 +62,8 @@ func (c claim) traits() traits { return traits{readOnly: c.readOnly, relabel: !c
 
 func (c claim) path(string) string { return filepath.Join(c.dir, claimData) }
 
-// put makes the claim's directory at its first use. The group of what it holds is
-// changed once an instance.
+// put makes the claim's directory at its first use. It changes the group of the files once
+// per instance.
 func (c claim) put(ctx context.Context, p placed, s *setting) error {
 	if s.want.Data.Claim(c.name) == nil {
 		return fmt.Errorf("persistentvolumeclaim %q not found", c.name)
@@ -79,7 +80,7 @@ func (c claim) put(ctx context.Context, p placed, s *setting) error {
 	}
 	err := setGroup(ctx, p.path, s.group(), policy, false)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
-		// A file system without owners, or one of another machine: as it is, as with the
+		// On a file system without owners, or a remote one, the group stays, as in the
 		// kubelet.
 		s.log.Warn("Group of claim not changed", "claim", c.namespace+"/"+c.name, "error", err)
 		return nil
@@ -87,8 +88,8 @@ func (c claim) put(ctx context.Context, p placed, s *setting) error {
 	return err
 }
 
-// make makes the claim's directory, and what says whose it is, where they are missing.
-// Many pods may do so at once: one of them makes what all of them mount.
+// make makes the claim's directory and its file if they are missing. Many pods may do so at
+// once: all mount the same directory.
 func (c claim) make(v *Volumes, path string) error {
 	v.claims.Lock()
 	defer v.claims.Unlock()
@@ -110,20 +111,20 @@ func (c claim) make(v *Volumes, path string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	next := path + ".new" // an end on the way leaves none with another mode
+	next := path + ".new" // renamed at the end, so that no directory has another mode
 	if _, err := makeVolume(next, false); err != nil {
 		return err
 	}
 	return os.Rename(next, path)
 }
 
-// replaceFile replaces a file, 0600: a reader finds it whole or not at all.
+// replaceFile replaces a file, 0600: readers see the old or the new file, never a part.
 func replaceFile(path string, text []byte) error {
 	return atomicfile.Write(path, text, atomicfile.Options{Temp: ".new"})
 }
 
-// Claims returns the claims that lie under the agent's directory, in order of
-// namespace and name. One whose file is lost has no time of creation.
+// Claims returns the claims below the agent's directory, ordered by namespace and name. One
+// without a readable file has no time of creation.
 func Claims(root string) ([]Claim, error) {
 	base := filepath.Join(root, claimsDir)
 	namespaces, err := os.ReadDir(base)
@@ -146,7 +147,7 @@ func Claims(root string) ([]Claim, error) {
 			dir := filepath.Join(base, namespace.Name(), e.Name())
 			var c Claim
 			if text, err := os.ReadFile(filepath.Join(dir, claimFile)); err == nil {
-				_ = json.Unmarshal(text, &c) // what is not readable has no time
+				_ = json.Unmarshal(text, &c) // an unreadable file leaves no time
 			}
 			c.Namespace, c.Name, c.Dir = namespace.Name(), e.Name(), filepath.Join(dir, claimData)
 			all = append(all, c)
@@ -155,12 +156,12 @@ func Claims(root string) ([]Claim, error) {
 	return all, nil
 }
 
-// ErrNoClaim says that there is no such claim.
+// ErrNoClaim says that the claim does not exist.
 var ErrNoClaim = errors.New("there is no such claim")
 
-// RemoveClaim removes a claim and all that it holds. The caller has seen to it that
-// no pod uses it. Nothing is removed while something is mounted beneath: the error
-// wraps a *MountedError. The end of ctx ends it; what is half removed is still a claim.
+// RemoveClaim removes a claim and all its files. The caller has checked that no pod uses
+// it. If something is mounted below it, nothing is removed and the error wraps a
+// *MountedError. It ends with ctx; a half removed claim is still a claim.
 func RemoveClaim(ctx context.Context, root, namespace, name string) error {
 	dir, err := claimDir(root, namespace, name)
 	if err != nil {
@@ -174,14 +175,14 @@ func RemoveClaim(ctx context.Context, root, namespace, name string) error {
 			return err
 		}
 		above := filepath.Dir(dir)
-		// The data first: what is half removed is still a claim.
+		// The data first: a half removed claim is still a claim.
 		if err := removeTree(ctx, above, name, claimData); err != nil {
 			return err
 		}
 		if err := removeTree(ctx, above, name); err != nil {
 			return err
 		}
-		_ = os.Remove(above) // when it was the last one of its namespace
+		_ = os.Remove(above) // if it was the last one of its namespace
 		return nil
 	}()
 	if err != nil {

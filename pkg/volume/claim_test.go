@@ -21,7 +21,7 @@ func claimVolume(name, claim string, readOnly bool) v1.Volume {
 	return vol(name, v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly}})
 }
 
-// A claim is a directory that outlives every pod and is removed by a person only.
+// A claim is a directory that outlives every pod and that only a person removes.
 func TestClaimsOutlivePods(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)
@@ -57,7 +57,7 @@ func TestClaimsOutlivePods(t *testing.T) {
 	if _, err := p.Sweep(t.Context(), func(string) bool { return false }); err != nil || !exists(t, dir+"/data/file") || !exists(t, dir+"/data/wal") {
 		t.Errorf("the claim's files are gone (%v)", err)
 	}
-	// Another pod, another life: the same files, and modes that a container has changed.
+	// Another pod sees the same files, with modes that a container has changed.
 	if err := os.Chmod(dir+"/data", 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestClaimsOfNobody(t *testing.T) {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	// One whose file is lost is listed, and a file beside the directories is none.
+	// A claim without its file is listed, and a file beside the directories is not a claim.
 	write(t, filepath.Join(p.root, "volumes/ns/lost/data/x"), "")
 	write(t, filepath.Join(p.root, "volumes/ns/file"), "")
 	claims, err := volume.Claims(p.root)
@@ -107,8 +107,8 @@ func TestClaimsOfNobody(t *testing.T) {
 	}
 }
 
-// While something is mounted in a claim nothing of it is removed, and what its links
-// lead to never is.
+// While something is mounted in a claim nothing of it is removed. Targets of its links are
+// never removed.
 func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -137,8 +137,8 @@ func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 	}
 }
 
-// The group of a claim's files: with each new instance, or only where the claim's own
-// directory is not as it should be. Links lead nowhere else, and mounts are not entered.
+// The group of a claim's files changes with each new instance, or only if the claim's own
+// directory has another group. Links are not followed, and mounts are not entered.
 func TestC_1_37_5_FSGroupOfClaims(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -160,14 +160,14 @@ func TestC_1_37_5_FSGroupOfClaims(t *testing.T) {
 	}
 	mount(t, outside, data+"/mnt", "", unix.MS_BIND, "")
 	before := tree(t, data+"/d")
-	// The same instance again: nothing is walked.
+	// The same instance again: the files are not walked.
 	relabelled := make(uid, 2000, nil)
 	relabelled.Pod.Spec.Volumes = append(relabelled.Pod.Spec.Volumes, empty("more"))
 	p.put(t, relabelled, 1)
 	if got := tree(t, data+"/d"); fmt.Sprint(got) != fmt.Sprint(before) {
 		t.Errorf("a Put of the same instance changed %v to %v", before, got)
 	}
-	// The claim's own directory is as it should be: nothing is walked either.
+	// The claim's own directory is correct: the files are not walked either.
 	p.put(t, make("u2", 2000, ptr.To(v1.FSGroupChangeOnRootMismatch)), 1)
 	if got := tree(t, data+"/d"); fmt.Sprint(got) != fmt.Sprint(before) {
 		t.Errorf("OnRootMismatch changed %v to %v", before, got)

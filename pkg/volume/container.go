@@ -15,11 +15,11 @@ import (
 
 const etcHosts = "/etc/hosts"
 
-// Mounts returns the mounts of one container of an instance that is in place,
-// in the order of its volumeMounts, and that of its /etc/hosts where it is managed.
-// An error is a mistake in the spec, or says that a volume is no longer there, of which the
-// runtime would make an empty one, or that it shows a path of this node that it must not.
-// The end of ctx ends a question to the API server.
+// Mounts returns the mounts of one container of an instance after Put, in the order of its
+// volumeMounts, and that of its managed /etc/hosts. It fails for a mistake in the spec, and
+// for a volume that no longer exists, which the runtime would replace by an empty one. It
+// also fails for a volume that shows a forbidden path of this node. A question to the API
+// server ends with ctx.
 func (v *Volumes) Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error) {
 	want, name := r.Want, r.Container
 	dir, all, err := v.place(want, r.Sandbox.Instance)
@@ -57,7 +57,7 @@ func (v *Volumes) Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount,
 	return mounts, nil
 }
 
-// mount words the volumeMount of number i for the runtime (C-1.37.8).
+// mount returns the mount of volumeMount number i for the runtime (C-1.37.8).
 func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p placed, c *v1.Container, i int, env []v1.EnvVar) (pod.Mount, error) {
 	m := &c.VolumeMounts[i]
 	mount := pod.Mount{
@@ -102,10 +102,10 @@ func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p place
 	return mount, nil
 }
 
-// there says so when the volume is not where it was put.
+// there returns an error if the volume is not at its path.
 func (p placed) there() error {
 	if p.HostPath != nil {
-		return nil // it is the host's, and may be anything
+		return nil // it belongs to the host, and may be anything
 	}
 	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s is no longer there", p.path)
@@ -121,8 +121,7 @@ func (p placed) there() error {
 	return nil
 }
 
-// recursiveReadOnly reports whether what is mounted beneath a mount has to be
-// read-only too.
+// recursiveReadOnly reports whether the mounts below a mount have to be read-only too.
 func (v *Volumes) recursiveReadOnly(class *string, m *v1.VolumeMount) (bool, error) {
 	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return false, nil
@@ -144,8 +143,8 @@ func (v *Volumes) recursiveReadOnly(class *string, m *v1.VolumeMount) (bool, err
 	return true, nil
 }
 
-// subPathText is the part of a volume as its author wrote it: with the environment's
-// values in place it may hold what a Secret does.
+// subPathText is the subPath or subPathExpr as written: with the environment's values it
+// may contain those of a Secret.
 func subPathText(m *v1.VolumeMount) string {
 	if m.SubPathExpr != "" {
 		return fmt.Sprintf("subPathExpr %.200q", m.SubPathExpr)
@@ -153,8 +152,8 @@ func subPathText(m *v1.VolumeMount) string {
 	return fmt.Sprintf("subPath %.200q", m.SubPath)
 }
 
-// subPath is the part of a volume that is mounted, "" for all of it. Names of the
-// container's environment are put in place (C-1.37.7); each has to have a value.
+// subPath is the mounted part of a volume, "" for all of it. It expands names of the
+// container's environment (C-1.37.7); each must have a value.
 func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
 	sub := m.SubPath
 	if m.SubPathExpr != "" {
@@ -190,8 +189,8 @@ func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
 	return sub, nil
 }
 
-// unresolved returns the names in expr that have no value, or an empty one. It reads
-// expr as pod.Expand does, once: whoever writes it decides how long it is.
+// unresolved returns the names in expr that have no value, or an empty one. It parses expr
+// as pod.Expand does, in one pass, because a manifest decides its length.
 func unresolved(expr string, values map[string]string) (missing []string) {
 	for {
 		at := strings.IndexByte(expr, '$')

@@ -21,8 +21,8 @@ func (p place) request(s *pod.Spec, sandbox pod.Sandbox) pod.CreateRequest {
 	return pod.CreateRequest{Want: s, Container: "c", Sandbox: &sandbox}
 }
 
-// C-1.38.5: the pod's hosts file is made, kept up to date in place, and mounted where
-// no container has its own.
+// C-1.38.5: the pod's hosts file is made, updated in place, and mounted unless a container
+// has its own mount there.
 func TestC_1_38_5_HostsFile(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -57,7 +57,7 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 			t.Errorf("%d: %q %v, want %q", i, text, err, want)
 		}
 	}
-	// What a container wrote is replaced when another starts.
+	// The next start replaces what a container wrote.
 	write(t, path, "garbage\n")
 	if _, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.3"}})); err != nil {
 		t.Fatal(err)
@@ -105,8 +105,8 @@ func TestC_1_38_5_ContainersOwnHostsFile(t *testing.T) {
 	}
 }
 
-// A disk that takes nothing holds back only a pod whose hosts file says more than the
-// runtime's would.
+// On a full or read-only disk, only a pod whose hosts file has more than the runtime's
+// cannot start.
 func TestF13_HostsFileOnAReadOnlyDisk(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.root, 0o700); err != nil {
@@ -126,7 +126,7 @@ func TestF13_HostsFileOnAReadOnlyDisk(t *testing.T) {
 	}
 }
 
-// What each kind says of its mounts: who may write, who labels, whose users.
+// The mount options of each kind: write access, SELinux labels, user mappings.
 func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)

@@ -10,9 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// emptyDir is a directory that lives as long as its instance: it outlives the
-// containers and the agent, and a new instance gets a fresh one (C-1.37.3). In
-// memory it does not outlive the machine.
+// emptyDir is a directory that lasts as long as its instance: it outlives the containers
+// and the agent, and a new instance gets a new one (C-1.37.3). In memory it does not
+// survive a reboot.
 type emptyDir struct{ *v1.EmptyDirVolumeSource }
 
 func (e emptyDir) traits() traits {
@@ -32,12 +32,12 @@ func (e emptyDir) put(ctx context.Context, p placed, s *setting) error {
 		}
 	}
 	if !made && s.again {
-		return nil // a container may have changed the group of what it uses
+		return nil // a container may have changed the group since
 	}
 	return setGroup(ctx, p.path, s.group(), nil, false)
 }
 
-// mount mounts the file system that the medium stands for, where it is not.
+// mount mounts the medium's file system, unless it is mounted already.
 func (e emptyDir) mount(path string, s *setting) (made bool, err error) {
 	switch m := string(e.Medium); {
 	case e.Medium == v1.StorageMediumMemory:
@@ -52,9 +52,9 @@ func (e emptyDir) mount(path string, s *setting) (made bool, err error) {
 	return false, fmt.Errorf("unknown storage medium %q", e.Medium)
 }
 
-// makeVolume makes the directory of a volume for every user of every container
-// (0777, as the kubelet's); the directories above it keep the host's users out.
-// again says that a directory that is there stays as it is.
+// makeVolume makes the directory of a volume for every user of every container (0777, as in
+// the kubelet); the directories above it keep the host's users out. With again an existing
+// directory is not changed.
 func makeVolume(path string, again bool) (made bool, err error) {
 	err = os.Mkdir(path, 0o777)
 	if errors.Is(err, os.ErrExist) {
@@ -65,7 +65,7 @@ func makeVolume(path string, again bool) (made bool, err error) {
 		case !info.IsDir():
 			return false, fmt.Errorf("%s is not a directory", path)
 		case again:
-			return false, nil // a container may have changed the mode of what it uses
+			return false, nil // a container may have changed the mode since
 		}
 		mounted, err := overmounted(path)
 		if err != nil || mounted {

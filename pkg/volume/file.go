@@ -14,12 +14,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxFile is how many bytes of a file in a volume are taken.
+// maxFile is the limit of bytes read from a file in a volume.
 const maxFile = 64 << 10
 
-// File returns a file of an emptyDir of an instance that is in place, at most 64 KiB
-// (C-1.38.4). Containers write there: a path out of the volume, a FIFO and all else
-// that is no file is an error. One that is not there wraps fs.ErrNotExist.
+// File returns a file of an emptyDir of an instance after Put, at most 64 KiB (C-1.38.4).
+// Containers write there: a path out of the volume, a FIFO and any other non-regular file
+// is an error. A missing file wraps fs.ErrNotExist.
 func (v *Volumes) File(want *pod.Spec, instance int, volume, path string) ([]byte, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
@@ -36,7 +36,7 @@ func (v *Volumes) File(want *pod.Spec, instance int, volume, path string) ([]byt
 	return text, nil
 }
 
-// readBeneath reads a file beneath a directory.
+// readBeneath reads a file below a directory.
 func readBeneath(dir, path string) ([]byte, error) {
 	if strings.HasPrefix(path, "/") || slices.Contains(strings.Split(path, "/"), "..") {
 		return nil, errOutside

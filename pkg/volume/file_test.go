@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A file of an emptyDir is read, and nothing else is, whatever a container puts there.
+// File reads a regular file of an emptyDir, and nothing else that a container puts there.
 func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -60,7 +60,7 @@ func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 	}
 }
 
-// C-1.35.9: what an emptyDir takes of the disk is counted as du does it.
+// C-1.35.9: the disk usage of an emptyDir is counted as du does.
 func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -115,7 +115,7 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	if err := os.Remove(one + "/d/e"); err != nil {
 		t.Fatal(err)
 	}
-	// Deeper than any path: it counts as over.
+	// Deeper than any path: it counts as over the limit.
 	deep := p.emptyDir(1, "two")
 	fd, err := unix.Open(deep, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	}
 }
 
-// A mount in a volume is another's disk.
+// A mount in a volume uses another disk.
 func TestC_1_35_9_MountsAreNotMeasured(t *testing.T) {
 	p := newPlace(t)
 	v := empty("e")

@@ -22,8 +22,8 @@ func (p place) link(t *testing.T, name, target string) {
 	}
 }
 
-// C-1.33.5: a pod that is forgotten leaves no log, no link and no message; what
-// lies beside them is others'.
+// C-1.33.5: a forgotten pod leaves no log, no link and no message; other files beside them
+// stay.
 func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 	for name, forget := range map[string]func(p place) error{
 		"Forget": func(p place) error { return p.Forget(t.Context(), key, uid) },
@@ -73,7 +73,8 @@ func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 	}
 }
 
-// The messages of a pod outlive its instances: its records are still read.
+// The messages of a pod outlive its instances, because its exited containers can still be
+// read.
 func TestC_1_26_11_TakeLeavesMessages(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)

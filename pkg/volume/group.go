@@ -11,10 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// setGroup gives a volume and all it holds to the pod's group (fsGroup), as the
-// kubelet does: the group may read and write, or read only, files made later get
-// the group too. A volume whose own directory is as it should be is left alone where
-// policy says so. No link is followed and no mount beneath is entered. The end of ctx ends it.
+// setGroup changes the group of a volume and all its files to the pod's (fsGroup), as the
+// kubelet does: the group may read and write, or read only, and new files get the group
+// too. If policy says so, a volume whose own directory is correct is not walked. It follows
+// no link and enters no mount. It ends with ctx.
 func setGroup(ctx context.Context, path string, group *int64, policy *v1.PodFSGroupChangePolicy, readOnly bool) error {
 	if group == nil {
 		return nil
@@ -37,8 +37,8 @@ func setGroup(ctx context.Context, path string, group *int64, policy *v1.PodFSGr
 	return setGroupBelow(ctx, dir, *group, readOnly)
 }
 
-// setGroupBelow is setGroup for an open directory. It comes last itself: one that is
-// as it should be was finished.
+// setGroupBelow is setGroup for an open directory. The directory itself comes last, so that
+// its correct group means that the walk was finished.
 func setGroupBelow(ctx context.Context, dir *os.File, group int64, readOnly bool) error {
 	err := walk(dir, 0, func(parent *os.File, name string, st *unix.Stat_t) error {
 		if ctx.Err() != nil {
@@ -52,7 +52,7 @@ func setGroupBelow(ctx context.Context, dir *os.File, group int64, readOnly bool
 	return setGroupOf(dir, "", group, readOnly)
 }
 
-// groupBits are the rights that a group gets.
+// groupBits are the permissions of the group.
 func groupBits(dir, readOnly bool) uint32 {
 	bits := uint32(0o660)
 	if readOnly {
@@ -64,9 +64,9 @@ func groupBits(dir, readOnly bool) uint32 {
 	return bits
 }
 
-// setGroupOf gives the entry of that name in parent, or parent itself where name is
-// "", to the group. It is one descriptor from the look to the change: what is
-// swapped meanwhile is not reached.
+// setGroupOf changes the group of the entry of that name in parent, or of parent itself if
+// name is "". It checks and changes the same descriptor, so that a file put in its place
+// meanwhile is not changed.
 func setGroupOf(parent *os.File, name string, group int64, readOnly bool) error {
 	path := filepath.Join(parent.Name(), name)
 	fd := int(parent.Fd())

@@ -14,15 +14,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// hostPath shows a path of the host. Its contents are the host's: they are
-// looked at, where its type says so made, and never removed.
+// hostPath shows a path of the host. Its files belong to the host: they are checked, made
+// if the type says so, and never removed.
 type hostPath struct{ *v1.HostPathVolumeSource }
 
 func (hostPath) traits() traits { return traits{} }
 
 func (h hostPath) path(string) string { return h.Path }
 
-// put asks whether the path may be shown, checks, and where the type says so makes, what the path has to be
+// put checks that the path is allowed and has its type, and makes it if the type says so
 // (C-1.37.5). Without a type nothing is checked. Links are followed.
 //
 //	type               missing        else
@@ -56,7 +56,7 @@ func (h hostPath) put(_ context.Context, p placed, s *setting) error {
 	}
 	var place *fs.PathError
 	if errors.As(err, &place) {
-		err = place.Err // the path stands in front already
+		err = place.Err // the message has the path already
 	}
 	if err != nil {
 		return fmt.Errorf("hostPath %s: %w", path, err)
@@ -64,8 +64,8 @@ func (h hostPath) put(_ context.Context, p placed, s *setting) error {
 	return nil
 }
 
-// allowed says why a volume of the pod must not show a path of this node. Links are
-// followed as far as the path exists; what is missing is made below that.
+// allowed returns an error if a volume of the pod must not show a path of this node. Links
+// are followed as far as the path exists; missing parts are made below that.
 func (v *Volumes) allowed(want *pod.Spec, volume string, at *v1.HostPathVolumeSource) error {
 	if v.cfg.Allow == nil {
 		return nil
@@ -80,7 +80,7 @@ func (v *Volumes) allowed(want *pod.Spec, volume string, at *v1.HostPathVolumeSo
 	return v.cfg.Allow(want, volume, &v1.HostPathVolumeSource{Path: real, Type: at.Type}, true)
 }
 
-// realPath follows the links of a path, of which the last parts may be missing.
+// realPath follows the links of a path, whose last parts may be missing.
 func realPath(path string) (string, error) {
 	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)
@@ -94,7 +94,7 @@ func realPath(path string) (string, error) {
 	return filepath.Join(above, filepath.Base(path)), err
 }
 
-// checkHostPath says why what path shows is not of type want.
+// checkHostPath returns an error if path is not of type want.
 func checkHostPath(path string, want v1.HostPathType) error {
 	if want == v1.HostPathUnset {
 		return nil
@@ -125,9 +125,8 @@ func checkHostPath(path string, want v1.HostPathType) error {
 	return nil
 }
 
-// makeDirectory makes path and what is missing above it, 0755 whatever the
-// agent's umask: containers that are not root read it. One that appears
-// meanwhile stays as it is.
+// makeDirectory makes path and its missing parents, 0755 whatever the agent's umask:
+// containers that are not root read it. A directory that appears meanwhile is not changed.
 func makeDirectory(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -139,8 +138,8 @@ func makeDirectory(path string) error {
 	if err != nil {
 		return err
 	}
-	// By the directory itself, so that nobody who may write above it has the
-	// mode of something else changed.
+	// Chmod the open directory, so that a user who may write above it cannot redirect the
+	// chmod to another file.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -148,7 +147,7 @@ func makeDirectory(path string) error {
 	return errors.Join(f.Chmod(0o755), f.Close())
 }
 
-// makeFile makes path, empty, 0644. One that appears meanwhile stays as it is.
+// makeFile makes path, empty, 0644. A file that appears meanwhile is not changed.
 func makeFile(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {

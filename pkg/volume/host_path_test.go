@@ -35,7 +35,7 @@ func TestC_1_37_5_HostPathTypes(t *testing.T) {
 	tests := []struct {
 		kind v1.HostPathType
 		path string
-		want string // "" is success, else the end of the error
+		want string // "" is success, else the suffix of the error
 	}{
 		{"", at("missing"), ""},
 		{"", at("file"), ""},

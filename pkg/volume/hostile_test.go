@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A write that fails leaves what was there and nothing else, however often it is
-// tried, and clears away what an agent left that was killed.
+// A write that fails leaves the old files and nothing else, however often it is tried. It
+// removes the files of a killed agent.
 func TestF13_FailedWritesLeaveNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts a tmpfs that is soon full")
@@ -56,7 +56,7 @@ func TestF13_FailedWritesLeaveNothing(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(path, "a")); string(text) != "old" {
 		t.Errorf("%q %v", text, err)
 	}
-	// What a killed agent left fills the disk.
+	// The files of a killed agent fill the disk.
 	must(t, root.Mkdir("..2026_03_01_12_00_00.1", 0o700))
 	must(t, root.WriteFile("..2026_03_01_12_00_00.1/a", append(half, half...), 0o600))
 	must(t, w.write(files{"a": {data: half, mode: 0o644}}))
@@ -65,7 +65,7 @@ func TestF13_FailedWritesLeaveNothing(t *testing.T) {
 	}
 }
 
-// Items may name a path and one below it: no file can be both.
+// Items may name a path and one below it: a file cannot be both.
 func TestC_1_37_6_FileBelowAFile(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -96,7 +96,7 @@ func TestC_1_37_6_FileBelowAFile(t *testing.T) {
 	}
 }
 
-// Names without a value are found by what Expand makes of them, in the time of one look.
+// Names without a value are found in one pass over the expression, as Expand parses it.
 func TestC_1_37_7_NamesWithoutValue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -120,14 +120,14 @@ func TestC_1_37_7_NamesWithoutValue(t *testing.T) {
 			t.Fatalf("%q: %q, want %q", expr, got, want)
 		}
 	})
-	// Long enough that a look per name would outlast the test's timeout.
+	// Long enough that a pass per name would exceed the test's timeout.
 	_, err := subPath(&v1.VolumeMount{SubPathExpr: strings.Repeat("$(A)", 1<<21) + "$(B)$(C)$(D)$(E)"}, nil)
 	if err == nil || err.Error() != "subPathExpr: missing value for A, B, C, 2 more" {
 		t.Errorf("%.300v", err)
 	}
 }
 
-// Pods that use a claim for the first time at once mount one directory.
+// Pods that use a claim for the first time at once mount the same directory.
 func TestC_1_37_ClaimIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -154,7 +154,7 @@ func TestC_1_37_ClaimIsMadeOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				t.Cleanup(func() { dir.Close() }) // as a mount does, it keeps the directory's number
+				t.Cleanup(func() { dir.Close() }) // like a mount, it keeps the directory's inode in use
 				found[k], err = dir.Stat()
 				if err != nil {
 					t.Error(err)

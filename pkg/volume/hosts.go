@@ -10,10 +10,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// hosts writes the pod's /etc/hosts (C-1.38.5), where it is not as it should be, and
-// returns its mount. It is written in place: containers that run have it mounted. On
-// a disk that takes nothing, a pod without aliases goes without and has the runtime's
-// (F12, F13).
+// hosts writes the pod's /etc/hosts (C-1.38.5) if it has other content, and returns its
+// mount. It writes in place, because running containers have the file mounted. On a full or
+// read-only disk, a pod without aliases gets the runtime's file instead (F12, F13).
 func (v *Volumes) hosts(dir string, want *pod.Spec, podIPs []string) ([]pod.Mount, error) {
 	var node []byte
 	if want.Pod.Spec.HostNetwork {
@@ -37,7 +36,7 @@ func (v *Volumes) hosts(dir string, want *pod.Spec, podIPs []string) ([]pod.Moun
 	return nil, err
 }
 
-// writeInPlace has the file at path, 0644, hold text.
+// writeInPlace writes text to the file at path, 0644, without replacing the file.
 func writeInPlace(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {

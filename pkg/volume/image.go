@@ -2,8 +2,7 @@ package volume
 
 import "context"
 
-// image is a volume that the runtime brings from an image: nothing of it is on the
-// node's disk for us to make.
+// image is a volume that the runtime mounts from an image: the agent makes no files for it.
 type image struct{}
 
 func (image) traits() traits                              { return traits{readOnly: true} }

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// An agent that was started again knows the sums of objects before it has read them: what
-// volumes show of them stays, also where the pod would run without.
+// A restarted agent knows the checksums of objects before it has read them. Volumes keep
+// showing these objects, even optional ones.
 func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -43,13 +43,13 @@ func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		shows("1")
-		p.put(t, bound(s, configMapObject("other", nil)), 1) // now it is known not to be there
+		p.put(t, bound(s, configMapObject("other", nil)), 1) // now it is known to be missing
 		shows("")
 	}
 }
 
-// A claim's directory that somebody removed is made again by the next Put, which Ready
-// asks for; what stands in its place is not taken for one.
+// If a claim's directory was removed, Ready reports it and the next Put makes it again. A
+// file in its place is not taken for a claim.
 func TestReadyLooksAtClaims(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -10,8 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The directories that volumes of each kind lie in, as the kubelet names them
-// (C-1.37.4).
+// The directories of volumes by kind, as the kubelet names them (C-1.37.4).
 const (
 	dirEmptyDir  = "kubernetes.io~empty-dir"
 	dirConfigMap = "kubernetes.io~configmap"
@@ -20,41 +19,40 @@ const (
 	dirProjected = "kubernetes.io~projected"
 )
 
-// kind is one volume as its kind knows it: where it lies and how it is made. To
-// add a kind, write its file and its line in kindOf. Taking away needs no code of a
-// kind's own: an instance's mounts and directory go as a whole, and nothing outside
-// it does.
+// kind is one volume of a kind: it says where the volume is and makes it. To add a kind,
+// write its file and its line in kindOf. Teardown needs no code per kind: an instance's
+// mounts and directory are removed as a whole, and nothing outside.
 type kind interface {
 	traits() traits
-	// path returns where on the host the volume is; own is its place under the
-	// instance. It is empty for a volume that the runtime brings.
+	// path returns the volume's path on the host; own is its place under the instance. It
+	// is empty for a volume that the runtime mounts.
 	path(own string) string
-	// put makes the volume, or brings it up to date. It touches nothing that a
-	// container has written.
+	// put makes the volume, or updates it. It does not change files that a container has
+	// written.
 	put(ctx context.Context, p placed, s *setting) error
 }
 
-// traits is how a kind of volume is treated beside its making.
+// traits are the properties of a kind of volume beside its making.
 type traits struct {
-	// dir names the directory under "volumes" that volumes of this kind lie in;
-	// empty when a volume keeps nothing under its instance.
+	// dir is the directory under "volumes" for volumes of this kind; empty if they have no
+	// files under their instance.
 	dir      string
-	mounted  bool // a file system of our own is mounted there
-	readOnly bool // no container writes to it, whatever it asks for
-	relabel  bool // containers give it their SELinux label
+	mounted  bool // we mount a file system there
+	readOnly bool // no container can write to it, whatever its spec
+	relabel  bool // its files get the containers' SELinux label
 }
 
-// setting is one Put.
+// setting holds the parameters of one Put.
 type setting struct {
 	*Volumes
 	want  *pod.Spec
-	again bool      // it was put in place before and may be in use
-	until time.Time // when it has to be done again; zero is never
-	// bound is what the claims of an API server are bound to, by volume (mark.Bound).
+	again bool      // it was put before and may be in use
+	until time.Time // when Put has to be repeated; zero means never
+	// bound maps volumes to the targets of an API server's claims (mark.Bound).
 	bound map[string]*v1.HostPathVolumeSource
 }
 
-// renewAt has the volumes put again at t.
+// renewAt makes Put repeat at t at the latest.
 func (s *setting) renewAt(t time.Time) {
 	if s.until.IsZero() || t.Before(s.until) {
 		s.until = t
@@ -69,8 +67,8 @@ func (s *setting) group() *int64 {
 	return nil
 }
 
-// kindOf returns the kind of one of want's volumes. A volume with several sources has
-// none: a policy may have judged another one than is mounted here.
+// kindOf returns the kind of one of want's volumes. A volume with several sources has none:
+// a policy may have checked another source than the one that would be mounted.
 func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 	switch {
 	case !pod.OneSource(&vol.VolumeSource):

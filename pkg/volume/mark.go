@@ -19,26 +19,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// markVersion is the form of a mark: another one is put again.
+// markVersion is the format of a mark: an instance with another one is put again.
 const markVersion = 1
 
-// mark is what the marker of an instance holds: what was put in place and when it is
-// no longer enough.
+// mark is the content of an instance's marker: what was put in place and when Put has to be
+// repeated.
 type mark struct {
 	Version int       `json:"version"`
-	Boot    string    `json:"boot"`    // of the machine: its memory went with it
+	Boot    string    `json:"boot"`    // of the machine: volumes in memory do not survive it
 	Volumes string    `json:"volumes"` // Volumes.print
 	Until   time.Time `json:"until,omitzero"`
-	// Partial is the mark of an instance of which not every volume could be put: nothing of
-	// it is in use. Its version is 0, so that an older agent puts it again, too.
+	// Partial marks an instance of which some volumes failed: no container uses it. Its
+	// version is 0, so that an older agent puts it again, too.
 	Partial bool `json:"partial,omitempty"`
-	// Bound holds, by volume, the paths of this node that claims of an API server show;
-	// an agent before this one may not have written them down.
+	// Bound maps volumes to the paths of this node that claims of an API server show; the
+	// mark of an older agent may lack them.
 	Bound map[string]*v1.HostPathVolumeSource `json:"bound,omitempty"`
 }
 
-// marked returns the mark of the instance in dir; ok is false when it was never put
-// in place. A mark that cannot be read is one of no version.
+// marked returns the mark of the instance in dir; ok is false if there was no Put. An
+// unreadable mark has no version.
 func (v *Volumes) marked(dir string) (m mark, ok bool) {
 	path := filepath.Join(dir, marker)
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
@@ -54,9 +54,9 @@ func (v *Volumes) marked(dir string) (m mark, ok bool) {
 	return m, ok
 }
 
-// mark writes down that the instance in dir is in place. A full or read-only
-// disk does not hold back an instance that keeps nothing on it: that one is
-// noted in memory, and put again by the next agent (F12, F13).
+// mark records that the instance in dir is in place. On a full or read-only disk, an
+// instance without files of its own needs no marker: its mark is kept in memory, and the
+// next agent puts it again (F12, F13).
 func (v *Volumes) mark(dir string, kept bool, m mark) error {
 	if have, ok := v.marked(dir); ok && reflect.DeepEqual(have, m) {
 		return nil
@@ -78,7 +78,8 @@ func (v *Volumes) mark(dir string, kept bool, m mark) error {
 	return nil
 }
 
-// forgetMark makes the instance in dir, or all of the pod in dir, not ready in memory.
+// forgetMark removes the mark of the instance in dir, or those of all instances of the pod
+// in dir, from memory.
 func (v *Volumes) forgetMark(dir string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -91,8 +92,7 @@ func diskRefuses(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EDQUOT)
 }
 
-// boot returns what tells this start of the machine from others, "" where the kernel
-// does not say.
+// boot returns the kernel's ID of this boot, "" if it has none.
 func (v *Volumes) boot() string {
 	v.once.Do(func() {
 		text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -103,8 +103,7 @@ func (v *Volumes) boot() string {
 	return v.bootID
 }
 
-// print tells what the volumes of want have to be like, its data included, apart from
-// anything else.
+// print is a fingerprint of the volumes of want and their data, and of nothing else.
 func (v *Volumes) print(want *pod.Spec) string {
 	sum := sha256.New()
 	for i := range want.Pod.Spec.Volumes {

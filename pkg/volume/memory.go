@@ -13,8 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// overmounted reports whether a file system other than its directory's is mounted
-// on path.
+// overmounted reports whether path has another file system than its parent directory.
 func overmounted(path string) (bool, error) {
 	var here, above unix.Stat_t
 	if err := unix.Lstat(path, &here); err != nil {
@@ -26,8 +25,8 @@ func overmounted(path string) (bool, error) {
 	return here.Dev != above.Dev, nil
 }
 
-// mountMemory mounts a tmpfs on path, where none is. size is in bytes, 0 for the
-// kernel's default. It keeps nothing in swap where the kernel lets it (C-1.37.10).
+// mountMemory mounts a tmpfs on path, unless there is one. size is in bytes, 0 for the
+// kernel's default. It disables swap for it if the kernel supports that (C-1.37.10).
 func (v *Volumes) mountMemory(path string, size int64) (made bool, err error) {
 	if there, err := overmounted(path); err != nil || there {
 		return false, err
@@ -49,15 +48,15 @@ func (v *Volumes) mountMemory(path string, size int64) (made bool, err error) {
 	return true, nil
 }
 
-// swapIsOn reports whether the node has swap in use.
+// swapIsOn reports whether the node uses swap.
 func swapIsOn() bool {
 	text, err := os.ReadFile("/proc/swaps")
 	return err == nil && strings.Count(strings.TrimSpace(string(text)), "\n") > 0
 }
 
-// memorySize is how large a volume in memory may grow: the smallest of what the
-// node gives to pods, what the pod may use, and what the volume asks for
-// (C-1.37.10); 0 when none is known.
+// memorySize is the size limit of a volume in memory: the smallest of the node's
+// allocatable memory, the pod's limit and the volume's limit (C-1.37.10); 0 if there is
+// none.
 func (s *setting) memorySize(limit *resource.Quantity) int64 {
 	size := s.cfg.Allocatable.Memory().Value()
 	smaller := func(n int64) {
@@ -72,8 +71,8 @@ func (s *setting) memorySize(limit *resource.Quantity) int64 {
 	return max(size, 0)
 }
 
-// memoryLimit is what the pod's cgroup lets it use, 0 for no limit: the pod's own,
-// or the sum of its containers' where each has one.
+// memoryLimit is the memory limit of the pod's cgroup, 0 for none: the pod's own, or the
+// sum of its containers' limits if each has one.
 func memoryLimit(p *v1.Pod) int64 {
 	overhead := p.Spec.Overhead.Memory().Value()
 	if p.Spec.Resources != nil && p.Spec.Resources.Limits.Memory().Value() > 0 {
@@ -102,7 +101,7 @@ func memoryLimit(p *v1.Pod) int64 {
 	return max(sum, peak) + overhead
 }
 
-// mountHugePages mounts huge pages of one size on path, where none are.
+// mountHugePages mounts huge pages of one size on path, unless they are mounted.
 func mountHugePages(path, size string) (made bool, err error) {
 	if there, err := overmounted(path); err != nil || there {
 		return false, err
@@ -113,9 +112,8 @@ func mountHugePages(path, size string) (made bool, err error) {
 	return true, nil
 }
 
-// hugePageSize is the size of page that a medium stands for, as the pod's containers
-// request it: "HugePages" is the one size that they ask for, "HugePages-<size>" has
-// to be among them.
+// hugePageSize is the page size of a medium, as the pod's containers request it:
+// "HugePages" is the only size that they request, "HugePages-<size>" must be among them.
 func hugePageSize(p *v1.Pod, medium string) (string, error) {
 	var asked *resource.Quantity
 	if text, ok := strings.CutPrefix(medium, string(v1.StorageMediumHugePagesPrefix)); ok {

@@ -37,7 +37,7 @@ func limited(memory string) v1.ResourceRequirements {
 	return v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: quantity(memory)}}
 }
 
-// The size of a volume in memory is the smallest of all that bounds it.
+// The size of a volume in memory is the smallest of all its limits.
 func TestC_1_37_10_SizeInMemory(t *testing.T) {
 	needRoot(t)
 	for i, tt := range []struct {
@@ -95,7 +95,7 @@ func TestC_1_37_10_SizeInMemory(t *testing.T) {
 	}
 }
 
-// Put again leaves what is mounted, and what containers wrote there, as it is.
+// A second Put does not change what is mounted, nor the files of containers.
 func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -105,7 +105,7 @@ func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	if err := os.Chmod(p.emptyDir(1, "m"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p.Volumes = volume.New(p.config()) // another agent
+	p.Volumes = volume.New(p.config()) // restart the agent
 	if !p.Ready(s, 1) {
 		t.Error("another agent does not find it ready")
 	}
@@ -122,8 +122,8 @@ func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	}
 }
 
-// A machine that was started anew has lost what lay in memory; so has a node where
-// somebody unmounted it.
+// After a reboot the volumes in memory are lost; so are they if a person unmounts them.
+// Ready reports both.
 func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -151,7 +151,7 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 	}
 	p.put(t, s, 1)
 	write(t, filepath.Join(p.emptyDir(1, "data"), "file"), "kept")
-	// The mark of another start of the machine.
+	// The mark of another boot.
 	mark := filepath.Join(p.instance(1), "ready")
 	text, err := os.ReadFile(mark)
 	if err != nil {
@@ -177,7 +177,7 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 	}
 }
 
-// What a Secret holds never lies on a disk.
+// The content of a Secret is never on a disk.
 func TestSecretsLieInMemoryOnly(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -235,7 +235,8 @@ func TestSecretsLieInMemoryOnly(t *testing.T) {
 	}
 }
 
-// Whatever is mounted where a Secret is to lie: what is no tmpfs gets none of it.
+// If the path of a Secret has a file system other than tmpfs, nothing of the Secret is
+// written there.
 func TestSecretsAreNotWrittenToAnotherFileSystem(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -253,7 +254,7 @@ func TestSecretsAreNotWrittenToAnotherFileSystem(t *testing.T) {
 	}
 }
 
-// Nothing runs for volumes: 110 pods with four each add no goroutine.
+// Volumes use no goroutines: 110 pods with four each add none.
 func TestVolumesAddNoGoroutine(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -279,7 +280,7 @@ func TestVolumesAddNoGoroutine(t *testing.T) {
 	}
 }
 
-// Huge pages are those that the containers ask for.
+// Huge pages have the size that the containers request.
 func TestC_1_37_5_HugePages(t *testing.T) {
 	needRoot(t)
 	huge := func(medium string) v1.Volume {

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountsBelow returns what is mounted on path and beneath, in the order of the
-// kernel's table. Where the table cannot be read it says nothing: the way down still
-// enters no mount.
+// mountsBelow returns the mounts on path and below, in the order of the kernel's table. If
+// the table cannot be read it returns none: the removal still enters no mount.
 func mountsBelow(path string) []*mountinfo.Info {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
-		return nil // what is not there holds no mount; what cannot be read is said on the way down
+		return nil // a missing path has no mounts; the walk reports unreadable ones
 	}
 	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(real, filepath.Base(path))))
 	if err != nil {
@@ -25,8 +24,7 @@ func mountsBelow(path string) []*mountinfo.Info {
 	return all
 }
 
-// mountedAt returns a *MountedError when path, or something beneath it, is a
-// mount point.
+// mountedAt returns a *MountedError if path, or something below it, is a mount point.
 func mountedAt(path string) error {
 	if all := mountsBelow(path); len(all) > 0 {
 		return &MountedError{Path: all[0].Mountpoint}
@@ -34,9 +32,9 @@ func mountedAt(path string) error {
 	return nil
 }
 
-// unmountOwn unmounts what we have mounted beneath path, the directory of a pod or of
-// one instance of it; uid is the pod's directory. When something else is mounted there
-// it returns a *MountedError and has unmounted nothing.
+// unmountOwn unmounts our mounts below path, the directory of a pod or of one instance of
+// it; uid is the pod's directory. If there are other mounts it returns a *MountedError and
+// unmounts nothing.
 func (v *Volumes) unmountOwn(uid, path string) error {
 	all := mountsBelow(path)
 	if len(all) == 0 {
@@ -59,9 +57,8 @@ func (v *Volumes) unmountOwn(uid, path string) error {
 	return nil
 }
 
-// isOwn reports whether a mount is one that we make: a volume in memory, or a part of
-// a volume. rel is where it is under the pod's directory. None of ours lies in
-// another.
+// isOwn reports whether a mount is one that we make: a volume in memory, or a part of a
+// volume. rel is its path under the pod's directory. Our mounts are never nested.
 func isOwn(rel string, m *mountinfo.Info) bool {
 	part := strings.Split(rel, "/")
 	switch {
@@ -78,8 +75,8 @@ func isOwn(rel string, m *mountinfo.Info) bool {
 	return false
 }
 
-// unmount unmounts all that is mounted on path itself; nothing mounted, or no such
-// path, is success. A mount that is busy goes when it is no longer used.
+// unmount unmounts all mounts on path itself; no mount, or no such path, is success. A busy
+// mount disappears when it is no longer used.
 func unmount(path string) error {
 	for range maxTries {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// needRoot passes over a test that mounts, or gives files to others.
+// needRoot skips a test that mounts, or changes owners.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -20,7 +20,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// mount mounts and sees to it that nothing stays mounted.
+// mount mounts and unmounts at the end of the test.
 func mount(t *testing.T, source, target, kind string, flags uintptr, data string) {
 	t.Helper()
 	needRoot(t)
@@ -30,14 +30,13 @@ func mount(t *testing.T, source, target, kind string, flags uintptr, data string
 	t.Cleanup(func() { unix.Unmount(target, unix.MNT_DETACH) })
 }
 
-// What is mounted in an emptyDir, as a container with Bidirectional propagation
-// may have left it, is neither entered nor removed, and nothing else is either
-// until it is unmounted.
+// A mount in an emptyDir, which a container with Bidirectional propagation may have made,
+// is neither entered nor removed. Nothing else is removed until it is unmounted.
 func TestTakeNeverCrossesAMount(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		file bool // a file is mounted, not a directory
-		tmp  bool // another file system, not a bind of the same
+		file bool // the mount is of a file, not a directory
+		tmp  bool // another file system, not a bind mount of the same
 	}{{"BindDirectory", false, false}, {"BindFile", true, false}, {"OtherFileSystem", false, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlace(t)
@@ -83,8 +82,8 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 	}
 }
 
-// What we have mounted is unmounted, deepest or not, busy or not; what a container has
-// mounted in it holds all of it.
+// Our own mounts are unmounted, deep in the tree or not, busy or not. A container's mount
+// in a volume blocks all of it.
 func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -142,7 +141,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 			t.Errorf("%s: %v; left %v", what, err, mounts(t, p.root))
 		}
 	}
-	// Only the instance that goes.
+	// Only one instance is removed.
 	p.put(t, s, 1)
 	p.put(t, s, 2)
 	if err := p.Take(t.Context(), uid, 1); err != nil || !p.Ready(s, 2) || len(mounts(t, p.root)) != 2 {
@@ -196,8 +195,8 @@ func TestF13_ReadOnlyDisk(t *testing.T) {
 	})
 }
 
-// testRefusingDisk checks that a disk that takes nothing more holds back only
-// pods that need it.
+// testRefusingDisk checks that on a full or read-only disk only pods that need it cannot
+// start.
 func testRefusingDisk(t *testing.T, p place, refuse func()) {
 	t.Helper()
 	refuse()

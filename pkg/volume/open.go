@@ -16,9 +16,9 @@ import (
 // errOutside says that a path leads out of its volume.
 var errOutside = errors.New("leads out of the volume")
 
-// openChild opens the directory name in parent. It is no link, and on the same
-// mount as parent: the kernel sees to both (openat2), and where it is too old,
-// the number of the mount is compared after opening.
+// openChild opens the directory name in parent. It must not be a link, and must be on the
+// same mount as parent. The kernel checks both (openat2); if it is too old, the mount IDs
+// are compared after opening.
 func openChild(parent *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -36,8 +36,7 @@ func openChild(parent *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openChildOld is openChild for kernels before 5.6 and for sandboxes that do
-// not know openat2.
+// openChildOld is openChild for kernels before 5.6 and for sandboxes without openat2.
 func openChildOld(parent *os.File, name string) (*os.File, error) {
 	path := filepath.Join(parent.Name(), name)
 	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -59,7 +58,7 @@ func openChildOld(parent *os.File, name string) (*os.File, error) {
 	return child, nil
 }
 
-// mountID returns the number of the mount that an open file is on.
+// mountID returns the ID of the mount of an open file.
 func mountID(f *os.File) (string, error) {
 	text, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(f.Fd())))
 	if err != nil {
@@ -73,21 +72,21 @@ func mountID(f *os.File) (string, error) {
 	return "", fmt.Errorf("the kernel does not tell what mount %s is on", f.Name())
 }
 
-// openVolume opens the place of a volume, whatever it is, to look at only.
+// openVolume opens the path of a volume, whatever it is, with O_PATH.
 func openVolume(path string) (*os.File, error) {
 	return os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 }
 
-// openBeneath opens what a clean path leads to beneath dir, to look at only: nothing
-// is read, no device is woken and no FIFO waited for. Links are followed while they
-// stay beneath dir; kernels before 5.6 follow none.
+// openBeneath opens the target of a clean path below dir with O_PATH: it reads nothing,
+// starts no device and waits for no FIFO. It follows links that stay below dir; on kernels
+// before 5.6 it follows none.
 func openBeneath(dir *os.File, name string) (*os.File, error) {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	for range maxTries {
 		fd, err := unix.Openat2(int(dir.Fd()), name, how)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			continue // somebody moved something: the kernel was not sure
+			continue // a concurrent rename: the kernel could not check the path
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 			return openBeneathOld(dir, name)
 		case errors.Is(err, unix.EXDEV):
@@ -100,8 +99,8 @@ func openBeneath(dir *os.File, name string) (*os.File, error) {
 	return nil, unix.EAGAIN
 }
 
-// openBeneathOld goes from directory to directory and follows no link, but the one to
-// what a volume shows now, which is ours.
+// openBeneathOld goes from directory to directory and follows no link except our own to the
+// current content of a volume.
 func openBeneathOld(dir *os.File, name string) (*os.File, error) {
 	buf := make([]byte, unix.NAME_MAX)
 	if n, err := unix.Readlinkat(int(dir.Fd()), dataLink, buf); err == nil && isStamp(string(buf[:n])) {
@@ -129,8 +128,8 @@ func openBeneathOld(dir *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// makeBeneath is openBeneath that makes the directories that are missing, all with
-// this mode whatever the agent's umask.
+// makeBeneath is openBeneath that makes missing directories, with this mode whatever the
+// agent's umask.
 func makeBeneath(dir *os.File, name string, mode uint32) (*os.File, error) {
 	for range maxTries {
 		f, err := openBeneath(dir, name)
@@ -145,7 +144,7 @@ func makeBeneath(dir *os.File, name string, mode uint32) (*os.File, error) {
 	return nil, errors.New("leads nowhere, or elsewhere each time")
 }
 
-// makeMissing makes the directories of name that are missing, once.
+// makeMissing makes the missing directories of name once.
 func makeMissing(dir *os.File, name string, mode uint32) error {
 	var missing []string
 	at, err := dir, error(nil)

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// A container that reaches a volume's directory on the host replaces what the agent
-// wrote by links to a file and a directory of the host. The next write and the removal
-// follow none of them. podman's kube play wrote through such links (CVE-2025-9566), and
-// the kubelet removed what they led to (CVE-2017-1002102).
+// A container that can write to a volume's directory on the host replaces the agent's files
+// by links to a file and a directory of the host. The next write and the removal follow
+// none of them. podman's kube play wrote through such links (CVE-2025-9566), and the
+// kubelet removed their targets (CVE-2017-1002102).
 func TestCVE_2025_9566_2017_1002102_PlantedLinks_LeadNowhere(t *testing.T) {
 	t.Parallel()
 	host := t.TempDir()
@@ -17,7 +17,7 @@ func TestCVE_2025_9566_2017_1002102_PlantedLinks_LeadNowhere(t *testing.T) {
 	write(t, file, "host")
 	for name, plant := range map[string]struct {
 		target string
-		path   func(current string) string // current is the directory that holds the data
+		path   func(current string) string // current is the directory with the data
 	}{
 		"the link of the key":       {file, func(string) string { return "a" }},
 		"the link to the data":      {host, func(string) string { return "..data" }},

@@ -12,16 +12,16 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// trustBundleAge is how old a trust bundle may be before it is asked for again:
-// nobody tells when it changes.
+// trustBundleAge is how old a trust bundle may be before it is read again: there is no
+// notification of changes.
 const trustBundleAge = time.Minute
 
-// private is the mode of files for the one user of a pod; a group that the pod has
-// is given the right to read them.
+// private is the mode of files for the one user of a pod; the pod's group gets read
+// permission.
 const private = 0o600
 
-// projected is a volume of several sources. Of two files at one path the later is
-// shown. All that is wrong is told at once.
+// projected is a volume of several sources. Of two files at one path the later one is used.
+// One error names all faults.
 func projected(v *v1.ProjectedVolumeSource) kind {
 	return shown{dir: dirProjected, memory: true, files: func(ctx context.Context, s *setting) (files, error) {
 		out := files{}
@@ -37,7 +37,7 @@ func projected(v *v1.ProjectedVolumeSource) kind {
 	}}
 }
 
-// source is what one source of a projected volume shows.
+// source returns the files of one source of a projected volume.
 func (s *setting) source(ctx context.Context, p *v1.VolumeProjection, mode *int32) (files, error) {
 	switch {
 	case p.Secret != nil:
@@ -72,7 +72,7 @@ func (s *setting) source(ctx context.Context, p *v1.VolumeProjection, mode *int3
 	return nil, errors.New("this kind of source is not supported")
 }
 
-// owned is a file of the pod's one user, where its containers agree on one, or of
+// owned is a file that belongs to the pod's one user, if its containers agree on one, or to
 // its group.
 func (s *setting) owned(path, text string, mode *int32) files {
 	f := file{data: []byte(text), mode: modeOf(mode), owner: runAsUser(s.want.Pod)}
@@ -82,8 +82,8 @@ func (s *setting) owned(path, text string, mode *int32) files {
 	return files{path: f}
 }
 
-// runAsUser is the user that every container of the pod runs as, nil where one
-// names none or another.
+// runAsUser is the user that every container of the pod runs as, nil if they differ or one
+// has none.
 func runAsUser(p *v1.Pod) *int64 {
 	var user *int64
 	agree := true

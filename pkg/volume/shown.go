@@ -16,23 +16,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// defaultMode is the mode of files where a volume names none, as the API defaults
-// it.
+// defaultMode is the mode of files if a volume has none, as the API defaults it.
 const defaultMode = 0o644
 
-// file is one file that a volume shows.
+// file is one file of a volume.
 type file struct {
 	data  []byte
 	mode  fs.FileMode
-	owner *int64 // nil is root
+	owner *int64 // nil means root
 }
 
-// files are what a volume shows, by their paths in it.
+// files are the files of a volume, by their paths in it.
 type files map[string]file
 
-// shown is a volume of files that are written for containers to read: what config
-// objects hold, the pod's own fields, tokens. What may be secret lies in memory
-// only.
+// shown is a volume of files that the agent writes: config objects, the pod's own fields,
+// tokens. If they may be secret, they are only in memory.
 type shown struct {
 	dir    string
 	memory bool
@@ -81,7 +79,7 @@ func (k shown) put(ctx context.Context, p placed, s *setting) error {
 	return w.write(all)
 }
 
-// inMemory says so when a directory is not on a tmpfs: nothing secret is written
+// inMemory returns an error if a directory is not on a tmpfs: secrets must not be written
 // there.
 func inMemory(root *os.Root) error {
 	dir, err := root.Open(".")
@@ -99,8 +97,8 @@ func inMemory(root *os.Root) error {
 	return nil
 }
 
-// setGroupOfVolume gives a volume's own directory to the pod's group, so that the
-// links in it get the group too. What it holds is the writer's.
+// setGroupOfVolume changes the group of a volume's own directory to the pod's, so that new
+// links in it get the group too. The writer sets the group of the files.
 func setGroupOfVolume(root *os.Root, group *int64) error {
 	if group == nil {
 		return nil
@@ -112,8 +110,8 @@ func setGroupOfVolume(root *os.Root, group *int64) error {
 	return errors.Join(setGroupOf(dir, "", *group, false), dir.Close())
 }
 
-// makeMountPoints makes the directories that other volumes of a container are
-// mounted on inside this one: the runtime could not, it is read-only.
+// makeMountPoints makes the directories in this volume on which other volumes of a
+// container are mounted: the volume is read-only, so the runtime could not.
 func makeMountPoints(root *os.Root, p *v1.Pod, volume string) error {
 	for _, dir := range mountPoints(p, volume) {
 		for i, c := range dir + "/" {
@@ -132,8 +130,7 @@ func makeMountPoints(root *os.Root, p *v1.Pod, volume string) error {
 	return nil
 }
 
-// mountPoints returns where in a volume other volumes are mounted, without those
-// that lie in one of them again.
+// mountPoints returns the mount points of other volumes in a volume, except nested ones.
 func mountPoints(p *v1.Pod, volume string) (inside []string) {
 	visit := func(mounts []v1.VolumeMount) {
 		var all []string
@@ -158,7 +155,7 @@ func mountPoints(p *v1.Pod, volume string) (inside []string) {
 	return inside
 }
 
-// containers calls f for every container of p, of whatever kind.
+// containers calls f for every container of p, of every kind.
 func containers(p *v1.Pod, f func(*v1.Container)) {
 	for i := range p.Spec.InitContainers {
 		f(&p.Spec.InitContainers[i])
@@ -172,8 +169,7 @@ func containers(p *v1.Pod, f func(*v1.Container)) {
 	}
 }
 
-// configMap is a volume of a ConfigMap's keys. It lies on the disk, as the
-// kubelet's.
+// configMap is a volume of a ConfigMap's keys. It is on the disk, as in the kubelet.
 func configMap(v *v1.ConfigMapVolumeSource) kind {
 	return shown{dir: dirConfigMap, files: func(_ context.Context, s *setting) (files, error) {
 		return s.object(pod.KindConfigMap, v.Name, v.Items, v.DefaultMode, v.Optional)
@@ -194,8 +190,8 @@ func downward(v *v1.DownwardAPIVolumeSource) kind {
 	}}
 }
 
-// object is what a volume shows of a ConfigMap or Secret: all keys, or those that
-// items name. Errors are worded as the kubelet's.
+// object returns a volume's files of a ConfigMap or Secret: all keys, or those in items.
+// Errors have the kubelet's words.
 func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, optional *bool) (files, error) {
 	may := optional != nil && *optional
 	values, ok := s.want.Data.Values(kind, name)
@@ -227,13 +223,13 @@ func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, o
 	return out, nil
 }
 
-// unread reports whether an object is there and only its sum is known, as an agent does
-// that was started again. It is not taken for missing: what it shows stays as it is.
+// unread reports whether an object exists and only its checksum is known, as after a
+// restart of the agent. It does not count as missing: its files stay unchanged.
 func (s *setting) unread(kind, name string) bool {
 	return s.want.Data != nil && slices.ContainsFunc(s.want.Data.Sums, func(o pod.ObjectSum) bool { return o.Kind == kind && o.Name == name })
 }
 
-// fields is what a volume shows of the pod itself (C-1.38.3).
+// fields returns a volume's files of the pod's own fields (C-1.38.3).
 func (s *setting) fields(items []v1.DownwardAPIVolumeFile, mode *int32) (files, error) {
 	out := files{}
 	for _, item := range items {
@@ -256,7 +252,7 @@ func (v *Volumes) field(p *v1.Pod, item v1.DownwardAPIVolumeFile) (string, error
 	return "", nil
 }
 
-// modeOf is the first mode that is given.
+// modeOf is the first mode that is not nil.
 func modeOf(modes ...*int32) fs.FileMode {
 	for _, m := range modes {
 		if m != nil {

@@ -39,7 +39,7 @@ func claimObject(name string) *pod.Object {
 	return &pod.Object{Key: pod.Key{Namespace: key.Namespace, Name: name}, Kind: pod.KindClaim, Object: &v1.PersistentVolumeClaim{}}
 }
 
-// bound is s as it is with these objects.
+// bound is s with these objects as its data.
 func bound(s *pod.Spec, objects ...*pod.Object) *pod.Spec { return s.Bind(pod.NewData(objects)) }
 
 func vol(name string, source v1.VolumeSource) v1.Volume {
@@ -74,8 +74,8 @@ func (p place) volume(kind, name string) string {
 	return filepath.Join(p.instance(1), "volumes", kind, name)
 }
 
-// tree is what lies under dir: mode, owner and group, content or where a link leads.
-// The time in names is taken out.
+// tree lists the files under dir: mode, owner and group, content or link target, without
+// the time in names.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var out []string
@@ -123,8 +123,7 @@ func wantTree(t *testing.T, dir string, want ...string) {
 	}
 }
 
-// Every volume of files is byte for byte as the kubelet writes it, whatever the
-// agent's umask.
+// Every volume of files equals the kubelet's byte for byte, whatever the agent's umask.
 func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)
@@ -149,7 +148,7 @@ func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 	s.Pod.Name, s.Pod.Labels, s.Pod.Annotations = "web-n1", map[string]string{"b": "2", "a": "1"}, map[string]string{"x": "say \"hi\""}
 	s = bound(s, configMapObject("conf", map[string]string{"a": "one", "b": "two"}), secretObject("pass", map[string]string{"word": "s3cret"}))
 	p.put(t, s, 1)
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second Put changes nothing
 		wantTree(t, p.volume("kubernetes.io~configmap", "cm"),
 			"drwxrwxrwx 0:0 .",
 			"drwxr-xr-x 0:0 ..TIME",
@@ -190,7 +189,7 @@ func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 	}
 }
 
-// With fsGroup the group may read what is shown and write what is not.
+// With fsGroup the group may read the shown files, and write in other volumes.
 func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)
@@ -218,7 +217,7 @@ func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 		"Lrwxrwxrwx 0:2000 ..data -> ..TIME",
 		`-r--r----- 0:2000 ..TIME/in/word "s3cret"`,
 		"Lrwxrwxrwx 0:2000 in -> ..data/in")
-	// What containers have changed stays.
+	// Changes by containers stay.
 	for _, name := range []string{"data", "mem"} {
 		if err := errors.Join(os.Chown(p.emptyDir(1, name), 7, 7), os.Chmod(p.emptyDir(1, name), 0o700)); err != nil {
 			t.Fatal(err)
@@ -228,7 +227,7 @@ func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 	}
 }
 
-// A changed object is shown, all files at once; what it no longer holds goes.
+// After a change of an object all its files change at once; removed keys disappear.
 func TestC_1_37_6_ChangedObjectIsShown(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -255,7 +254,7 @@ func TestC_1_37_6_ChangedObjectIsShown(t *testing.T) {
 		"Lrwxrwxrwx 0:0 a -> ..data/a", "Lrwxrwxrwx 0:0 c -> ..data/c")
 }
 
-// Only what a volume shows makes it out of date.
+// Only changes to shown data make a volume out of date.
 func TestReadyNoticesWhatVolumesShow(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -326,7 +325,7 @@ func TestPutSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// No name that an object or a pod gives leads out of its volume.
+// A name in an object or a pod never leads out of its volume.
 func TestPathsOfFilesStayInTheirVolume(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
@@ -357,7 +356,7 @@ func TestPathsOfFilesStayInTheirVolume(t *testing.T) {
 	}
 }
 
-// Keys are as hostile as paths: an object whose keys were never validated.
+// Keys of an object that were never validated are as hostile as paths.
 func TestKeysStayInTheirVolume(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -390,7 +389,7 @@ func TestHugeObjects(t *testing.T) {
 	}
 }
 
-// C-1.38.11: a token is its user's alone, and written anew when it is due.
+// C-1.38.11: only its user can read a token, and it is renewed when due.
 func TestC_1_38_11_Tokens(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -425,7 +424,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		if _, ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
 			t.Errorf("%s: ready %t until %v, want until %v", name, ok, until, due)
 		}
-		// Another agent knows when it is due as well; a due token is no longer enough.
+		// After a restart the agent knows when the token is due; Ready then asks for a Put.
 		p.Volumes = volume.New(c)
 		if _, ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
 			t.Errorf("%s: after a restart: ready %t until %v, want until %v", name, ok, until, due)
@@ -435,7 +434,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		if _, ok, _ := p.Volumes.Ready(s, 1); ok {
 			t.Errorf("%s: ready with a token that is due", name)
 		}
-		// While none is given, the old one stays, and other volumes do not wait for it.
+		// If there is no new token, the old one stays, and other volumes are not delayed.
 		failure = errors.New("no")
 		more := withUID(spec(projectedVolume("v", tokenSource("token")), configMapVolume("cm", "conf")), uid)
 		more.Pod.Spec.SecurityContext = tt.context
@@ -456,7 +455,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 	}
 }
 
-// Containers of several users, or of one that the image gives, all read the token.
+// Containers with several users, or with the image's user, can all read the token.
 func TestC_1_38_11_TokenOfSeveralUsers(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -482,7 +481,7 @@ func TestC_1_38_11_TokenOfSeveralUsers(t *testing.T) {
 	}
 }
 
-// Where another volume is mounted inside one of files, its directory is there.
+// If another volume is mounted inside a volume of files, its directory exists.
 func TestNestedMountPointsAreMade(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)

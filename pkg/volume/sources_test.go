@@ -7,8 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A volume with two sources is put nowhere: what was judged as a ConfigMap is not mounted
-// as a host path.
+// A volume with two sources is refused: one that was checked as a ConfigMap must not be
+// mounted as a host path.
 func TestPut_VolumeWithTwoSources_IsRefused(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindSubPath mounts a part of a volume on a place of its own under the instance,
-// which no container can change, and returns that place (C-1.37.7). What is mounted
-// is what was opened beneath the volume, by its descriptor: whoever swaps
-// directories for links meanwhile gets an error, or what lies in the volume. A mount
-// that is there and right stays; another one, or one that is broken, is replaced.
+// bindSubPath mounts a part of a volume at a path under the instance, which no container
+// can change, and returns that path (C-1.37.7). It mounts the descriptor that was opened
+// below the volume: swapping directories for links meanwhile gives an error, or another
+// part of the volume. A correct mount stays; a wrong or broken one is replaced.
 func bindSubPath(dir string, p placed, container string, i int, sub string, judge func(root string) error) (string, error) {
 	if err := oneName(container); err != nil {
 		return "", fmt.Errorf("container %q: %w", container, err)
@@ -31,9 +30,8 @@ func bindSubPath(dir string, p placed, container string, i int, sub string, judg
 	return target, bind(source, target)
 }
 
-// openSubPath opens a part of a volume. A missing directory is made, with the mode of
-// the volume's own, where containers may write to the volume. judge says whether what is
-// open as the volume's root may be shown.
+// openSubPath opens a part of a volume. It makes missing directories, with the mode of the
+// volume's own, if containers may write to the volume. judge checks the volume's open root.
 func openSubPath(p placed, sub string, judge func(root string) error) (*os.File, error) {
 	root, err := openVolume(p.path)
 	if errors.Is(err, unix.ENOENT) {
@@ -60,7 +58,7 @@ func openSubPath(p placed, sub string, judge func(root string) error) (*os.File,
 	return makeBeneath(root, sub, st.Mode&^unix.S_IFMT)
 }
 
-// bind mounts what source is on target.
+// bind mounts source on target.
 func bind(source *os.File, target string) error {
 	var want unix.Stat_t
 	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
@@ -84,14 +82,13 @@ func bind(source *os.File, target string) error {
 	return nil
 }
 
-// isSame reports whether path is the file that st describes.
+// isSame reports whether path is the file of st.
 func isSame(st *unix.Stat_t, path string) bool {
 	var have unix.Stat_t
 	return unix.Lstat(path, &have) == nil && have.Dev == st.Dev && have.Ino == st.Ino
 }
 
-// makeTarget makes what something can be mounted on: a directory, or a file for all
-// else.
+// makeTarget makes a mount point: a directory, or a file for all other types.
 func makeTarget(path string, dir bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err

@@ -24,7 +24,7 @@ func sub(s *pod.Spec, volume, path string) *pod.Spec {
 	return s
 }
 
-// bindOne is where the one mount of container c is.
+// bindOne returns the host path of container c's one mount.
 func (p place) bindOne(t *testing.T, s *pod.Spec) (string, error) {
 	t.Helper()
 	m, err := p.Mounts(t.Context(), s, 1, "c")
@@ -85,7 +85,7 @@ func TestC_1_37_7_SubPaths(t *testing.T) {
 		{"sec", "key", p.volume("kubernetes.io~secret", "sec") + "/..data/key", "-rw-r--r--"},
 	} {
 		id := 0
-		for range 2 { // the second time finds it
+		for range 2 { // the second call finds the mount
 			at, err := p.bindOne(t, sub(s, tt.volume, tt.path))
 			if err != nil {
 				t.Errorf("%s %q: %v", tt.volume, tt.path, err)
@@ -152,7 +152,7 @@ func TestC_1_37_7_SubPathsThatLeadOut(t *testing.T) {
 	}
 }
 
-// C-1.37.7: names of the environment are put in place; none may be without a value.
+// C-1.37.7: names of the environment are expanded; a name without a value is an error.
 func TestC_1_37_7_SubPathExpr(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -177,9 +177,9 @@ func TestC_1_37_7_SubPathExpr(t *testing.T) {
 	}
 }
 
-// Somebody swaps a directory for a link to elsewhere a hundred thousand times while
-// the part of the volume is looked for, made and mounted: what is mounted is never
-// elsewhere, and nothing is made there.
+// Another process swaps a directory for a link to elsewhere a hundred thousand times while
+// a part of the volume is opened, made and mounted. Nothing outside the volume is ever
+// mounted or made.
 func TestC_1_37_7_SwappedLinksNeverLeadOut(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -250,7 +250,7 @@ func TestC_1_37_7_SwappedLinksNeverLeadOut(t *testing.T) {
 	}
 }
 
-// A FIFO and a socket are mounted as what they are, and not waited for.
+// A FIFO and a socket are mounted as such, without waiting for them.
 func TestC_1_37_7_SubPathOfAFIFO(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -273,8 +273,7 @@ func TestC_1_37_7_SubPathOfAFIFO(t *testing.T) {
 	}
 }
 
-// A mount that is not the right one any more is replaced: the container that starts
-// next sees the file as it is now, whatever kind it was.
+// A wrong mount is replaced: the next container sees the present file, whatever its type.
 func TestC_1_37_7_WrongMountIsReplaced(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -296,8 +295,7 @@ func TestC_1_37_7_WrongMountIsReplaced(t *testing.T) {
 	if text, _ := os.ReadFile(at); string(text) != "2" || len(mounts(t, at)) != 1 {
 		t.Errorf("holds %q, mounted %d times; want the new content, once", text, len(mounts(t, at)))
 	}
-	// Something else is mounted there, twice, and it is busy; then the place is of the
-	// wrong kind.
+	// Two other mounts are there, and busy; then the mount point has the wrong type.
 	data := filepath.Join(p.emptyDir(1, "data"), "x")
 	write(t, data, "file")
 	if _, err := p.bindOne(t, sub(s, "data", "x")); err != nil {
@@ -323,7 +321,7 @@ func TestC_1_37_7_WrongMountIsReplaced(t *testing.T) {
 	}
 }
 
-// The mount of an image carries the path; nothing is made for it.
+// The mount of an image has the subPath; the agent makes no file for it.
 func TestImageVolumes(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -338,8 +336,7 @@ func TestImageVolumes(t *testing.T) {
 	}
 }
 
-// What an environment's values make of an expression is told to nobody: they may be a
-// Secret's.
+// Errors never contain the expanded expression: it may hold a Secret's values.
 func TestC_1_37_7_ErrorsTellExpressionsAsWritten(t *testing.T) {
 	p := newPlace(t)
 	s := bound(withUID(spec(empty("data"), configMapVolume("cm", "conf")), uid), configMapObject("conf", map[string]string{"a": "b"}))

@@ -14,11 +14,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Take removes the volumes of one instance of the pod with uid: its directory,
-// with all that its containers have left there. It never follows a link out of
-// it. What we have mounted is unmounted; when something else is mounted beneath,
-// nothing is unmounted or removed and the error wraps a *MountedError. What is not
-// there is success. The end of ctx ends it; another Take goes on.
+// Take removes the volumes of one instance of the pod with uid: its directory, with all
+// files of its containers. It never follows a link out of it. It unmounts our mounts; if
+// something else is mounted below, it unmounts and removes nothing, and the error wraps a
+// *MountedError. A missing instance is success. Take ends with ctx; a later Take continues.
 func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
@@ -31,8 +30,8 @@ func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 	return nil
 }
 
-// take removes an instance's directory, the marker first: what is half removed
-// is not ready.
+// take removes an instance's directory, the marker first: a half removed instance is not
+// ready.
 func (v *Volumes) take(ctx context.Context, dir, uid, name string) error {
 	if err := v.unmountOwn(uid, filepath.Join(dir, name)); err != nil {
 		return err
@@ -44,10 +43,9 @@ func (v *Volumes) take(ctx context.Context, dir, uid, name string) error {
 	return removeTree(ctx, v.pods, uid, name)
 }
 
-// Forget removes all that is left of the pod: its log directory and the links
-// into it (C-1.33.5), every instance, and at last the files beside them, so that an end on the way leaves
-// the pod's record to begin again with. Mounts and links are treated as by
-// Take.
+// Forget removes all files of the pod: its log directory and the links into it (C-1.33.5),
+// every instance, and last the files beside them. If it ends on the way, the pod's record
+// is still there to start again. It treats mounts and links as Take does.
 func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
@@ -90,8 +88,8 @@ func (v *Volumes) forget(ctx context.Context, dir, uid, logs string) error {
 	return removeTree(ctx, v.pods, uid)
 }
 
-// removeLogs removes the links into a pod's log directory, then the directory:
-// whoever ends on the way finds it again.
+// removeLogs removes the links into a pod's log directory, then the directory: if it ends
+// on the way, the next call still finds the directory.
 func (v *Volumes) removeLogs(ctx context.Context, name string) error {
 	if err := v.removeLinks(filepath.Join(v.cfg.PodLogsDir, name) + string(filepath.Separator)); err != nil {
 		return err
@@ -99,8 +97,8 @@ func (v *Volumes) removeLogs(ctx context.Context, name string) error {
 	return removeTree(ctx, v.cfg.PodLogsDir, name)
 }
 
-// removeLinks removes the links whose targets begin with into. What else lies
-// beside them is others'.
+// removeLinks removes the links whose targets begin with into. Other files beside them
+// stay.
 func (v *Volumes) removeLinks(into string) error {
 	if v.cfg.ContainerLogsDir == "" {
 		return nil
@@ -121,10 +119,10 @@ func (v *Volumes) removeLinks(into string) error {
 	return nil
 }
 
-// Sweep removes the directories of pods but those that keep is true for, which it asks
-// right before, with their log directories: what an agent left that died before it could write down whose
-// they are. It returns the UIDs it removed. Mounts and links are treated as by
-// Take; one directory that cannot be removed does not hold the others.
+// Sweep removes the directories of pods, with their log directories, unless keep returns
+// true for them: an agent that died may have left them without a record. It calls keep
+// right before each removal. It returns the removed UIDs. It treats mounts and links as
+// Take does; one directory that cannot be removed does not block the others.
 func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (removed []string, err error) {
 	uids, err := os.ReadDir(v.pods)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -145,8 +143,8 @@ func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (remove
 	return removed, errors.Join(append(failed, err)...)
 }
 
-// sweepLogs removes the log directories of a UID. It may be anything that names a
-// directory: it is compared as it is.
+// sweepLogs removes the log directories of a UID. The UID may be any name of a directory:
+// it is compared literally.
 func (v *Volumes) sweepLogs(ctx context.Context, uid string) error {
 	if v.cfg.PodLogsDir == "" {
 		return nil
@@ -156,7 +154,7 @@ func (v *Volumes) sweepLogs(ctx context.Context, uid string) error {
 		return err
 	}
 	for _, l := range logs {
-		// No namespace and no name holds a "_".
+		// A namespace or a name has no "_".
 		if parts := strings.SplitN(l.Name(), "_", 3); len(parts) < 3 || parts[2] != uid {
 			continue
 		}
@@ -167,7 +165,7 @@ func (v *Volumes) sweepLogs(ctx context.Context, uid string) error {
 	return nil
 }
 
-// sweep removes one pod's directory, and the log directories that carry its UID.
+// sweep removes one pod's directory, and the log directories with its UID.
 func (v *Volumes) sweep(ctx context.Context, uid string) error {
 	if err := v.sweepLogs(ctx, uid); err != nil {
 		return err

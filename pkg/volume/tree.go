@@ -14,28 +14,27 @@ import (
 )
 
 const (
-	// maxDepth bounds the directories held open on the way down; what lies
-	// deeper is moved up first.
+	// maxDepth limits the directories held open on the way down; deeper ones are moved up
+	// first.
 	maxDepth = 128
-	// maxTries bounds how often an entry is tried that somebody keeps changing.
+	// maxTries limits the tries to remove an entry that another process keeps changing.
 	maxTries = 64
 	// batch is how many names are read at once.
 	batch = 512
 )
 
-// MountedError says that something is mounted in what was to be removed.
+// MountedError says that there is a mount below the path to remove.
 type MountedError struct{ Path string }
 
 func (e *MountedError) Error() string {
 	return e.Path + " is mounted: unmount it, then it is removed"
 }
 
-// removeTree removes what names leads to under base, all beneath included. Base
-// is trusted and may itself be a link or a mount; below it no link is followed
-// and no mount is entered: every step goes from an open directory to an entry
-// of it by name, and the kernel refuses the rest. A mount that is there at the
-// beginning is found before anything is removed. The end of ctx ends it, with its cause: a
-// container decides how many names there are.
+// removeTree removes the path of names under base, with all below it. base is trusted and
+// may itself be a link or a mount; below it no link is followed and no mount is entered:
+// every step opens an entry of an open directory by name, and the kernel checks it. If
+// there is a mount at the beginning, nothing is removed. It ends with ctx and its cause,
+// because a container decides the number of files.
 func removeTree(ctx context.Context, base string, names ...string) error {
 	path := filepath.Join(base, filepath.Join(names...))
 	if err := mountedAt(path); err != nil {
@@ -54,8 +53,8 @@ func removeTree(ctx context.Context, base string, names ...string) error {
 	return r.remove(parent, names[last])
 }
 
-// directories returns the names of the directories in what names leads to under
-// base, no link followed below base.
+// directories returns the names of the directories in the path of names under base, without
+// following links below base.
 func directories(base string, names ...string) ([]string, error) {
 	dir, err := openPath(base, names...)
 	if err != nil {
@@ -75,7 +74,7 @@ func directories(base string, names ...string) ([]string, error) {
 	return list, nil
 }
 
-// openPath opens the directory that names leads to under base.
+// openPath opens the directory at the path of names under base.
 func openPath(base string, names ...string) (*os.File, error) {
 	dir, err := os.OpenFile(base, os.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for _, name := range names {
@@ -89,19 +88,19 @@ func openPath(base string, names ...string) (*os.File, error) {
 	return dir, err
 }
 
-// remover removes one tree. It belongs to one call of removeTree.
+// remover removes one tree. One call of removeTree uses it.
 type remover struct {
 	ctx  context.Context
 	open func(parent *os.File, name string) (*os.File, error)
-	// top is the tree's own directory, where deep directories are moved to; nil
-	// before it is open.
+	// top is the tree's own directory, where deep directories are moved to; nil before it
+	// is open.
 	top   *os.File
 	moved int
 	depth int
 }
 
-// remove removes the entry of that name, and beneath it when it is a directory.
-// Who swaps the entry meanwhile only makes it begin again.
+// remove removes the entry of that name, with all below it if it is a directory. If another
+// process swaps the entry meanwhile, it starts again.
 func (r *remover) remove(parent *os.File, name string) error {
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
@@ -134,15 +133,14 @@ func (r *remover) remove(parent *os.File, name string) error {
 	return &fs.PathError{Op: "remove", Path: path, Err: err}
 }
 
-// changed reports whether err says that the entry is no longer what it was: a
-// directory became something else, vanished or was filled again.
+// changed reports whether err says that the entry has changed: a directory became another
+// type, vanished or was filled again.
 func changed(err error) bool {
 	return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) ||
 		errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }
 
-// descend empties the directory of that name, or moves it to the top where it
-// lies too deep.
+// descend empties the directory of that name, or moves it to the top if it is too deep.
 func (r *remover) descend(parent *os.File, name string) error {
 	if r.top != nil && r.depth >= maxDepth {
 		r.moved++
@@ -166,8 +164,8 @@ func (r *remover) descend(parent *os.File, name string) error {
 	return r.empty(dir)
 }
 
-// empty removes every entry of dir, until a whole reading finds none. Readings
-// that find what was moved up are progress; others are counted.
+// empty removes every entry of dir, until a full reading finds none. Readings that find
+// moved directories are progress; others are counted.
 func (r *remover) empty(dir *os.File) error {
 	for tries := 0; tries < maxTries; {
 		found, moved := 0, r.moved

@@ -35,9 +35,9 @@ func removeWith(t testing.TB, open func(*os.File, string) (*os.File, error), bas
 	return r.remove(dir, name)
 }
 
-// Somebody who outlives his Take swaps directories for links to elsewhere,
-// thousands of times, in the very moment between looking and opening and all
-// the time besides: nothing elsewhere is ever removed.
+// A process that still runs during Take swaps directories for links to elsewhere, thousands
+// of times, both between check and open and all the time. Nothing elsewhere is ever
+// removed.
 func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
@@ -52,13 +52,12 @@ func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 			tree := filepath.Join(base, "1")
 			spots := []string{filepath.Join(tree, "x"), filepath.Join(tree, "d", "x")}
 			var swaps atomic.Int64
-			// swap exchanges an entry of a directory with link, which leads
-			// outside.
+			// swap exchanges an entry of a directory with link, which leads outside.
 			swap := func(link string, dir int, entry string) {
 				if unix.Renameat2(unix.AT_FDCWD, link, dir, entry, unix.RENAME_EXCHANGE) == nil {
 					swaps.Add(1)
 				} else {
-					os.Symlink(outside, link) // it went with the tree: a new one
+					os.Symlink(outside, link) // it was removed with the tree: make a new one
 				}
 			}
 			var wg sync.WaitGroup
@@ -82,7 +81,7 @@ func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 					os.MkdirAll(filepath.Join(spot, "below"), 0o755)
 					os.WriteFile(filepath.Join(spot, "below", "file"), nil, 0o644)
 				}
-				removeWith(t, between, base, "1") // may fail while somebody fills the tree again
+				removeWith(t, between, base, "1") // may fail while the tree is filled again
 			}
 			close(stop)
 			wg.Wait()
@@ -96,7 +95,7 @@ func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 	}
 }
 
-// Whatever a tree holds, all of it goes and nothing that its links lead to.
+// A tree of any content is removed completely, and none of its link targets.
 func TestTakeRemovesAnyTree(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -185,7 +184,7 @@ func TestTakeOfALinkRemovesTheLink(t *testing.T) {
 	if _, err := os.Lstat(canary); err != nil {
 		t.Error(err)
 	}
-	// A link on the way to it leads nowhere.
+	// A link on the path to it is not followed.
 	must(t, os.Symlink(outside, filepath.Join(base, "uid")))
 	if err := removeTree(t.Context(), base, "uid", "canary"); err == nil {
 		t.Error("a link was followed on the way")
@@ -195,8 +194,8 @@ func TestTakeOfALinkRemovesTheLink(t *testing.T) {
 	}
 }
 
-// A mount that appears after the table of mounts was read is not entered
-// either, whichever way directories are opened.
+// A mount that appears after the mount table was read is not entered either, with both ways
+// to open directories.
 func TestTheWayDownNeverCrossesAMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount: this test needs a real mount")
@@ -228,7 +227,7 @@ func TestTheWayDownNeverCrossesAMount(t *testing.T) {
 	}
 }
 
-// Sweep takes what nobody knows, and nothing else.
+// Sweep removes the directories of unknown pods, and nothing else.
 func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 	t.Parallel()
 	root, logs := t.TempDir(), t.TempDir()
@@ -252,7 +251,7 @@ func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 	}
 }
 
-// A UID is whatever names a directory: no pattern, and no part of another one's.
+// A UID is any name of a directory: not a pattern, and not a part of another UID.
 func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	root, logs := t.TempDir(), t.TempDir()
@@ -288,8 +287,8 @@ func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
 	}
 }
 
-// Kernels that do not know openat2 follow no link in a volume, but our own to what it
-// shows now.
+// On kernels without openat2 no link in a volume is followed, except our own to its current
+// content.
 func TestC_1_37_7_SubPathsOnOldKernels(t *testing.T) {
 	t.Parallel()
 	path, outside := t.TempDir(), t.TempDir()

@@ -12,21 +12,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// largest is how many names are counted in the volumes of a pod. Empty files and hard links take no
-// blocks, so that the limit of bytes does not bound them.
+// largest is the limit of files counted in the volumes of a pod. Empty files and hard links
+// use no blocks, so the limit of bytes does not bound them.
 const largest = 2_000_000
 
 var (
-	// errOver ends the measuring of a volume that is over its limit.
+	// errOver ends the measurement of a volume over its limit.
 	errOver = errors.New("over the limit")
-	// errTooMany says that a volume has more names than are counted.
+	// errTooMany says that a volume has more than the limit of files.
 	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", largest)
 )
 
-// Over says which volume on the disk exceeds its sizeLimit, "" for none: measured
-// now, in blocks as du counts them, and no further than to the limit (C-1.35.9). A
-// volume that is too deep to be measured counts as one that exceeds it, and so does the one
-// at which a pod's files are too many. The end of ctx ends the measuring.
+// Over returns a volume on the disk that exceeds its sizeLimit, "" for none. It measures
+// now, in blocks as du counts them, and only up to the limit (C-1.35.9). A volume that is
+// too deep to measure counts as over its limit, and so does the one at which the pod's
+// files are too many. It ends with ctx.
 func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
@@ -53,8 +53,8 @@ func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int) (strin
 	return "", nil
 }
 
-// measure returns errOver when a tree takes more bytes of the disk than limit, and
-// errTooMany when it has more than most names; names is how many it looked at.
+// measure returns errOver if a tree uses more bytes of the disk than limit, and errTooMany
+// if it has more than most files; names is the number of files it counted.
 func measure(ctx context.Context, path string, limit int64, most int) (names int, err error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

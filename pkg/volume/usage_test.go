@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A container fills an emptyDir with names that take no blocks: empty files and hard
-// links of one file. Measuring ends after a fixed number of names.
+// A container fills an emptyDir with empty files and hard links, which use no blocks.
+// Measuring ends after a fixed number of files.
 // Shows: C-1.35.9.
 func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 	const most = 200
@@ -56,8 +56,8 @@ func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 	}
 }
 
-// A container spreads names over many emptyDirs with a limit. The bound is of the pod, so
-// that one round ends, and the limits of other pods are enforced.
+// A container spreads files over many emptyDirs with a limit. The bound applies to the pod,
+// so that one round ends, and the limits of other pods are enforced.
 // Shows: C-1.35.9.
 func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 	v := New(Config{RootDir: t.TempDir()})
@@ -90,8 +90,8 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 	}
 }
 
-// A container fills a volume with names. Removing it, and giving it to a group, end with
-// the agent, and the next Take goes on.
+// A container fills a volume with files. Removing it, and changing its group, end with the
+// agent, and the next Take continues.
 // Shows: F4.
 func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 	v := New(Config{RootDir: t.TempDir()})
@@ -134,7 +134,7 @@ func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 	}
 }
 
-// The agent stops while a large volume is measured. Measuring ends with its context.
+// The agent stops while it measures a large volume. Measuring ends with its context.
 // Shows: C-1.35.9, F4.
 func TestMeasure_ContextEnds_EndsWithItsCause(t *testing.T) {
 	dir := t.TempDir()

@@ -1,22 +1,21 @@
-// Package volume puts the volumes of a pod's instance in place on disk and
-// takes them away again.
+// Package volume sets up the volumes of a pod's instance on disk and tears them down.
 //
-// The engine asks for it before a sandbox is made and after the last container
-// is gone. What lies where:
+// The engine calls it before it makes a sandbox and after the last container is removed.
+// Its files:
 //
 //	<root>/pods/<uid>/                     the pod (its record lies here too)
-//	<root>/pods/<uid>/containers/          termination messages, one file a container's life, which cri makes
-//	<root>/pods/<uid>/<instance>/          one life of it
-//	<root>/pods/<uid>/<instance>/ready     Put was completed, and of what
+//	<root>/pods/<uid>/containers/          termination messages, one file per attempt of a container, made by cri
+//	<root>/pods/<uid>/<instance>/          one instance of it
+//	<root>/pods/<uid>/<instance>/ready     written when Put was completed, with its data
 //	<root>/pods/<uid>/<instance>/etc-hosts
 //	<root>/pods/<uid>/<instance>/volumes/<kind>/<name>
-//	<root>/pods/<uid>/<instance>/volume-subpaths/<volume>/<container>/<number>   mounts of parts of volumes
+//	<root>/pods/<uid>/<instance>/volume-subpaths/<volume>/<container>/<number>   mounts of subPaths
 //	<root>/volumes/<namespace>/<claim>/    claims, which outlive every pod
 //
-// What may be secret lies on file systems in memory only, mounted below "volumes".
+// Files that may be secret are only on file systems in memory, mounted below "volumes".
 //
-// The one rule: nothing is ever removed outside a pod's own directories, not
-// through a link, not across a mount. What a hostPath shows is the host's.
+// The one rule: nothing is ever removed outside a pod's own directories, not through a
+// link, not across a mount. The files of a hostPath belong to the host.
 package volume
 
 import (
@@ -40,7 +39,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The names below an instance's directory.
+// The names in an instance's directory.
 const (
 	marker      = "ready" // the file that says that Put was completed
 	volumesDir  = "volumes"
@@ -48,57 +47,56 @@ const (
 	hostsFile   = "etc-hosts"
 )
 
-// Config is what Volumes are made of.
+// Config is the configuration of Volumes.
 type Config struct {
 	RootDir    string // the agent's directory
-	PodLogsDir string // where pods' log directories are; empty leaves logs alone
-	// ContainerLogsDir is where cri links to containers' logs (C-1.22.10); empty
-	// leaves links alone.
+	PodLogsDir string // pods' log directories; empty leaves logs alone
+	// ContainerLogsDir has cri's links to containers' logs (C-1.22.10); empty leaves links
+	// alone.
 	ContainerLogsDir string
-	ClusterDomain    string          // in the names of pods with a subdomain
-	Allocatable      v1.ResourceList // what the node gives to pods
-	SELinux          bool            // the node has it: see SELinuxEnabled
-	// RecursiveReadOnly says whether the runtime can make a mount read-only with all
-	// that is mounted beneath (C-1.37.8); nil is no.
+	ClusterDomain    string          // part of the names of pods with a subdomain
+	Allocatable      v1.ResourceList // the node's allocatable resources
+	SELinux          bool            // the node has SELinux: see SELinuxEnabled
+	// RecursiveReadOnly reports whether the runtime can make mounts recursively read-only
+	// (C-1.37.8); nil means no.
 	RecursiveReadOnly func(runtimeClass *string) bool
-	// Token returns a token of the pod's service account, and when it has to be
-	// renewed (C-1.38.11); nil where there is no API server.
+	// Token returns a token of the pod's service account, and when it has to be renewed
+	// (C-1.38.11); nil without an API server.
 	Token func(ctx context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjection) (token string, renew time.Time, err error)
-	// TrustBundle returns the certificates of a bundle; nil where there is no API
-	// server.
+	// TrustBundle returns the certificates of a bundle; nil without an API server.
 	TrustBundle func(ctx context.Context, s *v1.ClusterTrustBundleProjection) (string, error)
-	// Claim returns the directory that a claim of an API server is bound to, for the pod
-	// that names it; nil where there is no API server.
+	// Claim returns the directory of an API server's claim, for the pod that names it; nil
+	// without an API server.
 	Claim func(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error)
-	// Allow says why a volume of the pod must not show a path of this node: one that the
-	// pod names, or that its claim is bound to. It is asked when that is put in place and,
-	// of a claim, before a container gets it; once for the path as it is written and, with
-	// followed, once for what its links lead to. nil: every path may be shown.
+	// Allow returns an error if a volume of the pod must not show a path of this node: one
+	// that the pod names, or the target of its claim. It is called at Put and, for a claim,
+	// before a container gets it. It is called once for the path as written and, with
+	// followed, once for the target of its links. nil allows every path.
 	Allow func(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error
 	Log   *slog.Logger
 }
 
-// Volumes puts volumes in place and takes them away. It may be used by many
-// goroutines, each for pods of its own.
+// Volumes sets up volumes and tears them down. Many goroutines may use it, each for
+// different pods.
 type Volumes struct {
 	cfg  Config
 	pods string // the directory of pods
 	log  *slog.Logger
 	step func() // see writer
-	most int    // names that are counted of a pod
+	most int    // the limit of files counted in a pod
 
 	once   sync.Once
 	bootID string // see boot
 
-	claims sync.Mutex // held while the directory of a claim is made
+	claims sync.Mutex // held while a claim's directory is made
 
 	mu sync.Mutex
-	// noted holds the marks of instances that keep nothing on disk and whose marker
-	// could not be written, because the disk is full or read-only.
+	// noted holds the marks of instances without files on disk whose marker could not be
+	// written, because the disk is full or read-only.
 	noted map[string]mark
 }
 
-// New returns Volumes under c.RootDir. It touches nothing.
+// New returns Volumes under c.RootDir. It does no I/O.
 func New(c Config) *Volumes {
 	log := c.Log
 	if log == nil {
@@ -107,7 +105,7 @@ func New(c Config) *Volumes {
 	return &Volumes{cfg: c, pods: filepath.Join(c.RootDir, "pods"), log: log, most: largest, noted: map[string]mark{}}
 }
 
-// placed is one volume of a pod with its kind and its place on the host.
+// placed is one volume of a pod with its kind and its path on the host.
 type placed struct {
 	*v1.Volume
 	traits
@@ -115,10 +113,9 @@ type placed struct {
 	path string
 }
 
-// Put makes the directories and volumes of one instance. It may be repeated:
-// what is in place, and what containers have put into it, stays, and what shows
-// config objects, the pod's fields or tokens is brought up to date. A pod without
-// volumes needs nothing on disk. A volume that cannot be put does not hold up the
+// Put makes the directories and volumes of one instance. It may be repeated: existing
+// volumes and containers' files stay, and shown config objects, pod fields and tokens are
+// updated. A pod without volumes needs no disk. A volume that fails does not hold up the
 // others. An error names the volume and is for a person.
 func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	dir, all, err := v.place(want, instance)
@@ -127,7 +124,7 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 	}
 	was, again := v.marked(dir)
 	s := &setting{Volumes: v, want: want, again: again && !was.Partial, bound: maps.Clone(was.Bound)}
-	kept := false // whether the instance keeps something on disk
+	kept := false // whether the instance has files on disk
 	var failed []error
 	for _, p := range all {
 		var err error
@@ -143,8 +140,8 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		}
 	}
 	if len(failed) > 0 {
-		if !reflect.DeepEqual(was.Bound, s.bound) { // what claims show must be known when they are put again
-			m := was // of an earlier start of the machine, or not current: not ready either way
+		if !reflect.DeepEqual(was.Bound, s.bound) { // the targets of claims must be known then
+			m := was // of an earlier boot, or out of date: not ready either way
 			if m.Bound = s.bound; !s.again {
 				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound}
 			}
@@ -157,10 +154,10 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until, Bound: s.bound})
 }
 
-// Ready reports whether Put was completed for this instance since the machine
-// started, and its volumes are still there; current says that they show what the spec
-// and its data stand for now. until is when that ends by time alone, zero for never. It
-// is asked often: it costs a sum, one small file and a few looks at each volume.
+// Ready reports whether Put was completed for this instance since the machine booted, and
+// its volumes still exist; current says that they show the present spec and data. until is
+// when that ends by time alone, zero for never. It is called often: it costs a checksum,
+// one small file and a few system calls for each volume.
 func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
 	if err != nil {
@@ -185,8 +182,7 @@ func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until 
 	return true, true, m.Until
 }
 
-// place returns the directory of an instance and its volumes, each with its
-// kind and place.
+// place returns the directory of an instance and its volumes, each with its kind and path.
 func (v *Volumes) place(want *pod.Spec, instance int) (dir string, all []placed, err error) {
 	podDir, err := v.podDir(want.UID())
 	if err != nil {
@@ -211,8 +207,8 @@ func (v *Volumes) place(want *pod.Spec, instance int) (dir string, all []placed,
 	return dir, all, nil
 }
 
-// podDir returns the directory of the pod with uid, which a manifest may have
-// given: it has to be one plain name.
+// podDir returns the directory of the pod with uid. The UID may come from a manifest: it
+// has to be a single path element.
 func (v *Volumes) podDir(uid string) (string, error) {
 	if err := oneName(uid); err != nil {
 		return "", fmt.Errorf("pod UID %q: %w", uid, err)
@@ -220,7 +216,7 @@ func (v *Volumes) podDir(uid string) (string, error) {
 	return filepath.Join(v.pods, uid), nil
 }
 
-// oneName says why name cannot name something inside a directory.
+// oneName returns an error if name is not a single path element.
 func oneName(name string) error {
 	switch {
 	case name == "":

@@ -48,7 +48,7 @@ func host(name, path string, kind v1.HostPathType) v1.Volume {
 	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path, Type: &kind}}}
 }
 
-// place is a fresh root and log directory with Volumes over them.
+// place is a new root and log directory with Volumes over them.
 type place struct {
 	*volume.Volumes
 	root, logs, links string
@@ -67,7 +67,7 @@ func (p place) config() volume.Config {
 	return volume.Config{RootDir: p.root, PodLogsDir: p.logs, ContainerLogsDir: p.links}
 }
 
-// unmountAll unmounts what is mounted at path and beneath, as a test leaves it.
+// unmountAll unmounts all mounts at path and below, for the end of a test.
 func unmountAll(t *testing.T, path string) {
 	t.Helper()
 	all := mounts(t, path)
@@ -79,7 +79,7 @@ func unmountAll(t *testing.T, path string) {
 	}
 }
 
-// mounts is what the kernel has mounted at path and beneath.
+// mounts returns the kernel's mounts at path and below.
 func mounts(t *testing.T, path string) []*mountinfo.Info {
 	t.Helper()
 	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
@@ -89,8 +89,8 @@ func mounts(t *testing.T, path string) []*mountinfo.Info {
 	return all
 }
 
-// Put, Ready and Mounts are those of a pod that has the node's users and no sandbox
-// of interest.
+// Put, Ready and Mounts are for a pod without a user namespace, whose sandbox does not
+// matter.
 func (p place) Put(s *pod.Spec, instance int) error {
 	return p.Volumes.Put(context.Background(), s, pod.Place{}, instance)
 }
@@ -185,7 +185,7 @@ func TestC_1_37_3_EmptyDirLivesAsLongAsItsInstance(t *testing.T) {
 	if err := os.Chmod(p.emptyDir(1, "data"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// A restarted agent, a restarted container: what is there stays as it is.
+	// After a restart of the agent or a container, existing files stay unchanged.
 	if err := (place{Volumes: volume.New(volume.Config{RootDir: p.root})}).Put(s, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestF1_PutInterruptedIsNotReady(t *testing.T) {
 	if err := p.Put(s, 1); err == nil || p.Ready(s, 1) {
 		t.Fatalf("err %v, ready %t; want an error and not ready", err, p.Ready(s, 1))
 	}
-	// What an end between mkdir and chmod leaves is mended.
+	// A wrong mode from an end between mkdir and chmod is corrected.
 	if err := os.Chmod(p.emptyDir(1, "a"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// A UID comes from a manifest: it never leads anywhere else.
+// A UID comes from a manifest: it never leads to another directory.
 func TestUIDIsOnePlainName(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -349,7 +349,7 @@ func TestForgetRemovesAllOfOnePod(t *testing.T) {
 	p.put(t, other, 1)
 	write(t, filepath.Join(p.logs, "default_web-n1_other", "c", "0.log"), "line")
 
-	for range 2 { // the second time finds nothing
+	for range 2 { // the second call finds nothing
 		if err := p.Forget(t.Context(), key, uid); err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +374,7 @@ func TestForget_NameTooLongForALogDirectory_RemovesTheRest(t *testing.T) {
 	}
 }
 
-// BenchmarkPut is what an instance with two emptyDirs and a hostPath costs.
+// BenchmarkPut measures an instance with two emptyDirs and a hostPath.
 func BenchmarkPut(b *testing.B) {
 	v := volume.New(volume.Config{RootDir: b.TempDir()})
 	dir := b.TempDir()

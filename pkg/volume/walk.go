@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is how many directories deep a volume is walked: what lies deeper has no
-// path that a program could open at once.
+// deepest is the greatest depth of directories that is walked: a program could not open a
+// deeper file by one path.
 const deepest = 2048
 
 // errTooDeep says that a tree is deeper than that.
 var errTooDeep = fmt.Errorf("it is more than %d directories deep", deepest)
 
-// walk calls f for everything beneath dir, a directory after what it holds. No link
-// is followed and no mount is entered; what vanishes or changes meanwhile is passed
-// over. An error of f ends it.
+// walk calls f for everything below dir, a directory after its contents. It follows no link
+// and enters no mount, and skips entries that vanish or change meanwhile. It ends with an
+// error of f.
 func walk(dir *os.File, depth int, f func(parent *os.File, name string, st *unix.Stat_t) error) error {
 	if depth > deepest {
 		return errTooDeep

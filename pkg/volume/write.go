@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	dataLink = "..data"                // leads to the directory whose content stands
-	nextLink = "..data_tmp"            // what becomes dataLink
-	stamp    = "..2006_01_02_15_04_05" // how a directory of content begins
+	dataLink = "..data"                // leads to the directory with the current content
+	nextLink = "..data_tmp"            // is renamed to dataLink
+	stamp    = "..2006_01_02_15_04_05" // prefix of a directory of content
 )
 
-// writer replaces all the files of a volume at once (C-1.37.6): the files lie in a
-// directory of their own, a link leads to it, and a rename has the link lead to the
-// next. Who opens that directory through the link has the old files or the new ones;
-// who is on the way to an old one while it is removed looks again and finds the new.
+// writer replaces all the files of a volume at once (C-1.37.6): the files are in a
+// directory of their own, a link leads to it, and a rename makes the link lead to the next
+// directory. A reader that opens the directory through the link has the old files or the
+// new ones. A reader on the way to a removed file opens it again and finds the new one.
 //
 //	..2026_03_01_12_00_00.123456789/key
 //	..data -> ..2026_03_01_12_00_00.123456789
 //	key -> ..data/key
 //
-// An end between any two steps leaves one of both, and what the next write clears
-// away. Nothing is written when the files are there already.
+// An end between any two steps leaves the old or the new files, and leftovers that the next
+// write removes. If the files are unchanged, nothing is written.
 type writer struct {
 	root  *os.Root
 	group *int64
-	// step is called after each step, where it is set: tests end the process there.
+	// step is called after each step, if it is set: tests end the process there.
 	step func()
 }
 
@@ -49,7 +49,7 @@ func (w *writer) write(all files) error {
 		return err
 	}
 	if !isStamp(now) || !w.same(now, all) {
-		// What others left on the way, on a disk that may be full of it.
+		// Old directories of content may fill the disk.
 		if err := w.tidy(now, nil); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (w *writer) write(all files) error {
 	return w.tidy(now, all)
 }
 
-// clean returns the files by their clean paths, of which none lies below another one.
+// clean returns the files by their clean paths; a path below another one is an error.
 func clean(all files) (files, error) {
 	out := make(files, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -75,7 +75,7 @@ func clean(all files) (files, error) {
 	names := slices.SortedFunc(maps.Keys(out), func(a, b string) int {
 		return strings.Compare(strings.ReplaceAll(a, "/", "\x00"), strings.ReplaceAll(b, "/", "\x00"))
 	})
-	for i := 1; i < len(names); i++ { // what lies below a name follows it
+	for i := 1; i < len(names); i++ { // a path below a name follows it
 		if above := names[i-1]; strings.HasPrefix(names[i], above+"/") {
 			return nil, fmt.Errorf("invalid path %q: %q is a file", names[i], above)
 		}
@@ -83,7 +83,7 @@ func clean(all files) (files, error) {
 	return out, nil
 }
 
-// checkPath says why a file cannot be at a path of a volume.
+// checkPath returns an error if path is not allowed for a file of a volume.
 func checkPath(name string) error {
 	if name == "" || path.Clean(name) == "." {
 		return errors.New("must not be empty")
@@ -119,7 +119,7 @@ func isStamp(name string) bool {
 	return err == nil && name[len(stamp)] == '.'
 }
 
-// same reports whether dir holds these files and no others.
+// same reports whether dir has these files and no others.
 func (w *writer) same(dir string, all files) bool {
 	found := 0
 	err := fs.WalkDir(w.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
@@ -143,8 +143,8 @@ func (w *writer) same(dir string, all files) bool {
 	return err == nil && found == len(all)
 }
 
-// next writes the files into a new directory and has dataLink lead to it. Where that
-// fails it leaves no directory: the next try would find less room.
+// next writes the files into a new directory and makes dataLink lead to it. If that fails
+// it removes the directory, which would take the next try's room.
 func (w *writer) next(all files) (dir string, err error) {
 	for at := time.Now().UTC(); ; at = at.Add(time.Nanosecond) {
 		dir = at.Format(stamp + ".000000000")
@@ -162,7 +162,7 @@ func (w *writer) next(all files) (dir string, err error) {
 	return dir, nil
 }
 
-// fill writes the files into dir and has dataLink lead to it.
+// fill writes the files into dir and makes dataLink lead to it.
 func (w *writer) fill(dir string, all files) error {
 	if err := w.root.Chmod(dir, 0o755); err != nil { // whatever the agent's umask
 		return err
@@ -228,12 +228,12 @@ func (w *writer) file(dir, name string, f file) error {
 	return errors.Join(err, to.Close())
 }
 
-// link makes the links that users see, where they are missing.
+// link makes the links that users see, if they are missing.
 func (w *writer) link(all files) error {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		first, _, _ := strings.Cut(name, "/")
 		if _, err := w.root.Lstat(first); err == nil {
-			continue // a mount point of that name hides it, as with the kubelet
+			continue // a mount point of that name hides it, as in the kubelet
 		}
 		if err := w.root.Symlink(dataLink+"/"+first, first); err != nil {
 			return err
@@ -248,8 +248,8 @@ func (w *writer) link(all files) error {
 	return nil
 }
 
-// tidy removes the links to files that are no longer shown, and all directories of
-// content but the one that stands. Where all is nil the links stay.
+// tidy removes the links to files that are no longer shown, and all directories of content
+// except the current one. If all is nil the links stay.
 func (w *writer) tidy(now string, all files) error {
 	shown := map[string]bool{}
 	for name := range all {

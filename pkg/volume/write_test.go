@@ -23,7 +23,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// shownSpec is a pod whose Secret and ConfigMap hold what round says.
+// shownSpec is a pod with a Secret and a ConfigMap for round.
 func shownSpec(round int) *pod.Spec {
 	s := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "web"}, Pod: &v1.Pod{}}
 	s.Pod.UID = types.UID("u")
@@ -44,7 +44,7 @@ func shownSpec(round int) *pod.Spec {
 	}))
 }
 
-// Put of another process, which kills itself after so many steps.
+// cutEnv makes another process run Put, which kills itself after so many steps.
 const cutEnv = "VOLUME_TEST_CUT"
 
 func TestMain(m *testing.M) {
@@ -66,8 +66,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An agent that is killed after any step leaves the old files or the new ones, never a
-// mix, and nothing that the next Put does not clear away.
+// An agent that is killed after any step leaves the old files or the new ones, never a mix,
+// and the next Put removes all leftovers.
 func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: secrets lie on a tmpfs, which it mounts")
@@ -80,7 +80,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 		}
 	})
 	cuts := 0
-	for _, first := range []bool{true, false} { // with nothing in place before, and with another content
+	for _, first := range []bool{true, false} { // with no content before, and with another content
 		for left, killed := 0, true; killed; left++ {
 			if first {
 				if err := v.Take(t.Context(), "u", 1); err != nil {
@@ -121,8 +121,8 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	}
 }
 
-// whole checks that what a volume shows is of one writing. none says that it may show
-// nothing.
+// whole checks that the files of a volume come from one Put. none says that it may be
+// empty.
 func whole(t *testing.T, dir string, none bool) {
 	t.Helper()
 	same, err := os.ReadFile(filepath.Join(dir, "..data", "same"))
@@ -138,7 +138,7 @@ func whole(t *testing.T, dir string, none bool) {
 	}
 }
 
-// settled checks that a volume shows what round 2 holds and nothing else is left.
+// settled checks that a volume shows the content of round 2 and nothing else is left.
 func settled(t *testing.T, dir, mode string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -165,7 +165,7 @@ func settled(t *testing.T, dir, mode string) {
 	}
 }
 
-// Who reads while the content changes a thousand times finds one content or the other.
+// A reader sees one content or the other while the content changes a thousand times.
 func TestC_1_37_6_ReadersSeeOneContent(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -190,7 +190,7 @@ func TestC_1_37_6_ReadersSeeOneContent(t *testing.T) {
 			}
 			dir, err := os.OpenRoot(filepath.Join(path, "..data"))
 			if err != nil {
-				continue // what it led to was removed meanwhile
+				continue // the target was removed meanwhile
 			}
 			a, err1 := dir.ReadFile("a")
 			b, err2 := dir.ReadFile("d/b")
@@ -223,7 +223,7 @@ func TestC_1_37_6_ReadersSeeOneContent(t *testing.T) {
 	}
 }
 
-// A directory that only looks like content of the writer's stays.
+// A directory that only looks like the writer's content stays.
 func TestWriterRemovesOnlyItsOwn(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -238,7 +238,7 @@ func TestWriterRemovesOnlyItsOwn(t *testing.T) {
 		must(t, root.WriteFile(old+"/secret", nil, 0o600))
 	}
 	must(t, root.Symlink("..2026_03_01_12_00_00.123", nextLink))
-	must(t, root.Symlink("../..", dataLink)) // not what it wrote
+	must(t, root.Symlink("../..", dataLink)) // another target than the writer's
 	w := writer{root: root}
 	must(t, w.write(files{"a": {data: []byte("x"), mode: 0o600}}))
 	entries, err := os.ReadDir(path)
